@@ -1,0 +1,1 @@
+"""Command line of seeddelta. Needs the extra `cli`; each command is one module."""

@@ -1,0 +1,96 @@
+"""The program `seeddelta`: one typer application, one module a command.
+
+To add a command, write a module with a function `command` (typer annotations, docstring = help) and add a line to
+COMMANDS. Modules are imported when the program starts, so they must import heavy things inside the function.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from ..errors import MissingDependencyError, SeedDeltaError
+
+if TYPE_CHECKING:
+    import typer
+
+# command -> module with the function `command`
+COMMANDS = {
+    "build": "seeddelta.cli.build",
+    "run": "seeddelta.cli.run",
+    "eval": "seeddelta.cli.eval",
+    "bench": "seeddelta.cli.bench",
+    "demo": "seeddelta.cli.demo",
+    "dequantize": "seeddelta.cli.dequantize",
+    "inspect": "seeddelta.cli.inspect",
+}
+
+
+def make_app(commands: dict[str, str] | None = None) -> typer.Typer:
+    """Typer application with the given commands (default: all of COMMANDS).
+
+    Raises MissingDependencyError when typer or pydantic is not installed.
+    """
+    try:
+        import typer
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(f"{error.name} is not installed; run: pip install 'seeddelta[cli]'") from error
+    app = typer.Typer(
+        name="seeddelta",
+        help="LLM weights as a seed plus a small residual, inside a stock llama-cpp-python.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+
+    def print_version(value: bool) -> None:
+        if value:
+            from .. import __version__
+
+            typer.echo(f"seeddelta {__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def root(
+        version: Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True)] = False,
+    ) -> None:
+        pass
+
+    for name, path in (COMMANDS if commands is None else commands).items():
+        module = importlib.import_module(path)
+        options: dict[str, Any] = getattr(module, "COMMAND_OPTIONS", {})
+        app.command(name, **options)(module.command)
+    return app
+
+
+def run_guarded(run: Callable[[], Any], program: str = "seeddelta") -> int:
+    """Run a command: an error of ours is one line on stderr and exit code 1; SEEDDELTA_DEBUG=1 shows the traceback.
+
+    Returns the exit code of the process.
+    """
+    try:
+        result = run()
+    except SeedDeltaError as error:
+        if os.environ.get("SEEDDELTA_DEBUG", "") not in ("", "0"):
+            raise
+        print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted", file=sys.stderr)
+        return 130
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    return result if isinstance(result, int) else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script. Returns the exit code."""
+    arguments = None if argv is None else list(argv)
+    return run_guarded(lambda: make_app()(args=arguments, prog_name="seeddelta"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

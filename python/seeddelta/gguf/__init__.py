@@ -1,0 +1,1 @@
+"""SeedΔ files, dense source models and importance matrices, all in GGUF (needs the extra `cli` or `llama`)."""

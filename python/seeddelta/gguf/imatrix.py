@@ -1,0 +1,206 @@
+"""Importance matrices: E[x²] of every input column of a weight, as llama.cpp's `llama-imatrix` writes them.
+
+Two forms: GGUF (tensors `<weight>.in_sum2` and `<weight>.counts`) and the legacy .dat. Both can hold one matrix an
+expert; a weight here has one.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType, GGUFValueType
+
+from ..errors import FormatError, ImatrixError
+from .header import Header, read_header
+from .writer import PlannedTensor, Typed, Value, atomic_output, write_gguf
+
+SUM_SUFFIX, COUNT_SUFFIX = ".in_sum2", ".counts"
+_REMEDY = "make it again with llama-imatrix"
+
+
+@dataclass(frozen=True)
+class ImatrixEntry:
+    """Sums of x² of one weight, float32[n_matrices, n_in], and the number of rows summed, float32[n_matrices]."""
+
+    sums: npt.NDArray[np.float32]
+    counts: npt.NDArray[np.float32]
+
+    def mean_square(self) -> npt.NDArray[np.float32]:
+        """E[x²], float32[n_matrices · n_in]; 1 where nothing was counted, as in llama.cpp."""
+        counts = self.counts[:, None]
+        return np.where(counts > 0, self.sums / np.maximum(counts, 1e-30), np.float32(1)).astype(np.float32).ravel()
+
+
+@dataclass(frozen=True)
+class Imatrix:
+    """Entries by the name of the weight, and where they come from."""
+
+    entries: dict[str, ImatrixEntry]
+    datasets: tuple[str, ...] = ()
+    chunk_count: int = 0
+    chunk_size: int = 0
+    path: Path = field(default_factory=lambda: Path("imatrix"))
+
+    def importance(self, name: str, n_in: int, *, power: float = 1.0, eps: float = 0.0) -> npt.NDArray[np.float32]:
+        """Weights of the columns of a tensor: (E[x²] + eps · mean)^power, normalised to the mean 1; float32[n_in].
+
+        Raises ImatrixError when there is no entry of that name, it does not fit, or it is zero everywhere.
+        """
+        entry = self.entries.get(name)
+        if entry is None:
+            raise ImatrixError(
+                f"{self.path}: no entry for tensor {name!r}; make the imatrix with this model, "
+                "or leave the tensor out with --layers or --targets"
+            )
+        mean_square = entry.mean_square().astype(np.float64)
+        if mean_square.size != n_in:
+            raise ImatrixError(
+                f"{self.path}: the entry of tensor {name!r} has {mean_square.size} values for {n_in} columns; "
+                "make the imatrix with this model"
+            )
+        mean = mean_square.mean()
+        if not mean > 0:
+            raise ImatrixError(f"{self.path}: the entry of tensor {name!r} is zero everywhere; {_REMEDY}")
+        # the division by the mean comes first: a power of a tiny number would underflow
+        weights = (mean_square / mean + eps) ** power
+        return np.asarray(weights / weights.mean(), dtype=np.float32)
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raise ImatrixError naming the first of the tensors that has no entry."""
+        for name in names:
+            if name not in self.entries:
+                self.importance(name, 0)
+
+
+def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:
+    """Read a GGUF or legacy importance matrix; the form is told by the magic.
+
+    Raises ImatrixError when the file is missing, truncated, or has impossible sizes, NaN or negative sums.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+        is_gguf = magic == b"GGUF"
+        imatrix = _read_gguf(read_header(path)) if is_gguf else _read_legacy(path, path.read_bytes())
+    except OSError as error:
+        raise ImatrixError(f"{path}: cannot be read ({error.strerror}); check the path given with --imatrix") from error
+    except FormatError as error:
+        raise ImatrixError(f"{error}") from error
+    for name, entry in imatrix.entries.items():
+        for values in (entry.sums, entry.counts):
+            if not np.isfinite(values).all() or (values < 0).any():
+                raise ImatrixError(
+                    f"{path}: the entry of tensor {name!r} has NaN, infinite or negative values; {_REMEDY}"
+                )
+    return imatrix
+
+
+def write_imatrix(path: str | os.PathLike[str], imatrix: Imatrix, *, legacy: bool = False) -> None:
+    """Write an importance matrix, sorted by name: GGUF, or the legacy .dat. Raises OutputError."""
+    if legacy:
+        with atomic_output(path) as temporary:
+            temporary.write_bytes(_legacy_bytes(imatrix))
+        return
+    metadata: dict[str, Value] = {"general.type": Typed("imatrix", GGUFValueType.STRING)}
+    if imatrix.datasets:
+        metadata["imatrix.datasets"] = Typed(list(imatrix.datasets), GGUFValueType.ARRAY, GGUFValueType.STRING)
+    metadata["imatrix.chunk_count"] = Typed(imatrix.chunk_count, GGUFValueType.UINT32)
+    metadata["imatrix.chunk_size"] = Typed(imatrix.chunk_size, GGUFValueType.UINT32)
+    arrays = {}
+    for name in sorted(imatrix.entries):
+        entry = imatrix.entries[name]
+        arrays[name + SUM_SUFFIX] = entry.sums.astype("<f4")
+        arrays[name + COUNT_SUFFIX] = entry.counts.astype("<f4").reshape(-1, 1)
+    plan = [PlannedTensor(name, array.shape, GGMLQuantizationType.F32) for name, array in arrays.items()]
+    write_gguf(path, metadata, plan, lambda tensor: [arrays[tensor.name]])
+
+
+def _read_gguf(header: Header) -> Imatrix:
+    data = np.memmap(header.path, dtype=np.uint8, mode="r")
+
+    def array(name: str) -> npt.NDArray[np.float32]:
+        info = header.tensors.get(name)
+        if info is None or info.type != GGMLQuantizationType.F32:
+            raise ImatrixError(f"{header.path}: {name!r} is missing or not F32; {_REMEDY}")
+        return np.array(data[info.offset : info.offset + info.nbytes]).view("<f4")
+
+    entries = {}
+    for name in header.tensors:
+        if not name.endswith(SUM_SUFFIX):
+            continue
+        weight = name.removesuffix(SUM_SUFFIX)
+        sums, counts = array(name), array(weight + COUNT_SUFFIX)
+        if sums.size % counts.size:
+            raise ImatrixError(f"{header.path}: {name!r} has {sums.size} values for {counts.size} matrices; {_REMEDY}")
+        entries[weight] = ImatrixEntry(sums.reshape(counts.size, -1), counts)
+    if not entries:
+        raise ImatrixError(f"{header.path}: has no importance entries; give a file of llama-imatrix")
+    datasets = header.metadata.get("imatrix.datasets", [])
+    return Imatrix(
+        entries,
+        tuple(datasets) if isinstance(datasets, list) else (),
+        int(header.metadata.get("imatrix.chunk_count", 0)),
+        int(header.metadata.get("imatrix.chunk_size", 0)),
+        header.path,
+    )
+
+
+def _read_legacy(path: Path, data: bytes) -> Imatrix:
+    """Legacy form: i32 entries; each i32 length, name, i32 calls, i32 values, f32[values]; then i32 chunks, dataset."""
+    at = 0
+
+    def take(count: int, what: str) -> bytes:
+        nonlocal at
+        if not 0 <= count <= len(data) - at:
+            raise ImatrixError(f"{path}: the file ends inside {what}, or is no imatrix at all; {_REMEDY}")
+        at += count
+        return data[at - count : at]
+
+    def number(what: str) -> int:
+        return int(struct.unpack("<i", take(4, what))[0])
+
+    entries: dict[str, ImatrixEntry] = {}
+    n_entries = number("the number of entries")
+    if not 1 <= n_entries <= len(data) // 12:
+        raise ImatrixError(f"{path}: not an imatrix ({n_entries} entries in {len(data)} bytes); {_REMEDY}")
+    for i in range(n_entries):
+        what = f"entry {i + 1} of {n_entries}"
+        name = take(number(what), what).decode(errors="replace")
+        calls, n_values = number(what), number(what)
+        if n_values < 1 or name in entries:
+            raise ImatrixError(f"{path}: {what}, {name!r}, is empty or there twice; {_REMEDY}")
+        sums = np.frombuffer(take(4 * n_values, f"the values of {name!r}"), "<f4").reshape(1, -1)
+        # calls = 0 means that the values are means already
+        entries[name] = ImatrixEntry(sums, np.array([max(calls, 1)], np.float32))
+    chunks = 0
+    datasets: tuple[str, ...] = ()
+    if at < len(data):  # the last two fields came later to the format
+        chunks = number("the number of chunks")
+        if at < len(data):
+            dataset = take(number("the dataset"), "the dataset").decode(errors="replace")
+            datasets = (dataset,) if dataset else ()
+    return Imatrix(entries, datasets, max(chunks, 0), 0, path)
+
+
+def _legacy_bytes(imatrix: Imatrix) -> bytes:
+    out = bytearray(struct.pack("<i", len(imatrix.entries)))
+    for name in sorted(imatrix.entries):
+        entry = imatrix.entries[name]
+        # llama.cpp stores mean · calls, with calls in chunks; sums stay exact when nothing has to be rescaled
+        size = max(imatrix.chunk_size, 1)
+        calls = max(1, -(-int(entry.counts.max()) // size))
+        mean = entry.mean_square()
+        values = entry.sums.ravel() if entry.counts.size == 1 and calls == entry.counts[0] else mean * np.float32(calls)
+        encoded = name.encode()
+        out += struct.pack("<i", len(encoded)) + encoded + struct.pack("<ii", calls, mean.size)
+        out += values.astype("<f4").tobytes()
+    dataset = (imatrix.datasets[-1] if imatrix.datasets else "").encode()
+    out += struct.pack("<ii", imatrix.chunk_count, len(dataset)) + dataset
+    return bytes(out)

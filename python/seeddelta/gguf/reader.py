@@ -1,0 +1,219 @@
+"""Open a SeedΔ file and check all that can be wrong with it before anything is computed (docs/format.md)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from gguf import GGUFValueType
+
+from ..errors import FormatError, UnsupportedVersionError
+from . import schema
+from .header import NUMPY_TYPES, Header, read_header
+from .schema import CooResidual, NoBase, PrngBlockBase, TensorDescription, TrellisBase
+
+if TYPE_CHECKING:
+    from seeddelta import _core
+
+_CHECK_ELEMENTS = 1 << 20  # entries of a residual that are checked at a time
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One converted tensor: its description and read-only views of its payload in the mapped file (no copy).
+
+    `arrays` maps the suffix to the array in its NumPy shape; `codes`, `d_idx` and `base_seed` are seen as unsigned.
+    """
+
+    name: str
+    description: TensorDescription
+    arrays: Mapping[str, np.ndarray[Any, Any]]
+    payload_bytes: int
+
+    @property
+    def base_seed(self) -> int:
+        return int(self.arrays[schema.BASE_SEED][0])
+
+    def to_weight(self) -> _core.Weight:
+        """The tensor for computing. The arrays stay in the mapped file and are kept alive by the weight."""
+        from .. import _core
+
+        return _core.Weight(self.name, *self.description.shape, **weight_arguments(self.description, self.arrays))
+
+
+def weight_arguments(description: TensorDescription, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
+    """Keyword arguments of `_core.Weight` for a description and its payload (arrays as in StoredTensor)."""
+    base = description.base
+    arguments: dict[str, Any] = {
+        "base_kind": schema.BASE_KINDS[base.kind],
+        "base_seed": int(arrays[schema.BASE_SEED][0]),
+        "row_scale": arrays[schema.ROW_SCALE],
+    }
+    if not isinstance(base, NoBase):
+        arguments |= {"base_scale": base.scale, "rotation_block": base.rotation_block}
+    if isinstance(base, PrngBlockBase):
+        arguments["base_block"] = base.block
+    if isinstance(base, TrellisBase):
+        arguments |= {
+            "step_bits": base.step_bits,
+            "values_per_step": base.values_per_step,
+            "multipliers": list(base.multipliers),
+            "codes": arrays[schema.CODES],
+        }
+    for suffix in (schema.D_IDX, schema.D_VAL, schema.D_SCALE):
+        if suffix in arrays:
+            arguments[suffix] = arrays[suffix]
+    return arguments
+
+
+class SeedDeltaFile:
+    """An open, checked SeedΔ file. Arrays are views of the mapped file; `close` drops this object's references."""
+
+    def __init__(
+        self, header: Header, tensors: dict[str, StoredTensor], dense: list[str], data: np.ndarray[Any, Any]
+    ) -> None:
+        self.path: Path = header.path
+        self.header = header
+        self.version: int = header.metadata[schema.KEY_VERSION]
+        self.metadata: Mapping[str, Any] = header.metadata
+        self.tensors = tensors
+        self.dense_tensors = dense
+        self._data: np.ndarray[Any, Any] | None = data
+
+    def dense(self, name: str) -> np.ndarray[Any, Any]:
+        """A kept tensor's array; a quantised type is seen as bytes, one flat row."""
+        if self._data is None:
+            raise FormatError(f"{self.path}: is closed; open it again")
+        return _view(self._data, self.header, name)
+
+    def close(self) -> None:
+        self.tensors = {}
+        self._data = None
+
+    def __enter__(self) -> SeedDeltaFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _view(data: np.ndarray[Any, Any], header: Header, name: str) -> np.ndarray[Any, Any]:
+    info = header.tensors[name]
+    flat = data[info.offset : info.offset + info.nbytes]
+    dtype = NUMPY_TYPES.get(info.type)
+    return flat if dtype is None else flat.view(dtype).reshape(info.shape)
+
+
+def is_seeddelta(path: str | os.PathLike[str]) -> bool:
+    """True when the GGUF file is a SeedΔ file of any version (the header is read, nothing else).
+
+    Raises FormatError when it is not a well-formed GGUF file.
+    """
+    return bool(read_header(path).metadata.get(schema.KEY_ENABLED, False))
+
+
+def open_seeddelta(path: str | os.PathLike[str], *, check_data: bool = True) -> SeedDeltaFile:
+    """Map a SeedΔ file, with every shape, type, size and index range checked.
+
+    `check_data=False` leaves out what has to look at the payload (indices and finite scales).
+    Raises FormatError, or UnsupportedVersionError for a version, kind, scheme or field that is not known; the message
+    names the file, the tensor and the remedy.
+    """
+    header = read_header(path)
+    if not header.metadata.get(schema.KEY_ENABLED, False):
+        raise FormatError(f"{header.path}: a GGUF file, but not a SeedΔ file; make one with `seeddelta build`")
+    _check_version(header)
+    data: np.ndarray[Any, Any] = np.asarray(np.memmap(header.path, dtype=np.uint8, mode="r"))
+    if data.size != header.file_size:
+        raise FormatError(f"{header.path}: the file changed while it was opened; try again")
+
+    tensors: dict[str, StoredTensor] = {}
+    payload: set[str] = set()
+    for description in _descriptions(header):
+        if description.name in tensors or description.name in header.tensors:
+            raise FormatError(f"{header.path}: tensor {description.name!r} is there twice; build the file again")
+        arrays = _payload(header, data, description)
+        payload.update(f"{description.stem}.{suffix}" for suffix in arrays)
+        tensor = StoredTensor(description.name, description, arrays, schema.payload_bytes(description))
+        if check_data:
+            _check_data(header, tensor)
+        tensors[description.name] = tensor
+    dense = [name for name in header.tensors if name not in payload]
+    stray = next((name for name in dense if name.rpartition(".")[2] in schema.SUFFIXES), None)
+    if stray is not None:
+        raise FormatError(f"{header.path}: payload tensor {stray!r} has no description; build the file again")
+    return SeedDeltaFile(header, tensors, dense, data)
+
+
+def _check_version(header: Header) -> None:
+    version = header.metadata.get(schema.KEY_VERSION)
+    if not isinstance(version, int):
+        raise FormatError(f"{header.path}: {schema.KEY_VERSION} is missing or no number; build the file again")
+    if version != schema.VERSION:
+        raise UnsupportedVersionError(
+            f"{header.path}: SeedΔ version {version}; this release reads version {schema.VERSION}; "
+            "install a newer seeddelta or build the file again"
+        )
+
+
+def _descriptions(header: Header) -> list[TensorDescription]:
+    key = schema.KEY_TENSORS
+    if key not in header.metadata:
+        return []
+    texts = header.metadata[key] if header.metadata.type(key) == GGUFValueType.ARRAY else None
+    if not isinstance(texts, list):
+        raise FormatError(f"{header.path}: {key} is not an array of strings; build the file again")
+    return [schema.parse_description(text, str(header.path)) for text in texts]
+
+
+def _payload(
+    header: Header, data: np.ndarray[Any, Any], description: TensorDescription
+) -> dict[str, np.ndarray[Any, Any]]:
+    arrays = {}
+    for suffix, (shape, dtype) in schema.payload_layout(description).items():
+        name = f"{description.stem}.{suffix}"
+        info = header.tensors.get(name)
+        if info is None:
+            raise FormatError(
+                f"{header.path}: tensor {description.name!r} lacks its payload {name!r}; build the file again"
+            )
+        if NUMPY_TYPES.get(info.type) != dtype or info.shape != shape:
+            raise FormatError(
+                f"{header.path}: payload {name!r} is {info.type.name}{list(info.shape)}, but its description says "
+                f"{dtype.name}{list(shape)}; build the file again"
+            )
+        array = _view(data, header, name)
+        if suffix in (schema.BASE_SEED, schema.CODES, schema.D_IDX):
+            array = array.view(array.dtype.str.replace("i", "u"))
+        arrays[suffix] = array
+    return arrays
+
+
+def _check_data(header: Header, tensor: StoredTensor) -> None:
+    def fail(what: str) -> FormatError:
+        return FormatError(f"{header.path}: tensor {tensor.name!r}: {what}; the file is corrupt, build it again")
+
+    for suffix in (schema.ROW_SCALE, schema.D_SCALE):
+        if suffix in tensor.arrays and not np.isfinite(tensor.arrays[suffix]).all():
+            raise fail(f"{suffix} has NaN or infinite values")
+    if not isinstance(tensor.description.residual, CooResidual):
+        return
+    n_in = tensor.description.shape[1]
+    index, value = tensor.arrays[schema.D_IDX], tensor.arrays[schema.D_VAL]
+    rows = max(1, _CHECK_ELEMENTS // index.shape[1])
+    for begin in range(0, index.shape[0], rows):
+        i, v = index[begin : begin + rows], value[begin : begin + rows]
+        if int(i.max()) >= n_in:
+            raise fail(f"d_idx has column {int(i.max())} of {n_in}")
+        if not np.isfinite(v).all():
+            raise fail("d_val has NaN or infinite values")
+        # equal neighbours are padding: the last index again, with the value 0
+        if not ((i[:, 1:] > i[:, :-1]) | ((i[:, 1:] == i[:, :-1]) & (v[:, 1:] == 0))).all():
+            raise fail("d_idx does not ascend")

@@ -1,0 +1,187 @@
+"""Keys, payload suffixes and tensor descriptions of a SeedΔ file, version 1 (docs/format.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from ..errors import FormatError, UnsupportedVersionError
+
+VERSION = 1
+PREFIX = "seeddelta."
+KEY_ENABLED = "seeddelta.enabled"
+KEY_VERSION = "seeddelta.version"
+KEY_SCHEME = "seeddelta.scheme"
+KEY_BASE_KIND = "seeddelta.base.kind"
+KEY_BASE_SEED = "seeddelta.base.seed"
+KEY_BASE_SCALE = "seeddelta.base.scale"
+KEY_RESID_K = "seeddelta.resid.K"
+KEY_RESID_BLOCK = "seeddelta.resid.block"
+KEY_ROW_SCALE = "seeddelta.row_scale"
+KEY_ROW_SCALE_TYPE = "seeddelta.row_scale.type"
+KEY_GAP = "seeddelta.gap"
+KEY_SOURCE_FILE = "seeddelta.source.file"
+KEY_SOURCE_SHA256 = "seeddelta.source.sha256"
+KEY_IMATRIX_FILE = "seeddelta.imatrix.file"
+KEY_IMATRIX_SHA256 = "seeddelta.imatrix.sha256"
+KEY_IMATRIX_POWER = "seeddelta.imatrix.power"
+KEY_IMATRIX_EPS = "seeddelta.imatrix.eps"
+KEY_RECIPE = "seeddelta.recipe"
+KEY_GENERATOR = "seeddelta.generator"
+KEY_TENSORS = "seeddelta.tensors"
+
+BASE_KINDS = {"prng_block": 0, "fht_struct": 1, "trellis": 2, "none": 255}
+SCHEMES = {"coo": 0, "block": 1, "codebook_resid": 2, "none": 255}
+
+BASE_SEED, ROW_SCALE, CODES = "base_seed", "row_scale", "codes"
+D_IDX, D_VAL, D_SCALE = "d_idx", "d_val", "d_scale"
+RESERVED = ("b_map", "b_val", "b_scale", "r_dict", "r_codes", "r_vals")
+SUFFIXES = (BASE_SEED, ROW_SCALE, CODES, D_IDX, D_VAL, D_SCALE, *RESERVED)
+
+LANES = 16  # rows of a trellis tile
+MAX_U16_COLUMNS = 65536
+
+_FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class PrngBlockBase(BaseModel):
+    """Base of uniform odd integers from SplitMix64, one stream a row and block of columns."""
+
+    model_config = _FROZEN
+    kind: Literal["prng_block"]
+    scale: float
+    block: Literal[32, 64]
+    rotation_block: int = Field(0, ge=0)
+
+
+class TrellisBase(BaseModel):
+    """Base of integers from a hash of a 16-bit window that moves `step_bits` bits every `values_per_step` columns."""
+
+    model_config = _FROZEN
+    kind: Literal["trellis"]
+    scale: float
+    step_bits: int = Field(ge=1, le=16)
+    values_per_step: Literal[1, 2]
+    state_bits: int = Field(ge=8, le=16)
+    multipliers: tuple[Annotated[int, Field(ge=1, le=65535)], ...]
+    rotation_block: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _one_multiplier_a_value(self) -> TrellisBase:
+        if len(self.multipliers) != self.values_per_step:
+            raise ValueError(
+                f"{self.values_per_step} values a step need as many multipliers, not {len(self.multipliers)}"
+            )
+        return self
+
+
+class NoBase(BaseModel):
+    """No base: the residual is everything."""
+
+    model_config = _FROZEN
+    kind: Literal["none"]
+
+
+class CooResidual(BaseModel):
+    """K exact entries a row, in unrotated columns."""
+
+    model_config = _FROZEN
+    scheme: Literal["coo"]
+    K: int = Field(ge=1)
+    vals: Literal["fp16", "int8"]
+
+
+class NoResidual(BaseModel):
+    model_config = _FROZEN
+    scheme: Literal["none"]
+
+
+class Norms(BaseModel):
+    """Frobenius norms of W, Ŵ and W − Ŵ, plain and weighted by the columns' importance."""
+
+    model_config = _FROZEN
+    w: float
+    w_hat: float
+    err: float
+    w_w: float
+    w_hat_w: float
+    err_w: float
+
+
+class TensorDescription(BaseModel):
+    """What is needed to compute with one converted tensor, beside its payload. `shape` is [n_out, n_in]."""
+
+    model_config = _FROZEN
+    name: str
+    shape: tuple[Annotated[int, Field(ge=1, le=1 << 31)], Annotated[int, Field(ge=1, le=1 << 31)]]
+    source_type: str
+    base: Annotated[PrngBlockBase | TrellisBase | NoBase, Field(discriminator="kind")]
+    residual: Annotated[CooResidual | NoResidual, Field(discriminator="scheme")]
+    row_scale: Literal["f16", "f32"]
+    norms: Norms
+    unsafe: bool
+
+    @model_validator(mode="after")
+    def _fits_the_shape(self) -> TensorDescription:
+        n_in = self.shape[1]
+        block = 0 if isinstance(self.base, NoBase) else self.base.rotation_block
+        if block and (block.bit_count() != 1 or n_in % block):
+            raise ValueError(f"rotation_block {block} is not a power of two that divides {n_in} columns")
+        if isinstance(self.residual, CooResidual) and n_in < self.residual.K:
+            raise ValueError(f"K is {self.residual.K} for {n_in} columns")
+        return self
+
+    @property
+    def stem(self) -> str:
+        """Prefix of the payload names."""
+        return self.name.removesuffix(".weight")
+
+
+def parse_description(text: str, origin: str) -> TensorDescription:
+    """Description from its JSON; `origin` (the file) begins the message of an error.
+
+    Raises UnsupportedVersionError for a base kind, scheme or field that this release does not know, else FormatError.
+    """
+    try:
+        return TensorDescription.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        name = text[:80].replace("\n", " ")
+        message = f"{origin}: description {name}…: {where or 'JSON'}: {first['msg']}"
+        if first["type"] in ("extra_forbidden", "union_tag_invalid"):
+            raise UnsupportedVersionError(f"{message}; install a newer seeddelta") from error
+        raise FormatError(f"{message}; the file is corrupt, build it again") from error
+
+
+def trellis_words(n_in: int, step_bits: int, values_per_step: int) -> int:
+    """16-bit words of one row's bit stream."""
+    steps = -(-n_in // 16) * 16 // values_per_step
+    return -(-(16 + step_bits * (steps - 1)) // 16)
+
+
+def payload_layout(description: TensorDescription) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Suffix -> (NumPy shape, stored dtype) of every payload tensor, in file order."""
+    n_out, n_in = description.shape
+    row = np.dtype("<f2" if description.row_scale == "f16" else "<f4")
+    layout: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
+        BASE_SEED: ((1,), np.dtype("<i8")),
+        ROW_SCALE: ((n_out,), row),
+    }
+    base, residual = description.base, description.residual
+    if isinstance(base, TrellisBase):
+        words = trellis_words(n_in, base.step_bits, base.values_per_step)
+        layout[CODES] = ((-(-n_out // LANES), words, LANES), np.dtype("<i2"))
+    if isinstance(residual, CooResidual):
+        layout[D_IDX] = ((n_out, residual.K), np.dtype("<i2" if n_in <= MAX_U16_COLUMNS else "<i4"))
+        layout[D_VAL] = ((n_out, residual.K), np.dtype("<f2" if residual.vals == "fp16" else "i1"))
+        if residual.vals == "int8":
+            layout[D_SCALE] = ((n_out,), np.dtype("<f2"))
+    return layout
+
+
+def payload_bytes(description: TensorDescription) -> int:
+    """Bytes of all payload tensors (without alignment)."""
+    return sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in payload_layout(description).values())

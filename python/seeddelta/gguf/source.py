@@ -1,0 +1,128 @@
+"""A dense model as a source of float32 matrices: F32, F16, BF16 and every quantised type that gguf-py knows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf.quants
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType
+
+from ..errors import FormatError, SourceModelError
+from . import schema
+from .header import Header, TensorInfo, read_header
+
+CHUNK_ELEMENTS = 1 << 22  # weights that are dequantised at a time: 16 MiB of float32
+
+
+class SourceModel:
+    """An open dense GGUF model. Tensors are read from the mapped file when asked for."""
+
+    def __init__(self, header: Header) -> None:
+        self.path: Path = header.path
+        self.header = header
+        self.metadata = header.metadata
+        self._data: np.ndarray[Any, Any] = np.asarray(np.memmap(header.path, dtype=np.uint8, mode="r"))
+
+    @property
+    def tensors(self) -> dict[str, TensorInfo]:
+        return self.header.tensors
+
+    @property
+    def n_layers(self) -> int | None:
+        """`<architecture>.block_count`, or None when the file has none."""
+        count = self.metadata.get(f"{self.metadata.get('general.architecture', '')}.block_count")
+        return count if isinstance(count, int) else None
+
+    def raw(self, name: str) -> np.ndarray[Any, Any]:
+        """Bytes of a tensor, uint8[nbytes], a view of the file."""
+        info = self.tensors[name]
+        return self._data[info.offset : info.offset + info.nbytes]
+
+    def chunks(self, name: str) -> Iterator[npt.NDArray[np.float32]]:
+        """Consecutive rows of a tensor as float32[rows, n_in] (leading dimensions are flattened).
+
+        Raises SourceModelError for a type that cannot be dequantised and for NaN or infinite weights.
+        """
+        info = self.tensors[name]
+        n_in = info.shape[-1]
+        raw = self.raw(name).reshape(-1, info.nbytes * n_in // int(np.prod(info.shape)))
+        rows = max(1, CHUNK_ELEMENTS // n_in)
+        for begin in range(0, raw.shape[0], rows):
+            values = self._dequantize(info, raw[begin : begin + rows]).reshape(-1, n_in)
+            if not np.isfinite(values).all():
+                row, column = (int(i[0]) for i in np.nonzero(~np.isfinite(values)))
+                raise SourceModelError(
+                    f"{self.path}: tensor {name!r} has {values[row, column]} at row {begin + row}, column {column}; "
+                    "the model is damaged, download or convert it again"
+                )
+            yield values
+
+    def matrix(self, name: str) -> npt.NDArray[np.float32]:
+        """A whole tensor as float32[n_out, n_in], C-contiguous. Raises as `chunks`."""
+        info = self.tensors[name]
+        out = np.empty((int(np.prod(info.shape[:-1])), info.shape[-1]), np.float32)
+        begin = 0
+        for chunk in self.chunks(name):
+            out[begin : begin + len(chunk)] = chunk
+            begin += len(chunk)
+        return out
+
+    def _dequantize(self, info: TensorInfo, raw: np.ndarray[Any, Any]) -> npt.NDArray[np.float32]:
+        # what a view as float would need: a chunk of bytes that starts anywhere
+        try:
+            with np.errstate(all="ignore"):  # NaN is looked for afterwards, by name
+                return np.asarray(gguf.quants.dequantize(np.ascontiguousarray(raw), info.type), dtype=np.float32)
+        except NotImplementedError as error:
+            raise SourceModelError(
+                f"{self.path}: tensor {info.name!r} has the type {info.type.name}, which gguf-py cannot dequantise; "
+                "start from an F16 or BF16 model"
+            ) from error
+
+    def sha256(self, progress: Callable[[int], object] | None = None) -> str:
+        """Hash of the file; `progress` is called with the number of bytes of every piece."""
+        return file_sha256(self.path, progress)
+
+
+def file_sha256(path: Path, progress: Callable[[int], object] | None = None) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 22):
+            digest.update(piece)
+            if progress is not None:
+                progress(len(piece))
+    return digest.hexdigest()
+
+
+def open_source(path: str | os.PathLike[str]) -> SourceModel:
+    """Open a dense GGUF model.
+
+    Raises SourceModelError when there is no such file, it is a SeedΔ file, an importance matrix or one part of a split
+    model; FormatError when it is not a well-formed GGUF file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise SourceModelError(f"{path}: no such file; give the GGUF model to convert")
+    try:
+        header = read_header(path)
+    except FormatError as error:
+        raise FormatError(f"the source model is unreadable: {error}") from error
+    if header.metadata.get(schema.KEY_ENABLED, False):
+        raise SourceModelError(f"{path}: is a SeedΔ file already; give the dense model that it was made from")
+    if header.metadata.get("general.type") == "imatrix":
+        raise SourceModelError(f"{path}: is an importance matrix, not a model; give it with --imatrix")
+    if int(header.metadata.get("split.count", 0)) > 1:
+        raise SourceModelError(f"{path}: is one part of a split model; join it with llama-gguf-split --merge")
+    return SourceModel(header)
+
+
+def can_dequantize(kind: GGMLQuantizationType) -> bool:
+    """True when gguf-py knows how to turn the type into float32."""
+    floats = (GGMLQuantizationType.F32, GGMLQuantizationType.F16)
+    return kind in floats or kind in gguf.quants._type_traits
