@@ -1,0 +1,21 @@
+# Every file cpp/src/kernels/isa_<name>.cpp is one instruction set: it is compiled with its own flags and chosen at run time.
+# Only these units may hold code of their instruction set, so they must not emit shared (weak) symbols: no std containers.
+function(seeddelta_add_simd_variants target)
+  set(_dir ${CMAKE_CURRENT_SOURCE_DIR}/cpp/src/kernels)
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|i.86)$")
+    set(_isas sse2 avx2 avx512)
+    set(_flags_sse2 -msse2)
+    set(_flags_avx2 -mavx2 -mfma -mf16c)
+    set(_flags_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd -mavx512ifma -mavx512vbmi -mavx512vbmi2 -mavx512vnni -mavx2
+                      -mfma -mf16c)
+  else()
+    set(_isas)
+  endif()
+  foreach(_isa IN LISTS _isas)
+    set(_source ${_dir}/isa_${_isa}.cpp)
+    target_sources(${target} PRIVATE ${_source})
+    set_source_files_properties(${_source} PROPERTIES COMPILE_OPTIONS "-O3;-ffp-contract=off;${_flags_${_isa}}")
+    string(TOUPPER ${_isa} _upper)
+    target_compile_definitions(${target} PRIVATE SEEDDELTA_HAVE_${_upper}=1)
+  endforeach()
+endfunction()

@@ -1,0 +1,30 @@
+// Encoders: dense float32 rows in, arrays of the format out. Deterministic, whatever the number of threads.
+#pragma once
+#include <cstdint>
+
+namespace seeddelta {
+
+struct TrellisSpec {
+    int step_bits = 4;
+    int values_per_step = 1; // 1 or 2
+    int state_bits = 12;     // L: 12, 14 or 16; longer is better and slower
+    uint32_t rotation_block = 0;
+    uint64_t seed = 0;
+    uint16_t multiplier[2] = {0, 0};
+    float scale_factor = 0.0F; // initial row scale over the row's root mean square; 0: the measured best for the rate
+};
+
+// Range of rates: k bits for one value (1 .. 6) or for two (3, 5).
+bool trellis_rate_supported(int step_bits, int values_per_step);
+
+// weights [n_out, n_in] finite; importance [n_in] > 0 or null (unrotated columns). codes [n_tiles, words, 16] and row_scale
+// [n_out] (float16 bits) as in docs/format.md, for base_scale = 1 / kTrellisStd. The row scale is refitted by (weighted) least squares.
+void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *importance,
+                    uint16_t *codes, uint16_t *row_scale, int threads);
+
+// The k entries of each row with the largest sqrt(importance) * |delta|, by ascending column; ties go to the lower column.
+// delta [n_out, n_in]; index and value [n_out, k]; k <= n_in.
+void coo_select(const float *delta, int64_t n_out, int64_t n_in, int64_t k, const float *importance, uint32_t *index,
+                float *value, int threads);
+
+} // namespace seeddelta

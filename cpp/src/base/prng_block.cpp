@@ -1,0 +1,14 @@
+#include "base/prng_block.hpp"
+
+namespace seeddelta {
+
+void prng_block_row(uint64_t seed, uint64_t row, int64_t n_in, uint32_t block, int8_t *out) {
+    for (int64_t column = 0; column < n_in; ++column) {
+        const uint64_t key = prng_block_key(seed, row, static_cast<uint64_t>(column / block));
+        const int64_t offset = column % block;
+        const uint64_t word = splitmix64_at(key, static_cast<uint64_t>(offset / 8));
+        out[column] = static_cast<int8_t>(prng_block_value(static_cast<uint8_t>(word >> (8 * (offset % 8)))));
+    }
+}
+
+} // namespace seeddelta

@@ -1,0 +1,23 @@
+// Input rotation: seeded signs, then a normalised Hadamard transform of every run of `block` columns. docs/format.md.
+// Applied to weight rows when encoding and to activations at run time; being orthonormal it leaves their product alone.
+#pragma once
+#include <cmath>
+#include <cstdint>
+
+#include "base/splitmix64.hpp"
+
+namespace seeddelta {
+
+// Bit i of the result is the sign of column 64 * word + i (1: negative).
+static inline uint64_t rotation_sign_word(uint64_t seed, uint64_t word) {
+    return splitmix64_at(splitmix64_mix(seed), word);
+}
+
+static inline float rotation_scale(uint32_t block) { return 1.0F / std::sqrt(static_cast<float>(block)); }
+
+// Scalar definition, in place, for one row of n columns. block must be a power of two that divides n.
+void rotate(float *row, int64_t n, uint32_t block, uint64_t seed);
+// The inverse: Hadamard, then signs.
+void rotate_back(float *row, int64_t n, uint32_t block, uint64_t seed);
+
+} // namespace seeddelta

@@ -1,0 +1,173 @@
+#include <pybind11/stl.h>
+
+#include <cmath>
+#include <optional>
+
+#include "base/prng_block.hpp"
+#include "base/rotation.hpp"
+#include "base/trellis.hpp"
+#include "bindings/arrays.hpp"
+#include "kernels/kernel_table.hpp"
+#include "seeddelta/encode.hpp"
+#include "util/parallel.hpp"
+
+namespace seeddelta {
+
+using OptionalVector = std::optional<FloatMatrix>;
+
+static void require_finite(const FloatMatrix &a, const char *name) {
+    const float *data = a.data();
+    for (py::ssize_t i = 0; i < a.size(); ++i) {
+        if (!std::isfinite(data[i])) {
+            throw py::value_error(std::string(name) + " has a NaN or an infinity at flat index " + std::to_string(i));
+        }
+    }
+}
+
+static const float *importance_data(const OptionalVector &importance, int64_t n_in) {
+    if (!importance) {
+        return nullptr;
+    }
+    require_array(*importance, "importance", "f", 4, {n_in});
+    require_finite(*importance, "importance");
+    for (int64_t i = 0; i < n_in; ++i) {
+        if (importance->data()[i] <= 0) {
+            throw py::value_error("importance[" + std::to_string(i) + "] is not positive");
+        }
+    }
+    return importance->data();
+}
+
+static void require_rotation(int64_t block, int64_t n_in) {
+    if (block != 0 && (block < 0 || (block & (block - 1)) != 0 || n_in % block != 0)) {
+        throw py::value_error("rotation_block must be 0 or a power of two that divides n_in");
+    }
+}
+
+static py::tuple encode(const FloatMatrix &weights, int step_bits, int values_per_step, int state_bits, int64_t rotation_block,
+                        uint64_t seed, const OptionalVector &importance, std::optional<float> scale_factor,
+                        const std::vector<int> &chosen_multipliers, int threads) {
+    require_array(weights, "weights", "f", 4, {-1, -1});
+    require_finite(weights, "weights");
+    const int64_t n_out = weights.shape(0);
+    const int64_t n_in = weights.shape(1);
+    require_rotation(rotation_block, n_in);
+    if (!trellis_rate_supported(step_bits, values_per_step)) {
+        throw py::value_error("unsupported trellis rate: step_bits " + std::to_string(step_bits) + ", values_per_step " +
+                              std::to_string(values_per_step) + "; use 1 to 6 bits for one value, 3 or 5 for two");
+    }
+    if (state_bits < 12 || state_bits > 16) {
+        throw py::value_error("state_bits must be between 12 and 16");
+    }
+    const float *h = importance_data(importance, n_in);
+    if (!chosen_multipliers.empty() && chosen_multipliers.size() != static_cast<size_t>(values_per_step)) {
+        throw py::value_error("multipliers must have one entry a value of a step");
+    }
+    TrellisSpec spec;
+    spec.step_bits = step_bits;
+    spec.values_per_step = values_per_step;
+    spec.state_bits = state_bits;
+    spec.rotation_block = static_cast<uint32_t>(rotation_block);
+    spec.seed = seed;
+    spec.scale_factor = scale_factor.value_or(0.0F);
+    std::vector<int> multipliers;
+    for (int v = 0; v < values_per_step; ++v) {
+        spec.multiplier[v] = chosen_multipliers.empty() ? trellis_multiplier(state_bits, v)
+                                                        : static_cast<uint16_t>(chosen_multipliers.at(v));
+        multipliers.push_back(spec.multiplier[v]);
+    }
+    seeddelta_ctx shape;
+    shape.n_out = n_out;
+    shape.n_in = n_in;
+    shape.step_bits = static_cast<uint32_t>(step_bits);
+    shape.values_per_step = static_cast<uint32_t>(values_per_step);
+    py::array_t<uint16_t> codes({shape.n_tiles(), shape.words(), kTileRows});
+    py::array_t<uint16_t> row_scale(n_out);
+    uint16_t *codes_out = codes.mutable_data();
+    uint16_t *scale_out = row_scale.mutable_data();
+    {
+        // Safe without the GIL: the arrays are held by this frame, and the outputs are not yet visible to Python.
+        const py::gil_scoped_release release;
+        trellis_encode(weights.data(), n_out, n_in, spec, h, codes_out, scale_out, threads);
+    }
+    return py::make_tuple(codes, row_scale.attr("view")("float16"), static_cast<float>(1.0 / kTrellisStd), multipliers);
+}
+
+static py::tuple select(const FloatMatrix &delta, int64_t k, const OptionalVector &importance, int threads) {
+    require_array(delta, "delta", "f", 4, {-1, -1});
+    require_finite(delta, "delta");
+    const int64_t n_out = delta.shape(0);
+    const int64_t n_in = delta.shape(1);
+    if (k < 1 || k > n_in) {
+        throw py::value_error("k must be between 1 and n_in (" + std::to_string(n_in) + ")");
+    }
+    const float *h = importance_data(importance, n_in);
+    py::array_t<uint32_t> index({n_out, k});
+    py::array_t<float> value({n_out, k});
+    uint32_t *index_out = index.mutable_data();
+    float *value_out = value.mutable_data();
+    {
+        const py::gil_scoped_release release; // as in encode
+        coo_select(delta.data(), n_out, n_in, k, h, index_out, value_out, threads);
+    }
+    return py::make_tuple(index, value);
+}
+
+static py::array_t<int8_t> prng_values(uint64_t seed, int64_t row_begin, int64_t row_end, int64_t n_in, uint32_t block) {
+    if (row_begin < 0 || row_end < row_begin || n_in < 1 || (block != 32 && block != 64)) {
+        throw py::value_error("rows or n_in out of range, or block not 32 or 64");
+    }
+    py::array_t<int8_t> out({row_end - row_begin, n_in});
+    int8_t *data = out.mutable_data();
+    const py::gil_scoped_release release;
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        prng_block_row(seed, static_cast<uint64_t>(row), n_in, block, data + (row - row_begin) * n_in);
+    }
+    return out;
+}
+
+static py::array_t<float> rotate_rows(const FloatMatrix &rows, int64_t block, uint64_t seed, bool inverse) {
+    require_array(rows, "rows", "f", 4, {-1, -1});
+    require_rotation(block, rows.shape(1));
+    py::array_t<float> out({rows.shape(0), rows.shape(1)});
+    std::copy_n(rows.data(), rows.size(), out.mutable_data());
+    float *data = out.mutable_data();
+    const int64_t n = rows.shape(1);
+    if (block > 1) {
+        for (int64_t r = 0; r < rows.shape(0); ++r) {
+            if (inverse) {
+                rotate_back(data + r * n, n, static_cast<uint32_t>(block), seed);
+            } else {
+                kernels().rotate(data + r * n, n, static_cast<uint32_t>(block), seed);
+            }
+        }
+    }
+    return out;
+}
+
+void bind_encode(py::module_ &m) {
+    m.def("trellis_encode", &encode, py::arg("weights"), py::kw_only(), py::arg("step_bits") = 4,
+          py::arg("values_per_step") = 1, py::arg("state_bits") = 12, py::arg("rotation_block") = 0, py::arg("seed") = 0,
+          py::arg("importance") = py::none(), py::arg("scale_factor") = py::none(), py::arg("multipliers") = std::vector<int>{}, py::arg("threads") = 0,
+          "Encodes float32 [n_out, n_in] by Viterbi search over the hash trellis (docs/format.md).\n\n"
+          "Args:\n"
+          "    step_bits, values_per_step: k bits for each step of 1 value (1..6) or 2 values (3, 5).\n"
+          "    state_bits: L, 12 to 16. Longer is better and slower (twice the time a bit).\n"
+          "    importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.\n"
+          "    scale_factor: initial row scale over the row's root mean square; None is the measured best for the rate.\n"
+          "    multipliers: of the hash, one a value of a step; empty is the vetted choice for state_bits.\n"
+          "    threads: 0 is all processors. The result does not depend on it.\n"
+          "Returns: (codes uint16 [ceil(n_out / 16), words, 16], row_scale float16 [n_out], base_scale, multipliers).\n"
+          "Raises: ValueError for NaN or infinite weights and options out of range.");
+    m.def("coo_select", &select, py::arg("delta"), py::arg("k"), py::arg("importance") = py::none(), py::arg("threads") = 0,
+          "The k entries of each row of float32 [n_out, n_in] with the largest sqrt(importance)·|Δ|, by ascending column.\n\n"
+          "Returns: (index uint32 [n_out, k], value float32 [n_out, k]).");
+    m.def("prng_block_values", &prng_values, py::arg("seed"), py::arg("row_begin"), py::arg("row_end"), py::arg("n_in"),
+          py::arg("block") = 64, "Values of base kind prng_block, int8 [row_end - row_begin, n_in], odd, −63 to 63.");
+    m.def("rotate", &rotate_rows, py::arg("rows"), py::arg("block"), py::arg("seed"), py::arg("inverse") = false,
+          "Seeded signs and block Hadamard transform of every row of float32 [n, n_in]; orthonormal. Returns a copy.");
+    m.attr("PRNG_BLOCK_STD") = kPrngBlockStd;
+    m.attr("TRELLIS_STD") = kTrellisStd;
+}
+
+} // namespace seeddelta

@@ -1,0 +1,197 @@
+#include "bindings/bind_weight.hpp"
+
+#include <pybind11/stl.h>
+
+#include <bit>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "bindings/arrays.hpp"
+#include "seeddelta/compute.hpp"
+#include "seeddelta/encode.hpp"
+#include "util/float16.hpp"
+
+namespace seeddelta {
+
+using OptionalArray = std::optional<py::array>;
+
+static void require(bool holds, const std::string &name, const std::string &what) {
+    if (!holds) {
+        throw py::value_error("tensor '" + name + "': " + what);
+    }
+}
+
+static const void *adopt(PyWeight &w, const py::array &a) {
+    w.keep.push_back(a);
+    w.nbytes += a.nbytes();
+    return a.data();
+}
+
+static void set_row_scale(PyWeight &w, const py::array &row_scale) {
+    const bool half = row_scale.itemsize() == 2;
+    require_array(row_scale, "row_scale", "f", half ? 2 : 4, {w.ctx.n_out});
+    const void *data = adopt(w, row_scale);
+    w.ctx.row_scale_f16 = half ? static_cast<const uint16_t *>(data) : nullptr;
+    w.ctx.row_scale_f32 = half ? nullptr : static_cast<const float *>(data);
+    for (int64_t i = 0; i < w.ctx.n_out; ++i) {
+        const float s = half ? half_to_float(w.ctx.row_scale_f16[i]) : w.ctx.row_scale_f32[i];
+        require(std::isfinite(s), w.name, "row_scale[" + std::to_string(i) + "] is not finite");
+    }
+}
+
+static void set_trellis(PyWeight &w, const OptionalArray &codes, int step_bits, int values_per_step,
+                        const std::vector<int> &multipliers) {
+    require(trellis_rate_supported(step_bits, values_per_step), w.name,
+            "unsupported trellis rate: step_bits " + std::to_string(step_bits) + ", values_per_step " +
+                std::to_string(values_per_step));
+    require(multipliers.size() == static_cast<size_t>(values_per_step), w.name, "one multiplier a value of a step is needed");
+    require(codes.has_value(), w.name, "a trellis needs codes");
+    w.ctx.step_bits = static_cast<uint32_t>(step_bits);
+    w.ctx.values_per_step = static_cast<uint32_t>(values_per_step);
+    for (int v = 0; v < values_per_step; ++v) {
+        require(multipliers[v] > 0 && multipliers[v] < 65536, w.name, "multiplier out of range");
+        w.ctx.multiplier[v] = static_cast<uint16_t>(multipliers[v]);
+    }
+    require_array(*codes, "codes", "iu", 2, {w.ctx.n_tiles(), w.ctx.words(), kTileRows});
+    w.ctx.codes = static_cast<const uint16_t *>(adopt(w, *codes));
+}
+
+static void set_coo(PyWeight &w, const py::array &index, const OptionalArray &value, const OptionalArray &scale) {
+    seeddelta_ctx &c = w.ctx;
+    const bool wide = index.itemsize() == 4;
+    require_array(index, "d_idx", "iu", wide ? 4 : 2, {c.n_out, -1});
+    const int64_t k = index.shape(1);
+    require(value.has_value(), w.name, "d_idx without d_val");
+    const bool half = value->itemsize() == 2;
+    require_array(*value, "d_val", half ? "f" : "i", half ? 2 : 1, {c.n_out, k});
+    c.scheme = ResidualScheme::coo;
+    c.residual_size = static_cast<uint32_t>(k);
+    const void *index_data = adopt(w, index);
+    c.residual_index = wide ? nullptr : static_cast<const uint16_t *>(index_data);
+    c.residual_index32 = wide ? static_cast<const uint32_t *>(index_data) : nullptr;
+    const void *value_data = adopt(w, *value);
+    if (half) {
+        c.residual_vals_f16 = static_cast<const uint16_t *>(value_data);
+    } else {
+        require(scale.has_value(), w.name, "int8 d_val needs d_scale");
+        require_array(*scale, "d_scale", "f", 2, {c.n_out});
+        c.residual_vals_i8 = static_cast<const int8_t *>(value_data);
+        c.residual_scale = static_cast<const uint16_t *>(adopt(w, *scale));
+    }
+    for (int64_t e = 0; e < c.n_out * k; ++e) {
+        const int64_t column = wide ? static_cast<int64_t>(c.residual_index32[e]) : c.residual_index[e];
+        require(column < c.n_in, w.name,
+                "d_idx of row " + std::to_string(e / k) + " is " + std::to_string(column) + ", beyond n_in " +
+                    std::to_string(c.n_in));
+    }
+}
+
+static std::unique_ptr<PyWeight> make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
+                                             uint64_t base_seed, float base_scale, int base_block, int step_bits,
+                                             int values_per_step, const std::vector<int> &multipliers, int rotation_block,
+                                             const OptionalArray &codes, const py::array &row_scale,
+                                             const OptionalArray &d_idx, const OptionalArray &d_val,
+                                             const OptionalArray &d_scale) {
+    auto w = std::make_unique<PyWeight>();
+    w->name = name;
+    constexpr int64_t most = int64_t{1} << 28;
+    require(n_out > 0 && n_in > 0 && n_out < most && n_in < most, name, "shape out of range");
+    w->ctx.n_out = n_out;
+    w->ctx.n_in = n_in;
+    w->ctx.base_seed = base_seed;
+    w->ctx.base_scale = base_scale;
+    require(std::isfinite(base_scale), name, "base_scale is not finite");
+    require(rotation_block >= 0 && (rotation_block == 0 || std::has_single_bit(static_cast<unsigned>(rotation_block))) &&
+                (rotation_block == 0 || n_in % rotation_block == 0),
+            name, "rotation_block must be 0 or a power of two that divides n_in");
+    w->ctx.rotation_block = static_cast<uint32_t>(rotation_block);
+    switch (base_kind) {
+    case static_cast<int>(BaseKind::trellis):
+        w->ctx.base = BaseKind::trellis;
+        set_trellis(*w, codes, step_bits, values_per_step, multipliers);
+        break;
+    case static_cast<int>(BaseKind::prng_block):
+        w->ctx.base = BaseKind::prng_block;
+        require(base_block == 32 || base_block == 64, name, "base_block must be 32 or 64");
+        w->ctx.base_block = static_cast<uint32_t>(base_block);
+        break;
+    case static_cast<int>(BaseKind::none):
+        w->ctx.base = BaseKind::none;
+        break;
+    default:
+        require(false, name, "unknown base kind " + std::to_string(base_kind));
+    }
+    set_row_scale(*w, row_scale);
+    if (d_idx) {
+        set_coo(*w, *d_idx, d_val, d_scale);
+    }
+    return w;
+}
+
+static py::array_t<float> matmul(const PyWeight &w, const FloatMatrix &x, int threads) {
+    require(x.ndim() == 2 && x.shape(1) == w.ctx.n_in, w.name,
+            "x has shape " + shape_text(x) + "; wanted [n_tokens, " + std::to_string(w.ctx.n_in) + "]");
+    require(threads >= 1 && threads <= 1024, w.name, "threads must be between 1 and 1024");
+    const int64_t n_tokens = x.shape(0);
+    py::array_t<float> y({n_tokens, w.ctx.n_out});
+    const float *in = x.data();
+    float *out = y.mutable_data();
+    {
+        // Safe without the GIL: x, y and the weight's arrays are held by this frame, and nothing of Python is touched.
+        const py::gil_scoped_release release;
+        Workspace workspace;
+        ComputeStatus status;
+        auto run = [&](int ith) {
+            seeddelta_compute_threaded(w.ctx, in, n_tokens, w.ctx.n_in * 4, out, w.ctx.n_out * 4, workspace, ith, threads,
+                                       false, status);
+        };
+        std::vector<std::jthread> pool;
+        for (int ith = 1; ith < threads; ++ith) {
+            pool.emplace_back(run, ith);
+        }
+        run(0);
+    }
+    return y;
+}
+
+static py::array_t<float> dequantize(const PyWeight &w, int64_t row_begin, int64_t row_end) {
+    if (row_end < 0) {
+        row_end = w.ctx.n_out;
+    }
+    require(row_begin >= 0 && row_begin <= row_end && row_end <= w.ctx.n_out, w.name, "rows out of range");
+    py::array_t<float> out({row_end - row_begin, w.ctx.n_in});
+    float *data = out.mutable_data();
+    const py::gil_scoped_release release;
+    seeddelta_dequantize(w.ctx, row_begin, row_end, data);
+    return out;
+}
+
+void bind_weight(py::module_ &m) {
+    py::class_<PyWeight>(m, "Weight",
+                         "One converted matrix: arrays of a SeedΔ file and the product with it.\n\n"
+                         "Ŵ = row_scale · (base_scale · v · R + Δ), docs/format.md. The arrays are kept, not copied; shapes, dtypes\n"
+                         "and index ranges are checked here and a wrong one raises ValueError naming the tensor.\n\n"
+                         "Args:\n"
+                         "    codes: uint16 or int16 [ceil(n_out / 16), words, 16], for base_kind 2 (trellis).\n"
+                         "    row_scale: float16 or float32 [n_out].\n"
+                         "    d_idx, d_val, d_scale: coo residual; (u)int16 or (u)int32 [n_out, K], float16 or int8\n"
+                         "        [n_out, K], float16 [n_out] (with int8 only).")
+        .def(py::init(&make_weight), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(), py::arg("base_kind"),
+             py::arg("base_seed") = 0, py::arg("base_scale") = 0.0F, py::arg("base_block") = 64, py::arg("step_bits") = 0,
+             py::arg("values_per_step") = 1, py::arg("multipliers") = std::vector<int>{}, py::arg("rotation_block") = 0,
+             py::arg("codes") = py::none(), py::arg("row_scale"), py::arg("d_idx") = py::none(),
+             py::arg("d_val") = py::none(), py::arg("d_scale") = py::none())
+        .def("matmul", &matmul, py::arg("x"), py::arg("threads") = 1,
+             "y = x Ŵᵀ with int8 activations: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].\n\n"
+             "The same bits for every instruction set, number of threads and batch shape.")
+        .def("dequantize", &dequantize, py::arg("row_begin") = 0, py::arg("row_end") = -1,
+             "Rows [row_begin, row_end) of Ŵ, float32 [rows, n_in]; row_end -1 is n_out.")
+        .def_readonly("name", &PyWeight::name)
+        .def_property_readonly("n_out", [](const PyWeight &w) { return w.ctx.n_out; })
+        .def_property_readonly("n_in", [](const PyWeight &w) { return w.ctx.n_in; })
+        .def_readonly("nbytes", &PyWeight::nbytes, "Bytes of all arrays.");
+}
+
+} // namespace seeddelta

@@ -1,0 +1,21 @@
+// The Python class Weight: a seeddelta_ctx and the arrays it points to.
+#pragma once
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <string>
+#include <vector>
+
+#include "seeddelta/weight.hpp"
+
+namespace seeddelta {
+
+class PyWeight {
+public:
+    std::string name;
+    seeddelta_ctx ctx;
+    std::vector<pybind11::object> keep; // the arrays behind ctx's pointers
+    int64_t nbytes = 0;
+};
+
+} // namespace seeddelta

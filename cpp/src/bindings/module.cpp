@@ -1,0 +1,29 @@
+// Table of contents of the extension module.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "seeddelta/isa.hpp"
+
+namespace py = pybind11;
+
+namespace seeddelta {
+void bind_encode(py::module_ &m);
+void bind_weight(py::module_ &m);
+#if defined(SEEDDELTA_WITH_RUNTIME)
+void bind_runtime(py::module_ &m);
+#endif
+} // namespace seeddelta
+
+PYBIND11_MODULE(_core, m) {
+    m.doc() = "Compiled core of seeddelta: encoders, kernels and the graph hook.";
+    m.attr("__version__") = SEEDDELTA_VERSION;
+    m.def("isa_available", &seeddelta::isa_available, "Instruction sets that this machine can run, slowest first.");
+    m.def("isa_active", &seeddelta::isa_active, "The instruction set in use.");
+    m.def("isa_select", &seeddelta::isa_select, py::arg("name"),
+          "Uses another instruction set from now on; ValueError if this machine cannot run it.");
+    seeddelta::bind_encode(m);
+    seeddelta::bind_weight(m);
+#if defined(SEEDDELTA_WITH_RUNTIME)
+    seeddelta::bind_runtime(m);
+#endif
+}

@@ -1,0 +1,176 @@
+// Drives one product: activations once, then every thread its own row tiles.
+#include "seeddelta/compute.hpp"
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "base/prng_block.hpp"
+#include "base/rotation.hpp"
+#include "base/trellis.hpp"
+#include "kernels/kernel_table.hpp"
+#include "residual/coo.hpp"
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#endif
+
+namespace seeddelta {
+
+static void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+    _mm_pause();
+#endif
+}
+
+// 64-byte aligned, grows only.
+template <class T>
+struct Buffer {
+    T *data = nullptr;
+    int64_t capacity = 0;
+    ~Buffer() { std::free(data); }
+    T *reserve(int64_t n) {
+        if (n > capacity) {
+            const size_t bytes = (static_cast<size_t>(n) * sizeof(T) + 63) / 64 * 64;
+            void *fresh = std::aligned_alloc(64, bytes);
+            if (fresh == nullptr) {
+                throw std::bad_alloc();
+            }
+            std::free(data);
+            data = static_cast<T *>(fresh);
+            capacity = n;
+        }
+        return data;
+    }
+};
+
+struct Workspace::Impl {
+    Buffer<int8_t> q;
+    Buffer<float> scale;
+    Buffer<int32_t> sum;
+    bool finite = true;
+    std::atomic<bool> all_finite{true};
+    std::atomic<int> arrived{0};
+    std::atomic<uint32_t> generation{0};
+
+    // Every thread of the product arrives; nobody leaves before all have.
+    void barrier(int nth) {
+        if (nth == 1) {
+            return;
+        }
+        const uint32_t seen = generation.load(std::memory_order_acquire);
+        if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == nth) {
+            arrived.store(0, std::memory_order_relaxed);
+            generation.fetch_add(1, std::memory_order_release);
+            return;
+        }
+        while (generation.load(std::memory_order_acquire) == seen) {
+            relax();
+        }
+    }
+};
+
+Workspace::Workspace() : impl_(std::make_unique<Impl>()) {}
+Workspace::~Workspace() = default;
+
+static int64_t padded(int64_t n_in) { return (n_in + kGroup - 1) / kGroup * kGroup; }
+
+void Workspace::reserve(int64_t n_tokens, int64_t n_in) {
+    const int64_t stride = padded(n_in);
+    impl_->q.reserve(n_tokens * stride);
+    impl_->scale.reserve(n_tokens * stride / kGroup);
+    impl_->sum.reserve(n_tokens * stride / kGroup);
+}
+
+// Scratch of the calling thread: ggml's pool threads live as long as their context.
+static uint8_t *thread_scratch(int64_t bytes) {
+    thread_local Buffer<uint8_t> scratch;
+    return scratch.reserve(bytes);
+}
+
+static void prepare(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride, Workspace::Impl &w, int ith,
+                    int nth) {
+    const KernelTable &k = kernels();
+    const int64_t stride = padded(ctx.n_in);
+    bool all_finite = true;
+    auto *rotated = reinterpret_cast<float *>(thread_scratch(ctx.n_in * static_cast<int64_t>(sizeof(float))));
+    for (int64_t token = n_tokens * ith / nth; token < n_tokens * (ith + 1) / nth; ++token) {
+        const float *source = x + token * x_stride;
+        if (ctx.rotation_block > 1) {
+            std::memcpy(rotated, source, static_cast<size_t>(ctx.n_in) * sizeof(float));
+            k.rotate(rotated, ctx.n_in, ctx.rotation_block, ctx.base_seed);
+            source = rotated;
+        }
+        all_finite &= k.quantize(source, ctx.n_in, w.q.data + token * stride, w.scale.data + token * stride / kGroup,
+                                 w.sum.data + token * stride / kGroup);
+    }
+    if (!all_finite) {
+        w.all_finite.store(false, std::memory_order_relaxed);
+    }
+}
+
+void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride_bytes, float *y,
+                                int64_t y_stride_bytes, Workspace &workspace, int ith, int nth, bool reuse_activations,
+                                ComputeStatus &status) {
+    Workspace::Impl &w = workspace.impl();
+    const int64_t x_stride = x_stride_bytes / static_cast<int64_t>(sizeof(float));
+    if (!reuse_activations) {
+        if (ith == 0) {
+            workspace.reserve(n_tokens, ctx.n_in);
+            w.all_finite.store(true, std::memory_order_relaxed);
+        }
+        w.barrier(nth);
+        prepare(ctx, x, n_tokens, x_stride, w, ith, nth);
+        w.barrier(nth);
+    }
+    if (!w.all_finite.load(std::memory_order_relaxed)) {
+        status.nonfinite_input.store(true, std::memory_order_relaxed);
+    }
+    const Activations a{n_tokens,     ctx.n_in, padded(ctx.n_in), w.q.data,
+                        w.scale.data, w.sum.data, x,                x_stride};
+    const int64_t tiles = ctx.n_tiles();
+    uint8_t *panel = thread_scratch(panel_bytes(ctx));
+    if (!kernels().compute(ctx, a, tiles * ith / nth, tiles * (ith + 1) / nth, panel, y,
+                           y_stride_bytes / static_cast<int64_t>(sizeof(float)))) {
+        status.nonfinite_output.store(true, std::memory_order_relaxed);
+    }
+}
+
+void seeddelta_compute(const seeddelta_ctx &ctx, const float *input, float *output, size_t n_tokens) {
+    Workspace workspace;
+    ComputeStatus status;
+    seeddelta_compute_threaded(ctx, input, static_cast<int64_t>(n_tokens), ctx.n_in * static_cast<int64_t>(sizeof(float)),
+                               output, ctx.n_out * static_cast<int64_t>(sizeof(float)), workspace, 0, 1, false, status);
+}
+
+void seeddelta_dequantize(const seeddelta_ctx &ctx, int64_t row_begin, int64_t row_end, float *out) {
+    std::vector<int8_t> values(static_cast<size_t>(ctx.n_in));
+    for (int64_t row = row_begin; row < row_end; ++row, out += ctx.n_in) {
+        std::memset(values.data(), 0, values.size());
+        if (ctx.base == BaseKind::trellis) {
+            trellis_row(ctx, row, values.data());
+        } else if (ctx.base == BaseKind::prng_block) {
+            prng_block_row(ctx.base_seed, static_cast<uint64_t>(row), ctx.n_in, ctx.base_block, values.data());
+        }
+        for (int64_t i = 0; i < ctx.n_in; ++i) {
+            out[i] = static_cast<float>(values[i]) * ctx.base_scale;
+        }
+        if (ctx.rotation_block > 1) {
+            rotate_back(out, ctx.n_in, ctx.rotation_block, ctx.base_seed);
+        }
+        if (ctx.scheme == ResidualScheme::coo) {
+            const int64_t first = row * ctx.residual_size;
+            for (int64_t e = first; e < first + ctx.residual_size; ++e) {
+                out[coo_column(ctx, e)] += coo_value(ctx, row, e);
+            }
+        }
+        const float row_scale =
+            ctx.row_scale_f16 != nullptr ? half_to_float(ctx.row_scale_f16[row]) : ctx.row_scale_f32[row];
+        for (int64_t i = 0; i < ctx.n_in; ++i) {
+            out[i] *= row_scale;
+        }
+    }
+}
+
+} // namespace seeddelta

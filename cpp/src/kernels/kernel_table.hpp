@@ -1,0 +1,68 @@
+// What every instruction set provides. One table a unit; the scalar table is the definition the others are tested against.
+#pragma once
+#include <cstdint>
+
+#include "seeddelta/weight.hpp"
+
+namespace seeddelta {
+
+// Rotated and quantised activations of several tokens.
+struct Activations {
+    int64_t n_tokens;
+    int64_t n_in;
+    int64_t stride;     // int8 a token: n_in rounded up to a multiple of kGroup; the padding is 0
+    const int8_t *q;    // [n_tokens, stride]
+    const float *scale; // [n_tokens, stride / kGroup]
+    const int32_t *sum; // [n_tokens, stride / kGroup]: sum of a group's q
+    const float *x;     // what went in, float32, for the residuals
+    int64_t x_stride;   // in floats
+};
+
+// One Viterbi search (encode/viterbi.hpp has the definition).
+struct ViterbiTask {
+    int state_bits;
+    int step_bits;
+    int values_per_step;
+    const int16_t *values[2]; // [2^state_bits] values of each state, for the first and second column of a step
+    const int16_t *target;    // [steps * values_per_step] target * weight, rounded, saturated
+    const int16_t *weight;    // [steps * values_per_step], 1 .. 595
+    int64_t steps;
+    int64_t start_state; // -1: any
+    uint16_t *cost[2];   // [2^state_bits] each
+    uint16_t *best;      // [2^(state_bits - step_bits)]
+    uint8_t *back;       // [steps, 2^(state_bits - step_bits)]
+    uint16_t *states;    // out: [steps]
+};
+
+struct KernelTable {
+    const char *name;
+    // Signs and Hadamard transform of one row, in place. block divides n.
+    void (*rotate)(float *row, int64_t n, uint32_t block, uint64_t seed);
+    // One token: int8 values, scales and sums a group. q has n rounded up to kGroup entries. Returns false when x has a NaN
+    // or an infinity (its group is then all 0).
+    bool (*quantize)(const float *x, int64_t n, int8_t *q, float *scale, int32_t *sum);
+    // Rows of tiles [tile_begin, tile_end) for all tokens; y has y_stride floats a token. panel is scratch of
+    // panel_bytes(ctx) bytes, 64-byte aligned. Returns false when an output is NaN or infinite.
+    bool (*compute)(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end, uint8_t *panel,
+                    float *y, int64_t y_stride);
+    void (*viterbi)(const ViterbiTask &task);
+};
+
+// Scratch for one thread: a decoded tile, two bytes a value at most, plus slack for whole vectors.
+static inline int64_t panel_bytes(const seeddelta_ctx &ctx) { return (ctx.n_in + 2 * kGroup) * kTileRows * 2 + 256; }
+
+const KernelTable &kernels_scalar();
+#if defined(SEEDDELTA_HAVE_SSE2)
+const KernelTable &kernels_sse2();
+#endif
+#if defined(SEEDDELTA_HAVE_AVX2)
+const KernelTable &kernels_avx2();
+#endif
+#if defined(SEEDDELTA_HAVE_AVX512)
+const KernelTable &kernels_avx512();
+#endif
+
+// The table in use.
+const KernelTable &kernels();
+
+} // namespace seeddelta

@@ -1,0 +1,93 @@
+// The definition: every other table must give these bits.
+#include <bit>
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/prng_block.hpp"
+#include "base/rotation.hpp"
+#include "base/trellis.hpp"
+#include "encode/viterbi.hpp"
+#include "kernels/kernel_table.hpp"
+#include "residual/coo.hpp"
+
+namespace seeddelta {
+
+static bool finite(float x) { return (std::bit_cast<uint32_t>(x) & 0x7F800000U) != 0x7F800000U; }
+
+static bool quantize(const float *x, int64_t n, int8_t *q, float *scale, int32_t *sum) {
+    bool all_finite = true;
+    for (int64_t start = 0, group = 0; start < n; start += kGroup, ++group) {
+        const int64_t count = n - start < kGroup ? n - start : kGroup;
+        std::memset(q + start, 0, kGroup);
+        scale[group] = 0.0F;
+        sum[group] = 0;
+        float amax = 0.0F;
+        bool group_finite = true;
+        for (int64_t i = 0; i < count; ++i) {
+            group_finite = group_finite && finite(x[start + i]);
+            amax = std::fmax(amax, std::fabs(x[start + i]));
+        }
+        all_finite = all_finite && group_finite;
+        // Below 2^-100 the inverse would overflow, and the group is nothing beside the others.
+        if (!group_finite || amax < 0x1p-100F) {
+            continue;
+        }
+        scale[group] = amax / 127.0F;
+        const float inverse = 127.0F / amax;
+        for (int64_t i = 0; i < count; ++i) {
+            q[start + i] = static_cast<int8_t>(std::nearbyint(x[start + i] * inverse));
+            sum[group] += q[start + i];
+        }
+    }
+    return all_finite;
+}
+
+static void base_row(const seeddelta_ctx &ctx, int64_t row, int8_t *values) {
+    switch (ctx.base) {
+    case BaseKind::trellis:
+        trellis_row(ctx, row, values);
+        break;
+    case BaseKind::prng_block:
+        prng_block_row(ctx.base_seed, static_cast<uint64_t>(row), ctx.n_in, ctx.base_block, values);
+        break;
+    default:
+        std::memset(values, 0, static_cast<size_t>(ctx.n_in));
+    }
+}
+
+static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end, uint8_t *panel,
+                    float *y, int64_t y_stride) {
+    bool all_finite = true;
+    auto *values = reinterpret_cast<int8_t *>(panel);
+    const int64_t row_end = std::min(tile_end * kTileRows, ctx.n_out);
+    for (int64_t row = tile_begin * kTileRows; row < row_end; ++row) {
+        base_row(ctx, row, values);
+        const float row_scale =
+            ctx.row_scale_f16 != nullptr ? half_to_float(ctx.row_scale_f16[row]) : ctx.row_scale_f32[row];
+        for (int64_t token = 0; token < a.n_tokens; ++token) {
+            const int8_t *q = a.q + token * a.stride;
+            float acc = 0.0F;
+            for (int64_t group = 0; group < ctx.n_groups(); ++group) {
+                int32_t dot = 0;
+                for (int64_t i = group * kGroup; i < std::min((group + 1) * kGroup, ctx.n_in); ++i) {
+                    dot += values[i] * q[i];
+                }
+                acc += static_cast<float>(dot) * a.scale[token * (a.stride / kGroup) + group];
+            }
+            const float residual =
+                ctx.scheme == ResidualScheme::coo ? coo_dot(ctx, row, a.x + token * a.x_stride) : 0.0F;
+            const float out = row_scale * (acc * ctx.base_scale + residual);
+            all_finite = all_finite && finite(out);
+            y[token * y_stride + row] = out;
+        }
+    }
+    return all_finite;
+}
+
+const KernelTable &kernels_scalar() {
+    static const KernelTable table{"scalar", rotate, quantize, compute, viterbi_scalar};
+    return table;
+}
+
+} // namespace seeddelta

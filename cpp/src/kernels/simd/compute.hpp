@@ -1,0 +1,181 @@
+// The product over a range of row tiles, for any instruction set. Include inside an instruction-set unit only.
+// `Tile` decodes a trellis tile into its own panel layout and multiplies panels by tokens; `Tile::dot64` multiplies 64
+// unsigned by 64 signed bytes exactly.
+#pragma once
+#include <xsimd/xsimd.hpp>
+
+#include "base/prng_block.hpp"
+#include "base/trellis.hpp"
+#include "kernels/kernel_table.hpp"
+#include "residual/coo.hpp"
+
+namespace seeddelta {
+namespace {
+
+// One row of the coo residual. Each register holds some of the 16 partial sums.
+template <class Arch, bool HalfValues, class Index>
+inline float coo_dot_simd(const Index *index, const uint16_t *half, const int8_t *bytes, float byte_scale, int64_t k,
+                          const float *x) {
+    using F = xsimd::batch<float, Arch>;
+    using I = xsimd::batch<int32_t, Arch>;
+    constexpr int64_t lanes = F::size;
+    constexpr int64_t registers = kCooLanes / lanes;
+    F partial[registers];
+    for (auto &p : partial) {
+        p = F(0.0F);
+    }
+    for (int64_t e = 0; e < k; e += kCooLanes) {
+        alignas(64) float value[kCooLanes];
+        alignas(64) int32_t column[kCooLanes];
+        const int64_t count = k - e < kCooLanes ? k - e : kCooLanes;
+        for (int64_t i = 0; i < count; ++i) {
+            column[i] = static_cast<int32_t>(index[e + i]);
+            value[i] = HalfValues ? half_to_float(half[e + i]) : byte_scale * static_cast<float>(bytes[e + i]);
+        }
+        for (int64_t i = count; i < kCooLanes; ++i) {
+            column[i] = 0;
+        }
+        if (count == kCooLanes) {
+            for (int64_t r = 0; r < registers; ++r) {
+                partial[r] = partial[r] + F::load_aligned(value + r * lanes) *
+                                              F::gather(x, I::load_aligned(column + r * lanes));
+            }
+        } else { // an absent entry must not touch its sum: 0 * x could be NaN
+            alignas(64) float sums[kCooLanes];
+            for (int64_t r = 0; r < registers; ++r) {
+                partial[r].store_aligned(sums + r * lanes);
+            }
+            for (int64_t i = 0; i < count; ++i) {
+                sums[i] += value[i] * x[column[i]];
+            }
+            for (int64_t r = 0; r < registers; ++r) {
+                partial[r] = F::load_aligned(sums + r * lanes);
+            }
+        }
+    }
+    alignas(64) float sums[kCooLanes];
+    for (int64_t r = 0; r < registers; ++r) {
+        partial[r].store_aligned(sums + r * lanes);
+    }
+    return coo_reduce(sums);
+}
+
+template <class Arch>
+inline float coo_row(const seeddelta_ctx &ctx, int64_t row, const float *x) {
+    const int64_t k = ctx.residual_size;
+    const int64_t first = row * k;
+    const uint16_t *half = ctx.residual_vals_f16 != nullptr ? ctx.residual_vals_f16 + first : nullptr;
+    const int8_t *bytes = ctx.residual_vals_i8 != nullptr ? ctx.residual_vals_i8 + first : nullptr;
+    const float scale = bytes != nullptr ? half_to_float(ctx.residual_scale[row]) : 0.0F;
+    if (ctx.residual_index != nullptr) {
+        return half != nullptr ? coo_dot_simd<Arch, true>(ctx.residual_index + first, half, bytes, scale, k, x)
+                               : coo_dot_simd<Arch, false>(ctx.residual_index + first, half, bytes, scale, k, x);
+    }
+    return half != nullptr ? coo_dot_simd<Arch, true>(ctx.residual_index32 + first, half, bytes, scale, k, x)
+                           : coo_dot_simd<Arch, false>(ctx.residual_index32 + first, half, bytes, scale, k, x);
+}
+
+// Adds the residual, applies the scales and writes one token's rows of a tile.
+template <class Arch>
+inline bool finish_tile(const seeddelta_ctx &ctx, int64_t row0, int64_t rows, const float *row_scale, const float *acc,
+                        const float *x, float *y) {
+    alignas(64) float residual[kTileRows] = {};
+    if (ctx.scheme == ResidualScheme::coo) {
+        for (int64_t i = 0; i < rows; ++i) {
+            residual[i] = coo_row<Arch>(ctx, row0 + i, x);
+        }
+    }
+    alignas(64) float out[kTileRows];
+    uint32_t worst = 0;
+    for (int64_t i = 0; i < kTileRows; ++i) {
+        out[i] = row_scale[i] * (acc[i] * ctx.base_scale + residual[i]);
+    }
+    for (int64_t i = 0; i < kTileRows; ++i) {
+        const uint32_t exponent = __builtin_bit_cast(uint32_t, out[i]) & 0x7F800000U;
+        worst = exponent > worst ? exponent : worst;
+    }
+    for (int64_t i = 0; i < rows; ++i) {
+        y[row0 + i] = out[i];
+    }
+    return worst != 0x7F800000U;
+}
+
+// The biased values (v + 64) of one row of prng_block, [n_in rounded up to kGroup].
+inline void prng_row_biased(const seeddelta_ctx &ctx, int64_t row, uint8_t *out) {
+    const int64_t words_per_block = ctx.base_block / 8;
+    const int64_t n_blocks = (ctx.n_in + ctx.base_block - 1) / ctx.base_block;
+    for (int64_t block = 0; block < n_blocks; ++block) {
+        const uint64_t key = prng_block_key(ctx.base_seed, static_cast<uint64_t>(row), static_cast<uint64_t>(block));
+        for (int64_t i = 0; i < words_per_block; ++i) {
+            // v + 64 = 2 * (b & 63) + 1 for all eight bytes at once
+            const uint64_t word = splitmix64_at(key, static_cast<uint64_t>(i));
+            const uint64_t biased = ((word & 0x3F3F3F3F3F3F3F3FULL) << 1) | 0x0101010101010101ULL;
+            __builtin_memcpy(out + block * ctx.base_block + i * 8, &biased, 8);
+        }
+    }
+}
+
+template <class Tile>
+inline void prng_tile(const seeddelta_ctx &ctx, const Activations &a, int64_t row0, int64_t rows, uint8_t *panel,
+                      int64_t token, float *acc) {
+    const int64_t stride = a.stride;
+    const int64_t groups = stride / kGroup;
+    const int8_t *q = a.q + token * stride;
+    for (int64_t i = 0; i < rows; ++i) {
+        float sum = 0.0F;
+        for (int64_t g = 0; g < groups; ++g) {
+            const int32_t dot = Tile::dot64(panel + i * stride + g * kGroup, q + g * kGroup) -
+                                kValueBias * a.sum[token * groups + g];
+            sum = sum + static_cast<float>(dot) * a.scale[token * groups + g];
+        }
+        acc[i] = sum;
+    }
+}
+
+template <class Arch, class Tile>
+bool compute_simd(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end, uint8_t *panel,
+                  float *y, int64_t y_stride) {
+    bool finite = true;
+    constexpr int64_t block = Tile::kTokens;
+    alignas(64) float acc[block][kTileRows];
+    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+        const int64_t row0 = tile * kTileRows;
+        const int64_t rows = ctx.n_out - row0 < kTileRows ? ctx.n_out - row0 : kTileRows;
+        alignas(64) float row_scale[kTileRows] = {};
+        for (int64_t i = 0; i < rows; ++i) {
+            row_scale[i] =
+                ctx.row_scale_f16 != nullptr ? half_to_float(ctx.row_scale_f16[row0 + i]) : ctx.row_scale_f32[row0 + i];
+        }
+        if (ctx.base == BaseKind::prng_block) {
+            for (int64_t i = 0; i < rows; ++i) {
+                prng_row_biased(ctx, row0 + i, panel + i * a.stride);
+            }
+        } else if (ctx.base == BaseKind::trellis && a.n_tokens > 1) {
+            Tile::decode(ctx, tile, panel);
+        }
+        for (int64_t token = 0; token < a.n_tokens; token += block) {
+            const int64_t count = a.n_tokens - token < block ? a.n_tokens - token : block;
+            if (ctx.base == BaseKind::trellis) {
+                if (a.n_tokens == 1) {
+                    Tile::multiply_codes(ctx, tile, a, panel, acc[0]);
+                } else {
+                    Tile::multiply_panel(ctx, a, panel, token, count, acc);
+                }
+            } else if (ctx.base == BaseKind::prng_block) {
+                for (int64_t t = 0; t < count; ++t) {
+                    prng_tile<Tile>(ctx, a, row0, rows, panel, token + t, acc[t]);
+                }
+            } else {
+                __builtin_memset(acc, 0, sizeof(acc));
+            }
+            for (int64_t t = 0; t < count; ++t) {
+                finite &= finish_tile<Arch>(ctx, row0, rows, row_scale, acc[t], a.x + (token + t) * a.x_stride,
+                                            y + (token + t) * y_stride);
+            }
+        }
+    }
+    return finite;
+}
+
+} // namespace
+} // namespace seeddelta

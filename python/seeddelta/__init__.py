@@ -1,0 +1,52 @@
+"""seeddelta: LLM weights as a seed plus a small residual, served inside a stock llama-cpp-python.
+
+`import seeddelta` needs NumPy alone. What needs more is loaded when it is first used:
+
+    seeddelta.build(seeddelta.Recipe(input="dense.gguf", output="small.gguf"))
+    llm = seeddelta.load("small.gguf")
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import errors
+from .errors import SeedDeltaError
+
+__version__ = "0.1.0"
+
+# public name -> module that defines it
+_LAZY = {
+    "BuildReport": "seeddelta.build",
+    "Recipe": "seeddelta.build",
+    "build": "seeddelta.build",
+    "RuntimeConfig": "seeddelta.runtime",
+    "load": "seeddelta.runtime",
+    "dequantize": "seeddelta.gguf.dequantize",
+    "open_seeddelta": "seeddelta.gguf.reader",
+    "evaluate": "seeddelta.evaluate",
+    "perplexity": "seeddelta.evaluate",
+}
+
+__all__ = ["SeedDeltaError", "__version__", "errors", *sorted(_LAZY)]
+
+if TYPE_CHECKING:
+    from .build import BuildReport, Recipe, build
+    from .evaluate import evaluate, perplexity
+    from .gguf.dequantize import dequantize
+    from .gguf.reader import open_seeddelta
+    from .runtime import RuntimeConfig, load
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module 'seeddelta' has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])

@@ -1,0 +1,285 @@
+"""One matrix → description, payload and metrics.
+
+Ŵ = row_scale · (base_scale · V·R + Δ). The base is fitted first, Δ holds the largest entries of what it leaves, and the
+row scales are fitted last, by least squares, to what is stored (design.md; seeddelta.txt sections 2.1-2.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from seeddelta import _core
+
+from ..gguf import schema
+from ..gguf.reader import weight_arguments
+from ..gguf.schema import (
+    BASE_KINDS,
+    CooResidual,
+    NoBase,
+    NoResidual,
+    Norms,
+    PrngBlockBase,
+    TensorDescription,
+    TrellisBase,
+)
+from .recipe import RATES, Recipe
+from .report import Compute, Metrics
+
+Array = np.ndarray[Any, Any]
+F32 = npt.NDArray[np.float32]
+_CHUNK = 1 << 22  # weights handled at a time beside the matrix itself
+
+
+@dataclass(frozen=True)
+class EncodedTensor:
+    """Result for one matrix. `arrays` maps suffix -> payload in its stored dtype, in file order."""
+
+    description: TensorDescription
+    arrays: dict[str, Array]
+    metrics: Metrics
+
+
+def describe(recipe: Recipe, name: str, shape: tuple[int, int], source_type: str) -> TensorDescription:
+    """Description of a matrix before it is encoded: everything but scale, multipliers and norms is final."""
+    n_in = shape[1]
+    step_bits, values = RATES[recipe.bits]
+    base: PrngBlockBase | TrellisBase | NoBase = NoBase(kind="none")
+    if recipe.base_kind == "trellis":
+        base = TrellisBase(
+            kind="trellis",
+            scale=0.0,
+            step_bits=step_bits,
+            values_per_step=values,  # type: ignore[arg-type]
+            state_bits=recipe.state_bits,
+            multipliers=(1,) * values,
+            rotation_block=recipe.rotation_for(n_in),
+        )
+    elif recipe.base_kind == "prng_block":
+        base = PrngBlockBase(kind="prng_block", scale=recipe.base_scale or 0.0, block=recipe.block)
+    residual: CooResidual | NoResidual = NoResidual(scheme="none")
+    if recipe.residual_scheme == "coo":
+        residual = CooResidual(scheme="coo", K=min(recipe.K, n_in), vals=recipe.vals)
+    norms = Norms(w=0, w_hat=0, err=0, w_w=0, w_hat_w=0, err_w=0)
+    return TensorDescription(
+        name=name,
+        shape=shape,
+        source_type=source_type,
+        base=base,
+        residual=residual,
+        row_scale=recipe.row_scale,
+        norms=norms,
+        unsafe=False,
+    )
+
+
+def encode_tensor(
+    name: str, weights: F32, source_type: str, recipe: Recipe, importance: F32 | None = None
+) -> EncodedTensor:
+    """Encode float32[n_out, n_in] by the recipe; `importance` is float32[n_in] with the mean 1.
+
+    The result depends on the arguments and on nothing else (not on `recipe.threads`).
+    """
+    n_out, n_in = weights.shape
+    description = describe(recipe, name, (n_out, n_in), source_type)
+    base, seed, arrays = description.base, recipe.seed, {}
+    if isinstance(base, TrellisBase):
+        codes, fitted, scale, multipliers = _core.trellis_encode(
+            weights,
+            step_bits=base.step_bits,
+            values_per_step=base.values_per_step,
+            state_bits=base.state_bits,
+            rotation_block=base.rotation_block,
+            seed=seed,
+            importance=importance,
+            threads=recipe.threads,
+        )
+        base = base.model_copy(update={"scale": float(scale), "multipliers": tuple(int(m) for m in multipliers)})
+        arrays[schema.CODES] = np.asarray(codes).view("<i2")
+        row_scale = np.asarray(fitted, np.float32)
+    else:
+        row_scale = _row_rms(weights)
+        if isinstance(base, PrngBlockBase):
+            seed = _search_seed(weights, row_scale, recipe, importance)
+            if recipe.base_scale is None:
+                scale = _fit_prng(weights, row_scale, seed, base.block, importance, n_in)[0]
+                base = base.model_copy(update={"scale": scale})
+    description = description.model_copy(update={"base": base})
+    arrays = {schema.BASE_SEED: np.array([seed], np.uint64).view("<i8"), **arrays}
+
+    stored = _Stored(description, arrays)
+    if isinstance(description.residual, CooResidual):
+        stored.add_residual(weights, row_scale, importance, recipe.threads)
+    if description.row_scale == "f32" or isinstance(description.residual, CooResidual):
+        row_scale = stored.fit_row_scale(weights, importance, recipe.threads)
+    arrays[schema.ROW_SCALE] = row_scale.astype("<f2" if description.row_scale == "f16" else "<f4")
+
+    norms, metrics = _measure(weights, stored.weight(arrays[schema.ROW_SCALE]), importance, recipe.threads)
+    description = description.model_copy(update={"norms": norms})
+    ordered = {suffix: arrays[suffix] for suffix in schema.payload_layout(description)}
+    return EncodedTensor(description, ordered, metrics)
+
+
+def compute_estimate(description: TensorDescription, bytes_before: int) -> Compute:
+    """Operations and bytes for one token. Decoding a trellis value: a product, two look-ups, an addition; a prng_block
+    value: 1/8 of a SplitMix64 output of about 8 operations, mask and shift."""
+    n_out, n_in = description.shape
+    base, residual = description.base, description.residual
+    has_base = not isinstance(base, NoBase)
+    rotation = 0 if isinstance(base, NoBase) else base.rotation_block
+    return Compute(
+        integer_macs=n_out * n_in if has_base else 0,
+        float_macs=n_out * (residual.K if isinstance(residual, CooResidual) else 0),
+        decode_ops=(4 if isinstance(base, TrellisBase) else 3 if has_base else 0) * n_out * n_in,
+        rotation_ops=n_in * (2 + rotation.bit_length() - 1) if rotation else 0,
+        bytes_read=schema.payload_bytes(description),
+        dense_macs=n_out * n_in,
+        dense_bytes_read=bytes_before,
+    )
+
+
+class _Stored:
+    """Payload under construction, decoded through the core so that fits see exactly what will be stored."""
+
+    def __init__(self, description: TensorDescription, arrays: dict[str, Array]) -> None:
+        self.description = description
+        self.arrays = arrays
+
+    def weight(self, row_scale: Array, *, residual: bool = True) -> _core.Weight:
+        unsigned = (schema.BASE_SEED, schema.CODES, schema.D_IDX)
+        arrays = {s: a.view(a.dtype.str.replace("i", "u")) if s in unsigned else a for s, a in self.arrays.items()}
+        arrays[schema.ROW_SCALE] = row_scale
+        arguments = weight_arguments(self.description, arrays)
+        if not residual:
+            arguments = {key: value for key, value in arguments.items() if not key.startswith("d_")}
+        return _core.Weight(self.description.name, *self.description.shape, **arguments)
+
+    def add_residual(self, weights: F32, row_scale: F32, importance: F32 | None, threads: int) -> None:
+        """Top-K entries a row of W / row_scale − base, by |Δ| or sqrt(importance)·|Δ|."""
+        residual = self.description.residual
+        assert isinstance(residual, CooResidual)
+        n_out, n_in = weights.shape
+        ones = np.ones(n_out, np.float32)
+        inverse = np.divide(1, row_scale, out=np.zeros_like(row_scale), where=row_scale != 0)
+        base = None if isinstance(self.description.base, NoBase) else self.weight(ones, residual=False)
+        index = np.empty((n_out, residual.K), np.dtype("<u2" if n_in <= schema.MAX_U16_COLUMNS else "<u4"))
+        values = np.empty((n_out, residual.K), np.float32)
+        for begin, end in _row_ranges(n_out, n_in):
+            delta = weights[begin:end] * inverse[begin:end, None]
+            if base is not None:
+                delta -= base.dequantize(begin, end, threads=threads or _core_threads())
+            delta[row_scale[begin:end] == 0] = 0
+            chosen, kept = _core.coo_select(delta, residual.K, importance=importance, threads=threads)
+            index[begin:end], values[begin:end] = chosen, kept
+        self.arrays[schema.D_IDX] = index.view(index.dtype.str.replace("u", "i"))
+        if residual.vals == "fp16":
+            limit = np.float32(np.finfo(np.float16).max)
+            self.arrays[schema.D_VAL] = np.clip(values, -limit, limit).astype("<f2")
+            return
+        scale = (np.abs(values).max(axis=1) / np.float32(127)).astype("<f2")
+        wide = scale.astype(np.float32)[:, None]
+        steps = np.divide(values, wide, out=np.zeros_like(values), where=wide != 0)
+        self.arrays[schema.D_VAL] = np.clip(np.rint(steps), -127, 127).astype(np.int8)
+        self.arrays[schema.D_SCALE] = scale
+
+    def fit_row_scale(self, weights: F32, importance: F32 | None, threads: int) -> F32:
+        """Row scales that minimise the (weighted) squared error of what is stored."""
+        n_out, n_in = weights.shape
+        unit = self.weight(np.ones(n_out, np.float32))
+        fitted = np.zeros(n_out, np.float32)
+        for begin, end in _row_ranges(n_out, n_in):
+            stored = unit.dequantize(begin, end, threads=threads or _core_threads())
+            weighted = stored if importance is None else stored * importance
+            cross = np.einsum("oi,oi->o", weights[begin:end], weighted, dtype=np.float64)
+            square = np.einsum("oi,oi->o", stored, weighted, dtype=np.float64)
+            fitted[begin:end] = np.divide(cross, square, out=np.zeros_like(cross), where=square > 0)
+        return fitted
+
+
+def _core_threads() -> int:
+    import os
+
+    return os.cpu_count() or 1
+
+
+def _row_ranges(n_out: int, n_in: int) -> Iterator[tuple[int, int]]:
+    rows = max(1, _CHUNK // n_in)
+    for begin in range(0, n_out, rows):
+        yield begin, min(begin + rows, n_out)
+
+
+def _row_rms(weights: F32) -> F32:
+    """Root mean square of each row, rounded to f16 where that keeps it a positive number."""
+    square = np.einsum("oi,oi->o", weights, weights, dtype=np.float64)
+    return np.sqrt(square / weights.shape[1]).astype(np.float32)
+
+
+def _fit_prng(
+    weights: F32, row_scale: F32, seed: int, block: int, importance: F32 | None, columns: int
+) -> tuple[float, float]:
+    """Least-squares scale of a prng_block base over the first columns, and the squared error that it removes."""
+    n_out = weights.shape[0]
+    weight = np.ones(columns, np.float32) if importance is None else importance[:columns]
+    cross = square = 0.0
+    for begin, end in _row_ranges(n_out, columns):
+        values = _core.prng_block_values(seed, begin, end, columns, block).astype(np.float32)
+        scale = row_scale[begin:end].astype(np.float64)
+        rows = np.einsum("oi,oi,i->o", weights[begin:end, :columns], values, weight, dtype=np.float64)
+        cross += float(np.dot(rows, scale))
+        square += float(np.dot(np.einsum("oi,oi,i->o", values, values, weight, dtype=np.float64), scale**2))
+    # the error is that of W itself: sum of (W − row_scale·s·v)²
+    return (cross / square, cross * cross / square) if square > 0 else (0.0, 0.0)
+
+
+def _search_seed(weights: F32, row_scale: F32, recipe: Recipe, importance: F32 | None) -> int:
+    """The seed of `seed_search` trials whose base removes most of the (weighted) error; the first one wins a tie."""
+    n_in = weights.shape[1]
+    columns = min(recipe.eval_cols or n_in, n_in)
+    best, gain = recipe.seed, -1.0
+    for trial in range(recipe.seed_search):
+        seed = (recipe.seed + trial) % (1 << 64)
+        removed = _fit_prng(weights, row_scale, seed, recipe.block, importance, columns)[1]
+        if removed > gain:
+            best, gain = seed, removed
+    return best
+
+
+def _measure(weights: F32, stored: _core.Weight, importance: F32 | None, threads: int) -> tuple[Norms, Metrics]:
+    """Norms and metrics of the weights as they are stored, in double precision."""
+    sums = np.zeros((2, 3))  # plain, weighted: ‖W‖², ‖Ŵ‖², ⟨W, Ŵ⟩
+    errors = np.zeros(2)
+    n_out, n_in = weights.shape
+    for begin, end in _row_ranges(n_out, n_in):
+        w = weights[begin:end]
+        w_hat = stored.dequantize(begin, end, threads=threads or _core_threads())
+        error = w - w_hat
+        for kind, weight in enumerate((None, importance)):
+            if weight is None and kind:
+                continue
+            for at, (a, b) in enumerate(((w, w), (w_hat, w_hat), (w, w_hat))):
+                sums[kind, at] += _inner(a, b, weight)
+            errors[kind] += _inner(error, error, weight)
+    if importance is None:
+        sums[1], errors[1] = sums[0], errors[0]
+    (w, w_hat, cross), err = np.array([np.sqrt(sums[:, 0]), np.sqrt(sums[:, 1]), sums[:, 2]]), np.sqrt(errors)
+    norms = Norms(w=w[0], w_hat=w_hat[0], err=err[0], w_w=w[1], w_hat_w=w_hat[1], err_w=err[1])
+    ratio = np.divide(w_hat, w, out=np.ones(2), where=w > 0)
+    relative = np.divide(err, w, out=np.where(err > 0, 1.0, 0.0), where=w > 0)
+    cosine = np.divide(cross, w * w_hat, out=np.where(err > 0, 0.0, 1.0), where=w * w_hat > 0)
+    return norms, Metrics(
+        rel_l2=relative[0],
+        cos=cosine[0],
+        norm_ratio=ratio[0],
+        rel_l2_w=relative[1],
+        cos_w=cosine[1],
+        norm_ratio_w=ratio[1],
+    )
+
+
+def _inner(a: F32, b: F32, weight: F32 | None) -> float:
+    columns = np.einsum("oi,oi->i", a, b, dtype=np.float64)
+    return float(columns.sum() if weight is None else np.dot(columns, weight))

@@ -1,0 +1,186 @@
+"""All options of a build, in one frozen model. The command line is made from it: descriptions are the help texts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from ..errors import NotAvailableError, RecipeError
+from ..gguf import names
+
+# bits a weight -> (step_bits, values_per_step) of the trellis
+RATES: dict[float, tuple[int, int]] = {1: (1, 1), 1.5: (3, 2), 2: (2, 1), 2.5: (5, 2), 3: (3, 1), 4: (4, 1)}
+MAX_ROTATION = 64  # the block that was measured (larger ones cost more time a token and gain nothing)
+
+# preset -> what it sets; options given beside it win
+PRESETS: dict[str, dict[str, Any]] = {
+    "trellis-4": {"base_kind": "trellis", "bits": 4},
+    "trellis-3": {"base_kind": "trellis", "bits": 3},
+    "trellis-2.5": {"base_kind": "trellis", "bits": 2.5},
+    "trellis-2": {"base_kind": "trellis", "bits": 2},
+    "trellis-4-fine": {"base_kind": "trellis", "bits": 4, "state_bits": 14},
+    "prng-coo": {"base_kind": "prng_block", "scheme": "coo", "K": 64, "vals": "int8"},
+}
+
+
+class Recipe(BaseModel):
+    """What to convert and how. Equal recipes and inputs give the same bytes, whatever `threads` and the paths are.
+
+    Raises RecipeError for options that contradict each other or are out of range, NotAvailableError for options that
+    are specified but not in this release.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    input: Path = Field(description="Dense GGUF model (F32, F16, BF16 or quantised).")
+    output: Path = Field(description="SeedΔ file to write.")
+    preset: str = Field("trellis-4", description=f"Named set of options: {', '.join(PRESETS)}. Others given win over it.")
+    layers: str | None = Field(None, description="Layers to convert: A-B, or a list like 0-3,8. Default: all.")
+    targets: tuple[str, ...] = Field(
+        names.TARGETS, description="Matrices to convert, with commas: ffn_gate … attn_output, or ffn, attn, all."
+    )
+    base_kind: Literal["prng_block", "fht_struct", "trellis", "none"] = Field("trellis", description="Base W0.")
+    bits: float = Field(4, description="Bits a weight of the trellis: 1, 1.5, 2, 2.5, 3 or 4.")
+    state_bits: Literal[12, 14, 16] = Field(
+        12, description="Bits of the trellis state the encoder searches: 14 and 16 lose less, and take 4 and 16 times as long."
+    )
+    rotation_block: Literal["auto"] | int = Field(
+        "auto", description=f"Columns rotated together: 0, a power of two, or auto (the largest that fits, up to {MAX_ROTATION})."
+    )
+    seed: int = Field(1, ge=0, lt=1 << 64, description="Seed of the base, and of the signs of the rotation.")
+    seed_search: int = Field(0, ge=0, description="Seeds tried for each tensor, from --seed on (prng_block).")
+    base_scale: float | None = Field(None, description="Scale of the prng_block base. Default: fitted to each tensor.")
+    scheme: Literal["coo", "block", "codebook_resid", "none"] | None = Field(
+        None, description="Residual Δ. Default: coo for prng_block and none bases, none for the trellis."
+    )
+    K: int = Field(32, ge=1, description="Entries a row that coo keeps.")
+    block: Literal[32, 64] = Field(64, description="Columns of a block of the prng_block base (and of the block scheme).")
+    vals: Literal["fp16", "int8"] = Field("fp16", description="Type of the residual's values.")
+    row_scale: Literal["f16", "f32"] = Field("f16", description="Type of the scale of each row.")
+    imatrix: Path | None = Field(None, description="Importance matrix of llama-imatrix (GGUF or .dat).")
+    imatrix_power: float = Field(1.0, ge=0, le=4, description="Power of E[x²] that weighs the columns.")
+    imatrix_eps: float = Field(1e-3, ge=0, description="Added to E[x²], in units of its mean.")
+    eval_cols: int = Field(1024, ge=0, description="Columns on which the seed search compares seeds; 0: all.")
+    seeddelta_gap: float = Field(
+        1.0, gt=0, description="Largest relative error (weighted with an imatrix); a tensor above it stays dense."
+    )
+    report_json: Path | None = Field(None, description="Write the report of the build to this file.")
+    threads: int = Field(0, ge=0, description="Threads; 0: all cores. The result does not depend on it.")
+    dry_run: bool = Field(False, description="Show what would be converted and its size; write nothing.")
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"][:1])
+            message = first["msg"].removeprefix("Value error, ")
+            raise RecipeError(f"{where}: {message}" if where else message) from error
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, options: dict[str, Any]) -> dict[str, Any]:
+        preset = options.get("preset", "trellis-4")
+        if preset not in PRESETS:
+            raise ValueError(f"preset {preset!r} is not known; choose from {', '.join(PRESETS)}")
+        if options.get("scheme") == "codebook":  # the flag --seeddelta-scheme calls it so
+            options = options | {"scheme": "codebook_resid"}
+        if options.get("base_kind", "trellis") != "trellis" and "preset" not in options:
+            return options
+        return PRESETS[preset] | options
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _parse_targets(cls, value: Any) -> tuple[str, ...]:
+        return names.parse_targets(value)
+
+    @field_validator("layers")
+    @classmethod
+    def _check_layers(cls, value: str | None) -> str | None:
+        names.parse_layers(value)
+        return value
+
+    @field_validator("bits")
+    @classmethod
+    def _check_bits(cls, value: float) -> float:
+        if value not in RATES:
+            raise ValueError(f"{value:g} bits are not known; choose from {', '.join(f'{bits:g}' for bits in RATES)}")
+        return value
+
+    @field_validator("rotation_block")
+    @classmethod
+    def _check_rotation(cls, value: Literal["auto"] | int) -> Literal["auto"] | int:
+        if value != "auto" and value != 0 and (value < 0 or value.bit_count() != 1):
+            raise ValueError(f"{value} is not auto, 0 or a power of two")
+        return value
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Recipe:
+        if self.base_kind == "fht_struct":
+            raise NotAvailableError("base kind fht_struct is not available yet; use --base-kind trellis or prng_block")
+        if self.scheme in ("block", "codebook_resid"):
+            raise NotAvailableError(f"residual scheme {self.scheme} is not available yet; use --scheme coo or none")
+        if self.base_kind == "none" and self.scheme == "none":
+            raise ValueError("a base of none with a residual of none stores nothing; use --scheme coo")
+        if self.base_kind != "prng_block" and (self.seed_search or self.base_scale is not None):
+            raise ValueError("--seed-search and --base-scale are for --base-kind prng_block")
+        if self.base_kind != "trellis" and self.rotation_block not in ("auto", 0):
+            raise ValueError("--rotation-block is for --base-kind trellis")
+        if self.output == self.input or (self.output.exists() and self.input.exists() and self.output.samefile(self.input)):
+            raise ValueError(f"{self.output}: output and input are the same file; choose another output")
+        return self
+
+    @property
+    def residual_scheme(self) -> Literal["coo", "none"]:
+        """The scheme, with the default of the base filled in."""
+        if self.scheme is None:
+            return "none" if self.base_kind == "trellis" else "coo"
+        return "coo" if self.scheme == "coo" else "none"
+
+    def rotation_for(self, n_in: int) -> int:
+        """`rotation_block` of a tensor with n_in columns. Raises RecipeError when a given block does not divide n_in."""
+        if self.base_kind != "trellis":
+            return 0
+        if self.rotation_block == "auto":
+            block = min(n_in & -n_in, MAX_ROTATION)
+            return block if block > 1 else 0
+        if self.rotation_block and n_in % self.rotation_block:
+            raise RecipeError(f"rotation_block {self.rotation_block} does not divide {n_in} columns; use auto")
+        return self.rotation_block
+
+    def provenance(self) -> dict[str, Any]:
+        """The options that decide the bytes of the file, for its key `seeddelta.recipe`: no paths, no threads."""
+        options = self.model_dump(mode="json", exclude={"output", "report_json", "threads", "dry_run", "preset"})
+        options["input"] = self.input.name
+        options["imatrix"] = None if self.imatrix is None else self.imatrix.name
+        return options
+
+    @classmethod
+    def from_yaml(cls, path: str | os.PathLike[str], **options: Any) -> Recipe:
+        """Recipe from a YAML file of options; `options` win over those in the file. Raises RecipeError."""
+        return cls(**(read_yaml(path) | options))
+
+    def to_yaml(self, path: str | os.PathLike[str]) -> None:
+        """Write the options that differ from the defaults, and those of the preset."""
+        import yaml
+
+        options = self.model_dump(mode="json", exclude_unset=True)
+        Path(path).write_text(yaml.safe_dump(options, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Options in a YAML file. Raises RecipeError when it is unreadable or no mapping."""
+    import yaml
+
+    try:
+        options = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read ({error.strerror}); check the path of the recipe") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: not YAML ({error})") from error
+    if not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
+        raise RecipeError(f"{path}: a recipe is a mapping of option to value, for example `bits: 3`")
+    return options

@@ -1,0 +1,133 @@
+"""What a build did: numbers for each tensor, as JSON and as a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ..gguf.writer import atomic_output
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_FROZEN = ConfigDict(frozen=True)
+
+
+class Metrics(BaseModel):
+    """How near Ŵ is to W. `rel_l2` = ‖W−Ŵ‖/‖W‖, `cos` = ⟨W,Ŵ⟩/(‖W‖‖Ŵ‖), `norm_ratio` = ‖Ŵ‖/‖W‖.
+
+    Those with `_w` weigh the columns with the importance; without an imatrix they equal the plain ones.
+    """
+
+    model_config = _FROZEN
+    rel_l2: float
+    cos: float
+    norm_ratio: float
+    rel_l2_w: float
+    cos_w: float
+    norm_ratio_w: float
+
+
+class Compute(BaseModel):
+    """Work for one token: operations by kind, and bytes of weights read, beside those of the source."""
+
+    model_config = _FROZEN
+    integer_macs: int
+    float_macs: int
+    decode_ops: int
+    rotation_ops: int
+    bytes_read: int
+    dense_macs: int
+    dense_bytes_read: int
+
+
+class TensorReport(BaseModel):
+    """One target tensor. `bytes_after` and `bits_per_weight` count all payload bytes."""
+
+    model_config = _FROZEN
+    name: str
+    shape: tuple[int, int]
+    source_type: str
+    status: Literal["converted", "dense", "planned"]
+    reason: str = ""
+    base_seed: int | None = None
+    bytes_before: int
+    bytes_after: int
+    bits_per_weight: float
+    metrics: Metrics | None = None
+    compute: Compute | None = None
+    seconds: float = 0.0
+
+
+class BuildReport(BaseModel):
+    """A whole build. Bytes of the model are those of all its tensors; `file_bytes` is 0 for a dry run."""
+
+    model_config = _FROZEN
+    recipe: dict[str, Any]
+    source_sha256: str
+    tensors: tuple[TensorReport, ...]
+    weights_converted: int
+    bits_per_weight: float
+    target_bytes_before: int
+    target_bytes_after: int
+    model_bytes_before: int
+    model_bytes_after: int
+    file_bytes: int
+    seconds: float
+
+    @property
+    def kept_dense(self) -> tuple[TensorReport, ...]:
+        """Tensors that were to be converted but exceed the gap."""
+        return tuple(tensor for tensor in self.tensors if tensor.status == "dense")
+
+    def to_json(self) -> str:
+        """The report as indented JSON."""
+        return self.model_dump_json(indent=2) + "\n"
+
+    def save(self, path: Path) -> None:
+        """Write the JSON atomically. Raises OutputError."""
+        with atomic_output(path) as temporary:
+            temporary.write_text(self.to_json(), encoding="utf-8")
+
+    def to_table(self) -> Table:
+        """rich table of the tensors with a line of totals. Needs the extra `cli`."""
+        from rich.table import Table
+
+        table = Table(title="SeedΔ tensors")
+        table.add_column("tensor", no_wrap=True)
+        for heading in ("shape", "bits", "rel_l2", "rel_l2_w", "cos", "norm", "before", "after"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("")
+        for tensor in self.tensors:
+            numbers = ("", "", "", "")
+            if (m := tensor.metrics) is not None:
+                numbers = (f"{m.rel_l2:.4f}", f"{m.rel_l2_w:.4f}", f"{m.cos:.5f}", f"{m.norm_ratio:.4f}")
+            table.add_row(
+                tensor.name,
+                f"{tensor.shape[0]}x{tensor.shape[1]}",
+                f"{tensor.bits_per_weight:.3f}",
+                *numbers,
+                human_bytes(tensor.bytes_before),
+                human_bytes(tensor.bytes_after),
+                tensor.reason or tensor.status,
+                style="yellow" if tensor.status == "dense" else None,
+            )
+        table.add_section()
+        after = human_bytes(self.target_bytes_after)
+        before = human_bytes(self.target_bytes_before)
+        table.add_row("these tensors", "", f"{self.bits_per_weight:.3f}", "", "", "", "", before, after, "")
+        before, after = human_bytes(self.model_bytes_before), human_bytes(self.model_bytes_after)
+        table.add_row("whole model", "", "", "", "", "", "", before, after, f"{self.seconds:.1f} s")
+        return table
+
+
+def human_bytes(count: int) -> str:
+    """Bytes with a binary unit, three digits."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1000 or unit == "GiB":
+            break
+        value /= 1024
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"

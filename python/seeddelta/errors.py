@@ -1,0 +1,47 @@
+"""Exceptions of seeddelta. Each message names the file, the tensor where there is one, and the remedy."""
+
+from __future__ import annotations
+
+
+class SeedDeltaError(Exception):
+    """Base class of every exception that seeddelta raises on purpose."""
+
+
+class FormatError(SeedDeltaError):
+    """A file is truncated, corrupt, or not what its header says."""
+
+
+class UnsupportedVersionError(FormatError):
+    """A SeedΔ file of a version, base kind or scheme that this release does not know."""
+
+
+class UnsupportedLlamaError(SeedDeltaError):
+    """The loaded llama.cpp does not behave as the run-time hook needs it to."""
+
+
+class SourceModelError(SeedDeltaError):
+    """The source model cannot be converted: unknown type, NaN weights, no target tensor, wrong shape."""
+
+
+class ImatrixError(SeedDeltaError):
+    """An importance matrix is unreadable, lacks an entry, or does not fit the model."""
+
+
+class RecipeError(SeedDeltaError, ValueError):
+    """The options of a build contradict each other or are out of range."""
+
+
+class NotAvailableError(SeedDeltaError, NotImplementedError):
+    """An option that is specified but not available in this release."""
+
+
+class OutputError(SeedDeltaError, OSError):
+    """An output file cannot be written. An existing file of that name is left as it was."""
+
+
+class NumericalError(SeedDeltaError, ArithmeticError):
+    """NaN or infinity met while computing with a weight, and no dense fallback is at hand."""
+
+
+class MissingDependencyError(SeedDeltaError, ImportError):
+    """An optional dependency is not installed; the message has the pip line that installs it."""
