@@ -22,7 +22,7 @@ bool trellis_rate_supported(int step_bits, int values_per_step) {
 // Row scale over root mean square that gave the least error on Gaussian rows, by bits a weight.
 static float measured_scale_factor(double rate) {
     static constexpr double rates[] = {1, 1.5, 2, 2.5, 3, 4, 5, 6};
-    static constexpr double factors[] = {0.88, 0.95, 1.0, 1.02, 1.06, 1.12, 1.16, 1.18};
+    static constexpr double factors[] = {0.97, 1.0, 1.06, 1.09, 1.11, 1.16, 1.27, 1.31};
     for (int i = 0; i < 8; ++i) {
         if (rate <= rates[i]) {
             return static_cast<float>(factors[i]);

@@ -1,0 +1,65 @@
+"""Base kinds and the input rotation (docs/format.md, "The weight")."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+TRELLIS_TABLE_1 = np.array([-36, -23, -17, -12, -8, -5, -3, -1, 1, 3, 5, 8, 12, 17, 23, 36], np.int8)
+TRELLIS_TABLE_2 = np.array([-19, -14, -11, -8, -6, -4, -2, -1, 1, 2, 4, 6, 8, 11, 14, 19], np.int8)
+
+
+def splitmix64_mix(z: int) -> int:
+    """The output function of SplitMix64 (Steele, Lea, Flood 2014)."""
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def splitmix64_at(key: int, n: int) -> int:
+    """The n-th output, from 0, of SplitMix64 started at `key`."""
+    return splitmix64_mix((key + (n + 1) * _GOLDEN) & _MASK)
+
+
+def prng_block_values(seed: int, row_begin: int, row_end: int, n_in: int, block: int = 64) -> npt.NDArray[np.int8]:
+    """Values of base kind prng_block, int8 [row_end - row_begin, n_in]."""
+    out = np.empty((row_end - row_begin, n_in), np.int8)
+    for row in range(row_begin, row_end):
+        row_key = splitmix64_mix((seed + _GOLDEN * (row + 1)) & _MASK)
+        for column in range(n_in):
+            key = splitmix64_mix((row_key + _GOLDEN * (column // block + 1)) & _MASK)
+            word = splitmix64_at(key, column % block // 8)
+            out[row - row_begin, column] = 2 * ((word >> (8 * (column % 8))) & 63) - 63
+    return out
+
+
+def trellis_values(
+    codes: npt.NDArray[np.uint16], n_out: int, n_in: int, step_bits: int, multipliers: list[int]
+) -> npt.NDArray[np.int8]:
+    """Values of base kind trellis, int8 [n_out, n_in], from codes uint16 [n_tiles, words, 16]."""
+    per_step = len(multipliers)
+    rows = codes.view(np.uint16).transpose(0, 2, 1).reshape(-1, codes.shape[1])[:n_out].astype(np.uint32)
+    rows = np.concatenate([rows, np.zeros((n_out, 1), np.uint32)], axis=1)
+    step = np.arange(n_in) // per_step
+    word, shift = step * step_bits // 16, step * step_bits % 16
+    state = ((rows[:, word] << 16 | rows[:, word + 1]) >> (16 - shift)) & 0xFFFF
+    hashed = (state * np.array(multipliers, np.uint32)[np.arange(n_in) % per_step]) & 0xFFFF
+    return TRELLIS_TABLE_1[hashed >> 12] + TRELLIS_TABLE_2[(hashed >> 8) & 15]
+
+
+def rotate(rows: npt.NDArray[np.float32], block: int, seed: int) -> npt.NDArray[np.float32]:
+    """Seeded signs, then the normalised Hadamard transform of every run of `block` columns; float32 [n, n_in]."""
+    n_in = rows.shape[1]
+    words = [splitmix64_at(splitmix64_mix(seed), i) for i in range((n_in + 63) // 64)]
+    negative = np.array([(words[i // 64] >> (i % 64)) & 1 for i in range(n_in)], bool)
+    x = np.where(negative, -rows, rows).reshape(-1, block).astype(np.float32)
+    stride = 1
+    while stride < block:
+        pairs = x.reshape(-1, block // (2 * stride), 2, stride)
+        a, b = pairs[:, :, 0].copy(), pairs[:, :, 1].copy()
+        x = np.stack([a + b, a - b], axis=2).reshape(-1, block)
+        stride *= 2
+    return (x * np.float32(1.0 / np.sqrt(np.float32(block)))).reshape(rows.shape)

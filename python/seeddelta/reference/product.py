@@ -1,0 +1,85 @@
+"""What is computed (docs/format.md): float32 in the order that the format fixes, so results are equal bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .base import rotate
+
+GROUP = 64
+COO_LANES = 16
+
+
+def quantize_activations(
+    x: npt.NDArray[np.float32],
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """int8 [n_tokens, n_in rounded up to 64] and float32 scales [n_tokens, groups] of float32 [n_tokens, n_in]."""
+    n_tokens, n_in = x.shape
+    padded = np.zeros((n_tokens, -(-n_in // GROUP) * GROUP), np.float32)
+    padded[:, :n_in] = x
+    groups = padded.reshape(n_tokens, -1, GROUP)
+    amax = np.abs(groups).max(axis=2)
+    used = amax >= np.float32(2.0**-100)
+    scale = np.where(used, amax / np.float32(127), np.float32(0)).astype(np.float32)
+    inverse = np.where(used, np.float32(127) / np.where(used, amax, np.float32(1)), np.float32(0)).astype(np.float32)
+    q = np.rint(groups * inverse[:, :, None]).astype(np.int8)
+    return q.reshape(n_tokens, -1), scale
+
+
+def coo_dot(
+    index: npt.NDArray[np.integer], value: npt.NDArray[np.float32], x: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """Residual's share, float32 [n_tokens, n_out], of index and value [n_out, K] and x [n_tokens, n_in]."""
+    n_out, k = index.shape
+    partial = np.zeros((x.shape[0], n_out, COO_LANES), np.float32)
+    for entry in range(k):
+        partial[:, :, entry % COO_LANES] += value[:, entry] * x[:, index[:, entry]]
+    half = COO_LANES // 2
+    while half:
+        partial[:, :, :half] += partial[:, :, half : 2 * half]
+        half //= 2
+    return partial[:, :, 0]
+
+
+def matmul(
+    values: npt.NDArray[np.int8],
+    base_scale: float,
+    row_scale: npt.NDArray[np.floating],
+    x: npt.NDArray[np.float32],
+    *,
+    rotation_block: int = 0,
+    seed: int = 0,
+    coo: tuple[npt.NDArray[np.integer], npt.NDArray[np.float32]] | None = None,
+) -> npt.NDArray[np.float32]:
+    """y = x Ŵᵀ, float32 [n_tokens, n_out], from base values int8 [n_out, n_in] (rotated domain) and a coo residual."""
+    q, scale = quantize_activations(rotate(x, rotation_block, seed) if rotation_block > 1 else x)
+    padded = np.zeros((values.shape[0], q.shape[1]), np.int32)
+    padded[:, : values.shape[1]] = values
+    acc = np.zeros((x.shape[0], values.shape[0]), np.float32)
+    for group in range(scale.shape[1]):
+        columns = slice(group * GROUP, (group + 1) * GROUP)
+        dots = q[:, columns].astype(np.int32) @ padded[:, columns].T
+        acc = acc + dots.astype(np.float32) * scale[:, group, None]
+    residual = coo_dot(*coo, x) if coo is not None else np.zeros_like(acc)
+    return row_scale.astype(np.float32) * (acc * np.float32(base_scale) + residual)
+
+
+def dequantize(
+    values: npt.NDArray[np.int8],
+    base_scale: float,
+    row_scale: npt.NDArray[np.floating],
+    *,
+    rotation_block: int = 0,
+    seed: int = 0,
+    coo: tuple[npt.NDArray[np.integer], npt.NDArray[np.float32]] | None = None,
+) -> npt.NDArray[np.float32]:
+    """The dense matrix Ŵ, float32 [n_out, n_in]. The rotation is orthonormal: its inverse is its transpose."""
+    w = values.astype(np.float32) * np.float32(base_scale)
+    if rotation_block > 1:
+        identity = np.eye(values.shape[1], dtype=np.float32)
+        w = w @ rotate(identity, rotation_block, seed).T
+    if coo is not None:
+        index, value = coo
+        np.add.at(w, (np.arange(w.shape[0])[:, None], index), value)
+    return w * row_scale.astype(np.float32)[:, None]
