@@ -43,7 +43,9 @@ def __getattr__(name: str) -> Any:
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module 'seeddelta' has no attribute {name!r}")
-    value = getattr(importlib.import_module(module), name)
+    loaded = importlib.import_module(module)
+    # build and evaluate are packages that can be called; anything else is an attribute of its module
+    value = loaded if module == f"{__name__}.{name}" and callable(loaded) else getattr(loaded, name)
     globals()[name] = value
     return value
 

@@ -10,8 +10,11 @@ except ModuleNotFoundError as _error:
 
     raise MissingDependencyError(f"{_error.name} is not installed; run: pip install 'seeddelta[cli]'") from _error
 
+from .._callable import make_callable
 from .pipeline import build
 from .recipe import Recipe
 from .report import BuildReport, TensorReport
 
 __all__ = ["BuildReport", "Recipe", "TensorReport", "build"]
+
+make_callable(__name__)

@@ -18,7 +18,6 @@ from seeddelta import _core
 from ..gguf import schema
 from ..gguf.reader import weight_arguments
 from ..gguf.schema import (
-    BASE_KINDS,
     CooResidual,
     NoBase,
     NoResidual,
@@ -63,7 +62,7 @@ def describe(recipe: Recipe, name: str, shape: tuple[int, int], source_type: str
         base = PrngBlockBase(kind="prng_block", scale=recipe.base_scale or 0.0, block=recipe.block)
     residual: CooResidual | NoResidual = NoResidual(scheme="none")
     if recipe.residual_scheme == "coo":
-        residual = CooResidual(scheme="coo", K=min(recipe.K, n_in), vals=recipe.vals)
+        residual = CooResidual(scheme="coo", K=recipe.entries_for(n_in), vals=recipe.vals)
     norms = Norms(w=0, w_hat=0, err=0, w_w=0, w_hat_w=0, err_w=0)
     return TensorDescription(
         name=name,
@@ -115,10 +114,10 @@ def encode_tensor(
     if isinstance(description.residual, CooResidual):
         stored.add_residual(weights, row_scale, importance, recipe.threads)
     if description.row_scale == "f32" or isinstance(description.residual, CooResidual):
-        row_scale = stored.fit_row_scale(weights, importance, recipe.threads)
+        row_scale = stored.fit_row_scale(weights, importance)
     arrays[schema.ROW_SCALE] = row_scale.astype("<f2" if description.row_scale == "f16" else "<f4")
 
-    norms, metrics = _measure(weights, stored.weight(arrays[schema.ROW_SCALE]), importance, recipe.threads)
+    norms, metrics = _measure(weights, stored.weight(arrays[schema.ROW_SCALE]), importance)
     description = description.model_copy(update={"norms": norms})
     ordered = {suffix: arrays[suffix] for suffix in schema.payload_layout(description)}
     return EncodedTensor(description, ordered, metrics)
@@ -171,7 +170,7 @@ class _Stored:
         for begin, end in _row_ranges(n_out, n_in):
             delta = weights[begin:end] * inverse[begin:end, None]
             if base is not None:
-                delta -= base.dequantize(begin, end, threads=threads or _core_threads())
+                delta -= base.dequantize(begin, end)
             delta[row_scale[begin:end] == 0] = 0
             chosen, kept = _core.coo_select(delta, residual.K, importance=importance, threads=threads)
             index[begin:end], values[begin:end] = chosen, kept
@@ -186,24 +185,18 @@ class _Stored:
         self.arrays[schema.D_VAL] = np.clip(np.rint(steps), -127, 127).astype(np.int8)
         self.arrays[schema.D_SCALE] = scale
 
-    def fit_row_scale(self, weights: F32, importance: F32 | None, threads: int) -> F32:
+    def fit_row_scale(self, weights: F32, importance: F32 | None) -> F32:
         """Row scales that minimise the (weighted) squared error of what is stored."""
         n_out, n_in = weights.shape
         unit = self.weight(np.ones(n_out, np.float32))
         fitted = np.zeros(n_out, np.float32)
         for begin, end in _row_ranges(n_out, n_in):
-            stored = unit.dequantize(begin, end, threads=threads or _core_threads())
+            stored = unit.dequantize(begin, end)
             weighted = stored if importance is None else stored * importance
             cross = np.einsum("oi,oi->o", weights[begin:end], weighted, dtype=np.float64)
             square = np.einsum("oi,oi->o", stored, weighted, dtype=np.float64)
             fitted[begin:end] = np.divide(cross, square, out=np.zeros_like(cross), where=square > 0)
         return fitted
-
-
-def _core_threads() -> int:
-    import os
-
-    return os.cpu_count() or 1
 
 
 def _row_ranges(n_out: int, n_in: int) -> Iterator[tuple[int, int]]:
@@ -213,9 +206,9 @@ def _row_ranges(n_out: int, n_in: int) -> Iterator[tuple[int, int]]:
 
 
 def _row_rms(weights: F32) -> F32:
-    """Root mean square of each row, rounded to f16 where that keeps it a positive number."""
+    """Root mean square of each row, float32[n_out]."""
     square = np.einsum("oi,oi->o", weights, weights, dtype=np.float64)
-    return np.sqrt(square / weights.shape[1]).astype(np.float32)
+    return np.asarray(np.sqrt(square / weights.shape[1]), dtype=np.float32)
 
 
 def _fit_prng(
@@ -229,8 +222,8 @@ def _fit_prng(
         values = _core.prng_block_values(seed, begin, end, columns, block).astype(np.float32)
         scale = row_scale[begin:end].astype(np.float64)
         rows = np.einsum("oi,oi,i->o", weights[begin:end, :columns], values, weight, dtype=np.float64)
-        cross += float(np.dot(rows, scale))
-        square += float(np.dot(np.einsum("oi,oi,i->o", values, values, weight, dtype=np.float64), scale**2))
+        cross += float((rows * scale).sum())  # not np.dot: BLAS may split sums by threads
+        square += float((np.einsum("oi,oi,i->o", values, values, weight, dtype=np.float64) * scale**2).sum())
     # the error is that of W itself: sum of (W − row_scale·s·v)²
     return (cross / square, cross * cross / square) if square > 0 else (0.0, 0.0)
 
@@ -248,14 +241,14 @@ def _search_seed(weights: F32, row_scale: F32, recipe: Recipe, importance: F32 |
     return best
 
 
-def _measure(weights: F32, stored: _core.Weight, importance: F32 | None, threads: int) -> tuple[Norms, Metrics]:
+def _measure(weights: F32, stored: _core.Weight, importance: F32 | None) -> tuple[Norms, Metrics]:
     """Norms and metrics of the weights as they are stored, in double precision."""
     sums = np.zeros((2, 3))  # plain, weighted: ‖W‖², ‖Ŵ‖², ⟨W, Ŵ⟩
     errors = np.zeros(2)
     n_out, n_in = weights.shape
     for begin, end in _row_ranges(n_out, n_in):
         w = weights[begin:end]
-        w_hat = stored.dequantize(begin, end, threads=threads or _core_threads())
+        w_hat = stored.dequantize(begin, end)
         error = w - w_hat
         for kind, weight in enumerate((None, importance)):
             if weight is None and kind:
@@ -282,4 +275,4 @@ def _measure(weights: F32, stored: _core.Weight, importance: F32 | None, threads
 
 def _inner(a: F32, b: F32, weight: F32 | None) -> float:
     columns = np.einsum("oi,oi->i", a, b, dtype=np.float64)
-    return float(columns.sum() if weight is None else np.dot(columns, weight))
+    return float(columns.sum() if weight is None else (columns * weight).sum())

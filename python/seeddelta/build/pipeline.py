@@ -246,7 +246,7 @@ def _own_metadata(
         schema.KEY_RECIPE: text(json.dumps(recipe.provenance(), sort_keys=True)),
         schema.KEY_GENERATOR: text(f"seeddelta {__version__}"),
     }
-    if recipe.residual_scheme == "coo":
+    if recipe.residual_scheme == "coo" and recipe.K != "auto":
         values[schema.KEY_RESID_K] = u32(recipe.K)
     if recipe.imatrix is not None:
         values[schema.KEY_IMATRIX_FILE] = text(recipe.imatrix.name)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ..errors import NotAvailableError, RecipeError
-from ..gguf import names
+from ..gguf import names, schema
 
 # bits a weight -> (step_bits, values_per_step) of the trellis
-RATES: dict[float, tuple[int, int]] = {1: (1, 1), 1.5: (3, 2), 2: (2, 1), 2.5: (5, 2), 3: (3, 1), 4: (4, 1)}
+RATES: dict[float, tuple[int, int]] = {1: (1, 1), 1.5: (3, 2), 2: (2, 1), 2.5: (5, 2), 3: (3, 1), 4: (4, 1), 5: (5, 1)}
 MAX_ROTATION = 64  # the block that was measured (larger ones cost more time a token and gain nothing)
 
 # preset -> what it sets; options given beside it win
@@ -22,7 +22,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "trellis-2.5": {"base_kind": "trellis", "bits": 2.5},
     "trellis-2": {"base_kind": "trellis", "bits": 2},
     "trellis-4-fine": {"base_kind": "trellis", "bits": 4, "state_bits": 14},
-    "prng-coo": {"base_kind": "prng_block", "scheme": "coo", "K": 64, "vals": "int8"},
+    "prng-coo": {"base_kind": "prng_block", "scheme": "coo", "bits": 4, "K": "auto", "vals": "int8"},
 }
 
 
@@ -37,39 +37,52 @@ class Recipe(BaseModel):
 
     input: Path = Field(description="Dense GGUF model (F32, F16, BF16 or quantised).")
     output: Path = Field(description="SeedΔ file to write.")
-    preset: str = Field("trellis-4", description=f"Named set of options: {', '.join(PRESETS)}. Others given win over it.")
-    layers: str | None = Field(None, description="Layers to convert: A-B, or a list like 0-3,8. Default: all.")
-    targets: tuple[str, ...] = Field(
-        names.TARGETS, description="Matrices to convert, with commas: ffn_gate … attn_output, or ffn, attn, all."
+    preset: str = Field(
+        default="trellis-4", description=f"Named set of options: {', '.join(PRESETS)}. Others given win over it."
     )
-    base_kind: Literal["prng_block", "fht_struct", "trellis", "none"] = Field("trellis", description="Base W0.")
-    bits: float = Field(4, description="Bits a weight of the trellis: 1, 1.5, 2, 2.5, 3 or 4.")
+    layers: str | None = Field(default=None, description="Layers to convert: A-B, or a list like 0-3,8. Default: all.")
+    targets: tuple[str, ...] = Field(
+        default=names.TARGETS,
+        description="Matrices to convert, with commas: ffn_gate … attn_output, or ffn, attn, all.",
+    )
+    base_kind: Literal["prng_block", "fht_struct", "trellis", "none"] = Field(default="trellis", description="Base W0.")
+    bits: float = Field(default=4, description="Bits a weight of the trellis: 1, 1.5, 2, 2.5, 3, 4 or 5.")
     state_bits: Literal[12, 14, 16] = Field(
-        12, description="Bits of the trellis state the encoder searches: 14 and 16 lose less, and take 4 and 16 times as long."
+        default=12,
+        description="Bits of the trellis state: 14 and 16 lose less and take 4 and 16 times as long to encode.",
     )
     rotation_block: Literal["auto"] | int = Field(
-        "auto", description=f"Columns rotated together: 0, a power of two, or auto (the largest that fits, up to {MAX_ROTATION})."
+        default="auto",
+        description=f"Columns rotated together: 0, a power of two, or auto (the largest up to {MAX_ROTATION}).",
     )
-    seed: int = Field(1, ge=0, lt=1 << 64, description="Seed of the base, and of the signs of the rotation.")
-    seed_search: int = Field(0, ge=0, description="Seeds tried for each tensor, from --seed on (prng_block).")
-    base_scale: float | None = Field(None, description="Scale of the prng_block base. Default: fitted to each tensor.")
+    seed: int = Field(default=1, ge=0, lt=1 << 64, description="Seed of the base, and of the signs of the rotation.")
+    seed_search: int = Field(default=0, ge=0, description="Seeds tried for each tensor, from --seed on (prng_block).")
+    base_scale: float | None = Field(
+        default=None, description="Scale of the prng_block base. Default: fitted to each tensor."
+    )
     scheme: Literal["coo", "block", "codebook_resid", "none"] | None = Field(
-        None, description="Residual Δ. Default: coo for prng_block and none bases, none for the trellis."
+        default=None, description="Residual Δ. Default: coo for prng_block and none bases, none for the trellis."
     )
-    K: int = Field(32, ge=1, description="Entries a row that coo keeps.")
-    block: Literal[32, 64] = Field(64, description="Columns of a block of the prng_block base (and of the block scheme).")
-    vals: Literal["fp16", "int8"] = Field("fp16", description="Type of the residual's values.")
-    row_scale: Literal["f16", "f32"] = Field("f16", description="Type of the scale of each row.")
-    imatrix: Path | None = Field(None, description="Importance matrix of llama-imatrix (GGUF or .dat).")
-    imatrix_power: float = Field(1.0, ge=0, le=4, description="Power of E[x²] that weighs the columns.")
-    imatrix_eps: float = Field(1e-3, ge=0, description="Added to E[x²], in units of its mean.")
-    eval_cols: int = Field(1024, ge=0, description="Columns on which the seed search compares seeds; 0: all.")
+    K: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        default=32, description="Entries a row that coo keeps; auto: as many as fit in --bits (not with the trellis)."
+    )
+    block: Literal[32, 64] = Field(
+        default=64, description="Columns of a block of the prng_block base (and of the block scheme)."
+    )
+    vals: Literal["fp16", "int8"] = Field(default="fp16", description="Type of the residual's values.")
+    row_scale: Literal["f16", "f32"] = Field(default="f16", description="Type of the scale of each row.")
+    imatrix: Path | None = Field(default=None, description="Importance matrix of llama-imatrix (GGUF or .dat).")
+    imatrix_power: float = Field(default=1.0, ge=0, le=4, description="Power of E[x²] that weighs the columns.")
+    imatrix_eps: float = Field(default=1e-3, ge=0, description="Added to E[x²], in units of its mean.")
+    eval_cols: int = Field(default=1024, ge=0, description="Columns on which the seed search compares seeds; 0: all.")
     seeddelta_gap: float = Field(
-        1.0, gt=0, description="Largest relative error (weighted with an imatrix); a tensor above it stays dense."
+        default=1.0,
+        gt=0,
+        description="Largest relative error (weighted with an imatrix); a tensor above it stays dense.",
     )
-    report_json: Path | None = Field(None, description="Write the report of the build to this file.")
-    threads: int = Field(0, ge=0, description="Threads; 0: all cores. The result does not depend on it.")
-    dry_run: bool = Field(False, description="Show what would be converted and its size; write nothing.")
+    report_json: Path | None = Field(default=None, description="Write the report of the build to this file.")
+    threads: int = Field(default=0, ge=0, description="Threads; 0: all cores. The result does not depend on it.")
+    dry_run: bool = Field(default=False, description="Show what would be converted and its size; write nothing.")
 
     def __init__(self, **options: Any) -> None:
         try:
@@ -127,9 +140,13 @@ class Recipe(BaseModel):
             raise ValueError("a base of none with a residual of none stores nothing; use --scheme coo")
         if self.base_kind != "prng_block" and (self.seed_search or self.base_scale is not None):
             raise ValueError("--seed-search and --base-scale are for --base-kind prng_block")
+        if self.base_kind == "trellis" and self.K == "auto" and self.scheme == "coo":
+            raise ValueError("--K auto is for bases other than the trellis, which uses up --bits; give a number")
         if self.base_kind != "trellis" and self.rotation_block not in ("auto", 0):
             raise ValueError("--rotation-block is for --base-kind trellis")
-        if self.output == self.input or (self.output.exists() and self.input.exists() and self.output.samefile(self.input)):
+        if self.output == self.input or (
+            self.output.exists() and self.input.exists() and self.output.samefile(self.input)
+        ):
             raise ValueError(f"{self.output}: output and input are the same file; choose another output")
         return self
 
@@ -141,7 +158,7 @@ class Recipe(BaseModel):
         return "coo" if self.scheme == "coo" else "none"
 
     def rotation_for(self, n_in: int) -> int:
-        """`rotation_block` of a tensor with n_in columns. Raises RecipeError when a given block does not divide n_in."""
+        """`rotation_block` of a tensor with n_in columns. Raises RecipeError when a given one does not divide it."""
         if self.base_kind != "trellis":
             return 0
         if self.rotation_block == "auto":
@@ -150,6 +167,15 @@ class Recipe(BaseModel):
         if self.rotation_block and n_in % self.rotation_block:
             raise RecipeError(f"rotation_block {self.rotation_block} does not divide {n_in} columns; use auto")
         return self.rotation_block
+
+    def entries_for(self, n_in: int) -> int:
+        """K of a tensor with n_in columns: the number given, or what fits in `bits` a weight beside the scales."""
+        if self.K != "auto":
+            return min(self.K, n_in)
+        index = 16 if n_in <= schema.MAX_U16_COLUMNS else 32
+        scales = (16 if self.row_scale == "f16" else 32) + (16 if self.vals == "int8" else 0)
+        entries = (self.bits * n_in - scales) // (index + (16 if self.vals == "fp16" else 8))
+        return max(1, min(int(entries), n_in))
 
     def provenance(self) -> dict[str, Any]:
         """The options that decide the bytes of the file, for its key `seeddelta.recipe`: no paths, no threads."""

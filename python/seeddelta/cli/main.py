@@ -7,10 +7,11 @@ COMMANDS. Modules are imported when the program starts, so they must import heav
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingDependencyError, SeedDeltaError
 
@@ -53,13 +54,16 @@ def make_app(commands: dict[str, str] | None = None) -> typer.Typer:
             typer.echo(f"seeddelta {__version__}")
             raise typer.Exit
 
+    # as a default, not in Annotated: typer evaluates annotations with the module's names, and it is imported here
+    version_option = typer.Option(False, "--version", callback=print_version, is_eager=True, help="Print the version.")
+
     @app.callback()
-    def root(
-        version: Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True)] = False,
-    ) -> None:
+    def root(version: bool = version_option) -> None:
         pass
 
     for name, path in (COMMANDS if commands is None else commands).items():
+        if importlib.util.find_spec(path) is None:
+            continue
         module = importlib.import_module(path)
         options: dict[str, Any] = getattr(module, "COMMAND_OPTIONS", {})
         app.command(name, **options)(module.command)

@@ -22,6 +22,7 @@ from .writer import PlannedTensor, Typed, Value, atomic_output, write_gguf
 
 SUM_SUFFIX, COUNT_SUFFIX = ".in_sum2", ".counts"
 _REMEDY = "make it again with llama-imatrix"
+_LEAST = 1e-7  # least weight of a column: the encoder needs positive ones, and a column never seen may still come
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Imatrix:
             raise ImatrixError(f"{self.path}: the entry of tensor {name!r} is zero everywhere; {_REMEDY}")
         # the division by the mean comes first: a power of a tiny number would underflow
         weights = (mean_square / mean + eps) ** power
-        return np.asarray(weights / weights.mean(), dtype=np.float32)
+        return np.asarray(np.maximum(weights / weights.mean(), _LEAST), dtype=np.float32)
 
     def check(self, names: Iterable[str]) -> None:
         """Raise ImatrixError naming the first of the tensors that has no entry."""

@@ -43,7 +43,10 @@ class StoredTensor:
         """The tensor for computing. The arrays stay in the mapped file and are kept alive by the weight."""
         from .. import _core
 
-        return _core.Weight(self.name, *self.description.shape, **weight_arguments(self.description, self.arrays))
+        try:
+            return _core.Weight(self.name, *self.description.shape, **weight_arguments(self.description, self.arrays))
+        except ValueError as error:
+            raise FormatError(f"{error}; the file is corrupt or of a newer release, build it again") from error
 
 
 def weight_arguments(description: TensorDescription, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class PrngBlockBase(BaseModel):
     kind: Literal["prng_block"]
     scale: float
     block: Literal[32, 64]
-    rotation_block: int = Field(0, ge=0)
+    rotation_block: int = Field(default=0, ge=0)
 
 
 class TrellisBase(BaseModel):

@@ -1,0 +1,21 @@
+"""Packages that are functions too.
+
+`seeddelta.build` and `seeddelta.evaluate` name a folder and what it does. Importing anything from the folder makes the
+name the package, so the package itself has to be callable for `seeddelta.build(recipe)` to work at any time.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _CallableModule(ModuleType):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
+
+
+def make_callable(name: str) -> None:
+    """Let calling the package `name` call its function of the same name."""
+    sys.modules[name].__class__ = _CallableModule

@@ -1,0 +1,144 @@
+"""`seeddelta build`: the options are the fields of Recipe, the help texts their descriptions."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated, Any, Optional
+
+import typer
+from typer.core import TyperCommand
+
+from ..build.recipe import Recipe, read_yaml
+
+# field -> flags, where they are not just --the-field; the --seeddelta-* ones are the names of the seed's patch plan
+FLAGS: dict[str, tuple[str, ...]] = {
+    "input": ("--input", "-i"),
+    "output": ("--output", "-o"),
+    "K": ("--K",),
+    "scheme": ("--scheme", "--seeddelta-scheme"),
+    "vals": ("--vals", "--seeddelta-vals"),
+    "row_scale": ("--row-scale", "--seeddelta-row-scale"),
+    "threads": ("--threads", "-t"),
+}
+METAVARS = {
+    "base_kind": "prng_block|fht_struct|trellis|none",
+    "scheme": "coo|block|codebook_resid|none",
+    "vals": "fp16|int8",
+    "row_scale": "f16|f32",
+    "bits": "1|1.5|2|2.5|3|4|5",
+    "state_bits": "12|14|16",
+    "block": "32|64",
+    "layers": "A-B",
+    "K": "N|auto",
+    "rotation_block": "N|auto",
+}
+# typed by the command line; the rest are strings that the recipe checks
+_TYPES: dict[str, Any] = {"dry_run": bool}
+_NOT_SHOWN = ("layers", "imatrix", "report_json", "base_scale", "scheme", "dry_run", "input", "output")
+
+
+class BuildCommand(TyperCommand):
+    """Lets `--row-scale` stand alone, as in the seed, or be followed by f16 or f32."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, expand_row_scale(args))
+
+
+COMMAND_OPTIONS: dict[str, Any] = {"cls": BuildCommand, "no_args_is_help": True}
+
+
+def expand_row_scale(args: list[str]) -> list[str]:
+    """Arguments in which a bare --row-scale has the value f16."""
+    expanded = []
+    for at, argument in enumerate(args):
+        expanded.append(argument)
+        if argument in FLAGS["row_scale"] and (at + 1 == len(args) or args[at + 1] not in ("f16", "f32")):
+            expanded.append("f16")
+    return expanded
+
+
+def run_build(options: dict[str, Any], *, quiet: bool = False) -> None:
+    """Build from the options that were given, with a progress bar and a table of the result."""
+    from rich.console import Console
+
+    from ..build import build
+
+    recipe = Recipe(**options)
+    report = build(recipe, progress=not quiet)
+    if quiet:
+        return
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=150)
+    console.print(report.to_table())
+    if recipe.dry_run:
+        console.print(f"dry run: {recipe.output} is not written")
+    else:
+        size = report.file_bytes / 2**20
+        console.print(f"{recipe.output}: {size:.1f} MiB, {report.bits_per_weight:.3f} bits a converted weight")
+    if report.kept_dense:
+        console.print(
+            f"{len(report.kept_dense)} tensors are kept dense, beyond --seeddelta-gap {recipe.seeddelta_gap:g}"
+        )
+
+
+def command(**given: Any) -> None:
+    """Convert a dense GGUF model into a SeedΔ file.
+
+    Example: seeddelta build -i model-f16.gguf -o model.seeddelta.gguf --bits 4
+    """
+    config, quiet = given.pop("config", None), bool(given.pop("quiet", False))
+    given.pop("seeddelta", None)  # the builder makes nothing else
+    options = {} if config is None else read_yaml(config)
+    options |= {
+        name: _convert(name, value) for name, value in given.items() if value is not None and value is not False
+    }
+    missing = [FLAGS[name][1] for name in ("input", "output") if name not in options]
+    if missing:
+        raise typer.BadParameter(f"{' and '.join(missing)} must be given")
+    run_build(options, quiet=quiet)
+
+
+def _convert(name: str, value: Any) -> Any:
+    """Numbers for fields that are numbers or literals of numbers; pydantic checks the rest."""
+    if name in _TYPES or not isinstance(value, str):
+        return value
+    if name in ("state_bits", "block", "K", "rotation_block", "seed"):
+        try:
+            return int(value, 0)
+        except ValueError:
+            return value
+    return value
+
+
+def _parameters() -> list[inspect.Parameter]:
+    parameters = []
+    for name, field in Recipe.model_fields.items():
+        flags = FLAGS.get(name, (f"--{name.replace('_', '-')}",))
+        text = field.description or ""
+        if name not in _NOT_SHOWN:
+            default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+            text = f"{text} [default: {default}]"
+        option = typer.Option(*flags, help=text, metavar=METAVARS.get(name), show_default=False)
+        annotation = bool if name == "dry_run" else Optional[str]  # noqa: UP045 (older typer cannot read `str | None`)
+        parameters.append(_parameter(name, annotation, option, False if name == "dry_run" else None))
+    more = {
+        "config": (Optional[str], typer.Option("--config", help="YAML file of options; those given here win."), None),  # noqa: UP045
+        "quiet": (bool, typer.Option("--quiet", "-q", help="No progress bar and no table."), False),
+        "seeddelta": (
+            bool,
+            typer.Option("--seeddelta", help="Accepted for the seed's command line; always on."),
+            False,
+        ),
+    }
+    return parameters + [_parameter(name, *rest) for name, rest in more.items()]
+
+
+def _parameter(name: str, annotation: Any, option: Any, default: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=Annotated[annotation, option])
+
+
+# typer reads the signature: one option for each field of the recipe
+command.__signature__ = inspect.Signature(_parameters())  # type: ignore[attr-defined]
+command.__annotations__ = {parameter.name: parameter.annotation for parameter in _parameters()}

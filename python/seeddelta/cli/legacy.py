@@ -1,0 +1,32 @@
+"""`llama-seeddelta-build`: the builder under the name and flags of the original plan (no subcommand)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import MissingDependencyError
+from .main import run_guarded
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the console script. Returns the exit code."""
+    program = "llama-seeddelta-build"
+
+    def run() -> Any:
+        try:
+            import typer
+        except ModuleNotFoundError as error:
+            raise MissingDependencyError(f"{error.name} is not installed; run: pip install 'seeddelta[cli]'") from error
+        from . import build
+
+        app = typer.Typer(name=program, add_completion=False, pretty_exceptions_enable=False)
+        app.command(**build.COMMAND_OPTIONS)(build.command)
+        return app(args=None if argv is None else list(argv), prog_name=program)
+
+    return run_guarded(run, program)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
