@@ -1,5 +1,5 @@
-// Learns the layout of ggml_tensor: tensors with distinctive values are made through ggml's public functions, in memory of
-// our own, and their bytes are searched for those values. A value that is found in no place, or in two, is an error.
+// Learns the layout of ggml_tensor: tensors with distinctive values are made through ggml's public functions, in memory
+// of our own, and their bytes are searched for those values. A value that is found in no place, or in two, is an error.
 #include <functional>
 
 #include "runtime/ggml_abi.hpp"
@@ -15,13 +15,16 @@ struct InitParams {
     bool no_alloc;
 };
 
-[[noreturn]] void fail(const std::string &what) { throw AbiProbeError(what); }
+[[noreturn]] void fail(const std::string &what) {
+    throw AbiProbeError(what);
+}
 
 class Symbols {
 public:
     explicit Symbols(const std::map<std::string, uintptr_t> &table) : table_(table) {}
 
-    template <class F> F get(const char *name) const {
+    template <class F>
+    F get(const char *name) const {
         const auto found = table_.find(name);
         if (found == table_.end() || found->second == 0) {
             fail(std::string("the function ") + name + " is missing");
@@ -37,7 +40,8 @@ class Prober {
 public:
     explicit Prober(const Symbols &symbols)
         : free_(symbols.get<void (*)(void *)>("ggml_free")),
-          new_tensor_(symbols.get<void *(*)(void *, int32_t, int64_t, int64_t, int64_t, int64_t)>("ggml_new_tensor_4d")),
+          new_tensor_(
+              symbols.get<void *(*)(void *, int32_t, int64_t, int64_t, int64_t, int64_t)>("ggml_new_tensor_4d")),
           memory_(kMemory / sizeof(uint64_t) + 8) {
         overhead_ = symbols.get<size_t (*)()>("ggml_tensor_overhead")();
         if (overhead_ < 128 || overhead_ > 4096) {
@@ -147,7 +151,8 @@ void probe_data_and_name(const Prober &p, const Symbols &symbols, GgmlAbi &abi) 
     abi.name = offset;
 }
 
-// Operation numbers come from tensors made by the operation itself, so ggml_op_name is only asked for numbers that exist.
+// Operation numbers come from tensors made by the operation itself, so ggml_op_name is only asked for numbers that
+// exist.
 void probe_operations(const Prober &p, const Symbols &symbols, CustomFunction function, GgmlAbi &abi) {
     const auto mul_mat = symbols.get<void *(*)(void *, void *, void *)>("ggml_mul_mat");
     const auto get_rows = symbols.get<void *(*)(void *, void *, void *)>("ggml_get_rows");
@@ -162,9 +167,9 @@ void probe_operations(const Prober &p, const Symbols &symbols, CustomFunction fu
     constexpr int32_t kTasks = 0x1234567;
     const int kAllTasks = -1; // GGML_N_TASKS_MAX
     const auto make_custom = [&](int tasks, uint64_t userdata) {
-        return p.checked(custom(p.context(), kTypeF32, 4, 4, 1, 1, args, 2, function, tasks,
-                                reinterpret_cast<void *>(userdata)),
-                         "a tensor of ggml_custom_4d");
+        return p.checked(
+            custom(p.context(), kTypeF32, 4, 4, 1, 1, args, 2, function, tasks, reinterpret_cast<void *>(userdata)),
+            "a tensor of ggml_custom_4d");
     };
     const void *product = p.checked(mul_mat(p.context(), a, b), "a tensor of ggml_mul_mat");
     const void *taken = p.checked(get_rows(p.context(), a, rows), "a tensor of ggml_get_rows");
@@ -186,10 +191,8 @@ void probe_operations(const Prober &p, const Symbols &symbols, CustomFunction fu
     abi.op_none = abi.op_of(a);
     abi.op_mul_mat = abi.op_of(product);
     abi.op_custom = abi.op_of(marked);
-    const std::pair<int32_t, const char *> names[] = {{abi.op_none, "NONE"},
-                                                      {abi.op_mul_mat, "MUL_MAT"},
-                                                      {abi.op_of(taken), "GET_ROWS"},
-                                                      {abi.op_custom, "CUSTOM"}};
+    const std::pair<int32_t, const char *> names[] = {
+        {abi.op_none, "NONE"}, {abi.op_mul_mat, "MUL_MAT"}, {abi.op_of(taken), "GET_ROWS"}, {abi.op_custom, "CUSTOM"}};
     for (const auto &[number, name] : names) {
         const char *found = abi.op_name(number);
         if (found == nullptr || std::string(found) != name) {
@@ -201,10 +204,11 @@ void probe_operations(const Prober &p, const Symbols &symbols, CustomFunction fu
                                       [&](size_t o) { return bytes_at(marked, o, &function, sizeof(function)); });
     const size_t at_userdata = p.find("custom userdata", sizeof(kUserdata), 4,
                                       [&](size_t o) { return bytes_at(marked, o, &kUserdata, sizeof(kUserdata)); });
-    const size_t at_tasks =
-        p.find("custom n_tasks", sizeof(kTasks), 4, [&](size_t o) { return bytes_at(marked, o, &kTasks, sizeof(kTasks)); });
+    const size_t at_tasks = p.find("custom n_tasks", sizeof(kTasks), 4,
+                                   [&](size_t o) { return bytes_at(marked, o, &kTasks, sizeof(kTasks)); });
     abi.params = std::min({at_function, at_userdata, at_tasks});
-    const size_t end = std::max({at_function + sizeof(function), at_userdata + sizeof(kUserdata), at_tasks + sizeof(kTasks)});
+    const size_t end =
+        std::max({at_function + sizeof(function), at_userdata + sizeof(kUserdata), at_tasks + sizeof(kTasks)});
     if (end - abi.params > 64 || (abi.params < abi.src + 2 * sizeof(void *) && abi.src < end)) {
         fail("the parameters of a custom operation are not in one place");
     }
@@ -224,8 +228,8 @@ void probe_operations(const Prober &p, const Symbols &symbols, CustomFunction fu
     abi.params_userdata = at_userdata - abi.params;
 }
 
-// The widening of F16 and BF16 rows are public functions: where the table of F16 points to the one and the table of BF16 to
-// the other is the field of the widening of every type.
+// The widening of F16 and BF16 rows are public functions: where the table of F16 points to the one and the table of
+// BF16 to the other is the field of the widening of every type.
 void probe_type_traits(const Symbols &symbols, GgmlAbi &abi) {
     abi.type_traits = symbols.get<const void *(*)(int32_t)>("ggml_get_type_traits");
     const auto f16 = symbols.get<uintptr_t>("ggml_fp16_to_fp32_row");
@@ -248,11 +252,25 @@ void probe_type_traits(const Symbols &symbols, GgmlAbi &abi) {
 } // namespace
 
 const std::vector<std::string> &ggml_required_symbols() {
-    static const std::vector<std::string> names = {
-        "ggml_init",         "ggml_free",         "ggml_get_mem_size",     "ggml_get_no_alloc",     "ggml_tensor_overhead",
-        "ggml_new_tensor_4d", "ggml_mul_mat",      "ggml_get_rows",         "ggml_custom_4d",        "ggml_op_name",
-        "ggml_type_name",    "ggml_type_size",    "ggml_blck_size",        "ggml_get_data",         "ggml_get_name",
-        "ggml_set_name",     "ggml_get_type_traits", "ggml_fp16_to_fp32_row", "ggml_bf16_to_fp32_row"};
+    static const std::vector<std::string> names = {"ggml_init",
+                                                   "ggml_free",
+                                                   "ggml_get_mem_size",
+                                                   "ggml_get_no_alloc",
+                                                   "ggml_tensor_overhead",
+                                                   "ggml_new_tensor_4d",
+                                                   "ggml_mul_mat",
+                                                   "ggml_get_rows",
+                                                   "ggml_custom_4d",
+                                                   "ggml_op_name",
+                                                   "ggml_type_name",
+                                                   "ggml_type_size",
+                                                   "ggml_blck_size",
+                                                   "ggml_get_data",
+                                                   "ggml_get_name",
+                                                   "ggml_set_name",
+                                                   "ggml_get_type_traits",
+                                                   "ggml_fp16_to_fp32_row",
+                                                   "ggml_bf16_to_fp32_row"};
     return names;
 }
 

@@ -1,5 +1,5 @@
-// What the graph hook knows about the llama.cpp that Python has loaded. No ggml header and no link to ggml: the functions
-// come by address, the layout of ggml_tensor is learned by probing (abi_probe.cpp).
+// What the graph hook knows about the llama.cpp that Python has loaded. No ggml header and no link to ggml: the
+// functions come by address, the layout of ggml_tensor is learned by probing (abi_probe.cpp).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -51,7 +51,8 @@ struct GgmlAbi {
     const void *(*type_traits)(int32_t) = nullptr;
     size_t to_float = 0; // in ggml_type_traits
 
-    template <class T> static T read(const void *tensor, size_t offset) {
+    template <class T>
+    static T read(const void *tensor, size_t offset) {
         T value;
         std::memcpy(&value, static_cast<const uint8_t *>(tensor) + offset, sizeof(T));
         return value;

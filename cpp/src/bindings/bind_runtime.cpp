@@ -1,0 +1,139 @@
+// The graph hook for Python: probe, registry of weights, hook of one llama context.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <vector>
+
+#include "bindings/arrays.hpp"
+#include "bindings/bind_weight.hpp"
+#include "runtime/graph_hook.hpp"
+
+namespace seeddelta {
+
+namespace {
+
+// Keeps the Python objects alive whose memory the registry points to.
+struct PyRegistry {
+    WeightRegistry registry;
+    std::shared_ptr<const GgmlAbi> abi;
+    std::vector<py::object> keep;
+};
+
+struct PyHook {
+    PyHook(std::shared_ptr<PyRegistry> weights)
+        : registry(std::move(weights)), hook(*registry->abi, registry->registry) {}
+    std::shared_ptr<PyRegistry> registry;
+    GraphHook hook;
+};
+
+std::shared_ptr<GgmlAbi> make_abi(const std::map<std::string, uintptr_t> &symbols) {
+    return std::make_shared<GgmlAbi>(probe_ggml(symbols, &GraphHook::compute));
+}
+
+py::dict layout(const GgmlAbi &abi) {
+    py::dict d;
+    d["type"] = abi.type;
+    d["ne"] = abi.ne;
+    d["nb"] = abi.nb;
+    d["op"] = abi.op;
+    d["op_params"] = abi.params;
+    d["src"] = abi.src;
+    d["data"] = abi.data;
+    d["name"] = abi.name;
+    d["op_mul_mat"] = abi.op_mul_mat;
+    d["op_custom"] = abi.op_custom;
+    d["traits_to_float"] = abi.to_float;
+    return d;
+}
+
+void add(PyRegistry &r, const py::object &weight) {
+    const auto &w = weight.cast<const PyWeight &>();
+    r.registry.add(w.name, w.ctx);
+    r.keep.push_back(weight);
+}
+
+void set_dense(PyRegistry &r, const std::string &name, const py::array &rows, int type) {
+    RegisteredWeight *weight = r.registry.find(name);
+    if (weight == nullptr) {
+        throw py::key_error("the weight '" + name + "' is not registered");
+    }
+    const int64_t n_in = weight->ctx->n_in;
+    const int64_t block = r.abi->block_size(type);
+    if (block <= 0 || n_in % block != 0 || (type != kTypeF32 && r.abi->to_float_of(type) == nullptr)) {
+        throw py::value_error("tensor '" + name + "': ggml type " + std::to_string(type) + " cannot be a fallback");
+    }
+    const auto row_bytes = n_in / block * static_cast<int64_t>(r.abi->type_size(type));
+    require_array(rows, "rows", "u", 1, {weight->ctx->n_out, row_bytes});
+    weight->dense = {static_cast<const uint8_t *>(rows.data()), type, row_bytes};
+    r.keep.push_back(rows);
+}
+
+py::dict counters(PyHook &h) {
+    py::dict all;
+    for (const ServedWeight &s : h.hook.served()) {
+        const WeightCounters &c = s.counters;
+        py::dict one;
+        one["rewrites"] = c.rewrites.load();
+        one["calls"] = c.calls.load();
+        one["tokens"] = c.tokens.load();
+        one["reused"] = c.reused.load();
+        one["dense_calls"] = c.dense_calls.load();
+        one["nonfinite_events"] = c.nonfinite_events.load();
+        all[py::str(s.weight->name)] = one;
+    }
+    return all;
+}
+
+py::object take_error(PyHook &h) {
+    static const char *const names[] = {"none", "not_served", "layout", "not_finite", "dense_not_finite", "no_memory"};
+    const HookError error = h.hook.take_error();
+    if (error.kind == HookErrorKind::none) {
+        return py::none();
+    }
+    return py::make_tuple(names[static_cast<int>(error.kind)], error.tensor, error.detail);
+}
+
+} // namespace
+
+void bind_runtime(py::module_ &m) {
+    m.def("ggml_required_symbols", &ggml_required_symbols, "Names of the ggml functions that GgmlAbi needs.");
+    py::class_<GgmlAbi, std::shared_ptr<GgmlAbi>>(
+        m, "GgmlAbi",
+        "Layout of the loaded ggml, learned by probing its public functions.\n\n"
+        "Args:\n"
+        "    symbols: address of each of ggml_required_symbols().\n"
+        "Raises RuntimeError saying which probe failed.")
+        .def(py::init(&make_abi), py::arg("symbols"))
+        .def("layout", &layout, "Offsets in bytes inside ggml_tensor and numbers of operations.");
+    py::class_<PyRegistry, std::shared_ptr<PyRegistry>>(
+        m, "WeightRegistry", "The converted weights of one file; contexts of the same model may share it.")
+        .def(py::init([](std::shared_ptr<GgmlAbi> abi) {
+                 auto r = std::make_shared<PyRegistry>();
+                 r->abi = std::move(abi);
+                 return r;
+             }),
+             py::arg("abi"))
+        .def("add", &add, py::arg("weight"),
+             "Registers a Weight and keeps it alive. Add all before making a GraphHook.")
+        .def("set_dense", &set_dense, py::arg("name"), py::arg("rows"), py::arg("type"),
+             "Dense rows to fall back to: uint8 [n_out, bytes of a row] of a ggml type. Kept, not copied.");
+    py::class_<PyHook>(
+        m, "GraphHook",
+        "The native cb_eval of one llama context. Must outlive the context.\n\n"
+        "`callback` and `user_data` are the values for llama_context_params.cb_eval and cb_eval_user_data.")
+        .def(py::init<std::shared_ptr<PyRegistry>>(), py::arg("registry"))
+        .def_property_readonly("callback",
+                               [](const PyHook &) { return reinterpret_cast<uintptr_t>(&GraphHook::callback); })
+        .def_property_readonly("user_data", [](PyHook &h) { return reinterpret_cast<uintptr_t>(&h.hook); })
+        .def_property_readonly("nodes_seen", [](const PyHook &h) { return h.hook.nodes_seen(); })
+        .def("counters", &counters,
+             "Per weight: rewrites, calls, tokens, reused, dense_calls, nonfinite_events since the hook was made.")
+        .def("take_error", &take_error,
+             "(kind, tensor, detail) of the first error since the last call, or None. Kinds: not_served, layout, "
+             "not_finite,\n"
+             "dense_not_finite, no_memory.");
+}
+
+} // namespace seeddelta

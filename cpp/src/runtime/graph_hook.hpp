@@ -1,0 +1,111 @@
+// The native cb_eval of one llama context. Before a graph is computed it turns every MUL_MAT of a registered weight
+// into a custom operation in place; ggml's own thread pool then runs our product. One context computes one node at a
+// time, so one hook has one workspace.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <unordered_map>
+
+#include "runtime/ggml_abi.hpp"
+#include "runtime/weight_registry.hpp"
+#include "seeddelta/compute.hpp"
+
+namespace seeddelta {
+
+class GraphHook;
+
+// What one weight did in one context. Written by llama's threads, read by anyone.
+struct WeightCounters {
+    std::atomic<uint64_t> rewrites{0};    // nodes met in graphs and served, also those of a graph that is used again
+    std::atomic<uint64_t> calls{0};       // products computed
+    std::atomic<uint64_t> tokens{0};      // columns of those products
+    std::atomic<uint64_t> reused{0};      // products that took the quantised activations of the one before
+    std::atomic<uint64_t> dense_calls{0}; // products computed from the dense fallback
+    std::atomic<uint64_t> nonfinite_events{0}; // products with NaN or infinity in activations or result
+};
+
+// A registered weight in one context. The two nodes are the userdata of the custom operation.
+struct ServedWeight {
+    struct Node {
+        GraphHook *hook;
+        ServedWeight *served;
+        bool reuse;
+    };
+    RegisteredWeight *weight = nullptr;
+    // The weight's use_dense as this context sees it: it changes between products only, so that all threads agree.
+    bool dense = false;
+    WeightCounters counters;
+    Node fresh{};
+    Node reuse{};
+};
+
+enum class HookErrorKind : int { none = 0, not_served, layout, not_finite, dense_not_finite, no_memory };
+
+struct HookError {
+    HookErrorKind kind = HookErrorKind::none;
+    std::string tensor;
+    std::string detail;
+};
+
+class GraphHook {
+public:
+    // Both are borrowed and must outlive the hook; the hook must outlive the llama context.
+    GraphHook(const GgmlAbi &abi, WeightRegistry &registry);
+    GraphHook(const GraphHook &) = delete;
+    GraphHook &operator=(const GraphHook &) = delete;
+
+    // ggml_backend_sched_eval_callback; user_data is the hook. Always returns false for ask: a split stays whole.
+    static bool callback(void *tensor, bool ask, void *user_data) noexcept;
+    // ggml_custom_op_t; userdata is a ServedWeight::Node.
+    static void compute(void *dst, int ith, int nth, void *userdata) noexcept;
+
+    std::deque<ServedWeight> &served() { return served_; }
+    uint64_t nodes_seen() const { return nodes_seen_.load(std::memory_order_relaxed); }
+    // The first error since the last call, which clears it.
+    HookError take_error();
+
+private:
+    // The last served node of the walk, whose activations the next one may use again.
+    struct Previous {
+        const void *x = nullptr;
+        const void *data = nullptr;
+        const seeddelta_ctx *ctx = nullptr;
+    };
+
+    void visit(void *node);
+    ServedWeight *find(const void *tensor, bool &elsewhere);
+    bool fits(const void *node, const seeddelta_ctx &ctx) const;
+    void check_use(const void *node);
+    void run(void *dst, int ith, int nth, const ServedWeight::Node &node);
+    void finish(void *dst, const void *x, const ServedWeight::Node &node, bool reused, bool dense);
+    void multiply_dense(const RegisteredWeight &weight, const void *dst, const void *x, int64_t row_begin,
+                        int64_t row_end, bool &finite) const;
+    int64_t tokens_of(const void *x) const { return abi_.ne_of(x, 1) * abi_.ne_of(x, 2) * abi_.ne_of(x, 3); }
+    void record(HookErrorKind kind, const ServedWeight *served, const char *detail) noexcept;
+
+    const GgmlAbi &abi_;
+    WeightRegistry &registry_;
+    std::deque<ServedWeight> served_;
+    std::unordered_map<const RegisteredWeight *, ServedWeight *> served_of_;
+    // Weight tensors live as long as the context, so a pointer that was found once keeps its meaning; null: no weight.
+    std::unordered_map<const void *, ServedWeight *> by_pointer_;
+    Previous previous_;
+    uint64_t products_at_visit_ = 0;
+    std::atomic<uint64_t> nodes_seen_{0};
+
+    Workspace workspace_;
+    ComputeStatus status_;
+    std::atomic<int> finished_threads_{0};
+    std::atomic<bool> dense_finite_{true};
+    std::atomic<uint64_t> products_{0};
+    // Whose activations the workspace holds. Written by the last thread of a product, read by all threads of the next.
+    const void *prepared_x_ = nullptr;
+
+    std::atomic<int> error_kind_{0};
+    std::atomic<const ServedWeight *> error_weight_{nullptr};
+    std::atomic<const char *> error_detail_{nullptr};
+};
+
+} // namespace seeddelta

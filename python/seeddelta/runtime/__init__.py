@@ -1,0 +1,44 @@
+"""SeedΔ models inside a stock llama-cpp-python: `load` gives a `llama_cpp.Llama`. Needs the extra `llama`."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from .config import RuntimeConfig
+
+if TYPE_CHECKING:
+    from .model import SeedDeltaLlama
+
+__all__ = ["RuntimeConfig", "load"]
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    fallback: str | os.PathLike[str] | None = None,
+    config: RuntimeConfig | None = None,
+    **llama_kwargs: Any,
+) -> SeedDeltaLlama:
+    """Load a SeedΔ model, or any other GGUF model, as a `llama_cpp.Llama`.
+
+    Args:
+        path: the model. A GGUF file that is not a SeedΔ file gives an ordinary model with `.seeddelta.enabled` False.
+        fallback: the dense model; the same as `config.fallback`, which it replaces.
+        config: what the run time does; see RuntimeConfig.
+        llama_kwargs: keywords of `llama_cpp.Llama` (`n_ctx`, `n_threads`, `verbose`, …).
+    Returns:
+        A `llama_cpp.Llama` whose attribute `seeddelta` is a RuntimeHandle.
+    Raises:
+        FormatError, UnsupportedVersionError: the file is no well-formed SeedΔ file of a known version.
+        UnsupportedLlamaError: the installed llama.cpp does not behave as the hook needs it to.
+        SourceModelError: the fallback does not fit, or a tensor needs one and none is given.
+        MissingDependencyError: llama-cpp-python or gguf is not installed.
+    """
+    from ..errors import MissingDependencyError
+
+    try:
+        from .model import SeedDeltaLlama
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(f"{error.name} is not installed; run: pip install 'seeddelta[llama]'") from error
+    return SeedDeltaLlama(os.fspath(path), fallback=fallback, config=config, **llama_kwargs)

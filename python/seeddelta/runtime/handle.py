@@ -1,0 +1,90 @@
+"""What a loaded model tells about its SeedΔ weights, and the check after every decode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..errors import NumericalError
+from ..gguf.schema import TensorDescription
+from .library import unsupported
+
+if TYPE_CHECKING:
+    from .. import _core
+    from .weights import PreparedModel
+
+
+class RuntimeHandle:
+    """`llm.seeddelta`: what is served and what it did.
+
+    Attributes:
+        enabled: False for a model that is not a SeedΔ file; everything else is then empty.
+        tensors: description of every weight computed from the SeedΔ file.
+        dense: description of every converted tensor that is dense from the start.
+    """
+
+    def __init__(self, prepared: PreparedModel | None = None, hook: _core.GraphHook | None = None) -> None:
+        self._hook = hook
+        self.enabled = hook is not None
+        self.tensors: Mapping[str, TensorDescription] = {} if prepared is None else prepared.served
+        self.dense: Mapping[str, TensorDescription] = {} if prepared is None else prepared.dense
+        self._file_bytes = 0 if prepared is None else prepared.file_bytes
+        self._proven = False
+
+    def counters(self) -> dict[str, dict[str, int]]:
+        """Per weight, since loading: `rewrites` (graph nodes served), `calls` (products), `tokens` (their columns),
+        `reused` (products that shared the quantised activations of the one before), `dense_calls` (from the fallback),
+        `nonfinite_events`.
+        """
+        return {} if self._hook is None else self._hook.counters()
+
+    def metrics(self) -> dict[str, int | float]:
+        """Sums of the counters (`seeddelta.calls`, …), `seeddelta.weights`, `seeddelta.dense_weights` and
+        `seeddelta.file_bytes`. Empty when not enabled.
+        """
+        if self._hook is None:
+            return {}
+        sums: dict[str, int | float] = {
+            "seeddelta.weights": len(self.tensors),
+            "seeddelta.dense_weights": len(self.dense),
+            "seeddelta.file_bytes": self._file_bytes,
+            "seeddelta.nodes_seen": self._hook.nodes_seen,
+        }
+        for counters in self.counters().values():
+            for name, value in counters.items():
+                sums[f"seeddelta.{name}"] = sums.get(f"seeddelta.{name}", 0) + value
+        return sums
+
+    def check(self) -> None:
+        """Raise what the hook met since the last call. `Llama` does this after every decode.
+
+        Raises NumericalError naming the tensor for NaN or infinity without a fallback that helps, UnsupportedLlamaError
+        when llama.cpp used a weight in a way that cannot be served or did not use the hook at all.
+        """
+        if self._hook is None:
+            return
+        error = self._hook.take_error()
+        if error is not None:
+            raise _exception(*error)
+        if not self._proven:
+            idle = [name for name, counters in self._hook.counters().items() if counters["calls"] == 0]
+            if idle:
+                raise unsupported(f"the first graph did not compute {len(idle)} of the weights, {idle[0]!r} for one")
+            self._proven = True
+
+
+def _exception(kind: str, tensor: str, detail: str) -> Exception:
+    if kind == "not_finite":
+        return NumericalError(
+            f"tensor {tensor!r}: NaN or infinity in its {detail}; give the dense model as fallback "
+            "(--seeddelta-fallback model.gguf), or build this tensor with more bits"
+        )
+    if kind == "dense_not_finite":
+        return NumericalError(
+            f"tensor {tensor!r}: NaN or infinity, also with the dense fallback; the model or the prompt is at fault"
+        )
+    if kind == "no_memory":
+        return MemoryError(detail)
+    if kind == "layout":
+        return unsupported(f"tensor {tensor!r} {detail}")
+    return unsupported(f"tensor {tensor!r} is used by {detail}, which the hook does not serve")

@@ -1,0 +1,88 @@
+"""The llama.cpp that llama-cpp-python has loaded: addresses of ggml functions, the probe, and what cannot be served."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import llama_cpp
+
+from .. import _core
+from ..errors import UnsupportedLlamaError
+
+TESTED_VERSIONS = ("0.3.36",)  # of llama-cpp-python
+_DEVICE_TYPE_ACCEL = 3  # GGML_BACKEND_DEVICE_TYPE_ACCEL after CPU, GPU, IGPU
+
+
+def unsupported(what: str) -> UnsupportedLlamaError:
+    """The exception for a llama.cpp that does not fit: what failed, which version it is, and the remedy."""
+    return UnsupportedLlamaError(
+        f"llama-cpp-python {llama_cpp.__version__} cannot run SeedΔ models: {what}. "
+        f"Install a tested version: pip install 'llama-cpp-python=={TESTED_VERSIONS[-1]}'"
+    )
+
+
+def native_library() -> ctypes.CDLL:
+    """The loaded libllama; its dependencies' symbols (libggml-base) can be looked up through it."""
+    library = getattr(llama_cpp.llama_cpp, "_lib", None)
+    if not isinstance(library, ctypes.CDLL):
+        raise unsupported("its shared library cannot be found")
+    return library
+
+
+def ggml_symbols() -> dict[str, int]:
+    """Address of every function that the probe needs; those that the library does not export are left out."""
+    library = native_library()
+    symbols = {}
+    for name in _core.ggml_required_symbols():
+        try:
+            symbols[name] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+        except AttributeError:
+            continue
+    return symbols
+
+
+def probe(symbols: dict[str, int]) -> _core.GgmlAbi:
+    """Layout of the loaded ggml. Raises UnsupportedLlamaError when it cannot be learned."""
+    try:
+        return _core.GgmlAbi(symbols)
+    except RuntimeError as error:
+        raise unsupported(str(error)) from error
+
+
+@functools.cache
+def ggml_abi() -> _core.GgmlAbi:
+    """Layout of the loaded ggml, probed once a process."""
+    check_devices()
+    return probe(ggml_symbols())
+
+
+def check_devices() -> None:
+    """Raise UnsupportedLlamaError when llama.cpp was built with an accelerator that takes products away from the CPU.
+
+    A BLAS device (ggml's type ACCEL) claims the MUL_MAT nodes of a prompt and aborts on a custom operation.
+    """
+    library = native_library()
+    try:
+        count, get, kind, name = (
+            getattr(library, f"ggml_backend_dev_{suffix}") for suffix in ("count", "get", "type", "name")
+        )
+    except AttributeError as error:
+        raise unsupported(f"its list of devices cannot be read ({error})") from error
+    count.restype = ctypes.c_size_t
+    get.argtypes, get.restype = [ctypes.c_size_t], ctypes.c_void_p
+    kind.argtypes, kind.restype = [ctypes.c_void_p], ctypes.c_int
+    name.argtypes, name.restype = [ctypes.c_void_p], ctypes.c_char_p
+    for index in range(count()):
+        device = get(index)
+        if kind(device) == _DEVICE_TYPE_ACCEL:
+            raise unsupported(f"its accelerator {name(device).decode()} takes the prompts away from the CPU")
+
+
+def type_matches(number: int, block: int, size: int) -> bool:
+    """True when the loaded ggml has the type `number` with `block` values in `size` bytes."""
+    library: Any = native_library()
+    library.ggml_blck_size.restype = ctypes.c_int64
+    library.ggml_type_size.restype = ctypes.c_size_t
+    return bool(library.ggml_blck_size(number) == block and library.ggml_type_size(number) == size)

@@ -1,0 +1,115 @@
+"""`SeedDeltaLlama`: a `llama_cpp.Llama` that computes the converted weights from the SeedΔ file."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import llama_cpp
+import llama_cpp._internals as internals
+from llama_cpp import llama_cpp as native
+
+from .. import _core
+from ..gguf.reader import is_seeddelta
+from .config import RuntimeConfig
+from .handle import RuntimeHandle
+from .library import unsupported
+from .weights import PreparedModel, prepare
+
+_constructor_lock = threading.Lock()
+
+
+@contextmanager
+def _eval_callback(hook: _core.GraphHook) -> Iterator[None]:
+    """Contexts made inside call the hook. `Llama` takes llama.cpp's defaults and leaves the callback's fields alone."""
+    original = native.llama_context_default_params
+
+    def with_hook() -> Any:
+        params = original()
+        params.cb_eval = native.ggml_backend_sched_eval_callback(hook.callback)
+        params.cb_eval_user_data = hook.user_data
+        return params
+
+    with _constructor_lock:
+        native.llama_context_default_params = with_hook
+        try:
+            yield
+        finally:
+            native.llama_context_default_params = original
+
+
+class _CheckedContext(internals.LlamaContext):  # type: ignore[misc]
+    """A llama context whose decode and encode raise what the hook met."""
+
+    seeddelta: RuntimeHandle
+
+    def decode(self, batch: Any) -> None:
+        super().decode(batch)
+        self.seeddelta.check()
+
+    def encode(self, batch: Any) -> None:
+        super().encode(batch)
+        self.seeddelta.check()
+
+
+class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
+    """A `llama_cpp.Llama` for SeedΔ and ordinary GGUF files; everything of `Llama` works unchanged.
+
+    `seeddelta` is the RuntimeHandle: what is served, counters, metrics. See `seeddelta.load` for arguments and errors.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        *,
+        fallback: str | os.PathLike[str] | None = None,
+        config: RuntimeConfig | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._seeddelta_options = {"fallback": fallback, "config": config}
+        config = config or RuntimeConfig()
+        fallback = fallback if fallback is not None else config.fallback
+        self.seeddelta = RuntimeHandle()
+        if not is_seeddelta(model_path):
+            super().__init__(model_path, **kwargs)
+            return
+        _check_arguments(kwargs)
+        prepared = prepare(model_path, fallback, config)
+        try:
+            hook = _core.GraphHook(prepared.registry)
+            with _eval_callback(hook):
+                super().__init__(prepared.view.path, **(kwargs | {"n_gpu_layers": 0, "op_offload": False}))
+            prepared.view.punch()
+        finally:
+            prepared.view.close()
+        self.model_path = model_path
+        self._attach(prepared, hook)
+
+    def _attach(self, prepared: PreparedModel, hook: _core.GraphHook) -> None:
+        if self._ctx.params.cb_eval_user_data != hook.user_data:
+            self.close()
+            raise unsupported("llama_cpp.Llama does not pass the evaluation callback on")
+        self.seeddelta = RuntimeHandle(prepared, hook)
+        # The context keeps the hook alive for as long as llama.cpp can call it.
+        self._ctx.__class__ = _CheckedContext
+        self._ctx.seeddelta = self.seeddelta
+
+    def __getstate__(self) -> dict[str, Any]:
+        return dict(super().__getstate__()) | self._seeddelta_options
+
+
+def _check_arguments(kwargs: dict[str, Any]) -> None:
+    """Refuse what would take the weights away from the hook or make the holes resident."""
+    if kwargs.get("n_gpu_layers", 0) != 0:
+        raise ValueError("n_gpu_layers: SeedΔ weights are computed on the CPU; leave it at 0")
+    if kwargs.get("op_offload"):
+        raise ValueError("op_offload: SeedΔ weights are computed on the CPU; leave it off")
+    if not kwargs.get("use_mmap", True):
+        raise ValueError("use_mmap=False would copy the holes of the dense matrices into memory; leave it at True")
+    if kwargs.get("use_mlock"):
+        raise ValueError("use_mlock would lock the holes of the dense matrices in memory; leave it off")
+    if kwargs.get("lora_path"):
+        raise ValueError("lora_path switches llama.cpp's mapping off; merge the adapter, then build again")

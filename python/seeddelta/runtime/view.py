@@ -1,0 +1,159 @@
+"""The view: a GGUF file in memory that llama.cpp loads in place of a SeedΔ file.
+
+It has the metadata and the kept tensors of the SeedΔ file and, for every converted tensor, an entry of the right shape
+whose data is a hole. The file lives in a memfd (or an unlinked temporary file), so the kept tensors are in memory once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from ..errors import OutputError
+from ..gguf import schema
+from ..gguf.header import Header
+from .library import type_matches
+
+_CHUNK = 1 << 20
+_PUNCH = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE (linux/falloc.h)
+
+# Types of holes: (ggml type, values a block, bytes a block), smallest first. None of them is repacked by the CPU backend
+# of x86: a repacked type would be copied into memory of its own. Q1_0 is repacked on ARM.
+_Q1_0, _Q2_0, _Q4_1, _F16 = (41, 128, 18), (42, 64, 18), (3, 32, 20), (1, 1, 2)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A tensor of the view. `source` (file, offset) is where its data comes from; None makes a hole."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+    nbytes: int
+    source: tuple[Path, int] | None
+
+
+def hole(name: str, shape: tuple[int, ...]) -> Piece:
+    """Entry of a converted tensor: the smallest type that fits its columns and that the loaded llama.cpp has."""
+    candidates = [_Q1_0, _Q2_0, _Q4_1, _F16] if platform.machine() in ("x86_64", "AMD64") else [_Q2_0, _Q4_1, _F16]
+    for number, block, size in candidates:
+        if shape[-1] % block == 0 and type_matches(number, block, size):
+            return Piece(name, shape, number, prod(shape) // block * size, None)
+    raise AssertionError("F16 fits every shape")
+
+
+class View:
+    """An open view file. `path` can be given to llama.cpp while the view is open."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._holes = (0, 0)
+        self.path = f"/proc/self/fd/{fd}"
+
+    def punch(self) -> None:
+        """Give back the pages of the holes, which loading has touched. They read as zeros ever after."""
+        begin, length = self._holes
+        if length == 0:
+            return
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+        libc.fallocate(self._fd, _PUNCH, begin, length)  # where it is not supported the pages stay: only memory is lost
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def make_view(header: Header, pieces: Iterable[Piece]) -> View:
+    """Write the view of a SeedΔ file whose tensors are `pieces`; holes are put last, in one stretch.
+
+    Raises OutputError when there is no memory or disk space for it.
+    """
+    ordered = sorted(pieces, key=lambda piece: piece.source is None)
+    view = View(_open_anonymous(header.path))
+    try:
+        at = os.write(view._fd, _header_bytes(header, ordered))
+        at = _aligned(at, header.alignment)
+        first_hole = None
+        for piece in ordered:
+            if piece.source is not None:
+                _copy(piece.source, piece.nbytes, view._fd, at)
+            elif first_hole is None:
+                first_hole = at
+            at = _aligned(at + piece.nbytes, header.alignment)
+        os.ftruncate(view._fd, at)
+        if first_hole is not None:
+            view._holes = (first_hole, at - first_hole)
+    except OSError as error:
+        view.close()
+        raise OutputError(
+            f"{header.path}: no room for the kept tensors in memory or in {tempfile.gettempdir()} ({error.strerror}); "
+            "free memory or point TMPDIR to a file system with space"
+        ) from error
+    return view
+
+
+def _open_anonymous(origin: Path) -> int:
+    """A file without a name: in memory, or on disk where memfd is not to be had."""
+    try:
+        return os.memfd_create(f"seeddelta:{origin.name}"[:200])
+    except (AttributeError, OSError):
+        fd, path = tempfile.mkstemp(prefix="seeddelta-")
+        os.unlink(path)
+        return fd
+
+
+def _aligned(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _header_bytes(header: Header, pieces: list[Piece]) -> bytes:
+    """GGUF version 3 header. Values are copied as bytes: decoding 49k tokens would take 100 MB."""
+    keys = [key for key in header.metadata if not key.startswith(schema.PREFIX)]
+    parts = [b"GGUF", struct.pack("<IQQ", 3, len(pieces), len(keys))]
+    for key in keys:
+        parts += [_string(key), header.metadata.raw(key)]
+    offset = 0
+    for piece in pieces:
+        dims = tuple(reversed(piece.shape))
+        parts.append(_string(piece.name) + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, piece.type, offset))
+        offset = _aligned(offset + piece.nbytes, header.alignment)
+    return b"".join(parts)
+
+
+def _copy(source: tuple[Path, int], count: int, target: int, at: int) -> None:
+    """Copy a stretch of a file without mapping it, so that its pages do not count as ours."""
+    path, offset = source
+    os.lseek(target, at, os.SEEK_SET)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        end = offset + count
+        kernel_copies = hasattr(os, "sendfile")
+        while offset < end:
+            size = min(_CHUNK, end - offset)
+            if kernel_copies:
+                try:
+                    done = os.sendfile(target, fd, offset, size)
+                except OSError:
+                    kernel_copies = False
+                    continue
+            else:
+                done = os.write(target, os.pread(fd, size, offset))
+            if done == 0:
+                raise OSError(5, f"{path} ended while it was read")
+            offset += done
+    finally:
+        os.close(fd)

@@ -1,0 +1,108 @@
+"""From a SeedΔ file to what llama.cpp loads (the view) and what the hook computes with (the registry)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from .. import _core
+from ..errors import SourceModelError
+from ..gguf.header import Header, TensorInfo, read_header
+from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
+from ..gguf.schema import TensorDescription
+from .config import RuntimeConfig
+from .library import ggml_abi
+from .view import Piece, View, hole, make_view
+
+
+@dataclass(frozen=True)
+class PreparedModel:
+    """A SeedΔ file made ready: `served` weights are in the registry, `dense` ones are dense from the start."""
+
+    file_bytes: int
+    served: dict[str, TensorDescription]
+    dense: dict[str, TensorDescription]
+    registry: _core.WeightRegistry
+    view: View
+
+
+def prepare(
+    path: str | os.PathLike[str], fallback: str | os.PathLike[str] | None, config: RuntimeConfig
+) -> PreparedModel:
+    """Open and check the files, write the view, fill the registry. Payload and fallback are mapped, not read."""
+    abi = ggml_abi()
+    file = open_seeddelta(path)
+    dense_model = None if fallback is None else read_header(fallback)
+    dense = {name: tensor for name, tensor in file.tensors.items() if _dense_reason(tensor, config)}
+    for name, tensor in dense.items():
+        if dense_model is None:
+            raise SourceModelError(
+                f"{path}: tensor {name!r} {_dense_reason(tensor, config)} and must be computed densely; "
+                "give the dense model as fallback (--seeddelta-fallback model.gguf)"
+            )
+    registry = _core.WeightRegistry(abi)
+    served = {name: tensor for name, tensor in file.tensors.items() if name not in dense}
+    for tensor in served.values():
+        registry.add(tensor.to_weight())
+    if dense_model is not None:
+        _register_fallback(registry, served, dense_model)
+    return PreparedModel(
+        file_bytes=file.header.file_size,
+        served={name: tensor.description for name, tensor in served.items()},
+        dense={name: tensor.description for name, tensor in dense.items()},
+        registry=registry,
+        view=make_view(file.header, _pieces(file, dense, dense_model)),
+    )
+
+
+def _dense_reason(tensor: StoredTensor, config: RuntimeConfig) -> str | None:
+    """Why a tensor is dense from the start, or None."""
+    if tensor.description.unsafe:
+        return "is marked unsafe"
+    norms = tensor.description.norms
+    if config.gap is not None and norms.err > config.gap * norms.w:
+        error = norms.err / norms.w if norms.w else float("inf")
+        return f"has the relative error {error:.4g}, above the gap {config.gap:g},"
+    if any(fnmatchcase(tensor.name, pattern) for pattern in config.dense):
+        return "is on the list of dense tensors"
+    return None
+
+
+def _pieces(file: SeedDeltaFile, dense: dict[str, StoredTensor], dense_model: Header | None) -> list[Piece]:
+    def copied(info: TensorInfo, header: Header) -> Piece:
+        return Piece(info.name, info.shape, int(info.type), info.nbytes, (header.path, info.offset))
+
+    pieces = [copied(file.header.tensors[name], file.header) for name in file.dense_tensors]
+    for name, tensor in file.tensors.items():
+        if name in dense and dense_model is not None:
+            pieces.append(copied(_dense_tensor(dense_model, tensor), dense_model))
+        else:
+            pieces.append(hole(name, tensor.description.shape))
+    return pieces
+
+
+def _dense_tensor(dense_model: Header, tensor: StoredTensor) -> TensorInfo:
+    """The dense copy of a tensor. Raises SourceModelError when the model lacks it or has it in another shape."""
+    info = dense_model.tensors.get(tensor.name)
+    shape = tuple(tensor.description.shape)
+    if info is None or info.shape != shape:
+        what = "is not there" if info is None else f"has the shape {list(info.shape)}, not {list(shape)}"
+        raise SourceModelError(
+            f"{dense_model.path}: tensor {tensor.name!r} {what}; "
+            "give the model that the SeedΔ file was made from as fallback"
+        )
+    return info
+
+
+def _register_fallback(registry: _core.WeightRegistry, served: dict[str, StoredTensor], dense_model: Header) -> None:
+    data = np.memmap(dense_model.path, dtype=np.uint8, mode="r")
+    for name, tensor in served.items():
+        info = _dense_tensor(dense_model, tensor)
+        rows = np.asarray(data[info.offset : info.offset + info.nbytes]).reshape(info.shape[0], -1)
+        try:
+            registry.set_dense(name, rows, int(info.type))
+        except ValueError as error:
+            raise SourceModelError(f"{dense_model.path}: {error}; convert the fallback to F16") from error
