@@ -17,10 +17,18 @@ struct TrellisSpec {
 // Range of rates: k bits for one value (1 .. 6) or for two (3, 5).
 bool trellis_rate_supported(int step_bits, int values_per_step);
 
+// Error feedback between blocks of columns (GPTQ, Frantar et al. 2023; LDLQ, Chee et al. 2023), over the trellis' columns.
+struct Feedback {
+    const float *matrix = nullptr; // [n_in, n_in]; row i of block b holds (H^-1_bb)^-1 H^-1_b,rest in the columns after b
+    int64_t block = 64;            // columns; a multiple of 16
+    int64_t lookahead = 8;         // steps searched beyond a block before its states are fixed
+};
+
 // weights [n_out, n_in] finite; importance [n_in] > 0 or null (unrotated columns). codes [n_tiles, words, 16] and row_scale
 // [n_out] (float16 bits) as in docs/format.md, for base_scale = 1 / kTrellisStd. The row scale is refitted by (weighted) least squares.
+// With feedback the rows and the importance are those of the trellis' columns (already rotated), and rotation_block is 0.
 void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *importance,
-                    uint16_t *codes, uint16_t *row_scale, int threads);
+                    const Feedback *feedback, uint16_t *codes, uint16_t *row_scale, int threads);
 
 // The k entries of each row with the largest sqrt(importance) * |delta|, by ascending column; ties go to the lower column.
 // delta [n_out, n_in]; index and value [n_out, k]; k <= n_in.

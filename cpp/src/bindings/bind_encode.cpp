@@ -46,7 +46,8 @@ static void require_rotation(int64_t block, int64_t n_in) {
 
 static py::tuple encode(const FloatMatrix &weights, int step_bits, int values_per_step, int state_bits, int64_t rotation_block,
                         uint64_t seed, const OptionalVector &importance, std::optional<float> scale_factor,
-                        const std::vector<int> &chosen_multipliers, int threads) {
+                        const std::vector<int> &chosen_multipliers, const OptionalVector &feedback,
+                        int64_t feedback_block, int64_t lookahead, int threads) {
     require_array(weights, "weights", "f", 4, {-1, -1});
     require_finite(weights, "weights");
     const int64_t n_out = weights.shape(0);
@@ -83,12 +84,22 @@ static py::tuple encode(const FloatMatrix &weights, int step_bits, int values_pe
     shape.values_per_step = static_cast<uint32_t>(values_per_step);
     py::array_t<uint16_t> codes({shape.n_tiles(), shape.words(), kTileRows});
     py::array_t<uint16_t> row_scale(n_out);
+    Feedback feed{nullptr, feedback_block, lookahead};
+    if (feedback) {
+        require_array(*feedback, "feedback", "f", 4, {n_in, n_in});
+        require_finite(*feedback, "feedback");
+        if (rotation_block != 0 || feedback_block < 16 || feedback_block % 16 != 0 || lookahead < 0) {
+            throw py::value_error("feedback wants rows that are rotated already (rotation_block 0), a feedback_block that is "
+                                  "a multiple of 16, and lookahead >= 0");
+        }
+        feed.matrix = feedback->data();
+    }
     uint16_t *codes_out = codes.mutable_data();
     uint16_t *scale_out = row_scale.mutable_data();
     {
         // Safe without the GIL: the arrays are held by this frame, and the outputs are not yet visible to Python.
         const py::gil_scoped_release release;
-        trellis_encode(weights.data(), n_out, n_in, spec, h, codes_out, scale_out, threads);
+        trellis_encode(weights.data(), n_out, n_in, spec, h, feedback ? &feed : nullptr, codes_out, scale_out, threads);
     }
     return py::make_tuple(codes, row_scale.attr("view")("float16"), static_cast<float>(1.0 / kTrellisStd), multipliers);
 }
@@ -148,7 +159,8 @@ static py::array_t<float> rotate_rows(const FloatMatrix &rows, int64_t block, ui
 void bind_encode(py::module_ &m) {
     m.def("trellis_encode", &encode, py::arg("weights"), py::kw_only(), py::arg("step_bits") = 4,
           py::arg("values_per_step") = 1, py::arg("state_bits") = 12, py::arg("rotation_block") = 0, py::arg("seed") = 0,
-          py::arg("importance") = py::none(), py::arg("scale_factor") = py::none(), py::arg("multipliers") = std::vector<int>{}, py::arg("threads") = 0,
+          py::arg("importance") = py::none(), py::arg("scale_factor") = py::none(), py::arg("multipliers") = std::vector<int>{},
+          py::arg("feedback") = py::none(), py::arg("feedback_block") = 64, py::arg("lookahead") = 8, py::arg("threads") = 0,
           "Encodes float32 [n_out, n_in] by Viterbi search over the hash trellis (docs/format.md).\n\n"
           "Args:\n"
           "    step_bits, values_per_step: k bits for each step of 1 value (1..6) or 2 values (3, 5).\n"
@@ -156,6 +168,9 @@ void bind_encode(py::module_ &m) {
           "    importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.\n"
           "    scale_factor: initial row scale over the row's root mean square; None is the measured best for the rate.\n"
           "    multipliers: of the hash, one a value of a step; empty is the vetted choice for state_bits.\n"
+          "    feedback: float32 [n_in, n_in]; rows of column block b hold (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ). The\n"
+          "        weights and the importance must be those of the rotated columns, rotation_block 0.\n"
+          "    lookahead: steps searched beyond a block of feedback before its states are fixed.\n"
           "    threads: 0 is all processors. The result does not depend on it.\n"
           "Returns: (codes uint16 [ceil(n_out / 16), words, 16], row_scale float16 [n_out], base_scale, multipliers).\n"
           "Raises: ValueError for NaN or infinite weights and options out of range.");

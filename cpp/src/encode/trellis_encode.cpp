@@ -46,15 +46,13 @@ struct StateValues {
 
 // Buffers of one worker.
 struct Scratch {
-    std::vector<float> row;
     std::vector<int16_t> target;
     std::vector<uint16_t> cost[2], best, states;
     std::vector<uint8_t> back;
-    Scratch(const TrellisSpec &spec, int64_t n_in, int64_t steps) {
+    Scratch(const TrellisSpec &spec, int64_t steps) {
         const size_t n_states = size_t{1} << spec.state_bits;
         const size_t n_groups = n_states >> spec.step_bits;
         const size_t columns = static_cast<size_t>(steps * spec.values_per_step);
-        row.resize(std::max(columns, static_cast<size_t>(n_in)));
         target.resize(columns);
         cost[0].resize(n_states);
         cost[1].resize(n_states);
@@ -110,8 +108,101 @@ static void pack_path(const TrellisSpec &spec, const uint16_t *states, int64_t s
     }
 }
 
+// Everything that the rows of one tensor share.
+struct Job {
+    const TrellisSpec &spec;
+    const StateValues &values;
+    const std::vector<float> &importance;  // of the trellis' columns, mean 1
+    const std::vector<int16_t> &search;    // weights of the search
+    float scale_factor;
+    int64_t n_in, steps;
+
+    int64_t columns() const { return steps * spec.values_per_step; }
+    float value(const uint16_t *states, int64_t column) const {
+        return values.table[column % spec.values_per_step][states[column / spec.values_per_step]];
+    }
+};
+
+// Row scale before the search, in weight units a value unit; 0 for a row of zeros.
+static double initial_unit(const Job &job, const float *row) {
+    double energy = 0;
+    for (int64_t i = 0; i < job.n_in; ++i) {
+        energy += static_cast<double>(row[i]) * row[i];
+    }
+    return std::sqrt(energy / static_cast<double>(job.n_in)) * job.scale_factor / kTrellisStd;
+}
+
+// Finds the states of steps [first, first + count), given the state before them (-1: any).
+static void search(const Job &job, const float *row, double unit, int64_t first, int64_t count, int64_t start_state,
+                   Scratch &s) {
+    constexpr double largest = kTrellisTable1[15] + kTrellisTable2[15];
+    const int64_t v = job.spec.values_per_step;
+    for (int64_t i = first * v; i < (first + count) * v; ++i) {
+        const double x = i < job.n_in ? row[i] / unit : 0.0;
+        // Beyond the largest value the nearest one is the target, or the search would see no slope there.
+        const double f = job.search[static_cast<size_t>(i)];
+        s.target[static_cast<size_t>(i)] = static_cast<int16_t>(std::nearbyint(std::clamp(x, -largest, largest) * f));
+    }
+    kernels().viterbi({job.spec.state_bits,
+                       job.spec.step_bits,
+                       job.spec.values_per_step,
+                       {job.values.table[0].data(), job.values.table[1].data()},
+                       s.target.data() + first * v,
+                       job.search.data() + first * v,
+                       count,
+                       start_state,
+                       {s.cost[0].data(), s.cost[1].data()},
+                       s.best.data(),
+                       s.back.data(),
+                       s.states.data() + first});
+}
+
+// Weighted least squares of the row on its values.
+static uint16_t refit_scale(const Job &job, const float *row, const uint16_t *states) {
+    double cross = 0;
+    double square = 0;
+    for (int64_t i = 0; i < job.n_in; ++i) {
+        const double v = job.value(states, i) / kTrellisStd;
+        cross += job.importance[static_cast<size_t>(i)] * row[i] * v;
+        square += job.importance[static_cast<size_t>(i)] * v * v;
+    }
+    return float_to_half(square > 0 && cross > 0 ? static_cast<float>(cross / square) : 0.0F);
+}
+
+// One tile block by block: search, then let the columns to come make up for the error (GPTQ's update).
+static void encode_with_feedback(const Job &job, const Feedback &feedback, std::vector<float> &rows, int64_t n_rows,
+                                 const double *unit, std::vector<std::unique_ptr<Scratch>> &row_scratch) {
+    const int64_t n_in = job.n_in;
+    const int64_t v = job.spec.values_per_step;
+    std::vector<float> error(static_cast<size_t>(kTileRows * feedback.block));
+    for (int64_t start = 0; start < n_in; start += feedback.block) {
+        const int64_t end = std::min(start + feedback.block, n_in);
+        const int64_t first = start / v;
+        const int64_t last = end == n_in ? job.steps : end / v;
+        const int64_t ahead = std::min(feedback.lookahead, job.steps - last);
+        for (int64_t r = 0; r < n_rows; ++r) {
+            Scratch &s = *row_scratch[static_cast<size_t>(r)];
+            float *row = rows.data() + r * n_in;
+            float *e = error.data() + r * feedback.block;
+            if (unit[r] == 0) {
+                std::fill_n(e, feedback.block, 0.0F);
+                continue;
+            }
+            const int64_t before = first == 0 ? -1 : s.states[static_cast<size_t>(first - 1)];
+            search(job, row, unit[r], first, last - first + ahead, before, s);
+            for (int64_t i = start; i < end; ++i) {
+                e[i - start] = row[i] - static_cast<float>(unit[r] * job.value(s.states.data(), i));
+            }
+        }
+        if (end < n_in) {
+            kernels().subtract_product(rows.data() + end, n_in, error.data(), feedback.block,
+                                       feedback.matrix + start * n_in + end, n_in, n_rows, end - start, n_in - end);
+        }
+    }
+}
+
 void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *importance,
-                    uint16_t *codes, uint16_t *row_scale, int threads) {
+                    const Feedback *feedback, uint16_t *codes, uint16_t *row_scale, int threads) {
     if (!trellis_rate_supported(spec.step_bits, spec.values_per_step)) {
         throw std::invalid_argument("unsupported trellis rate");
     }
@@ -120,70 +211,52 @@ void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const Tre
     shape.n_in = n_in;
     shape.step_bits = static_cast<uint32_t>(spec.step_bits);
     shape.values_per_step = static_cast<uint32_t>(spec.values_per_step);
-    const int64_t steps = shape.steps();
-    const int64_t columns = steps * spec.values_per_step;
     const int64_t tile_words = shape.words() * kTileRows;
     const StateValues values(spec);
     std::vector<float> h;
-    const std::vector<int16_t> search = search_weights(spec, n_in, columns, importance, h);
-    const float factor = spec.scale_factor > 0
-                             ? spec.scale_factor
-                             : measured_scale_factor(static_cast<double>(spec.step_bits) / spec.values_per_step);
-    const int max_value = kTrellisTable1[15] + kTrellisTable2[15];
+    const std::vector<int16_t> weights_of_search =
+        search_weights(spec, n_in, shape.steps() * spec.values_per_step, importance, h);
+    const double rate = static_cast<double>(spec.step_bits) / spec.values_per_step;
+    const Job job{spec, values, h, weights_of_search, spec.scale_factor > 0 ? spec.scale_factor : measured_scale_factor(rate),
+                  n_in, shape.steps()};
     const int workers = worker_count(shape.n_tiles(), threads);
-    std::vector<std::unique_ptr<Scratch>> scratch(static_cast<size_t>(workers));
+    const int64_t rows_at_once = feedback != nullptr ? kTileRows : 1;
+    std::vector<std::vector<std::unique_ptr<Scratch>>> scratch(static_cast<size_t>(workers));
 
     parallel_for(shape.n_tiles(), workers, [&](int64_t tile_index, int worker) {
         auto &mine = scratch[static_cast<size_t>(worker)];
-        if (!mine) {
-            mine = std::make_unique<Scratch>(spec, n_in, steps);
+        while (static_cast<int64_t>(mine.size()) < rows_at_once) {
+            mine.push_back(std::make_unique<Scratch>(spec, job.steps));
         }
-        Scratch &s = *mine;
         uint16_t *tile = codes + tile_index * tile_words;
         std::memset(tile, 0, static_cast<size_t>(tile_words) * sizeof(uint16_t));
-        for (int64_t r = tile_index * kTileRows; r < std::min((tile_index + 1) * kTileRows, n_out); ++r) {
-            std::copy_n(weights + r * n_in, n_in, s.row.begin());
+        const int64_t row0 = tile_index * kTileRows;
+        const int64_t n_rows = std::min(kTileRows, n_out - row0);
+        std::vector<float> rows(weights + row0 * n_in, weights + (row0 + n_rows) * n_in);
+        double unit[kTileRows];
+        for (int64_t r = 0; r < n_rows; ++r) {
             if (spec.rotation_block > 1) {
-                kernels().rotate(s.row.data(), n_in, spec.rotation_block, spec.seed);
+                kernels().rotate(rows.data() + r * n_in, n_in, spec.rotation_block, spec.seed);
             }
-            double energy = 0;
-            for (int64_t i = 0; i < n_in; ++i) {
-                energy += static_cast<double>(s.row[static_cast<size_t>(i)]) * s.row[static_cast<size_t>(i)];
-            }
-            row_scale[r] = 0;
-            if (energy == 0) {
+            unit[r] = initial_unit(job, rows.data() + r * n_in);
+        }
+        std::vector<float> moved;
+        if (feedback != nullptr) {
+            moved = rows;
+            encode_with_feedback(job, *feedback, moved, n_rows, unit, mine);
+        }
+        for (int64_t r = 0; r < n_rows; ++r) {
+            row_scale[row0 + r] = 0;
+            if (unit[r] == 0) {
                 continue;
             }
-            const double unit = std::sqrt(energy / static_cast<double>(n_in)) * factor / kTrellisStd;
-            for (int64_t i = 0; i < columns; ++i) {
-                const double f = search[static_cast<size_t>(i)];
-                const double x = i < n_in ? s.row[static_cast<size_t>(i)] / unit : 0.0;
-                // Beyond the largest value the nearest one is the target, or the search would see no slope there.
-                s.target[static_cast<size_t>(i)] =
-                    static_cast<int16_t>(std::nearbyint(std::clamp(x, -1.0 * max_value, 1.0 * max_value) * f));
+            const float *row = rows.data() + r * n_in;
+            Scratch &s = *mine[static_cast<size_t>(feedback != nullptr ? r : 0)];
+            if (feedback == nullptr) {
+                search(job, row, unit[r], 0, job.steps, -1, s);
             }
-            kernels().viterbi({spec.state_bits,
-                               spec.step_bits,
-                               spec.values_per_step,
-                               {values.table[0].data(), values.table[1].data()},
-                               s.target.data(),
-                               search.data(),
-                               steps,
-                               -1,
-                               {s.cost[0].data(), s.cost[1].data()},
-                               s.best.data(),
-                               s.back.data(),
-                               s.states.data()});
-            double cross = 0;
-            double square = 0;
-            for (int64_t i = 0; i < n_in; ++i) {
-                const auto state = s.states[static_cast<size_t>(i / spec.values_per_step)];
-                const double v = values.table[i % spec.values_per_step][state] / kTrellisStd;
-                cross += h[static_cast<size_t>(i)] * s.row[static_cast<size_t>(i)] * v;
-                square += h[static_cast<size_t>(i)] * v * v;
-            }
-            row_scale[r] = float_to_half(square > 0 && cross > 0 ? static_cast<float>(cross / square) : 0.0F);
-            pack_path(spec, s.states.data(), steps, tile, static_cast<int>(r % kTileRows));
+            row_scale[row0 + r] = refit_scale(job, row, s.states.data());
+            pack_path(spec, s.states.data(), job.steps, tile, static_cast<int>(r));
         }
     });
 }

@@ -4,6 +4,7 @@
 #include "kernels/simd/activations.hpp"
 #include "kernels/simd/compute.hpp"
 #include "kernels/simd/tile_256.hpp"
+#include "kernels/simd/feedback.hpp"
 #include "kernels/simd/viterbi.hpp"
 
 namespace seeddelta {
@@ -58,7 +59,8 @@ struct Expand {
 
 const KernelTable &kernels_avx2() {
     static constexpr KernelTable table{"avx2", rotate_simd<xsimd::avx2>, quantize_simd<xsimd::avx2>,
-                                       compute_simd<xsimd::avx2, Tile256<Ops>>, viterbi_simd<xsimd::avx2, Expand>};
+                                       compute_simd<xsimd::avx2, Tile256<Ops>>, viterbi_simd<xsimd::avx2, Expand>,
+                                       subtract_product_simd<xsimd::avx2>};
     return table;
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/simd/activations.hpp"
 #include "kernels/simd/compute.hpp"
 #include "kernels/simd/tile_256.hpp"
+#include "kernels/simd/feedback.hpp"
 #include "kernels/simd/viterbi.hpp"
 
 namespace seeddelta {
@@ -67,7 +68,8 @@ struct Expand {
 
 const KernelTable &kernels_avx512() {
     static constexpr KernelTable table{"avx512", rotate_simd<Arch>, quantize_simd<Arch>, compute_simd<Arch, Tile256<Ops>>,
-                                       viterbi_simd<Arch, Expand>};
+                                       viterbi_simd<Arch, Expand>,
+                                       subtract_product_simd<Arch>};
     return table;
 }
 

@@ -4,6 +4,7 @@
 
 #include "kernels/simd/activations.hpp"
 #include "kernels/simd/compute.hpp"
+#include "kernels/simd/feedback.hpp"
 #include "kernels/simd/viterbi.hpp"
 
 namespace seeddelta {
@@ -108,7 +109,8 @@ struct Expand {
 
 const KernelTable &kernels_sse2() {
     static constexpr KernelTable table{"sse2", rotate_simd<xsimd::sse2>, quantize_simd<xsimd::sse2>,
-                                       compute_simd<xsimd::sse2, Tile128>, viterbi_simd<xsimd::sse2, Expand>};
+                                       compute_simd<xsimd::sse2, Tile128>, viterbi_simd<xsimd::sse2, Expand>,
+                                       subtract_product_simd<xsimd::sse2>};
     return table;
 }
 

@@ -46,6 +46,10 @@ struct KernelTable {
     bool (*compute)(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end, uint8_t *panel,
                     float *y, int64_t y_stride);
     void (*viterbi)(const ViterbiTask &task);
+    // w[r][j] -= sum over i of e[r][i] * f[i][j], i ascending, product and difference rounded apart, for `rows` rows of
+    // w_stride and e_stride floats and n columns j; f has f_stride floats a row.
+    void (*subtract_product)(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f, int64_t f_stride,
+                             int64_t rows, int64_t inner, int64_t n);
 };
 
 // Scratch for one thread: a decoded tile, two bytes a value at most, plus slack for whole vectors.

@@ -85,8 +85,19 @@ static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile
     return all_finite;
 }
 
+static void subtract_product(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f, int64_t f_stride,
+                             int64_t rows, int64_t inner, int64_t n) {
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < inner; ++i) {
+            for (int64_t j = 0; j < n; ++j) {
+                w[r * w_stride + j] -= e[r * e_stride + i] * f[i * f_stride + j];
+            }
+        }
+    }
+}
+
 const KernelTable &kernels_scalar() {
-    static const KernelTable table{"scalar", rotate, quantize, compute, viterbi_scalar};
+    static const KernelTable table{"scalar", rotate, quantize, compute, viterbi_scalar, subtract_product};
     return table;
 }
 
