@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from ..build.recipe import Recipe, read_yaml
+from ..errors import RecipeError
 
 # field -> flags, where they are not just --the-field; the --seeddelta-* ones are the names of the seed's patch plan
 FLAGS: dict[str, tuple[str, ...]] = {
@@ -95,7 +96,7 @@ def command(**given: Any) -> None:
     }
     missing = [FLAGS[name][1] for name in ("input", "output") if name not in options]
     if missing:
-        raise typer.BadParameter(f"{' and '.join(missing)} must be given")
+        raise RecipeError(f"{' and '.join(missing)} must be given; see --help")
     run_build(options, quiet=quiet)
 
 
