@@ -81,8 +81,20 @@ def encode_tensor(
 ) -> EncodedTensor:
     """Encode float32[n_out, n_in] by the recipe; `importance` is float32[n_in] with the mean 1.
 
-    The result depends on the arguments and on nothing else (not on `recipe.threads`).
+    The result depends on the arguments and on nothing else (not on `recipe.threads`). A rotation spreads the importance
+    of a column over its block, so with importance an automatic rotation is tried against none, and the lower weighted
+    error wins.
     """
+    rotated = _encode(name, weights, source_type, recipe, importance)
+    base = rotated.description.base
+    automatic = isinstance(base, TrellisBase) and base.rotation_block > 0 and recipe.rotation_block == "auto"
+    if importance is None or not automatic:
+        return rotated
+    plain = _encode(name, weights, source_type, recipe.model_copy(update={"rotation_block": 0}), importance)
+    return plain if plain.metrics.rel_l2_w < rotated.metrics.rel_l2_w else rotated
+
+
+def _encode(name: str, weights: F32, source_type: str, recipe: Recipe, importance: F32 | None) -> EncodedTensor:
     n_out, n_in = weights.shape
     description = describe(recipe, name, (n_out, n_in), source_type)
     base, seed, arrays = description.base, recipe.seed, {}

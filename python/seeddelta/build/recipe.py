@@ -53,7 +53,8 @@ class Recipe(BaseModel):
     )
     rotation_block: Literal["auto"] | int = Field(
         default="auto",
-        description=f"Columns rotated together: 0, a power of two, or auto (the largest up to {MAX_ROTATION}).",
+        description=f"Columns rotated together: 0, a power of two, or auto (the largest up to {MAX_ROTATION}; with an "
+        "imatrix that or none, whichever errs less).",
     )
     seed: int = Field(default=1, ge=0, lt=1 << 64, description="Seed of the base, and of the signs of the rotation.")
     seed_search: int = Field(default=0, ge=0, description="Seeds tried for each tensor, from --seed on (prng_block).")

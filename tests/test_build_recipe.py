@@ -1,0 +1,152 @@
+"""Recipes: defaults, presets, what is refused, and YAML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from seeddelta import Recipe
+from seeddelta.build.recipe import PRESETS, RATES
+from seeddelta.errors import NotAvailableError, RecipeError
+
+
+def recipe(**options: Any) -> Recipe:
+    return Recipe(**({"input": "in.gguf", "output": "out.gguf"} | options))
+
+
+def test_defaults() -> None:
+    default = recipe()
+    assert (default.base_kind, default.bits, default.residual_scheme) == ("trellis", 4, "none")
+    assert len(default.targets) == 7
+    assert recipe(base_kind="prng_block").residual_scheme == "coo"
+    assert recipe(base_kind="none").residual_scheme == "coo"
+    assert recipe(scheme="coo").residual_scheme == "coo"
+
+
+def test_is_frozen() -> None:
+    with pytest.raises(ValidationError):
+        recipe().bits = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_presets(preset: str) -> None:
+    made = recipe(preset=preset)
+    for name, value in PRESETS[preset].items():
+        assert getattr(made, name) == value
+    assert recipe(preset=preset, seed=9).seed == 9
+
+
+def test_options_win_over_the_preset() -> None:
+    assert recipe(preset="trellis-2", bits=3).bits == 3
+    assert recipe(preset="prng-coo", K=7).entries_for(100) == 7
+
+
+def test_rates_are_those_of_the_core() -> None:
+    from seeddelta import _core
+
+    for bits, (step_bits, values) in RATES.items():
+        assert bits == step_bits / values
+        shape = (16, 64)
+        codes = _core.trellis_encode([[0.5] * shape[1]] * shape[0], step_bits=step_bits, values_per_step=values)[0]
+        assert codes.shape[2] == 16
+
+
+@pytest.mark.parametrize(
+    ("n_in", "block"), [(576, 64), (1536, 64), (4096, 64), (96, 32), (7, 0), (6, 2), (11008, 64), (13824, 64), (100, 4)]
+)
+def test_automatic_rotation(n_in: int, block: int) -> None:
+    assert recipe().rotation_for(n_in) == block
+    assert recipe(base_kind="prng_block").rotation_for(n_in) == 0
+
+
+def test_given_rotation() -> None:
+    assert recipe(rotation_block=512).rotation_for(1536) == 512
+    assert recipe(rotation_block=0).rotation_for(1536) == 0
+    with pytest.raises(RecipeError, match="512 does not divide 576"):
+        recipe(rotation_block=512).rotation_for(576)
+
+
+def test_entries_that_fit_in_the_bits() -> None:
+    auto = recipe(preset="prng-coo", bits=4)
+    for n_in in (576, 1536):
+        entries = auto.entries_for(n_in)
+        assert 3.9 < (entries * 24 + 32) / n_in <= 4
+    assert recipe(K=64).entries_for(40) == 40
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bits": 6}, "choose from 1, 1.5, 2"),
+        ({"state_bits": 13}, "state_bits"),
+        ({"layers": "5-2"}, "lower number first"),
+        ({"targets": "ffn_gat"}, "choose from ffn_gate"),
+        ({"vals": "int4"}, "vals"),
+        ({"K": 0}, "K"),
+        ({"K": "many"}, "K"),
+        ({"block": 48}, "block"),
+        ({"rotation_block": 48}, "power of two"),
+        ({"rotation_block": -64}, "power of two"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 1 << 64}, "seed"),
+        ({"seed_search": 5}, "for --base-kind prng_block"),
+        ({"base_kind": "prng_block", "rotation_block": 64}, "for --base-kind trellis"),
+        ({"base_kind": "none", "scheme": "none"}, "stores nothing"),
+        ({"scheme": "coo", "K": "auto"}, "give a number"),
+        ({"imatrix_power": float("nan")}, "imatrix_power"),
+        ({"imatrix_eps": -1}, "imatrix_eps"),
+        ({"seeddelta_gap": 0}, "seeddelta_gap"),
+        ({"threads": -1}, "threads"),
+        ({"preset": "best"}, "choose from trellis-4"),
+        ({"output": "in.gguf"}, "same file"),
+        ({"bit": 3}, "bit"),
+    ],
+)
+def test_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        recipe(**options)
+
+
+@pytest.mark.parametrize("options", [{"base_kind": "fht_struct"}, {"scheme": "block"}, {"scheme": "codebook_resid"}])
+def test_not_available_yet(options: dict[str, Any]) -> None:
+    with pytest.raises(NotAvailableError, match="not available yet"):
+        recipe(**options)
+
+
+def test_codebook_is_an_alias() -> None:
+    with pytest.raises(NotAvailableError, match="codebook_resid"):
+        recipe(scheme="codebook")
+
+
+def test_yaml_round_trip(tmp_path: Path) -> None:
+    made = recipe(preset="trellis-2", layers="0-3", targets="ffn", imatrix="im.dat", seed=5)
+    made.to_yaml(tmp_path / "recipe.yaml")
+    assert Recipe.from_yaml(tmp_path / "recipe.yaml") == made
+    assert Recipe.from_yaml(tmp_path / "recipe.yaml", bits=3).bits == 3
+
+
+@pytest.mark.parametrize(("text", "message"), [("- 1", "mapping"), ("{", "not YAML"), ("bits: 9", "choose from")])
+def test_bad_yaml(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=message):
+        Recipe.from_yaml(path, input="a", output="b")
+    with pytest.raises(RecipeError, match="cannot be read"):
+        Recipe.from_yaml(tmp_path / "nothing.yaml")
+
+
+def test_provenance_has_no_paths_and_no_threads() -> None:
+    one = recipe(input="/a/m.gguf", output="/b/o.gguf", imatrix="/c/i.dat", threads=1)
+    two = recipe(input="/d/m.gguf", output="/e/p.gguf", imatrix="/f/i.dat", threads=2, report_json="/g/r.json")
+    assert one.provenance() == two.provenance()
+    assert "/" not in str(one.provenance())
+
+
+def test_package_and_function_have_one_name() -> None:
+    import seeddelta.build.pipeline
+
+    assert callable(seeddelta.build)
+    assert seeddelta.build.Recipe is Recipe
+    assert seeddelta.build.pipeline.build is seeddelta.build.build

@@ -1,0 +1,198 @@
+"""The commands build, dequantize and inspect, and the builder under its old name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from gguf import GGMLQuantizationType as Kind
+from seeddelta.build.recipe import Recipe
+from seeddelta.cli import legacy
+from seeddelta.cli.build import expand_row_scale
+from seeddelta.cli.main import COMMANDS, main
+from seeddelta.errors import RecipeError
+from seeddelta.gguf.header import read_header
+from seeddelta.gguf.reader import open_seeddelta
+from tiny_models import TARGET_NAMES, write_model
+
+
+@pytest.fixture
+def dense(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "dense.gguf")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.gguf"
+
+
+def recipe_in(path: Path) -> dict[str, object]:
+    recipe = json.loads(read_header(path).metadata["seeddelta.recipe"])
+    assert isinstance(recipe, dict)
+    return recipe
+
+
+def test_build_with_defaults(dense: Path, out: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", "-i", str(dense), "-o", str(out)]) == 0
+    printed = capfd.readouterr()
+    assert "blk.1.attn_output.weight" in printed.out
+    assert "bits a converted weight" in printed.out
+    assert "encode" in printed.err  # the progress bar
+    assert len(open_seeddelta(out).tensors) == len(TARGET_NAMES)
+
+
+def test_quiet(dense: Path, out: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", "-i", str(dense), "-o", str(out), "-q"]) == 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_every_option_of_the_recipe_is_a_flag(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["build", "--help"]) == 0
+    text = capsys.readouterr().out
+    for name in Recipe.model_fields:
+        assert f"--{name.replace('_', '-')}" in text
+    for flag in ("--seeddelta", "--seeddelta-scheme", "--seeddelta-vals", "--seeddelta-row-scale", "--config"):
+        assert flag in text
+
+
+@pytest.mark.parametrize("old_name", [False, True])
+def test_flags_of_the_seed(dense: Path, out: Path, old_name: bool) -> None:
+    report = out.with_suffix(".json")
+    arguments = [
+        "-i", str(dense), "-o", str(out), "--layers", "0-1", "--targets", "ffn_gate,ffn_up,ffn_down",
+        "--base-kind", "prng_block", "--seed", "11", "--seed-search", "3", "--scheme", "coo", "--K", "16",
+        "--block", "32", "--vals", "int8", "--row-scale", "--imatrix-power", "0.5", "--imatrix-eps", "0.01",
+        "--eval-cols", "32", "--report-json", str(report),
+    ]  # fmt: skip
+    run = legacy.main if old_name else lambda args: main(["build", *args])
+    assert run([*arguments, "-q"]) == 0
+    recipe = recipe_in(out)
+    expected = {
+        "layers": "0-1", "targets": ["ffn_gate", "ffn_up", "ffn_down"], "base_kind": "prng_block", "seed": 11,
+        "seed_search": 3, "scheme": "coo", "K": 16, "block": 32, "vals": "int8", "row_scale": "f16",
+        "imatrix_power": 0.5, "imatrix_eps": 0.01, "eval_cols": 32,
+    }  # fmt: skip
+    assert {key: recipe[key] for key in expected} == expected
+    assert len(json.loads(report.read_text())["tensors"]) == 6
+
+
+def test_flags_of_the_patch_plan(dense: Path, out: Path) -> None:
+    arguments = ["-i", str(dense), "-o", str(out), "--seeddelta", "--seeddelta-gap", "0.9", "--seeddelta-scheme", "coo"]
+    assert legacy.main([*arguments, "--seeddelta-vals", "int8", "--seeddelta-row-scale", "-q"]) == 0
+    recipe = recipe_in(out)
+    assert (recipe["seeddelta_gap"], recipe["scheme"], recipe["vals"], recipe["row_scale"]) == (
+        0.9,
+        "coo",
+        "int8",
+        "f16",
+    )
+
+
+def test_row_scale_alone_or_with_a_type() -> None:
+    assert expand_row_scale(["--row-scale", "-q"]) == ["--row-scale", "f16", "-q"]
+    assert expand_row_scale(["--row-scale", "f32"]) == ["--row-scale", "f32"]
+    assert expand_row_scale(["-q", "--seeddelta-row-scale"]) == ["-q", "--seeddelta-row-scale", "f16"]
+
+
+def test_yaml_and_flags(dense: Path, out: Path, tmp_path: Path) -> None:
+    config = tmp_path / "recipe.yaml"
+    config.write_text(f"input: {dense}\nbits: 2\nseed: 7\ntargets: [attn]\n")
+    assert main(["build", "--config", str(config), "-o", str(out), "--bits", "3", "-q"]) == 0
+    recipe = recipe_in(out)
+    assert (recipe["bits"], recipe["seed"], recipe["targets"]) == (3, 7, ["attn_q", "attn_k", "attn_v", "attn_output"])
+
+
+def test_dry_run(dense: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", "-i", str(dense), "-o", str(out), "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert "planned" in text
+    assert "is not written" in text
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-o", "x.gguf"], "-i must be given"),
+        (["-i", "nothing.gguf", "-o", "x.gguf"], "nothing.gguf: no such file"),
+        (["-i", "DENSE", "-o", "no/such/folder/x.gguf"], "create it first"),
+        (["-i", "DENSE", "-o", "x.gguf", "--base-kind", "fht_struct"], "not available yet"),
+        (["-i", "DENSE", "-o", "x.gguf", "--seeddelta-scheme", "codebook"], "not available yet"),
+        (["-i", "DENSE", "-o", "x.gguf", "--bits", "many"], "bits"),
+        (["-i", "DENSE", "-o", "x.gguf", "--block", "48"], "block"),
+        (["-i", "DENSE", "-o", "x.gguf", "--layers", "0-9"], "the model has 0-1"),
+        (["-i", "DENSE", "-o", "x.gguf", "--imatrix", "no.dat"], "no.dat: cannot be read"),
+        (["-i", "DENSE", "-o", "DENSE"], "same file"),
+    ],
+)
+def test_errors_are_one_line_and_exit_code_1(
+    dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+    arguments: list[str], message: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SEEDDELTA_DEBUG", raising=False)
+    arguments = [str(dense) if argument == "DENSE" else argument for argument in arguments]
+    assert main(["build", *arguments]) == 1
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("seeddelta: error: ")
+    assert printed.err.count("\n") == 1
+    assert message in printed.err
+    assert not (tmp_path / "x.gguf").exists()
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEEDDELTA_DEBUG", "1")
+    with pytest.raises(RecipeError):
+        main(["build", "-o", "x.gguf"])
+
+
+def test_unknown_flag_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", "--no-such-flag"]) == 2
+
+
+def test_dequantize(dense: Path, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", "-i", str(dense), "-o", str(out), "-q"]) == 0
+    assert main(["dequantize", str(out), str(tmp_path / "d.gguf"), "--type", "f32"]) == 0
+    assert "MiB" in capsys.readouterr().out
+    assert read_header(tmp_path / "d.gguf").tensors[TARGET_NAMES[0]].type == Kind.F32
+    assert main(["dequantize", str(out), str(tmp_path / "e.gguf"), "--type", "q8"]) == 1
+    assert "choose f16 or f32" in capsys.readouterr().err
+
+
+def test_inspect(dense: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", "-i", str(dense), "-o", str(out), "-q", "--scheme", "coo", "--K", "4"]) == 0
+    capsys.readouterr()
+    assert main(["inspect", str(out), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["seeddelta"] is True
+    assert summary["keys"]["seeddelta.version"] == 1
+    assert [tensor["residual"]["K"] for tensor in summary["converted"]] == [4] * len(TARGET_NAMES)
+    assert summary["payload_bytes"] == sum(tensor["payload_bytes"] for tensor in summary["converted"])
+    assert main(["inspect", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "blk.1.attn_output.weight" in text
+    assert "coo K=4 fp16" in text
+    assert main(["inspect", str(dense)]) == 0
+    assert "plain GGUF" in capsys.readouterr().out
+    assert main(["inspect", str(dense), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["seeddelta"] is False
+
+
+def test_inspect_of_a_broken_file(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out.write_bytes(b"GGUF" + bytes(100))
+    assert main(["inspect", str(out)]) == 1
+    assert "out.gguf" in capsys.readouterr().err
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("seeddelta 0.")
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("build", "dequantize", "inspect"))
+    assert set(COMMANDS) >= {"build", "dequantize", "inspect"}

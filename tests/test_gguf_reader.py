@@ -1,0 +1,237 @@
+"""SeedΔ files: what was stored is what is read, and every damage has a name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import seeddelta
+from gguf import GGUFValueType
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from seeddelta.errors import FormatError, SeedDeltaError, UnsupportedVersionError
+from seeddelta.gguf import schema
+from seeddelta.gguf.header import NUMPY_TYPES, read_header
+from seeddelta.gguf.reader import is_seeddelta, open_seeddelta
+from seeddelta.gguf.writer import TYPE_OF_DTYPE, PlannedTensor, Typed, copied_metadata, write_gguf
+from tiny_models import TARGET_NAMES, write_model
+
+TRELLIS, COO = "blk.0.ffn_up.weight", "blk.1.attn_q.weight"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("files")
+
+
+@pytest.fixture(scope="module")
+def good(folder: Path) -> Path:
+    """A file with trellis tensors that have a coo residual in int8."""
+    source = write_model(folder / "dense.gguf")
+    recipe = seeddelta.Recipe(input=source, output=folder / "good.gguf", bits=3, scheme="coo", K=5, vals="int8")
+    seeddelta.build(recipe, progress=False)
+    return folder / "good.gguf"
+
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+Texts = list[dict[str, Any]]
+
+
+def damaged(good: Path, path: Path, change: Callable[[dict[str, Any], Arrays, Texts], object]) -> Path:
+    """Rewrite a good file with its keys, arrays and descriptions changed."""
+    header = read_header(good)
+    data = np.fromfile(good, np.uint8)
+    arrays = {}
+    for name, info in header.tensors.items():
+        dtype = NUMPY_TYPES[info.type]
+        arrays[name] = data[info.offset : info.offset + info.nbytes].view(dtype).reshape(info.shape).copy()
+    keys: dict[str, Any] = dict(copied_metadata(header))
+    texts = [json.loads(text) for text in header.metadata[schema.KEY_TENSORS]]
+    change(keys, arrays, texts)
+    if schema.KEY_TENSORS in keys and texts:
+        strings = [text if isinstance(text, str) else json.dumps(text) for text in texts]
+        keys[schema.KEY_TENSORS] = Typed(strings, GGUFValueType.ARRAY, GGUFValueType.STRING)
+    plan = [PlannedTensor(name, array.shape, TYPE_OF_DTYPE[array.dtype]) for name, array in arrays.items()]
+    write_gguf(path, keys, plan, lambda tensor: [arrays[tensor.name]])
+    return path
+
+
+def test_reads_what_was_built(good: Path) -> None:
+    assert is_seeddelta(good)
+    with open_seeddelta(good) as file:
+        assert file.version == 1
+        assert sorted(file.tensors) == sorted(TARGET_NAMES)
+        assert file.dense_tensors == [
+            "token_embd.weight", "blk.0.attn_norm.weight", "blk.1.attn_norm.weight", "output_norm.weight"
+        ]  # fmt: skip
+        assert list(file.metadata["tokenizer.ggml.tokens"]) == ["<s>", "a", "Ω", "\n"]
+        assert file.dense("token_embd.weight").shape == (40, 64)
+        tensor = file.tensors[TRELLIS]
+        assert tensor.description.shape == (96, 64)
+        assert tensor.base_seed == 1
+        assert tensor.payload_bytes == sum(array.nbytes for array in tensor.arrays.values())
+        shapes = {suffix: (str(array.dtype), array.shape) for suffix, array in tensor.arrays.items()}
+        assert shapes == {
+            "base_seed": ("uint64", (1,)),
+            "row_scale": ("float16", (96,)),
+            "codes": ("uint16", (6, schema.trellis_words(64, 3, 1), 16)),
+            "d_idx": ("uint16", (96, 5)),
+            "d_val": ("int8", (96, 5)),
+            "d_scale": ("float16", (96,)),
+        }
+        assert all(array.base is not None and not array.flags.writeable for array in tensor.arrays.values())
+        weight = tensor.to_weight()
+        assert (weight.n_out, weight.n_in) == (96, 64)
+    assert np.isfinite(weight.dequantize()).all()  # the arrays outlive the file
+
+
+def test_gguf_py_opens_it(good: Path) -> None:
+    reader = gguf.GGUFReader(good)
+    assert {tensor.tensor_type.name for tensor in reader.tensors} <= {"I8", "I16", "I32", "I64", "F16", "F32"}
+    assert reader.fields["seeddelta.version"].contents() == 1
+
+
+def test_plain_gguf_is_no_seeddelta(folder: Path, good: Path) -> None:
+    assert not is_seeddelta(folder / "dense.gguf")
+    with pytest.raises(FormatError, match="not a SeedΔ file; make one with `seeddelta build`"):
+        open_seeddelta(folder / "dense.gguf")
+
+
+def test_unchanged_rewrite_is_good(good: Path, tmp_path: Path) -> None:
+    path = damaged(good, tmp_path / "same.gguf", lambda keys, arrays, texts: None)
+    assert len(open_seeddelta(path).tensors) == len(TARGET_NAMES)
+
+
+def description(texts: Texts, name: str) -> dict[str, Any]:
+    return next(text for text in texts if text["name"] == name)
+
+
+def change_version(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
+    keys[schema.KEY_VERSION] = Typed(2, GGUFValueType.UINT32)
+
+
+def change_field(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
+    description(texts, TRELLIS)["column_order"] = [1, 0]
+
+
+def change_base_field(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
+    description(texts, TRELLIS)["base"]["tail_biting"] = True
+
+
+def change_kind(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
+    description(texts, TRELLIS)["base"] = {"kind": "fht_struct", "scale": 1.0}
+
+
+def change_scheme(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
+    description(texts, TRELLIS)["residual"] = {"scheme": "block", "block": 32}
+
+
+@pytest.mark.parametrize("change", [change_version, change_field, change_base_field, change_kind, change_scheme])
+def test_what_is_not_known_is_refused(good: Path, tmp_path: Path, change: Any) -> None:
+    path = damaged(good, tmp_path / "new.gguf", change)
+    assert is_seeddelta(path)
+    with pytest.raises(UnsupportedVersionError, match=r"new\.gguf.*install a newer seeddelta"):
+        open_seeddelta(path)
+
+
+CASES: dict[str, tuple[Callable[[dict[str, Any], Arrays, Texts], object], str]] = {
+    "no version": (lambda k, a, t: k.pop(schema.KEY_VERSION), "seeddelta.version is missing"),
+    "text for version": (
+        lambda k, a, t: k.update({schema.KEY_VERSION: Typed("1", GGUFValueType.STRING)}),
+        "seeddelta.version is missing or no number",
+    ),
+    "tensors no strings": (
+        lambda k, a, t: (t.clear(), k.update({schema.KEY_TENSORS: Typed([1, 2], GGUFValueType.ARRAY)})),
+        "not an array of strings",
+    ),
+    "no descriptions": (lambda k, a, t: k.pop(schema.KEY_TENSORS), "has no description"),
+    "no JSON": (lambda k, a, t: t.__setitem__(3, "{]"), "JSON"),
+    "JSON of another kind": (lambda k, a, t: t.__setitem__(3, "[1]"), "corrupt"),
+    "missing field": (lambda k, a, t: description(t, TRELLIS).pop("norms"), "norms"),
+    "NaN norm": (lambda k, a, t: description(t, TRELLIS)["norms"].update(w=float("nan")), "norms"),
+    "description twice": (lambda k, a, t: t.append(t[0]), "is there twice"),
+    "dense as well": (
+        lambda k, a, t: a.update({TRELLIS: np.zeros((96, 64), np.float16)}),
+        f"'{TRELLIS}' is there twice",
+    ),
+    "zero shape": (lambda k, a, t: description(t, TRELLIS).update(shape=[0, 64]), "shape"),
+    "huge shape": (lambda k, a, t: description(t, TRELLIS).update(shape=[1 << 40, 64]), "shape"),
+    "other shape": (lambda k, a, t: description(t, TRELLIS).update(shape=[95, 64]), "row_scale.*says float16\\[95\\]"),
+    "K beyond n_in": (lambda k, a, t: description(t, TRELLIS)["residual"].update(K=65), "K is 65 for 64 columns"),
+    "rotation": (lambda k, a, t: description(t, TRELLIS)["base"].update(rotation_block=48), "rotation_block 48"),
+    "rotation too large": (lambda k, a, t: description(t, TRELLIS)["base"].update(rotation_block=128), "128"),
+    "multipliers": (lambda k, a, t: description(t, TRELLIS)["base"].update(multipliers=[1, 2]), "multipliers"),
+    "no payload": (lambda k, a, t: a.pop("blk.0.ffn_up.codes"), "'blk.0.ffn_up.weight' lacks its payload"),
+    "codes of another type": (
+        lambda k, a, t: a.update({"blk.0.ffn_up.codes": a["blk.0.ffn_up.codes"].astype(np.int32)}),
+        "'blk.0.ffn_up.codes' is I32",
+    ),
+    "codes of another shape": (
+        lambda k, a, t: a.update({"blk.0.ffn_up.codes": a["blk.0.ffn_up.codes"][:-1].copy()}),
+        "'blk.0.ffn_up.codes' is I16",
+    ),
+    "stray payload": (lambda k, a, t: t.pop(0), "has no description"),
+    "index beyond n_in": (lambda k, a, t: a["blk.1.attn_q.d_idx"].__setitem__((9, 4), 64), f"'{COO}'.*column 64 of 64"),
+    "negative index": (lambda k, a, t: a["blk.1.attn_q.d_idx"].__setitem__((9, 4), -1), "column 65535 of 64"),
+    "indices not ascending": (lambda k, a, t: a["blk.1.attn_q.d_idx"].__setitem__((9, 0), 63), f"'{COO}'.*not ascend"),
+    "NaN row scale": (
+        lambda k, a, t: a["blk.1.attn_q.row_scale"].__setitem__(3, np.nan),
+        f"'{COO}': row_scale has NaN",
+    ),
+    "infinite value scale": (lambda k, a, t: a["blk.1.attn_q.d_scale"].__setitem__(3, np.inf), "d_scale has NaN"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_damage_is_named(good: Path, tmp_path: Path, case: str) -> None:
+    change, message = CASES[case]
+    path = damaged(good, tmp_path / "bad.gguf", change)
+    with pytest.raises(FormatError, match=message) as caught:
+        open_seeddelta(path)
+    assert "bad.gguf" in str(caught.value)
+    assert "build" in str(caught.value)
+
+
+def test_padding_of_short_rows_is_allowed(good: Path, tmp_path: Path) -> None:
+    def change(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
+        arrays["blk.1.attn_q.d_idx"][5] = [3, 9, 9, 9, 9]
+        arrays["blk.1.attn_q.d_val"][5] = [1, 2, 0, 0, 0]
+
+    open_seeddelta(damaged(good, tmp_path / "padded.gguf", change))
+
+    def repeat(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
+        change(keys, arrays, texts)
+        arrays["blk.1.attn_q.d_val"][5, 2] = 7
+
+    with pytest.raises(FormatError, match="not ascend"):
+        open_seeddelta(damaged(good, tmp_path / "repeated.gguf", repeat))
+
+
+def test_truncation_anywhere_is_found(good: Path, tmp_path: Path) -> None:
+    data = good.read_bytes()
+    cut = tmp_path / "cut.gguf"
+    for at in range(0, len(data) - 32, len(data) // 150):
+        cut.write_bytes(data[:at])
+        with pytest.raises(FormatError, match=r"cut\.gguf"):
+            open_seeddelta(cut)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_random_damage_never_crashes(good: Path, tmp_path: Path, data: st.DataObject) -> None:
+    raw = bytearray(good.read_bytes())
+    for at in data.draw(st.lists(st.integers(0, len(raw) - 1), min_size=1, max_size=6)):
+        raw[at] ^= data.draw(st.integers(1, 255))
+    path = tmp_path / "flipped.gguf"
+    path.write_bytes(raw)
+    try:
+        with open_seeddelta(path) as file:
+            for tensor in file.tensors.values():
+                tensor.to_weight().dequantize(0, 1)
+    except SeedDeltaError:
+        pass
