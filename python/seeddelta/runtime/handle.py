@@ -67,9 +67,12 @@ class RuntimeHandle:
         if error is not None:
             raise _exception(*error)
         if not self._proven:
-            idle = [name for name, counters in self._hook.counters().items() if counters["calls"] == 0]
+            counters = self._hook.counters()
+            idle = [name for name, counts in counters.items() if counts["rewrites"] == 0]
             if idle:
-                raise unsupported(f"the first graph did not compute {len(idle)} of the weights, {idle[0]!r} for one")
+                raise unsupported(f"the first graph did not use {len(idle)} of the weights, {idle[0]!r} for one")
+            if counters and not any(counts["calls"] for counts in counters.values()):
+                raise unsupported("it did not run the operations that the hook put into the graph")
             self._proven = True
 
 

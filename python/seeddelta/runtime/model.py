@@ -24,11 +24,14 @@ _constructor_lock = threading.Lock()
 
 @contextmanager
 def _eval_callback(hook: _core.GraphHook) -> Iterator[None]:
-    """Contexts made inside call the hook. `Llama` takes llama.cpp's defaults and leaves the callback's fields alone."""
+    """Contexts that this thread makes inside call the hook: `Llama` leaves cb_eval as the defaults have it."""
     original = native.llama_context_default_params
+    owner = threading.get_ident()
 
     def with_hook() -> Any:
         params = original()
+        if threading.get_ident() != owner:  # an ordinary model that another thread loads meanwhile
+            return params
         params.cb_eval = native.ggml_backend_sched_eval_callback(hook.callback)
         params.cb_eval_user_data = hook.user_data
         return params
@@ -96,6 +99,11 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         # The context keeps the hook alive for as long as llama.cpp can call it.
         self._ctx.__class__ = _CheckedContext
         self._ctx.seeddelta = self.seeddelta
+
+    def close(self) -> None:
+        """Free the model and its context."""
+        if hasattr(self, "_stack"):  # not there when the constructor failed early
+            super().close()
 
     def __getstate__(self) -> dict[str, Any]:
         return dict(super().__getstate__()) | self._seeddelta_options

@@ -24,8 +24,8 @@ from .library import type_matches
 _CHUNK = 1 << 20
 _PUNCH = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE (linux/falloc.h)
 
-# Types of holes: (ggml type, values a block, bytes a block), smallest first. None of them is repacked by the CPU backend
-# of x86: a repacked type would be copied into memory of its own. Q1_0 is repacked on ARM.
+# Types of holes: (ggml type, values a block, bytes a block), smallest first. The CPU backend of x86 repacks
+# none of them: a repacked type would be copied into memory of its own. Q1_0 is repacked on ARM.
 _Q1_0, _Q2_0, _Q4_1, _F16 = (41, 128, 18), (42, 64, 18), (3, 32, 20), (1, 1, 2)
 
 

@@ -1,0 +1,83 @@
+"""Logits and patched files for the tests of the run time."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import seeddelta
+
+TEXT = (
+    "The history of the Roman Empire begins with the founding of the city. Over the following centuries its armies, "
+    "roads and laws spread around the Mediterranean, and the language of its people became the language of science. "
+    "When the capital moved to the east, the old city was left to its bishops, its ruins and a memory of itself. "
+)
+
+
+def load(path: Path, threads: int = 2, **options: Any) -> Any:
+    """A model with logits of every position."""
+    settings: dict[str, Any] = {"n_ctx": 512, "n_batch": 512, "logits_all": True, "verbose": False} | options
+    return seeddelta.load(path, n_threads=threads, n_threads_batch=threads, **settings)
+
+
+def tokens_of(llm: Any, count: int, text: str = TEXT) -> list[int]:
+    tokens = llm.tokenize((text * (count // 40 + 1)).encode())[:count]
+    assert len(tokens) == count
+    return list(tokens)
+
+
+def logits_of(llm: Any, tokens: Sequence[int], batch: int | None = None) -> np.ndarray[Any, Any]:
+    """Logits [n_tokens, n_vocab] of a fresh context, decoded in batches."""
+    llm.reset()
+    batch = batch or len(tokens)
+    for begin in range(0, len(tokens), batch):
+        llm.eval(tokens[begin : begin + batch])
+    return np.array(llm.scores[: len(tokens)])
+
+
+def divergence(p: np.ndarray[Any, Any], q: np.ndarray[Any, Any]) -> float:
+    """Mean Kullback-Leibler divergence of two sets of logits, in nats."""
+    a, b = _log_softmax(p), _log_softmax(q)
+    return float((np.exp(a) * (a - b)).sum(axis=1).mean())
+
+
+def perplexity_of(logits: np.ndarray[Any, Any], tokens: Sequence[int], first: int) -> float:
+    """exp of the mean negative log likelihood of tokens[first:]."""
+    log_p = _log_softmax(logits[first - 1 : -1])
+    return float(np.exp(-log_p[np.arange(len(log_p)), np.asarray(tokens[first:])].mean()))
+
+
+def _log_softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+
+
+def with_base_scale(source: Path, target: Path, tensor: str, scale: str) -> Path:
+    """Copy of a SeedΔ file in which a tensor's base scale has another value (same length, padded with blanks)."""
+    shutil.copyfile(source, target)
+    data = bytearray(target.read_bytes())
+    begin = (
+        data.index(f'"name": "{tensor}"'.encode())
+        if b'"name": "' in data
+        else data.index(f'"name":"{tensor}"'.encode())
+    )
+    match = re.compile(rb'"scale": ?([-+0-9.e]+)').search(data, begin)
+    assert match is not None
+    data[match.start(1) : match.end(1)] = scale.encode().ljust(match.end(1) - match.start(1))
+    target.write_bytes(data)
+    return target
+
+
+def with_nan_in(source: Path, target: Path, tensor: str) -> Path:
+    """Copy of a GGUF file in which the first value of an F32 tensor is NaN."""
+    from seeddelta.gguf.header import read_header
+
+    shutil.copyfile(source, target)
+    with target.open("r+b") as file:
+        file.seek(read_header(source).tensors[tensor].offset)
+        file.write(np.float32(np.nan).tobytes())
+    return target

@@ -1,0 +1,128 @@
+"""NaN and infinity, the fallback, and a hook that does not get its work."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import seeddelta
+from llama_helpers import divergence, load, logits_of, tokens_of, with_base_scale, with_nan_in
+from seeddelta import _core
+from seeddelta.errors import NumericalError, UnsupportedLlamaError
+
+pytest.importorskip("llama_cpp")
+
+from seeddelta.runtime import model, weights
+
+BROKEN = "blk.1.ffn_up.weight"
+
+
+@pytest.fixture(scope="module")
+def overflowing(smollm2_two_layers: Path, model_dir: Path) -> Path:
+    """The products of one weight are infinite."""
+    return with_base_scale(smollm2_two_layers, model_dir / "overflow.gguf", BROKEN, "3e38")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_error_names_the_tensor(overflowing: Path, threads: int) -> None:
+    llm = load(overflowing, threads)
+    tokens = tokens_of(llm, 12)
+    with pytest.raises(NumericalError, match=rf"{BROKEN}.*result.*fallback"):
+        logits_of(llm, tokens)
+    assert llm.seeddelta.counters()[BROKEN]["nonfinite_events"] == 1
+    with pytest.raises(NumericalError):  # each time anew
+        logits_of(llm, tokens)
+
+
+@pytest.mark.parametrize("kind", ["f16", "f32", "quantised"])
+def test_fallback_takes_over(
+    overflowing: Path,
+    smollm2_two_layers: Path,
+    smollm2_f16: Path,
+    smollm2_quantized: Path,
+    model_dir: Path,
+    kind: str,
+) -> None:
+    if kind == "quantised":
+        fallback = smollm2_quantized
+    elif kind == "f32":
+        fallback = seeddelta.dequantize(smollm2_f16, model_dir / "f32.gguf", type="f32", progress=False)
+    else:
+        fallback = smollm2_f16
+    llm = load(overflowing, fallback=fallback)
+    tokens = tokens_of(llm, 20)
+    healthy = load(
+        smollm2_two_layers, config=seeddelta.RuntimeConfig(dense=(BROKEN,)), fallback=fallback
+    )  # ggml's own product for the same weight
+    expected = logits_of(healthy, tokens)
+    assert divergence(expected, logits_of(llm, tokens)) < 1e-3
+    counts = llm.seeddelta.counters()[BROKEN]
+    assert (counts["nonfinite_events"], counts["dense_calls"], counts["calls"]) == (1, 1, 1)
+    assert divergence(expected, logits_of(llm, tokens, batch=5)) < 1e-3  # dense from the first product on
+    counts = llm.seeddelta.counters()[BROKEN]
+    assert (counts["nonfinite_events"], counts["dense_calls"], counts["calls"]) == (1, 5, 5)
+    others = [c["dense_calls"] for name, c in llm.seeddelta.counters().items() if name != BROKEN]
+    assert not any(others)
+
+
+@pytest.mark.parametrize("with_fallback", [False, True])
+def test_nan_activations(smollm2_two_layers: Path, smollm2_f16: Path, tmp_path: Path, with_fallback: bool) -> None:
+    """NaN that comes from elsewhere: no fallback can help, and no weight is blamed for good."""
+    path = with_nan_in(smollm2_two_layers, tmp_path / "nan.gguf", "blk.1.attn_norm.weight")
+    llm = load(path, fallback=smollm2_f16 if with_fallback else None)
+    message = "also with the dense fallback" if with_fallback else "activations"
+    with pytest.raises(NumericalError, match=rf"blk\.1\.attn_.*{message}"):
+        logits_of(llm, tokens_of(llm, 8))
+
+
+def test_callback_that_is_not_passed_on(smollm2_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "_eval_callback", lambda hook: contextlib.nullcontext())
+    with pytest.raises(UnsupportedLlamaError, match="callback"):
+        load(smollm2_two_layers)
+
+
+class WithExtraWeights:
+    """A registry with weights of other names than the file has."""
+
+    def __init__(self, *names: str, n_in: int = 64, n_out: int = 64) -> None:
+        self.extra = [
+            _core.Weight(n, n_out, n_in, base_kind=0, base_scale=1.0, row_scale=np.ones(n_out, np.float32))
+            for n in names
+        ]
+
+    def __call__(self, *arguments: Any) -> Any:
+        registry = _core.WeightRegistry(*arguments)
+        for weight in self.extra:
+            registry.add(weight)
+        return registry
+
+
+def patched_registry(monkeypatch: pytest.MonkeyPatch, registry: WithExtraWeights) -> None:
+    class Core:
+        WeightRegistry = staticmethod(registry)
+
+    monkeypatch.setattr(weights, "_core", Core)
+
+
+def test_weight_that_no_graph_uses(smollm2_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patched_registry(monkeypatch, WithExtraWeights("blk.99.ffn_up.weight"))
+    llm = load(smollm2_two_layers)
+    with pytest.raises(UnsupportedLlamaError, match=r"did not use 1 of the weights, 'blk\.99"):
+        logits_of(llm, tokens_of(llm, 4))
+
+
+def test_weight_in_another_operation(smollm2_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patched_registry(monkeypatch, WithExtraWeights("blk.5.ffn_norm.weight"))
+    llm = load(smollm2_two_layers)
+    with pytest.raises(UnsupportedLlamaError, match=r"blk\.5\.ffn_norm\.weight.*used by MUL,"):
+        logits_of(llm, tokens_of(llm, 4))
+
+
+def test_weight_of_another_shape(smollm2_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patched_registry(monkeypatch, WithExtraWeights("blk.5.ffn_up.weight"))
+    llm = load(smollm2_two_layers)
+    with pytest.raises(UnsupportedLlamaError, match=r"blk\.5\.ffn_up\.weight.*layout"):
+        logits_of(llm, tokens_of(llm, 4))

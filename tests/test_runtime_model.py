@@ -1,0 +1,217 @@
+"""A SeedΔ model inside a stock llama.cpp computes what is in the file, whatever threads and batches, and goes away."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import seeddelta
+from llama_helpers import TEXT, divergence, load, logits_of, perplexity_of, tokens_of
+from seeddelta.errors import FormatError, SourceModelError
+from seeddelta.runtime import RuntimeConfig
+
+llama_cpp = pytest.importorskip("llama_cpp")
+
+WEIGHTS = 30 * 7
+
+
+def test_generates_text_and_counts(smollm2_seeddelta: Path) -> None:
+    llm = load(smollm2_seeddelta, logits_all=False)
+    assert isinstance(llm, llama_cpp.Llama)
+    assert llm.model_path == str(smollm2_seeddelta)
+    assert not any(key.startswith("seeddelta.") for key in llm.metadata)
+    reply = llm.create_completion("The capital of France is", max_tokens=8, temperature=0)
+    assert "Paris" in reply["choices"][0]["text"]
+    assert llm.seeddelta.enabled
+    assert len(llm.seeddelta.tensors) == WEIGHTS
+    counters = llm.seeddelta.counters()
+    decodes = counters["blk.0.attn_q.weight"]["calls"]
+    prompt = len(llm.tokenize(b"The capital of France is"))
+    assert decodes == reply["usage"]["completion_tokens"]
+    for name, counts in counters.items():
+        assert counts["calls"] == counts["rewrites"] == decodes
+        assert counts["tokens"] == prompt + decodes - 1 or name.startswith("blk.29."), name
+        assert counts["dense_calls"] == counts["nonfinite_events"] == 0
+        # k and v share the activations of q, up those of gate
+        shares = name.split(".")[2] in ("attn_k", "attn_v", "ffn_up")
+        assert counts["reused"] == (decodes if shares else 0), name
+    metrics = llm.seeddelta.metrics()
+    assert metrics["seeddelta.weights"] == WEIGHTS
+    assert metrics["seeddelta.calls"] == WEIGHTS * decodes
+    llm.close()
+
+
+def test_equals_the_dequantized_model(smollm2_seeddelta: Path, smollm2_dequantized: Path) -> None:
+    ours, stock = load(smollm2_seeddelta), load(smollm2_dequantized)
+    assert not stock.seeddelta.enabled
+    assert stock.seeddelta.counters() == stock.seeddelta.metrics() == {}
+    tokens = tokens_of(ours, 400)
+    a, b = logits_of(ours, tokens), logits_of(stock, tokens)
+    # What remains is the rounding of the activations to 8 bits.
+    assert divergence(b, a) < 2e-3
+    assert perplexity_of(a, tokens, 64) == pytest.approx(perplexity_of(b, tokens, 64), rel=5e-3)
+
+
+def test_threads_change_nothing(smollm2_seeddelta: Path) -> None:
+    logits = []
+    for threads in (1, 2, 4):
+        llm = load(smollm2_seeddelta, threads)
+        tokens = tokens_of(llm, 33)
+        logits.append(np.vstack([logits_of(llm, tokens), logits_of(llm, tokens[:3], batch=1)]))
+        llm.close()
+    np.testing.assert_array_equal(logits[0], logits[1])
+    np.testing.assert_array_equal(logits[0], logits[2])
+
+
+def test_batches_change_little(smollm2_seeddelta: Path) -> None:
+    """Our products are equal bit for bit; llama.cpp's attention is not, and rounding to 8 bits enlarges the difference.
+    docs/runtime.md has the tolerance."""
+    llm = load(smollm2_seeddelta)
+    tokens = tokens_of(llm, 512)
+    whole = logits_of(llm, tokens)
+    for batch, count in ((7, 140), (1, 64)):
+        assert divergence(whole[:count], logits_of(llm, tokens[:count], batch)) < 5e-3
+
+
+def test_small_batches_of_a_large_prompt(smollm2_two_layers: Path) -> None:
+    """Several graphs inside one decode call: activations are never shared across them."""
+    whole, parts = load(smollm2_two_layers), load(smollm2_two_layers, n_ubatch=16)
+    tokens = tokens_of(whole, 100)
+    assert divergence(logits_of(whole, tokens), logits_of(parts, tokens)) < 2e-3
+
+
+def test_two_models_at_once(smollm2_seeddelta: Path, smollm2_two_layers: Path) -> None:
+    a, b, dense = load(smollm2_seeddelta), load(smollm2_two_layers), load(smollm2_seeddelta)
+    tokens = tokens_of(a, 24)
+    alone = logits_of(a, tokens), logits_of(b, tokens)
+    counted = a.seeddelta.metrics()["seeddelta.calls"]
+    dense.close()
+    results: dict[int, np.ndarray] = {}  # type: ignore[type-arg]
+    threads = [
+        threading.Thread(target=lambda i=i, m=m: results.update({i: logits_of(m, tokens, batch=8)}))
+        for i, m in enumerate((a, b))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i in range(2):
+        assert divergence(alone[i], results[i]) < 5e-3
+    assert a.seeddelta.metrics()["seeddelta.calls"] == counted + 3 * WEIGHTS
+
+
+def test_ordinary_model_beside_it(smollm2_f16: Path, smollm2_two_layers: Path) -> None:
+    """The callback belongs to the one context; the defaults of others are untouched."""
+    ours = load(smollm2_two_layers)
+    assert not llama_cpp.llama_context_default_params().cb_eval
+    plain = llama_cpp.Llama(str(smollm2_f16), n_ctx=128, verbose=False)
+    seen = ours.seeddelta.metrics()["seeddelta.nodes_seen"]
+    plain.create_completion("Hello", max_tokens=2)
+    assert ours.seeddelta.metrics()["seeddelta.nodes_seen"] == seen
+
+
+def resident_kib() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+def test_load_and_free(smollm2_two_layers: Path) -> None:
+    def once() -> None:
+        llm = load(smollm2_two_layers, n_ctx=64, logits_all=False)
+        llm.create_completion("Hello", max_tokens=1)
+        llm.close()
+
+    descriptors = len(os.listdir("/proc/self/fd"))
+    once()
+    gc.collect()
+    before = resident_kib()
+    for _ in range(4):
+        once()
+    gc.collect()
+    assert resident_kib() - before < 60_000  # one more model would be 260 000
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+
+
+def test_freed_without_close(smollm2_two_layers: Path) -> None:
+    llm = load(smollm2_two_layers, n_ctx=64, logits_all=False)
+    context, handle = llm._ctx, llm.seeddelta
+    del llm
+    gc.collect()
+    assert context.ctx is None
+    assert handle.counters()["blk.0.attn_q.weight"]["calls"] == 0
+
+
+def test_state_and_pickle(smollm2_two_layers: Path) -> None:
+    llm = load(smollm2_two_layers, n_ctx=64, n_batch=64)
+    tokens = tokens_of(llm, 16)
+    expected = logits_of(llm, tokens)
+    state = llm.save_state()
+    llm.reset()
+    llm.load_state(state)
+    assert llm.n_tokens == len(tokens)
+    again = pickle.loads(pickle.dumps(llm))
+    assert again.seeddelta.enabled
+    np.testing.assert_array_equal(logits_of(again, tokens), expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_gpu_layers": 1}, "n_gpu_layers"),
+        ({"n_gpu_layers": -1}, "n_gpu_layers"),
+        ({"op_offload": True}, "op_offload"),
+        ({"use_mmap": False}, "use_mmap"),
+        ({"use_mlock": True}, "use_mlock"),
+        ({"lora_path": "x.gguf"}, "lora_path"),
+    ],
+)
+def test_options_that_cannot_be(smollm2_two_layers: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load(smollm2_two_layers, **options)
+
+
+def test_files_that_cannot_be(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"missing\.gguf"):
+        seeddelta.load(tmp_path / "missing.gguf")
+    (tmp_path / "text.gguf").write_text(TEXT)
+    with pytest.raises(FormatError, match="not a GGUF file"):
+        seeddelta.load(tmp_path / "text.gguf")
+
+
+def test_dense_from_the_start(smollm2_two_layers: Path, smollm2_f16: Path) -> None:
+    config = RuntimeConfig(dense=("blk.0.*", "blk.1.attn_?.weight"))
+    with pytest.raises(SourceModelError, match=r"blk\.0\..*on the list.*fallback"):
+        load(smollm2_two_layers, config=config)
+    llm = load(smollm2_two_layers, config=config, fallback=smollm2_f16)
+    assert len(llm.seeddelta.dense) == 10
+    assert sorted(llm.seeddelta.tensors) == [
+        f"blk.1.{t}.weight" for t in ("attn_output", "ffn_down", "ffn_gate", "ffn_up")
+    ]
+    tokens = tokens_of(llm, 32)
+    logits = logits_of(llm, tokens)
+    assert set(llm.seeddelta.counters()) == set(llm.seeddelta.tensors)
+    # everything dense is the dense model itself
+    all_dense = load(smollm2_two_layers, config=RuntimeConfig(dense=("*",), fallback=smollm2_f16))
+    dense = logits_of(load(smollm2_f16), tokens)
+    np.testing.assert_array_equal(logits_of(all_dense, tokens), dense)
+    assert divergence(dense, logits) < divergence(dense, logits_of(load(smollm2_two_layers), tokens))
+
+
+def test_gap(smollm2_two_layers: Path, smollm2_f16: Path) -> None:
+    with pytest.raises(SourceModelError, match=r"above the gap 0\.01"):
+        load(smollm2_two_layers, config=RuntimeConfig(gap=0.01))
+    llm = load(smollm2_two_layers, config=RuntimeConfig(gap=0.01, fallback=smollm2_f16))
+    assert len(llm.seeddelta.dense) == 14
+    assert not load(smollm2_two_layers, config=RuntimeConfig(gap=0.5)).seeddelta.dense
+
+
+def test_fallback_that_does_not_fit(smollm2_two_layers: Path, tmp_path: Path) -> None:
+    from tiny_models import write_model
+
+    with pytest.raises(SourceModelError, match="give the model that the SeedΔ file was made from"):
+        load(smollm2_two_layers, fallback=write_model(tmp_path / "tiny.gguf"))

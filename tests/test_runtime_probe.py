@@ -1,0 +1,84 @@
+"""The probe learns the layout of the loaded ggml, and names what is wrong with one that behaves otherwise."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+llama_cpp = pytest.importorskip("llama_cpp")
+
+from seeddelta import _core  # noqa: E402
+from seeddelta.errors import UnsupportedLlamaError  # noqa: E402
+from seeddelta.runtime import library  # noqa: E402
+
+
+def address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def test_layout() -> None:
+    layout = library.ggml_abi().layout()
+    assert layout["type"] == 0  # has been the first field of ggml_tensor for ever
+    offsets = [layout[field] for field in ("type", "ne", "nb", "op", "op_params", "src", "data", "name")]
+    assert len(set(offsets)) == len(offsets)
+    assert layout["op_mul_mat"] != layout["op_custom"]
+
+
+def test_every_symbol_is_exported() -> None:
+    assert set(library.ggml_symbols()) == set(_core.ggml_required_symbols())
+
+
+@pytest.mark.parametrize("name", _core.ggml_required_symbols())
+def test_missing_symbol(name: str) -> None:
+    symbols = library.ggml_symbols()
+    del symbols[name]
+    with pytest.raises(UnsupportedLlamaError, match=f"{llama_cpp.__version__}.*{name} is missing.*pip install"):
+        library.probe(symbols)
+
+
+NOP, F31 = ctypes.create_string_buffer(b"NOP"), ctypes.create_string_buffer(b"f31")
+text_of_number = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int)
+size_of_nothing = ctypes.CFUNCTYPE(ctypes.c_size_t)
+size_of_object = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_void_p)
+size_of_number = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.c_int)
+pointer_of_object = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+
+
+@pytest.mark.parametrize(
+    ("name", "fake", "message"),
+    [
+        ("ggml_op_name", text_of_number(lambda op: ctypes.addressof(NOP)), "ggml_op_name does not know"),
+        ("ggml_type_name", text_of_number(lambda kind: ctypes.addressof(F31)), "ggml type 0 is not f32"),
+        ("ggml_type_size", size_of_number(lambda kind: 3), "ggml type 0 is not f32"),
+        ("ggml_tensor_overhead", size_of_nothing(lambda: 7), "ggml_tensor_overhead"),
+        ("ggml_tensor_overhead", size_of_nothing(lambda: 1 << 40), "ggml_tensor_overhead"),
+        ("ggml_get_mem_size", size_of_object(lambda context: 0), "ggml_init does not take its parameters"),
+        ("ggml_get_data", pointer_of_object(lambda tensor: 0x1234567), "field 'data'"),
+        ("ggml_get_name", pointer_of_object(lambda tensor: 64), "field 'name'"),
+        ("ggml_init", pointer_of_object(lambda params: None), "ggml_init returned NULL"),
+    ],
+)
+def test_unexpected_behaviour(name: str, fake: Callable[..., Any], message: str) -> None:
+    with pytest.raises(UnsupportedLlamaError, match=message):
+        library.probe(library.ggml_symbols() | {name: address(fake)})
+
+
+def test_unexpected_type_traits() -> None:
+    symbols = library.ggml_symbols()
+    with pytest.raises(UnsupportedLlamaError, match="to_float"):
+        library.probe(symbols | {"ggml_fp16_to_fp32_row": symbols["ggml_bf16_to_fp32_row"]})
+
+
+def test_accelerator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "_DEVICE_TYPE_ACCEL", 0)  # the CPU, which is always there
+    with pytest.raises(UnsupportedLlamaError, match="accelerator CPU"):
+        library.check_devices()
+
+
+def test_library_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_cpp.llama_cpp, "_lib", None)
+    with pytest.raises(UnsupportedLlamaError, match="shared library"):
+        library.ggml_symbols()
