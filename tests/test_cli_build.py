@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -196,3 +198,13 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert all(name in text for name in ("build", "dequantize", "inspect"))
     assert set(COMMANDS) >= {"build", "dequantize", "inspect"}
+
+
+@pytest.mark.parametrize("package", ["typer", "pydantic", "gguf", "rich"])
+def test_missing_extra_is_named_with_the_remedy(package: str) -> None:
+    script = (
+        f"import sys; sys.modules[{package!r}] = None; from seeddelta.cli.main import main; sys.exit(main(['--help']))"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr == f"seeddelta: error: {package} is not installed; run: pip install 'seeddelta[cli]'\n"

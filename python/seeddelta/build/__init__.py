@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-try:
-    import gguf as _gguf  # noqa: F401
-    import pydantic as _pydantic  # noqa: F401
-except ModuleNotFoundError as _error:
-    from ..errors import MissingDependencyError
-
-    raise MissingDependencyError(f"{_error.name} is not installed; run: pip install 'seeddelta[cli]'") from _error
-
+from .. import gguf as _gguf  # first: it says what to install when a package is missing  # noqa: F401
 from .._callable import make_callable
 from .pipeline import build
 from .recipe import Recipe

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from .._extras import needs_extra
 from ..errors import NotAvailableError, RecipeError
 from ..gguf import names, schema
 
@@ -192,7 +193,8 @@ class Recipe(BaseModel):
 
     def to_yaml(self, path: str | os.PathLike[str]) -> None:
         """Write the options that differ from the defaults, and those of the preset."""
-        import yaml
+        with needs_extra("cli"):
+            import yaml
 
         options = self.model_dump(mode="json", exclude_unset=True)
         Path(path).write_text(yaml.safe_dump(options, sort_keys=False, allow_unicode=True), encoding="utf-8")
@@ -200,7 +202,8 @@ class Recipe(BaseModel):
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Options in a YAML file. Raises RecipeError when it is unreadable or no mapping."""
-    import yaml
+    with needs_extra("cli"):
+        import yaml
 
     try:
         options = yaml.safe_load(Path(path).read_text(encoding="utf-8"))

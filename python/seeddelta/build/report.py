@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from .._extras import needs_extra
 from ..gguf.writer import atomic_output
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ class BuildReport(BaseModel):
 
     def to_table(self) -> Table:
         """rich table of the tensors with a line of totals. Needs the extra `cli`."""
-        from rich.table import Table
+        with needs_extra("cli"):
+            from rich.table import Table
 
         table = Table(title="SeedΔ tensors")
         table.add_column("tensor", no_wrap=True)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import MissingDependencyError
+from .._extras import needs_extra
 from .main import run_guarded
 
 
@@ -15,10 +15,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     program = "llama-seeddelta-build"
 
     def run() -> Any:
-        try:
+        with needs_extra("cli"):
+            import rich  # noqa: F401
             import typer
-        except ModuleNotFoundError as error:
-            raise MissingDependencyError(f"{error.name} is not installed; run: pip install 'seeddelta[cli]'") from error
         from . import build
 
         app = typer.Typer(name=program, add_completion=False, pretty_exceptions_enable=False)

@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MissingDependencyError, SeedDeltaError
+from .._extras import needs_extra
+from ..errors import SeedDeltaError
 
 if TYPE_CHECKING:
     import typer
@@ -35,10 +36,9 @@ def make_app(commands: dict[str, str] | None = None) -> typer.Typer:
 
     Raises MissingDependencyError when typer or pydantic is not installed.
     """
-    try:
+    with needs_extra("cli"):
+        import rich  # noqa: F401 (the commands print tables with it)
         import typer
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(f"{error.name} is not installed; run: pip install 'seeddelta[cli]'") from error
     app = typer.Typer(
         name="seeddelta",
         help="LLM weights as a seed plus a small residual, inside a stock llama-cpp-python.",
