@@ -60,14 +60,24 @@ def with_base_scale(source: Path, target: Path, tensor: str, scale: str) -> Path
     """Copy of a SeedΔ file in which a tensor's base scale has another value (same length, padded with blanks)."""
     shutil.copyfile(source, target)
     data = bytearray(target.read_bytes())
-    begin = (
-        data.index(f'"name": "{tensor}"'.encode())
-        if b'"name": "' in data
-        else data.index(f'"name":"{tensor}"'.encode())
-    )
-    match = re.compile(rb'"scale": ?([-+0-9.e]+)').search(data, begin)
+    begin = re.compile(rb'"name": ?"' + re.escape(tensor).encode() + b'"').search(data)
+    assert begin is not None
+    match = re.compile(rb'"scale": ?([-+0-9.e]+)').search(data, begin.end())
     assert match is not None
     data[match.start(1) : match.end(1)] = scale.encode().ljust(match.end(1) - match.start(1))
+    target.write_bytes(data)
+    return target
+
+
+def marked_unsafe(source: Path, target: Path, tensor: str) -> Path:
+    """Copy of a SeedΔ file whose description of a tensor says unsafe."""
+    shutil.copyfile(source, target)
+    data = bytearray(target.read_bytes())
+    begin = re.compile(rb'"name": ?"' + re.escape(tensor).encode() + b'"').search(data)
+    assert begin is not None
+    match = re.compile(rb'"unsafe": ?(false)').search(data, begin.end())
+    assert match is not None
+    data[match.start(1) : match.end(1)] = b"true "
     target.write_bytes(data)
     return target
 

@@ -15,7 +15,8 @@ pytest.importorskip("llama_cpp")
 CHILD = """
 import json, sys
 import seeddelta
-llm = seeddelta.load(sys.argv[1], n_ctx=512, n_threads=2, n_threads_batch=2, verbose=True)
+model, fallback = sys.argv[1:]
+llm = seeddelta.load(model, fallback=fallback, n_ctx=512, n_threads=2, n_threads_batch=2, verbose=True)
 never = {llm.token_eos(): -100.0}
 llm.create_completion("The history of the Roman Empire", max_tokens=64, temperature=0, logit_bias=never)
 assert llm.n_tokens >= 64
@@ -24,10 +25,10 @@ print(json.dumps({k: int(status[k].split()[0]) / 1024 for k in ("RssAnon", "RssF
 """
 
 
-def test_resident_memory(smollm2_seeddelta: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, str(smollm2_seeddelta)], capture_output=True, text=True, check=True, timeout=300
-    )
+def test_resident_memory(smollm2_seeddelta: Path, smollm2_f16: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also with a fallback, which is mapped but not read."""
+    command = [sys.executable, "-c", CHILD, str(smollm2_seeddelta), str(smollm2_f16)]
+    child = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     used = json.loads(child.stdout.splitlines()[-1])
     buffers = re.findall(r"(KV|compute) buffer size += +([\d.]+) MiB", child.stderr)
     assert {kind for kind, _ in buffers} == {"KV", "compute"}, child.stderr

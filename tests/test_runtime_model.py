@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import seeddelta
-from llama_helpers import TEXT, divergence, load, logits_of, perplexity_of, tokens_of
+from llama_helpers import TEXT, divergence, load, logits_of, marked_unsafe, perplexity_of, tokens_of
 from seeddelta.errors import FormatError, SourceModelError
 from seeddelta.runtime import RuntimeConfig
 
@@ -85,6 +85,20 @@ def test_small_batches_of_a_large_prompt(smollm2_two_layers: Path) -> None:
     assert divergence(logits_of(whole, tokens), logits_of(parts, tokens)) < 2e-3
 
 
+def test_activations_are_not_carried_over(smollm2_f16: Path, tmp_path: Path) -> None:
+    """With q and v of one layer the last product of a graph and the first of the next read the same tensor."""
+    path = tmp_path / "qv.gguf"
+    recipe = seeddelta.Recipe(input=smollm2_f16, output=path, targets="attn_q,attn_v", layers="0")
+    seeddelta.build(recipe, progress=False)
+    llm = load(path)
+    tokens = tokens_of(llm, 12)
+    whole = logits_of(llm, tokens)
+    assert divergence(whole, logits_of(llm, tokens, batch=1)) < 1e-3
+    q, v = (llm.seeddelta.counters()[f"blk.0.{name}.weight"] for name in ("attn_q", "attn_v"))
+    assert (q["calls"], q["reused"]) == (13, 0)
+    assert (v["calls"], v["reused"]) == (13, 13)
+
+
 def test_two_models_at_once(smollm2_seeddelta: Path, smollm2_two_layers: Path) -> None:
     a, b, dense = load(smollm2_seeddelta), load(smollm2_two_layers), load(smollm2_seeddelta)
     tokens = tokens_of(a, 24)
@@ -113,6 +127,19 @@ def test_ordinary_model_beside_it(smollm2_f16: Path, smollm2_two_layers: Path) -
     seen = ours.seeddelta.metrics()["seeddelta.nodes_seen"]
     plain.create_completion("Hello", max_tokens=2)
     assert ours.seeddelta.metrics()["seeddelta.nodes_seen"] == seen
+
+
+def test_without_memfd(smollm2_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    llm = load(smollm2_two_layers, n_ctx=64, n_batch=64)
+    expected = logits_of(llm, tokens_of(llm, 4))
+
+    def no_memfd(name: str) -> int:
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(os, "memfd_create", no_memfd)
+    monkeypatch.delattr(os, "sendfile")
+    on_disk = load(smollm2_two_layers, n_ctx=64, n_batch=64)
+    np.testing.assert_array_equal(logits_of(on_disk, tokens_of(llm, 4)), expected)
 
 
 def resident_kib() -> int:
@@ -200,6 +227,16 @@ def test_dense_from_the_start(smollm2_two_layers: Path, smollm2_f16: Path) -> No
     dense = logits_of(load(smollm2_f16), tokens)
     np.testing.assert_array_equal(logits_of(all_dense, tokens), dense)
     assert divergence(dense, logits) < divergence(dense, logits_of(load(smollm2_two_layers), tokens))
+
+
+def test_unsafe_tensor(smollm2_two_layers: Path, smollm2_f16: Path, tmp_path: Path) -> None:
+    path = marked_unsafe(smollm2_two_layers, tmp_path / "unsafe.gguf", "blk.1.attn_v.weight")
+    with pytest.raises(SourceModelError, match=r"blk\.1\.attn_v\.weight' is marked unsafe.*--seeddelta-fallback"):
+        load(path)
+    llm = load(path, fallback=smollm2_f16)
+    assert list(llm.seeddelta.dense) == ["blk.1.attn_v.weight"]
+    logits_of(llm, tokens_of(llm, 4))
+    assert llm.seeddelta.metrics()["seeddelta.calls"] == 13
 
 
 def test_gap(smollm2_two_layers: Path, smollm2_f16: Path) -> None:

@@ -2,8 +2,11 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <memory>
+#include <optional>
+#include <tuple>
 #include <vector>
 
 #include "bindings/arrays.hpp"
@@ -32,8 +35,10 @@ std::shared_ptr<GgmlAbi> make_abi(const std::map<std::string, uintptr_t> &symbol
     return std::make_shared<GgmlAbi>(probe_ggml(symbols, &GraphHook::compute));
 }
 
-py::dict layout(const GgmlAbi &abi) {
-    py::dict d;
+using IntDict = py::typing::Dict<py::str, py::int_>;
+
+IntDict layout(const GgmlAbi &abi) {
+    IntDict d;
     d["type"] = abi.type;
     d["ne"] = abi.ne;
     d["nb"] = abi.nb;
@@ -48,10 +53,10 @@ py::dict layout(const GgmlAbi &abi) {
     return d;
 }
 
-void add(PyRegistry &r, const py::object &weight) {
-    const auto &w = weight.cast<const PyWeight &>();
-    r.registry.add(w.name, w.ctx);
-    r.keep.push_back(weight);
+// `weight` is a reference into a Python object, which the registry keeps.
+void add(PyRegistry &r, const PyWeight &weight) {
+    r.registry.add(weight.name, weight.ctx);
+    r.keep.push_back(py::cast(&weight, py::return_value_policy::reference));
 }
 
 void set_dense(PyRegistry &r, const std::string &name, const py::array &rows, int type) {
@@ -70,11 +75,11 @@ void set_dense(PyRegistry &r, const std::string &name, const py::array &rows, in
     r.keep.push_back(rows);
 }
 
-py::dict counters(PyHook &h) {
-    py::dict all;
+py::typing::Dict<py::str, IntDict> counters(PyHook &h) {
+    py::typing::Dict<py::str, IntDict> all;
     for (const ServedWeight &s : h.hook.served()) {
         const WeightCounters &c = s.counters;
-        py::dict one;
+        IntDict one;
         one["rewrites"] = c.rewrites.load();
         one["calls"] = c.calls.load();
         one["tokens"] = c.tokens.load();
@@ -86,13 +91,13 @@ py::dict counters(PyHook &h) {
     return all;
 }
 
-py::object take_error(PyHook &h) {
+std::optional<std::tuple<std::string, std::string, std::string>> take_error(PyHook &h) {
     static const char *const names[] = {"none", "not_served", "layout", "not_finite", "dense_not_finite", "no_memory"};
     const HookError error = h.hook.take_error();
     if (error.kind == HookErrorKind::none) {
-        return py::none();
+        return std::nullopt;
     }
-    return py::make_tuple(names[static_cast<int>(error.kind)], error.tensor, error.detail);
+    return std::tuple(std::string(names[static_cast<int>(error.kind)]), error.tensor, error.detail);
 }
 
 } // namespace
