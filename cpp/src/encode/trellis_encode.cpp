@@ -62,34 +62,54 @@ struct Scratch {
     }
 };
 
-// Weights of the Viterbi search: sqrt of the rotated columns' importance, in fixed point; 1 for padding.
-static std::vector<int16_t> search_weights(const TrellisSpec &spec, int64_t n_in, int64_t columns, const float *importance,
-                                           std::vector<float> &rotated_importance) {
+// Importance of the trellis' columns, mean 1: that of a rotated column is the mean of its block.
+static std::vector<float> column_importance(const TrellisSpec &spec, int64_t n_in, const float *importance) {
+    std::vector<float> h(static_cast<size_t>(n_in), 1.0F);
+    if (importance == nullptr) {
+        return h;
+    }
+    const int64_t block = spec.rotation_block > 1 ? spec.rotation_block : 1;
+    double total = 0;
+    for (int64_t start = 0; start < n_in; start += block) {
+        double sum = 0;
+        for (int64_t i = start; i < start + block; ++i) {
+            sum += importance[i];
+        }
+        total += sum;
+        std::fill_n(h.begin() + start, block, static_cast<float>(sum / static_cast<double>(block)));
+    }
+    for (float &x : h) {
+        x = static_cast<float>(x * static_cast<double>(n_in) / total);
+    }
+    return h;
+}
+
+// Bits that the error is shifted up before squaring: about the rate, since the typical error halves with every bit.
+static int error_shift(const TrellisSpec &spec) {
+    return (spec.step_bits + spec.values_per_step / 2) / spec.values_per_step;
+}
+
+// Weights of the Viterbi search over columns [begin, end): sqrt of the importance in fixed point, relative to their own mean
+// and below kMaxWeight; 1 for padding.
+static void search_weights(const TrellisSpec &spec, const std::vector<float> &importance, int64_t begin, int64_t end,
+                           int16_t *out) {
     const double rate = static_cast<double>(spec.step_bits) / spec.values_per_step;
     const double distortion = 1.1 * kTrellisStd * std::exp2(-rate);
-    const double f0 = kTypicalError * (1 << kErrorShift) / distortion;
-    rotated_importance.assign(static_cast<size_t>(n_in), 1.0F);
-    if (importance != nullptr) {
-        const int64_t block = spec.rotation_block > 1 ? spec.rotation_block : 1;
-        double total = 0;
-        for (int64_t start = 0; start < n_in; start += block) {
-            double sum = 0;
-            for (int64_t i = start; i < start + block; ++i) {
-                sum += importance[i];
-            }
-            total += sum;
-            std::fill_n(rotated_importance.begin() + start, block, static_cast<float>(sum / static_cast<double>(block)));
-        }
-        for (float &h : rotated_importance) {
-            h = static_cast<float>(h * static_cast<double>(n_in) / total);
-        }
+    const int64_t n_in = static_cast<int64_t>(importance.size());
+    double mean = 0;
+    double largest = 0;
+    for (int64_t i = begin; i < std::min(end, n_in); ++i) {
+        mean += importance[static_cast<size_t>(i)];
+        largest = std::max(largest, static_cast<double>(importance[static_cast<size_t>(i)]));
     }
-    std::vector<int16_t> weights(static_cast<size_t>(columns), 1);
-    for (int64_t i = 0; i < n_in; ++i) {
-        const double f = std::nearbyint(f0 * std::sqrt(static_cast<double>(rotated_importance[static_cast<size_t>(i)])));
-        weights[static_cast<size_t>(i)] = static_cast<int16_t>(std::clamp(f, 8.0, static_cast<double>(kMaxWeight)));
+    mean /= static_cast<double>(std::max<int64_t>(1, std::min(end, n_in) - begin));
+    // 2^(error_shift - 8) * f * distortion is the square root of the typical cost
+    const double typical = std::sqrt(kTypicalCost) * 256.0 / distortion / (1 << error_shift(spec));
+    const double unit = std::min(typical / std::sqrt(mean), kMaxWeight / std::sqrt(largest));
+    for (int64_t i = begin; i < end; ++i) {
+        const double f = i < n_in ? std::nearbyint(unit * std::sqrt(static_cast<double>(importance[static_cast<size_t>(i)]))) : 1;
+        out[i - begin] = static_cast<int16_t>(std::clamp(f, 1.0, static_cast<double>(kMaxWeight)));
     }
-    return weights;
 }
 
 // Appends the path to the row's bit stream (docs/format.md, "The trellis").
@@ -112,8 +132,7 @@ static void pack_path(const TrellisSpec &spec, const uint16_t *states, int64_t s
 struct Job {
     const TrellisSpec &spec;
     const StateValues &values;
-    const std::vector<float> &importance;  // of the trellis' columns, mean 1
-    const std::vector<int16_t> &search;    // weights of the search
+    const std::vector<float> &importance; // of the trellis' columns
     float scale_factor;
     int64_t n_in, steps;
 
@@ -132,23 +151,25 @@ static double initial_unit(const Job &job, const float *row) {
     return std::sqrt(energy / static_cast<double>(job.n_in)) * job.scale_factor / kTrellisStd;
 }
 
-// Finds the states of steps [first, first + count), given the state before them (-1: any).
+// Finds the states of steps [first, first + count), given the state before them (-1: any). weights are those of these
+// columns.
 static void search(const Job &job, const float *row, double unit, int64_t first, int64_t count, int64_t start_state,
-                   Scratch &s) {
+                   const int16_t *weights, Scratch &s) {
     constexpr double largest = kTrellisTable1[15] + kTrellisTable2[15];
     const int64_t v = job.spec.values_per_step;
     for (int64_t i = first * v; i < (first + count) * v; ++i) {
         const double x = i < job.n_in ? row[i] / unit : 0.0;
         // Beyond the largest value the nearest one is the target, or the search would see no slope there.
-        const double f = job.search[static_cast<size_t>(i)];
+        const double f = weights[i - first * v];
         s.target[static_cast<size_t>(i)] = static_cast<int16_t>(std::nearbyint(std::clamp(x, -largest, largest) * f));
     }
     kernels().viterbi({job.spec.state_bits,
                        job.spec.step_bits,
                        job.spec.values_per_step,
+                       error_shift(job.spec),
                        {job.values.table[0].data(), job.values.table[1].data()},
                        s.target.data() + first * v,
-                       job.search.data() + first * v,
+                       weights,
                        count,
                        start_state,
                        {s.cost[0].data(), s.cost[1].data()},
@@ -180,6 +201,8 @@ static void encode_with_feedback(const Job &job, const Feedback &feedback, std::
         const int64_t first = start / v;
         const int64_t last = end == n_in ? job.steps : end / v;
         const int64_t ahead = std::min(feedback.lookahead, job.steps - last);
+        std::vector<int16_t> weights(static_cast<size_t>((last + ahead - first) * v));
+        search_weights(job.spec, job.importance, first * v, (last + ahead) * v, weights.data());
         for (int64_t r = 0; r < n_rows; ++r) {
             Scratch &s = *row_scratch[static_cast<size_t>(r)];
             float *row = rows.data() + r * n_in;
@@ -189,7 +212,7 @@ static void encode_with_feedback(const Job &job, const Feedback &feedback, std::
                 continue;
             }
             const int64_t before = first == 0 ? -1 : s.states[static_cast<size_t>(first - 1)];
-            search(job, row, unit[r], first, last - first + ahead, before, s);
+            search(job, row, unit[r], first, last - first + ahead, before, weights.data(), s);
             for (int64_t i = start; i < end; ++i) {
                 e[i - start] = row[i] - static_cast<float>(unit[r] * job.value(s.states.data(), i));
             }
@@ -213,11 +236,11 @@ void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const Tre
     shape.values_per_step = static_cast<uint32_t>(spec.values_per_step);
     const int64_t tile_words = shape.words() * kTileRows;
     const StateValues values(spec);
-    std::vector<float> h;
-    const std::vector<int16_t> weights_of_search =
-        search_weights(spec, n_in, shape.steps() * spec.values_per_step, importance, h);
+    const std::vector<float> h = column_importance(spec, n_in, importance);
+    std::vector<int16_t> weights_of_search(static_cast<size_t>(shape.steps() * spec.values_per_step));
+    search_weights(spec, h, 0, shape.steps() * spec.values_per_step, weights_of_search.data());
     const double rate = static_cast<double>(spec.step_bits) / spec.values_per_step;
-    const Job job{spec, values, h, weights_of_search, spec.scale_factor > 0 ? spec.scale_factor : measured_scale_factor(rate),
+    const Job job{spec, values, h, spec.scale_factor > 0 ? spec.scale_factor : measured_scale_factor(rate),
                   n_in, shape.steps()};
     const int workers = worker_count(shape.n_tiles(), threads);
     const int64_t rows_at_once = feedback != nullptr ? kTileRows : 1;
@@ -253,7 +276,7 @@ void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const Tre
             const float *row = rows.data() + r * n_in;
             Scratch &s = *mine[static_cast<size_t>(feedback != nullptr ? r : 0)];
             if (feedback == nullptr) {
-                search(job, row, unit[r], 0, job.steps, -1, s);
+                search(job, row, unit[r], 0, job.steps, -1, weights_of_search.data(), s);
             }
             row_scale[row0 + r] = refit_scale(job, row, s.states.data());
             pack_path(spec, s.states.data(), job.steps, tile, static_cast<int>(r));

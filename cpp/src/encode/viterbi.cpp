@@ -11,8 +11,9 @@ static int step_cost(const ViterbiTask &task, int64_t step, int64_t state) {
     for (int v = 0; v < task.values_per_step; ++v) {
         const int64_t column = step * task.values_per_step + v;
         const int difference = task.target[column] - task.values[v][state] * task.weight[column];
-        const int error = std::min(std::abs(std::clamp(difference, -32768, 32767)) >> kErrorShift, kMaxError);
-        total = std::min(total + error * error, 65535);
+        const auto error = static_cast<uint32_t>(std::abs(std::clamp(difference, -32768, 32767)));
+        const uint32_t a = std::min(error, 65535U >> task.error_shift) << task.error_shift;
+        total = std::min(total + static_cast<int>((a * a) >> 16), 65535);
     }
     return total;
 }

@@ -1,10 +1,10 @@
 // Viterbi search over the bit-shift trellis in 16-bit integer arithmetic (Viterbi 1967; Marcellin, Fischer 1990 for source
 // coding). Integers make the scalar definition and every SIMD twin equal bit for bit.
 //
-// Cost of state s at column c, with the column's weight f[c] = round(f0 * sqrt(importance)):
-//     e = saturate16(target[c] - values[s] * f[c]),   cost = min(|e| >> 4, 255)^2
+// Cost of state s at column c, with the column's weight f[c] = round(f0 * sqrt(importance)) and a shift z for the rate:
+//     e = saturate16(target[c] - values[s] * f[c]),   a = min(|e|, 65535 >> z) << z,   cost = a^2 >> 16
 // Path costs are added with saturation at 65535 after the least cost of the step before was taken away, so the window of
-// costs that are told apart is 65535 wide; f0 is chosen so that a typical step costs about 800 (kTypicalError).
+// costs that are told apart is 65535 wide; f0 is chosen so that a typical step costs about kTypicalCost.
 #pragma once
 #include <cstdint>
 
@@ -12,9 +12,7 @@
 
 namespace seeddelta {
 
-inline constexpr int kErrorShift = 4;
-inline constexpr int kMaxError = 255;
-inline constexpr int kTypicalError = 28;
+inline constexpr double kTypicalCost = 784.0;
 inline constexpr int kMaxWeight = 595; // 55 * 595 < 2^15
 
 // Scalar definition. Ties go to the predecessor, and at the end to the state, with the least number.

@@ -31,10 +31,14 @@ struct Ops {
     static SEEDDELTA_INLINE void prefetch(const __m256i *) {}
 };
 
-// lane i = p[i >> K]
-struct Expand {
+// 16-bit words of the Viterbi search
+struct Words {
+    using U = xsimd::batch<uint16_t, xsimd::avx2>;
+    static SEEDDELTA_INLINE U high(U a, U b) { return _mm256_mulhi_epu16(a, b); }
+
+    // lane i = p[i >> K]
     template <int K>
-    static SEEDDELTA_INLINE xsimd::batch<uint16_t, xsimd::avx2> load(const uint16_t *p) {
+    static SEEDDELTA_INLINE xsimd::batch<uint16_t, xsimd::avx2> expand(const uint16_t *p) {
         if constexpr (K >= 4) {
             return _mm256_set1_epi16(static_cast<short>(*p));
         } else if constexpr (K == 3) {
@@ -59,7 +63,7 @@ struct Expand {
 
 const KernelTable &kernels_avx2() {
     static constexpr KernelTable table{"avx2", rotate_simd<xsimd::avx2>, quantize_simd<xsimd::avx2>,
-                                       compute_simd<xsimd::avx2, Tile256<Ops>>, viterbi_simd<xsimd::avx2, Expand>,
+                                       compute_simd<xsimd::avx2, Tile256<Ops>>, viterbi_simd<xsimd::avx2, Words>,
                                        subtract_product_simd<xsimd::avx2>};
     return table;
 }

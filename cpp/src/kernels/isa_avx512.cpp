@@ -35,10 +35,14 @@ struct Ops {
 
 using Arch = xsimd::avx512bw;
 
-// lane i = p[i >> K]
-struct Expand {
+// 16-bit words of the Viterbi search
+struct Words {
+    using U = xsimd::batch<uint16_t, Arch>;
+    static SEEDDELTA_INLINE U high(U a, U b) { return _mm512_mulhi_epu16(a, b); }
+
+    // lane i = p[i >> K]
     template <int K>
-    static SEEDDELTA_INLINE xsimd::batch<uint16_t, Arch> load(const uint16_t *p) {
+    static SEEDDELTA_INLINE xsimd::batch<uint16_t, Arch> expand(const uint16_t *p) {
         if constexpr (K >= 5) {
             return _mm512_set1_epi16(static_cast<short>(*p));
         } else {
@@ -68,7 +72,7 @@ struct Expand {
 
 const KernelTable &kernels_avx512() {
     static constexpr KernelTable table{"avx512", rotate_simd<Arch>, quantize_simd<Arch>, compute_simd<Arch, Tile256<Ops>>,
-                                       viterbi_simd<Arch, Expand>,
+                                       viterbi_simd<Arch, Words>,
                                        subtract_product_simd<Arch>};
     return table;
 }

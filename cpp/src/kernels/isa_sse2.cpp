@@ -93,10 +93,14 @@ struct Tile128 {
     }
 };
 
-// lane i = p[i >> K]
-struct Expand {
+// 16-bit words of the Viterbi search
+struct Words {
+    using U = xsimd::batch<uint16_t, xsimd::sse2>;
+    static inline U high(U a, U b) { return _mm_mulhi_epu16(a, b); }
+
+    // lane i = p[i >> K]
     template <int K>
-    static xsimd::batch<uint16_t, xsimd::sse2> load(const uint16_t *p) {
+    static xsimd::batch<uint16_t, xsimd::sse2> expand(const uint16_t *p) {
         alignas(16) uint16_t lanes[8];
         for (int i = 0; i < 8; ++i) {
             lanes[i] = p[i >> K];
@@ -109,7 +113,7 @@ struct Expand {
 
 const KernelTable &kernels_sse2() {
     static constexpr KernelTable table{"sse2", rotate_simd<xsimd::sse2>, quantize_simd<xsimd::sse2>,
-                                       compute_simd<xsimd::sse2, Tile128>, viterbi_simd<xsimd::sse2, Expand>,
+                                       compute_simd<xsimd::sse2, Tile128>, viterbi_simd<xsimd::sse2, Words>,
                                        subtract_product_simd<xsimd::sse2>};
     return table;
 }

@@ -23,6 +23,7 @@ struct ViterbiTask {
     int state_bits;
     int step_bits;
     int values_per_step;
+    int error_shift;
     const int16_t *values[2]; // [2^state_bits] values of each state, for the first and second column of a step
     const int16_t *target;    // [steps * values_per_step] target * weight, rounded, saturated
     const int16_t *weight;    // [steps * values_per_step], 1 .. 595

@@ -1,5 +1,5 @@
 // SIMD twin of encode/viterbi.cpp, for any xsimd architecture. Include inside an instruction-set unit only.
-// `Expand::load<K>(p)` gives a register whose lane i is p[i >> K].
+// `Words::expand<K>(p)` gives a register whose lane i is p[i >> K]; `Words::high(a, a)` the upper halves of 16-bit products.
 #pragma once
 #include <xsimd/xsimd.hpp>
 
@@ -33,20 +33,29 @@ uint16_t viterbi_select(const uint16_t *before, int64_t n_groups, uint16_t *best
     return xsimd::reduce_min(least);
 }
 
-template <class Arch>
-inline __attribute__((always_inline)) xsimd::batch<uint16_t, Arch>
-column_cost(const int16_t *values, xsimd::batch<int16_t, Arch> target, xsimd::batch<int16_t, Arch> weight) {
+// Cost of one column for a register of states.
+template <class Arch, class Words>
+struct ColumnCost {
     using I = xsimd::batch<int16_t, Arch>;
     using U = xsimd::batch<uint16_t, Arch>;
-    const I difference = xsimd::ssub(target, I::load_unaligned(values) * weight);
-    const U error =
-        xsimd::min(xsimd::bitwise_cast<uint16_t>(xsimd::abs(difference)) >> kErrorShift, U(static_cast<uint16_t>(kMaxError)));
-    return error * error;
-}
+    const int16_t *values;
+    I target, weight;
+    U largest;
+    int shift;
 
-template <class Arch, int K, class Expand>
+    ColumnCost(const ViterbiTask &task, int which, int64_t column)
+        : values(task.values[which]), target(task.target[column]), weight(task.weight[column]),
+          largest(static_cast<uint16_t>(65535 >> task.error_shift)), shift(task.error_shift) {}
+
+    inline __attribute__((always_inline)) U operator()(int64_t state) const {
+        const I difference = xsimd::ssub(target, I::load_unaligned(values + state) * weight);
+        const U a = xsimd::min(xsimd::bitwise_cast<uint16_t>(xsimd::abs(difference)), largest) << shift;
+        return Words::high(a, a);
+    }
+};
+
+template <class Arch, int K, class Words>
 void viterbi_run(const ViterbiTask &task) {
-    using I = xsimd::batch<int16_t, Arch>;
     using U = xsimd::batch<uint16_t, Arch>;
     constexpr int64_t lanes = U::size;
     const int64_t n_states = int64_t{1} << task.state_bits;
@@ -63,22 +72,17 @@ void viterbi_run(const ViterbiTask &task) {
         const uint16_t least = viterbi_select<Arch, K>(before, n_groups, task.best, task.back + step * n_groups);
         const U take(least);
         const int64_t column = step * task.values_per_step;
-        const I target0(task.target[column]);
-        const I weight0(task.weight[column]);
+        const ColumnCost<Arch, Words> first(task, 0, column);
         if (task.values_per_step == 1) {
             for (int64_t s = 0; s < n_states; s += lanes) {
-                const U carried = Expand::template load<K>(task.best + (s >> K)) - take;
-                const U cost = column_cost<Arch>(task.values[0] + s, target0, weight0);
-                xsimd::sadd(carried, cost).store_unaligned(after + s);
+                const U carried = Words::template expand<K>(task.best + (s >> K)) - take;
+                xsimd::sadd(carried, first(s)).store_unaligned(after + s);
             }
         } else {
-            const I target1(task.target[column + 1]);
-            const I weight1(task.weight[column + 1]);
+            const ColumnCost<Arch, Words> second(task, 1, column + 1);
             for (int64_t s = 0; s < n_states; s += lanes) {
-                const U carried = Expand::template load<K>(task.best + (s >> K)) - take;
-                const U cost = xsimd::sadd(column_cost<Arch>(task.values[0] + s, target0, weight0),
-                                           column_cost<Arch>(task.values[1] + s, target1, weight1));
-                xsimd::sadd(carried, cost).store_unaligned(after + s);
+                const U carried = Words::template expand<K>(task.best + (s >> K)) - take;
+                xsimd::sadd(carried, xsimd::sadd(first(s), second(s))).store_unaligned(after + s);
             }
         }
         uint16_t *swap = before;
@@ -88,7 +92,7 @@ void viterbi_run(const ViterbiTask &task) {
     viterbi_trace(task, before);
 }
 
-template <class Arch, class Expand>
+template <class Arch, class Words>
 void viterbi_simd(const ViterbiTask &task) {
     const int64_t n_groups = int64_t{1} << (task.state_bits - task.step_bits);
     if (n_groups < static_cast<int64_t>(xsimd::batch<uint16_t, Arch>::size)) {
@@ -96,12 +100,12 @@ void viterbi_simd(const ViterbiTask &task) {
         return;
     }
     switch (task.step_bits) {
-    case 1: return viterbi_run<Arch, 1, Expand>(task);
-    case 2: return viterbi_run<Arch, 2, Expand>(task);
-    case 3: return viterbi_run<Arch, 3, Expand>(task);
-    case 4: return viterbi_run<Arch, 4, Expand>(task);
-    case 5: return viterbi_run<Arch, 5, Expand>(task);
-    case 6: return viterbi_run<Arch, 6, Expand>(task);
+    case 1: return viterbi_run<Arch, 1, Words>(task);
+    case 2: return viterbi_run<Arch, 2, Words>(task);
+    case 3: return viterbi_run<Arch, 3, Words>(task);
+    case 4: return viterbi_run<Arch, 4, Words>(task);
+    case 5: return viterbi_run<Arch, 5, Words>(task);
+    case 6: return viterbi_run<Arch, 6, Words>(task);
     default: return kernels_scalar().viterbi(task);
     }
 }
