@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import seeddelta
 from llama_helpers import TEXT, divergence, load, logits_of, marked_unsafe, perplexity_of, tokens_of
+from seeddelta import _core
 from seeddelta.errors import FormatError, SourceModelError
 from seeddelta.runtime import RuntimeConfig
 
@@ -66,6 +67,19 @@ def test_threads_change_nothing(smollm2_seeddelta: Path) -> None:
         llm.close()
     np.testing.assert_array_equal(logits[0], logits[1])
     np.testing.assert_array_equal(logits[0], logits[2])
+
+
+def test_instruction_sets_change_nothing(smollm2_two_layers: Path) -> None:
+    active = _core.isa_active()
+    llm = load(smollm2_two_layers, n_ctx=64, n_batch=64)
+    tokens = tokens_of(llm, 9)
+    expected = logits_of(llm, tokens)
+    try:
+        for name in _core.isa_available():
+            _core.isa_select(name)
+            np.testing.assert_array_equal(logits_of(llm, tokens), expected, err_msg=name)
+    finally:
+        _core.isa_select(active)
 
 
 def test_batches_change_little(smollm2_seeddelta: Path) -> None:
