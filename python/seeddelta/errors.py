@@ -43,5 +43,9 @@ class NumericalError(SeedDeltaError, ArithmeticError):
     """NaN or infinity met while computing with a weight, and no dense fallback is at hand."""
 
 
+class EvaluationError(SeedDeltaError):
+    """A model, a text or a process does not allow a measurement: too few tokens, a failed decode, a dead worker."""
+
+
 class MissingDependencyError(SeedDeltaError, ImportError):
     """An optional dependency is not installed; the message has the pip line that installs it."""

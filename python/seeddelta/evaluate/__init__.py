@@ -1,0 +1,16 @@
+"""Measure models: perplexity, speed and memory, one process a model. Needs the extra `llama`."""
+
+from __future__ import annotations
+
+from .compare import Comparison, ModelReport, evaluate
+from .perplexity import PairedDifference, PerplexityResult, paired_difference, perplexity
+
+__all__ = [
+    "Comparison",
+    "ModelReport",
+    "PairedDifference",
+    "PerplexityResult",
+    "evaluate",
+    "paired_difference",
+    "perplexity",
+]

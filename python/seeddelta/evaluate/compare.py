@@ -1,0 +1,219 @@
+"""Models side by side: size, perplexity with paired differences, speed and memory, each model in its own process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import EvaluationError
+from .client import Worker
+from .files import FileSize, file_size
+from .memory import Memory
+from .perplexity import PairedDifference, PerplexityResult, paired_difference
+from .speed import Speed, SpeedSample, collect
+
+MEMORY_PROMPT, MEMORY_TOKENS = 16, 64  # memory is read after a prompt and some generation, when all buffers exist
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """What was measured of one model; parts that were not asked for are None. Memory is in bytes."""
+
+    path: Path
+    size: FileSize
+    memory_before: Memory
+    memory_loaded: Memory
+    memory: Memory
+    speed: tuple[Speed, ...]
+    perplexity: PerplexityResult | None
+    difference: PairedDifference | None
+    metrics: Mapping[str, int | float]
+    sample: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        difference = None
+        if self.difference is not None:
+            difference = {
+                "log_ratio": self.difference.log_ratio,
+                "stderr": self.difference.stderr,
+                "percent": self.difference.percent,
+                "percent_stderr": self.difference.percent_stderr,
+            }
+        return {
+            "path": str(self.path),
+            "kind": self.size.kind,
+            "file_bytes": self.size.file_bytes,
+            "block_weights": self.size.block_weights,
+            "bits_per_weight": self.size.bits_per_weight,
+            "memory": {
+                "before_load": self.memory_before.to_dict(),
+                "after_load": self.memory_loaded.to_dict(),
+                "after_generation": self.memory.to_dict(),
+            },
+            "speed": [speed.to_dict() for speed in self.speed],
+            "perplexity": None if self.perplexity is None else self.perplexity.to_dict(),
+            "difference": difference,
+            "metrics": dict(self.metrics),
+            "sample": self.sample,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Reports in the order of the paths. Differences are against the first model."""
+
+    models: tuple[ModelReport, ...]
+    settings: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"settings": dict(self.settings), "models": [model.to_dict() for model in self.models]}
+
+
+def evaluate(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    text: str | os.PathLike[str] | None = None,
+    n_ctx: int = 512,
+    chunks: int | None = None,
+    threads: int | Sequence[int] | None = None,
+    reps: int = 3,
+    n_prompt: int = 512,
+    n_gen: int = 64,
+    prompt: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    progress: bool = False,
+) -> Comparison:
+    """Compare models on one text.
+
+    Args:
+        paths: GGUF or SeedΔ files; the first is what the others are compared with.
+        text: text file for the perplexity; None: no perplexity.
+        n_ctx, chunks: as in `perplexity`.
+        threads: threads of llama.cpp; several numbers measure the speed at each (the perplexity uses the last).
+            Default: all cores.
+        reps: measurements of speed, taken in turns among the models, after one that is not counted; 0: none. With 0
+            only one model is loaded at a time.
+        n_prompt, n_gen: tokens of a measurement of speed; either may be 0.
+        prompt: text that each model continues greedily by 64 tokens, as a sample; None: no sample.
+        options: more keywords of `seeddelta.load` for the SeedΔ files (`fallback`; `config` as a dict).
+        progress: draw progress bars with the remaining time on stderr.
+    Raises:
+        EvaluationError, and what the loading of a model raises.
+    """
+    files = [Path(path) for path in paths]
+    if not files:
+        raise EvaluationError("no model is given; use -m model.gguf")
+    counts = _thread_counts(threads)
+    sizes = [_size(path) for path in files]
+    settings = {
+        "text": None if text is None else str(text),
+        "n_ctx": n_ctx,
+        "chunks": chunks,
+        "threads": counts,
+        "reps": reps,
+        "n_prompt": n_prompt,
+        "n_gen": n_gen,
+    }
+    if text is not None and not Path(text).is_file():
+        raise EvaluationError(f"{text}: no such file; give a text file")
+    context = max(n_ctx if text is not None else 0, n_prompt if reps else 0, n_gen if reps else 0, 256)
+    opening = {"n_ctx": context, "n_batch": min(context, 512), "threads": counts[-1]}
+
+    def start(path: Path, size: FileSize) -> Worker:
+        more = dict(options or {}) if size.kind.startswith("SeedΔ") else {}
+        return Worker(path, **opening, **more)
+
+    groups = [list(zip(files, sizes, strict=True))] if reps else [[pair] for pair in zip(files, sizes, strict=True)]
+    reports: list[ModelReport] = []
+    for group in groups:
+        with ExitStack() as stack:
+            workers = [stack.enter_context(start(path, size)) for path, size in group]
+            memories = [_memory(worker) for worker in workers]
+            speeds = measure_in_turns(workers, counts, reps, n_prompt, n_gen, progress) if reps else [()] * len(workers)
+            for worker, (path, size), memory, speed in zip(workers, group, memories, speeds, strict=True):
+                result = None if text is None else _perplexity(worker, text, n_ctx, chunks, progress)
+                base = reports[0].perplexity if reports else None
+                reports.append(
+                    ModelReport(
+                        path=path,
+                        size=size,
+                        memory_before=Memory.from_dict(worker.memory_before),
+                        memory_loaded=Memory.from_dict(worker.memory_loaded),
+                        memory=memory,
+                        speed=tuple(speed),
+                        perplexity=result,
+                        difference=None if result is None or base is None else paired_difference(result, base),
+                        metrics=worker.request("metrics"),
+                        sample=None if prompt is None else _sample(worker, prompt),
+                    )
+                )
+    return Comparison(tuple(reports), settings)
+
+
+def measure_in_turns(
+    workers: Sequence[Worker], threads: Iterable[int], reps: int, n_prompt: int, n_gen: int, progress: bool
+) -> list[tuple[Speed, ...]]:
+    """Speed of each worker's model at each number of threads. Only one process computes at a time.
+
+    A repetition measures every model once at every number of threads, so slow changes of the machine hit all alike.
+    """
+    from tqdm.auto import tqdm
+
+    counts = list(threads)
+    samples: dict[tuple[int, int], list[SpeedSample]] = {}
+    with tqdm(total=(reps + 1) * len(workers) * len(counts), desc="speed", disable=not progress) as bar:
+        for rep in range(-1, reps):  # the first round warms up
+            for count in counts:
+                for index, worker in enumerate(workers):
+                    bar.set_postfix_str(worker.path.name)
+                    sample = worker.request("speed", n_prompt=n_prompt, n_gen=n_gen, threads=count)
+                    if rep >= 0:
+                        samples.setdefault((index, count), []).append(SpeedSample(**sample))
+                    bar.update()
+    return [
+        tuple(collect(samples[index, count], threads=count, n_prompt=n_prompt, n_gen=n_gen) for count in counts)
+        for index in range(len(workers))
+    ]
+
+
+def _thread_counts(threads: int | Sequence[int] | None) -> list[int]:
+    counts = [os.cpu_count() or 1] if threads is None else [threads] if isinstance(threads, int) else list(threads)
+    if not counts or min(counts) < 1:
+        raise EvaluationError(f"threads {threads!r} must be 1 or more")
+    return counts
+
+
+def _size(path: Path) -> FileSize:
+    if not path.is_file():
+        raise EvaluationError(f"{path}: no such file; give a GGUF model")
+    return file_size(path)
+
+
+def _memory(worker: Worker) -> Memory:
+    worker.request("speed", n_prompt=MEMORY_PROMPT, n_gen=MEMORY_TOKENS)
+    return Memory.from_dict(worker.request("memory"))
+
+
+def _sample(worker: Worker, prompt: str) -> str:
+    return str(worker.request("generate", prompt=prompt, max_tokens=64)["text"])
+
+
+def _perplexity(
+    worker: Worker, text: str | os.PathLike[str], n_ctx: int, chunks: int | None, progress: bool
+) -> PerplexityResult:
+    from tqdm.auto import tqdm
+
+    with tqdm(desc=f"perplexity {worker.path.name}", unit="chunk", disable=not progress) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        result = worker.request("perplexity", on_progress=show, text=str(text), n_ctx=n_ctx, chunks=chunks)
+    return PerplexityResult(np.asarray(result["nll"], dtype=np.float64), result["n_ctx"])

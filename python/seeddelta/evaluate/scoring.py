@@ -1,0 +1,140 @@
+"""One pass over a text in chunks; every measure of the logits is an observer of that pass.
+
+The chunks and the tokens that are scored are those of llama-perplexity (llama.cpp, tools/perplexity/perplexity.cpp):
+the text is tokenised as a whole and cut into chunks of n_ctx tokens; each chunk starts with BOS in place of its first
+token when the model wants BOS; the second half of a chunk is predicted, so that every scored token has a context.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import EvaluationError
+from .decoder import Decoder, Tokens
+
+if TYPE_CHECKING:
+    import llama_cpp
+
+Float64s = npt.NDArray[np.float64]
+_ROWS = 16  # rows whose float64 exponentials are in memory at once: 6 MB for a vocabulary of 49k
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Some consecutive scored positions of one chunk. The arrays are valid during the call only.
+
+    logits: f32[n, n_vocab] as llama.cpp gives them.
+    log_norm: f64[n], log Σ exp(logits), so that log p = logits - log_norm.
+    targets: i32[n], the tokens that follow in the text.
+    """
+
+    chunk: int
+    logits: npt.NDArray[np.float32]
+    log_norm: Float64s
+    targets: Tokens
+
+
+class Observer(Protocol):
+    """A measure of the logits: perplexity now; divergence from another model's logits fits the same place."""
+
+    def update(self, scored: Scored) -> None: ...
+
+
+def read_text(path: str | os.PathLike[str]) -> bytes:
+    """A text file's bytes without one newline at the end, as llama-perplexity reads it. Raises EvaluationError."""
+    try:
+        return Path(path).read_bytes().removesuffix(b"\n")
+    except OSError as error:
+        raise EvaluationError(f"{path}: cannot be read ({error.strerror}); give a text file in UTF-8") from error
+
+
+def tokenize(llm: llama_cpp.Llama, text: str | bytes) -> Tokens:
+    """All tokens of a text, with BOS in front when the model's add_bos says so; special tokens are plain text."""
+    data = text.encode("utf-8") if isinstance(text, str) else text
+    return np.asarray(llm.tokenize(data, add_bos=True, special=False), dtype=np.int32)
+
+
+def plan_chunks(n_tokens: int, n_ctx: int, chunks: int | None) -> int:
+    """Number of chunks that will be scored. Raises EvaluationError for a text below 2·n_ctx tokens."""
+    if n_ctx < 4:
+        raise EvaluationError(f"a context of {n_ctx} leaves nothing to score; use at least 4 (usual: 512)")
+    if chunks is not None and chunks < 1:
+        raise EvaluationError(f"{chunks} chunks leave nothing to score; use at least 1")
+    if n_tokens < 2 * n_ctx:
+        raise EvaluationError(
+            f"the text has {n_tokens} tokens, but at least {2 * n_ctx} are needed for a context of {n_ctx}; "
+            "use a longer text or a smaller context"
+        )
+    return min(n_tokens // n_ctx, chunks or n_tokens)
+
+
+def score(
+    llm: llama_cpp.Llama,
+    tokens: Tokens,
+    observers: Sequence[Observer],
+    *,
+    n_ctx: int = 512,
+    chunks: int | None = None,
+    on_chunk: Callable[[int, int], None] | None = None,
+) -> int:
+    """Show every scored position to the observers, in order. Returns the number of chunks.
+
+    `on_chunk(done, total)` is called after each chunk. Raises EvaluationError when the text is too short, the model's
+    context is smaller than n_ctx, llama.cpp cannot decode, or the logits are not finite.
+    """
+    total = plan_chunks(len(tokens), n_ctx, chunks)
+    decoder = Decoder(llm)
+    if decoder.n_ctx < n_ctx:
+        raise EvaluationError(f"the model was opened with a context of {decoder.n_ctx}; open it with n_ctx={n_ctx}")
+    bos = _bos(llm)
+    for chunk in range(total):
+        window = tokens[chunk * n_ctx : (chunk + 1) * n_ctx].copy()
+        if bos is not None:
+            window[0] = bos
+        decoder.clear()
+        for scored in _score_chunk(decoder, chunk, window):
+            for observer in observers:
+                observer.update(scored)
+        if on_chunk is not None:
+            on_chunk(chunk + 1, total)
+    decoder.clear()
+    return total
+
+
+def _bos(llm: llama_cpp.Llama) -> int | None:
+    from llama_cpp import llama_cpp
+
+    vocab = llama_cpp.llama_model_get_vocab(llm.model)
+    return int(llama_cpp.llama_vocab_bos(vocab)) if llama_cpp.llama_vocab_get_add_bos(vocab) else None
+
+
+def _score_chunk(decoder: Decoder, chunk: int, window: Tokens) -> Iterator[Scored]:
+    """Positions first = n_ctx/2 … n_ctx - 2 predict their next token."""
+    n_ctx = len(window)
+    first = n_ctx // 2
+    for begin in range(0, n_ctx, decoder.n_batch):
+        end = min(begin + decoder.n_batch, n_ctx)
+        low, high = min(max(first, begin), end), min(end, n_ctx - 1)
+        logits = decoder.decode(window[begin:end], begin, slice(low - begin, high - begin))
+        for row in range(0, len(logits), _ROWS):
+            part = logits[row : row + _ROWS]
+            after = low + row + 1
+            yield Scored(chunk, part, log_norm(part), window[after : after + len(part)])
+
+
+def log_norm(logits: npt.NDArray[np.float32]) -> Float64s:
+    """log Σ exp of each row, in float64: f32[n, n_vocab] → f64[n]. Raises EvaluationError when it is not finite."""
+    top = logits.max(axis=1, keepdims=True)
+    wide = np.subtract(logits, top, dtype=np.float64)
+    np.exp(wide, out=wide)
+    result: Float64s = top[:, 0] + np.log(wide.sum(axis=1))
+    if not np.isfinite(result).all():
+        raise EvaluationError("the model's logits are not finite; the file is damaged or its weights overflow")
+    return result
