@@ -11,22 +11,20 @@ static void flip_signs(float *row, int64_t n, uint64_t seed) {
 }
 
 static void hadamard(float *row, int64_t n, uint32_t block) {
-    const float scale = rotation_scale(block);
-    for (int64_t start = 0; start < n; start += block) {
-        float *x = row + start;
-        for (uint32_t stride = 1; stride < block; stride *= 2) {
-            for (uint32_t i = 0; i < block; i += 2 * stride) {
-                for (uint32_t j = i; j < i + stride; ++j) {
-                    const float a = x[j];
-                    const float b = x[j + stride];
-                    x[j] = a + b;
-                    x[j + stride] = a - b;
-                }
+    const int64_t g = n / block;
+    for (int64_t stride = g; stride < n; stride *= 2) {
+        for (int64_t start = 0; start < n; start += 2 * stride) {
+            for (int64_t j = start; j < start + stride; ++j) {
+                const float a = row[j];
+                const float b = row[j + stride];
+                row[j] = a + b;
+                row[j + stride] = a - b;
             }
         }
-        for (uint32_t i = 0; i < block; ++i) {
-            x[i] *= scale;
-        }
+    }
+    const float scale = rotation_scale(block);
+    for (int64_t i = 0; i < n; ++i) {
+        row[i] *= scale;
     }
 }
 

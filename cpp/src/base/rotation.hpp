@@ -1,4 +1,5 @@
-// Input rotation: seeded signs, then a normalised Hadamard transform of every run of `block` columns. docs/format.md.
+// Input rotation: seeded signs, then a normalised Hadamard transform of the columns b, b + g, b + 2g, ... (g = n / block)
+// for every b < g. docs/format.md.
 // Applied to weight rows when encoding and to activations at run time; being orthonormal it leaves their product alone.
 #pragma once
 #include <cmath>

@@ -62,24 +62,22 @@ struct Scratch {
     }
 };
 
-// Importance of the trellis' columns, mean 1: that of a rotated column is the mean of its block.
+// Importance of the trellis' columns, mean 1: that of a rotated column is the mean of those it mixes.
 static std::vector<float> column_importance(const TrellisSpec &spec, int64_t n_in, const float *importance) {
     std::vector<float> h(static_cast<size_t>(n_in), 1.0F);
     if (importance == nullptr) {
         return h;
     }
-    const int64_t block = spec.rotation_block > 1 ? spec.rotation_block : 1;
+    // The rotated columns j * g + b are mixed from the columns i * g + b.
+    const int64_t g = spec.rotation_block > 1 ? n_in / spec.rotation_block : n_in;
+    std::vector<double> sum(static_cast<size_t>(g));
     double total = 0;
-    for (int64_t start = 0; start < n_in; start += block) {
-        double sum = 0;
-        for (int64_t i = start; i < start + block; ++i) {
-            sum += importance[i];
-        }
-        total += sum;
-        std::fill_n(h.begin() + start, block, static_cast<float>(sum / static_cast<double>(block)));
+    for (int64_t i = 0; i < n_in; ++i) {
+        sum[static_cast<size_t>(i % g)] += importance[i];
+        total += importance[i];
     }
-    for (float &x : h) {
-        x = static_cast<float>(x * static_cast<double>(n_in) / total);
+    for (int64_t i = 0; i < n_in; ++i) {
+        h[static_cast<size_t>(i)] = static_cast<float>(sum[static_cast<size_t>(i % g)] * static_cast<double>(g) / total);
     }
     return h;
 }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <thread>
 #include <vector>
 
 #include "base/prng_block.hpp"
@@ -17,6 +18,8 @@
 #endif
 
 namespace seeddelta {
+
+inline constexpr int kSpins = 2000;
 
 static void relax() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -65,8 +68,14 @@ struct Workspace::Impl {
             generation.fetch_add(1, std::memory_order_release);
             return;
         }
-        while (generation.load(std::memory_order_acquire) == seen) {
-            relax();
+        // Spin while the others are surely running, then let the scheduler run them: with more threads than free cores a
+        // spinning thread would keep the one it waits for from running for a whole time slice.
+        for (int spins = 0; generation.load(std::memory_order_acquire) == seen; ++spins) {
+            if (spins < kSpins) {
+                relax();
+            } else {
+                std::this_thread::yield();
+            }
         }
     }
 };

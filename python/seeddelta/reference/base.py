@@ -51,15 +51,15 @@ def trellis_values(
 
 
 def rotate(rows: npt.NDArray[np.float32], block: int, seed: int) -> npt.NDArray[np.float32]:
-    """Seeded signs, then the normalised Hadamard transform of every run of `block` columns; float32 [n, n_in]."""
-    n_in = rows.shape[1]
+    """Seeded signs, then the normalised Hadamard transform of columns b, b + n_in/block, …; float32 [n, n_in]."""
+    n, n_in = rows.shape
     words = [splitmix64_at(splitmix64_mix(seed), i) for i in range((n_in + 63) // 64)]
     negative = np.array([(words[i // 64] >> (i % 64)) & 1 for i in range(n_in)], bool)
-    x = np.where(negative, -rows, rows).reshape(-1, block).astype(np.float32)
-    stride = 1
-    while stride < block:
-        pairs = x.reshape(-1, block // (2 * stride), 2, stride)
+    x = np.where(negative, -rows, rows).astype(np.float32)
+    stride = n_in // block
+    while stride < n_in:
+        pairs = x.reshape(n, -1, 2, stride)
         a, b = pairs[:, :, 0].copy(), pairs[:, :, 1].copy()
-        x = np.stack([a + b, a - b], axis=2).reshape(-1, block)
+        x = np.stack([a + b, a - b], axis=2).reshape(n, n_in)
         stride *= 2
-    return (x * np.float32(1.0 / np.sqrt(np.float32(block)))).reshape(rows.shape)
+    return x * np.float32(1.0 / np.sqrt(np.float32(block)))

@@ -8,53 +8,48 @@
 namespace seeddelta {
 namespace {
 
-template <unsigned Stride>
-struct SwapLanes {
-    static constexpr unsigned get(unsigned i, unsigned) { return i ^ Stride; }
-};
-
-template <unsigned Stride>
-struct SecondNegative {
-    static constexpr uint32_t get(unsigned i, unsigned) { return (i & Stride) != 0 ? 0x80000000U : 0U; }
-};
-
-// One butterfly stage inside a register: lanes i and i ^ Stride become (a + b, a - b).
-template <class Arch, unsigned Stride>
-inline __attribute__((always_inline)) xsimd::batch<float, Arch> butterfly(xsimd::batch<float, Arch> x) {
-    const auto swapped = xsimd::swizzle(x, xsimd::make_batch_constant<uint32_t, SwapLanes<Stride>, Arch>());
-    const auto sign = xsimd::make_batch_constant<uint32_t, SecondNegative<Stride>, Arch>().as_batch();
-    return swapped + xsimd::bitwise_cast<float>(xsimd::bitwise_cast<uint32_t>(x) ^ sign);
+// Butterflies of two stretches of n floats.
+template <class Arch>
+inline void butterflies(float *low, float *high, int64_t n) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t lanes = F::size;
+    int64_t j = 0;
+    for (; j + lanes <= n; j += lanes) {
+        const F a = F::load_unaligned(low + j);
+        const F b = F::load_unaligned(high + j);
+        (a + b).store_unaligned(low + j);
+        (a - b).store_unaligned(high + j);
+    }
+    for (; j < n; ++j) {
+        const float a = low[j];
+        const float b = high[j];
+        low[j] = a + b;
+        high[j] = a - b;
+    }
 }
 
-// Signs, and the stages that fit one register. n is a multiple of the register's lanes.
 template <class Arch>
-void signs_and_short_strides(float *row, int64_t n, uint32_t block, uint64_t seed) {
+void flip_signs(float *row, int64_t n, uint64_t seed) {
     using F = xsimd::batch<float, Arch>;
     using U = xsimd::batch<uint32_t, Arch>;
-    constexpr unsigned lanes = F::size;
+    constexpr int64_t lanes = F::size;
     alignas(64) uint32_t lane_numbers[lanes];
-    for (unsigned i = 0; i < lanes; ++i) {
-        lane_numbers[i] = i;
+    for (int64_t i = 0; i < lanes; ++i) {
+        lane_numbers[i] = static_cast<uint32_t>(i);
     }
     const U lane = U::load_aligned(lane_numbers);
-    uint64_t word = 0;
-    for (int64_t i = 0; i < n; i += lanes) {
-        if (i % 64 == 0) {
-            word = rotation_sign_word(seed, static_cast<uint64_t>(i / 64));
+    for (int64_t start = 0; start < n; start += 64) {
+        const uint64_t word = rotation_sign_word(seed, static_cast<uint64_t>(start / 64));
+        const int64_t count = n - start < 64 ? n - start : 64;
+        int64_t i = 0;
+        for (; i + lanes <= count; i += lanes) {
+            float *x = row + start + i;
+            const U bits = (U(static_cast<uint32_t>(word >> i)) >> lane) << 31;
+            xsimd::bitwise_cast<float>(xsimd::bitwise_cast<uint32_t>(F::load_unaligned(x)) ^ bits).store_unaligned(x);
         }
-        const U bits = (U(static_cast<uint32_t>(word >> (i % 64))) >> lane) << 31;
-        F x = xsimd::bitwise_cast<float>(xsimd::bitwise_cast<uint32_t>(F::load_unaligned(row + i)) ^ bits);
-        x = butterfly<Arch, 1>(x);
-        if constexpr (lanes > 2) {
-            x = block > 2 ? butterfly<Arch, 2>(x) : x;
+        for (; i < count; ++i) {
+            row[start + i] = (word >> i & 1) != 0 ? -row[start + i] : row[start + i];
         }
-        if constexpr (lanes > 4) {
-            x = block > 4 ? butterfly<Arch, 4>(x) : x;
-        }
-        if constexpr (lanes > 8) {
-            x = block > 8 ? butterfly<Arch, 8>(x) : x;
-        }
-        x.store_unaligned(row + i);
     }
 }
 
@@ -62,26 +57,19 @@ template <class Arch>
 void rotate_simd(float *row, int64_t n, uint32_t block, uint64_t seed) {
     using F = xsimd::batch<float, Arch>;
     constexpr int64_t lanes = F::size;
-    if (block < lanes || n % lanes != 0) {
-        kernels_scalar().rotate(row, n, block, seed);
-        return;
+    flip_signs<Arch>(row, n, seed);
+    for (int64_t stride = n / block; stride < n; stride *= 2) {
+        for (int64_t start = 0; start < n; start += 2 * stride) {
+            butterflies<Arch>(row + start, row + start + stride, stride);
+        }
     }
-    signs_and_short_strides<Arch>(row, n, block, seed);
-    const F scale(rotation_scale(block));
-    for (float *x = row; x < row + n; x += block) {
-        for (int64_t stride = lanes; stride < block; stride *= 2) {
-            for (int64_t i = 0; i < block; i += 2 * stride) {
-                for (int64_t j = i; j < i + stride; j += lanes) {
-                    const F a = F::load_unaligned(x + j);
-                    const F b = F::load_unaligned(x + j + stride);
-                    (a + b).store_unaligned(x + j);
-                    (a - b).store_unaligned(x + j + stride);
-                }
-            }
-        }
-        for (int64_t i = 0; i < block; i += lanes) {
-            (F::load_unaligned(x + i) * scale).store_unaligned(x + i);
-        }
+    const float scale = rotation_scale(block);
+    int64_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+        (F::load_unaligned(row + i) * F(scale)).store_unaligned(row + i);
+    }
+    for (; i < n; ++i) {
+        row[i] *= scale;
     }
 }
 
