@@ -1,4 +1,5 @@
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <cmath>
 #include <optional>
@@ -44,7 +45,10 @@ static void require_rotation(int64_t block, int64_t n_in) {
     }
 }
 
-static py::tuple encode(const FloatMatrix &weights, int step_bits, int values_per_step, int state_bits, int64_t rotation_block,
+using TrellisCode = py::typing::Tuple<py::array_t<uint16_t>, py::array, float, std::vector<int>>;
+using CooEntries = py::typing::Tuple<py::array_t<uint32_t>, py::array_t<float>>;
+
+static TrellisCode encode(const FloatMatrix &weights, int step_bits, int values_per_step, int state_bits, int64_t rotation_block,
                         uint64_t seed, const OptionalVector &importance, std::optional<float> scale_factor,
                         const std::vector<int> &chosen_multipliers, const OptionalVector &feedback,
                         int64_t feedback_block, int64_t lookahead, int threads) {
@@ -104,7 +108,7 @@ static py::tuple encode(const FloatMatrix &weights, int step_bits, int values_pe
     return py::make_tuple(codes, row_scale.attr("view")("float16"), static_cast<float>(1.0 / kTrellisStd), multipliers);
 }
 
-static py::tuple select(const FloatMatrix &delta, int64_t k, const OptionalVector &importance, int threads) {
+static CooEntries select(const FloatMatrix &delta, int64_t k, const OptionalVector &importance, int threads) {
     require_array(delta, "delta", "f", 4, {-1, -1});
     require_finite(delta, "delta");
     const int64_t n_out = delta.shape(0);

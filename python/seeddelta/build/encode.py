@@ -26,6 +26,7 @@ from ..gguf.schema import (
     TensorDescription,
     TrellisBase,
 )
+from .feedback import BLOCK, LOOKAHEAD, Feedback, covariance_error, refitted_row_scale
 from .recipe import RATES, Recipe
 from .report import Compute, Metrics
 
@@ -77,41 +78,42 @@ def describe(recipe: Recipe, name: str, shape: tuple[int, int], source_type: str
 
 
 def encode_tensor(
-    name: str, weights: F32, source_type: str, recipe: Recipe, importance: F32 | None = None
+    name: str,
+    weights: F32,
+    source_type: str,
+    recipe: Recipe,
+    importance: F32 | None = None,
+    feedback: Feedback | None = None,
 ) -> EncodedTensor:
     """Encode float32[n_out, n_in] by the recipe; `importance` is float32[n_in] with the mean 1.
 
-    The result depends on the arguments and on nothing else (not on `recipe.threads`). A rotation spreads the importance
-    of a column over its block, so with importance an automatic rotation is tried against none, and the lower weighted
-    error wins.
+    The result depends on the arguments and on nothing else (not on `recipe.threads`). With `feedback` (trellis only) the
+    error of the outputs is minimised. Without it, a rotation spreads the importance of a column over those it mixes, so
+    with importance an automatic rotation is tried against none, and the lower weighted error wins.
     """
-    rotated = _encode(name, weights, source_type, recipe, importance)
+    rotated = _encode(name, weights, source_type, recipe, importance, feedback)
     base = rotated.description.base
     automatic = isinstance(base, TrellisBase) and base.rotation_block > 0 and recipe.rotation_block == "auto"
-    if importance is None or not automatic:
+    if importance is None or feedback is not None or not automatic:
         return rotated
     plain = _encode(name, weights, source_type, recipe.model_copy(update={"rotation_block": 0}), importance)
     return plain if plain.metrics.rel_l2_w < rotated.metrics.rel_l2_w else rotated
 
 
-def _encode(name: str, weights: F32, source_type: str, recipe: Recipe, importance: F32 | None) -> EncodedTensor:
+def _encode(
+    name: str,
+    weights: F32,
+    source_type: str,
+    recipe: Recipe,
+    importance: F32 | None,
+    feedback: Feedback | None = None,
+) -> EncodedTensor:
     n_out, n_in = weights.shape
     description = describe(recipe, name, (n_out, n_in), source_type)
     base, seed, arrays = description.base, recipe.seed, {}
     if isinstance(base, TrellisBase):
-        codes, fitted, scale, multipliers = _core.trellis_encode(
-            weights,
-            step_bits=base.step_bits,
-            values_per_step=base.values_per_step,
-            state_bits=base.state_bits,
-            rotation_block=base.rotation_block,
-            seed=seed,
-            importance=importance,
-            threads=recipe.threads,
-        )
-        base = base.model_copy(update={"scale": float(scale), "multipliers": tuple(int(m) for m in multipliers)})
-        arrays[schema.CODES] = np.asarray(codes).view("<i2")
-        row_scale = np.asarray(fitted, np.float32)
+        base, codes, row_scale = _encode_trellis(name, weights, base, recipe, importance, feedback)
+        arrays[schema.CODES] = codes
     else:
         row_scale = _row_rms(weights)
         if isinstance(base, PrngBlockBase):
@@ -123,16 +125,65 @@ def _encode(name: str, weights: F32, source_type: str, recipe: Recipe, importanc
     arrays = {schema.BASE_SEED: np.array([seed], np.uint64).view("<i8"), **arrays}
 
     stored = _Stored(description, arrays)
-    if isinstance(description.residual, CooResidual):
+    residual = isinstance(description.residual, CooResidual)
+    if residual:
         stored.add_residual(weights, row_scale, importance, recipe.threads)
-    if description.row_scale == "f32" or isinstance(description.residual, CooResidual):
+    if residual or (description.row_scale == "f32" and feedback is None):
         row_scale = stored.fit_row_scale(weights, importance)
     arrays[schema.ROW_SCALE] = row_scale.astype("<f2" if description.row_scale == "f16" else "<f4")
 
-    norms, metrics = _measure(weights, stored.weight(arrays[schema.ROW_SCALE]), importance)
+    weight = stored.weight(arrays[schema.ROW_SCALE])
+    norms, metrics = _measure(weights, weight, importance)
+    if feedback is not None:
+        metrics = metrics.model_copy(update={"rel_out": _output_error(weights, weight, feedback)})
     description = description.model_copy(update={"norms": norms})
     ordered = {suffix: arrays[suffix] for suffix in schema.payload_layout(description)}
     return EncodedTensor(description, ordered, metrics)
+
+
+def _encode_trellis(
+    name: str, weights: F32, base: TrellisBase, recipe: Recipe, importance: F32 | None, feedback: Feedback | None
+) -> tuple[TrellisBase, Array, F32]:
+    """The completed base, its codes as stored and the row scales."""
+    options: dict[str, Any] = dict(
+        step_bits=base.step_bits,
+        values_per_step=base.values_per_step,
+        state_bits=base.state_bits,
+        threads=recipe.threads,
+    )
+    if feedback is None:
+        codes, fitted, scale, multipliers = _core.trellis_encode(
+            weights, rotation_block=base.rotation_block, seed=recipe.seed, importance=importance, **options
+        )
+        row_scale = np.asarray(fitted, np.float32)
+    else:
+        rows = _rotated(weights, feedback)
+        codes, fitted, scale, multipliers = _core.trellis_encode(
+            rows,
+            importance=feedback.importance,
+            feedback=feedback.matrix,
+            feedback_block=BLOCK,
+            lookahead=LOOKAHEAD,
+            **options,
+        )
+        unit = _core.Weight(
+            name, *rows.shape, base_kind=schema.BASE_KINDS["trellis"], base_scale=scale, step_bits=base.step_bits,
+            values_per_step=base.values_per_step, multipliers=multipliers, codes=codes,
+            row_scale=np.ones(len(rows), np.float32),
+        ).dequantize()  # fmt: skip
+        row_scale = refitted_row_scale(rows, unit, feedback.covariance)
+    base = base.model_copy(update={"scale": float(scale), "multipliers": tuple(int(m) for m in multipliers)})
+    return base, np.asarray(codes).view("<i2"), row_scale
+
+
+def _rotated(weights: F32, feedback: Feedback) -> F32:
+    if feedback.rotation_block < 2:
+        return weights
+    return np.asarray(_core.rotate(weights, feedback.rotation_block, feedback.seed), np.float32)
+
+
+def _output_error(weights: F32, stored: _core.Weight, feedback: Feedback) -> float:
+    return covariance_error(_rotated(weights, feedback), _rotated(stored.dequantize(), feedback), feedback.covariance)
 
 
 def compute_estimate(description: TensorDescription, bytes_before: int) -> Compute:

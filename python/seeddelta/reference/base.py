@@ -47,7 +47,7 @@ def trellis_values(
     word, shift = step * step_bits // 16, step * step_bits % 16
     state = ((rows[:, word] << 16 | rows[:, word + 1]) >> (16 - shift)) & 0xFFFF
     hashed = (state * np.array(multipliers, np.uint32)[np.arange(n_in) % per_step]) & 0xFFFF
-    return TRELLIS_TABLE_1[hashed >> 12] + TRELLIS_TABLE_2[(hashed >> 8) & 15]
+    return np.asarray(TRELLIS_TABLE_1[hashed >> 12] + TRELLIS_TABLE_2[(hashed >> 8) & 15], np.int8)
 
 
 def rotate(rows: npt.NDArray[np.float32], block: int, seed: int) -> npt.NDArray[np.float32]:
@@ -62,4 +62,4 @@ def rotate(rows: npt.NDArray[np.float32], block: int, seed: int) -> npt.NDArray[
         a, b = pairs[:, :, 0].copy(), pairs[:, :, 1].copy()
         x = np.stack([a + b, a - b], axis=2).reshape(n, n_in)
         stride *= 2
-    return x * np.float32(1.0 / np.sqrt(np.float32(block)))
+    return np.asarray(x * np.float32(1.0 / np.sqrt(np.float32(block))), np.float32)

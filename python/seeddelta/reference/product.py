@@ -62,7 +62,7 @@ def matmul(
         dots = q[:, columns].astype(np.int32) @ padded[:, columns].T
         acc = acc + dots.astype(np.float32) * scale[:, group, None]
     residual = coo_dot(*coo, x) if coo is not None else np.zeros_like(acc)
-    return row_scale.astype(np.float32) * (acc * np.float32(base_scale) + residual)
+    return np.asarray(row_scale.astype(np.float32) * (acc * np.float32(base_scale) + residual), np.float32)
 
 
 def dequantize(
@@ -82,4 +82,4 @@ def dequantize(
     if coo is not None:
         index, value = coo
         np.add.at(w, (np.arange(w.shape[0])[:, None], index), value)
-    return w * row_scale.astype(np.float32)[:, None]
+    return np.asarray(w * row_scale.astype(np.float32)[:, None], np.float32)

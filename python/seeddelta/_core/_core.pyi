@@ -1,0 +1,152 @@
+"""
+Compiled core of seeddelta: encoders, kernels and the graph hook.
+"""
+from __future__ import annotations
+import collections.abc
+import numpy
+import numpy.typing
+import typing
+__all__: list[str] = ['GgmlAbi', 'GraphHook', 'PRNG_BLOCK_STD', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'coo_select', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'prng_block_values', 'rotate', 'trellis_encode']
+class Weight:
+    """
+    One converted matrix: arrays of a SeedΔ file and the product with it.
+
+    Ŵ = row_scale · (base_scale · v · R + Δ), docs/format.md. The arrays are kept, not copied; shapes, dtypes
+    and index ranges are checked here and a wrong one raises ValueError naming the tensor.
+
+    Args:
+        codes: uint16 or int16 [ceil(n_out / 16), words, 16], for base_kind 2 (trellis).
+        row_scale: float16 or float32 [n_out].
+        d_idx, d_val, d_scale: coo residual; (u)int16 or (u)int32 [n_out, K], float16 or int8
+            [n_out, K], float16 [n_out] (with int8 only).
+    """
+    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, step_bits: typing.SupportsInt | typing.SupportsIndex = 0, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None) -> None:
+        ...
+    def dequantize(self, row_begin: typing.SupportsInt | typing.SupportsIndex = 0, row_end: typing.SupportsInt | typing.SupportsIndex = -1) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        Rows [row_begin, row_end) of Ŵ, float32 [rows, n_in]; row_end -1 is n_out.
+        """
+    def matmul(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        y = x Ŵᵀ with int8 activations: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].
+
+        The same bits for every instruction set, number of threads and batch shape.
+        """
+    @property
+    def n_in(self) -> int:
+        ...
+    @property
+    def n_out(self) -> int:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def nbytes(self) -> int:
+        """
+        Bytes of all arrays.
+        """
+class GgmlAbi:
+    """
+    Layout of the loaded ggml, learned by probing its public functions.
+
+    Args:
+        symbols: address of each of ggml_required_symbols().
+    Raises RuntimeError saying which probe failed.
+    """
+    def __init__(self, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex]) -> None:
+        ...
+    def layout(self) -> dict[str, int]:
+        """
+        Offsets in bytes inside ggml_tensor and numbers of operations.
+        """
+class WeightRegistry:
+    """
+    The converted weights of one file; contexts of the same model may share it.
+    """
+    def __init__(self, abi: GgmlAbi) -> None:
+        ...
+    def add(self, weight: Weight) -> None:
+        """
+        Registers a Weight and keeps it alive. Add all before making a GraphHook.
+        """
+    def set_dense(self, name: str, rows: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], type: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Dense rows to fall back to: uint8 [n_out, bytes of a row] of a ggml type. Kept, not copied.
+        """
+class GraphHook:
+    """
+    The native cb_eval of one llama context. Must outlive the context.
+
+    `callback` and `user_data` are the values for llama_context_params.cb_eval and cb_eval_user_data.
+    """
+    def __init__(self, registry: WeightRegistry) -> None:
+        ...
+    def counters(self) -> dict[str, dict[str, int]]:
+        """
+        Per weight: rewrites, calls, tokens, reused, dense_calls, nonfinite_events since the hook was made.
+        """
+    def take_error(self) -> tuple[str, str, str] | None:
+        """
+        (kind, tensor, detail) of the first error since the last call, or None. Kinds: not_served, layout, not_finite,
+        dense_not_finite, no_memory.
+        """
+    @property
+    def callback(self) -> int:
+        ...
+    @property
+    def nodes_seen(self) -> int:
+        ...
+    @property
+    def user_data(self) -> int:
+        ...
+def coo_select(delta: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], k: typing.SupportsInt | typing.SupportsIndex, importance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.float32]]:
+    """
+    The k entries of each row of float32 [n_out, n_in] with the largest sqrt(importance)·|Δ|, by ascending column.
+
+    Returns: (index uint32 [n_out, k], value float32 [n_out, k]).
+    """
+def ggml_required_symbols() -> list[str]:
+    """
+    Names of the ggml functions that GgmlAbi needs.
+    """
+def isa_active() -> str:
+    """
+    The instruction set in use.
+    """
+def isa_available() -> list[str]:
+    """
+    Instruction sets that this machine can run, slowest first.
+    """
+def isa_select(name: str) -> None:
+    """
+    Uses another instruction set from now on; ValueError if this machine cannot run it.
+    """
+def prng_block_values(seed: typing.SupportsInt | typing.SupportsIndex, row_begin: typing.SupportsInt | typing.SupportsIndex, row_end: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, block: typing.SupportsInt | typing.SupportsIndex = 64) -> numpy.typing.NDArray[numpy.int8]:
+    """
+    Values of base kind prng_block, int8 [row_end - row_begin, n_in], odd, −63 to 63.
+    """
+def rotate(rows: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], block: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex, inverse: bool = False) -> numpy.typing.NDArray[numpy.float32]:
+    """
+    Seeded signs and block Hadamard transform of every row of float32 [n, n_in]; orthonormal. Returns a copy.
+    """
+def trellis_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, step_bits: typing.SupportsInt | typing.SupportsIndex = 4, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, state_bits: typing.SupportsInt | typing.SupportsIndex = 12, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, seed: typing.SupportsInt | typing.SupportsIndex = 0, importance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, feedback_block: typing.SupportsInt | typing.SupportsIndex = 64, lookahead: typing.SupportsInt | typing.SupportsIndex = 8, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint16], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], float, list[int]]:
+    """
+    Encodes float32 [n_out, n_in] by Viterbi search over the hash trellis (docs/format.md).
+
+    Args:
+        step_bits, values_per_step: k bits for each step of 1 value (1..6) or 2 values (3, 5).
+        state_bits: L, 12 to 16. Longer is better and slower (twice the time a bit).
+        importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.
+        scale_factor: initial row scale over the row's root mean square; None is the measured best for the rate.
+        multipliers: of the hash, one a value of a step; empty is the vetted choice for state_bits.
+        feedback: float32 [n_in, n_in]; rows of column block b hold (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ). The
+            weights and the importance must be those of the rotated columns, rotation_block 0.
+        lookahead: steps searched beyond a block of feedback before its states are fixed.
+        threads: 0 is all processors. The result does not depend on it.
+    Returns: (codes uint16 [ceil(n_out / 16), words, 16], row_scale float16 [n_out], base_scale, multipliers).
+    Raises: ValueError for NaN or infinite weights and options out of range.
+    """
+PRNG_BLOCK_STD: float = 36.945906403822335
+TRELLIS_STD: float = 19.862
+__version__: str
