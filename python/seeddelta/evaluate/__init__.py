@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .._callable import make_callable
 from .compare import Comparison, ModelReport, evaluate
 from .perplexity import PairedDifference, PerplexityResult, paired_difference, perplexity
 
@@ -14,3 +15,5 @@ __all__ = [
     "paired_difference",
     "perplexity",
 ]
+
+make_callable(__name__)

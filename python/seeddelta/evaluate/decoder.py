@@ -69,7 +69,9 @@ class Decoder:
         try:
             self._llm._ctx.decode(self._batch)
         except RuntimeError as error:
-            raise EvaluationError(f"llama.cpp could not decode {count} tokens at position {position}: {error}") from error
+            raise EvaluationError(
+                f"llama.cpp could not decode {count} tokens at position {position}: {error}"
+            ) from error
         self._api.llama_synchronize(self._llm.ctx)
         if not rows:
             return np.empty((0, self.n_vocab), np.float32)

@@ -22,7 +22,7 @@ class PerplexityResult:
     """Perplexity of a model on a text.
 
     `nll` has the negative log-likelihood (natural logarithm) of each scored token, f64[chunks, tokens a chunk].
-    `stderr` is that of the perplexity, as llama-perplexity has it: ppl · sqrt((mean(nll²) - mean(nll)²) / (tokens - 1)).
+    `stderr` of the perplexity is llama-perplexity's: ppl · sqrt((mean(nll²) - mean(nll)²) / (tokens - 1)).
     """
 
     nll: Float64s

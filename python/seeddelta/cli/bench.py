@@ -1,0 +1,54 @@
+"""`seeddelta bench`: tokens a second of models, measured in turns."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from ._options import AsJson, Fallback, Gap, Models, Quiet, SeedDelta, Threads, load_options, parse_threads
+
+COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
+
+
+def command(
+    model: Models,
+    n_prompt: Annotated[
+        int, typer.Option("--n-prompt", "-p", min=0, help="Tokens of the prompt; 0: not measured.")
+    ] = 512,
+    n_gen: Annotated[int, typer.Option("--n-gen", "-n", min=0, help="Tokens to generate; 0: not measured.")] = 128,
+    threads: Threads = None,
+    reps: Annotated[int, typer.Option("--reps", "-r", min=1, help="Measurements; median and range are shown.")] = 5,
+    fallback: Fallback = None,
+    gap: Gap = None,
+    as_json: AsJson = False,
+    seeddelta: SeedDelta = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure the speed of prompts and of generation.
+
+    Models and thread counts take turns, one repetition after the other, so that a machine that gets slower or faster
+    meanwhile treats all alike. Each model has its own process; one computes at a time.
+
+    Example: seeddelta bench -m dense.gguf -m model.seeddelta.gguf --threads 1,2
+    """
+    from ..evaluate import evaluate
+
+    comparison = evaluate(
+        model,
+        threads=parse_threads(threads),
+        reps=reps,
+        n_prompt=n_prompt,
+        n_gen=n_gen,
+        options=load_options(fallback, gap),
+        progress=not quiet,
+    )
+    if as_json:
+        typer.echo(json.dumps(comparison.to_dict(), indent=2, ensure_ascii=False))
+        return
+    from ..report.tables import make_console, speed_table
+
+    console = make_console()
+    console.print(speed_table([(report.path, report.speed) for report in comparison.models]))
+    console.print(f"{n_prompt} prompt and {n_gen} generated tokens, median (range) of {reps}")

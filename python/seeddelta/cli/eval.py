@@ -1,0 +1,64 @@
+"""`seeddelta eval`: perplexity, speed and memory of models, side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from ._options import AsJson, Fallback, Gap, Models, Quiet, SeedDelta, Threads, load_options, parse_threads
+
+COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
+
+
+def command(
+    model: Models,
+    text: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--text", "-f", metavar="FILE", help="Text for the perplexity (UTF-8). Without it: none."),
+    ] = None,
+    context: Annotated[int, typer.Option("--ctx", "-c", help="Tokens of a chunk; the second half is scored.")] = 512,
+    chunks: Annotated[Optional[int], typer.Option("--chunks", help="Chunks at most. Default: all.")] = None,  # noqa: UP045
+    threads: Threads = None,
+    speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Measure the speed, models taking turns.")] = True,
+    reps: Annotated[int, typer.Option("--reps", "-r", min=1, help="Measurements of speed; medians are shown.")] = 3,
+    fallback: Fallback = None,
+    gap: Gap = None,
+    as_json: AsJson = False,
+    seeddelta: SeedDelta = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare models: size, perplexity, speed and memory. The first model is what the others are compared with.
+
+    Chunks and score are those of llama-perplexity. The change compares the same tokens in both models, so its error is
+    much smaller than that of either perplexity. Each model has its own process; memory is read after it generated 64
+    tokens.
+
+    Example: seeddelta eval -m dense.gguf -m model.seeddelta.gguf --text wiki.test.txt --chunks 16
+
+    Example: seeddelta eval -m model.gguf --text wiki.test.txt --no-speed --json
+    """
+    from ..evaluate import evaluate
+
+    comparison = evaluate(
+        model,
+        text=text,
+        n_ctx=context,
+        chunks=chunks,
+        threads=parse_threads(threads),
+        reps=reps if speed else 0,
+        options=load_options(fallback, gap),
+        progress=not quiet,
+    )
+    if as_json:
+        typer.echo(json.dumps(comparison.to_dict(), indent=2, ensure_ascii=False))
+        return
+    from ..report.tables import comparison_table, make_console
+
+    scored = comparison.models[0].perplexity
+    title = (
+        None if scored is None else f"{text}: {scored.chunks} chunks of {context}, {scored.tokens_scored} tokens scored"
+    )
+    make_console().print(comparison_table(comparison, title=title))

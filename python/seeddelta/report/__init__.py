@@ -1,0 +1,1 @@
+"""Tables and figures of measurements. Needs the extra `report` (rich and matplotlib)."""

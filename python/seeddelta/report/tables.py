@@ -1,0 +1,117 @@
+"""rich tables of comparisons. Sizes are in MB (10^6 bytes), speeds in tokens a second, medians."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .._extras import needs_extra
+from ..evaluate.compare import Comparison, ModelReport
+from ..evaluate.memory import Memory
+from ..evaluate.speed import Speed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+WIDTH = 120  # of output that is not a terminal
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """Console for tables: as wide as the terminal, or WIDTH columns in a file or pipe."""
+    with needs_extra("report"):
+        from rich.console import Console
+    console = Console(stderr=stderr, highlight=False)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH)
+
+
+def comparison_table(comparison: Comparison, *, title: str | None = None) -> Table:
+    """One column a model, one row a measure; rows that nothing was measured for are left out."""
+    with needs_extra("report"):
+        from rich.table import Table
+    models = comparison.models
+    table = Table(title=title, title_justify="left")
+    table.add_column("", no_wrap=True)
+    for name in short_names([model.path for model in models]):
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_row("weights of the blocks", *(model.size.kind for model in models))
+    table.add_row("bits a weight, all bytes", *(_number(model.size.bits_per_weight, 2) for model in models))
+    table.add_row("file, MB", *(_megabytes(model.size.file_bytes) for model in models))
+    if any(model.perplexity is not None for model in models):
+        table.add_section()
+        table.add_row("perplexity", *(_perplexity(model) for model in models))
+        if len(models) > 1:
+            table.add_row("  change (paired)", *(_difference(model) for model in models))
+    for threads in sorted({speed.threads for model in models for speed in model.speed}):
+        table.add_section()
+        _speed_rows(table, models, threads)
+    table.add_section()
+    table.add_row("memory in use, MB", *(_megabytes(model.memory.resident) for model in models))
+    table.add_row("  anon / file / shmem", *(_split(model.memory) for model in models))
+    table.add_row("  peak", *(_megabytes(model.memory.peak) for model in models))
+    return table
+
+
+def _speed_rows(table: Table, models: Sequence[ModelReport], threads: int) -> None:
+    speeds = [next((speed for speed in model.speed if speed.threads == threads), None) for model in models]
+    unit = f"tokens/s ({threads} thread{'s' if threads > 1 else ''})"
+    if any(speed is not None and speed.prompt for speed in speeds):
+        table.add_row(f"prompt, {unit}", *("" if s is None else spread(s.prompt) for s in speeds))
+    if any(speed is not None and speed.generation for speed in speeds):
+        table.add_row(f"generation, {unit}", *("" if s is None else spread(s.generation) for s in speeds))
+
+
+def speed_table(models: Sequence[tuple[Path, Sequence[Speed]]]) -> Table:
+    """One row a model and number of threads: median and range of tokens a second."""
+    with needs_extra("report"):
+        from rich.table import Table
+    table = Table()
+    table.add_column("model", overflow="fold")
+    for heading in ("threads", "prompt, tokens/s", "generation, tokens/s"):
+        table.add_column(heading, justify="right")
+    names = short_names([path for path, _ in models])
+    for name, (_, speeds) in zip(names, models, strict=True):
+        for speed in speeds:
+            table.add_row(name, str(speed.threads), spread(speed.prompt), spread(speed.generation))
+        table.add_section()
+    return table
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median and range of measurements, `83.1 (80.9-83.4)`; a dash for none."""
+    if not values:
+        return "-"
+    import statistics
+
+    median = f"{statistics.median(values):.1f}"
+    return median if len(values) == 1 else f"{median} ({min(values):.1f}-{max(values):.1f})"
+
+
+def short_names(paths: Sequence[Path]) -> list[str]:
+    """File names, or paths where two files have the same name."""
+    names = [path.name for path in paths]
+    return [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths, strict=True)]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _megabytes(count: int | None) -> str:
+    return "-" if count is None else f"{count / 1e6:.1f}"
+
+
+def _split(memory: Memory) -> str:
+    parts = (memory.anon, memory.file, memory.shmem)
+    return " / ".join("-" if part is None else f"{part / 1e6:.0f}" for part in parts)
+
+
+def _perplexity(model: ModelReport) -> str:
+    result = model.perplexity
+    return "-" if result is None else f"{result.ppl:.2f} ± {result.stderr:.2f}"
+
+
+def _difference(model: ModelReport) -> str:
+    change = model.difference
+    return "" if change is None else f"{change.percent:+.2f}% ± {change.percent_stderr:.2f}"
