@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from seeddelta import _core
 
 
@@ -38,7 +37,7 @@ def test_error_of_each_rate(rate, limit):
     encoded = _core.trellis_encode(w, step_bits=rate[0], values_per_step=rate[1], rotation_block=64, seed=3)
     bits = 8 * (encoded[0].nbytes + encoded[1].nbytes) / w.size
     assert bits < rate[0] / rate[1] + 0.06
-    assert 2.0 ** -bits < relative_error(w, decode(w.shape, encoded, rate, 64, 3)) < limit
+    assert 2.0**-bits < relative_error(w, decode(w.shape, encoded, rate, 64, 3)) < limit
 
 
 def test_longer_states_are_better():

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from seeddelta import _core, reference
 
 RATES = [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (3, 2), (5, 2)]
@@ -107,7 +106,9 @@ def test_prng_block(block):
     values = _core.prng_block_values(seed, 0, n_out, n_in, block)
     np.testing.assert_array_equal(values, reference.prng_block_values(seed, 0, n_out, n_in, block))
     row_scale = rng.uniform(0.1, 1, n_out).astype(np.float16)
-    weight = _core.Weight("w", n_out, n_in, base_kind=0, base_seed=seed, base_scale=0.5, base_block=block, row_scale=row_scale)
+    weight = _core.Weight(
+        "w", n_out, n_in, base_kind=0, base_seed=seed, base_scale=0.5, base_block=block, row_scale=row_scale
+    )
     oracle = dict(values=values, base_scale=0.5, row_scale=row_scale)
     check_all(weight, oracle, rng.standard_normal((4, n_in)).astype(np.float32))
 
@@ -120,14 +121,16 @@ def test_prng_words_are_splitmix64():
 
 def test_residual_without_base():
     rng = np.random.default_rng(2)
-    weight_full, oracle = trellis_weight(rng, 16, 64, (4, 1), residual="fp16")
+    _, oracle = trellis_weight(rng, 16, 64, (4, 1), residual="fp16")
     index, value = oracle["coo"]
     row_scale = oracle["row_scale"]
     weight = _core.Weight(
         "w", 16, 64, base_kind=255, row_scale=row_scale, d_idx=index.astype(np.uint16), d_val=value.astype(np.float16)
     )
     x = rng.standard_normal((3, 64)).astype(np.float32)
-    check_all(weight, dict(values=np.zeros((16, 64), np.int8), base_scale=0.0, row_scale=row_scale, coo=(index, value)), x)
+    check_all(
+        weight, dict(values=np.zeros((16, 64), np.int8), base_scale=0.0, row_scale=row_scale, coo=(index, value)), x
+    )
 
 
 @settings(max_examples=40, deadline=None)

@@ -20,7 +20,9 @@ STUB = Path(__file__).parents[1] / "python" / "seeddelta" / "_core" / "_core.pyi
 def generate() -> str:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pybind11_stubgen", "seeddelta._core._core", "-o", folder]
-        subprocess.run([*command, "--numpy-array-use-type-var", "--exit-code"], check=True, capture_output=True, text=True)
+        subprocess.run(
+            [*command, "--numpy-array-use-type-var", "--exit-code"], check=True, capture_output=True, text=True
+        )
         text = (Path(folder) / "seeddelta" / "_core" / "_core.pyi").read_text(encoding="utf-8")
     lines = text.splitlines()
     lines = [f"{line}".rstrip() for line in lines if not line.startswith("__version__: str =")]

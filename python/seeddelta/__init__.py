@@ -29,11 +29,25 @@ _LAZY = {
     "perplexity": "seeddelta.evaluate",
 }
 
-__all__ = ["SeedDeltaError", "__version__", "errors", *sorted(_LAZY)]
+__all__ = [
+    "BuildReport",
+    "Recipe",
+    "RuntimeConfig",
+    "SeedDeltaError",
+    "__version__",
+    "build",
+    "dequantize",
+    "errors",
+    "evaluate",
+    "load",
+    "open_seeddelta",
+    "perplexity",
+]
 
 if TYPE_CHECKING:
     from .build import BuildReport, Recipe, build
-    from .evaluate import evaluate, perplexity
+    from .evaluate import evaluate
+    from .evaluate.perplexity import perplexity
     from .gguf.dequantize import dequantize
     from .gguf.reader import open_seeddelta
     from .runtime import RuntimeConfig, load

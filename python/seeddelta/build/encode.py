@@ -87,9 +87,9 @@ def encode_tensor(
 ) -> EncodedTensor:
     """Encode float32[n_out, n_in] by the recipe; `importance` is float32[n_in] with the mean 1.
 
-    The result depends on the arguments and on nothing else (not on `recipe.threads`). With `feedback` (trellis only) the
-    error of the outputs is minimised. Without it, a rotation spreads the importance of a column over those it mixes, so
-    with importance an automatic rotation is tried against none, and the lower weighted error wins.
+    The result depends on the arguments and on nothing else (not on `recipe.threads`). With `feedback` (trellis only)
+    the error of the outputs is minimised. Without it, a rotation spreads the importance of a column over those it mixes,
+    so with importance an automatic rotation is tried against none, and the lower weighted error wins.
     """
     rotated = _encode(name, weights, source_type, recipe, importance, feedback)
     base = rotated.description.base

@@ -24,9 +24,9 @@ LOOKAHEAD = 8  # steps searched beyond a block: 0 costs a third more error, 16 g
 class Feedback:
     """What the encoder needs, over rotated columns.
 
-    `matrix` float32 [n_in, n_in] has in the rows of block b and the columns after it (H⁻¹_bb)⁻¹ H⁻¹_b,rest; `importance`
-    float32 [n_in] is the diagonal of every (H⁻¹_bb)⁻¹ (what a weight's error costs once the later columns have made
-    up for it); `covariance` float32 [n_in, n_in] is H itself, without damping.
+    `matrix` float32 [n_in, n_in] has in the rows of block b and the columns after it (H⁻¹_bb)⁻¹ H⁻¹_b,rest;
+    `importance` float32 [n_in] is the diagonal of every (H⁻¹_bb)⁻¹ (what a weight's error costs once the later columns
+    have made up for it); `covariance` float32 [n_in, n_in] is H itself, without damping.
     """
 
     matrix: F32

@@ -19,8 +19,8 @@ _FROZEN = ConfigDict(frozen=True)
 class Metrics(BaseModel):
     """How near Ŵ is to W. `rel_l2` = ‖W−Ŵ‖/‖W‖, `cos` = ⟨W,Ŵ⟩/(‖W‖‖Ŵ‖), `norm_ratio` = ‖Ŵ‖/‖W‖.
 
-    Those with `_w` weigh the columns with the importance; without an imatrix they equal the plain ones. `rel_out` is the
-    error of the outputs, sqrt(tr(E H Eᵀ) / tr(W H Wᵀ)) with E = W−Ŵ and H the covariance of the inputs, when that is known.
+    Those with `_w` weigh the columns with the importance; without an imatrix they equal the plain ones. `rel_out` is
+    the error of the outputs, sqrt(tr(E H Eᵀ) / tr(W H Wᵀ)) with E = W−Ŵ and H the covariance of the inputs, if known.
     """
 
     model_config = _FROZEN
