@@ -24,6 +24,9 @@ def command(
     threads: Threads = None,
     speed: Annotated[bool, typer.Option("--speed/--no-speed", help="Measure the speed, models taking turns.")] = True,
     reps: Annotated[int, typer.Option("--reps", "-r", min=1, help="Measurements of speed; medians are shown.")] = 3,
+    kl: Annotated[
+        bool, typer.Option("--kl/--no-kl", help="Measure the divergence from the first model (25 MB of disk a chunk).")
+    ] = True,
     fallback: Fallback = None,
     gap: Gap = None,
     as_json: AsJson = False,
@@ -49,6 +52,7 @@ def command(
         chunks=chunks,
         threads=parse_threads(threads),
         reps=reps if speed else 0,
+        kl=kl,
         options=load_options(fallback, gap),
         progress=not quiet,
     )

@@ -7,7 +7,6 @@ COMMANDS. Modules are imported when the program starts, so they must import heav
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -62,8 +61,6 @@ def make_app(commands: dict[str, str] | None = None) -> typer.Typer:
         pass
 
     for name, path in (COMMANDS if commands is None else commands).items():
-        if importlib.util.find_spec(path) is None:
-            continue
         module = importlib.import_module(path)
         options: dict[str, Any] = getattr(module, "COMMAND_OPTIONS", {})
         app.command(name, **options)(module.command)

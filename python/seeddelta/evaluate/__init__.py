@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from .._callable import make_callable
 from .compare import Comparison, ModelReport, evaluate
+from .kl import DivergenceResult
 from .perplexity import PairedDifference, PerplexityResult, paired_difference, perplexity
 
 __all__ = [
     "Comparison",
+    "DivergenceResult",
     "ModelReport",
     "PairedDifference",
     "PerplexityResult",

@@ -1,10 +1,11 @@
-"""Models side by side: size, perplexity with paired differences, speed and memory, each model in its own process."""
+"""Models side by side: size, perplexity and divergence, speed and memory, each model in its own process."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from ..errors import EvaluationError
 from .client import Worker
 from .files import FileSize, file_size
+from .kl import DivergenceResult
 from .memory import Memory
 from .perplexity import PairedDifference, PerplexityResult, paired_difference
 from .speed import Speed, SpeedSample, collect
@@ -33,6 +35,7 @@ class ModelReport:
     speed: tuple[Speed, ...]
     perplexity: PerplexityResult | None
     difference: PairedDifference | None
+    divergence: DivergenceResult | None
     metrics: Mapping[str, int | float]
     sample: str | None
 
@@ -59,6 +62,7 @@ class ModelReport:
             "speed": [speed.to_dict() for speed in self.speed],
             "perplexity": None if self.perplexity is None else self.perplexity.to_dict(),
             "difference": difference,
+            "divergence": None if self.divergence is None else self.divergence.to_dict(),
             "metrics": dict(self.metrics),
             "sample": self.sample,
         }
@@ -66,7 +70,7 @@ class ModelReport:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Reports in the order of the paths. Differences are against the first model."""
+    """Reports in the order of the paths. Differences and divergences are from the first model."""
 
     models: tuple[ModelReport, ...]
     settings: Mapping[str, Any]
@@ -85,6 +89,7 @@ def evaluate(
     reps: int = 3,
     n_prompt: int = 512,
     n_gen: int = 64,
+    kl: bool = True,
     prompt: str | None = None,
     options: Mapping[str, Any] | None = None,
     progress: bool = False,
@@ -100,6 +105,9 @@ def evaluate(
         reps: measurements of speed, taken in turns among the models, after one that is not counted; 0: none. With 0
             only one model is loaded at a time.
         n_prompt, n_gen: tokens of a measurement of speed; either may be 0.
+        kl: measure the divergence of the other models from the first one on the scored tokens. Meanwhile its
+            log-probabilities are in a temporary file of 2 bytes a token of the vocabulary and scored position: 25 MB a
+            chunk of 512 for a vocabulary of 49 thousand.
         prompt: text that each model continues greedily by 64 tokens, as a sample; None: no sample.
         options: more keywords of `seeddelta.load` for the SeedΔ files (`fallback`; `config` as a dict).
         progress: draw progress bars with the remaining time on stderr.
@@ -119,6 +127,7 @@ def evaluate(
         "reps": reps,
         "n_prompt": n_prompt,
         "n_gen": n_gen,
+        "kl": kl and text is not None and len(files) > 1,
     }
     if text is not None and not Path(text).is_file():
         raise EvaluationError(f"{text}: no such file; give a text file")
@@ -131,28 +140,35 @@ def evaluate(
 
     groups = [list(zip(files, sizes, strict=True))] if reps else [[pair] for pair in zip(files, sizes, strict=True)]
     reports: list[ModelReport] = []
-    for group in groups:
-        with ExitStack() as stack:
-            workers = [stack.enter_context(start(path, size)) for path, size in group]
-            memories = [_memory(worker) for worker in workers]
-            speeds = measure_in_turns(workers, counts, reps, n_prompt, n_gen, progress) if reps else [()] * len(workers)
-            for worker, (path, size), memory, speed in zip(workers, group, memories, speeds, strict=True):
-                result = None if text is None else _perplexity(worker, text, n_ctx, chunks, progress)
-                base = reports[0].perplexity if reports else None
-                reports.append(
-                    ModelReport(
-                        path=path,
-                        size=size,
-                        memory_before=Memory.from_dict(worker.memory_before),
-                        memory_loaded=Memory.from_dict(worker.memory_loaded),
-                        memory=memory,
-                        speed=tuple(speed),
-                        perplexity=result,
-                        difference=None if result is None or base is None else paired_difference(result, base),
-                        metrics=worker.request("metrics"),
-                        sample=None if prompt is None else _sample(worker, prompt),
+    with _base_file(bool(settings["kl"])) as base_file:
+        for group in groups:
+            with ExitStack() as stack:
+                workers = [stack.enter_context(start(path, size)) for path, size in group]
+                memories = [_memory(worker) for worker in workers]
+                speeds: Sequence[tuple[Speed, ...]] = [()] * len(workers)
+                if reps:
+                    speeds = measure_in_turns(workers, counts, reps, n_prompt, n_gen, progress)
+                for worker, (path, size), memory, speed in zip(workers, group, memories, speeds, strict=True):
+                    result = divergence = None
+                    if text is not None:
+                        files_of_base = _base_arguments(base_file, first=not reports)
+                        result, divergence = _score(worker, text, n_ctx, chunks, files_of_base, progress)
+                    base = reports[0].perplexity if reports else None
+                    reports.append(
+                        ModelReport(
+                            path=path,
+                            size=size,
+                            memory_before=Memory.from_dict(worker.memory_before),
+                            memory_loaded=Memory.from_dict(worker.memory_loaded),
+                            memory=memory,
+                            speed=speed,
+                            perplexity=result,
+                            difference=None if result is None or base is None else paired_difference(result, base),
+                            divergence=divergence,
+                            metrics=worker.request("metrics"),
+                            sample=None if prompt is None else _sample(worker, prompt),
+                        )
                     )
-                )
     return Comparison(tuple(reports), settings)
 
 
@@ -204,9 +220,30 @@ def _sample(worker: Worker, prompt: str) -> str:
     return str(worker.request("generate", prompt=prompt, max_tokens=64)["text"])
 
 
-def _perplexity(
-    worker: Worker, text: str | os.PathLike[str], n_ctx: int, chunks: int | None, progress: bool
-) -> PerplexityResult:
+@contextmanager
+def _base_file(wanted: bool) -> Iterator[Path | None]:
+    """Where the first model's log-probabilities go; removed at the end."""
+    if not wanted:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="seeddelta-eval-") as folder:
+        yield Path(folder) / "base-log-probabilities"
+
+
+def _base_arguments(base_file: Path | None, *, first: bool) -> dict[str, str]:
+    if base_file is None:
+        return {}
+    return {"save_base" if first else "base": str(base_file)}
+
+
+def _score(
+    worker: Worker,
+    text: str | os.PathLike[str],
+    n_ctx: int,
+    chunks: int | None,
+    files_of_base: Mapping[str, str],
+    progress: bool,
+) -> tuple[PerplexityResult, DivergenceResult | None]:
     from tqdm.auto import tqdm
 
     with tqdm(desc=f"perplexity {worker.path.name}", unit="chunk", disable=not progress) as bar:
@@ -215,5 +252,12 @@ def _perplexity(
             bar.total = total
             bar.update(done - bar.n)
 
-        result = worker.request("perplexity", on_progress=show, text=str(text), n_ctx=n_ctx, chunks=chunks)
-    return PerplexityResult(np.asarray(result["nll"], dtype=np.float64), result["n_ctx"])
+        answer = worker.request(
+            "perplexity", on_progress=show, text=str(text), n_ctx=n_ctx, chunks=chunks, **files_of_base
+        )
+    result = PerplexityResult(np.asarray(answer["nll"], dtype=np.float64), answer["n_ctx"])
+    if "kl" not in answer:
+        return result, None
+    return result, DivergenceResult(
+        np.asarray(answer["kl"], dtype=np.float64), np.asarray(answer["same_top"], dtype=bool)
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import EvaluationError
 from .decoder import Tokens
-from .scoring import Float64s, Scored, score, tokenize
+from .scoring import Float64s, Observer, Scored, score, tokenize
 
 if TYPE_CHECKING:
     import llama_cpp
@@ -120,16 +120,17 @@ def perplexity(
     chunks: int | None = None,
     progress: bool = False,
     on_chunk: Callable[[int, int], None] | None = None,
+    observers: Sequence[Observer] = (),
 ) -> PerplexityResult:
     """Perplexity of a text (or of tokens, i32[n]) in chunks of n_ctx; `chunks` limits their number (default: all).
 
     `llm` must have been opened with a context of n_ctx or more; its KV cache is cleared. `progress` draws a bar with
-    the remaining time. Raises EvaluationError (see `seeddelta.evaluate.scoring.score`).
+    the remaining time; `observers` see the same pass (kl.py). Raises EvaluationError (see `scoring.score`).
     """
     tokens = tokenize(llm, text) if isinstance(text, (str, bytes)) else np.asarray(text, dtype=np.int32)
     observer = NllObserver()
     if not progress:
-        total = score(llm, tokens, [observer], n_ctx=n_ctx, chunks=chunks, on_chunk=on_chunk)
+        total = score(llm, tokens, [observer, *observers], n_ctx=n_ctx, chunks=chunks, on_chunk=on_chunk)
         return observer.result(n_ctx, total)
     from tqdm.auto import tqdm
 
@@ -141,5 +142,5 @@ def perplexity(
             if on_chunk is not None:
                 on_chunk(done, total)
 
-        total = score(llm, tokens, [observer], n_ctx=n_ctx, chunks=chunks, on_chunk=show)
+        total = score(llm, tokens, [observer, *observers], n_ctx=n_ctx, chunks=chunks, on_chunk=show)
     return observer.result(n_ctx, total)

@@ -42,7 +42,7 @@ class Scored:
 
 
 class Observer(Protocol):
-    """A measure of the logits: perplexity now; divergence from another model's logits fits the same place."""
+    """A measure of the logits: NllObserver of perplexity.py, BaseWriter and DivergenceObserver of kl.py."""
 
     def update(self, scored: Scored) -> None: ...
 
@@ -73,6 +73,11 @@ def plan_chunks(n_tokens: int, n_ctx: int, chunks: int | None) -> int:
             "use a longer text or a smaller context"
         )
     return min(n_tokens // n_ctx, chunks or n_tokens)
+
+
+def scored_positions(n_ctx: int) -> int:
+    """Scored tokens of a chunk."""
+    return n_ctx - 1 - n_ctx // 2
 
 
 def score(

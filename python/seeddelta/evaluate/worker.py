@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..errors import EvaluationError
@@ -57,13 +58,35 @@ class Session:
         sample = measure(self._llm, **options)
         return {"prompt": sample.prompt, "generation": sample.generation}
 
-    def perplexity(self, text: str, n_ctx: int, chunks: int | None) -> dict[str, Any]:
-        """Perplexity of the text file `text`; all nll are returned, so that models can be compared in pairs."""
-        from .perplexity import perplexity
-        from .scoring import read_text
+    def perplexity(
+        self, text: str, n_ctx: int, chunks: int | None, save_base: str | None = None, base: str | None = None
+    ) -> dict[str, Any]:
+        """Perplexity of the text file `text`; all nll are returned, so that models can be compared in pairs.
 
-        result = perplexity(self._llm, read_text(text), n_ctx=n_ctx, chunks=chunks, on_chunk=self._report)
-        return {"nll": result.nll.tolist(), "n_ctx": n_ctx}
+        `save_base` is a file for the log-probabilities of this model, `base` such a file of another one: the answer
+        then has the divergence from it.
+        """
+        from .kl import BaseWriter, DivergenceObserver
+        from .perplexity import perplexity
+        from .scoring import Observer, plan_chunks, read_text, scored_positions, tokenize
+
+        tokens = tokenize(self._llm, read_text(text))
+        observers: list[Observer] = []
+        with ExitStack() as stack:
+            if save_base is not None:
+                positions = plan_chunks(len(tokens), n_ctx, chunks) * scored_positions(n_ctx)
+                observers.append(stack.enter_context(BaseWriter(save_base, self._llm.n_vocab(), positions)))
+            divergence = None if base is None else DivergenceObserver(base)
+            if divergence is not None:
+                observers.append(divergence)
+            result = perplexity(
+                self._llm, tokens, n_ctx=n_ctx, chunks=chunks, on_chunk=self._report, observers=observers
+            )
+        answer: dict[str, Any] = {"nll": result.nll.tolist(), "n_ctx": n_ctx}
+        if divergence is not None:
+            found = divergence.result(result.chunks)
+            answer |= {"kl": found.kl.tolist(), "same_top": found.same_top.tolist()}
+        return answer
 
     def generate(self, prompt: str, max_tokens: int, temperature: float = 0.0) -> dict[str, Any]:
         """Continue a prompt."""

