@@ -53,6 +53,12 @@ def seeddelta_model(dense: Path, work: Path, name: str, **recipe: Any) -> Path:
     return path
 
 
+def dequantized_model(source: Path) -> Path:
+    """The weights of a SeedΔ file as F16, for stock llama.cpp."""
+    path = source.with_suffix("").with_suffix(".dequantised.gguf")
+    return seeddelta.dequantize(source, path)
+
+
 def llama_model(dense: Path, work: Path, name: str) -> Path:
     """The dense model quantised by llama.cpp's own quantiser, without an importance matrix."""
     import ctypes
