@@ -9,9 +9,8 @@ namespace py = pybind11;
 namespace seeddelta {
 void bind_encode(py::module_ &m);
 void bind_weight(py::module_ &m);
-#if defined(SEEDDELTA_WITH_RUNTIME)
 void bind_runtime(py::module_ &m);
-#endif
+void bind_capture(py::module_ &m);
 } // namespace seeddelta
 
 PYBIND11_MODULE(_core, m) {
@@ -23,7 +22,6 @@ PYBIND11_MODULE(_core, m) {
           "Uses another instruction set from now on; ValueError if this machine cannot run it.");
     seeddelta::bind_encode(m);
     seeddelta::bind_weight(m);
-#if defined(SEEDDELTA_WITH_RUNTIME)
     seeddelta::bind_runtime(m);
-#endif
+    seeddelta::bind_capture(m);
 }

@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['GgmlAbi', 'GraphHook', 'PRNG_BLOCK_STD', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'coo_select', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'prng_block_values', 'rotate', 'trellis_encode']
+__all__: list[str] = ['CaptureHook', 'GgmlAbi', 'GraphHook', 'PRNG_BLOCK_STD', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'coo_select', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'prng_block_values', 'rotate', 'trellis_encode']
 class Weight:
     """
     One converted matrix: arrays of a SeedΔ file and the product with it.
@@ -97,6 +97,52 @@ class GraphHook:
     @property
     def nodes_seen(self) -> int:
         ...
+    @property
+    def user_data(self) -> int:
+        ...
+class CaptureHook:
+    """
+    A native cb_eval that sums statistics of the inputs of matrices, for one llama context that it must outlive.
+
+    Args:
+        names: matrices whose inputs are wanted.
+        covariance: also sum x̂ x̂ᵀ, x̂ = x / |x| · sqrt(n_in), float32 [n_in, n_in] an input.
+        skip: first tokens of every evaluation to leave out.
+        threads: of the covariance; 0 is all processors.
+    """
+    def __init__(self, abi: GgmlAbi, names: collections.abc.Sequence[str], covariance: bool = True, skip: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+        ...
+    def covariance(self, name: str) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        Sum of x̂ x̂ᵀ, float32 [n_in, n_in].
+        """
+    def norm_square(self, name: str) -> numpy.typing.NDArray[numpy.float64]:
+        """
+        Sum of x̂², float64 [n_in].
+        """
+    def restore(self, name: str, tokens: typing.SupportsInt | typing.SupportsIndex, square: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], norm_square: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], covariance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None) -> None:
+        """
+        Starts from the sums of an earlier capture.
+        """
+    def square(self, name: str) -> numpy.typing.NDArray[numpy.float64]:
+        """
+        Sum of x², float64 [n_in].
+        """
+    def tokens(self, name: str) -> int:
+        ...
+    @property
+    def callback(self) -> int:
+        ...
+    @property
+    def error(self) -> str:
+        """
+        Empty, or what went wrong.
+        """
+    @property
+    def representatives(self) -> dict[str, str]:
+        """
+        Matrix -> the matrix under whose name the sums of the same input stand.
+        """
     @property
     def user_data(self) -> int:
         ...

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # command -> module with the function `command`
 COMMANDS = {
     "build": "seeddelta.cli.build",
+    "imatrix": "seeddelta.cli.imatrix",
     "run": "seeddelta.cli.run",
     "eval": "seeddelta.cli.eval",
     "bench": "seeddelta.cli.bench",

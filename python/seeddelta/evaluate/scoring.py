@@ -98,7 +98,7 @@ def score(
     decoder = Decoder(llm)
     if decoder.n_ctx < n_ctx:
         raise EvaluationError(f"the model was opened with a context of {decoder.n_ctx}; open it with n_ctx={n_ctx}")
-    bos = _bos(llm)
+    bos = bos_token(llm)
     for chunk in range(total):
         window = tokens[chunk * n_ctx : (chunk + 1) * n_ctx].copy()
         if bos is not None:
@@ -113,7 +113,8 @@ def score(
     return total
 
 
-def _bos(llm: llama_cpp.Llama) -> int | None:
+def bos_token(llm: llama_cpp.Llama) -> int | None:
+    """The token that begins every chunk, or None when the model has none."""
     from llama_cpp import llama_cpp
 
     vocab = llama_cpp.llama_model_get_vocab(llm.model)

@@ -23,7 +23,7 @@ _constructor_lock = threading.Lock()
 
 
 @contextmanager
-def _eval_callback(hook: _core.GraphHook) -> Iterator[None]:
+def evaluation_callback(hook: _core.GraphHook | _core.CaptureHook) -> Iterator[None]:
     """Contexts that this thread makes inside call the hook: `Llama` leaves cb_eval as the defaults have it."""
     original = native.llama_context_default_params
     owner = threading.get_ident()
@@ -83,7 +83,7 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         prepared = prepare(model_path, fallback, config)
         try:
             hook = _core.GraphHook(prepared.registry)
-            with _eval_callback(hook):
+            with evaluation_callback(hook):
                 super().__init__(prepared.view.path, **(kwargs | {"n_gpu_layers": 0, "op_offload": False}))
             prepared.view.punch()
         finally:

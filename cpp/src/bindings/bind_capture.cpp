@@ -1,0 +1,96 @@
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+
+#include "bindings/arrays.hpp"
+#include "runtime/capture_hook.hpp"
+
+namespace seeddelta {
+
+namespace {
+
+// The hook and the layout it reads with.
+struct PyCapture {
+    std::shared_ptr<GgmlAbi> abi;
+    CaptureHook hook;
+};
+
+const InputSums &sums_of(PyCapture &c, const std::string &name) {
+    const auto found = c.hook.sums().find(name);
+    if (found == c.hook.sums().end()) {
+        throw py::key_error("no input was captured for '" + name + "'");
+    }
+    return found->second;
+}
+
+py::array_t<double> vector_of(const std::vector<double> &values) {
+    return py::array_t<double>(static_cast<py::ssize_t>(values.size()), values.data());
+}
+
+// Both triangles, not divided by the number of tokens.
+py::array_t<float> covariance(PyCapture &c, const std::string &name) {
+    const InputSums &s = sums_of(c, name);
+    if (s.covariance.empty()) {
+        throw py::value_error("the capture was made without covariance");
+    }
+    py::array_t<float> out({s.n_in, s.n_in});
+    float *data = out.mutable_data();
+    for (int64_t i = 0; i < s.n_in; ++i) {
+        for (int64_t j = i; j < s.n_in; ++j) {
+            data[i * s.n_in + j] = data[j * s.n_in + i] = s.covariance[static_cast<size_t>(i * s.n_in + j)];
+        }
+    }
+    return out;
+}
+
+// Continues from the sums of an earlier capture.
+void restore(PyCapture &c, const std::string &name, int64_t tokens, const py::array_t<double> &square,
+             const py::array_t<double> &norm_square, const std::optional<FloatMatrix> &matrix) {
+    InputSums &s = c.hook.sums()[name];
+    s.n_in = square.size();
+    s.tokens = tokens;
+    require_array(norm_square, "norm_square", "f", 8, {s.n_in});
+    s.square.assign(square.data(), square.data() + s.n_in);
+    s.norm_square.assign(norm_square.data(), norm_square.data() + s.n_in);
+    if (matrix) {
+        require_array(*matrix, "covariance", "f", 4, {s.n_in, s.n_in});
+        s.covariance.assign(matrix->data(), matrix->data() + s.n_in * s.n_in);
+    }
+}
+
+} // namespace
+
+void bind_capture(py::module_ &m) {
+    py::class_<PyCapture>(
+        m, "CaptureHook",
+        "A native cb_eval that sums statistics of the inputs of matrices, for one llama context that it must outlive.\n\n"
+        "Args:\n"
+        "    names: matrices whose inputs are wanted.\n"
+        "    covariance: also sum x̂ x̂ᵀ, x̂ = x / |x| · sqrt(n_in), float32 [n_in, n_in] an input.\n"
+        "    skip: first tokens of every evaluation to leave out.\n"
+        "    threads: of the covariance; 0 is all processors.")
+        .def(py::init([](std::shared_ptr<GgmlAbi> abi, const std::vector<std::string> &names, bool covariance, int64_t skip,
+                         int threads) {
+                 auto layout = abi;
+                 return std::unique_ptr<PyCapture>(
+                     new PyCapture{std::move(layout), CaptureHook(*abi, names, covariance, skip, threads)});
+             }),
+             py::arg("abi"), py::arg("names"), py::arg("covariance") = true, py::arg("skip") = 0, py::arg("threads") = 0)
+        .def_property_readonly("callback",
+                               [](const PyCapture &) { return reinterpret_cast<uintptr_t>(&CaptureHook::callback); })
+        .def_property_readonly("user_data", [](PyCapture &c) { return reinterpret_cast<uintptr_t>(&c.hook); })
+        .def_property_readonly("error", [](const PyCapture &c) { return c.hook.error(); }, "Empty, or what went wrong.")
+        .def_property_readonly("representatives", [](const PyCapture &c) { return c.hook.representatives(); },
+                               "Matrix -> the matrix under whose name the sums of the same input stand.")
+        .def("tokens", [](PyCapture &c, const std::string &name) { return sums_of(c, name).tokens; }, py::arg("name"))
+        .def("square", [](PyCapture &c, const std::string &name) { return vector_of(sums_of(c, name).square); },
+             py::arg("name"), "Sum of x², float64 [n_in].")
+        .def("norm_square", [](PyCapture &c, const std::string &name) { return vector_of(sums_of(c, name).norm_square); },
+             py::arg("name"), "Sum of x̂², float64 [n_in].")
+        .def("covariance", &covariance, py::arg("name"), "Sum of x̂ x̂ᵀ, float32 [n_in, n_in].")
+        .def("restore", &restore, py::arg("name"), py::arg("tokens"), py::arg("square"), py::arg("norm_square"),
+             py::arg("covariance") = py::none(), "Starts from the sums of an earlier capture.");
+}
+
+} // namespace seeddelta

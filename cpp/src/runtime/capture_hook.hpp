@@ -1,0 +1,57 @@
+// A native cb_eval that collects statistics of the inputs of chosen matrices while llama.cpp computes: E[x^2] as
+// llama-imatrix does, and of token-normalised inputs x / |x| * sqrt(n_in) the squares and the whole covariance.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/ggml_abi.hpp"
+
+namespace seeddelta {
+
+// Sums over the tokens seen so far of one input.
+struct InputSums {
+    int64_t n_in = 0;
+    int64_t tokens = 0;
+    int64_t nonfinite_tokens = 0;     // left out
+    std::vector<double> square;       // [n_in] x^2
+    std::vector<double> norm_square;  // [n_in] of the normalised inputs
+    std::vector<float> covariance;    // [n_in, n_in], upper triangle, of the normalised inputs; empty when not wanted
+};
+
+class CaptureHook {
+public:
+    // names: matrices whose inputs are wanted. skip: the first tokens of every evaluation that are left out.
+    CaptureHook(const GgmlAbi &abi, const std::vector<std::string> &names, bool covariance, int64_t skip, int threads);
+
+    // ggml_backend_sched_eval_callback; user_data is the hook.
+    static bool callback(void *tensor, bool ask, void *user_data) noexcept;
+
+    std::map<std::string, InputSums> &sums() { return sums_; }
+    // Matrix -> the matrix (maybe itself) under whose name the sums of the same input stand.
+    const std::map<std::string, std::string> &representatives() const { return representatives_; }
+    // Empty, or why the statistics cannot be trusted.
+    const std::string &error() const { return error_; }
+
+private:
+    bool wanted(const void *node);
+    void collect(const void *node);
+    void add_covariance(InputSums &s, int64_t tokens);
+
+    const GgmlAbi &abi_;
+    std::unordered_map<std::string, bool> targets_;
+    bool covariance_;
+    int64_t skip_;
+    int threads_;
+    std::map<std::string, InputSums> sums_;
+    std::map<std::string, std::string> representatives_;
+    const void *last_input_ = nullptr;
+    std::string last_name_;
+    std::string error_;
+    std::vector<float> normalised_; // [tokens, n_in + padding]
+    std::vector<float> negated_;    // [n_in, tokens]
+};
+
+} // namespace seeddelta

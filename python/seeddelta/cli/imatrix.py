@@ -1,0 +1,59 @@
+"""`seeddelta imatrix`: what goes into a model's matrices, measured on a text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    model: Annotated[Path, typer.Option("--model", "-m", help="Dense (or quantised) GGUF model.")],
+    text: Annotated[Path, typer.Option("--file", "-f", help="Calibration text. Never the text you evaluate on.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Importance matrix, GGUF, as llama-imatrix writes it.")],
+    hessian: Annotated[
+        Path | None,
+        typer.Option("--hessian", help="Also write the covariance of the inputs, for `seeddelta build --hessian`."),
+    ] = None,
+    ctx: Annotated[int, typer.Option("--ctx", help="Tokens a chunk.")] = 512,
+    chunks: Annotated[int | None, typer.Option("--chunks", help="Chunks to read (default: the whole text).")] = None,
+    skip: Annotated[int, typer.Option("--skip", help="Leave out the first tokens of every chunk.")] = 0,
+    targets: Annotated[str, typer.Option("--targets", help="Matrices, as for build.")] = "all",
+    layers: Annotated[str | None, typer.Option("--layers", help="Layers A-B (default: all).")] = None,
+    threads: Annotated[int, typer.Option("--threads", "-t", help="Threads; 0 is all processors.")] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Go on from OUTPUT.parts, where an earlier run stopped.")
+    ] = True,
+    show_statistics: Annotated[
+        bool, typer.Option("--show-statistics", help="Print for each input how unevenly its columns matter.")
+    ] = False,
+) -> None:
+    """Measure which input columns of every matrix matter, on a calibration text.
+
+    The importance matrix tells the encoder (and llama-quantize) how much an error in each column costs. The covariance
+    says which columns go together, so that the encoder can make up for an error in one column in the next ones:
+    at 4 bits this takes away most of the loss.
+
+    Example: seeddelta imatrix -m dense.gguf -f valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
+    """
+    from ..gguf.imatrix import write_imatrix
+    from ..imatrix import capture, write_covariance
+    from ..imatrix.statistics import statistics_table
+
+    parts = output.with_name(output.name + ".parts")
+    captured = capture(
+        model, text, ctx=ctx, chunks=chunks, covariance=hessian is not None, skip=skip, targets=targets, layers=layers,
+        threads=threads, checkpoint=parts if resume else None,
+    )  # fmt: skip
+    write_imatrix(output, captured.imatrix())
+    typer.echo(f"{output}: {len(captured.representatives)} matrices, {captured.tokens} tokens")
+    if hessian is not None:
+        write_covariance(hessian, captured)
+        typer.echo(f"{hessian}: {len(set(captured.representatives.values()))} covariances")
+    if resume:
+        captured.discard_checkpoint()
+    if show_statistics:
+        from rich.console import Console
+
+        Console().print(statistics_table(captured))

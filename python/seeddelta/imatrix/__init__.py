@@ -1,0 +1,8 @@
+"""Importance and covariance of the inputs of a model's matrices, measured on real text."""
+
+from __future__ import annotations
+
+from .capture import Capture, capture
+from .covariance import Covariance, open_covariance, write_covariance
+
+__all__ = ["Capture", "Covariance", "capture", "open_covariance", "write_covariance"]
