@@ -11,7 +11,9 @@ import typer
 def command(
     model: Annotated[Path, typer.Option("--model", "-m", help="Dense (or quantised) GGUF model.")],
     text: Annotated[Path, typer.Option("--file", "-f", help="Calibration text. Never the text you evaluate on.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Importance matrix, GGUF, as llama-imatrix writes it.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Importance matrix, GGUF, as llama-imatrix writes it.")
+    ],
     hessian: Annotated[
         Path | None,
         typer.Option("--hessian", help="Also write the covariance of the inputs, for `seeddelta build --hessian`."),

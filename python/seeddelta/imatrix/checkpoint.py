@@ -32,18 +32,14 @@ class Checkpoint:
         except (OSError, ValueError, KeyError):
             return 0, {}
         for name, arrays in loaded:
-            hook.restore(
-                name, int(arrays["tokens"]), arrays["square"], arrays["norm_square"], arrays.get("covariance")
-            )
+            hook.restore(name, int(arrays["tokens"]), arrays["square"], arrays["norm_square"], arrays.get("covariance"))
         return int(state["chunks"]), dict(state["representatives"])
 
     def save(self, hook: _core.CaptureHook, chunks: int) -> None:
         """Store the sums. Raises OutputError; an earlier checkpoint stays until this one is whole."""
         fresh = self.folder.with_name(self.folder.name + ".new")
         inputs = sorted(set(hook.representatives.values()))
-        state = dict(
-            identity=self.identity, chunks=chunks, inputs=inputs, representatives=dict(hook.representatives)
-        )
+        state = dict(identity=self.identity, chunks=chunks, inputs=inputs, representatives=dict(hook.representatives))
         try:
             shutil.rmtree(fresh, ignore_errors=True)
             fresh.mkdir(parents=True)
