@@ -61,6 +61,11 @@ def main() -> int:
     return 0
 
 
+def _short(value: float) -> str:
+    """A broken model's perplexity has many digits."""
+    return f"{value:.2f}" if abs(value) < 1e4 else f"{value:.1e}"
+
+
 def _print(names: list[str], comparison: Comparison) -> None:
     from rich.table import Table
 
@@ -75,8 +80,8 @@ def _print(names: list[str], comparison: Comparison) -> None:
             name,
             f"{report.size.bits_per_weight:.2f}",
             f"{report.size.file_bytes / 1e6:.1f}",
-            f"{report.perplexity.ppl:.2f} ± {report.perplexity.stderr:.2f}",
-            "" if change is None else f"{change.percent:+.1f}% ± {change.percent_stderr:.1f}",
+            f"{_short(report.perplexity.ppl)} ± {_short(report.perplexity.stderr)}",
+            "" if change is None else f"{_short(change.percent)}% ± {_short(change.percent_stderr)}",
             "" if kl is None else f"{kl.mean:.4f} ± {kl.stderr:.4f}",
             "" if kl is None else f"{kl.same_top_percent:.1f}%",
         )
