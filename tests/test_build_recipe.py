@@ -79,7 +79,7 @@ def test_entries_that_fit_in_the_bits() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bits": 6}, "choose from 1, 1.5, 2"),
+        ({"bits": 7}, "choose from 1, 1.5, 2"),
         ({"state_bits": 13}, "state_bits"),
         ({"layers": "5-2"}, "lower number first"),
         ({"targets": "ffn_gat"}, "choose from ffn_gate"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,8 @@ from ..gguf.schema import (
     TrellisBase,
 )
 from .feedback import BLOCK, LOOKAHEAD, Feedback, covariance_error, refitted_row_scale
-from .recipe import RATES, Recipe
+from .rates import RATES
+from .recipe import Recipe
 from .report import Compute, Metrics
 
 Array = np.ndarray[Any, Any]
@@ -42,6 +43,7 @@ class EncodedTensor:
     description: TensorDescription
     arrays: dict[str, Array]
     metrics: Metrics
+    method: Literal["plain", "weighted", "feedback"] = "plain"
 
 
 def describe(recipe: Recipe, name: str, shape: tuple[int, int], source_type: str) -> TensorDescription:
@@ -88,8 +90,8 @@ def encode_tensor(
     """Encode float32[n_out, n_in] by the recipe; `importance` is float32[n_in] with the mean 1.
 
     The result depends on the arguments and on nothing else (not on `recipe.threads`). With `feedback` (trellis only)
-    the error of the outputs is minimised. Without it, a rotation spreads the importance of a column over those it mixes,
-    so with importance an automatic rotation is tried against none, and the lower weighted error wins.
+    the error of the outputs is minimised. Without it, a rotation spreads the importance of a column over those it
+    mixes, so with importance an automatic rotation is tried against none, and the lower weighted error wins.
     """
     rotated = _encode(name, weights, source_type, recipe, importance, feedback)
     base = rotated.description.base
@@ -138,7 +140,8 @@ def _encode(
         metrics = metrics.model_copy(update={"rel_out": _output_error(weights, weight, feedback)})
     description = description.model_copy(update={"norms": norms})
     ordered = {suffix: arrays[suffix] for suffix in schema.payload_layout(description)}
-    return EncodedTensor(description, ordered, metrics)
+    method: Any = "feedback" if feedback is not None else "plain" if importance is None else "weighted"
+    return EncodedTensor(description, ordered, metrics, method)
 
 
 def _encode_trellis(

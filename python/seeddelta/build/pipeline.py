@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 from gguf import GGUFValueType
 
-from ..errors import OutputError, SourceModelError
+from ..errors import ImatrixError, OutputError, SourceModelError
 from ..gguf import names, schema
 from ..gguf.header import TensorInfo
 from ..gguf.imatrix import Imatrix, read_imatrix
@@ -34,7 +34,9 @@ from ..gguf.writer import (
     output_error,
     write_gguf,
 )
+from ..imatrix.covariance import Covariance, open_covariance
 from .encode import EncodedTensor, compute_estimate, describe, encode_tensor
+from .feedback import Feedback, make_feedback
 from .recipe import Recipe
 from .report import BuildReport, TensorReport
 
@@ -44,11 +46,16 @@ _SPARE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """What a recipe means for a model: target tensors in file order with their future descriptions."""
+    """What a recipe means for a model: target tensors in file order with their future descriptions.
+
+    `recipes` has the recipe of each target: that of the build, with the tensor's own rate.
+    """
 
     source: SourceModel
     imatrix: Imatrix | None
+    covariance: Covariance | None
     targets: dict[str, TensorDescription]
+    recipes: dict[str, Recipe]
 
     @property
     def dense_bytes(self) -> int:
@@ -67,7 +74,12 @@ def make_plan(recipe: Recipe) -> Plan:
     """
     source = open_source(recipe.input)
     layers = names.parse_layers(recipe.layers, source.n_layers)
-    chosen = [info for name, info in source.tensors.items() if names.is_target(name, recipe.targets, layers)]
+    rates = {
+        name: recipe.rate_of(name, source.n_layers)
+        for name in source.tensors
+        if names.is_target(name, recipe.targets, layers)
+    }
+    chosen = [source.tensors[name] for name, rate in rates.items() if rate != "dense"]
     if not chosen:
         raise SourceModelError(
             f"{source.path}: has no tensor blk.N.{{{','.join(recipe.targets)}}}.weight in the layers asked for; "
@@ -81,12 +93,18 @@ def make_plan(recipe: Recipe) -> Plan:
                 f"{source.path}: tensor {info.name!r} has the type {info.type.name}, which gguf-py cannot dequantise; "
                 "start from an F16 or BF16 model"
             )
-    targets = {info.name: describe(recipe, info.name, _matrix_shape(info), info.type.name) for info in chosen}
+    recipes = {info.name: recipe.model_copy(update={"bits": rates[info.name]}) for info in chosen}
+    targets = {
+        info.name: describe(recipes[info.name], info.name, _matrix_shape(info), info.type.name) for info in chosen
+    }
+    covariance = None if recipe.hessian is None else open_covariance(recipe.hessian)
+    if covariance is not None and not any(covariance.has(name) for name in targets):
+        raise ImatrixError(f"{covariance.path}: has no covariance for any of the tensors; make it with this model")
     imatrix = None if recipe.imatrix is None else read_imatrix(recipe.imatrix)
     if imatrix is not None:
         for info in chosen:
             _importance(recipe, imatrix, info)  # all of them are checked before hours of work
-    return Plan(source, imatrix, targets)
+    return Plan(source, imatrix, covariance, targets, recipes)
 
 
 def build(recipe: Recipe, *, progress: bool = True) -> BuildReport:
@@ -128,6 +146,33 @@ def _matrix_shape(info: TensorInfo) -> tuple[int, int]:
     return n_out, n_in
 
 
+class _FeedbackOf:
+    """Feedback of a tensor, or None; kept while the next tensors read the same input."""
+
+    def __init__(self, recipe: Recipe, covariance: Covariance | None) -> None:
+        self.recipe = recipe
+        self.covariance = covariance
+        self.last: tuple[str, Feedback] | None = None
+
+    def __call__(self, description: TensorDescription) -> Feedback | None:
+        name, base = description.name, description.base
+        if self.covariance is None or not isinstance(base, schema.TrellisBase) or not self.covariance.has(name):
+            return None
+        same = self.covariance.representative(name)
+        if self.last is None or self.last[0] != same:
+            matrix = self.covariance.matrix(name)
+            if matrix.shape[0] != description.shape[1]:
+                raise ImatrixError(
+                    f"{self.covariance.path}: the covariance of the input of {name!r} has {matrix.shape[0]} columns, "
+                    f"the tensor {description.shape[1]}; make it with this model"
+                )
+            feedback = make_feedback(
+                name, matrix, rotation_block=base.rotation_block, seed=self.recipe.seed, damp=self.recipe.hessian_damp
+            )
+            self.last = (same, feedback)
+        return self.last[1]
+
+
 def _importance(recipe: Recipe, imatrix: Imatrix | None, info: TensorInfo) -> np.ndarray[Any, Any] | None:
     if imatrix is None:
         return None
@@ -138,13 +183,17 @@ def _encode_all(recipe: Recipe, plan: Plan, progress: bool) -> Iterator[tuple[Te
     from tqdm.auto import tqdm
 
     total = sum(n_out * n_in for n_out, n_in in (d.shape for d in plan.targets.values()))
+    feedback_of = _FeedbackOf(recipe, plan.covariance)
     with tqdm(total=total, unit="w", unit_scale=True, desc="encode", disable=not progress) as bar:
         for name, description in plan.targets.items():
             bar.set_postfix_str(name.removesuffix(".weight"))
             info, begin = plan.source.tensors[name], time.perf_counter()
             weights = plan.source.matrix(name)
             importance = _importance(recipe, plan.imatrix, info)
-            encoded = encode_tensor(name, weights, description.source_type, recipe, importance)
+            feedback = feedback_of(description)
+            if importance is None and feedback is not None and plan.covariance is not None:
+                importance = plan.covariance.importance(name)
+            encoded = encode_tensor(name, weights, description.source_type, plan.recipes[name], importance, feedback)
             bar.update(weights.size)
             yield info, encoded, time.perf_counter() - begin
 
@@ -253,6 +302,10 @@ def _own_metadata(
         values[schema.KEY_IMATRIX_SHA256] = text(file_sha256(recipe.imatrix))
         values[schema.KEY_IMATRIX_POWER] = f32(recipe.imatrix_power)
         values[schema.KEY_IMATRIX_EPS] = f32(recipe.imatrix_eps)
+    if recipe.hessian is not None:
+        values[schema.KEY_HESSIAN_FILE] = text(recipe.hessian.name)
+        values[schema.KEY_HESSIAN_SHA256] = text(file_sha256(recipe.hessian))
+        values[schema.KEY_HESSIAN_DAMP] = f32(recipe.hessian_damp)
     if descriptions:
         texts = [description.model_dump_json() for description in descriptions]
         values[schema.KEY_TENSORS] = Typed(texts, GGUFValueType.ARRAY, GGUFValueType.STRING)
@@ -281,6 +334,7 @@ def _row(recipe: Recipe, info: TensorInfo, encoded: EncodedTensor, seconds: floa
         source_type=info.type.name,
         status="converted" if near else "dense",
         reason="" if near else f"kept dense: error {error:.4f} > gap {recipe.seeddelta_gap:g}",
+        method=encoded.method,
         base_seed=int(encoded.arrays[schema.BASE_SEED].view(np.uint64)[0]),
         bytes_before=info.nbytes,
         bytes_after=size if near else info.nbytes,

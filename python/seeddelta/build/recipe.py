@@ -11,9 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from .._extras import needs_extra
 from ..errors import NotAvailableError, RecipeError
 from ..gguf import names, schema
+from .rates import RATES, Rate, parse_override, rate_of
 
-# bits a weight -> (step_bits, values_per_step) of the trellis
-RATES: dict[float, tuple[int, int]] = {1: (1, 1), 1.5: (3, 2), 2: (2, 1), 2.5: (5, 2), 3: (3, 1), 4: (4, 1), 5: (5, 1)}
 MAX_ROTATION = 64  # the block that was measured (larger ones cost more time a token and gain nothing)
 
 # preset -> what it sets; options given beside it win
@@ -22,6 +21,10 @@ PRESETS: dict[str, dict[str, Any]] = {
     "trellis-3": {"base_kind": "trellis", "bits": 3},
     "trellis-2.5": {"base_kind": "trellis", "bits": 2.5},
     "trellis-2": {"base_kind": "trellis", "bits": 2},
+    "tiny": {"base_kind": "trellis", "bits": 2, "mixed": True},
+    "small": {"base_kind": "trellis", "bits": 3, "mixed": True},
+    "balanced": {"base_kind": "trellis", "bits": 4, "mixed": True},
+    "quality": {"base_kind": "trellis", "bits": 5, "mixed": True},
     "trellis-4-fine": {"base_kind": "trellis", "bits": 4, "state_bits": 14},
     "prng-coo": {"base_kind": "prng_block", "scheme": "coo", "bits": 4, "K": "auto", "vals": "int8"},
 }
@@ -47,7 +50,15 @@ class Recipe(BaseModel):
         description="Matrices to convert, with commas: ffn_gate … attn_output, or ffn, attn, all.",
     )
     base_kind: Literal["prng_block", "fht_struct", "trellis", "none"] = Field(default="trellis", description="Base W0.")
-    bits: float = Field(default=4, description="Bits a weight of the trellis: 1, 1.5, 2, 2.5, 3, 4 or 5.")
+    bits: float = Field(default=4, description="Bits a weight of the trellis: 1, 1.5, 2, 2.5, 3, 4, 5 or 6.")
+    mixed: bool = Field(
+        default=False, description="One bit more for attn_v, ffn_down, and the first and last layer (trellis)."
+    )
+    tensor_type: tuple[str, ...] = Field(
+        default=(),
+        description="REGEX=RATE: bits of the trellis, or dense, for tensors whose name has the expression. May be "
+        "given often; the last that fits wins, over presets too.",
+    )
     state_bits: Literal[12, 14, 16] = Field(
         default=12,
         description="Bits of the trellis state: 14 and 16 lose less and take 4 and 16 times as long to encode.",
@@ -76,6 +87,14 @@ class Recipe(BaseModel):
     imatrix: Path | None = Field(default=None, description="Importance matrix of llama-imatrix (GGUF or .dat).")
     imatrix_power: float = Field(default=1.0, ge=0, le=4, description="Power of E[x²] that weighs the columns.")
     imatrix_eps: float = Field(default=1e-3, ge=0, description="Added to E[x²], in units of its mean.")
+    hessian: Path | None = Field(
+        default=None,
+        description="Covariance of the inputs, from seeddelta imatrix --hessian: the trellis makes up for an error in "
+        "the columns that go together with it.",
+    )
+    hessian_damp: float = Field(
+        default=0.01, gt=0, le=1, description="Added to the diagonal of the covariance, in units of its mean."
+    )
     eval_cols: int = Field(default=1024, ge=0, description="Columns on which the seed search compares seeds; 0: all.")
     seeddelta_gap: float = Field(
         default=1.0,
@@ -125,6 +144,14 @@ class Recipe(BaseModel):
             raise ValueError(f"{value:g} bits are not known; choose from {', '.join(f'{bits:g}' for bits in RATES)}")
         return value
 
+    @field_validator("tensor_type", mode="before")
+    @classmethod
+    def _check_tensor_type(cls, value: Any) -> tuple[str, ...]:
+        overrides = (value,) if isinstance(value, str) else tuple(value)
+        for text in overrides:
+            parse_override(text)
+        return overrides
+
     @field_validator("rotation_block")
     @classmethod
     def _check_rotation(cls, value: Literal["auto"] | int) -> Literal["auto"] | int:
@@ -144,6 +171,8 @@ class Recipe(BaseModel):
             raise ValueError("--seed-search and --base-scale are for --base-kind prng_block")
         if self.base_kind == "trellis" and self.K == "auto" and self.scheme == "coo":
             raise ValueError("--K auto is for bases other than the trellis, which uses up --bits; give a number")
+        if self.base_kind != "trellis" and (self.mixed or self.hessian is not None):
+            raise ValueError("--mixed and --hessian are for --base-kind trellis")
         if self.base_kind != "trellis" and self.rotation_block not in ("auto", 0):
             raise ValueError("--rotation-block is for --base-kind trellis")
         if self.output == self.input or (
@@ -158,6 +187,10 @@ class Recipe(BaseModel):
         if self.scheme is None:
             return "none" if self.base_kind == "trellis" else "coo"
         return "coo" if self.scheme == "coo" else "none"
+
+    def rate_of(self, name: str, n_layers: int | None) -> Rate:
+        """Bits a weight of a tensor, or "dense"."""
+        return rate_of(name, self.bits, mixed=self.mixed, overrides=self.tensor_type, n_layers=n_layers)
 
     def rotation_for(self, n_in: int) -> int:
         """`rotation_block` of a tensor with n_in columns. Raises RecipeError when a given one does not divide it."""
@@ -184,6 +217,7 @@ class Recipe(BaseModel):
         options = self.model_dump(mode="json", exclude={"output", "report_json", "threads", "dry_run", "preset"})
         options["input"] = self.input.name
         options["imatrix"] = None if self.imatrix is None else self.imatrix.name
+        options["hessian"] = None if self.hessian is None else self.hessian.name
         return options
 
     @classmethod

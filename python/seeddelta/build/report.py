@@ -55,6 +55,7 @@ class TensorReport(BaseModel):
     source_type: str
     status: Literal["converted", "dense", "planned"]
     reason: str = ""
+    method: Literal["", "plain", "weighted", "feedback"] = ""
     base_seed: int | None = None
     bytes_before: int
     bytes_after: int
@@ -101,13 +102,14 @@ class BuildReport(BaseModel):
 
         table = Table(title="SeedΔ tensors")
         table.add_column("tensor", no_wrap=True)
-        for heading in ("shape", "bits", "rel_l2", "rel_l2_w", "cos", "norm", "before", "after"):
+        for heading in ("shape", "bits", "rel_l2", "rel_l2_w", "rel_out", "cos", "norm", "before", "after"):
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("")
         for tensor in self.tensors:
-            numbers = ("", "", "", "")
+            numbers = ("", "", "", "", "")
             if (m := tensor.metrics) is not None:
-                numbers = (f"{m.rel_l2:.4f}", f"{m.rel_l2_w:.4f}", f"{m.cos:.5f}", f"{m.norm_ratio:.4f}")
+                out = "" if m.rel_out is None else f"{m.rel_out:.4f}"
+                numbers = (f"{m.rel_l2:.4f}", f"{m.rel_l2_w:.4f}", out, f"{m.cos:.5f}", f"{m.norm_ratio:.4f}")
             table.add_row(
                 tensor.name,
                 f"{tensor.shape[0]}x{tensor.shape[1]}",
@@ -115,15 +117,15 @@ class BuildReport(BaseModel):
                 *numbers,
                 human_bytes(tensor.bytes_before),
                 human_bytes(tensor.bytes_after),
-                tensor.reason or tensor.status,
+                tensor.reason or " ".join([tensor.status, tensor.method]).strip(),
                 style="yellow" if tensor.status == "dense" else None,
             )
         table.add_section()
         after = human_bytes(self.target_bytes_after)
         before = human_bytes(self.target_bytes_before)
-        table.add_row("these tensors", "", f"{self.bits_per_weight:.3f}", "", "", "", "", before, after, "")
+        table.add_row("these tensors", "", f"{self.bits_per_weight:.3f}", "", "", "", "", "", before, after, "")
         before, after = human_bytes(self.model_bytes_before), human_bytes(self.model_bytes_after)
-        table.add_row("whole model", "", "", "", "", "", "", before, after, f"{self.seconds:.1f} s")
+        table.add_row("whole model", "", "", "", "", "", "", "", before, after, f"{self.seconds:.1f} s")
         return table
 
 

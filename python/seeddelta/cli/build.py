@@ -26,7 +26,8 @@ METAVARS = {
     "scheme": "coo|block|codebook_resid|none",
     "vals": "fp16|int8",
     "row_scale": "f16|f32",
-    "bits": "1|1.5|2|2.5|3|4|5",
+    "bits": "1|1.5|2|2.5|3|4|5|6",
+    "tensor_type": "REGEX=RATE",
     "state_bits": "12|14|16",
     "block": "32|64",
     "layers": "A-B",
@@ -34,8 +35,10 @@ METAVARS = {
     "rotation_block": "N|auto",
 }
 # typed by the command line; the rest are strings that the recipe checks
-_TYPES: dict[str, Any] = {"dry_run": bool}
-_NOT_SHOWN = ("layers", "imatrix", "report_json", "base_scale", "scheme", "dry_run", "input", "output")
+_TYPES: dict[str, Any] = {"dry_run": bool, "mixed": bool, "tensor_type": list[str]}
+_EMPTY: dict[Any, Any] = {bool: False, list[str]: []}
+_NOT_SHOWN = ("layers", "imatrix", "report_json", "base_scale", "scheme", "dry_run", "input", "output", "hessian",
+              "mixed", "tensor_type")  # fmt: skip
 
 
 class BuildCommand(TyperCommand):
@@ -91,9 +94,7 @@ def command(**given: Any) -> None:
     config, quiet = given.pop("config", None), bool(given.pop("quiet", False))
     given.pop("seeddelta", None)  # the builder makes nothing else
     options = {} if config is None else read_yaml(config)
-    options |= {
-        name: _convert(name, value) for name, value in given.items() if value is not None and value is not False
-    }
+    options |= {name: _convert(name, value) for name, value in given.items() if value not in (None, False, [])}
     missing = [FLAGS[name][1] for name in ("input", "output") if name not in options]
     if missing:
         raise RecipeError(f"{' and '.join(missing)} must be given; see --help")
@@ -121,8 +122,8 @@ def _parameters() -> list[inspect.Parameter]:
             default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
             text = f"{text} [default: {default}]"
         option = typer.Option(*flags, help=text, metavar=METAVARS.get(name), show_default=False)
-        annotation = bool if name == "dry_run" else Optional[str]  # noqa: UP045 (older typer cannot read `str | None`)
-        parameters.append(_parameter(name, annotation, option, False if name == "dry_run" else None))
+        annotation = _TYPES.get(name, Optional[str])  # noqa: UP045 (older typer cannot read `str | None`)
+        parameters.append(_parameter(name, annotation, option, _EMPTY.get(annotation)))
     more = {
         "config": (Optional[str], typer.Option("--config", help="YAML file of options; those given here win."), None),  # noqa: UP045
         "quiet": (bool, typer.Option("--quiet", "-q", help="No progress bar and no table."), False),

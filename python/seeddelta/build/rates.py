@@ -1,0 +1,55 @@
+"""Bits a weight of each tensor: the recipe's, one step more where it pays, and what --tensor-type says."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from ..gguf import names
+
+# bits a weight -> (step_bits, values_per_step) of the trellis
+RATES: dict[float, tuple[int, int]] = {
+    1: (1, 1), 1.5: (3, 2), 2: (2, 1), 2.5: (5, 2), 3: (3, 1), 4: (4, 1), 5: (5, 1), 6: (6, 1),
+}  # fmt: skip
+# one bit more, or the next rate there is
+NEXT_RATE: dict[float, float] = {1: 2, 1.5: 2.5, 2: 3, 2.5: 3, 3: 4, 4: 5, 5: 6, 6: 6}
+# Matrices whose error costs most, measured on SmolLM2: the values go straight into the residual stream, and ffn_down's
+# inputs have the heaviest tails. So do the first and the last layer.
+SENSITIVE = ("attn_v", "ffn_down")
+
+Rate = float | Literal["dense"]
+
+
+def parse_override(text: str) -> tuple[re.Pattern[str], Rate]:
+    """`REGEX=RATE` of --tensor-type. Raises ValueError saying what is wrong."""
+    pattern, found, rate = text.rpartition("=")
+    if not found or not pattern:
+        raise ValueError(f"{text!r} is not REGEX=RATE, for example attn_v=5 or 'blk\\.0\\..*=dense'")
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression ({error})") from error
+    if rate == "dense":
+        return compiled, "dense"
+    try:
+        bits = float(rate)
+    except ValueError:
+        bits = 0.0
+    if bits not in RATES:
+        raise ValueError(f"{rate!r} is no rate; choose from {', '.join(f'{r:g}' for r in RATES)} or dense")
+    return compiled, bits
+
+
+def rate_of(name: str, bits: float, *, mixed: bool, overrides: tuple[str, ...], n_layers: int | None) -> Rate:
+    """Rate of a tensor. The last override whose expression is found in the name wins over everything."""
+    chosen: Rate = bits
+    place = names.split_name(name)
+    if mixed and place is not None:
+        layer, matrix = place
+        if matrix in SENSITIVE or layer == 0 or (n_layers is not None and layer == n_layers - 1):
+            chosen = NEXT_RATE[bits]
+    for text in overrides:
+        pattern, rate = parse_override(text)
+        if pattern.search(name):
+            chosen = rate
+    return chosen
