@@ -22,6 +22,7 @@ def few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     def quick(paths: Any, **options: Any) -> Any:
         return evaluate(paths, **(options | {"n_ctx": 64, "chunks": 1, "reps": 1, "n_prompt": 8, "n_gen": 4}))
 
+    monkeypatch.setattr(demo, "_CALIBRATION", 1)
     monkeypatch.setattr(seeddelta.build, "Recipe", lambda **options: Recipe(layers="0-1", **options))
     monkeypatch.setattr(seeddelta.evaluate, "evaluate", quick)
 
@@ -45,7 +46,13 @@ def test_demo_prints_the_table_and_keeps_the_models(tmp_path: Path, capfd: pytes
     assert out.count("The capital of France is") >= 3
     assert "seeddelta build -i" in out
     assert err == ""
-    assert sorted(path.suffix for path in (tmp_path / "models").iterdir()) == [".gguf", ".gguf", ".txt"]
+    assert sorted(path.suffix for path in (tmp_path / "models").iterdir()) == [
+        ".gguf",
+        ".gguf",
+        ".gguf",
+        ".txt",
+        ".txt",
+    ]
 
 
 def test_a_missing_model_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,4 +62,6 @@ def test_a_missing_model_package_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_text_is_long_enough_for_the_demo(tmp_path: Path) -> None:
-    assert demo.write_text(tmp_path / "text").stat().st_size > 200_000
+    calibration, text = demo.write_texts(tmp_path)
+    assert min(calibration.stat().st_size, text.stat().st_size) > 150_000
+    assert calibration.read_text(encoding="utf-8") != text.read_text(encoding="utf-8")

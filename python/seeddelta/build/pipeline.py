@@ -147,19 +147,21 @@ def _matrix_shape(info: TensorInfo) -> tuple[int, int]:
 
 
 class _FeedbackOf:
-    """Feedback of a tensor, or None; kept while the next tensors read the same input."""
+    """Feedback of a tensor, or None. The last ones are kept: tensors that share an input are near each other."""
+
+    _KEPT = 2
 
     def __init__(self, recipe: Recipe, covariance: Covariance | None) -> None:
         self.recipe = recipe
         self.covariance = covariance
-        self.last: tuple[str, Feedback] | None = None
+        self.last: dict[str, Feedback] = {}
 
     def __call__(self, description: TensorDescription) -> Feedback | None:
         name, base = description.name, description.base
         if self.covariance is None or not isinstance(base, schema.TrellisBase) or not self.covariance.has(name):
             return None
         same = self.covariance.representative(name)
-        if self.last is None or self.last[0] != same:
+        if same not in self.last:
             matrix = self.covariance.matrix(name)
             if matrix.shape[0] != description.shape[1]:
                 raise ImatrixError(
@@ -169,8 +171,10 @@ class _FeedbackOf:
             feedback = make_feedback(
                 name, matrix, rotation_block=base.rotation_block, seed=self.recipe.seed, damp=self.recipe.hessian_damp
             )
-            self.last = (same, feedback)
-        return self.last[1]
+            while len(self.last) >= self._KEPT:
+                del self.last[next(iter(self.last))]
+            self.last[same] = feedback
+        return self.last[same]
 
 
 def _importance(recipe: Recipe, imatrix: Imatrix | None, info: TensorInfo) -> np.ndarray[Any, Any] | None:

