@@ -15,7 +15,7 @@ import pytest
 import seeddelta
 from gguf import GGMLQuantizationType as Kind
 from seeddelta import Recipe
-from seeddelta.build import pipeline
+from seeddelta.build import jobs, pipeline
 from seeddelta.build.report import BuildReport
 from seeddelta.errors import ImatrixError, OutputError, RecipeError, SourceModelError
 from seeddelta.gguf.dequantize import dequantize
@@ -188,7 +188,7 @@ def test_imatrix_lowers_the_weighted_error(dense: Path, legacy: bool) -> None:
 
 
 def test_imatrix_without_a_target_is_named_before_any_work(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "encode_tensor", lambda *_: pytest.fail("work was begun"))
+    monkeypatch.setattr(jobs, "encode_tensor", lambda *_: pytest.fail("work was begun"))
     imatrix = make_imatrix(dense.parent / "im.gguf", TARGET_NAMES[:-1])
     with pytest.raises(ImatrixError, match=rf"no entry for tensor '{TARGET_NAMES[-1]}'"):
         build(dense, imatrix=imatrix)
@@ -197,7 +197,7 @@ def test_imatrix_without_a_target_is_named_before_any_work(dense: Path, monkeypa
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_failure_leaves_an_existing_output_and_no_trace(tmp_path: Path, value: float) -> None:
+def test_failure_leaves_an_existing_output_and_the_finished_tensors(tmp_path: Path, value: float) -> None:
     weights = tiny_weights()
     weights[TARGET_NAMES[-1]][0, 0] = value
     dense = write_model(tmp_path / "dense.gguf", weights)
@@ -205,11 +205,15 @@ def test_failure_leaves_an_existing_output_and_no_trace(tmp_path: Path, value: f
     with pytest.raises(SourceModelError, match=TARGET_NAMES[-1]):
         build(dense)
     assert (tmp_path / "out.gguf").read_bytes() == b"old"
-    assert sorted(os.listdir(tmp_path)) == ["dense.gguf", "out.gguf"]
+    assert sorted(os.listdir(tmp_path)) == ["dense.gguf", "out.gguf", "out.gguf.parts"]
+    assert len(os.listdir(tmp_path / "out.gguf.parts")) == len(TARGET_NAMES)  # all but one, and the lock
+    with pytest.raises(SourceModelError, match=TARGET_NAMES[-1]):
+        build(dense, no_checkpoint=True, output=tmp_path / "b.gguf")
+    assert sorted(os.listdir(tmp_path)) == ["dense.gguf", "out.gguf", "out.gguf.parts"]
 
 
-def test_interruption_leaves_no_trace(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, calls = pipeline.encode_tensor, []
+def test_interruption_without_checkpoint_leaves_no_trace(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = jobs.encode_tensor, []
 
     def encode(*arguments: Any) -> Any:
         calls.append(arguments[0])
@@ -217,14 +221,14 @@ def test_interruption_leaves_no_trace(dense: Path, monkeypatch: pytest.MonkeyPat
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(pipeline, "encode_tensor", encode)
+    monkeypatch.setattr(jobs, "encode_tensor", encode)
     with pytest.raises(KeyboardInterrupt):
-        build(dense)
+        build(dense, no_checkpoint=True)
     assert os.listdir(dense.parent) == ["dense.gguf"]
 
 
 def test_outputs_that_cannot_be_are_named_before_any_work(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "encode_tensor", lambda *_: pytest.fail("work was begun"))
+    monkeypatch.setattr(jobs, "encode_tensor", lambda *_: pytest.fail("work was begun"))
     with pytest.raises(OutputError, match="does not exist"):
         build(dense, output=dense.parent / "no" / "out.gguf")
     with pytest.raises(OutputError, match="does not exist"):

@@ -49,3 +49,7 @@ class EvaluationError(SeedDeltaError):
 
 class MissingDependencyError(SeedDeltaError, ImportError):
     """An optional dependency is not installed; the message has the pip line that installs it."""
+
+
+class ExecutorError(SeedDeltaError):
+    """The workers of a build cannot be reached, differ from this process, or died more than once on one tensor."""

@@ -1,42 +1,37 @@
-"""build(recipe): plan, encode tensor after tensor into a spool, then write the file.
+"""build(recipe): plan, encode tensor after tensor into parts, then write the file.
 
-The descriptions of all tensors come before any data in a GGUF, so encoded payloads wait in an unnamed temporary file
-beside the output (the size of the payloads); one dense matrix is in memory at a time.
+The descriptions of all tensors come before any data in a GGUF, so encoded payloads wait on disk (checkpoint.py); so do
+they when the build is killed. A job holds one dense matrix in memory.
 """
 
 from __future__ import annotations
 
 import shutil
-import tempfile
+import sys
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import IO, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from gguf import GGUFValueType
 
 from ..errors import ImatrixError, OutputError, SourceModelError
 from ..gguf import names, schema
 from ..gguf.header import TensorInfo
 from ..gguf.imatrix import Imatrix, read_imatrix
 from ..gguf.schema import TensorDescription
-from ..gguf.source import SourceModel, can_dequantize, file_sha256, open_source
-from ..gguf.writer import (
-    TYPE_OF_DTYPE,
-    PlannedTensor,
-    Typed,
-    Value,
-    check_writable,
-    copied_metadata,
-    output_error,
-    write_gguf,
-)
+from ..gguf.source import SourceModel, can_dequantize, open_source
+from ..gguf.writer import PlannedTensor, Value, check_writable, copied_metadata, write_gguf
 from ..imatrix.covariance import Covariance, open_covariance
-from .encode import EncodedTensor, compute_estimate, describe, encode_tensor
-from .feedback import Feedback, make_feedback
+from .checkpoint import Checkpoint, Part, stored_bytes
+from .encode import compute_estimate, describe
+from .executors import map_in_order, open_pool
+from .jobs import Job, encoder_identity, forget, tensor_sha256
+from .metadata import own_metadata
 from .recipe import Recipe
 from .report import BuildReport, TensorReport
 
@@ -107,11 +102,14 @@ def make_plan(recipe: Recipe) -> Plan:
     return Plan(source, imatrix, covariance, targets, recipes)
 
 
-def build(recipe: Recipe, *, progress: bool = True) -> BuildReport:
+def build(recipe: Recipe, *, executor: Executor | None = None, progress: bool = True) -> BuildReport:
     """Convert a model and return the report; with `recipe.dry_run` only plan.
 
-    The output appears when it is complete; on any failure an existing file stays as it was and nothing is left behind.
-    Raises the errors of `make_plan`, SourceModelError for NaN in the source, OutputError when the disk refuses.
+    Tensors are encoded by `executor`, any of `concurrent.futures` (it stays open), or what `recipe.executor` names; the
+    bytes of the output are the same. Finished tensors are kept in `recipe.parts_folder` until the output is complete.
+    On any failure they stay, for the same build to go on from there, and an existing output stays as it was.
+    Raises the errors of `make_plan`, SourceModelError for NaN in the source, OutputError when the disk refuses,
+    ExecutorError when workers die or cannot be reached.
     """
     started = time.perf_counter()
     plan = make_plan(recipe)
@@ -124,18 +122,18 @@ def build(recipe: Recipe, *, progress: bool = True) -> BuildReport:
     _check_space(recipe, plan)
 
     with ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(1))
-        stack.callback(pool.shutdown, cancel_futures=True)
-        hashed = pool.submit(plan.source.sha256)
-        spool = stack.enter_context(_Spool(recipe))
-        rows = []
-        for info, encoded, seconds in _encode_all(recipe, plan, progress):
-            rows.append(_row(recipe, info, encoded, seconds))
-            if rows[-1].status == "converted":
-                spool.add(encoded)
+        stack.callback(forget)
+        background = stack.enter_context(ThreadPoolExecutor(1))
+        stack.callback(background.shutdown, cancel_futures=True)
+        hashed = background.submit(plan.source.sha256)
+        checkpoint = stack.enter_context(Checkpoint(recipe.output, recipe.parts_folder, resume=recipe.resume))
+        parts, restored = _encode_all(recipe, plan, checkpoint, executor, progress)
+        rows = [_row(recipe, plan.source.tensors[name], parts[name]) for name in plan.targets]
+        converted = {row.name: parts[row.name] for row in rows if row.status == "converted"}
         sha256 = hashed.result()
-        file_bytes = _write(recipe, plan, spool, sha256)
-    report = _report(recipe, plan, rows, sha256=sha256, file_bytes=file_bytes, started=started)
+        file_bytes = _write(recipe, plan, converted, sha256)
+        checkpoint.finish()
+    report = _report(recipe, plan, rows, sha256=sha256, file_bytes=file_bytes, started=started, restored=restored)
     if recipe.report_json is not None:
         report.save(recipe.report_json)
     return report
@@ -146,190 +144,126 @@ def _matrix_shape(info: TensorInfo) -> tuple[int, int]:
     return n_out, n_in
 
 
-class _FeedbackOf:
-    """Feedback of a tensor, or None. The last ones are kept: tensors that share an input are near each other."""
-
-    _KEPT = 2
-
-    def __init__(self, recipe: Recipe, covariance: Covariance | None) -> None:
-        self.recipe = recipe
-        self.covariance = covariance
-        self.last: dict[str, Feedback] = {}
-
-    def __call__(self, description: TensorDescription) -> Feedback | None:
-        name, base = description.name, description.base
-        if self.covariance is None or not isinstance(base, schema.TrellisBase) or not self.covariance.has(name):
-            return None
-        same = self.covariance.representative(name)
-        if same not in self.last:
-            matrix = self.covariance.matrix(name)
-            if matrix.shape[0] != description.shape[1]:
-                raise ImatrixError(
-                    f"{self.covariance.path}: the covariance of the input of {name!r} has {matrix.shape[0]} columns, "
-                    f"the tensor {description.shape[1]}; make it with this model"
-                )
-            feedback = make_feedback(
-                name, matrix, rotation_block=base.rotation_block, seed=self.recipe.seed, damp=self.recipe.hessian_damp
-            )
-            while len(self.last) >= self._KEPT:
-                del self.last[next(iter(self.last))]
-            self.last[same] = feedback
-        return self.last[same]
-
-
 def _importance(recipe: Recipe, imatrix: Imatrix | None, info: TensorInfo) -> np.ndarray[Any, Any] | None:
     if imatrix is None:
         return None
     return imatrix.importance(info.name, info.shape[1], power=recipe.imatrix_power, eps=recipe.imatrix_eps)
 
 
-def _encode_all(recipe: Recipe, plan: Plan, progress: bool) -> Iterator[tuple[TensorInfo, EncodedTensor, float]]:
+def _encode_all(
+    recipe: Recipe, plan: Plan, checkpoint: Checkpoint, executor: Executor | None, progress: bool
+) -> tuple[dict[str, Part], int]:
+    """Parts of all targets, and how many of them an earlier run had made."""
     from tqdm.auto import tqdm
 
-    total = sum(n_out * n_in for n_out, n_in in (d.shape for d in plan.targets.values()))
-    feedback_of = _FeedbackOf(recipe, plan.covariance)
-    with tqdm(total=total, unit="w", unit_scale=True, desc="encode", disable=not progress) as bar:
-        for name, description in plan.targets.items():
-            bar.set_postfix_str(name.removesuffix(".weight"))
-            info, begin = plan.source.tensors[name], time.perf_counter()
-            weights = plan.source.matrix(name)
-            importance = _importance(recipe, plan.imatrix, info)
-            feedback = feedback_of(description)
-            if importance is None and feedback is not None and plan.covariance is not None:
-                importance = plan.covariance.importance(name)
-            encoded = encode_tensor(name, weights, description.source_type, plan.recipes[name], importance, feedback)
-            bar.update(weights.size)
-            yield info, encoded, time.perf_counter() - begin
+    encoder = encoder_identity()
+    checkpoint.keep_only(set(plan.targets))
+    parts = _restored(recipe, plan, checkpoint, encoder)
+    restored = len(parts)
+    missing = [name for name in plan.targets if name not in parts]
+    sizes = {name: int(np.prod(description.shape)) for name, description in plan.targets.items()}
+    done = sum(sizes[name] for name in parts)
+    # smoothing 0: the rate of the whole run, as jobs end in bursts; `initial` weights do not count as fast ones
+    with tqdm(
+        total=sum(sizes.values()), initial=done, unit="w", unit_scale=True, desc="encode", disable=not progress,
+        smoothing=0,
+    ) as bar:  # fmt: skip
+        if parts and progress:
+            bar.write(f"{len(parts)} of {len(plan.targets)} tensors are taken from {checkpoint.folder}", sys.stderr)
+        lock = threading.Lock()
+
+        def finished(job: Job) -> None:
+            with lock:
+                bar.update(sizes[job.name])
+                bar.set_postfix_str(job.name.removesuffix(".weight"), refresh=False)
+
+        if missing:
+            with open_pool(recipe.executor, recipe.threads, executor) as pool:
+                jobs = (_job(recipe, plan, name, pool.threads) for name in missing)
+                for job, result in map_in_order(pool, jobs, finished):
+                    encoded = result.encoded
+                    seed = int(encoded.arrays[schema.BASE_SEED].view(np.uint64)[0])
+                    parts[job.name] = checkpoint.save(job.key(encoder), encoded, seed, result.seconds)
+    return parts, restored
 
 
-class _Spool:
-    """Payloads on disk until the header can be written."""
-
-    def __init__(self, recipe: Recipe) -> None:
-        self.path = recipe.output
-        self.descriptions: dict[str, TensorDescription] = {}
-        self.places: dict[str, tuple[int, np.dtype[Any], tuple[int, ...]]] = {}
-
-    def __enter__(self) -> _Spool:
-        try:
-            self.file: IO[bytes] = tempfile.TemporaryFile(dir=self.path.parent)
-        except OSError as error:
-            raise output_error(self.path, error) from error
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-
-    def add(self, encoded: EncodedTensor) -> None:
-        try:
-            for suffix, array in encoded.arrays.items():
-                name = f"{encoded.description.stem}.{suffix}"
-                self.places[name] = (self.file.tell(), array.dtype, array.shape)
-                self.file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-            self.file.flush()
-        except OSError as error:
-            raise output_error(self.path, error) from error
-        self.descriptions[encoded.description.name] = encoded.description
-
-    def payloads(self, name: str) -> list[PlannedTensor]:
-        description = self.descriptions[name]
-        keys = (f"{description.stem}.{suffix}" for suffix in schema.payload_layout(description))
-        return [PlannedTensor(key, self.places[key][2], TYPE_OF_DTYPE[self.places[key][1]]) for key in keys]
-
-    def read(self, tensor: PlannedTensor) -> Iterator[np.ndarray[Any, Any]]:
-        self.file.seek(self.places[tensor.name][0])
-        left = tensor.nbytes
-        while left:
-            piece = self.file.read(min(left, 1 << 24))
-            if not piece:
-                raise OutputError(f"{self.path}: the temporary file beside it became shorter; free some space")
-            left -= len(piece)
-            yield np.frombuffer(piece, np.uint8)
+def _restored(recipe: Recipe, plan: Plan, checkpoint: Checkpoint, encoder: str) -> dict[str, Part]:
+    parts = {}
+    for name in plan.targets:
+        if checkpoint.has(name):  # only then is the tensor hashed twice
+            part = checkpoint.load(name, _job(recipe, plan, name, recipe.threads).key(encoder))
+            if part is not None:
+                parts[name] = part
+    return parts
 
 
-def _write(recipe: Recipe, plan: Plan, spool: _Spool, sha256: str) -> int:
+def _job(recipe: Recipe, plan: Plan, name: str, threads: int) -> Job:
+    info = plan.source.tensors[name]
+    hessian = None if recipe.hessian is None else recipe.hessian.absolute()
+    changes = {"threads": threads, "input": recipe.input.absolute(), "hessian": hessian}
+    return Job(
+        name=name,
+        shape=_matrix_shape(info),
+        source_type=info.type.name,
+        sha256=tensor_sha256(plan.source, name),
+        recipe=plan.recipes[name].model_copy(update=changes),
+        importance=_importance(recipe, plan.imatrix, info),
+        covariance_sha256=None if plan.covariance is None else plan.covariance.sha256,
+    )
+
+
+def _write(recipe: Recipe, plan: Plan, parts: dict[str, Part], sha256: str) -> int:
     source = plan.source
     tensors: list[PlannedTensor] = []
+    owner: dict[str, Part] = {}
     for name, info in source.tensors.items():
-        if name in spool.descriptions:
-            tensors += spool.payloads(name)
+        if name in parts:
+            payloads = parts[name].payloads
+            owner |= {payload.name: parts[name] for payload in payloads}
+            tensors += payloads
         else:
             tensors.append(PlannedTensor(name, info.shape, info.type))
+    descriptions = [parts[name].header.description for name in source.tensors if name in parts]
+    hessian_sha256 = None if plan.covariance is None else plan.covariance.sha256
     metadata: dict[str, Value] = copied_metadata(source.header, without=schema.PREFIX)
-    metadata |= _own_metadata(recipe, source, list(spool.descriptions.values()), sha256)
+    metadata |= own_metadata(recipe, source, descriptions, sha256, hessian_sha256)
 
     def chunks(tensor: PlannedTensor) -> Iterator[np.ndarray[Any, Any]]:
-        if tensor.name in spool.places:
-            yield from spool.read(tensor)
+        if tensor.name in owner:
+            yield from owner[tensor.name].read(tensor)
         else:
             yield source.raw(tensor.name)
 
     return write_gguf(recipe.output, metadata, tensors, chunks, alignment=source.header.alignment)
 
 
-def _own_metadata(
-    recipe: Recipe, source: SourceModel, descriptions: list[TensorDescription], sha256: str
-) -> dict[str, Value]:
-    """Keys `seeddelta.*`. Nothing here may depend on the time, the folder or the number of threads."""
-    import json
-
-    from .. import __version__
-
-    def text(value: str) -> Value:
-        return Typed(value, GGUFValueType.STRING)
-
-    def u32(value: int) -> Value:
-        return Typed(value, GGUFValueType.UINT32)
-
-    def f32(value: float) -> Value:
-        return Typed(value, GGUFValueType.FLOAT32)
-
-    values: dict[str, Value] = {
-        schema.KEY_ENABLED: Typed(True, GGUFValueType.BOOL),
-        schema.KEY_VERSION: u32(schema.VERSION),
-        schema.KEY_SCHEME: u32(schema.SCHEMES[recipe.residual_scheme]),
-        schema.KEY_BASE_KIND: u32(schema.BASE_KINDS[recipe.base_kind]),
-        schema.KEY_BASE_SEED: Typed(recipe.seed, GGUFValueType.UINT64),
-        schema.KEY_BASE_SCALE: f32(recipe.base_scale or 0.0),
-        schema.KEY_ROW_SCALE: Typed(True, GGUFValueType.BOOL),
-        schema.KEY_ROW_SCALE_TYPE: text(recipe.row_scale),
-        schema.KEY_GAP: f32(recipe.seeddelta_gap),
-        schema.KEY_SOURCE_FILE: text(source.path.name),
-        schema.KEY_SOURCE_SHA256: text(sha256),
-        schema.KEY_RECIPE: text(json.dumps(recipe.provenance(), sort_keys=True)),
-        schema.KEY_GENERATOR: text(f"seeddelta {__version__}"),
-    }
-    if recipe.residual_scheme == "coo" and recipe.K != "auto":
-        values[schema.KEY_RESID_K] = u32(recipe.K)
-    if recipe.imatrix is not None:
-        values[schema.KEY_IMATRIX_FILE] = text(recipe.imatrix.name)
-        values[schema.KEY_IMATRIX_SHA256] = text(file_sha256(recipe.imatrix))
-        values[schema.KEY_IMATRIX_POWER] = f32(recipe.imatrix_power)
-        values[schema.KEY_IMATRIX_EPS] = f32(recipe.imatrix_eps)
-    if recipe.hessian is not None:
-        values[schema.KEY_HESSIAN_FILE] = text(recipe.hessian.name)
-        values[schema.KEY_HESSIAN_SHA256] = text(file_sha256(recipe.hessian))
-        values[schema.KEY_HESSIAN_DAMP] = f32(recipe.hessian_damp)
-    if descriptions:
-        texts = [description.model_dump_json() for description in descriptions]
-        values[schema.KEY_TENSORS] = Typed(texts, GGUFValueType.ARRAY, GGUFValueType.STRING)
-    return values
-
-
 def _check_space(recipe: Recipe, plan: Plan) -> None:
-    # payloads are there twice for a moment: in the spool and in the file
-    needed = plan.dense_bytes + 2 * plan.payload_bytes + plan.source.header.data_offset + _SPARE_BYTES
-    free = shutil.disk_usage(recipe.output.parent).free
-    if free < needed:
-        raise OutputError(
-            f"{recipe.output}: needs {needed / 2**20:.0f} MiB, {free / 2**20:.0f} MiB are free; "
-            "free some space or choose another folder"
-        )
+    # payloads are there twice for a moment: as parts and in the file
+    left = max(0, plan.payload_bytes - stored_bytes(recipe.parts_folder))
+    needed = {recipe.output.parent: plan.dense_bytes + plan.payload_bytes + plan.source.header.data_offset}
+    parts = _existing(recipe.parts_folder or recipe.output)
+    same = parts.stat().st_dev == recipe.output.parent.stat().st_dev
+    place = recipe.output.parent if same else parts
+    needed[place] = needed.get(place, 0) + left
+    for folder, size in needed.items():
+        size += _SPARE_BYTES
+        free = shutil.disk_usage(folder).free
+        if free < size:
+            raise OutputError(
+                f"{recipe.output}: needs {size / 2**20:.0f} MiB in {folder}, {free / 2**20:.0f} MiB are free; "
+                "free some space or choose another folder"
+            )
 
 
-def _row(recipe: Recipe, info: TensorInfo, encoded: EncodedTensor, seconds: float) -> TensorReport:
-    size = schema.payload_bytes(encoded.description)
-    error = encoded.metrics.rel_l2_w if recipe.imatrix is not None else encoded.metrics.rel_l2
+def _existing(path: Path) -> Path:
+    """The nearest folder above a path that is there already."""
+    return next((folder for folder in path.absolute().parents if folder.is_dir()), Path.cwd())
+
+
+def _row(recipe: Recipe, info: TensorInfo, part: Part) -> TensorReport:
+    description, metrics = part.header.description, part.header.metrics
+    size = schema.payload_bytes(description)
+    error = metrics.rel_l2_w if recipe.imatrix is not None else metrics.rel_l2
     near = error <= recipe.seeddelta_gap
     shape = _matrix_shape(info)
     return TensorReport(
@@ -338,14 +272,14 @@ def _row(recipe: Recipe, info: TensorInfo, encoded: EncodedTensor, seconds: floa
         source_type=info.type.name,
         status="converted" if near else "dense",
         reason="" if near else f"kept dense: error {error:.4f} > gap {recipe.seeddelta_gap:g}",
-        method=encoded.method,
-        base_seed=int(encoded.arrays[schema.BASE_SEED].view(np.uint64)[0]),
+        method=part.header.method,
+        base_seed=part.header.base_seed,
         bytes_before=info.nbytes,
         bytes_after=size if near else info.nbytes,
         bits_per_weight=8 * (size if near else info.nbytes) / (shape[0] * shape[1]),
-        metrics=encoded.metrics,
-        compute=compute_estimate(encoded.description, info.nbytes),
-        seconds=round(seconds, 3),
+        metrics=metrics,
+        compute=compute_estimate(description, info.nbytes),
+        seconds=round(part.header.seconds, 3),
     )
 
 
@@ -364,7 +298,14 @@ def _planned(info: TensorInfo, description: TensorDescription) -> TensorReport:
 
 
 def _report(
-    recipe: Recipe, plan: Plan, rows: list[TensorReport], *, sha256: str, file_bytes: int, started: float
+    recipe: Recipe,
+    plan: Plan,
+    rows: list[TensorReport],
+    *,
+    sha256: str,
+    file_bytes: int,
+    started: float,
+    restored: int = 0,
 ) -> BuildReport:
     before = sum(row.bytes_before for row in rows)
     after = sum(row.bytes_after for row in rows)
@@ -382,5 +323,6 @@ def _report(
         model_bytes_before=model_before,
         model_bytes_after=model_before - before + after,
         file_bytes=file_bytes,
+        tensors_restored=restored,
         seconds=round(time.perf_counter() - started, 3),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,10 +29,28 @@ PRESETS: dict[str, dict[str, Any]] = {
     "trellis-4-fine": {"base_kind": "trellis", "bits": 4, "state_bits": 14},
     "prng-coo": {"base_kind": "prng_block", "scheme": "coo", "bits": 4, "K": "auto", "vals": "int8"},
 }
+# options that do not change the output
+_NOT_IN_THE_BYTES = {
+    "output", "report_json", "threads", "dry_run", "preset", "executor", "checkpoint", "no_checkpoint", "resume",
+}  # fmt: skip
+_EXECUTOR = re.compile(r"(threads|processes)(?::([1-9]\d{0,3}))?|dask://([^/\s]+:\d+)/?")
+
+
+def parse_executor(text: str) -> tuple[str, int | None, str | None]:
+    """Kind, number of jobs at a time, and address of `threads[:N]`, `processes[:N]` or `dask://host:port`.
+
+    Raises ValueError for another form.
+    """
+    match = _EXECUTOR.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not threads, threads:N, processes, processes:N or dask://host:port")
+    if match[3]:
+        return "dask", None, match[3]
+    return match[1], int(match[2]) if match[2] else None, None
 
 
 class Recipe(BaseModel):
-    """What to convert and how. Equal recipes and inputs give the same bytes, whatever `threads` and the paths are.
+    """What to convert and how. Equal recipes and inputs give the same bytes, whatever the threads, executor and paths.
 
     Raises RecipeError for options that contradict each other or are out of range, NotAvailableError for options that
     are specified but not in this release.
@@ -103,6 +122,21 @@ class Recipe(BaseModel):
     )
     report_json: Path | None = Field(default=None, description="Write the report of the build to this file.")
     threads: int = Field(default=0, ge=0, description="Threads; 0: all cores. The result does not depend on it.")
+    executor: str = Field(
+        default="threads",
+        description="Where tensors are encoded: threads[:N] or processes[:N] (N at a time, which share --threads; by "
+        "default 1 and the number of cores), or dask://host:port, a scheduler whose workers see the same paths "
+        "(--threads each, 0: one). The result does not depend on it (with --hessian on one kind of CPU).",
+    )
+    checkpoint: Path | None = Field(
+        default=None,
+        description="Folder for finished tensors, removed with the output complete. Default: OUTPUT.parts.",
+    )
+    no_checkpoint: bool = Field(default=False, description="Keep no finished tensors: a killed build starts anew.")
+    resume: bool = Field(
+        default=True,
+        description="Go on with the finished tensors of a build that was killed, if model and options are the same.",
+    )
     dry_run: bool = Field(default=False, description="Show what would be converted and its size; write nothing.")
 
     def __init__(self, **options: Any) -> None:
@@ -152,6 +186,12 @@ class Recipe(BaseModel):
             parse_override(text)
         return overrides
 
+    @field_validator("executor")
+    @classmethod
+    def _check_executor(cls, value: str) -> str:
+        parse_executor(value)
+        return value
+
     @field_validator("rotation_block")
     @classmethod
     def _check_rotation(cls, value: Literal["auto"] | int) -> Literal["auto"] | int:
@@ -175,6 +215,8 @@ class Recipe(BaseModel):
             raise ValueError("--mixed and --hessian are for --base-kind trellis")
         if self.base_kind != "trellis" and self.rotation_block not in ("auto", 0):
             raise ValueError("--rotation-block is for --base-kind trellis")
+        if self.no_checkpoint and self.checkpoint is not None:
+            raise ValueError("--checkpoint and --no-checkpoint exclude each other")
         if self.output == self.input or (
             self.output.exists() and self.input.exists() and self.output.samefile(self.input)
         ):
@@ -187,6 +229,13 @@ class Recipe(BaseModel):
         if self.scheme is None:
             return "none" if self.base_kind == "trellis" else "coo"
         return "coo" if self.scheme == "coo" else "none"
+
+    @property
+    def parts_folder(self) -> Path | None:
+        """Folder of the finished tensors, None for a temporary one."""
+        if self.no_checkpoint:
+            return None
+        return self.checkpoint or self.output.with_name(self.output.name + ".parts")
 
     def rate_of(self, name: str, n_layers: int | None) -> Rate:
         """Bits a weight of a tensor, or "dense"."""
@@ -214,7 +263,7 @@ class Recipe(BaseModel):
 
     def provenance(self) -> dict[str, Any]:
         """The options that decide the bytes of the file, for its key `seeddelta.recipe`: no paths, no threads."""
-        options = self.model_dump(mode="json", exclude={"output", "report_json", "threads", "dry_run", "preset"})
+        options = self.model_dump(mode="json", exclude=_NOT_IN_THE_BYTES)
         options["input"] = self.input.name
         options["imatrix"] = None if self.imatrix is None else self.imatrix.name
         options["hessian"] = None if self.hessian is None else self.hessian.name

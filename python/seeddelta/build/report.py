@@ -66,7 +66,10 @@ class TensorReport(BaseModel):
 
 
 class BuildReport(BaseModel):
-    """A whole build. Bytes of the model are those of all its tensors; `file_bytes` is 0 for a dry run."""
+    """A whole build. Bytes of the model are those of all its tensors; `file_bytes` is 0 for a dry run.
+
+    `tensors_restored` counts the tensors that an earlier, unfinished run had encoded.
+    """
 
     model_config = _FROZEN
     recipe: dict[str, Any]
@@ -79,6 +82,7 @@ class BuildReport(BaseModel):
     model_bytes_before: int
     model_bytes_after: int
     file_bytes: int
+    tensors_restored: int = 0
     seconds: float
 
     @property

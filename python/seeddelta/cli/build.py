@@ -20,6 +20,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "vals": ("--vals", "--seeddelta-vals"),
     "row_scale": ("--row-scale", "--seeddelta-row-scale"),
     "threads": ("--threads", "-t"),
+    "resume": ("--resume/--no-resume",),
 }
 METAVARS = {
     "base_kind": "prng_block|fht_struct|trellis|none",
@@ -32,13 +33,17 @@ METAVARS = {
     "block": "32|64",
     "layers": "A-B",
     "K": "N|auto",
+    "executor": "threads[:N]|processes[:N]|dask://host:port",
+    "checkpoint": "DIR",
     "rotation_block": "N|auto",
 }
 # typed by the command line; the rest are strings that the recipe checks
-_TYPES: dict[str, Any] = {"dry_run": bool, "mixed": bool, "tensor_type": list[str]}
+_TYPES: dict[str, Any] = {
+    "dry_run": bool, "mixed": bool, "tensor_type": list[str], "no_checkpoint": bool, "resume": Optional[bool],  # noqa: UP045
+}  # fmt: skip
 _EMPTY: dict[Any, Any] = {bool: False, list[str]: []}
 _NOT_SHOWN = ("layers", "imatrix", "report_json", "base_scale", "scheme", "dry_run", "input", "output", "hessian",
-              "mixed", "tensor_type")  # fmt: skip
+              "mixed", "tensor_type", "checkpoint", "no_checkpoint")  # fmt: skip
 
 
 class BuildCommand(TyperCommand):
@@ -76,7 +81,11 @@ def run_build(options: dict[str, Any], *, quiet: bool = False) -> None:
         console = Console(width=150)
     console.print(report.to_table())
     if recipe.dry_run:
-        console.print(f"dry run: {recipe.output} is not written")
+        size = report.model_bytes_after / 2**20
+        console.print(
+            f"dry run: {recipe.output} is not written; it would have {size:.1f} MiB of tensors, "
+            f"{report.bits_per_weight:.3f} bits a converted weight"
+        )
     else:
         size = report.file_bytes / 2**20
         console.print(f"{recipe.output}: {size:.1f} MiB, {report.bits_per_weight:.3f} bits a converted weight")
@@ -94,7 +103,9 @@ def command(**given: Any) -> None:
     config, quiet = given.pop("config", None), bool(given.pop("quiet", False))
     given.pop("seeddelta", None)  # the builder makes nothing else
     options = {} if config is None else read_yaml(config)
-    options |= {name: _convert(name, value) for name, value in given.items() if value not in (None, False, [])}
+    for name, value in given.items():  # what was not given is None, False or [], but --no-resume is False, too
+        if value not in (None, False, []) or (name == "resume" and value is False):
+            options[name] = _convert(name, value)
     missing = [FLAGS[name][1] for name in ("input", "output") if name not in options]
     if missing:
         raise RecipeError(f"{' and '.join(missing)} must be given; see --help")

@@ -1,0 +1,65 @@
+"""Keys `seeddelta.*` of a file that is built (docs/format.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from gguf import GGUFValueType
+
+from .. import __version__
+from ..gguf import schema
+from ..gguf.schema import TensorDescription
+from ..gguf.source import SourceModel, file_sha256
+from ..gguf.writer import Typed, Value
+from .recipe import Recipe
+
+
+def own_metadata(
+    recipe: Recipe,
+    source: SourceModel,
+    descriptions: Sequence[TensorDescription],
+    sha256: str,
+    hessian_sha256: str | None,
+) -> dict[str, Value]:
+    """The keys with their types. Nothing here may depend on the time, the folder or the number of threads."""
+
+    def text(value: str) -> Value:
+        return Typed(value, GGUFValueType.STRING)
+
+    def u32(value: int) -> Value:
+        return Typed(value, GGUFValueType.UINT32)
+
+    def f32(value: float) -> Value:
+        return Typed(value, GGUFValueType.FLOAT32)
+
+    values: dict[str, Value] = {
+        schema.KEY_ENABLED: Typed(True, GGUFValueType.BOOL),
+        schema.KEY_VERSION: u32(schema.VERSION),
+        schema.KEY_SCHEME: u32(schema.SCHEMES[recipe.residual_scheme]),
+        schema.KEY_BASE_KIND: u32(schema.BASE_KINDS[recipe.base_kind]),
+        schema.KEY_BASE_SEED: Typed(recipe.seed, GGUFValueType.UINT64),
+        schema.KEY_BASE_SCALE: f32(recipe.base_scale or 0.0),
+        schema.KEY_ROW_SCALE: Typed(True, GGUFValueType.BOOL),
+        schema.KEY_ROW_SCALE_TYPE: text(recipe.row_scale),
+        schema.KEY_GAP: f32(recipe.seeddelta_gap),
+        schema.KEY_SOURCE_FILE: text(source.path.name),
+        schema.KEY_SOURCE_SHA256: text(sha256),
+        schema.KEY_RECIPE: text(json.dumps(recipe.provenance(), sort_keys=True)),
+        schema.KEY_GENERATOR: text(f"seeddelta {__version__}"),
+    }
+    if recipe.residual_scheme == "coo" and recipe.K != "auto":
+        values[schema.KEY_RESID_K] = u32(recipe.K)
+    if recipe.imatrix is not None:
+        values[schema.KEY_IMATRIX_FILE] = text(recipe.imatrix.name)
+        values[schema.KEY_IMATRIX_SHA256] = text(file_sha256(recipe.imatrix))
+        values[schema.KEY_IMATRIX_POWER] = f32(recipe.imatrix_power)
+        values[schema.KEY_IMATRIX_EPS] = f32(recipe.imatrix_eps)
+    if recipe.hessian is not None and hessian_sha256 is not None:
+        values[schema.KEY_HESSIAN_FILE] = text(recipe.hessian.name)
+        values[schema.KEY_HESSIAN_SHA256] = text(hessian_sha256)
+        values[schema.KEY_HESSIAN_DAMP] = f32(recipe.hessian_damp)
+    if descriptions:
+        texts = [description.model_dump_json() for description in descriptions]
+        values[schema.KEY_TENSORS] = Typed(texts, GGUFValueType.ARRAY, GGUFValueType.STRING)
+    return values
