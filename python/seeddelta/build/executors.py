@@ -19,6 +19,7 @@ from concurrent.futures import (
     Future,
     ProcessPoolExecutor,
     ThreadPoolExecutor,
+    wait,
 )
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,12 +32,22 @@ from .recipe import parse_executor
 
 ATTEMPTS = 3  # a tensor whose worker dies this often is given up
 _CONNECT_SECONDS = 15
+_CHECK_SECONDS = 2
 
 
 class Pool:
     """An executor with `jobs` jobs at a time, each with `threads` threads (0: all cores)."""
 
-    def __init__(self, make: Callable[[], Executor], jobs: int, threads: int, *, own: bool = True) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Executor],
+        jobs: int,
+        threads: int,
+        *,
+        own: bool = True,
+        check: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.check = check  # raises ExecutorError when no result can come any more
         self.jobs = jobs
         self.threads = threads
         self._make = make
@@ -119,8 +130,11 @@ def map_in_order(
             for task in [head] if head.deaths else window:
                 task.start(pool, finished)
             assert head.future is not None
+            while not wait([head.future], timeout=_CHECK_SECONDS).done:
+                pool.check()
             result = head.future.result()
-        except BaseException as error:
+        except Exception as error:
+            pool.check()
             if not _is_death(error):
                 raise
             head.deaths += 1
@@ -209,10 +223,18 @@ def _dask(address: str, threads: int) -> Iterator[Pool]:
         slots = max(1, sum(client.ncores().values()))
         # a worker runs as many jobs as it has threads; not pure: a lost job must be run again, not looked up
         executor = client.get_executor(pure=False)
+
+        def check() -> None:  # its futures wait for ever
+            if client.status == "closed":
+                raise ExecutorError(
+                    f"dask://{address}: the scheduler is gone; start it and build again, finished tensors are kept"
+                )
+
         try:
-            yield Pool(lambda: executor, slots, threads or 1, own=False)
+            yield Pool(lambda: executor, slots, threads or 1, own=False, check=check)
         finally:
-            executor.shutdown(wait=False)
+            if client.status != "closed":
+                executor.shutdown(wait=False)
     finally:
         if client is not None:
             client.close()
