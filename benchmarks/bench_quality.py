@@ -1,8 +1,10 @@
 """Perplexity and divergence from the dense model on WikiText-2's test text, at what each kind of weight costs.
 
-    python benchmarks/bench_quality.py --text wiki.test.txt
+    seeddelta imatrix -m dense.gguf -f wiki.valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 24
+    python benchmarks/bench_quality.py --text wiki.test.txt --hessian cov.gguf
 
-Rows: the dense model; SeedΔ's trellis at 4, 3 and 2 bits; the same weights, dequantised to F16, in stock llama.cpp (the
+Rows: the dense model; SeedΔ's trellis at 4, 3 and 2 bits, and with feedback from the covariance of the inputs; the
+same weights, dequantised to F16, in stock llama.cpp (the
 run time is right when both agree); the plain base with a sparse residual (`--preset prng-coo`) at the same bits; and
 llama.cpp's own types, quantised without an importance matrix. Bits count every byte of the block matrices. llama.cpp
 falls back to other types where a row is no multiple of 256, so on small models its bits are higher than the names say.
@@ -29,6 +31,8 @@ def main() -> int:
     parser.add_argument("--threads", type=int, help="threads (default: all cores)")
     parser.add_argument("--bits", default="4,3,2", help="bits of the SeedΔ models (default: %(default)s)")
     parser.add_argument("--llama", default=",".join(LLAMA), help="llama.cpp's types (default: %(default)s)")
+    parser.add_argument("--hessian", type=Path, help="covariance file of the dense model: adds builds with feedback")
+    parser.add_argument("--presets", default="small,trellis-4,balanced", help="with --hessian (default: %(default)s)")
     options = parser.parse_args()
 
     dense = common.dense_model(options.dense, options.work)
@@ -39,6 +43,12 @@ def main() -> int:
         models[f"{name}, dequantised"] = common.dequantized_model(models[name])
         coo = f"prng-coo-{bits:g}"
         models[coo] = common.seeddelta_model(dense, options.work, coo, preset="prng-coo", bits=bits)
+    if options.hessian is not None:
+        for preset in options.presets.split(","):
+            name = f"{preset}, feedback"
+            models[name] = common.seeddelta_model(
+                dense, options.work, f"{preset}-feedback", preset=preset, hessian=options.hessian
+            )
     for name in filter(None, options.llama.split(",")):
         models[name] = common.llama_model(dense, options.work, name)
 
