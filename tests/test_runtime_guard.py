@@ -79,7 +79,7 @@ def test_nan_activations(smollm2_two_layers: Path, smollm2_f16: Path, tmp_path: 
 
 
 def test_callback_that_is_not_passed_on(smollm2_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "_eval_callback", lambda hook: contextlib.nullcontext())
+    monkeypatch.setattr(model, "evaluation_callback", lambda hook: contextlib.nullcontext())
     with pytest.raises(UnsupportedLlamaError, match="callback"):
         load(smollm2_two_layers)
 
