@@ -46,10 +46,11 @@ py::array_t<float> covariance(PyCapture &c, const std::string &name) {
 
 // Continues from the sums of an earlier capture.
 void restore(PyCapture &c, const std::string &name, int64_t tokens, const py::array_t<double> &square,
-             const py::array_t<double> &norm_square, const std::optional<FloatMatrix> &matrix) {
+             const py::array_t<double> &norm_square, const std::optional<FloatMatrix> &matrix, int64_t nonfinite) {
     InputSums &s = c.hook.sums()[name];
     s.n_in = square.size();
     s.tokens = tokens;
+    s.nonfinite_tokens = nonfinite;
     require_array(norm_square, "norm_square", "f", 8, {s.n_in});
     s.square.assign(square.data(), square.data() + s.n_in);
     s.norm_square.assign(norm_square.data(), norm_square.data() + s.n_in);
@@ -62,35 +63,47 @@ void restore(PyCapture &c, const std::string &name, int64_t tokens, const py::ar
 } // namespace
 
 void bind_capture(py::module_ &m) {
-    py::class_<PyCapture>(
-        m, "CaptureHook",
-        "A native cb_eval that sums statistics of the inputs of matrices, for one llama context that it must outlive.\n\n"
-        "Args:\n"
-        "    names: matrices whose inputs are wanted.\n"
-        "    covariance: also sum x̂ x̂ᵀ, x̂ = x / |x| · sqrt(n_in), float32 [n_in, n_in] an input.\n"
-        "    skip: first tokens of every evaluation to leave out.\n"
-        "    threads: of the covariance; 0 is all processors.")
-        .def(py::init([](std::shared_ptr<GgmlAbi> abi, const std::vector<std::string> &names, bool covariance, int64_t skip,
-                         int threads) {
+    py::class_<PyCapture>(m, "CaptureHook",
+                          "A native cb_eval that sums statistics of the inputs of matrices, for one llama context that "
+                          "it must outlive.\n\n"
+                          "Args:\n"
+                          "    names: matrices whose inputs are wanted.\n"
+                          "    covariance: also sum x̂ x̂ᵀ, x̂ = x / |x| · sqrt(n_in), float32 [n_in, n_in] an input.\n"
+                          "    skip: first tokens of every evaluation to leave out.\n"
+                          "    threads: of the sums; 0 is all processors. They do not depend on it.\n"
+                          "    clip: largest magnitude of an x̂; 0 is none. The plain x² are not clipped.")
+        .def(py::init([](std::shared_ptr<GgmlAbi> abi, const std::vector<std::string> &names, bool covariance,
+                         int64_t skip, int threads, float clip) {
                  auto layout = abi;
                  return std::unique_ptr<PyCapture>(
-                     new PyCapture{std::move(layout), CaptureHook(*abi, names, covariance, skip, threads)});
+                     new PyCapture{std::move(layout), CaptureHook(*abi, names, covariance, skip, threads, clip)});
              }),
-             py::arg("abi"), py::arg("names"), py::arg("covariance") = true, py::arg("skip") = 0, py::arg("threads") = 0)
+             py::arg("abi"), py::arg("names"), py::arg("covariance") = true, py::arg("skip") = 0,
+             py::arg("threads") = 0, py::arg("clip") = 0.0F)
         .def_property_readonly("callback",
                                [](const PyCapture &) { return reinterpret_cast<uintptr_t>(&CaptureHook::callback); })
         .def_property_readonly("user_data", [](PyCapture &c) { return reinterpret_cast<uintptr_t>(&c.hook); })
-        .def_property_readonly("error", [](const PyCapture &c) { return c.hook.error(); }, "Empty, or what went wrong.")
-        .def_property_readonly("representatives", [](const PyCapture &c) { return c.hook.representatives(); },
-                               "Matrix -> the matrix under whose name the sums of the same input stand.")
-        .def("tokens", [](PyCapture &c, const std::string &name) { return sums_of(c, name).tokens; }, py::arg("name"))
-        .def("square", [](PyCapture &c, const std::string &name) { return vector_of(sums_of(c, name).square); },
-             py::arg("name"), "Sum of x², float64 [n_in].")
-        .def("norm_square", [](PyCapture &c, const std::string &name) { return vector_of(sums_of(c, name).norm_square); },
-             py::arg("name"), "Sum of x̂², float64 [n_in].")
+        .def_property_readonly(
+            "error", [](const PyCapture &c) { return c.hook.error(); }, "Empty, or what went wrong.")
+        .def_property_readonly(
+            "representatives", [](const PyCapture &c) { return c.hook.representatives(); },
+            "Matrix -> the matrix under whose name the sums of the same input stand.")
+        .def(
+            "tokens", [](PyCapture &c, const std::string &name) { return sums_of(c, name).tokens; }, py::arg("name"))
+        .def(
+            "nonfinite_tokens", [](PyCapture &c, const std::string &name) { return sums_of(c, name).nonfinite_tokens; },
+            py::arg("name"), "Tokens left out because their input held NaN or infinity.")
+        .def(
+            "square", [](PyCapture &c, const std::string &name) { return vector_of(sums_of(c, name).square); },
+            py::arg("name"), "Sum of x², float64 [n_in].")
+        .def(
+            "norm_square",
+            [](PyCapture &c, const std::string &name) { return vector_of(sums_of(c, name).norm_square); },
+            py::arg("name"), "Sum of x̂², float64 [n_in].")
         .def("covariance", &covariance, py::arg("name"), "Sum of x̂ x̂ᵀ, float32 [n_in, n_in].")
         .def("restore", &restore, py::arg("name"), py::arg("tokens"), py::arg("square"), py::arg("norm_square"),
-             py::arg("covariance") = py::none(), "Starts from the sums of an earlier capture.");
+             py::arg("covariance") = py::none(), py::arg("nonfinite") = 0,
+             "Starts from the sums of an earlier capture.");
 }
 
 } // namespace seeddelta

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kernels/kernel_table.hpp"
 #include "util/parallel.hpp"
@@ -10,12 +11,13 @@
 namespace seeddelta {
 
 static constexpr int64_t kRowBlock = 64;   // rows of the covariance a job
-static constexpr int64_t kTokenBlock = 64; // tokens at a time: their stretch of columns stays in the first cache
-static constexpr int64_t kPadding = 16;    // floats: rows of the activations must not fall on the same cache sets
+static constexpr int64_t kTokenBlock = 64; // tokens and columns at a time: with the rows' own tokens they fit the first
+static constexpr int64_t kColumnBlock = 64; // cache, 32 KiB or more
+static constexpr int64_t kPadding = 16;     // floats: rows of the activations must not fall on the same cache sets
 
 CaptureHook::CaptureHook(const GgmlAbi &abi, const std::vector<std::string> &names, bool covariance, int64_t skip,
-                         int threads)
-    : abi_(abi), covariance_(covariance), skip_(skip), threads_(threads) {
+                         int threads, float clip)
+    : abi_(abi), covariance_(covariance), skip_(skip), threads_(threads), clip_(clip) {
     for (const std::string &name : names) {
         targets_[name] = true;
     }
@@ -27,12 +29,11 @@ bool CaptureHook::callback(void *tensor, bool ask, void *user_data) noexcept {
         if (ask) {
             return hook->wanted(tensor);
         }
-        hook->collect(tensor);
+        return hook->collect(tensor);
     } catch (const std::exception &e) {
         hook->error_ = e.what();
-        return !ask; // an exception must not cross C; the caller looks at error()
+        return false; // an exception must not cross C; the caller looks at error()
     }
-    return true;
 }
 
 bool CaptureHook::wanted(const void *node) {
@@ -49,6 +50,9 @@ bool CaptureHook::wanted(const void *node) {
     if (known == representatives_.end()) {
         // Matrices that read the same input follow one another in the graph.
         representatives_[name] = input == last_input_ ? last_name_ : name;
+        if (representatives_.size() == targets_.size()) {
+            final_name_ = representatives_[name];
+        }
     }
     if (representatives_[name] != name) {
         return false;
@@ -58,17 +62,17 @@ bool CaptureHook::wanted(const void *node) {
     return true;
 }
 
-void CaptureHook::collect(const void *node) {
+bool CaptureHook::collect(const void *node) {
     const void *weight = abi_.src_of(node, 0);
     const void *input = abi_.src_of(node, 1);
     const std::string name(abi_.name_of(weight), strnlen(abi_.name_of(weight), kMaxName));
     const int64_t n_in = abi_.ne_of(input, 0);
-    const int64_t n_tokens = abi_.ne_of(input, 1) * abi_.ne_of(input, 2) * abi_.ne_of(input, 3);
+    const int64_t n_tokens = abi_.ne_of(input, 1);
     const auto *data = static_cast<const uint8_t *>(abi_.data_of(input));
     if (abi_.type_of(input) != kTypeF32 || abi_.nb_of(input, 0) != 4 || data == nullptr ||
         abi_.ne_of(input, 2) * abi_.ne_of(input, 3) != 1) {
         error_ = "the input of '" + name + "' is not a float32 matrix in host memory";
-        return;
+        return false;
     }
     InputSums &s = sums_[name];
     if (s.n_in == 0) {
@@ -79,50 +83,76 @@ void CaptureHook::collect(const void *node) {
             s.covariance.assign(static_cast<size_t>(n_in * n_in), 0.0F);
         }
     }
-    const int64_t stride = n_in + kPadding;
-    normalised_.resize(static_cast<size_t>(n_tokens * stride));
-    int64_t kept = 0;
-    for (int64_t t = std::min(skip_, n_tokens); t < n_tokens; ++t) {
-        const auto *x = reinterpret_cast<const float *>(data + t * abi_.nb_of(input, 1));
-        double energy = 0;
+    const int64_t first = std::min(skip_, n_tokens);
+    std::vector<double> energy(static_cast<size_t>(n_tokens - first));
+    parallel_for(n_tokens - first, threads_, [&](int64_t t, int) {
+        const auto *x = reinterpret_cast<const float *>(data + (first + t) * abi_.nb_of(input, 1));
+        double sum = 0;
         for (int64_t i = 0; i < n_in; ++i) {
-            energy += static_cast<double>(x[i]) * x[i];
+            sum += static_cast<double>(x[i]) * x[i];
         }
-        if (!std::isfinite(energy)) {
+        energy[static_cast<size_t>(t)] = sum;
+    });
+    rows_.clear();
+    scales_.clear();
+    for (int64_t t = first; t < n_tokens; ++t) {
+        const double e = energy[static_cast<size_t>(t - first)];
+        if (!std::isfinite(e)) {
             ++s.nonfinite_tokens;
             continue;
         }
-        const float scale = energy > 0 ? static_cast<float>(std::sqrt(static_cast<double>(n_in) / energy)) : 0.0F;
-        float *row = normalised_.data() + kept * stride;
-        for (int64_t i = 0; i < n_in; ++i) {
-            row[i] = x[i] * scale;
-            s.square[static_cast<size_t>(i)] += static_cast<double>(x[i]) * x[i];
-            s.norm_square[static_cast<size_t>(i)] += static_cast<double>(row[i]) * row[i];
-        }
-        ++kept;
+        rows_.push_back(reinterpret_cast<const float *>(data + t * abi_.nb_of(input, 1)));
+        scales_.push_back(e > 0 ? static_cast<float>(std::sqrt(static_cast<double>(n_in) / e)) : 0.0F);
     }
-    s.tokens += kept;
-    if (covariance_ && kept > 0) {
-        add_covariance(s, kept);
+    s.tokens += static_cast<int64_t>(rows_.size());
+    add_normalised(s);
+    if (covariance_) {
+        add_covariance(s);
     }
+    return name != final_name_;
 }
 
-void CaptureHook::add_covariance(InputSums &s, int64_t tokens) {
+void CaptureHook::add_normalised(InputSums &s) {
     const int64_t n = s.n_in;
     const int64_t stride = n + kPadding;
-    negated_.resize(static_cast<size_t>(n * tokens));
-    for (int64_t t = 0; t < tokens; ++t) {
-        for (int64_t i = 0; i < n; ++i) {
-            negated_[static_cast<size_t>(i * tokens + t)] = -normalised_[static_cast<size_t>(t * stride + i)];
+    const float limit = clip_ > 0 ? clip_ : std::numeric_limits<float>::infinity();
+    normalised_.resize(rows_.size() * static_cast<size_t>(stride));
+    // A job owns its columns: the sums do not depend on the number of threads.
+    parallel_for((n + kColumnBlock - 1) / kColumnBlock, threads_, [&](int64_t block, int) {
+        const int64_t end = std::min(n, (block + 1) * kColumnBlock);
+        for (size_t t = 0; t < rows_.size(); ++t) {
+            const float *x = rows_[t];
+            const float scale = scales_[t];
+            float *row = normalised_.data() + t * static_cast<size_t>(stride);
+            for (int64_t i = block * kColumnBlock; i < end; ++i) {
+                row[i] = std::clamp(x[i] * scale, -limit, limit);
+                s.square[static_cast<size_t>(i)] += static_cast<double>(x[i]) * x[i];
+                s.norm_square[static_cast<size_t>(i)] += static_cast<double>(row[i]) * row[i];
+            }
         }
-    }
+    });
+}
+
+void CaptureHook::add_covariance(InputSums &s) {
+    const int64_t n = s.n_in;
+    const int64_t stride = n + kPadding;
+    const auto tokens = static_cast<int64_t>(rows_.size());
     parallel_for((n + kRowBlock - 1) / kRowBlock, threads_, [&](int64_t block, int) {
         const int64_t begin = block * kRowBlock;
         const int64_t rows = std::min(kRowBlock, n - begin);
+        float negated[kRowBlock * kTokenBlock]; // [rows, tokens]
         for (int64_t t = 0; t < tokens; t += kTokenBlock) {
-            kernels().subtract_product(s.covariance.data() + begin * n + begin, n, negated_.data() + begin * tokens + t,
-                                       tokens, normalised_.data() + t * stride + begin, stride, rows,
-                                       std::min(kTokenBlock, tokens - t), n - begin);
+            const int64_t inner = std::min(kTokenBlock, tokens - t);
+            const float *x = normalised_.data() + t * stride;
+            for (int64_t i = 0; i < inner; ++i) {
+                for (int64_t r = 0; r < rows; ++r) {
+                    negated[r * kTokenBlock + i] = -x[i * stride + begin + r];
+                }
+            }
+            for (int64_t j = begin; j < n; j += kColumnBlock) {
+                kernels().subtract_product(s.covariance.data() + begin * n + j, n, negated, kTokenBlock, x + j, stride,
+                                           rows, inner, std::min(kColumnBlock, n - j));
+            }
         }
     });
 }

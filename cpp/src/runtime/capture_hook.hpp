@@ -15,16 +15,18 @@ namespace seeddelta {
 struct InputSums {
     int64_t n_in = 0;
     int64_t tokens = 0;
-    int64_t nonfinite_tokens = 0;     // left out
-    std::vector<double> square;       // [n_in] x^2
-    std::vector<double> norm_square;  // [n_in] of the normalised inputs
-    std::vector<float> covariance;    // [n_in, n_in], upper triangle, of the normalised inputs; empty when not wanted
+    int64_t nonfinite_tokens = 0;    // left out
+    std::vector<double> square;      // [n_in] x^2
+    std::vector<double> norm_square; // [n_in] of the normalised inputs
+    std::vector<float> covariance;   // [n_in, n_in], upper triangle, of the normalised inputs; empty when not wanted
 };
 
 class CaptureHook {
 public:
-    // names: matrices whose inputs are wanted. skip: the first tokens of every evaluation that are left out.
-    CaptureHook(const GgmlAbi &abi, const std::vector<std::string> &names, bool covariance, int64_t skip, int threads);
+    // names: matrices whose inputs are wanted. skip: the first tokens of every evaluation that are left out. clip:
+    // largest magnitude of a normalised input, whose root mean square is 1; 0 is none.
+    CaptureHook(const GgmlAbi &abi, const std::vector<std::string> &names, bool covariance, int64_t skip, int threads,
+                float clip);
 
     // ggml_backend_sched_eval_callback; user_data is the hook.
     static bool callback(void *tensor, bool ask, void *user_data) noexcept;
@@ -37,21 +39,26 @@ public:
 
 private:
     bool wanted(const void *node);
-    void collect(const void *node);
-    void add_covariance(InputSums &s, int64_t tokens);
+    // False: nothing that comes after in the graph is wanted, so that llama.cpp can leave it out.
+    bool collect(const void *node);
+    void add_normalised(InputSums &s);
+    void add_covariance(InputSums &s);
 
     const GgmlAbi &abi_;
     std::unordered_map<std::string, bool> targets_;
     bool covariance_;
     int64_t skip_;
     int threads_;
+    float clip_;
     std::map<std::string, InputSums> sums_;
     std::map<std::string, std::string> representatives_;
     const void *last_input_ = nullptr;
     std::string last_name_;
+    std::string final_name_; // the last of the graph whose input is collected, once all matrices were met
     std::string error_;
-    std::vector<float> normalised_; // [tokens, n_in + padding]
-    std::vector<float> negated_;    // [n_in, tokens]
+    std::vector<const float *> rows_; // the tokens that count
+    std::vector<float> scales_;       // what normalises each of them
+    std::vector<float> normalised_;   // [tokens, n_in + padding]
 };
 
 } // namespace seeddelta

@@ -108,19 +108,24 @@ class CaptureHook:
         names: matrices whose inputs are wanted.
         covariance: also sum x̂ x̂ᵀ, x̂ = x / |x| · sqrt(n_in), float32 [n_in, n_in] an input.
         skip: first tokens of every evaluation to leave out.
-        threads: of the covariance; 0 is all processors.
+        threads: of the sums; 0 is all processors. They do not depend on it.
+        clip: largest magnitude of an x̂; 0 is none. The plain x² are not clipped.
     """
-    def __init__(self, abi: GgmlAbi, names: collections.abc.Sequence[str], covariance: bool = True, skip: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+    def __init__(self, abi: GgmlAbi, names: collections.abc.Sequence[str], covariance: bool = True, skip: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 0, clip: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> None:
         ...
     def covariance(self, name: str) -> numpy.typing.NDArray[numpy.float32]:
         """
         Sum of x̂ x̂ᵀ, float32 [n_in, n_in].
         """
+    def nonfinite_tokens(self, name: str) -> int:
+        """
+        Tokens left out because their input held NaN or infinity.
+        """
     def norm_square(self, name: str) -> numpy.typing.NDArray[numpy.float64]:
         """
         Sum of x̂², float64 [n_in].
         """
-    def restore(self, name: str, tokens: typing.SupportsInt | typing.SupportsIndex, square: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], norm_square: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], covariance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None) -> None:
+    def restore(self, name: str, tokens: typing.SupportsInt | typing.SupportsIndex, square: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], norm_square: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], covariance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, nonfinite: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         """
         Starts from the sums of an earlier capture.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -21,11 +22,15 @@ def command(
     ctx: Annotated[int, typer.Option("--ctx", help="Tokens a chunk.")] = 512,
     chunks: Annotated[int | None, typer.Option("--chunks", help="Chunks to read (default: the whole text).")] = None,
     skip: Annotated[int, typer.Option("--skip", help="Leave out the first tokens of every chunk.")] = 0,
+    clip: Annotated[
+        float,
+        typer.Option("--clip", help="Limit each normalised input (root mean square 1) to this magnitude; 0 is none."),
+    ] = 0.0,
     targets: Annotated[str, typer.Option("--targets", help="Matrices, as for build.")] = "all",
     layers: Annotated[str | None, typer.Option("--layers", help="Layers A-B (default: all).")] = None,
     threads: Annotated[int, typer.Option("--threads", "-t", help="Threads; 0 is all processors.")] = 0,
     resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Go on from OUTPUT.parts, where an earlier run stopped.")
+        bool, typer.Option("--resume/--no-resume", help="Go on from OUTPUT.checkpoint, where an earlier run stopped.")
     ] = True,
     show_statistics: Annotated[
         bool, typer.Option("--show-statistics", help="Print for each input how unevenly its columns matter.")
@@ -40,19 +45,26 @@ def command(
     Example: seeddelta imatrix -m dense.gguf -f valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
     """
     from ..gguf.imatrix import write_imatrix
+    from ..gguf.writer import check_writable
     from ..imatrix import capture, write_covariance
     from ..imatrix.statistics import statistics_table
 
-    parts = output.with_name(output.name + ".parts")
+    for path in filter(None, (output, hessian)):
+        check_writable(path)
+    # llama.cpp's threads spin between its steps and keep the sums waiting; OpenMP reads this once, when it is loaded
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    checkpoint = output.with_name(output.name + ".checkpoint")
     captured = capture(
-        model, text, ctx=ctx, chunks=chunks, covariance=hessian is not None, skip=skip, targets=targets, layers=layers,
-        threads=threads, checkpoint=parts if resume else None,
+        model, text, ctx=ctx, chunks=chunks, covariance=hessian is not None, skip=skip, clip=clip, targets=targets,
+        layers=layers, threads=threads, checkpoint=checkpoint if resume else None,
     )  # fmt: skip
     write_imatrix(output, captured.imatrix())
     typer.echo(f"{output}: {len(captured.representatives)} matrices, {captured.tokens} tokens")
     if hessian is not None:
         write_covariance(hessian, captured)
         typer.echo(f"{hessian}: {len(set(captured.representatives.values()))} covariances")
+    for name, count in captured.nonfinite().items():
+        typer.echo(f"warning: the input of {name} was NaN or infinite in {count} tokens, which were left out", err=True)
     if resume:
         captured.discard_checkpoint()
     if show_statistics:

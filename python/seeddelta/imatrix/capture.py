@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,9 +42,12 @@ class Capture:
     tokens: int
     chunks: int
     ctx: int
+    skip: int
+    clip: float
+    model_name: str
     model_sha256: str
-    text_sha256: str
     text_name: str
+    text_sha256: str
     covariance: bool
     checkpoint: Checkpoint | None = None
 
@@ -51,6 +55,11 @@ class Capture:
         """Remove the stored sums, once the results are written."""
         if self.checkpoint is not None:
             self.checkpoint.discard()
+
+    def nonfinite(self) -> dict[str, int]:
+        """Representatives whose input was NaN or infinite in some tokens, and in how many; these were left out."""
+        counts = {name: self.hook.nonfinite_tokens(name) for name in sorted(set(self.representatives.values()))}
+        return {name: count for name, count in counts.items() if count}
 
     def imatrix(self) -> Imatrix:
         """E[x²] of every matrix in llama.cpp's form."""
@@ -63,12 +72,13 @@ class Capture:
 
 def capture(
     model_path: str | os.PathLike[str],
-    text: str | os.PathLike[str],
+    text: str | os.PathLike[str] | npt.NDArray[np.integer[Any]],
     *,
     ctx: int = 512,
     chunks: int | None = None,
     covariance: bool = True,
     skip: int = 0,
+    clip: float = 0.0,
     targets: str | Iterable[str] = "all",
     layers: str | None = None,
     threads: int = 0,
@@ -76,13 +86,21 @@ def capture(
     checkpoint_every: int = 16,
     progress: bool = True,
 ) -> Capture:
-    """Evaluate the text file in chunks of `ctx` tokens (BOS first) and sum the inputs of the target matrices.
+    """Evaluate the text in chunks of `ctx` tokens (BOS first) and sum the inputs of the target matrices.
 
-    `skip` leaves out the first tokens of every chunk. With `checkpoint` (a folder) the sums are stored every
-    `checkpoint_every` chunks, and a capture of the same model, text and options goes on from there.
-    Raises ImatrixError when nothing is captured, EvaluationError when the text is too short, SourceModelError and
-    FormatError for a model that cannot be read.
+    `text` is a file, or its tokens, integers [n]. `skip` leaves out the first tokens of every chunk; `clip` limits the
+    magnitude of x̂, whose root mean square is 1 (0: no limit; the plain x² are never clipped). With `checkpoint` (a
+    file) the sums are stored every `checkpoint_every` chunks, and a capture of the same model, text and options goes on
+    from there. Runs on the CPU. Raises ImatrixError when nothing is captured, EvaluationError when the text is too
+    short, SourceModelError and FormatError for a model that cannot be read, OutputError for the checkpoint.
+
+    Set OMP_WAIT_POLICY=passive before llama_cpp is imported, as the command does: its idle threads otherwise spin on
+    the processors that the sums need (two to three times the time on 2 processors).
     """
+    if not 0 <= skip < ctx:
+        raise ImatrixError(f"skip {skip} leaves nothing of chunks of {ctx} tokens; use 0 to {ctx - 1}")
+    if not (np.isfinite(clip) and clip >= 0):
+        raise ImatrixError(f"clip {clip} is no limit; use a positive number, or 0 for none")
     with needs_extra("llama"):
         import llama_cpp
         from tqdm.auto import tqdm
@@ -92,25 +110,31 @@ def capture(
     from ..runtime.library import ggml_abi
     from ..runtime.model import evaluation_callback
 
-    model_path, text = Path(model_path), Path(text)
+    model_path = Path(model_path)
     header = read_header(model_path)
     chosen = names.parse_targets(targets)
     wanted = [n for n in header.tensors if names.is_target(n, chosen, names.parse_layers(layers))]
     if not wanted:
         raise ImatrixError(f"{model_path}: no matrix matches the targets {targets!r}; look with seeddelta inspect")
-    data = read_text(text)
-    hook = _core.CaptureHook(ggml_abi(), wanted, covariance, skip, threads)
-    workers = threads or len(os.sched_getaffinity(0))
+    hook = _core.CaptureHook(ggml_abi(), wanted, covariance, skip, threads, clip)
+    workers = threads or _processors()
     with evaluation_callback(hook):
         llm = llama_cpp.Llama(
             str(model_path), n_ctx=ctx, n_batch=ctx, n_ubatch=ctx, n_threads=workers, n_threads_batch=workers,
             logits_all=True, verbose=False,
+            # inputs must be in host memory: a build for GPUs would send large products there, weights or not
+            n_gpu_layers=0, op_offload=False, offload_kqv=False,
         )  # fmt: skip
     try:
-        tokens = tokenize(llm, data)
+        if isinstance(text, (str, os.PathLike)):
+            tokens = tokenize(llm, read_text(text))
+            text_name, text_sha256 = Path(text).name, file_sha256(Path(text))
+        else:
+            tokens = np.ascontiguousarray(text, np.int32)
+            text_name, text_sha256 = "tokens", hashlib.sha256(tokens.astype("<i4").tobytes()).hexdigest()
         total = plan_chunks(len(tokens), ctx, chunks)
         identity = dict(
-            model=file_sha256(model_path), text=hashlib.sha256(data).hexdigest(), ctx=ctx, skip=skip,
+            model=file_sha256(model_path), text=text_sha256, ctx=ctx, skip=skip, clip=clip,
             covariance=covariance, names=wanted,
         )  # fmt: skip
         store = Checkpoint(Path(checkpoint), identity) if checkpoint is not None else None
@@ -122,7 +146,8 @@ def capture(
                 if bos is not None:
                     window[0] = bos
                 decoder.clear()
-                # all logits: of tokens that have none, the last layer computes nothing
+                # All logits: of tokens that have none, the last layer computes nothing. They cost nothing, for the hook
+                # stops the graph after the last matrix.
                 decoder.decode(window, 0, slice(0, ctx))
                 if hook.error:
                     raise ImatrixError(f"{model_path}: {hook.error}")
@@ -142,9 +167,18 @@ def capture(
         tokens=counted,
         chunks=total,
         ctx=ctx,
+        skip=skip,
+        clip=clip,
+        model_name=model_path.name,
         model_sha256=str(identity["model"]),
-        text_sha256=str(identity["text"]),
-        text_name=text.name,
+        text_name=text_name,
+        text_sha256=text_sha256,
         covariance=covariance,
         checkpoint=store,
     )
+
+
+def _processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

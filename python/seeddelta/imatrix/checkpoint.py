@@ -1,10 +1,9 @@
-"""Sums of an unfinished capture on disk: one folder, replaced as a whole."""
+"""Sums of an unfinished capture on disk: one NumPy archive, replaced as a whole."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,51 +11,60 @@ import numpy as np
 
 from seeddelta import _core
 
-from ..errors import OutputError
+from ..gguf.writer import atomic_output
 
 
 class Checkpoint:
     """`identity` says what was captured; sums of anything else are not used."""
 
-    def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
-        self.folder = folder
+    def __init__(self, path: Path, identity: dict[str, Any]) -> None:
+        self.path = path
         self.identity = json.loads(json.dumps(identity))
 
     def restore(self, hook: _core.CaptureHook, total: int) -> tuple[int, dict[str, str]]:
-        """Fill the hook with stored sums. Returns the chunks done and the representatives; (0, {}) without any."""
+        """Fill the hook with stored sums. Returns the chunks done and the representatives.
+
+        (0, {}) and an untouched hook without a file, or when it is damaged, of another capture or of more chunks.
+        """
         try:
-            state = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
-            if state["identity"] != self.identity or state["chunks"] > total:
-                return 0, {}
-            loaded = [(n, dict(np.load(self.folder / f"{i}.npz"))) for i, n in enumerate(state["inputs"])]
-        except (OSError, ValueError, KeyError):
+            with np.load(self.path) as archive:
+                state = json.loads(str(archive["state"]))
+                if state["identity"] != self.identity or state["chunks"] > total:
+                    return 0, {}
+                sums = [
+                    {key: archive[f"{i}.{key}"] for key in ("counts", "square", "norm_square")}
+                    for i in range(len(state["inputs"]))
+                ]
+                matrices = [
+                    archive[f"{i}.covariance"] if self.identity["covariance"] else None for i in range(len(sums))
+                ]
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return 0, {}
-        for name, arrays in loaded:
-            hook.restore(name, int(arrays["tokens"]), arrays["square"], arrays["norm_square"], arrays.get("covariance"))
+        for name, arrays, matrix in zip(state["inputs"], sums, matrices, strict=True):
+            tokens, nonfinite = (int(n) for n in arrays["counts"])
+            hook.restore(name, tokens, arrays["square"], arrays["norm_square"], matrix, nonfinite)
         return int(state["chunks"]), dict(state["representatives"])
 
     def save(self, hook: _core.CaptureHook, chunks: int) -> None:
         """Store the sums. Raises OutputError; an earlier checkpoint stays until this one is whole."""
-        fresh = self.folder.with_name(self.folder.name + ".new")
         inputs = sorted(set(hook.representatives.values()))
         state = dict(identity=self.identity, chunks=chunks, inputs=inputs, representatives=dict(hook.representatives))
-        try:
-            shutil.rmtree(fresh, ignore_errors=True)
-            fresh.mkdir(parents=True)
+        with (
+            atomic_output(self.path) as temporary,
+            zipfile.ZipFile(temporary, "w") as archive,
+        ):
+
+            def add(key: str, array: Any) -> None:  # one at a time: all covariances together are as large as the model
+                with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+
+            add("state", json.dumps(state))
             for i, name in enumerate(inputs):
-                arrays: dict[str, Any] = dict(
-                    tokens=np.int64(hook.tokens(name)),
-                    square=hook.square(name),
-                    norm_square=hook.norm_square(name),
-                )
+                add(f"{i}.counts", np.array([hook.tokens(name), hook.nonfinite_tokens(name)], np.int64))
+                add(f"{i}.square", hook.square(name))
+                add(f"{i}.norm_square", hook.norm_square(name))
                 if self.identity["covariance"]:
-                    arrays["covariance"] = hook.covariance(name)
-                np.savez(fresh / f"{i}.npz", **arrays)
-            (fresh / "state.json").write_text(json.dumps(state), encoding="utf-8")
-            shutil.rmtree(self.folder, ignore_errors=True)
-            os.replace(fresh, self.folder)
-        except OSError as error:
-            raise OutputError(f"{self.folder}: the checkpoint cannot be written ({error.strerror})") from error
+                    add(f"{i}.covariance", hook.covariance(name))
 
     def discard(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.path.unlink(missing_ok=True)

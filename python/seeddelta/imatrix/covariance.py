@@ -1,7 +1,9 @@
 """The covariance file: a GGUF with E[x̂ x̂ᵀ] of every distinct input, x̂ = x / ‖x‖ · sqrt(n_in).
 
-Keys `general.type` = "seeddelta.covariance", `seeddelta.covariance.version` = 1, `.tokens`, `.model_sha256`,
-`.text`, `.text_sha256`, `.shared` (array of "matrix=representative"). Tensors `<representative>.cov` F32 [n_in, n_in].
+Keys `general.type` = "seeddelta.covariance", `seeddelta.covariance.version` = 1, `.normalised` = true, `.tokens`,
+`.chunks`, `.ctx`, `.skip`, `.clip`, `.model`, `.model_sha256`, `.text`, `.text_sha256`, `.shared` (array of
+"matrix=representative"). Tensors `<representative>.cov` F32 [n_in, n_in] and `<representative>.in_norm2` F32 [n_in],
+the diagonal summed in double precision (optional: an importance can be had without reading the matrix).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from .capture import Capture
 
 F32 = npt.NDArray[np.float32]
 _TYPE = "seeddelta.covariance"
-_SUFFIX = ".cov"
+_SUFFIX, _DIAGONAL = ".cov", ".in_norm2"
 _REMEDY = "make it again with seeddelta imatrix --hessian"
 
 
@@ -60,18 +62,36 @@ class Covariance:
         return self._shared[name]
 
     def matrix(self, name: str) -> F32:
-        """E[x̂ x̂ᵀ] of the input of a matrix, float32 [n_in, n_in], symmetric. Raises ImatrixError."""
+        """E[x̂ x̂ᵀ] of the input of a matrix, float32 [n_in, n_in], symmetric: a read-only view of the file.
+
+        Raises ImatrixError for values that no covariance has.
+        """
         same = self.representative(name)
-        info = self._header.tensors[same + _SUFFIX]
-        values = np.fromfile(self.path, "<f4", info.shape[0] ** 2, offset=info.offset).reshape(info.shape)
-        if not np.isfinite(values).all() or (np.diagonal(values) < 0).any() or not np.diagonal(values).any():
-            raise ImatrixError(f"{self.path}: the covariance {same!r} is not finite or not positive; {_REMEDY}")
+        values = self._view(same + _SUFFIX)
+        self._check(same, values, np.diagonal(values))
         return values
 
     def importance(self, name: str) -> F32:
         """Diagonal with the mean 1, at least 1e-7, float32 [n_in]."""
-        diagonal = np.diagonal(self.matrix(name)).astype(np.float64)
-        return np.asarray(np.maximum(diagonal / diagonal.mean(), 1e-7), np.float32)
+        same = self.representative(name)
+        if same + _DIAGONAL in self._header.tensors:
+            diagonal = self._view(same + _DIAGONAL)
+            self._check(same, diagonal, diagonal)
+        else:
+            diagonal = np.diagonal(self.matrix(name))
+        weights = diagonal.astype(np.float64)
+        return np.asarray(np.maximum(weights / weights.mean(), 1e-7), np.float32)
+
+    def _view(self, tensor: str) -> F32:
+        info = self._header.tensors[tensor]
+        try:
+            return np.asarray(np.memmap(self.path, "<f4", "r", info.offset, info.shape))
+        except (OSError, ValueError) as error:
+            raise ImatrixError(f"{self.path}: {tensor!r} cannot be read ({error}); {_REMEDY}") from error
+
+    def _check(self, same: str, values: F32, diagonal: F32) -> None:
+        if not np.isfinite(values).all() or (diagonal < 0).any() or not diagonal.any():
+            raise ImatrixError(f"{self.path}: the covariance {same!r} is not finite or not positive; {_REMEDY}")
 
 
 def open_covariance(path: str | os.PathLike[str]) -> Covariance:
@@ -83,6 +103,8 @@ def open_covariance(path: str | os.PathLike[str]) -> Covariance:
             raise ImatrixError(f"{path}: not a covariance file; {_REMEDY}")
         if header.metadata.get("seeddelta.covariance.version") != 1:
             raise ImatrixError(f"{path}: a covariance file of an unknown version; update seeddelta or {_REMEDY}")
+        if header.metadata.get("seeddelta.covariance.normalised", True) is not True:
+            raise ImatrixError(f"{path}: the covariance is not of normalised inputs; {_REMEDY}")
         covariance = Covariance(header)
     except OSError as error:
         raise ImatrixError(f"{path}: cannot be read ({error.strerror}); check the path") from error
@@ -92,6 +114,9 @@ def open_covariance(path: str | os.PathLike[str]) -> Covariance:
         info = header.tensors.get(covariance.representative(name) + _SUFFIX)
         if info is None or info.type != GGMLQuantizationType.F32 or len(info.shape) != 2 or len(set(info.shape)) != 1:
             raise ImatrixError(f"{path}: the covariance of the input of {name!r} is missing or not square; {_REMEDY}")
+        diagonal = header.tensors.get(covariance.representative(name) + _DIAGONAL)
+        if diagonal is not None and (diagonal.type != GGMLQuantizationType.F32 or diagonal.shape != info.shape[:1]):
+            raise ImatrixError(f"{path}: the diagonal of the covariance of {name!r} does not fit it; {_REMEDY}")
     return covariance
 
 
@@ -101,7 +126,13 @@ def write_covariance(path: str | os.PathLike[str], captured: Capture) -> None:
     metadata: dict[str, Value] = {
         "general.type": Typed(_TYPE, GGUFValueType.STRING),
         "seeddelta.covariance.version": Typed(1, GGUFValueType.UINT32),
+        "seeddelta.covariance.normalised": Typed(True, GGUFValueType.BOOL),
         "seeddelta.covariance.tokens": Typed(captured.tokens, GGUFValueType.UINT64),
+        "seeddelta.covariance.chunks": Typed(captured.chunks, GGUFValueType.UINT32),
+        "seeddelta.covariance.ctx": Typed(captured.ctx, GGUFValueType.UINT32),
+        "seeddelta.covariance.skip": Typed(captured.skip, GGUFValueType.UINT32),
+        "seeddelta.covariance.clip": Typed(captured.clip, GGUFValueType.FLOAT32),
+        "seeddelta.covariance.model": Typed(captured.model_name, GGUFValueType.STRING),
         "seeddelta.covariance.model_sha256": Typed(captured.model_sha256, GGUFValueType.STRING),
         "seeddelta.covariance.text": Typed(captured.text_name, GGUFValueType.STRING),
         "seeddelta.covariance.text_sha256": Typed(captured.text_sha256, GGUFValueType.STRING),
@@ -114,9 +145,14 @@ def write_covariance(path: str | os.PathLike[str], captured: Capture) -> None:
     for name in inputs:
         n_in = captured.hook.square(name).size
         plan.append(PlannedTensor(name + _SUFFIX, (n_in, n_in), GGMLQuantizationType.F32))
+        plan.append(PlannedTensor(name + _DIAGONAL, (n_in,), GGMLQuantizationType.F32))
 
     def pieces(tensor: PlannedTensor) -> Iterable[Any]:
-        name = tensor.name.removesuffix(_SUFFIX)
-        yield np.asarray(captured.hook.covariance(name) / np.float32(captured.hook.tokens(name)), "<f4")
+        if tensor.name.endswith(_DIAGONAL):
+            name = tensor.name.removesuffix(_DIAGONAL)
+            yield np.asarray(captured.hook.norm_square(name) / captured.hook.tokens(name), "<f4")
+        else:
+            name = tensor.name.removesuffix(_SUFFIX)
+            yield np.asarray(captured.hook.covariance(name) / np.float32(captured.hook.tokens(name)), "<f4")
 
     write_gguf(path, metadata, plan, pieces)
