@@ -23,8 +23,9 @@ def encode(weights: np.ndarray[Any, Any] = WEIGHTS, importance: Any = None, **op
 
 
 def decode(encoded: EncodedTensor) -> np.ndarray[Any, Any]:
-    unsigned = (schema.BASE_SEED, schema.CODES, schema.D_IDX)
-    arrays = {s: a.view(a.dtype.str.replace("i", "u")) if s in unsigned else a for s, a in encoded.arrays.items()}
+    arrays = {
+        s: a.view(a.dtype.str.replace("i", "u")) if s in schema.UNSIGNED else a for s, a in encoded.arrays.items()
+    }
     arguments = weight_arguments(encoded.description, arrays)
     return np.asarray(_core.Weight("t", *encoded.description.shape, **arguments).dequantize())
 
@@ -38,6 +39,14 @@ OPTIONS: list[dict[str, Any]] = [
     {"base_kind": "prng_block", "K": 40, "vals": "int8", "seed_search": 3},
     {"base_kind": "prng_block", "K": 40, "base_scale": 0.01, "block": 32, "row_scale": "f32"},
     {"base_kind": "none", "K": 40},
+    {"bits": 2, "scheme": "block", "block": 32, "K": 2},
+    {"base_kind": "none", "scheme": "block", "block": 64, "K": 2, "vals": "int8", "row_scale": "f32"},
+    {"base_kind": "fht_struct", "scheme": "block", "block": 32, "K": 3, "seed_search": 3},
+    {"base_kind": "fht_struct", "K": 40},
+    {"bits": 2, "scheme": "codebook", "K": 3, "codebook_size": 20},
+    {"base_kind": "none", "scheme": "codebook", "K": 6, "codebook_size": 30},
+    {"base_kind": "prng_block", "scheme": "codebook", "K": 2, "codebook_size": 40},
+    {"bits": 3, "seed_search": 2},
 ]
 
 
@@ -72,7 +81,7 @@ def test_error_by_rate(bits: float, limit: float) -> None:
     assert words == -(-int(16 + bits * 192 - encoded.description.base.step_bits) // 16)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("options", [o for o in OPTIONS if o.get("scheme") == "coo" or "base_kind" in o], ids=str)
+@pytest.mark.parametrize("options", [o for o in OPTIONS if o.get("scheme", "coo") == "coo" and "K" in o], ids=str)
 def test_residual_holds_the_largest_entries(options: dict[str, Any]) -> None:
     with_residual, without = encode(**options), encode(**(options | {"K": 1}))
     assert with_residual.metrics.rel_l2 < without.metrics.rel_l2

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 from seeddelta import Recipe
+from seeddelta.build.encode import describe
 from seeddelta.build.recipe import PRESETS, RATES
-from seeddelta.errors import NotAvailableError, RecipeError
+from seeddelta.errors import RecipeError
+from seeddelta.gguf import schema
 
 
 def recipe(**options: Any) -> Recipe:
@@ -40,7 +42,7 @@ def test_presets(preset: str) -> None:
 
 def test_options_win_over_the_preset() -> None:
     assert recipe(preset="trellis-2", bits=3).bits == 3
-    assert recipe(preset="prng-coo", K=7).entries_for(100) == 7
+    assert recipe(preset="prng-coo", K=7).entries_for(100, 8) == 7
 
 
 def test_rates_are_those_of_the_core() -> None:
@@ -71,9 +73,35 @@ def test_given_rotation() -> None:
 def test_entries_that_fit_in_the_bits() -> None:
     auto = recipe(preset="prng-coo", bits=4)
     for n_in in (576, 1536):
-        entries = auto.entries_for(n_in)
+        entries = auto.entries_for(n_in, 64)
         assert 3.9 < (entries * 24 + 32) / n_in <= 4
-    assert recipe(K=64).entries_for(40) == 40
+    assert recipe(scheme="coo", K=64).entries_for(40, 8) == 40
+    assert recipe().entries_for(576, 64) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"scheme": "coo"}, 32),
+        ({"scheme": "block"}, 1),
+        ({"scheme": "block", "K": 100}, 9),
+        ({"scheme": "codebook"}, 8),
+        ({"scheme": "codebook", "K": 100, "codebook_size": 50}, 50),
+    ],
+)
+def test_entries_that_are_given(options: dict[str, Any], wanted: int) -> None:
+    assert recipe(base_kind="none", **options).entries_for(576, 1536) == wanted
+
+
+@pytest.mark.parametrize("vals", ["fp16", "int8"])
+@pytest.mark.parametrize("scheme", ["coo", "block", "codebook"])
+def test_schemes_have_equal_bytes(scheme: str, vals: str) -> None:
+    if scheme == "codebook" and vals == "int8":
+        pytest.skip("its amplitudes are float16")
+    options: dict[str, Any] = {"base_kind": "none", "scheme": scheme, "vals": vals, "K": "auto", "block": 32, "bits": 5}
+    description = describe(recipe(**options), "blk.0.ffn_up.weight", (1536, 576), "F16")
+    bits = 8 * schema.payload_bytes(description) / (1536 * 576)
+    assert 3.9 < bits <= 5 + 0.001
 
 
 @pytest.mark.parametrize(
@@ -91,7 +119,11 @@ def test_entries_that_fit_in_the_bits() -> None:
         ({"rotation_block": -64}, "power of two"),
         ({"seed": -1}, "seed"),
         ({"seed": 1 << 64}, "seed"),
-        ({"seed_search": 5}, "for --base-kind prng_block"),
+        ({"seed_search": 5, "hessian": "h.safetensors"}, "not with --hessian"),
+        ({"seed_search": 5, "base_kind": "none"}, "base with a seed"),
+        ({"base_scale": 0.1}, "for --base-kind prng_block or fht_struct"),
+        ({"base_kind": "none", "scheme": "codebook", "vals": "int8"}, "coo and block"),
+        ({"scheme": "block", "K": "auto"}, "give a number"),
         ({"base_kind": "prng_block", "rotation_block": 64}, "for --base-kind trellis"),
         ({"base_kind": "none", "scheme": "none"}, "stores nothing"),
         ({"scheme": "coo", "K": "auto"}, "give a number"),
@@ -109,15 +141,8 @@ def test_refused(options: dict[str, Any], message: str) -> None:
         recipe(**options)
 
 
-@pytest.mark.parametrize("options", [{"base_kind": "fht_struct"}, {"scheme": "block"}, {"scheme": "codebook_resid"}])
-def test_not_available_yet(options: dict[str, Any]) -> None:
-    with pytest.raises(NotAvailableError, match="not available yet"):
-        recipe(**options)
-
-
 def test_codebook_is_an_alias() -> None:
-    with pytest.raises(NotAvailableError, match="codebook_resid"):
-        recipe(scheme="codebook")
+    assert recipe(scheme="codebook").scheme == "codebook_resid"
 
 
 def test_yaml_round_trip(tmp_path: Path) -> None:

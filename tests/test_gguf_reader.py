@@ -124,11 +124,11 @@ def change_base_field(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> Non
 
 
 def change_kind(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
-    description(texts, TRELLIS)["base"] = {"kind": "fht_struct", "scale": 1.0}
+    description(texts, TRELLIS)["base"] = {"kind": "lattice", "scale": 1.0}
 
 
 def change_scheme(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
-    description(texts, TRELLIS)["residual"] = {"scheme": "block", "block": 32}
+    description(texts, TRELLIS)["residual"] = {"scheme": "low_rank", "rank": 8}
 
 
 @pytest.mark.parametrize("change", [change_version, change_field, change_base_field, change_kind, change_scheme])

@@ -25,9 +25,9 @@ public:
     Workspace(const Workspace &) = delete;
     Workspace &operator=(const Workspace &) = delete;
 
-    // Makes room for n_tokens activations of n_in columns. Not thread safe: call it before the threads start, or let
+    // Makes room for n_tokens activations of a product. Not thread safe: call it before the threads start, or let
     // thread 0 do it between the two barriers of seeddelta_compute_threaded.
-    void reserve(int64_t n_tokens, int64_t n_in);
+    void reserve(int64_t n_tokens, const seeddelta_ctx &ctx);
 
     struct Impl;
     Impl &impl() { return *impl_; }
@@ -36,10 +36,10 @@ private:
     std::unique_ptr<Impl> impl_;
 };
 
-// All nth threads of one product call this with the same arguments but ith. x and y are float32 with the given strides in
-// bytes between tokens. With reuse_activations the rotated, quantised x of the previous product of this workspace is used
-// again: x, n_in, rotation_block and base_seed must be the same. Thread ith writes its own rows of y only.
-// Contains a spin barrier: all nth threads must run at the same time.
+// All nth threads of one product call this with the same arguments but ith. x and y are float32 with the given strides
+// in bytes between tokens. With reuse_activations the rotated, quantised x of the previous product of this workspace is
+// used again: x, n_in, rotation_block and base_seed must be the same. y must not overlap x. Contains a spin barrier:
+// all nth threads must run at the same time.
 void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride_bytes, float *y,
                                 int64_t y_stride_bytes, Workspace &workspace, int ith, int nth, bool reuse_activations,
                                 ComputeStatus &status);

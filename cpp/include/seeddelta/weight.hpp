@@ -30,12 +30,15 @@ struct seeddelta_ctx {
     const uint16_t *codes = nullptr; // [n_tiles, words, 16]
 
     ResidualScheme scheme = ResidualScheme::none;
-    uint32_t residual_size = 0;                // coo: K entries a row
-    const uint16_t *residual_index = nullptr;  // [n_out, K]; exactly one of the two index widths
-    const uint32_t *residual_index32 = nullptr;
+    uint32_t residual_size = 0;                  // K a row: entries (coo), blocks (block), atoms (codebook_resid)
+    const uint16_t *residual_index = nullptr;    // [n_out, K]; exactly one of the two index widths
+    const uint32_t *residual_index32 = nullptr;  // coo only
     const uint16_t *residual_vals_f16 = nullptr; // [n_out, K] float16 bits; exactly one of the two value types
-    const int8_t *residual_vals_i8 = nullptr;
-    const uint16_t *residual_scale = nullptr; // [n_out] float16 bits, with int8 values
+    const int8_t *residual_vals_i8 = nullptr;    // [n_out, K]; for block both are [n_out, K, residual_block]
+    const uint16_t *residual_scale = nullptr;    // float16 bits, with int8 values: [n_out] (coo), [n_out, K] (block)
+    uint32_t residual_block = 0;                 // block: columns a block, 32 or 64
+    uint32_t dictionary_size = 0;                // codebook_resid: M atoms
+    const uint16_t *dictionary = nullptr;        // codebook_resid: [M, n_in] float16 bits
 
     const uint16_t *row_scale_f16 = nullptr; // [n_out] float16 bits; exactly one of the two
     const float *row_scale_f32 = nullptr;

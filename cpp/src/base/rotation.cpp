@@ -3,9 +3,10 @@
 namespace seeddelta {
 
 static void flip_signs(float *row, int64_t n, uint64_t seed) {
-    for (int64_t i = 0; i < n; ++i) {
-        if ((rotation_sign_word(seed, static_cast<uint64_t>(i / 64)) >> (i % 64)) & 1U) {
-            row[i] = -row[i];
+    for (int64_t begin = 0; begin < n; begin += 64) {
+        const uint64_t word = rotation_sign_word(seed, static_cast<uint64_t>(begin / 64));
+        for (int64_t i = begin; i < n && i < begin + 64; ++i) {
+            row[i] = (word >> (i - begin)) & 1U ? -row[i] : row[i];
         }
     }
 }

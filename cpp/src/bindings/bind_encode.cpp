@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/fht_struct.hpp"
 #include "base/prng_block.hpp"
 #include "base/rotation.hpp"
 #include "base/trellis.hpp"
@@ -141,6 +142,20 @@ static py::array_t<int8_t> prng_values(uint64_t seed, int64_t row_begin, int64_t
     return out;
 }
 
+static py::array_t<float> fht_values(uint64_t seed, int64_t row_begin, int64_t row_end, int64_t n_in) {
+    if (row_begin < 0 || row_end < row_begin || n_in < 1 || n_in > (int64_t{1} << 18)) {
+        throw py::value_error("rows or n_in out of range");
+    }
+    py::array_t<float> out({row_end - row_begin, n_in});
+    float *data = out.mutable_data();
+    const py::gil_scoped_release release;
+    std::vector<float> scratch(static_cast<size_t>(fht_struct_size(n_in)));
+    for (int64_t row = row_begin; row < row_end; ++row) {
+        fht_struct_row(seed, row, n_in, data + (row - row_begin) * n_in, scratch.data());
+    }
+    return out;
+}
+
 static py::array_t<float> rotate_rows(const FloatMatrix &rows, int64_t block, uint64_t seed, bool inverse) {
     require_array(rows, "rows", "f", 4, {-1, -1});
     require_rotation(block, rows.shape(1));
@@ -183,6 +198,8 @@ void bind_encode(py::module_ &m) {
           "Returns: (index uint32 [n_out, k], value float32 [n_out, k]).");
     m.def("prng_block_values", &prng_values, py::arg("seed"), py::arg("row_begin"), py::arg("row_end"), py::arg("n_in"),
           py::arg("block") = 64, "Values of base kind prng_block, int8 [row_end - row_begin, n_in], odd, −63 to 63.");
+    m.def("fht_struct_values", &fht_values, py::arg("seed"), py::arg("row_begin"), py::arg("row_end"), py::arg("n_in"),
+          "Values of base kind fht_struct, whole numbers in float32 [row_end - row_begin, n_in]; n_in up to 2^18.");
     m.def("rotate", &rotate_rows, py::arg("rows"), py::arg("block"), py::arg("seed"), py::arg("inverse") = false,
           "Seeded signs and block Hadamard transform of every row of float32 [n, n_in]; orthonormal. Returns a copy.");
     m.attr("PRNG_BLOCK_STD") = kPrngBlockStd;

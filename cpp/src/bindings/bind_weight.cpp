@@ -82,18 +82,80 @@ static void set_coo(PyWeight &w, const py::array &index, const OptionalArray &va
     }
     for (int64_t e = 0; e < c.n_out * k; ++e) {
         const int64_t column = wide ? static_cast<int64_t>(c.residual_index32[e]) : c.residual_index[e];
-        require(column < c.n_in, w.name,
-                "d_idx of row " + std::to_string(e / k) + " is " + std::to_string(column) + ", beyond n_in " +
-                    std::to_string(c.n_in));
+        if (column >= c.n_in) {
+            require(false, w.name,
+                    "d_idx of row " + std::to_string(e / k) + " is " + std::to_string(column) + ", beyond n_in " +
+                        std::to_string(c.n_in));
+        }
     }
 }
 
-static std::unique_ptr<PyWeight> make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
-                                             uint64_t base_seed, float base_scale, int base_block, int step_bits,
-                                             int values_per_step, const std::vector<int> &multipliers, int rotation_block,
-                                             const OptionalArray &codes, const py::array &row_scale,
-                                             const OptionalArray &d_idx, const OptionalArray &d_val,
-                                             const OptionalArray &d_scale) {
+static void set_block(PyWeight &w, const py::array &map, const OptionalArray &value, const OptionalArray &scale) {
+    seeddelta_ctx &c = w.ctx;
+    require_array(map, "b_map", "iu", 2, {c.n_out, -1});
+    const int64_t kept = map.shape(1);
+    require(value.has_value() && value->ndim() == 3, w.name, "b_map without b_val of [n_out, kept, block]");
+    const int64_t block = value->shape(2);
+    require(block == 32 || block == 64, w.name, "a block of b_val must have 32 or 64 columns");
+    const bool half = value->itemsize() == 2;
+    require_array(*value, "b_val", half ? "f" : "i", half ? 2 : 1, {c.n_out, kept, block});
+    c.scheme = ResidualScheme::block;
+    c.residual_size = static_cast<uint32_t>(kept);
+    c.residual_block = static_cast<uint32_t>(block);
+    c.residual_index = static_cast<const uint16_t *>(adopt(w, map));
+    const void *value_data = adopt(w, *value);
+    if (half) {
+        require(!scale, w.name, "float16 b_val has no b_scale");
+        c.residual_vals_f16 = static_cast<const uint16_t *>(value_data);
+    } else {
+        require(scale.has_value(), w.name, "int8 b_val needs b_scale");
+        require_array(*scale, "b_scale", "f", 2, {c.n_out, kept});
+        c.residual_vals_i8 = static_cast<const int8_t *>(value_data);
+        c.residual_scale = static_cast<const uint16_t *>(adopt(w, *scale));
+    }
+    const int64_t n_blocks = (c.n_in + block - 1) / block;
+    for (int64_t e = 0; e < c.n_out * kept; ++e) {
+        const bool ascends = e % kept == 0 || c.residual_index[e - 1] < c.residual_index[e];
+        if (!ascends || c.residual_index[e] >= n_blocks) { // no message is made for good ones
+            require(false, w.name,
+                    "b_map of row " + std::to_string(e / kept) + " does not ascend below " + std::to_string(n_blocks) +
+                        " blocks");
+        }
+    }
+}
+
+static void set_codebook(PyWeight &w, const py::array &dictionary, const OptionalArray &codes,
+                         const OptionalArray &value) {
+    seeddelta_ctx &c = w.ctx;
+    require_array(dictionary, "r_dict", "f", 2, {-1, c.n_in});
+    const int64_t atoms = dictionary.shape(0);
+    require(atoms > 0 && atoms <= 65536, w.name, "r_dict must have 1 to 65536 atoms");
+    require(codes.has_value() && value.has_value(), w.name, "r_dict without r_codes and r_vals");
+    require_array(*codes, "r_codes", "iu", 2, {c.n_out, -1});
+    const int64_t k = codes->shape(1);
+    require_array(*value, "r_vals", "f", 2, {c.n_out, k});
+    c.scheme = ResidualScheme::codebook_resid;
+    c.residual_size = static_cast<uint32_t>(k);
+    c.dictionary_size = static_cast<uint32_t>(atoms);
+    c.dictionary = static_cast<const uint16_t *>(adopt(w, dictionary));
+    c.residual_index = static_cast<const uint16_t *>(adopt(w, *codes));
+    c.residual_vals_f16 = static_cast<const uint16_t *>(adopt(w, *value));
+    for (int64_t e = 0; e < c.n_out * k; ++e) {
+        if (c.residual_index[e] >= atoms) {
+            require(false, w.name,
+                    "r_codes of row " + std::to_string(e / k) + " has atom " + std::to_string(c.residual_index[e]) +
+                        " of " + std::to_string(atoms));
+        }
+    }
+}
+
+static std::unique_ptr<PyWeight>
+make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind, uint64_t base_seed, float base_scale,
+            int base_block, int step_bits, int values_per_step, const std::vector<int> &multipliers, int rotation_block,
+            const OptionalArray &codes, const py::array &row_scale, const OptionalArray &d_idx,
+            const OptionalArray &d_val, const OptionalArray &d_scale, const OptionalArray &b_map,
+            const OptionalArray &b_val, const OptionalArray &b_scale, const OptionalArray &r_dict,
+            const OptionalArray &r_codes, const OptionalArray &r_vals) {
     auto w = std::make_unique<PyWeight>();
     w->name = name;
     constexpr int64_t most = int64_t{1} << 28;
@@ -117,6 +179,10 @@ static std::unique_ptr<PyWeight> make_weight(const std::string &name, int64_t n_
         require(base_block == 32 || base_block == 64, name, "base_block must be 32 or 64");
         w->ctx.base_block = static_cast<uint32_t>(base_block);
         break;
+    case static_cast<int>(BaseKind::fht_struct):
+        w->ctx.base = BaseKind::fht_struct;
+        require(rotation_block <= 1, name, "fht_struct has no rotation");
+        break;
     case static_cast<int>(BaseKind::none):
         w->ctx.base = BaseKind::none;
         break;
@@ -124,8 +190,15 @@ static std::unique_ptr<PyWeight> make_weight(const std::string &name, int64_t n_
         require(false, name, "unknown base kind " + std::to_string(base_kind));
     }
     set_row_scale(*w, row_scale);
+    require(d_idx.has_value() + b_map.has_value() + r_dict.has_value() <= 1, name, "more than one residual scheme");
     if (d_idx) {
         set_coo(*w, *d_idx, d_val, d_scale);
+    }
+    if (b_map) {
+        set_block(*w, *b_map, b_val, b_scale);
+    }
+    if (r_dict) {
+        set_codebook(*w, *r_dict, r_codes, r_vals);
     }
     return w;
 }
@@ -169,20 +242,26 @@ static py::array_t<float> dequantize(const PyWeight &w, int64_t row_begin, int64
 }
 
 void bind_weight(py::module_ &m) {
-    py::class_<PyWeight>(m, "Weight",
-                         "One converted matrix: arrays of a SeedΔ file and the product with it.\n\n"
-                         "Ŵ = row_scale · (base_scale · v · R + Δ), docs/format.md. The arrays are kept, not copied; shapes, dtypes\n"
-                         "and index ranges are checked here and a wrong one raises ValueError naming the tensor.\n\n"
-                         "Args:\n"
-                         "    codes: uint16 or int16 [ceil(n_out / 16), words, 16], for base_kind 2 (trellis).\n"
-                         "    row_scale: float16 or float32 [n_out].\n"
-                         "    d_idx, d_val, d_scale: coo residual; (u)int16 or (u)int32 [n_out, K], float16 or int8\n"
-                         "        [n_out, K], float16 [n_out] (with int8 only).")
-        .def(py::init(&make_weight), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(), py::arg("base_kind"),
-             py::arg("base_seed") = 0, py::arg("base_scale") = 0.0F, py::arg("base_block") = 64, py::arg("step_bits") = 0,
-             py::arg("values_per_step") = 1, py::arg("multipliers") = std::vector<int>{}, py::arg("rotation_block") = 0,
-             py::arg("codes") = py::none(), py::arg("row_scale"), py::arg("d_idx") = py::none(),
-             py::arg("d_val") = py::none(), py::arg("d_scale") = py::none())
+    py::class_<PyWeight>(
+        m, "Weight",
+        "One converted matrix: arrays of a SeedΔ file and the product with it.\n\n"
+        "Ŵ = row_scale · (base_scale · v · R + Δ), docs/format.md. The arrays are kept, not copied; shapes, dtypes\n"
+        "and index ranges are checked here and a wrong one raises ValueError naming the tensor.\n\n"
+        "Args:\n"
+        "    codes: uint16 or int16 [ceil(n_out / 16), words, 16], for base_kind 2 (trellis).\n"
+        "    row_scale: float16 or float32 [n_out].\n"
+        "    d_idx, d_val, d_scale: coo residual; (u)int16 or (u)int32 [n_out, K], float16 or int8\n"
+        "        [n_out, K], float16 [n_out] (with int8 only).\n"
+        "    b_map, b_val, b_scale: block residual; (u)int16 [n_out, kept] ascending, float16 or int8\n"
+        "        [n_out, kept, 32 or 64], float16 [n_out, kept] (with int8 only).\n"
+        "    r_dict, r_codes, r_vals: codebook residual; float16 [M, n_in], (u)int16 and float16 [n_out, k].")
+        .def(py::init(&make_weight), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(),
+             py::arg("base_kind"), py::arg("base_seed") = 0, py::arg("base_scale") = 0.0F, py::arg("base_block") = 64,
+             py::arg("step_bits") = 0, py::arg("values_per_step") = 1, py::arg("multipliers") = std::vector<int>{},
+             py::arg("rotation_block") = 0, py::arg("codes") = py::none(), py::arg("row_scale"),
+             py::arg("d_idx") = py::none(), py::arg("d_val") = py::none(), py::arg("d_scale") = py::none(),
+             py::arg("b_map") = py::none(), py::arg("b_val") = py::none(), py::arg("b_scale") = py::none(),
+             py::arg("r_dict") = py::none(), py::arg("r_codes") = py::none(), py::arg("r_vals") = py::none())
         .def("matmul", &matmul, py::arg("x"), py::arg("threads") = 1,
              "y = x Ŵᵀ with int8 activations: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].\n\n"
              "The same bits for every instruction set, number of threads and batch shape.")

@@ -5,13 +5,13 @@
 #include <cstring>
 #include <new>
 #include <thread>
-#include <vector>
 
+#include "base/fht_struct.hpp"
 #include "base/prng_block.hpp"
 #include "base/rotation.hpp"
 #include "base/trellis.hpp"
 #include "kernels/kernel_table.hpp"
-#include "residual/coo.hpp"
+#include "residual/residual.hpp"
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -52,6 +52,7 @@ struct Workspace::Impl {
     Buffer<int8_t> q;
     Buffer<float> scale;
     Buffer<int32_t> sum;
+    Buffer<float> p; // dictionary times x
     bool finite = true;
     std::atomic<bool> all_finite{true};
     std::atomic<int> arrived{0};
@@ -85,14 +86,15 @@ Workspace::~Workspace() = default;
 
 static int64_t padded(int64_t n_in) { return (n_in + kGroup - 1) / kGroup * kGroup; }
 
-void Workspace::reserve(int64_t n_tokens, int64_t n_in) {
-    const int64_t stride = padded(n_in);
+void Workspace::reserve(int64_t n_tokens, const seeddelta_ctx &ctx) {
+    const int64_t stride = padded(ctx.n_in);
+    impl_->p.reserve(n_tokens * ctx.dictionary_size);
     impl_->q.reserve(n_tokens * stride);
     impl_->scale.reserve(n_tokens * stride / kGroup);
     impl_->sum.reserve(n_tokens * stride / kGroup);
 }
 
-// Scratch of the calling thread: ggml's pool threads live as long as their context.
+// Scratch of the calling thread, 64-byte aligned: ggml's pool threads live as long as their context.
 static uint8_t *thread_scratch(int64_t bytes) {
     thread_local Buffer<uint8_t> scratch;
     return scratch.reserve(bytes);
@@ -119,29 +121,57 @@ static void prepare(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, 
     }
 }
 
+// What all rows share and no other weight can use: the dictionary's products, the structured base's share of y.
+static void prepare_weight(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride, float *y,
+                           int64_t y_stride, Workspace::Impl &w, int ith, int nth) {
+    const KernelTable &k = kernels();
+    if (ctx.scheme == ResidualScheme::codebook_resid) {
+        auto *atom = reinterpret_cast<float *>(thread_scratch(ctx.n_in * static_cast<int64_t>(sizeof(float))));
+        const int64_t atoms = ctx.dictionary_size;
+        k.dictionary(ctx, atoms * ith / nth, atoms * (ith + 1) / nth, x, n_tokens, x_stride, w.p.data, atom);
+    }
+    if (ctx.base == BaseKind::fht_struct) {
+        const int64_t d = fht_struct_size(ctx.n_in);
+        const int64_t blocks = (ctx.n_out + d - 1) / d;
+        auto *out = reinterpret_cast<float *>(thread_scratch(2 * d * static_cast<int64_t>(sizeof(float))));
+        for (int64_t i = n_tokens * blocks * ith / nth; i < n_tokens * blocks * (ith + 1) / nth; ++i) {
+            const int64_t token = i / blocks;
+            const int64_t row = i % blocks * d;
+            k.fht_struct(ctx.base_seed, i % blocks, ctx.n_in, x + token * x_stride, out, out + d);
+            const int64_t rows = ctx.n_out - row < d ? ctx.n_out - row : d;
+            std::memcpy(y + token * y_stride + row, out, static_cast<size_t>(rows) * sizeof(float));
+        }
+    }
+}
+
 void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride_bytes, float *y,
                                 int64_t y_stride_bytes, Workspace &workspace, int ith, int nth, bool reuse_activations,
                                 ComputeStatus &status) {
     Workspace::Impl &w = workspace.impl();
     const int64_t x_stride = x_stride_bytes / static_cast<int64_t>(sizeof(float));
-    if (!reuse_activations) {
+    const int64_t y_stride = y_stride_bytes / static_cast<int64_t>(sizeof(float));
+    if (!reuse_activations || ctx.base == BaseKind::fht_struct || ctx.scheme == ResidualScheme::codebook_resid) {
         if (ith == 0) {
-            workspace.reserve(n_tokens, ctx.n_in);
-            w.all_finite.store(true, std::memory_order_relaxed);
+            workspace.reserve(n_tokens, ctx);
+            if (!reuse_activations) {
+                w.all_finite.store(true, std::memory_order_relaxed);
+            }
         }
         w.barrier(nth);
-        prepare(ctx, x, n_tokens, x_stride, w, ith, nth);
+        if (!reuse_activations) {
+            prepare(ctx, x, n_tokens, x_stride, w, ith, nth);
+        }
+        prepare_weight(ctx, x, n_tokens, x_stride, y, y_stride, w, ith, nth);
         w.barrier(nth);
     }
     if (!w.all_finite.load(std::memory_order_relaxed)) {
         status.nonfinite_input.store(true, std::memory_order_relaxed);
     }
-    const Activations a{n_tokens,     ctx.n_in, padded(ctx.n_in), w.q.data,
-                        w.scale.data, w.sum.data, x,                x_stride};
+    const Activations a{n_tokens,   ctx.n_in, padded(ctx.n_in), w.q.data, w.scale.data,
+                        w.sum.data, x,        x_stride,         w.p.data};
     const int64_t tiles = ctx.n_tiles();
     uint8_t *panel = thread_scratch(panel_bytes(ctx));
-    if (!kernels().compute(ctx, a, tiles * ith / nth, tiles * (ith + 1) / nth, panel, y,
-                           y_stride_bytes / static_cast<int64_t>(sizeof(float)))) {
+    if (!kernels().compute(ctx, a, tiles * ith / nth, tiles * (ith + 1) / nth, panel, y, y_stride)) {
         status.nonfinite_output.store(true, std::memory_order_relaxed);
     }
 }
@@ -154,26 +184,30 @@ void seeddelta_compute(const seeddelta_ctx &ctx, const float *input, float *outp
 }
 
 void seeddelta_dequantize(const seeddelta_ctx &ctx, int64_t row_begin, int64_t row_end, float *out) {
-    std::vector<int8_t> values(static_cast<size_t>(ctx.n_in));
+    // a row is looked up for every token: no allocation here
+    const int64_t floats = ctx.base == BaseKind::fht_struct ? fht_struct_size(ctx.n_in) : 0;
+    auto *scratch = reinterpret_cast<float *>(thread_scratch(floats * static_cast<int64_t>(sizeof(float)) + ctx.n_in));
+    auto *values = reinterpret_cast<int8_t *>(scratch + floats);
+    std::memset(values, 0, static_cast<size_t>(ctx.n_in));
     for (int64_t row = row_begin; row < row_end; ++row, out += ctx.n_in) {
-        std::memset(values.data(), 0, values.size());
         if (ctx.base == BaseKind::trellis) {
-            trellis_row(ctx, row, values.data());
+            trellis_row(ctx, row, values);
         } else if (ctx.base == BaseKind::prng_block) {
-            prng_block_row(ctx.base_seed, static_cast<uint64_t>(row), ctx.n_in, ctx.base_block, values.data());
+            prng_block_row(ctx.base_seed, static_cast<uint64_t>(row), ctx.n_in, ctx.base_block, values);
         }
         for (int64_t i = 0; i < ctx.n_in; ++i) {
             out[i] = static_cast<float>(values[i]) * ctx.base_scale;
         }
+        if (ctx.base == BaseKind::fht_struct) {
+            fht_struct_row(ctx.base_seed, row, ctx.n_in, out, scratch);
+            for (int64_t i = 0; i < ctx.n_in; ++i) {
+                out[i] *= ctx.base_scale;
+            }
+        }
         if (ctx.rotation_block > 1) {
             rotate_back(out, ctx.n_in, ctx.rotation_block, ctx.base_seed);
         }
-        if (ctx.scheme == ResidualScheme::coo) {
-            const int64_t first = row * ctx.residual_size;
-            for (int64_t e = first; e < first + ctx.residual_size; ++e) {
-                out[coo_column(ctx, e)] += coo_value(ctx, row, e);
-            }
-        }
+        residual_add(ctx, row, out);
         const float row_scale =
             ctx.row_scale_f16 != nullptr ? half_to_float(ctx.row_scale_f16[row]) : ctx.row_scale_f32[row];
         for (int64_t i = 0; i < ctx.n_in; ++i) {

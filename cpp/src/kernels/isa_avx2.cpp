@@ -3,8 +3,9 @@
 
 #include "kernels/simd/activations.hpp"
 #include "kernels/simd/compute.hpp"
-#include "kernels/simd/tile_256.hpp"
 #include "kernels/simd/feedback.hpp"
+#include "kernels/simd/fht.hpp"
+#include "kernels/simd/tile_256.hpp"
 #include "kernels/simd/viterbi.hpp"
 
 namespace seeddelta {
@@ -62,9 +63,14 @@ struct Words {
 } // namespace
 
 const KernelTable &kernels_avx2() {
-    static constexpr KernelTable table{"avx2", rotate_simd<xsimd::avx2>, quantize_simd<xsimd::avx2>,
-                                       compute_simd<xsimd::avx2, Tile256<Ops>>, viterbi_simd<xsimd::avx2, Words>,
-                                       subtract_product_simd<xsimd::avx2>};
+    static constexpr KernelTable table{"avx2",
+                                       rotate_simd<xsimd::avx2>,
+                                       quantize_simd<xsimd::avx2>,
+                                       compute_simd<xsimd::avx2, Tile256<Ops>>,
+                                       viterbi_simd<xsimd::avx2, Words>,
+                                       subtract_product_simd<xsimd::avx2>,
+                                       dictionary_simd<xsimd::avx2>,
+                                       fht_struct_simd<xsimd::avx2>};
     return table;
 }
 

@@ -4,8 +4,9 @@
 
 #include "kernels/simd/activations.hpp"
 #include "kernels/simd/compute.hpp"
-#include "kernels/simd/tile_256.hpp"
 #include "kernels/simd/feedback.hpp"
+#include "kernels/simd/fht.hpp"
+#include "kernels/simd/tile_256.hpp"
 #include "kernels/simd/viterbi.hpp"
 
 namespace seeddelta {
@@ -71,9 +72,14 @@ struct Words {
 } // namespace
 
 const KernelTable &kernels_avx512() {
-    static constexpr KernelTable table{"avx512", rotate_simd<Arch>, quantize_simd<Arch>, compute_simd<Arch, Tile256<Ops>>,
+    static constexpr KernelTable table{"avx512",
+                                       rotate_simd<Arch>,
+                                       quantize_simd<Arch>,
+                                       compute_simd<Arch, Tile256<Ops>>,
                                        viterbi_simd<Arch, Words>,
-                                       subtract_product_simd<Arch>};
+                                       subtract_product_simd<Arch>,
+                                       dictionary_simd<Arch>,
+                                       fht_struct_simd<Arch>};
     return table;
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/simd/activations.hpp"
 #include "kernels/simd/compute.hpp"
 #include "kernels/simd/feedback.hpp"
+#include "kernels/simd/fht.hpp"
 #include "kernels/simd/viterbi.hpp"
 
 namespace seeddelta {
@@ -114,7 +115,8 @@ struct Words {
 const KernelTable &kernels_sse2() {
     static constexpr KernelTable table{"sse2", rotate_simd<xsimd::sse2>, quantize_simd<xsimd::sse2>,
                                        compute_simd<xsimd::sse2, Tile128>, viterbi_simd<xsimd::sse2, Words>,
-                                       subtract_product_simd<xsimd::sse2>};
+                                       subtract_product_simd<xsimd::sse2>, dictionary_simd<xsimd::sse2>,
+                                       fht_struct_simd<xsimd::sse2>};
     return table;
 }
 

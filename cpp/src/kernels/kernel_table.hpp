@@ -16,6 +16,7 @@ struct Activations {
     const int32_t *sum; // [n_tokens, stride / kGroup]: sum of a group's q
     const float *x;     // what went in, float32, for the residuals
     int64_t x_stride;   // in floats
+    const float *p;     // [n_tokens, dictionary_size] with a codebook: dictionary times x
 };
 
 // One Viterbi search (encode/viterbi.hpp has the definition).
@@ -42,8 +43,9 @@ struct KernelTable {
     // One token: int8 values, scales and sums a group. q has n rounded up to kGroup entries. Returns false when x has a NaN
     // or an infinity (its group is then all 0).
     bool (*quantize)(const float *x, int64_t n, int8_t *q, float *scale, int32_t *sum);
-    // Rows of tiles [tile_begin, tile_end) for all tokens; y has y_stride floats a token. panel is scratch of
-    // panel_bytes(ctx) bytes, 64-byte aligned. Returns false when an output is NaN or infinite.
+    // Rows of tiles [tile_begin, tile_end) for all tokens; y has y_stride floats a token. With base fht_struct y holds
+    // the base's share and is finished in place. panel is scratch of panel_bytes(ctx) bytes, 64-byte aligned. Returns
+    // false when an output is NaN or infinite.
     bool (*compute)(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end, uint8_t *panel,
                     float *y, int64_t y_stride);
     void (*viterbi)(const ViterbiTask &task);
@@ -51,6 +53,11 @@ struct KernelTable {
     // w_stride and e_stride floats and n columns j; f has f_stride floats a row.
     void (*subtract_product)(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f, int64_t f_stride,
                              int64_t rows, int64_t inner, int64_t n);
+    // dictionary_dot of residual/codebook.hpp
+    void (*dictionary)(const seeddelta_ctx &ctx, int64_t begin, int64_t end, const float *x, int64_t n_tokens,
+                       int64_t x_stride, float *p, float *atom);
+    // fht_struct_block of base/fht_struct.hpp; out and scratch 64-byte aligned
+    void (*fht_struct)(uint64_t seed, int64_t block, int64_t n_in, const float *x, float *out, float *scratch);
 };
 
 // Scratch for one thread: a decoded tile, two bytes a value at most, plus slack for whole vectors.

@@ -4,12 +4,13 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/fht_struct.hpp"
 #include "base/prng_block.hpp"
 #include "base/rotation.hpp"
 #include "base/trellis.hpp"
 #include "encode/viterbi.hpp"
 #include "kernels/kernel_table.hpp"
-#include "residual/coo.hpp"
+#include "residual/residual.hpp"
 
 namespace seeddelta {
 
@@ -67,16 +68,16 @@ static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile
             ctx.row_scale_f16 != nullptr ? half_to_float(ctx.row_scale_f16[row]) : ctx.row_scale_f32[row];
         for (int64_t token = 0; token < a.n_tokens; ++token) {
             const int8_t *q = a.q + token * a.stride;
-            float acc = 0.0F;
-            for (int64_t group = 0; group < ctx.n_groups(); ++group) {
+            const bool computed = ctx.base == BaseKind::fht_struct;
+            float acc = computed ? y[token * y_stride + row] : 0.0F;
+            for (int64_t group = 0; !computed && group < ctx.n_groups(); ++group) {
                 int32_t dot = 0;
                 for (int64_t i = group * kGroup; i < std::min((group + 1) * kGroup, ctx.n_in); ++i) {
                     dot += values[i] * q[i];
                 }
                 acc += static_cast<float>(dot) * a.scale[token * (a.stride / kGroup) + group];
             }
-            const float residual =
-                ctx.scheme == ResidualScheme::coo ? coo_dot(ctx, row, a.x + token * a.x_stride) : 0.0F;
+            const float residual = residual_dot(ctx, row, a.x + token * a.x_stride, a.p + token * ctx.dictionary_size);
             const float out = row_scale * (acc * ctx.base_scale + residual);
             all_finite = all_finite && finite(out);
             y[token * y_stride + row] = out;
@@ -97,7 +98,8 @@ static void subtract_product(float *w, int64_t w_stride, const float *e, int64_t
 }
 
 const KernelTable &kernels_scalar() {
-    static const KernelTable table{"scalar", rotate, quantize, compute, viterbi_scalar, subtract_product};
+    static const KernelTable table{"scalar",       rotate,           quantize,       compute,
+                                   viterbi_scalar, subtract_product, dictionary_dot, fht_struct_block};
     return table;
 }
 

@@ -32,5 +32,7 @@ static inline float coo_reduce(float partial[kCooLanes]) {
 
 // Scalar definition: the residual's share of one output, before the row scale.
 float coo_dot(const seeddelta_ctx &ctx, int64_t row, const float *x);
+// out [n_in] += the residual of a row.
+void coo_add(const seeddelta_ctx &ctx, int64_t row, float *out);
 
 } // namespace seeddelta

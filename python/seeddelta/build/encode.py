@@ -18,7 +18,10 @@ from seeddelta import _core
 from ..gguf import schema
 from ..gguf.reader import weight_arguments
 from ..gguf.schema import (
+    BlockResidual,
+    CodebookResidual,
     CooResidual,
+    FhtStructBase,
     NoBase,
     NoResidual,
     Norms,
@@ -30,6 +33,7 @@ from .feedback import BLOCK, LOOKAHEAD, Feedback, covariance_error, refitted_row
 from .rates import RATES
 from .recipe import Recipe
 from .report import Compute, Metrics
+from .residual import Residual, needs_all_rows, residual_arrays
 
 Array = np.ndarray[Any, Any]
 F32 = npt.NDArray[np.float32]
@@ -50,7 +54,7 @@ def describe(recipe: Recipe, name: str, shape: tuple[int, int], source_type: str
     """Description of a matrix before it is encoded: everything but scale, multipliers and norms is final."""
     n_in = shape[1]
     step_bits, values = RATES[recipe.bits]
-    base: PrngBlockBase | TrellisBase | NoBase = NoBase(kind="none")
+    base: PrngBlockBase | FhtStructBase | TrellisBase | NoBase = NoBase(kind="none")
     if recipe.base_kind == "trellis":
         base = TrellisBase(
             kind="trellis",
@@ -63,9 +67,16 @@ def describe(recipe: Recipe, name: str, shape: tuple[int, int], source_type: str
         )
     elif recipe.base_kind == "prng_block":
         base = PrngBlockBase(kind="prng_block", scale=recipe.base_scale or 0.0, block=recipe.block)
-    residual: CooResidual | NoResidual = NoResidual(scheme="none")
+    elif recipe.base_kind == "fht_struct":
+        base = FhtStructBase(kind="fht_struct", scale=recipe.base_scale or 0.0)
+    residual: Residual = NoResidual(scheme="none")
+    entries = recipe.entries_for(n_in, shape[0])
     if recipe.residual_scheme == "coo":
-        residual = CooResidual(scheme="coo", K=recipe.entries_for(n_in), vals=recipe.vals)
+        residual = CooResidual(scheme="coo", K=entries, vals=recipe.vals)
+    elif recipe.residual_scheme == "block":
+        residual = BlockResidual(scheme="block", block=recipe.block, kept=entries, vals=recipe.vals)
+    elif recipe.residual_scheme == "codebook_resid":
+        residual = CodebookResidual(scheme="codebook_resid", size=recipe.codebook_size, K=entries)
     norms = Norms(w=0, w_hat=0, err=0, w_w=0, w_hat_w=0, err_w=0)
     return TensorDescription(
         name=name,
@@ -93,6 +104,16 @@ def encode_tensor(
     the error of the outputs is minimised. Without it, a rotation spreads the importance of a column over those it
     mixes, so with importance an automatic rotation is tried against none, and the lower weighted error wins.
     """
+    if recipe.base_kind == "trellis" and recipe.seed_search > 1:  # other signs of the rotation
+        single = recipe.model_copy(update={"seed_search": 0})
+        trials = (
+            encode_tensor(name, weights, source_type, seeded, importance)
+            for seeded in (
+                single.model_copy(update={"seed": (recipe.seed + trial) % (1 << 64)})
+                for trial in range(recipe.seed_search)
+            )
+        )
+        return min(trials, key=lambda encoded: encoded.metrics.rel_l2_w)  # the first one wins a tie
     rotated = _encode(name, weights, source_type, recipe, importance, feedback)
     base = rotated.description.base
     automatic = isinstance(base, TrellisBase) and base.rotation_block > 0 and recipe.rotation_block == "auto"
@@ -118,16 +139,16 @@ def _encode(
         arrays[schema.CODES] = codes
     else:
         row_scale = _row_rms(weights)
-        if isinstance(base, PrngBlockBase):
-            seed = _search_seed(weights, row_scale, recipe, importance)
+        if isinstance(base, (PrngBlockBase, FhtStructBase)):
+            seed = _search_seed(weights, row_scale, base, recipe, importance)
             if recipe.base_scale is None:
-                scale = _fit_prng(weights, row_scale, seed, base.block, importance, n_in)[0]
+                scale = _fit_base(weights, row_scale, seed, base, importance, n_in)[0]
                 base = base.model_copy(update={"scale": scale})
     description = description.model_copy(update={"base": base})
     arrays = {schema.BASE_SEED: np.array([seed], np.uint64).view("<i8"), **arrays}
 
     stored = _Stored(description, arrays)
-    residual = isinstance(description.residual, CooResidual)
+    residual = not isinstance(description.residual, NoResidual)
     if residual:
         stored.add_residual(weights, row_scale, importance, recipe.threads)
     if residual or (description.row_scale == "f32" and feedback is None):
@@ -194,13 +215,24 @@ def compute_estimate(description: TensorDescription, bytes_before: int) -> Compu
     value: 1/8 of a SplitMix64 output of about 8 operations, mask and shift."""
     n_out, n_in = description.shape
     base, residual = description.base, description.residual
-    has_base = not isinstance(base, NoBase)
-    rotation = 0 if isinstance(base, NoBase) else base.rotation_block
+    decode_ops = 4 if isinstance(base, TrellisBase) else 3 if isinstance(base, PrngBlockBase) else 0
+    rotation = description.rotation_block
+    rotation_ops = n_in * (2 + rotation.bit_length() - 1) if rotation else 0
+    if isinstance(base, FhtStructBase):  # two transforms, signs and G for each block of rows
+        d = max(64, 1 << (n_in - 1).bit_length())
+        rotation_ops = -(-n_out // d) * 2 * d * d.bit_length()
+    float_macs = 0
+    if isinstance(residual, CooResidual):
+        float_macs = n_out * residual.K
+    elif isinstance(residual, BlockResidual):
+        float_macs = n_out * residual.kept * residual.block
+    elif isinstance(residual, CodebookResidual):
+        float_macs = residual.size * n_in + n_out * residual.K
     return Compute(
-        integer_macs=n_out * n_in if has_base else 0,
-        float_macs=n_out * (residual.K if isinstance(residual, CooResidual) else 0),
-        decode_ops=(4 if isinstance(base, TrellisBase) else 3 if has_base else 0) * n_out * n_in,
-        rotation_ops=n_in * (2 + rotation.bit_length() - 1) if rotation else 0,
+        integer_macs=n_out * n_in if decode_ops else 0,
+        float_macs=float_macs,
+        decode_ops=decode_ops * n_out * n_in,
+        rotation_ops=rotation_ops,
         bytes_read=schema.payload_bytes(description),
         dense_macs=n_out * n_in,
         dense_bytes_read=bytes_before,
@@ -215,41 +247,30 @@ class _Stored:
         self.arrays = arrays
 
     def weight(self, row_scale: Array, *, residual: bool = True) -> _core.Weight:
-        unsigned = (schema.BASE_SEED, schema.CODES, schema.D_IDX)
-        arrays = {s: a.view(a.dtype.str.replace("i", "u")) if s in unsigned else a for s, a in self.arrays.items()}
+        arrays = {
+            s: a.view(a.dtype.str.replace("i", "u")) if s in schema.UNSIGNED else a for s, a in self.arrays.items()
+        }
         arrays[schema.ROW_SCALE] = row_scale
         arguments = weight_arguments(self.description, arrays)
         if not residual:
-            arguments = {key: value for key, value in arguments.items() if not key.startswith("d_")}
+            arguments = {key: value for key, value in arguments.items() if key not in schema.RESIDUALS}
         return _core.Weight(self.description.name, *self.description.shape, **arguments)
 
     def add_residual(self, weights: F32, row_scale: F32, importance: F32 | None, threads: int) -> None:
-        """Top-K entries a row of W / row_scale − base, by |Δ| or sqrt(importance)·|Δ|."""
+        """The residual of W / row_scale − base, by the (weighted) error that it removes."""
         residual = self.description.residual
-        assert isinstance(residual, CooResidual)
         n_out, n_in = weights.shape
         ones = np.ones(n_out, np.float32)
         inverse = np.divide(1, row_scale, out=np.zeros_like(row_scale), where=row_scale != 0)
         base = None if isinstance(self.description.base, NoBase) else self.weight(ones, residual=False)
-        index = np.empty((n_out, residual.K), np.dtype("<u2" if n_in <= schema.MAX_U16_COLUMNS else "<u4"))
-        values = np.empty((n_out, residual.K), np.float32)
-        for begin, end in _row_ranges(n_out, n_in):
+        parts = []
+        for begin, end in [(0, n_out)] if needs_all_rows(residual) else _row_ranges(n_out, n_in):
             delta = weights[begin:end] * inverse[begin:end, None]
             if base is not None:
                 delta -= base.dequantize(begin, end)
             delta[row_scale[begin:end] == 0] = 0
-            chosen, kept = _core.coo_select(delta, residual.K, importance=importance, threads=threads)
-            index[begin:end], values[begin:end] = chosen, kept
-        self.arrays[schema.D_IDX] = index.view(index.dtype.str.replace("u", "i"))
-        if residual.vals == "fp16":
-            limit = np.float32(np.finfo(np.float16).max)
-            self.arrays[schema.D_VAL] = np.clip(values, -limit, limit).astype("<f2")
-            return
-        scale = (np.abs(values).max(axis=1) / np.float32(127)).astype("<f2")
-        wide = scale.astype(np.float32)[:, None]
-        steps = np.divide(values, wide, out=np.zeros_like(values), where=wide != 0)
-        self.arrays[schema.D_VAL] = np.clip(np.rint(steps), -127, 127).astype(np.int8)
-        self.arrays[schema.D_SCALE] = scale
+            parts.append(residual_arrays(delta, row_scale[begin:end], residual, importance, threads))
+        self.arrays.update({suffix: np.concatenate([part[suffix] for part in parts]) for suffix in parts[0]})
 
     def fit_row_scale(self, weights: F32, importance: F32 | None) -> F32:
         """Row scales that minimise the (weighted) squared error of what is stored."""
@@ -277,15 +298,23 @@ def _row_rms(weights: F32) -> F32:
     return np.asarray(np.sqrt(square / weights.shape[1]), dtype=np.float32)
 
 
-def _fit_prng(
-    weights: F32, row_scale: F32, seed: int, block: int, importance: F32 | None, columns: int
+def _fit_base(
+    weights: F32,
+    row_scale: F32,
+    seed: int,
+    base: PrngBlockBase | FhtStructBase,
+    importance: F32 | None,
+    columns: int,
 ) -> tuple[float, float]:
-    """Least-squares scale of a prng_block base over the first columns, and the squared error that it removes."""
-    n_out = weights.shape[0]
+    """Least-squares scale of a base without codes over the first columns, and the squared error that it removes."""
+    n_out, n_in = weights.shape
     weight = np.ones(columns, np.float32) if importance is None else importance[:columns]
     cross = square = 0.0
-    for begin, end in _row_ranges(n_out, columns):
-        values = _core.prng_block_values(seed, begin, end, columns, block).astype(np.float32)
+    for begin, end in _row_ranges(n_out, n_in):
+        if isinstance(base, PrngBlockBase):
+            values = _core.prng_block_values(seed, begin, end, columns, base.block).astype(np.float32)
+        else:
+            values = _core.fht_struct_values(seed, begin, end, n_in)[:, :columns]
         scale = row_scale[begin:end].astype(np.float64)
         rows = np.einsum("oi,oi,i->o", weights[begin:end, :columns], values, weight, dtype=np.float64)
         cross += float((rows * scale).sum())  # not np.dot: BLAS may split sums by threads
@@ -294,14 +323,16 @@ def _fit_prng(
     return (cross / square, cross * cross / square) if square > 0 else (0.0, 0.0)
 
 
-def _search_seed(weights: F32, row_scale: F32, recipe: Recipe, importance: F32 | None) -> int:
+def _search_seed(
+    weights: F32, row_scale: F32, base: PrngBlockBase | FhtStructBase, recipe: Recipe, importance: F32 | None
+) -> int:
     """The seed of `seed_search` trials whose base removes most of the (weighted) error; the first one wins a tie."""
     n_in = weights.shape[1]
     columns = min(recipe.eval_cols or n_in, n_in)
     best, gain = recipe.seed, -1.0
     for trial in range(recipe.seed_search):
         seed = (recipe.seed + trial) % (1 << 64)
-        removed = _fit_prng(weights, row_scale, seed, recipe.block, importance, columns)[1]
+        removed = _fit_base(weights, row_scale, seed, base, importance, columns)[1]
         if removed > gain:
             best, gain = seed, removed
     return best

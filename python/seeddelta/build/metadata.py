@@ -48,8 +48,10 @@ def own_metadata(
         schema.KEY_RECIPE: text(json.dumps(recipe.provenance(), sort_keys=True)),
         schema.KEY_GENERATOR: text(f"seeddelta {__version__}"),
     }
-    if recipe.residual_scheme == "coo" and recipe.K != "auto":
-        values[schema.KEY_RESID_K] = u32(recipe.K)
+    if recipe.residual_scheme != "none" and recipe.K != "auto":
+        values[schema.KEY_RESID_K] = u32(recipe.entries_for(1 << 20, 1 << 20))
+    if recipe.residual_scheme == "block":
+        values[schema.KEY_RESID_BLOCK] = u32(recipe.block)
     if recipe.imatrix is not None:
         values[schema.KEY_IMATRIX_FILE] = text(recipe.imatrix.name)
         values[schema.KEY_IMATRIX_SHA256] = text(file_sha256(recipe.imatrix))

@@ -145,8 +145,8 @@ def _matrix_shape(info: TensorInfo) -> tuple[int, int]:
 
 
 def _importance(recipe: Recipe, imatrix: Imatrix | None, info: TensorInfo) -> np.ndarray[Any, Any] | None:
-    if imatrix is None:
-        return None
+    if imatrix is None or (info.name in names.MODEL_TENSORS and info.name not in imatrix.entries):
+        return None  # llama-imatrix leaves out the embedding, and the head unless told otherwise
     return imatrix.importance(info.name, info.shape[1], power=recipe.imatrix_power, eps=recipe.imatrix_eps)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .._extras import needs_extra
-from ..errors import NotAvailableError, RecipeError
+from ..errors import RecipeError
 from ..gguf import names, schema
 from .rates import RATES, Rate, parse_override, rate_of
 
@@ -52,8 +52,7 @@ def parse_executor(text: str) -> tuple[str, int | None, str | None]:
 class Recipe(BaseModel):
     """What to convert and how. Equal recipes and inputs give the same bytes, whatever the threads, executor and paths.
 
-    Raises RecipeError for options that contradict each other or are out of range, NotAvailableError for options that
-    are specified but not in this release.
+    Raises RecipeError for options that contradict each other or are out of range.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -66,7 +65,8 @@ class Recipe(BaseModel):
     layers: str | None = Field(default=None, description="Layers to convert: A-B, or a list like 0-3,8. Default: all.")
     targets: tuple[str, ...] = Field(
         default=names.TARGETS,
-        description="Matrices to convert, with commas: ffn_gate … attn_output, or ffn, attn, all.",
+        description="Matrices to convert, with commas: ffn_gate … attn_output; ffn, attn, all (both); embd (token "
+        "embedding), head (output matrix), full (everything).",
     )
     base_kind: Literal["prng_block", "fht_struct", "trellis", "none"] = Field(default="trellis", description="Base W0.")
     bits: float = Field(default=4, description="Bits a weight of the trellis: 1, 1.5, 2, 2.5, 3, 4, 5 or 6.")
@@ -88,15 +88,25 @@ class Recipe(BaseModel):
         "imatrix that or none, whichever errs less).",
     )
     seed: int = Field(default=1, ge=0, lt=1 << 64, description="Seed of the base, and of the signs of the rotation.")
-    seed_search: int = Field(default=0, ge=0, description="Seeds tried for each tensor, from --seed on (prng_block).")
+    seed_search: int = Field(
+        default=0,
+        ge=0,
+        description="Seeds tried for each tensor, from --seed on; the one of the lowest error is kept (a trellis is "
+        "encoded that often, and not with --hessian).",
+    )
     base_scale: float | None = Field(
-        default=None, description="Scale of the prng_block base. Default: fitted to each tensor."
+        default=None, description="Scale of a prng_block or fht_struct base. Default: fitted to each tensor."
     )
     scheme: Literal["coo", "block", "codebook_resid", "none"] | None = Field(
-        default=None, description="Residual Δ. Default: coo for prng_block and none bases, none for the trellis."
+        default=None, description="Residual Δ. Default: none for the trellis, coo for the other bases."
     )
-    K: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
-        default=32, description="Entries a row that coo keeps; auto: as many as fit in --bits (not with the trellis)."
+    K: Literal["auto"] | Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="What a row keeps: entries (coo, default 32), blocks (block, default 1) or atoms (codebook_resid, "
+        "default 8); auto: as many as fit in --bits (not with the trellis).",
+    )
+    codebook_size: int = Field(
+        default=256, ge=1, le=65536, description="Atoms of the dictionary of codebook_resid, one for each tensor."
     )
     block: Literal[32, 64] = Field(
         default=64, description="Columns of a block of the prng_block base (and of the block scheme)."
@@ -201,15 +211,15 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _check_together(self) -> Recipe:
-        if self.base_kind == "fht_struct":
-            raise NotAvailableError("base kind fht_struct is not available yet; use --base-kind trellis or prng_block")
-        if self.scheme in ("block", "codebook_resid"):
-            raise NotAvailableError(f"residual scheme {self.scheme} is not available yet; use --scheme coo or none")
         if self.base_kind == "none" and self.scheme == "none":
             raise ValueError("a base of none with a residual of none stores nothing; use --scheme coo")
-        if self.base_kind != "prng_block" and (self.seed_search or self.base_scale is not None):
-            raise ValueError("--seed-search and --base-scale are for --base-kind prng_block")
-        if self.base_kind == "trellis" and self.K == "auto" and self.scheme == "coo":
+        if self.base_kind in ("trellis", "none") and self.base_scale is not None:
+            raise ValueError("--base-scale is for --base-kind prng_block or fht_struct")
+        if self.seed_search and (self.base_kind == "none" or self.hessian is not None):
+            raise ValueError("--seed-search is for a base with a seed, and not with --hessian")
+        if self.residual_scheme == "codebook_resid" and self.vals == "int8":
+            raise ValueError("--vals int8 is for the schemes coo and block")
+        if self.base_kind == "trellis" and self.K == "auto" and self.residual_scheme != "none":
             raise ValueError("--K auto is for bases other than the trellis, which uses up --bits; give a number")
         if self.base_kind != "trellis" and (self.mixed or self.hessian is not None):
             raise ValueError("--mixed and --hessian are for --base-kind trellis")
@@ -224,11 +234,11 @@ class Recipe(BaseModel):
         return self
 
     @property
-    def residual_scheme(self) -> Literal["coo", "none"]:
+    def residual_scheme(self) -> Literal["coo", "block", "codebook_resid", "none"]:
         """The scheme, with the default of the base filled in."""
         if self.scheme is None:
             return "none" if self.base_kind == "trellis" else "coo"
-        return "coo" if self.scheme == "coo" else "none"
+        return self.scheme
 
     @property
     def parts_folder(self) -> Path | None:
@@ -252,14 +262,32 @@ class Recipe(BaseModel):
             raise RecipeError(f"rotation_block {self.rotation_block} does not divide {n_in} columns; use auto")
         return self.rotation_block
 
-    def entries_for(self, n_in: int) -> int:
-        """K of a tensor with n_in columns: the number given, or what fits in `bits` a weight beside the scales."""
+    def entries_for(self, n_in: int, n_out: int) -> int:
+        """What a row of a matrix [n_out, n_in] keeps: the number given, or what fits in `bits` beside the scales.
+
+        Entries of coo, blocks of block, atoms of codebook_resid; 0 without a residual.
+        """
+        scheme = self.residual_scheme
+        if scheme == "none":
+            return 0
+        value = 16 if self.vals == "fp16" else 8
+        if scheme == "coo":
+            most, default = n_in, 32
+            entry = value + (16 if n_in <= schema.MAX_U16_COLUMNS else 32)
+        elif scheme == "block":
+            most, default = -(-n_in // self.block), 1
+            entry = 16 + self.block * value + (16 if self.vals == "int8" else 0)
+        else:
+            most, default, entry = self.codebook_size, 8, 32
         if self.K != "auto":
-            return min(self.K, n_in)
-        index = 16 if n_in <= schema.MAX_U16_COLUMNS else 32
-        scales = (16 if self.row_scale == "f16" else 32) + (16 if self.vals == "int8" else 0)
-        entries = (self.bits * n_in - scales) // (index + (16 if self.vals == "fp16" else 8))
-        return max(1, min(int(entries), n_in))
+            return min(self.K or default, most)
+        shared = 16 if self.row_scale == "f16" else 32
+        if scheme == "coo" and self.vals == "int8":
+            shared += 16
+        room = self.bits * n_in - shared
+        if scheme == "codebook_resid":
+            room -= 16 * self.codebook_size * n_in / n_out  # the dictionary
+        return max(1, min(int(room // entry), most))
 
     def provenance(self) -> dict[str, Any]:
         """The options that decide the bytes of the file, for its key `seeddelta.recipe`: no paths, no threads."""

@@ -24,7 +24,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
 }
 METAVARS = {
     "base_kind": "prng_block|fht_struct|trellis|none",
-    "scheme": "coo|block|codebook_resid|none",
+    "scheme": "coo|block|codebook|none",
     "vals": "fp16|int8",
     "row_scale": "f16|f32",
     "bits": "1|1.5|2|2.5|3|4|5|6",
@@ -42,7 +42,7 @@ _TYPES: dict[str, Any] = {
     "dry_run": bool, "mixed": bool, "tensor_type": list[str], "no_checkpoint": bool, "resume": Optional[bool],  # noqa: UP045
 }  # fmt: skip
 _EMPTY: dict[Any, Any] = {bool: False, list[str]: []}
-_NOT_SHOWN = ("layers", "imatrix", "report_json", "base_scale", "scheme", "dry_run", "input", "output", "hessian",
+_NOT_SHOWN = ("layers", "K", "imatrix", "report_json", "base_scale", "scheme", "dry_run", "input", "output", "hessian",
               "mixed", "tensor_type", "checkpoint", "no_checkpoint")  # fmt: skip
 
 

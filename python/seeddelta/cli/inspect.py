@@ -78,6 +78,11 @@ def _summary(file: SeedDeltaFile) -> dict[str, Any]:
     }
 
 
+def _residual(residual: dict[str, Any]) -> str:
+    bare = ("scheme", "vals")
+    return " ".join(str(value) if key in bare else f"{key}={value}" for key, value in residual.items())
+
+
 def _print_tables(summary: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -102,7 +107,7 @@ def _print_tables(summary: dict[str, Any]) -> None:
             "x".join(map(str, tensor["shape"])),
             tensor["source_type"],
             base["kind"] + rate,
-            f"{residual['scheme']} K={residual['K']} {residual['vals']}" if residual["scheme"] == "coo" else "none",
+            _residual(residual),
             f"{tensor['bits_per_weight']:.3f}",
             f"{norms['err'] / norms['w']:.4f}" if norms["w"] else "0",
             f"{norms['err_w'] / norms['w_w']:.4f}" if norms["w_w"] else "0",

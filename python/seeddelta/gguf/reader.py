@@ -15,7 +15,15 @@ from gguf import GGUFValueType
 from ..errors import FormatError, UnsupportedVersionError
 from . import schema
 from .header import NUMPY_TYPES, Header, read_header
-from .schema import CooResidual, NoBase, PrngBlockBase, TensorDescription, TrellisBase
+from .schema import (
+    BlockResidual,
+    CodebookResidual,
+    CooResidual,
+    NoBase,
+    PrngBlockBase,
+    TensorDescription,
+    TrellisBase,
+)
 
 if TYPE_CHECKING:
     from seeddelta import _core
@@ -27,7 +35,7 @@ _CHECK_ELEMENTS = 1 << 20  # entries of a residual that are checked at a time
 class StoredTensor:
     """One converted tensor: its description and read-only views of its payload in the mapped file (no copy).
 
-    `arrays` maps the suffix to the array in its NumPy shape; `codes`, `d_idx` and `base_seed` are seen as unsigned.
+    `arrays` maps the suffix to the array in its NumPy shape; those in schema.UNSIGNED are seen so.
     """
 
     name: str
@@ -58,7 +66,7 @@ def weight_arguments(description: TensorDescription, arrays: Mapping[str, np.nda
         "row_scale": arrays[schema.ROW_SCALE],
     }
     if not isinstance(base, NoBase):
-        arguments |= {"base_scale": base.scale, "rotation_block": base.rotation_block}
+        arguments |= {"base_scale": base.scale, "rotation_block": description.rotation_block}
     if isinstance(base, PrngBlockBase):
         arguments["base_block"] = base.block
     if isinstance(base, TrellisBase):
@@ -68,7 +76,7 @@ def weight_arguments(description: TensorDescription, arrays: Mapping[str, np.nda
             "multipliers": list(base.multipliers),
             "codes": arrays[schema.CODES],
         }
-    for suffix in (schema.D_IDX, schema.D_VAL, schema.D_SCALE):
+    for suffix in schema.RESIDUALS:
         if suffix in arrays:
             arguments[suffix] = arrays[suffix]
     return arguments
@@ -193,7 +201,7 @@ def _payload(
                 f"{dtype.name}{list(shape)}; build the file again"
             )
         array = _view(data, header, name)
-        if suffix in (schema.BASE_SEED, schema.CODES, schema.D_IDX):
+        if suffix in schema.UNSIGNED:
             array = array.view(array.dtype.str.replace("i", "u"))
         arrays[suffix] = array
     return arrays
@@ -203,12 +211,22 @@ def _check_data(header: Header, tensor: StoredTensor) -> None:
     def fail(what: str) -> FormatError:
         return FormatError(f"{header.path}: tensor {tensor.name!r}: {what}; the file is corrupt, build it again")
 
-    for suffix in (schema.ROW_SCALE, schema.D_SCALE):
+    for suffix in (schema.ROW_SCALE, schema.D_SCALE, schema.B_SCALE, schema.R_DICT, schema.R_VALS):
         if suffix in tensor.arrays and not np.isfinite(tensor.arrays[suffix]).all():
             raise fail(f"{suffix} has NaN or infinite values")
-    if not isinstance(tensor.description.residual, CooResidual):
+    n_in, residual = tensor.description.shape[1], tensor.description.residual
+    if isinstance(residual, BlockResidual):
+        blocks, count = tensor.arrays[schema.B_MAP], -(-n_in // residual.block)
+        if int(blocks.max()) >= count:
+            raise fail(f"b_map has block {int(blocks.max())} of {count}")
+        if not (blocks[:, 1:] > blocks[:, :-1]).all():
+            raise fail("b_map does not ascend")
+        if residual.vals == "fp16" and not np.isfinite(tensor.arrays[schema.B_VAL]).all():
+            raise fail("b_val has NaN or infinite values")
+    if isinstance(residual, CodebookResidual) and int(tensor.arrays[schema.R_CODES].max()) >= residual.size:
+        raise fail(f"r_codes has atom {int(tensor.arrays[schema.R_CODES].max())} of {residual.size}")
+    if not isinstance(residual, CooResidual):
         return
-    n_in = tensor.description.shape[1]
     index, value = tensor.arrays[schema.D_IDX], tensor.arrays[schema.D_VAL]
     rows = max(1, _CHECK_ELEMENTS // index.shape[1])
     for begin in range(0, index.shape[0], rows):

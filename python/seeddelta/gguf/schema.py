@@ -40,11 +40,16 @@ SCHEMES = {"coo": 0, "block": 1, "codebook_resid": 2, "none": 255}
 
 BASE_SEED, ROW_SCALE, CODES = "base_seed", "row_scale", "codes"
 D_IDX, D_VAL, D_SCALE = "d_idx", "d_val", "d_scale"
-RESERVED = ("b_map", "b_val", "b_scale", "r_dict", "r_codes", "r_vals")
-SUFFIXES = (BASE_SEED, ROW_SCALE, CODES, D_IDX, D_VAL, D_SCALE, *RESERVED)
+B_MAP, B_VAL, B_SCALE = "b_map", "b_val", "b_scale"
+R_DICT, R_CODES, R_VALS = "r_dict", "r_codes", "r_vals"
+RESIDUALS = (D_IDX, D_VAL, D_SCALE, B_MAP, B_VAL, B_SCALE, R_DICT, R_CODES, R_VALS)
+SUFFIXES = (BASE_SEED, ROW_SCALE, CODES, *RESIDUALS)
+# stored in signed ggml types, meant as unsigned
+UNSIGNED = (BASE_SEED, CODES, D_IDX, B_MAP, R_CODES)
 
 LANES = 16  # rows of a trellis tile
 MAX_U16_COLUMNS = 65536
+MAX_FHT_COLUMNS = 1 << 18  # beyond, the integers of fht_struct are not exact in float32
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -80,6 +85,14 @@ class TrellisBase(BaseModel):
         return self
 
 
+class FhtStructBase(BaseModel):
+    """Base of two Hadamard transforms, a permutation and seeded diagonals: a product takes O(d log d)."""
+
+    model_config = _FROZEN
+    kind: Literal["fht_struct"]
+    scale: float
+
+
 class NoBase(BaseModel):
     """No base: the residual is everything."""
 
@@ -94,6 +107,25 @@ class CooResidual(BaseModel):
     scheme: Literal["coo"]
     K: int = Field(ge=1)
     vals: Literal["fp16", "int8"]
+
+
+class BlockResidual(BaseModel):
+    """`kept` blocks of `block` neighbouring columns a row, in unrotated columns."""
+
+    model_config = _FROZEN
+    scheme: Literal["block"]
+    block: Literal[32, 64]
+    kept: int = Field(ge=1)
+    vals: Literal["fp16", "int8"]
+
+
+class CodebookResidual(BaseModel):
+    """K atoms a row of a dictionary of `size` atoms, each with its amplitude."""
+
+    model_config = _FROZEN
+    scheme: Literal["codebook_resid"]
+    size: int = Field(ge=1, le=65536)
+    K: int = Field(ge=1)
 
 
 class NoResidual(BaseModel):
@@ -120,8 +152,8 @@ class TensorDescription(BaseModel):
     name: str
     shape: tuple[Annotated[int, Field(ge=1, le=1 << 31)], Annotated[int, Field(ge=1, le=1 << 31)]]
     source_type: str
-    base: Annotated[PrngBlockBase | TrellisBase | NoBase, Field(discriminator="kind")]
-    residual: Annotated[CooResidual | NoResidual, Field(discriminator="scheme")]
+    base: Annotated[PrngBlockBase | FhtStructBase | TrellisBase | NoBase, Field(discriminator="kind")]
+    residual: Annotated[CooResidual | BlockResidual | CodebookResidual | NoResidual, Field(discriminator="scheme")]
     row_scale: Literal["f16", "f32"]
     norms: Norms
     unsafe: bool
@@ -129,17 +161,33 @@ class TensorDescription(BaseModel):
     @model_validator(mode="after")
     def _fits_the_shape(self) -> TensorDescription:
         n_in = self.shape[1]
-        block = 0 if isinstance(self.base, NoBase) else self.base.rotation_block
+        block = self.rotation_block
         if block and (block.bit_count() != 1 or n_in % block):
             raise ValueError(f"rotation_block {block} is not a power of two that divides {n_in} columns")
         if isinstance(self.residual, CooResidual) and n_in < self.residual.K:
             raise ValueError(f"K is {self.residual.K} for {n_in} columns")
+        if isinstance(self.residual, BlockResidual):
+            blocks = -(-n_in // self.residual.block)
+            if self.residual.kept > blocks or blocks > 1 << 16:
+                raise ValueError(f"kept is {self.residual.kept} for {blocks} blocks of columns")
+        if isinstance(self.base, FhtStructBase) and n_in > MAX_FHT_COLUMNS:
+            raise ValueError(f"fht_struct has at most {MAX_FHT_COLUMNS} columns, not {n_in}")
         return self
 
     @property
     def stem(self) -> str:
         """Prefix of the payload names."""
         return self.name.removesuffix(".weight")
+
+    @property
+    def rotation_block(self) -> int:
+        """Columns that are rotated together; 0 for none."""
+        return self.base.rotation_block if isinstance(self.base, (PrngBlockBase, TrellisBase)) else 0
+
+    @property
+    def is_statecells(self) -> bool:
+        """True for a whole weight made of a codebook alone (docs/statecells.md)."""
+        return isinstance(self.base, NoBase) and isinstance(self.residual, CodebookResidual)
 
 
 def parse_description(text: str, origin: str) -> TensorDescription:
@@ -182,6 +230,15 @@ def payload_layout(description: TensorDescription) -> dict[str, tuple[tuple[int,
         layout[D_VAL] = ((n_out, residual.K), np.dtype("<f2" if residual.vals == "fp16" else "i1"))
         if residual.vals == "int8":
             layout[D_SCALE] = ((n_out,), np.dtype("<f2"))
+    if isinstance(residual, BlockResidual):
+        layout[B_MAP] = ((n_out, residual.kept), np.dtype("<i2"))
+        layout[B_VAL] = ((n_out, residual.kept, residual.block), np.dtype("<f2" if residual.vals == "fp16" else "i1"))
+        if residual.vals == "int8":
+            layout[B_SCALE] = ((n_out, residual.kept), np.dtype("<f2"))
+    if isinstance(residual, CodebookResidual):
+        layout[R_DICT] = ((residual.size, n_in), np.dtype("<f2"))
+        layout[R_CODES] = ((n_out, residual.K), np.dtype("<i2"))
+        layout[R_VALS] = ((n_out, residual.K), np.dtype("<f2"))
     return layout
 
 

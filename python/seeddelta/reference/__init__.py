@@ -5,6 +5,8 @@ from __future__ import annotations
 from .base import (
     TRELLIS_TABLE_1,
     TRELLIS_TABLE_2,
+    fht_struct_product,
+    fht_struct_values,
     prng_block_values,
     rotate,
     splitmix64_at,
@@ -12,12 +14,19 @@ from .base import (
     trellis_values,
 )
 from .product import coo_dot, dequantize, matmul, quantize_activations
+from .residual import block_dense, block_dot, codebook_dense, dictionary_dot
 
 __all__ = [
     "TRELLIS_TABLE_1",
     "TRELLIS_TABLE_2",
+    "block_dense",
+    "block_dot",
+    "codebook_dense",
     "coo_dot",
     "dequantize",
+    "dictionary_dot",
+    "fht_struct_product",
+    "fht_struct_values",
     "matmul",
     "prng_block_values",
     "quantize_activations",

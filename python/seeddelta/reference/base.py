@@ -63,3 +63,64 @@ def rotate(rows: npt.NDArray[np.float32], block: int, seed: int) -> npt.NDArray[
         x = np.stack([a + b, a - b], axis=2).reshape(n, n_in)
         stride *= 2
     return np.asarray(x * np.float32(1.0 / np.sqrt(np.float32(block))), np.float32)
+
+
+def fht_struct_values(seed: int, row_begin: int, row_end: int, n_in: int) -> npt.NDArray[np.float32]:
+    """Values of base kind fht_struct, whole numbers in float32 [row_end - row_begin, n_in], by matrices."""
+    d = max(64, 1 << (n_in - 1).bit_length())
+    hadamard = np.array([[1.0]])
+    while len(hadamard) < d:
+        hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
+    rows = []
+    for block in range(row_begin // d, -(-row_end // d)):
+        negative, order, gauss = _fht_struct_parts(seed, block, d)
+        signs = np.where(negative, -1.0, 1.0)
+        rows.append(((hadamard * gauss) @ hadamard[order] * signs)[:, :n_in])
+    first = row_begin // d * d
+    return np.concatenate(rows)[row_begin - first : row_end - first].astype(np.float32)
+
+
+def fht_struct_product(seed: int, n_out: int, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The base's share W0·x, float32 [n_tokens, n_out], of x [n_tokens, n_in], in the format's order of additions."""
+    n_tokens, n_in = x.shape
+    d = max(64, 1 << (n_in - 1).bit_length())
+    out = []
+    for block in range(-(-n_out // d)):
+        negative, order, gauss = _fht_struct_parts(seed, block, d)
+        padded = np.zeros((n_tokens, d), np.float32)
+        padded[:, :n_in] = x
+        mixed = _butterflies(np.where(negative, -padded, padded).astype(np.float32))
+        out.append(_butterflies(gauss.astype(np.float32) * mixed[:, order]))
+    return np.concatenate(out, axis=1)[:, :n_out]
+
+
+def _fht_struct_parts(
+    seed: int, block: int, d: int
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], npt.NDArray[np.int8]]:
+    """Where B is negative, the permutation and the diagonal G, each [d], of a block of d rows."""
+    key = splitmix64_mix((seed + _GOLDEN * (block + 1)) & _MASK)
+    negative = np.array([(splitmix64_at(key, i // 64) >> (i % 64)) & 1 for i in range(d)], bool)
+    word = splitmix64_at(key, d // 64)
+    first, second = (word & 0xFFFFFFFF) | 1, (word >> 32) | 1
+    shift = ((d - 1).bit_length() + 1) // 2
+    order = []
+    for i in range(d):
+        p = (i * first + second) % d
+        p ^= p >> shift
+        p = p * second % d
+        order.append(p ^ (p >> shift))
+    byte = np.array([(splitmix64_at(key, d // 64 + 1 + i // 8) >> (8 * (i % 8))) & 255 for i in range(d)])
+    gauss = TRELLIS_TABLE_1[byte >> 4] + TRELLIS_TABLE_2[byte & 15]
+    return negative, np.array(order), np.asarray(gauss, np.int8)
+
+
+def _butterflies(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Hadamard transform of every row, not normalised, with strides 1, 2, 4, …"""
+    n, d = rows.shape
+    stride = 1
+    while stride < d:
+        pairs = rows.reshape(n, -1, 2, stride)
+        a, b = pairs[:, :, 0], pairs[:, :, 1]
+        rows = np.stack([a + b, a - b], axis=2).reshape(n, d)
+        stride *= 2
+    return rows

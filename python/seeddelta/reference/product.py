@@ -51,8 +51,14 @@ def matmul(
     rotation_block: int = 0,
     seed: int = 0,
     coo: tuple[npt.NDArray[np.integer], npt.NDArray[np.float32]] | None = None,
+    base_share: npt.NDArray[np.float32] | None = None,
+    residual_share: npt.NDArray[np.float32] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """y = x Ŵᵀ, float32 [n_tokens, n_out], from base values int8 [n_out, n_in] (rotated domain) and a coo residual."""
+    """y = x Ŵᵀ, float32 [n_tokens, n_out], from base values int8 [n_out, n_in] (rotated domain) and a coo residual.
+
+    `base_share` (fht_struct_product) and `residual_share` (block_dot, or coo_dot of dictionary_dot), both float32
+    [n_tokens, n_out], stand for a base and a residual of other kinds.
+    """
     q, scale = quantize_activations(rotate(x, rotation_block, seed) if rotation_block > 1 else x)
     padded = np.zeros((values.shape[0], q.shape[1]), np.int32)
     padded[:, : values.shape[1]] = values
@@ -61,7 +67,11 @@ def matmul(
         columns = slice(group * GROUP, (group + 1) * GROUP)
         dots = q[:, columns].astype(np.int32) @ padded[:, columns].T
         acc = acc + dots.astype(np.float32) * scale[:, group, None]
+    if base_share is not None:
+        acc = base_share
     residual = coo_dot(*coo, x) if coo is not None else np.zeros_like(acc)
+    if residual_share is not None:
+        residual = residual_share
     return np.asarray(row_scale.astype(np.float32) * (acc * np.float32(base_scale) + residual), np.float32)
 
 

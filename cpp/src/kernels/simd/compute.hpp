@@ -7,83 +7,18 @@
 #include "base/prng_block.hpp"
 #include "base/trellis.hpp"
 #include "kernels/kernel_table.hpp"
-#include "residual/coo.hpp"
+#include "kernels/simd/residual.hpp"
 
 namespace seeddelta {
 namespace {
 
-// One row of the coo residual. Each register holds some of the 16 partial sums.
-template <class Arch, bool HalfValues, class Index>
-inline float coo_dot_simd(const Index *index, const uint16_t *half, const int8_t *bytes, float byte_scale, int64_t k,
-                          const float *x) {
-    using F = xsimd::batch<float, Arch>;
-    using I = xsimd::batch<int32_t, Arch>;
-    constexpr int64_t lanes = F::size;
-    constexpr int64_t registers = kCooLanes / lanes;
-    F partial[registers];
-    for (auto &p : partial) {
-        p = F(0.0F);
-    }
-    for (int64_t e = 0; e < k; e += kCooLanes) {
-        alignas(64) float value[kCooLanes];
-        alignas(64) int32_t column[kCooLanes];
-        const int64_t count = k - e < kCooLanes ? k - e : kCooLanes;
-        for (int64_t i = 0; i < count; ++i) {
-            column[i] = static_cast<int32_t>(index[e + i]);
-            value[i] = HalfValues ? half_to_float(half[e + i]) : byte_scale * static_cast<float>(bytes[e + i]);
-        }
-        for (int64_t i = count; i < kCooLanes; ++i) {
-            column[i] = 0;
-        }
-        if (count == kCooLanes) {
-            for (int64_t r = 0; r < registers; ++r) {
-                partial[r] = partial[r] + F::load_aligned(value + r * lanes) *
-                                              F::gather(x, I::load_aligned(column + r * lanes));
-            }
-        } else { // an absent entry must not touch its sum: 0 * x could be NaN
-            alignas(64) float sums[kCooLanes];
-            for (int64_t r = 0; r < registers; ++r) {
-                partial[r].store_aligned(sums + r * lanes);
-            }
-            for (int64_t i = 0; i < count; ++i) {
-                sums[i] += value[i] * x[column[i]];
-            }
-            for (int64_t r = 0; r < registers; ++r) {
-                partial[r] = F::load_aligned(sums + r * lanes);
-            }
-        }
-    }
-    alignas(64) float sums[kCooLanes];
-    for (int64_t r = 0; r < registers; ++r) {
-        partial[r].store_aligned(sums + r * lanes);
-    }
-    return coo_reduce(sums);
-}
-
-template <class Arch>
-inline float coo_row(const seeddelta_ctx &ctx, int64_t row, const float *x) {
-    const int64_t k = ctx.residual_size;
-    const int64_t first = row * k;
-    const uint16_t *half = ctx.residual_vals_f16 != nullptr ? ctx.residual_vals_f16 + first : nullptr;
-    const int8_t *bytes = ctx.residual_vals_i8 != nullptr ? ctx.residual_vals_i8 + first : nullptr;
-    const float scale = bytes != nullptr ? half_to_float(ctx.residual_scale[row]) : 0.0F;
-    if (ctx.residual_index != nullptr) {
-        return half != nullptr ? coo_dot_simd<Arch, true>(ctx.residual_index + first, half, bytes, scale, k, x)
-                               : coo_dot_simd<Arch, false>(ctx.residual_index + first, half, bytes, scale, k, x);
-    }
-    return half != nullptr ? coo_dot_simd<Arch, true>(ctx.residual_index32 + first, half, bytes, scale, k, x)
-                           : coo_dot_simd<Arch, false>(ctx.residual_index32 + first, half, bytes, scale, k, x);
-}
-
 // Adds the residual, applies the scales and writes one token's rows of a tile.
 template <class Arch>
 inline bool finish_tile(const seeddelta_ctx &ctx, int64_t row0, int64_t rows, const float *row_scale, const float *acc,
-                        const float *x, float *y) {
+                        const float *x, const float *p, float *y) {
     alignas(64) float residual[kTileRows] = {};
-    if (ctx.scheme == ResidualScheme::coo) {
-        for (int64_t i = 0; i < rows; ++i) {
-            residual[i] = coo_row<Arch>(ctx, row0 + i, x);
-        }
+    if (ctx.scheme != ResidualScheme::none) {
+        residual_rows<Arch>(ctx, row0, rows, x, p, residual);
     }
     alignas(64) float out[kTileRows];
     uint32_t worst = 0;
@@ -167,10 +102,13 @@ bool compute_simd(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_b
                 }
             } else {
                 __builtin_memset(acc, 0, sizeof(acc));
+                for (int64_t t = 0; ctx.base == BaseKind::fht_struct && t < count; ++t) {
+                    __builtin_memcpy(acc[t], y + (token + t) * y_stride + row0, static_cast<size_t>(rows) * sizeof(float));
+                }
             }
             for (int64_t t = 0; t < count; ++t) {
                 finite &= finish_tile<Arch>(ctx, row0, rows, row_scale, acc[t], a.x + (token + t) * a.x_stride,
-                                            y + (token + t) * y_stride);
+                                            a.p + (token + t) * ctx.dictionary_size, y + (token + t) * y_stride);
             }
         }
     }
