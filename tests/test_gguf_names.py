@@ -11,6 +11,8 @@ def test_groups_and_canonical_order() -> None:
     assert names.parse_targets("attn_q, ffn_down ,ffn_gate") == ("ffn_gate", "ffn_down", "attn_q")
     assert names.parse_targets(["ffn"]) == names.FFN_TARGETS
     assert names.parse_targets("ffn,attn") == names.parse_targets("all") == names.TARGETS
+    assert names.parse_targets("head, ffn_up,embd") == ("ffn_up", "embd", "head")
+    assert names.parse_targets("all,embd,head") == names.parse_targets("full") == names.KNOWN_TARGETS
 
 
 @pytest.mark.parametrize("bad", ["", "ffn_gat", "ffn_gate,,", "token_embd"])
@@ -51,3 +53,12 @@ def test_layers_beyond_the_model() -> None:
 )
 def test_split_name(name: str, expected: tuple[int, str] | None) -> None:
     assert names.split_name(name) == expected
+
+
+def test_embedding_and_head_are_in_no_layer() -> None:
+    layers = frozenset({3})
+    assert names.is_target("token_embd.weight", ("embd",), layers)
+    assert not names.is_target("token_embd.weight", ("head", "ffn_up"), None)
+    assert names.is_target("output.weight", ("head",), layers)
+    assert not names.is_target("output_norm.weight", names.KNOWN_TARGETS, None)
+    assert not names.is_target("token_embd_norm.weight", names.KNOWN_TARGETS, None)

@@ -48,6 +48,7 @@ IntDict layout(const GgmlAbi &abi) {
     d["data"] = abi.data;
     d["name"] = abi.name;
     d["op_mul_mat"] = abi.op_mul_mat;
+    d["op_get_rows"] = abi.op_get_rows;
     d["op_custom"] = abi.op_custom;
     d["traits_to_float"] = abi.to_float;
     return d;
@@ -84,6 +85,7 @@ py::typing::Dict<py::str, IntDict> counters(PyHook &h) {
         one["calls"] = c.calls.load();
         one["tokens"] = c.tokens.load();
         one["reused"] = c.reused.load();
+        one["rows"] = c.rows.load();
         one["dense_calls"] = c.dense_calls.load();
         one["nonfinite_events"] = c.nonfinite_events.load();
         all[py::str(s.weight->name)] = one;
@@ -92,7 +94,8 @@ py::typing::Dict<py::str, IntDict> counters(PyHook &h) {
 }
 
 std::optional<std::tuple<std::string, std::string, std::string>> take_error(PyHook &h) {
-    static const char *const names[] = {"none", "not_served", "layout", "not_finite", "dense_not_finite", "no_memory"};
+    static const char *const names[] = {"none",      "not_served", "layout", "not_finite", "dense_not_finite",
+                                        "bad_index", "no_memory"};
     const HookError error = h.hook.take_error();
     if (error.kind == HookErrorKind::none) {
         return std::nullopt;
@@ -133,12 +136,13 @@ void bind_runtime(py::module_ &m) {
                                [](const PyHook &) { return reinterpret_cast<uintptr_t>(&GraphHook::callback); })
         .def_property_readonly("user_data", [](PyHook &h) { return reinterpret_cast<uintptr_t>(&h.hook); })
         .def_property_readonly("nodes_seen", [](const PyHook &h) { return h.hook.nodes_seen(); })
-        .def("counters", &counters,
-             "Per weight: rewrites, calls, tokens, reused, dense_calls, nonfinite_events since the hook was made.")
+        .def(
+            "counters", &counters,
+            "Per weight: rewrites, calls, tokens, reused, rows, dense_calls, nonfinite_events since the hook was made.")
         .def("take_error", &take_error,
              "(kind, tensor, detail) of the first error since the last call, or None. Kinds: not_served, layout, "
              "not_finite,\n"
-             "dense_not_finite, no_memory.");
+             "dense_not_finite, bad_index, no_memory.");
 }
 
 } // namespace seeddelta

@@ -190,9 +190,10 @@ void probe_operations(const Prober &p, const Symbols &symbols, CustomFunction fu
     });
     abi.op_none = abi.op_of(a);
     abi.op_mul_mat = abi.op_of(product);
+    abi.op_get_rows = abi.op_of(taken);
     abi.op_custom = abi.op_of(marked);
     const std::pair<int32_t, const char *> names[] = {
-        {abi.op_none, "NONE"}, {abi.op_mul_mat, "MUL_MAT"}, {abi.op_of(taken), "GET_ROWS"}, {abi.op_custom, "CUSTOM"}};
+        {abi.op_none, "NONE"}, {abi.op_mul_mat, "MUL_MAT"}, {abi.op_get_rows, "GET_ROWS"}, {abi.op_custom, "CUSTOM"}};
     for (const auto &[number, name] : names) {
         const char *found = abi.op_name(number);
         if (found == nullptr || std::string(found) != name) {

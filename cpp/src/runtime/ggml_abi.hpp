@@ -40,6 +40,7 @@ struct GgmlAbi {
     size_t name = 0;
     int32_t op_none = 0;
     int32_t op_mul_mat = 0;
+    int32_t op_get_rows = 0;
     int32_t op_custom = 0;
     size_t params = 0;                  // where the parameters of a custom operation begin
     size_t params_userdata = 0;         // of the userdata, from `params`
@@ -72,6 +73,9 @@ struct GgmlAbi {
         std::memcpy(at + params_userdata, &userdata, sizeof(userdata));
         std::memcpy(static_cast<uint8_t *>(node) + op, &op_custom, sizeof(op_custom));
     }
+
+    // Userdata of a node that make_custom made.
+    const void *custom_userdata(const void *node) const { return read<const void *>(node, params + params_userdata); }
 
     // Row widening of a type; null when it has none (F32).
     ToFloatFunction to_float_of(int32_t kind) const { return read<ToFloatFunction>(type_traits(kind), to_float); }

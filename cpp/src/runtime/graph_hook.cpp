@@ -1,9 +1,6 @@
 #include "runtime/graph_hook.hpp"
 
-#include <algorithm>
-#include <cmath>
 #include <string_view>
-#include <vector>
 
 namespace seeddelta {
 
@@ -19,30 +16,15 @@ bool same_activations(const seeddelta_ctx &a, const seeddelta_ctx &b) {
            (a.rotation_block <= 1 || a.base_seed == b.base_seed);
 }
 
-// Eight partial sums, so that the compiler can use vectors without reordering a sum.
-float dot(const float *a, const float *b, int64_t n) {
-    float partial[8] = {};
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        for (int64_t j = 0; j < 8; ++j) {
-            partial[j] += a[i + j] * b[i + j];
-        }
-    }
-    for (; i < n; ++i) {
-        partial[0] += a[i] * b[i];
-    }
-    return ((partial[0] + partial[4]) + (partial[1] + partial[5])) +
-           ((partial[2] + partial[6]) + (partial[3] + partial[7]));
-}
-
 } // namespace
 
 GraphHook::GraphHook(const GgmlAbi &abi, WeightRegistry &registry) : abi_(abi), registry_(registry) {
     for (RegisteredWeight &weight : registry.weights()) {
         ServedWeight &served = served_.emplace_back();
         served.weight = &weight;
-        served.fresh = {this, &served, false};
-        served.reuse = {this, &served, true};
+        served.fresh = {this, &served, WeightUse::product, false};
+        served.reuse = {this, &served, WeightUse::product, true};
+        served.lookup = {this, &served, WeightUse::lookup, false};
         served_of_.emplace(&weight, &served);
     }
 }
@@ -75,31 +57,49 @@ void GraphHook::visit(void *node) {
         products_at_visit_ = products;
         previous_ = {};
     }
-    const int32_t op = abi_.op_of(node);
-    const bool product = op == abi_.op_mul_mat;
-    const bool ours = op == abi_.op_custom && // a graph that is used again
-                      std::memcmp(static_cast<const uint8_t *>(node) + abi_.params, abi_.params_custom.data(),
-                                  abi_.params_userdata) == 0;
+    const WeightUse use = use_of(node);
     bool elsewhere = false;
-    ServedWeight *served = product || ours ? find(abi_.src_of(node, 0), elsewhere) : nullptr;
+    ServedWeight *served = use == WeightUse::none ? nullptr : find(abi_.src_of(node, 0), elsewhere);
     if (served == nullptr || elsewhere) {
         check_use(node);
         return;
     }
-    const seeddelta_ctx &ctx = *served->weight->ctx;
-    if (!fits(node, ctx)) {
-        record(HookErrorKind::layout, served, "is multiplied with activations of an unexpected type or layout");
+    if (!fits(node, use, *served->weight->ctx)) {
+        record(HookErrorKind::layout, served, "has operands of an unexpected type or layout");
         return;
     }
+    served->dense = served->weight->use_dense.load(std::memory_order_relaxed);
+    if (use == WeightUse::lookup) {
+        abi_.make_custom(node, &served->lookup);
+    } else {
+        serve_product(node, *served);
+    }
+    count(served->counters.rewrites);
+}
+
+// What a node would do with a weight in its first source; our own nodes are met again when a graph is used again.
+WeightUse GraphHook::use_of(const void *node) const {
+    const int32_t op = abi_.op_of(node);
+    if (op == abi_.op_mul_mat) {
+        return WeightUse::product;
+    }
+    if (op == abi_.op_get_rows) {
+        return WeightUse::lookup;
+    }
+    const bool ours = op == abi_.op_custom && std::memcmp(static_cast<const uint8_t *>(node) + abi_.params,
+                                                          abi_.params_custom.data(), abi_.params_userdata) == 0;
+    return ours ? static_cast<const ServedWeight::Node *>(abi_.custom_userdata(node))->use : WeightUse::none;
+}
+
+void GraphHook::serve_product(void *node, ServedWeight &served) {
+    const seeddelta_ctx &ctx = *served.weight->ctx;
     const void *x = abi_.src_of(node, 1);
     const void *data = abi_.data_of(x);
     const bool reuse =
         previous_.ctx != nullptr && previous_.x == x && previous_.data == data && same_activations(*previous_.ctx, ctx);
-    served->dense = served->weight->use_dense.load(std::memory_order_relaxed);
-    workspace_.reserve(tokens_of(x), ctx.n_in);
-    abi_.make_custom(node, reuse ? &served->reuse : &served->fresh);
+    workspace_.reserve(tokens_of(x), ctx);
+    abi_.make_custom(node, reuse ? &served.reuse : &served.fresh);
     previous_ = {x, data, &ctx};
-    count(served->counters.rewrites);
 }
 
 // The weight behind a tensor, by pointer, the first time by name. `elsewhere` is set for a copy that the scheduler made
@@ -140,56 +140,76 @@ void GraphHook::check_use(const void *node) {
     }
 }
 
-bool GraphHook::fits(const void *node, const seeddelta_ctx &ctx) const {
+bool GraphHook::fits(const void *node, WeightUse use, const seeddelta_ctx &ctx) const {
+    const void *w = abi_.src_of(node, 0);
+    if (abi_.ne_of(w, 0) != ctx.n_in || abi_.ne_of(w, 1) != ctx.n_out || abi_.ne_of(w, 2) != 1 ||
+        abi_.ne_of(w, 3) != 1 || abi_.src_of(node, 1) == nullptr || abi_.type_of(node) != kTypeF32) {
+        return false;
+    }
+    if (use == WeightUse::lookup) {
+        return fits_lookup(node, ctx);
+    }
     const void *x = abi_.src_of(node, 1);
     const auto uniform = [&](const void *t) { // one stride leads from each token to the next
         return abi_.nb_of(t, 0) == 4 && abi_.nb_of(t, 1) % 4 == 0 &&
                (abi_.ne_of(t, 2) == 1 || abi_.nb_of(t, 2) == abi_.nb_of(t, 1) * abi_.ne_of(t, 1)) &&
                (abi_.ne_of(t, 3) == 1 || abi_.nb_of(t, 3) == abi_.nb_of(t, 2) * abi_.ne_of(t, 2));
     };
-    const void *w = abi_.src_of(node, 0);
-    return x != nullptr && abi_.type_of(x) == kTypeF32 && abi_.type_of(node) == kTypeF32 && uniform(x) &&
-           uniform(node) && abi_.ne_of(w, 0) == ctx.n_in && abi_.ne_of(w, 1) == ctx.n_out && abi_.ne_of(w, 2) == 1 &&
-           abi_.ne_of(w, 3) == 1 && abi_.ne_of(x, 0) == ctx.n_in && abi_.ne_of(node, 0) == ctx.n_out &&
-           tokens_of(x) == tokens_of(node);
+    return abi_.type_of(x) == kTypeF32 && uniform(x) && uniform(node) && abi_.ne_of(x, 0) == ctx.n_in &&
+           abi_.ne_of(node, 0) == ctx.n_out && tokens_of(x) == tokens_of(node);
 }
 
 void GraphHook::run(void *dst, int ith, int nth, const ServedWeight::Node &node) {
-    const RegisteredWeight &weight = *node.served->weight;
-    const seeddelta_ctx &ctx = *weight.ctx;
-    const void *x = abi_.src_of(dst, 1);
     // Both are constant while the threads run: the last one to leave changes them.
     const bool dense = node.served->dense;
-    const bool reuse = node.reuse && prepared_x_ == x;
-    if (dense) {
-        bool finite = true;
-        multiply_dense(weight, dst, x, ctx.n_out * ith / nth, ctx.n_out * (ith + 1) / nth, finite);
-        if (!finite) {
-            dense_finite_.store(false, std::memory_order_relaxed);
-        }
+    const bool reuse = node.reuse && prepared_x_ == abi_.src_of(dst, 1);
+    if (node.use == WeightUse::lookup) {
+        run_lookup(dst, ith, nth, *node.served->weight, dense);
     } else {
-        seeddelta_compute_threaded(ctx, static_cast<const float *>(abi_.data_of(x)), tokens_of(x), abi_.nb_of(x, 1),
-                                   static_cast<float *>(abi_.data_of(dst)), abi_.nb_of(dst, 1), workspace_, ith, nth,
-                                   reuse, status_);
+        run_product(dst, ith, nth, node, dense, reuse);
     }
-    // The last thread to leave sees what all others wrote and settles the product; nobody waits, ggml has its own
-    // barrier.
+    // The last thread to leave sees what all others wrote and settles the node; nobody waits, ggml has its own barrier.
     if (finished_threads_.fetch_add(1, std::memory_order_acq_rel) + 1 == nth) {
         finished_threads_.store(0, std::memory_order_relaxed);
-        finish(dst, x, node, reuse && !dense, dense);
+        finish(dst, node, dense, reuse && !dense);
     }
 }
 
-void GraphHook::finish(void *dst, const void *x, const ServedWeight::Node &node, bool reused, bool dense) {
+void GraphHook::run_product(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse) {
+    const RegisteredWeight &weight = *node.served->weight;
+    const seeddelta_ctx &ctx = *weight.ctx;
+    const void *x = abi_.src_of(dst, 1);
+    if (!dense) {
+        seeddelta_compute_threaded(ctx, static_cast<const float *>(abi_.data_of(x)), tokens_of(x), abi_.nb_of(x, 1),
+                                   static_cast<float *>(abi_.data_of(dst)), abi_.nb_of(dst, 1), workspace_, ith, nth,
+                                   reuse, status_);
+        return;
+    }
+    bool finite = true;
+    multiply_dense(weight, dst, ctx.n_out * ith / nth, ctx.n_out * (ith + 1) / nth, finite);
+    if (!finite) {
+        dense_finite_.store(false, std::memory_order_relaxed);
+    }
+}
+
+void GraphHook::finish(void *dst, const ServedWeight::Node &node, bool dense, bool reused) {
     RegisteredWeight &weight = *node.served->weight;
     WeightCounters &counters = node.served->counters;
-    count(counters.calls);
-    count(counters.tokens, static_cast<uint64_t>(tokens_of(x)));
-    count(counters.reused, reused ? 1 : 0);
+    const void *x = abi_.src_of(dst, 1);
+    if (node.use == WeightUse::lookup) {
+        count(counters.rows, static_cast<uint64_t>(abi_.ne_of(dst, 1)));
+    } else {
+        count(counters.calls);
+        count(counters.tokens, static_cast<uint64_t>(tokens_of(x)));
+        count(counters.reused, reused ? 1 : 0);
+        prepared_x_ = dense ? nullptr : x;
+        count(products_);
+    }
     count(counters.dense_calls, dense ? 1 : 0);
-    prepared_x_ = dense ? nullptr : x;
-    count(products_);
 
+    if (bad_index_.exchange(false, std::memory_order_relaxed)) {
+        record(HookErrorKind::bad_index, node.served, nullptr);
+    }
     bool failed = dense && !dense_finite_.exchange(true, std::memory_order_relaxed);
     HookErrorKind kind = HookErrorKind::dense_not_finite;
     const bool bad_input = status_.nonfinite_input.exchange(false, std::memory_order_relaxed);
@@ -198,7 +218,7 @@ void GraphHook::finish(void *dst, const void *x, const ServedWeight::Node &node,
         count(counters.nonfinite_events);
         bool finite = true;
         if (weight.dense.data != nullptr) {
-            multiply_dense(weight, dst, x, 0, weight.ctx->n_out, finite);
+            compute_dense(dst, weight, node.use, finite);
             count(counters.dense_calls);
         } else {
             finite = false;
@@ -213,35 +233,10 @@ void GraphHook::finish(void *dst, const void *x, const ServedWeight::Node &node,
     if (failed) {
         // Zeros keep the NaN from spreading to every other weight; the error is raised after the decode call.
         auto *y = static_cast<uint8_t *>(abi_.data_of(dst));
-        for (int64_t token = 0; token < tokens_of(x); ++token) {
-            std::memset(y + token * abi_.nb_of(dst, 1), 0, static_cast<size_t>(weight.ctx->n_out) * sizeof(float));
+        for (int64_t token = 0; token < tokens_of(dst); ++token) {
+            std::memset(y + token * abi_.nb_of(dst, 1), 0, static_cast<size_t>(abi_.ne_of(dst, 0)) * sizeof(float));
         }
         record(kind, node.served, bad_input ? "activations" : "result");
-    }
-}
-
-// Plain code for a rare case: a row is widened once and multiplied with every token.
-void GraphHook::multiply_dense(const RegisteredWeight &weight, const void *dst, const void *x, int64_t row_begin,
-                               int64_t row_end, bool &finite) const {
-    const int64_t n_in = weight.ctx->n_in;
-    const auto *x_data = static_cast<const uint8_t *>(abi_.data_of(x));
-    auto *y_data = static_cast<uint8_t *>(abi_.data_of(dst));
-    const ToFloatFunction to_float = weight.dense.type == kTypeF32 ? nullptr : abi_.to_float_of(weight.dense.type);
-    thread_local std::vector<float> widened;
-    widened.resize(static_cast<size_t>(n_in));
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        const uint8_t *source = weight.dense.data + row * weight.dense.row_bytes;
-        const float *values = reinterpret_cast<const float *>(source);
-        if (to_float != nullptr) {
-            to_float(source, widened.data(), n_in);
-            values = widened.data();
-        }
-        for (int64_t token = 0; token < tokens_of(x); ++token) {
-            const auto *column = reinterpret_cast<const float *>(x_data + token * abi_.nb_of(x, 1));
-            const float y = dot(values, column, n_in);
-            finite = finite && std::isfinite(y);
-            reinterpret_cast<float *>(y_data + token * abi_.nb_of(dst, 1))[row] = y;
-        }
     }
 }
 

@@ -1,6 +1,6 @@
-// The native cb_eval of one llama context. Before a graph is computed it turns every MUL_MAT of a registered weight
-// into a custom operation in place; ggml's own thread pool then runs our product. One context computes one node at a
-// time, so one hook has one workspace.
+// The native cb_eval of one llama context. Before a graph is computed it turns every MUL_MAT and GET_ROWS of a
+// registered weight into a custom operation in place; ggml's own thread pool then runs ours. One context computes one
+// node at a time, so one hook has one workspace.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -22,15 +22,20 @@ struct WeightCounters {
     std::atomic<uint64_t> calls{0};       // products computed
     std::atomic<uint64_t> tokens{0};      // columns of those products
     std::atomic<uint64_t> reused{0};      // products that took the quantised activations of the one before
-    std::atomic<uint64_t> dense_calls{0}; // products computed from the dense fallback
-    std::atomic<uint64_t> nonfinite_events{0}; // products with NaN or infinity in activations or result
+    std::atomic<uint64_t> rows{0};        // rows looked up
+    std::atomic<uint64_t> dense_calls{0}; // products and look-ups computed from the dense fallback
+    std::atomic<uint64_t> nonfinite_events{0}; // those with NaN or infinity in activations or result
 };
 
-// A registered weight in one context. The two nodes are the userdata of the custom operation.
+// What a node of a graph does with a weight: y = W x (MUL_MAT), or rows of W by number (GET_ROWS).
+enum class WeightUse : uint8_t { none, product, lookup };
+
+// A registered weight in one context. The nodes are the userdata of the custom operation.
 struct ServedWeight {
     struct Node {
         GraphHook *hook;
         ServedWeight *served;
+        WeightUse use;
         bool reuse;
     };
     RegisteredWeight *weight = nullptr;
@@ -39,9 +44,10 @@ struct ServedWeight {
     WeightCounters counters;
     Node fresh{};
     Node reuse{};
+    Node lookup{};
 };
 
-enum class HookErrorKind : int { none = 0, not_served, layout, not_finite, dense_not_finite, no_memory };
+enum class HookErrorKind : int { none = 0, not_served, layout, not_finite, dense_not_finite, bad_index, no_memory };
 
 struct HookError {
     HookErrorKind kind = HookErrorKind::none;
@@ -76,12 +82,19 @@ private:
 
     void visit(void *node);
     ServedWeight *find(const void *tensor, bool &elsewhere);
-    bool fits(const void *node, const seeddelta_ctx &ctx) const;
+    WeightUse use_of(const void *node) const;
+    bool fits(const void *node, WeightUse use, const seeddelta_ctx &ctx) const;
+    bool fits_lookup(const void *node, const seeddelta_ctx &ctx) const;
+    void serve_product(void *node, ServedWeight &served);
     void check_use(const void *node);
     void run(void *dst, int ith, int nth, const ServedWeight::Node &node);
-    void finish(void *dst, const void *x, const ServedWeight::Node &node, bool reused, bool dense);
-    void multiply_dense(const RegisteredWeight &weight, const void *dst, const void *x, int64_t row_begin,
-                        int64_t row_end, bool &finite) const;
+    void run_product(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse);
+    void run_lookup(void *dst, int ith, int nth, const RegisteredWeight &weight, bool dense);
+    void finish(void *dst, const ServedWeight::Node &node, bool dense, bool reused);
+    void compute_dense(const void *dst, const RegisteredWeight &weight, WeightUse use, bool &finite) const;
+    void multiply_dense(const RegisteredWeight &weight, const void *dst, int64_t row_begin, int64_t row_end,
+                        bool &finite) const;
+    bool row_dense(const RegisteredWeight &weight, int64_t row, float *out) const;
     int64_t tokens_of(const void *x) const { return abi_.ne_of(x, 1) * abi_.ne_of(x, 2) * abi_.ne_of(x, 3); }
     void record(HookErrorKind kind, const ServedWeight *served, const char *detail) noexcept;
 
@@ -99,6 +112,7 @@ private:
     ComputeStatus status_;
     std::atomic<int> finished_threads_{0};
     std::atomic<bool> dense_finite_{true};
+    std::atomic<bool> bad_index_{false};
     std::atomic<uint64_t> products_{0};
     // Whose activations the workspace holds. Written by the last thread of a product, read by all threads of the next.
     const void *prepared_x_ = nullptr;

@@ -37,6 +37,8 @@ def file_size(path: str | os.PathLike[str]) -> FileSize:
     if is_seeddelta(path):
         with open_seeddelta(path, check_data=False) as file:
             for tensor in file.tensors.values():
+                if names.split_name(tensor.name) is None:
+                    continue  # embedding and output matrix
                 base, scheme = tensor.description.base, tensor.description.residual.scheme
                 bits = f" {base.step_bits / base.values_per_step:g}b" if base.kind == "trellis" else ""
                 kind = f"SeedΔ {base.kind}{bits}" + ("" if scheme == "none" else f" + {scheme}")

@@ -1,6 +1,7 @@
-"""Which tensors can be converted: names of llama.cpp's block matrices, target groups and layer ranges.
+"""Which tensors can be converted: names of llama.cpp's matrices, target groups and layer ranges.
 
 llama, mistral, qwen2, qwen3 and the gemma families name their block matrices alike: `blk.<layer>.<target>.weight`.
+The token embedding is `embd`, the output matrix `head`; models with tied embeddings have only the former.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from ..errors import RecipeError
 FFN_TARGETS = ("ffn_gate", "ffn_up", "ffn_down")
 ATTN_TARGETS = ("attn_q", "attn_k", "attn_v", "attn_output")
 TARGETS = FFN_TARGETS + ATTN_TARGETS
-GROUPS = {"ffn": FFN_TARGETS, "attn": ATTN_TARGETS, "all": TARGETS}
+# outside of the blocks
+MODEL_TENSORS = {"token_embd.weight": "embd", "output.weight": "head"}
+KNOWN_TARGETS = TARGETS + tuple(MODEL_TENSORS.values())
+GROUPS = {"ffn": FFN_TARGETS, "attn": ATTN_TARGETS, "all": TARGETS, "full": KNOWN_TARGETS}
 
 _NAME = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
 _LAYERS = re.compile(r"(\d+)(?:-(\d+))?")
 
 
 def parse_targets(names: str | Iterable[str]) -> tuple[str, ...]:
-    """Targets in canonical order from names and the groups `ffn`, `attn` and `all` (one string with commas, or a list).
+    """Targets in canonical order from names and the groups in GROUPS (one string with commas, or a list).
 
     Raises RecipeError for a name that is not a target.
     """
@@ -28,13 +32,13 @@ def parse_targets(names: str | Iterable[str]) -> tuple[str, ...]:
         names = names.split(",")
     wanted: set[str] = set()
     for name in (name.strip() for name in names):
-        if name not in GROUPS and name not in TARGETS:
-            known = ", ".join((*TARGETS, *GROUPS))
+        if name not in GROUPS and name not in KNOWN_TARGETS:
+            known = ", ".join((*KNOWN_TARGETS, *GROUPS))
             raise RecipeError(f"target {name!r} is not known; choose from {known}")
         wanted.update(GROUPS.get(name, (name,)))
     if not wanted:
         raise RecipeError("no target is given; use --targets all")
-    return tuple(target for target in TARGETS if target in wanted)
+    return tuple(target for target in KNOWN_TARGETS if target in wanted)
 
 
 def parse_layers(text: str | None, n_layers: int | None = None) -> frozenset[int] | None:
@@ -59,12 +63,14 @@ def parse_layers(text: str | None, n_layers: int | None = None) -> frozenset[int
 
 
 def split_name(name: str) -> tuple[int, str] | None:
-    """(layer, target) of a tensor name, or None when it is not a target matrix."""
+    """(layer, target) of a tensor name, or None when it is not a target matrix of a block."""
     match = _NAME.fullmatch(name)
     return (int(match[1]), match[2]) if match is not None and match[2] in TARGETS else None
 
 
 def is_target(name: str, targets: Sequence[str], layers: frozenset[int] | None) -> bool:
-    """True when the tensor is one of `targets` in one of `layers` (None: all)."""
+    """True when the tensor is one of `targets` in one of `layers` (None: all). Embedding and head are in no layer."""
+    if name in MODEL_TENSORS:
+        return MODEL_TENSORS[name] in targets
     found = split_name(name)
     return found is not None and found[1] in targets and (layers is None or found[0] in layers)

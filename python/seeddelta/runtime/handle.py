@@ -33,8 +33,8 @@ class RuntimeHandle:
 
     def counters(self) -> dict[str, dict[str, int]]:
         """Per weight, since loading: `rewrites` (graph nodes served), `calls` (products), `tokens` (their columns),
-        `reused` (products that shared the quantised activations of the one before), `dense_calls` (from the fallback),
-        `nonfinite_events`.
+        `reused` (products that shared the quantised activations of the one before), `rows` (looked up by token),
+        `dense_calls` (from the fallback), `nonfinite_events`.
         """
         return {} if self._hook is None else self._hook.counters()
 
@@ -71,7 +71,7 @@ class RuntimeHandle:
             idle = [name for name, counts in counters.items() if counts["rewrites"] == 0]
             if idle:
                 raise unsupported(f"the first graph did not use {len(idle)} of the weights, {idle[0]!r} for one")
-            if counters and not any(counts["calls"] for counts in counters.values()):
+            if counters and not any(counts["calls"] + counts["rows"] for counts in counters.values()):
                 raise unsupported("it did not run the operations that the hook put into the graph")
             self._proven = True
 
@@ -88,6 +88,8 @@ def _exception(kind: str, tensor: str, detail: str) -> Exception:
         )
     if kind == "no_memory":
         return MemoryError(detail)
+    if kind == "bad_index":
+        return unsupported(f"tensor {tensor!r} is asked for a row that it does not have")
     if kind == "layout":
         return unsupported(f"tensor {tensor!r} {detail}")
     return unsupported(f"tensor {tensor!r} is used by {detail}, which the hook does not serve")
