@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from seeddelta import Recipe, _core
+from seeddelta.build.columns import column_factor
 from seeddelta.build.encode import EncodedTensor, compute_estimate, encode_tensor
 from seeddelta.gguf import schema
 from seeddelta.gguf.reader import weight_arguments
@@ -103,12 +104,15 @@ def test_importance_moves_the_error() -> None:
         assert weighted.metrics.rel_l2 >= plain.metrics.rel_l2 * 0.999
 
 
-def test_automatic_rotation_with_importance_is_the_better_one() -> None:
-    rotated, plain = (encode(importance=IMPORTANCE, rotation_block=block) for block in (64, 0))
-    errors = {64: rotated.metrics.rel_l2_w, 0: plain.metrics.rel_l2_w}
-    automatic = encode(importance=IMPORTANCE)
-    assert automatic.metrics.rel_l2_w == min(errors.values())
-    assert automatic.description.base.rotation_block == min(errors, key=lambda block: errors[block])  # type: ignore[union-attr]
+def test_columns_are_scaled_by_importance() -> None:
+    scaled, unscaled = encode(importance=IMPORTANCE), encode(importance=IMPORTANCE, column_power=0)
+    assert scaled.metrics.rel_l2_w < 0.95 * unscaled.metrics.rel_l2_w
+    assert schema.COLUMN_SCALE not in unscaled.arrays
+    scale = scaled.arrays[schema.COLUMN_SCALE]
+    assert np.corrcoef(scale, np.log2(IMPORTANCE))[0, 1] < -0.99
+    expected = np.exp2(scale / 8.0)
+    np.testing.assert_allclose(column_factor(scale), expected, rtol=1e-7)
+    assert schema.COLUMN_SCALE not in encode(importance=np.ones_like(IMPORTANCE)).arrays  # nothing to gain
 
 
 def test_row_scale_is_least_squares() -> None:

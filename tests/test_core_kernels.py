@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seeddelta import _core, reference
+from seeddelta.build.columns import column_factor
 
 RATES = [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (3, 2), (5, 2)]
 
@@ -18,7 +19,7 @@ def _restore_isa():
     _core.isa_select(active)
 
 
-def trellis_weight(rng, n_out, n_in, rate, *, rotation=0, seed=0, residual=None, wide=False):
+def trellis_weight(rng, n_out, n_in, rate, *, rotation=0, seed=0, residual=None, wide=False, column_scale=None):
     """A weight of random codes, and the arguments for the oracle."""
     step_bits, per_step = rate
     chunk = 16 * per_step
@@ -41,14 +42,17 @@ def trellis_weight(rng, n_out, n_in, rate, *, rotation=0, seed=0, residual=None,
             arrays["d_scale"] = scale
             coo = (index, scale.astype(np.float32)[:, None] * value.astype(np.float32))
         arrays["d_val"] = value
+    if column_scale is not None:
+        arrays["column_scale"] = column_scale
     weight = _core.Weight(
         "w", n_out, n_in, base_kind=2, base_seed=seed, base_scale=0.05, step_bits=step_bits, values_per_step=per_step,
         multipliers=multipliers, rotation_block=rotation, codes=codes, row_scale=row_scale, **arrays,
     )  # fmt: skip
     values = reference.trellis_values(codes, n_out, n_in, step_bits, multipliers)
     return weight, dict(
-        values=values, base_scale=0.05, row_scale=row_scale, rotation_block=rotation, seed=seed, coo=coo
-    )
+        values=values, base_scale=0.05, row_scale=row_scale, rotation_block=rotation, seed=seed, coo=coo,
+        column_scale=column_scale,
+    )  # fmt: skip
 
 
 def check_all(weight, oracle, x, exact=True):
@@ -97,6 +101,20 @@ def test_coo_on_rotated_trellis(residual, wide):
     weight, oracle = trellis_weight(rng, 50, 576, (3, 1), rotation=64, seed=7, residual=residual, wide=wide)
     check_all(weight, oracle, rng.standard_normal((5, 576)).astype(np.float32))
     np.testing.assert_allclose(weight.dequantize(), reference.dequantize(**oracle), atol=2e-5)
+
+
+@pytest.mark.parametrize("rotation", [0, 64])
+def test_column_scales(rotation):
+    rng = np.random.default_rng(6)
+    scale = rng.integers(-40, 40, 576).astype(np.int8)
+    weight, oracle = trellis_weight(rng, 37, 576, (4, 1), rotation=rotation, seed=3, column_scale=scale)
+    x = (rng.standard_normal((5, 576)) * np.exp2(-scale / 8)).astype(np.float32)
+    check_all(weight, oracle, x)
+    np.testing.assert_allclose(weight.dequantize(), reference.dequantize(**oracle), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(weight.matmul(x), x @ weight.dequantize().T, rtol=0.05, atol=0.5)
+    every = np.arange(-128, 128, dtype=np.int8)
+    np.testing.assert_allclose(reference.base.column_factor(every), np.exp2(every / 8), rtol=1e-7)
+    np.testing.assert_array_equal(reference.base.column_factor(every), column_factor(every))
 
 
 @pytest.mark.parametrize("block", [32, 64])

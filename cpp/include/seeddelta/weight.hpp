@@ -23,6 +23,8 @@ struct seeddelta_ctx {
     float base_scale = 0.0F;
     uint32_t base_block = 64;    // prng_block: columns a key, 32 or 64
     uint32_t rotation_block = 0; // 0, or a power of two dividing n_in
+    const int8_t *column_scale = nullptr;   // [n_in], as stored: eighths of an octave. Before the rotation
+    const float *column_factor = nullptr;   // [n_in], what they mean: column_factor_of
 
     uint32_t step_bits = 0; // trellis: bits a step
     uint32_t values_per_step = 1;

@@ -16,6 +16,13 @@ static inline uint64_t rotation_sign_word(uint64_t seed, uint64_t word) {
 
 static inline float rotation_scale(uint32_t block) { return 1.0F / std::sqrt(static_cast<float>(block)); }
 
+// Factor of a column from its stored scale: 2^(scale / 8), the eighths of an octave from a table so that it is exact.
+static inline float column_factor_of(int8_t scale) {
+    constexpr float kEighths[8] = {1.0F,          1.0905077327F, 1.1892071150F, 1.2968395547F,
+                                   1.4142135624F, 1.5422108254F, 1.6817928305F, 1.8340080864F};
+    return std::ldexp(kEighths[scale & 7], scale >> 3);
+}
+
 // Scalar definition, in place, for one row of n columns. block must be a power of two that divides n.
 void rotate(float *row, int64_t n, uint32_t block, uint64_t seed);
 // The inverse: Hadamard, then signs.

@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/rotation.hpp"
 #include "bindings/arrays.hpp"
 #include "seeddelta/compute.hpp"
 #include "seeddelta/encode.hpp"
@@ -56,6 +57,17 @@ static void set_trellis(PyWeight &w, const OptionalArray &codes, int step_bits, 
     }
     require_array(*codes, "codes", "iu", 2, {w.ctx.n_tiles(), w.ctx.words(), kTileRows});
     w.ctx.codes = static_cast<const uint16_t *>(adopt(w, *codes));
+}
+
+static void set_column_scale(PyWeight &w, const py::array &scale) {
+    require(w.ctx.base == BaseKind::trellis, w.name, "column_scale is for a trellis");
+    require_array(scale, "column_scale", "i", 1, {w.ctx.n_in});
+    w.ctx.column_scale = static_cast<const int8_t *>(adopt(w, scale));
+    w.column_factor.resize(static_cast<size_t>(w.ctx.n_in));
+    for (int64_t i = 0; i < w.ctx.n_in; ++i) {
+        w.column_factor[static_cast<size_t>(i)] = column_factor_of(w.ctx.column_scale[i]);
+    }
+    w.ctx.column_factor = w.column_factor.data();
 }
 
 static void set_coo(PyWeight &w, const py::array &index, const OptionalArray &value, const OptionalArray &scale) {
@@ -152,7 +164,8 @@ static void set_codebook(PyWeight &w, const py::array &dictionary, const Optiona
 static std::unique_ptr<PyWeight>
 make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind, uint64_t base_seed, float base_scale,
             int base_block, int step_bits, int values_per_step, const std::vector<int> &multipliers, int rotation_block,
-            const OptionalArray &codes, const py::array &row_scale, const OptionalArray &d_idx,
+            const OptionalArray &codes, const py::array &row_scale, const OptionalArray &column_scale,
+            const OptionalArray &d_idx,
             const OptionalArray &d_val, const OptionalArray &d_scale, const OptionalArray &b_map,
             const OptionalArray &b_val, const OptionalArray &b_scale, const OptionalArray &r_dict,
             const OptionalArray &r_codes, const OptionalArray &r_vals) {
@@ -190,6 +203,9 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
         require(false, name, "unknown base kind " + std::to_string(base_kind));
     }
     set_row_scale(*w, row_scale);
+    if (column_scale) {
+        set_column_scale(*w, *column_scale);
+    }
     require(d_idx.has_value() + b_map.has_value() + r_dict.has_value() <= 1, name, "more than one residual scheme");
     if (d_idx) {
         set_coo(*w, *d_idx, d_val, d_scale);
@@ -250,6 +266,7 @@ void bind_weight(py::module_ &m) {
         "Args:\n"
         "    codes: uint16 or int16 [ceil(n_out / 16), words, 16], for base_kind 2 (trellis).\n"
         "    row_scale: float16 or float32 [n_out].\n"
+        "    column_scale: int8 [n_in]; input i is multiplied by 2^(column_scale[i] / 8) before the rotation.\n"
         "    d_idx, d_val, d_scale: coo residual; (u)int16 or (u)int32 [n_out, K], float16 or int8\n"
         "        [n_out, K], float16 [n_out] (with int8 only).\n"
         "    b_map, b_val, b_scale: block residual; (u)int16 [n_out, kept] ascending, float16 or int8\n"
@@ -259,6 +276,7 @@ void bind_weight(py::module_ &m) {
              py::arg("base_kind"), py::arg("base_seed") = 0, py::arg("base_scale") = 0.0F, py::arg("base_block") = 64,
              py::arg("step_bits") = 0, py::arg("values_per_step") = 1, py::arg("multipliers") = std::vector<int>{},
              py::arg("rotation_block") = 0, py::arg("codes") = py::none(), py::arg("row_scale"),
+             py::arg("column_scale") = py::none(),
              py::arg("d_idx") = py::none(), py::arg("d_val") = py::none(), py::arg("d_scale") = py::none(),
              py::arg("b_map") = py::none(), py::arg("b_val") = py::none(), py::arg("b_scale") = py::none(),
              py::arg("r_dict") = py::none(), py::arg("r_codes") = py::none(), py::arg("r_vals") = py::none())

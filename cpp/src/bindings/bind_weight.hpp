@@ -15,6 +15,7 @@ public:
     std::string name;
     seeddelta_ctx ctx;
     std::vector<pybind11::object> keep; // the arrays behind ctx's pointers
+    std::vector<float> column_factor;   // behind ctx.column_factor
     int64_t nbytes = 0;
 };
 

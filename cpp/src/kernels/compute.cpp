@@ -108,8 +108,16 @@ static void prepare(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, 
     auto *rotated = reinterpret_cast<float *>(thread_scratch(ctx.n_in * static_cast<int64_t>(sizeof(float))));
     for (int64_t token = n_tokens * ith / nth; token < n_tokens * (ith + 1) / nth; ++token) {
         const float *source = x + token * x_stride;
+        if (ctx.column_factor != nullptr) {
+            for (int64_t i = 0; i < ctx.n_in; ++i) {
+                rotated[i] = source[i] * ctx.column_factor[i];
+            }
+            source = rotated;
+        }
         if (ctx.rotation_block > 1) {
-            std::memcpy(rotated, source, static_cast<size_t>(ctx.n_in) * sizeof(float));
+            if (source != rotated) {
+                std::memcpy(rotated, source, static_cast<size_t>(ctx.n_in) * sizeof(float));
+            }
             k.rotate(rotated, ctx.n_in, ctx.rotation_block, ctx.base_seed);
             source = rotated;
         }
@@ -206,6 +214,11 @@ void seeddelta_dequantize(const seeddelta_ctx &ctx, int64_t row_begin, int64_t r
         }
         if (ctx.rotation_block > 1) {
             rotate_back(out, ctx.n_in, ctx.rotation_block, ctx.base_seed);
+        }
+        if (ctx.column_factor != nullptr) {
+            for (int64_t i = 0; i < ctx.n_in; ++i) {
+                out[i] *= ctx.column_factor[i];
+            }
         }
         residual_add(ctx, row, out);
         const float row_scale =

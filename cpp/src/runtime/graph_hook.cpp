@@ -12,8 +12,11 @@ void count(std::atomic<uint64_t> &counter, uint64_t n = 1) {
 
 // True when both products rotate and quantise x alike.
 bool same_activations(const seeddelta_ctx &a, const seeddelta_ctx &b) {
+    const bool same_scale = a.column_scale == b.column_scale ||
+                            (a.column_scale != nullptr && b.column_scale != nullptr && a.n_in == b.n_in &&
+                             std::memcmp(a.column_scale, b.column_scale, static_cast<size_t>(a.n_in)) == 0);
     return a.n_in == b.n_in && a.rotation_block == b.rotation_block &&
-           (a.rotation_block <= 1 || a.base_seed == b.base_seed);
+           (a.rotation_block <= 1 || a.base_seed == b.base_seed) && same_scale;
 }
 
 } // namespace

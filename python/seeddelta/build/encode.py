@@ -29,6 +29,7 @@ from ..gguf.schema import (
     TensorDescription,
     TrellisBase,
 )
+from .columns import column_factor, column_scale
 from .feedback import BLOCK, LOOKAHEAD, Feedback, covariance_error, refitted_row_scale
 from .rates import RATES
 from .recipe import Recipe
@@ -64,6 +65,7 @@ def describe(recipe: Recipe, name: str, shape: tuple[int, int], source_type: str
             state_bits=recipe.state_bits,
             multipliers=(1,) * values,
             rotation_block=recipe.rotation_for(n_in),
+            column_scale=recipe.column_power > 0 and (recipe.hessian is not None or recipe.imatrix is not None),
         )
     elif recipe.base_kind == "prng_block":
         base = PrngBlockBase(kind="prng_block", scale=recipe.base_scale or 0.0, block=recipe.block)
@@ -101,8 +103,7 @@ def encode_tensor(
     """Encode float32[n_out, n_in] by the recipe; `importance` is float32[n_in] with the mean 1.
 
     The result depends on the arguments and on nothing else (not on `recipe.threads`). With `feedback` (trellis only)
-    the error of the outputs is minimised. Without it, a rotation spreads the importance of a column over those it
-    mixes, so with importance an automatic rotation is tried against none, and the lower weighted error wins.
+    the error of the outputs is minimised.
     """
     if recipe.base_kind == "trellis" and recipe.seed_search > 1:  # other signs of the rotation
         single = recipe.model_copy(update={"seed_search": 0})
@@ -114,29 +115,19 @@ def encode_tensor(
             )
         )
         return min(trials, key=lambda encoded: encoded.metrics.rel_l2_w)  # the first one wins a tie
-    rotated = _encode(name, weights, source_type, recipe, importance, feedback)
-    base = rotated.description.base
-    automatic = isinstance(base, TrellisBase) and base.rotation_block > 0 and recipe.rotation_block == "auto"
-    if importance is None or feedback is not None or not automatic:
-        return rotated
-    plain = _encode(name, weights, source_type, recipe.model_copy(update={"rotation_block": 0}), importance)
-    return plain if plain.metrics.rel_l2_w < rotated.metrics.rel_l2_w else rotated
-
-
-def _encode(
-    name: str,
-    weights: F32,
-    source_type: str,
-    recipe: Recipe,
-    importance: F32 | None,
-    feedback: Feedback | None = None,
-) -> EncodedTensor:
     n_out, n_in = weights.shape
     description = describe(recipe, name, (n_out, n_in), source_type)
     base, seed, arrays = description.base, recipe.seed, {}
     if isinstance(base, TrellisBase):
-        base, codes, row_scale = _encode_trellis(name, weights, base, recipe, importance, feedback)
+        scales = None
+        if feedback is not None:
+            scales = feedback.column_scale
+        elif importance is not None:
+            scales = column_scale(importance, recipe.column_power)
+        base, codes, row_scale = _encode_trellis(name, weights, base, scales, recipe, importance, feedback)
         arrays[schema.CODES] = codes
+        if scales is not None:
+            arrays[schema.COLUMN_SCALE] = scales
     else:
         row_scale = _row_rms(weights)
         if isinstance(base, (PrngBlockBase, FhtStructBase)):
@@ -166,7 +157,13 @@ def _encode(
 
 
 def _encode_trellis(
-    name: str, weights: F32, base: TrellisBase, recipe: Recipe, importance: F32 | None, feedback: Feedback | None
+    name: str,
+    weights: F32,
+    base: TrellisBase,
+    scales: npt.NDArray[np.int8] | None,
+    recipe: Recipe,
+    importance: F32 | None,
+    feedback: Feedback | None,
 ) -> tuple[TrellisBase, Array, F32]:
     """The completed base, its codes as stored and the row scales."""
     options: dict[str, Any] = dict(
@@ -175,9 +172,14 @@ def _encode_trellis(
         state_bits=base.state_bits,
         threads=recipe.threads,
     )
+    factor = column_factor(scales)
     if feedback is None:
         codes, fitted, scale, multipliers = _core.trellis_encode(
-            weights, rotation_block=base.rotation_block, seed=recipe.seed, importance=importance, **options
+            weights / factor,
+            rotation_block=base.rotation_block,
+            seed=recipe.seed,
+            importance=None if importance is None else importance * factor**2,
+            **options,
         )
         row_scale = np.asarray(fitted, np.float32)
     else:
@@ -196,14 +198,21 @@ def _encode_trellis(
             row_scale=np.ones(len(rows), np.float32),
         ).dequantize()  # fmt: skip
         row_scale = refitted_row_scale(rows, unit, feedback.covariance)
-    base = base.model_copy(update={"scale": float(scale), "multipliers": tuple(int(m) for m in multipliers)})
+    base = base.model_copy(
+        update={
+            "scale": float(scale),
+            "multipliers": tuple(int(m) for m in multipliers),
+            "column_scale": scales is not None,
+        }
+    )
     return base, np.asarray(codes).view("<i2"), row_scale
 
 
 def _rotated(weights: F32, feedback: Feedback) -> F32:
+    scaled = weights if feedback.column_scale is None else weights / column_factor(feedback.column_scale)
     if feedback.rotation_block < 2:
-        return weights
-    return np.asarray(_core.rotate(weights, feedback.rotation_block, feedback.seed), np.float32)
+        return scaled
+    return np.asarray(_core.rotate(scaled, feedback.rotation_block, feedback.seed), np.float32)
 
 
 def _output_error(weights: F32, stored: _core.Weight, feedback: Feedback) -> float:

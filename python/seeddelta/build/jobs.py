@@ -166,7 +166,8 @@ def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | Non
     if not covariance.has(job.name):
         return None
     same, damp, seed = covariance.representative(job.name), job.recipe.hessian_damp, job.recipe.seed
-    key = (job.covariance_sha256, same, base.rotation_block, seed, damp)
+    power = job.recipe.column_power
+    key = (job.covariance_sha256, same, base.rotation_block, seed, damp, power)
     with _feedback_lock:  # jobs that share an input wait for it instead of computing it again
         if key not in _feedbacks:
             matrix = covariance.matrix(job.name)
@@ -175,7 +176,9 @@ def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | Non
                     f"{covariance.path}: the covariance of the input of {job.name!r} has {matrix.shape[0]} columns, "
                     f"the tensor {job.shape[1]}; make it with this model"
                 )
-            made = make_feedback(job.name, matrix, rotation_block=base.rotation_block, seed=seed, damp=damp)
+            made = make_feedback(
+                job.name, matrix, rotation_block=base.rotation_block, seed=seed, damp=damp, column_power=power
+            )
             while len(_feedbacks) >= _FEEDBACKS_KEPT:
                 del _feedbacks[next(iter(_feedbacks))]
             _feedbacks[key] = made

@@ -84,8 +84,14 @@ class Recipe(BaseModel):
     )
     rotation_block: Literal["auto"] | int = Field(
         default="auto",
-        description=f"Columns rotated together: 0, a power of two, or auto (the largest up to {MAX_ROTATION}; with an "
-        "imatrix that or none, whichever errs less).",
+        description=f"Columns rotated together: 0, a power of two, or auto (the largest up to {MAX_ROTATION}).",
+    )
+    column_power: float = Field(
+        default=0.2,
+        ge=0,
+        le=1,
+        description="With an imatrix or a covariance: columns are scaled by this power of their importance before the "
+        "rotation, so that important ones err less (8 bits a column); 0: not.",
     )
     seed: int = Field(default=1, ge=0, lt=1 << 64, description="Seed of the base, and of the signs of the rotation.")
     seed_search: int = Field(

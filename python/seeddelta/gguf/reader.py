@@ -76,7 +76,7 @@ def weight_arguments(description: TensorDescription, arrays: Mapping[str, np.nda
             "multipliers": list(base.multipliers),
             "codes": arrays[schema.CODES],
         }
-    for suffix in schema.RESIDUALS:
+    for suffix in (schema.COLUMN_SCALE, *schema.RESIDUALS):
         if suffix in arrays:
             arguments[suffix] = arrays[suffix]
     return arguments

@@ -42,8 +42,9 @@ BASE_SEED, ROW_SCALE, CODES = "base_seed", "row_scale", "codes"
 D_IDX, D_VAL, D_SCALE = "d_idx", "d_val", "d_scale"
 B_MAP, B_VAL, B_SCALE = "b_map", "b_val", "b_scale"
 R_DICT, R_CODES, R_VALS = "r_dict", "r_codes", "r_vals"
+COLUMN_SCALE = "column_scale"
 RESIDUALS = (D_IDX, D_VAL, D_SCALE, B_MAP, B_VAL, B_SCALE, R_DICT, R_CODES, R_VALS)
-SUFFIXES = (BASE_SEED, ROW_SCALE, CODES, *RESIDUALS)
+SUFFIXES = (BASE_SEED, ROW_SCALE, CODES, COLUMN_SCALE, *RESIDUALS)
 # stored in signed ggml types, meant as unsigned
 UNSIGNED = (BASE_SEED, CODES, D_IDX, B_MAP, R_CODES)
 
@@ -75,6 +76,7 @@ class TrellisBase(BaseModel):
     state_bits: int = Field(ge=8, le=16)
     multipliers: tuple[Annotated[int, Field(ge=1, le=65535)], ...]
     rotation_block: int = Field(ge=0)
+    column_scale: bool = False
 
     @model_validator(mode="after")
     def _one_multiplier_a_value(self) -> TrellisBase:
@@ -225,6 +227,8 @@ def payload_layout(description: TensorDescription) -> dict[str, tuple[tuple[int,
     if isinstance(base, TrellisBase):
         words = trellis_words(n_in, base.step_bits, base.values_per_step)
         layout[CODES] = ((-(-n_out // LANES), words, LANES), np.dtype("<i2"))
+        if base.column_scale:
+            layout[COLUMN_SCALE] = ((n_in,), np.dtype("i1"))
     if isinstance(residual, CooResidual):
         layout[D_IDX] = ((n_out, residual.K), np.dtype("<i2" if n_in <= MAX_U16_COLUMNS else "<i4"))
         layout[D_VAL] = ((n_out, residual.K), np.dtype("<f2" if residual.vals == "fp16" else "i1"))

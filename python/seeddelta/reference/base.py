@@ -65,6 +65,13 @@ def rotate(rows: npt.NDArray[np.float32], block: int, seed: int) -> npt.NDArray[
     return np.asarray(x * np.float32(1.0 / np.sqrt(np.float32(block))), np.float32)
 
 
+def column_factor(column_scale: npt.NDArray[np.int8]) -> npt.NDArray[np.float32]:
+    """2^(scale / 8) in float32 of int8 scales, any shape."""
+    eighths = np.float32(2.0 ** (np.arange(8) / 8))
+    wide = column_scale.astype(np.int32)
+    return np.asarray(np.ldexp(eighths[wide & 7], wide >> 3), np.float32)
+
+
 def fht_struct_values(seed: int, row_begin: int, row_end: int, n_in: int) -> npt.NDArray[np.float32]:
     """Values of base kind fht_struct, whole numbers in float32 [row_end - row_begin, n_in], by matrices."""
     d = max(64, 1 << (n_in - 1).bit_length())

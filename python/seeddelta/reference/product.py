@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .base import rotate
+from .base import column_factor, rotate
 
 GROUP = 64
 COO_LANES = 16
@@ -50,6 +50,7 @@ def matmul(
     *,
     rotation_block: int = 0,
     seed: int = 0,
+    column_scale: npt.NDArray[np.int8] | None = None,
     coo: tuple[npt.NDArray[np.integer], npt.NDArray[np.float32]] | None = None,
     base_share: npt.NDArray[np.float32] | None = None,
     residual_share: npt.NDArray[np.float32] | None = None,
@@ -59,7 +60,8 @@ def matmul(
     `base_share` (fht_struct_product) and `residual_share` (block_dot, or coo_dot of dictionary_dot), both float32
     [n_tokens, n_out], stand for a base and a residual of other kinds.
     """
-    q, scale = quantize_activations(rotate(x, rotation_block, seed) if rotation_block > 1 else x)
+    scaled = x if column_scale is None else x * column_factor(column_scale)
+    q, scale = quantize_activations(rotate(scaled, rotation_block, seed) if rotation_block > 1 else scaled)
     padded = np.zeros((values.shape[0], q.shape[1]), np.int32)
     padded[:, : values.shape[1]] = values
     acc = np.zeros((x.shape[0], values.shape[0]), np.float32)
@@ -82,6 +84,7 @@ def dequantize(
     *,
     rotation_block: int = 0,
     seed: int = 0,
+    column_scale: npt.NDArray[np.int8] | None = None,
     coo: tuple[npt.NDArray[np.integer], npt.NDArray[np.float32]] | None = None,
 ) -> npt.NDArray[np.float32]:
     """The dense matrix Ŵ, float32 [n_out, n_in]. The rotation is orthonormal: its inverse is its transpose."""
@@ -89,6 +92,8 @@ def dequantize(
     if rotation_block > 1:
         identity = np.eye(values.shape[1], dtype=np.float32)
         w = w @ rotate(identity, rotation_block, seed).T
+    if column_scale is not None:
+        w = w * column_factor(column_scale)
     if coo is not None:
         index, value = coo
         np.add.at(w, (np.arange(w.shape[0])[:, None], index), value)
