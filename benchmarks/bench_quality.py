@@ -1,73 +1,105 @@
-"""Perplexity and divergence from the dense model on WikiText-2's test text, at what each kind of weight costs.
+"""Perplexity and divergence from the dense model on texts, at what each kind of weight costs.
 
-    seeddelta imatrix -m dense.gguf -f wiki.valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 24
-    python benchmarks/bench_quality.py --text wiki.test.txt --hessian cov.gguf
+    seeddelta imatrix -m dense.gguf -f wiki.valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
+    python benchmarks/bench_quality.py models --text wiki.test.txt --text pydoc --imatrix imatrix.gguf \\
+        --hessian cov.gguf
 
-Rows: the dense model; SeedΔ's trellis at 4, 3 and 2 bits, and with feedback from the covariance of the inputs; the
-same weights, dequantised to F16, in stock llama.cpp (the
-run time is right when both agree); the plain base with a sparse residual (`--preset prng-coo`) at the same bits; and
-llama.cpp's own types, quantised without an importance matrix. Bits count every byte of the block matrices. llama.cpp
-falls back to other types where a row is no multiple of 256, so on small models its bits are higher than the names say.
+Suites: `models` (our presets beside llama.cpp's types, quantised with the same imatrix by the loaded library),
+`ablation` (one thing left out or added at a time). Bits count every byte of the block matrices. llama.cpp falls back
+to other types where a row is no multiple of 256, so on small models its bits are higher than the names say.
+`--text pydoc` is the text of Python's own `pydoc_data.topics`. Differences from the dense model are paired: the same
+tokens, scored by both.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import common
 import seeddelta
 from seeddelta.evaluate import Comparison
 from seeddelta.report.tables import make_console
 
-LLAMA = ("Q4_K_M", "Q4_0", "Q3_K_M", "Q2_K")
+H, IMATRIX = {"hessian": True}, {"imatrix": True}
+LLAMA = ("IQ2_M", "Q2_K", "IQ3_XXS", "IQ3_M", "Q3_K_M", "Q4_0", "IQ4_XS", "IQ4_NL", "Q4_K_S", "Q4_K_M", "Q5_K_M")
+# suite -> name -> options of the recipe; True stands for the file that was given
+SUITES: dict[str, dict[str, dict[str, Any]]] = {
+    "models": {
+        "tiny": H | {"preset": "tiny"},
+        "small": H | {"preset": "small"},
+        "trellis-4": H | {"preset": "trellis-4"},
+        "balanced": H | {"preset": "balanced"},
+        "quality": H | {"preset": "quality"},
+        "trellis-4, L=16": H | {"preset": "trellis-4", "state_bits": 16},
+    },
+    "ablation": {
+        "trellis 4 bits": {},
+        "no rotation": {"rotation_block": 0},
+        "imatrix": IMATRIX,
+        "imatrix, columns not scaled": IMATRIX | {"column_power": 0},
+        "feedback": H,
+        "feedback, columns not scaled": H | {"column_power": 0},
+        "feedback, no rotation": H | {"rotation_block": 0},
+        "feedback, L=14": H | {"state_bits": 14},
+        "feedback, L=16": H | {"state_bits": 16},
+        "feedback, seed 2": H | {"seed": 2},
+        "feedback, seed 3": H | {"seed": 3},
+        "feedback, 3 bits": H | {"bits": 3},
+        "feedback, 3 bits + coo 8": H | {"bits": 3, "scheme": "coo", "K": 8, "vals": "int8"},
+        "feedback, 2.5 bits": H | {"bits": 2.5},
+        "feedback, 2 bits": H | {"bits": 2},
+        "feedback, 5 bits": H | {"bits": 5},
+        "prng_block + coo": {"base_kind": "prng_block", "scheme": "coo", "K": "auto", "vals": "int8"},
+        "none + coo": {"base_kind": "none", "scheme": "coo", "K": "auto", "vals": "int8"},
+        "fht_struct + block": {"base_kind": "fht_struct", "scheme": "block", "block": 32, "K": "auto", "vals": "int8"},
+        "fht_struct + codebook": {"base_kind": "fht_struct", "scheme": "codebook_resid", "K": "auto"},
+        "none + codebook (StateCells)": {"base_kind": "none", "scheme": "codebook_resid", "K": "auto"},
+    },
+}
 
 
 def main() -> int:
     parser = common.parser(__doc__)
-    parser.add_argument("--text", type=Path, required=True, help="text file: WikiText-2's test.txt for our figures")
-    parser.add_argument("--chunks", type=int, default=16, help="chunks (default: %(default)s)")
+    parser.add_argument("suite", choices=SUITES, help="what to compare")
+    parser.add_argument("--text", action="append", required=True, help="text file, or pydoc; may be given often")
+    parser.add_argument("--chunks", type=int, default=64, help="chunks of each text (default: %(default)s)")
     parser.add_argument("--ctx", type=int, default=512, help="tokens of a chunk (default: %(default)s)")
     parser.add_argument("--threads", type=int, help="threads (default: all cores)")
-    parser.add_argument("--bits", default="4,3,2", help="bits of the SeedΔ models (default: %(default)s)")
+    parser.add_argument("--imatrix", type=Path, required=True, help="imatrix of the dense model")
+    parser.add_argument("--hessian", type=Path, required=True, help="covariance file of the dense model")
     parser.add_argument("--llama", default=",".join(LLAMA), help="llama.cpp's types (default: %(default)s)")
-    parser.add_argument("--hessian", type=Path, help="covariance file of the dense model: adds builds with feedback")
-    parser.add_argument("--presets", default="small,trellis-4,balanced", help="with --hessian (default: %(default)s)")
+    parser.add_argument("--only", default="", help="expression that the names of our models must have")
     options = parser.parse_args()
 
     dense = common.dense_model(options.dense, options.work)
     models = {"F16": dense}
-    for bits in (float(text) for text in options.bits.split(",")):
-        name = f"seeddelta-{bits:g}"
-        models[name] = common.seeddelta_model(dense, options.work, name, bits=bits)
-        models[f"{name}, dequantised"] = common.dequantized_model(models[name])
-        coo = f"prng-coo-{bits:g}"
-        models[coo] = common.seeddelta_model(dense, options.work, coo, preset="prng-coo", bits=bits)
-    if options.hessian is not None:
-        for preset in options.presets.split(","):
-            name = f"{preset}, feedback"
-            models[name] = common.seeddelta_model(
-                dense, options.work, f"{preset}-feedback", preset=preset, hessian=options.hessian
-            )
-    for name in filter(None, options.llama.split(",")):
-        models[name] = common.llama_model(dense, options.work, name)
-
-    comparison = seeddelta.evaluate(
-        list(models.values()),
-        text=options.text,
-        n_ctx=options.ctx,
-        chunks=options.chunks,
-        threads=options.threads,
-        reps=0,
-        progress=True,
-    )
-    _print(list(models), comparison)
-    result = {
-        "benchmark": "quality",
-        "settings": dict(comparison.settings) | {"text": options.text.name},
-        "models": {name: report.to_dict() for name, report in zip(models, comparison.models, strict=True)},
-    }
-    common.save(options.name or "quality", result)
+    for name, recipe in SUITES[options.suite].items():
+        if re.search(options.only, name):
+            given = {key: getattr(options, key) if value is True else value for key, value in recipe.items()}
+            models[name] = common.seeddelta_model(dense, options.work, re.sub(r"\W+", "-", name), **given)
+    if options.suite == "models":
+        for name in filter(None, options.llama.split(",")):
+            models[name] = common.llama_model(dense, options.work, name, imatrix=options.imatrix)
+    result: dict[str, Any] = {"benchmark": f"quality-{options.suite}", "texts": {}}
+    for text in options.text:
+        path = common.pydoc_text(options.work) if text == "pydoc" else Path(text)
+        comparison = seeddelta.evaluate(
+            list(models.values()), text=path, n_ctx=options.ctx, chunks=options.chunks, threads=options.threads,
+            reps=0, progress=True,
+        )  # fmt: skip
+        make_console().print(path.name)
+        _print(list(models), comparison)
+        result["texts"][path.name] = {
+            "settings": dict(comparison.settings) | {"text": path.name},
+            "models": {
+                name: report.to_dict() | {"path": report.path.name}
+                for name, report in zip(models, comparison.models, strict=True)
+            },
+        }
+        common.save(options.name or f"quality-{options.suite}", result)
     return 0
 
 

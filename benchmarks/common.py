@@ -19,7 +19,10 @@ from seeddelta.cli.demo import bundled_model
 
 RESULTS = Path(__file__).parent / "results"
 # llama.cpp's names and numbers (llama.h, enum llama_ftype)
-LLAMA_TYPES = {"Q4_0": 2, "Q8_0": 7, "Q2_K": 10, "Q3_K_M": 12, "Q4_K_M": 15}
+LLAMA_TYPES = {
+    "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q2_K": 10, "Q3_K_S": 11, "Q3_K_M": 12, "Q4_K_S": 14, "Q4_K_M": 15, "Q5_K_M": 17,
+    "IQ2_XXS": 19, "IQ3_XXS": 23, "IQ4_NL": 25, "IQ3_S": 26, "IQ3_M": 27, "IQ2_M": 29, "IQ4_XS": 30,
+}  # fmt: skip
 SEEDDELTA_BITS = {"seeddelta-4": 4, "seeddelta-3": 3, "seeddelta-2": 2}
 
 
@@ -59,18 +62,24 @@ def dequantized_model(source: Path) -> Path:
     return seeddelta.dequantize(source, path)
 
 
-def llama_model(dense: Path, work: Path, name: str) -> Path:
-    """The dense model quantised by llama.cpp's own quantiser, without an importance matrix."""
+def llama_model(dense: Path, work: Path, name: str, *, imatrix: Path | None = None) -> Path:
+    """The dense model quantised by the quantiser of the loaded llama.cpp, with an importance matrix if one is given."""
     import ctypes
 
     from llama_cpp import llama_cpp
 
-    path = work / f"{dense.stem}-{name}.gguf"
+    path = work / f"{dense.stem}-{name}{'' if imatrix is None else '-imatrix'}.gguf"
     if not path.exists():
         print(f"quantise {path.name}", file=sys.stderr)
         params = llama_cpp.llama_model_quantize_default_params()
         params.nthread = os.cpu_count() or 1
         params.ftype = LLAMA_TYPES[name]
+        kept = [] if imatrix is None else _importances(imatrix)
+        if imatrix is not None:
+            entry = llama_cpp.llama_model_imatrix_data
+            rows = [entry(key, ctypes.cast(data.ctypes.data, entry.data.type_), data.size) for key, data in kept]
+            table = (entry * (len(rows) + 1))(*rows, entry(None, None, 0))  # ends with a name of null
+            params.imatrix = ctypes.cast(table, ctypes.POINTER(entry))
         temporary = path.with_suffix(".part")
         # one of its warnings a tensor would hide ours
         callback = llama_cpp.llama_log_callback(lambda level, text, data: None)
@@ -79,6 +88,22 @@ def llama_model(dense: Path, work: Path, name: str) -> Path:
         if failed:
             raise RuntimeError(f"llama_model_quantize({dense}, {name}) failed with {failed}")
         temporary.rename(path)
+    return path
+
+
+def _importances(imatrix: Path) -> list[tuple[bytes, Any]]:
+    """Names and E[x²], as llama-quantize hands them over."""
+    from seeddelta.gguf.imatrix import read_imatrix
+
+    return [(name.encode(), entry.mean_square()) for name, entry in read_imatrix(imatrix).entries.items()]
+
+
+def pydoc_text(work: Path) -> Path:
+    """Python's own help on its language, a text that is not WikiText."""
+    from pydoc_data.topics import topics
+
+    path = work / f"pydoc-{sys.version_info.major}.{sys.version_info.minor}.txt"
+    path.write_text("\n\n".join(topics[key] for key in sorted(topics)), encoding="utf-8")
     return path
 
 
