@@ -27,14 +27,17 @@ from ..gguf.schema import TensorDescription
 from ..gguf.source import SourceModel, can_dequantize, open_source
 from ..gguf.writer import PlannedTensor, Value, check_writable, copied_metadata, write_gguf
 from ..imatrix.covariance import Covariance, open_covariance
+from .budget import fit_rates
 from .checkpoint import Checkpoint, Part, stored_bytes
 from .encode import compute_estimate, describe
 from .executors import map_in_order, open_pool
 from .jobs import Job, encoder_identity, forget, tensor_sha256
 from .metadata import own_metadata
-from .recipe import Recipe
+from .rates import Rate, overridden
+from .recipe import Recipe, parse_size
 from .report import BuildReport, TensorReport
 
+_TABLE_BYTES = 1200  # of a converted tensor in the file beside its payload
 # key/value pairs and tensor tables are small; what may not fit is data
 _SPARE_BYTES = 1 << 20
 
@@ -88,6 +91,8 @@ def make_plan(recipe: Recipe) -> Plan:
                 f"{source.path}: tensor {info.name!r} has the type {info.type.name}, which gguf-py cannot dequantise; "
                 "start from an F16 or BF16 model"
             )
+    if recipe.target_bpw is not None or recipe.target_size is not None:
+        rates |= _fitted(recipe, source, {info.name: rates[info.name] for info in chosen})
     recipes = {info.name: recipe.model_copy(update={"bits": rates[info.name]}) for info in chosen}
     targets = {
         info.name: describe(recipes[info.name], info.name, _matrix_shape(info), info.type.name) for info in chosen
@@ -100,6 +105,25 @@ def make_plan(recipe: Recipe) -> Plan:
         for info in chosen:
             _importance(recipe, imatrix, info)  # all of them are checked before hours of work
     return Plan(source, imatrix, covariance, targets, recipes)
+
+
+def _fitted(recipe: Recipe, source: SourceModel, rates: dict[str, Rate]) -> dict[str, Rate]:
+    """Rates within --target-bpw or --target-size."""
+
+    def bytes_at(name: str, rate: Rate) -> int:
+        info = source.tensors[name]
+        known = recipe.model_copy(update={"bits": rate})
+        return schema.payload_bytes(describe(known, name, _matrix_shape(info), info.type.name))
+
+    if recipe.target_bpw is not None:
+        budget = int(recipe.target_bpw * sum(np.prod(source.tensors[name].shape) for name in rates) / 8)
+    else:
+        assert recipe.target_size is not None
+        rest = sum(info.nbytes for name, info in source.tensors.items() if name not in rates)
+        # the table of tensors, their descriptions and the padding of the payloads
+        budget = parse_size(recipe.target_size) - rest - source.header.data_offset - _TABLE_BYTES * len(rates)
+    fixed = {name for name in rates if overridden(name, recipe.tensor_type) is not None}
+    return fit_rates(rates, fixed, budget, bytes_at, source.n_layers)
 
 
 def build(recipe: Recipe, *, executor: Executor | None = None, progress: bool = True) -> BuildReport:

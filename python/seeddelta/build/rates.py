@@ -42,14 +42,25 @@ def parse_override(text: str) -> tuple[re.Pattern[str], Rate]:
 
 def rate_of(name: str, bits: float, *, mixed: bool, overrides: tuple[str, ...], n_layers: int | None) -> Rate:
     """Rate of a tensor. The last override whose expression is found in the name wins over everything."""
-    chosen: Rate = bits
+    chosen: Rate = NEXT_RATE[bits] if mixed and is_sensitive(name, n_layers) else bits
+    override = overridden(name, overrides)
+    return chosen if override is None else override
+
+
+def is_sensitive(name: str, n_layers: int | None) -> bool:
+    """True for a tensor that gets one rate more."""
     place = names.split_name(name)
-    if mixed and place is not None:
-        layer, matrix = place
-        if matrix in SENSITIVE or layer == 0 or (n_layers is not None and layer == n_layers - 1):
-            chosen = NEXT_RATE[bits]
+    if place is None:
+        return False
+    layer, matrix = place
+    return matrix in SENSITIVE or layer == 0 or (n_layers is not None and layer == n_layers - 1)
+
+
+def overridden(name: str, overrides: tuple[str, ...]) -> Rate | None:
+    """Rate of the last override whose expression is found in the name."""
+    found: Rate | None = None
     for text in overrides:
         pattern, rate = parse_override(text)
         if pattern.search(name):
-            chosen = rate
-    return chosen
+            found = rate
+    return found

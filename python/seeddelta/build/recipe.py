@@ -49,6 +49,14 @@ def parse_executor(text: str) -> tuple[str, int | None, str | None]:
     return match[1], int(match[2]) if match[2] else None, None
 
 
+def parse_size(text: str) -> int:
+    """Bytes of `1234`, `90M`, `1.5G`, `90MiB`. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None or not float(match[1]) > 0:
+        raise ValueError(f"{text!r} is no size; give bytes, or for example 90M or 1.5G")
+    return int(float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " "))
+
+
 class Recipe(BaseModel):
     """What to convert and how. Equal recipes and inputs give the same bytes, whatever the threads, executor and paths.
 
@@ -77,6 +85,16 @@ class Recipe(BaseModel):
         default=(),
         description="REGEX=RATE: bits of the trellis, or dense, for tensors whose name has the expression. May be "
         "given often; the last that fits wins, over presets too.",
+    )
+    target_bpw: float | None = Field(
+        default=None,
+        gt=0,
+        le=16,
+        description="Choose the rates so that the converted tensors take at most this many bits a weight, all bytes "
+        "counted (in place of --bits; --tensor-type still wins).",
+    )
+    target_size: str | None = Field(
+        default=None, description="The same for the size of the whole file: bytes, or with K, M or G (powers of 1024)."
     )
     state_bits: Literal[12, 14, 16] = Field(
         default=12,
@@ -202,6 +220,13 @@ class Recipe(BaseModel):
             parse_override(text)
         return overrides
 
+    @field_validator("target_size")
+    @classmethod
+    def _check_target_size(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_size(value)
+        return value
+
     @field_validator("executor")
     @classmethod
     def _check_executor(cls, value: str) -> str:
@@ -231,6 +256,10 @@ class Recipe(BaseModel):
             raise ValueError("--mixed and --hessian are for --base-kind trellis")
         if self.base_kind != "trellis" and self.rotation_block not in ("auto", 0):
             raise ValueError("--rotation-block is for --base-kind trellis")
+        if self.target_bpw is not None and self.target_size is not None:
+            raise ValueError("--target-bpw and --target-size exclude each other")
+        if (self.target_bpw is not None or self.target_size is not None) and self.base_kind != "trellis":
+            raise ValueError("--target-bpw and --target-size are for --base-kind trellis")
         if self.no_checkpoint and self.checkpoint is not None:
             raise ValueError("--checkpoint and --no-checkpoint exclude each other")
         if self.output == self.input or (

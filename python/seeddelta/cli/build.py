@@ -29,6 +29,8 @@ METAVARS = {
     "row_scale": "f16|f32",
     "bits": "1|1.5|2|2.5|3|4|5|6",
     "tensor_type": "REGEX=RATE",
+    "target_bpw": "BITS",
+    "target_size": "SIZE",
     "state_bits": "12|14|16",
     "block": "32|64",
     "layers": "A-B",
@@ -43,7 +45,7 @@ _TYPES: dict[str, Any] = {
 }  # fmt: skip
 _EMPTY: dict[Any, Any] = {bool: False, list[str]: []}
 _NOT_SHOWN = ("layers", "K", "imatrix", "report_json", "base_scale", "scheme", "dry_run", "input", "output", "hessian",
-              "mixed", "tensor_type", "checkpoint", "no_checkpoint")  # fmt: skip
+              "mixed", "tensor_type", "target_bpw", "target_size", "checkpoint", "no_checkpoint")  # fmt: skip
 
 
 class BuildCommand(TyperCommand):
@@ -84,7 +86,8 @@ def run_build(options: dict[str, Any], *, quiet: bool = False) -> None:
         size = report.model_bytes_after / 2**20
         console.print(
             f"dry run: {recipe.output} is not written; it would have {size:.1f} MiB of tensors, "
-            f"{report.bits_per_weight:.3f} bits a converted weight"
+            f"{report.bits_per_weight:.3f} bits a converted weight; in memory they take as much when the model runs, "
+            f"the dense ones {report.model_bytes_before / 2**20:.1f} MiB"
         )
     else:
         size = report.file_bytes / 2**20
