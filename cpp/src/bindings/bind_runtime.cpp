@@ -93,6 +93,19 @@ py::typing::Dict<py::str, IntDict> counters(PyHook &h) {
     return all;
 }
 
+IntDict kinds(const PyHook &h) {
+    const KindCounters &c = h.hook.kinds();
+    IntDict d;
+    d["prng_block"] = c.prng_block.load();
+    d["fht_struct"] = c.fht_struct.load();
+    d["trellis"] = c.trellis.load();
+    d["coo"] = c.coo.load();
+    d["block"] = c.block.load();
+    d["codebook_resid"] = c.codebook_resid.load();
+    d["statecells"] = c.statecells.load();
+    return d;
+}
+
 std::optional<std::tuple<std::string, std::string, std::string>> take_error(PyHook &h) {
     static const char *const names[] = {"none",      "not_served", "layout", "not_finite", "dense_not_finite",
                                         "bad_index", "no_memory"};
@@ -139,6 +152,9 @@ void bind_runtime(py::module_ &m) {
         .def(
             "counters", &counters,
             "Per weight: rewrites, calls, tokens, reused, rows, dense_calls, nonfinite_events since the hook was made.")
+        .def("kinds", &kinds,
+             "Products from seed and residual, by base kind and by residual scheme; a codebook that is the whole\n"
+             "weight counts as statecells only.")
         .def("take_error", &take_error,
              "(kind, tensor, detail) of the first error since the last call, or None. Kinds: not_served, layout, "
              "not_finite,\n"

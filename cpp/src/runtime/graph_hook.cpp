@@ -10,6 +10,39 @@ void count(std::atomic<uint64_t> &counter, uint64_t n = 1) {
     counter.fetch_add(n, std::memory_order_relaxed);
 }
 
+void count_kind(KindCounters &kinds, const seeddelta_ctx &ctx) {
+    if (ctx.base == BaseKind::none && ctx.scheme == ResidualScheme::codebook_resid) {
+        count(kinds.statecells);
+        return;
+    }
+    switch (ctx.base) {
+    case BaseKind::prng_block:
+        count(kinds.prng_block);
+        break;
+    case BaseKind::fht_struct:
+        count(kinds.fht_struct);
+        break;
+    case BaseKind::trellis:
+        count(kinds.trellis);
+        break;
+    case BaseKind::none:
+        break;
+    }
+    switch (ctx.scheme) {
+    case ResidualScheme::coo:
+        count(kinds.coo);
+        break;
+    case ResidualScheme::block:
+        count(kinds.block);
+        break;
+    case ResidualScheme::codebook_resid:
+        count(kinds.codebook_resid);
+        break;
+    case ResidualScheme::none:
+        break;
+    }
+}
+
 // True when both products rotate and quantise x alike.
 bool same_activations(const seeddelta_ctx &a, const seeddelta_ctx &b) {
     const bool same_scale = a.column_scale == b.column_scale ||
@@ -207,6 +240,9 @@ void GraphHook::finish(void *dst, const ServedWeight::Node &node, bool dense, bo
         count(counters.reused, reused ? 1 : 0);
         prepared_x_ = dense ? nullptr : x;
         count(products_);
+        if (!dense) {
+            count_kind(kinds_, *weight.ctx);
+        }
     }
     count(counters.dense_calls, dense ? 1 : 0);
 

@@ -27,6 +27,14 @@ struct WeightCounters {
     std::atomic<uint64_t> nonfinite_events{0}; // those with NaN or infinity in activations or result
 };
 
+// Products computed from the seed and the residual, by what the kernels made of them; one product counts for its base
+// and for its residual. A whole weight made of a codebook (StateCells, docs/statecells.md) is counted apart from both.
+struct KindCounters {
+    std::atomic<uint64_t> prng_block{0}, fht_struct{0}, trellis{0};
+    std::atomic<uint64_t> coo{0}, block{0}, codebook_resid{0};
+    std::atomic<uint64_t> statecells{0};
+};
+
 // What a node of a graph does with a weight: y = W x (MUL_MAT), or rows of W by number (GET_ROWS).
 enum class WeightUse : uint8_t { none, product, lookup };
 
@@ -68,6 +76,7 @@ public:
     static void compute(void *dst, int ith, int nth, void *userdata) noexcept;
 
     std::deque<ServedWeight> &served() { return served_; }
+    const KindCounters &kinds() const { return kinds_; }
     uint64_t nodes_seen() const { return nodes_seen_.load(std::memory_order_relaxed); }
     // The first error since the last call, which clears it.
     HookError take_error();
@@ -107,6 +116,7 @@ private:
     Previous previous_;
     uint64_t products_at_visit_ = 0;
     std::atomic<uint64_t> nodes_seen_{0};
+    KindCounters kinds_;
 
     Workspace workspace_;
     ComputeStatus status_;

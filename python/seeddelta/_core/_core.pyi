@@ -90,6 +90,11 @@ class GraphHook:
         """
         Per weight: rewrites, calls, tokens, reused, rows, dense_calls, nonfinite_events since the hook was made.
         """
+    def kinds(self) -> dict[str, int]:
+        """
+        Products from seed and residual, by base kind and by residual scheme; a codebook that is the whole
+        weight counts as statecells only.
+        """
     def take_error(self) -> tuple[str, str, str] | None:
         """
         (kind, tensor, detail) of the first error since the last call, or None. Kinds: not_served, layout, not_finite,

@@ -41,6 +41,10 @@ class RuntimeHandle:
     def metrics(self) -> dict[str, int | float]:
         """Sums of the counters (`seeddelta.calls`, …), `seeddelta.weights`, `seeddelta.dense_weights` and
         `seeddelta.file_bytes`. Empty when not enabled.
+
+        `seeddelta.calls.KIND` are the products of a base kind or a residual scheme (one product counts for both),
+        without those from the fallback. Weights that are a codebook alone are not among these but in
+        `statecells.weights` and `statecells.calls`; they are part of `seeddelta.weights` and `seeddelta.calls`.
         """
         if self._hook is None:
             return {}
@@ -50,6 +54,10 @@ class RuntimeHandle:
             "seeddelta.file_bytes": self._file_bytes,
             "seeddelta.nodes_seen": self._hook.nodes_seen,
         }
+        calls = self._hook.kinds()
+        sums["statecells.weights"] = sum(description.is_statecells for description in self.tensors.values())
+        sums["statecells.calls"] = calls.pop("statecells")
+        sums |= {f"seeddelta.calls.{kind}": count for kind, count in calls.items()}
         for counters in self.counters().values():
             for name, value in counters.items():
                 sums[f"seeddelta.{name}"] = sums.get(f"seeddelta.{name}", 0) + value
