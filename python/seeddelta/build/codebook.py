@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 Array = np.ndarray[Any, Any]
 F32 = npt.NDArray[np.float32]
-ITERATIONS = 8  # the error of SmolLM2's matrices falls by less than 1 % in any later one
+# measured on five of SmolLM2's matrices: a ninth lowers the error by 0.02 to 0.23 %, 24 more by 0.2 to 1.5 % in all
+ITERATIONS = 8
 _CHUNK = 1 << 23  # numbers of an intermediate array
 _RIDGE = 1e-6  # of the mean diagonal: keeps systems of nearly parallel atoms solvable
 

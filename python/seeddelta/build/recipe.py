@@ -27,6 +27,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "balanced": {"base_kind": "trellis", "bits": 4, "mixed": True},
     "quality": {"base_kind": "trellis", "bits": 5, "mixed": True},
     "trellis-4-fine": {"base_kind": "trellis", "bits": 4, "state_bits": 14},
+    "statecells": {"base_kind": "none", "scheme": "codebook_resid", "bits": 4, "K": "auto"},
     "prng-coo": {"base_kind": "prng_block", "scheme": "coo", "bits": 4, "K": "auto", "vals": "int8"},
 }
 # options that do not change the output

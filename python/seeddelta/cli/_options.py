@@ -28,6 +28,10 @@ Gap = Annotated[
 SeedDelta = Annotated[
     bool, typer.Option("--seeddelta", help="Accepted for llama.cpp-style command lines; SeedΔ files are recognised.")
 ]
+StateCells = Annotated[
+    bool,
+    typer.Option("--statecells", help="Refuse models without StateCells weights, which are served in any case."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to stdout instead of a table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 
@@ -43,6 +47,17 @@ def parse_threads(text: str | None) -> list[int] | None:
     if min(counts) < 1:
         raise EvaluationError(f"--threads {text} is no list of numbers from 1 on; write for example --threads 1,2")
     return counts
+
+
+def require_statecells(models: list[Path]) -> None:
+    """Raises EvaluationError when none of the models has a weight that is a codebook alone."""
+    from ..gguf.reader import has_statecells
+
+    if not any(model.is_file() and has_statecells(model) for model in models):
+        names = ", ".join(map(str, models))
+        raise EvaluationError(
+            f"{names}: no StateCells weights; make some with `seeddelta build --statecells`, or leave --statecells out"
+        )
 
 
 def load_options(fallback: Path | None, gap: float | None) -> dict[str, Any]:

@@ -7,7 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-from ._options import AsJson, Fallback, Gap, Models, Quiet, SeedDelta, Threads, load_options, parse_threads
+from ._options import (
+    AsJson,
+    Fallback,
+    Gap,
+    Models,
+    Quiet,
+    SeedDelta,
+    StateCells,
+    Threads,
+    load_options,
+    parse_threads,
+    require_statecells,
+)
 
 COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
 
@@ -24,6 +36,7 @@ def command(
     gap: Gap = None,
     as_json: AsJson = False,
     seeddelta: SeedDelta = False,
+    statecells: StateCells = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure the speed of prompts and of generation.
@@ -34,6 +47,9 @@ def command(
     Example: seeddelta bench -m dense.gguf -m model.seeddelta.gguf --threads 1,2
     """
     from ..evaluate import evaluate
+
+    if statecells:
+        require_statecells(model)
 
     comparison = evaluate(
         model,

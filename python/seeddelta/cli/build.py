@@ -105,14 +105,31 @@ def command(**given: Any) -> None:
     """
     config, quiet = given.pop("config", None), bool(given.pop("quiet", False))
     given.pop("seeddelta", None)  # the builder makes nothing else
+    statecells = bool(given.pop("statecells", False))
     options = {} if config is None else read_yaml(config)
     for name, value in given.items():  # what was not given is None, False or [], but --no-resume is False, too
         if value not in (None, False, []) or (name == "resume" and value is False):
             options[name] = _convert(name, value)
+    if statecells:
+        options = _statecells(options)
     missing = [FLAGS[name][1] for name in ("input", "output") if name not in options]
     if missing:
         raise RecipeError(f"{' and '.join(missing)} must be given; see --help")
     run_build(options, quiet=quiet)
+
+
+def _statecells(options: dict[str, Any]) -> dict[str, Any]:
+    """Options with the preset statecells. Raises RecipeError for those that make another kind of weight."""
+    for name, wanted in (
+        ("preset", ("statecells",)),
+        ("base_kind", ("none",)),
+        ("scheme", ("codebook", "codebook_resid")),
+    ):
+        if options.get(name, wanted[0]) not in wanted:
+            raise RecipeError(
+                f"--statecells makes a codebook the whole weight; leave out --{name.replace('_', '-')} {options[name]}"
+            )
+    return options | {"preset": "statecells"}
 
 
 def _convert(name: str, value: Any) -> Any:
@@ -144,6 +161,13 @@ def _parameters() -> list[inspect.Parameter]:
         "seeddelta": (
             bool,
             typer.Option("--seeddelta", help="Accepted for the seed's command line; always on."),
+            False,
+        ),
+        "statecells": (
+            bool,
+            typer.Option(
+                "--statecells", help="A codebook as the whole weight: --preset statecells, docs/statecells.md."
+            ),
             False,
         ),
     }

@@ -8,7 +8,19 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from ._options import AsJson, Fallback, Gap, Models, Quiet, SeedDelta, Threads, load_options, parse_threads
+from ._options import (
+    AsJson,
+    Fallback,
+    Gap,
+    Models,
+    Quiet,
+    SeedDelta,
+    StateCells,
+    Threads,
+    load_options,
+    parse_threads,
+    require_statecells,
+)
 
 COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
 
@@ -31,6 +43,7 @@ def command(
     gap: Gap = None,
     as_json: AsJson = False,
     seeddelta: SeedDelta = False,
+    statecells: StateCells = False,
     quiet: Quiet = False,
 ) -> None:
     """Compare models: size, perplexity, speed and memory. The first model is what the others are compared with.
@@ -44,6 +57,9 @@ def command(
     Example: seeddelta eval -m model.gguf --text wiki.test.txt --no-speed --json
     """
     from ..evaluate import evaluate
+
+    if statecells:
+        require_statecells(model)
 
     comparison = evaluate(
         model,

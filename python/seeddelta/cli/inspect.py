@@ -58,6 +58,7 @@ def _summary(file: SeedDeltaFile) -> dict[str, Any]:
             tensor.description.model_dump(mode="json")
             | {
                 "base_seed": tensor.base_seed,
+                "statecells": tensor.description.is_statecells,
                 "payload_bytes": tensor.payload_bytes,
                 "bits_per_weight": 8 * tensor.payload_bytes / (n_out * n_in),
             }
@@ -111,7 +112,7 @@ def _print_tables(summary: dict[str, Any]) -> None:
             f"{tensor['bits_per_weight']:.3f}",
             f"{norms['err'] / norms['w']:.4f}" if norms["w"] else "0",
             f"{norms['err_w'] / norms['w_w']:.4f}" if norms["w_w"] else "0",
-            "unsafe" if tensor["unsafe"] else "",
+            "unsafe" if tensor["unsafe"] else "statecells" if tensor["statecells"] else "",
         )
     console.print(table)
     console.print(

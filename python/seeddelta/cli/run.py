@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from ..errors import EvaluationError
-from ._options import Fallback, Gap, Quiet, SeedDelta, Threads, load_options, parse_threads
+from ._options import (
+    Fallback,
+    Gap,
+    Quiet,
+    SeedDelta,
+    StateCells,
+    Threads,
+    load_options,
+    parse_threads,
+    require_statecells,
+)
 
 if TYPE_CHECKING:
     import llama_cpp
@@ -40,6 +50,7 @@ def command(
         typer.Option("--metrics-json", metavar="FILE", help="Write speed, memory and counters to this file."),
     ] = None,
     seeddelta: SeedDelta = False,
+    statecells: StateCells = False,
     quiet: Quiet = False,
 ) -> None:
     """Generate text. It goes to stdout; a summary of speed and counters goes to stderr.
@@ -51,6 +62,8 @@ def command(
     from ..evaluate.model import open_model
     from ..evaluate.scoring import tokenize
 
+    if statecells:
+        require_statecells([model])
     options = load_options(fallback, gap)
     if "config" in options:
         from ..runtime import RuntimeConfig
@@ -131,6 +144,8 @@ def _summarise(
     if llm.seeddelta.enabled:
         served = int(metrics["seeddelta.weights"])
         parts.append(f"{served} weights from the seed, {int(metrics['seeddelta.calls'])} products")
+        if metrics["statecells.weights"]:
+            parts.append(f"{int(metrics['statecells.weights'])} of the weights are StateCells")
         if metrics["seeddelta.dense_calls"]:
             parts.append(f"{int(metrics['seeddelta.dense_calls'])} products from the fallback")
     else:

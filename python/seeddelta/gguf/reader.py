@@ -130,6 +130,18 @@ def is_seeddelta(path: str | os.PathLike[str]) -> bool:
     return bool(read_header(path).metadata.get(schema.KEY_ENABLED, False))
 
 
+def has_statecells(path: str | os.PathLike[str]) -> bool:
+    """True when a codebook is the whole weight of some tensor (docs/statecells.md). Only the header is read.
+
+    Raises FormatError as `is_seeddelta` and `open_seeddelta` do.
+    """
+    header = read_header(path)
+    if not header.metadata.get(schema.KEY_ENABLED, False):
+        return False
+    _check_version(header)
+    return any(description.is_statecells for description in _descriptions(header))
+
+
 def open_seeddelta(path: str | os.PathLike[str], *, check_data: bool = True) -> SeedDeltaFile:
     """Map a SeedΔ file, with every shape, type, size and index range checked.
 

@@ -18,6 +18,7 @@ def load(
     *,
     fallback: str | os.PathLike[str] | None = None,
     config: RuntimeConfig | None = None,
+    statecells: bool = False,
     **llama_kwargs: Any,
 ) -> SeedDeltaLlama:
     """Load a SeedΔ model, or any other GGUF model, as a `llama_cpp.Llama`.
@@ -26,11 +27,13 @@ def load(
         path: the model. A GGUF file that is not a SeedΔ file gives an ordinary model with `.seeddelta.enabled` False.
         fallback: the dense model; the same as `config.fallback`, which it replaces.
         config: what the run time does; see RuntimeConfig.
+        statecells: refuse a model without StateCells weights; the same as `config.statecells`.
         llama_kwargs: keywords of `llama_cpp.Llama` (`n_ctx`, `n_threads`, `verbose`, …).
     Returns:
         A `llama_cpp.Llama` whose attribute `seeddelta` is a RuntimeHandle.
     Raises:
-        FormatError, UnsupportedVersionError: the file is no well-formed SeedΔ file of a known version.
+        FormatError, UnsupportedVersionError: the file is no well-formed SeedΔ file of a known version, or has no
+            StateCells weights though `statecells` asks for them.
         UnsupportedLlamaError: the installed llama.cpp does not behave as the hook needs it to.
         SourceModelError: the fallback does not fit, or a tensor needs one and none is given.
         MissingDependencyError: llama-cpp-python or gguf is not installed.
@@ -41,4 +44,4 @@ def load(
         from .model import SeedDeltaLlama
     except ModuleNotFoundError as error:
         raise MissingDependencyError(f"{error.name} is not installed; run: pip install 'seeddelta[llama]'") from error
-    return SeedDeltaLlama(os.fspath(path), fallback=fallback, config=config, **llama_kwargs)
+    return SeedDeltaLlama(os.fspath(path), fallback=fallback, config=config, statecells=statecells, **llama_kwargs)

@@ -15,9 +15,12 @@ class RuntimeConfig:
             whose product is not finite is computed from it from then on.
         gap: largest relative error ‖W − Ŵ‖ / ‖W‖ of a tensor; one above it is dense from the start (needs `fallback`).
             None: whatever the file has is used.
+        statecells: the model must have weights that are a codebook alone. They are served in any case; this tells a
+            model that has none from one that has (docs/statecells.md).
         dense: names of tensors (shell patterns, `blk.0.*`) that are dense from the start (needs `fallback`).
     """
 
     fallback: str | os.PathLike[str] | None = None
     gap: float | None = None
     dense: tuple[str, ...] = ()
+    statecells: bool = False

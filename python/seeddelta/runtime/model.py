@@ -13,7 +13,8 @@ import llama_cpp._internals as internals
 from llama_cpp import llama_cpp as native
 
 from .. import _core
-from ..gguf.reader import is_seeddelta
+from ..errors import FormatError
+from ..gguf.reader import has_statecells, is_seeddelta
 from .config import RuntimeConfig
 from .handle import RuntimeHandle
 from .library import unsupported
@@ -70,12 +71,18 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         *,
         fallback: str | os.PathLike[str] | None = None,
         config: RuntimeConfig | None = None,
+        statecells: bool = False,
         **kwargs: Any,
     ) -> None:
-        self._seeddelta_options = {"fallback": fallback, "config": config}
+        self._seeddelta_options = {"fallback": fallback, "config": config, "statecells": statecells}
         config = config or RuntimeConfig()
         fallback = fallback if fallback is not None else config.fallback
         self.seeddelta = RuntimeHandle()
+        if (statecells or config.statecells) and not has_statecells(model_path):
+            raise FormatError(
+                f"{model_path}: has no StateCells weights; make some with `seeddelta build --statecells`, "
+                "or leave statecells out"
+            )
         if not is_seeddelta(model_path):
             super().__init__(model_path, **kwargs)
             return
