@@ -48,6 +48,9 @@ OPTIONS: list[dict[str, Any]] = [
     {"base_kind": "none", "scheme": "codebook", "K": 6, "codebook_size": 30},
     {"base_kind": "prng_block", "scheme": "codebook", "K": 2, "codebook_size": 40},
     {"bits": 3, "seed_search": 2},
+    {"base_kind": "prng_block", "scheme": "none", "seed_per": "row", "seed_search": 50},
+    {"base_kind": "prng_block", "scheme": "none", "seed_per": "block", "seed_search": 50, "block": 8},
+    {"base_kind": "prng_block", "K": 5, "seed_per": "block", "seed_search": 50, "block": 16, "row_scale": "f32"},
 ]
 
 

@@ -41,6 +41,10 @@ for name, scale in (("prng_block", 0.005), ("fht_struct", 0.0003)):  # fitted on
     CASES |= {case: options | {"base_scale": scale} for case, options in CASES.items() if case.startswith(name)}
 CASES["prng_block-coo-int8"] = CASES["prng_block-coo"] | {"vals": "int8"}
 CASES["trellis-block-int8"] = CASES["trellis-block"] | {"vals": "int8", "block": 64, "row_scale": "f32"}
+for per in ("row", "block"):
+    chosen = {"base_kind": "prng_block", "seed_per": per, "seed_search": 512, "block": 8}
+    CASES[f"prng_block-seed-per-{per}"] = chosen | {"scheme": "none"}
+    CASES[f"prng_block-coo-seed-per-{per}"] = chosen | {"scheme": "coo", "K": 40}
 
 
 @pytest.fixture(scope="module")
@@ -135,14 +139,15 @@ def test_serves_what_the_file_stands_for(case: str, model: Path, dense_logits: A
     for name, counts in after.items():
         assert counts["calls"] == before[name]["calls"] + decodes, name
         assert counts["dense_calls"] == counts["nonfinite_events"] == 0, name
-    check_kinds(llm.seeddelta.metrics(), options["base_kind"], options["scheme"])
+    check_kinds(llm.seeddelta.metrics(), options["base_kind"], options["scheme"], "seed_per" in options)
     llm.close()
 
 
-def check_kinds(metrics: dict[str, Any], base: str, scheme: str) -> None:
+def check_kinds(metrics: dict[str, Any], base: str, scheme: str, seeds_chosen: bool) -> None:
     """All products are of the one base and the one scheme."""
     prefix, total = "seeddelta.calls.", metrics["seeddelta.calls"]
     ran = {key.removeprefix(prefix): n for key, n in metrics.items() if key.startswith(prefix) and n > 0}
+    assert ran.pop("seed_choice", 0) == (total if seeds_chosen else 0)
     if (base, scheme) == ("none", "codebook_resid"):
         assert ran == {}
         assert metrics["statecells.calls"] == total

@@ -35,4 +35,20 @@ void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const Tre
 void coo_select(const float *delta, int64_t n_out, int64_t n_in, int64_t k, const float *importance, uint32_t *index,
                 float *value, int threads);
 
+// Seeds of base prng_block chosen a row, or a block of columns.
+struct SeedSearch {
+    uint64_t seed = 0;
+    uint32_t block = 64;     // columns a key: 8, 16, 32 or 64
+    int64_t choices = 65536; // seeds tried: 1 .. 65536
+    bool prune = true;       // false: score every seed exactly; the result is the same
+};
+
+// For each row (step null) or each block of a row the choice c < choices for which gain * step * v, with v the values
+// of seed + c * golden gamma, removes most of the squared error of `weights` [n_out, n_in], weighted by importance
+// [n_in] (null: alike). The gain is any number a row (it becomes the row scale), a whole number of int8 a block. The
+// lowest c wins a tie. choice [n_out] or [n_out, blocks], gain [n_out, blocks]. Returns how many seeds were scored
+// exactly.
+int64_t seed_search(const float *weights, int64_t n_out, int64_t n_in, const SeedSearch &spec, const float *importance,
+                    const float *step, uint16_t *choice, int8_t *gain, int threads);
+
 } // namespace seeddelta

@@ -21,10 +21,12 @@ struct seeddelta_ctx {
     BaseKind base = BaseKind::none;
     uint64_t base_seed = 0;
     float base_scale = 0.0F;
-    uint32_t base_block = 64;    // prng_block: columns a key, 32 or 64
-    uint32_t rotation_block = 0; // 0, or a power of two dividing n_in
+    uint32_t rotation_block = 0;            // 0, or a power of two dividing n_in
     const int8_t *column_scale = nullptr;   // [n_in], as stored: eighths of an octave. Before the rotation
     const float *column_factor = nullptr;   // [n_in], what they mean: column_factor_of
+    uint32_t base_block = 64;             // prng_block: columns a key: 8, 16, 32 or 64
+    const uint16_t *seed_index = nullptr; // prng_block, seeds chosen: [n_out], or [n_out, base_blocks()] with seed_gain
+    const int8_t *seed_gain = nullptr;    // [n_out, base_blocks()]
 
     uint32_t step_bits = 0; // trellis: bits a step
     uint32_t values_per_step = 1;
@@ -48,6 +50,7 @@ struct seeddelta_ctx {
 
     [[gnu::always_inline]] int64_t n_tiles() const { return (n_out + kTileRows - 1) / kTileRows; }
     [[gnu::always_inline]] int64_t n_groups() const { return (n_in + kGroup - 1) / kGroup; }
+    [[gnu::always_inline]] int64_t base_blocks() const { return (n_in + base_block - 1) / base_block; }
     [[gnu::always_inline]] int64_t steps() const {
         const int64_t chunk = 16 * static_cast<int64_t>(values_per_step);
         return (n_in + chunk - 1) / chunk * 16;

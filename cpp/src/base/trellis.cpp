@@ -12,13 +12,13 @@ uint16_t trellis_multiplier(int state_bits, int which) {
     return static_cast<uint16_t>(odd << (16 - state_bits));
 }
 
-void trellis_row(const seeddelta_ctx &ctx, int64_t row, int8_t *out) {
+void trellis_row(const seeddelta_ctx &ctx, int64_t row, int16_t *out) {
     const uint16_t *tile = ctx.codes + row / kTileRows * ctx.words() * kTileRows;
     const int lane = static_cast<int>(row % kTileRows);
     const int64_t per_step = ctx.values_per_step;
     for (int64_t column = 0; column < ctx.n_in; ++column) {
         const uint16_t state = trellis_state(tile, lane, column / per_step, static_cast<int>(ctx.step_bits));
-        out[column] = static_cast<int8_t>(trellis_value(state, ctx.multiplier[column % per_step]));
+        out[column] = static_cast<int16_t>(trellis_value(state, ctx.multiplier[column % per_step]));
     }
 }
 

@@ -38,6 +38,6 @@ static inline uint16_t trellis_state(const uint16_t *tile, int lane, int64_t ste
 }
 
 // Values of columns [0, n_in) of one row, in the rotated domain, into out [n_in].
-void trellis_row(const seeddelta_ctx &ctx, int64_t row, int8_t *out);
+void trellis_row(const seeddelta_ctx &ctx, int64_t row, int16_t *out);
 
 } // namespace seeddelta

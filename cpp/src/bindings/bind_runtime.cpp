@@ -97,6 +97,7 @@ IntDict kinds(const PyHook &h) {
     const KindCounters &c = h.hook.kinds();
     IntDict d;
     d["prng_block"] = c.prng_block.load();
+    d["seed_choice"] = c.seed_choice.load();
     d["fht_struct"] = c.fht_struct.load();
     d["trellis"] = c.trellis.load();
     d["coo"] = c.coo.load();

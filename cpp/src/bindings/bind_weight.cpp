@@ -70,6 +70,21 @@ static void set_column_scale(PyWeight &w, const py::array &scale) {
     w.ctx.column_factor = w.column_factor.data();
 }
 
+static void set_prng_block(PyWeight &w, int block, const OptionalArray &index, const OptionalArray &gain) {
+    seeddelta_ctx &c = w.ctx;
+    require(block == 8 || block == 16 || block == 32 || block == 64, w.name, "base_block must be 8, 16, 32 or 64");
+    c.base_block = static_cast<uint32_t>(block);
+    require(index.has_value() || !gain, w.name, "seed_gain without seed_idx");
+    if (gain) {
+        require_array(*gain, "seed_gain", "i", 1, {c.n_out, c.base_blocks()});
+        require_array(*index, "seed_idx", "iu", 2, {c.n_out, c.base_blocks()});
+        c.seed_gain = static_cast<const int8_t *>(adopt(w, *gain));
+    } else if (index) {
+        require_array(*index, "seed_idx", "iu", 2, {c.n_out});
+    }
+    c.seed_index = index ? static_cast<const uint16_t *>(adopt(w, *index)) : nullptr;
+}
+
 static void set_coo(PyWeight &w, const py::array &index, const OptionalArray &value, const OptionalArray &scale) {
     seeddelta_ctx &c = w.ctx;
     const bool wide = index.itemsize() == 4;
@@ -168,7 +183,8 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
             const OptionalArray &d_idx,
             const OptionalArray &d_val, const OptionalArray &d_scale, const OptionalArray &b_map,
             const OptionalArray &b_val, const OptionalArray &b_scale, const OptionalArray &r_dict,
-            const OptionalArray &r_codes, const OptionalArray &r_vals) {
+            const OptionalArray &r_codes, const OptionalArray &r_vals, const OptionalArray &seed_idx,
+            const OptionalArray &seed_gain) {
     auto w = std::make_unique<PyWeight>();
     w->name = name;
     constexpr int64_t most = int64_t{1} << 28;
@@ -189,8 +205,7 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
         break;
     case static_cast<int>(BaseKind::prng_block):
         w->ctx.base = BaseKind::prng_block;
-        require(base_block == 32 || base_block == 64, name, "base_block must be 32 or 64");
-        w->ctx.base_block = static_cast<uint32_t>(base_block);
+        set_prng_block(*w, base_block, seed_idx, seed_gain);
         break;
     case static_cast<int>(BaseKind::fht_struct):
         w->ctx.base = BaseKind::fht_struct;
@@ -202,6 +217,7 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
     default:
         require(false, name, "unknown base kind " + std::to_string(base_kind));
     }
+    require(w->ctx.base == BaseKind::prng_block || (!seed_idx && !seed_gain), name, "seed_idx is for prng_block");
     set_row_scale(*w, row_scale);
     if (column_scale) {
         set_column_scale(*w, *column_scale);
@@ -271,7 +287,9 @@ void bind_weight(py::module_ &m) {
         "        [n_out, K], float16 [n_out] (with int8 only).\n"
         "    b_map, b_val, b_scale: block residual; (u)int16 [n_out, kept] ascending, float16 or int8\n"
         "        [n_out, kept, 32 or 64], float16 [n_out, kept] (with int8 only).\n"
-        "    r_dict, r_codes, r_vals: codebook residual; float16 [M, n_in], (u)int16 and float16 [n_out, k].")
+        "    r_dict, r_codes, r_vals: codebook residual; float16 [M, n_in], (u)int16 and float16 [n_out, k].\n"
+        "    seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8\n"
+        "        [n_out, ceil(n_in / base_block)].")
         .def(py::init(&make_weight), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(),
              py::arg("base_kind"), py::arg("base_seed") = 0, py::arg("base_scale") = 0.0F, py::arg("base_block") = 64,
              py::arg("step_bits") = 0, py::arg("values_per_step") = 1, py::arg("multipliers") = std::vector<int>{},
@@ -279,7 +297,8 @@ void bind_weight(py::module_ &m) {
              py::arg("column_scale") = py::none(),
              py::arg("d_idx") = py::none(), py::arg("d_val") = py::none(), py::arg("d_scale") = py::none(),
              py::arg("b_map") = py::none(), py::arg("b_val") = py::none(), py::arg("b_scale") = py::none(),
-             py::arg("r_dict") = py::none(), py::arg("r_codes") = py::none(), py::arg("r_vals") = py::none())
+             py::arg("r_dict") = py::none(), py::arg("r_codes") = py::none(), py::arg("r_vals") = py::none(),
+             py::arg("seed_idx") = py::none(), py::arg("seed_gain") = py::none())
         .def("matmul", &matmul, py::arg("x"), py::arg("threads") = 1,
              "y = x Ŵᵀ with int8 activations: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].\n\n"
              "The same bits for every instruction set, number of threads and batch shape.")

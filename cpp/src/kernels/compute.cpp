@@ -194,14 +194,15 @@ void seeddelta_compute(const seeddelta_ctx &ctx, const float *input, float *outp
 void seeddelta_dequantize(const seeddelta_ctx &ctx, int64_t row_begin, int64_t row_end, float *out) {
     // a row is looked up for every token: no allocation here
     const int64_t floats = ctx.base == BaseKind::fht_struct ? fht_struct_size(ctx.n_in) : 0;
-    auto *scratch = reinterpret_cast<float *>(thread_scratch(floats * static_cast<int64_t>(sizeof(float)) + ctx.n_in));
-    auto *values = reinterpret_cast<int8_t *>(scratch + floats);
-    std::memset(values, 0, static_cast<size_t>(ctx.n_in));
+    auto *scratch =
+        reinterpret_cast<float *>(thread_scratch(floats * static_cast<int64_t>(sizeof(float)) + 2 * ctx.n_in));
+    auto *values = reinterpret_cast<int16_t *>(scratch + floats);
+    std::memset(values, 0, static_cast<size_t>(ctx.n_in) * sizeof(int16_t));
     for (int64_t row = row_begin; row < row_end; ++row, out += ctx.n_in) {
         if (ctx.base == BaseKind::trellis) {
             trellis_row(ctx, row, values);
         } else if (ctx.base == BaseKind::prng_block) {
-            prng_block_row(ctx.base_seed, static_cast<uint64_t>(row), ctx.n_in, ctx.base_block, values);
+            prng_block_row(ctx, row, values);
         }
         for (int64_t i = 0; i < ctx.n_in; ++i) {
             out[i] = static_cast<float>(values[i]) * ctx.base_scale;

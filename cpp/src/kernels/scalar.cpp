@@ -44,23 +44,23 @@ static bool quantize(const float *x, int64_t n, int8_t *q, float *scale, int32_t
     return all_finite;
 }
 
-static void base_row(const seeddelta_ctx &ctx, int64_t row, int8_t *values) {
+static void base_row(const seeddelta_ctx &ctx, int64_t row, int16_t *values) {
     switch (ctx.base) {
     case BaseKind::trellis:
         trellis_row(ctx, row, values);
         break;
     case BaseKind::prng_block:
-        prng_block_row(ctx.base_seed, static_cast<uint64_t>(row), ctx.n_in, ctx.base_block, values);
+        prng_block_row(ctx, row, values);
         break;
     default:
-        std::memset(values, 0, static_cast<size_t>(ctx.n_in));
+        std::fill_n(values, ctx.n_in, int16_t{0});
     }
 }
 
 static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end, uint8_t *panel,
                     float *y, int64_t y_stride) {
     bool all_finite = true;
-    auto *values = reinterpret_cast<int8_t *>(panel);
+    auto *values = reinterpret_cast<int16_t *>(panel);
     const int64_t row_end = std::min(tile_end * kTileRows, ctx.n_out);
     for (int64_t row = tile_begin * kTileRows; row < row_end; ++row) {
         base_row(ctx, row, values);

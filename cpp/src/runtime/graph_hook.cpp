@@ -18,6 +18,7 @@ void count_kind(KindCounters &kinds, const seeddelta_ctx &ctx) {
     switch (ctx.base) {
     case BaseKind::prng_block:
         count(kinds.prng_block);
+        count(kinds.seed_choice, ctx.seed_index != nullptr ? 1 : 0);
         break;
     case BaseKind::fht_struct:
         count(kinds.fht_struct);

@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['CaptureHook', 'GgmlAbi', 'GraphHook', 'PRNG_BLOCK_STD', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'prng_block_values', 'rotate', 'trellis_encode']
+__all__: list[str] = ['CaptureHook', 'GgmlAbi', 'GraphHook', 'PRNG_BLOCK_STD', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
 class Weight:
     """
     One converted matrix: arrays of a SeedΔ file and the product with it.
@@ -23,8 +23,10 @@ class Weight:
         b_map, b_val, b_scale: block residual; (u)int16 [n_out, kept] ascending, float16 or int8
             [n_out, kept, 32 or 64], float16 [n_out, kept] (with int8 only).
         r_dict, r_codes, r_vals: codebook residual; float16 [M, n_in], (u)int16 and float16 [n_out, k].
+        seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8
+            [n_out, ceil(n_in / base_block)].
     """
-    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, step_bits: typing.SupportsInt | typing.SupportsIndex = 0, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None) -> None:
+    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, step_bits: typing.SupportsInt | typing.SupportsIndex = 0, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None) -> None:
         ...
     def dequantize(self, row_begin: typing.SupportsInt | typing.SupportsIndex = 0, row_end: typing.SupportsInt | typing.SupportsIndex = -1) -> numpy.typing.NDArray[numpy.float32]:
         """
@@ -193,6 +195,22 @@ def prng_block_values(seed: typing.SupportsInt | typing.SupportsIndex, row_begin
 def rotate(rows: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], block: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex, inverse: bool = False) -> numpy.typing.NDArray[numpy.float32]:
     """
     Seeded signs and block Hadamard transform of every row of float32 [n, n_in]; orthonormal. Returns a copy.
+    """
+def seed_search(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, seed: typing.SupportsInt | typing.SupportsIndex, block: typing.SupportsInt | typing.SupportsIndex, choices: typing.SupportsInt | typing.SupportsIndex, importance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, step: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, prune: bool = True, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint16], numpy.typing.NDArray[numpy.int8] | None, int]:
+    """
+    Chooses seeds of base kind prng_block for float32 [n_out, n_in], one a row or (with step) one a block.
+
+    Choice c stands for the values v of seed + c·0x9E3779B97F4A7C15. The (weighted) squared error of the best
+    multiple of v is minimised, with step that of gain·step·v for whole gains from −127 to 127.
+
+    Args:
+        block: columns a key: 8, 16, 32 or 64.
+        choices: seeds tried, 1 to 65536; the first one wins a tie.
+        importance: float32 [n_in] > 0.
+        step: float32 [n_out], what a gain of 1 multiplies v by in a row.
+        prune: leave out seeds that cannot win. The result does not depend on it, nor on threads.
+    Returns: (seed_idx uint16 [n_out], None, scored), with step (seed_idx uint16 [n_out, blocks],
+        seed_gain int8 [n_out, blocks], scored); `scored` counts the seeds whose error was computed.
     """
 def trellis_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, step_bits: typing.SupportsInt | typing.SupportsIndex = 4, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, state_bits: typing.SupportsInt | typing.SupportsIndex = 12, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, seed: typing.SupportsInt | typing.SupportsIndex = 0, importance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, feedback_block: typing.SupportsInt | typing.SupportsIndex = 64, lookahead: typing.SupportsInt | typing.SupportsIndex = 8, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint16], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], float, list[int]]:
     """

@@ -35,6 +35,7 @@ from .rates import RATES
 from .recipe import Recipe
 from .report import Compute, Metrics
 from .residual import Residual, needs_all_rows, residual_arrays
+from .seeds import choose_seeds
 
 Array = np.ndarray[Any, Any]
 F32 = npt.NDArray[np.float32]
@@ -68,7 +69,9 @@ def describe(recipe: Recipe, name: str, shape: tuple[int, int], source_type: str
             column_scale=recipe.column_power > 0 and (recipe.hessian is not None or recipe.imatrix is not None),
         )
     elif recipe.base_kind == "prng_block":
-        base = PrngBlockBase(kind="prng_block", scale=recipe.base_scale or 0.0, block=recipe.block)
+        base = PrngBlockBase(
+            kind="prng_block", scale=recipe.base_scale or 0.0, block=recipe.block, seed_per=recipe.seed_per
+        )
     elif recipe.base_kind == "fht_struct":
         base = FhtStructBase(kind="fht_struct", scale=recipe.base_scale or 0.0)
     residual: Residual = NoResidual(scheme="none")
@@ -76,7 +79,7 @@ def describe(recipe: Recipe, name: str, shape: tuple[int, int], source_type: str
     if recipe.residual_scheme == "coo":
         residual = CooResidual(scheme="coo", K=entries, vals=recipe.vals)
     elif recipe.residual_scheme == "block":
-        residual = BlockResidual(scheme="block", block=recipe.block, kept=entries, vals=recipe.vals)
+        residual = BlockResidual(scheme="block", block=32 if recipe.block == 32 else 64, kept=entries, vals=recipe.vals)
     elif recipe.residual_scheme == "codebook_resid":
         residual = CodebookResidual(scheme="codebook_resid", size=recipe.codebook_size, K=entries)
     norms = Norms(w=0, w_hat=0, err=0, w_w=0, w_hat_w=0, err_w=0)
@@ -128,6 +131,9 @@ def encode_tensor(
         arrays[schema.CODES] = codes
         if scales is not None:
             arrays[schema.COLUMN_SCALE] = scales
+    elif isinstance(base, PrngBlockBase) and base.seed_per != "tensor":
+        base, chosen, row_scale = choose_seeds(weights, base, recipe, importance)
+        arrays |= chosen
     else:
         row_scale = _row_rms(weights)
         if isinstance(base, (PrngBlockBase, FhtStructBase)):
@@ -140,6 +146,8 @@ def encode_tensor(
 
     stored = _Stored(description, arrays)
     residual = not isinstance(description.residual, NoResidual)
+    if schema.SEED_IDX in arrays:
+        row_scale = stored.fit_row_scale(weights, importance)
     if residual:
         stored.add_residual(weights, row_scale, importance, recipe.threads)
     if residual or (description.row_scale == "f32" and feedback is None):
@@ -224,7 +232,8 @@ def compute_estimate(description: TensorDescription, bytes_before: int) -> Compu
     value: 1/8 of a SplitMix64 output of about 8 operations, mask and shift."""
     n_out, n_in = description.shape
     base, residual = description.base, description.residual
-    decode_ops = 4 if isinstance(base, TrellisBase) else 3 if isinstance(base, PrngBlockBase) else 0
+    gains = isinstance(base, PrngBlockBase) and base.seed_per == "block"
+    decode_ops = 4 if isinstance(base, TrellisBase) or gains else 3 if isinstance(base, PrngBlockBase) else 0
     rotation = description.rotation_block
     rotation_ops = n_in * (2 + rotation.bit_length() - 1) if rotation else 0
     if isinstance(base, FhtStructBase):  # two transforms, signs and G for each block of rows

@@ -116,8 +116,13 @@ class Recipe(BaseModel):
     seed_search: int = Field(
         default=0,
         ge=0,
-        description="Seeds tried for each tensor, from --seed on; the one of the lowest error is kept (a trellis is "
-        "encoded that often, and not with --hessian).",
+        description="Seeds tried for each tensor (or --seed-per), from --seed on; the one of the lowest error is kept "
+        "(a trellis is encoded that often, and not with --hessian).",
+    )
+    seed_per: Literal["tensor", "row", "block"] = Field(
+        default="tensor",
+        description="What the seed search chooses a seed for (prng_block): row takes 2 bytes a row, block 3 bytes a "
+        "block of --block columns and gives each block a gain; both need --seed-search 2 to 65536.",
     )
     base_scale: float | None = Field(
         default=None, description="Scale of a prng_block or fht_struct base. Default: fitted to each tensor."
@@ -133,8 +138,9 @@ class Recipe(BaseModel):
     codebook_size: int = Field(
         default=256, ge=1, le=65536, description="Atoms of the dictionary of codebook_resid, one for each tensor."
     )
-    block: Literal[32, 64] = Field(
-        default=64, description="Columns of a block of the prng_block base (and of the block scheme)."
+    block: Literal[8, 16, 32, 64] = Field(
+        default=64,
+        description="Columns of a block of the prng_block base (and of the block scheme: 32 or 64).",
     )
     vals: Literal["fp16", "int8"] = Field(default="fp16", description="Type of the residual's values.")
     row_scale: Literal["f16", "f32"] = Field(default="f16", description="Type of the scale of each row.")
@@ -249,6 +255,10 @@ class Recipe(BaseModel):
             raise ValueError("--base-scale is for --base-kind prng_block or fht_struct")
         if self.seed_search and (self.base_kind == "none" or self.hessian is not None):
             raise ValueError("--seed-search is for a base with a seed, and not with --hessian")
+        if self.seed_per != "tensor":
+            self._check_seed_per()
+        if self.block < 32 and (self.base_kind != "prng_block" or self.residual_scheme == "block"):
+            raise ValueError("--block 8 and 16 are for --base-kind prng_block, and not with --scheme block")
         if self.residual_scheme == "codebook_resid" and self.vals == "int8":
             raise ValueError("--vals int8 is for the schemes coo and block")
         if self.base_kind == "trellis" and self.K == "auto" and self.residual_scheme != "none":
@@ -268,6 +278,12 @@ class Recipe(BaseModel):
         ):
             raise ValueError(f"{self.output}: output and input are the same file; choose another output")
         return self
+
+    def _check_seed_per(self) -> None:
+        if self.base_kind != "prng_block" or self.base_scale is not None:
+            raise ValueError(f"--seed-per {self.seed_per} is for --base-kind prng_block without --base-scale")
+        if not 2 <= self.seed_search <= schema.MAX_SEED_CHOICES:
+            raise ValueError(f"--seed-per {self.seed_per} needs --seed-search 2 to {schema.MAX_SEED_CHOICES}")
 
     @property
     def residual_scheme(self) -> Literal["coo", "block", "codebook_resid", "none"]:
@@ -320,6 +336,10 @@ class Recipe(BaseModel):
         shared = 16 if self.row_scale == "f16" else 32
         if scheme == "coo" and self.vals == "int8":
             shared += 16
+        if self.seed_per == "row":
+            shared += 16
+        elif self.seed_per == "block":
+            shared += 24 * -(-n_in // self.block)
         room = self.bits * n_in - shared
         if scheme == "codebook_resid":
             room -= 16 * self.codebook_size * n_in / n_out  # the dictionary

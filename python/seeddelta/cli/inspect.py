@@ -103,6 +103,8 @@ def _print_tables(summary: dict[str, Any]) -> None:
         rate = (
             f" {base['step_bits']}/{base['values_per_step']} L{base['state_bits']}" if base["kind"] == "trellis" else ""
         )
+        if base.get("seed_per", "tensor") != "tensor":
+            rate = f" {base['block']}, seed per {base['seed_per']}"
         table.add_row(
             tensor["name"],
             "x".join(map(str, tensor["shape"])),

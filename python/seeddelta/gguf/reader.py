@@ -69,6 +69,7 @@ def weight_arguments(description: TensorDescription, arrays: Mapping[str, np.nda
         arguments |= {"base_scale": base.scale, "rotation_block": description.rotation_block}
     if isinstance(base, PrngBlockBase):
         arguments["base_block"] = base.block
+        arguments |= {suffix: arrays[suffix] for suffix in (schema.SEED_IDX, schema.SEED_GAIN) if suffix in arrays}
     if isinstance(base, TrellisBase):
         arguments |= {
             "step_bits": base.step_bits,

@@ -43,25 +43,31 @@ D_IDX, D_VAL, D_SCALE = "d_idx", "d_val", "d_scale"
 B_MAP, B_VAL, B_SCALE = "b_map", "b_val", "b_scale"
 R_DICT, R_CODES, R_VALS = "r_dict", "r_codes", "r_vals"
 COLUMN_SCALE = "column_scale"
+SEED_IDX, SEED_GAIN = "seed_idx", "seed_gain"
 RESIDUALS = (D_IDX, D_VAL, D_SCALE, B_MAP, B_VAL, B_SCALE, R_DICT, R_CODES, R_VALS)
-SUFFIXES = (BASE_SEED, ROW_SCALE, CODES, COLUMN_SCALE, *RESIDUALS)
+SUFFIXES = (BASE_SEED, ROW_SCALE, CODES, COLUMN_SCALE, SEED_IDX, SEED_GAIN, *RESIDUALS)
 # stored in signed ggml types, meant as unsigned
-UNSIGNED = (BASE_SEED, CODES, D_IDX, B_MAP, R_CODES)
+UNSIGNED = (BASE_SEED, CODES, SEED_IDX, D_IDX, B_MAP, R_CODES)
 
 LANES = 16  # rows of a trellis tile
 MAX_U16_COLUMNS = 65536
+MAX_SEED_CHOICES = 65536
 MAX_FHT_COLUMNS = 1 << 18  # beyond, the integers of fht_struct are not exact in float32
 
 _FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class PrngBlockBase(BaseModel):
-    """Base of uniform odd integers from SplitMix64, one stream a row and block of columns."""
+    """Base of uniform odd integers from SplitMix64, one stream a row and block of columns.
+
+    `seed_per` says for what a seed was chosen: row and block have their choices (and block its gains) as payload.
+    """
 
     model_config = _FROZEN
     kind: Literal["prng_block"]
     scale: float
-    block: Literal[32, 64]
+    block: Literal[8, 16, 32, 64]
+    seed_per: Literal["tensor", "row", "block"] = "tensor"
     rotation_block: int = Field(default=0, ge=0)
 
 
@@ -229,6 +235,11 @@ def payload_layout(description: TensorDescription) -> dict[str, tuple[tuple[int,
         layout[CODES] = ((-(-n_out // LANES), words, LANES), np.dtype("<i2"))
         if base.column_scale:
             layout[COLUMN_SCALE] = ((n_in,), np.dtype("i1"))
+    if isinstance(base, PrngBlockBase) and base.seed_per == "row":
+        layout[SEED_IDX] = ((n_out,), np.dtype("<i2"))
+    if isinstance(base, PrngBlockBase) and base.seed_per == "block":
+        blocks = -(-n_in // base.block)
+        layout |= {SEED_IDX: ((n_out, blocks), np.dtype("<i2")), SEED_GAIN: ((n_out, blocks), np.dtype("i1"))}
     if isinstance(residual, CooResidual):
         layout[D_IDX] = ((n_out, residual.K), np.dtype("<i2" if n_in <= MAX_U16_COLUMNS else "<i4"))
         layout[D_VAL] = ((n_out, residual.K), np.dtype("<f2" if residual.vals == "fp16" else "i1"))

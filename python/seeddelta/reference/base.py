@@ -24,15 +24,28 @@ def splitmix64_at(key: int, n: int) -> int:
     return splitmix64_mix((key + (n + 1) * _GOLDEN) & _MASK)
 
 
-def prng_block_values(seed: int, row_begin: int, row_end: int, n_in: int, block: int = 64) -> npt.NDArray[np.int8]:
-    """Values of base kind prng_block, int8 [row_end - row_begin, n_in]."""
-    out = np.empty((row_end - row_begin, n_in), np.int8)
+def prng_block_values(
+    seed: int,
+    row_begin: int,
+    row_end: int,
+    n_in: int,
+    block: int = 64,
+    seed_idx: npt.NDArray[np.uint16] | None = None,
+    seed_gain: npt.NDArray[np.int8] | None = None,
+) -> npt.NDArray[np.int16]:
+    """Values of base kind prng_block, int16 [row_end - row_begin, n_in].
+
+    `seed_idx` is uint16 [n_out] (choices of rows), or with `seed_gain`, int8, [n_out, blocks] (choices of blocks).
+    """
+    out = np.empty((row_end - row_begin, n_in), np.int16)
     for row in range(row_begin, row_end):
-        row_key = splitmix64_mix((seed + _GOLDEN * (row + 1)) & _MASK)
         for column in range(n_in):
-            key = splitmix64_mix((row_key + _GOLDEN * (column // block + 1)) & _MASK)
-            word = splitmix64_at(key, column % block // 8)
-            out[row - row_begin, column] = 2 * ((word >> (8 * (column % 8))) & 63) - 63
+            at, offset = divmod(column, block)
+            choice = 0 if seed_idx is None else int(seed_idx[row] if seed_gain is None else seed_idx[row, at])
+            row_key = splitmix64_mix((seed + _GOLDEN * choice + _GOLDEN * (row + 1)) & _MASK)
+            key = splitmix64_mix((row_key + _GOLDEN * (at + 1)) & _MASK)
+            value = 2 * ((splitmix64_at(key, offset // 8) >> (8 * (offset % 8))) & 63) - 63
+            out[row - row_begin, column] = value * (1 if seed_gain is None else int(seed_gain[row, at]))
     return out
 
 

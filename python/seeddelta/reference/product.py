@@ -43,7 +43,7 @@ def coo_dot(
 
 
 def matmul(
-    values: npt.NDArray[np.int8],
+    values: npt.NDArray[np.integer],
     base_scale: float,
     row_scale: npt.NDArray[np.floating],
     x: npt.NDArray[np.float32],
@@ -55,7 +55,7 @@ def matmul(
     base_share: npt.NDArray[np.float32] | None = None,
     residual_share: npt.NDArray[np.float32] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """y = x Ŵᵀ, float32 [n_tokens, n_out], from base values int8 [n_out, n_in] (rotated domain) and a coo residual.
+    """y = x Ŵᵀ, float32 [n_tokens, n_out], from base values [n_out, n_in] (rotated domain) and a coo residual.
 
     `base_share` (fht_struct_product) and `residual_share` (block_dot, or coo_dot of dictionary_dot), both float32
     [n_tokens, n_out], stand for a base and a residual of other kinds.
@@ -78,7 +78,7 @@ def matmul(
 
 
 def dequantize(
-    values: npt.NDArray[np.int8],
+    values: npt.NDArray[np.integer],
     base_scale: float,
     row_scale: npt.NDArray[np.floating],
     *,

@@ -43,7 +43,8 @@ class RuntimeHandle:
         `seeddelta.file_bytes`. Empty when not enabled.
 
         `seeddelta.calls.KIND` are the products of a base kind or a residual scheme (one product counts for both),
-        without those from the fallback. Weights that are a codebook alone are not among these but in
+        without those from the fallback; `seeddelta.calls.seed_choice` those of prng_block with seeds chosen by row or
+        block. Weights that are a codebook alone are not among these but in
         `statecells.weights` and `statecells.calls`; they are part of `seeddelta.weights` and `seeddelta.calls`.
         """
         if self._hook is None:

@@ -35,18 +35,57 @@ inline bool finish_tile(const seeddelta_ctx &ctx, int64_t row0, int64_t rows, co
     return worst != 0x7F800000U;
 }
 
-// The biased values (v + 64) of one row of prng_block, [n_in rounded up to kGroup].
+// The biased values (v + 64) of one row of prng_block without gains, [n_in rounded up to kGroup].
 inline void prng_row_biased(const seeddelta_ctx &ctx, int64_t row, uint8_t *out) {
     const int64_t words_per_block = ctx.base_block / 8;
-    const int64_t n_blocks = (ctx.n_in + ctx.base_block - 1) / ctx.base_block;
-    for (int64_t block = 0; block < n_blocks; ++block) {
-        const uint64_t key = prng_block_key(ctx.base_seed, static_cast<uint64_t>(row), static_cast<uint64_t>(block));
+    for (int64_t block = 0; block < ctx.base_blocks(); ++block) {
+        const uint64_t key = prng_block_key_of(ctx, row, block);
         for (int64_t i = 0; i < words_per_block; ++i) {
             // v + 64 = 2 * (b & 63) + 1 for all eight bytes at once
             const uint64_t word = splitmix64_at(key, static_cast<uint64_t>(i));
             const uint64_t biased = ((word & 0x3F3F3F3F3F3F3F3FULL) << 1) | 0x0101010101010101ULL;
             __builtin_memcpy(out + block * ctx.base_block + i * 8, &biased, 8);
         }
+    }
+}
+
+// The values with gains, of 16 bits.
+inline void prng_row_gains(const seeddelta_ctx &ctx, int64_t row, int16_t *out) {
+    for (int64_t block = 0; block < ctx.base_blocks(); ++block) {
+        const uint64_t key = prng_block_key_of(ctx, row, block);
+        const auto gain = static_cast<int16_t>(ctx.seed_gain[row * ctx.base_blocks() + block]);
+        for (int64_t i = 0; i < ctx.base_block / 8; ++i) {
+            uint8_t bytes[8];
+            const uint64_t word = splitmix64_at(key, static_cast<uint64_t>(i));
+            __builtin_memcpy(bytes, &word, 8);
+            for (int j = 0; j < 8; ++j) {
+                out[block * ctx.base_block + i * 8 + j] =
+                    static_cast<int16_t>(static_cast<int16_t>(prng_block_value(bytes[j])) * gain);
+            }
+        }
+    }
+}
+
+// 64 values of 16 bits (at most 8064 in size) by 64 of 8 bits: the sum fits 32 bits.
+inline int32_t dot64_gains(const int16_t *values, const int8_t *q) {
+    int32_t sum = 0;
+    for (int i = 0; i < kGroup; ++i) {
+        sum += static_cast<int32_t>(values[i]) * static_cast<int16_t>(q[i]);
+    }
+    return sum;
+}
+
+inline void prng_tile_gains(const Activations &a, int64_t rows, const uint8_t *panel, int64_t token, float *acc) {
+    const int64_t groups = a.stride / kGroup;
+    const int8_t *q = a.q + token * a.stride;
+    for (int64_t i = 0; i < rows; ++i) {
+        const int16_t *values = reinterpret_cast<const int16_t *>(panel) + i * a.stride;
+        float sum = 0.0F;
+        for (int64_t g = 0; g < groups; ++g) {
+            sum = sum +
+                  static_cast<float>(dot64_gains(values + g * kGroup, q + g * kGroup)) * a.scale[token * groups + g];
+        }
+        acc[i] = sum;
     }
 }
 
@@ -83,7 +122,11 @@ bool compute_simd(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_b
         }
         if (ctx.base == BaseKind::prng_block) {
             for (int64_t i = 0; i < rows; ++i) {
-                prng_row_biased(ctx, row0 + i, panel + i * a.stride);
+                if (ctx.seed_gain != nullptr) {
+                    prng_row_gains(ctx, row0 + i, reinterpret_cast<int16_t *>(panel) + i * a.stride);
+                } else {
+                    prng_row_biased(ctx, row0 + i, panel + i * a.stride);
+                }
             }
         } else if (ctx.base == BaseKind::trellis && a.n_tokens > 1) {
             Tile::decode(ctx, tile, panel);
@@ -98,7 +141,11 @@ bool compute_simd(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_b
                 }
             } else if (ctx.base == BaseKind::prng_block) {
                 for (int64_t t = 0; t < count; ++t) {
-                    prng_tile<Tile>(ctx, a, row0, rows, panel, token + t, acc[t]);
+                    if (ctx.seed_gain != nullptr) {
+                        prng_tile_gains(a, rows, panel, token + t, acc[t]);
+                    } else {
+                        prng_tile<Tile>(ctx, a, row0, rows, panel, token + t, acc[t]);
+                    }
                 }
             } else {
                 __builtin_memset(acc, 0, sizeof(acc));
