@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from common import dense_model, parser
 from seeddelta import Recipe
 from seeddelta.build.encode import encode_tensor
@@ -62,7 +61,7 @@ def main() -> None:
     options.add_argument("--bits", type=float, default=4, help="bits a weight")
     given = options.parse_args()
     dense = dense_model(given.dense, given.work)
-    weights = np.concatenate(list(open_source(dense).chunks(given.tensor)))
+    weights = open_source(dense).matrix(given.tensor)
     n_out, n_in = weights.shape
     print(f"{given.tensor} [{n_out}, {n_in}]")
     for name, recipe in settings(given.bits, n_in, n_out, {"input": dense, "output": given.work / "unused.gguf"}):

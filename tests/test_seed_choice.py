@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import seeddelta
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seeddelta import _core, reference
 from seeddelta.build.encode import encode_tensor
-from seeddelta.errors import FormatError, RecipeError
+from seeddelta.cli.main import main
+from seeddelta.errors import FormatError, RecipeError, SeedDeltaError
 from seeddelta.gguf import schema
 from seeddelta.gguf.reader import open_seeddelta
 from test_gguf_reader import Arrays, Texts, damaged, description
@@ -268,6 +269,34 @@ def test_file_says_what_was_chosen(files: dict[str, Path]) -> None:
                 coo=(tensor.arrays["d_idx"], tensor.arrays["d_val"].astype(F32)),
             )  # fmt: skip
             np.testing.assert_allclose(tensor.to_weight().dequantize(), dense, rtol=1e-5, atol=1e-6)
+
+
+def test_on_the_command_line(files: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, out = files["row"].with_name("dense.gguf"), tmp_path / "out.gguf"
+    command = ["build", "-i", str(source), "-o", str(out), "--base-kind", "prng_block", "--scheme", "none", "-q"]
+    assert main([*command, "--seed-per", "block", "--block", "16", "--seed-search", "20"]) == 0
+    assert main(["inspect", str(out)]) == 0
+    assert "prng_block 16, seed per block" in capfd.readouterr().out
+    assert main([*command, "--seed-per", "block"]) == 1
+    assert "needs --seed-search 2 to 65536" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("per", ["row", "block"])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_random_damage_never_crashes(files: dict[str, Path], tmp_path: Path, per: str, data: st.DataObject) -> None:
+    raw = bytearray(files[per].read_bytes())
+    for at in data.draw(st.lists(st.integers(0, len(raw) - 1), min_size=1, max_size=6)):
+        raw[at] ^= data.draw(st.integers(1, 255))
+    path = tmp_path / "flipped.gguf"
+    path.write_bytes(raw)
+    try:
+        with open_seeddelta(path, check_data=False) as file:
+            for tensor in file.tensors.values():
+                weight = tensor.to_weight()
+                weight.matmul(np.ones((1, weight.n_in), F32))
+    except SeedDeltaError:
+        pass
 
 
 NAME, STEM = "blk.1.ffn_down.weight", "blk.1.ffn_down"  # [64, 96]
