@@ -77,7 +77,8 @@ def llama_model(dense: Path, work: Path, name: str, *, imatrix: Path | None = No
         kept = [] if imatrix is None else _importances(imatrix)
         if imatrix is not None:
             entry = llama_cpp.llama_model_imatrix_data
-            rows = [entry(key, ctypes.cast(data.ctypes.data, entry.data.type_), data.size) for key, data in kept]
+            number = ctypes.POINTER(ctypes.c_float)
+            rows = [entry(key, data.ctypes.data_as(number), data.size) for key, data in kept]
             table = (entry * (len(rows) + 1))(*rows, entry(None, None, 0))  # ends with a name of null
             params.imatrix = ctypes.cast(table, ctypes.POINTER(entry))
         temporary = path.with_suffix(".part")
