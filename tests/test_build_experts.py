@@ -190,3 +190,39 @@ def test_capture(smollm2_quantized: Path, tmp_path: Path) -> None:
     methods = {name: rows[name].method for name in (gate, down, shared, names.EMBEDDING, names.HEAD)}
     assert methods == {gate: "weighted", down: "weighted", shared: "feedback", names.EMBEDDING: "plain",
                        names.HEAD: "feedback"}  # fmt: skip
+
+
+def test_tied_embedding(smollm2_quantized: Path, tmp_path: Path) -> None:
+    """Encoded for the product, whose input is measured, one step above the blocks and without scales of the columns."""
+    pytest.importorskip("llama_cpp")
+    from seeddelta.imatrix import capture, open_covariance, write_covariance
+    from tiny_llama import write_llama
+
+    model, covariance = write_llama(tmp_path / "tied.gguf", smollm2_quantized), tmp_path / "cov.gguf"
+    tokens = np.random.default_rng(0).integers(260, 500, 256)
+    options: dict[str, Any] = dict(ctx=64, threads=2, progress=False)
+    captured = capture(model, tokens, targets="embd", **options)
+    assert captured.representatives == {names.EMBEDDING: names.EMBEDDING}
+    assert captured.tokens == 256  # every token, not the last of each chunk alone
+    everything = capture(model, tokens, targets="full", **options)
+    np.testing.assert_array_equal(everything.hook.square(names.EMBEDDING), captured.hook.square(names.EMBEDDING))
+    write_covariance(covariance, everything)
+    errors = {}
+    for hessian in (None, covariance):
+        recipe = Recipe(input=model, output=tmp_path / "out.gguf", hessian=hessian, targets="full", bits=3)
+        report = seeddelta.build(recipe, progress=False)
+        with open_seeddelta(recipe.output) as file:
+            bases = {name: tensor.description.base for name, tensor in file.tensors.items()}
+            difference = file.tensors[names.EMBEDDING].to_weight().dequantize() - seeddelta.gguf.source.open_source(
+                model
+            ).matrix(names.EMBEDDING)
+        assert {name: base.step_bits for name, base in bases.items() if base.step_bits != 3} == {names.EMBEDDING: 4}
+        scaled = {name for name, base in bases.items() if base.column_scale}
+        assert scaled == (set() if hessian is None else set(bases) - {names.EMBEDDING})
+        row = next(row for row in report.tensors if row.name == names.EMBEDDING)
+        assert row.method == ("plain" if hessian is None else "feedback")
+        h = open_covariance(covariance).matrix(names.EMBEDDING)
+        errors[row.method] = float(np.einsum("oi,ij,oj->", difference, h, difference))
+    assert errors["feedback"] < errors["plain"]
+    with pytest.raises(ImatrixError, match="no matrix matches the targets 'embd'"):
+        capture(write_llama(tmp_path / "untied.gguf", smollm2_quantized, tied=False), tokens, targets="embd", **options)

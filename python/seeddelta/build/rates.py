@@ -14,11 +14,10 @@ RATES: dict[float, tuple[int, int]] = {
 # one bit more, or the next rate there is
 NEXT_RATE: dict[float, float] = {1: 2, 1.5: 2.5, 2: 3, 2.5: 3, 3: 4, 4: 5, 5: 6, 6: 6}
 # Matrices whose error costs most, measured on SmolLM2: the values go straight into the residual stream, and ffn_down's
-# inputs have the heaviest tails. So do the first and the last layer.
+# inputs have the heaviest tails. So do the first and the last layer. The (tied) embedding at 4 bits costs 7.8% of
+# perplexity without calibration and 0.7% with the covariance, at 5 bits 1.4% and 0.0%, for 4 MB of 74.
 SENSITIVE = ("attn_v", "attn_qkv", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
 
-# The embedding and the output matrix at 4 bits cost SmolLM2 (tied) 7.8% of perplexity without calibration and 0.7% with
-# the covariance, at 5 bits 1.4% and 0.0%: one step more is where the loss ends, for 3 MB of 73.
 Rate = float | Literal["dense"]
 
 
