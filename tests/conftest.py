@@ -48,6 +48,14 @@ def smollm2_dequantized(smollm2_seeddelta: Path, model_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def smollm2_full(smollm2_f16: Path, model_dir: Path) -> Path:
+    """Every matrix converted: those of the layers at 4 bits, the tied embedding at 5."""
+    path = model_dir / "smollm2-full.seeddelta.gguf"
+    seeddelta.build(seeddelta.Recipe(input=smollm2_f16, output=path, bits=4, targets="full"), progress=False)
+    return path
+
+
+@pytest.fixture(scope="session")
 def smollm2_two_layers(smollm2_f16: Path, model_dir: Path) -> Path:
     """Layers 0 and 1 converted at 4 bits, the others dense."""
     path = model_dir / "smollm2-two-layers.seeddelta.gguf"

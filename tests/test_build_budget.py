@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import seeddelta
 from hypothesis import given
@@ -10,7 +11,7 @@ from seeddelta.build.budget import fit_rates
 from seeddelta.build.rates import RATES, is_sensitive
 from seeddelta.build.recipe import parse_size
 from seeddelta.errors import RecipeError
-from tiny_models import write_model
+from tiny_models import tiny_weights, write_model
 
 NAMES = [f"blk.{layer}.{matrix}.weight" for layer in range(6) for matrix in ("attn_q", "attn_v", "ffn_up", "ffn_down")]
 WEIGHTS = 1000
@@ -69,6 +70,16 @@ def test_builds_are_within_their_targets(tmp_path):
     assert (tmp_path / "size.gguf").stat().st_size == report.file_bytes <= size
     pinned = build("pinned.gguf", target_bpw=3.7, tensor_type=("attn_q=1",))
     assert all(row.bits_per_weight < 2 for row in pinned.tensors if "attn_q" in row.name)
+
+
+def test_experts_and_embedding_are_within_the_budget(tmp_path):
+    experts = {"blk.0.ffn_up_exps.weight": np.random.default_rng(0).normal(0, 1, (4, 40, 64)).astype(np.float32)}
+    source = write_model(tmp_path / "dense.gguf", tiny_weights() | experts)
+    recipe = seeddelta.Recipe(input=source, output=tmp_path / "out.gguf", targets="full", target_bpw=3.7)
+    report = seeddelta.build(recipe, progress=False)
+    assert 3.1 < report.bits_per_weight <= 3.7
+    bits = {row.name: row.bits_per_weight for row in report.tensors}
+    assert bits["token_embd.weight"] >= max(bits[name] for name in experts)
 
 
 @pytest.mark.parametrize(

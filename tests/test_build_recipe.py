@@ -11,7 +11,7 @@ from seeddelta import Recipe
 from seeddelta.build.encode import describe
 from seeddelta.build.recipe import PRESETS, RATES
 from seeddelta.errors import RecipeError
-from seeddelta.gguf import schema
+from seeddelta.gguf import names, schema
 
 
 def recipe(**options: Any) -> Recipe:
@@ -21,7 +21,7 @@ def recipe(**options: Any) -> Recipe:
 def test_defaults() -> None:
     default = recipe()
     assert (default.base_kind, default.bits, default.residual_scheme) == ("trellis", 4, "none")
-    assert len(default.targets) == 7
+    assert default.targets == names.TARGETS
     assert recipe(base_kind="prng_block").residual_scheme == "coo"
     assert recipe(base_kind="none").residual_scheme == "coo"
     assert recipe(scheme="coo").residual_scheme == "coo"

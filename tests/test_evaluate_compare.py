@@ -65,7 +65,8 @@ def test_json_has_all_of_it(comparison: Any) -> None:
     assert found["settings"]["threads"] == [2, 1]
     model = found["models"][1]
     assert set(model) >= {
-        "path", "kind", "file_bytes", "block_weights", "bits_per_weight", "memory", "speed", "perplexity", "difference",
+        "path", "kind", "file_bytes", "block_weights", "bits_per_weight", "weights", "model_bits_per_weight", "memory",
+        "speed", "perplexity", "difference",
         "metrics", "sample",
     }  # fmt: skip
     assert set(model["perplexity"]) >= {"ppl", "stderr", "tokens_scored", "chunks", "n_ctx", "chunk_nll"}

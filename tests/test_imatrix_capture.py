@@ -63,9 +63,9 @@ def test_sums_are_those_of_the_inputs(captured, smollm2_f16, text):
     x = first_input(smollm2_f16, text)
     name = captured.representatives["blk.0.attn_q.weight"]
     assert captured.hook.tokens(name) == len(x) == 3 * CTX
-    np.testing.assert_allclose(captured.hook.square(name), (x**2).sum(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(captured.hook.square(name)[0], (x**2).sum(axis=0), rtol=1e-3)
     normalised = x / np.linalg.norm(x, axis=1, keepdims=True) * np.sqrt(x.shape[1])
-    np.testing.assert_allclose(captured.hook.norm_square(name), (normalised**2).sum(axis=0), rtol=1e-3)
+    np.testing.assert_allclose(captured.hook.norm_square(name)[0], (normalised**2).sum(axis=0), rtol=1e-3)
     covariance = captured.hook.covariance(name)
     np.testing.assert_array_equal(covariance, covariance.T)
     np.testing.assert_allclose(covariance, normalised.T @ normalised, rtol=1e-3, atol=0.02)
@@ -121,12 +121,12 @@ def test_sums_are_those_of_every_input(smollm2_f16, every_input, clip):
     assert len(inputs) == 3
     for name, x in inputs.items():
         assert captured.hook.tokens(name) == len(x) == len(tokens)  # of the last layer, too
-        np.testing.assert_allclose(captured.hook.square(name), (x**2).sum(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(captured.hook.square(name)[0], (x**2).sum(axis=0), rtol=1e-5)
         normalised = x / np.linalg.norm(x, axis=1, keepdims=True) * np.sqrt(x.shape[1])
         if clip:
             assert abs(normalised).max() > clip
             normalised = normalised.clip(-clip, clip)
-        np.testing.assert_allclose(captured.hook.norm_square(name), (normalised**2).sum(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(captured.hook.norm_square(name)[0], (normalised**2).sum(axis=0), rtol=1e-5)
         wanted = normalised.T @ normalised
         assert np.linalg.norm(captured.hook.covariance(name) - wanted) < 1e-6 * np.linalg.norm(wanted)
     assert captured.nonfinite() == {}

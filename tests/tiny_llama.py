@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,27 +11,78 @@ import numpy as np
 from seeddelta.gguf.header import read_header
 
 N_EMBD, N_FF, N_LAYERS, N_HEAD, N_KV_HEAD, HEAD = 64, 96, 2, 4, 2, 16
+N_EXPERT, N_USED, N_FF_EXPERT = 6, 2, 40  # rows that are no whole tiles
 N_VOCAB = 512  # the special tokens, all bytes, and the first merges
 
 
 def write_llama(path: Path, tokenizer_of: Path, *, tied: bool = True, seed: int = 0) -> Path:
     """A llama of two layers, F16."""
     random = _Random(seed)
+    mlp = {"gate": (N_FF, N_EMBD), "up": (N_FF, N_EMBD), "down": (N_EMBD, N_FF)}
+    tensors = _model(random, tied, lambda: _attention(random) | _mlp(random, mlp))
+    return _write(path, "llama", tokenizer_of, tensors)
+
+
+def write_phi3(path: Path, tokenizer_of: Path) -> Path:
+    """A phi3 of two layers: one matrix for queries, keys and values, and gate and up in one."""
+    random = _Random(1)
+
+    def block() -> Tensors:
+        qkv = random.matrix((N_HEAD + 2 * N_KV_HEAD) * HEAD, N_EMBD)
+        output = {"attn_qkv": qkv, "attn_output": random.matrix(N_EMBD, N_HEAD * HEAD)}
+        return output | _mlp(random, {"up": (2 * N_FF, N_EMBD), "down": (N_EMBD, N_FF)})
+
+    return _write(path, "phi3", tokenizer_of, _model(random, False, block))
+
+
+def write_experts(path: Path, tokenizer_of: Path, architecture: str) -> Path:
+    """A mixture of experts of two layers: llama, or qwen2moe, which has a shared expert, too."""
+    random = _Random(2)
+
+    def block() -> Tensors:
+        tensors = _attention(random) | {"ffn_norm": random.norm(), "ffn_gate_inp": 4 * random.router()}
+        shapes = {"gate": (N_FF_EXPERT, N_EMBD), "up": (N_FF_EXPERT, N_EMBD), "down": (N_EMBD, N_FF_EXPERT)}
+        tensors |= {f"ffn_{name}_exps": random.matrix(N_EXPERT, *shape) for name, shape in shapes.items()}
+        if architecture == "qwen2moe":
+            tensors |= {"ffn_gate_inp_shexp": random.norm()}
+            shapes = {"gate": (N_FF, N_EMBD), "up": (N_FF, N_EMBD), "down": (N_EMBD, N_FF)}
+            tensors |= {f"ffn_{name}_shexp": random.matrix(*shape) for name, shape in shapes.items()}
+        return tensors
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_expert_count(N_EXPERT)
+        writer.add_expert_used_count(N_USED)
+        writer.add_expert_feed_forward_length(N_FF_EXPERT)
+        if architecture == "qwen2moe":
+            writer.add_expert_shared_feed_forward_length(N_FF)
+
+    feed_forward = N_FF_EXPERT if architecture == "llama" else N_FF
+    return _write(path, architecture, tokenizer_of, _model(random, False, block), keys, feed_forward)
+
+
+Tensors = dict[str, np.ndarray[Any, Any]]
+
+
+def _model(random: _Random, tied: bool, block: Callable[[], Tensors]) -> Tensors:
     tensors = random.embedding(tied) | {"output_norm.weight": random.norm()}
     for layer in range(N_LAYERS):
-        block = {
-            "attn_norm": random.norm(),
-            "attn_q": random.matrix(N_HEAD * HEAD, N_EMBD),
-            "attn_k": random.matrix(N_KV_HEAD * HEAD, N_EMBD),
-            "attn_v": random.matrix(N_KV_HEAD * HEAD, N_EMBD),
-            "attn_output": random.matrix(N_EMBD, N_HEAD * HEAD),
-            "ffn_norm": random.norm(),
-            "ffn_gate": random.matrix(N_FF, N_EMBD),
-            "ffn_up": random.matrix(N_FF, N_EMBD),
-            "ffn_down": random.matrix(N_EMBD, N_FF),
+        tensors |= {
+            f"blk.{layer}.{name}.weight": tensor for name, tensor in ({"attn_norm": random.norm()} | block()).items()
         }
-        tensors |= {f"blk.{layer}.{name}.weight": tensor for name, tensor in block.items()}
-    return _write(path, "llama", tokenizer_of, tensors)
+    return tensors
+
+
+def _attention(random: _Random) -> Tensors:
+    return {
+        "attn_q": random.matrix(N_HEAD * HEAD, N_EMBD),
+        "attn_k": random.matrix(N_KV_HEAD * HEAD, N_EMBD),
+        "attn_v": random.matrix(N_KV_HEAD * HEAD, N_EMBD),
+        "attn_output": random.matrix(N_EMBD, N_HEAD * HEAD),
+    }
+
+
+def _mlp(random: _Random, shapes: dict[str, tuple[int, int]]) -> Tensors:
+    return {"ffn_norm": random.norm()} | {f"ffn_{name}": random.matrix(*shape) for name, shape in shapes.items()}
 
 
 class _Random:
@@ -43,22 +95,33 @@ class _Random:
     def norm(self) -> np.ndarray[Any, Any]:
         return self.rng.uniform(0.8, 1.2, N_EMBD).astype(np.float32)
 
+    def router(self) -> np.ndarray[Any, Any]:
+        return self.matrix(N_EXPERT, N_EMBD).astype(np.float32)
+
     def embedding(self, tied: bool) -> dict[str, np.ndarray[Any, Any]]:
         tensors = {"token_embd.weight": self.matrix(N_VOCAB, N_EMBD)}
         return tensors if tied else tensors | {"output.weight": self.matrix(N_VOCAB, N_EMBD)}
 
 
-def _write(path: Path, architecture: str, tokenizer_of: Path, tensors: dict[str, np.ndarray[Any, Any]]) -> Path:
+def _write(
+    path: Path,
+    architecture: str,
+    tokenizer_of: Path,
+    tensors: Tensors,
+    keys: Callable[[gguf.GGUFWriter], None] = lambda writer: None,
+    feed_forward: int = N_FF,
+) -> Path:
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(256)
     writer.add_embedding_length(N_EMBD)
     writer.add_block_count(N_LAYERS)
-    writer.add_feed_forward_length(N_FF)
+    writer.add_feed_forward_length(feed_forward)
     writer.add_head_count(N_HEAD)
     writer.add_head_count_kv(N_KV_HEAD)
     writer.add_rope_dimension_count(HEAD)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_file_type(1)
+    keys(writer)
     _add_tokenizer(writer, tokenizer_of)
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)

@@ -14,6 +14,25 @@ namespace seeddelta {
 struct ComputeStatus {
     std::atomic<bool> nonfinite_input{false};
     std::atomic<bool> nonfinite_output{false};
+    std::atomic<bool> bad_index{false}; // a row or an expert that is not there
+};
+
+// Who multiplies what in one product of experts: token t has `used` experts, slot s that of number ids[t, s], and its
+// result is row t * used + s of y. The input of a slot is row t * inputs + s mod inputs of x; inputs is 1 when all
+// experts of a token read the same x. Strides are in bytes.
+struct ExpertBatch {
+    int64_t n_tokens = 0;
+    int64_t used = 0;
+    int64_t inputs = 0;
+    const uint8_t *ids = nullptr; // int32
+    int64_t id_stride = 0;        // between slots
+    int64_t token_stride = 0;     // between tokens, of ids
+    const float *x = nullptr;
+    int64_t x_stride = 0;
+    float *y = nullptr;
+    int64_t y_stride = 0;
+
+    int64_t pairs() const { return n_tokens * used; }
 };
 
 // Rotated, quantised activations and the barrier that the threads of one product share. Owned by one llama context, which
@@ -28,6 +47,10 @@ public:
     // Makes room for n_tokens activations of a product. Not thread safe: call it before the threads start, or let
     // thread 0 do it between the two barriers of seeddelta_compute_threaded.
     void reserve(int64_t n_tokens, const seeddelta_ctx &ctx);
+    // The same for a product of experts.
+    void reserve(const ExpertBatch &batch, const seeddelta_ctx &ctx);
+    // Experts that the last product of experts computed with.
+    int64_t experts() const;
 
     struct Impl;
     Impl &impl() { return *impl_; }
@@ -44,10 +67,17 @@ void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_
                                 int64_t y_stride_bytes, Workspace &workspace, int ith, int nth, bool reuse_activations,
                                 ComputeStatus &status);
 
-// The same on the calling thread, for contiguous x [n_tokens, n_in] and y [n_tokens, n_out].
+// The same for the chosen experts of every token; ctx.expert says of which weights. An expert is decoded once however
+// many tokens have it. With reuse_activations the ids must be the same, too, and the product before must have had a
+// residual if this one has. An id that is no expert gives zeros and status.bad_index.
+void seeddelta_compute_experts(const seeddelta_ctx &ctx, const ExpertBatch &batch, Workspace &workspace, int ith,
+                               int nth, bool reuse_activations, ComputeStatus &status);
+
+// seeddelta_compute_threaded on the calling thread, for contiguous x [n_tokens, n_in] and y [n_tokens, n_out].
 void seeddelta_compute(const seeddelta_ctx &ctx, const float *input, float *output, size_t n_tokens);
 
-// Rows [row_begin, row_end) of the dense matrix that the weight stands for, float32, into out [rows, n_in].
+// Rows [row_begin, row_end) of the dense matrix that the weight stands for, float32, into out [rows, n_in]. ctx is a
+// single matrix.
 void seeddelta_dequantize(const seeddelta_ctx &ctx, int64_t row_begin, int64_t row_end, float *out);
 
 } // namespace seeddelta

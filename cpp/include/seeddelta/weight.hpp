@@ -12,18 +12,21 @@ inline constexpr int64_t kTileRows = 16;
 // Columns that share one activation scale.
 inline constexpr int64_t kGroup = 64;
 
-// One converted matrix. All pointers are borrowed and must outlive the struct; shapes are validated by whoever fills it.
+// One converted matrix, or the matrices of all experts of a layer, which share everything but their rows: arrays with a
+// row, tile or column in front then hold those of expert 0, then those of expert 1, …; see `expert`. All pointers are borrowed
+// and must outlive the struct; shapes are validated by whoever fills it.
 struct seeddelta_ctx {
     bool enabled = true;
-    int64_t n_out = 0;
+    int64_t n_out = 0; // of one expert
     int64_t n_in = 0;
+    int64_t n_experts = 1;
 
     BaseKind base = BaseKind::none;
     uint64_t base_seed = 0;
     float base_scale = 0.0F;
-    uint32_t rotation_block = 0;            // 0, or a power of two dividing n_in
-    const int8_t *column_scale = nullptr;   // [n_in], as stored: eighths of an octave. Before the rotation
-    const float *column_factor = nullptr;   // [n_in], what they mean: column_factor_of
+    uint32_t rotation_block = 0;          // 0, or a power of two dividing n_in
+    const int8_t *column_scale = nullptr; // [n_in] an expert, as stored: eighths of an octave. Before the rotation
+    const float *column_factor = nullptr; // [n_in] an expert, what they mean: column_factor_of
     uint32_t base_block = 64;             // prng_block: columns a key: 8, 16, 32 or 64
     const uint16_t *seed_index = nullptr; // prng_block, seeds chosen: [n_out], or [n_out, base_blocks()] with seed_gain
     const int8_t *seed_gain = nullptr;    // [n_out, base_blocks()]
@@ -56,6 +59,38 @@ struct seeddelta_ctx {
         return (n_in + chunk - 1) / chunk * 16;
     }
     [[gnu::always_inline]] int64_t words() const { return (16 + static_cast<int64_t>(step_bits) * (steps() - 1) + 15) / 16; }
+
+    // The matrix of one expert. Bases trellis and none, without dictionary: the others number their rows throughout.
+    seeddelta_ctx expert(int64_t number) const {
+        seeddelta_ctx c = part(number * n_out, number * n_tiles(), n_out);
+        c.column_scale = column_scale == nullptr ? nullptr : column_scale + number * n_in;
+        c.column_factor = column_factor == nullptr ? nullptr : column_factor + number * n_in;
+        return c;
+    }
+    // The rows of one tile of a single matrix, with the same limits.
+    seeddelta_ctx tile(int64_t number) const {
+        const int64_t row = number * kTileRows;
+        return part(row, number, n_out - row < kTileRows ? n_out - row : kTileRows);
+    }
+
+private:
+    seeddelta_ctx part(int64_t row, int64_t first_tile, int64_t rows) const {
+        seeddelta_ctx c = *this;
+        const auto advance = [](auto *&pointer, int64_t by) { pointer = pointer == nullptr ? nullptr : pointer + by; };
+        const int64_t entries = residual_size;
+        const int64_t values = scheme == ResidualScheme::block ? entries * residual_block : entries;
+        c.n_experts = 1;
+        c.n_out = rows;
+        advance(c.codes, first_tile * words() * kTileRows);
+        advance(c.row_scale_f16, row);
+        advance(c.row_scale_f32, row);
+        advance(c.residual_index, row * entries);
+        advance(c.residual_index32, row * entries);
+        advance(c.residual_vals_f16, row * values);
+        advance(c.residual_vals_i8, row * values);
+        advance(c.residual_scale, scheme == ResidualScheme::block ? row * entries : row);
+        return c;
+    }
 };
 
 } // namespace seeddelta

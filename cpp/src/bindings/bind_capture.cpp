@@ -24,15 +24,17 @@ const InputSums &sums_of(PyCapture &c, const std::string &name) {
     return found->second;
 }
 
-py::array_t<double> vector_of(const std::vector<double> &values) {
-    return py::array_t<double>(static_cast<py::ssize_t>(values.size()), values.data());
+// [n_experts, n_in]
+py::array_t<double> rows_of(const InputSums &s, const std::vector<double> &values) {
+    return py::array_t<double>({static_cast<py::ssize_t>(s.counts.size()), static_cast<py::ssize_t>(s.n_in)},
+                               values.data());
 }
 
 // Both triangles, not divided by the number of tokens.
 py::array_t<float> covariance(PyCapture &c, const std::string &name) {
     const InputSums &s = sums_of(c, name);
     if (s.covariance.empty()) {
-        throw py::value_error("the capture was made without covariance");
+        throw py::value_error("'" + name + "' was captured without covariance");
     }
     py::array_t<float> out({s.n_in, s.n_in});
     float *data = out.mutable_data();
@@ -46,14 +48,17 @@ py::array_t<float> covariance(PyCapture &c, const std::string &name) {
 
 // Continues from the sums of an earlier capture.
 void restore(PyCapture &c, const std::string &name, int64_t tokens, const py::array_t<double> &square,
-             const py::array_t<double> &norm_square, const std::optional<FloatMatrix> &matrix, int64_t nonfinite) {
+             const py::array_t<double> &norm_square, const py::array_t<int64_t> &counts,
+             const std::optional<FloatMatrix> &matrix, int64_t nonfinite) {
+    require_array(square, "square", "f", 8, {counts.size(), -1});
+    require_array(norm_square, "norm_square", "f", 8, {counts.size(), square.shape(1)});
     InputSums &s = c.hook.sums()[name];
-    s.n_in = square.size();
+    s.n_in = square.shape(1);
     s.tokens = tokens;
     s.nonfinite_tokens = nonfinite;
-    require_array(norm_square, "norm_square", "f", 8, {s.n_in});
-    s.square.assign(square.data(), square.data() + s.n_in);
-    s.norm_square.assign(norm_square.data(), norm_square.data() + s.n_in);
+    s.counts.assign(counts.data(), counts.data() + counts.size());
+    s.square.assign(square.data(), square.data() + square.size());
+    s.norm_square.assign(norm_square.data(), norm_square.data() + square.size());
     if (matrix) {
         require_array(*matrix, "covariance", "f", 4, {s.n_in, s.n_in});
         s.covariance.assign(matrix->data(), matrix->data() + s.n_in * s.n_in);
@@ -94,15 +99,25 @@ void bind_capture(py::module_ &m) {
             "nonfinite_tokens", [](PyCapture &c, const std::string &name) { return sums_of(c, name).nonfinite_tokens; },
             py::arg("name"), "Tokens left out because their input held NaN or infinity.")
         .def(
-            "square", [](PyCapture &c, const std::string &name) { return vector_of(sums_of(c, name).square); },
-            py::arg("name"), "Sum of x², float64 [n_in].")
+            "counts",
+            [](PyCapture &c, const std::string &name) {
+                const auto &counts = sums_of(c, name).counts;
+                return py::array_t<int64_t>(static_cast<py::ssize_t>(counts.size()), counts.data());
+            },
+            py::arg("name"), "Inputs in the sums, int64 [n_experts]; [1] for any other matrix.")
+        .def(
+            "square",
+            [](PyCapture &c, const std::string &name) { return rows_of(sums_of(c, name), sums_of(c, name).square); },
+            py::arg("name"), "Sum of x², float64 [n_experts, n_in]; [1, n_in] for any other matrix.")
         .def(
             "norm_square",
-            [](PyCapture &c, const std::string &name) { return vector_of(sums_of(c, name).norm_square); },
-            py::arg("name"), "Sum of x̂², float64 [n_in].")
-        .def("covariance", &covariance, py::arg("name"), "Sum of x̂ x̂ᵀ, float32 [n_in, n_in].")
+            [](PyCapture &c, const std::string &name) {
+                return rows_of(sums_of(c, name), sums_of(c, name).norm_square);
+            },
+            py::arg("name"), "Sum of x̂², as `square`.")
+        .def("covariance", &covariance, py::arg("name"), "Sum of x̂ x̂ᵀ, float32 [n_in, n_in]. Experts have none.")
         .def("restore", &restore, py::arg("name"), py::arg("tokens"), py::arg("square"), py::arg("norm_square"),
-             py::arg("covariance") = py::none(), py::arg("nonfinite") = 0,
+             py::arg("counts"), py::arg("covariance") = py::none(), py::arg("nonfinite") = 0,
              "Starts from the sums of an earlier capture.");
 }
 

@@ -48,6 +48,7 @@ IntDict layout(const GgmlAbi &abi) {
     d["data"] = abi.data;
     d["name"] = abi.name;
     d["op_mul_mat"] = abi.op_mul_mat;
+    d["op_mul_mat_id"] = abi.op_mul_mat_id;
     d["op_get_rows"] = abi.op_get_rows;
     d["op_custom"] = abi.op_custom;
     d["traits_to_float"] = abi.to_float;
@@ -71,7 +72,7 @@ void set_dense(PyRegistry &r, const std::string &name, const py::array &rows, in
         throw py::value_error("tensor '" + name + "': ggml type " + std::to_string(type) + " cannot be a fallback");
     }
     const auto row_bytes = n_in / block * static_cast<int64_t>(r.abi->type_size(type));
-    require_array(rows, "rows", "u", 1, {weight->ctx->n_out, row_bytes});
+    require_array(rows, "rows", "u", 1, {weight->ctx->n_experts * weight->ctx->n_out, row_bytes});
     weight->dense = {static_cast<const uint8_t *>(rows.data()), type, row_bytes};
     r.keep.push_back(rows);
 }
@@ -86,6 +87,7 @@ py::typing::Dict<py::str, IntDict> counters(PyHook &h) {
         one["tokens"] = c.tokens.load();
         one["reused"] = c.reused.load();
         one["rows"] = c.rows.load();
+        one["experts"] = c.experts.load();
         one["dense_calls"] = c.dense_calls.load();
         one["nonfinite_events"] = c.nonfinite_events.load();
         all[py::str(s.weight->name)] = one;
@@ -140,7 +142,8 @@ void bind_runtime(py::module_ &m) {
         .def("add", &add, py::arg("weight"),
              "Registers a Weight and keeps it alive. Add all before making a GraphHook.")
         .def("set_dense", &set_dense, py::arg("name"), py::arg("rows"), py::arg("type"),
-             "Dense rows to fall back to: uint8 [n_out, bytes of a row] of a ggml type. Kept, not copied.");
+             "Dense rows to fall back to: uint8 [n_out, bytes of a row] of a ggml type, experts one after "
+             "another. Kept, not copied.");
     py::class_<PyHook>(
         m, "GraphHook",
         "The native cb_eval of one llama context. Must outlive the context.\n\n"
@@ -150,9 +153,9 @@ void bind_runtime(py::module_ &m) {
                                [](const PyHook &) { return reinterpret_cast<uintptr_t>(&GraphHook::callback); })
         .def_property_readonly("user_data", [](PyHook &h) { return reinterpret_cast<uintptr_t>(&h.hook); })
         .def_property_readonly("nodes_seen", [](const PyHook &h) { return h.hook.nodes_seen(); })
-        .def(
-            "counters", &counters,
-            "Per weight: rewrites, calls, tokens, reused, rows, dense_calls, nonfinite_events since the hook was made.")
+        .def("counters", &counters,
+             "Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events since the hook "
+             "was made.")
         .def("kinds", &kinds,
              "Products from seed and residual, by base kind and by residual scheme; a codebook that is the whole\n"
              "weight counts as statecells only.")

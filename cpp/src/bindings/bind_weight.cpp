@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <memory>
@@ -32,11 +33,11 @@ static const void *adopt(PyWeight &w, const py::array &a) {
 
 static void set_row_scale(PyWeight &w, const py::array &row_scale) {
     const bool half = row_scale.itemsize() == 2;
-    require_array(row_scale, "row_scale", "f", half ? 2 : 4, {w.ctx.n_out});
+    require_array(row_scale, "row_scale", "f", half ? 2 : 4, {w.rows()});
     const void *data = adopt(w, row_scale);
     w.ctx.row_scale_f16 = half ? static_cast<const uint16_t *>(data) : nullptr;
     w.ctx.row_scale_f32 = half ? nullptr : static_cast<const float *>(data);
-    for (int64_t i = 0; i < w.ctx.n_out; ++i) {
+    for (int64_t i = 0; i < w.rows(); ++i) {
         const float s = half ? half_to_float(w.ctx.row_scale_f16[i]) : w.ctx.row_scale_f32[i];
         require(std::isfinite(s), w.name, "row_scale[" + std::to_string(i) + "] is not finite");
     }
@@ -55,16 +56,16 @@ static void set_trellis(PyWeight &w, const OptionalArray &codes, int step_bits, 
         require(multipliers[v] > 0 && multipliers[v] < 65536, w.name, "multiplier out of range");
         w.ctx.multiplier[v] = static_cast<uint16_t>(multipliers[v]);
     }
-    require_array(*codes, "codes", "iu", 2, {w.ctx.n_tiles(), w.ctx.words(), kTileRows});
+    require_array(*codes, "codes", "iu", 2, {w.ctx.n_experts * w.ctx.n_tiles(), w.ctx.words(), kTileRows});
     w.ctx.codes = static_cast<const uint16_t *>(adopt(w, *codes));
 }
 
 static void set_column_scale(PyWeight &w, const py::array &scale) {
     require(w.ctx.base == BaseKind::trellis, w.name, "column_scale is for a trellis");
-    require_array(scale, "column_scale", "i", 1, {w.ctx.n_in});
+    require_array(scale, "column_scale", "i", 1, {w.ctx.n_experts * w.ctx.n_in});
     w.ctx.column_scale = static_cast<const int8_t *>(adopt(w, scale));
-    w.column_factor.resize(static_cast<size_t>(w.ctx.n_in));
-    for (int64_t i = 0; i < w.ctx.n_in; ++i) {
+    w.column_factor.resize(static_cast<size_t>(w.ctx.n_experts * w.ctx.n_in));
+    for (int64_t i = 0; i < w.ctx.n_experts * w.ctx.n_in; ++i) {
         w.column_factor[static_cast<size_t>(i)] = column_factor_of(w.ctx.column_scale[i]);
     }
     w.ctx.column_factor = w.column_factor.data();
@@ -88,11 +89,11 @@ static void set_prng_block(PyWeight &w, int block, const OptionalArray &index, c
 static void set_coo(PyWeight &w, const py::array &index, const OptionalArray &value, const OptionalArray &scale) {
     seeddelta_ctx &c = w.ctx;
     const bool wide = index.itemsize() == 4;
-    require_array(index, "d_idx", "iu", wide ? 4 : 2, {c.n_out, -1});
+    require_array(index, "d_idx", "iu", wide ? 4 : 2, {w.rows(), -1});
     const int64_t k = index.shape(1);
     require(value.has_value(), w.name, "d_idx without d_val");
     const bool half = value->itemsize() == 2;
-    require_array(*value, "d_val", half ? "f" : "i", half ? 2 : 1, {c.n_out, k});
+    require_array(*value, "d_val", half ? "f" : "i", half ? 2 : 1, {w.rows(), k});
     c.scheme = ResidualScheme::coo;
     c.residual_size = static_cast<uint32_t>(k);
     const void *index_data = adopt(w, index);
@@ -103,11 +104,11 @@ static void set_coo(PyWeight &w, const py::array &index, const OptionalArray &va
         c.residual_vals_f16 = static_cast<const uint16_t *>(value_data);
     } else {
         require(scale.has_value(), w.name, "int8 d_val needs d_scale");
-        require_array(*scale, "d_scale", "f", 2, {c.n_out});
+        require_array(*scale, "d_scale", "f", 2, {w.rows()});
         c.residual_vals_i8 = static_cast<const int8_t *>(value_data);
         c.residual_scale = static_cast<const uint16_t *>(adopt(w, *scale));
     }
-    for (int64_t e = 0; e < c.n_out * k; ++e) {
+    for (int64_t e = 0; e < w.rows() * k; ++e) {
         const int64_t column = wide ? static_cast<int64_t>(c.residual_index32[e]) : c.residual_index[e];
         if (column >= c.n_in) {
             require(false, w.name,
@@ -119,13 +120,13 @@ static void set_coo(PyWeight &w, const py::array &index, const OptionalArray &va
 
 static void set_block(PyWeight &w, const py::array &map, const OptionalArray &value, const OptionalArray &scale) {
     seeddelta_ctx &c = w.ctx;
-    require_array(map, "b_map", "iu", 2, {c.n_out, -1});
+    require_array(map, "b_map", "iu", 2, {w.rows(), -1});
     const int64_t kept = map.shape(1);
     require(value.has_value() && value->ndim() == 3, w.name, "b_map without b_val of [n_out, kept, block]");
     const int64_t block = value->shape(2);
     require(block == 32 || block == 64, w.name, "a block of b_val must have 32 or 64 columns");
     const bool half = value->itemsize() == 2;
-    require_array(*value, "b_val", half ? "f" : "i", half ? 2 : 1, {c.n_out, kept, block});
+    require_array(*value, "b_val", half ? "f" : "i", half ? 2 : 1, {w.rows(), kept, block});
     c.scheme = ResidualScheme::block;
     c.residual_size = static_cast<uint32_t>(kept);
     c.residual_block = static_cast<uint32_t>(block);
@@ -136,12 +137,12 @@ static void set_block(PyWeight &w, const py::array &map, const OptionalArray &va
         c.residual_vals_f16 = static_cast<const uint16_t *>(value_data);
     } else {
         require(scale.has_value(), w.name, "int8 b_val needs b_scale");
-        require_array(*scale, "b_scale", "f", 2, {c.n_out, kept});
+        require_array(*scale, "b_scale", "f", 2, {w.rows(), kept});
         c.residual_vals_i8 = static_cast<const int8_t *>(value_data);
         c.residual_scale = static_cast<const uint16_t *>(adopt(w, *scale));
     }
     const int64_t n_blocks = (c.n_in + block - 1) / block;
-    for (int64_t e = 0; e < c.n_out * kept; ++e) {
+    for (int64_t e = 0; e < w.rows() * kept; ++e) {
         const bool ascends = e % kept == 0 || c.residual_index[e - 1] < c.residual_index[e];
         if (!ascends || c.residual_index[e] >= n_blocks) { // no message is made for good ones
             require(false, w.name,
@@ -158,16 +159,16 @@ static void set_codebook(PyWeight &w, const py::array &dictionary, const Optiona
     const int64_t atoms = dictionary.shape(0);
     require(atoms > 0 && atoms <= 65536, w.name, "r_dict must have 1 to 65536 atoms");
     require(codes.has_value() && value.has_value(), w.name, "r_dict without r_codes and r_vals");
-    require_array(*codes, "r_codes", "iu", 2, {c.n_out, -1});
+    require_array(*codes, "r_codes", "iu", 2, {w.rows(), -1});
     const int64_t k = codes->shape(1);
-    require_array(*value, "r_vals", "f", 2, {c.n_out, k});
+    require_array(*value, "r_vals", "f", 2, {w.rows(), k});
     c.scheme = ResidualScheme::codebook_resid;
     c.residual_size = static_cast<uint32_t>(k);
     c.dictionary_size = static_cast<uint32_t>(atoms);
     c.dictionary = static_cast<const uint16_t *>(adopt(w, dictionary));
     c.residual_index = static_cast<const uint16_t *>(adopt(w, *codes));
     c.residual_vals_f16 = static_cast<const uint16_t *>(adopt(w, *value));
-    for (int64_t e = 0; e < c.n_out * k; ++e) {
+    for (int64_t e = 0; e < w.rows() * k; ++e) {
         if (c.residual_index[e] >= atoms) {
             require(false, w.name,
                     "r_codes of row " + std::to_string(e / k) + " has atom " + std::to_string(c.residual_index[e]) +
@@ -184,11 +185,17 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
             const OptionalArray &d_val, const OptionalArray &d_scale, const OptionalArray &b_map,
             const OptionalArray &b_val, const OptionalArray &b_scale, const OptionalArray &r_dict,
             const OptionalArray &r_codes, const OptionalArray &r_vals, const OptionalArray &seed_idx,
-            const OptionalArray &seed_gain) {
+            const OptionalArray &seed_gain, int64_t n_experts) {
     auto w = std::make_unique<PyWeight>();
     w->name = name;
     constexpr int64_t most = int64_t{1} << 28;
     require(n_out > 0 && n_in > 0 && n_out < most && n_in < most, name, "shape out of range");
+    require(n_experts > 0 && n_experts < most / n_out, name, "n_experts out of range");
+    require(n_experts == 1 ||
+                ((base_kind == static_cast<int>(BaseKind::trellis) || base_kind == static_cast<int>(BaseKind::none)) &&
+                 !r_dict),
+            name, "experts have a trellis or no base, and no codebook");
+    w->ctx.n_experts = n_experts;
     w->ctx.n_out = n_out;
     w->ctx.n_in = n_in;
     w->ctx.base_seed = base_seed;
@@ -235,10 +242,12 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
     return w;
 }
 
-static py::array_t<float> matmul(const PyWeight &w, const FloatMatrix &x, int threads) {
+static py::array_t<float> matmul(const PyWeight &w, const FloatMatrix &x, int threads, int64_t expert) {
     require(x.ndim() == 2 && x.shape(1) == w.ctx.n_in, w.name,
             "x has shape " + shape_text(x) + "; wanted [n_tokens, " + std::to_string(w.ctx.n_in) + "]");
     require(threads >= 1 && threads <= 1024, w.name, "threads must be between 1 and 1024");
+    require(expert >= 0 && expert < w.ctx.n_experts, w.name, "there is no expert of that number");
+    const seeddelta_ctx ctx = w.ctx.n_experts == 1 ? w.ctx : w.ctx.expert(expert);
     const int64_t n_tokens = x.shape(0);
     py::array_t<float> y({n_tokens, w.ctx.n_out});
     const float *in = x.data();
@@ -249,7 +258,7 @@ static py::array_t<float> matmul(const PyWeight &w, const FloatMatrix &x, int th
         Workspace workspace;
         ComputeStatus status;
         auto run = [&](int ith) {
-            seeddelta_compute_threaded(w.ctx, in, n_tokens, w.ctx.n_in * 4, out, w.ctx.n_out * 4, workspace, ith, threads,
+            seeddelta_compute_threaded(ctx, in, n_tokens, ctx.n_in * 4, out, ctx.n_out * 4, workspace, ith, threads,
                                        false, status);
         };
         std::vector<std::jthread> pool;
@@ -263,13 +272,20 @@ static py::array_t<float> matmul(const PyWeight &w, const FloatMatrix &x, int th
 
 static py::array_t<float> dequantize(const PyWeight &w, int64_t row_begin, int64_t row_end) {
     if (row_end < 0) {
-        row_end = w.ctx.n_out;
+        row_end = w.rows();
     }
-    require(row_begin >= 0 && row_begin <= row_end && row_end <= w.ctx.n_out, w.name, "rows out of range");
+    require(row_begin >= 0 && row_begin <= row_end && row_end <= w.rows(), w.name, "rows out of range");
     py::array_t<float> out({row_end - row_begin, w.ctx.n_in});
     float *data = out.mutable_data();
     const py::gil_scoped_release release;
-    seeddelta_dequantize(w.ctx, row_begin, row_end, data);
+    for (int64_t row = row_begin; row < row_end;) { // expert by expert
+        const int64_t expert = row / w.ctx.n_out;
+        const int64_t first = row - expert * w.ctx.n_out;
+        const int64_t count = std::min(row_end - row, w.ctx.n_out - first);
+        seeddelta_dequantize(w.ctx.n_experts == 1 ? w.ctx : w.ctx.expert(expert), first, first + count, data);
+        data += count * w.ctx.n_in;
+        row += count;
+    }
     return out;
 }
 
@@ -289,7 +305,9 @@ void bind_weight(py::module_ &m) {
         "        [n_out, kept, 32 or 64], float16 [n_out, kept] (with int8 only).\n"
         "    r_dict, r_codes, r_vals: codebook residual; float16 [M, n_in], (u)int16 and float16 [n_out, k].\n"
         "    seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8\n"
-        "        [n_out, ceil(n_in / base_block)].")
+        "        [n_out, ceil(n_in / base_block)].\n"
+        "    n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those of "
+        "another.")
         .def(py::init(&make_weight), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(),
              py::arg("base_kind"), py::arg("base_seed") = 0, py::arg("base_scale") = 0.0F, py::arg("base_block") = 64,
              py::arg("step_bits") = 0, py::arg("values_per_step") = 1, py::arg("multipliers") = std::vector<int>{},
@@ -298,14 +316,15 @@ void bind_weight(py::module_ &m) {
              py::arg("d_idx") = py::none(), py::arg("d_val") = py::none(), py::arg("d_scale") = py::none(),
              py::arg("b_map") = py::none(), py::arg("b_val") = py::none(), py::arg("b_scale") = py::none(),
              py::arg("r_dict") = py::none(), py::arg("r_codes") = py::none(), py::arg("r_vals") = py::none(),
-             py::arg("seed_idx") = py::none(), py::arg("seed_gain") = py::none())
-        .def("matmul", &matmul, py::arg("x"), py::arg("threads") = 1,
+             py::arg("seed_idx") = py::none(), py::arg("seed_gain") = py::none(), py::arg("n_experts") = 1)
+        .def("matmul", &matmul, py::arg("x"), py::arg("threads") = 1, py::arg("expert") = 0,
              "y = x Ŵᵀ with int8 activations: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].\n\n"
              "The same bits for every instruction set, number of threads and batch shape.")
         .def("dequantize", &dequantize, py::arg("row_begin") = 0, py::arg("row_end") = -1,
-             "Rows [row_begin, row_end) of Ŵ, float32 [rows, n_in]; row_end -1 is n_out.")
+             "Rows [row_begin, row_end) of Ŵ, float32 [rows, n_in]; row_end -1 is n_experts · n_out.")
         .def_readonly("name", &PyWeight::name)
         .def_property_readonly("n_out", [](const PyWeight &w) { return w.ctx.n_out; })
+        .def_property_readonly("n_experts", [](const PyWeight &w) { return w.ctx.n_experts; })
         .def_property_readonly("n_in", [](const PyWeight &w) { return w.ctx.n_in; })
         .def_readonly("nbytes", &PyWeight::nbytes, "Bytes of all arrays.");
 }

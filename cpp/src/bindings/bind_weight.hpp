@@ -17,6 +17,8 @@ public:
     std::vector<pybind11::object> keep; // the arrays behind ctx's pointers
     std::vector<float> column_factor;   // behind ctx.column_factor
     int64_t nbytes = 0;
+
+    int64_t rows() const { return ctx.n_experts * ctx.n_out; }
 };
 
 } // namespace seeddelta

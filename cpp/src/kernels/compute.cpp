@@ -1,90 +1,19 @@
 // Drives one product: activations once, then every thread its own row tiles.
 #include "seeddelta/compute.hpp"
 
-#include <cstdlib>
 #include <cstring>
-#include <new>
-#include <thread>
 
 #include "base/fht_struct.hpp"
 #include "base/prng_block.hpp"
 #include "base/rotation.hpp"
 #include "base/trellis.hpp"
-#include "kernels/kernel_table.hpp"
+#include "kernels/workspace.hpp"
 #include "residual/residual.hpp"
-
-#if defined(__x86_64__) || defined(__i386__)
-#include <immintrin.h>
-#endif
 
 namespace seeddelta {
 
-inline constexpr int kSpins = 2000;
-
-static void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-    _mm_pause();
-#endif
-}
-
-// 64-byte aligned, grows only.
-template <class T>
-struct Buffer {
-    T *data = nullptr;
-    int64_t capacity = 0;
-    ~Buffer() { std::free(data); }
-    T *reserve(int64_t n) {
-        if (n > capacity) {
-            const size_t bytes = (static_cast<size_t>(n) * sizeof(T) + 63) / 64 * 64;
-            void *fresh = std::aligned_alloc(64, bytes);
-            if (fresh == nullptr) {
-                throw std::bad_alloc();
-            }
-            std::free(data);
-            data = static_cast<T *>(fresh);
-            capacity = n;
-        }
-        return data;
-    }
-};
-
-struct Workspace::Impl {
-    Buffer<int8_t> q;
-    Buffer<float> scale;
-    Buffer<int32_t> sum;
-    Buffer<float> p; // dictionary times x
-    bool finite = true;
-    std::atomic<bool> all_finite{true};
-    std::atomic<int> arrived{0};
-    std::atomic<uint32_t> generation{0};
-
-    // Every thread of the product arrives; nobody leaves before all have.
-    void barrier(int nth) {
-        if (nth == 1) {
-            return;
-        }
-        const uint32_t seen = generation.load(std::memory_order_acquire);
-        if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == nth) {
-            arrived.store(0, std::memory_order_relaxed);
-            generation.fetch_add(1, std::memory_order_release);
-            return;
-        }
-        // Spin while the others are surely running, then let the scheduler run them: with more threads than free cores a
-        // spinning thread would keep the one it waits for from running for a whole time slice.
-        for (int spins = 0; generation.load(std::memory_order_acquire) == seen; ++spins) {
-            if (spins < kSpins) {
-                relax();
-            } else {
-                std::this_thread::yield();
-            }
-        }
-    }
-};
-
 Workspace::Workspace() : impl_(std::make_unique<Impl>()) {}
 Workspace::~Workspace() = default;
-
-static int64_t padded(int64_t n_in) { return (n_in + kGroup - 1) / kGroup * kGroup; }
 
 void Workspace::reserve(int64_t n_tokens, const seeddelta_ctx &ctx) {
     const int64_t stride = padded(ctx.n_in);
@@ -94,35 +23,12 @@ void Workspace::reserve(int64_t n_tokens, const seeddelta_ctx &ctx) {
     impl_->sum.reserve(n_tokens * stride / kGroup);
 }
 
-// Scratch of the calling thread, 64-byte aligned: ggml's pool threads live as long as their context.
-static uint8_t *thread_scratch(int64_t bytes) {
-    thread_local Buffer<uint8_t> scratch;
-    return scratch.reserve(bytes);
-}
-
 static void prepare(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride, Workspace::Impl &w, int ith,
                     int nth) {
-    const KernelTable &k = kernels();
-    const int64_t stride = padded(ctx.n_in);
     bool all_finite = true;
     auto *rotated = reinterpret_cast<float *>(thread_scratch(ctx.n_in * static_cast<int64_t>(sizeof(float))));
     for (int64_t token = n_tokens * ith / nth; token < n_tokens * (ith + 1) / nth; ++token) {
-        const float *source = x + token * x_stride;
-        if (ctx.column_factor != nullptr) {
-            for (int64_t i = 0; i < ctx.n_in; ++i) {
-                rotated[i] = source[i] * ctx.column_factor[i];
-            }
-            source = rotated;
-        }
-        if (ctx.rotation_block > 1) {
-            if (source != rotated) {
-                std::memcpy(rotated, source, static_cast<size_t>(ctx.n_in) * sizeof(float));
-            }
-            k.rotate(rotated, ctx.n_in, ctx.rotation_block, ctx.base_seed);
-            source = rotated;
-        }
-        all_finite &= k.quantize(source, ctx.n_in, w.q.data + token * stride, w.scale.data + token * stride / kGroup,
-                                 w.sum.data + token * stride / kGroup);
+        all_finite &= prepare_token(ctx, x + token * x_stride, token, w, rotated);
     }
     if (!all_finite) {
         w.all_finite.store(false, std::memory_order_relaxed);

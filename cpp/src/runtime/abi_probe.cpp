@@ -155,6 +155,7 @@ void probe_data_and_name(const Prober &p, const Symbols &symbols, GgmlAbi &abi) 
 // exist.
 void probe_operations(const Prober &p, const Symbols &symbols, CustomFunction function, GgmlAbi &abi) {
     const auto mul_mat = symbols.get<void *(*)(void *, void *, void *)>("ggml_mul_mat");
+    const auto mul_mat_id = symbols.get<void *(*)(void *, void *, void *, void *)>("ggml_mul_mat_id");
     const auto get_rows = symbols.get<void *(*)(void *, void *, void *)>("ggml_get_rows");
     const auto custom = symbols.get<void *(*)(void *, int32_t, int64_t, int64_t, int64_t, int64_t, void **, int,
                                               CustomFunction, int, void *)>("ggml_custom_4d");
@@ -172,14 +173,20 @@ void probe_operations(const Prober &p, const Symbols &symbols, CustomFunction fu
             "a tensor of ggml_custom_4d");
     };
     const void *product = p.checked(mul_mat(p.context(), a, b), "a tensor of ggml_mul_mat");
+    void *experts = p.tensor(kTypeF32, 4, 4, 2);
+    void *inputs = p.tensor(kTypeF32, 4, 2, 3);
+    void *ids = p.tensor(kTypeI32, 2, 3);
+    void *const of_experts[3] = {experts, inputs, ids};
+    const void *chosen = p.checked(mul_mat_id(p.context(), experts, inputs, ids), "a tensor of ggml_mul_mat_id");
     const void *taken = p.checked(get_rows(p.context(), a, rows), "a tensor of ggml_get_rows");
     const void *marked = make_custom(kTasks, kUserdata);
     const void *pattern = make_custom(kAllTasks, 0);
 
-    abi.src = p.find("src", 2 * sizeof(void *), sizeof(void *), [&](size_t o) {
+    abi.src = p.find("src", sizeof(of_experts), sizeof(void *), [&](size_t o) {
         void *const forward[2] = {a, b};
         return bytes_at(product, o, forward, sizeof(forward)) && bytes_at(marked, o, args, sizeof(args)) &&
-               GgmlAbi::read<void *>(taken, o) == a && GgmlAbi::read<void *>(taken, o + sizeof(void *)) == rows;
+               GgmlAbi::read<void *>(taken, o) == a && GgmlAbi::read<void *>(taken, o + sizeof(void *)) == rows &&
+               bytes_at(chosen, o, of_experts, sizeof(of_experts));
     });
     abi.op = p.find("op", 4, 4, [&](size_t o) {
         const int32_t is[4] = {GgmlAbi::read<int32_t>(a, o), GgmlAbi::read<int32_t>(product, o),
@@ -190,10 +197,14 @@ void probe_operations(const Prober &p, const Symbols &symbols, CustomFunction fu
     });
     abi.op_none = abi.op_of(a);
     abi.op_mul_mat = abi.op_of(product);
+    abi.op_mul_mat_id = abi.op_of(chosen);
     abi.op_get_rows = abi.op_of(taken);
     abi.op_custom = abi.op_of(marked);
-    const std::pair<int32_t, const char *> names[] = {
-        {abi.op_none, "NONE"}, {abi.op_mul_mat, "MUL_MAT"}, {abi.op_get_rows, "GET_ROWS"}, {abi.op_custom, "CUSTOM"}};
+    const std::pair<int32_t, const char *> names[] = {{abi.op_none, "NONE"},
+                                                      {abi.op_mul_mat, "MUL_MAT"},
+                                                      {abi.op_mul_mat_id, "MUL_MAT_ID"},
+                                                      {abi.op_get_rows, "GET_ROWS"},
+                                                      {abi.op_custom, "CUSTOM"}};
     for (const auto &[number, name] : names) {
         const char *found = abi.op_name(number);
         if (found == nullptr || std::string(found) != name) {
@@ -260,6 +271,7 @@ const std::vector<std::string> &ggml_required_symbols() {
                                                    "ggml_tensor_overhead",
                                                    "ggml_new_tensor_4d",
                                                    "ggml_mul_mat",
+                                                   "ggml_mul_mat_id",
                                                    "ggml_get_rows",
                                                    "ggml_custom_4d",
                                                    "ggml_op_name",

@@ -37,7 +37,7 @@ bool CaptureHook::callback(void *tensor, bool ask, void *user_data) noexcept {
 }
 
 bool CaptureHook::wanted(const void *node) {
-    if (abi_.op_of(node) != abi_.op_mul_mat) {
+    if (abi_.op_of(node) != abi_.op_mul_mat && abi_.op_of(node) != abi_.op_mul_mat_id) {
         return false;
     }
     const void *weight = abi_.src_of(node, 0);
@@ -62,51 +62,90 @@ bool CaptureHook::wanted(const void *node) {
     return true;
 }
 
+// The inputs of a product: [n_in, tokens], or for experts [n_in, inputs, tokens] with the numbers of the experts
+// [used, tokens]; slots of a token share its inputs in turn.
+bool CaptureHook::gather(const void *node, int64_t n_experts) {
+    const void *input = abi_.src_of(node, 1);
+    const bool many = abi_.op_of(node) == abi_.op_mul_mat_id;
+    const int64_t inputs = many ? abi_.ne_of(input, 1) : 1;
+    const int64_t n_tokens = abi_.ne_of(input, many ? 2 : 1);
+    const auto *data = static_cast<const uint8_t *>(abi_.data_of(input));
+    rows_.clear();
+    experts_.clear();
+    if (abi_.type_of(input) != kTypeF32 || abi_.nb_of(input, 0) != 4 || data == nullptr ||
+        inputs * n_tokens != abi_.ne_of(input, 1) * abi_.ne_of(input, 2) * abi_.ne_of(input, 3)) {
+        return false;
+    }
+    for (int64_t t = std::min(skip_, n_tokens); t < n_tokens; ++t) {
+        if (!many) {
+            rows_.push_back(reinterpret_cast<const float *>(data + t * abi_.nb_of(input, 1)));
+            experts_.push_back(0);
+            continue;
+        }
+        const void *ids = abi_.src_of(node, 2);
+        const auto *id_data = static_cast<const uint8_t *>(abi_.data_of(ids));
+        if (id_data == nullptr || abi_.type_of(ids) != kTypeI32 || abi_.ne_of(ids, 1) != n_tokens) {
+            return false;
+        }
+        for (int64_t slot = 0; slot < abi_.ne_of(ids, 0); ++slot) {
+            const auto at = static_cast<size_t>(t * abi_.nb_of(ids, 1) + slot * abi_.nb_of(ids, 0));
+            const int32_t expert = GgmlAbi::read<int32_t>(id_data, at);
+            if (expert < 0 || expert >= n_experts) {
+                return false;
+            }
+            const int64_t offset = t * abi_.nb_of(input, 2) + slot % inputs * abi_.nb_of(input, 1);
+            rows_.push_back(reinterpret_cast<const float *>(data + offset));
+            experts_.push_back(expert);
+        }
+    }
+    return true;
+}
+
 bool CaptureHook::collect(const void *node) {
     const void *weight = abi_.src_of(node, 0);
-    const void *input = abi_.src_of(node, 1);
     const std::string name(abi_.name_of(weight), strnlen(abi_.name_of(weight), kMaxName));
-    const int64_t n_in = abi_.ne_of(input, 0);
-    const int64_t n_tokens = abi_.ne_of(input, 1);
-    const auto *data = static_cast<const uint8_t *>(abi_.data_of(input));
-    if (abi_.type_of(input) != kTypeF32 || abi_.nb_of(input, 0) != 4 || data == nullptr ||
-        abi_.ne_of(input, 2) * abi_.ne_of(input, 3) != 1) {
+    const bool many = abi_.op_of(node) == abi_.op_mul_mat_id;
+    const int64_t n_experts = many ? abi_.ne_of(weight, 2) : 1;
+    const int64_t n_in = abi_.ne_of(weight, 0);
+    if (!gather(node, n_experts)) {
         error_ = "the input of '" + name + "' is not a float32 matrix in host memory";
         return false;
     }
     InputSums &s = sums_[name];
     if (s.n_in == 0) {
         s.n_in = n_in;
-        s.square.assign(static_cast<size_t>(n_in), 0.0);
-        s.norm_square.assign(static_cast<size_t>(n_in), 0.0);
-        if (covariance_) {
+        s.counts.assign(static_cast<size_t>(n_experts), 0);
+        s.square.assign(static_cast<size_t>(n_experts * n_in), 0.0);
+        s.norm_square.assign(static_cast<size_t>(n_experts * n_in), 0.0);
+        if (covariance_ && !many) {
             s.covariance.assign(static_cast<size_t>(n_in * n_in), 0.0F);
         }
     }
-    const int64_t first = std::min(skip_, n_tokens);
-    std::vector<double> energy(static_cast<size_t>(n_tokens - first));
-    parallel_for(n_tokens - first, threads_, [&](int64_t t, int) {
-        const auto *x = reinterpret_cast<const float *>(data + (first + t) * abi_.nb_of(input, 1));
+    std::vector<double> energy(rows_.size());
+    parallel_for(static_cast<int64_t>(rows_.size()), threads_, [&](int64_t t, int) {
+        const float *x = rows_[static_cast<size_t>(t)];
         double sum = 0;
         for (int64_t i = 0; i < n_in; ++i) {
             sum += static_cast<double>(x[i]) * x[i];
         }
         energy[static_cast<size_t>(t)] = sum;
     });
-    rows_.clear();
     scales_.clear();
-    for (int64_t t = first; t < n_tokens; ++t) {
-        const double e = energy[static_cast<size_t>(t - first)];
-        if (!std::isfinite(e)) {
+    size_t kept = 0;
+    for (size_t t = 0; t < rows_.size(); ++t) {
+        if (!std::isfinite(energy[t])) {
             ++s.nonfinite_tokens;
             continue;
         }
-        rows_.push_back(reinterpret_cast<const float *>(data + t * abi_.nb_of(input, 1)));
-        scales_.push_back(e > 0 ? static_cast<float>(std::sqrt(static_cast<double>(n_in) / e)) : 0.0F);
+        rows_[kept] = rows_[t];
+        experts_[kept++] = experts_[t];
+        ++s.counts[static_cast<size_t>(experts_[t])];
+        scales_.push_back(energy[t] > 0 ? static_cast<float>(std::sqrt(static_cast<double>(n_in) / energy[t])) : 0.0F);
     }
-    s.tokens += static_cast<int64_t>(rows_.size());
+    rows_.resize(kept);
+    s.tokens += static_cast<int64_t>(kept) / (many ? abi_.ne_of(node, 1) : 1);
     add_normalised(s);
-    if (covariance_) {
+    if (!s.covariance.empty()) {
         add_covariance(s);
     }
     return name != final_name_;
@@ -123,11 +162,13 @@ void CaptureHook::add_normalised(InputSums &s) {
         for (size_t t = 0; t < rows_.size(); ++t) {
             const float *x = rows_[t];
             const float scale = scales_[t];
+            double *square = s.square.data() + experts_[t] * n;
+            double *norm_square = s.norm_square.data() + experts_[t] * n;
             float *row = normalised_.data() + t * static_cast<size_t>(stride);
             for (int64_t i = block * kColumnBlock; i < end; ++i) {
                 row[i] = std::clamp(x[i] * scale, -limit, limit);
-                s.square[static_cast<size_t>(i)] += static_cast<double>(x[i]) * x[i];
-                s.norm_square[static_cast<size_t>(i)] += static_cast<double>(row[i]) * row[i];
+                square[i] += static_cast<double>(x[i]) * x[i];
+                norm_square[i] += static_cast<double>(row[i]) * row[i];
             }
         }
     });

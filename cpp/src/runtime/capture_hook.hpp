@@ -11,13 +11,15 @@
 
 namespace seeddelta {
 
-// Sums over the tokens seen so far of one input.
+// Sums over the tokens seen so far of one input. The matrices of a mixture of experts have sums of their own, one after
+// another, over the tokens that chose them, and no covariance; n_experts is 1 for every other matrix.
 struct InputSums {
     int64_t n_in = 0;
     int64_t tokens = 0;
     int64_t nonfinite_tokens = 0;    // left out
-    std::vector<double> square;      // [n_in] x^2
-    std::vector<double> norm_square; // [n_in] of the normalised inputs
+    std::vector<int64_t> counts;     // [n_experts] inputs in the sums
+    std::vector<double> square;      // [n_experts, n_in] x^2
+    std::vector<double> norm_square; // [n_experts, n_in] of the normalised inputs
     std::vector<float> covariance;   // [n_in, n_in], upper triangle, of the normalised inputs; empty when not wanted
 };
 
@@ -41,6 +43,8 @@ private:
     bool wanted(const void *node);
     // False: nothing that comes after in the graph is wanted, so that llama.cpp can leave it out.
     bool collect(const void *node);
+    // Finds the inputs of a node, in rows_ and experts_. False: they are not as expected.
+    bool gather(const void *node, int64_t n_experts);
     void add_normalised(InputSums &s);
     void add_covariance(InputSums &s);
 
@@ -57,6 +61,7 @@ private:
     std::string final_name_; // the last of the graph whose input is collected, once all matrices were met
     std::string error_;
     std::vector<const float *> rows_; // the tokens that count
+    std::vector<int64_t> experts_;    // which expert each of them goes to
     std::vector<float> scales_;       // what normalises each of them
     std::vector<float> normalised_;   // [tokens, n_in + padding]
 };

@@ -40,6 +40,7 @@ struct GgmlAbi {
     size_t name = 0;
     int32_t op_none = 0;
     int32_t op_mul_mat = 0;
+    int32_t op_mul_mat_id = 0;
     int32_t op_get_rows = 0;
     int32_t op_custom = 0;
     size_t params = 0;                  // where the parameters of a custom operation begin

@@ -44,13 +44,14 @@ void count_kind(KindCounters &kinds, const seeddelta_ctx &ctx) {
     }
 }
 
-// True when both products rotate and quantise x alike.
+// True when a product with b can use what one with a has prepared. Experts' inputs for a residual are copied, too.
 bool same_activations(const seeddelta_ctx &a, const seeddelta_ctx &b) {
-    const bool same_scale = a.column_scale == b.column_scale ||
-                            (a.column_scale != nullptr && b.column_scale != nullptr && a.n_in == b.n_in &&
-                             std::memcmp(a.column_scale, b.column_scale, static_cast<size_t>(a.n_in)) == 0);
-    return a.n_in == b.n_in && a.rotation_block == b.rotation_block &&
-           (a.rotation_block <= 1 || a.base_seed == b.base_seed) && same_scale;
+    const auto columns = static_cast<size_t>(a.n_experts * a.n_in);
+    return a.n_in == b.n_in && a.rotation_block == b.rotation_block && a.n_experts == b.n_experts &&
+           (a.rotation_block <= 1 || a.base_seed == b.base_seed) &&
+           (a.column_scale == b.column_scale || (a.column_scale != nullptr && b.column_scale != nullptr &&
+                                                 std::memcmp(a.column_scale, b.column_scale, columns) == 0)) &&
+           (a.n_experts == 1 || a.scheme != ResidualScheme::none || b.scheme == ResidualScheme::none);
 }
 
 } // namespace
@@ -61,6 +62,8 @@ GraphHook::GraphHook(const GgmlAbi &abi, WeightRegistry &registry) : abi_(abi), 
         served.weight = &weight;
         served.fresh = {this, &served, WeightUse::product, false};
         served.reuse = {this, &served, WeightUse::product, true};
+        served.experts = {this, &served, WeightUse::experts, false};
+        served.experts_reuse = {this, &served, WeightUse::experts, true};
         served.lookup = {this, &served, WeightUse::lookup, false};
         served_of_.emplace(&weight, &served);
     }
@@ -109,7 +112,7 @@ void GraphHook::visit(void *node) {
     if (use == WeightUse::lookup) {
         abi_.make_custom(node, &served->lookup);
     } else {
-        serve_product(node, *served);
+        serve_product(node, *served, use);
     }
     count(served->counters.rewrites);
 }
@@ -120,6 +123,9 @@ WeightUse GraphHook::use_of(const void *node) const {
     if (op == abi_.op_mul_mat) {
         return WeightUse::product;
     }
+    if (op == abi_.op_mul_mat_id) {
+        return WeightUse::experts;
+    }
     if (op == abi_.op_get_rows) {
         return WeightUse::lookup;
     }
@@ -128,15 +134,21 @@ WeightUse GraphHook::use_of(const void *node) const {
     return ours ? static_cast<const ServedWeight::Node *>(abi_.custom_userdata(node))->use : WeightUse::none;
 }
 
-void GraphHook::serve_product(void *node, ServedWeight &served) {
+void GraphHook::serve_product(void *node, ServedWeight &served, WeightUse use) {
     const seeddelta_ctx &ctx = *served.weight->ctx;
     const void *x = abi_.src_of(node, 1);
     const void *data = abi_.data_of(x);
-    const bool reuse =
-        previous_.ctx != nullptr && previous_.x == x && previous_.data == data && same_activations(*previous_.ctx, ctx);
-    workspace_.reserve(tokens_of(x), ctx);
-    abi_.make_custom(node, reuse ? &served.reuse : &served.fresh);
-    previous_ = {x, data, &ctx};
+    const void *ids = use == WeightUse::experts ? abi_.src_of(node, 2) : nullptr;
+    const bool reuse = previous_.ctx != nullptr && previous_.x == x && previous_.data == data && previous_.ids == ids &&
+                       same_activations(*previous_.ctx, ctx);
+    if (use == WeightUse::experts) {
+        workspace_.reserve(batch_of(node), ctx);
+        abi_.make_custom(node, reuse ? &served.experts_reuse : &served.experts);
+    } else {
+        workspace_.reserve(tokens_of(x), ctx);
+        abi_.make_custom(node, reuse ? &served.reuse : &served.fresh);
+    }
+    previous_ = {x, data, ids, &ctx};
 }
 
 // The weight behind a tensor, by pointer, the first time by name. `elsewhere` is set for a copy that the scheduler made
@@ -179,21 +191,28 @@ void GraphHook::check_use(const void *node) {
 
 bool GraphHook::fits(const void *node, WeightUse use, const seeddelta_ctx &ctx) const {
     const void *w = abi_.src_of(node, 0);
-    if (abi_.ne_of(w, 0) != ctx.n_in || abi_.ne_of(w, 1) != ctx.n_out || abi_.ne_of(w, 2) != 1 ||
-        abi_.ne_of(w, 3) != 1 || abi_.src_of(node, 1) == nullptr || abi_.type_of(node) != kTypeF32) {
+    if (abi_.ne_of(w, 0) != ctx.n_in || abi_.ne_of(w, 1) != ctx.n_out || abi_.ne_of(w, 2) != ctx.n_experts ||
+        abi_.ne_of(w, 3) != 1 || abi_.src_of(node, 1) == nullptr || abi_.type_of(node) != kTypeF32 ||
+        (use != WeightUse::experts && ctx.n_experts != 1)) {
         return false;
     }
     if (use == WeightUse::lookup) {
         return fits_lookup(node, ctx);
     }
     const void *x = abi_.src_of(node, 1);
-    const auto uniform = [&](const void *t) { // one stride leads from each token to the next
-        return abi_.nb_of(t, 0) == 4 && abi_.nb_of(t, 1) % 4 == 0 &&
-               (abi_.ne_of(t, 2) == 1 || abi_.nb_of(t, 2) == abi_.nb_of(t, 1) * abi_.ne_of(t, 1)) &&
-               (abi_.ne_of(t, 3) == 1 || abi_.nb_of(t, 3) == abi_.nb_of(t, 2) * abi_.ne_of(t, 2));
-    };
-    return abi_.type_of(x) == kTypeF32 && uniform(x) && uniform(node) && abi_.ne_of(x, 0) == ctx.n_in &&
-           abi_.ne_of(node, 0) == ctx.n_out && tokens_of(x) == tokens_of(node);
+    if (abi_.type_of(x) != kTypeF32 || !uniform(x) || !uniform(node) || abi_.ne_of(x, 0) != ctx.n_in ||
+        abi_.ne_of(node, 0) != ctx.n_out) {
+        return false;
+    }
+    return use == WeightUse::experts ? fits_experts(node) : tokens_of(x) == tokens_of(node);
+}
+
+// One stride leads from each column to the next.
+bool GraphHook::uniform(const void *tensor) const {
+    const auto ne = [&](int i) { return abi_.ne_of(tensor, i); };
+    const auto nb = [&](int i) { return abi_.nb_of(tensor, i); };
+    return nb(0) == 4 && nb(1) % 4 == 0 && (ne(2) == 1 || nb(2) == nb(1) * ne(1)) &&
+           (ne(3) == 1 || nb(3) == nb(2) * ne(2));
 }
 
 void GraphHook::run(void *dst, int ith, int nth, const ServedWeight::Node &node) {
@@ -202,6 +221,8 @@ void GraphHook::run(void *dst, int ith, int nth, const ServedWeight::Node &node)
     const bool reuse = node.reuse && prepared_x_ == abi_.src_of(dst, 1);
     if (node.use == WeightUse::lookup) {
         run_lookup(dst, ith, nth, *node.served->weight, dense);
+    } else if (node.use == WeightUse::experts) {
+        run_experts(dst, ith, nth, node, dense, reuse);
     } else {
         run_product(dst, ith, nth, node, dense, reuse);
     }
@@ -237,7 +258,9 @@ void GraphHook::finish(void *dst, const ServedWeight::Node &node, bool dense, bo
         count(counters.rows, static_cast<uint64_t>(abi_.ne_of(dst, 1)));
     } else {
         count(counters.calls);
-        count(counters.tokens, static_cast<uint64_t>(tokens_of(x)));
+        const int64_t experts = node.use == WeightUse::experts && !dense ? workspace_.experts() : 0;
+        count(counters.tokens, static_cast<uint64_t>(tokens_of(dst)));
+        count(counters.experts, static_cast<uint64_t>(experts));
         count(counters.reused, reused ? 1 : 0);
         prepared_x_ = dense ? nullptr : x;
         count(products_);
@@ -247,7 +270,7 @@ void GraphHook::finish(void *dst, const ServedWeight::Node &node, bool dense, bo
     }
     count(counters.dense_calls, dense ? 1 : 0);
 
-    if (bad_index_.exchange(false, std::memory_order_relaxed)) {
+    if (status_.bad_index.exchange(false, std::memory_order_relaxed)) {
         record(HookErrorKind::bad_index, node.served, nullptr);
     }
     bool failed = dense && !dense_finite_.exchange(true, std::memory_order_relaxed);

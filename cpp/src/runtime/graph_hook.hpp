@@ -1,6 +1,6 @@
-// The native cb_eval of one llama context. Before a graph is computed it turns every MUL_MAT and GET_ROWS of a
-// registered weight into a custom operation in place; ggml's own thread pool then runs ours. One context computes one
-// node at a time, so one hook has one workspace.
+// The native cb_eval of one llama context. Before a graph is computed it turns every MUL_MAT, MUL_MAT_ID and
+// GET_ROWS of a registered weight into a custom operation in place; ggml's own thread pool then runs ours. One context
+// computes one node at a time, so one hook has one workspace.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -23,6 +23,7 @@ struct WeightCounters {
     std::atomic<uint64_t> tokens{0};      // columns of those products
     std::atomic<uint64_t> reused{0};      // products that took the quantised activations of the one before
     std::atomic<uint64_t> rows{0};        // rows looked up
+    std::atomic<uint64_t> experts{0};     // experts computed with, each once a product however many tokens chose it
     std::atomic<uint64_t> dense_calls{0}; // products and look-ups computed from the dense fallback
     std::atomic<uint64_t> nonfinite_events{0}; // those with NaN or infinity in activations or result
 };
@@ -36,8 +37,9 @@ struct KindCounters {
     std::atomic<uint64_t> statecells{0};
 };
 
-// What a node of a graph does with a weight: y = W x (MUL_MAT), or rows of W by number (GET_ROWS).
-enum class WeightUse : uint8_t { none, product, lookup };
+// What a node of a graph does with a weight: y = W x (MUL_MAT), y = W[e] x for the experts e of every token
+// (MUL_MAT_ID), or rows of W by number (GET_ROWS).
+enum class WeightUse : uint8_t { none, product, experts, lookup };
 
 // A registered weight in one context. The nodes are the userdata of the custom operation.
 struct ServedWeight {
@@ -53,6 +55,8 @@ struct ServedWeight {
     WeightCounters counters;
     Node fresh{};
     Node reuse{};
+    Node experts{};
+    Node experts_reuse{};
     Node lookup{};
 };
 
@@ -63,6 +67,9 @@ struct HookError {
     std::string tensor;
     std::string detail;
 };
+
+// Inner product of n floats.
+float dense_dot(const float *a, const float *b, int64_t n);
 
 class GraphHook {
 public:
@@ -87,6 +94,7 @@ private:
     struct Previous {
         const void *x = nullptr;
         const void *data = nullptr;
+        const void *ids = nullptr; // of experts
         const seeddelta_ctx *ctx = nullptr;
     };
 
@@ -95,15 +103,21 @@ private:
     WeightUse use_of(const void *node) const;
     bool fits(const void *node, WeightUse use, const seeddelta_ctx &ctx) const;
     bool fits_lookup(const void *node, const seeddelta_ctx &ctx) const;
-    void serve_product(void *node, ServedWeight &served);
+    bool fits_experts(const void *node) const;
+    bool uniform(const void *tensor) const;
+    void serve_product(void *node, ServedWeight &served, WeightUse use);
     void check_use(const void *node);
     void run(void *dst, int ith, int nth, const ServedWeight::Node &node);
     void run_product(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse);
+    void run_experts(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse);
+    ExpertBatch batch_of(const void *node) const;
     void run_lookup(void *dst, int ith, int nth, const RegisteredWeight &weight, bool dense);
     void finish(void *dst, const ServedWeight::Node &node, bool dense, bool reused);
-    void compute_dense(const void *dst, const RegisteredWeight &weight, WeightUse use, bool &finite) const;
+    void compute_dense(const void *dst, const RegisteredWeight &weight, WeightUse use, bool &finite);
     void multiply_dense(const RegisteredWeight &weight, const void *dst, int64_t row_begin, int64_t row_end,
                         bool &finite) const;
+    void multiply_experts_dense(const RegisteredWeight &weight, const void *dst, int64_t row_begin, int64_t row_end,
+                                bool &finite);
     bool row_dense(const RegisteredWeight &weight, int64_t row, float *out) const;
     int64_t tokens_of(const void *x) const { return abi_.ne_of(x, 1) * abi_.ne_of(x, 2) * abi_.ne_of(x, 3); }
     void record(HookErrorKind kind, const ServedWeight *served, const char *detail) noexcept;
@@ -123,7 +137,6 @@ private:
     ComputeStatus status_;
     std::atomic<int> finished_threads_{0};
     std::atomic<bool> dense_finite_{true};
-    std::atomic<bool> bad_index_{false};
     std::atomic<uint64_t> products_{0};
     // Whose activations the workspace holds. Written by the last thread of a product, read by all threads of the next.
     const void *prepared_x_ = nullptr;

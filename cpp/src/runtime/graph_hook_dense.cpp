@@ -6,10 +6,8 @@
 
 namespace seeddelta {
 
-namespace {
-
 // Eight partial sums, so that the compiler can use vectors without reordering a sum.
-float dot(const float *a, const float *b, int64_t n) {
+float dense_dot(const float *a, const float *b, int64_t n) {
     float partial[8] = {};
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -23,8 +21,6 @@ float dot(const float *a, const float *b, int64_t n) {
     return ((partial[0] + partial[4]) + (partial[1] + partial[5])) +
            ((partial[2] + partial[6]) + (partial[3] + partial[7]));
 }
-
-} // namespace
 
 // One row of the dense model, widened to out [n_in]. Returns false when it has NaN or infinity.
 bool GraphHook::row_dense(const RegisteredWeight &weight, int64_t row, float *out) const {
@@ -43,9 +39,13 @@ bool GraphHook::row_dense(const RegisteredWeight &weight, int64_t row, float *ou
 }
 
 // The whole node on one thread.
-void GraphHook::compute_dense(const void *dst, const RegisteredWeight &weight, WeightUse use, bool &finite) const {
+void GraphHook::compute_dense(const void *dst, const RegisteredWeight &weight, WeightUse use, bool &finite) {
     if (use == WeightUse::product) {
         multiply_dense(weight, dst, 0, weight.ctx->n_out, finite);
+        return;
+    }
+    if (use == WeightUse::experts) {
+        multiply_experts_dense(weight, dst, 0, weight.ctx->n_out, finite);
         return;
     }
     const void *ids = abi_.src_of(dst, 1);
@@ -72,7 +72,7 @@ void GraphHook::multiply_dense(const RegisteredWeight &weight, const void *dst, 
         row_dense(weight, row, widened.data());
         for (int64_t token = 0; token < tokens_of(x); ++token) {
             const auto *column = reinterpret_cast<const float *>(x_data + token * abi_.nb_of(x, 1));
-            const float y = dot(widened.data(), column, n_in);
+            const float y = dense_dot(widened.data(), column, n_in);
             finite = finite && std::isfinite(y);
             reinterpret_cast<float *>(y_data + token * abi_.nb_of(dst, 1))[row] = y;
         }

@@ -24,7 +24,7 @@ void GraphHook::run_lookup(void *dst, int ith, int nth, const RegisteredWeight &
         auto *out = reinterpret_cast<float *>(data + i * abi_.nb_of(dst, 1));
         if (row < 0 || row >= ctx.n_out) {
             std::memset(out, 0, static_cast<size_t>(ctx.n_in) * sizeof(float));
-            bad_index_.store(true, std::memory_order_relaxed);
+            status_.bad_index.store(true, std::memory_order_relaxed);
             continue;
         }
         if (dense) {

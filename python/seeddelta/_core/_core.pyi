@@ -25,19 +25,23 @@ class Weight:
         r_dict, r_codes, r_vals: codebook residual; float16 [M, n_in], (u)int16 and float16 [n_out, k].
         seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8
             [n_out, ceil(n_in / base_block)].
+        n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those of another.
     """
-    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, step_bits: typing.SupportsInt | typing.SupportsIndex = 0, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None) -> None:
+    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, step_bits: typing.SupportsInt | typing.SupportsIndex = 0, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, n_experts: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
         ...
     def dequantize(self, row_begin: typing.SupportsInt | typing.SupportsIndex = 0, row_end: typing.SupportsInt | typing.SupportsIndex = -1) -> numpy.typing.NDArray[numpy.float32]:
         """
-        Rows [row_begin, row_end) of Ŵ, float32 [rows, n_in]; row_end -1 is n_out.
+        Rows [row_begin, row_end) of Ŵ, float32 [rows, n_in]; row_end -1 is n_experts · n_out.
         """
-    def matmul(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], threads: typing.SupportsInt | typing.SupportsIndex = 1) -> numpy.typing.NDArray[numpy.float32]:
+    def matmul(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], threads: typing.SupportsInt | typing.SupportsIndex = 1, expert: typing.SupportsInt | typing.SupportsIndex = 0) -> numpy.typing.NDArray[numpy.float32]:
         """
         y = x Ŵᵀ with int8 activations: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].
 
         The same bits for every instruction set, number of threads and batch shape.
         """
+    @property
+    def n_experts(self) -> int:
+        ...
     @property
     def n_in(self) -> int:
         ...
@@ -78,7 +82,7 @@ class WeightRegistry:
         """
     def set_dense(self, name: str, rows: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], type: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Dense rows to fall back to: uint8 [n_out, bytes of a row] of a ggml type. Kept, not copied.
+        Dense rows to fall back to: uint8 [n_out, bytes of a row] of a ggml type, experts one after another. Kept, not copied.
         """
 class GraphHook:
     """
@@ -90,7 +94,7 @@ class GraphHook:
         ...
     def counters(self) -> dict[str, dict[str, int]]:
         """
-        Per weight: rewrites, calls, tokens, reused, rows, dense_calls, nonfinite_events since the hook was made.
+        Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events since the hook was made.
         """
     def kinds(self) -> dict[str, int]:
         """
@@ -124,9 +128,13 @@ class CaptureHook:
     """
     def __init__(self, abi: GgmlAbi, names: collections.abc.Sequence[str], covariance: bool = True, skip: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 0, clip: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> None:
         ...
+    def counts(self, name: str) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        Inputs in the sums, int64 [n_experts]; [1] for any other matrix.
+        """
     def covariance(self, name: str) -> numpy.typing.NDArray[numpy.float32]:
         """
-        Sum of x̂ x̂ᵀ, float32 [n_in, n_in].
+        Sum of x̂ x̂ᵀ, float32 [n_in, n_in]. Experts have none.
         """
     def nonfinite_tokens(self, name: str) -> int:
         """
@@ -134,15 +142,15 @@ class CaptureHook:
         """
     def norm_square(self, name: str) -> numpy.typing.NDArray[numpy.float64]:
         """
-        Sum of x̂², float64 [n_in].
+        Sum of x̂², as `square`.
         """
-    def restore(self, name: str, tokens: typing.SupportsInt | typing.SupportsIndex, square: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], norm_square: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], covariance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, nonfinite: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+    def restore(self, name: str, tokens: typing.SupportsInt | typing.SupportsIndex, square: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], norm_square: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], counts: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], covariance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, nonfinite: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         """
         Starts from the sums of an earlier capture.
         """
     def square(self, name: str) -> numpy.typing.NDArray[numpy.float64]:
         """
-        Sum of x², float64 [n_in].
+        Sum of x², float64 [n_experts, n_in]; [1, n_in] for any other matrix.
         """
     def tokens(self, name: str) -> int:
         ...

@@ -52,4 +52,5 @@ def fit_rates(
 
 def _rank(name: str) -> int:
     place = names.split_name(name)
-    return _ORDER.index(place[1]) if place is not None and place[1] in _ORDER else len(_ORDER)
+    matrix = "" if place is None else place[1].removesuffix("_exps").removesuffix("_shexp")
+    return _ORDER.index(matrix) if matrix in _ORDER else len(_ORDER)

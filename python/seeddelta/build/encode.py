@@ -6,8 +6,8 @@ row scales are fitted last, by least squares, to what is stored (design.md; seed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from seeddelta import _core
 
+from ..errors import RecipeError
 from ..gguf import schema
 from ..gguf.reader import weight_arguments
 from ..gguf.schema import (
@@ -52,8 +53,13 @@ class EncodedTensor:
     method: Literal["plain", "weighted", "feedback"] = "plain"
 
 
-def describe(recipe: Recipe, name: str, shape: tuple[int, int], source_type: str) -> TensorDescription:
-    """Description of a matrix before it is encoded: everything but scale, multipliers and norms is final."""
+def describe(
+    recipe: Recipe, name: str, shape: tuple[int, int], source_type: str, experts: int | None = None
+) -> TensorDescription:
+    """Description of a matrix before it is encoded: everything but scale, multipliers and norms is final.
+
+    Raises RecipeError for experts with a base or residual that they cannot have.
+    """
     n_in = shape[1]
     step_bits, values = RATES[recipe.bits]
     base: PrngBlockBase | FhtStructBase | TrellisBase | NoBase = NoBase(kind="none")
@@ -82,10 +88,16 @@ def describe(recipe: Recipe, name: str, shape: tuple[int, int], source_type: str
         residual = BlockResidual(scheme="block", block=32 if recipe.block == 32 else 64, kept=entries, vals=recipe.vals)
     elif recipe.residual_scheme == "codebook_resid":
         residual = CodebookResidual(scheme="codebook_resid", size=recipe.codebook_size, K=entries)
+    if experts is not None and not schema.can_have_experts(base, residual):
+        raise RecipeError(
+            f"tensor {name!r} has {experts} experts, which need the base trellis or none, and no codebook; "
+            "leave it out with --targets"
+        )
     norms = Norms(w=0, w_hat=0, err=0, w_w=0, w_hat_w=0, err_w=0)
     return TensorDescription(
         name=name,
         shape=shape,
+        experts=experts,
         source_type=source_type,
         base=base,
         residual=residual,
@@ -105,6 +117,8 @@ def encode_tensor(
 ) -> EncodedTensor:
     """Encode float32[n_out, n_in] by the recipe; `importance` is float32[n_in] with the mean 1.
 
+    Or float32[experts, n_out, n_in], with an importance of float32[experts, n_in] and no feedback; every expert is
+    encoded by itself.
     The result depends on the arguments and on nothing else (not on `recipe.threads`). With `feedback` (trellis only)
     the error of the outputs is minimised.
     """
@@ -118,6 +132,48 @@ def encode_tensor(
             )
         )
         return min(trials, key=lambda encoded: encoded.metrics.rel_l2_w)  # the first one wins a tie
+    if weights.ndim == 2:
+        return _encode_matrix(name, weights, source_type, recipe, importance, feedback)
+    describe(recipe, name, weights.shape[1:], source_type, len(weights))  # raises for what experts cannot have
+    own = [None] * len(weights) if importance is None else importance
+    return join_experts(
+        [_encode_matrix(name, w, source_type, recipe, i, None) for w, i in zip(weights, own, strict=True)]
+    )
+
+
+def join_experts(encoded: Sequence[EncodedTensor]) -> EncodedTensor:
+    """One tensor from the matrices of its experts, which were encoded by the same recipe."""
+    first = encoded[0].description
+    if isinstance(first.base, TrellisBase) and any(schema.COLUMN_SCALE in one.arrays for one in encoded):
+        flat = {schema.COLUMN_SCALE: np.zeros(first.shape[1], np.int8)}  # of an expert whose columns matter alike
+        encoded = [replace(one, arrays=flat | one.arrays) for one in encoded]
+        first = first.model_copy(update={"base": first.base.model_copy(update={"column_scale": True})})
+    norms = Norms(**{
+        name: float(np.sqrt(sum(getattr(one.description.norms, name) ** 2 for one in encoded)))
+        for name in Norms.model_fields
+    })  # fmt: skip
+    cross, cross_w = (
+        sum(getattr(one.metrics, c) * getattr(one.description.norms, w) * getattr(one.description.norms, w_hat)
+            for one in encoded)
+        for c, w, w_hat in (("cos", "w", "w_hat"), ("cos_w", "w_w", "w_hat_w"))
+    )  # fmt: skip
+    arrays = {
+        suffix: array if suffix == schema.BASE_SEED else np.concatenate([one.arrays[suffix] for one in encoded])
+        for suffix, array in encoded[0].arrays.items()
+    }
+    description = first.model_copy(update={"experts": len(encoded), "norms": norms})
+    arrays = {suffix: arrays[suffix] for suffix in schema.payload_layout(description)}
+    return EncodedTensor(description, arrays, _metrics(norms, cross, cross_w), encoded[0].method)
+
+
+def _encode_matrix(
+    name: str,
+    weights: F32,
+    source_type: str,
+    recipe: Recipe,
+    importance: F32 | None,
+    feedback: Feedback | None,
+) -> EncodedTensor:
     n_out, n_in = weights.shape
     description = describe(recipe, name, (n_out, n_in), source_type)
     base, seed, arrays = description.base, recipe.seed, {}
@@ -228,8 +284,11 @@ def _output_error(weights: F32, stored: _core.Weight, feedback: Feedback) -> flo
 
 
 def compute_estimate(description: TensorDescription, bytes_before: int) -> Compute:
-    """Operations and bytes for one token. Decoding a trellis value: a product, two look-ups, an addition; a prng_block
-    value: 1/8 of a SplitMix64 output of about 8 operations, mask and shift."""
+    """Operations and bytes for one token, and one expert where there are several.
+
+    Decoding a trellis value: a product, two look-ups, an addition; a prng_block value: 1/8 of a SplitMix64 output of
+    about 8 operations, mask and shift.
+    """
     n_out, n_in = description.shape
     base, residual = description.base, description.residual
     gains = isinstance(base, PrngBlockBase) and base.seed_per == "block"
@@ -251,9 +310,9 @@ def compute_estimate(description: TensorDescription, bytes_before: int) -> Compu
         float_macs=float_macs,
         decode_ops=decode_ops * n_out * n_in,
         rotation_ops=rotation_ops,
-        bytes_read=schema.payload_bytes(description),
+        bytes_read=schema.payload_bytes(description) // (description.experts or 1),
         dense_macs=n_out * n_in,
-        dense_bytes_read=bytes_before,
+        dense_bytes_read=bytes_before // (description.experts or 1),
     )
 
 
@@ -373,12 +432,20 @@ def _measure(weights: F32, stored: _core.Weight, importance: F32 | None) -> tupl
             errors[kind] += _inner(error, error, weight)
     if importance is None:
         sums[1], errors[1] = sums[0], errors[0]
-    (w, w_hat, cross), err = np.array([np.sqrt(sums[:, 0]), np.sqrt(sums[:, 1]), sums[:, 2]]), np.sqrt(errors)
+    (w, w_hat), err = np.sqrt(sums[:, :2]).T, np.sqrt(errors)
     norms = Norms(w=w[0], w_hat=w_hat[0], err=err[0], w_w=w[1], w_hat_w=w_hat[1], err_w=err[1])
+    return norms, _metrics(norms, float(sums[0, 2]), float(sums[1, 2]))
+
+
+def _metrics(norms: Norms, cross: float, cross_w: float) -> Metrics:
+    """Metrics from the norms and ⟨W, Ŵ⟩, plain and weighted."""
+    w, w_hat, err = (np.array(pair) for pair in (
+        (norms.w, norms.w_w), (norms.w_hat, norms.w_hat_w), (norms.err, norms.err_w),
+    ))  # fmt: skip
     ratio = np.divide(w_hat, w, out=np.ones(2), where=w > 0)
     relative = np.divide(err, w, out=np.where(err > 0, 1.0, 0.0), where=w > 0)
-    cosine = np.divide(cross, w * w_hat, out=np.where(err > 0, 0.0, 1.0), where=w * w_hat > 0)
-    return norms, Metrics(
+    cosine = np.divide([cross, cross_w], w * w_hat, out=np.where(err > 0, 0.0, 1.0), where=w * w_hat > 0)
+    return Metrics(
         rel_l2=relative[0],
         cos=cosine[0],
         norm_ratio=ratio[0],

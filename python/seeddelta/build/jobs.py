@@ -44,7 +44,8 @@ class Job:
     """What to encode. `recipe` has the tensor's own rate; paths are absolute and must mean the same file everywhere.
 
     `sha256` is that of the tensor's bytes in the source, `covariance_sha256` that of the whole covariance file.
-    `importance` is float32[n_in] with the mean 1, or None.
+    `shape` is [n_out, n_in], of each of the `experts` where there are some. `importance` is float32[n_in] with the mean
+    1 (of experts float32[experts, n_in]), or None.
     """
 
     name: str
@@ -54,13 +55,14 @@ class Job:
     recipe: Recipe
     importance: npt.NDArray[np.float32] | None = None
     covariance_sha256: str | None = None
+    experts: int | None = None
     version: str = __version__
 
     def key(self, encoder: str) -> str:
         """SHA-256 of everything that decides the payload; `encoder` identifies the code."""
         identity = {
             "encoder": [self.version, encoder],
-            "tensor": [self.name, self.shape, self.source_type, self.sha256],
+            "tensor": [self.name, self.shape, self.experts, self.source_type, self.sha256],
             "options": {k: v for k, v in self.recipe.provenance().items() if k not in _ELSEWHERE},
             "importance": None if self.importance is None else hashlib.sha256(self.importance.tobytes()).hexdigest(),
             "covariance": self.covariance_sha256,
@@ -89,7 +91,7 @@ def run_job(job: Job) -> JobResult:
         )
     with one_blas_thread():
         weights = _weights(job)
-        description = describe(job.recipe, job.name, job.shape, job.source_type)
+        description = describe(job.recipe, job.name, job.shape, job.source_type, job.experts)
         feedback, importance = _feedback(job, description), job.importance
         if importance is None and feedback is not None:
             importance = _covariance(job).importance(job.name)
@@ -124,7 +126,8 @@ def _weights(job: Job) -> npt.NDArray[np.float32]:
             f"{path}: tensor {job.name!r} on {platform.node()} is not the one the build began with; "
             "do not change the model during a build, and give all workers the same file"
         )
-    return source.matrix(job.name)
+    weights = source.matrix(job.name)
+    return weights if job.experts is None else weights.reshape(job.experts, *job.shape)
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -160,7 +163,7 @@ _feedbacks: dict[Any, Feedback] = {}
 def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | None:
     """Feedback of the tensor's input, or None without a covariance of it. The last ones are kept."""
     base = description.base
-    if job.recipe.hessian is None or not isinstance(base, schema.TrellisBase):
+    if job.recipe.hessian is None or job.experts is not None or not isinstance(base, schema.TrellisBase):
         return None
     covariance = _covariance(job)
     if not covariance.has(job.name):

@@ -62,6 +62,6 @@ def own_metadata(
         values[schema.KEY_HESSIAN_SHA256] = text(hessian_sha256)
         values[schema.KEY_HESSIAN_DAMP] = f32(recipe.hessian_damp)
     if descriptions:
-        texts = [description.model_dump_json() for description in descriptions]
+        texts = [one.model_dump_json(exclude=None if one.experts else {"experts"}) for one in descriptions]
         values[schema.KEY_TENSORS] = Typed(texts, GGUFValueType.ARRAY, GGUFValueType.STRING)
     return values

@@ -74,11 +74,14 @@ class Recipe(BaseModel):
     layers: str | None = Field(default=None, description="Layers to convert: A-B, or a list like 0-3,8. Default: all.")
     targets: tuple[str, ...] = Field(
         default=names.TARGETS,
-        description="Matrices to convert, with commas: ffn_gate … attn_output; ffn, attn, all (both); embd (token "
-        "embedding), head (output matrix), full (everything).",
+        description="Matrices to convert, with commas: attn_q, ffn_up, … by their names in the model; ffn (with "
+        "experts), attn, all (both); embd (token embedding), head (output matrix), full (everything).",
     )
     base_kind: Literal["prng_block", "fht_struct", "trellis", "none"] = Field(default="trellis", description="Base W0.")
-    bits: float = Field(default=4, description="Bits a weight of the trellis: 1, 1.5, 2, 2.5, 3, 4, 5 or 6.")
+    bits: float = Field(
+        default=4,
+        description="Bits a weight of the trellis: 1, 1.5, 2, 2.5, 3, 4, 5 or 6; embd and head get one step more.",
+    )
     mixed: bool = Field(
         default=False, description="One bit more for attn_v, ffn_down, and the first and last layer (trellis)."
     )

@@ -51,7 +51,7 @@ class TensorReport(BaseModel):
 
     model_config = _FROZEN
     name: str
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     source_type: str
     status: Literal["converted", "dense", "planned"]
     reason: str = ""
@@ -66,7 +66,7 @@ class TensorReport(BaseModel):
 
 
 class BuildReport(BaseModel):
-    """A whole build. Bytes of the model are those of all its tensors; `file_bytes` is 0 for a dry run.
+    """A whole build. Bytes and weights of the model are those of all its tensors; `file_bytes` is 0 for a dry run.
 
     `tensors_restored` counts the tensors that an earlier, unfinished run had encoded.
     """
@@ -81,9 +81,15 @@ class BuildReport(BaseModel):
     target_bytes_after: int
     model_bytes_before: int
     model_bytes_after: int
+    model_weights: int
     file_bytes: int
     tensors_restored: int = 0
     seconds: float
+
+    @property
+    def model_bits_per_weight(self) -> float:
+        """Bits of all tensors over all weights of the model, converted or not."""
+        return 8 * self.model_bytes_after / self.model_weights
 
     @property
     def kept_dense(self) -> tuple[TensorReport, ...]:
@@ -116,7 +122,7 @@ class BuildReport(BaseModel):
                 numbers = (f"{m.rel_l2:.4f}", f"{m.rel_l2_w:.4f}", out, f"{m.cos:.5f}", f"{m.norm_ratio:.4f}")
             table.add_row(
                 tensor.name,
-                f"{tensor.shape[0]}x{tensor.shape[1]}",
+                "x".join(map(str, tensor.shape)),
                 f"{tensor.bits_per_weight:.3f}",
                 *numbers,
                 human_bytes(tensor.bytes_before),
@@ -129,7 +135,8 @@ class BuildReport(BaseModel):
         before = human_bytes(self.target_bytes_before)
         table.add_row("these tensors", "", f"{self.bits_per_weight:.3f}", "", "", "", "", "", before, after, "")
         before, after = human_bytes(self.model_bytes_before), human_bytes(self.model_bytes_after)
-        table.add_row("whole model", "", "", "", "", "", "", "", before, after, f"{self.seconds:.1f} s")
+        bits = f"{self.model_bits_per_weight:.3f}"
+        table.add_row("whole model", "", bits, "", "", "", "", "", before, after, f"{self.seconds:.1f} s")
         return table
 
 

@@ -83,16 +83,18 @@ def run_build(options: dict[str, Any], *, quiet: bool = False) -> None:
     if not console.is_terminal:
         console = Console(width=150)
     console.print(report.to_table())
+    bits = (
+        f"{report.bits_per_weight:.3f} bits a converted weight, {report.model_bits_per_weight:.3f} over the whole model"
+    )
     if recipe.dry_run:
         size = report.model_bytes_after / 2**20
         console.print(
-            f"dry run: {recipe.output} is not written; it would have {size:.1f} MiB of tensors, "
-            f"{report.bits_per_weight:.3f} bits a converted weight; in memory they take as much when the model runs, "
-            f"the dense ones {report.model_bytes_before / 2**20:.1f} MiB"
+            f"dry run: {recipe.output} is not written; it would have {size:.1f} MiB of tensors, {bits}; in memory they "
+            f"take as much when the model runs, the dense ones {report.model_bytes_before / 2**20:.1f} MiB"
         )
     else:
         size = report.file_bytes / 2**20
-        console.print(f"{recipe.output}: {size:.1f} MiB, {report.bits_per_weight:.3f} bits a converted weight")
+        console.print(f"{recipe.output}: {size:.1f} MiB, {bits}")
     if report.kept_dense:
         console.print(
             f"{len(report.kept_dense)} tensors are kept dense, beyond --seeddelta-gap {recipe.seeddelta_gap:g}"
@@ -151,7 +153,7 @@ def _parameters() -> list[inspect.Parameter]:
         flags = FLAGS.get(name, (f"--{name.replace('_', '-')}",))
         text = field.description or ""
         if name not in _NOT_SHOWN:
-            default = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+            default = "all" if name == "targets" else field.default
             text = f"{text} [default: {default}]"
         option = typer.Option(*flags, help=text, metavar=METAVARS.get(name), show_default=False)
         annotation = _TYPES.get(name, Optional[str])  # noqa: UP045 (older typer cannot read `str | None`)

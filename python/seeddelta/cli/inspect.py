@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,27 +54,30 @@ def _summary(file: SeedDeltaFile) -> dict[str, Any]:
     keys = [key for key in file.metadata if key.startswith(schema.PREFIX) and key != schema.KEY_TENSORS]
     tensors = []
     for tensor in file.tensors.values():
-        n_out, n_in = tensor.description.shape
         tensors.append(
             tensor.description.model_dump(mode="json")
             | {
                 "base_seed": tensor.base_seed,
                 "statecells": tensor.description.is_statecells,
                 "payload_bytes": tensor.payload_bytes,
-                "bits_per_weight": 8 * tensor.payload_bytes / (n_out * n_in),
+                "bits_per_weight": 8 * tensor.payload_bytes / tensor.description.weights,
             }
         )
-    weights = sum(tensor["shape"][0] * tensor["shape"][1] for tensor in tensors)
+    weights = sum(tensor.description.weights for tensor in file.tensors.values())
+    dense = [file.header.tensors[name] for name in file.dense_tensors]
+    dense_bytes, model_weights = sum(info.nbytes for info in dense), weights + sum(prod(info.shape) for info in dense)
     payload = sum(tensor["payload_bytes"] for tensor in tensors)
     return {
         "path": str(file.path),
         "seeddelta": True,
         **_totals(file.header),
         "dense_tensors": len(file.dense_tensors),
-        "dense_bytes": sum(file.header.tensors[name].nbytes for name in file.dense_tensors),
+        "dense_bytes": dense_bytes,
         "payload_bytes": payload,
         "weights": weights,
         "bits_per_weight": 8 * payload / weights if weights else 0.0,
+        "model_weights": model_weights,
+        "model_bits_per_weight": 8 * (payload + dense_bytes) / model_weights if model_weights else 0.0,
         "keys": {key: file.metadata[key] for key in keys},
         "converted": tensors,
     }
@@ -107,7 +111,7 @@ def _print_tables(summary: dict[str, Any]) -> None:
             rate = f" {base['block']}, seed per {base['seed_per']}"
         table.add_row(
             tensor["name"],
-            "x".join(map(str, tensor["shape"])),
+            "x".join(map(str, (*filter(None, [tensor["experts"]]), *tensor["shape"]))),
             tensor["source_type"],
             base["kind"] + rate,
             _residual(residual),
@@ -120,5 +124,6 @@ def _print_tables(summary: dict[str, Any]) -> None:
     console.print(
         f"{len(summary['converted'])} converted tensors: {summary['weights'] / 1e6:.1f}M weights, "
         f"{summary['payload_bytes'] / 2**20:.1f} MiB, {summary['bits_per_weight']:.3f} bits a weight; "
-        f"{summary['dense_tensors']} dense tensors: {summary['dense_bytes'] / 2**20:.1f} MiB"
+        f"{summary['dense_tensors']} dense tensors: {summary['dense_bytes'] / 2**20:.1f} MiB; "
+        f"{summary['model_bits_per_weight']:.3f} bits a weight over the whole model"
     )

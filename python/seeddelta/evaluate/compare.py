@@ -54,6 +54,8 @@ class ModelReport:
             "file_bytes": self.size.file_bytes,
             "block_weights": self.size.block_weights,
             "bits_per_weight": self.size.bits_per_weight,
+            "weights": self.size.weights,
+            "model_bits_per_weight": self.size.model_bits_per_weight,
             "memory": {
                 "before_load": self.memory_before.to_dict(),
                 "after_load": self.memory_loaded.to_dict(),

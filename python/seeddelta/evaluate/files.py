@@ -1,24 +1,32 @@
-"""What a model file costs: bytes, and bits a weight over the block matrices, for SeedΔ and plain GGUF alike."""
+"""What a model file costs: bytes, and bits a weight of the blocks and of all, for SeedΔ and plain GGUF alike."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..gguf.reader import StoredTensor
 
 
 @dataclass(frozen=True)
 class FileSize:
     """`kind` is what most of the weights of the block matrices are stored as; `bits_per_weight` counts all bytes of the
-    block matrices (names.TARGETS: attention and MLP of every layer), None when there are none.
+    block matrices (names.TARGETS: attention and MLP of every layer), None when there are none. `weights` and
+    `model_bits_per_weight` are over all tensors: embedding, output matrix and norms, too.
     """
 
     file_bytes: int
     kind: str
     block_weights: int
     bits_per_weight: float | None
+    weights: int
+    model_bits_per_weight: float | None
 
 
 def file_size(path: str | os.PathLike[str]) -> FileSize:
@@ -28,22 +36,36 @@ def file_size(path: str | os.PathLike[str]) -> FileSize:
     from ..gguf.reader import is_seeddelta, open_seeddelta
 
     header = read_header(path)
-    weights: Counter[str] = Counter()
-    total = 0
-    for name, info in header.tensors.items():
-        if names.split_name(name) is not None:
-            weights[info.type.name] += prod(info.shape)
-            total += info.nbytes
+    payload: set[str] = set()
+    stored: list[tuple[str, str, int, int]] = []  # name, kind, weights, bytes
     if is_seeddelta(path):
         with open_seeddelta(path, check_data=False) as file:
+            payload = set(header.tensors).difference(file.dense_tensors)
             for tensor in file.tensors.values():
-                if names.split_name(tensor.name) is None:
-                    continue  # embedding and output matrix
-                base, scheme = tensor.description.base, tensor.description.residual.scheme
-                bits = f" {base.step_bits / base.values_per_step:g}b" if base.kind == "trellis" else ""
-                kind = f"SeedΔ {base.kind}{bits}" + ("" if scheme == "none" else f" + {scheme}")
-                weights[kind] += prod(tensor.description.shape)
-                total += tensor.payload_bytes
-    count = sum(weights.values())
-    kind = max(weights, key=weights.__getitem__) if weights else "?"
-    return FileSize(Path(path).stat().st_size, kind, count, 8 * total / count if count else None)
+                stored.append((tensor.name, _kind(tensor), tensor.description.weights, tensor.payload_bytes))
+    for name, info in header.tensors.items():
+        if name not in payload:
+            stored.append((name, info.type.name, prod(info.shape), info.nbytes))
+    blocks = [entry for entry in stored if names.split_name(entry[0]) is not None]
+    kinds: Counter[str] = Counter()
+    for _, kind, count, _ in blocks:
+        kinds[kind] += count
+    block_weights, weights = kinds.total(), sum(entry[2] for entry in stored)
+    return FileSize(
+        file_bytes=Path(path).stat().st_size,
+        kind=max(kinds, key=kinds.__getitem__) if kinds else "?",
+        block_weights=block_weights,
+        bits_per_weight=_bits(blocks, block_weights),
+        weights=weights,
+        model_bits_per_weight=_bits(stored, weights),
+    )
+
+
+def _bits(entries: Iterable[tuple[str, str, int, int]], weights: int) -> float | None:
+    return 8 * sum(entry[3] for entry in entries) / weights if weights else None
+
+
+def _kind(tensor: StoredTensor) -> str:
+    base, scheme = tensor.description.base, tensor.description.residual.scheme
+    bits = f" {base.step_bits / base.values_per_step:g}b" if base.kind == "trellis" else ""
+    return f"SeedΔ {base.kind}{bits}" + ("" if scheme == "none" else f" + {scheme}")

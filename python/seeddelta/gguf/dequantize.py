@@ -75,7 +75,7 @@ def _plan(source: SourceModel, stored: SeedDeltaFile | None, wide: GGMLQuantizat
     plan = []
     for name, info in source.tensors.items():
         if name in first:
-            plan.append(PlannedTensor(first[name].name, first[name].description.shape, wide))
+            plan.append(PlannedTensor(first[name].name, first[name].description.tensor_shape, wide))
         elif name in dense:
             keep = info.type.name.startswith("I") and info.type.name[1:].isdigit()
             kind = info.type if keep else GGMLQuantizationType.F32 if len(info.shape) == 1 else wide
@@ -86,9 +86,10 @@ def _plan(source: SourceModel, stored: SeedDeltaFile | None, wide: GGMLQuantizat
 def _pieces(source: SourceModel, stored: SeedDeltaFile | None, tensor: PlannedTensor) -> Iterator[np.ndarray[Any, Any]]:
     if stored is not None and tensor.name in stored.tensors:
         weight = stored.tensors[tensor.name].to_weight()
-        rows = max(1, CHUNK_ELEMENTS // tensor.shape[1])
-        for begin in range(0, tensor.shape[0], rows):
-            values = weight.dequantize(begin, min(begin + rows, tensor.shape[0]))
+        rows = max(1, CHUNK_ELEMENTS // tensor.shape[-1])
+        last = stored.tensors[tensor.name].description.rows
+        for begin in range(0, last, rows):
+            values = weight.dequantize(begin, min(begin + rows, last))
             yield _narrow(source, tensor, values)
     elif source.tensors[tensor.name].type == tensor.type:
         yield source.raw(tensor.name)

@@ -1,7 +1,7 @@
 """Importance matrices: E[x²] of every input column of a weight, as llama.cpp's `llama-imatrix` writes them.
 
 Two forms: GGUF (tensors `<weight>.in_sum2` and `<weight>.counts`) and the legacy .dat. Both can hold one matrix an
-expert; a weight here has one.
+expert.
 """
 
 from __future__ import annotations
@@ -48,9 +48,13 @@ class Imatrix:
     chunk_size: int = 0
     path: Path = field(default_factory=lambda: Path("imatrix"))
 
-    def importance(self, name: str, n_in: int, *, power: float = 1.0, eps: float = 0.0) -> npt.NDArray[np.float32]:
+    def importance(
+        self, name: str, n_in: int, *, experts: int | None = None, power: float = 1.0, eps: float = 0.0
+    ) -> npt.NDArray[np.float32]:
         """Weights of the columns of a tensor: (E[x²] + eps · mean)^power, normalised to the mean 1; float32[n_in].
 
+        With `experts` float32[experts, n_in], each expert normalised by itself; one entry for all is given to each, and
+        the columns of an expert that no token chose weigh alike.
         Raises ImatrixError when there is no entry of that name, it does not fit, or it is zero everywhere.
         """
         entry = self.entries.get(name)
@@ -59,18 +63,21 @@ class Imatrix:
                 f"{self.path}: no entry for tensor {name!r}; make the imatrix with this model, "
                 "or leave the tensor out with --layers or --targets"
             )
-        mean_square = entry.mean_square().astype(np.float64)
-        if mean_square.size != n_in:
+        found = entry.mean_square().astype(np.float64)
+        if found.size not in (n_in, n_in * (experts or 1)):
+            columns = f"{n_in} columns" + (f" of {experts} experts" if experts else "")
             raise ImatrixError(
-                f"{self.path}: the entry of tensor {name!r} has {mean_square.size} values for {n_in} columns; "
+                f"{self.path}: the entry of tensor {name!r} has {found.size} values for {columns}; "
                 "make the imatrix with this model"
             )
-        mean = mean_square.mean()
-        if not mean > 0:
+        if not found.any():
             raise ImatrixError(f"{self.path}: the entry of tensor {name!r} is zero everywhere; {_REMEDY}")
+        mean_square = np.broadcast_to(found.reshape(-1, n_in), (experts or 1, n_in))
+        mean = mean_square.mean(axis=1, keepdims=True)
         # the division by the mean comes first: a power of a tiny number would underflow
-        weights = (mean_square / mean + eps) ** power
-        return np.asarray(np.maximum(weights / weights.mean(), _LEAST), dtype=np.float32)
+        weights = (np.divide(mean_square, mean, out=np.ones(mean_square.shape), where=mean > 0) + eps) ** power
+        weights = np.maximum(weights / weights.mean(axis=1, keepdims=True), _LEAST).astype(np.float32)
+        return np.asarray(weights if experts else weights[0])
 
     def check(self, names: Iterable[str]) -> None:
         """Raise ImatrixError naming the first of the tensors that has no entry."""

@@ -1,7 +1,9 @@
 """Which tensors can be converted: names of llama.cpp's matrices, target groups and layer ranges.
 
-llama, mistral, qwen2, qwen3 and the gemma families name their block matrices alike: `blk.<layer>.<target>.weight`.
-The token embedding is `embd`, the output matrix `head`; models with tied embeddings have only the former.
+llama.cpp names the block matrices of all families alike: `blk.<layer>.<target>.weight`. Some have one matrix for
+queries, keys and values (`attn_qkv`: phi3, falcon, gpt2), or gate and up in one `ffn_up` (phi3). A mixture of experts
+has three-dimensional tensors `ffn_*_exps`, one matrix an expert, and maybe shared experts, `ffn_*_shexp`. The token
+embedding is `embd`, the output matrix `head`; models with tied embeddings have only the former.
 """
 
 from __future__ import annotations
@@ -11,11 +13,14 @@ from collections.abc import Iterable, Sequence
 
 from ..errors import RecipeError
 
-FFN_TARGETS = ("ffn_gate", "ffn_up", "ffn_down")
-ATTN_TARGETS = ("attn_q", "attn_k", "attn_v", "attn_output")
+EXPERT_TARGETS = ("ffn_gate_exps", "ffn_up_exps", "ffn_gate_up_exps", "ffn_down_exps")
+SHARED_TARGETS = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
+FFN_TARGETS = ("ffn_gate", "ffn_up", "ffn_down", *EXPERT_TARGETS, *SHARED_TARGETS)
+ATTN_TARGETS = ("attn_q", "attn_k", "attn_v", "attn_qkv", "attn_output")
 TARGETS = FFN_TARGETS + ATTN_TARGETS
 # outside of the blocks
-MODEL_TENSORS = {"token_embd.weight": "embd", "output.weight": "head"}
+EMBEDDING, HEAD = "token_embd.weight", "output.weight"
+MODEL_TENSORS = {EMBEDDING: "embd", HEAD: "head"}
 KNOWN_TARGETS = TARGETS + tuple(MODEL_TENSORS.values())
 GROUPS = {"ffn": FFN_TARGETS, "attn": ATTN_TARGETS, "all": TARGETS, "full": KNOWN_TARGETS}
 
@@ -66,6 +71,12 @@ def split_name(name: str) -> tuple[int, str] | None:
     """(layer, target) of a tensor name, or None when it is not a target matrix of a block."""
     match = _NAME.fullmatch(name)
     return (int(match[1]), match[2]) if match is not None and match[2] in TARGETS else None
+
+
+def is_experts(name: str) -> bool:
+    """True for a tensor of three dimensions with a matrix for each expert."""
+    found = split_name(name)
+    return found is not None and found[1] in EXPERT_TARGETS
 
 
 def is_target(name: str, targets: Sequence[str], layers: frozenset[int] | None) -> bool:

@@ -64,6 +64,7 @@ def weight_arguments(description: TensorDescription, arrays: Mapping[str, np.nda
         "base_kind": schema.BASE_KINDS[base.kind],
         "base_seed": int(arrays[schema.BASE_SEED][0]),
         "row_scale": arrays[schema.ROW_SCALE],
+        "n_experts": description.experts or 1,
     }
     if not isinstance(base, NoBase):
         arguments |= {"base_scale": base.scale, "rotation_block": description.rotation_block}

@@ -154,11 +154,15 @@ class Norms(BaseModel):
 
 
 class TensorDescription(BaseModel):
-    """What is needed to compute with one converted tensor, beside its payload. `shape` is [n_out, n_in]."""
+    """What is needed to compute with one converted tensor, beside its payload.
+
+    `shape` is [n_out, n_in], of each matrix where there are `experts` of them.
+    """
 
     model_config = _FROZEN
     name: str
     shape: tuple[Annotated[int, Field(ge=1, le=1 << 31)], Annotated[int, Field(ge=1, le=1 << 31)]]
+    experts: int | None = Field(default=None, ge=1, le=65536)
     source_type: str
     base: Annotated[PrngBlockBase | FhtStructBase | TrellisBase | NoBase, Field(discriminator="kind")]
     residual: Annotated[CooResidual | BlockResidual | CodebookResidual | NoResidual, Field(discriminator="scheme")]
@@ -178,6 +182,8 @@ class TensorDescription(BaseModel):
             blocks = -(-n_in // self.residual.block)
             if self.residual.kept > blocks or blocks > 1 << 16:
                 raise ValueError(f"kept is {self.residual.kept} for {blocks} blocks of columns")
+        if self.experts is not None and not can_have_experts(self.base, self.residual):
+            raise ValueError("experts have the base trellis or none, and no codebook")
         if isinstance(self.base, FhtStructBase) and n_in > MAX_FHT_COLUMNS:
             raise ValueError(f"fht_struct has at most {MAX_FHT_COLUMNS} columns, not {n_in}")
         return self
@@ -188,6 +194,21 @@ class TensorDescription(BaseModel):
         return self.name.removesuffix(".weight")
 
     @property
+    def tensor_shape(self) -> tuple[int, ...]:
+        """Shape of the dense tensor: [n_out, n_in], or [experts, n_out, n_in]."""
+        return self.shape if self.experts is None else (self.experts, *self.shape)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all matrices."""
+        return self.shape[0] * (self.experts or 1)
+
+    @property
+    def weights(self) -> int:
+        """Weights of all matrices."""
+        return self.rows * self.shape[1]
+
+    @property
     def rotation_block(self) -> int:
         """Columns that are rotated together; 0 for none."""
         return self.base.rotation_block if isinstance(self.base, (PrngBlockBase, TrellisBase)) else 0
@@ -196,6 +217,11 @@ class TensorDescription(BaseModel):
     def is_statecells(self) -> bool:
         """True for a whole weight made of a codebook alone (docs/statecells.md)."""
         return isinstance(self.base, NoBase) and isinstance(self.residual, CodebookResidual)
+
+
+def can_have_experts(base: object, residual: object) -> bool:
+    """False for what numbers its rows throughout, or shares more than a rotation among them."""
+    return isinstance(base, (TrellisBase, NoBase)) and not isinstance(residual, CodebookResidual)
 
 
 def parse_description(text: str, origin: str) -> TensorDescription:
@@ -223,7 +249,8 @@ def trellis_words(n_in: int, step_bits: int, values_per_step: int) -> int:
 
 def payload_layout(description: TensorDescription) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     """Suffix -> (NumPy shape, stored dtype) of every payload tensor, in file order."""
-    n_out, n_in = description.shape
+    n_in, n_out = description.shape[1], description.rows
+    tiles = -(-description.shape[0] // LANES) * (description.experts or 1)
     row = np.dtype("<f2" if description.row_scale == "f16" else "<f4")
     layout: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
         BASE_SEED: ((1,), np.dtype("<i8")),
@@ -232,9 +259,9 @@ def payload_layout(description: TensorDescription) -> dict[str, tuple[tuple[int,
     base, residual = description.base, description.residual
     if isinstance(base, TrellisBase):
         words = trellis_words(n_in, base.step_bits, base.values_per_step)
-        layout[CODES] = ((-(-n_out // LANES), words, LANES), np.dtype("<i2"))
+        layout[CODES] = ((tiles, words, LANES), np.dtype("<i2"))
         if base.column_scale:
-            layout[COLUMN_SCALE] = ((n_in,), np.dtype("i1"))
+            layout[COLUMN_SCALE] = ((n_in * (description.experts or 1),), np.dtype("i1"))
     if isinstance(base, PrngBlockBase) and base.seed_per == "row":
         layout[SEED_IDX] = ((n_out,), np.dtype("<i2"))
     if isinstance(base, PrngBlockBase) and base.seed_per == "block":

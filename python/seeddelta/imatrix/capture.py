@@ -1,7 +1,8 @@
 """Run a model over a text and sum what goes into its matrices, through llama.cpp's evaluation callback.
 
 For every input x of a matrix: E[x²] as llama-imatrix counts it, and of x̂ = x / ‖x‖ · sqrt(n_in) the squares and the
-covariance E[x̂ x̂ᵀ]. Without the normalisation a few first tokens with enormous activations own the sums.
+covariance E[x̂ x̂ᵀ]. Without the normalisation a few first tokens with enormous activations own the sums. Every expert
+of a mixture has sums of its own, over the tokens that chose it, and no covariance.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from seeddelta import _core
 from .._extras import needs_extra
 from ..errors import ImatrixError
 from ..gguf import names
-from ..gguf.header import read_header
+from ..gguf.header import Header, read_header
 from ..gguf.imatrix import Imatrix, ImatrixEntry
 from ..gguf.source import file_sha256
 from .checkpoint import Checkpoint
@@ -65,8 +66,8 @@ class Capture:
         """E[x²] of every matrix in llama.cpp's form."""
         entries = {}
         for name, same in self.representatives.items():
-            count = np.array([self.hook.tokens(same)], np.float32)
-            entries[name] = ImatrixEntry(self.hook.square(same).astype(np.float32)[None], count)
+            counts = self.hook.counts(same).astype(np.float32)
+            entries[name] = ImatrixEntry(self.hook.square(same).astype(np.float32), counts)
         return Imatrix(entries, (self.text_name,), self.chunks, self.ctx)
 
 
@@ -113,7 +114,11 @@ def capture(
     model_path = Path(model_path)
     header = read_header(model_path)
     chosen = names.parse_targets(targets)
-    wanted = [n for n in header.tensors if names.is_target(n, chosen, names.parse_layers(layers))]
+    wanted = [
+        name
+        for name in header.tensors
+        if names.is_target(name, chosen, names.parse_layers(layers)) and not _only_looked_up(name, header)
+    ]
     if not wanted:
         raise ImatrixError(f"{model_path}: no matrix matches the targets {targets!r}; look with seeddelta inspect")
     hook = _core.CaptureHook(ggml_abi(), wanted, covariance, skip, threads, clip)
@@ -176,6 +181,11 @@ def capture(
         covariance=covariance,
         checkpoint=store,
     )
+
+
+def _only_looked_up(name: str, header: Header) -> bool:
+    """True for the embedding of a model with an output matrix of its own: nothing is multiplied by it."""
+    return name == names.EMBEDDING and names.HEAD in header.tensors
 
 
 def _processors() -> int:

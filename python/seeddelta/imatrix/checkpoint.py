@@ -11,6 +11,7 @@ import numpy as np
 
 from seeddelta import _core
 
+from ..gguf.names import is_experts
 from ..gguf.writer import atomic_output
 
 
@@ -35,14 +36,14 @@ class Checkpoint:
                     {key: archive[f"{i}.{key}"] for key in ("counts", "square", "norm_square")}
                     for i in range(len(state["inputs"]))
                 ]
-                matrices = [
-                    archive[f"{i}.covariance"] if self.identity["covariance"] else None for i in range(len(sums))
-                ]
+                matrices = [archive.get(f"{i}.covariance") for i in range(len(sums))]  # none of experts
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return 0, {}
         for name, arrays, matrix in zip(state["inputs"], sums, matrices, strict=True):
-            tokens, nonfinite = (int(n) for n in arrays["counts"])
-            hook.restore(name, tokens, arrays["square"], arrays["norm_square"], matrix, nonfinite)
+            tokens, nonfinite, *counts = (int(n) for n in arrays["counts"])
+            hook.restore(
+                name, tokens, arrays["square"], arrays["norm_square"], np.array(counts, np.int64), matrix, nonfinite
+            )
         return int(state["chunks"]), dict(state["representatives"])
 
     def save(self, hook: _core.CaptureHook, chunks: int) -> None:
@@ -60,10 +61,11 @@ class Checkpoint:
 
             add("state", json.dumps(state))
             for i, name in enumerate(inputs):
-                add(f"{i}.counts", np.array([hook.tokens(name), hook.nonfinite_tokens(name)], np.int64))
+                counts = [hook.tokens(name), hook.nonfinite_tokens(name), *hook.counts(name)]
+                add(f"{i}.counts", np.array(counts, np.int64))
                 add(f"{i}.square", hook.square(name))
                 add(f"{i}.norm_square", hook.norm_square(name))
-                if self.identity["covariance"]:
+                if self.identity["covariance"] and not is_experts(name):
                     add(f"{i}.covariance", hook.covariance(name))
 
     def discard(self) -> None:

@@ -19,6 +19,7 @@ from gguf import GGMLQuantizationType, GGUFValueType
 
 from ..errors import FormatError, ImatrixError
 from ..gguf.header import Header, read_header
+from ..gguf.names import is_experts
 from ..gguf.source import file_sha256
 from ..gguf.writer import PlannedTensor, Typed, Value, write_gguf
 from .capture import Capture
@@ -122,7 +123,7 @@ def open_covariance(path: str | os.PathLike[str]) -> Covariance:
 
 def write_covariance(path: str | os.PathLike[str], captured: Capture) -> None:
     """Write the covariances of a capture. Raises OutputError."""
-    shared = captured.representatives
+    shared = {name: same for name, same in captured.representatives.items() if not is_experts(same)}
     metadata: dict[str, Value] = {
         "general.type": Typed(_TYPE, GGUFValueType.STRING),
         "seeddelta.covariance.version": Typed(1, GGUFValueType.UINT32),
@@ -150,7 +151,7 @@ def write_covariance(path: str | os.PathLike[str], captured: Capture) -> None:
     def pieces(tensor: PlannedTensor) -> Iterable[Any]:
         if tensor.name.endswith(_DIAGONAL):
             name = tensor.name.removesuffix(_DIAGONAL)
-            yield np.asarray(captured.hook.norm_square(name) / captured.hook.tokens(name), "<f4")
+            yield np.asarray(captured.hook.norm_square(name)[0] / captured.hook.tokens(name), "<f4")
         else:
             name = tensor.name.removesuffix(_SUFFIX)
             yield np.asarray(captured.hook.covariance(name) / np.float32(captured.hook.tokens(name)), "<f4")

@@ -33,6 +33,6 @@ def statistics_table(captured: Capture) -> Table:
         for column in (f"σ log {kind}", "max/mean", "top 1%"):
             table.add_column(column, justify="right")
     for name in dict.fromkeys(captured.representatives.values()):
-        cells = [*spread(captured.hook.square(name)), *spread(captured.hook.norm_square(name))]
+        cells = [*spread(captured.hook.square(name).sum(axis=0)), *spread(captured.hook.norm_square(name).sum(axis=0))]
         table.add_row(name, *(f"{c:.2f}" if i % 3 != 2 else f"{c:.0%}" for i, c in enumerate(cells)))
     return table

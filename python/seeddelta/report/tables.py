@@ -36,7 +36,8 @@ def comparison_table(comparison: Comparison, *, title: str | None = None) -> Tab
     for name in short_names([model.path for model in models]):
         table.add_column(name, justify="right", overflow="fold")
     table.add_row("weights of the blocks", *(model.size.kind for model in models))
-    table.add_row("bits a weight, all bytes", *(_number(model.size.bits_per_weight, 2) for model in models))
+    table.add_row("bits a weight of the blocks", *(_number(model.size.bits_per_weight, 2) for model in models))
+    table.add_row("  of the whole model", *(_number(model.size.model_bits_per_weight, 2) for model in models))
     table.add_row("file, MB", *(_megabytes(model.size.file_bytes) for model in models))
     if any(model.perplexity is not None for model in models):
         table.add_section()

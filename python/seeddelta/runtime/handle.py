@@ -34,6 +34,7 @@ class RuntimeHandle:
     def counters(self) -> dict[str, dict[str, int]]:
         """Per weight, since loading: `rewrites` (graph nodes served), `calls` (products), `tokens` (their columns),
         `reused` (products that shared the quantised activations of the one before), `rows` (looked up by token),
+        `experts` (experts computed with, each once a product however many tokens chose it),
         `dense_calls` (from the fallback), `nonfinite_events`.
         """
         return {} if self._hook is None else self._hook.counters()
@@ -98,7 +99,7 @@ def _exception(kind: str, tensor: str, detail: str) -> Exception:
     if kind == "no_memory":
         return MemoryError(detail)
     if kind == "bad_index":
-        return unsupported(f"tensor {tensor!r} is asked for a row that it does not have")
+        return unsupported(f"tensor {tensor!r} is asked for a row or an expert that it does not have")
     if kind == "layout":
         return unsupported(f"tensor {tensor!r} {detail}")
     return unsupported(f"tensor {tensor!r} is used by {detail}, which the hook does not serve")

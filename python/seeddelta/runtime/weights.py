@@ -80,14 +80,14 @@ def _pieces(file: SeedDeltaFile, dense: dict[str, StoredTensor], dense_model: He
         if name in dense and dense_model is not None:
             pieces.append(copied(_dense_tensor(dense_model, tensor), dense_model))
         else:
-            pieces.append(hole(name, tensor.description.shape))
+            pieces.append(hole(name, tensor.description.tensor_shape))
     return pieces
 
 
 def _dense_tensor(dense_model: Header, tensor: StoredTensor) -> TensorInfo:
     """The dense copy of a tensor. Raises SourceModelError when the model lacks it or has it in another shape."""
     info = dense_model.tensors.get(tensor.name)
-    shape = tuple(tensor.description.shape)
+    shape = tensor.description.tensor_shape
     if info is None or info.shape != shape:
         what = "is not there" if info is None else f"has the shape {list(info.shape)}, not {list(shape)}"
         raise SourceModelError(
@@ -101,7 +101,7 @@ def _register_fallback(registry: _core.WeightRegistry, served: dict[str, StoredT
     data = np.memmap(dense_model.path, dtype=np.uint8, mode="r")
     for name, tensor in served.items():
         info = _dense_tensor(dense_model, tensor)
-        rows = np.asarray(data[info.offset : info.offset + info.nbytes]).reshape(info.shape[0], -1)
+        rows = np.asarray(data[info.offset : info.offset + info.nbytes]).reshape(tensor.description.rows, -1)
         try:
             registry.set_dense(name, rows, int(info.type))
         except ValueError as error:

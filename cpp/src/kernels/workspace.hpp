@@ -1,0 +1,114 @@
+// Activations of one product in rotated, quantised form, and the barrier of its threads.
+#pragma once
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <thread>
+
+#include "kernels/kernel_table.hpp"
+#include "seeddelta/compute.hpp"
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#endif
+
+namespace seeddelta {
+
+inline constexpr int kSpins = 2000;
+
+inline void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+    _mm_pause();
+#endif
+}
+
+// 64-byte aligned, grows only.
+template <class T>
+struct Buffer {
+    T *data = nullptr;
+    int64_t capacity = 0;
+    ~Buffer() { std::free(data); }
+    T *reserve(int64_t n) {
+        if (n > capacity) {
+            const size_t bytes = (static_cast<size_t>(n) * sizeof(T) + 63) / 64 * 64;
+            void *fresh = std::aligned_alloc(64, bytes);
+            if (fresh == nullptr) {
+                throw std::bad_alloc();
+            }
+            std::free(data);
+            data = static_cast<T *>(fresh);
+            capacity = n;
+        }
+        return data;
+    }
+};
+
+struct Workspace::Impl {
+    Buffer<int8_t> q;
+    Buffer<float> scale;
+    Buffer<int32_t> sum;
+    Buffer<float> p; // dictionary times x
+    // of experts: pairs of token and slot by expert, where each expert's begin, the experts that have any, their inputs
+    Buffer<int64_t> pairs, begin, chosen;
+    Buffer<float> x;
+    int64_t n_chosen = 0;
+    std::atomic<bool> all_finite{true};
+    std::atomic<int> arrived{0};
+    std::atomic<uint32_t> generation{0};
+
+    // Every thread of the product arrives; nobody leaves before all have.
+    void barrier(int nth) {
+        if (nth == 1) {
+            return;
+        }
+        const uint32_t seen = generation.load(std::memory_order_acquire);
+        if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == nth) {
+            arrived.store(0, std::memory_order_relaxed);
+            generation.fetch_add(1, std::memory_order_release);
+            return;
+        }
+        // Spin while the others are surely running, then let the scheduler run them: with more threads than free cores
+        // a spinning thread would keep the one it waits for from running for a whole time slice.
+        for (int spins = 0; generation.load(std::memory_order_acquire) == seen; ++spins) {
+            if (spins < kSpins) {
+                relax();
+            } else {
+                std::this_thread::yield();
+            }
+        }
+    }
+};
+
+inline int64_t padded(int64_t n_in) {
+    return (n_in + kGroup - 1) / kGroup * kGroup;
+}
+
+// Scratch of the calling thread, 64-byte aligned: ggml's pool threads live as long as their context.
+inline uint8_t *thread_scratch(int64_t bytes) {
+    thread_local Buffer<uint8_t> scratch;
+    return scratch.reserve(bytes);
+}
+
+// Scales, rotates and quantises one token's x to row `token` of the workspace. `rotated` is scratch of n_in floats. Returns
+// false when x has NaN or infinity.
+inline bool prepare_token(const seeddelta_ctx &ctx, const float *x, int64_t token, Workspace::Impl &w, float *rotated) {
+    const KernelTable &k = kernels();
+    const int64_t stride = padded(ctx.n_in);
+    if (ctx.column_factor != nullptr) {
+        for (int64_t i = 0; i < ctx.n_in; ++i) {
+            rotated[i] = x[i] * ctx.column_factor[i];
+        }
+        x = rotated;
+    }
+    if (ctx.rotation_block > 1) {
+        if (x != rotated) {
+            std::memcpy(rotated, x, static_cast<size_t>(ctx.n_in) * sizeof(float));
+        }
+        k.rotate(rotated, ctx.n_in, ctx.rotation_block, ctx.base_seed);
+        x = rotated;
+    }
+    return k.quantize(x, ctx.n_in, w.q.data + token * stride, w.scale.data + token * stride / kGroup,
+                      w.sum.data + token * stride / kGroup);
+}
+
+} // namespace seeddelta
