@@ -99,7 +99,7 @@ def main() -> int:
                 for name, report in zip(models, comparison.models, strict=True)
             },
         }
-        common.save(options.name or f"quality-{options.suite}", result)
+        common.save(options.name or f"quality-{options.suite}", result, options.results)
     return 0
 
 

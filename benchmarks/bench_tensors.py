@@ -85,7 +85,7 @@ def main() -> int:
         "summary": summary,
         "tensors": found,
     }
-    common.save(options.name or "tensors", result)
+    common.save(options.name or "tensors", result, options.results)
     return 0
 
 

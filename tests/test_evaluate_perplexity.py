@@ -159,3 +159,23 @@ def test_speed_leaves_the_model_usable(llm: Any) -> None:
     assert (
         "Paris" in llm.create_completion("The capital of France is", max_tokens=4, temperature=0)["choices"][0]["text"]
     )
+
+
+def test_speed_at_a_depth_fills_the_cache_once(llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[tuple[int, int]] = []  # position, tokens
+    decode = Decoder.decode
+
+    def counted(self: Decoder, tokens: Any, position: int, *args: Any) -> Any:
+        decoded.append((position, len(tokens)))
+        return decode(self, tokens, position, *args)
+
+    monkeypatch.setattr(Decoder, "decode", counted)
+    Decoder(llm)  # an empty cache
+    for depth, filled in ((32, [(0, 32)]), (32, []), (48, [(32, 16)]), (16, [])):
+        decoded.clear()
+        measure(llm, n_prompt=8, n_gen=2, threads=1, depth=depth)
+        assert decoded == [*filled, (depth, 8), (depth, 1), (depth + 1, 1)]
+        assert Decoder(llm, keep=depth).cached == depth
+    with pytest.raises(EvaluationError, match="do not fit"):
+        measure(llm, n_prompt=9, n_gen=1, depth=llm.n_ctx() - 8)
+    assert Decoder(llm).cached == 0

@@ -21,6 +21,7 @@ from .perplexity import PairedDifference, PerplexityResult, paired_difference
 from .speed import Speed, SpeedSample, collect
 
 MEMORY_PROMPT, MEMORY_TOKENS = 16, 64  # memory is read after a prompt and some generation, when all buffers exist
+WARM_PROMPT, WARM_TOKENS = 128, 16  # the round of speed that is not counted: every byte is touched, threads are awake
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ def evaluate(
     reps: int = 3,
     n_prompt: int = 512,
     n_gen: int = 64,
+    depths: Sequence[int] = (0,),
     kl: bool = True,
     prompt: str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -107,6 +109,8 @@ def evaluate(
         reps: measurements of speed, taken in turns among the models, after one that is not counted; 0: none. With 0
             only one model is loaded at a time.
         n_prompt, n_gen: tokens of a measurement of speed; either may be 0.
+        depths: tokens in the KV cache before a measurement of speed, measured at each. Filling it takes its time once a
+            model, for the largest one.
         kl: measure the divergence of the other models from the first one on the scored tokens. Meanwhile its
             log-probabilities are in a temporary file of 2 bytes a token of the vocabulary and scored position: 25 MB a
             chunk of 512 for a vocabulary of 49 thousand.
@@ -129,11 +133,15 @@ def evaluate(
         "reps": reps,
         "n_prompt": n_prompt,
         "n_gen": n_gen,
+        "depths": sorted(set(depths)),
         "kl": kl and text is not None and len(files) > 1,
     }
     if text is not None and not Path(text).is_file():
         raise EvaluationError(f"{text}: no such file; give a text file")
-    context = max(n_ctx if text is not None else 0, n_prompt if reps else 0, n_gen if reps else 0, 256)
+    if not depths or min(depths) < 0:
+        raise EvaluationError(f"depths {list(depths)} must be 0 or more")
+    longest = max(depths) + max(n_prompt, n_gen) if reps else 0
+    context = max(n_ctx if text is not None else 0, longest, 256)
     opening = {"n_ctx": context, "n_batch": min(context, 512), "threads": counts[-1]}
 
     def start(path: Path, size: FileSize) -> Worker:
@@ -149,7 +157,7 @@ def evaluate(
                 memories = [_memory(worker) for worker in workers]
                 speeds: Sequence[tuple[Speed, ...]] = [()] * len(workers)
                 if reps:
-                    speeds = measure_in_turns(workers, counts, reps, n_prompt, n_gen, progress)
+                    speeds = measure_in_turns(workers, counts, reps, n_prompt, n_gen, progress, sorted(set(depths)))
                 for worker, (path, size), memory, speed in zip(workers, group, memories, speeds, strict=True):
                     result = divergence = None
                     if text is not None:
@@ -175,27 +183,39 @@ def evaluate(
 
 
 def measure_in_turns(
-    workers: Sequence[Worker], threads: Iterable[int], reps: int, n_prompt: int, n_gen: int, progress: bool
+    workers: Sequence[Worker],
+    threads: Iterable[int],
+    reps: int,
+    n_prompt: int,
+    n_gen: int,
+    progress: bool,
+    depths: Sequence[int] = (0,),
 ) -> list[tuple[Speed, ...]]:
-    """Speed of each worker's model at each number of threads. Only one process computes at a time.
+    """Speed of each worker's model at each depth and number of threads. Only one process computes at a time.
 
-    A repetition measures every model once at every number of threads, so slow changes of the machine hit all alike.
+    A repetition measures every model once at every number of threads, so slow changes of the machine hit all alike. All
+    repetitions are made at one depth before the next, so that a cache is filled once.
     """
     from tqdm.auto import tqdm
 
     counts = list(threads)
-    samples: dict[tuple[int, int], list[SpeedSample]] = {}
-    with tqdm(total=(reps + 1) * len(workers) * len(counts), desc="speed", disable=not progress) as bar:
-        for rep in range(-1, reps):  # the first round warms up
-            for count in counts:
-                for index, worker in enumerate(workers):
-                    bar.set_postfix_str(worker.path.name)
-                    sample = worker.request("speed", n_prompt=n_prompt, n_gen=n_gen, threads=count)
-                    if rep >= 0:
-                        samples.setdefault((index, count), []).append(SpeedSample(**sample))
-                    bar.update()
+    samples: dict[tuple[int, int, int], list[SpeedSample]] = {}
+    turns = [(depth, rep, count) for depth in depths for rep in range(-1, reps) for count in counts]
+    with tqdm(total=len(turns) * len(workers), desc="speed", disable=not progress) as bar:
+        for depth, rep, count in turns:
+            for index, worker in enumerate(workers):
+                bar.set_postfix_str(worker.path.name)
+                prompt, gen = (n_prompt, n_gen) if rep >= 0 else (min(n_prompt, WARM_PROMPT), min(n_gen, WARM_TOKENS))
+                sample = worker.request("speed", n_prompt=prompt, n_gen=gen, threads=count, depth=depth)
+                if rep >= 0:
+                    samples.setdefault((index, depth, count), []).append(SpeedSample(**sample))
+                bar.update()
     return [
-        tuple(collect(samples[index, count], threads=count, n_prompt=n_prompt, n_gen=n_gen) for count in counts)
+        tuple(
+            collect(samples[index, depth, count], threads=count, n_prompt=n_prompt, n_gen=n_gen, depth=depth)
+            for depth in depths
+            for count in counts
+        )
         for index in range(len(workers))
     ]
 

@@ -18,10 +18,11 @@ Tokens = npt.NDArray[np.int32]
 class Decoder:
     """The context of a `llama_cpp.Llama`, fed with batches of up to `n_batch` tokens of one sequence.
 
-    The Llama object stays usable: it is reset when the decoder is made and when the cache is cleared.
+    The Llama object stays usable: it is reset when the decoder is made and when tokens are forgotten. The first `keep`
+    tokens of the cache stay, if there are so many.
     """
 
-    def __init__(self, llm: llama_cpp.Llama) -> None:
+    def __init__(self, llm: llama_cpp.Llama, *, keep: int = 0) -> None:
         from llama_cpp import _internals, llama_cpp
 
         self._api = llama_cpp
@@ -38,12 +39,25 @@ class Decoder:
         for i in range(self.n_batch):  # all tokens are of sequence 0
             raw.n_seq_id[i] = 1
             raw.seq_id[i][0] = 0
-        self.clear()
+        self.truncate(keep)
+
+    @property
+    def cached(self) -> int:
+        """Tokens in the KV cache."""
+        return int(self._api.llama_memory_seq_pos_max(self._api.llama_get_memory(self._llm.ctx), 0)) + 1
 
     def clear(self) -> None:
         """Forget all tokens (the KV cache is emptied)."""
+        self.truncate(0)
+
+    def truncate(self, length: int) -> None:
+        """Forget all tokens but the first `length`."""
         self._llm.reset()
-        self._api.llama_memory_clear(self._api.llama_get_memory(self._llm.ctx), True)
+        memory = self._api.llama_get_memory(self._llm.ctx)
+        if length == 0:
+            self._api.llama_memory_clear(memory, True)
+        elif not self._api.llama_memory_seq_rm(memory, 0, length, -1):
+            raise EvaluationError("this model's cache cannot forget its last tokens; measure at depth 0")
 
     def set_threads(self, threads: int) -> None:
         """Threads for prompts and for generation from now on."""

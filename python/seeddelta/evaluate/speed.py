@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,17 +37,19 @@ class SpeedSample:
 
 @dataclass(frozen=True)
 class Speed:
-    """All measurements of a model at one number of threads, in the order they were made."""
+    """All measurements of a model at one number of threads and one depth, in the order they were made."""
 
     threads: int
     n_prompt: int
     n_gen: int
     prompt: tuple[float, ...]
     generation: tuple[float, ...]
+    depth: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "threads": self.threads,
+            "depth": self.depth,
             "n_prompt": self.n_prompt,
             "n_gen": self.n_gen,
             "prompt": summary(self.prompt),
@@ -56,53 +58,82 @@ class Speed:
 
 
 def summary(values: tuple[float, ...]) -> dict[str, Any] | None:
-    """Median, lowest, highest and all values; None when there are none."""
+    """Median, median absolute deviation from it, lowest, highest and all values; None when there are none."""
     if not values:
         return None
-    return {"median": statistics.median(values), "min": min(values), "max": max(values), "samples": list(values)}
+    return {
+        "median": statistics.median(values),
+        "mad": deviation(values),
+        "min": min(values),
+        "max": max(values),
+        "samples": list(values),
+    }
 
 
-def collect(samples: Iterable[SpeedSample], *, threads: int, n_prompt: int, n_gen: int) -> Speed:
+def deviation(values: Sequence[float]) -> float:
+    """Median absolute deviation from the median."""
+    middle = statistics.median(values)
+    return statistics.median(abs(value - middle) for value in values)
+
+
+def collect(samples: Iterable[SpeedSample], *, threads: int, n_prompt: int, n_gen: int, depth: int = 0) -> Speed:
     """Samples of one model as a Speed."""
     kept = list(samples)
     prompt = tuple(sample.prompt for sample in kept if sample.prompt is not None)
     generation = tuple(sample.generation for sample in kept if sample.generation is not None)
-    return Speed(threads, n_prompt, n_gen, prompt, generation)
+    return Speed(threads, n_prompt, n_gen, prompt, generation, depth)
 
 
 def measure(
-    llm: llama_cpp.Llama, *, n_prompt: int = 512, n_gen: int = 128, threads: int | None = None, text: str = TEXT
+    llm: llama_cpp.Llama,
+    *,
+    n_prompt: int = 512,
+    n_gen: int = 128,
+    threads: int | None = None,
+    depth: int = 0,
+    text: str = TEXT,
 ) -> SpeedSample:
-    """Measure once, from an empty KV cache each: `n_prompt` tokens in batches, then `n_gen` tokens one by one.
+    """Measure once: `n_prompt` tokens in batches, then `n_gen` tokens one by one, each with `depth` tokens in the KV
+    cache at the start.
 
-    The tokens are those of `text`, repeated. Either number may be 0. `threads` stays set on the model.
+    The tokens are those of `text`, repeated. Either number may be 0. `threads` stays set on the model. The cache is
+    filled before the clock starts, and stays filled: the next measurement at this depth finds it so. (Which tokens
+    are in it is of no consequence to the time.)
     Raises EvaluationError when the numbers do not fit the model's context.
     """
-    decoder = Decoder(llm)
-    if n_prompt < 0 or n_gen < 0 or max(n_prompt, n_gen) > decoder.n_ctx:
+    decoder = Decoder(llm, keep=depth)
+    if min(n_prompt, n_gen, depth) < 0 or depth + max(n_prompt, n_gen) > decoder.n_ctx:
         raise EvaluationError(
-            f"{n_prompt} prompt and {n_gen} generated tokens do not fit the context of {decoder.n_ctx}"
+            f"{n_prompt} prompt and {n_gen} generated tokens at depth {depth} do not fit the context of {decoder.n_ctx}"
         )
+    if decoder.cached < depth:
+        decoder.set_threads(llm.n_threads_batch)
+        _decode_all(decoder, _repeated(llm, text, depth)[decoder.cached :], decoder.cached)
     if threads is not None:
         decoder.set_threads(threads)
     prompt = generation = None
     if n_prompt:
         tokens = _repeated(llm, text, n_prompt)
         begin = time.perf_counter()
-        for at in range(0, n_prompt, decoder.n_batch):
-            batch = tokens[at : at + decoder.n_batch]
-            last = at + len(batch) == n_prompt
-            decoder.decode(batch, at, None if last else slice(0, 0))
+        _decode_all(decoder, tokens, depth)
         prompt = n_prompt / (time.perf_counter() - begin)
-        decoder.clear()
+        decoder.truncate(depth)
     if n_gen:
         tokens = _repeated(llm, text, n_gen)
         begin = time.perf_counter()
         for at in range(n_gen):
-            decoder.decode(tokens[at : at + 1], at)
+            decoder.decode(tokens[at : at + 1], depth + at)
         generation = n_gen / (time.perf_counter() - begin)
-        decoder.clear()
+        decoder.truncate(depth)
     return SpeedSample(prompt, generation)
+
+
+def _decode_all(decoder: Decoder, tokens: Tokens, position: int) -> None:
+    """Tokens in batches from `position` on, with logits for the last one."""
+    for at in range(0, len(tokens), decoder.n_batch):
+        batch = tokens[at : at + decoder.n_batch]
+        last = at + len(batch) == len(tokens)
+        decoder.decode(batch, position + at, None if last else slice(0, 0))
 
 
 def _repeated(llm: llama_cpp.Llama, text: str, count: int) -> Tokens:

@@ -47,9 +47,9 @@ def comparison_table(comparison: Comparison, *, title: str | None = None) -> Tab
         if any(model.divergence is not None for model in models):
             table.add_row("KL divergence, nats", *(_divergence(model) for model in models))
             table.add_row("  same top token", *(_same_top(model) for model in models))
-    for threads in sorted({speed.threads for model in models for speed in model.speed}):
+    for depth, threads in sorted({(speed.depth, speed.threads) for model in models for speed in model.speed}):
         table.add_section()
-        _speed_rows(table, models, threads)
+        _speed_rows(table, models, depth, threads)
     table.add_section()
     table.add_row("memory in use, MB", *(_megabytes(model.memory.resident) for model in models))
     table.add_row("  anon / file / shmem", *(_split(model.memory) for model in models))
@@ -57,9 +57,12 @@ def comparison_table(comparison: Comparison, *, title: str | None = None) -> Tab
     return table
 
 
-def _speed_rows(table: Table, models: Sequence[ModelReport], threads: int) -> None:
-    speeds = [next((speed for speed in model.speed if speed.threads == threads), None) for model in models]
-    unit = f"tokens/s ({threads} thread{'s' if threads > 1 else ''})"
+def _speed_rows(table: Table, models: Sequence[ModelReport], depth: int, threads: int) -> None:
+    speeds = [
+        next((speed for speed in model.speed if (speed.depth, speed.threads) == (depth, threads)), None)
+        for model in models
+    ]
+    unit = f"tokens/s ({threads} thread{'s' if threads > 1 else ''}{f', depth {depth}' if depth else ''})"
     if any(speed is not None and speed.prompt for speed in speeds):
         table.add_row(f"prompt, {unit}", *("" if s is None else spread(s.prompt) for s in speeds))
     if any(speed is not None and speed.generation for speed in speeds):
@@ -67,17 +70,19 @@ def _speed_rows(table: Table, models: Sequence[ModelReport], threads: int) -> No
 
 
 def speed_table(models: Sequence[tuple[Path, Sequence[Speed]]]) -> Table:
-    """One row a model and number of threads: median and range of tokens a second."""
+    """One row a model, depth and number of threads: median and range of tokens a second."""
     with needs_extra("report"):
         from rich.table import Table
     table = Table()
     table.add_column("model", overflow="fold")
-    for heading in ("threads", "prompt, tokens/s", "generation, tokens/s"):
+    deep = any(speed.depth for _, speeds in models for speed in speeds)
+    for heading in (*(["depth"] if deep else []), "threads", "prompt, tokens/s", "generation, tokens/s"):
         table.add_column(heading, justify="right")
     names = short_names([path for path, _ in models])
     for name, (_, speeds) in zip(names, models, strict=True):
         for speed in speeds:
-            table.add_row(name, str(speed.threads), spread(speed.prompt), spread(speed.generation))
+            settings = [str(speed.depth), str(speed.threads)] if deep else [str(speed.threads)]
+            table.add_row(name, *settings, spread(speed.prompt), spread(speed.generation))
         table.add_section()
     return table
 

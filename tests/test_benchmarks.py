@@ -1,0 +1,89 @@
+"""The programs of benchmarks/ run, on the smallest shape."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import seeddelta
+from seeddelta import _core
+from seeddelta.evaluate.decoder import Decoder
+from seeddelta.evaluate.model import open_model
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+NAMES = ("F16", "seeddelta-4", "Q4_K")
+N_PROMPT, N_GEN, DEPTH = 32, 4, 40
+
+pytestmark = pytest.mark.usefixtures("smollm2_quantized")  # the tokenizer
+
+
+@pytest.fixture(scope="module")
+def work(model_dir: Path) -> Path:
+    return model_dir / "benchmark-models"
+
+
+@pytest.fixture(scope="module")
+def result(work: Path) -> Any:
+    """Two groups of two models, one repetition."""
+    paths = [str(Path(seeddelta.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    command = [
+        sys.executable, str(BENCHMARKS / "bench_decode.py"), "--shape", "tiny", "--models", ",".join(NAMES),
+        "--threads", "1", "--reps", "1", "--prompt", str(N_PROMPT), "--gen", str(N_GEN), "--depth", f"0,{DEPTH}",
+        "--together", "2", "--work", str(work), "--results", str(work / "results"),
+    ]  # fmt: skip
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)})
+    return json.loads((work / "results" / "decode-tiny.json").read_text(encoding="utf-8"))
+
+
+def test_every_model_is_measured_at_every_depth(result: Any) -> None:
+    assert result["settings"]["groups"] == [["F16", "seeddelta-4"], ["F16", "Q4_K"]]
+    assert list(result["models"]) == list(NAMES)
+    for name, model in result["models"].items():
+        assert [speed["depth"] for speed in model["speed"]] == [0, DEPTH]
+        for speed in model["speed"]:
+            for part in ("prompt", "generation"):
+                assert len(speed[part]["samples"]) == (2 if name == "F16" else 1)
+                assert min(speed[part]["samples"]) > 0
+    model = result["models"]["seeddelta-4"]
+    ours, theirs = (result["models"][name]["speed"][1]["prompt"]["samples"][0] for name in ("seeddelta-4", "F16"))
+    assert model["relative"][1]["prompt"]["median"] == pytest.approx(ours / theirs)
+    assert result["models"]["F16"]["relative"] is None
+
+
+def test_models_are_what_their_names_say(result: Any) -> None:
+    kinds = {name: model["kind"] for name, model in result["models"].items()}
+    assert kinds == {"F16": "F16", "seeddelta-4": "SeedΔ trellis 4b", "Q4_K": "Q4_K"}
+    metrics = result["models"]["seeddelta-4"]["metrics"]
+    assert metrics["seeddelta.weights"] == 14
+    # each matrix, for every token that is generated and every prompt, at the least
+    assert metrics["seeddelta.calls"] >= 14 * 2 * (N_GEN + 1)
+
+
+def test_machine_is_described(result: Any) -> None:
+    assert result["machine"]["isa"] == _core.isa_active()
+    assert "CPU" in result["machine"]["ggml"]
+
+
+def test_figure_is_written(result: Any, work: Path) -> None:
+    assert (work / "results" / "decode-tiny.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture(params=NAMES)
+def llm(request: pytest.FixtureRequest, result: Any, work: Path) -> Iterator[Any]:
+    model = open_model(next(work.glob(f"synthetic-tiny-{request.param}*.gguf")), n_ctx=64, threads=1)
+    yield model
+    model.close()
+
+
+def test_layers_are_repeated_and_logits_are_finite(llm: Any) -> None:
+    assert llm.metadata["llama.block_count"] == "2"
+    logits = Decoder(llm).decode(np.arange(100, 116, dtype=np.int32), 0, slice(0, 16))
+    assert np.isfinite(logits).all()
+    assert 0.1 < logits.std() < 100
