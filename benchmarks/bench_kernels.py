@@ -2,9 +2,12 @@
 
     python benchmarks/bench_kernels.py --reps 15
 
+Instruction sets: SEEDDELTA_FORCE_ISA chooses ours; ggml's is the one that it was compiled
+for. The result file names both.
+
 ggml computes a graph that repeats the product, so that starting a graph costs nothing; rotation and rounding of the
 activations are part of SeedΔ's time as ggml's own conversion of the activations is part of its time. ggml's matrices
-lie as they do in a file (not repacked). One thread.
+lie as they do in a file (not repacked). One thread, and its CPU time: what other programs take does not count.
 """
 
 from __future__ import annotations
@@ -22,9 +25,21 @@ import numpy as np
 from seeddelta import _core
 from seeddelta.runtime.library import native_library
 
-GGML_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 8, "Q2_K": 10, "Q3_K": 11, "Q4_K": 12}  # ggml.h, enum ggml_type
+GGML_TYPES = {
+    "F16": 1,
+    "Q8_0": 8,
+    "Q4_0": 2,
+    "Q4_K": 12,
+    "IQ4_XS": 23,
+    "Q3_K": 11,
+    "IQ3_S": 21,
+    "IQ3_XXS": 18,
+    "Q2_K": 10,
+}
+GGML_TYPES |= {"IQ2_XXS": 16}  # ggml.h, enum ggml_type
 F32 = 0
 TARGET_SECONDS = 0.05  # of one sample
+QUANTIZED_ROWS = 16  # ggml's IQ types take seconds a megabyte to quantise: the matrix repeats this many rows
 
 
 class InitParams(ctypes.Structure):
@@ -87,8 +102,11 @@ class GgmlProduct:
     def __init__(self, ggml: Ggml, kind: int, weights: np.ndarray[Any, Any], x: np.ndarray[Any, Any]) -> None:
         self._ggml, self._kind, self._shape, self._x = ggml, kind, weights.shape, x
         n_out, n_in = weights.shape
-        self._stored = np.empty(ggml.row_size(kind, n_in) * n_out, np.uint8)
-        ggml.quantize_chunk(kind, weights.ctypes.data, self._stored.ctypes.data, 0, n_out, n_in, None)
+        rows = min(QUANTIZED_ROWS, n_out)
+        some = np.empty((rows, ggml.row_size(kind, n_in)), np.uint8)
+        importance = np.ones(n_in, np.float32)  # IQ2_XXS needs one
+        ggml.quantize_chunk(kind, weights.ctypes.data, some.ctypes.data, 0, rows, n_in, importance.ctypes.data)
+        self._stored = np.tile(some, (-(-n_out // rows), 1))[:n_out]
 
     def seconds(self, calls: int) -> float:
         ggml, (n_out, n_in) = self._ggml, self._shape
@@ -104,9 +122,9 @@ class GgmlProduct:
             for _ in range(calls):
                 ggml.build_forward_expand(graph, ggml.mul_mat(context, w, x))
             ggml.graph_compute_with_ctx(context, warm, 1)
-            begin = time.perf_counter()
+            begin = time.thread_time()
             ggml.graph_compute_with_ctx(context, graph, 1)
-            return time.perf_counter() - begin
+            return time.thread_time() - begin
         finally:
             ggml.free(context)
 
@@ -119,10 +137,19 @@ class SeedDeltaProduct:
 
     def seconds(self, calls: int) -> float:
         self._weight.matmul(self._x)
-        begin = time.perf_counter()
+        begin = time.thread_time()
         for _ in range(calls):
             self._weight.matmul(self._x)
-        return time.perf_counter() - begin
+        return time.thread_time() - begin
+
+
+def aligned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A copy that starts at a multiple of 32 bytes, as tensors in a GGUF file do."""
+    room = np.empty(array.nbytes + 32, np.uint8)
+    start = -room.ctypes.data % 32
+    copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def trellis_weight(n_out: int, n_in: int, step_bits: int, values_per_step: int, generator: Any) -> _core.Weight:
@@ -142,7 +169,7 @@ def trellis_weight(n_out: int, n_in: int, step_bits: int, values_per_step: int, 
         values_per_step=values_per_step,
         multipliers=multipliers,
         rotation_block=64,
-        codes=generator.integers(0, 1 << 16, (-(-n_out // 16), words, 16), dtype=np.uint16),
+        codes=aligned(generator.integers(0, 1 << 16, (-(-n_out // 16), words, 16), dtype=np.uint16)),
         row_scale=np.ones(n_out, np.float16),
     )
 
@@ -189,7 +216,10 @@ def main() -> int:
         print(f"{text}: Gweights/s, median (range) of {options.reps}")
         for name, rate in result[text].items():
             print(f"  {name:14}{rate['median']:8.2f} ({rate['min']:.2f}-{rate['max']:.2f})")
-    settings = {"reps": options.reps, "threads": 1, "unit": "Gweights/s"}
+    import llama_cpp
+
+    settings = {"reps": options.reps, "threads": 1, "unit": "Gweights/s", "isa": _core.isa_active()}
+    settings["ggml"] = llama_cpp.llama_print_system_info().decode()
     common.save(options.name or "kernels", {"benchmark": "kernels", "settings": settings, "shapes": result})
     return 0
 

@@ -6,24 +6,55 @@
 #include "kernels/kernel_table.hpp"
 #include "seeddelta/isa.hpp"
 
+#if defined(SEEDDELTA_HAVE_SSE2)
+#include <cpuid.h>
+#endif
+#if defined(SEEDDELTA_HAVE_NEON)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace seeddelta {
+
+#if defined(SEEDDELTA_HAVE_SSE2)
+// CPUID leaf 7, subleaf 1, EAX bit 4; not among the names of __builtin_cpu_supports. AVX2 says that the registers are
+// saved.
+static bool has_avxvnni() {
+    unsigned a = 0;
+    unsigned b = 0;
+    unsigned c = 0;
+    unsigned d = 0;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1U << 4)) != 0;
+}
+#endif
 
 static std::vector<const KernelTable *> supported() {
     std::vector<const KernelTable *> tables{&kernels_scalar()};
 #if defined(SEEDDELTA_HAVE_SSE2)
     __builtin_cpu_init();
     tables.push_back(&kernels_sse2());
-#endif
-#if defined(SEEDDELTA_HAVE_AVX2)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         tables.push_back(&kernels_avx2());
+        if (has_avxvnni()) {
+            tables.push_back(&kernels_avxvnni());
+        }
+    }
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd")) {
+        tables.push_back(&kernels_avx512bw());
+        if (__builtin_cpu_supports("avx512vnni")) {
+            tables.push_back(&kernels_avx512vnni());
+            if (__builtin_cpu_supports("avx512ifma") && __builtin_cpu_supports("avx512vbmi") &&
+                __builtin_cpu_supports("avx512vbmi2")) {
+                tables.push_back(&kernels_avx512());
+            }
+        }
     }
 #endif
-#if defined(SEEDDELTA_HAVE_AVX512)
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
-        __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vnni")) {
-        tables.push_back(&kernels_avx512());
+#if defined(SEEDDELTA_HAVE_NEON)
+    tables.push_back(&kernels_neon());
+    if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) {
+        tables.push_back(&kernels_neon_dotprod());
     }
 #endif
     return tables;
@@ -70,6 +101,8 @@ std::vector<std::string> isa_available() {
     return names;
 }
 
-std::string isa_active() { return kernels().name; }
+std::string isa_active() {
+    return kernels().name;
+}
 
 } // namespace seeddelta

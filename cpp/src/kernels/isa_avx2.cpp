@@ -7,29 +7,15 @@
 #include "kernels/simd/fht.hpp"
 #include "kernels/simd/tile_256.hpp"
 #include "kernels/simd/viterbi.hpp"
+#include "kernels/simd/words_avx2.hpp"
 
 namespace seeddelta {
 namespace {
 
-struct Ops {
-    static constexpr int64_t kTokens = 4;
-
-    template <int Shift>
-    static SEEDDELTA_INLINE __m256i concat(__m256i a, __m256i b) {
-        return _mm256_or_si256(_mm256_slli_epi16(a, Shift), _mm256_srli_epi16(b, 16 - Shift));
-    }
-    static SEEDDELTA_INLINE __m256i high_bytes(__m256i h0, __m256i h1) {
-        return _mm256_or_si256(_mm256_srli_epi16(h0, 8), _mm256_and_si256(h1, _mm256_set1_epi16(static_cast<short>(0xFF00))));
-    }
-    static SEEDDELTA_INLINE __m256i lookup(__m256i p, __m256i table1, __m256i table2) {
-        const __m256i nibble = _mm256_set1_epi8(15);
-        return _mm256_add_epi8(_mm256_shuffle_epi8(table1, _mm256_and_si256(_mm256_srli_epi16(p, 4), nibble)),
-                               _mm256_shuffle_epi8(table2, _mm256_and_si256(p, nibble)));
-    }
+struct Ops : WordsAvx2 {
     static SEEDDELTA_INLINE __m256i dot(__m256i sum, __m256i values, __m256i x) {
         return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(values, x), _mm256_set1_epi16(1)));
     }
-    static SEEDDELTA_INLINE void prefetch(const __m256i *) {}
 };
 
 // 16-bit words of the Viterbi search
@@ -45,16 +31,19 @@ struct Words {
         } else if constexpr (K == 3) {
             int32_t two;
             __builtin_memcpy(&two, p, 4);
-            const __m256i mask = _mm256_set_epi64x(0x0302030203020302, 0x0302030203020302, 0x0100010001000100, 0x0100010001000100);
+            const __m256i mask =
+                _mm256_set_epi64x(0x0302030203020302, 0x0302030203020302, 0x0100010001000100, 0x0100010001000100);
             return _mm256_shuffle_epi8(_mm256_set1_epi32(two), mask);
         } else if constexpr (K == 2) {
             int64_t four;
             __builtin_memcpy(&four, p, 8);
-            const __m256i mask = _mm256_set_epi64x(0x0706070607060706, 0x0504050405040504, 0x0302030203020302, 0x0100010001000100);
+            const __m256i mask =
+                _mm256_set_epi64x(0x0706070607060706, 0x0504050405040504, 0x0302030203020302, 0x0100010001000100);
             return _mm256_shuffle_epi8(_mm256_set1_epi64x(four), mask);
         } else {
             const __m256i eight = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
-            const __m256i mask = _mm256_set_epi64x(0x0F0E0F0E0D0C0D0C, 0x0B0A0B0A09080908, 0x0706070605040504, 0x0302030201000100);
+            const __m256i mask =
+                _mm256_set_epi64x(0x0F0E0F0E0D0C0D0C, 0x0B0A0B0A09080908, 0x0706070605040504, 0x0302030201000100);
             return _mm256_shuffle_epi8(eight, mask);
         }
     }

@@ -1,85 +1,40 @@
-// AVX-512 unit (F, BW, DQ, VL, VBMI, VBMI2, VNNI: Ice Lake, Zen 4 and later). Tiles stay 256 bits wide, one lane a row, and
-// gain from VPSHLDW, VPERMB (whose index ignores high bits: no masking), VPTERNLOG and VPDPBUSD.
+// AVX-512 unit with VBMI, VBMI2 and VNNI (Ice Lake, Zen 4 and later): one token goes through two tiles at a time in 512 bits.
+// VPSHLDW, VPERMB (whose index ignores high bits: no masking) and VPDPBUSD each save instructions. Only the product uses
+// them; the rest is the table of isa_avx512bw.cpp.
 #include <immintrin.h>
 
-#include "kernels/simd/activations.hpp"
 #include "kernels/simd/compute.hpp"
-#include "kernels/simd/feedback.hpp"
-#include "kernels/simd/fht.hpp"
-#include "kernels/simd/tile_256.hpp"
-#include "kernels/simd/viterbi.hpp"
+#include "kernels/simd/tile_512.hpp"
+#include "kernels/simd/words_avx512.hpp"
 
 namespace seeddelta {
 namespace {
 
-struct Ops {
-    static constexpr int64_t kTokens = 8;
-
+struct Ops : WordsAvx512 {
     template <int Shift>
     static SEEDDELTA_INLINE __m256i concat(__m256i a, __m256i b) {
         return _mm256_shldi_epi16(a, b, Shift);
     }
-    static SEEDDELTA_INLINE __m256i high_bytes(__m256i h0, __m256i h1) {
-        // (mask & h1) | (~mask & (h0 >> 8))
-        return _mm256_ternarylogic_epi32(_mm256_srli_epi16(h0, 8), h1, _mm256_set1_epi16(static_cast<short>(0xFF00)), 0xD8);
-    }
     static SEEDDELTA_INLINE __m256i lookup(__m256i p, __m256i table1, __m256i table2) {
-        // The tables repeat every 16 bytes and VPERMB looks at 5 index bits: what stands above the nibble does not matter.
+        // The tables repeat every 16 bytes and VPERMB looks at 5 index bits: what stands above the nibble does not
+        // matter.
         return _mm256_add_epi8(_mm256_permutexvar_epi8(_mm256_srli_epi16(p, 4), table1),
                                _mm256_permutexvar_epi8(p, table2));
     }
     static SEEDDELTA_INLINE __m256i dot(__m256i sum, __m256i values, __m256i x) {
         return _mm256_dpbusd_epi32(sum, values, x);
     }
-    static SEEDDELTA_INLINE void prefetch(const __m256i *) {}
-};
-
-using Arch = xsimd::avx512bw;
-
-// 16-bit words of the Viterbi search
-struct Words {
-    using U = xsimd::batch<uint16_t, Arch>;
-    static SEEDDELTA_INLINE U high(U a, U b) { return _mm512_mulhi_epu16(a, b); }
-
-    // lane i = p[i >> K]
-    template <int K>
-    static SEEDDELTA_INLINE xsimd::batch<uint16_t, Arch> expand(const uint16_t *p) {
-        if constexpr (K >= 5) {
-            return _mm512_set1_epi16(static_cast<short>(*p));
-        } else {
-            alignas(64) static constexpr auto index = [] {
-                struct {
-                    uint16_t lane[32];
-                } t{};
-                for (int i = 0; i < 32; ++i) {
-                    t.lane[i] = static_cast<uint16_t>(i >> K);
-                }
-                return t;
-            }();
-            __m512i few;
-            if constexpr (K == 1) {
-                few = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
-            } else if constexpr (K == 2) {
-                few = _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
-            } else {
-                few = _mm512_castsi128_si512(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
-            }
-            return _mm512_permutexvar_epi16(_mm512_load_si512(index.lane), few);
-        }
-    }
 };
 
 } // namespace
 
 const KernelTable &kernels_avx512() {
-    static constexpr KernelTable table{"avx512",
-                                       rotate_simd<Arch>,
-                                       quantize_simd<Arch>,
-                                       compute_simd<Arch, Tile256<Ops>>,
-                                       viterbi_simd<Arch, Words>,
-                                       subtract_product_simd<Arch>,
-                                       dictionary_simd<Arch>,
-                                       fht_struct_simd<Arch>};
+    static const KernelTable table = [] {
+        KernelTable t = kernels_avx512bw();
+        t.name = "avx512";
+        t.compute = compute_simd<xsimd::avx512bw, Tile512<Ops>>;
+        return t;
+    }();
     return table;
 }
 

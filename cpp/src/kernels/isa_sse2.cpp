@@ -1,5 +1,5 @@
-// SSE2 unit: the baseline of x86-64. No byte look-up and no byte products here: values are looked up one by one and kept as
-// 16-bit integers, two columns a PMADDWD.
+// SSE2 unit: the baseline of x86-64. No byte look-up and no byte products here: values are looked up one by one and
+// kept as 16-bit integers, two columns a PMADDWD.
 #include <emmintrin.h>
 
 #include "kernels/simd/activations.hpp"
@@ -13,6 +13,7 @@ namespace {
 
 struct Tile128 {
     static constexpr int64_t kTokens = 1;
+    static constexpr int64_t kTiles = 1;
 
     // panel: int16 [columns / 2][16 rows][2 columns]
     static void decode(const seeddelta_ctx &ctx, int64_t tile, uint8_t *panel) {
@@ -28,7 +29,8 @@ struct Tile128 {
             for (int half = 0; half < 2; ++half) {
                 __m128i state = _mm_loadu_si128(reinterpret_cast<const __m128i *>(word + 8 * half));
                 if (shift != 0) {
-                    const __m128i next = _mm_loadu_si128(reinterpret_cast<const __m128i *>(word + kTileRows + 8 * half));
+                    const __m128i next =
+                        _mm_loadu_si128(reinterpret_cast<const __m128i *>(word + kTileRows + 8 * half));
                     state = _mm_or_si128(_mm_sll_epi16(state, _mm_cvtsi32_si128(shift)),
                                          _mm_srl_epi16(next, _mm_cvtsi32_si128(16 - shift)));
                 }
@@ -72,9 +74,10 @@ struct Tile128 {
         }
     }
 
-    static void multiply_codes(const seeddelta_ctx &ctx, int64_t tile, const Activations &a, uint8_t *panel, float *acc) {
+    static void multiply_codes(const seeddelta_ctx &ctx, int64_t tile, int64_t, const Activations &a, uint8_t *panel,
+                               float (*acc)[kTileRows]) {
         decode(ctx, tile, panel);
-        multiply_panel(ctx, a, panel, 0, 1, reinterpret_cast<float(*)[kTileRows]>(acc));
+        multiply_panel(ctx, a, panel, 0, 1, acc);
     }
 
     static int32_t dot64(const uint8_t *values, const int8_t *q) {
@@ -83,10 +86,10 @@ struct Tile128 {
             const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i *>(values) + i);
             const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i *>(q) + i);
             const __m128i sign = _mm_cmpgt_epi8(_mm_setzero_si128(), x);
-            sum = _mm_add_epi32(
-                sum, _mm_madd_epi16(_mm_unpacklo_epi8(v, _mm_setzero_si128()), _mm_unpacklo_epi8(x, sign)));
-            sum = _mm_add_epi32(
-                sum, _mm_madd_epi16(_mm_unpackhi_epi8(v, _mm_setzero_si128()), _mm_unpackhi_epi8(x, sign)));
+            sum = _mm_add_epi32(sum,
+                                _mm_madd_epi16(_mm_unpacklo_epi8(v, _mm_setzero_si128()), _mm_unpacklo_epi8(x, sign)));
+            sum = _mm_add_epi32(sum,
+                                _mm_madd_epi16(_mm_unpackhi_epi8(v, _mm_setzero_si128()), _mm_unpackhi_epi8(x, sign)));
         }
         sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4E));
         sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xB1));
@@ -113,9 +116,13 @@ struct Words {
 } // namespace
 
 const KernelTable &kernels_sse2() {
-    static constexpr KernelTable table{"sse2", rotate_simd<xsimd::sse2>, quantize_simd<xsimd::sse2>,
-                                       compute_simd<xsimd::sse2, Tile128>, viterbi_simd<xsimd::sse2, Words>,
-                                       subtract_product_simd<xsimd::sse2>, dictionary_simd<xsimd::sse2>,
+    static constexpr KernelTable table{"sse2",
+                                       rotate_simd<xsimd::sse2>,
+                                       quantize_simd<xsimd::sse2>,
+                                       compute_simd<xsimd::sse2, Tile128>,
+                                       viterbi_simd<xsimd::sse2, Words>,
+                                       subtract_product_simd<xsimd::sse2>,
+                                       dictionary_simd<xsimd::sse2>,
                                        fht_struct_simd<xsimd::sse2>};
     return table;
 }

@@ -64,15 +64,15 @@ struct KernelTable {
 static inline int64_t panel_bytes(const seeddelta_ctx &ctx) { return (ctx.n_in + 2 * kGroup) * kTileRows * 2 + 256; }
 
 const KernelTable &kernels_scalar();
-#if defined(SEEDDELTA_HAVE_SSE2)
+// One an instruction-set unit; defined where the unit is compiled (SEEDDELTA_HAVE_<NAME>).
 const KernelTable &kernels_sse2();
-#endif
-#if defined(SEEDDELTA_HAVE_AVX2)
 const KernelTable &kernels_avx2();
-#endif
-#if defined(SEEDDELTA_HAVE_AVX512)
+const KernelTable &kernels_avxvnni();
+const KernelTable &kernels_avx512bw();
+const KernelTable &kernels_avx512vnni();
 const KernelTable &kernels_avx512();
-#endif
+const KernelTable &kernels_neon();
+const KernelTable &kernels_neon_dotprod();
 
 // The table in use.
 const KernelTable &kernels();

@@ -1,6 +1,6 @@
 // The product over a range of row tiles, for any instruction set. Include inside an instruction-set unit only.
-// `Tile` decodes a trellis tile into its own panel layout and multiplies panels by tokens; `Tile::dot64` multiplies 64
-// unsigned by 64 signed bytes exactly.
+// `Tile` decodes a trellis tile into its own panel layout and multiplies panels by tokens, or up to kTiles tiles' codes
+// by one token; `Tile::dot64` multiplies 64 unsigned by 64 signed bytes exactly.
 #pragma once
 #include <xsimd/xsimd.hpp>
 
@@ -90,16 +90,15 @@ inline void prng_tile_gains(const Activations &a, int64_t rows, const uint8_t *p
 }
 
 template <class Tile>
-inline void prng_tile(const seeddelta_ctx &ctx, const Activations &a, int64_t row0, int64_t rows, uint8_t *panel,
-                      int64_t token, float *acc) {
+inline void prng_tile(const Activations &a, int64_t rows, const uint8_t *panel, int64_t token, float *acc) {
     const int64_t stride = a.stride;
     const int64_t groups = stride / kGroup;
     const int8_t *q = a.q + token * stride;
     for (int64_t i = 0; i < rows; ++i) {
         float sum = 0.0F;
         for (int64_t g = 0; g < groups; ++g) {
-            const int32_t dot = Tile::dot64(panel + i * stride + g * kGroup, q + g * kGroup) -
-                                kValueBias * a.sum[token * groups + g];
+            const int32_t dot =
+                Tile::dot64(panel + i * stride + g * kGroup, q + g * kGroup) - kValueBias * a.sum[token * groups + g];
             sum = sum + static_cast<float>(dot) * a.scale[token * groups + g];
         }
         acc[i] = sum;
@@ -111,7 +110,9 @@ bool compute_simd(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_b
                   float *y, int64_t y_stride) {
     bool finite = true;
     constexpr int64_t block = Tile::kTokens;
+    static_assert(Tile::kTiles <= block);
     alignas(64) float acc[block][kTileRows];
+    int64_t nth = 0; // with one token: of the tiles in acc
     for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
         const int64_t row0 = tile * kTileRows;
         const int64_t rows = ctx.n_out - row0 < kTileRows ? ctx.n_out - row0 : kTileRows;
@@ -135,7 +136,10 @@ bool compute_simd(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_b
             const int64_t count = a.n_tokens - token < block ? a.n_tokens - token : block;
             if (ctx.base == BaseKind::trellis) {
                 if (a.n_tokens == 1) {
-                    Tile::multiply_codes(ctx, tile, a, panel, acc[0]);
+                    nth = (tile - tile_begin) % Tile::kTiles;
+                    if (nth == 0) {
+                        Tile::multiply_codes(ctx, tile, tile_end - tile, a, panel, acc);
+                    }
                 } else {
                     Tile::multiply_panel(ctx, a, panel, token, count, acc);
                 }
@@ -144,17 +148,18 @@ bool compute_simd(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_b
                     if (ctx.seed_gain != nullptr) {
                         prng_tile_gains(a, rows, panel, token + t, acc[t]);
                     } else {
-                        prng_tile<Tile>(ctx, a, row0, rows, panel, token + t, acc[t]);
+                        prng_tile<Tile>(a, rows, panel, token + t, acc[t]);
                     }
                 }
             } else {
                 __builtin_memset(acc, 0, sizeof(acc));
                 for (int64_t t = 0; ctx.base == BaseKind::fht_struct && t < count; ++t) {
-                    __builtin_memcpy(acc[t], y + (token + t) * y_stride + row0, static_cast<size_t>(rows) * sizeof(float));
+                    __builtin_memcpy(acc[t], y + (token + t) * y_stride + row0,
+                                     static_cast<size_t>(rows) * sizeof(float));
                 }
             }
             for (int64_t t = 0; t < count; ++t) {
-                finite &= finish_tile<Arch>(ctx, row0, rows, row_scale, acc[t], a.x + (token + t) * a.x_stride,
+                finite &= finish_tile<Arch>(ctx, row0, rows, row_scale, acc[nth + t], a.x + (token + t) * a.x_stride,
                                             a.p + (token + t) * ctx.dictionary_size, y + (token + t) * y_stride);
             }
         }

@@ -1,24 +1,24 @@
 // Trellis tiles in 256-bit registers: one 16-bit lane a row. Include inside an instruction-set unit only.
 // `Ops` has the words that differ between AVX2 and AVX-512VL: concat, high_bytes, lookup, dot.
 //
-// Four columns become one step of unsigned-times-signed byte products: the values (biased by 64) of columns t..t+3 of a row
-// fill one 32-bit lane. Interleaving keeps rows 0-3, 8-11 in one register and 4-7, 12-15 in the other; sums are put in order
-// once a group of 64 columns.
+// Four columns become one step of unsigned-times-signed byte products: the values (biased by 64) of columns t..t+3 of a
+// row fill one 32-bit lane. Interleaving keeps rows 0-3, 8-11 in one register and 4-7, 12-15 in the other; sums are put
+// in order once a group of 64 columns.
 #pragma once
 #include <immintrin.h>
 
 #include "base/trellis.hpp"
 #include "kernels/kernel_table.hpp"
+#include "kernels/simd/inline.hpp"
+#include "kernels/simd/rates.hpp"
 
 namespace seeddelta {
 namespace {
 
-#define SEEDDELTA_INLINE inline __attribute__((always_inline))
-#define SEEDDELTA_INLINE_LAMBDA __attribute__((always_inline))
-
 template <class Ops>
 struct Tile256 {
     static constexpr int64_t kTokens = Ops::kTokens;
+    static constexpr int64_t kTiles = 1;
 
     struct Tables {
         __m256i multiplier0, multiplier1, table1, table2;
@@ -32,26 +32,28 @@ struct Tile256 {
         }
     };
 
-    template <int K, int T>
+    template <int K, int T, bool Narrow>
     static SEEDDELTA_INLINE __m256i state(const __m256i *words) {
         constexpr int word = K * T / 16;
         constexpr int shift = K * T % 16;
         if constexpr (shift == 0) {
             return _mm256_loadu_si256(words + word);
+        } else if constexpr (Narrow && shift >= 12) {
+            return _mm256_srli_epi16(_mm256_loadu_si256(words + word + 1), 16 - shift);
         } else {
             return Ops::template concat<shift>(_mm256_loadu_si256(words + word), _mm256_loadu_si256(words + word + 1));
         }
     }
 
     // Values of two neighbouring columns: bytes (t, t + 1) of every row's lane.
-    template <int K, int V, int T>
+    template <int K, int V, bool Narrow, int T>
     static SEEDDELTA_INLINE __m256i two_columns(const __m256i *words, const Tables &c) {
         if constexpr (V == 1) {
-            return Ops::lookup(Ops::high_bytes(_mm256_mullo_epi16(state<K, T>(words), c.multiplier0),
-                                               _mm256_mullo_epi16(state<K, T + 1>(words), c.multiplier0)),
+            return Ops::lookup(Ops::high_bytes(_mm256_mullo_epi16(state<K, T, Narrow>(words), c.multiplier0),
+                                               _mm256_mullo_epi16(state<K, T + 1, Narrow>(words), c.multiplier0)),
                                c.table1, c.table2);
         } else {
-            const __m256i s = state<K, T / 2>(words);
+            const __m256i s = state<K, T / 2, Narrow>(words);
             return Ops::lookup(
                 Ops::high_bytes(_mm256_mullo_epi16(s, c.multiplier0), _mm256_mullo_epi16(s, c.multiplier1)), c.table1,
                 c.table2);
@@ -59,13 +61,13 @@ struct Tile256 {
     }
 
     // Calls use(quad, lo, hi) for the columns [4 * quad, 4 * quad + 4) of a chunk of 16 steps (16 * V columns).
-    template <int K, int V, int Quad = 0, class Use>
+    template <int K, int V, bool Narrow, int Quad = 0, class Use>
     static SEEDDELTA_INLINE void chunk(const __m256i *words, const Tables &c, Use &&use) {
-        const __m256i first = two_columns<K, V, 4 * Quad>(words, c);
-        const __m256i second = two_columns<K, V, 4 * Quad + 2>(words, c);
+        const __m256i first = two_columns<K, V, Narrow, 4 * Quad>(words, c);
+        const __m256i second = two_columns<K, V, Narrow, 4 * Quad + 2>(words, c);
         use(Quad, _mm256_unpacklo_epi16(first, second), _mm256_unpackhi_epi16(first, second));
         if constexpr (Quad + 1 < 4 * V) {
-            chunk<K, V, Quad + 1>(words, c, use);
+            chunk<K, V, Narrow, Quad + 1>(words, c, use);
         }
     }
 
@@ -85,8 +87,9 @@ struct Tile256 {
         return _mm256_add_ps(acc, _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scale));
     }
 
-    template <int K, int V>
-    static void multiply_codes_kv(const seeddelta_ctx &ctx, int64_t tile, const Activations &a, float *acc) {
+    template <int K, int V, bool Narrow>
+    [[gnu::noinline]] static void multiply_codes_kv(const seeddelta_ctx &ctx, int64_t tile, const Activations &a,
+                                                    float *acc) {
         constexpr int64_t chunks_a_group = kGroup / (16 * V);
         const Tables c(ctx);
         const auto *words = reinterpret_cast<const __m256i *>(ctx.codes + tile * ctx.words() * kTileRows);
@@ -99,8 +102,7 @@ struct Tile256 {
             __m256i hi_sum = lo_sum;
             const int64_t count = chunks < chunks_a_group ? chunks : chunks_a_group;
             for (int64_t i = 0; i < count; ++i) {
-                Ops::prefetch(words);
-                chunk<K, V>(words, c, [&](int quad, __m256i lo, __m256i hi) SEEDDELTA_INLINE_LAMBDA {
+                chunk<K, V, Narrow>(words, c, [&](int quad, __m256i lo, __m256i hi) SEEDDELTA_INLINE_LAMBDA {
                     const __m256i x = four_activations(q + 4 * quad);
                     lo_sum = Ops::dot(lo_sum, lo, x);
                     hi_sum = Ops::dot(hi_sum, hi, x);
@@ -116,13 +118,13 @@ struct Tile256 {
         store_rows(lo_total, hi_total, acc);
     }
 
-    template <int K, int V>
+    template <int K, int V, bool Narrow>
     static void decode_kv(const seeddelta_ctx &ctx, int64_t tile, uint8_t *panel) {
         const Tables c(ctx);
         const auto *words = reinterpret_cast<const __m256i *>(ctx.codes + tile * ctx.words() * kTileRows);
         auto *out = reinterpret_cast<__m256i *>(panel);
         for (int64_t i = 0; i < ctx.steps() / 16; ++i) {
-            chunk<K, V>(words, c, [&](int quad, __m256i lo, __m256i hi) SEEDDELTA_INLINE_LAMBDA {
+            chunk<K, V, Narrow>(words, c, [&](int quad, __m256i lo, __m256i hi) SEEDDELTA_INLINE_LAMBDA {
                 _mm256_store_si256(out + 2 * quad, lo);
                 _mm256_store_si256(out + 2 * quad + 1, hi);
             });
@@ -172,31 +174,13 @@ struct Tile256 {
         }
     }
 
-    // Calls f.template operator()<step_bits, values_per_step>().
-    template <class F>
-    static SEEDDELTA_INLINE void with_rate(const seeddelta_ctx &ctx, F &&f) {
-        if (ctx.values_per_step == 2) {
-            switch (ctx.step_bits) {
-            case 3: return f.template operator()<3, 2>();
-            default: return f.template operator()<5, 2>();
-            }
-        }
-        switch (ctx.step_bits) {
-        case 1: return f.template operator()<1, 1>();
-        case 2: return f.template operator()<2, 1>();
-        case 3: return f.template operator()<3, 1>();
-        case 4: return f.template operator()<4, 1>();
-        case 5: return f.template operator()<5, 1>();
-        default: return f.template operator()<6, 1>();
-        }
-    }
-
-    static void multiply_codes(const seeddelta_ctx &ctx, int64_t tile, const Activations &a, uint8_t *, float *acc) {
-        with_rate(ctx, [&]<int K, int V>() { multiply_codes_kv<K, V>(ctx, tile, a, acc); });
+    static void multiply_codes(const seeddelta_ctx &ctx, int64_t tile, int64_t, const Activations &a, uint8_t *,
+                               float (*acc)[kTileRows]) {
+        with_rate(ctx, [&]<int K, int V, bool Narrow>() { multiply_codes_kv<K, V, Narrow>(ctx, tile, a, acc[0]); });
     }
 
     static void decode(const seeddelta_ctx &ctx, int64_t tile, uint8_t *panel) {
-        with_rate(ctx, [&]<int K, int V>() { decode_kv<K, V>(ctx, tile, panel); });
+        with_rate(ctx, [&]<int K, int V, bool Narrow>() { decode_kv<K, V, Narrow>(ctx, tile, panel); });
     }
 
     static void multiply_panel(const seeddelta_ctx &ctx, const Activations &a, const uint8_t *panel, int64_t token,

@@ -1,0 +1,71 @@
+// AVX-512 unit without VNNI (F, BW, DQ, VL, CD: Skylake-X). Tiles stay 256 bits wide, one lane a row, and gain from
+// VPTERNLOG and twice the registers.
+#include <immintrin.h>
+
+#include "kernels/simd/activations.hpp"
+#include "kernels/simd/compute.hpp"
+#include "kernels/simd/feedback.hpp"
+#include "kernels/simd/fht.hpp"
+#include "kernels/simd/tile_256.hpp"
+#include "kernels/simd/viterbi.hpp"
+#include "kernels/simd/words_avx512.hpp"
+
+namespace seeddelta {
+namespace {
+
+struct Ops : WordsAvx512 {
+    static SEEDDELTA_INLINE __m256i dot(__m256i sum, __m256i values, __m256i x) {
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(values, x), _mm256_set1_epi16(1)));
+    }
+};
+
+using Arch = xsimd::avx512bw;
+
+// 16-bit words of the Viterbi search
+struct Words {
+    using U = xsimd::batch<uint16_t, Arch>;
+    static SEEDDELTA_INLINE U high(U a, U b) { return _mm512_mulhi_epu16(a, b); }
+
+    // lane i = p[i >> K]
+    template <int K>
+    static SEEDDELTA_INLINE xsimd::batch<uint16_t, Arch> expand(const uint16_t *p) {
+        if constexpr (K >= 5) {
+            return _mm512_set1_epi16(static_cast<short>(*p));
+        } else {
+            alignas(64) static constexpr auto index = [] {
+                struct {
+                    uint16_t lane[32];
+                } t{};
+                for (int i = 0; i < 32; ++i) {
+                    t.lane[i] = static_cast<uint16_t>(i >> K);
+                }
+                return t;
+            }();
+            __m512i few;
+            if constexpr (K == 1) {
+                few = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
+            } else if constexpr (K == 2) {
+                few = _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+            } else {
+                few = _mm512_castsi128_si512(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
+            }
+            return _mm512_permutexvar_epi16(_mm512_load_si512(index.lane), few);
+        }
+    }
+};
+
+} // namespace
+
+const KernelTable &kernels_avx512bw() {
+    static constexpr KernelTable table{"avx512bw",
+                                       rotate_simd<Arch>,
+                                       quantize_simd<Arch>,
+                                       compute_simd<Arch, Tile256<Ops>>,
+                                       viterbi_simd<Arch, Words>,
+                                       subtract_product_simd<Arch>,
+                                       dictionary_simd<Arch>,
+                                       fht_struct_simd<Arch>};
+    return table;
+}
+
+} // namespace seeddelta

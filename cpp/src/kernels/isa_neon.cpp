@@ -1,0 +1,62 @@
+// NEON unit: the baseline of AArch64. Intrinsics where xsimd has no word: byte look-up, widening byte products.
+#include <arm_neon.h>
+
+#include "kernels/simd/activations.hpp"
+#include "kernels/simd/compute.hpp"
+#include "kernels/simd/feedback.hpp"
+#include "kernels/simd/fht.hpp"
+#include "kernels/simd/tile_neon.hpp"
+#include "kernels/simd/viterbi.hpp"
+
+namespace seeddelta {
+namespace {
+
+using Arch = xsimd::neon64;
+
+struct Dot {
+    // 16-bit sums of two products: 2 * 127 * 127 < 2^15
+    static SEEDDELTA_INLINE int32x4_t dot(int32x4_t sum, int8x16_t values, int8x16_t x) {
+        const int16x8_t low = vmull_s8(vget_low_s8(values), vget_low_s8(x));
+        const int16x8_t high = vmull_high_s8(values, x);
+        return vpadalq_s16(sum, vpaddq_s16(low, high));
+    }
+};
+
+// 16-bit words of the Viterbi search
+struct Words {
+    using U = xsimd::batch<uint16_t, Arch>;
+    static SEEDDELTA_INLINE U high(U a, U b) {
+        const uint32x4_t low_half = vmull_u16(vget_low_u16(a), vget_low_u16(b));
+        const uint32x4_t high_half = vmull_high_u16(a, b);
+        return U(vuzp2q_u16(vreinterpretq_u16_u32(low_half), vreinterpretq_u16_u32(high_half)));
+    }
+
+    // lane i = p[i >> K]
+    template <int K>
+    static SEEDDELTA_INLINE U expand(const uint16_t *p) {
+        if constexpr (K >= 3) {
+            return U(vdupq_n_u16(*p));
+        } else if constexpr (K == 2) {
+            return U(vcombine_u16(vdup_n_u16(p[0]), vdup_n_u16(p[1])));
+        } else {
+            const uint16x8_t four = vcombine_u16(vld1_u16(p), vdup_n_u16(0));
+            return U(vzip1q_u16(four, four));
+        }
+    }
+};
+
+} // namespace
+
+const KernelTable &kernels_neon() {
+    static constexpr KernelTable table{"neon",
+                                       rotate_simd<Arch>,
+                                       quantize_simd<Arch>,
+                                       compute_simd<Arch, TileNeon<Dot>>,
+                                       viterbi_simd<Arch, Words>,
+                                       subtract_product_simd<Arch>,
+                                       dictionary_simd<Arch>,
+                                       fht_struct_simd<Arch>};
+    return table;
+}
+
+} // namespace seeddelta

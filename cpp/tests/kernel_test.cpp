@@ -1,0 +1,373 @@
+// Compares every kernel of every instruction set of this machine with the scalar definition, bit for bit, over random
+// shapes, rates, bases and residuals. Needs neither Python nor llama.cpp, so that it runs in an emulator too.
+//
+//     kernel_test [rounds] [seed] [name ...]     instruction sets that must be there
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/fht_struct.hpp"
+#include "base/splitmix64.hpp"
+#include "base/trellis.hpp"
+#include "encode/viterbi.hpp"
+#include "kernels/kernel_table.hpp"
+#include "seeddelta/compute.hpp"
+#include "seeddelta/isa.hpp"
+#include "util/float16.hpp"
+
+using namespace seeddelta;
+
+namespace {
+
+struct Random {
+    uint64_t seed;
+    uint64_t count = 0;
+
+    uint64_t next() { return splitmix64_at(seed, count++); }
+    int64_t between(int64_t low, int64_t high) { // both included
+        return low + static_cast<int64_t>(next() % static_cast<uint64_t>(high - low + 1));
+    }
+    float real() { return static_cast<float>(static_cast<double>(next() >> 11) * 0x1p-52 - 1.0); }
+    std::vector<float> reals(int64_t n, float scale = 1.0F) {
+        std::vector<float> v(static_cast<size_t>(n));
+        for (float &x : v) {
+            x = real() * scale;
+        }
+        return v;
+    }
+    template <class T>
+    std::vector<T> words(int64_t n) {
+        std::vector<T> v(static_cast<size_t>(n));
+        for (T &x : v) {
+            x = static_cast<T>(next());
+        }
+        return v;
+    }
+    std::vector<uint16_t> halves(int64_t n) {
+        std::vector<uint16_t> v(static_cast<size_t>(n));
+        for (uint16_t &x : v) {
+            x = float_to_half(real());
+        }
+        return v;
+    }
+};
+
+// 64-byte aligned, as the kernels' scratch must be.
+struct Scratch {
+    void *data;
+    explicit Scratch(int64_t bytes) : data(std::aligned_alloc(64, static_cast<size_t>((bytes + 63) / 64 * 64 + 64))) {}
+    Scratch(const Scratch &) = delete;
+    Scratch &operator=(const Scratch &) = delete;
+    ~Scratch() { std::free(data); }
+    template <class T>
+    T *as() {
+        return static_cast<T *>(data);
+    }
+};
+
+int failures = 0;
+int64_t checks = 0;
+
+template <class T>
+void same(const char *isa, const char *kernel, const std::string &what, const std::vector<T> &expected,
+          const std::vector<T> &got) {
+    ++checks;
+    if (std::memcmp(expected.data(), got.data(), expected.size() * sizeof(T)) == 0) {
+        return;
+    }
+    size_t i = 0;
+    while (std::memcmp(&expected[i], &got[i], sizeof(T)) == 0) {
+        ++i;
+    }
+    std::printf("FAIL %s %s %s: element %zu is %.9g, the scalar's is %.9g\n", isa, kernel, what.c_str(), i,
+                static_cast<double>(got[i]), static_cast<double>(expected[i]));
+    ++failures;
+}
+
+template <class F>
+void each_isa(F &&f) {
+    for (const std::string &isa : isa_available()) {
+        isa_select(isa);
+        f(isa.c_str());
+    }
+}
+
+// Runs `f`, which gives a vector, with the scalar table and with every other.
+template <class F>
+void compare(const char *kernel, const std::string &what, F &&f) {
+    isa_select("scalar");
+    const auto expected = f();
+    each_isa([&](const char *isa) { same(isa, kernel, what, expected, f()); });
+}
+
+// A random weight and what it points to.
+struct RandomWeight {
+    seeddelta_ctx ctx;
+    std::vector<uint16_t> codes, index, half, scale, row_scale, dictionary;
+    std::vector<uint32_t> index32;
+    std::vector<int8_t> bytes, gain, column_scale;
+    std::vector<uint16_t> seeds;
+    std::string what;
+
+    explicit RandomWeight(Random &r) {
+        static constexpr BaseKind kBases[] = {BaseKind::trellis, BaseKind::trellis,    BaseKind::trellis,
+                                              BaseKind::trellis, BaseKind::prng_block, BaseKind::fht_struct,
+                                              BaseKind::none};
+        static constexpr uint32_t kRates[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {3, 2}, {5, 2}};
+        ctx.n_out = r.between(1, 90);
+        ctx.n_in = r.between(0, 1) == 0 ? r.between(1, 500) : 64 * r.between(1, 12);
+        ctx.base = kBases[r.between(0, 6)];
+        ctx.base_seed = r.next();
+        ctx.base_scale = r.real();
+        ctx.base_block = r.between(0, 1) == 0 ? 32 : 64;
+        const auto most = static_cast<uint32_t>(ctx.n_in & -ctx.n_in);
+        ctx.rotation_block = r.between(0, 1) == 0 ? 0 : std::min(most, 1U << r.between(1, 9));
+        row_scale = r.halves(ctx.n_out);
+        ctx.row_scale_f16 = row_scale.data();
+        what = std::to_string(ctx.n_out) + "x" + std::to_string(ctx.n_in) + " base " +
+               std::to_string(static_cast<uint32_t>(ctx.base));
+        if (ctx.base == BaseKind::trellis) {
+            const auto *rate = kRates[r.between(0, 7)];
+            ctx.step_bits = rate[0];
+            ctx.values_per_step = rate[1];
+            for (int i = 0; i < 2; ++i) {
+                ctx.multiplier[i] = trellis_multiplier(static_cast<int>(r.between(8, 16)), i);
+            }
+            codes = r.words<uint16_t>(ctx.n_tiles() * ctx.words() * kTileRows);
+            ctx.codes = codes.data();
+            what += " rate " + std::to_string(rate[0]) + "/" + std::to_string(rate[1]);
+        }
+        if (ctx.base == BaseKind::prng_block && r.between(0, 1) == 0) { // chosen seeds: a row, or a block with its gain
+            const bool gains = r.between(0, 1) == 0;
+            seeds = r.words<uint16_t>(ctx.n_out * (gains ? ctx.base_blocks() : 1));
+            ctx.seed_index = seeds.data();
+            if (gains) {
+                gain = r.words<int8_t>(ctx.n_out * ctx.base_blocks());
+                ctx.seed_gain = gain.data();
+            }
+        }
+        if (r.between(0, 3) == 0) {
+            for (int64_t i = 0; i < ctx.n_in; ++i) {
+                column_scale.push_back(static_cast<int8_t>(r.between(-16, 16)));
+            }
+            ctx.column_scale = column_scale.data();
+        }
+        residual(r);
+    }
+
+    void residual(Random &r) {
+        static constexpr ResidualScheme kSchemes[] = {ResidualScheme::none, ResidualScheme::coo, ResidualScheme::block,
+                                                      ResidualScheme::codebook_resid};
+        ctx.scheme = kSchemes[r.between(0, 3)];
+        if (ctx.scheme == ResidualScheme::none) {
+            return;
+        }
+        what += " residual " + std::to_string(static_cast<uint32_t>(ctx.scheme));
+        int64_t columns = ctx.n_in;
+        int64_t values = 1;
+        if (ctx.scheme == ResidualScheme::block) {
+            ctx.residual_block = r.between(0, 1) == 0 ? 32 : 64;
+            values = ctx.residual_block;
+            columns = (ctx.n_in + values - 1) / values;
+        } else if (ctx.scheme == ResidualScheme::codebook_resid) {
+            columns = ctx.dictionary_size = static_cast<uint32_t>(r.between(1, 40));
+            dictionary = r.halves(columns * ctx.n_in);
+            ctx.dictionary = dictionary.data();
+        }
+        const int64_t k = r.between(1, std::min<int64_t>(columns, 40));
+        ctx.residual_size = static_cast<uint32_t>(k);
+        for (int64_t i = 0; i < ctx.n_out * k; ++i) {
+            index32.push_back(static_cast<uint32_t>(r.between(0, columns - 1)));
+        }
+        for (int64_t row = 0; row < ctx.n_out; ++row) {
+            std::sort(index32.begin() + row * k, index32.begin() + (row + 1) * k);
+        }
+        index.assign(index32.begin(), index32.end());
+        if (ctx.scheme == ResidualScheme::coo && r.between(0, 1) == 0) {
+            ctx.residual_index32 = index32.data();
+        } else {
+            ctx.residual_index = index.data();
+        }
+        if (ctx.scheme == ResidualScheme::codebook_resid || r.between(0, 1) == 0) {
+            half = r.halves(ctx.n_out * k * values);
+            ctx.residual_vals_f16 = half.data();
+        } else {
+            bytes = r.words<int8_t>(ctx.n_out * k * values);
+            scale = r.halves(ctx.n_out * k);
+            ctx.residual_vals_i8 = bytes.data();
+            ctx.residual_scale = scale.data();
+        }
+    }
+};
+
+void check_product(Random &r) {
+    const RandomWeight w(r);
+    const int64_t tokens = r.between(0, 2) == 0 ? 1 : r.between(2, 19);
+    auto x = r.reals(tokens * w.ctx.n_in, std::pow(10.0F, static_cast<float>(r.between(-30, 30))));
+    if (r.between(0, 3) == 0) { // all activations at their largest: nothing may saturate
+        std::fill(x.begin(), x.end(), r.real());
+    }
+    compare("compute", w.what + " tokens " + std::to_string(tokens), [&] {
+        std::vector<float> y(static_cast<size_t>(tokens * w.ctx.n_out));
+        seeddelta_compute(w.ctx, x.data(), y.data(), static_cast<size_t>(tokens));
+        return y;
+    });
+}
+
+// The largest and smallest values everywhere: state 0xFFFF.. and 0, with a multiplier that keeps them.
+void check_extremes(uint16_t state) {
+    for (uint32_t bits = 1; bits <= 6; ++bits) {
+        seeddelta_ctx ctx;
+        ctx.n_out = 32;
+        ctx.n_in = 512;
+        ctx.base = BaseKind::trellis;
+        ctx.base_scale = 1.0F;
+        ctx.step_bits = bits;
+        ctx.multiplier[0] = 1;
+        const std::vector<uint16_t> codes(static_cast<size_t>(ctx.n_tiles() * ctx.words() * kTileRows), state);
+        const std::vector<uint16_t> row_scale(32, float_to_half(1.0F));
+        ctx.codes = codes.data();
+        ctx.row_scale_f16 = row_scale.data();
+        for (const float sign : {1.0F, -1.0F}) {
+            for (const size_t tokens : {size_t{1}, size_t{5}}) {
+                const std::vector<float> x(tokens * 512, sign);
+                compare("compute", "extreme values", [&] {
+                    std::vector<float> y(tokens * 32);
+                    seeddelta_compute(ctx, x.data(), y.data(), tokens);
+                    return y;
+                });
+            }
+        }
+    }
+}
+
+void check_activations(Random &r) {
+    const auto block = uint32_t{1} << r.between(1, 9);
+    const int64_t n = block * r.between(1, 9);
+    const auto x = r.reals(n, std::pow(10.0F, static_cast<float>(r.between(-44, 38))));
+    const uint64_t seed = r.next();
+    compare("rotate", std::to_string(n) + " block " + std::to_string(block), [&] {
+        auto row = x;
+        kernels().rotate(row.data(), n, block, seed);
+        return row;
+    });
+    auto broken = x;
+    if (r.between(0, 3) == 0) {
+        broken[static_cast<size_t>(r.between(0, n - 1))] =
+            r.between(0, 1) == 0 ? __builtin_nanf("") : -__builtin_inff();
+    }
+    compare("quantize", std::to_string(n), [&] {
+        const int64_t groups = (n + kGroup - 1) / kGroup;
+        std::vector<int8_t> q(static_cast<size_t>(groups * kGroup));
+        std::vector<float> scale(static_cast<size_t>(groups));
+        std::vector<int32_t> sum(static_cast<size_t>(groups));
+        std::vector<double> all{kernels().quantize(broken.data(), n, q.data(), scale.data(), sum.data()) ? 1.0 : 0.0};
+        all.insert(all.end(), q.begin(), q.end());
+        all.insert(all.end(), scale.begin(), scale.end());
+        all.insert(all.end(), sum.begin(), sum.end());
+        return all;
+    });
+}
+
+void check_viterbi(Random &r) {
+    const int bits = static_cast<int>(r.between(8, 12));
+    const int step = static_cast<int>(r.between(1, 6));
+    const int per_step = static_cast<int>(r.between(1, 2));
+    const int64_t states = int64_t{1} << bits;
+    const int64_t steps = r.between(1, 24);
+    std::vector<int16_t> values[2];
+    for (int which = 0; which < 2; ++which) {
+        for (int64_t s = 0; s < states; ++s) {
+            values[which].push_back(
+                static_cast<int16_t>(trellis_value(static_cast<uint16_t>(s), trellis_multiplier(bits, which))));
+        }
+    }
+    const auto target = r.words<int16_t>(steps * per_step);
+    std::vector<int16_t> weight;
+    for (int64_t i = 0; i < steps * per_step; ++i) {
+        weight.push_back(static_cast<int16_t>(r.between(1, kMaxWeight)));
+    }
+    const int64_t start = r.between(0, 1) == 0 ? -1 : r.between(0, states - 1);
+    const int shift = static_cast<int>(r.between(0, 3));
+    compare("viterbi", "bits " + std::to_string(bits) + " step " + std::to_string(step), [&] {
+        std::vector<uint16_t> cost[2] = {std::vector<uint16_t>(static_cast<size_t>(states)),
+                                         std::vector<uint16_t>(static_cast<size_t>(states))};
+        std::vector<uint16_t> best(static_cast<size_t>(states) + 64);
+        std::vector<uint8_t> back(static_cast<size_t>(steps * states));
+        std::vector<uint16_t> path(static_cast<size_t>(steps));
+        kernels().viterbi({bits,
+                           step,
+                           per_step,
+                           shift,
+                           {values[0].data(), values[1].data()},
+                           target.data(),
+                           weight.data(),
+                           steps,
+                           start,
+                           {cost[0].data(), cost[1].data()},
+                           best.data(),
+                           back.data(),
+                           path.data()});
+        return path;
+    });
+}
+
+void check_floats(Random &r) {
+    const int64_t rows = r.between(1, 9);
+    const int64_t inner = r.between(1, 40);
+    const int64_t n = r.between(1, 100);
+    const auto w = r.reals(rows * n);
+    const auto e = r.reals(rows * inner);
+    const auto f = r.reals(inner * n);
+    compare("subtract_product", std::to_string(rows) + "x" + std::to_string(inner) + "x" + std::to_string(n), [&] {
+        auto out = w;
+        kernels().subtract_product(out.data(), n, e.data(), inner, f.data(), n, rows, inner, n);
+        return out;
+    });
+    const int64_t n_in = r.between(1, 700);
+    const auto x = r.reals(n_in);
+    const uint64_t seed = r.next();
+    const int64_t d = fht_struct_size(n_in);
+    compare("fht_struct", std::to_string(n_in), [&] {
+        Scratch scratch(2 * d * static_cast<int64_t>(sizeof(float)));
+        auto *out = scratch.as<float>();
+        kernels().fht_struct(seed, 3, n_in, x.data(), out, out + d);
+        return std::vector<float>(out, out + d);
+    });
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    const int rounds = argc > 1 ? std::atoi(argv[1]) : 200;
+    const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 0) : 1;
+    const auto names = isa_available();
+    for (int i = 3; i < argc; ++i) {
+        if (std::find(names.begin(), names.end(), argv[i]) == names.end()) {
+            std::printf("FAIL %s is not available here\n", argv[i]);
+            return 1;
+        }
+    }
+    check_extremes(0);
+    check_extremes(0xFFFF);
+    for (int round = 0; round < rounds && failures < 20; ++round) {
+        Random r{seed + static_cast<uint64_t>(round) * kGoldenGamma};
+        check_product(r);
+        check_product(r);
+        check_activations(r);
+        check_viterbi(r);
+        check_floats(r);
+        if (failures > 0) {
+            std::printf("in round %d of seed %llu\n", round, static_cast<unsigned long long>(seed));
+        }
+    }
+    for (const std::string &name : names) {
+        std::printf("%s ", name.c_str());
+    }
+    std::printf("\n%lld comparisons, %d failures\n", static_cast<long long>(checks), failures);
+    return failures == 0 ? 0 : 1;
+}
