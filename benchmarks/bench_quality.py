@@ -24,7 +24,7 @@ from seeddelta.evaluate import Comparison
 from seeddelta.report.tables import make_console
 
 H, IMATRIX = {"hessian": True}, {"imatrix": True}
-LLAMA = ("IQ2_M", "Q2_K", "IQ3_XXS", "IQ3_M", "Q3_K_M", "Q4_0", "IQ4_XS", "IQ4_NL", "Q4_K_S", "Q4_K_M", "Q5_K_M")
+LLAMA = ("IQ2_M", "Q2_K", "IQ3_M", "Q3_K_M", "Q4_0", "IQ4_XS", "IQ4_NL", "Q4_1", "Q4_K_M")
 # suite -> name -> options of the recipe; True stands for the file that was given
 SUITES: dict[str, dict[str, dict[str, Any]]] = {
     "models": {
@@ -33,7 +33,6 @@ SUITES: dict[str, dict[str, dict[str, Any]]] = {
         "trellis-4": H | {"preset": "trellis-4"},
         "balanced": H | {"preset": "balanced"},
         "quality": H | {"preset": "quality"},
-        "trellis-4, L=16": H | {"preset": "trellis-4", "state_bits": 16},
     },
     "ablation": {
         "trellis 4 bits": {},
@@ -46,14 +45,11 @@ SUITES: dict[str, dict[str, dict[str, Any]]] = {
         "feedback, L=14": H | {"state_bits": 14},
         "feedback, L=16": H | {"state_bits": 16},
         "feedback, seed 2": H | {"seed": 2},
-        "feedback, seed 3": H | {"seed": 3},
         "feedback, 3 bits": H | {"bits": 3},
-        "feedback, 3 bits + coo 8": H | {"bits": 3, "scheme": "coo", "K": 8, "vals": "int8"},
+        "feedback, 3 bits + coo": H | {"bits": 3, "scheme": "coo", "K": 8, "vals": "int8"},
         "feedback, 2.5 bits": H | {"bits": 2.5},
         "feedback, 2 bits": H | {"bits": 2},
-        "feedback, 5 bits": H | {"bits": 5},
         "prng_block + coo": {"base_kind": "prng_block", "scheme": "coo", "K": "auto", "vals": "int8"},
-        "none + coo": {"base_kind": "none", "scheme": "coo", "K": "auto", "vals": "int8"},
         "fht_struct + block": {"base_kind": "fht_struct", "scheme": "block", "block": 32, "K": "auto", "vals": "int8"},
         "fht_struct + codebook": {"base_kind": "fht_struct", "scheme": "codebook_resid", "K": "auto"},
         "none + codebook (StateCells)": {"base_kind": "none", "scheme": "codebook_resid", "K": "auto"},
