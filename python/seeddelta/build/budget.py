@@ -33,7 +33,7 @@ def fit_rates(
             "raise the target, or free some with --tensor-type or --targets"
         )
     free = [name for name in chosen if name not in fixed]
-    order = {name: (_rank(name), at) for at, name in enumerate(free)}
+    order = {name: (not is_sensitive(name, n_layers), _rank(name), at) for at, name in enumerate(free)}
     step = dict.fromkeys(free, 0)
     while free:
         name = min(free, key=lambda n: (step[n] - is_sensitive(n, n_layers), order[n]))
