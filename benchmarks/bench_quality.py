@@ -5,7 +5,8 @@
         --hessian cov.gguf
 
 Suites: `models` (our presets beside llama.cpp's types, quantised with the same imatrix by the loaded library),
-`ablation` (one thing left out or added at a time). Bits count every byte of the block matrices. llama.cpp falls back
+`ablation` (one thing left out or added at a time), `calibration` (4 bits with each covariance of `--covariance
+NAME=FILE`, captured in another way). Bits count every byte of the block matrices. llama.cpp falls back
 to other types where a row is no multiple of 256, so on small models its bits are higher than the names say.
 `--text pydoc` is the text of Python's own `pydoc_data.topics`. Differences from the dense model are paired: the same
 tokens, scored by both.
@@ -54,6 +55,7 @@ SUITES: dict[str, dict[str, dict[str, Any]]] = {
         "fht_struct + codebook": {"base_kind": "fht_struct", "scheme": "codebook_resid", "K": "auto"},
         "none + codebook (StateCells)": {"base_kind": "none", "scheme": "codebook_resid", "K": "auto"},
     },
+    "calibration": {},
 }
 
 
@@ -66,13 +68,19 @@ def main() -> int:
     parser.add_argument("--threads", type=int, help="threads (default: all cores)")
     parser.add_argument("--imatrix", type=Path, required=True, help="imatrix of the dense model")
     parser.add_argument("--hessian", type=Path, required=True, help="covariance file of the dense model")
+    parser.add_argument("--covariance", action="append", default=[], metavar="NAME=FILE", help="for calibration")
     parser.add_argument("--llama", default=",".join(LLAMA), help="llama.cpp's types (default: %(default)s)")
     parser.add_argument("--only", default="", help="expression that the names of our models must have")
     options = parser.parse_args()
 
     dense = common.dense_model(options.dense, options.work)
     models = {"F16": dense}
-    for name, recipe in SUITES[options.suite].items():
+    recipes = dict(SUITES[options.suite])
+    if options.suite == "calibration":
+        for text in options.covariance:
+            name, _, file = text.partition("=")
+            recipes[name] = {"hessian": Path(file)}
+    for name, recipe in recipes.items():
         if re.search(options.only, name):
             given = {key: getattr(options, key) if value is True else value for key, value in recipe.items()}
             models[name] = common.seeddelta_model(dense, options.work, re.sub(r"\W+", "-", name), **given)
