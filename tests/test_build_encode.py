@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from seeddelta import Recipe, _core
 from seeddelta.build.columns import column_factor
-from seeddelta.build.encode import EncodedTensor, compute_estimate, encode_tensor
+from seeddelta.build.describe import compute_estimate
+from seeddelta.build.encode import EncodedTensor, encode_tensor
 from seeddelta.gguf import schema
 from seeddelta.gguf.reader import weight_arguments
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 from seeddelta import Recipe
-from seeddelta.build.encode import describe
+from seeddelta.build.describe import describe
 from seeddelta.build.recipe import PRESETS, RATES
 from seeddelta.errors import RecipeError
 from seeddelta.gguf import names, schema

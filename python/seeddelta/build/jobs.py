@@ -27,7 +27,8 @@ from ..errors import ExecutorError, ImatrixError, SourceModelError
 from ..gguf import schema
 from ..gguf.source import SourceModel, open_source
 from ..imatrix.covariance import Covariance, open_covariance
-from .encode import EncodedTensor, describe, encode_tensor
+from .describe import describe
+from .encode import EncodedTensor, encode_tensor
 from .feedback import Feedback, make_feedback
 from .recipe import Recipe
 

@@ -30,7 +30,7 @@ from ..gguf.writer import PlannedTensor, Value, check_writable, copied_metadata,
 from ..imatrix.covariance import Covariance, open_covariance
 from .budget import fit_rates
 from .checkpoint import Checkpoint, Part, stored_bytes
-from .encode import compute_estimate, describe
+from .describe import compute_estimate, describe
 from .executors import map_in_order, open_pool
 from .jobs import Job, encoder_identity, forget, tensor_sha256
 from .metadata import own_metadata

@@ -1,0 +1,109 @@
+"""What a recipe means for one matrix before it is encoded: its description, and what a token will cost."""
+
+from __future__ import annotations
+
+from ..errors import RecipeError
+from ..gguf import schema
+from ..gguf.schema import (
+    BlockResidual,
+    CodebookResidual,
+    CooResidual,
+    FhtStructBase,
+    NoBase,
+    NoResidual,
+    Norms,
+    PrngBlockBase,
+    TensorDescription,
+    TrellisBase,
+)
+from .rates import RATES
+from .recipe import Recipe
+from .report import Compute
+from .residual import Residual
+
+
+def describe(
+    recipe: Recipe, name: str, shape: tuple[int, int], source_type: str, experts: int | None = None
+) -> TensorDescription:
+    """Description of a matrix before it is encoded: everything but scale, multipliers and norms is final.
+
+    Raises RecipeError for experts with a base or residual that they cannot have.
+    """
+    n_in = shape[1]
+    step_bits, values = RATES[recipe.bits]
+    base: PrngBlockBase | FhtStructBase | TrellisBase | NoBase = NoBase(kind="none")
+    if recipe.base_kind == "trellis":
+        base = TrellisBase(
+            kind="trellis",
+            scale=0.0,
+            step_bits=step_bits,
+            values_per_step=values,  # type: ignore[arg-type]
+            state_bits=recipe.state_bits,
+            multipliers=(1,) * values,
+            rotation_block=recipe.rotation_for(n_in),
+            column_scale=recipe.column_power > 0 and (recipe.hessian is not None or recipe.imatrix is not None),
+        )
+    elif recipe.base_kind == "prng_block":
+        base = PrngBlockBase(
+            kind="prng_block", scale=recipe.base_scale or 0.0, block=recipe.block, seed_per=recipe.seed_per
+        )
+    elif recipe.base_kind == "fht_struct":
+        base = FhtStructBase(kind="fht_struct", scale=recipe.base_scale or 0.0)
+    residual: Residual = NoResidual(scheme="none")
+    entries = recipe.entries_for(n_in, shape[0])
+    if recipe.residual_scheme == "coo":
+        residual = CooResidual(scheme="coo", K=entries, vals=recipe.vals)
+    elif recipe.residual_scheme == "block":
+        residual = BlockResidual(scheme="block", block=32 if recipe.block == 32 else 64, kept=entries, vals=recipe.vals)
+    elif recipe.residual_scheme == "codebook_resid":
+        residual = CodebookResidual(scheme="codebook_resid", size=recipe.codebook_size, K=entries)
+    if experts is not None and not schema.can_have_experts(base, residual):
+        raise RecipeError(
+            f"tensor {name!r} has {experts} experts, which need the base trellis or none, and no codebook; "
+            "leave it out with --targets"
+        )
+    norms = Norms(w=0, w_hat=0, err=0, w_w=0, w_hat_w=0, err_w=0)
+    return TensorDescription(
+        name=name,
+        shape=shape,
+        experts=experts,
+        source_type=source_type,
+        base=base,
+        residual=residual,
+        row_scale=recipe.row_scale,
+        norms=norms,
+        unsafe=False,
+    )
+
+
+def compute_estimate(description: TensorDescription, bytes_before: int) -> Compute:
+    """Operations and bytes for one token, and one expert where there are several.
+
+    Decoding a trellis value: a product, two look-ups, an addition; a prng_block value: 1/8 of a SplitMix64 output of
+    about 8 operations, mask and shift.
+    """
+    n_out, n_in = description.shape
+    base, residual = description.base, description.residual
+    gains = isinstance(base, PrngBlockBase) and base.seed_per == "block"
+    decode_ops = 4 if isinstance(base, TrellisBase) or gains else 3 if isinstance(base, PrngBlockBase) else 0
+    rotation = description.rotation_block
+    rotation_ops = n_in * (2 + rotation.bit_length() - 1) if rotation else 0
+    if isinstance(base, FhtStructBase):  # two transforms, signs and G for each block of rows
+        d = max(64, 1 << (n_in - 1).bit_length())
+        rotation_ops = -(-n_out // d) * 2 * d * d.bit_length()
+    float_macs = 0
+    if isinstance(residual, CooResidual):
+        float_macs = n_out * residual.K
+    elif isinstance(residual, BlockResidual):
+        float_macs = n_out * residual.kept * residual.block
+    elif isinstance(residual, CodebookResidual):
+        float_macs = residual.size * n_in + n_out * residual.K
+    return Compute(
+        integer_macs=n_out * n_in if decode_ops else 0,
+        float_macs=float_macs,
+        decode_ops=decode_ops * n_out * n_in,
+        rotation_ops=rotation_ops,
+        bytes_read=schema.payload_bytes(description) // (description.experts or 1),
+        dense_macs=n_out * n_in,
+        dense_bytes_read=bytes_before // (description.experts or 1),
+    )
