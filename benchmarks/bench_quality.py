@@ -14,6 +14,7 @@ tokens, scored by both.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -70,6 +71,9 @@ def main() -> int:
     parser.add_argument("--hessian", type=Path, required=True, help="covariance file of the dense model")
     parser.add_argument("--covariance", action="append", default=[], metavar="NAME=FILE", help="for calibration")
     parser.add_argument("--llama", default=",".join(LLAMA), help="llama.cpp's types (default: %(default)s)")
+    parser.add_argument(
+        "--reuse", action="store_true", help="take models that are in --work, and add to the texts of the result file"
+    )
     parser.add_argument("--only", default="", help="expression that the names of our models must have")
     options = parser.parse_args()
 
@@ -83,11 +87,16 @@ def main() -> int:
     for name, recipe in recipes.items():
         if re.search(options.only, name):
             given = {key: getattr(options, key) if value is True else value for key, value in recipe.items()}
-            models[name] = common.seeddelta_model(dense, options.work, re.sub(r"\W+", "-", name), **given)
+            models[name] = common.seeddelta_model(
+                dense, options.work, re.sub(r"\W+", "-", name), reuse=options.reuse, **given
+            )
     if options.suite == "models":
         for name in filter(None, options.llama.split(",")):
             models[name] = common.llama_model(dense, options.work, name, imatrix=options.imatrix)
-    result: dict[str, Any] = {"benchmark": f"quality-{options.suite}", "texts": {}}
+    saved = options.name or f"quality-{options.suite}"
+    result: dict[str, Any] = {"benchmark": saved, "texts": {}}
+    if options.reuse and (options.results / f"{saved}.json").exists():
+        result["texts"] = json.loads((options.results / f"{saved}.json").read_text(encoding="utf-8"))["texts"]
     for text in options.text:
         path = common.pydoc_text(options.work) if text == "pydoc" else Path(text)
         comparison = seeddelta.evaluate(
@@ -103,7 +112,7 @@ def main() -> int:
                 for name, report in zip(models, comparison.models, strict=True)
             },
         }
-        common.save(options.name or f"quality-{options.suite}", result, options.results)
+        common.save(saved, result, options.results)
     return 0
 
 

@@ -53,9 +53,11 @@ def dense_model(given: Path | None, work: Path) -> Path:
     return path
 
 
-def seeddelta_model(dense: Path, work: Path, name: str, **recipe: Any) -> Path:
-    """A SeedΔ file of the dense model. Always built: one that lies there may be of an older encoder."""
+def seeddelta_model(dense: Path, work: Path, name: str, *, reuse: bool = False, **recipe: Any) -> Path:
+    """A SeedΔ file of the dense model. Built unless `reuse`: one that lies there may be of an older encoder."""
     path = work / f"{dense.stem}-{name}.seeddelta.gguf"
+    if reuse and path.exists():
+        return path
     print(f"build {path.name}", file=sys.stderr)
     seeddelta.build(seeddelta.Recipe(input=dense, output=path, **recipe))
     return path
