@@ -1,0 +1,68 @@
+"""Weights encoded a second, error feedback included, by bits of the trellis' state and threads.
+
+    python benchmarks/bench_encode.py --hessian cov.gguf --layers 10-11
+
+Whole builds of some layers: reading, feedback, search, packing. The rate is that of the encoder alone (`seconds` of the
+build's report), per second of the clock; the builds of one row of the table take turns.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import common
+import seeddelta
+from seeddelta.report.tables import make_console
+
+
+def main() -> int:
+    parser = common.parser(__doc__)
+    parser.add_argument("--hessian", type=Path, required=True, help="covariance file of the dense model")
+    parser.add_argument("--layers", default="10-11", help="layers to encode (default: %(default)s)")
+    parser.add_argument("--bits", type=float, default=4, help="bits a weight (default: %(default)s)")
+    parser.add_argument("--state-bits", default="12,14,16", help="default: %(default)s")
+    parser.add_argument("--threads", default="1,2", help="default: %(default)s")
+    parser.add_argument("--reps", type=int, default=3, help="builds of each (default: %(default)s)")
+    options = parser.parse_args()
+
+    dense = common.dense_model(options.dense, options.work)
+    rows: list[dict[str, Any]] = []
+    for state in (int(text) for text in options.state_bits.split(",")):
+        samples: dict[int, list[float]] = {int(text): [] for text in options.threads.split(",")}
+        for _ in range(options.reps):
+            for threads, rates in samples.items():
+                report = seeddelta.build(
+                    seeddelta.Recipe(
+                        input=dense, output=options.work / "encoded.gguf", layers=options.layers, bits=options.bits,
+                        state_bits=state, threads=threads, hessian=options.hessian, no_checkpoint=True,
+                    ),
+                    progress=False,
+                )  # fmt: skip
+                rates.append(report.weights_converted / sum(tensor.seconds for tensor in report.tensors))
+        rows += [
+            {"state_bits": state, "threads": threads, "weights_per_second": statistics.median(rates), "samples": rates}
+            for threads, rates in samples.items()
+        ]
+    _print(rows)
+    settings = {"dense": dense.name, "layers": options.layers, "bits": options.bits, "reps": options.reps}
+    common.save(options.name or "encode", {"benchmark": "encode", "settings": settings, "rows": rows}, options.results)
+    return 0
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table()
+    for heading in ("state bits", "threads", "million weights/s", "a thread"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        rate = row["weights_per_second"] / 1e6
+        table.add_row(str(row["state_bits"]), str(row["threads"]), f"{rate:.3f}", f"{rate / row['threads']:.3f}")
+    make_console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
