@@ -40,7 +40,7 @@ SUITES: dict[str, dict[str, dict[str, Any]]] = {
         "trellis 4 bits": {},
         "no rotation": {"rotation_block": 0},
         "imatrix": IMATRIX,
-        "imatrix, columns not scaled": IMATRIX | {"column_power": 0},
+        "imatrix, columns scaled": IMATRIX | {"column_power": 0.2},
         "feedback": H,
         "feedback, columns not scaled": H | {"column_power": 0},
         "feedback, no rotation": H | {"rotation_block": 0},

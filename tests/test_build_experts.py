@@ -57,7 +57,7 @@ def test_importance_of_each_expert(imatrix: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"column_power": 0}, {"scheme": "coo", "K": 5}, {"scheme": "block", "vals": "int8"}]
+    "options", [{}, {"column_power": 0.2}, {"scheme": "coo", "K": 5}, {"scheme": "block", "vals": "int8"}]
 )
 def test_each_expert_is_encoded_by_itself(
     model: Path, imatrix: Path, weights: np.ndarray[Any, Any], tmp_path: Path, options: dict[str, Any]

@@ -41,7 +41,8 @@ def describe(
             state_bits=recipe.state_bits,
             multipliers=(1,) * values,
             rotation_block=recipe.rotation_for(n_in),
-            column_scale=recipe.column_power > 0 and (recipe.hessian is not None or recipe.imatrix is not None),
+            column_scale=(recipe.hessian is not None and recipe.covariance_power > 0)
+            or (recipe.imatrix is not None and (recipe.column_power or 0.0) > 0),
         )
     elif recipe.base_kind == "prng_block":
         base = PrngBlockBase(

@@ -115,7 +115,7 @@ def _encode_matrix(
         if feedback is not None:
             scales = feedback.column_scale
         elif importance is not None:
-            scales = column_scale(importance, recipe.column_power)
+            scales = column_scale(importance, recipe.column_power or 0.0)
         base, codes, row_scale = encode_trellis(name, weights, base, scales, recipe, importance, feedback)
         arrays[schema.CODES] = codes
         if scales is not None:

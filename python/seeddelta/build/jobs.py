@@ -170,7 +170,7 @@ def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | Non
     if not covariance.has(job.name):
         return None
     same, damp, seed = covariance.representative(job.name), job.recipe.hessian_damp, job.recipe.seed
-    power = job.recipe.column_power
+    power = job.recipe.covariance_power
     key = (job.covariance_sha256, same, base.rotation_block, seed, damp, power)
     with _feedback_lock:  # jobs that share an input wait for it instead of computing it again
         if key not in _feedbacks:
