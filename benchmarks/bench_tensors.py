@@ -31,7 +31,6 @@ from seeddelta.build.encode import EncodedTensor, encode_tensor
 from seeddelta.gguf.imatrix import read_imatrix
 from seeddelta.gguf.names import parse_layers, split_name
 from seeddelta.gguf.reader import weight_arguments
-from seeddelta.gguf.schema import UNSIGNED
 from seeddelta.gguf.source import open_source
 from tqdm.auto import tqdm
 
@@ -90,9 +89,8 @@ def main() -> int:
 
 
 def _decoded(encoded: EncodedTensor) -> F32:
-    arrays = {s: a.view(a.dtype.str.replace("i", "u")) if s in UNSIGNED else a for s, a in encoded.arrays.items()}
     description = encoded.description
-    arguments = weight_arguments(description, arrays)
+    arguments = weight_arguments(description, encoded.arrays)
     return _core.Weight(description.name, *description.shape, **arguments).dequantize()
 
 

@@ -24,6 +24,21 @@ def load(path: Path, threads: int = 2, **options: Any) -> Any:
     return seeddelta.load(path, n_threads=threads, n_threads_batch=threads, **settings)
 
 
+def load_small(path: Path, threads: int = 2, **options: Any) -> Any:
+    return load(path, threads, n_ctx=128, n_batch=128, **options)
+
+
+def assert_threads_change_nothing(path: Path) -> None:
+    """The same logits, bit for bit, of 1, 2 and 4 threads, for a batch and token by token."""
+    logits = []
+    for threads in (1, 2, 4):
+        llm = load_small(path, threads)
+        tokens = tokens_of(llm, 33)
+        logits.append(np.vstack([logits_of(llm, tokens), logits_of(llm, tokens[:3], batch=1)]))
+    np.testing.assert_array_equal(logits[0], logits[1])
+    np.testing.assert_array_equal(logits[0], logits[2])
+
+
 def tokens_of(llm: Any, count: int, text: str = TEXT) -> list[int]:
     tokens = llm.tokenize((text * (count // 40 + 1)).encode())[:count]
     assert len(tokens) == count

@@ -25,10 +25,7 @@ def encode(weights: np.ndarray[Any, Any] = WEIGHTS, importance: Any = None, **op
 
 
 def decode(encoded: EncodedTensor) -> np.ndarray[Any, Any]:
-    arrays = {
-        s: a.view(a.dtype.str.replace("i", "u")) if s in schema.UNSIGNED else a for s, a in encoded.arrays.items()
-    }
-    arguments = weight_arguments(encoded.description, arrays)
+    arguments = weight_arguments(encoded.description, encoded.arrays)
     return np.asarray(_core.Weight("t", *encoded.description.shape, **arguments).dequantize())
 
 

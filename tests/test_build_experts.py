@@ -77,9 +77,7 @@ def test_each_expert_is_encoded_by_itself(
         assert (weight.n_experts, weight.n_out) == (N_EXPERT, N_OUT)
         dense = weight.dequantize().reshape(weights.shape)
         for expert, encoded in enumerate(alone):
-            arrays = {s: a.view(a.dtype.str.replace("i", "u")) if s in schema.UNSIGNED else a
-                      for s, a in encoded.arrays.items()}  # fmt: skip
-            arguments = seeddelta.gguf.reader.weight_arguments(encoded.description, arrays)
+            arguments = seeddelta.gguf.reader.weight_arguments(encoded.description, encoded.arrays)
             own = seeddelta._core.Weight("x", N_OUT, N_IN, **arguments)
             np.testing.assert_array_equal(own.dequantize(), dense[expert])
     (row,) = report.tensors

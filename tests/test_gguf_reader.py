@@ -187,14 +187,18 @@ CASES: dict[str, tuple[Callable[[dict[str, Any], Arrays, Texts], object], str]] 
 }
 
 
+def assert_named(path: Path, message: str, *words: str) -> None:
+    """Opening says what is wrong, in which file and what to do, and has these words, too."""
+    with pytest.raises(FormatError, match=message) as caught:
+        open_seeddelta(path)
+    for word in (path.name, "build", *words):
+        assert word in str(caught.value)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_damage_is_named(good: Path, tmp_path: Path, case: str) -> None:
     change, message = CASES[case]
-    path = damaged(good, tmp_path / "bad.gguf", change)
-    with pytest.raises(FormatError, match=message) as caught:
-        open_seeddelta(path)
-    assert "bad.gguf" in str(caught.value)
-    assert "build" in str(caught.value)
+    assert_named(damaged(good, tmp_path / "bad.gguf", change), message)
 
 
 def test_padding_of_short_rows_is_allowed(good: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import seeddelta
-from llama_helpers import divergence, load, logits_of, tokens_of, with_base_scale
+from llama_helpers import assert_threads_change_nothing, divergence, load_small, logits_of, tokens_of, with_base_scale
 from seeddelta import _core
 from seeddelta.errors import NumericalError, UnsupportedLlamaError
 
@@ -42,10 +42,6 @@ def model(any_model: Path) -> Path:
     if "phi3" in any_model.name:
         pytest.skip("has no experts")
     return any_model
-
-
-def load_small(path: Path, threads: int = 2, **options: Any) -> Any:
-    return load(path, threads, n_ctx=128, n_batch=128, **options)
 
 
 def assert_equal_enough(expected: np.ndarray[Any, Any], logits: np.ndarray[Any, Any]) -> None:
@@ -104,13 +100,7 @@ def test_counters(model: Path) -> None:
 
 
 def test_threads_change_nothing(any_model: Path) -> None:
-    logits = []
-    for threads in (1, 2, 4):
-        llm = load_small(any_model.with_suffix(".sd"), threads)
-        tokens = tokens_of(llm, 33)
-        logits.append(np.vstack([logits_of(llm, tokens), logits_of(llm, tokens[:3], batch=1)]))
-    np.testing.assert_array_equal(logits[0], logits[1])
-    np.testing.assert_array_equal(logits[0], logits[2])
+    assert_threads_change_nothing(any_model.with_suffix(".sd"))
 
 
 def test_dense_from_the_start(model: Path) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import seeddelta
-from llama_helpers import divergence, load, logits_of, tokens_of, with_base_scale
+from llama_helpers import assert_threads_change_nothing, divergence, load_small, logits_of, tokens_of, with_base_scale
 from seeddelta import _core
 from seeddelta.errors import NumericalError, UnsupportedLlamaError
 
@@ -34,10 +33,6 @@ def model(request: pytest.FixtureRequest, smollm2_quantized: Path, model_dir: Pa
     return path
 
 
-def load_small(path: Path, threads: int = 2, **options: Any) -> Any:
-    return load(path, threads, n_ctx=128, n_batch=128, **options)
-
-
 def test_equals_the_dequantized_model(model: Path) -> None:
     ours, stock = load_small(model.with_suffix(".sd")), load_small(model.with_suffix(".f32"))
     tokens = tokens_of(ours, 100)
@@ -54,13 +49,7 @@ def test_equals_the_dequantized_model(model: Path) -> None:
 
 
 def test_threads_change_nothing(model: Path) -> None:
-    logits = []
-    for threads in (1, 2, 4):
-        llm = load_small(model.with_suffix(".sd"), threads)
-        tokens = tokens_of(llm, 33)
-        logits.append(np.vstack([logits_of(llm, tokens), logits_of(llm, tokens[:3], batch=1)]))
-    np.testing.assert_array_equal(logits[0], logits[1])
-    np.testing.assert_array_equal(logits[0], logits[2])
+    assert_threads_change_nothing(model.with_suffix(".sd"))
 
 
 def test_dense_from_the_start(model: Path) -> None:

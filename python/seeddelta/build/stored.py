@@ -27,11 +27,7 @@ class Stored:
         self.arrays = arrays
 
     def weight(self, row_scale: Array, *, residual: bool = True) -> _core.Weight:
-        arrays = {
-            s: a.view(a.dtype.str.replace("i", "u")) if s in schema.UNSIGNED else a for s, a in self.arrays.items()
-        }
-        arrays[schema.ROW_SCALE] = row_scale
-        arguments = weight_arguments(self.description, arrays)
+        arguments = weight_arguments(self.description, self.arrays | {schema.ROW_SCALE: row_scale})
         if not residual:
             arguments = {key: value for key, value in arguments.items() if key not in schema.RESIDUALS}
         return _core.Weight(self.description.name, *self.description.shape, **arguments)

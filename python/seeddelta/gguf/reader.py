@@ -58,8 +58,9 @@ class StoredTensor:
 
 
 def weight_arguments(description: TensorDescription, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
-    """Keyword arguments of `_core.Weight` for a description and its payload (arrays as in StoredTensor)."""
+    """Keyword arguments of `_core.Weight` for a description and its payload, signed as stored or as in StoredTensor."""
     base = description.base
+    arrays = {suffix: schema.as_unsigned(suffix, array) for suffix, array in arrays.items()}
     arguments: dict[str, Any] = {
         "base_kind": schema.BASE_KINDS[base.kind],
         "base_seed": int(arrays[schema.BASE_SEED][0]),
@@ -215,9 +216,7 @@ def _payload(
                 f"{dtype.name}{list(shape)}; build the file again"
             )
         array = _view(data, header, name)
-        if suffix in schema.UNSIGNED:
-            array = array.view(array.dtype.str.replace("i", "u"))
-        arrays[suffix] = array
+        arrays[suffix] = schema.as_unsigned(suffix, array)
     return arrays
 
 

@@ -54,6 +54,12 @@ MAX_U16_COLUMNS = 65536
 MAX_SEED_CHOICES = 65536
 MAX_FHT_COLUMNS = 1 << 18  # beyond, the integers of fht_struct are not exact in float32
 
+
+def as_unsigned(suffix: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A payload as it is meant: the same bytes, unsigned where the file's type is signed for want of another."""
+    return array.view(array.dtype.str.replace("i", "u")) if suffix in UNSIGNED else array
+
+
 _FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
