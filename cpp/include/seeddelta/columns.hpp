@@ -1,0 +1,58 @@
+// Matrices stored by their inputs, for products that skip some of them: all outputs of one input are together.
+// A unit is one input of the product: a neuron of ffn_down, a channel of the other matrices.
+//
+// y_o = sum over the active units j of x_j W_oj. Units that are not active count as inputs of 0: skipping is a choice of
+// inputs, never another arithmetic, so that a product with all units active is the dense product bit for bit.
+#pragma once
+#include <cstdint>
+
+namespace seeddelta {
+
+enum class ColumnKind : uint32_t { f16 = 0, i8 = 1, trellis = 2 };
+
+// Outputs that one thread's slice is a multiple of.
+inline constexpr int64_t kOutputSlice = 64;
+
+// W [n_out, n_in] as W transposed: unit j has its n_out weights in a row of its own. All pointers are borrowed.
+struct ColumnWeight {
+    ColumnKind kind = ColumnKind::f16;
+    int64_t n_out = 0;
+    int64_t n_in = 0;
+
+    const uint16_t *f16 = nullptr; // f16: [n_in, n_out] float16 bits
+    const int8_t *i8 = nullptr;    // i8: [n_in, n_out]
+    // i8 and trellis: W_oj = unit_scale[j] * v_jo. The trellis' base scale is part of it.
+    const float *unit_scale = nullptr; // [n_in]
+    // Euclidean norm of every unit's weights, for scores |x_j| * norm_j (WINA, Chen et al. 2025)
+    const float *unit_norm = nullptr; // [n_in]
+
+    // trellis: v_j is the walk of unit j. Step t of lane l has the outputs (t * values_per_step + i) * 16 + l.
+    uint32_t step_bits = 0;
+    uint32_t values_per_step = 1;
+    uint16_t multiplier[2] = {0, 0};
+    const uint16_t *codes = nullptr; // [n_in, words, 16]
+    int64_t words = 0;
+    // Signs and Hadamard transform along the outputs (base/rotation.hpp): y = R^T (sum of the units). 0: none
+    uint32_t rotation_block = 0;
+    uint64_t rotation_seed = 0;
+};
+
+// The units that one token computes, ascending, and their inputs. The one currency of everything that skips.
+struct ActiveSet {
+    int64_t n = 0;
+    const int32_t *index = nullptr; // [n]
+    const float *value = nullptr;   // [n]
+};
+
+// Active inputs times unit_scale, rounded to int8 in groups of 64 positions (of all n_in, not of the active ones): what
+// i8 and trellis columns are multiplied with. Inputs that are not active are 0 and not listed.
+struct ColumnInput {
+    int64_t n = 0;
+    const int32_t *index = nullptr; // [n] ascending
+    const int8_t *q = nullptr;      // [n] of the listed units
+    int64_t n_groups = 0;           // n_in / 64, rounded up
+    const int32_t *begin = nullptr; // [n_groups + 1] where each group's units are in index and q
+    const float *scale = nullptr;   // [n_groups]
+};
+
+} // namespace seeddelta
