@@ -57,6 +57,14 @@ SUITES: dict[str, dict[str, dict[str, Any]]] = {
         "none + codebook (StateCells)": {"base_kind": "none", "scheme": "codebook_resid", "K": "auto"},
     },
     "calibration": {},
+    # whole files: the embedding is converted, too
+    "files": {
+        "tiny": H | {"preset": "tiny"},
+        "small": H | {"preset": "small"},
+        "trellis-4": H | {"preset": "trellis-4"},
+        "balanced": H | {"preset": "balanced"},
+        "quality": H | {"preset": "quality"},
+    },
 }
 
 
@@ -84,13 +92,14 @@ def main() -> int:
         for text in options.covariance:
             name, _, file = text.partition("=")
             recipes[name] = {"hessian": Path(file)}
+    whole = options.suite == "files"
     for name, recipe in recipes.items():
         if re.search(options.only, name):
             given = {key: getattr(options, key) if value is True else value for key, value in recipe.items()}
-            models[name] = common.seeddelta_model(
-                dense, options.work, re.sub(r"\W+", "-", name), reuse=options.reuse, **given
-            )
-    if options.suite == "models":
+            given |= {"targets": "full" if whole else "all"}
+            stem = ("whole-" if whole else "") + re.sub(r"\W+", "-", name)
+            models[name] = common.seeddelta_model(dense, options.work, stem, reuse=options.reuse, **given)
+    if options.suite in ("models", "files"):
         for name in filter(None, options.llama.split(",")):
             models[name] = common.llama_model(dense, options.work, name, imatrix=options.imatrix)
     saved = options.name or f"quality-{options.suite}"

@@ -94,8 +94,8 @@ def _model(name: str, shape: str, work: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=work) as folder:
         single = layer if name == "F16" else Path(folder) / "one-layer.gguf"
         if name in common.SEEDDELTA_BITS:
-            recipe = seeddelta.Recipe(input=layer, output=single, bits=common.SEEDDELTA_BITS[name], seed=SEED)
-            seeddelta.build(recipe)
+            bits = common.SEEDDELTA_BITS[name]
+            seeddelta.build(seeddelta.Recipe(input=layer, output=single, bits=bits, seed=SEED, targets="all"))
         elif name != "F16":
             columns = {f"{FIRST}{key}.weight": n_in for key, (_, n_in) in SHAPES[shape].matrices().items()}
             ones = [(key.encode(), np.ones(n_in, np.float32)) for key, n_in in columns.items()]

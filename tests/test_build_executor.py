@@ -31,8 +31,8 @@ def dense(tmp_path: Path) -> Path:
 
 
 def build(dense: Path, own: Executor | None = None, **options: Any) -> BuildReport:
-    output = options.pop("output", dense.parent / "out.gguf")
-    return seeddelta.build(Recipe(input=dense, output=output, **options), executor=own, progress=False)  # type: ignore[operator]
+    options = {"output": dense.parent / "out.gguf", "targets": "all"} | options
+    return seeddelta.build(Recipe(input=dense, **options), executor=own, progress=False)  # type: ignore[operator]
 
 
 def built(dense: Path, own: Executor | None = None, **options: Any) -> bytes:
@@ -172,7 +172,7 @@ def test_progress_counts_every_tensor_once(dense: Path, capfd: pytest.CaptureFix
     with open_pool("threads:3", 0) as pool:
         from seeddelta.build.pipeline import _job, make_plan
 
-        recipe = Recipe(input=dense, output=dense.parent / "out.gguf")
+        recipe = Recipe(input=dense, output=dense.parent / "out.gguf", targets="all")
         plan = make_plan(recipe)
         done = map_in_order(pool, (_job(recipe, plan, name, 1) for name in plan.targets), lambda j: seen.append(j.name))
         assert [job.name for job, _ in done] == list(plan.targets)
@@ -195,7 +195,7 @@ def save(*arguments):
     return real(*arguments)
 checkpoint.Checkpoint.save = save
 if __name__ == "__main__":
-    build(Recipe(input=sys.argv[1], output=sys.argv[2], bits=3, executor=sys.argv[4]), progress=False)
+    build(Recipe(input=sys.argv[1], output=sys.argv[2], bits=3, executor=sys.argv[4], targets="all"), progress=False)
 """
 
 
@@ -222,7 +222,7 @@ def test_killed_build_goes_on(
     assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
     assert not output.exists()
     names = encoded_names(monkeypatch)
-    recipe = Recipe(input=dense, output=output, bits=3)
+    recipe = Recipe(input=dense, output=output, bits=3, targets="all")
     report = seeddelta.build(recipe)  # type: ignore[operator]
     assert report.tensors_restored == finished
     assert names == [row.name for row in report.tensors][finished:]
@@ -313,7 +313,19 @@ def test_command_line(dense: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     from seeddelta.cli.main import main
 
     output = dense.parent / "out.gguf"
-    arguments = ["build", "-i", str(dense), "-o", str(output), "--preset", "small", "--tensor-type", "ffn=2"]
+    arguments = [
+        "build",
+        "-i",
+        str(dense),
+        "-o",
+        str(output),
+        "--preset",
+        "small",
+        "--targets",
+        "all",
+        "--tensor-type",
+        "ffn=2",
+    ]
     arguments += ["--tensor-type", r"blk\.1\.ffn_up=dense"]
     interrupted(dense, monkeypatch, 4, preset="small", tensor_type=("ffn=2", r"blk\.1\.ffn_up=dense"))
     names = encoded_names(monkeypatch)

@@ -31,8 +31,8 @@ def dense(tmp_path: Path) -> Path:
 
 
 def build(dense: Path, **options: Any) -> BuildReport:
-    output = options.pop("output", dense.parent / "out.gguf")
-    return seeddelta.build(Recipe(input=dense, output=output, **options), progress=False)  # type: ignore[operator]
+    options = {"output": dense.parent / "out.gguf", "targets": "all"} | options
+    return seeddelta.build(Recipe(input=dense, **options), progress=False)  # type: ignore[operator]
 
 
 def digest(path: Path) -> str:

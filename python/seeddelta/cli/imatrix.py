@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Optional
 
 import typer
 
@@ -26,7 +26,10 @@ def command(
         float,
         typer.Option("--clip", help="Limit each normalised input (root mean square 1) to this magnitude; 0 is none."),
     ] = 0.0,
-    targets: Annotated[str, typer.Option("--targets", help="Matrices, as for build.")] = "all",
+    targets: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--targets", help="Matrices, as for build. Default: full; all with --layers."),
+    ] = None,
     layers: Annotated[str | None, typer.Option("--layers", help="Layers A-B (default: all).")] = None,
     threads: Annotated[int, typer.Option("--threads", "-t", help="Threads; 0 is all processors.")] = 0,
     resume: Annotated[

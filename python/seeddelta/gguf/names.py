@@ -46,6 +46,11 @@ def parse_targets(names: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(target for target in KNOWN_TARGETS if target in wanted)
 
 
+def default_targets(layers: str | None) -> tuple[str, ...]:
+    """All targets; those of the blocks when only some layers are wanted."""
+    return TARGETS if layers else KNOWN_TARGETS
+
+
 def parse_layers(text: str | None, n_layers: int | None = None) -> frozenset[int] | None:
     """Layer numbers of "A-B", "A" or a list of those with commas; None (all layers) for an empty text.
 

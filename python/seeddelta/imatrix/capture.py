@@ -80,7 +80,7 @@ def capture(
     covariance: bool = True,
     skip: int = 0,
     clip: float = 0.0,
-    targets: str | Iterable[str] = "all",
+    targets: str | Iterable[str] | None = None,
     layers: str | None = None,
     threads: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -89,6 +89,7 @@ def capture(
 ) -> Capture:
     """Evaluate the text in chunks of `ctx` tokens (BOS first) and sum the inputs of the target matrices.
 
+    `targets` are those of names.parse_targets; without them all, or with `layers` those of the blocks.
     `text` is a file, or its tokens, integers [n]. `skip` leaves out the first tokens of every chunk; `clip` limits the
     magnitude of x̂, whose root mean square is 1 (0: no limit; the plain x² are never clipped). With `checkpoint` (a
     file) the sums are stored every `checkpoint_every` chunks, and a capture of the same model, text and options goes on
@@ -113,14 +114,16 @@ def capture(
 
     model_path = Path(model_path)
     header = read_header(model_path)
-    chosen = names.parse_targets(targets)
+    chosen = names.default_targets(layers) if targets is None else names.parse_targets(targets)
     wanted = [
         name
         for name in header.tensors
         if names.is_target(name, chosen, names.parse_layers(layers)) and not _only_looked_up(name, header)
     ]
     if not wanted:
-        raise ImatrixError(f"{model_path}: no matrix matches the targets {targets!r}; look with seeddelta inspect")
+        raise ImatrixError(
+            f"{model_path}: no matrix matches the targets {','.join(chosen)}; look with seeddelta inspect"
+        )
     hook = _core.CaptureHook(ggml_abi(), wanted, covariance, skip, threads, clip)
     workers = threads or _processors()
     with evaluation_callback(hook):
