@@ -27,6 +27,7 @@ from seeddelta.cli.demo import bundled_model
 from seeddelta.gguf import schema
 from seeddelta.gguf.header import Header, read_header
 from seeddelta.gguf.writer import PlannedTensor, Typed, Value, copied_metadata, write_gguf
+from seeddelta.runtime.quantize import quantize
 
 F16, F32, Q8_0 = GGMLQuantizationType.F16, GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0
 SEED = 1
@@ -99,7 +100,7 @@ def _model(name: str, shape: str, work: Path) -> Path:
         elif name != "F16":
             columns = {f"{FIRST}{key}.weight": n_in for key, (_, n_in) in SHAPES[shape].matrices().items()}
             ones = [(key.encode(), np.ones(n_in, np.float32)) for key, n_in in columns.items()]
-            common.quantize(layer, single, PURE_TYPES[name], importances=ones, pure=True)
+            quantize(layer, single, PURE_TYPES[name], importances=ones, pure=True)
         repeat_layer(single, path, SHAPES[shape].n_layers)
     return path
 
@@ -154,7 +155,9 @@ def repeat_layer(source: Path, path: Path, n_layers: int) -> None:
     """A model whose layers are all the one layer of another: plain, or SeedΔ with its descriptions repeated too."""
     header = read_header(source)
     stored = np.memmap(source, dtype=np.uint8, mode="r")
-    metadata = copied_metadata(header) | {"llama.block_count": Typed(n_layers, GGUFValueType.UINT32)}
+    metadata = copied_metadata(header, without=schema.KEY_CRC32) | {
+        "llama.block_count": Typed(n_layers, GGUFValueType.UINT32)
+    }
     if schema.KEY_TENSORS in metadata:
         described = [schema.parse_description(text, str(source)) for text in header.metadata[schema.KEY_TENSORS]]
         texts = [

@@ -19,6 +19,7 @@ from seeddelta.build import jobs, pipeline
 from seeddelta.build.report import BuildReport
 from seeddelta.errors import ImatrixError, OutputError, RecipeError, SourceModelError
 from seeddelta.gguf.dequantize import dequantize
+from seeddelta.gguf.header import read_header
 from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, write_imatrix
 from seeddelta.gguf.reader import open_seeddelta
 from seeddelta.gguf.source import open_source
@@ -72,6 +73,7 @@ def test_keys(dense: Path, tmp_path: Path) -> None:
     fields = gguf.GGUFReader(tmp_path / "out.gguf").fields
     got = {key: field.contents() for key, field in fields.items() if key.startswith("seeddelta.")}
     assert len(got.pop("seeddelta.tensors")) == len(TARGET_NAMES)
+    assert len(got.pop("seeddelta.crc32")) == len(read_header(tmp_path / "out.gguf").tensors)
     recipe = json.loads(got.pop("seeddelta.recipe"))
     assert (recipe["input"], recipe["imatrix"], recipe["K"]) == ("dense.gguf", "im.gguf", 8)
     assert got == {

@@ -163,7 +163,7 @@ def test_dequantize(dense: Path, out: Path, tmp_path: Path, capsys: pytest.Captu
     assert "MiB" in capsys.readouterr().out
     assert read_header(tmp_path / "d.gguf").tensors[TARGET_NAMES[0]].type == Kind.F32
     assert main(["dequantize", str(out), str(tmp_path / "e.gguf"), "--type", "q8"]) == 1
-    assert "choose f16 or f32" in capsys.readouterr().err
+    assert "choose from f32, f16, bf16, q8_0" in capsys.readouterr().err
 
 
 def test_inspect(dense: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,6 +181,16 @@ def test_inspect(dense: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> 
     text = capsys.readouterr().out
     assert "blk.1.attn_output.weight" in text
     assert "coo K=4 fp16" in text
+    assert "rel_l2_w" in text
+    role = next(line for line in text.splitlines() if " ffn_up " in line)  # the sums of the role's two tensors
+    row = next(row for row in summary["roles"] if row["role"] == "ffn_up")
+    own = [tensor for tensor in summary["converted"] if tensor["role"] == "ffn_up"]
+    assert row["tensors"] == len(own) == 2
+    error = sum(tensor["norms"]["err"] ** 2 for tensor in own) / sum(tensor["norms"]["w"] ** 2 for tensor in own)
+    assert row["rel_l2"] == pytest.approx(error**0.5)
+    assert f"{row['rel_l2']:.4f}" in role
+    assert main(["inspect", str(out), "--no-tensors"]) == 0
+    assert "blk.1.attn_output.weight" not in capsys.readouterr().out
     assert main(["inspect", str(dense)]) == 0
     assert "plain GGUF" in capsys.readouterr().out
     assert main(["inspect", str(dense), "--json"]) == 0
@@ -210,3 +220,9 @@ def test_missing_extra_is_named_with_the_remedy(package: str) -> None:
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr == f"seeddelta: error: {package} is not installed; run: pip install 'seeddelta[cli]'\n"
+
+
+@pytest.mark.parametrize("name", ["inspect", "verify", "diff", "dequantize", "report", "build", "imatrix"])
+def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    assert f"Example: seeddelta {name}" in " ".join(capsys.readouterr().out.split())

@@ -93,7 +93,7 @@ def test_types_without_weights() -> None:
 @pytest.mark.parametrize("type", ["f16", "f32"])
 def test_dequantize_a_quantised_model(tmp_path: Path, type: str) -> None:
     source = write_model(tmp_path / "q.gguf", kind=Kind.Q4_1)
-    result = dequantize(source, tmp_path / "d.gguf", type=type, progress=False)  # type: ignore[arg-type]
+    result = dequantize(source, tmp_path / "d.gguf", type=type, progress=False)
     old, new = open_source(source), open_source(result)
     assert list(new.tensors) == list(old.tensors)
     assert new.metadata["general.file_type"] == (1 if type == "f16" else 0)
@@ -105,12 +105,32 @@ def test_dequantize_a_quantised_model(tmp_path: Path, type: str) -> None:
         np.testing.assert_array_equal(got, wanted.astype(np.float16).astype(np.float32) if type == "f16" else wanted)
 
 
+@pytest.mark.parametrize("kind", [Kind.BF16, Kind.Q8_0, Kind.Q5_1, Kind.Q4_0])
+def test_dequantize_to_another_type(tmp_path: Path, kind: Kind) -> None:
+    """What comes out is gguf-py's own quantisation, where the rows are blocks of it; a router is no target."""
+    weights = tiny_weights() | {"blk.0.ffn_gate_inp.weight": np.ones((4, 64), np.float32)}
+    weights["blk.1.ffn_down.weight"] = np.random.default_rng(1).normal(0, 1, (64, 40)).astype(np.float32)
+    source = write_model(tmp_path / "s.gguf", weights, Kind.F32)
+    dequantize(source, tmp_path / "d.gguf", type=kind.name.lower(), progress=False)
+    new, old = open_source(tmp_path / "d.gguf"), open_source(source)
+    quantised = kind != Kind.BF16
+    for name, info in new.tensors.items():
+        odd = name in ("blk.0.ffn_gate_inp.weight", "blk.1.ffn_down.weight") and quantised
+        assert info.type == (Kind.F32 if len(info.shape) == 1 else Kind.F16 if odd else kind), name
+        wanted = old.matrix(name)
+        if info.type == kind:
+            wanted = gguf.quants.dequantize(gguf.quants.quantize(wanted, kind), kind)
+        elif odd:
+            wanted = wanted.astype(np.float16).astype(np.float32)
+        np.testing.assert_array_equal(new.matrix(name), wanted)
+
+
 def test_dequantize_refuses(tmp_path: Path) -> None:
     source = write_model(tmp_path / "a.gguf", kind=Kind.F32)
     with pytest.raises(RecipeError, match="same file"):
         dequantize(source, source, progress=False)
-    with pytest.raises(RecipeError, match="f16 or f32"):
-        dequantize(source, tmp_path / "b.gguf", type="q4", progress=False)  # type: ignore[arg-type]
+    with pytest.raises(RecipeError, match="choose from f32, f16"):
+        dequantize(source, tmp_path / "b.gguf", type="q4", progress=False)
     with pytest.raises(SourceModelError, match="no such file"):
         dequantize(tmp_path / "nothing", tmp_path / "b.gguf", progress=False)
     with pytest.raises(OutputError, match="does not exist"):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gguf import GGUFValueType
 
 from ..errors import ImatrixError, OutputError, SourceModelError
 from ..gguf import names, schema
@@ -26,7 +27,7 @@ from ..gguf.header import TensorInfo
 from ..gguf.imatrix import Imatrix, read_imatrix
 from ..gguf.schema import TensorDescription
 from ..gguf.source import SourceModel, can_dequantize, open_source
-from ..gguf.writer import PlannedTensor, Value, check_writable, copied_metadata, write_gguf
+from ..gguf.writer import PlannedTensor, Typed, Value, check_writable, copied_metadata, crc32, write_gguf
 from ..imatrix.covariance import Covariance, open_covariance
 from .budget import fit_rates
 from .checkpoint import Checkpoint, Part, stored_bytes
@@ -273,6 +274,8 @@ def _write(recipe: Recipe, plan: Plan, parts: dict[str, Part], sha256: str) -> i
         else:
             yield source.raw(tensor.name)
 
+    checksums = [crc32(chunks(tensor)) for tensor in tensors]
+    metadata[schema.KEY_CRC32] = Typed(checksums, GGUFValueType.ARRAY, GGUFValueType.UINT32)
     return write_gguf(recipe.output, metadata, tensors, chunks, alignment=source.header.alignment)
 
 

@@ -3,92 +3,52 @@
 from __future__ import annotations
 
 import json
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from ..gguf.header import Header
-    from ..gguf.reader import SeedDeltaFile
+    from rich.console import Console
+
+COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
 
 
 def command(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="SeedΔ or plain GGUF file.")],
+    tensors: Annotated[bool, typer.Option("--tensors/--no-tensors", help="List every converted tensor.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check a file and list its SeedΔ keys and tensors."""
+    """Show what is in a file: where it comes from, how it was made, and for every tensor base, residual, rate, bits a
+    weight by bytes, relative error (plain and weighted by the importance of the columns) and seed.
+
+    Shapes, sizes and indices are checked on the way; `seeddelta verify` checks the data.
+
+    Example: seeddelta inspect model.seeddelta.gguf --no-tensors
+    """
     from ..gguf.header import read_header
     from ..gguf.reader import is_seeddelta, open_seeddelta
+    from ..inspection.summary import summarize, totals
 
     if not is_seeddelta(path):
-        summary = {"path": str(path), "seeddelta": False, **_totals(read_header(path))}
+        summary = {"path": str(path), "seeddelta": False, **totals(read_header(path))}
         _print_json(summary) if as_json else typer.echo(
             f"{path}: a plain GGUF, no SeedΔ file; {summary['tensors']} tensors, {summary['bytes'] / 2**20:.1f} MiB"
         )
         return
     with open_seeddelta(path) as file:
-        summary = _summary(file)
-        if as_json:
-            _print_json(summary)
-        else:
-            _print_tables(summary)
+        summary = summarize(file)
+    if as_json:
+        _print_json(summary)
+    else:
+        _print_tables(summary, tensors)
 
 
 def _print_json(summary: dict[str, Any]) -> None:
     typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
 
 
-def _totals(header: Header) -> dict[str, Any]:
-    return {
-        "architecture": header.metadata.get("general.architecture"),
-        "tensors": len(header.tensors),
-        "bytes": header.file_size,
-    }
-
-
-def _summary(file: SeedDeltaFile) -> dict[str, Any]:
-    from ..gguf import schema
-
-    keys = [key for key in file.metadata if key.startswith(schema.PREFIX) and key != schema.KEY_TENSORS]
-    tensors = []
-    for tensor in file.tensors.values():
-        tensors.append(
-            tensor.description.model_dump(mode="json")
-            | {
-                "base_seed": tensor.base_seed,
-                "statecells": tensor.description.is_statecells,
-                "payload_bytes": tensor.payload_bytes,
-                "bits_per_weight": 8 * tensor.payload_bytes / tensor.description.weights,
-            }
-        )
-    weights = sum(tensor.description.weights for tensor in file.tensors.values())
-    dense = [file.header.tensors[name] for name in file.dense_tensors]
-    dense_bytes, model_weights = sum(info.nbytes for info in dense), weights + sum(prod(info.shape) for info in dense)
-    payload = sum(tensor["payload_bytes"] for tensor in tensors)
-    return {
-        "path": str(file.path),
-        "seeddelta": True,
-        **_totals(file.header),
-        "dense_tensors": len(file.dense_tensors),
-        "dense_bytes": dense_bytes,
-        "payload_bytes": payload,
-        "weights": weights,
-        "bits_per_weight": 8 * payload / weights if weights else 0.0,
-        "model_weights": model_weights,
-        "model_bits_per_weight": 8 * (payload + dense_bytes) / model_weights if model_weights else 0.0,
-        "keys": {key: file.metadata[key] for key in keys},
-        "converted": tensors,
-    }
-
-
-def _residual(residual: dict[str, Any]) -> str:
-    bare = ("scheme", "vals")
-    return " ".join(str(value) if key in bare else f"{key}={value}" for key, value in residual.items())
-
-
-def _print_tables(summary: dict[str, Any]) -> None:
+def _print_tables(summary: dict[str, Any], tensors: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -98,32 +58,64 @@ def _print_tables(summary: dict[str, Any]) -> None:
     keys = Table(title=summary["path"], show_header=False)
     for key, value in summary["keys"].items():
         keys.add_row(key, str(value))
+    keys.add_row("checksums", "of every tensor" if summary["checksums"] else "none")
     console.print(keys)
-    table = Table(title="converted tensors")
-    for heading in ("tensor", "shape", "from", "base", "residual", "bits", "rel_l2", "rel_l2_w", ""):
-        table.add_column(heading, no_wrap=True)
-    for tensor in summary["converted"]:
-        base, residual, norms = tensor["base"], tensor["residual"], tensor["norms"]
-        rate = (
-            f" {base['step_bits']}/{base['values_per_step']} L{base['state_bits']}" if base["kind"] == "trellis" else ""
-        )
-        if base.get("seed_per", "tensor") != "tensor":
-            rate = f" {base['block']}, seed per {base['seed_per']}"
-        table.add_row(
-            tensor["name"],
-            "x".join(map(str, (*filter(None, [tensor["experts"]]), *tensor["shape"]))),
-            tensor["source_type"],
-            base["kind"] + rate,
-            _residual(residual),
-            f"{tensor['bits_per_weight']:.3f}",
-            f"{norms['err'] / norms['w']:.4f}" if norms["w"] else "0",
-            f"{norms['err_w'] / norms['w_w']:.4f}" if norms["w_w"] else "0",
-            "unsafe" if tensor["unsafe"] else "statecells" if tensor["statecells"] else "",
-        )
-    console.print(table)
+    _print_roles(console, summary)
+    if tensors:
+        _print_converted(console, summary)
     console.print(
         f"{len(summary['converted'])} converted tensors: {summary['weights'] / 1e6:.1f}M weights, "
         f"{summary['payload_bytes'] / 2**20:.1f} MiB, {summary['bits_per_weight']:.3f} bits a weight; "
         f"{summary['dense_tensors']} dense tensors: {summary['dense_bytes'] / 2**20:.1f} MiB; "
         f"{summary['model_bits_per_weight']:.3f} bits a weight over the whole model"
     )
+
+
+def _print_roles(console: Console, summary: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(title="by role")
+    table.add_column("role", no_wrap=True)
+    for heading in ("tensors", "weights, M", "MiB", "bits", "rel_l2", "rel_l2_w"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in summary["roles"]:
+        table.add_row(
+            row["role"], str(row["tensors"]), f"{row['weights'] / 1e6:.2f}", f"{row['payload_bytes'] / 2**20:.2f}",
+            f"{row['bits_per_weight']:.3f}", f"{row['rel_l2']:.4f}", f"{row['rel_l2_w']:.4f}",
+        )  # fmt: skip
+    for kind, row in summary["kept"].items():
+        bits = 8 * row["bytes"] / row["weights"]
+        table.add_row(
+            f"kept, {kind}", str(row["tensors"]), f"{row['weights'] / 1e6:.2f}", f"{row['bytes'] / 2**20:.2f}",
+            f"{bits:.3f}", "", "",
+        )  # fmt: skip
+    console.print(table)
+
+
+def _print_converted(console: Console, summary: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from ..inspection.summary import describe_base, describe_residual
+
+    table = Table(title="converted tensors")
+    for heading in ("tensor", "shape", "from", "base", "residual"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("seed", "rate", "bits", "KiB", "rel_l2", "rel_l2_w"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("")
+    for tensor in summary["converted"]:
+        table.add_row(
+            tensor["name"],
+            "x".join(map(str, (*filter(None, [tensor["experts"]]), *tensor["shape"]))),
+            tensor["source_type"],
+            describe_base(tensor),
+            describe_residual(tensor),
+            str(tensor["base_seed"]),
+            "-" if tensor["rate"] is None else f"{tensor['rate']:g}",
+            f"{tensor['bits_per_weight']:.3f}",
+            f"{tensor['payload_bytes'] / 1024:.1f}",
+            f"{tensor['rel_l2']:.4f}",
+            f"{tensor['rel_l2_w']:.4f}",
+            "unsafe" if tensor["unsafe"] else "statecells" if tensor["statecells"] else "",
+        )
+    console.print(table)

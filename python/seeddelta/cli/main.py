@@ -25,9 +25,12 @@ COMMANDS = {
     "run": "seeddelta.cli.run",
     "eval": "seeddelta.cli.eval",
     "bench": "seeddelta.cli.bench",
+    "report": "seeddelta.cli.report",
     "demo": "seeddelta.cli.demo",
     "dequantize": "seeddelta.cli.dequantize",
     "inspect": "seeddelta.cli.inspect",
+    "verify": "seeddelta.cli.verify",
+    "diff": "seeddelta.cli.diff",
 }
 
 
@@ -90,8 +93,9 @@ def run_guarded(run: Callable[[], Any], program: str = "seeddelta") -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script. Returns the exit code."""
-    arguments = None if argv is None else list(argv)
-    return run_guarded(lambda: make_app()(args=arguments, prog_name="seeddelta"))
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    # commands that tell how they were called find it in their context
+    return run_guarded(lambda: make_app()(args=arguments, prog_name="seeddelta", obj=arguments))
 
 
 if __name__ == "__main__":

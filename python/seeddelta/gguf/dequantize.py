@@ -1,4 +1,4 @@
-"""SeedΔ or quantised GGUF → plain F16 or F32 GGUF that stock llama.cpp loads.
+"""SeedΔ or quantised GGUF → plain GGUF of one type that stock llama.cpp loads.
 
 This makes the dense baseline of a comparison, and the check that the run time computes what is in the file.
 """
@@ -8,50 +8,55 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+import gguf.quants
 import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFValueType
 
 from ..errors import RecipeError, SourceModelError
-from . import schema
+from . import names, schema
 from .reader import SeedDeltaFile, is_seeddelta, open_seeddelta
 from .source import CHUNK_ELEMENTS, SourceModel, open_source
 from .writer import PlannedTensor, Typed, Value, copied_metadata, write_gguf
 
-_FILE_TYPE = {"f32": 0, "f16": 1}  # llama_ftype: ALL_F32, MOSTLY_F16
+# what gguf-py writes, with the numbers of llama.h, enum llama_ftype
+TYPES = {"f32": 0, "f16": 1, "bf16": 32, "q8_0": 7, "q5_1": 9, "q5_0": 8, "q4_1": 3, "q4_0": 2}
 
 
 def dequantize(
     src: str | os.PathLike[str],
     dst: str | os.PathLike[str],
     *,
-    type: Literal["f16", "f32"] = "f16",
+    type: str = "f16",
     progress: bool = True,
 ) -> Path:
     """Write a model with dense weights and return its path.
 
-    Matrices get the type `type` (F16 rounds to nearest even), tensors of one dimension F32. Integer tensors are copied.
-    SeedΔ tensors become Ŵ, at the place of their payload; all keys `seeddelta.*` go. A few MiB are in memory at a time.
+    Matrices get the type `type`, one of TYPES (F16 rounds to nearest even), tensors of one dimension F32. With a
+    quantised type (by gguf-py, without an importance matrix) the matrices of the layers, embedding and head get it,
+    where it fits their rows; other matrices become F16. Integer tensors are copied. SeedΔ tensors become Ŵ, at the
+    place of their payload; all keys `seeddelta.*` go. A few MiB are in memory at a time.
 
     Raises FormatError or SourceModelError for an input that cannot be read, has NaN, or does not fit F16; OutputError
     when the output cannot be written (an existing one is left as it was).
     """
     src, dst = Path(src), Path(dst)
-    if type not in _FILE_TYPE:
-        raise RecipeError(f"type {type!r} is not known; choose f16 or f32")
+    type = type.lower()
+    if type not in TYPES:
+        raise RecipeError(f"type {type!r} is not known; choose from {', '.join(TYPES)}")
     if not src.is_file():
         raise SourceModelError(f"{src}: no such file; give the GGUF model to dequantise")
     if dst.exists() and src.samefile(dst):
         raise RecipeError(f"{dst}: output and input are the same file; choose another output")
-    wide = GGMLQuantizationType.F16 if type == "f16" else GGMLQuantizationType.F32
+    wide = GGMLQuantizationType[type.upper()]
     stored = open_seeddelta(src) if is_seeddelta(src) else None
     source = SourceModel(stored.header) if stored is not None else open_source(src)
     plan = _plan(source, stored, wide)
 
     metadata: dict[str, Value] = copied_metadata(source.header, without=schema.PREFIX)
-    metadata["general.file_type"] = Typed(_FILE_TYPE[type], GGUFValueType.UINT32)
+    metadata["general.file_type"] = Typed(TYPES[type], GGUFValueType.UINT32)
 
     from tqdm.auto import tqdm
 
@@ -75,12 +80,21 @@ def _plan(source: SourceModel, stored: SeedDeltaFile | None, wide: GGMLQuantizat
     plan = []
     for name, info in source.tensors.items():
         if name in first:
-            plan.append(PlannedTensor(first[name].name, first[name].description.tensor_shape, wide))
+            shape = first[name].description.tensor_shape
+            plan.append(PlannedTensor(first[name].name, shape, _type_of(first[name].name, shape, wide)))
         elif name in dense:
             keep = info.type.name.startswith("I") and info.type.name[1:].isdigit()
-            kind = info.type if keep else GGMLQuantizationType.F32 if len(info.shape) == 1 else wide
+            kind = info.type if keep else _type_of(name, info.shape, wide)
             plan.append(PlannedTensor(name, info.shape, kind))
     return plan
+
+
+def _type_of(name: str, shape: tuple[int, ...], wide: GGMLQuantizationType) -> GGMLQuantizationType:
+    if len(shape) == 1:
+        return GGMLQuantizationType.F32
+    block = gguf.GGML_QUANT_SIZES[wide][0]
+    known = name in names.MODEL_TENSORS or names.split_name(name) is not None
+    return wide if block == 1 or (known and shape[-1] % block == 0) else GGMLQuantizationType.F16
 
 
 def _pieces(source: SourceModel, stored: SeedDeltaFile | None, tensor: PlannedTensor) -> Iterator[np.ndarray[Any, Any]]:
@@ -101,6 +115,8 @@ def _pieces(source: SourceModel, stored: SeedDeltaFile | None, tensor: PlannedTe
 def _narrow(source: SourceModel, tensor: PlannedTensor, values: npt.NDArray[np.float32]) -> np.ndarray[Any, Any]:
     if tensor.type == GGMLQuantizationType.F32:
         return values
+    if tensor.type != GGMLQuantizationType.F16:
+        return np.asarray(gguf.quants.quantize(values, tensor.type))
     with np.errstate(over="ignore"):
         half = values.astype(np.float16)
     if not np.isfinite(half).all():

@@ -86,7 +86,11 @@ def weight_arguments(description: TensorDescription, arrays: Mapping[str, np.nda
 
 
 class SeedDeltaFile:
-    """An open, checked SeedΔ file. Arrays are views of the mapped file; `close` drops this object's references."""
+    """An open, checked SeedΔ file. Arrays are views of the mapped file; `close` drops this object's references.
+
+    `checksums` has the CRC-32 of every tensor in the file (payload and kept) by its name, None for a file without them.
+    They are not compared with the data here; `seeddelta verify` does that.
+    """
 
     def __init__(
         self, header: Header, tensors: dict[str, StoredTensor], dense: list[str], data: np.ndarray[Any, Any]
@@ -97,6 +101,7 @@ class SeedDeltaFile:
         self.metadata: Mapping[str, Any] = header.metadata
         self.tensors = tensors
         self.dense_tensors = dense
+        self.checksums = _checksums(header)
         self._data: np.ndarray[Any, Any] | None = data
 
     def dense(self, name: str) -> np.ndarray[Any, Any]:
@@ -108,6 +113,11 @@ class SeedDeltaFile:
     def close(self) -> None:
         self.tensors = {}
         self._data = None
+
+    def _repr_html_(self) -> str:
+        from .. import _html
+
+        return _html.of_file(self)
 
     def __enter__(self) -> SeedDeltaFile:
         return self
@@ -197,6 +207,16 @@ def _descriptions(header: Header) -> list[TensorDescription]:
     if not isinstance(texts, list):
         raise FormatError(f"{header.path}: {key} is not an array of strings; build the file again")
     return [schema.parse_description(text, str(header.path)) for text in texts]
+
+
+def _checksums(header: Header) -> dict[str, int] | None:
+    key = schema.KEY_CRC32
+    if key not in header.metadata:
+        return None
+    values = header.metadata[key] if header.metadata.type(key) == GGUFValueType.ARRAY else None
+    if not isinstance(values, np.ndarray) or values.dtype != np.dtype("<u4") or len(values) != len(header.tensors):
+        raise FormatError(f"{header.path}: {key} is not an array of u32, one a tensor; build the file again")
+    return dict(zip(header.tensors, map(int, values), strict=True))
 
 
 def _payload(

@@ -34,6 +34,7 @@ KEY_HESSIAN_DAMP = "seeddelta.hessian.damp"
 KEY_RECIPE = "seeddelta.recipe"
 KEY_GENERATOR = "seeddelta.generator"
 KEY_TENSORS = "seeddelta.tensors"
+KEY_CRC32 = "seeddelta.crc32"
 
 BASE_KINDS = {"prng_block": 0, "fht_struct": 1, "trellis": 2, "none": 255}
 SCHEMES = {"coo": 0, "block": 1, "codebook_resid": 2, "none": 255}

@@ -6,6 +6,7 @@ import contextlib
 import os
 import stat
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -70,6 +71,18 @@ def copied_metadata(header: Header, without: str | None = None) -> dict[str, Val
     return {key: Raw(header.metadata.raw(key)) for key in keys}
 
 
+def crc32(chunks: Iterable[np.ndarray[Any, Any]]) -> int:
+    """CRC-32 (that of zlib and PNG) of the bytes of consecutive arrays."""
+    value = 0
+    for chunk in chunks:
+        value = zlib.crc32(_bytes_of(chunk), value)
+    return value
+
+
+def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
 def write_gguf(
     path: str | os.PathLike[str],
     metadata: Mapping[str, Value],
@@ -103,7 +116,7 @@ def write_gguf(
             for tensor in tensors:
                 written = 0
                 for chunk in chunks(tensor):
-                    file.write(np.ascontiguousarray(chunk).reshape(-1).view(np.uint8).data)
+                    file.write(_bytes_of(chunk))
                     written += chunk.nbytes
                 if written != tensor.nbytes:
                     raise RuntimeError(f"tensor {tensor.name!r}: {written} bytes given, {tensor.nbytes} planned")

@@ -1,0 +1,81 @@
+"""`seeddelta diff`: two model files beside each other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ._options import AsJson, Quiet
+
+if TYPE_CHECKING:
+    from ..inspection import Difference
+
+COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
+
+
+def command(
+    a: Annotated[Path, typer.Argument(metavar="A", help="SeedΔ or plain GGUF file.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="SeedΔ or plain GGUF file.")],
+    weights: Annotated[bool, typer.Option("--weights/--no-weights", help="Compare the weights, dequantised.")] = True,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare two files: keys and recipe, what every tensor is stored as, its bytes, and the weights that come out.
+
+    The difference of the weights is ‖A−B‖/‖A‖. The exit code is 0 when both files hold the same, else 1.
+
+    Example: seeddelta diff a.seeddelta.gguf b.seeddelta.gguf
+
+    Example: seeddelta diff model-f16.gguf model.seeddelta.gguf
+    """
+    from ..inspection import diff
+
+    found = diff(a, b, weights=weights, progress=not quiet)
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+    else:
+        _print(found)
+    if not found.same:
+        raise typer.Exit(1)
+
+
+def _print(found: Difference) -> None:
+    from rich.table import Table
+
+    from ..report.tables import make_console
+
+    console = make_console()
+    if found.keys:
+        table = Table("key", "A", "B", title="keys that differ", title_justify="left")
+        for key, (one, two) in found.keys.items():
+            table.add_row(key, "-" if one is None else one, "-" if two is None else two)
+        console.print(table)
+    if found.changed:
+        table = Table(title="tensors that differ", title_justify="left")
+        table.add_column("tensor", no_wrap=True)
+        for heading in ("A", "B"):
+            table.add_column(heading, overflow="fold")
+        for heading in ("KiB A", "KiB B", "error A", "error B", "‖A−B‖/‖A‖"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for tensor in found.changed:
+            table.add_row(
+                tensor.name, tensor.kind_a or "-", tensor.kind_b or "-", _kib(tensor.bytes_a), _kib(tensor.bytes_b),
+                _error(tensor.error_a), _error(tensor.error_b), _error(tensor.rel),
+            )  # fmt: skip
+        console.print(table)
+    equal = len(found.tensors) - len(found.changed)
+    console.print(
+        f"{equal} tensors are stored alike, {len(found.changed)} are not; {len(found.keys)} keys differ; "
+        f"{found.bytes_a / 1e6:.1f} MB and {found.bytes_b / 1e6:.1f} MB"
+    )
+
+
+def _kib(count: int | None) -> str:
+    return "-" if count is None else f"{count / 1024:.1f}"
+
+
+def _error(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

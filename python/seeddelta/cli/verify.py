@@ -1,0 +1,76 @@
+"""`seeddelta verify`: does a SeedΔ file hold what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from ._options import AsJson, Quiet
+
+if TYPE_CHECKING:
+    from ..inspection import Verification
+
+COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
+
+
+def command(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="SeedΔ file.")],
+    source: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--source", metavar="DENSE.GGUF", help="Dense model that it was made from."),
+    ] = None,
+    imatrix: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--imatrix", metavar="FILE", help="Importance matrix of the build: weighted norms, too."),
+    ] = None,
+    hessian: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--hessian", metavar="FILE", help="Covariance of the build: weighted norms, too."),
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Check a SeedΔ file: checksums of all tensors, and the norms of the weights, computed anew.
+
+    Without --source the norm of every stored matrix is compared. With it also the source's SHA-256, the norms of its
+    matrices, the errors, and the tensors that were kept. What differs is listed; the exit code is then 1.
+
+    Example: seeddelta verify model.seeddelta.gguf --source model-f16.gguf
+    """
+    from ..inspection import verify
+
+    found = verify(path, source=source, imatrix=imatrix, hessian=hessian, progress=not quiet)
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+    elif not quiet or not found.ok:
+        _print(found)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+def _print(found: Verification) -> None:
+    from rich.table import Table
+
+    from ..report.tables import make_console
+
+    console = make_console()
+    if found.failures:
+        table = Table(title=f"{found.path}: what does not agree", title_justify="left")
+        for heading in ("tensor", "what", "the file says", "found"):
+            table.add_column(heading, overflow="fold")
+        for check in found.failures:
+            table.add_row(check.tensor or "(file)", check.what, _text(check.stored), _text(check.found))
+        console.print(table)
+    kinds = found.to_dict()["checks"]
+    norms = ", ".join(f"{count} of {what}" for what, count in kinds.items() if "‖" in what)
+    crc = sum(count for what, count in kinds.items() if what.startswith("CRC-32"))
+    console.print(f"{len(found.checks)} comparisons ({crc} of checksums; norms: {norms}): {len(found.failures)} fail")
+    for line in found.skipped:
+        console.print(f"not compared: {line}", markup=False)
+
+
+def _text(value: str | float) -> str:
+    return f"{value:.9g}" if isinstance(value, float) else str(value)
