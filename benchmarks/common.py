@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import seeddelta
 from seeddelta.cli.demo import bundled_model
+from seeddelta.report.machine import describe_machine
+from seeddelta.runtime.quantize import quantized_model
 
 RESULTS = Path(__file__).parent / "results"
 WORK = Path("benchmark-models")
-# llama.cpp's names and numbers (llama.h, enum llama_ftype)
-LLAMA_TYPES = {
-    "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q2_K": 10, "Q3_K_S": 11, "Q3_K_M": 12, "Q4_K_S": 14, "Q4_K_M": 15, "Q5_K_M": 17,
-    "IQ2_XXS": 19, "IQ3_XXS": 23, "IQ4_NL": 25, "IQ3_S": 26, "IQ3_M": 27, "IQ2_M": 29, "IQ4_XS": 30,
-}  # fmt: skip
 SEEDDELTA_BITS = {"seeddelta-4": 4, "seeddelta-3": 3, "seeddelta-2": 2}
 
 
@@ -71,52 +63,7 @@ def dequantized_model(source: Path) -> Path:
 
 def llama_model(dense: Path, work: Path, name: str, *, imatrix: Path | None = None) -> Path:
     """The dense model quantised by the quantiser of the loaded llama.cpp, with an importance matrix if one is given."""
-    path = work / f"{dense.stem}-{name}{'' if imatrix is None else '-imatrix'}.gguf"
-    if not path.exists():
-        print(f"quantise {path.name}", file=sys.stderr)
-        quantize(dense, path, LLAMA_TYPES[name], importances=None if imatrix is None else _importances(imatrix))
-    return path
-
-
-def quantize(
-    dense: Path,
-    path: Path,
-    ftype: int,
-    *,
-    importances: Sequence[tuple[bytes, np.ndarray[Any, Any]]] | None = None,
-    pure: bool = False,
-) -> None:
-    """llama_model_quantize. `importances` are names and float32[n_in]; `pure`: no mixture, the embedding in Q8_0."""
-    import ctypes
-
-    from llama_cpp import llama_cpp
-
-    params = llama_cpp.llama_model_quantize_default_params()
-    params.nthread = os.cpu_count() or 1
-    params.ftype = ftype
-    if pure:
-        params.pure = True
-        params.token_embedding_type = llama_cpp.GGML_TYPE_Q8_0
-    if importances is not None:
-        entry, floats = llama_cpp.llama_model_imatrix_data, ctypes.POINTER(ctypes.c_float)
-        rows = [entry(key, data.ctypes.data_as(floats), data.size) for key, data in importances]
-        table = (entry * (len(rows) + 1))(*rows, entry(None, None, 0))  # ends with a name of null
-        params.imatrix = ctypes.cast(table, ctypes.POINTER(entry))
-    temporary = path.with_suffix(".part")
-    # one of its warnings a tensor would hide ours
-    callback = llama_cpp.llama_log_callback(lambda level, text, data: None)
-    llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
-    failed = llama_cpp.llama_model_quantize(os.fsencode(dense), os.fsencode(temporary), ctypes.byref(params))
-    if failed:
-        raise RuntimeError(f"llama_model_quantize({dense}, type {ftype}) failed with {failed}")
-    temporary.rename(path)
-
-
-def _importances(imatrix: Path) -> list[tuple[bytes, Any]]:
-    """Names and E[x²], as llama-quantize hands them over."""
-    from seeddelta.gguf.imatrix import read_imatrix
-
-    return [(name.encode(), entry.mean_square()) for name, entry in read_imatrix(imatrix).entries.items()]
+    return quantized_model(dense, work, name, imatrix=imatrix, announce=lambda text: print(text, file=sys.stderr))
 
 
 def pydoc_text(work: Path) -> Path:
@@ -129,7 +76,7 @@ def pydoc_text(work: Path) -> Path:
 
 
 def make_models(names: Sequence[str], dense: Path, work: Path) -> dict[str, Path]:
-    """Models by name: F16, seeddelta-N, or one of LLAMA_TYPES."""
+    """Models by name: F16, seeddelta-N, or one of llama.cpp's types."""
     models = {}
     for name in names:
         if name == "F16":
@@ -143,44 +90,7 @@ def make_models(names: Sequence[str], dense: Path, work: Path) -> dict[str, Path
 
 def machine() -> dict[str, Any]:
     """CPU, kernel and versions that a result depends on."""
-    from seeddelta import _core
-
-    cpu: dict[str, str] = {}
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            key, _, value = line.partition(":")
-            cpu.setdefault(key.strip(), value.strip())
-    except OSError:
-        pass
-    versions = {}
-    for package in ("seeddelta", "llama-cpp-python", "numpy", "gguf"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = seeddelta.__version__ if package == "seeddelta" else "?"
-    interesting = ("avx", "fma", "f16c", "amx", "vnni", "asimd", "sve")
-    return {
-        "cpu": cpu.get("model name", platform.processor()),
-        "flags": sorted(flag for flag in cpu.get("flags", "").split() if any(word in flag for word in interesting)),
-        "cores": os.cpu_count(),
-        "load_average": os.getloadavg()[0],
-        "kernel": platform.platform(),
-        "python": platform.python_version(),
-        "isa": _core.isa_active(),
-        "ggml": _system_info(),
-        "versions": versions,
-        "commit": _commit(),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def _system_info() -> str | None:
-    """What the loaded ggml was compiled for and uses, in its words."""
-    try:
-        from llama_cpp import llama_cpp
-    except ImportError:
-        return None
-    return str(llama_cpp.llama_print_system_info().decode())
+    return describe_machine() | {"commit": _commit()}
 
 
 def _commit() -> str | None:

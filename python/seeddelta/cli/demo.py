@@ -109,6 +109,7 @@ def command(
             f"seeddelta build -i {source} -o {target} --bits {bits:g} --hessian covariance.gguf",
             f'seeddelta run -m {target} -p "{PROMPT}"',
             f"seeddelta eval -m {source} -m {target} --text wiki.test.txt --chunks 16",
+            f"seeddelta report -m {source} -m {target} --quants Q4_K_M --text wiki.test.txt --chunks 16 -o report",
         ):
             console.print(f"  {line}", markup=False, soft_wrap=True)
 

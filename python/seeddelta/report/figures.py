@@ -1,14 +1,19 @@
-"""matplotlib figures of measurements, written to files."""
+"""Figures of speed, with matplotlib."""
 
 from __future__ import annotations
 
 import os
 import statistics
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from .._extras import needs_extra
 from ..errors import EvaluationError
 from ..evaluate.speed import Speed, deviation
+from .style import BANDS, INK
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _PARTS = ("prompt", "generation")
 
@@ -16,11 +21,15 @@ _PARTS = ("prompt", "generation")
 def speed_figure(
     models: Sequence[tuple[str, Sequence[Speed]]], path: str | os.PathLike[str], *, title: str | None = None
 ) -> None:
-    """Write bars of tokens a second: medians, with the median absolute deviation as error bars.
+    """Write the figure of `draw_speed`. The suffix of `path` chooses the format (.png, .svg, …)."""
+    draw_speed(models, title=title).savefig(path, dpi=150)
+
+
+def draw_speed(models: Sequence[tuple[str, Sequence[Speed]]], *, title: str | None = None) -> Figure:
+    """Bars of tokens a second: medians, with the median absolute deviation as error bars.
 
     `models` are names and their measurements. One row of panels for prompts and one for generation, as far as they were
-    measured, one column a depth; one bar a number of threads. The suffix of `path` chooses the format (.png, .svg, …).
-    Raises EvaluationError when there is nothing to draw.
+    measured, one column a depth; one bar a number of threads. Raises EvaluationError when there is nothing to draw.
     """
     with needs_extra("report"):
         from matplotlib.figure import Figure
@@ -50,7 +59,8 @@ def speed_figure(
                     height,
                     xerr=[deviation(values) for _, values in bars],
                     label=f"{count} thread{'s' if count > 1 else ''}",
-                    error_kw={"linewidth": 0.8, "capsize": 1.5},
+                    color=BANDS[turn % len(BANDS)],
+                    error_kw={"linewidth": 0.8, "capsize": 1.5, "ecolor": INK},
                 )
             panel.set_yticks(range(len(models)), [name for name, _ in models])
             panel.set_title(f"{part}{f', {depth} tokens before it' if depth else ''}", fontsize="medium")
@@ -58,7 +68,8 @@ def speed_figure(
             panel.grid(axis="x", linewidth=0.4)
             panel.set_axisbelow(True)
     panels[0][0].invert_yaxis()
-    panels[0][0].legend(fontsize="small")
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper right", ncols=len(threads), fontsize="small")
     if title is not None:
         figure.suptitle(title, fontsize="medium")
-    figure.savefig(path, dpi=150)
+    return figure
