@@ -357,6 +357,11 @@ class Recipe(BaseModel):
             room -= 16 * self.codebook_size * n_in / n_out  # the dictionary
         return max(1, min(int(room // entry), most))
 
+    def _repr_html_(self) -> str:
+        from .. import _html
+
+        return _html.of_recipe(self)
+
     def provenance(self) -> dict[str, Any]:
         """The options that decide the bytes of the file, for its key `seeddelta.recipe`: no paths, no threads."""
         options = self.model_dump(mode="json", exclude=_NOT_IN_THE_BYTES)

@@ -100,6 +100,11 @@ class BuildReport(BaseModel):
         """The report as indented JSON."""
         return self.model_dump_json(indent=2) + "\n"
 
+    def _repr_html_(self) -> str:
+        from .. import _html
+
+        return _html.of_build(self)
+
     def save(self, path: Path) -> None:
         """Write the JSON atomically. Raises OutputError."""
         with atomic_output(path) as temporary:

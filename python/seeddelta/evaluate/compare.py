@@ -81,6 +81,11 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         return {"settings": dict(self.settings), "models": [model.to_dict() for model in self.models]}
 
+    def _repr_html_(self) -> str:
+        from .. import _html
+
+        return _html.of_comparison(self)
+
 
 def evaluate(
     paths: Sequence[str | os.PathLike[str]],

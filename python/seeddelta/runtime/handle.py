@@ -65,6 +65,11 @@ class RuntimeHandle:
                 sums[f"seeddelta.{name}"] = sums.get(f"seeddelta.{name}", 0) + value
         return sums
 
+    def _repr_html_(self) -> str:
+        from .. import _html
+
+        return _html.of_handle(self)
+
     def check(self) -> None:
         """Raise what the hook met since the last call. `Llama` does this after every decode.
 

@@ -107,6 +107,11 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         self._ctx.__class__ = _CheckedContext
         self._ctx.seeddelta = self.seeddelta
 
+    def _repr_html_(self) -> str:
+        from .. import _html
+
+        return _html.of_handle(self.seeddelta, self.model_path)
+
     def close(self) -> None:
         """Free the model and its context."""
         if hasattr(self, "_stack"):  # not there when the constructor failed early
