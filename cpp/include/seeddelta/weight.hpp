@@ -5,7 +5,7 @@
 namespace seeddelta {
 
 enum class BaseKind : uint32_t { prng_block = 0, fht_struct = 1, trellis = 2, none = 255 };
-enum class ResidualScheme : uint32_t { coo = 0, block = 1, codebook_resid = 2, none = 255 };
+enum class ResidualScheme : uint32_t { coo = 0, block = 1, codebook_resid = 2, proc_sparse = 3, none = 255 };
 
 // Rows of a trellis tile: 16 rows are interleaved word by word, one 16-bit lane a row.
 inline constexpr int64_t kTileRows = 16;
@@ -37,13 +37,15 @@ struct seeddelta_ctx {
     const uint16_t *codes = nullptr; // [n_tiles, words, 16]
 
     ResidualScheme scheme = ResidualScheme::none;
-    uint32_t residual_size = 0;                  // K a row: entries (coo), blocks (block), atoms (codebook_resid)
+    // K a row: entries (coo), blocks (block, proc_sparse), atoms (codebook_resid)
+    uint32_t residual_size = 0;
     const uint16_t *residual_index = nullptr;    // [n_out, K]; exactly one of the two index widths
     const uint32_t *residual_index32 = nullptr;  // coo only
     const uint16_t *residual_vals_f16 = nullptr; // [n_out, K] float16 bits; exactly one of the two value types
-    const int8_t *residual_vals_i8 = nullptr;    // [n_out, K]; for block both are [n_out, K, residual_block]
-    const uint16_t *residual_scale = nullptr;    // float16 bits, with int8 values: [n_out] (coo), [n_out, K] (block)
-    uint32_t residual_block = 0;                 // block: columns a block, 32 or 64
+    const int8_t *residual_vals_i8 = nullptr;    // [n_out, K]; for blocks both are [n_out, K, residual_block]
+    const uint16_t *residual_scale = nullptr;    // float16 bits, with int8 values: [n_out], or [n_out, K] (block)
+    uint32_t residual_block = 0;                 // block, proc_sparse: columns a block, 32 or 64
+    const uint8_t *block_map = nullptr;          // proc_sparse: [n_out, proc_map_bytes] one bit a block
     uint32_t dictionary_size = 0;                // codebook_resid: M atoms
     const uint16_t *dictionary = nullptr;        // codebook_resid: [M, n_in] float16 bits
 
@@ -60,7 +62,8 @@ struct seeddelta_ctx {
     }
     [[gnu::always_inline]] int64_t words() const { return (16 + static_cast<int64_t>(step_bits) * (steps() - 1) + 15) / 16; }
 
-    // The matrix of one expert. Bases trellis and none, without dictionary: the others number their rows throughout.
+    // The matrix of one expert. Bases trellis and none, without dictionary or block_map: the others number their
+    // rows throughout.
     seeddelta_ctx expert(int64_t number) const {
         seeddelta_ctx c = part(number * n_out, number * n_tiles(), n_out);
         c.column_scale = column_scale == nullptr ? nullptr : column_scale + number * n_in;

@@ -105,6 +105,7 @@ IntDict kinds(const PyHook &h) {
     d["coo"] = c.coo.load();
     d["block"] = c.block.load();
     d["codebook_resid"] = c.codebook_resid.load();
+    d["proc_sparse"] = c.proc_sparse.load();
     d["statecells"] = c.statecells.load();
     return d;
 }

@@ -11,6 +11,7 @@
 
 #include "base/rotation.hpp"
 #include "bindings/arrays.hpp"
+#include "residual/proc_sparse.hpp"
 #include "seeddelta/compute.hpp"
 #include "seeddelta/encode.hpp"
 #include "util/float16.hpp"
@@ -177,6 +178,39 @@ static void set_codebook(PyWeight &w, const py::array &dictionary, const Optiona
     }
 }
 
+static void set_proc_sparse(PyWeight &w, const py::array &map, const OptionalArray &value, const OptionalArray &scale) {
+    seeddelta_ctx &c = w.ctx;
+    require(value.has_value() && scale.has_value(), w.name, "p_map without p_val and p_scale");
+    require(value->ndim() == 3, w.name, "p_val must be [n_out, kept, block]");
+    const int64_t kept = value->shape(1);
+    const int64_t block = value->shape(2);
+    require(block == 32 || block == 64, w.name, "the block of p_val must have 32 or 64 columns");
+    require(c.base == BaseKind::none || (c.base == BaseKind::prng_block && c.base_block == block &&
+                                         c.seed_index == nullptr && c.rotation_block == 0),
+            w.name, "proc_sparse has the base none, or prng_block of the same block with one seed and no rotation");
+    require(c.n_experts == 1, w.name, "proc_sparse has no experts");
+    c.scheme = ResidualScheme::proc_sparse;
+    c.residual_size = static_cast<uint32_t>(kept);
+    c.residual_block = static_cast<uint32_t>(block);
+    require_array(*value, "p_val", "i", 1, {c.n_out, kept, block});
+    require_array(map, "p_map", "iu", 1, {c.n_out, proc_map_bytes(c)});
+    require_array(*scale, "p_scale", "f", 2, {c.n_out});
+    c.block_map = static_cast<const uint8_t *>(adopt(w, map));
+    c.residual_vals_i8 = static_cast<const int8_t *>(adopt(w, *value));
+    c.residual_scale = static_cast<const uint16_t *>(adopt(w, *scale));
+    const int64_t blocks = proc_blocks(c);
+    for (int64_t row = 0; row < c.n_out; ++row) {
+        int64_t count = 0;
+        int64_t last = -1;
+        for_kept_blocks(c, row, [&](int64_t, int64_t block_number) { ++count, last = block_number; });
+        if (count != kept || last >= blocks) { // no message is made for good ones
+            require(false, w.name,
+                    "p_map of row " + std::to_string(row) + " does not have " + std::to_string(kept) + " of " +
+                        std::to_string(blocks) + " blocks");
+        }
+    }
+}
+
 static std::unique_ptr<PyWeight>
 make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind, uint64_t base_seed, float base_scale,
             int base_block, int step_bits, int values_per_step, const std::vector<int> &multipliers, int rotation_block,
@@ -185,7 +219,8 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
             const OptionalArray &d_val, const OptionalArray &d_scale, const OptionalArray &b_map,
             const OptionalArray &b_val, const OptionalArray &b_scale, const OptionalArray &r_dict,
             const OptionalArray &r_codes, const OptionalArray &r_vals, const OptionalArray &seed_idx,
-            const OptionalArray &seed_gain, int64_t n_experts) {
+            const OptionalArray &seed_gain, const OptionalArray &p_map, const OptionalArray &p_val,
+            const OptionalArray &p_scale, int64_t n_experts) {
     auto w = std::make_unique<PyWeight>();
     w->name = name;
     constexpr int64_t most = int64_t{1} << 28;
@@ -229,7 +264,7 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
     if (column_scale) {
         set_column_scale(*w, *column_scale);
     }
-    require(d_idx.has_value() + b_map.has_value() + r_dict.has_value() <= 1, name, "more than one residual scheme");
+    require(d_idx.has_value() + b_map.has_value() + r_dict.has_value() + p_map.has_value() <= 1, name, "more than one residual scheme");
     if (d_idx) {
         set_coo(*w, *d_idx, d_val, d_scale);
     }
@@ -238,6 +273,9 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
     }
     if (r_dict) {
         set_codebook(*w, *r_dict, r_codes, r_vals);
+    }
+    if (p_map) {
+        set_proc_sparse(*w, *p_map, p_val, p_scale);
     }
     return w;
 }
@@ -304,6 +342,8 @@ void bind_weight(py::module_ &m) {
         "    b_map, b_val, b_scale: block residual; (u)int16 [n_out, kept] ascending, float16 or int8\n"
         "        [n_out, kept, 32 or 64], float16 [n_out, kept] (with int8 only).\n"
         "    r_dict, r_codes, r_vals: codebook residual; float16 [M, n_in], (u)int16 and float16 [n_out, k].\n"
+        "    p_map, p_val, p_scale: kept blocks of proc_sparse; (u)int8 [n_out, ceil(blocks / 8)] a bit a block, int8\n"
+        "        [n_out, kept, 32 or 64], float16 [n_out]. A base prng_block is then 0 outside of them.\n"
         "    seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8\n"
         "        [n_out, ceil(n_in / base_block)].\n"
         "    n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those of "
@@ -316,7 +356,8 @@ void bind_weight(py::module_ &m) {
              py::arg("d_idx") = py::none(), py::arg("d_val") = py::none(), py::arg("d_scale") = py::none(),
              py::arg("b_map") = py::none(), py::arg("b_val") = py::none(), py::arg("b_scale") = py::none(),
              py::arg("r_dict") = py::none(), py::arg("r_codes") = py::none(), py::arg("r_vals") = py::none(),
-             py::arg("seed_idx") = py::none(), py::arg("seed_gain") = py::none(), py::arg("n_experts") = 1)
+             py::arg("seed_idx") = py::none(), py::arg("seed_gain") = py::none(), py::arg("p_map") = py::none(), py::arg("p_val") = py::none(),
+             py::arg("p_scale") = py::none(), py::arg("n_experts") = 1)
         .def("matmul", &matmul, py::arg("x"), py::arg("threads") = 1, py::arg("expert") = 0,
              "y = x Ŵᵀ with int8 activations: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].\n\n"
              "The same bits for every instruction set, number of threads and batch shape.")

@@ -103,11 +103,12 @@ void seeddelta_dequantize(const seeddelta_ctx &ctx, int64_t row_begin, int64_t r
     auto *scratch =
         reinterpret_cast<float *>(thread_scratch(floats * static_cast<int64_t>(sizeof(float)) + 2 * ctx.n_in));
     auto *values = reinterpret_cast<int16_t *>(scratch + floats);
+    const bool sparse = ctx.scheme == ResidualScheme::proc_sparse; // its base is in the kept blocks only
     std::memset(values, 0, static_cast<size_t>(ctx.n_in) * sizeof(int16_t));
     for (int64_t row = row_begin; row < row_end; ++row, out += ctx.n_in) {
         if (ctx.base == BaseKind::trellis) {
             trellis_row(ctx, row, values);
-        } else if (ctx.base == BaseKind::prng_block) {
+        } else if (ctx.base == BaseKind::prng_block && !sparse) {
             prng_block_row(ctx, row, values);
         }
         for (int64_t i = 0; i < ctx.n_in; ++i) {
@@ -127,7 +128,11 @@ void seeddelta_dequantize(const seeddelta_ctx &ctx, int64_t row_begin, int64_t r
                 out[i] *= ctx.column_factor[i];
             }
         }
-        residual_add(ctx, row, out);
+        if (sparse) {
+            proc_sparse_add(ctx, row, out);
+        } else {
+            residual_add(ctx, row, out);
+        }
         const float row_scale =
             ctx.row_scale_f16 != nullptr ? half_to_float(ctx.row_scale_f16[row]) : ctx.row_scale_f32[row];
         for (int64_t i = 0; i < ctx.n_in; ++i) {

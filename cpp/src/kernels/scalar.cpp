@@ -63,13 +63,16 @@ static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile
     auto *values = reinterpret_cast<int16_t *>(panel);
     const int64_t row_end = std::min(tile_end * kTileRows, ctx.n_out);
     for (int64_t row = tile_begin * kTileRows; row < row_end; ++row) {
-        base_row(ctx, row, values);
+        const bool sparse = ctx.scheme == ResidualScheme::proc_sparse;
+        if (!sparse) {
+            base_row(ctx, row, values);
+        }
         const float row_scale =
             ctx.row_scale_f16 != nullptr ? half_to_float(ctx.row_scale_f16[row]) : ctx.row_scale_f32[row];
         for (int64_t token = 0; token < a.n_tokens; ++token) {
             const int8_t *q = a.q + token * a.stride;
-            const bool computed = ctx.base == BaseKind::fht_struct;
-            float acc = computed ? y[token * y_stride + row] : 0.0F;
+            const bool computed = ctx.base == BaseKind::fht_struct || sparse;
+            float acc = ctx.base == BaseKind::fht_struct ? y[token * y_stride + row] : 0.0F;
             for (int64_t group = 0; !computed && group < ctx.n_groups(); ++group) {
                 int32_t dot = 0;
                 for (int64_t i = group * kGroup; i < std::min((group + 1) * kGroup, ctx.n_in); ++i) {
@@ -77,7 +80,12 @@ static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile
                 }
                 acc += static_cast<float>(dot) * a.scale[token * (a.stride / kGroup) + group];
             }
-            const float residual = residual_dot(ctx, row, a.x + token * a.x_stride, a.p + token * ctx.dictionary_size);
+            float residual = 0.0F;
+            if (sparse) {
+                proc_sparse_dot(ctx, row, q, a.scale + token * (a.stride / kGroup), acc, residual);
+            } else {
+                residual = residual_dot(ctx, row, a.x + token * a.x_stride, a.p + token * ctx.dictionary_size);
+            }
             const float out = row_scale * (acc * ctx.base_scale + residual);
             all_finite = all_finite && finite(out);
             y[token * y_stride + row] = out;

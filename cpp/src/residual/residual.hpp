@@ -1,8 +1,9 @@
-// The residual of a weight, whatever its scheme: scalar definitions.
+// The residual of a weight, whatever its scheme: scalar definitions. proc_sparse has a product of its own.
 #pragma once
 #include "residual/block.hpp"
 #include "residual/codebook.hpp"
 #include "residual/coo.hpp"
+#include "residual/proc_sparse.hpp"
 
 namespace seeddelta {
 

@@ -39,6 +39,9 @@ void count_kind(KindCounters &kinds, const seeddelta_ctx &ctx) {
     case ResidualScheme::codebook_resid:
         count(kinds.codebook_resid);
         break;
+    case ResidualScheme::proc_sparse:
+        count(kinds.proc_sparse);
+        break;
     case ResidualScheme::none:
         break;
     }

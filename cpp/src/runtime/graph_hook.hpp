@@ -33,7 +33,7 @@ struct WeightCounters {
 struct KindCounters {
     std::atomic<uint64_t> prng_block{0}, fht_struct{0}, trellis{0};
     std::atomic<uint64_t> seed_choice{0}; // those of prng_block with seeds chosen by row or block
-    std::atomic<uint64_t> coo{0}, block{0}, codebook_resid{0};
+    std::atomic<uint64_t> coo{0}, block{0}, codebook_resid{0}, proc_sparse{0};
     std::atomic<uint64_t> statecells{0};
 };
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from seeddelta import _core
+
 from ..errors import RecipeError
-from ..gguf import schema
+from ..gguf import names, schema
 from ..gguf.schema import (
     BlockResidual,
     CodebookResidual,
@@ -13,6 +17,7 @@ from ..gguf.schema import (
     NoResidual,
     Norms,
     PrngBlockBase,
+    ProcSparseResidual,
     TensorDescription,
     TrellisBase,
 )
@@ -25,14 +30,18 @@ from .residual import Residual
 def describe(
     recipe: Recipe, name: str, shape: tuple[int, int], source_type: str, experts: int | None = None
 ) -> TensorDescription:
-    """Description of a matrix before it is encoded: everything but scale, multipliers and norms is final.
+    """Description of a matrix before it is encoded: all but scale, multipliers, trims and norms is final.
 
     Raises RecipeError for experts with a base or residual that they cannot have.
     """
     n_in = shape[1]
     step_bits, values = RATES[recipe.bits]
     base: PrngBlockBase | FhtStructBase | TrellisBase | NoBase = NoBase(kind="none")
-    if recipe.base_kind == "trellis":
+    if recipe.proc_sparse:
+        if recipe.proc_base_scale > 0:
+            scale = float(np.float32(recipe.proc_base_scale / _core.PRNG_BLOCK_STD))
+            base = PrngBlockBase(kind="prng_block", scale=scale, block=recipe.proc_block)
+    elif recipe.base_kind == "trellis":
         base = TrellisBase(
             kind="trellis",
             scale=0.0,
@@ -52,7 +61,10 @@ def describe(
         base = FhtStructBase(kind="fht_struct", scale=recipe.base_scale or 0.0)
     residual: Residual = NoResidual(scheme="none")
     entries = recipe.entries_for(n_in, shape[0])
-    if recipe.residual_scheme == "coo":
+    if recipe.proc_sparse:
+        kept = _kept_blocks(recipe, name, *shape)
+        residual = ProcSparseResidual(scheme="proc_sparse", block=recipe.proc_block, kept=kept)
+    elif recipe.residual_scheme == "coo":
         residual = CooResidual(scheme="coo", K=entries, vals=recipe.vals)
     elif recipe.residual_scheme == "block":
         residual = BlockResidual(scheme="block", block=32 if recipe.block == 32 else 64, kept=entries, vals=recipe.vals)
@@ -60,7 +72,8 @@ def describe(
         residual = CodebookResidual(scheme="codebook_resid", size=recipe.codebook_size, K=entries)
     if experts is not None and not schema.can_have_experts(base, residual):
         raise RecipeError(
-            f"tensor {name!r} has {experts} experts, which need the base trellis or none, and no codebook; "
+            f"tensor {name!r} has {experts} experts, which need the base trellis or none, and neither codebook nor "
+            "proc-sparse; "
             "leave it out with --targets"
         )
     norms = Norms(w=0, w_hat=0, err=0, w_w=0, w_hat_w=0, err_w=0)
@@ -77,6 +90,32 @@ def describe(
     )
 
 
+def head_parts(recipe: Recipe, name: str, n_out: int, n_in: int) -> tuple[int, int]:
+    """Heads among the rows, and among the columns, that choose their proc-sparse blocks together; 1 for no heads.
+
+    Raises RecipeError when --proc-head does not divide the matrix.
+    """
+    place = names.split_name(name)
+    if not recipe.proc_head or place is None or place[1] not in names.ATTN_TARGETS:
+        return 1, 1
+    by_columns = place[1] == "attn_output"
+    size, what = (n_in, "columns") if by_columns else (n_out, "rows")
+    if size % recipe.proc_head or (by_columns and recipe.proc_head % recipe.proc_block):
+        raise RecipeError(
+            f"--proc-head {recipe.proc_head} does not divide the {size} {what} of {name!r} "
+            f"into whole blocks of {recipe.proc_block}"
+        )
+    heads = size // recipe.proc_head
+    return (1, heads) if by_columns else (heads, 1)
+
+
+def _kept_blocks(recipe: Recipe, name: str, n_out: int, n_in: int) -> int:
+    heads = head_parts(recipe, name, n_out, n_in)[1]
+    blocks = -(-n_in // recipe.proc_block) // heads
+    fanout = recipe.proc_fanout * (blocks if recipe.proc_fanout < 1 else 1)
+    return heads * min(max(1, round(fanout)), blocks)
+
+
 def compute_estimate(description: TensorDescription, bytes_before: int) -> Compute:
     """Operations and bytes for one token, and one expert where there are several.
 
@@ -86,6 +125,18 @@ def compute_estimate(description: TensorDescription, bytes_before: int) -> Compu
     n_out, n_in = description.shape
     base, residual = description.base, description.residual
     gains = isinstance(base, PrngBlockBase) and base.seed_per == "block"
+    if isinstance(residual, ProcSparseResidual):
+        weights = n_out * residual.kept * residual.block
+        hashed = not isinstance(base, NoBase)
+        return Compute(
+            integer_macs=weights * (2 if hashed else 1),
+            float_macs=0,
+            decode_ops=3 * weights if hashed else 0,
+            rotation_ops=0,
+            bytes_read=schema.payload_bytes(description),
+            dense_macs=n_out * n_in,
+            dense_bytes_read=bytes_before,
+        )
     decode_ops = 4 if isinstance(base, TrellisBase) or gains else 3 if isinstance(base, PrngBlockBase) else 0
     rotation = description.rotation_block
     rotation_ops = n_in * (2 + rotation.bit_length() - 1) if rotation else 0

@@ -62,7 +62,7 @@ def make_feedback(
     scales = column_scale(np.maximum(diagonal, _LEAST * diagonal.mean()), column_power) if diagonal.any() else None
     factor = column_factor(scales)
     rotated = rotated_covariance(covariance * factor * factor[:, None], rotation_block, seed)
-    upper = _upper_factor(name, rotated.astype(np.float64), damp)
+    upper = damped_factor(name, rotated.astype(np.float64), damp)
     inverse = np.triu(np.linalg.inv(upper))  # H⁻¹ = inverseᵀ · inverse
     matrix = np.zeros((n, n), np.float32)
     importance = np.empty(n, np.float32)
@@ -74,8 +74,11 @@ def make_feedback(
     return Feedback(matrix, importance, rotated, rotation_block, seed, scales)
 
 
-def _upper_factor(name: str, h: npt.NDArray[np.float64], damp: float) -> npt.NDArray[np.float64]:
-    """Upper triangular U with U Uᵀ = H + damping."""
+def damped_factor(name: str, h: npt.NDArray[np.float64], damp: float) -> npt.NDArray[np.float64]:
+    """Upper triangular U with U Uᵀ = H + damping, float64 [n, n].
+
+    `damp` is in units of the mean of the diagonal. Raises ImatrixError when H is not positive.
+    """
     mean = float(np.trace(h)) / len(h)
     while mean > 0 and damp <= 1.0:
         try:

@@ -30,6 +30,7 @@ from ..imatrix.covariance import Covariance, open_covariance
 from .describe import describe
 from .encode import EncodedTensor, encode_tensor
 from .feedback import Feedback, make_feedback
+from .proc_sparse import encode_proc_sparse
 from .recipe import Recipe
 
 _FEEDBACKS_KEPT = 2  # tensors that share an input are near each other in the file
@@ -92,12 +93,22 @@ def run_job(job: Job) -> JobResult:
         )
     with one_blas_thread():
         weights = _weights(job)
+        if job.recipe.proc_sparse:
+            return JobResult(_proc_sparse(job, weights), time.perf_counter() - begin)
         description = describe(job.recipe, job.name, job.shape, job.source_type, job.experts)
         feedback, importance = _feedback(job, description), job.importance
         if importance is None and feedback is not None:
             importance = _covariance(job).importance(job.name)
         encoded = encode_tensor(job.name, weights, job.source_type, job.recipe, importance, feedback)
     return JobResult(encoded, time.perf_counter() - begin)
+
+
+def _proc_sparse(job: Job, weights: npt.NDArray[np.float32]) -> EncodedTensor:
+    importance, covariance = job.importance, None
+    if job.recipe.hessian is not None and _covariance(job).has(job.name):
+        covariance = _covariance_of(job)
+        importance = _covariance(job).importance(job.name) if importance is None else importance
+    return encode_proc_sparse(job.name, weights, job.source_type, job.recipe, importance, covariance)
 
 
 def tensor_sha256(source: SourceModel, name: str) -> str:
@@ -157,6 +168,18 @@ def _covariance(job: Job) -> Covariance:
     return covariance
 
 
+def _covariance_of(job: Job) -> npt.NDArray[np.float32]:
+    """The matrix of the tensor's input. Raises ImatrixError when it does not fit."""
+    covariance = _covariance(job)
+    matrix = covariance.matrix(job.name)
+    if matrix.shape[0] != job.shape[1]:
+        raise ImatrixError(
+            f"{covariance.path}: the covariance of the input of {job.name!r} has {matrix.shape[0]} columns, "
+            f"the tensor {job.shape[1]}; make it with this model"
+        )
+    return matrix
+
+
 _feedback_lock = threading.Lock()
 _feedbacks: dict[Any, Feedback] = {}
 
@@ -174,12 +197,7 @@ def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | Non
     key = (job.covariance_sha256, same, base.rotation_block, seed, damp, power)
     with _feedback_lock:  # jobs that share an input wait for it instead of computing it again
         if key not in _feedbacks:
-            matrix = covariance.matrix(job.name)
-            if matrix.shape[0] != job.shape[1]:
-                raise ImatrixError(
-                    f"{covariance.path}: the covariance of the input of {job.name!r} has {matrix.shape[0]} columns, "
-                    f"the tensor {job.shape[1]}; make it with this model"
-                )
+            matrix = _covariance_of(job)
             made = make_feedback(
                 job.name, matrix, rotation_block=base.rotation_block, seed=seed, damp=damp, column_power=power
             )

@@ -35,7 +35,7 @@ from .describe import compute_estimate, describe
 from .executors import map_in_order, open_pool
 from .jobs import Job, encoder_identity, forget, tensor_sha256
 from .metadata import own_metadata
-from .rates import Rate, overridden
+from .rates import Proc, Rate, overridden
 from .recipe import Recipe, parse_size
 from .report import BuildReport, TensorReport
 
@@ -111,7 +111,9 @@ def make_plan(recipe: Recipe) -> Plan:
 
 
 def _own_recipe(recipe: Recipe, name: str, rate: Rate) -> Recipe:
-    changes: dict[str, Any] = {"bits": rate}
+    if isinstance(rate, Proc):
+        return recipe.model_copy(update={"proc_sparse": True, "proc_fanout": rate.fanout})
+    changes: dict[str, Any] = {"bits": rate, "proc_sparse": False}
     if name == names.EMBEDDING:  # its rows are inputs, too, and lose more than the output gains: KL 0.0175, not 0.0139
         changes["column_power"] = 0.0
     return recipe.model_copy(update=changes)
@@ -132,7 +134,11 @@ def _fitted(recipe: Recipe, source: SourceModel, rates: dict[str, Rate]) -> dict
         rest = sum(info.nbytes for name, info in source.tensors.items() if name not in rates)
         # the table of tensors, their descriptions and the padding of the payloads
         budget = parse_size(recipe.target_size) - rest - source.header.data_offset - _TABLE_BYTES * len(rates)
-    fixed = {name for name in rates if overridden(name, recipe.tensor_type) is not None}
+    fixed = {
+        name
+        for name, rate in rates.items()
+        if isinstance(rate, Proc) or overridden(name, recipe.tensor_type) is not None
+    }
     return fit_rates(rates, fixed, budget, bytes_at, source.n_layers)
 
 
@@ -320,6 +326,7 @@ def _row(recipe: Recipe, info: TensorInfo, part: Part) -> TensorReport:
         bits_per_weight=8 * (size if near else info.nbytes) / description.weights,
         metrics=metrics,
         compute=compute_estimate(description, info.nbytes),
+        trims=description.trims,
         seconds=round(part.header.seconds, 3),
     )
 

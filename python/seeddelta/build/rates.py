@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Literal
 
 from ..gguf import names
@@ -18,7 +19,15 @@ NEXT_RATE: dict[float, float] = {1: 2, 1.5: 2.5, 2: 3, 2.5: 3, 3: 4, 4: 5, 5: 6,
 # perplexity without calibration and 0.7% with the covariance, at 5 bits 1.4% and 0.0%, for 4 MB of 74.
 SENSITIVE = ("attn_v", "attn_qkv", "ffn_down", "ffn_down_exps", "ffn_down_shexp")
 
-Rate = float | Literal["dense"]
+
+@dataclass(frozen=True)
+class Proc:
+    """Proc-sparse (docs/proc-sparse.md): blocks a row at most, or, below 1, the share of them."""
+
+    fanout: float
+
+
+Rate = float | Literal["dense"] | Proc
 
 
 def parse_override(text: str) -> tuple[re.Pattern[str], Rate]:
@@ -32,13 +41,25 @@ def parse_override(text: str) -> tuple[re.Pattern[str], Rate]:
         raise ValueError(f"{pattern!r} is no regular expression ({error})") from error
     if rate == "dense":
         return compiled, "dense"
+    if rate.startswith("proc:"):
+        return compiled, Proc(_fanout(rate.removeprefix("proc:")))
     try:
         bits = float(rate)
     except ValueError:
         bits = 0.0
     if bits not in RATES:
-        raise ValueError(f"{rate!r} is no rate; choose from {', '.join(f'{r:g}' for r in RATES)} or dense")
+        raise ValueError(f"{rate!r} is no rate; choose from {', '.join(f'{r:g}' for r in RATES)}, dense or proc:FANOUT")
     return compiled, bits
+
+
+def _fanout(text: str) -> float:
+    try:
+        fanout = float(text)
+    except ValueError:
+        fanout = 0.0
+    if not 0 < fanout < float("inf"):
+        raise ValueError(f"{text!r} is no fan-out; give a number of blocks a row, or a share of them below 1")
+    return fanout
 
 
 def rate_of(name: str, bits: float, *, mixed: bool, overrides: tuple[str, ...], n_layers: int | None) -> Rate:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from .._extras import needs_extra
 from ..errors import RecipeError
 from ..gguf import names, schema
-from .rates import RATES, Rate, parse_override, rate_of
+from .rates import RATES, Proc, Rate, overridden, parse_override, rate_of
 
 MAX_ROTATION = 64  # the block that was measured (larger ones cost more time a token and gain nothing)
 
@@ -89,8 +89,8 @@ class Recipe(BaseModel):
     )
     tensor_type: tuple[str, ...] = Field(
         default=(),
-        description="REGEX=RATE: bits of the trellis, or dense, for tensors whose name has the expression. May be "
-        "given often; the last that fits wins, over presets too.",
+        description="REGEX=RATE: bits of the trellis, dense, or proc:FANOUT (proc-sparse), for tensors whose name has "
+        "the expression. May be given often; the last that fits wins, over presets too.",
     )
     target_bpw: float | None = Field(
         default=None,
@@ -149,6 +149,39 @@ class Recipe(BaseModel):
         description="Columns of a block of the prng_block base (and of the block scheme: 32 or 64).",
     )
     vals: Literal["fp16", "int8"] = Field(default="fp16", description="Type of the residual's values.")
+    proc_sparse: bool = Field(
+        default=False,
+        description="Store the tensors of --proc-target as blocks of int8 that a row keeps, on a hashed base of small "
+        "scale, and nothing outside of the blocks (docs/proc-sparse.md). Other targets, if any are given, as usual.",
+    )
+    proc_target: Literal["mlp", "attn", "both"] = Field(
+        default="mlp", description="Tensors of --proc-sparse; they are the targets when --targets is not given."
+    )
+    proc_fanout: float = Field(
+        default=64,
+        gt=0,
+        description="Blocks that a row keeps at most; below 1: the share of them. For single layers: --tensor-type "
+        "REGEX=proc:FANOUT.",
+    )
+    proc_block: Literal[32, 64] = Field(default=32, description="Columns of a block of --proc-sparse.")
+    proc_base_scale: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Standard deviation of the hashed base, in units of the row's rms; 0: no base and no hashing.",
+    )
+    proc_watermark: int = Field(
+        default=4096, ge=1, description="Entries of a row beyond this number are shed, the smallest first."
+    )
+    proc_shed_eps: float = Field(
+        default=1e-3, ge=0, le=1, description="Entries below this, in units of the row's rms, are shed."
+    )
+    proc_head: int = Field(
+        default=0,
+        ge=0,
+        description="Size of an attention head: rows of a head of attn_q, attn_k and attn_v keep the same blocks, and "
+        "--proc-fanout is for the columns of each head of attn_output. 0: rows choose for themselves.",
+    )
     row_scale: Literal["f16", "f32"] = Field(default="f16", description="Type of the scale of each row.")
     imatrix: Path | None = Field(default=None, description="Importance matrix of llama-imatrix (GGUF or .dat).")
     imatrix_power: float = Field(default=1.0, ge=0, le=4, description="Power of E[x²] that weighs the columns.")
@@ -205,6 +238,9 @@ class Recipe(BaseModel):
             options = options | {"scheme": "codebook_resid"}
         if options.get("base_kind", "trellis") == "trellis" or "preset" in options:
             options = PRESETS[preset] | options
+        if options.get("proc_sparse"):
+            group = {"mlp": "ffn", "attn": "attn", "both": "all"}.get(str(options.get("proc_target", "mlp")), "all")
+            return {"targets": group} | options
         blocks = options.get("base_kind", "trellis") != "trellis"
         return {"targets": names.TARGETS if blocks else names.default_targets(options.get("layers"))} | options
 
@@ -274,6 +310,13 @@ class Recipe(BaseModel):
             raise ValueError("--mixed and --hessian are for --base-kind trellis")
         if self.base_kind != "trellis" and self.rotation_block not in ("auto", 0):
             raise ValueError("--rotation-block is for --base-kind trellis")
+        if self.proc_sparse and self.base_kind != "trellis":
+            raise ValueError(
+                "--proc-sparse is a weight of its own: leave --base-kind and presets other than trellis out"
+            )
+        given = sorted(name for name in self.model_fields_set if name.startswith("proc_") and name != "proc_sparse")
+        if given and not self.uses_proc_sparse:
+            raise ValueError(f"--{given[0].replace('_', '-')} is for --proc-sparse, or --tensor-type REGEX=proc:FANOUT")
         if self.target_bpw is not None and self.target_size is not None:
             raise ValueError("--target-bpw and --target-size exclude each other")
         if (self.target_bpw is not None or self.target_size is not None) and self.base_kind != "trellis":
@@ -300,6 +343,11 @@ class Recipe(BaseModel):
         return self.scheme
 
     @property
+    def uses_proc_sparse(self) -> bool:
+        """True when some tensor may be proc-sparse."""
+        return self.proc_sparse or any(isinstance(parse_override(text)[1], Proc) for text in self.tensor_type)
+
+    @property
     def covariance_power(self) -> float:
         """`column_power` of a tensor that has a covariance, with the default filled in."""
         return COLUMN_POWER if self.column_power is None else self.column_power
@@ -312,8 +360,15 @@ class Recipe(BaseModel):
         return self.checkpoint or self.output.with_name(self.output.name + ".parts")
 
     def rate_of(self, name: str, n_layers: int | None) -> Rate:
-        """Bits a weight of a tensor, or "dense"."""
+        """Bits a weight of a tensor, "dense", or its fan-out when it is proc-sparse."""
+        if self.proc_sparse and overridden(name, self.tensor_type) is None and self._is_proc_target(name):
+            return Proc(self.proc_fanout)
         return rate_of(name, self.bits, mixed=self.mixed, overrides=self.tensor_type, n_layers=n_layers)
+
+    def _is_proc_target(self, name: str) -> bool:
+        group = {"mlp": names.FFN_TARGETS, "attn": names.ATTN_TARGETS, "both": names.TARGETS}[self.proc_target]
+        place = names.split_name(name)
+        return place is not None and place[1] in group
 
     def rotation_for(self, n_in: int) -> int:
         """`rotation_block` of a tensor with n_in columns. Raises RecipeError when a given one does not divide it."""

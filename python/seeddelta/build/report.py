@@ -47,7 +47,10 @@ class Compute(BaseModel):
 
 
 class TensorReport(BaseModel):
-    """One target tensor. `bytes_after` and `bits_per_weight` count all payload bytes."""
+    """One target tensor. `bytes_after` and `bits_per_weight` count all payload bytes.
+
+    `trims` are the entries that were shed (proc-sparse).
+    """
 
     model_config = _FROZEN
     name: str
@@ -62,6 +65,7 @@ class TensorReport(BaseModel):
     bits_per_weight: float
     metrics: Metrics | None = None
     compute: Compute | None = None
+    trims: int = 0
     seconds: float = 0.0
 
 

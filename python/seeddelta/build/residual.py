@@ -10,12 +10,12 @@ import numpy.typing as npt
 from seeddelta import _core
 
 from ..gguf import schema
-from ..gguf.schema import BlockResidual, CodebookResidual, CooResidual, NoResidual
+from ..gguf.schema import BlockResidual, CodebookResidual, CooResidual, NoResidual, ProcSparseResidual
 from .codebook import train_codebook
 
 Array = np.ndarray[Any, Any]
 F32 = npt.NDArray[np.float32]
-Residual = CooResidual | BlockResidual | CodebookResidual | NoResidual
+Residual = CooResidual | BlockResidual | CodebookResidual | ProcSparseResidual | NoResidual
 
 
 def needs_all_rows(residual: Residual) -> bool:

@@ -39,21 +39,26 @@ METAVARS = {
     "executor": "threads[:N]|processes[:N]|dask://host:port",
     "checkpoint": "DIR",
     "rotation_block": "N|auto",
+    "proc_target": "mlp|attn|both",
+    "proc_block": "32|64",
 }
 # typed by the command line; the rest are strings that the recipe checks
 _TYPES: dict[str, Any] = {
-    "dry_run": bool, "mixed": bool, "tensor_type": list[str], "no_checkpoint": bool, "resume": Optional[bool],  # noqa: UP045
+    "dry_run": bool, "mixed": bool, "proc_sparse": bool, "tensor_type": list[str], "no_checkpoint": bool,
+    "resume": Optional[bool],  # noqa: UP045
 }  # fmt: skip
 _EMPTY: dict[Any, Any] = {bool: False, list[str]: []}
 _NOT_SHOWN = ("layers", "K", "imatrix", "report_json", "base_scale", "scheme", "dry_run", "input", "output", "hessian",
-              "mixed", "tensor_type", "target_bpw", "target_size", "checkpoint", "no_checkpoint")  # fmt: skip
+              "mixed", "tensor_type", "proc_sparse", "target_bpw", "target_size", "checkpoint",
+              "no_checkpoint")  # fmt: skip
 
 
 class BuildCommand(TyperCommand):
-    """Lets `--row-scale` stand alone, as in the seed, or be followed by f16 or f32."""
+    """Takes what the seeds write: `--row-scale` alone or with f16 or f32, and `--proc-sparse=on`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, expand_row_scale(args))
+        spelled = ["--proc-sparse" if argument == "--proc-sparse=on" else argument for argument in args]
+        return super().parse_args(ctx, expand_row_scale(spelled))
 
 
 COMMAND_OPTIONS: dict[str, Any] = {"cls": BuildCommand, "no_args_is_help": True}
@@ -139,7 +144,7 @@ def _convert(name: str, value: Any) -> Any:
     """Numbers for fields that are numbers or literals of numbers; pydantic checks the rest."""
     if name in _TYPES or not isinstance(value, str):
         return value
-    if name in ("state_bits", "block", "K", "rotation_block", "seed"):
+    if name in ("state_bits", "block", "K", "rotation_block", "seed", "proc_block"):
         try:
             return int(value, 0)
         except ValueError:

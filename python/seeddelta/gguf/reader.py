@@ -21,6 +21,7 @@ from .schema import (
     CooResidual,
     NoBase,
     PrngBlockBase,
+    ProcSparseResidual,
     TensorDescription,
     TrellisBase,
 )
@@ -244,7 +245,7 @@ def _check_data(header: Header, tensor: StoredTensor) -> None:
     def fail(what: str) -> FormatError:
         return FormatError(f"{header.path}: tensor {tensor.name!r}: {what}; the file is corrupt, build it again")
 
-    for suffix in (schema.ROW_SCALE, schema.D_SCALE, schema.B_SCALE, schema.R_DICT, schema.R_VALS):
+    for suffix in (schema.ROW_SCALE, schema.D_SCALE, schema.B_SCALE, schema.R_DICT, schema.R_VALS, schema.P_SCALE):
         if suffix in tensor.arrays and not np.isfinite(tensor.arrays[suffix]).all():
             raise fail(f"{suffix} has NaN or infinite values")
     n_in, residual = tensor.description.shape[1], tensor.description.residual
@@ -258,6 +259,10 @@ def _check_data(header: Header, tensor: StoredTensor) -> None:
             raise fail("b_val has NaN or infinite values")
     if isinstance(residual, CodebookResidual) and int(tensor.arrays[schema.R_CODES].max()) >= residual.size:
         raise fail(f"r_codes has atom {int(tensor.arrays[schema.R_CODES].max())} of {residual.size}")
+    if isinstance(residual, ProcSparseResidual):
+        kept = np.unpackbits(tensor.arrays[schema.P_MAP], axis=1, bitorder="little")
+        if kept[:, -(-n_in // residual.block) :].any() or (kept.sum(axis=1) != residual.kept).any():
+            raise fail(f"p_map does not have {residual.kept} of {-(-n_in // residual.block)} blocks in every row")
     if not isinstance(residual, CooResidual):
         return
     index, value = tensor.arrays[schema.D_IDX], tensor.arrays[schema.D_VAL]

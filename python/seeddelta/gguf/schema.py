@@ -37,18 +37,19 @@ KEY_TENSORS = "seeddelta.tensors"
 KEY_CRC32 = "seeddelta.crc32"
 
 BASE_KINDS = {"prng_block": 0, "fht_struct": 1, "trellis": 2, "none": 255}
-SCHEMES = {"coo": 0, "block": 1, "codebook_resid": 2, "none": 255}
+SCHEMES = {"coo": 0, "block": 1, "codebook_resid": 2, "proc_sparse": 3, "none": 255}
 
 BASE_SEED, ROW_SCALE, CODES = "base_seed", "row_scale", "codes"
 D_IDX, D_VAL, D_SCALE = "d_idx", "d_val", "d_scale"
 B_MAP, B_VAL, B_SCALE = "b_map", "b_val", "b_scale"
 R_DICT, R_CODES, R_VALS = "r_dict", "r_codes", "r_vals"
+P_MAP, P_VAL, P_SCALE = "p_map", "p_val", "p_scale"
 COLUMN_SCALE = "column_scale"
 SEED_IDX, SEED_GAIN = "seed_idx", "seed_gain"
-RESIDUALS = (D_IDX, D_VAL, D_SCALE, B_MAP, B_VAL, B_SCALE, R_DICT, R_CODES, R_VALS)
+RESIDUALS = (D_IDX, D_VAL, D_SCALE, B_MAP, B_VAL, B_SCALE, R_DICT, R_CODES, R_VALS, P_MAP, P_VAL, P_SCALE)
 SUFFIXES = (BASE_SEED, ROW_SCALE, CODES, COLUMN_SCALE, SEED_IDX, SEED_GAIN, *RESIDUALS)
 # stored in signed ggml types, meant as unsigned
-UNSIGNED = (BASE_SEED, CODES, SEED_IDX, D_IDX, B_MAP, R_CODES)
+UNSIGNED = (BASE_SEED, CODES, SEED_IDX, D_IDX, B_MAP, R_CODES, P_MAP)
 
 LANES = 16  # rows of a trellis tile
 MAX_U16_COLUMNS = 65536
@@ -143,6 +144,20 @@ class CodebookResidual(BaseModel):
     K: int = Field(ge=1)
 
 
+class ProcSparseResidual(BaseModel):
+    """The only weights there are: `kept` blocks of `block` columns a row, int8, with the base inside them only.
+
+    `trims_soft` and `trims_hard` say how many entries the builder left to the base alone (docs/proc-sparse.md).
+    """
+
+    model_config = _FROZEN
+    scheme: Literal["proc_sparse"]
+    block: Literal[32, 64]
+    kept: int = Field(ge=1)
+    trims_soft: int = Field(default=0, ge=0)
+    trims_hard: int = Field(default=0, ge=0)
+
+
 class NoResidual(BaseModel):
     model_config = _FROZEN
     scheme: Literal["none"]
@@ -172,7 +187,9 @@ class TensorDescription(BaseModel):
     experts: int | None = Field(default=None, ge=1, le=65536)
     source_type: str
     base: Annotated[PrngBlockBase | FhtStructBase | TrellisBase | NoBase, Field(discriminator="kind")]
-    residual: Annotated[CooResidual | BlockResidual | CodebookResidual | NoResidual, Field(discriminator="scheme")]
+    residual: Annotated[
+        CooResidual | BlockResidual | CodebookResidual | ProcSparseResidual | NoResidual, Field(discriminator="scheme")
+    ]
     row_scale: Literal["f16", "f32"]
     norms: Norms
     unsafe: bool
@@ -185,15 +202,23 @@ class TensorDescription(BaseModel):
             raise ValueError(f"rotation_block {block} is not a power of two that divides {n_in} columns")
         if isinstance(self.residual, CooResidual) and n_in < self.residual.K:
             raise ValueError(f"K is {self.residual.K} for {n_in} columns")
-        if isinstance(self.residual, BlockResidual):
+        if isinstance(self.residual, (BlockResidual, ProcSparseResidual)):
             blocks = -(-n_in // self.residual.block)
             if self.residual.kept > blocks or blocks > 1 << 16:
                 raise ValueError(f"kept is {self.residual.kept} for {blocks} blocks of columns")
+        if isinstance(self.residual, ProcSparseResidual) and not self._base_fits_blocks(self.residual.block):
+            raise ValueError("proc_sparse has the base none, or prng_block of the same block, one seed and no rotation")
         if self.experts is not None and not can_have_experts(self.base, self.residual):
-            raise ValueError("experts have the base trellis or none, and no codebook")
+            raise ValueError("experts have the base trellis or none, and neither codebook nor proc_sparse")
         if isinstance(self.base, FhtStructBase) and n_in > MAX_FHT_COLUMNS:
             raise ValueError(f"fht_struct has at most {MAX_FHT_COLUMNS} columns, not {n_in}")
         return self
+
+    def _base_fits_blocks(self, block: int) -> bool:
+        base = self.base
+        if isinstance(base, PrngBlockBase):
+            return base.block == block and base.seed_per == "tensor" and base.rotation_block == 0
+        return isinstance(base, NoBase)
 
     @property
     def stem(self) -> str:
@@ -225,10 +250,26 @@ class TensorDescription(BaseModel):
         """True for a whole weight made of a codebook alone (docs/statecells.md)."""
         return isinstance(self.base, NoBase) and isinstance(self.residual, CodebookResidual)
 
+    @property
+    def kept_blocks(self) -> int:
+        """Blocks of all rows of a proc-sparse weight; 0 for others."""
+        return self.rows * self.residual.kept if isinstance(self.residual, ProcSparseResidual) else 0
+
+    @property
+    def trims(self) -> int:
+        """Entries of a proc-sparse weight that were shed."""
+        residual = self.residual
+        return residual.trims_soft + residual.trims_hard if isinstance(residual, ProcSparseResidual) else 0
+
+    @property
+    def is_proc_sparse(self) -> bool:
+        """True for a weight of which only the kept blocks exist (docs/proc-sparse.md)."""
+        return isinstance(self.residual, ProcSparseResidual)
+
 
 def can_have_experts(base: object, residual: object) -> bool:
     """False for what numbers its rows throughout, or shares more than a rotation among them."""
-    return isinstance(base, (TrellisBase, NoBase)) and not isinstance(residual, CodebookResidual)
+    return isinstance(base, (TrellisBase, NoBase)) and not isinstance(residual, (CodebookResidual, ProcSparseResidual))
 
 
 def parse_description(text: str, origin: str) -> TensorDescription:
@@ -288,6 +329,10 @@ def payload_layout(description: TensorDescription) -> dict[str, tuple[tuple[int,
         layout[R_DICT] = ((residual.size, n_in), np.dtype("<f2"))
         layout[R_CODES] = ((n_out, residual.K), np.dtype("<i2"))
         layout[R_VALS] = ((n_out, residual.K), np.dtype("<f2"))
+    if isinstance(residual, ProcSparseResidual):
+        layout[P_MAP] = ((n_out, -(-n_in // (8 * residual.block))), np.dtype("i1"))
+        layout[P_VAL] = ((n_out, residual.kept, residual.block), np.dtype("i1"))
+        layout[P_SCALE] = ((n_out,), np.dtype("<f2"))
     return layout
 
 

@@ -14,7 +14,16 @@ from .base import (
     trellis_values,
 )
 from .product import coo_dot, dequantize, matmul, quantize_activations
-from .residual import block_dense, block_dot, codebook_dense, dictionary_dot
+from .residual import (
+    block_dense,
+    block_dot,
+    codebook_dense,
+    dictionary_dot,
+    proc_sparse_base,
+    proc_sparse_blocks,
+    proc_sparse_dense,
+    proc_sparse_dot,
+)
 
 __all__ = [
     "TRELLIS_TABLE_1",
@@ -29,6 +38,10 @@ __all__ = [
     "fht_struct_values",
     "matmul",
     "prng_block_values",
+    "proc_sparse_base",
+    "proc_sparse_blocks",
+    "proc_sparse_dense",
+    "proc_sparse_dot",
     "quantize_activations",
     "rotate",
     "splitmix64_at",

@@ -47,6 +47,10 @@ class RuntimeHandle:
         without those from the fallback; `seeddelta.calls.seed_choice` those of prng_block with seeds chosen by row or
         block. Weights that are a codebook alone are not among these but in
         `statecells.weights` and `statecells.calls`; they are part of `seeddelta.weights` and `seeddelta.calls`.
+
+        Of proc-sparse weights (docs/proc-sparse.md): `proc.enabled` (0 or 1), `proc.weights`, `proc.fanout` (blocks a
+        row, the mean over their rows), `proc.trims` (entries shed by the builder), `proc.calls` (products) and
+        `proc.blocks` (blocks multiplied: each kept block once a token).
         """
         if self._hook is None:
             return {}
@@ -60,6 +64,8 @@ class RuntimeHandle:
         sums["statecells.weights"] = sum(description.is_statecells for description in self.tensors.values())
         sums["statecells.calls"] = calls.pop("statecells")
         sums |= {f"seeddelta.calls.{kind}": count for kind, count in calls.items()}
+        sums["proc.calls"] = calls["proc_sparse"]
+        sums |= self._proc_metrics()
         for counters in self.counters().values():
             for name, value in counters.items():
                 sums[f"seeddelta.{name}"] = sums.get(f"seeddelta.{name}", 0) + value
@@ -69,6 +75,19 @@ class RuntimeHandle:
         from .. import _html
 
         return _html.of_handle(self)
+
+    def _proc_metrics(self) -> dict[str, int | float]:
+        weights = {name: one for name, one in self.tensors.items() if one.is_proc_sparse}
+        kept = {name: one.kept_blocks for name, one in weights.items()}
+        rows = sum(one.rows for one in weights.values())
+        counters = self.counters()
+        return {
+            "proc.enabled": int(bool(weights)),
+            "proc.weights": len(weights),
+            "proc.fanout": sum(kept.values()) / rows if rows else 0.0,
+            "proc.trims": sum(one.trims for one in weights.values()),
+            "proc.blocks": sum(blocks * counters[name]["tokens"] for name, blocks in kept.items()),
+        }
 
     def check(self) -> None:
         """Raise what the hook met since the last call. `Llama` does this after every decode.

@@ -7,6 +7,7 @@
 #include "base/prng_block.hpp"
 #include "base/trellis.hpp"
 #include "kernels/kernel_table.hpp"
+#include "kernels/simd/proc_sparse.hpp"
 #include "kernels/simd/residual.hpp"
 
 namespace seeddelta {
@@ -120,6 +121,10 @@ bool compute_simd(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_b
         for (int64_t i = 0; i < rows; ++i) {
             row_scale[i] =
                 ctx.row_scale_f16 != nullptr ? half_to_float(ctx.row_scale_f16[row0 + i]) : ctx.row_scale_f32[row0 + i];
+        }
+        if (ctx.scheme == ResidualScheme::proc_sparse) {
+            finite &= proc_tile<Arch>(ctx, a, row0, rows, row_scale, panel, y, y_stride);
+            continue;
         }
         if (ctx.base == BaseKind::prng_block) {
             for (int64_t i = 0; i < rows; ++i) {
