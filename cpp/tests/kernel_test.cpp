@@ -15,6 +15,7 @@
 #include "base/trellis.hpp"
 #include "encode/viterbi.hpp"
 #include "kernels/kernel_table.hpp"
+#include "residual/proc_sparse.hpp"
 #include "seeddelta/compute.hpp"
 #include "seeddelta/isa.hpp"
 #include "util/float16.hpp"
@@ -111,6 +112,7 @@ struct RandomWeight {
     std::vector<uint32_t> index32;
     std::vector<int8_t> bytes, gain, column_scale;
     std::vector<uint16_t> seeds;
+    std::vector<uint8_t> map;
     std::string what;
 
     explicit RandomWeight(Random &r) {
@@ -161,12 +163,16 @@ struct RandomWeight {
 
     void residual(Random &r) {
         static constexpr ResidualScheme kSchemes[] = {ResidualScheme::none, ResidualScheme::coo, ResidualScheme::block,
-                                                      ResidualScheme::codebook_resid};
-        ctx.scheme = kSchemes[r.between(0, 3)];
+                                                      ResidualScheme::codebook_resid, ResidualScheme::proc_sparse};
+        const bool one_seed = ctx.base == BaseKind::prng_block && ctx.seed_index == nullptr;
+        ctx.scheme = kSchemes[r.between(0, ctx.base == BaseKind::none || one_seed ? 4 : 3)];
         if (ctx.scheme == ResidualScheme::none) {
             return;
         }
         what += " residual " + std::to_string(static_cast<uint32_t>(ctx.scheme));
+        if (ctx.scheme == ResidualScheme::proc_sparse) {
+            return kept_blocks(r);
+        }
         int64_t columns = ctx.n_in;
         int64_t values = 1;
         if (ctx.scheme == ResidualScheme::block) {
@@ -201,6 +207,28 @@ struct RandomWeight {
             ctx.residual_vals_i8 = bytes.data();
             ctx.residual_scale = scale.data();
         }
+    }
+
+    void kept_blocks(Random &r) {
+        ctx.residual_block = r.between(0, 1) == 0 ? 32 : 64;
+        const int64_t blocks = proc_blocks(ctx);
+        const int64_t kept = r.between(1, blocks);
+        ctx.residual_size = static_cast<uint32_t>(kept);
+        map.assign(static_cast<size_t>(ctx.n_out * proc_map_bytes(ctx)), 0);
+        for (int64_t row = 0; row < ctx.n_out; ++row) {
+            for (int64_t count = 0; count < kept;) {
+                const int64_t block = r.between(0, blocks - 1);
+                uint8_t &byte = map[static_cast<size_t>(row * proc_map_bytes(ctx) + block / 8)];
+                const auto bit = static_cast<uint8_t>(1U << (block % 8));
+                count += (byte & bit) == 0 ? 1 : 0;
+                byte |= bit;
+            }
+        }
+        bytes = r.words<int8_t>(ctx.n_out * kept * ctx.residual_block);
+        scale = r.halves(ctx.n_out);
+        ctx.block_map = map.data();
+        ctx.residual_vals_i8 = bytes.data();
+        ctx.residual_scale = scale.data();
     }
 };
 

@@ -27,7 +27,8 @@ static void add_products(const int8_t *values, const int8_t *q, int64_t block, f
     }
 }
 
-void proc_sparse_dot(const seeddelta_ctx &ctx, int64_t row, const int8_t *q, const float *scale, float &acc, float &res) {
+void proc_sparse_dot(const seeddelta_ctx &ctx, int64_t row, const int8_t *q, const float *scale, float &acc,
+                     float &res) {
     const int64_t block = ctx.residual_block;
     const int8_t *values = ctx.residual_vals_i8 + row * ctx.residual_size * block;
     float base[kCooLanes] = {};

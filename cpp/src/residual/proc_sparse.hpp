@@ -1,6 +1,6 @@
 // Residual scheme proc_sparse: only the blocks that a row kept exist, int8 values with a float16 scale a row; the base,
-// if there is one, is prng_block inside these blocks and 0 outside. docs/format.md. In seeddelta_ctx: residual_size blocks
-// a row, block_map [n_out, proc_map_bytes] one bit a block, residual_vals_i8 [n_out, kept, residual_block],
+// if there is one, is prng_block inside these blocks and 0 outside. docs/format.md. In seeddelta_ctx: residual_size
+// blocks a row, block_map [n_out, proc_map_bytes] one bit a block, residual_vals_i8 [n_out, kept, residual_block],
 // residual_scale [n_out]. Procedural weights are made from their coordinates when they are needed, never stored.
 #pragma once
 #include <cstdint>
@@ -14,7 +14,9 @@ static inline int64_t proc_blocks(const seeddelta_ctx &ctx) {
     return (ctx.n_in + ctx.residual_block - 1) / ctx.residual_block;
 }
 
-static inline int64_t proc_map_bytes(const seeddelta_ctx &ctx) { return (proc_blocks(ctx) + 7) / 8; }
+static inline int64_t proc_map_bytes(const seeddelta_ctx &ctx) {
+    return (proc_blocks(ctx) + 7) / 8;
+}
 
 // Calls visit(entry, block) for the kept blocks of a row, ascending; entry counts from 0.
 template <class Visit>
@@ -33,7 +35,8 @@ static inline void for_kept_blocks(const seeddelta_ctx &ctx, int64_t row, Visit 
 
 // Scalar definition: the share of one output, before the row scale. q [n_in rounded up to kGroup] and scale are the
 // quantised activations, acc what the base is worth before base_scale.
-void proc_sparse_dot(const seeddelta_ctx &ctx, int64_t row, const int8_t *q, const float *scale, float &acc, float &res);
+void proc_sparse_dot(const seeddelta_ctx &ctx, int64_t row, const int8_t *q, const float *scale, float &acc,
+                     float &res);
 // out [n_in] += base and residual of a row.
 void proc_sparse_add(const seeddelta_ctx &ctx, int64_t row, float *out);
 

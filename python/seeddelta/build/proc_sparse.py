@@ -51,7 +51,7 @@ def encode_proc_sparse(
     row_scale = row_rms(weights).astype("<f2" if recipe.row_scale == "f16" else "<f4")
     wide = row_scale.astype(np.float32)[:, None]
     target = np.divide(weights, wide, out=np.zeros_like(weights), where=wide != 0).astype(np.float64)
-    inverse = None if covariance is None else _Inverse.of(name, covariance, recipe.hessian_damp)
+    inverse = None if covariance is None else Inverse.of(name, covariance, recipe.hessian_damp)
 
     blocks = choose_blocks(
         saliency(target, residual.block, importance, inverse), residual.kept, *head_parts(recipe, name, n_out, n_in)
@@ -85,20 +85,20 @@ def encode_proc_sparse(
 
 
 @dataclass(frozen=True)
-class _Inverse:
+class Inverse:
     """The damped covariance and its inverse, float64 [n_in, n_in]."""
 
     matrix: F64
     inverse: F64
 
     @classmethod
-    def of(cls, name: str, covariance: F32, damp: float) -> _Inverse:
+    def of(cls, name: str, covariance: F32, damp: float) -> Inverse:
         upper = damped_factor(name, covariance.astype(np.float64), damp)
         half = np.linalg.inv(upper)
         return cls(upper @ upper.T, half.T @ half)
 
 
-def saliency(target: F64, block: int, importance: F32 | None, inverse: _Inverse | None) -> F64:
+def saliency(target: F64, block: int, importance: F32 | None, inverse: Inverse | None) -> F64:
     """What the loss of each block alone would cost, float64 [n_out, blocks].
 
     With a covariance after the others made up for it, wᵀ (H⁻¹_bb)⁻¹ w; else Σ importance·w².
@@ -141,7 +141,7 @@ def hard_shed(delta: F64, watermark: int, importance: F32 | None) -> Mask:
     return shed
 
 
-def compensate(target: F64, lost: F64, entries: Mask, inverse: _Inverse) -> F64:
+def compensate(target: F64, lost: F64, entries: Mask, inverse: Inverse) -> F64:
     """Rows whose free `entries` make up for the error `lost` of the others under H, float64 [n_out, n_in].
 
     With K the free ones and D the others, K changes by H_KK⁻¹ H_KD lost_D, which is −(H⁻¹)_KD ((H⁻¹)_DD)⁻¹ lost_D: the
