@@ -14,6 +14,7 @@ from tiny_llama import write_llama
 
 pytest.importorskip("llama_cpp")
 
+TOLERANCE = 1e-3  # nats; what rounding the activations to 8 bits makes of all products
 MATRICES = 2 * 7  # of 64 or 96 columns: 2 or 3 blocks of 32
 
 
@@ -38,7 +39,7 @@ def test_served_and_counted(sparse: Path, tmp_path: Path) -> None:
     stock = load_small(seeddelta.dequantize(sparse, tmp_path / "dense.gguf", progress=False))
     llm = load_small(sparse)
     tokens = tokens_of(llm, 20)
-    assert divergence(logits_of(stock, tokens), logits_of(llm, tokens)) < 1e-4
+    assert divergence(logits_of(stock, tokens), logits_of(llm, tokens)) < TOLERANCE
     with open_seeddelta(sparse) as file:
         hashed = any(tensor.description.base.kind == "prng_block" for tensor in file.tensors.values())
         trims = sum(tensor.description.trims for tensor in file.tensors.values())
