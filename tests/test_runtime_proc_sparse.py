@@ -9,7 +9,9 @@ import pytest
 import seeddelta
 from llama_helpers import assert_threads_change_nothing, divergence, load_small, logits_of, tokens_of
 from seeddelta.cli.main import main
+from seeddelta.errors import SourceModelError
 from seeddelta.gguf.reader import open_seeddelta
+from seeddelta.runtime import RuntimeConfig
 from tiny_llama import write_llama
 
 pytest.importorskip("llama_cpp")
@@ -75,3 +77,16 @@ def test_beside_a_trellis(dense: Path, tmp_path: Path) -> None:
     logits_of(plain, tokens_of(plain, 4))
     metrics = plain.seeddelta.metrics()
     assert metrics["proc.enabled"] == metrics["proc.weights"] == metrics["proc.calls"] == metrics["proc.blocks"] == 0
+
+
+def test_switched_off(dense: Path, sparse: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "metrics.json"
+    arguments = ["run", "-m", str(sparse), "-p", "a b", "-n", "3", "-c", "64", "--metrics-json", str(out), "-q"]
+    assert main([*arguments, "--no-proc-sparse"]) == 1
+    assert "--seeddelta-fallback" in capfd.readouterr().err
+    assert main([*arguments, "--no-proc-sparse", "--seeddelta-fallback", str(dense)]) == 0
+    metrics = json.loads(out.read_text())
+    assert metrics["proc.enabled"] == metrics["proc.calls"] == metrics["seeddelta.calls"] == 0
+    assert metrics["seeddelta.dense_weights"] == MATRICES
+    with pytest.raises(SourceModelError, match="is proc-sparse, which is switched off"):
+        load_small(sparse, config=RuntimeConfig(proc_sparse=False))

@@ -32,6 +32,10 @@ StateCells = Annotated[
     bool,
     typer.Option("--statecells", help="Refuse models without StateCells weights, which are served in any case."),
 ]
+ProcSparse = Annotated[
+    bool,
+    typer.Option("--proc-sparse/--no-proc-sparse", help="Off: proc-sparse weights are taken from the fallback."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to stdout instead of a table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bars.")]
 
@@ -60,11 +64,14 @@ def require_statecells(models: list[Path]) -> None:
         )
 
 
-def load_options(fallback: Path | None, gap: float | None) -> dict[str, Any]:
+def load_options(fallback: Path | None, gap: float | None, proc_sparse: bool = True) -> dict[str, Any]:
     """Keywords of `seeddelta.load` that JSON can hold (`config` as a dict). Raises EvaluationError."""
     if gap is not None and fallback is None:
         raise EvaluationError("--seeddelta-gap needs --seeddelta-fallback dense.gguf to take the tensors from")
+    if not proc_sparse and fallback is None:
+        raise EvaluationError("--no-proc-sparse needs --seeddelta-fallback dense.gguf to take the tensors from")
     if fallback is not None and not fallback.is_file():
         raise EvaluationError(f"{fallback}: no such file; give the dense GGUF model")
     options: dict[str, Any] = {} if fallback is None else {"fallback": str(fallback)}
-    return options if gap is None else options | {"config": {"gap": gap}}
+    config = ({} if gap is None else {"gap": gap}) | ({} if proc_sparse else {"proc_sparse": False})
+    return options | {"config": config} if config else options

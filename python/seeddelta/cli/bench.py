@@ -12,6 +12,7 @@ from ._options import (
     Fallback,
     Gap,
     Models,
+    ProcSparse,
     Quiet,
     SeedDelta,
     StateCells,
@@ -37,6 +38,7 @@ def command(
     as_json: AsJson = False,
     seeddelta: SeedDelta = False,
     statecells: StateCells = False,
+    proc_sparse: ProcSparse = True,
     quiet: Quiet = False,
 ) -> None:
     """Measure the speed of prompts and of generation.
@@ -57,7 +59,7 @@ def command(
         reps=reps,
         n_prompt=n_prompt,
         n_gen=n_gen,
-        options=load_options(fallback, gap),
+        options=load_options(fallback, gap, proc_sparse),
         progress=not quiet,
     )
     if as_json:

@@ -13,6 +13,7 @@ from ._options import (
     Fallback,
     Gap,
     Models,
+    ProcSparse,
     Quiet,
     SeedDelta,
     StateCells,
@@ -44,6 +45,7 @@ def command(
     as_json: AsJson = False,
     seeddelta: SeedDelta = False,
     statecells: StateCells = False,
+    proc_sparse: ProcSparse = True,
     quiet: Quiet = False,
 ) -> None:
     """Compare models: size, perplexity, speed and memory. The first model is what the others are compared with.
@@ -69,7 +71,7 @@ def command(
         threads=parse_threads(threads),
         reps=reps if speed else 0,
         kl=kl,
-        options=load_options(fallback, gap),
+        options=load_options(fallback, gap, proc_sparse),
         progress=not quiet,
     )
     if as_json:

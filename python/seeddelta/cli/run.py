@@ -14,6 +14,7 @@ from ..errors import EvaluationError
 from ._options import (
     Fallback,
     Gap,
+    ProcSparse,
     Quiet,
     SeedDelta,
     StateCells,
@@ -51,6 +52,7 @@ def command(
     ] = None,
     seeddelta: SeedDelta = False,
     statecells: StateCells = False,
+    proc_sparse: ProcSparse = True,
     quiet: Quiet = False,
 ) -> None:
     """Generate text. It goes to stdout; a summary of speed and counters goes to stderr.
@@ -64,7 +66,7 @@ def command(
 
     if statecells:
         require_statecells([model])
-    options = load_options(fallback, gap)
+    options = load_options(fallback, gap, proc_sparse)
     if "config" in options:
         from ..runtime import RuntimeConfig
 

@@ -17,6 +17,7 @@ class RuntimeConfig:
             None: whatever the file has is used.
         statecells: the model must have weights that are a codebook alone. They are served in any case; this tells a
             model that has none from one that has (docs/statecells.md).
+        proc_sparse: False takes proc-sparse weights (docs/proc-sparse.md) from the fallback (needs `fallback`).
         dense: names of tensors (shell patterns, `blk.0.*`) that are dense from the start (needs `fallback`).
     """
 
@@ -24,3 +25,4 @@ class RuntimeConfig:
     gap: float | None = None
     dense: tuple[str, ...] = ()
     statecells: bool = False
+    proc_sparse: bool = True

@@ -62,6 +62,8 @@ def _dense_reason(tensor: StoredTensor, config: RuntimeConfig) -> str | None:
     """Why a tensor is dense from the start, or None."""
     if tensor.description.unsafe:
         return "is marked unsafe"
+    if tensor.description.is_proc_sparse and not config.proc_sparse:
+        return "is proc-sparse, which is switched off,"
     norms = tensor.description.norms
     if config.gap is not None and norms.err > config.gap * norms.w:
         error = norms.err / norms.w if norms.w else float("inf")
