@@ -36,6 +36,9 @@ SEEDDELTA_INLINE xsimd::batch<int32_t, Arch> pair_products(const int8_t *a, cons
 template <class Arch>
 SEEDDELTA_INLINE xsimd::batch<uint64_t, Arch> mix_batch(xsimd::batch<uint64_t, Arch> z) {
     using U = xsimd::batch<uint64_t, Arch>;
+    if constexpr (U::size == 2) { // no product of 64 bits there: scalar ones are faster than what stands in for it
+        return U(splitmix64_mix(z.get(0)), splitmix64_mix(z.get(1)));
+    }
     z = (z ^ (z >> 30)) * U(0xBF58476D1CE4E5B9ULL);
     z = (z ^ (z >> 27)) * U(0x94D049BB133111EBULL);
     return z ^ (z >> 31);
@@ -64,14 +67,21 @@ inline void proc_hash(const seeddelta_ctx &ctx, int64_t row, const int32_t *colu
         keys[e] = row_key + kGoldenGamma * (static_cast<uint64_t>(columns[e] >> shift) + 1);
     }
     mix_all<Arch>(keys, kept);
-    for (int64_t e = 0; e < kept; ++e) {
-        for (int64_t i = 0; i < per_block; ++i) {
-            words[e * per_block + i] = keys[e] + kGoldenGamma * (static_cast<uint64_t>(i) + 1);
-        }
+    alignas(64) uint64_t steps[8]; // by the words of a block, twice where it has four
+    for (int64_t i = 0; i < 8; ++i) {
+        steps[i] = kGoldenGamma * (static_cast<uint64_t>(i % per_block) + 1);
     }
     for (int64_t i = 0; i < kept * per_block; i += lanes) {
+        // word i % per_block of block i / per_block; a register has words of one block, or of two
+        const int64_t e = i / per_block;
+        U key(keys[e]);
+        if constexpr (lanes > 4) {
+            const uint64_t next = per_block == 4 ? keys[e + 1] : keys[e]; // beyond the last block it is not used
+            key = U(keys[e], keys[e], keys[e], keys[e], next, next, next, next);
+        }
+        const U state = key + U::load_unaligned(steps + i % per_block);
         // 2 (b & 63) - 63 in each of eight bytes: plus 64 it is 1 .. 127, and the high bit keeps borrows inside
-        const U word = mix_batch<Arch>(U::load_aligned(words + i));
+        const U word = mix_batch<Arch>(state);
         const U biased = ((word & U(0x3F3F3F3F3F3F3F3FULL)) << 1) | U(0x8181818181818181ULL);
         ((biased - U(0x4040404040404040ULL)) ^ U(0x8080808080808080ULL)).store_aligned(words + i);
     }
