@@ -87,3 +87,17 @@ def test_layers_are_repeated_and_logits_are_finite(llm: Any) -> None:
     logits = Decoder(llm).decode(np.arange(100, 116, dtype=np.int32), 0, slice(0, 16))
     assert np.isfinite(logits).all()
     assert 0.1 < logits.std() < 100
+
+
+def test_speed_of_proc_sparse_weights(work: Path) -> None:
+    paths = [str(Path(seeddelta.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    command = [sys.executable, str(BENCHMARKS / "bench_proc_sparse.py"), "speed", "--shapes", "64x128", "--reps", "1"]
+    command += ["--fanouts", "1,0.5", "--results", str(work / "results")]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)})
+    saved = json.loads((work / "results" / "proc-sparse-speed.json").read_text(encoding="utf-8"))
+    rows = saved["shapes"]["64x128"]
+    assert {name for name in rows if "fan-out" in name} == {
+        f"fan-out {fanout}, base {scale}" for fanout in ("1", "0.5") for scale in ("0.05", "0")
+    }
+    assert all(min(row["samples"]) > 0 for row in rows.values())
+    assert rows["fan-out 0.5, base 0"]["bytes_of_dense"] < 0.3 < rows["fan-out 1, base 0"]["bytes_of_dense"] < 0.55
