@@ -144,6 +144,34 @@ SEEDDELTA_INLINE void proc_products(int64_t kept, const ProcRow *rows, bool hash
     }
 }
 
+// coo_reduce of `Count` sets of partial sums; four are added side by side.
+template <int Count>
+SEEDDELTA_INLINE void reduce_sets(const float (*sums)[kCooLanes], float *out) {
+    if constexpr (Count == 4) {
+        typedef float Four __attribute__((vector_size(16)));
+        Four half[4];
+        for (int i = 0; i < 4; ++i) {
+            Four part[4];
+            __builtin_memcpy(part, sums[i], sizeof(part));
+            half[i] = (part[0] + part[2]) + (part[1] + part[3]);
+        }
+        const Four a = __builtin_shufflevector(half[0], half[1], 0, 4, 2, 6);
+        const Four b = __builtin_shufflevector(half[0], half[1], 1, 5, 3, 7);
+        const Four c = __builtin_shufflevector(half[2], half[3], 0, 4, 2, 6);
+        const Four d = __builtin_shufflevector(half[2], half[3], 1, 5, 3, 7);
+        const Four first = __builtin_shufflevector(a, c, 0, 1, 4, 5) + __builtin_shufflevector(a, c, 2, 3, 6, 7);
+        const Four second = __builtin_shufflevector(b, d, 0, 1, 4, 5) + __builtin_shufflevector(b, d, 2, 3, 6, 7);
+        const Four all = first + second;
+        __builtin_memcpy(out, &all, sizeof(all));
+    } else {
+        for (int i = 0; i < Count; ++i) {
+            float set[kCooLanes];
+            __builtin_memcpy(set, sums[i], sizeof(set));
+            out[i] = coo_reduce(set);
+        }
+    }
+}
+
 // Rows from `row` on, tokens from `token` on; q are the tokens' activations as 16-bit integers.
 template <class Arch, int Rows, int Tokens, int Block>
 inline bool proc_outputs(const seeddelta_ctx &ctx, const Activations &a, int64_t row, const ProcRow *rows,
@@ -156,12 +184,18 @@ inline bool proc_outputs(const seeddelta_ctx &ctx, const Activations &a, int64_t
     if (hashed) {
         proc_products<Arch, Rows, Tokens, Block>(ctx.residual_size, rows, true, q, scale, a.stride, base);
     }
+    float acc[Rows * Tokens] = {};
+    float res[Rows * Tokens];
+    reduce_sets<Rows * Tokens>(delta[0], res);
+    if (hashed) {
+        reduce_sets<Rows * Tokens>(base[0], acc);
+    }
     bool finite = true;
     for (int r = 0; r < Rows; ++r) {
         const float value_scale = half_to_float(ctx.residual_scale[row + r]);
         for (int t = 0; t < Tokens; ++t) {
-            const float acc = (hashed ? coo_reduce(base[r][t]) : 0.0F) * ctx.base_scale;
-            const float out = row_scale[r] * (acc + coo_reduce(delta[r][t]) * value_scale);
+            const int i = r * Tokens + t;
+            const float out = row_scale[r] * (acc[i] * ctx.base_scale + res[i] * value_scale);
             finite &= (__builtin_bit_cast(uint32_t, out) & 0x7F800000U) != 0x7F800000U;
             y[(token + t) * y_stride + row + r] = out;
         }
