@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import seeddelta
 from seeddelta import _core
+from seeddelta.build.describe import describe
 from seeddelta.build.proc_sparse import Inverse, choose_blocks, compensate, encode_proc_sparse, hard_shed
 from seeddelta.build.recipe import Recipe
 from seeddelta.cli.main import main
@@ -240,6 +241,14 @@ def test_targets_and_fanouts_of_single_tensors(source: Path, tmp_path: Path) -> 
 def test_what_contradicts_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         Recipe(input="a.gguf", output="b.gguf", **options)
+
+
+def test_nothing_is_silently_off(source: Path, tmp_path: Path) -> None:
+    recipe = recipe_of_file(source, tmp_path / "a.gguf", proc_target="attn", targets="ffn")
+    with pytest.raises(RecipeError, match="none of the chosen tensors is of --proc-target attn"):
+        seeddelta.build(recipe, progress=False)
+    with pytest.raises(RecipeError, match="neither codebook nor proc-sparse"):
+        describe(recipe_of(), "blk.0.ffn_up_exps.weight", (64, 64), "F16", experts=4)
 
 
 def test_command_line(source: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from gguf import GGUFValueType
 
-from ..errors import ImatrixError, OutputError, SourceModelError
+from ..errors import ImatrixError, OutputError, RecipeError, SourceModelError
 from ..gguf import names, schema
 from ..gguf.header import TensorInfo
 from ..gguf.imatrix import Imatrix, read_imatrix
@@ -79,6 +79,11 @@ def make_plan(recipe: Recipe) -> Plan:
         for name in source.tensors
         if names.is_target(name, recipe.targets, layers)
     }
+    if recipe.proc_sparse and not any(isinstance(rate, Proc) for rate in rates.values()):
+        raise RecipeError(
+            f"--proc-sparse: none of the chosen tensors is of --proc-target {recipe.proc_target}; "
+            "choose others with --proc-target, --targets and --layers"
+        )
     chosen = [source.tensors[name] for name, rate in rates.items() if rate != "dense"]
     if not chosen:
         raise SourceModelError(

@@ -109,41 +109,6 @@ struct ProcRow {
     const int8_t *hashed;
 };
 
-// sums[r][t] = the products of rows' kept blocks with tokens, scaled by the activations' groups. All rows keep as many
-// blocks, so several of them, or several tokens, keep the additions of one from waiting for each other.
-template <class Arch, int Rows, int Tokens, int Block>
-SEEDDELTA_INLINE void proc_products(int64_t kept, const ProcRow *rows, bool hashed, const int16_t *q,
-                                    const float *scale, int64_t stride, float (*sums)[Tokens][kCooLanes]) {
-    using F = xsimd::batch<float, Arch>;
-    using P = PartialSums<Arch>;
-    constexpr int64_t step = 2 * P::kLanes; // columns of a register
-    static_assert(kGroup == 64);
-    const int64_t groups = stride / kGroup;
-    P sum[Rows][Tokens];
-    for (int64_t e = 0; e < kept; ++e) {
-        for (int row = 0; row < Rows; ++row) {
-            const int64_t column = rows[row].columns[e];
-            const int8_t *values = (hashed ? rows[row].hashed : rows[row].values) + e * Block;
-            for (int t = 0; t < Tokens; ++t) {
-                const F d(scale[t * groups + (column >> 6)]);
-                for (int64_t r = 0; r < P::kRegisters; ++r) {
-                    const int16_t *x = q + t * stride + column + r * step;
-                    auto products = pair_products<Arch>(values + r * step, x);
-                    if constexpr (Block == 64) {
-                        products = products + pair_products<Arch>(values + r * step + 32, x + 32);
-                    }
-                    sum[row][t].sum[r] = sum[row][t].sum[r] + xsimd::to_float(products) * d;
-                }
-            }
-        }
-    }
-    for (int row = 0; row < Rows; ++row) {
-        for (int t = 0; t < Tokens; ++t) {
-            sum[row][t].store(sums[row][t]);
-        }
-    }
-}
-
 // coo_reduce of `Count` sets of partial sums; four are added side by side.
 template <int Count>
 SEEDDELTA_INLINE void reduce_sets(const float (*sums)[kCooLanes], float *out) {
@@ -172,23 +137,53 @@ SEEDDELTA_INLINE void reduce_sets(const float (*sums)[kCooLanes], float *out) {
     }
 }
 
+// out[r, t] = the sum of the products of rows' kept blocks with tokens, scaled by the activations' groups. All rows
+// keep as many blocks, so several of them, or several tokens, keep the additions of one from waiting for each other.
+template <class Arch, int Rows, int Tokens, int Block>
+SEEDDELTA_INLINE void proc_products(int64_t kept, const ProcRow *rows, bool hashed, const int16_t *q,
+                                    const float *scale, int64_t stride, float *out) {
+    using F = xsimd::batch<float, Arch>;
+    using P = PartialSums<Arch>;
+    constexpr int64_t step = 2 * P::kLanes; // columns of a register
+    static_assert(kGroup == 64);
+    const int64_t groups = stride / kGroup;
+    P sum[Rows][Tokens];
+    for (int64_t e = 0; e < kept; ++e) {
+        for (int row = 0; row < Rows; ++row) {
+            const int64_t column = rows[row].columns[e];
+            const int8_t *values = (hashed ? rows[row].hashed : rows[row].values) + e * Block;
+            for (int t = 0; t < Tokens; ++t) {
+                const F d(scale[t * groups + (column >> 6)]);
+                for (int64_t r = 0; r < P::kRegisters; ++r) {
+                    const int16_t *x = q + t * stride + column + r * step;
+                    auto products = pair_products<Arch>(values + r * step, x);
+                    if constexpr (Block == 64) {
+                        products = products + pair_products<Arch>(values + r * step + 32, x + 32);
+                    }
+                    sum[row][t].sum[r] = sum[row][t].sum[r] + xsimd::to_float(products) * d;
+                }
+            }
+        }
+    }
+    alignas(64) float sets[Rows * Tokens][kCooLanes];
+    for (int row = 0; row < Rows; ++row) {
+        for (int t = 0; t < Tokens; ++t) {
+            sum[row][t].store(sets[row * Tokens + t]);
+        }
+    }
+    reduce_sets<Rows * Tokens>(sets, out);
+}
+
 // Rows from `row` on, tokens from `token` on; q are the tokens' activations as 16-bit integers.
 template <class Arch, int Rows, int Tokens, int Block>
 inline bool proc_outputs(const seeddelta_ctx &ctx, const Activations &a, int64_t row, const ProcRow *rows,
                          const int16_t *q, const float *row_scale, int64_t token, float *y, int64_t y_stride) {
     const float *scale = a.scale + token * (a.stride / kGroup);
-    alignas(64) float delta[Rows][Tokens][kCooLanes];
-    alignas(64) float base[Rows][Tokens][kCooLanes];
-    proc_products<Arch, Rows, Tokens, Block>(ctx.residual_size, rows, false, q, scale, a.stride, delta);
-    const bool hashed = rows[0].hashed != nullptr;
-    if (hashed) {
-        proc_products<Arch, Rows, Tokens, Block>(ctx.residual_size, rows, true, q, scale, a.stride, base);
-    }
     float acc[Rows * Tokens] = {};
     float res[Rows * Tokens];
-    reduce_sets<Rows * Tokens>(delta[0], res);
-    if (hashed) {
-        reduce_sets<Rows * Tokens>(base[0], acc);
+    proc_products<Arch, Rows, Tokens, Block>(ctx.residual_size, rows, false, q, scale, a.stride, res);
+    if (rows[0].hashed != nullptr) {
+        proc_products<Arch, Rows, Tokens, Block>(ctx.residual_size, rows, true, q, scale, a.stride, acc);
     }
     bool finite = true;
     for (int r = 0; r < Rows; ++r) {
