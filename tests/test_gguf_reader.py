@@ -33,7 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def good(folder: Path) -> Path:
     """A file with trellis tensors that have a coo residual in int8."""
     source = write_model(folder / "dense.gguf")
-    recipe = seeddelta.Recipe(input=source, output=folder / "good.gguf", bits=3, scheme="coo", K=5, vals="int8")
+    recipe = seeddelta.Recipe(
+        input=source, output=folder / "good.gguf", bits=3, scheme="coo", K=5, vals="int8", targets="all"
+    )
     seeddelta.build(recipe, progress=False)
     return folder / "good.gguf"
 
