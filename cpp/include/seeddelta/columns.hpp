@@ -1,8 +1,8 @@
 // Matrices stored by their inputs, for products that skip some of them: all outputs of one input are together.
 // A unit is one input of the product: a neuron of ffn_down, a channel of the other matrices.
 //
-// y_o = sum over the active units j of x_j W_oj. Units that are not active count as inputs of 0: skipping is a choice of
-// inputs, never another arithmetic, so that a product with all units active is the dense product bit for bit.
+// y_o = sum over the active units j of x_j W_oj. Units that are not active count as inputs of 0: skipping is a choice
+// of inputs, never another arithmetic, so that a product with all units active is the dense product bit for bit.
 #pragma once
 #include <cstdint>
 
@@ -54,5 +54,30 @@ struct ColumnInput {
     const int32_t *begin = nullptr; // [n_groups + 1] where each group's units are in index and q
     const float *scale = nullptr;   // [n_groups]
 };
+
+// The same of several tokens, listed densely: inputs that are not active are 0. For prompts.
+struct ColumnBatch {
+    int64_t n_tokens = 0;
+    int64_t stride = 0;           // n_groups * 64
+    const int16_t *q = nullptr;   // [n_tokens, stride] values of int8; the padding is 0
+    const float *scale = nullptr; // [n_tokens, stride / 64]
+};
+
+class Gate;
+class Workspace;
+struct ComputeStatus;
+
+// What one product did. Equal for all threads once the product is done.
+struct ColumnCounts {
+    int64_t active = 0; // inputs computed, of all tokens
+    int64_t total = 0;  // inputs that there were
+};
+
+// y = W x over the inputs that `gate` chooses; null: all of them. All nth threads of one product call this with the
+// same arguments but ith; x and y are float32 with the given strides in bytes between tokens. With reuse_selection the
+// choice of the previous product of this workspace holds: x, n_in and gate must be the same. Contains a spin barrier.
+ColumnCounts columns_compute_threaded(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
+                                      int64_t x_stride_bytes, float *y, int64_t y_stride_bytes, Workspace &workspace,
+                                      int ith, int nth, bool reuse_selection, ComputeStatus &status);
 
 } // namespace seeddelta

@@ -7,9 +7,11 @@
 #include <memory>
 #include <optional>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "bindings/arrays.hpp"
+#include "bindings/bind_columns.hpp"
 #include "bindings/bind_weight.hpp"
 #include "runtime/graph_hook.hpp"
 
@@ -22,6 +24,7 @@ struct PyRegistry {
     WeightRegistry registry;
     std::shared_ptr<const GgmlAbi> abi;
     std::vector<py::object> keep;
+    std::unordered_map<const PyGate *, const GateSpec *> gate_of;
 };
 
 struct PyHook {
@@ -61,6 +64,22 @@ void add(PyRegistry &r, const PyWeight &weight) {
     r.keep.push_back(py::cast(&weight, py::return_value_policy::reference));
 }
 
+// The gate becomes the registry's at its first use: weights that are given the same one share it.
+void add_columns(PyRegistry &r, const PyColumnWeight &weight, const PyGate *gate) {
+    const GateSpec *spec = nullptr;
+    if (gate != nullptr) {
+        if (gate->spec.n_in != weight.weight.n_in) {
+            throw py::value_error("tensor '" + weight.name + "': the gate is for another number of inputs");
+        }
+        const auto known = r.gate_of.find(gate);
+        spec = known != r.gate_of.end() ? known->second : r.registry.add_gate(gate->spec);
+        r.gate_of.emplace(gate, spec);
+        r.keep.push_back(py::cast(gate, py::return_value_policy::reference));
+    }
+    r.registry.add(weight.name, weight.weight, spec);
+    r.keep.push_back(py::cast(&weight, py::return_value_policy::reference));
+}
+
 void set_dense(PyRegistry &r, const std::string &name, const py::array &rows, int type) {
     RegisteredWeight *weight = r.registry.find(name);
     if (weight == nullptr) {
@@ -90,6 +109,8 @@ py::typing::Dict<py::str, IntDict> counters(PyHook &h) {
         one["experts"] = c.experts.load();
         one["dense_calls"] = c.dense_calls.load();
         one["nonfinite_events"] = c.nonfinite_events.load();
+        one["active_units"] = c.active_units.load();
+        one["skipped_units"] = c.skipped_units.load();
         all[py::str(s.weight->name)] = one;
     }
     return all;
@@ -107,7 +128,33 @@ IntDict kinds(const PyHook &h) {
     d["codebook_resid"] = c.codebook_resid.load();
     d["proc_sparse"] = c.proc_sparse.load();
     d["statecells"] = c.statecells.load();
+    d["columns_f16"] = c.columns_f16.load();
+    d["columns_i8"] = c.columns_i8.load();
+    d["columns_trellis"] = c.columns_trellis.load();
     return d;
+}
+
+py::list gates(const PyHook &h) {
+    py::list all;
+    for (const Gate &gate : h.hook.gates()) {
+        const GateCounters &c = gate.counters();
+        py::dict d;
+        d["kwta_calls"] = c.kwta_calls.load();
+        d["kwta_kept"] = c.kwta_kept.load();
+        d["kwta_seen"] = c.kwta_seen.load();
+        d["kwta_passes"] = c.kwta_passes.load();
+        d["duty_hits"] = c.duty_hits.load();
+        d["pack_tokens"] = c.pack_tokens.load();
+        d["pack_used"] = c.pack_used.load();
+        d["pack_units"] = c.pack_units.load();
+        d["pack_negative"] = c.pack_negative.load();
+        d["pack_seen"] = c.pack_seen.load();
+        d["pack_switches"] = c.pack_switches.load();
+        d["pack_gamma"] = gate.pack().gamma;
+        d["pack_active"] = gate.spec().pack.enabled && gate.pack().active;
+        all.append(d);
+    }
+    return all;
 }
 
 std::optional<std::tuple<std::string, std::string, std::string>> take_error(PyHook &h) {
@@ -142,6 +189,8 @@ void bind_runtime(py::module_ &m) {
              py::arg("abi"))
         .def("add", &add, py::arg("weight"),
              "Registers a Weight and keeps it alive. Add all before making a GraphHook.")
+        .def("add_columns", &add_columns, py::arg("weight"), py::arg("gate") = py::none(),
+             "The same for a ColumnWeight. Weights that read one input and are given the same Gate share its choice.")
         .def("set_dense", &set_dense, py::arg("name"), py::arg("rows"), py::arg("type"),
              "Dense rows to fall back to: uint8 [n_out, bytes of a row] of a ggml type, experts one after "
              "another. Kept, not copied.");
@@ -154,9 +203,11 @@ void bind_runtime(py::module_ &m) {
                                [](const PyHook &) { return reinterpret_cast<uintptr_t>(&GraphHook::callback); })
         .def_property_readonly("user_data", [](PyHook &h) { return reinterpret_cast<uintptr_t>(&h.hook); })
         .def_property_readonly("nodes_seen", [](const PyHook &h) { return h.hook.nodes_seen(); })
-        .def("counters", &counters,
-             "Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events since the hook "
-             "was made.")
+        .def(
+            "counters", &counters,
+            "Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, active_units,\n"
+            "skipped_units since the hook was made.")
+        .def("gates", &gates, "Per gate, in the order of the weights: what KWTA and StatePack have chosen.")
         .def("kinds", &kinds,
              "Products from seed and residual, by base kind and by residual scheme; a codebook that is the whole\n"
              "weight counts as statecells only.")

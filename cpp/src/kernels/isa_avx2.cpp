@@ -1,10 +1,13 @@
 // AVX2 + FMA unit. Intrinsics where xsimd has no word: byte look-up inside 128-bit lanes, u8 x s8 products.
 #include <immintrin.h>
 
+#include "kernels/columns_scalar.hpp"
 #include "kernels/simd/activations.hpp"
+#include "kernels/simd/columns_avx2.hpp"
 #include "kernels/simd/compute.hpp"
 #include "kernels/simd/feedback.hpp"
 #include "kernels/simd/fht.hpp"
+#include "kernels/simd/popcount_avx2.hpp"
 #include "kernels/simd/tile_256.hpp"
 #include "kernels/simd/viterbi.hpp"
 #include "kernels/simd/words_avx2.hpp"
@@ -59,7 +62,14 @@ const KernelTable &kernels_avx2() {
                                        viterbi_simd<xsimd::avx2, Words>,
                                        subtract_product_simd<xsimd::avx2>,
                                        dictionary_simd<xsimd::avx2>,
-                                       fht_struct_simd<xsimd::avx2>};
+                                       fht_struct_simd<xsimd::avx2>,
+                                       columns_f16_simd<xsimd::avx2, ColumnsAvx2>,
+                                       columns_i8_simd<xsimd::avx2, ColumnsAvx2>,
+                                       columns_f16_batch_simd<xsimd::avx2, ColumnsAvx2>,
+                                       columns_i8_batch_simd<xsimd::avx2, ColumnsAvx2>,
+                                       count_above_simd<xsimd::avx2>,
+                                       bitmaps_simd<xsimd::avx2>,
+                                       popcount_avx2};
     return table;
 }
 

@@ -1,6 +1,6 @@
-// AVX-512 unit with VBMI, VBMI2 and VNNI (Ice Lake, Zen 4 and later): one token goes through two tiles at a time in 512 bits.
-// VPSHLDW, VPERMB (whose index ignores high bits: no masking) and VPDPBUSD each save instructions. Only the product uses
-// them; the rest is the table of isa_avx512bw.cpp.
+// AVX-512 unit with VBMI, VBMI2 and VNNI (Ice Lake, Zen 4 and later): one token goes through two tiles at a time in 512
+// bits. VPSHLDW, VPERMB (whose index ignores high bits: no masking) and VPDPBUSD each save instructions. Only the
+// product and VPOPCNTDQ's bitmaps use them; the rest is the table of isa_avx512bw.cpp.
 #include <immintrin.h>
 
 #include "kernels/simd/compute.hpp"
@@ -9,6 +9,16 @@
 
 namespace seeddelta {
 namespace {
+
+// VPOPCNTDQ, with a mask for the last words
+inline int64_t popcount_avx512(const uint64_t *words, int64_t n) {
+    __m512i sum = _mm512_setzero_si512();
+    for (int64_t i = 0; i < n; i += 8) {
+        const __mmask8 there = n - i >= 8 ? 0xFF : static_cast<__mmask8>((1U << (n - i)) - 1);
+        sum = _mm512_add_epi64(sum, _mm512_popcnt_epi64(_mm512_maskz_loadu_epi64(there, words + i)));
+    }
+    return _mm512_reduce_add_epi64(sum);
+}
 
 struct Ops : WordsAvx512 {
     template <int Shift>
@@ -33,6 +43,7 @@ const KernelTable &kernels_avx512() {
         KernelTable t = kernels_avx512bw();
         t.name = "avx512";
         t.compute = compute_simd<xsimd::avx512bw, Tile512<Ops>>;
+        t.popcount = popcount_avx512;
         return t;
     }();
     return table;

@@ -2,10 +2,13 @@
 // VPTERNLOG and twice the registers.
 #include <immintrin.h>
 
+#include "kernels/columns_scalar.hpp"
 #include "kernels/simd/activations.hpp"
+#include "kernels/simd/columns_avx512.hpp"
 #include "kernels/simd/compute.hpp"
 #include "kernels/simd/feedback.hpp"
 #include "kernels/simd/fht.hpp"
+#include "kernels/simd/popcount_avx2.hpp"
 #include "kernels/simd/tile_256.hpp"
 #include "kernels/simd/viterbi.hpp"
 #include "kernels/simd/words_avx512.hpp"
@@ -64,7 +67,14 @@ const KernelTable &kernels_avx512bw() {
                                        viterbi_simd<Arch, Words>,
                                        subtract_product_simd<Arch>,
                                        dictionary_simd<Arch>,
-                                       fht_struct_simd<Arch>};
+                                       fht_struct_simd<Arch>,
+                                       columns_f16_simd<Arch, ColumnsAvx512>,
+                                       columns_i8_simd<Arch, ColumnsAvx512>,
+                                       columns_f16_batch_simd<Arch, ColumnsAvx512>,
+                                       columns_i8_batch_simd<Arch, ColumnsAvx512>,
+                                       count_above_simd<Arch>,
+                                       bitmaps_simd<Arch>,
+                                       popcount_avx2};
     return table;
 }
 

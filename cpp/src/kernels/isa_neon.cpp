@@ -1,7 +1,9 @@
 // NEON unit: the baseline of AArch64. Intrinsics where xsimd has no word: byte look-up, widening byte products.
 #include <arm_neon.h>
 
+#include "kernels/columns_scalar.hpp"
 #include "kernels/simd/activations.hpp"
+#include "kernels/simd/columns_neon.hpp"
 #include "kernels/simd/compute.hpp"
 #include "kernels/simd/feedback.hpp"
 #include "kernels/simd/fht.hpp"
@@ -55,7 +57,14 @@ const KernelTable &kernels_neon() {
                                        viterbi_simd<Arch, Words>,
                                        subtract_product_simd<Arch>,
                                        dictionary_simd<Arch>,
-                                       fht_struct_simd<Arch>};
+                                       fht_struct_simd<Arch>,
+                                       columns_f16_simd<Arch, ColumnsNeon>,
+                                       columns_i8_simd<Arch, ColumnsNeon>,
+                                       columns_f16_batch_simd<Arch, ColumnsNeon>,
+                                       columns_i8_batch_simd<Arch, ColumnsNeon>,
+                                       count_above_simd<Arch>,
+                                       bitmaps_simd<Arch>,
+                                       popcount_neon};
     return table;
 }
 

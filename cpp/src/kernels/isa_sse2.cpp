@@ -2,7 +2,9 @@
 // kept as 16-bit integers, two columns a PMADDWD.
 #include <emmintrin.h>
 
+#include "kernels/columns_scalar.hpp"
 #include "kernels/simd/activations.hpp"
+#include "kernels/simd/columns_sse2.hpp"
 #include "kernels/simd/compute.hpp"
 #include "kernels/simd/feedback.hpp"
 #include "kernels/simd/fht.hpp"
@@ -123,7 +125,14 @@ const KernelTable &kernels_sse2() {
                                        viterbi_simd<xsimd::sse2, Words>,
                                        subtract_product_simd<xsimd::sse2>,
                                        dictionary_simd<xsimd::sse2>,
-                                       fht_struct_simd<xsimd::sse2>};
+                                       fht_struct_simd<xsimd::sse2>,
+                                       columns_f16_simd<xsimd::sse2, ColumnsSse2>,
+                                       columns_i8_simd<xsimd::sse2, ColumnsSse2>,
+                                       columns_f16_batch_simd<xsimd::sse2, ColumnsSse2>,
+                                       columns_i8_batch_simd<xsimd::sse2, ColumnsSse2>,
+                                       count_above_simd<xsimd::sse2>,
+                                       bitmaps_simd<xsimd::sse2>,
+                                       popcount_scalar};
     return table;
 }
 

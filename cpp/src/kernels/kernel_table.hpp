@@ -1,7 +1,9 @@
-// What every instruction set provides. One table a unit; the scalar table is the definition the others are tested against.
+// What every instruction set provides. One table a unit; the scalar table is the definition the others are tested
+// against.
 #pragma once
 #include <cstdint>
 
+#include "seeddelta/columns.hpp"
 #include "seeddelta/weight.hpp"
 
 namespace seeddelta {
@@ -40,28 +42,46 @@ struct KernelTable {
     const char *name;
     // Signs and Hadamard transform of one row, in place. block divides n.
     void (*rotate)(float *row, int64_t n, uint32_t block, uint64_t seed);
-    // One token: int8 values, scales and sums a group. q has n rounded up to kGroup entries. Returns false when x has a NaN
-    // or an infinity (its group is then all 0).
+    // One token: int8 values, scales and sums a group. q has n rounded up to kGroup entries. Returns false when x has a
+    // NaN or an infinity (its group is then all 0).
     bool (*quantize)(const float *x, int64_t n, int8_t *q, float *scale, int32_t *sum);
     // Rows of tiles [tile_begin, tile_end) for all tokens; y has y_stride floats a token. With base fht_struct y holds
     // the base's share and is finished in place. panel is scratch of panel_bytes(ctx) bytes, 64-byte aligned. Returns
     // false when an output is NaN or infinite.
-    bool (*compute)(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end, uint8_t *panel,
-                    float *y, int64_t y_stride);
+    bool (*compute)(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end,
+                    uint8_t *panel, float *y, int64_t y_stride);
     void (*viterbi)(const ViterbiTask &task);
     // w[r][j] -= sum over i of e[r][i] * f[i][j], i ascending, product and difference rounded apart, for `rows` rows of
     // w_stride and e_stride floats and n columns j; f has f_stride floats a row.
-    void (*subtract_product)(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f, int64_t f_stride,
-                             int64_t rows, int64_t inner, int64_t n);
+    void (*subtract_product)(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f,
+                             int64_t f_stride, int64_t rows, int64_t inner, int64_t n);
     // dictionary_dot of residual/codebook.hpp
     void (*dictionary)(const seeddelta_ctx &ctx, int64_t begin, int64_t end, const float *x, int64_t n_tokens,
                        int64_t x_stride, float *p, float *atom);
     // fht_struct_block of base/fht_struct.hpp; out and scratch 64-byte aligned
     void (*fht_struct)(uint64_t seed, int64_t block, int64_t n_in, const float *x, float *out, float *scratch);
+    // Outputs [out_begin, out_end) of y, columns.hpp; out_begin is a multiple of kOutputSlice. y is that of all
+    // outputs.
+    void (*columns_f16)(const ColumnWeight &w, const ActiveSet &s, int64_t out_begin, int64_t out_end, float *y);
+    void (*columns_i8)(const ColumnWeight &w, const ColumnInput &in, int64_t out_begin, int64_t out_end, float *y);
+    // The same for several tokens, whose inactive inputs are 0.
+    void (*columns_f16_batch)(const ColumnWeight &w, const float *x, int64_t n_tokens, int64_t x_stride,
+                              int64_t out_begin, int64_t out_end, float *y, int64_t y_stride);
+    void (*columns_i8_batch)(const ColumnWeight &w, const ColumnBatch &in, int64_t out_begin, int64_t out_end, float *y,
+                             int64_t y_stride);
+    // How many of n scores (0 or more) are above a threshold.
+    int64_t (*count_above)(const int32_t *score, int64_t n, int32_t threshold);
+    // Bit i of pos (neg) says x[i] > eps (x[i] < -eps); the bits from n on are 0.
+    void (*bitmaps)(const float *x, int64_t n, float eps, uint64_t *pos, uint64_t *neg);
+    int64_t (*popcount)(const uint64_t *words, int64_t n);
+    void (*columns_trellis)(const ColumnWeight &w, const ColumnInput &in, int64_t out_begin, int64_t out_end,
+                            float *y) = nullptr;
 };
 
 // Scratch for one thread: a decoded tile, two bytes a value at most, plus slack for whole vectors.
-static inline int64_t panel_bytes(const seeddelta_ctx &ctx) { return (ctx.n_in + 2 * kGroup) * kTileRows * 2 + 256; }
+static inline int64_t panel_bytes(const seeddelta_ctx &ctx) {
+    return (ctx.n_in + 2 * kGroup) * kTileRows * 2 + 256;
+}
 
 const KernelTable &kernels_scalar();
 // One an instruction-set unit; defined where the unit is compiled (SEEDDELTA_HAVE_<NAME>).

@@ -1,6 +1,6 @@
 // The definition: every other table must give these bits.
-#include <bit>
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -9,12 +9,15 @@
 #include "base/rotation.hpp"
 #include "base/trellis.hpp"
 #include "encode/viterbi.hpp"
+#include "kernels/columns_scalar.hpp"
 #include "kernels/kernel_table.hpp"
 #include "residual/residual.hpp"
 
 namespace seeddelta {
 
-static bool finite(float x) { return (std::bit_cast<uint32_t>(x) & 0x7F800000U) != 0x7F800000U; }
+static bool finite(float x) {
+    return (std::bit_cast<uint32_t>(x) & 0x7F800000U) != 0x7F800000U;
+}
 
 static bool quantize(const float *x, int64_t n, int8_t *q, float *scale, int32_t *sum) {
     bool all_finite = true;
@@ -57,8 +60,8 @@ static void base_row(const seeddelta_ctx &ctx, int64_t row, int16_t *values) {
     }
 }
 
-static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end, uint8_t *panel,
-                    float *y, int64_t y_stride) {
+static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end,
+                    uint8_t *panel, float *y, int64_t y_stride) {
     bool all_finite = true;
     auto *values = reinterpret_cast<int16_t *>(panel);
     const int64_t row_end = std::min(tile_end * kTileRows, ctx.n_out);
@@ -94,8 +97,8 @@ static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile
     return all_finite;
 }
 
-static void subtract_product(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f, int64_t f_stride,
-                             int64_t rows, int64_t inner, int64_t n) {
+static void subtract_product(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f,
+                             int64_t f_stride, int64_t rows, int64_t inner, int64_t n) {
     for (int64_t r = 0; r < rows; ++r) {
         for (int64_t i = 0; i < inner; ++i) {
             for (int64_t j = 0; j < n; ++j) {
@@ -106,8 +109,21 @@ static void subtract_product(float *w, int64_t w_stride, const float *e, int64_t
 }
 
 const KernelTable &kernels_scalar() {
-    static const KernelTable table{"scalar",       rotate,           quantize,       compute,
-                                   viterbi_scalar, subtract_product, dictionary_dot, fht_struct_block};
+    static const KernelTable table{"scalar",
+                                   rotate,
+                                   quantize,
+                                   compute,
+                                   viterbi_scalar,
+                                   subtract_product,
+                                   dictionary_dot,
+                                   fht_struct_block,
+                                   columns_f16_scalar,
+                                   columns_i8_scalar,
+                                   columns_f16_batch_scalar,
+                                   columns_i8_batch_scalar,
+                                   count_above_scalar,
+                                   bitmaps_scalar,
+                                   popcount_scalar};
     return table;
 }
 

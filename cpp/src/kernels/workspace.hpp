@@ -52,6 +52,13 @@ struct Workspace::Impl {
     Buffer<int64_t> pairs, begin, chosen;
     Buffer<float> x;
     int64_t n_chosen = 0;
+    // of columns: units of one token (or of one token a thread), inputs of a prompt with 0 for inactive units, the same
+    // quantised; units of all tokens
+    Buffer<int32_t> index;
+    Buffer<float> value, masked;
+    Buffer<int16_t> wide;
+    int64_t listed = 0;
+    std::atomic<int64_t> active{0};
     std::atomic<bool> all_finite{true};
     std::atomic<int> arrived{0};
     std::atomic<uint32_t> generation{0};
@@ -89,8 +96,8 @@ inline uint8_t *thread_scratch(int64_t bytes) {
     return scratch.reserve(bytes);
 }
 
-// Scales, rotates and quantises one token's x to row `token` of the workspace. `rotated` is scratch of n_in floats. Returns
-// false when x has NaN or infinity.
+// Scales, rotates and quantises one token's x to row `token` of the workspace. `rotated` is scratch of n_in floats.
+// Returns false when x has NaN or infinity.
 inline bool prepare_token(const seeddelta_ctx &ctx, const float *x, int64_t token, Workspace::Impl &w, float *rotated) {
     const KernelTable &k = kernels();
     const int64_t stride = padded(ctx.n_in);

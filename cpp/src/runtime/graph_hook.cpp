@@ -10,7 +10,22 @@ void count(std::atomic<uint64_t> &counter, uint64_t n = 1) {
     counter.fetch_add(n, std::memory_order_relaxed);
 }
 
-void count_kind(KindCounters &kinds, const seeddelta_ctx &ctx) {
+void count_kind(KindCounters &kinds, const RegisteredWeight &weight) {
+    if (weight.columns != nullptr) {
+        switch (weight.columns->kind) {
+        case ColumnKind::f16:
+            count(kinds.columns_f16);
+            break;
+        case ColumnKind::i8:
+            count(kinds.columns_i8);
+            break;
+        case ColumnKind::trellis:
+            count(kinds.columns_trellis);
+            break;
+        }
+        return;
+    }
+    const seeddelta_ctx &ctx = *weight.ctx;
     if (ctx.base == BaseKind::none && ctx.scheme == ResidualScheme::codebook_resid) {
         count(kinds.statecells);
         return;
@@ -47,8 +62,15 @@ void count_kind(KindCounters &kinds, const seeddelta_ctx &ctx) {
     }
 }
 
-// True when a product with b can use what one with a has prepared. Experts' inputs for a residual are copied, too.
-bool same_activations(const seeddelta_ctx &a, const seeddelta_ctx &b) {
+// True when a product with `second` can use what one with `first` has prepared: of columns the choice of units, else
+// the quantised activations. Experts' inputs for a residual are copied, too.
+bool same_activations(const ServedWeight &first, const ServedWeight &second) {
+    const seeddelta_ctx &a = *first.weight->ctx;
+    const seeddelta_ctx &b = *second.weight->ctx;
+    if (first.weight->columns != nullptr || second.weight->columns != nullptr) {
+        return first.weight->columns != nullptr && second.weight->columns != nullptr && a.n_in == b.n_in &&
+               first.gate == second.gate;
+    }
     const auto columns = static_cast<size_t>(a.n_experts * a.n_in);
     return a.n_in == b.n_in && a.rotation_block == b.rotation_block && a.n_experts == b.n_experts &&
            (a.rotation_block <= 1 || a.base_seed == b.base_seed) &&
@@ -60,9 +82,14 @@ bool same_activations(const seeddelta_ctx &a, const seeddelta_ctx &b) {
 } // namespace
 
 GraphHook::GraphHook(const GgmlAbi &abi, WeightRegistry &registry) : abi_(abi), registry_(registry) {
+    std::unordered_map<const GateSpec *, Gate *> gate_of;
+    for (const GateSpec &spec : registry.gates()) {
+        gate_of.emplace(&spec, &gates_.emplace_back(spec));
+    }
     for (RegisteredWeight &weight : registry.weights()) {
         ServedWeight &served = served_.emplace_back();
         served.weight = &weight;
+        served.gate = weight.gate == nullptr ? nullptr : gate_of.at(weight.gate);
         served.fresh = {this, &served, WeightUse::product, false};
         served.reuse = {this, &served, WeightUse::product, true};
         served.experts = {this, &served, WeightUse::experts, false};
@@ -107,7 +134,7 @@ void GraphHook::visit(void *node) {
         check_use(node);
         return;
     }
-    if (!fits(node, use, *served->weight->ctx)) {
+    if (!fits(node, use, *served->weight->ctx) || (served->weight->columns != nullptr && use != WeightUse::product)) {
         record(HookErrorKind::layout, served, "has operands of an unexpected type or layout");
         return;
     }
@@ -142,16 +169,18 @@ void GraphHook::serve_product(void *node, ServedWeight &served, WeightUse use) {
     const void *x = abi_.src_of(node, 1);
     const void *data = abi_.data_of(x);
     const void *ids = use == WeightUse::experts ? abi_.src_of(node, 2) : nullptr;
-    const bool reuse = previous_.ctx != nullptr && previous_.x == x && previous_.data == data && previous_.ids == ids &&
-                       same_activations(*previous_.ctx, ctx);
+    const bool reuse = previous_.served != nullptr && previous_.x == x && previous_.data == data &&
+                       previous_.ids == ids && same_activations(*previous_.served, served);
     if (use == WeightUse::experts) {
         workspace_.reserve(batch_of(node), ctx);
         abi_.make_custom(node, reuse ? &served.experts_reuse : &served.experts);
     } else {
-        workspace_.reserve(tokens_of(x), ctx);
+        if (served.weight->columns == nullptr) {
+            workspace_.reserve(tokens_of(x), ctx);
+        }
         abi_.make_custom(node, reuse ? &served.reuse : &served.fresh);
     }
-    previous_ = {x, data, ids, &ctx};
+    previous_ = {x, data, ids, &served};
 }
 
 // The weight behind a tensor, by pointer, the first time by name. `elsewhere` is set for a copy that the scheduler made
@@ -240,6 +269,14 @@ void GraphHook::run_product(void *dst, int ith, int nth, const ServedWeight::Nod
     const RegisteredWeight &weight = *node.served->weight;
     const seeddelta_ctx &ctx = *weight.ctx;
     const void *x = abi_.src_of(dst, 1);
+    if (!dense && weight.columns != nullptr) {
+        const ColumnCounts counts =
+            columns_compute_threaded(*weight.columns, node.served->gate, static_cast<const float *>(abi_.data_of(x)),
+                                     tokens_of(x), abi_.nb_of(x, 1), static_cast<float *>(abi_.data_of(dst)),
+                                     abi_.nb_of(dst, 1), workspace_, ith, nth, reuse, status_);
+        active_units_.store(counts.active, std::memory_order_relaxed);
+        return;
+    }
     if (!dense) {
         seeddelta_compute_threaded(ctx, static_cast<const float *>(abi_.data_of(x)), tokens_of(x), abi_.nb_of(x, 1),
                                    static_cast<float *>(abi_.data_of(dst)), abi_.nb_of(dst, 1), workspace_, ith, nth,
@@ -265,10 +302,15 @@ void GraphHook::finish(void *dst, const ServedWeight::Node &node, bool dense, bo
         count(counters.tokens, static_cast<uint64_t>(tokens_of(dst)));
         count(counters.experts, static_cast<uint64_t>(experts));
         count(counters.reused, reused ? 1 : 0);
+        if (weight.columns != nullptr && !dense) {
+            const int64_t active = active_units_.load(std::memory_order_relaxed);
+            count(counters.active_units, static_cast<uint64_t>(active));
+            count(counters.skipped_units, static_cast<uint64_t>(tokens_of(dst) * weight.ctx->n_in - active));
+        }
         prepared_x_ = dense ? nullptr : x;
         count(products_);
         if (!dense) {
-            count_kind(kinds_, *weight.ctx);
+            count_kind(kinds_, weight);
         }
     }
     count(counters.dense_calls, dense ? 1 : 0);

@@ -26,6 +26,8 @@ struct WeightCounters {
     std::atomic<uint64_t> experts{0};     // experts computed with, each once a product however many tokens chose it
     std::atomic<uint64_t> dense_calls{0}; // products and look-ups computed from the dense fallback
     std::atomic<uint64_t> nonfinite_events{0}; // those with NaN or infinity in activations or result
+    std::atomic<uint64_t> active_units{0};     // of columns: inputs computed with
+    std::atomic<uint64_t> skipped_units{0};    // and those left out
 };
 
 // Products computed from the seed and the residual, by what the kernels made of them; one product counts for its base
@@ -35,6 +37,7 @@ struct KindCounters {
     std::atomic<uint64_t> seed_choice{0}; // those of prng_block with seeds chosen by row or block
     std::atomic<uint64_t> coo{0}, block{0}, codebook_resid{0}, proc_sparse{0};
     std::atomic<uint64_t> statecells{0};
+    std::atomic<uint64_t> columns_f16{0}, columns_i8{0}, columns_trellis{0}; // stored by columns; not in those above
 };
 
 // What a node of a graph does with a weight: y = W x (MUL_MAT), y = W[e] x for the experts e of every token
@@ -52,6 +55,7 @@ struct ServedWeight {
     RegisteredWeight *weight = nullptr;
     // The weight's use_dense as this context sees it: it changes between products only, so that all threads agree.
     bool dense = false;
+    Gate *gate = nullptr; // of this context; null: all units
     WeightCounters counters;
     Node fresh{};
     Node reuse{};
@@ -85,6 +89,7 @@ public:
 
     std::deque<ServedWeight> &served() { return served_; }
     const KindCounters &kinds() const { return kinds_; }
+    const std::deque<Gate> &gates() const { return gates_; }
     uint64_t nodes_seen() const { return nodes_seen_.load(std::memory_order_relaxed); }
     // The first error since the last call, which clears it.
     HookError take_error();
@@ -95,7 +100,7 @@ private:
         const void *x = nullptr;
         const void *data = nullptr;
         const void *ids = nullptr; // of experts
-        const seeddelta_ctx *ctx = nullptr;
+        const ServedWeight *served = nullptr;
     };
 
     void visit(void *node);
@@ -124,6 +129,7 @@ private:
 
     const GgmlAbi &abi_;
     WeightRegistry &registry_;
+    std::deque<Gate> gates_;
     std::deque<ServedWeight> served_;
     std::unordered_map<const RegisteredWeight *, ServedWeight *> served_of_;
     // Weight tensors live as long as the context, so a pointer that was found once keeps its meaning; null: no weight.
@@ -136,6 +142,7 @@ private:
     Workspace workspace_;
     ComputeStatus status_;
     std::atomic<int> finished_threads_{0};
+    std::atomic<int64_t> active_units_{0}; // of the last product over columns
     std::atomic<bool> dense_finite_{true};
     std::atomic<uint64_t> products_{0};
     // Whose activations the workspace holds. Written by the last thread of a product, read by all threads of the next.

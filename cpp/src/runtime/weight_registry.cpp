@@ -15,6 +15,16 @@ RegisteredWeight &WeightRegistry::add(const std::string &name, const seeddelta_c
     return weight;
 }
 
+RegisteredWeight &WeightRegistry::add(const std::string &name, const ColumnWeight &columns, const GateSpec *gate) {
+    RegisteredWeight &weight = add(name, seeddelta_ctx{});
+    weight.shape.n_out = columns.n_out;
+    weight.shape.n_in = columns.n_in;
+    weight.ctx = &weight.shape;
+    weight.columns = &columns;
+    weight.gate = gate;
+    return weight;
+}
+
 RegisteredWeight *WeightRegistry::find(std::string_view name) {
     const auto found = by_name_.find(name);
     return found == by_name_.end() ? nullptr : found->second;

@@ -7,7 +7,9 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "seeddelta/columns.hpp"
 #include "seeddelta/weight.hpp"
+#include "sparsity/compose.hpp"
 
 namespace seeddelta {
 
@@ -20,7 +22,10 @@ struct DenseRows {
 
 struct RegisteredWeight {
     std::string name;
-    const seeddelta_ctx *ctx = nullptr; // borrowed
+    const seeddelta_ctx *ctx = nullptr;    // borrowed; of columns only the shape holds
+    const ColumnWeight *columns = nullptr; // borrowed; null: stored by rows
+    const GateSpec *gate = nullptr;        // of columns, null: all units
+    seeddelta_ctx shape;                   // of columns
     DenseRows dense;
     std::atomic<bool> use_dense{false}; // set for good by the first result that is not finite, when `dense` is there
 };
@@ -30,11 +35,16 @@ class WeightRegistry {
 public:
     // Throws std::invalid_argument for a name that is there already. The address is stable.
     RegisteredWeight &add(const std::string &name, const seeddelta_ctx &ctx);
+    // The same for a matrix stored by columns. Weights that read the same input share a gate, or null.
+    RegisteredWeight &add(const std::string &name, const ColumnWeight &columns, const GateSpec *gate);
+    const GateSpec *add_gate(const GateSpec &spec) { return &gates_.emplace_back(spec); }
+    std::deque<GateSpec> &gates() { return gates_; }
     RegisteredWeight *find(std::string_view name);
     std::deque<RegisteredWeight> &weights() { return weights_; }
 
 private:
     std::deque<RegisteredWeight> weights_;
+    std::deque<GateSpec> gates_;
     std::unordered_map<std::string_view, RegisteredWeight *> by_name_;
 };
 

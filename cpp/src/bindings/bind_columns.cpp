@@ -1,0 +1,206 @@
+// Matrices stored by columns and what chooses their units, for Python.
+#include "bindings/bind_columns.hpp"
+
+#include <pybind11/stl.h>
+
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "bindings/arrays.hpp"
+#include "kernels/kernel_table.hpp"
+#include "seeddelta/compute.hpp"
+
+namespace seeddelta {
+
+using OptionalArray = std::optional<py::array>;
+
+static void require(bool holds, const std::string &name, const std::string &what) {
+    if (!holds) {
+        throw py::value_error((name.empty() ? "" : "tensor '" + name + "': ") + what);
+    }
+}
+
+static const void *adopt(PyColumnWeight &w, const py::array &a) {
+    w.keep.push_back(a);
+    w.nbytes += a.nbytes();
+    return a.data();
+}
+
+static std::unique_ptr<PyColumnWeight> make_columns(const std::string &name, int64_t n_out, int64_t n_in,
+                                                    const OptionalArray &f16, const OptionalArray &i8,
+                                                    const OptionalArray &unit_scale) {
+    auto w = std::make_unique<PyColumnWeight>();
+    constexpr int64_t most = int64_t{1} << 28;
+    require(n_out > 0 && n_in > 0 && n_out < most && n_in < most, name, "shape out of range");
+    require(f16.has_value() != i8.has_value(), name, "give either f16 or i8");
+    require(i8.has_value() == unit_scale.has_value(), name, "i8 needs unit_scale, f16 has none");
+    w->name = name;
+    w->weight.n_out = n_out;
+    w->weight.n_in = n_in;
+    if (f16) {
+        require_array(*f16, "f16", "f", 2, {n_in, n_out});
+        w->weight.kind = ColumnKind::f16;
+        w->weight.f16 = static_cast<const uint16_t *>(adopt(*w, *f16));
+        for (int64_t i = 0; i < n_in * n_out; ++i) {
+            if ((w->weight.f16[i] & 0x7C00U) == 0x7C00U) {
+                require(false, name, "f16 is not finite");
+            }
+        }
+        return w;
+    }
+    require_array(*i8, "i8", "i", 1, {n_in, n_out});
+    require_array(*unit_scale, "unit_scale", "f", 4, {n_in});
+    w->weight.kind = ColumnKind::i8;
+    w->weight.i8 = static_cast<const int8_t *>(adopt(*w, *i8));
+    w->weight.unit_scale = static_cast<const float *>(adopt(*w, *unit_scale));
+    for (int64_t i = 0; i < n_in; ++i) {
+        require(std::isfinite(w->weight.unit_scale[i]), name, "unit_scale is not finite");
+    }
+    return w;
+}
+
+static std::unique_ptr<PyGate> make_gate(int64_t n_in, bool kwta, double keep, int64_t keep_count, int block, int duty,
+                                         float temperature, bool renormalise, float threshold,
+                                         const OptionalArray &norm, const std::string &pack, float pack_eps,
+                                         float pack_relative, float pack_density, float pack_hysteresis,
+                                         bool pack_popcount, bool prompts) {
+    auto g = std::make_unique<PyGate>();
+    require(n_in > 0, "", "n_in must be 1 or more");
+    require(keep > 0 && keep <= 1, "", "keep must be above 0 and at most 1");
+    require(keep_count >= 0 && keep_count <= n_in, "", "keep_count must be between 0 and n_in");
+    require(block == 1 || block == 16 || block == 32 || block == 64, "", "block must be 1, 16, 32 or 64");
+    require(duty >= 1, "", "duty must be 1 or more");
+    require(temperature >= 0 && std::isfinite(temperature), "", "temperature must be 0 or more");
+    require(!std::isnan(threshold), "", "threshold must be a number");
+    require(pack == "none" || pack == "binary" || pack == "ternary", "", "pack must be none, binary or ternary");
+    require(pack_eps >= 0 && pack_relative >= 0 && pack_density >= 0 && pack_hysteresis >= 0 && pack_hysteresis < 1, "",
+            "pack_eps, pack_relative, pack_density and pack_hysteresis must be 0 or more, the last below 1");
+    g->spec.n_in = n_in;
+    g->spec.prompts = prompts;
+    g->spec.kwta = {kwta, keep, keep_count, block, duty, temperature, renormalise, threshold, nullptr};
+    g->spec.pack = {pack != "none", pack == "ternary", pack_eps,     pack_relative,
+                    pack_density,   pack_hysteresis,   pack_popcount};
+    if (norm) {
+        require_array(*norm, "norm", "f", 4, {n_in});
+        g->keep.push_back(*norm);
+        g->spec.kwta.norm = static_cast<const float *>(norm->data());
+        for (int64_t i = 0; i < n_in; ++i) {
+            require(std::isfinite(g->spec.kwta.norm[i]), "", "norm is not finite");
+        }
+    }
+    return g;
+}
+
+// Products of one gate in one state, one after another: what a llama context would do with them.
+static py::array_t<float> matmul(const PyColumnWeight &w, const FloatMatrix &x, const PyGate *gate, int threads,
+                                 int64_t batch) {
+    const ColumnWeight &c = w.weight;
+    require(x.ndim() == 2 && x.shape(1) == c.n_in, w.name,
+            "x has shape " + shape_text(x) + "; wanted [n_tokens, " + std::to_string(c.n_in) + "]");
+    require(threads >= 1 && threads <= 1024, w.name, "threads must be between 1 and 1024");
+    require(gate == nullptr || gate->spec.n_in == c.n_in, w.name, "the gate is for another number of inputs");
+    const int64_t n_tokens = x.shape(0);
+    batch = batch > 0 ? batch : n_tokens;
+    py::array_t<float> y({n_tokens, c.n_out});
+    const float *in = x.data();
+    float *out = y.mutable_data();
+    {
+        // Safe without the GIL: x, y and the arrays of weight and gate are held by this frame.
+        const py::gil_scoped_release release;
+        Workspace workspace;
+        ComputeStatus status;
+        std::optional<Gate> working;
+        if (gate != nullptr) {
+            working.emplace(gate->spec);
+        }
+        for (int64_t first = 0; first < n_tokens; first += batch) {
+            const int64_t count = n_tokens - first < batch ? n_tokens - first : batch;
+            const auto run = [&](int ith) {
+                columns_compute_threaded(c, working ? &*working : nullptr, in + first * c.n_in, count, c.n_in * 4,
+                                         out + first * c.n_out, c.n_out * 4, workspace, ith, threads, false, status);
+            };
+            std::vector<std::jthread> pool;
+            for (int ith = 1; ith < threads; ++ith) {
+                pool.emplace_back(run, ith);
+            }
+            run(0);
+        }
+    }
+    return y;
+}
+
+static py::list select(const PyGate &gate, const FloatMatrix &x) {
+    const int64_t n = gate.spec.n_in;
+    require(x.ndim() == 2 && x.shape(1) == n, "", "x has shape " + shape_text(x));
+    Gate working(gate.spec);
+    std::vector<int32_t> score(static_cast<size_t>(n));
+    std::vector<uint64_t> bits(static_cast<size_t>(2 * bitmap_words(n)));
+    std::vector<float> value(static_cast<size_t>(n));
+    py::list chosen;
+    for (int64_t token = 0; token < x.shape(0); ++token) {
+        std::vector<int32_t> index(static_cast<size_t>(n));
+        bool finite = true;
+        const int64_t found =
+            working.select(x.data() + token * n, 0, {score.data(), bits.data()}, index.data(), value.data(), finite);
+        working.advance(1);
+        chosen.append(py::array_t<int32_t>(found, index.data()));
+    }
+    return chosen;
+}
+
+static int64_t popcount(const py::array_t<uint64_t, py::array::c_style | py::array::forcecast> &words) {
+    return kernels().popcount(words.data(), words.size());
+}
+
+void bind_columns(py::module_ &m) {
+    py::class_<PyGate>(
+        m, "Gate",
+        "What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.\n\n"
+        "Args:\n"
+        "    kwta: keep the inputs with the largest scores |x| · norm.\n"
+        "    keep, keep_count: fraction of the units, or their number (0: the fraction holds).\n"
+        "    block: inputs a unit, scored by their squares: 1, 16, 32 or 64.\n"
+        "    duty: choose for every duty-th token only; the others take all.\n"
+        "    renormalise, temperature: divide by the share that is kept, counted (0) or by softmax.\n"
+        "    threshold: 0 or more: keep the scores above it, however many.\n"
+        "    norm: float32 [n_in]. Kept, not copied.\n"
+        "    pack: none, binary or ternary bitmap of |x| > max(pack_eps, pack_relative · mean |x| of those that "
+        "passed).\n"
+        "    pack_density, pack_hysteresis: above this share the bitmap is off, below (1 - hysteresis) of it on "
+        "again.\n"
+        "    prompts: choose for products of several tokens, too.\n"
+        "Raises ValueError for an option out of range.")
+        .def(py::init(&make_gate), py::arg("n_in"), py::kw_only(), py::arg("kwta") = false, py::arg("keep") = 1.0,
+             py::arg("keep_count") = 0, py::arg("block") = 1, py::arg("duty") = 1, py::arg("temperature") = 0.0F,
+             py::arg("renormalise") = false, py::arg("threshold") = -1.0F, py::arg("norm") = py::none(),
+             py::arg("pack") = "none", py::arg("pack_eps") = 1e-4F, py::arg("pack_relative") = 0.0F,
+             py::arg("pack_density") = 0.15F, py::arg("pack_hysteresis") = 0.1F, py::arg("pack_popcount") = true,
+             py::arg("prompts") = true)
+        .def("select", &select, py::arg("x"),
+             "Indices chosen for each row of x, float32 [n_tokens, n_in], one token after the other: int32 arrays.");
+    py::class_<PyColumnWeight>(
+        m, "ColumnWeight",
+        "A matrix stored by its inputs: all weights of one input are together, so that inputs can be skipped.\n\n"
+        "Args:\n"
+        "    f16: float16 [n_in, n_out], the transposed matrix.\n"
+        "    i8, unit_scale: int8 [n_in, n_out] and float32 [n_in]; W = (i8 · unit_scale[:, None]).T.\n"
+        "The arrays are kept, not copied. Raises ValueError naming the tensor.")
+        .def(py::init(&make_columns), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(),
+             py::arg("f16") = py::none(), py::arg("i8") = py::none(), py::arg("unit_scale") = py::none())
+        .def(
+            "matmul", &matmul, py::arg("x"), py::arg("gate") = py::none(), py::kw_only(), py::arg("threads") = 1,
+            py::arg("batch") = 0,
+            "y = x Wᵀ over the inputs that the gate chooses: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].\n\n"
+            "`batch` tokens are one product (0: all). The bits are those of all inputs with those not chosen set to "
+            "0,\n"
+            "for every instruction set, number of threads and batch shape.")
+        .def_readonly("name", &PyColumnWeight::name)
+        .def_property_readonly("n_out", [](const PyColumnWeight &w) { return w.weight.n_out; })
+        .def_property_readonly("n_in", [](const PyColumnWeight &w) { return w.weight.n_in; })
+        .def_readonly("nbytes", &PyColumnWeight::nbytes, "Bytes of all arrays.");
+    m.def("popcount", &popcount, py::arg("words"), "Bits set in an array of uint64, by the active instruction set.");
+}
+
+} // namespace seeddelta

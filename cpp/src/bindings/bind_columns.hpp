@@ -1,0 +1,29 @@
+// The Python class ColumnWeight: a matrix stored by its inputs, and the arrays it points to.
+#pragma once
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <string>
+#include <vector>
+
+#include "seeddelta/columns.hpp"
+#include "sparsity/compose.hpp"
+
+namespace seeddelta {
+
+class PyColumnWeight {
+public:
+    std::string name;
+    ColumnWeight weight;
+    std::vector<pybind11::object> keep; // the arrays behind the pointers
+    int64_t nbytes = 0;
+};
+
+// A GateSpec and the norms that it points to.
+class PyGate {
+public:
+    GateSpec spec;
+    std::vector<pybind11::object> keep;
+};
+
+} // namespace seeddelta

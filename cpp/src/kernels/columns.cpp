@@ -1,0 +1,301 @@
+// Drives one product over columns: the units once, then every thread its own slice of outputs.
+#include "seeddelta/columns.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/rotation.hpp"
+#include "kernels/workspace.hpp"
+#include "sparsity/compose.hpp"
+
+namespace seeddelta {
+
+namespace {
+
+// Pieces of one stretch of the calling thread's scratch, each 64-byte aligned. Count the bytes first, then take.
+class Pieces {
+public:
+    template <class T>
+    static int64_t bytes(int64_t n) {
+        return (n * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+    }
+    explicit Pieces(int64_t bytes) : at_(thread_scratch(bytes)) {}
+    template <class T>
+    T *take(int64_t n) {
+        T *piece = reinterpret_cast<T *>(at_);
+        at_ += bytes<T>(n);
+        return piece;
+    }
+
+private:
+    uint8_t *at_;
+};
+
+bool all_finite(const float *x, int64_t n) {
+    uint32_t worst = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        worst = std::max(worst, __builtin_bit_cast(uint32_t, x[i]) & 0x7F800000U);
+    }
+    return worst != 0x7F800000U;
+}
+
+bool needs_quantised(const ColumnWeight &w) {
+    return w.kind != ColumnKind::f16;
+}
+
+// The units of one token, listed.
+int64_t choose(Gate *gate, const float *x, int64_t n_in, int64_t token, int32_t *index, float *value, bool &finite) {
+    if (gate == nullptr) {
+        for (int64_t i = 0; i < n_in; ++i) {
+            index[i] = static_cast<int32_t>(i);
+            value[i] = x[i];
+        }
+        finite = all_finite(x, n_in);
+        return n_in;
+    }
+    Pieces pieces(Pieces::bytes<int32_t>(n_in) + Pieces::bytes<uint64_t>(2 * bitmap_words(n_in)));
+    GateScratch scratch;
+    scratch.score = pieces.take<int32_t>(n_in);
+    scratch.bits = pieces.take<uint64_t>(2 * bitmap_words(n_in));
+    return gate->select(x, token, scratch, index, value, finite);
+}
+
+// Units of `set` scaled and quantised, in the calling thread's scratch: cheaper than to wait for one thread to do it.
+ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
+    const int64_t n = padded(w.n_in);
+    const int64_t groups = n / kGroup;
+    Pieces pieces(Pieces::bytes<float>(n) + 2 * Pieces::bytes<int8_t>(n) + 3 * Pieces::bytes<float>(groups + 1));
+    auto *x = pieces.take<float>(n);
+    auto *dense = pieces.take<int8_t>(n);
+    auto *q = pieces.take<int8_t>(n);
+    auto *scale = pieces.take<float>(groups);
+    auto *sum = pieces.take<int32_t>(groups);
+    auto *begin = pieces.take<int32_t>(groups + 1);
+    std::memset(x, 0, static_cast<size_t>(n) * sizeof(float));
+    for (int64_t i = 0; i < set.n; ++i) {
+        x[set.index[i]] = set.value[i] * w.unit_scale[set.index[i]];
+    }
+    kernels().quantize(x, w.n_in, dense, scale, sum);
+    int64_t i = 0;
+    for (int64_t g = 0; g < groups; ++g) {
+        begin[g] = static_cast<int32_t>(i);
+        for (; i < set.n && set.index[i] < (g + 1) * kGroup; ++i) {
+            q[i] = dense[set.index[i]];
+        }
+    }
+    begin[groups] = static_cast<int32_t>(i);
+    return {set.n, set.index, q, groups, begin, scale};
+}
+
+// One token's inputs (those that are not active are 0) scaled and quantised, to row `token` of the workspace.
+void quantise_row(const ColumnWeight &w, const float *x, int64_t token, Workspace::Impl &ws) {
+    const int64_t stride = padded(w.n_in);
+    Pieces pieces(Pieces::bytes<float>(w.n_in) + Pieces::bytes<int8_t>(stride) +
+                  Pieces::bytes<int32_t>(stride / kGroup));
+    auto *scaled = pieces.take<float>(w.n_in);
+    auto *q = pieces.take<int8_t>(stride);
+    auto *sum = pieces.take<int32_t>(stride / kGroup);
+    for (int64_t i = 0; i < w.n_in; ++i) {
+        scaled[i] = x[i] * w.unit_scale[i];
+    }
+    kernels().quantize(scaled, w.n_in, q, ws.scale.data + token * (stride / kGroup), sum);
+    for (int64_t i = 0; i < stride; ++i) {
+        ws.wide.data[token * stride + i] = q[i];
+    }
+}
+
+// Masks the tokens of a prompt into the workspace, each thread its share.
+void mask_tokens(Gate &gate, const float *x, int64_t n_tokens, int64_t x_stride, int64_t n_in, Workspace::Impl &ws,
+                 int ith, int nth) {
+    const bool alone = gate.sequential();
+    const int64_t first = alone ? 0 : n_tokens * ith / nth;
+    const int64_t last = alone ? (ith == 0 ? n_tokens : 0) : n_tokens * (ith + 1) / nth;
+    auto *index = ws.index.data + ith * n_in; // scratch here
+    auto *value = ws.value.data + ith * n_in;
+    int64_t active = 0;
+    bool finite = true;
+    for (int64_t token = first; token < last; ++token) {
+        bool token_finite = true;
+        const int64_t n = choose(&gate, x + token * x_stride, n_in, token, index, value, token_finite);
+        finite = finite && token_finite;
+        active += n;
+        float *row = ws.masked.data + token * n_in;
+        std::memset(row, 0, static_cast<size_t>(n_in) * sizeof(float));
+        for (int64_t i = 0; i < n; ++i) {
+            row[index[i]] = value[i];
+        }
+    }
+    ws.active.fetch_add(active, std::memory_order_relaxed);
+    if (!finite) {
+        ws.all_finite.store(false, std::memory_order_relaxed);
+    }
+}
+
+struct Slice {
+    int64_t begin, end;
+};
+
+Slice slice_of(const ColumnWeight &w, int ith, int nth) {
+    const int64_t slices = (w.n_out + kOutputSlice - 1) / kOutputSlice;
+    return {slices * ith / nth * kOutputSlice, std::min(slices * (ith + 1) / nth * kOutputSlice, w.n_out)};
+}
+
+// One token: only what is listed is read.
+void decode(const ColumnWeight &w, Gate *gate, const float *x, float *y, Workspace::Impl &ws, int ith, int nth,
+            bool reuse) {
+    if (!reuse) {
+        if (ith == 0) {
+            bool finite = true;
+            ws.index.reserve(w.n_in);
+            ws.value.reserve(w.n_in);
+            ws.listed = choose(gate, x, w.n_in, 0, ws.index.data, ws.value.data, finite);
+            ws.all_finite.store(finite, std::memory_order_relaxed);
+            ws.active.store(ws.listed, std::memory_order_relaxed);
+            if (gate != nullptr) {
+                gate->advance(1);
+            }
+        }
+        ws.barrier(nth);
+    }
+    const ActiveSet set{ws.listed, ws.index.data, ws.value.data};
+    const auto [begin, end] = slice_of(w, ith, nth);
+    if (begin == end) {
+        return;
+    }
+    switch (w.kind) {
+    case ColumnKind::f16:
+        kernels().columns_f16(w, set, begin, end, y);
+        break;
+    case ColumnKind::i8:
+        kernels().columns_i8(w, quantise_units(w, set), begin, end, y);
+        break;
+    case ColumnKind::trellis:
+        kernels().columns_trellis(w, quantise_units(w, set), begin, end, y);
+        break;
+    }
+}
+
+// The units of a row of the workspace's quantised inputs, listed in the calling thread's scratch.
+ColumnInput list_row(const ColumnWeight &w, int64_t token, const Workspace::Impl &ws) {
+    const int64_t n = padded(w.n_in);
+    const int64_t groups = n / kGroup;
+    Pieces pieces(Pieces::bytes<int32_t>(n) + Pieces::bytes<int8_t>(n) + Pieces::bytes<int32_t>(groups + 1));
+    auto *index = pieces.take<int32_t>(n);
+    auto *q = pieces.take<int8_t>(n);
+    auto *begin = pieces.take<int32_t>(groups + 1);
+    int64_t found = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        if (i % kGroup == 0) {
+            begin[i / kGroup] = static_cast<int32_t>(found);
+        }
+        const int16_t value = ws.wide.data[token * n + i];
+        index[found] = static_cast<int32_t>(i);
+        q[found] = static_cast<int8_t>(value);
+        found += value != 0 ? 1 : 0;
+    }
+    begin[groups] = static_cast<int32_t>(found);
+    return {found, index, q, groups, begin, ws.scale.data + token * groups};
+}
+
+// Several tokens: all units are read once for all of them, inactive inputs are 0.
+void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens, int64_t x_stride, float *y,
+            int64_t y_stride, Workspace::Impl &ws, int ith, int nth, bool reuse) {
+    if (!reuse) {
+        if (ith == 0) {
+            ws.all_finite.store(true, std::memory_order_relaxed);
+            ws.active.store(0, std::memory_order_relaxed);
+            if (gate != nullptr) {
+                ws.index.reserve(nth * w.n_in);
+                ws.value.reserve(nth * w.n_in);
+                ws.masked.reserve(n_tokens * w.n_in);
+            }
+        }
+        ws.barrier(nth);
+        if (gate != nullptr) {
+            mask_tokens(*gate, x, n_tokens, x_stride, w.n_in, ws, ith, nth);
+        } else {
+            bool finite = true;
+            for (int64_t token = n_tokens * ith / nth; token < n_tokens * (ith + 1) / nth; ++token) {
+                finite = finite && all_finite(x + token * x_stride, w.n_in);
+                ws.active.fetch_add(w.n_in, std::memory_order_relaxed);
+            }
+            if (!finite) {
+                ws.all_finite.store(false, std::memory_order_relaxed);
+            }
+        }
+        ws.barrier(nth);
+        if (gate != nullptr && ith == 0) {
+            gate->advance(n_tokens);
+        }
+    }
+    if (gate != nullptr) {
+        x = ws.masked.data;
+        x_stride = w.n_in;
+    }
+    const auto [begin, end] = slice_of(w, ith, nth);
+    if (!needs_quantised(w)) {
+        if (begin < end) {
+            kernels().columns_f16_batch(w, x, n_tokens, x_stride, begin, end, y, y_stride);
+        }
+        return;
+    }
+    const int64_t stride = padded(w.n_in);
+    if (ith == 0) {
+        ws.wide.reserve(n_tokens * stride);
+        ws.scale.reserve(n_tokens * stride / kGroup);
+    }
+    ws.barrier(nth);
+    for (int64_t token = n_tokens * ith / nth; token < n_tokens * (ith + 1) / nth; ++token) {
+        quantise_row(w, x + token * x_stride, token, ws);
+    }
+    ws.barrier(nth);
+    const ColumnBatch batch{n_tokens, stride, ws.wide.data, ws.scale.data};
+    if (begin < end && w.kind == ColumnKind::i8) {
+        kernels().columns_i8_batch(w, batch, begin, end, y, y_stride);
+    }
+    for (int64_t token = 0; w.kind == ColumnKind::trellis && begin < end && token < n_tokens; ++token) {
+        kernels().columns_trellis(w, list_row(w, token, ws), begin, end, y + token * y_stride);
+    }
+}
+
+// The outputs of a rotated weight, back. Each thread its share of the tokens.
+void rotate_outputs(const ColumnWeight &w, float *y, int64_t n_tokens, int64_t y_stride, Workspace::Impl &ws, int ith,
+                    int nth) {
+    ws.barrier(nth);
+    for (int64_t token = n_tokens * ith / nth; token < n_tokens * (ith + 1) / nth; ++token) {
+        rotate_back(y + token * y_stride, w.n_out, w.rotation_block, w.rotation_seed);
+    }
+}
+
+} // namespace
+
+ColumnCounts columns_compute_threaded(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
+                                      int64_t x_stride_bytes, float *y, int64_t y_stride_bytes, Workspace &workspace,
+                                      int ith, int nth, bool reuse_selection, ComputeStatus &status) {
+    Workspace::Impl &ws = workspace.impl();
+    const int64_t x_stride = x_stride_bytes / static_cast<int64_t>(sizeof(float));
+    const int64_t y_stride = y_stride_bytes / static_cast<int64_t>(sizeof(float));
+    Gate *working = gate != nullptr && gate->works(n_tokens) ? gate : nullptr;
+    if (n_tokens == 1) {
+        decode(w, working, x, y, ws, ith, nth, reuse_selection);
+    } else {
+        prompt(w, working, x, n_tokens, x_stride, y, y_stride, ws, ith, nth, reuse_selection);
+    }
+    if (!ws.all_finite.load(std::memory_order_relaxed)) {
+        status.nonfinite_input.store(true, std::memory_order_relaxed);
+    }
+    const auto [begin, end] = slice_of(w, ith, nth);
+    bool finite = true; // a rotation keeps it so
+    for (int64_t token = 0; token < n_tokens && begin < end; ++token) {
+        finite = all_finite(y + token * y_stride + begin, end - begin) && finite;
+    }
+    if (!finite) {
+        status.nonfinite_output.store(true, std::memory_order_relaxed);
+    }
+    if (w.rotation_block > 1) {
+        rotate_outputs(w, y, n_tokens, y_stride, ws, ith, nth);
+    }
+    return {ws.active.load(std::memory_order_relaxed), n_tokens * w.n_in};
+}
+
+} // namespace seeddelta

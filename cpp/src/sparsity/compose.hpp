@@ -1,0 +1,74 @@
+// One active set a weight: StatePack drops what is nearly zero, KWTA ranks what is left, and what is chosen is the list
+// of units that the kernels run over. A further proposer belongs between the ranking and the list, with a budget inside
+// KWTA's candidates; it must not rank again.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "sparsity/kwta.hpp"
+#include "sparsity/statepack.hpp"
+
+namespace seeddelta {
+
+// What chooses the inputs of the weights that read one tensor (gate and up; query, key and value; each other alone).
+struct GateSpec {
+    int64_t n_in = 0;
+    KwtaSpec kwta;
+    PackSpec pack;
+    bool prompts = false; // also for products of several tokens; else those take all units
+};
+
+// Written by llama's threads, read by anyone.
+struct GateCounters {
+    std::atomic<uint64_t> kwta_calls{0};  // tokens whose units KWTA chose
+    std::atomic<uint64_t> kwta_kept{0};   // units that it kept
+    std::atomic<uint64_t> kwta_seen{0};   // of how many
+    std::atomic<uint64_t> kwta_passes{0}; // over the scores to find the thresholds
+    std::atomic<uint64_t> duty_hits{0};   // tokens that passed whole because it was not their turn
+    std::atomic<uint64_t> pack_tokens{0};
+    std::atomic<uint64_t> pack_used{0};     // tokens whose bitmap was used
+    std::atomic<uint64_t> pack_units{0};    // bits set
+    std::atomic<uint64_t> pack_negative{0}; // bits of negative inputs (ternary)
+    std::atomic<uint64_t> pack_seen{0};     // units that could have had one
+    std::atomic<uint64_t> pack_switches{0}; // times that the density turned the bitmap off or on
+};
+
+// Scratch of one selection.
+struct GateScratch {
+    int32_t *score = nullptr; // [n_in]
+    uint64_t *bits = nullptr; // [2 * bitmap_words(n_in)]
+};
+
+// The state of one GateSpec in one llama context.
+class Gate {
+public:
+    explicit Gate(const GateSpec &spec) : spec_(spec) {}
+
+    const GateSpec &spec() const { return spec_; }
+    const GateCounters &counters() const { return counters_; }
+    const PackState &pack() const { return pack_; }
+    // Whether it chooses anything for a product of so many tokens.
+    bool works(int64_t n_tokens) const {
+        return (spec_.kwta.enabled || spec_.pack.enabled) && (n_tokens == 1 || spec_.prompts);
+    }
+    // Tokens must be chosen in order, by one thread: StatePack remembers.
+    bool sequential() const { return spec_.pack.enabled; }
+
+    // The units of the token `token` of this product, ascending, and their inputs; index and value have room for n_in.
+    // Returns their number. Threads may choose for different tokens at once unless sequential().
+    int64_t select(const float *x, int64_t token, const GateScratch &scratch, int32_t *index, float *value,
+                   bool &finite);
+    // The product is chosen for: the next one continues counting tokens here. By one thread.
+    void advance(int64_t n_tokens) { step_ += n_tokens; }
+
+private:
+    int64_t rank(const float *x, const uint64_t *bits, int64_t passed, int32_t *score, int32_t *index, float *value);
+
+    GateSpec spec_;
+    GateCounters counters_;
+    PackState pack_;
+    int64_t step_ = 0;
+    std::atomic<int32_t> guess_{0x3F000000}; // 0.5
+};
+
+} // namespace seeddelta

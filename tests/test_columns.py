@@ -1,0 +1,229 @@
+"""Products over columns: every instruction set gives the scalar's bits, and skipping is a choice of inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seeddelta import _core
+
+SHAPES = [(64, 64), (576, 1536), (1536, 576), (192, 576), (100, 130), (7, 33), (1100, 70)]
+
+
+@pytest.fixture(autouse=True)
+def _restore_isa():
+    active = _core.isa_active()
+    yield
+    _core.isa_select(active)
+
+
+def weight_of(kind, n_out, n_in, seed=0):
+    """A random weight and the dense matrix [n_out, n_in] that it stands for."""
+    rng = np.random.default_rng(seed)
+    matrix = rng.standard_normal((n_in, n_out)).astype(np.float32)
+    if kind == "f16":
+        half = matrix.astype(np.float16)
+        half[0, 0] = 1e-7  # a subnormal
+        return _core.ColumnWeight("w", n_out, n_in, f16=half), half.astype(np.float32).T
+    scale = (np.abs(matrix).max(axis=1) / 127).astype(np.float32)
+    bytes_ = np.rint(matrix / scale[:, None]).astype(np.int8)
+    return _core.ColumnWeight("w", n_out, n_in, i8=bytes_, unit_scale=scale), (bytes_ * scale[:, None]).T
+
+
+def inputs(tokens, n_in, seed=1):
+    return np.random.default_rng(seed).standard_normal((tokens, n_in)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["f16", "i8"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_all_units_are_the_dense_product(kind, shape):
+    """The same bits of every instruction set, for one token and several, for 1 to 3 threads, with and without a gate
+    that keeps everything."""
+    weight, matrix = weight_of(kind, *shape)
+    x = inputs(9, shape[1])
+    keep_all = _core.Gate(shape[1], kwta=True, keep=1.0)
+    _core.isa_select("scalar")
+    expected = weight.matmul(x)
+    np.testing.assert_allclose(expected, x @ matrix.T, rtol=0.05, atol=0.02 * np.sqrt(shape[1]) + 0.1)
+    for isa in _core.isa_available():
+        _core.isa_select(isa)
+        for threads in (1, 2, 3):
+            for batch in (0, 1, 4):
+                for gate in (None, keep_all):
+                    got = weight.matmul(x, gate, threads=threads, batch=batch)
+                    np.testing.assert_array_equal(got, expected, err_msg=f"{isa} {threads} threads, batch {batch}")
+
+
+@pytest.mark.parametrize("kind", ["f16", "i8"])
+@pytest.mark.parametrize(("shape", "options"), [
+    ((576, 1536), {"kwta": True, "keep": 0.4}),
+    ((576, 1536), {"kwta": True, "keep": 0.5, "block": 16}),
+    ((192, 576), {"kwta": True, "keep_count": 1}),
+    ((1100, 130), {"kwta": True, "threshold": 0.9}),
+    ((100, 130), {"pack": "ternary", "pack_eps": 0.5, "pack_density": 1.0}),
+])  # fmt: skip
+def test_skipping_is_masking(kind, shape, options):
+    """The bits of the dense product whose inputs that were not chosen are 0."""
+    weight, _ = weight_of(kind, *shape)
+    x = inputs(7, shape[1])
+    gate = _core.Gate(shape[1], **options)
+    chosen = gate.select(x)
+    masked = np.zeros_like(x)
+    for row, index in enumerate(chosen):
+        assert (np.diff(index) > 0).all()
+        assert 0 < len(index) < shape[1]
+        masked[row, index] = x[row, index]
+    _core.isa_select("scalar")
+    expected = weight.matmul(masked)
+    for isa in _core.isa_available():
+        _core.isa_select(isa)
+        for threads in (1, 3):
+            for batch in (0, 1, 3):
+                got = weight.matmul(x, gate, threads=threads, batch=batch)
+                np.testing.assert_array_equal(got, expected, err_msg=f"{isa} {threads} threads, batch {batch}")
+
+
+def winners(score, k):
+    """Indices of the k largest, ties by index: the definition."""
+    return np.sort(np.lexsort((np.arange(len(score)), -score))[:k])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    n=st.integers(1, 300),
+    share=st.floats(0.01, 1),
+    ties=st.integers(1, 6),
+    seed=st.integers(0, 1 << 30),
+    wina=st.booleans(),
+)
+def test_top_k_is_exact(n, share, ties, seed, wina):
+    """Against NumPy, with many equal values, zeros among them."""
+    rng = np.random.default_rng(seed)
+    x = (rng.integers(-ties, ties + 1, (3, n)) * np.float32(0.37)).astype(np.float32)
+    x[1] = rng.standard_normal(n) * 1e-20
+    norm = rng.integers(1, 3, n).astype(np.float32) if wina else None
+    k = max(1, round(share * n))
+    for row, index in zip(x, _core.Gate(n, kwta=True, keep_count=k, norm=norm).select(x), strict=True):
+        score = np.abs(row) if norm is None else np.abs(row * norm)
+        np.testing.assert_array_equal(index, winners(score, k))
+
+
+@pytest.mark.parametrize("isa", _core.isa_available())
+def test_top_k_of_every_instruction_set(isa):
+    _core.isa_select(isa)
+    x = inputs(40, 1536, seed=5) * np.exp(np.linspace(-4, 4, 40, dtype=np.float32))[:, None]
+    for row, index in zip(x, _core.Gate(1536, kwta=True, keep=0.5).select(x), strict=True):
+        np.testing.assert_array_equal(index, winners(np.abs(row), 768))
+
+
+@pytest.mark.parametrize("block", [16, 32, 64])
+def test_blocks_are_ranked_by_energy(block):
+    x = inputs(5, 8 * block + 3)
+    for row, index in zip(x, _core.Gate(x.shape[1], kwta=True, keep_count=4, block=block).select(x), strict=True):
+        energy = [np.square(row[i : i + block].astype(np.float64)).sum() for i in range(0, len(row), block)]
+        assert sorted(set(index // block)) == sorted(np.argsort(energy)[-4:])
+        assert len(index) in (4 * block, 3 * block + 3)
+
+
+def test_duty_gates_every_nth_token():
+    lengths = [len(index) for index in _core.Gate(64, kwta=True, keep=0.25, duty=3).select(inputs(7, 64))]
+    assert lengths == [16, 64, 64, 16, 64, 64, 16]
+
+
+def test_threshold_keeps_as_many_as_there_are():
+    x = inputs(3, 64)
+    for row, index in zip(x, _core.Gate(64, kwta=True, threshold=1.0).select(x), strict=True):
+        np.testing.assert_array_equal(index, np.flatnonzero(np.abs(row) > 1))
+
+
+def test_renormalisation():
+    """Divides by the share that is kept; with a temperature the share is that of the softmax, which is between that
+    and 1."""
+    weight, _ = weight_of("f16", 64, 64)
+    x = inputs(1, 64)
+    plain, counted, warm, cold = (
+        weight.matmul(x, _core.Gate(64, kwta=True, keep=0.25, **options))
+        for options in (
+            {}, {"renormalise": True}, {"renormalise": True, "temperature": 1e6},
+            {"renormalise": True, "temperature": 0.02},
+        )
+    )  # fmt: skip
+    np.testing.assert_allclose(counted, 4 * plain, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(warm, counted, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(cold, plain, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("pack", ["binary", "ternary"])
+def test_pack_turns_itself_off_and_on(pack):
+    """Dense tokens make the bitmap inactive, sparse ones active again, and in between nothing changes."""
+    rng = np.random.default_rng(0)
+
+    def token(density):
+        x = np.zeros(1000, np.float32)
+        x[: int(1000 * density)] = rng.choice([-1.0, 1.0], int(1000 * density))
+        return x
+
+    densities = [0.2] * 3 + [0.9] * 10 + [0.2] * 30
+    x = np.stack([token(density) for density in densities])
+    gate = _core.Gate(1000, pack=pack, pack_eps=0.1, pack_density=0.5, pack_hysteresis=0.2)
+    used = [len(index) < 1000 for index in gate.select(x)]
+    average, active, expected = densities[0], True, []
+    for density in densities:
+        average += 0.1 * (density - average)
+        active = average <= 0.5 if active else average < 0.5 * (1 - 0.2)
+        expected.append(active)
+    assert used == expected
+    assert used[0]
+    assert not all(used)
+    assert used[-1]
+
+
+def test_pack_comes_before_kwta():
+    """KWTA ranks what passes the bitmap only: with fewer than K left all of them win, and none that was dropped."""
+    x = np.zeros((1, 64), np.float32)
+    x[0, 5:15] = -2.0
+    gate = _core.Gate(64, kwta=True, keep=0.5, pack="ternary", pack_eps=1.0, pack_density=1.0)
+    np.testing.assert_array_equal(gate.select(x)[0], np.arange(5, 15))
+    gate = _core.Gate(64, kwta=True, keep_count=4, pack="binary", pack_eps=1.0, pack_density=1.0)
+    np.testing.assert_array_equal(gate.select(x)[0], np.arange(5, 9))
+
+
+def test_pack_relative_to_gamma():
+    """The threshold follows the mean magnitude of what passed."""
+    x = np.repeat(np.float32([[0.2, 1.0, 5.0, 6.0]]), 3, axis=0)
+    chosen = _core.Gate(4, pack="binary", pack_eps=0.1, pack_relative=0.5, pack_density=1.0).select(x)
+    np.testing.assert_array_equal(chosen[0], [0, 1, 2, 3])  # no mean yet
+    np.testing.assert_array_equal(chosen[1], [2, 3])
+
+
+@pytest.mark.parametrize("isa", _core.isa_available())
+def test_popcount(isa):
+    _core.isa_select(isa)
+    words = np.random.default_rng(3).integers(0, 1 << 63, 100, dtype=np.uint64)
+    for n in (0, 1, 3, 4, 7, 8, 9, 100):
+        assert _core.popcount(words[:n]) == int(np.unpackbits(words[:n].view(np.uint8)).sum())
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"keep": 0.0}, "keep"), ({"keep": 1.5}, "keep"), ({"keep_count": 65}, "keep_count"), ({"block": 8}, "block"),
+    ({"duty": 0}, "duty"), ({"temperature": -1}, "temperature"), ({"pack": "some"}, "pack"),
+    ({"pack_eps": -1}, "pack_eps"), ({"norm": np.full(64, np.nan, np.float32)}, "norm"),
+    ({"norm": np.ones(3, np.float32)}, "norm"),
+])  # fmt: skip
+def test_gate_refuses(options, message):
+    with pytest.raises(ValueError, match=message):
+        _core.Gate(64, **options)
+
+
+def test_weight_refuses():
+    half = np.ones((4, 8), np.float16)
+    with pytest.raises(ValueError, match="either f16 or i8"):
+        _core.ColumnWeight("blk.0", 8, 4)
+    with pytest.raises(ValueError, match="f16 has shape"):
+        _core.ColumnWeight("blk.0", 4, 8, f16=half)
+    with pytest.raises(ValueError, match="needs unit_scale"):
+        _core.ColumnWeight("blk.0", 8, 4, i8=np.ones((4, 8), np.int8))
+    half[2, 3] = np.inf
+    with pytest.raises(ValueError, match=r"'blk.0': f16 is not finite"):
+        _core.ColumnWeight("blk.0", 8, 4, f16=half)
