@@ -31,6 +31,10 @@ class RecipeError(SeedDeltaError, ValueError):
     """The options of a build contradict each other or are out of range."""
 
 
+class ConfigError(SeedDeltaError, ValueError):
+    """Options of the run time contradict each other, are out of range, or do not fit the model."""
+
+
 class NotAvailableError(SeedDeltaError, NotImplementedError):
     """An option that is specified but not available in this release."""
 

@@ -2,6 +2,7 @@
 #include "bindings/bind_columns.hpp"
 
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <cmath>
 #include <memory>
@@ -94,9 +95,10 @@ static std::unique_ptr<PyGate> make_gate(int64_t n_in, bool kwta, double keep, i
 }
 
 // Products of one gate in one state, one after another: what a llama context would do with them.
-static py::array_t<float> matmul(const PyColumnWeight &w, const FloatMatrix &x, const PyGate *gate, int threads,
+static py::array_t<float> matmul(const PyColumnWeight &w, const FloatMatrix &x, OptionalGate given, int threads,
                                  int64_t batch) {
     const ColumnWeight &c = w.weight;
+    const PyGate *gate = given.value_or(nullptr);
     require(x.ndim() == 2 && x.shape(1) == c.n_in, w.name,
             "x has shape " + shape_text(x) + "; wanted [n_tokens, " + std::to_string(c.n_in) + "]");
     require(threads >= 1 && threads <= 1024, w.name, "threads must be between 1 and 1024");
@@ -131,14 +133,14 @@ static py::array_t<float> matmul(const PyColumnWeight &w, const FloatMatrix &x, 
     return y;
 }
 
-static py::list select(const PyGate &gate, const FloatMatrix &x) {
+static py::typing::List<py::array_t<int32_t>> select(const PyGate &gate, const FloatMatrix &x) {
     const int64_t n = gate.spec.n_in;
     require(x.ndim() == 2 && x.shape(1) == n, "", "x has shape " + shape_text(x));
     Gate working(gate.spec);
     std::vector<int32_t> score(static_cast<size_t>(n));
     std::vector<uint64_t> bits(static_cast<size_t>(2 * bitmap_words(n)));
     std::vector<float> value(static_cast<size_t>(n));
-    py::list chosen;
+    py::typing::List<py::array_t<int32_t>> chosen;
     for (int64_t token = 0; token < x.shape(0); ++token) {
         std::vector<int32_t> index(static_cast<size_t>(n));
         bool finite = true;

@@ -2,7 +2,9 @@
 #pragma once
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,5 +27,7 @@ public:
     GateSpec spec;
     std::vector<pybind11::object> keep;
 };
+
+using OptionalGate = std::optional<const PyGate *>;
 
 } // namespace seeddelta

@@ -65,7 +65,8 @@ void add(PyRegistry &r, const PyWeight &weight) {
 }
 
 // The gate becomes the registry's at its first use: weights that are given the same one share it.
-void add_columns(PyRegistry &r, const PyColumnWeight &weight, const PyGate *gate) {
+void add_columns(PyRegistry &r, const PyColumnWeight &weight, OptionalGate given) {
+    const PyGate *gate = given.value_or(nullptr);
     const GateSpec *spec = nullptr;
     if (gate != nullptr) {
         if (gate->spec.n_in != weight.weight.n_in) {
@@ -134,11 +135,13 @@ IntDict kinds(const PyHook &h) {
     return d;
 }
 
-py::list gates(const PyHook &h) {
-    py::list all;
+using FloatDict = py::typing::Dict<py::str, py::float_>;
+
+py::typing::List<FloatDict> gates(const PyHook &h) {
+    py::typing::List<FloatDict> all;
     for (const Gate &gate : h.hook.gates()) {
         const GateCounters &c = gate.counters();
-        py::dict d;
+        FloatDict d;
         d["kwta_calls"] = c.kwta_calls.load();
         d["kwta_kept"] = c.kwta_kept.load();
         d["kwta_seen"] = c.kwta_seen.load();

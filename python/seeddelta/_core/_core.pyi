@@ -77,7 +77,7 @@ class Gate:
     """
     def __init__(self, n_in: typing.SupportsInt | typing.SupportsIndex, *, kwta: bool = False, keep: typing.SupportsFloat | typing.SupportsIndex = 1.0, keep_count: typing.SupportsInt | typing.SupportsIndex = 0, block: typing.SupportsInt | typing.SupportsIndex = 1, duty: typing.SupportsInt | typing.SupportsIndex = 1, temperature: typing.SupportsFloat | typing.SupportsIndex = 0.0, renormalise: bool = False, threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0, norm: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, pack: str = 'none', pack_eps: typing.SupportsFloat | typing.SupportsIndex = 9.999999747378752e-05, pack_relative: typing.SupportsFloat | typing.SupportsIndex = 0.0, pack_density: typing.SupportsFloat | typing.SupportsIndex = 0.15000000596046448, pack_hysteresis: typing.SupportsFloat | typing.SupportsIndex = 0.10000000149011612, pack_popcount: bool = True, prompts: bool = True) -> None:
         ...
-    def select(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> list:
+    def select(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> list[numpy.typing.NDArray[numpy.int32]]:
         """
         Indices chosen for each row of x, float32 [n_tokens, n_in], one token after the other: int32 arrays.
         """
@@ -92,7 +92,7 @@ class ColumnWeight:
     """
     def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, f16: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, i8: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, unit_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None) -> None:
         ...
-    def matmul(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], gate: Gate = None, *, threads: typing.SupportsInt | typing.SupportsIndex = 1, batch: typing.SupportsInt | typing.SupportsIndex = 0) -> numpy.typing.NDArray[numpy.float32]:
+    def matmul(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], gate: Gate | None = None, *, threads: typing.SupportsInt | typing.SupportsIndex = 1, batch: typing.SupportsInt | typing.SupportsIndex = 0) -> numpy.typing.NDArray[numpy.float32]:
         """
         y = x Wᵀ over the inputs that the gate chooses: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].
 
@@ -137,7 +137,7 @@ class WeightRegistry:
         """
         Registers a Weight and keeps it alive. Add all before making a GraphHook.
         """
-    def add_columns(self, weight: ColumnWeight, gate: Gate = None) -> None:
+    def add_columns(self, weight: ColumnWeight, gate: Gate | None = None) -> None:
         """
         The same for a ColumnWeight. Weights that read one input and are given the same Gate share its choice.
         """
@@ -158,7 +158,7 @@ class GraphHook:
         Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, active_units,
         skipped_units since the hook was made.
         """
-    def gates(self) -> list:
+    def gates(self) -> list[dict[str, float]]:
         """
         Per gate, in the order of the weights: what KWTA and StatePack have chosen.
         """

@@ -21,10 +21,12 @@ from ._options import (
     parse_threads,
     require_statecells,
 )
+from ._skipping import model_options, skipping
 
 COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
 
 
+@skipping(skip_prompt=False)
 def command(
     model: Models,
     n_prompt: Annotated[
@@ -40,11 +42,14 @@ def command(
     statecells: StateCells = False,
     proc_sparse: ProcSparse = True,
     quiet: Quiet = False,
+    *,
+    skipping: dict[str, Any],
 ) -> None:
     """Measure the speed of prompts and of generation.
 
     Models and thread counts take turns, one repetition after the other, so that a machine that gets slower or faster
-    meanwhile treats all alike. Each model has its own process; one computes at a time.
+    meanwhile treats all alike. Each model has its own process; one computes at a time. Skipping (--columns, --kwta,
+    --state-pack) is for all models but the first of several.
 
     Example: seeddelta bench -m dense.gguf -m model.seeddelta.gguf --threads 1,2
     """
@@ -59,7 +64,7 @@ def command(
         reps=reps,
         n_prompt=n_prompt,
         n_gen=n_gen,
-        options=load_options(fallback, gap, proc_sparse),
+        options=model_options(model, load_options(fallback, gap, proc_sparse), skipping),
         progress=not quiet,
     )
     if as_json:

@@ -22,10 +22,12 @@ from ._options import (
     parse_threads,
     require_statecells,
 )
+from ._skipping import model_options, skipping
 
 COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
 
 
+@skipping(skip_prompt=True)
 def command(
     model: Models,
     text: Annotated[
@@ -47,16 +49,20 @@ def command(
     statecells: StateCells = False,
     proc_sparse: ProcSparse = True,
     quiet: Quiet = False,
+    *,
+    skipping: dict[str, Any],
 ) -> None:
     """Compare models: size, perplexity, speed and memory. The first model is what the others are compared with.
 
     Chunks and score are those of llama-perplexity. The change compares the same tokens in both models, so its error is
     much smaller than that of either perplexity. Each model has its own process; memory is read after it generated 64
-    tokens.
+    tokens. Skipping (--columns, --kwta, --state-pack) is for all models but the first of several.
 
     Example: seeddelta eval -m dense.gguf -m model.seeddelta.gguf --text wiki.test.txt --chunks 16
 
     Example: seeddelta eval -m model.gguf --text wiki.test.txt --no-speed --json
+
+    Example: seeddelta eval -m model.gguf -m model.gguf --text wiki.test.txt --columns f16 --kwta-k 0.6
     """
     from ..evaluate import evaluate
 
@@ -71,7 +77,7 @@ def command(
         threads=parse_threads(threads),
         reps=reps if speed else 0,
         kl=kl,
-        options=load_options(fallback, gap, proc_sparse),
+        options=model_options(model, load_options(fallback, gap, proc_sparse), skipping),
         progress=not quiet,
     )
     if as_json:

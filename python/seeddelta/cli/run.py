@@ -23,11 +23,13 @@ from ._options import (
     parse_threads,
     require_statecells,
 )
+from ._skipping import skipping
 
 if TYPE_CHECKING:
     import llama_cpp
 
 
+@skipping(skip_prompt=False)
 def command(
     model: Annotated[Path, typer.Option("--model", "-m", help="GGUF or SeedΔ model.")],
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="Text to continue; - reads it from stdin.")],
@@ -54,10 +56,14 @@ def command(
     statecells: StateCells = False,
     proc_sparse: ProcSparse = True,
     quiet: Quiet = False,
+    *,
+    skipping: dict[str, Any],
 ) -> None:
     """Generate text. It goes to stdout; a summary of speed and counters goes to stderr.
 
     Example: seeddelta run -m model.seeddelta.gguf -p "The capital of France is" -n 64
+
+    Example: seeddelta run -m model.gguf -p "The capital of France is" --columns i8 --kwta-k 0.6
 
     Example: seeddelta run -m model.gguf --chat -p "Why is the sky blue?" --temp 0.7
     """
@@ -67,10 +73,11 @@ def command(
     if statecells:
         require_statecells([model])
     options = load_options(fallback, gap, proc_sparse)
-    if "config" in options:
+    config = options.pop("config", {}) | skipping
+    if config:
         from ..runtime import RuntimeConfig
 
-        options["config"] = RuntimeConfig(**options["config"])
+        options["config"] = RuntimeConfig.from_dict(config)
     counts = parse_threads(threads)
     if prompt == "-":
         prompt = sys.stdin.read()
@@ -144,8 +151,15 @@ def _summarise(
     if memory.resident is not None:
         parts.append(f"{memory.resident / 1e6:.0f} MB in use")
     if llm.seeddelta.enabled:
-        served = int(metrics["seeddelta.weights"])
-        parts.append(f"{served} weights from the seed, {int(metrics['seeddelta.calls'])} products")
+        served = len(llm.seeddelta.tensors)
+        if served:
+            parts.append(f"{served} weights from the seed")
+        if llm.seeddelta.columns:
+            parts.append(f"{len(llm.seeddelta.columns)} weights by columns")
+        parts.append(f"{int(metrics['seeddelta.calls'])} products")
+        active, skipped = metrics["seeddelta.active_units"], metrics["seeddelta.skipped_units"]
+        if skipped:
+            parts.append(f"{skipped / (active + skipped):.0%} of the inputs skipped")
         if metrics["statecells.weights"]:
             parts.append(f"{int(metrics['statecells.weights'])} of the weights are StateCells")
         if metrics["seeddelta.dense_calls"]:

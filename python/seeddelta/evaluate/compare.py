@@ -100,7 +100,7 @@ def evaluate(
     depths: Sequence[int] = (0,),
     kl: bool = True,
     prompt: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     progress: bool = False,
 ) -> Comparison:
     """Compare models on one text.
@@ -120,7 +120,8 @@ def evaluate(
             log-probabilities are in a temporary file of 2 bytes a token of the vocabulary and scored position: 25 MB a
             chunk of 512 for a vocabulary of 49 thousand.
         prompt: text that each model continues greedily by 64 tokens, as a sample; None: no sample.
-        options: more keywords of `seeddelta.load` for the SeedΔ files (`fallback`; `config` as a dict).
+        options: more keywords of `seeddelta.load` (`fallback`; `config` as a dict): one mapping for the SeedΔ files, or
+            one a path.
         progress: draw progress bars with the remaining time on stderr.
     Raises:
         EvaluationError, and what the loading of a model raises.
@@ -149,21 +150,19 @@ def evaluate(
     context = max(n_ctx if text is not None else 0, longest, 256)
     opening = {"n_ctx": context, "n_batch": min(context, 512), "threads": counts[-1]}
 
-    def start(path: Path, size: FileSize) -> Worker:
-        more = dict(options or {}) if size.kind.startswith("SeedΔ") else {}
-        return Worker(path, **opening, **more)
-
-    groups = [list(zip(files, sizes, strict=True))] if reps else [[pair] for pair in zip(files, sizes, strict=True)]
+    each = _options_of(options, sizes)
+    models = list(zip(files, sizes, each, strict=True))
+    groups = [models] if reps else [[model] for model in models]
     reports: list[ModelReport] = []
     with _base_file(bool(settings["kl"])) as base_file:
         for group in groups:
             with ExitStack() as stack:
-                workers = [stack.enter_context(start(path, size)) for path, size in group]
+                workers = [stack.enter_context(Worker(path, **opening, **more)) for path, _, more in group]
                 memories = [_memory(worker) for worker in workers]
                 speeds: Sequence[tuple[Speed, ...]] = [()] * len(workers)
                 if reps:
                     speeds = measure_in_turns(workers, counts, reps, n_prompt, n_gen, progress, sorted(set(depths)))
-                for worker, (path, size), memory, speed in zip(workers, group, memories, speeds, strict=True):
+                for worker, (path, size, _), memory, speed in zip(workers, group, memories, speeds, strict=True):
                     result = divergence = None
                     if text is not None:
                         files_of_base = _base_arguments(base_file, first=not reports)
@@ -223,6 +222,17 @@ def measure_in_turns(
         )
         for index in range(len(workers))
     ]
+
+
+def _options_of(
+    options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, sizes: Sequence[FileSize]
+) -> list[dict[str, Any]]:
+    """Keywords of `seeddelta.load` for each model."""
+    if options is None or isinstance(options, Mapping):
+        return [dict(options or {}) if size.kind.startswith("SeedΔ") else {} for size in sizes]
+    if len(options) != len(sizes):
+        raise EvaluationError(f"{len(options)} sets of options for {len(sizes)} models; give one a model")
+    return [dict(one) for one in options]
 
 
 def _thread_counts(threads: int | Sequence[int] | None) -> list[int]:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import EvaluationError
+from ..errors import EvaluationError, SeedDeltaError
 
 if TYPE_CHECKING:
     import llama_cpp
@@ -30,5 +30,7 @@ def open_model(
     settings: dict[str, Any] = {"n_threads": threads, "n_threads_batch": threads, "flash_attn": True, "verbose": False}
     try:
         return load(path, n_ctx=n_ctx, n_batch=n_batch, n_ubatch=min(n_batch, 512), **(settings | options))
+    except SeedDeltaError:
+        raise
     except (ValueError, RuntimeError) as error:
         raise EvaluationError(f"{path}: llama.cpp cannot load it ({error}); is it complete?") from error

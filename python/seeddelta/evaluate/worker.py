@@ -44,7 +44,7 @@ class Session:
         if "config" in options:
             from ..runtime import RuntimeConfig
 
-            options["config"] = RuntimeConfig(**options["config"])
+            options["config"] = RuntimeConfig.from_dict(options["config"])
         self._model = open_model(path, **options)
         return {"before": before.to_dict(), "after": read_memory().to_dict()}
 

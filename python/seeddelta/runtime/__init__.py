@@ -6,11 +6,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .config import RuntimeConfig
+from .skipping import Kwta, StatePackMLP
 
 if TYPE_CHECKING:
     from .model import SeedDeltaLlama
 
-__all__ = ["RuntimeConfig", "load"]
+__all__ = ["Kwta", "RuntimeConfig", "StatePackMLP", "load"]
 
 
 def load(
@@ -36,6 +37,7 @@ def load(
             StateCells weights though `statecells` asks for them.
         UnsupportedLlamaError: the installed llama.cpp does not behave as the hook needs it to.
         SourceModelError: the fallback does not fit, or a tensor needs one and none is given.
+        ConfigError: options of `config` do not fit each other or the model.
         MissingDependencyError: llama-cpp-python or gguf is not installed.
     """
     from ..errors import MissingDependencyError

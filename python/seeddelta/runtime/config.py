@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from ..errors import ConfigError
+from .skipping import Kwta, StatePackMLP, require
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,13 @@ class RuntimeConfig:
         statecells: the model must have weights that are a codebook alone. They are served in any case; this tells a
             model that has none from one that has (docs/statecells.md).
         proc_sparse: False takes proc-sparse weights (docs/proc-sparse.md) from the fallback (needs `fallback`).
+        columns: store the matrices of an ordinary GGUF model by columns when it is loaded, as `f16` or as `i8` (8 bits
+            and a scale a column), so that inputs can be skipped. None: llama.cpp computes with them as they are.
+        column_targets: matrices that are; names and groups of gguf/names.py.
+        kwta: skip the inputs with the smallest scores; needs matrices by columns.
+        state_pack_mlp: skip inputs that are nearly zero; needs matrices by columns.
+        skip_prompt: skip in products of several tokens, too. That gives the quality of skipping (`seeddelta eval`), not
+            speed: prompts are computed with all columns, and those that are skipped count as 0.
         dense: names of tensors (shell patterns, `blk.0.*`) that are dense from the start (needs `fallback`).
     """
 
@@ -26,3 +38,39 @@ class RuntimeConfig:
     dense: tuple[str, ...] = ()
     statecells: bool = False
     proc_sparse: bool = True
+    columns: Literal["f16", "i8"] | None = None
+    column_targets: tuple[str, ...] = ("all",)
+    kwta: Kwta | None = None
+    state_pack_mlp: StatePackMLP | None = None
+    skip_prompt: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.columns in (None, "f16", "i8"), f"columns {self.columns!r}", "f16 or i8")
+
+    @property
+    def skips(self) -> bool:
+        """Whether any input may be skipped."""
+        return self.kwta is not None or self.state_pack_mlp is not None
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> RuntimeConfig:
+        """A config from what JSON can hold: lists for tuples, mappings for `kwta` and `state_pack_mlp`.
+
+        Raises ConfigError for an option that is not known or out of range.
+        """
+        known = {field.name for field in fields(cls)}
+        given = dict(options)
+        strange = sorted(set(given) - known)
+        if strange:
+            choices = ", ".join(sorted(known))
+            raise ConfigError(f"option {strange[0]!r} of the run time is not known; choose from {choices}")
+        for name, made in (("kwta", Kwta), ("state_pack_mlp", StatePackMLP)):
+            if isinstance(given.get(name), Mapping):
+                try:
+                    given[name] = made(**given[name])
+                except TypeError as error:
+                    raise ConfigError(f"options of {name}: {error}") from error
+        for name in ("dense", "column_targets"):
+            if name in given:
+                given[name] = tuple(given[name])
+        return cls(**given)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..errors import NumericalError
 from ..gguf.schema import TensorDescription
+from .config import RuntimeConfig
+from .gates import skipping_metrics
 from .library import unsupported
 
 if TYPE_CHECKING:
@@ -18,16 +20,25 @@ class RuntimeHandle:
     """`llm.seeddelta`: what is served and what it did.
 
     Attributes:
-        enabled: False for a model that is not a SeedΔ file; everything else is then empty.
+        enabled: False for a model that is computed by llama.cpp alone; everything else is then empty.
         tensors: description of every weight computed from the SeedΔ file.
         dense: description of every converted tensor that is dense from the start.
+        columns: kind (f16, i8) of every matrix of an ordinary model that was stored by columns at loading.
     """
 
-    def __init__(self, prepared: PreparedModel | None = None, hook: _core.GraphHook | None = None) -> None:
+    def __init__(
+        self,
+        prepared: PreparedModel | None = None,
+        hook: _core.GraphHook | None = None,
+        config: RuntimeConfig | None = None,
+    ) -> None:
         self._hook = hook
         self.enabled = hook is not None
         self.tensors: Mapping[str, TensorDescription] = {} if prepared is None else prepared.served
         self.dense: Mapping[str, TensorDescription] = {} if prepared is None else prepared.dense
+        self.columns: Mapping[str, str] = {} if prepared is None else prepared.columns
+        self._gates = [] if prepared is None else prepared.gates
+        self._config = config or RuntimeConfig()
         self._file_bytes = 0 if prepared is None else prepared.file_bytes
         self._proven = False
 
@@ -35,7 +46,8 @@ class RuntimeHandle:
         """Per weight, since loading: `rewrites` (graph nodes served), `calls` (products), `tokens` (their columns),
         `reused` (products that shared the quantised activations of the one before), `rows` (looked up by token),
         `experts` (experts computed with, each once a product however many tokens chose it),
-        `dense_calls` (from the fallback), `nonfinite_events`.
+        `dense_calls` (from the fallback), `nonfinite_events`, and of matrices by columns `active_units` and
+        `skipped_units` (inputs computed with and left out, of all tokens).
         """
         return {} if self._hook is None else self._hook.counters()
 
@@ -51,11 +63,19 @@ class RuntimeHandle:
         Of proc-sparse weights (docs/proc-sparse.md): `proc.enabled` (0 or 1), `proc.weights`, `proc.fanout` (blocks a
         row, the mean over their rows), `proc.trims` (entries shed by the builder), `proc.calls` (products) and
         `proc.blocks` (blocks multiplied: each kept block once a token).
+
+        With KWTA: `kwta.gates` (places where inputs are chosen), `kwta.calls` (tokens chosen for, of all gates),
+        `kwta.keep_ratio` (inputs kept, of those that StatePack let pass), `kwta.duty_hits` (tokens left whole by the
+        duty), `kwta.passes` (over the scores, to find a threshold), `kwta.temp`.
+        With StatePack: `pack.enabled` (gates), `pack.mode` (1 binary, 2 ternary), `pack.calls` (tokens), `pack.popcnt`
+        (bits set), `pack.density` (of all bits), `pack.active` (share of the tokens whose bitmap was used),
+        `pack.negative` (bits of negative inputs), `pack.switches` (times the density turned a bitmap off or on),
+        `pack.gamma` (mean magnitude of what passes).
         """
         if self._hook is None:
             return {}
         sums: dict[str, int | float] = {
-            "seeddelta.weights": len(self.tensors),
+            "seeddelta.weights": len(self.tensors) + len(self.columns),
             "seeddelta.dense_weights": len(self.dense),
             "seeddelta.file_bytes": self._file_bytes,
             "seeddelta.nodes_seen": self._hook.nodes_seen,
@@ -69,7 +89,7 @@ class RuntimeHandle:
         for counters in self.counters().values():
             for name, value in counters.items():
                 sums[f"seeddelta.{name}"] = sums.get(f"seeddelta.{name}", 0) + value
-        return sums
+        return sums | skipping_metrics(self._config, self._gates, self._hook.gates())
 
     def _repr_html_(self) -> str:
         from .. import _html

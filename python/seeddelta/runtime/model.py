@@ -13,8 +13,9 @@ import llama_cpp._internals as internals
 from llama_cpp import llama_cpp as native
 
 from .. import _core
-from ..errors import FormatError
+from ..errors import ConfigError, FormatError
 from ..gguf.reader import has_statecells, is_seeddelta
+from .columns import prepare_columns, require_columns
 from .config import RuntimeConfig
 from .handle import RuntimeHandle
 from .library import unsupported
@@ -83,11 +84,22 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
                 f"{model_path}: has no StateCells weights; make some with `seeddelta build --statecells`, "
                 "or leave statecells out"
             )
-        if not is_seeddelta(model_path):
+        if is_seeddelta(model_path):
+            if config.columns is not None:
+                raise ConfigError(
+                    f"{model_path}: --columns stores an ordinary GGUF model by columns; a SeedΔ file has its layout"
+                )
+            prepared = prepare(model_path, fallback, config)
+        elif config.columns is not None:
+            prepared = prepare_columns(model_path, config)
+        else:
+            require_columns(config, model_path)
             super().__init__(model_path, **kwargs)
             return
         _check_arguments(kwargs)
-        prepared = prepare(model_path, fallback, config)
+        if config.skips and not prepared.columns:
+            prepared.view.close()
+            raise ConfigError(f"{model_path}: kwta and state-pack skip inputs of matrices by columns; it has none")
         try:
             hook = _core.GraphHook(prepared.registry)
             with evaluation_callback(hook):
@@ -96,13 +108,13 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         finally:
             prepared.view.close()
         self.model_path = model_path
-        self._attach(prepared, hook)
+        self._attach(prepared, hook, config)
 
-    def _attach(self, prepared: PreparedModel, hook: _core.GraphHook) -> None:
+    def _attach(self, prepared: PreparedModel, hook: _core.GraphHook, config: RuntimeConfig) -> None:
         if self._ctx.params.cb_eval_user_data != hook.user_data:
             self.close()
             raise unsupported("llama_cpp.Llama does not pass the evaluation callback on")
-        self.seeddelta = RuntimeHandle(prepared, hook)
+        self.seeddelta = RuntimeHandle(prepared, hook, config)
         # The context keeps the hook alive for as long as llama.cpp can call it.
         self._ctx.__class__ = _CheckedContext
         self._ctx.seeddelta = self.seeddelta

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -14,19 +15,25 @@ from ..gguf.header import Header, TensorInfo, read_header
 from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
 from ..gguf.schema import TensorDescription
 from .config import RuntimeConfig
+from .gates import MadeGate
 from .library import ggml_abi
 from .view import Piece, View, hole, make_view
 
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """A SeedΔ file made ready: `served` weights are in the registry, `dense` ones are dense from the start."""
+    """A model made ready: `served` weights are in the registry, `dense` ones are dense from the start.
+
+    `columns` are those of the registry that are stored by columns, with their kind; `gates` choose their inputs.
+    """
 
     file_bytes: int
     served: dict[str, TensorDescription]
     dense: dict[str, TensorDescription]
     registry: _core.WeightRegistry
     view: View
+    columns: dict[str, str] = field(default_factory=dict)
+    gates: list[MadeGate] = field(default_factory=list)
 
 
 def prepare(
@@ -48,7 +55,8 @@ def prepare(
     for tensor in served.values():
         registry.add(tensor.to_weight())
     if dense_model is not None:
-        _register_fallback(registry, served, dense_model)
+        shapes = {name: _dense_tensor(dense_model, tensor).shape for name, tensor in served.items()}
+        register_fallback(registry, shapes, dense_model)
     return PreparedModel(
         file_bytes=file.header.file_size,
         served={name: tensor.description for name, tensor in served.items()},
@@ -99,11 +107,14 @@ def _dense_tensor(dense_model: Header, tensor: StoredTensor) -> TensorInfo:
     return info
 
 
-def _register_fallback(registry: _core.WeightRegistry, served: dict[str, StoredTensor], dense_model: Header) -> None:
+def register_fallback(
+    registry: _core.WeightRegistry, shapes: Mapping[str, tuple[int, ...]], dense_model: Header
+) -> None:
+    """Dense copies for weights of the registry, by name and shape [n_out, n_in]; the file is mapped, not read."""
     data = np.memmap(dense_model.path, dtype=np.uint8, mode="r")
-    for name, tensor in served.items():
-        info = _dense_tensor(dense_model, tensor)
-        rows = np.asarray(data[info.offset : info.offset + info.nbytes]).reshape(tensor.description.rows, -1)
+    for name, shape in shapes.items():
+        info = dense_model.tensors[name]
+        rows = np.asarray(data[info.offset : info.offset + info.nbytes]).reshape(int(np.prod(shape[:-1])), -1)
         try:
             registry.set_dense(name, rows, int(info.type))
         except ValueError as error:

@@ -1,0 +1,202 @@
+"""What skipping inputs costs and gives: perplexity of many settings, then tokens a second of some, in turns.
+
+    python benchmarks/bench_skipping.py --text wiki.test.txt --chunks 64
+    python benchmarks/bench_skipping.py --text wiki.test.txt --parts speed --threads 1,2 --reps 5
+
+Quality: every setting is the F16 model by columns with inputs skipped in prompts too, beside llama.cpp's own F16 on the
+same tokens. Speed: generation only, since prompts are computed whole; every model has its own process and they take
+turns. A run adds to the result file: a part that is not asked for stays as it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import common
+import seeddelta
+from seeddelta.cli._options import parse_threads
+
+Config = dict[str, Any]
+
+F16, I8 = {"columns": "f16"}, {"columns": "i8"}
+USUAL = {"ffn_down": 0.5, "ffn_gate": 0.7, "ffn_up": 0.7, "attn": 0.7}
+
+
+def kwta(k: Any, **more: Any) -> Config:
+    return {"kwta": {"k": k, **more}, "skip_prompt": True}
+
+
+def pack(eps: float, **more: Any) -> Config:
+    return {"state_pack_mlp": {"mode": "ternary", "eps": eps, "rho": 1.0, **more}, "skip_prompt": True}
+
+
+QUALITY: dict[str, Config] = {
+    "f16, all": F16,
+    "i8, all": I8,
+    **{f"f16, down {k}": F16 | kwta({"ffn_down": k}) for k in (0.6, 0.5, 0.4, 0.3)},
+    **{f"f16, down {k}, magnitude": F16 | kwta({"ffn_down": k}, score="magnitude") for k in (0.5, 0.4)},
+    **{f"f16, down 0.5, blocks of {n}": F16 | kwta({"ffn_down": 0.5}, block=n) for n in (16, 32, 64)},
+    "f16, down 0.5, renormalised": F16 | kwta({"ffn_down": 0.5}, renormalise=True),
+    "f16, down 0.5, every 2nd token": F16 | kwta({"ffn_down": 0.5}, duty=2),
+    **{f"f16, gate and up {k}": F16 | kwta({"ffn_gate": k}) for k in (0.8, 0.7, 0.6)},
+    "f16, gate and up 0.7, magnitude": F16 | kwta({"ffn_gate": 0.7}, score="magnitude"),
+    **{f"f16, q, k and v {k}": F16 | kwta({"attn_q": k}) for k in (0.8, 0.7, 0.6)},
+    **{f"f16, attn_output {k}": F16 | kwta({"attn_output": k}) for k in (0.7, 0.5)},
+    "f16, MLP": F16 | kwta({"ffn_down": 0.5, "ffn_gate": 0.7}),
+    "f16, default": F16 | kwta(USUAL),
+    "f16, default, magnitude": F16 | kwta(USUAL, score="magnitude"),
+    **{f"f16, all {k}": F16 | kwta(k) for k in (0.8, 0.6, 0.5)},
+    "f16, state-pack 0.05": F16 | pack(0.05),
+    "f16, state-pack 0.3 of gamma": F16 | pack(0.0, relative=0.3),
+    "i8, default": I8 | kwta(USUAL),
+    "i8, MLP": I8 | kwta({"ffn_down": 0.5, "ffn_gate": 0.7}),
+}
+SPEED = ("f16, all", "f16, default", "f16, all 0.5", "i8, all", "i8, default", "i8, all 0.5")
+STOCK = ("F16", "Q8_0", "Q4_0", "Q4_K_M")
+
+
+def main() -> int:
+    parser = common.parser(__doc__)
+    parser.add_argument("--text", type=Path, help="text for the perplexity (quality)")
+    parser.add_argument("--parts", default="quality,speed", help="quality, speed or both (default: %(default)s)")
+    parser.add_argument("--chunks", type=int, default=16, help="chunks of 512 tokens (default: %(default)s)")
+    parser.add_argument("--only", help="part of the names of the settings to measure (default: all)")
+    parser.add_argument(
+        "--skip", type=Path, help="file of seeddelta sparsify: two more settings, by K and by threshold"
+    )
+    parser.add_argument("--threads", default="1,2", help="numbers of threads (default: %(default)s)")
+    parser.add_argument("--reps", type=int, default=5, help="repetitions of the speed (default: %(default)s)")
+    parser.add_argument("--gen", type=int, default=128, help="tokens to generate (default: %(default)s)")
+    options = parser.parse_args()
+    parts = options.parts.split(",")
+    if "quality" in parts and options.text is None:
+        parser.error("the quality needs --text")
+    dense = common.dense_model(options.dense, options.work)
+    name = options.name or "skipping"
+    result = stored(options.results / f"{name}.json")
+    if "quality" in parts:
+        result["quality"] = result.get("quality", {}) | quality(dense, options)
+        common.save(name, result, options.results)
+    if "speed" in parts:
+        result["speed"] = speed(dense, options)
+    path = common.save(name, result, options.results)
+    figure(result, path.with_suffix(".png"))
+    return 0
+
+
+def stored(path: Path) -> dict[str, Any]:
+    """What earlier runs have measured."""
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"benchmark": "skipping"}
+    return {key: value for key, value in found.items() if key != "machine"}
+
+
+def settings_of(options: argparse.Namespace) -> dict[str, Config]:
+    settings = dict(QUALITY)
+    if options.skip is not None:
+        for kind, layout in (("f16", F16), ("i8", I8)):
+            for select in ("topk", "threshold"):
+                file = {"kwta": {"file": str(options.skip), "select": select}, "skip_prompt": True}
+                settings[f"{kind}, calibrated, {select}"] = layout | file
+    return settings
+
+
+def quality(dense: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Perplexity, its change and the divergence from llama.cpp's F16, and the share of inputs computed with."""
+    chosen = {name: config for name, config in settings_of(options).items() if (options.only or "") in name}
+    comparison = seeddelta.evaluate(
+        [dense] * (len(chosen) + 1),
+        text=options.text,
+        chunks=options.chunks,
+        threads=parse_threads(options.threads),
+        reps=0,
+        options=[{}, *({"config": config} for config in chosen.values())],
+        progress=True,
+    )
+    rows = {}
+    for name, report in zip(["llama.cpp F16", *chosen], comparison.models, strict=True):
+        assert report.perplexity is not None
+        metrics = dict(report.metrics)
+        units = metrics.get("seeddelta.active_units", 0) + metrics.get("seeddelta.skipped_units", 0)
+        rows[name] = {
+            "config": chosen.get(name),
+            "chunks": report.perplexity.chunks,
+            "ppl": report.perplexity.ppl,
+            "stderr": report.perplexity.stderr,
+            "change_percent": None if report.difference is None else report.difference.percent,
+            "change_stderr": None if report.difference is None else report.difference.percent_stderr,
+            "kl": None if report.divergence is None else report.divergence.mean,
+            "active": metrics["seeddelta.active_units"] / units if units else 1.0,
+            "metrics": {key: value for key, value in metrics.items() if key.startswith(("kwta.", "pack."))},
+        }
+        row = rows[name]
+        change = "" if row["change_percent"] is None else f"{row['change_percent']:+7.2f}%"
+        print(f"{name:36} ppl {row['ppl']:8.3f} {change:8}  active {row['active']:.3f}")
+    return rows
+
+
+def speed(dense: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Generation; skipping as in the quality, which is on for single tokens whatever `skip_prompt` says."""
+    settings = settings_of(options)
+    names = [name for name in settings if name in SPEED or "calibrated" in name]
+    names = [name for name in names if (options.only or "") in name]
+    models = common.make_models(STOCK, dense, options.work)
+    comparison = seeddelta.evaluate(
+        [*models.values(), *([dense] * len(names))],
+        threads=parse_threads(options.threads),
+        reps=options.reps,
+        n_prompt=0,
+        n_gen=options.gen,
+        options=[*({} for _ in models), *({"config": settings[name]} for name in names)],
+        progress=True,
+    )
+    rows: dict[str, Any] = {}
+    for name, report in zip([*(f"llama.cpp {name}" for name in models), *names], comparison.models, strict=True):
+        rows[name] = {
+            "speed": [one.to_dict() for one in report.speed],
+            "resident": report.memory.resident,
+            "metrics": {key: value for key, value in report.metrics.items() if key.startswith(("kwta.", "pack."))},
+        }
+        medians = " ".join(f"{one['threads']}: {one['generation']['median']:6.1f}" for one in rows[name]["speed"])
+        print(f"{name:36} tokens/s by threads {medians}")
+    return rows
+
+
+def figure(result: dict[str, Any], path: Path) -> None:
+    """Change of the perplexity over the share of inputs computed with, and tokens a second."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    drawing, (left, right) = plt.subplots(1, 2, figsize=(13, 6), layout="constrained")
+    for name, row in result.get("quality", {}).items():
+        if row["change_percent"] is not None and row["change_percent"] < 30:
+            left.plot(row["active"], row["change_percent"], "o", color="C0" if name.startswith("f16") else "C1")
+            left.annotate(
+                name, (row["active"], row["change_percent"]), fontsize=6, xytext=(3, 2), textcoords="offset points"
+            )
+    left.axhline(2, color="grey", linewidth=0.6)
+    left.set(xlabel="share of all inputs computed with", ylabel="change of the perplexity, %")
+    rows = result.get("speed", {})
+    threads = [one["threads"] for row in list(rows.values())[:1] for one in row["speed"]]
+    for offset, count in enumerate(threads):
+        medians = [row["speed"][offset]["generation"]["median"] for row in rows.values()]
+        places = [place + 0.4 * offset for place in range(len(rows))]
+        right.barh(places, medians, height=0.4, label=f"{count} threads")
+    right.set_yticks(range(len(rows)), list(rows), fontsize=7)
+    right.invert_yaxis()
+    right.set(xlabel="tokens a second, generation")
+    if threads:
+        right.legend()
+    machine = common.machine()
+    drawing.suptitle(f"Skipping inputs, {machine['cpu']} ({machine['isa']})")
+    drawing.savefig(path, dpi=130)
+    plt.close(drawing)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

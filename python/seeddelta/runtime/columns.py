@@ -1,0 +1,121 @@
+"""An ordinary GGUF model whose matrices are stored by columns when it is loaded, so that inputs can be skipped."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..errors import ConfigError, SourceModelError
+from ..gguf import names
+from ..gguf.header import Header
+from ..gguf.source import SourceModel, open_source
+from .config import RuntimeConfig
+from .gates import GateMaker
+from .library import ggml_abi
+from .view import Piece, hole, make_view
+from .weights import PreparedModel, register_fallback
+
+_SMALLEST_FULL_I8 = 127
+# matrices that read the same input, in the order of llama.cpp's graph
+_SHARED = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"), ("ffn_gate_shexp", "ffn_up_shexp"))
+
+
+def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> PreparedModel:
+    """Transpose the target matrices into columns, and write the view in which their places are holes.
+
+    A matrix is in memory once: by columns. Raises SourceModelError when the model has no target matrix or one cannot be
+    dequantised or stored as float16, ConfigError for a kwta file of another model.
+    """
+    abi = ggml_abi()
+    source = open_source(path)
+    chosen = column_names(source.header, config.column_targets)
+    if not chosen:
+        raise SourceModelError(
+            f"{path}: no matrix of the layers can be stored by columns for {','.join(config.column_targets)}; "
+            "look with seeddelta inspect"
+        )
+    registry = _core.WeightRegistry(abi)
+    gates = GateMaker(config, chosen, str(path))
+    for group in input_groups(chosen):
+        weights, squares = [], np.zeros(source.tensors[group[0]].shape[-1], np.float64)
+        for name in group:
+            matrix = source.matrix(name)
+            squares += np.einsum("oi,oi->i", matrix, matrix, dtype=np.float64)
+            weights.append(make_columns(name, matrix, config.columns or "f16"))
+        gate = gates.make(group, np.sqrt(squares).astype(np.float32))
+        for weight in weights:
+            registry.add_columns(weight, gate)
+    register_fallback(registry, {name: source.tensors[name].shape for name in chosen}, source.header)
+    return PreparedModel(
+        file_bytes=source.header.file_size,
+        served={},
+        dense={},
+        columns=dict.fromkeys(chosen, config.columns or "f16"),
+        registry=registry,
+        view=make_view(source.header, _pieces(source, set(chosen))),
+        gates=gates.made,
+    )
+
+
+def column_names(header: Header, targets: Iterable[str]) -> list[str]:
+    """Matrices that can be stored by columns: those of the layers, without experts, that a target names."""
+    wanted = names.parse_targets(targets)
+    return [
+        name
+        for name, info in header.tensors.items()
+        if names.is_target(name, wanted, None) and len(info.shape) == 2 and names.split_name(name) is not None
+    ]
+
+
+def input_groups(chosen: Iterable[str]) -> list[tuple[str, ...]]:
+    """Matrices that read the same input together, every other one alone."""
+    left = dict.fromkeys(chosen)
+    groups = []
+    for name in list(left):
+        if name not in left:
+            continue
+        layer, target = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name).groups()  # type: ignore[union-attr]
+        shared = next((group for group in _SHARED if target in group), (target,))
+        members = tuple(member for other in shared if (member := f"blk.{layer}.{other}.weight") in left)
+        for member in members:
+            del left[member]
+        groups.append(members)
+    return groups
+
+
+def make_columns(name: str, matrix: npt.NDArray[np.float32], kind: str) -> _core.ColumnWeight:
+    """float32 [n_out, n_in] as float16 columns, or as int8 with a scale a column, rounded to nearest."""
+    n_out, n_in = matrix.shape
+    if kind == "f16":
+        with np.errstate(over="ignore"):
+            half = matrix.T.astype(np.float16, order="C")
+        if not np.isfinite(half).all():
+            raise SourceModelError(f"tensor {name!r} has weights beyond the range of float16; use --columns i8")
+        return _core.ColumnWeight(name, n_out, n_in, f16=half)
+    scale = np.abs(matrix).max(axis=0) / np.float32(_SMALLEST_FULL_I8)
+    divisor = np.where(scale > 0, scale, np.float32(1))
+    codes = np.ascontiguousarray(np.rint(matrix.T / divisor[:, None]).astype(np.int8))
+    return _core.ColumnWeight(name, n_out, n_in, i8=codes, unit_scale=scale.astype(np.float32))
+
+
+def _pieces(source: SourceModel, chosen: set[str]) -> list[Piece]:
+    return [
+        hole(info.name, info.shape)
+        if info.name in chosen
+        else Piece(info.name, info.shape, int(info.type), info.nbytes, (source.path, info.offset))
+        for info in source.tensors.values()
+    ]
+
+
+def require_columns(config: RuntimeConfig, path: str | os.PathLike[str]) -> None:
+    """Raise ConfigError when inputs shall be skipped in a model whose matrices are stored by rows."""
+    if config.columns is None and config.skips:
+        raise ConfigError(
+            f"{path}: kwta and state-pack of the MLP skip inputs of matrices stored by columns; "
+            "give --columns f16 or i8 (RuntimeConfig.columns)"
+        )

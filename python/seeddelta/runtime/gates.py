@@ -1,0 +1,138 @@
+"""From the options of KWTA and StatePack to what chooses the inputs of each group of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from ..errors import ConfigError
+from .config import RuntimeConfig
+from .skipping import as_values, value_of
+
+
+@dataclass(frozen=True)
+class MadeGate:
+    """A gate in the registry, in its order there. `group` are the matrices that share it."""
+
+    group: tuple[str, ...]
+    kwta: bool
+    pack: bool
+
+
+class GateMaker:
+    """Makes the gates of one model. Raises ConfigError when the kwta file is not of this model."""
+
+    def __init__(self, config: RuntimeConfig, chosen: Iterable[str], model: str) -> None:
+        self._config = config
+        self.made: list[MadeGate] = []
+        self._file = None
+        if config.kwta is not None and config.kwta.file is not None:
+            from .skip_file import read_skip_file
+
+            self._file = read_skip_file(config.kwta.file)
+            strange = sorted(set(self._file.inputs) - set(chosen))
+            if strange:
+                raise ConfigError(f"{config.kwta.file}: {strange[0]!r} is not by columns in {model}; make it again")
+
+    def make(self, group: tuple[str, ...], norm: npt.NDArray[np.float32]) -> _core.Gate | None:
+        """The gate of matrices that read one input; `norm` float32 [n_in] is that of an input's weights in all.
+
+        None when all inputs are computed with.
+        """
+        options: dict[str, Any] = self._kwta(group, norm) | self._pack(group)
+        if not options:
+            return None
+        self.made.append(MadeGate(group, options.get("kwta", False), "pack" in options))
+        return _core.Gate(len(norm), prompts=self._config.skip_prompt, **options)
+
+    def _kwta(self, group: tuple[str, ...], norm: npt.NDArray[np.float32]) -> dict[str, Any]:
+        kwta = self._config.kwta
+        if kwta is None:
+            return {}
+        score, threshold = kwta.score, None
+        if self._file is not None:
+            skip = next((self._file.inputs[name] for name in group if name in self._file.inputs), None)
+            if skip is None or value_of(group, {"*": 1.0}, kwta.target) is None:
+                return {}
+            keep, threshold, score = skip.keep, skip.threshold, self._file.score
+            if kwta.select == "threshold" and threshold is None:
+                raise ConfigError(f"{kwta.file}: has no threshold for {group[0]!r}; make it again, or use topk")
+        else:
+            found = value_of(group, {"*": 1.0}, kwta.target) if kwta.k_abs else kwta.keep_of(group)
+            if found is None:
+                return {}
+            keep = found
+        n_in = len(norm)
+        units = -(-n_in // kwta.block)
+        options = {
+            "kwta": True,
+            "keep": keep,
+            "keep_count": min(kwta.k_abs, units),
+            "block": kwta.block,
+            "duty": kwta.duty,
+            "temperature": kwta.temperature,
+            "renormalise": kwta.renormalise,
+        }
+        if kwta.select == "threshold" and threshold is not None:
+            options["threshold"] = threshold
+        return options | ({"norm": norm} if score == "wina" else {})
+
+    def _pack(self, group: tuple[str, ...]) -> dict[str, Any]:
+        pack = self._config.state_pack_mlp
+        if pack is None:
+            return {}
+        eps = value_of(group, as_values(pack.eps), pack.target)
+        rho = value_of(group, as_values(pack.rho), pack.target)
+        if eps is None or rho is None:
+            return {}
+        return {
+            "pack": pack.mode,
+            "pack_eps": eps,
+            "pack_relative": pack.relative,
+            "pack_density": rho,
+            "pack_hysteresis": pack.hysteresis,
+            "pack_popcount": pack.popcnt,
+        }
+
+
+def skipping_metrics(
+    config: RuntimeConfig, made: Iterable[MadeGate], counts: Iterable[Mapping[str, float]]
+) -> dict[str, int | float]:
+    """`kwta.*` and `pack.*` from the gates' counters; empty for what is not asked for."""
+    made, counts = list(made), list(counts)
+
+    def total(name: str) -> float:
+        return sum(count[name] for count in counts)
+
+    def share(part: str, whole: str) -> float:
+        return total(part) / total(whole) if total(whole) else 0.0
+
+    metrics: dict[str, int | float] = {}
+    if config.kwta is not None:
+        metrics |= {
+            "kwta.gates": sum(gate.kwta for gate in made),
+            "kwta.calls": int(total("kwta_calls")),
+            "kwta.keep_ratio": share("kwta_kept", "kwta_seen"),
+            "kwta.duty_hits": int(total("duty_hits")),
+            "kwta.passes": share("kwta_passes", "kwta_calls"),
+            "kwta.temp": config.kwta.temperature,
+        }
+    if config.state_pack_mlp is not None:
+        active = [count for gate, count in zip(made, counts, strict=True) if gate.pack]
+        metrics |= {
+            "pack.enabled": len(active),
+            "pack.mode": {"binary": 1, "ternary": 2}[config.state_pack_mlp.mode],
+            "pack.calls": int(total("pack_tokens")),
+            "pack.density": share("pack_units", "pack_seen"),
+            "pack.active": share("pack_used", "pack_tokens"),
+            "pack.popcnt": int(total("pack_units")),
+            "pack.negative": int(total("pack_negative")),
+            "pack.switches": int(total("pack_switches")),
+            "pack.gamma": sum(count["pack_gamma"] for count in active) / len(active) if active else 0.0,
+        }
+    return metrics

@@ -1,0 +1,225 @@
+"""Matrices by columns inside llama.cpp: what is computed, what is skipped, and that it really ran."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import seeddelta
+from llama_helpers import divergence, load, load_small, logits_of, tokens_of
+from seeddelta.errors import ConfigError, SourceModelError
+from seeddelta.runtime import Kwta, RuntimeConfig, StatePackMLP
+
+pytest.importorskip("llama_cpp")
+
+WEIGHTS = 30 * 7
+INPUTS = 30 * 4  # of q, k and v; of the attention's output; of gate and up; of down
+
+
+def load_columns(path: Path, threads: int = 2, kind: str = "f16", **options: object):
+    return load_small(path, threads, config=RuntimeConfig(columns=kind, **options))
+
+
+@pytest.fixture(scope="module")
+def dense(smollm2_f16: Path):
+    """Tokens and what llama.cpp makes of them."""
+    llm = load_small(smollm2_f16)
+    tokens = tokens_of(llm, 40)
+    return tokens, logits_of(llm, tokens)
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [("f16", 1e-4), ("i8", 5e-3)])
+def test_columns_compute_the_model(smollm2_f16: Path, dense, kind: str, tolerance: float) -> None:
+    """Close to llama.cpp's own F16; the same bits with a gate that keeps everything, whatever the threads."""
+    tokens, expected = dense
+    llm = load_columns(smollm2_f16, 1, kind)
+    logits = logits_of(llm, tokens)
+    assert divergence(expected, logits) < tolerance
+    assert divergence(expected[:6], logits_of(llm, tokens[:6], batch=1)) < tolerance
+    assert llm.seeddelta.enabled
+    assert llm.seeddelta.columns == dict.fromkeys(llm.seeddelta.columns, kind)
+    assert len(llm.seeddelta.columns) == WEIGHTS
+    metrics = llm.seeddelta.metrics()
+    assert metrics[f"seeddelta.calls.columns_{kind}"] == metrics["seeddelta.calls"] == WEIGHTS * 7
+    assert metrics["seeddelta.skipped_units"] == 0
+    assert "kwta.calls" not in metrics
+    for threads in (2, 3):
+        keep_all = load_columns(smollm2_f16, threads, kind, kwta=Kwta(k=1.0), skip_prompt=True)
+        np.testing.assert_array_equal(logits_of(keep_all, tokens), logits)
+        metrics = keep_all.seeddelta.metrics()
+        assert metrics["kwta.calls"] > INPUTS * (len(tokens) - 1)
+        assert metrics["kwta.keep_ratio"] == 1
+        assert metrics["seeddelta.skipped_units"] == 0
+
+
+def test_kwta_skips(smollm2_f16: Path, dense) -> None:
+    """Decoding only by default; q, k and v share a choice, gate and up another; counters say what was left out."""
+    tokens, expected = dense
+    llm = load_columns(smollm2_f16, kwta=Kwta())
+    prompt = logits_of(llm, tokens)
+    assert llm.seeddelta.metrics()["seeddelta.skipped_units"] == 0
+    assert divergence(expected, prompt) < 1e-4
+    single = logits_of(llm, tokens[:4], batch=1)
+    assert 1e-4 < divergence(expected[:4], single) < 1
+    counters, metrics = llm.seeddelta.counters(), llm.seeddelta.metrics()
+    assert metrics["kwta.gates"] == INPUTS
+    assert metrics["kwta.calls"] == INPUTS * 4
+    assert metrics["kwta.keep_ratio"] == pytest.approx((3 * 576 * 0.7 + 1536 * 0.5) / (3 * 576 + 1536), rel=1e-2)
+    assert metrics["kwta.passes"] >= 1
+    for name, kept in (("ffn_down", 768), ("ffn_up", 403), ("attn_v", 403), ("attn_output", 403)):
+        counts = counters[f"blk.7.{name}.weight"]
+        n_in = 1536 if name == "ffn_down" else 576
+        assert counts["skipped_units"] == 4 * (n_in - kept), name
+        assert counts["active_units"] == len(tokens) * n_in + 4 * kept
+        assert counts["reused"] == (5 if name in ("ffn_up", "attn_v") else 0)
+
+
+@pytest.mark.parametrize("kind", ["f16", "i8"])
+def test_a_prompt_is_masked_alike(smollm2_f16: Path, kind: str) -> None:
+    """One layer's products of a prompt give the bits that they give token by token. (llama.cpp's attention does not, so
+    only the first layer's inputs can be compared: all of one token.)"""
+    options = {"kwta": Kwta(k=0.5), "skip_prompt": True}
+    whole, alone = (load_columns(smollm2_f16, threads, kind, **options) for threads in (3, 1))
+    tokens = tokens_of(whole, 2)
+    assert divergence(logits_of(whole, tokens), logits_of(alone, tokens, batch=1)) < 5e-3
+    for name in ("kwta.calls", "seeddelta.active_units"):
+        # of the last layer llama.cpp computes what it needs
+        assert whole.seeddelta.metrics()[name] == alone.seeddelta.metrics()[name]
+
+
+def test_duty_and_target(smollm2_f16: Path) -> None:
+    llm = load_columns(smollm2_f16, 1, kwta=Kwta(k=0.5, duty=2, target="mlp"))
+    logits_of(llm, tokens_of(llm, 5), batch=1)
+    metrics, counters = llm.seeddelta.metrics(), llm.seeddelta.counters()
+    assert metrics["kwta.gates"] == 60
+    assert metrics["kwta.calls"] == 60 * 3
+    assert metrics["kwta.duty_hits"] == 60 * 2
+    assert counters["blk.0.attn_q.weight"]["skipped_units"] == 0
+    assert counters["blk.0.ffn_down.weight"]["skipped_units"] == 3 * 768
+
+
+@pytest.mark.parametrize(("mode", "number"), [("binary", 1), ("ternary", 2)])
+def test_state_pack(smollm2_f16: Path, mode: str, number: int) -> None:
+    """Where the inputs are dense it turns itself off; where its threshold leaves few, on."""
+    pack = StatePackMLP(mode=mode, eps={"*": 1e-4, "blk.3.ffn_down.weight": 0.05}, rho=0.6)
+    llm = load_columns(smollm2_f16, 1, state_pack_mlp=pack)
+    logits_of(llm, tokens_of(llm, 5), batch=1)
+    metrics, counters = llm.seeddelta.metrics(), llm.seeddelta.counters()
+    assert metrics["pack.mode"] == number
+    assert metrics["pack.enabled"] == 60
+    assert metrics["pack.calls"] == 60 * 5
+    assert metrics["pack.switches"] >= 59 - 1
+    assert 0 < metrics["pack.active"] < 0.2
+    assert metrics["pack.density"] > 0.6
+    assert metrics["pack.popcnt"] > 0
+    assert metrics["pack.gamma"] > 0
+    assert (metrics["pack.negative"] > 0) == (mode == "ternary")
+    assert counters["blk.3.ffn_down.weight"]["skipped_units"] > 0
+    assert counters["blk.5.ffn_down.weight"]["skipped_units"] == 0
+
+
+def test_quantised_sources(smollm2_quantized: Path, dense) -> None:
+    tokens, expected = dense
+    llm = load_columns(smollm2_quantized, kind="i8", column_targets=("ffn",))
+    assert len(llm.seeddelta.columns) == 90
+    assert divergence(expected, logits_of(llm, tokens)) < 2e-2
+
+
+CHILD = """
+import json, sys
+import seeddelta
+from seeddelta.runtime import RuntimeConfig
+config = RuntimeConfig(columns=sys.argv[2]) if len(sys.argv) > 2 else None
+llm = seeddelta.load(sys.argv[1], config=config, n_ctx=256, n_threads=1, n_threads_batch=1, verbose=False)
+llm.create_completion("The history of the Roman Empire", max_tokens=4, temperature=0)
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+print(json.dumps(sum(int(status[k].split()[0]) for k in ("RssAnon", "RssFile", "RssShmem")) * 1024))
+"""
+
+
+def test_memory_is_not_doubled(smollm2_f16: Path) -> None:
+    """float16 columns take what the dense matrices take, int8 columns half of it."""
+    resident = {}
+    for kind in ("", "f16", "i8"):
+        command = [sys.executable, "-c", CHILD, str(smollm2_f16), *([kind] if kind else [])]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+        resident[kind] = json.loads(done.stdout)
+    matrices = 2 * 106e6
+    assert resident["f16"] < resident[""] + 0.15 * matrices
+    assert resident["i8"] < resident[""] - 0.3 * matrices
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: Kwta(k=0.0), "fraction above 0"),
+    (lambda: Kwta(k={"ffn_down": 1.2}), "fraction above 0"),
+    (lambda: Kwta(k=0.5, k_abs=4), "both say how many"),
+    (lambda: Kwta(block=8), "1, 16, 32 or 64"),
+    (lambda: Kwta(duty=0), "duty"),
+    (lambda: Kwta(target="all"), "mlp, attn or both"),
+    (lambda: Kwta(select="threshold"), "need a kwta file"),
+    (lambda: Kwta(temperature=0.5), "renormalisation"),
+    (lambda: Kwta(k=0.5, file="skip.yaml"), "has the fractions"),
+    (lambda: StatePackMLP(mode="quaternary"), "binary, ternary"),
+    (lambda: StatePackMLP(eps=-1), "eps"),
+    (lambda: StatePackMLP(rho={"*": 2}), "rho"),
+    (lambda: RuntimeConfig(columns="f32"), "f16 or i8"),
+    (lambda: RuntimeConfig.from_dict({"kwta": {"kk": 1}}), "options of kwta"),
+    (lambda: RuntimeConfig.from_dict({"colums": "f16"}), "not known; choose from"),
+])  # fmt: skip
+def test_options_are_checked(make, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_models_that_do_not_fit(smollm2_f16: Path, smollm2_two_layers: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give --columns"):
+        load(smollm2_f16, config=RuntimeConfig(kwta=Kwta()))
+    with pytest.raises(ConfigError, match="by columns; it has none"):
+        load(smollm2_two_layers, config=RuntimeConfig(kwta=Kwta()))
+    with pytest.raises(ConfigError, match="has its layout"):
+        load(smollm2_two_layers, config=RuntimeConfig(columns="i8"))
+    with pytest.raises(SourceModelError, match="by columns for ffn_gate_exps"):
+        load(smollm2_f16, config=RuntimeConfig(columns="i8", column_targets=("ffn_gate_exps",)))
+    with pytest.raises(ValueError, match="use_mmap"):
+        load(smollm2_f16, config=RuntimeConfig(columns="i8"), use_mmap=False)
+    skip = tmp_path / "skip.json"
+    skip.write_text("{}")
+    with pytest.raises(ConfigError, match="no file of seeddelta sparsify"):
+        load(smollm2_f16, config=RuntimeConfig(columns="f16", kwta=Kwta(file=skip)))
+    skip.write_text(json.dumps({"format": 1, "score": "wina", "inputs": {"blk.99.ffn_down.weight": {"keep": 0.5}}}))
+    with pytest.raises(ConfigError, match=r"ffn_down\.weight' is not by columns"):
+        load(smollm2_f16, config=RuntimeConfig(columns="f16", kwta=Kwta(file=skip)))
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "json"])
+def test_kwta_file(smollm2_f16: Path, tmp_path: Path, suffix: str) -> None:
+    """Fractions and thresholds a matrix; what it does not name is computed whole."""
+    path = tmp_path / f"skip.{suffix}"
+    inputs = {
+        "blk.0.ffn_down.weight": {"keep": 0.25, "threshold": 1e30},
+        "blk.2.attn_q.weight": {"keep": 0.5, "threshold": 0},
+    }
+    path.write_text(json.dumps({"format": 1, "score": "magnitude", "inputs": inputs}))  # JSON is YAML, too
+    for select, down in (("topk", 3 * 1536 // 4), ("threshold", 1536)):
+        llm = load_columns(smollm2_f16, 1, kwta=Kwta(file=path, select=select))
+        logits_of(llm, tokens_of(llm, 2), batch=1)
+        counters = llm.seeddelta.counters()
+        assert counters["blk.0.ffn_down.weight"]["skipped_units"] == 2 * down
+        assert counters["blk.1.ffn_down.weight"]["skipped_units"] == 0
+        assert counters["blk.2.attn_k.weight"]["skipped_units"] == (2 * 288 if select == "topk" else 0)
+
+
+def test_evaluation_takes_options_a_model(smollm2_f16: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The river rose above the fields, and the people carried their tools to the barn. " * 20)
+    skipping = {"config": {"columns": "f16", "kwta": {"k": 0.5}, "skip_prompt": True}}
+    found = seeddelta.evaluate(
+        [smollm2_f16, smollm2_f16], text=text, n_ctx=64, chunks=1, threads=1, reps=0, options=[{}, skipping]
+    )
+    assert found.models[0].metrics == {}
+    assert found.models[1].metrics["kwta.keep_ratio"] == pytest.approx(0.5, rel=1e-2)
+    assert found.models[1].divergence.mean > 0
