@@ -32,7 +32,7 @@ def dense(smollm2_f16: Path):
     return tokens, logits_of(llm, tokens)
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [("f16", 1e-4), ("i8", 5e-3)])
+@pytest.mark.parametrize(("kind", "tolerance"), [("f16", 1e-4), ("i8", 2e-3)])
 def test_columns_compute_the_model(smollm2_f16: Path, dense, kind: str, tolerance: float) -> None:
     """Close to llama.cpp's own F16; the same bits with a gate that keeps everything, whatever the threads."""
     tokens, expected = dense

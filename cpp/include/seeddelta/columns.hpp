@@ -44,12 +44,15 @@ struct ActiveSet {
     const float *value = nullptr;   // [n]
 };
 
-// Active inputs times unit_scale, rounded to int8 in groups of 64 positions (of all n_in, not of the active ones): what
-// i8 and trellis columns are multiplied with. Inputs that are not active are 0 and not listed.
+// Active inputs times unit_scale, rounded to integers in groups of 64 positions (of all n_in, not of the active ones):
+// what i8 and trellis columns are multiplied with. Inputs that are not active are 0 and not listed.
 struct ColumnInput {
     int64_t n = 0;
     const int32_t *index = nullptr; // [n] ascending
-    const int8_t *q = nullptr;      // [n] of the listed units
+    const int8_t *q = nullptr;      // trellis: [n] of the listed units
+    // i8: [n], rounded to 16 bits (scale = amax / 32767), which costs the kernels nothing: without a rotation of the
+    // inputs a group may have one that is hundreds of times the others. 64 * 127 * 32767 fits 32 bits.
+    const int16_t *q16 = nullptr;
     int64_t n_groups = 0;           // n_in / 64, rounded up
     const int32_t *begin = nullptr; // [n_groups + 1] where each group's units are in index and q
     const float *scale = nullptr;   // [n_groups]
@@ -59,7 +62,7 @@ struct ColumnInput {
 struct ColumnBatch {
     int64_t n_tokens = 0;
     int64_t stride = 0;           // n_groups * 64
-    const int16_t *q = nullptr;   // [n_tokens, stride] values of int8; the padding is 0
+    const int16_t *q = nullptr;   // [n_tokens, stride] as q16 (i8) or q (trellis); the padding is 0
     const float *scale = nullptr; // [n_tokens, stride / 64]
 };
 

@@ -4,10 +4,12 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "bindings/arrays.hpp"
@@ -160,6 +162,47 @@ py::typing::List<FloatDict> gates(const PyHook &h) {
     return all;
 }
 
+py::typing::Dict<py::str, std::pair<int64_t, int64_t>> column_shapes(PyHook &h) {
+    py::typing::Dict<py::str, std::pair<int64_t, int64_t>> all;
+    for (const ServedWeight &s : h.hook.served()) {
+        if (s.weight->columns != nullptr) {
+            all[py::str(s.weight->name)] = std::pair(s.weight->columns->n_out, s.weight->columns->n_in);
+        }
+    }
+    return all;
+}
+
+void tune_gate(PyHook &h, size_t number, double keep, float threshold) {
+    if (number >= h.hook.gates().size() || !(keep > 0.0 && keep <= 1.0) || std::isnan(threshold)) {
+        throw py::value_error("there is no such gate, or keep is not above 0 and at most 1");
+    }
+    h.hook.gates()[number].tune(keep, threshold);
+}
+
+void profile_gates(PyHook &h, bool on) {
+    for (Gate &gate : h.hook.gates()) {
+        gate.profile(on);
+    }
+}
+
+using Profile = std::tuple<int64_t, std::vector<double>, std::vector<double>>;
+
+std::vector<Profile> profiles(const PyHook &h) {
+    std::vector<Profile> all;
+    for (const Gate &gate : h.hook.gates()) {
+        const GateProfile &p = gate.profile();
+        const double tokens = p.tokens > 0 ? static_cast<double>(p.tokens) : 1.0;
+        std::vector<double> threshold(std::begin(p.threshold), std::end(p.threshold));
+        std::vector<double> dropped(std::begin(p.dropped), std::end(p.dropped));
+        for (int i = 0; i < kProfileLevels; ++i) {
+            threshold[static_cast<size_t>(i)] /= tokens;
+            dropped[static_cast<size_t>(i)] /= tokens;
+        }
+        all.emplace_back(p.tokens, threshold, dropped);
+    }
+    return all;
+}
+
 std::optional<std::tuple<std::string, std::string, std::string>> take_error(PyHook &h) {
     static const char *const names[] = {"none",      "not_served", "layout", "not_finite", "dense_not_finite",
                                         "bad_index", "no_memory"};
@@ -210,6 +253,16 @@ void bind_runtime(py::module_ &m) {
             "counters", &counters,
             "Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, active_units,\n"
             "skipped_units since the hook was made.")
+        .def("column_shapes", &column_shapes, "(n_out, n_in) of the weights that are stored by columns.")
+        .def(
+            "tune_gate", &tune_gate, py::arg("number"), py::arg("keep"), py::arg("threshold") = -1.0F,
+            "What KWTA keeps from now on: a fraction, or (0 or more) the scores above a threshold. Not while a product "
+            "is\ncomputed.")
+        .def("profile_gates", &profile_gates, py::arg("on"),
+             "Start new profiles, or stop. Meanwhile KWTA keeps everything. Not while a product is computed.")
+        .def("profiles", &profiles,
+             "Per gate: tokens seen, and for each fraction 1/20, 2/20 .. 1 of the units the mean score of the last one "
+             "kept\nand the mean share of the squares of the scores that is left out.")
         .def("gates", &gates, "Per gate, in the order of the weights: what KWTA and StatePack have chosen.")
         .def("kinds", &kinds,
              "Products from seed and residual, by base kind and by residual scheme; a codebook that is the whole\n"

@@ -2,6 +2,7 @@
 #include "seeddelta/columns.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/rotation.hpp"
@@ -60,48 +61,87 @@ int64_t choose(Gate *gate, const float *x, int64_t n_in, int64_t token, int32_t 
     return gate->select(x, token, scratch, index, value, finite);
 }
 
+constexpr float kLargest = 32767.0F;
+
+// Groups of kGroup inputs to 16 bits; x and q have n, a multiple of kGroup. Written to be the same in every unit.
+void quantise_wide(const float *x, int64_t n, int16_t *q, float *scale) {
+    for (int64_t start = 0; start < n; start += kGroup) {
+        float amax = 0.0F;
+        for (int64_t i = start; i < start + kGroup; ++i) {
+            const float magnitude = std::fabs(x[i]);
+            amax = amax < magnitude ? magnitude : amax;
+        }
+        // Below 2^-100 the inverse would overflow, and the group is nothing beside the others.
+        const bool usable = amax >= 0x1p-100F && amax <= 0x1p127F;
+        scale[start / kGroup] = usable ? amax / kLargest : 0.0F;
+        const float inverse = usable ? kLargest / amax : 0.0F;
+        constexpr float round = 12582912.0F; // 1.5 * 2^23: what is added to it is rounded to an integer, ties to even
+        for (int64_t i = start; usable && i < start + kGroup; ++i) {
+            q[i] = static_cast<int16_t>(static_cast<int32_t>((x[i] * inverse + round) - round));
+        }
+        for (int64_t i = start; !usable && i < start + kGroup; ++i) {
+            q[i] = 0;
+        }
+    }
+}
+
 // Units of `set` scaled and quantised, in the calling thread's scratch: cheaper than to wait for one thread to do it.
 ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
     const int64_t n = padded(w.n_in);
     const int64_t groups = n / kGroup;
-    Pieces pieces(Pieces::bytes<float>(n) + 2 * Pieces::bytes<int8_t>(n) + 3 * Pieces::bytes<float>(groups + 1));
+    const bool wide = w.kind == ColumnKind::i8;
+    Pieces pieces(Pieces::bytes<float>(n) + 2 * Pieces::bytes<int16_t>(n) + 3 * Pieces::bytes<float>(groups + 1));
     auto *x = pieces.take<float>(n);
-    auto *dense = pieces.take<int8_t>(n);
-    auto *q = pieces.take<int8_t>(n);
+    auto *dense = pieces.take<int16_t>(n);
+    auto *q = pieces.take<int16_t>(n);
     auto *scale = pieces.take<float>(groups);
     auto *sum = pieces.take<int32_t>(groups);
     auto *begin = pieces.take<int32_t>(groups + 1);
+    auto *dense8 = reinterpret_cast<int8_t *>(dense);
+    auto *q8 = reinterpret_cast<int8_t *>(q);
     std::memset(x, 0, static_cast<size_t>(n) * sizeof(float));
     for (int64_t i = 0; i < set.n; ++i) {
         x[set.index[i]] = set.value[i] * w.unit_scale[set.index[i]];
     }
-    kernels().quantize(x, w.n_in, dense, scale, sum);
+    if (wide) {
+        quantise_wide(x, n, dense, scale);
+    } else {
+        kernels().quantize(x, w.n_in, dense8, scale, sum);
+    }
     int64_t i = 0;
     for (int64_t g = 0; g < groups; ++g) {
         begin[g] = static_cast<int32_t>(i);
         for (; i < set.n && set.index[i] < (g + 1) * kGroup; ++i) {
-            q[i] = dense[set.index[i]];
+            if (wide) {
+                q[i] = dense[set.index[i]];
+            } else {
+                q8[i] = dense8[set.index[i]];
+            }
         }
     }
     begin[groups] = static_cast<int32_t>(i);
-    return {set.n, set.index, q, groups, begin, scale};
+    return {set.n, set.index, wide ? nullptr : q8, wide ? q : nullptr, groups, begin, scale};
 }
 
 // One token's inputs (those that are not active are 0) scaled and quantised, to row `token` of the workspace.
 void quantise_row(const ColumnWeight &w, const float *x, int64_t token, Workspace::Impl &ws) {
     const int64_t stride = padded(w.n_in);
-    Pieces pieces(Pieces::bytes<float>(w.n_in) + Pieces::bytes<int8_t>(stride) +
+    int16_t *row = ws.wide.data + token * stride;
+    float *scale = ws.scale.data + token * (stride / kGroup);
+    Pieces pieces(Pieces::bytes<float>(stride) + Pieces::bytes<int8_t>(stride) +
                   Pieces::bytes<int32_t>(stride / kGroup));
-    auto *scaled = pieces.take<float>(w.n_in);
-    auto *q = pieces.take<int8_t>(stride);
-    auto *sum = pieces.take<int32_t>(stride / kGroup);
+    auto *scaled = pieces.take<float>(stride);
+    std::memset(scaled, 0, static_cast<size_t>(stride) * sizeof(float));
     for (int64_t i = 0; i < w.n_in; ++i) {
         scaled[i] = x[i] * w.unit_scale[i];
     }
-    kernels().quantize(scaled, w.n_in, q, ws.scale.data + token * (stride / kGroup), sum);
-    for (int64_t i = 0; i < stride; ++i) {
-        ws.wide.data[token * stride + i] = q[i];
+    if (w.kind == ColumnKind::i8) {
+        quantise_wide(scaled, stride, row, scale);
+        return;
     }
+    auto *q = pieces.take<int8_t>(stride);
+    kernels().quantize(scaled, w.n_in, q, scale, pieces.take<int32_t>(stride / kGroup));
+    std::copy(q, q + stride, row);
 }
 
 // Masks the tokens of a prompt into the workspace, each thread its share.
@@ -194,7 +234,7 @@ ColumnInput list_row(const ColumnWeight &w, int64_t token, const Workspace::Impl
         found += value != 0 ? 1 : 0;
     }
     begin[groups] = static_cast<int32_t>(found);
-    return {found, index, q, groups, begin, ws.scale.data + token * groups};
+    return {found, index, q, nullptr, groups, begin, ws.scale.data + token * groups};
 }
 
 // Several tokens: all units are read once for all of them, inactive inputs are 0.

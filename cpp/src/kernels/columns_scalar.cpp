@@ -23,7 +23,7 @@ void columns_i8_scalar(const ColumnWeight &w, const ColumnInput &in, int64_t out
         for (int64_t g = 0; g < in.n_groups; ++g) {
             int32_t dot = 0;
             for (int64_t i = in.begin[g]; i < in.begin[g + 1]; ++i) {
-                dot += in.q[i] * w.i8[in.index[i] * w.n_out + o];
+                dot += in.q16[i] * w.i8[in.index[i] * w.n_out + o];
             }
             sum += static_cast<float>(dot) * in.scale[g];
         }

@@ -89,6 +89,8 @@ public:
 
     std::deque<ServedWeight> &served() { return served_; }
     const KindCounters &kinds() const { return kinds_; }
+    // To be changed while nothing is computed.
+    std::deque<Gate> &gates() { return gates_; }
     const std::deque<Gate> &gates() const { return gates_; }
     uint64_t nodes_seen() const { return nodes_seen_.load(std::memory_order_relaxed); }
     // The first error since the last call, which clears it.

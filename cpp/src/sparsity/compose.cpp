@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 
 namespace seeddelta {
 
@@ -113,11 +114,38 @@ int64_t Gate::rank(const float *x, const uint64_t *bits, int64_t passed, int32_t
     return found;
 }
 
+void Gate::add_to_profile(int32_t *score, int64_t units) {
+    std::sort(score, score + units, std::greater<>());
+    const auto energy = [&](int64_t i) {
+        const auto s = static_cast<double>(std::bit_cast<float>(score[i]));
+        return spec_.kwta.block == 1 ? s * s : s;
+    };
+    double all = 0.0;
+    for (int64_t i = 0; i < units; ++i) {
+        all += energy(i);
+    }
+    double kept = 0.0;
+    int64_t i = 0;
+    for (int level = 0; level < kProfileLevels; ++level) {
+        const int64_t k = std::max<int64_t>(1, units * (level + 1) / kProfileLevels);
+        for (; i < k; ++i) {
+            kept += energy(i);
+        }
+        profile_.threshold[level] += static_cast<double>(std::bit_cast<float>(score[k - 1]));
+        profile_.dropped[level] += all > 0.0 ? 1.0 - kept / all : 0.0;
+    }
+    ++profile_.tokens;
+}
+
 int64_t Gate::select(const float *x, int64_t token, const GateScratch &scratch, int32_t *index, float *value,
                      bool &finite) {
     const int64_t n = spec_.n_in;
     finite = kwta_scores(x, n, spec_.kwta.norm, spec_.kwta.block, scratch.score);
     if (!finite) {
+        return list_all(x, n, index, value);
+    }
+    if (profiling_) {
+        add_to_profile(scratch.score, (n + spec_.kwta.block - 1) / spec_.kwta.block);
         return list_all(x, n, index, value);
     }
     const uint64_t *bits = nullptr;

@@ -33,6 +33,17 @@ struct GateCounters {
     std::atomic<uint64_t> pack_switches{0}; // times that the density turned the bitmap off or on
 };
 
+// Levels of a profile: level i keeps (i + 1) / kProfileLevels of the units.
+inline constexpr int kProfileLevels = 20;
+
+// What each level would do, summed over the tokens seen: the score of the last unit kept, and the share of the energy
+// (the squares of the scores) that is left out. For calibration.
+struct GateProfile {
+    int64_t tokens = 0;
+    double threshold[kProfileLevels] = {};
+    double dropped[kProfileLevels] = {};
+};
+
 // Scratch of one selection.
 struct GateScratch {
     int32_t *score = nullptr; // [n_in]
@@ -52,7 +63,22 @@ public:
         return (spec_.kwta.enabled || spec_.pack.enabled) && (n_tokens == 1 || spec_.prompts);
     }
     // Tokens must be chosen in order, by one thread: StatePack remembers.
-    bool sequential() const { return spec_.pack.enabled; }
+    bool sequential() const { return spec_.pack.enabled || profiling_; }
+
+    // The following while no product is computed:
+    // How many KWTA keeps from now on.
+    void tune(double keep, float threshold) {
+        spec_.kwta.keep = keep;
+        spec_.kwta.threshold = threshold;
+    }
+    // Starts a new profile, or stops. Meanwhile nothing is skipped by KWTA.
+    void profile(bool on) {
+        profiling_ = on;
+        if (on) {
+            profile_ = {};
+        }
+    }
+    const GateProfile &profile() const { return profile_; }
 
     // The units of the token `token` of this product, ascending, and their inputs; index and value have room for n_in.
     // Returns their number. Threads may choose for different tokens at once unless sequential().
@@ -62,11 +88,14 @@ public:
     void advance(int64_t n_tokens) { step_ += n_tokens; }
 
 private:
+    void add_to_profile(int32_t *score, int64_t units);
     int64_t rank(const float *x, const uint64_t *bits, int64_t passed, int32_t *score, int32_t *index, float *value);
 
     GateSpec spec_;
     GateCounters counters_;
     PackState pack_;
+    GateProfile profile_;
+    bool profiling_ = false;
     int64_t step_ = 0;
     std::atomic<int32_t> guess_{0x3F000000}; // 0.5
 };

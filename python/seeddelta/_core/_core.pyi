@@ -153,6 +153,10 @@ class GraphHook:
     """
     def __init__(self, registry: WeightRegistry) -> None:
         ...
+    def column_shapes(self) -> dict[str, tuple[int, int]]:
+        """
+        (n_out, n_in) of the weights that are stored by columns.
+        """
     def counters(self) -> dict[str, dict[str, int]]:
         """
         Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, active_units,
@@ -167,10 +171,24 @@ class GraphHook:
         Products from seed and residual, by base kind and by residual scheme; a codebook that is the whole
         weight counts as statecells only.
         """
+    def profile_gates(self, on: bool) -> None:
+        """
+        Start new profiles, or stop. Meanwhile KWTA keeps everything. Not while a product is computed.
+        """
+    def profiles(self) -> list[tuple[int, list[float], list[float]]]:
+        """
+        Per gate: tokens seen, and for each fraction 1/20, 2/20 .. 1 of the units the mean score of the last one kept
+        and the mean share of the squares of the scores that is left out.
+        """
     def take_error(self) -> tuple[str, str, str] | None:
         """
         (kind, tensor, detail) of the first error since the last call, or None. Kinds: not_served, layout, not_finite,
         dense_not_finite, bad_index, no_memory.
+        """
+    def tune_gate(self, number: typing.SupportsInt | typing.SupportsIndex, keep: typing.SupportsFloat | typing.SupportsIndex, threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0) -> None:
+        """
+        What KWTA keeps from now on: a fraction, or (0 or more) the scores above a threshold. Not while a product is
+        computed.
         """
     @property
     def callback(self) -> int:

@@ -14,8 +14,10 @@ import typer
 from ..errors import ConfigError
 from ..runtime.skipping import parse_values
 
-_Text = Optional[str]  # noqa: UP045 (typer before 0.15 cannot read `X | None` on Python 3.10)
-_Int, _Float, _Flag = Optional[int], Optional[float], Optional[bool]  # noqa: UP045
+_Text: Any = Optional[str]  # noqa: UP045 (typer before 0.15 cannot read `X | None` on Python 3.10)
+_Int: Any = Optional[int]  # noqa: UP045
+_Float: Any = Optional[float]  # noqa: UP045
+_Flag: Any = Optional[bool]  # noqa: UP045
 
 # name -> type, flags, metavar, help
 _OPTIONS: dict[str, tuple[Any, tuple[str, ...], str | None, str]] = {
@@ -92,7 +94,8 @@ def skipping(*, skip_prompt: bool) -> Callable[[Callable[..., None]], Callable[.
             if name != "skipping"
         ]
         for name, (kind, flags, metavar, text) in _OPTIONS.items():
-            annotation = Annotated[kind, typer.Option(*flags, metavar=metavar, help=text, show_default=False)]
+            option = typer.Option(*flags, metavar=metavar, help=text, show_default=False)
+            annotation: Any = Annotated[kind, option]
             parameters.append(
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
             )

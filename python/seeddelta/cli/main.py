@@ -26,6 +26,7 @@ COMMANDS = {
     "eval": "seeddelta.cli.eval",
     "bench": "seeddelta.cli.bench",
     "report": "seeddelta.cli.report",
+    "sparsify": "seeddelta.cli.sparsify",
     "demo": "seeddelta.cli.demo",
     "dequantize": "seeddelta.cli.dequantize",
     "inspect": "seeddelta.cli.inspect",

@@ -109,6 +109,33 @@ class RuntimeHandle:
             "proc.blocks": sum(blocks * counters[name]["tokens"] for name, blocks in kept.items()),
         }
 
+    @property
+    def gate_groups(self) -> list[tuple[str, ...]]:
+        """Matrices of each place where inputs are chosen, in the order that `tune` counts."""
+        return [gate.group for gate in self._gates]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """[n_out, n_in] of every matrix by columns."""
+        return {} if self._hook is None else self._hook.column_shapes()
+
+    def tune(self, gate: int, keep: float, threshold: float = -1.0) -> None:
+        """What KWTA keeps at one place from now on: a fraction, or with a threshold of 0 or more the scores above it.
+        Raises ValueError for a place that is not there or a fraction out of range. Not while the model computes."""
+        if self._hook is None:
+            raise ValueError("this model skips nothing")
+        self._hook.tune_gate(gate, keep, threshold)
+
+    def profile(self, on: bool) -> None:
+        """Start new profiles of all places, or stop; KWTA keeps everything meanwhile. Not while the model computes."""
+        if self._hook is not None:
+            self._hook.profile_gates(on)
+
+    def profiles(self) -> list[tuple[int, list[float], list[float]]]:
+        """Per place: tokens, and for the fractions 1/20, 2/20 … 1 the mean score of the last unit kept and the mean
+        share of the squared scores left out."""
+        return [] if self._hook is None else self._hook.profiles()
+
     def check(self) -> None:
         """Raise what the hook met since the last call. `Llama` does this after every decode.
 

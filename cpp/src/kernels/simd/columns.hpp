@@ -95,12 +95,12 @@ void columns_i8_simd(const ColumnWeight &w, const ColumnInput &in, int64_t out_b
             for (int64_t i = in.begin[g]; i < end; i += 4) {
                 const int8_t *row[4];
                 const int8_t *next[4];
-                int8_t q[4];
+                int16_t q[4];
                 for (int64_t k = 0; k < 4; ++k) { // what is missing to four counts as a unit times 0
                     const bool there = i + k < end;
                     row[k] = w.i8 + in.index[there ? i + k : i] * w.n_out;
                     next[k] = w.i8 + in.index[i + 4 + k < in.n ? i + 4 + k : i] * w.n_out;
-                    q[k] = there ? in.q[i + k] : static_cast<int8_t>(0);
+                    q[k] = there ? in.q16[i + k] : static_cast<int16_t>(0);
                 }
                 const auto factor1 = Ops::factor(q[0], q[1]);
                 const auto factor2 = Ops::factor(q[2], q[3]);

@@ -25,7 +25,7 @@ struct ColumnsAvx2 {
         const __m256i wide_b = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i *>(b)));
         return {_mm256_unpacklo_epi16(wide_a, wide_b), _mm256_unpackhi_epi16(wide_a, wide_b)};
     }
-    static SEEDDELTA_INLINE __m256i factor(int8_t a, int8_t b) {
+    static SEEDDELTA_INLINE __m256i factor(int16_t a, int16_t b) {
         return _mm256_set1_epi32(static_cast<int>(static_cast<uint32_t>(static_cast<uint16_t>(a)) |
                                                   static_cast<uint32_t>(static_cast<uint16_t>(b)) << 16));
     }

@@ -25,7 +25,7 @@ struct ColumnsAvx512 {
         const __m512i wide_b = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(b)));
         return {_mm512_unpacklo_epi16(wide_a, wide_b), _mm512_unpackhi_epi16(wide_a, wide_b)};
     }
-    static SEEDDELTA_INLINE __m512i factor(int8_t a, int8_t b) {
+    static SEEDDELTA_INLINE __m512i factor(int16_t a, int16_t b) {
         return _mm512_set1_epi32(static_cast<int>(static_cast<uint32_t>(static_cast<uint16_t>(a)) |
                                                   static_cast<uint32_t>(static_cast<uint16_t>(b)) << 16));
     }

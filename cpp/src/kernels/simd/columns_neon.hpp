@@ -23,7 +23,7 @@ struct ColumnsNeon {
     static SEEDDELTA_INLINE Pair pair(const int8_t *a, const int8_t *b) {
         return {vmovl_s8(vld1_s8(a)), vmovl_s8(vld1_s8(b))};
     }
-    static SEEDDELTA_INLINE Factor factor(int8_t a, int8_t b) { return {a, b}; }
+    static SEEDDELTA_INLINE Factor factor(int16_t a, int16_t b) { return {a, b}; }
     static SEEDDELTA_INLINE Factor factor(const int16_t *two) { return {two[0], two[1]}; }
     static SEEDDELTA_INLINE void add(I &low, I &high, Pair p, Factor factor) {
         low = I(vmlal_n_s16(vmlal_n_s16(low, vget_low_s16(p.a), factor.a), vget_low_s16(p.b), factor.b));

@@ -33,7 +33,7 @@ struct ColumnsSse2 {
         const __m128i wide_b = widen(b);
         return {_mm_unpacklo_epi16(wide_a, wide_b), _mm_unpackhi_epi16(wide_a, wide_b)};
     }
-    static SEEDDELTA_INLINE __m128i factor(int8_t a, int8_t b) {
+    static SEEDDELTA_INLINE __m128i factor(int16_t a, int16_t b) {
         return _mm_set1_epi32(static_cast<int>(static_cast<uint32_t>(static_cast<uint16_t>(a)) |
                                                static_cast<uint32_t>(static_cast<uint16_t>(b)) << 16));
     }
