@@ -16,8 +16,10 @@
 #include "encode/viterbi.hpp"
 #include "kernels/kernel_table.hpp"
 #include "residual/proc_sparse.hpp"
+#include "seeddelta/columns.hpp"
 #include "seeddelta/compute.hpp"
 #include "seeddelta/isa.hpp"
+#include "sparsity/compose.hpp"
 #include "util/float16.hpp"
 
 using namespace seeddelta;
@@ -368,6 +370,52 @@ void check_floats(Random &r) {
     });
 }
 
+// Products over columns: skipping one token at a time, and masking several, all by the scalar's bits.
+void check_columns(Random &r) {
+    ColumnWeight w;
+    w.n_out = r.between(0, 1) == 0 ? r.between(1, 300) : 64 * r.between(1, 18);
+    w.n_in = r.between(1, 400);
+    const bool half = r.between(0, 1) == 0;
+    const auto weights = r.halves(w.n_in * w.n_out);
+    const auto bytes = r.words<int8_t>(w.n_in * w.n_out);
+    const auto scale = r.reals(w.n_in, 0.1F);
+    w.kind = half ? ColumnKind::f16 : ColumnKind::i8;
+    w.f16 = weights.data();
+    w.i8 = bytes.data();
+    w.unit_scale = scale.data();
+    GateSpec spec;
+    spec.n_in = w.n_in;
+    spec.prompts = true;
+    spec.kwta.enabled = r.between(0, 3) != 0;
+    spec.kwta.keep = 0.01 * static_cast<double>(r.between(1, 100));
+    spec.kwta.block = r.between(0, 1) == 0 ? 1 : 16;
+    spec.pack.enabled = r.between(0, 3) == 0;
+    spec.pack.eps = 0.3F;
+    spec.pack.density = 1.0F;
+    const int64_t tokens = r.between(1, 17);
+    const auto x = r.reals(tokens * w.n_in, std::pow(10.0F, static_cast<float>(r.between(-20, 20))));
+    const std::string what = std::to_string(w.n_out) + "x" + std::to_string(w.n_in) + (half ? " f16" : " i8");
+    const auto product = [&](int64_t batch) {
+        std::vector<float> y(static_cast<size_t>(tokens * w.n_out));
+        Workspace workspace;
+        ComputeStatus status;
+        Gate gate(spec);
+        for (int64_t t = 0; t < tokens; t += batch) {
+            columns_compute_threaded(w, &gate, x.data() + t * w.n_in, std::min(batch, tokens - t), w.n_in * 4,
+                                     y.data() + t * w.n_out, w.n_out * 4, workspace, 0, 1, false, status);
+        }
+        return y;
+    };
+    compare("columns", what, [&] { return product(1); });
+    compare("columns of a prompt", what, [&] { return product(tokens); });
+    isa_select("scalar");
+    same("scalar", "columns: a prompt and its tokens", what, product(1), product(tokens));
+    const auto words = r.words<uint64_t>(r.between(0, 40));
+    const auto count = static_cast<int64_t>(words.size());
+    compare("popcount", std::to_string(count),
+            [&] { return std::vector<int64_t>{kernels().popcount(words.data(), count)}; });
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -389,6 +437,7 @@ int main(int argc, char **argv) {
         check_activations(r);
         check_viterbi(r);
         check_floats(r);
+        check_columns(r);
         if (failures > 0) {
             std::printf("in round %d of seed %llu\n", round, static_cast<unsigned long long>(seed));
         }
