@@ -52,6 +52,7 @@ QUALITY: dict[str, Config] = {
     **{f"f16, all {k}": F16 | kwta(k) for k in (0.8, 0.6, 0.5)},
     "f16, state-pack 0.05": F16 | pack(0.05),
     "f16, state-pack 0.3 of gamma": F16 | pack(0.0, relative=0.3),
+    **{f"f16, events {t}": F16 | {"event": {"delta_theta": t}, "skip_prompt": True} for t in (0.1, 0.2, 0.3)},
     "i8, default": I8 | kwta(USUAL),
     "i8, MLP": I8 | kwta({"ffn_down": 0.5, "ffn_gate": 0.7}),
 }
@@ -130,7 +131,7 @@ def quality(dense: Path, options: argparse.Namespace) -> dict[str, Any]:
             "change_stderr": None if report.difference is None else report.difference.percent_stderr,
             "kl": None if report.divergence is None else report.divergence.mean,
             "active": metrics["seeddelta.active_units"] / units if units else 1.0,
-            "metrics": {key: value for key, value in metrics.items() if key.startswith(("kwta.", "pack."))},
+            "metrics": {key: value for key, value in metrics.items() if key.startswith(("kwta.", "pack.", "event."))},
         }
         row = rows[name]
         change = "" if row["change_percent"] is None else f"{row['change_percent']:+7.2f}%"
@@ -158,7 +159,9 @@ def speed(dense: Path, options: argparse.Namespace) -> dict[str, Any]:
         rows[name] = {
             "speed": [one.to_dict() for one in report.speed],
             "resident": report.memory.resident,
-            "metrics": {key: value for key, value in report.metrics.items() if key.startswith(("kwta.", "pack."))},
+            "metrics": {
+                key: value for key, value in report.metrics.items() if key.startswith(("kwta.", "pack.", "event."))
+            },
         }
         medians = " ".join(f"{one['threads']}: {one['generation']['median']:6.1f}" for one in rows[name]["speed"])
         print(f"{name:36} tokens/s by threads {medians}")

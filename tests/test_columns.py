@@ -45,7 +45,7 @@ def test_all_units_are_the_dense_product(kind, shape):
     keep_all = _core.Gate(shape[1], kwta=True, keep=1.0)
     _core.isa_select("scalar")
     expected = weight.matmul(x)
-    np.testing.assert_allclose(expected, x @ matrix.T, rtol=1e-3, atol=2e-3)
+    np.testing.assert_allclose(expected, x @ matrix.T, rtol=1e-3, atol=5e-3)
     for isa in _core.isa_available():
         _core.isa_select(isa)
         for threads in (1, 2, 3):

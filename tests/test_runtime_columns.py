@@ -12,7 +12,7 @@ import pytest
 import seeddelta
 from llama_helpers import divergence, load, load_small, logits_of, tokens_of
 from seeddelta.errors import ConfigError, SourceModelError
-from seeddelta.runtime import Kwta, RuntimeConfig, StatePackMLP
+from seeddelta.runtime import EventDriven, Kwta, RuntimeConfig, StatePackMLP
 
 pytest.importorskip("llama_cpp")
 
@@ -122,6 +122,56 @@ def test_state_pack(smollm2_f16: Path, mode: str, number: int) -> None:
     assert counters["blk.5.ffn_down.weight"]["skipped_units"] == 0
 
 
+@pytest.mark.parametrize("kind", ["f16", "i8"])
+def test_events(smollm2_f16: Path, kind: str) -> None:
+    """Every change sent is the model; a threshold leaves some out; a gap that is never small enough turns it off."""
+    options = {"delta_theta": 0.0, "target": "both"}
+    exact = load_columns(smollm2_f16, 2, kind, event=EventDriven(**options))
+    tokens = tokens_of(exact, 14)
+    expected = logits_of(load_columns(smollm2_f16, 1, kind), tokens, batch=1)
+    assert divergence(expected, logits_of(exact, tokens, batch=1)) < 1e-3
+    metrics = exact.seeddelta.metrics()
+    assert metrics["event.enabled"] == INPUTS
+    assert metrics["event.calls"] == 14 * INPUTS
+    assert metrics["event.full"] == INPUTS
+    assert metrics["event.topk_kept"] > 0.99
+    some = load_columns(smollm2_f16, 2, kind, event=EventDriven(delta_theta=0.3, gap_every=4, gap_tol=10))
+    assert 1e-5 < divergence(expected, logits_of(some, tokens, batch=1)) < 0.5
+    metrics = some.seeddelta.metrics()
+    assert metrics["event.enabled"] == metrics["event.active"] == 60
+    assert 0.2 < metrics["event.topk_kept"] < 0.9
+    assert metrics["event.stale_pct"] == pytest.approx(100 * (1 - metrics["event.topk_kept"]))
+    assert metrics["event.gap_checks"] == 90 * 3  # a product each of gate, up and down
+    assert 0 < metrics["event.quality_gap"] < 1
+    assert metrics["event.budget_ms_used"] > 0
+    assert metrics["event.gap_failures"] == 0
+    assert metrics["seeddelta.skipped_units"] > 0
+    wary = load_columns(smollm2_f16, 1, kind, event=EventDriven(delta_theta=0.5, gap_every=2, gap_tol=0, rearm=100))
+    logits_of(wary, tokens, batch=1)
+    metrics = wary.seeddelta.metrics()
+    assert metrics["event.active"] == 0
+    assert metrics["event.gap_failures"] == 90
+    assert metrics["event.full"] == 60 * (1 + 11)
+    # a prompt in between begins anew, and a prompt of events is computed token by token
+    whole = load_columns(smollm2_f16, 2, kind, event=EventDriven(delta_theta=0.3, gap_every=0), skip_prompt=True)
+    logits_of(whole, tokens)
+    assert 0.2 < whole.seeddelta.metrics()["event.topk_kept"] < 0.9
+
+
+def test_event_budget_and_kwta(smollm2_f16: Path) -> None:
+    event = EventDriven(delta_theta=0.0, budget_ms=0.5, gap_every=0)
+    llm = load_columns(smollm2_f16, 1, event=event)
+    logits_of(llm, tokens_of(llm, 8), batch=1)
+    metrics = llm.seeddelta.metrics()
+    assert metrics["event.budget_hits"] > 0
+    assert metrics["event.topk_kept"] < 0.9
+    llm = load_columns(smollm2_f16, 1, kwta=Kwta(k=0.25), event=EventDriven(delta_theta=0.0, quorum=0.9, gap_every=0))
+    logits_of(llm, tokens_of(llm, 8), batch=1)
+    metrics = llm.seeddelta.metrics()
+    assert 0 < metrics["event.topk_kept"] <= 0.25
+    assert metrics["event.quorum_hits"] > 0
+
+
 def test_quantised_sources(smollm2_quantized: Path, dense) -> None:
     tokens, expected = dense
     llm = load_columns(smollm2_quantized, kind="i8", column_targets=("ffn",))
@@ -166,6 +216,10 @@ def test_memory_is_not_doubled(smollm2_f16: Path) -> None:
     (lambda: StatePackMLP(mode="quaternary"), "binary, ternary"),
     (lambda: StatePackMLP(eps=-1), "eps"),
     (lambda: StatePackMLP(rho={"*": 2}), "rho"),
+    (lambda: EventDriven(topk=0), "topk"),
+    (lambda: EventDriven(budget_ms=0), "budget_ms"),
+    (lambda: RuntimeConfig(event=EventDriven(), state_pack_mlp=StatePackMLP()), "leave one of them out"),
+    (lambda: RuntimeConfig(event=EventDriven(), kwta=Kwta(k=0.5, block=16)), "not its block"),
     (lambda: RuntimeConfig(columns="f32"), "f16 or i8"),
     (lambda: RuntimeConfig.from_dict({"kwta": {"kk": 1}}), "options of kwta"),
     (lambda: RuntimeConfig.from_dict({"colums": "f16"}), "not known; choose from"),

@@ -4,7 +4,9 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -62,11 +64,47 @@ static std::unique_ptr<PyColumnWeight> make_columns(const std::string &name, int
     return w;
 }
 
+static EventSpec event_of(const std::map<std::string, double> &options) {
+    EventSpec e;
+    e.enabled = !options.empty();
+    for (const auto &[name, value] : options) {
+        require(std::isfinite(value) && value >= 0, "", "event " + name + " must be 0 or more");
+        const auto whole = static_cast<int>(std::min(value, 1e6));
+        if (name == "theta") {
+            e.theta = static_cast<float>(value);
+        } else if (name == "topk") {
+            require(value > 0 && value <= 1, "", "event topk must be above 0 and at most 1");
+            e.most = value;
+        } else if (name == "quorum") {
+            require(value > 0 && value <= 1, "", "event quorum must be above 0 and at most 1");
+            e.quorum = static_cast<float>(value);
+        } else if (name == "beta") {
+            e.beta = static_cast<float>(value);
+        } else if (name == "lambda") {
+            e.lambda = static_cast<float>(value);
+        } else if (name == "age_max") {
+            require(whole >= 1, "", "event age_max must be 1 or more");
+            e.age_max = whole;
+        } else if (name == "budget_ns") {
+            e.budget_ns = value;
+        } else if (name == "gap_every") {
+            e.gap_every = whole;
+        } else if (name == "gap_tolerance") {
+            e.gap_tolerance = static_cast<float>(value);
+        } else if (name == "rearm") {
+            e.rearm = whole;
+        } else {
+            require(false, "", "event has no option " + name);
+        }
+    }
+    return e;
+}
+
 static std::unique_ptr<PyGate> make_gate(int64_t n_in, bool kwta, double keep, int64_t keep_count, int block, int duty,
                                          float temperature, bool renormalise, float threshold,
                                          const OptionalArray &norm, const std::string &pack, float pack_eps,
                                          float pack_relative, float pack_density, float pack_hysteresis,
-                                         bool pack_popcount, bool prompts) {
+                                         bool pack_popcount, bool prompts, const std::map<std::string, double> &event) {
     auto g = std::make_unique<PyGate>();
     require(n_in > 0, "", "n_in must be 1 or more");
     require(keep > 0 && keep <= 1, "", "keep must be above 0 and at most 1");
@@ -83,6 +121,9 @@ static std::unique_ptr<PyGate> make_gate(int64_t n_in, bool kwta, double keep, i
     g->spec.kwta = {kwta, keep, keep_count, block, duty, temperature, renormalise, threshold, nullptr};
     g->spec.pack = {pack != "none", pack == "ternary", pack_eps,     pack_relative,
                     pack_density,   pack_hysteresis,   pack_popcount};
+    g->spec.event = event_of(event);
+    require(!g->spec.event.enabled || (pack == "none" && threshold < 0 && block == 1 && !renormalise), "",
+            "events exclude pack, threshold, block and renormalise");
     if (norm) {
         require_array(*norm, "norm", "f", 4, {n_in});
         g->keep.push_back(*norm);
@@ -114,6 +155,7 @@ static py::array_t<float> matmul(const PyColumnWeight &w, const FloatMatrix &x, 
         Workspace workspace;
         ComputeStatus status;
         std::optional<Gate> working;
+        std::vector<float> state(static_cast<size_t>(c.n_out));
         if (gate != nullptr) {
             working.emplace(gate->spec);
         }
@@ -121,7 +163,8 @@ static py::array_t<float> matmul(const PyColumnWeight &w, const FloatMatrix &x, 
             const int64_t count = n_tokens - first < batch ? n_tokens - first : batch;
             const auto run = [&](int ith) {
                 columns_compute_threaded(c, working ? &*working : nullptr, in + first * c.n_in, count, c.n_in * 4,
-                                         out + first * c.n_out, c.n_out * 4, workspace, ith, threads, false, status);
+                                         out + first * c.n_out, c.n_out * 4, workspace, ith, threads, false, status,
+                                         state.data());
             };
             std::vector<std::jthread> pool;
             for (int ith = 1; ith < threads; ++ith) {
@@ -172,6 +215,8 @@ void bind_columns(py::module_ &m) {
         "passed).\n"
         "    pack_density, pack_hysteresis: above this share the bitmap is off, below (1 - hysteresis) of it on "
         "again.\n"
+        "    event: not empty: changes of the inputs are sent. theta, topk, quorum, beta, lambda, age_max, budget_ns,\n"
+        "        gap_every, gap_tolerance, rearm; docs/skipping.md.\n"
         "    prompts: choose for products of several tokens, too.\n"
         "Raises ValueError for an option out of range.")
         .def(py::init(&make_gate), py::arg("n_in"), py::kw_only(), py::arg("kwta") = false, py::arg("keep") = 1.0,
@@ -179,7 +224,7 @@ void bind_columns(py::module_ &m) {
              py::arg("renormalise") = false, py::arg("threshold") = -1.0F, py::arg("norm") = py::none(),
              py::arg("pack") = "none", py::arg("pack_eps") = 1e-4F, py::arg("pack_relative") = 0.0F,
              py::arg("pack_density") = 0.15F, py::arg("pack_hysteresis") = 0.1F, py::arg("pack_popcount") = true,
-             py::arg("prompts") = true)
+             py::arg("prompts") = true, py::arg("event") = std::map<std::string, double>{})
         .def("select", &select, py::arg("x"),
              "Indices chosen for each row of x, float32 [n_tokens, n_in], one token after the other: int32 arrays.");
     py::class_<PyColumnWeight>(

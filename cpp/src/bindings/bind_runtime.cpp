@@ -155,6 +155,18 @@ py::typing::List<FloatDict> gates(const PyHook &h) {
         d["pack_negative"] = c.pack_negative.load();
         d["pack_seen"] = c.pack_seen.load();
         d["pack_switches"] = c.pack_switches.load();
+        d["event_calls"] = c.event_calls.load();
+        d["event_full"] = c.event_full.load();
+        d["event_sent"] = c.event_sent.load();
+        d["event_seen"] = c.event_seen.load();
+        d["event_forced"] = c.event_forced.load();
+        d["event_quorum"] = c.event_quorum.load();
+        d["event_budget"] = c.event_budget.load();
+        d["event_checks"] = c.event_checks.load();
+        d["event_failed"] = c.event_failed.load();
+        d["event_gap"] = gate.event().gap();
+        d["event_ns"] = gate.event().last_ns();
+        d["event_active"] = gate.spec().event.enabled && !gate.event().disabled();
         d["pack_gamma"] = gate.pack().gamma;
         d["pack_active"] = gate.spec().pack.enabled && gate.pack().active;
         all.append(d);

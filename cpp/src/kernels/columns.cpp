@@ -2,6 +2,7 @@
 #include "seeddelta/columns.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 
@@ -44,21 +45,44 @@ bool needs_quantised(const ColumnWeight &w) {
     return w.kind != ColumnKind::f16;
 }
 
-// The units of one token, listed.
-int64_t choose(Gate *gate, const float *x, int64_t n_in, int64_t token, int32_t *index, float *value, bool &finite) {
-    if (gate == nullptr) {
-        for (int64_t i = 0; i < n_in; ++i) {
-            index[i] = static_cast<int32_t>(i);
-            value[i] = x[i];
-        }
-        finite = all_finite(x, n_in);
-        return n_in;
-    }
+// Scratch of a gate. Of the calling thread, which must not use more of its own meanwhile.
+GateScratch gate_scratch(int64_t n_in) {
     Pieces pieces(Pieces::bytes<int32_t>(n_in) + Pieces::bytes<uint64_t>(2 * bitmap_words(n_in)));
     GateScratch scratch;
     scratch.score = pieces.take<int32_t>(n_in);
     scratch.bits = pieces.take<uint64_t>(2 * bitmap_words(n_in));
-    return gate->select(x, token, scratch, index, value, finite);
+    return scratch;
+}
+
+// All units of a token, listed.
+int64_t list_all(const float *x, int64_t n_in, int32_t *index, float *value) {
+    for (int64_t i = 0; i < n_in; ++i) {
+        index[i] = static_cast<int32_t>(i);
+        value[i] = x[i];
+    }
+    return n_in;
+}
+
+// The units of one token, listed. With events a check has all of them, too.
+void choose(Gate *gate, const float *x, int64_t n_in, Workspace::Impl &ws) {
+    bool finite = true;
+    auto *index = ws.index.reserve(n_in);
+    auto *value = ws.value.reserve(n_in);
+    ws.mode = EventMode::full;
+    if (gate == nullptr) {
+        ws.listed = list_all(x, n_in, index, value);
+        finite = all_finite(x, n_in);
+    } else if (gate->events()) {
+        ws.mode = gate->send(x, gate_scratch(n_in), index, value, ws.listed, finite);
+    } else {
+        ws.listed = gate->select(x, 0, gate_scratch(n_in), index, value, finite);
+        gate->advance(1);
+    }
+    if (ws.mode == EventMode::check) {
+        list_all(x, n_in, ws.all_index.reserve(n_in), ws.all_value.reserve(n_in));
+    }
+    ws.all_finite.store(finite, std::memory_order_relaxed);
+    ws.active.store(ws.mode == EventMode::check ? n_in : ws.listed, std::memory_order_relaxed);
 }
 
 constexpr float kLargest = 32767.0F;
@@ -156,14 +180,19 @@ void mask_tokens(Gate &gate, const float *x, int64_t n_tokens, int64_t x_stride,
     bool finite = true;
     for (int64_t token = first; token < last; ++token) {
         bool token_finite = true;
-        const int64_t n = choose(&gate, x + token * x_stride, n_in, token, index, value, token_finite);
-        finite = finite && token_finite;
-        active += n;
         float *row = ws.masked.data + token * n_in;
-        std::memset(row, 0, static_cast<size_t>(n_in) * sizeof(float));
-        for (int64_t i = 0; i < n; ++i) {
-            row[index[i]] = value[i];
+        const float *in = x + token * x_stride;
+        if (gate.events()) {
+            active += gate.send_row(in, gate_scratch(n_in), index, row, token_finite);
+        } else {
+            const int64_t n = gate.select(in, token, gate_scratch(n_in), index, value, token_finite);
+            std::memset(row, 0, static_cast<size_t>(n_in) * sizeof(float));
+            for (int64_t i = 0; i < n; ++i) {
+                row[index[i]] = value[i];
+            }
+            active += n;
         }
+        finite = finite && token_finite;
     }
     ws.active.fetch_add(active, std::memory_order_relaxed);
     if (!finite) {
@@ -180,38 +209,85 @@ Slice slice_of(const ColumnWeight &w, int ith, int nth) {
     return {slices * ith / nth * kOutputSlice, std::min(slices * (ith + 1) / nth * kOutputSlice, w.n_out)};
 }
 
-// One token: only what is listed is read.
-void decode(const ColumnWeight &w, Gate *gate, const float *x, float *y, Workspace::Impl &ws, int ith, int nth,
-            bool reuse) {
-    if (!reuse) {
-        if (ith == 0) {
-            bool finite = true;
-            ws.index.reserve(w.n_in);
-            ws.value.reserve(w.n_in);
-            ws.listed = choose(gate, x, w.n_in, 0, ws.index.data, ws.value.data, finite);
-            ws.all_finite.store(finite, std::memory_order_relaxed);
-            ws.active.store(ws.listed, std::memory_order_relaxed);
-            if (gate != nullptr) {
-                gate->advance(1);
-            }
-        }
-        ws.barrier(nth);
-    }
-    const ActiveSet set{ws.listed, ws.index.data, ws.value.data};
-    const auto [begin, end] = slice_of(w, ith, nth);
-    if (begin == end) {
+void multiply(const ColumnWeight &w, const ActiveSet &set, Slice slice, float *y) {
+    if (slice.begin == slice.end) {
         return;
     }
     switch (w.kind) {
     case ColumnKind::f16:
-        kernels().columns_f16(w, set, begin, end, y);
+        kernels().columns_f16(w, set, slice.begin, slice.end, y);
         break;
     case ColumnKind::i8:
-        kernels().columns_i8(w, quantise_units(w, set), begin, end, y);
+        kernels().columns_i8(w, quantise_units(w, set), slice.begin, slice.end, y);
         break;
     case ColumnKind::trellis:
-        kernels().columns_trellis(w, quantise_units(w, set), begin, end, y);
+        kernels().columns_trellis(w, quantise_units(w, set), slice.begin, slice.end, y);
         break;
+    }
+}
+
+// y is the product of what was listed: the whole, or the change of the state. It becomes the state's.
+void follow_events(const ColumnWeight &w, Gate &gate, Slice slice, float *y, float *state, Workspace::Impl &ws, int ith,
+                   int nth) {
+    if (ws.mode == EventMode::full) {
+        std::copy(y + slice.begin, y + slice.end, state + slice.begin);
+        return;
+    }
+    for (int64_t o = slice.begin; o < slice.end; ++o) {
+        state[o] += y[o];
+        y[o] = state[o];
+    }
+    if (ws.mode == EventMode::delta) {
+        return;
+    }
+    multiply(w, {w.n_in, ws.all_index.data, ws.all_value.data}, slice, y);
+    double gap = 0.0;
+    double size = 0.0;
+    for (int64_t o = slice.begin; o < slice.end; ++o) {
+        const auto difference = static_cast<double>(state[o]) - static_cast<double>(y[o]);
+        gap += difference * difference;
+        size += static_cast<double>(y[o]) * static_cast<double>(y[o]);
+        state[o] = y[o];
+    }
+    if (ith == 0) {
+        ws.squares.reserve(2 * nth);
+    }
+    ws.barrier(nth);
+    ws.squares.data[2 * ith] = gap;
+    ws.squares.data[2 * ith + 1] = size;
+    ws.barrier(nth);
+    if (ith == 0) {
+        double gaps = 0.0;
+        double sizes = 0.0;
+        for (int i = 0; i < nth; ++i) {
+            gaps += ws.squares.data[2 * i];
+            sizes += ws.squares.data[2 * i + 1];
+        }
+        gate.report_gap(sizes > 0.0 ? static_cast<float>(std::sqrt(gaps / sizes)) : 0.0F);
+    }
+}
+
+// One token: only what is listed is read.
+void decode(const ColumnWeight &w, Gate *gate, const float *x, float *y, float *state, Workspace::Impl &ws, int ith,
+            int nth, bool reuse) {
+    if (!reuse) {
+        if (ith == 0) {
+            choose(gate, x, w.n_in, ws);
+        }
+        ws.barrier(nth);
+    }
+    const Slice slice = slice_of(w, ith, nth);
+    const ActiveSet set{ws.listed, ws.index.data, ws.value.data};
+    if (gate == nullptr || !gate->events()) {
+        multiply(w, set, slice, y);
+        return;
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    multiply(w, set, slice, y);
+    follow_events(w, *gate, slice, y, state, ws, ith, nth);
+    if (ith == 0) {
+        const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - begin;
+        gate->event().report_time(spent.count());
     }
 }
 
@@ -264,7 +340,7 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
             }
         }
         ws.barrier(nth);
-        if (gate != nullptr && ith == 0) {
+        if (gate != nullptr && ith == 0 && !gate->events()) {
             gate->advance(n_tokens);
         }
     }
@@ -311,15 +387,18 @@ void rotate_outputs(const ColumnWeight &w, float *y, int64_t n_tokens, int64_t y
 
 ColumnCounts columns_compute_threaded(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
                                       int64_t x_stride_bytes, float *y, int64_t y_stride_bytes, Workspace &workspace,
-                                      int ith, int nth, bool reuse_selection, ComputeStatus &status) {
+                                      int ith, int nth, bool reuse_selection, ComputeStatus &status, float *state) {
     Workspace::Impl &ws = workspace.impl();
     const int64_t x_stride = x_stride_bytes / static_cast<int64_t>(sizeof(float));
     const int64_t y_stride = y_stride_bytes / static_cast<int64_t>(sizeof(float));
     Gate *working = gate != nullptr && gate->works(n_tokens) ? gate : nullptr;
     if (n_tokens == 1) {
-        decode(w, working, x, y, ws, ith, nth, reuse_selection);
+        decode(w, working, x, y, state, ws, ith, nth, reuse_selection);
     } else {
         prompt(w, working, x, n_tokens, x_stride, y, y_stride, ws, ith, nth, reuse_selection);
+        if (gate != nullptr && gate->events() && ith == 0) {
+            gate->event().forget(); // the states of the weights are those before the prompt
+        }
     }
     if (!ws.all_finite.load(std::memory_order_relaxed)) {
         status.nonfinite_input.store(true, std::memory_order_relaxed);

@@ -7,6 +7,7 @@
 
 #include "kernels/kernel_table.hpp"
 #include "seeddelta/compute.hpp"
+#include "sparsity/event.hpp"
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -59,6 +60,10 @@ struct Workspace::Impl {
     Buffer<int16_t> wide;
     int64_t listed = 0;
     std::atomic<int64_t> active{0};
+    Buffer<int32_t> all_index; // of events, for a check: all units, and sums of squares a thread
+    Buffer<float> all_value;
+    Buffer<double> squares;
+    EventMode mode = EventMode::full;
     std::atomic<bool> all_finite{true};
     std::atomic<int> arrived{0};
     std::atomic<uint32_t> generation{0};

@@ -90,6 +90,8 @@ GraphHook::GraphHook(const GgmlAbi &abi, WeightRegistry &registry) : abi_(abi), 
         ServedWeight &served = served_.emplace_back();
         served.weight = &weight;
         served.gate = weight.gate == nullptr ? nullptr : gate_of.at(weight.gate);
+        served.state.resize(
+            weight.gate != nullptr && weight.gate->event.enabled ? static_cast<size_t>(weight.columns->n_out) : 0);
         served.fresh = {this, &served, WeightUse::product, false};
         served.reuse = {this, &served, WeightUse::product, true};
         served.experts = {this, &served, WeightUse::experts, false};
@@ -270,10 +272,10 @@ void GraphHook::run_product(void *dst, int ith, int nth, const ServedWeight::Nod
     const seeddelta_ctx &ctx = *weight.ctx;
     const void *x = abi_.src_of(dst, 1);
     if (!dense && weight.columns != nullptr) {
-        const ColumnCounts counts =
-            columns_compute_threaded(*weight.columns, node.served->gate, static_cast<const float *>(abi_.data_of(x)),
-                                     tokens_of(x), abi_.nb_of(x, 1), static_cast<float *>(abi_.data_of(dst)),
-                                     abi_.nb_of(dst, 1), workspace_, ith, nth, reuse, status_);
+        const ColumnCounts counts = columns_compute_threaded(
+            *weight.columns, node.served->gate, static_cast<const float *>(abi_.data_of(x)), tokens_of(x),
+            abi_.nb_of(x, 1), static_cast<float *>(abi_.data_of(dst)), abi_.nb_of(dst, 1), workspace_, ith, nth, reuse,
+            status_, node.served->state.data());
         active_units_.store(counts.active, std::memory_order_relaxed);
         return;
     }

@@ -7,6 +7,7 @@
 #include <deque>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "runtime/ggml_abi.hpp"
 #include "runtime/weight_registry.hpp"
@@ -55,7 +56,8 @@ struct ServedWeight {
     RegisteredWeight *weight = nullptr;
     // The weight's use_dense as this context sees it: it changes between products only, so that all threads agree.
     bool dense = false;
-    Gate *gate = nullptr; // of this context; null: all units
+    Gate *gate = nullptr;     // of this context; null: all units
+    std::vector<float> state; // of a gate with events, [n_out]
     WeightCounters counters;
     Node fresh{};
     Node reuse{};

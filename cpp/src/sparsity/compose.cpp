@@ -114,6 +114,61 @@ int64_t Gate::rank(const float *x, const uint64_t *bits, int64_t passed, int32_t
     return found;
 }
 
+EventChoice Gate::choose_events(const float *x, const GateScratch &scratch, int32_t *index, float *value,
+                                bool &finite) {
+    const int64_t n = spec_.n_in;
+    const KwtaSpec &kwta = spec_.kwta;
+    finite = kwta_scores(x, n, kwta.norm, 1, scratch.score);
+    if (!finite) {
+        event_.forget();
+        EventChoice choice;
+        choice.sent = n;
+        return choice;
+    }
+    const bool limited = kwta.enabled && step_ % kwta.duty == 0;
+    int64_t most = n;
+    if (limited) {
+        most = kwta.keep_count > 0 ? kwta.keep_count : std::llround(kwta.keep * static_cast<double>(n));
+        most = std::clamp<int64_t>(most, 1, n);
+    }
+    ++step_;
+    const EventChoice choice = event_.choose(x, kwta.norm, most, scratch.score, index, value);
+    count(counters_.event_calls);
+    if (choice.mode == EventMode::full) {
+        count(counters_.event_full);
+        return choice;
+    }
+    count(counters_.kwta_calls, limited ? 1 : 0);
+    count(counters_.kwta_kept, limited ? choice.sent : 0);
+    count(counters_.kwta_seen, limited ? n : 0);
+    count(counters_.duty_hits, kwta.enabled && !limited ? 1 : 0);
+    count(counters_.event_sent, choice.sent);
+    count(counters_.event_seen, n);
+    count(counters_.event_forced, choice.forced);
+    count(counters_.event_quorum, choice.quorum ? 1 : 0);
+    count(counters_.event_budget, choice.budget ? 1 : 0);
+    return choice;
+}
+
+EventMode Gate::send(const float *x, const GateScratch &scratch, int32_t *index, float *value, int64_t &listed,
+                     bool &finite) {
+    const EventChoice choice = choose_events(x, scratch, index, value, finite);
+    listed = choice.mode == EventMode::full ? list_all(x, spec_.n_in, index, value) : choice.sent;
+    return choice.mode;
+}
+
+int64_t Gate::send_row(const float *x, const GateScratch &scratch, int32_t *index, float *row, bool &finite) {
+    const EventChoice choice = choose_events(x, scratch, index, row, finite);
+    std::copy_n(finite ? event_.sent() : x, spec_.n_in, row);
+    return choice.mode == EventMode::delta ? choice.sent : spec_.n_in;
+}
+
+void Gate::report_gap(float gap) {
+    count(counters_.event_checks);
+    count(counters_.event_failed, gap <= spec_.event.gap_tolerance ? 0 : 1);
+    event_.report_gap(gap);
+}
+
 void Gate::add_to_profile(int32_t *score, int64_t units) {
     std::sort(score, score + units, std::greater<>());
     const auto energy = [&](int64_t i) {

@@ -1,10 +1,11 @@
 // One active set a weight: StatePack drops what is nearly zero, KWTA ranks what is left, and what is chosen is the list
-// of units that the kernels run over. A further proposer belongs between the ranking and the list, with a budget inside
-// KWTA's candidates; it must not rank again.
+// of units that the kernels run over. With events it is the changes that are ranked, once: KWTA says how many may
+// be sent, the budget of the events how many of those are.
 #pragma once
 #include <atomic>
 #include <cstdint>
 
+#include "sparsity/event.hpp"
 #include "sparsity/kwta.hpp"
 #include "sparsity/statepack.hpp"
 
@@ -15,6 +16,7 @@ struct GateSpec {
     int64_t n_in = 0;
     KwtaSpec kwta;
     PackSpec pack;
+    EventSpec event;      // not with pack, thresholds, blocks and renormalisation
     bool prompts = false; // also for products of several tokens; else those take all units
 };
 
@@ -31,6 +33,15 @@ struct GateCounters {
     std::atomic<uint64_t> pack_negative{0}; // bits of negative inputs (ternary)
     std::atomic<uint64_t> pack_seen{0};     // units that could have had one
     std::atomic<uint64_t> pack_switches{0}; // times that the density turned the bitmap off or on
+    std::atomic<uint64_t> event_calls{0};   // tokens
+    std::atomic<uint64_t> event_full{0};    // of them computed whole
+    std::atomic<uint64_t> event_sent{0};    // units sent by the others
+    std::atomic<uint64_t> event_seen{0};    // of how many
+    std::atomic<uint64_t> event_forced{0};  // of those sent, by their age
+    std::atomic<uint64_t> event_quorum{0};  // tokens in which the quorum left changes out
+    std::atomic<uint64_t> event_budget{0};  // in which the budget did
+    std::atomic<uint64_t> event_checks{0};  // products compared with the full one
+    std::atomic<uint64_t> event_failed{0};  // of them beyond the tolerance
 };
 
 // Levels of a profile: level i keeps (i + 1) / kProfileLevels of the units.
@@ -53,17 +64,17 @@ struct GateScratch {
 // The state of one GateSpec in one llama context.
 class Gate {
 public:
-    explicit Gate(const GateSpec &spec) : spec_(spec) {}
+    explicit Gate(const GateSpec &spec) : spec_(spec), event_(spec.event, spec.event.enabled ? spec.n_in : 0) {}
 
     const GateSpec &spec() const { return spec_; }
     const GateCounters &counters() const { return counters_; }
     const PackState &pack() const { return pack_; }
     // Whether it chooses anything for a product of so many tokens.
     bool works(int64_t n_tokens) const {
-        return (spec_.kwta.enabled || spec_.pack.enabled) && (n_tokens == 1 || spec_.prompts);
+        return (spec_.kwta.enabled || spec_.pack.enabled || events()) && (n_tokens == 1 || spec_.prompts);
     }
     // Tokens must be chosen in order, by one thread: StatePack remembers.
-    bool sequential() const { return spec_.pack.enabled || profiling_; }
+    bool sequential() const { return spec_.pack.enabled || events() || profiling_; }
 
     // The following while no product is computed:
     // How many KWTA keeps from now on.
@@ -84,16 +95,28 @@ public:
     // Returns their number. Threads may choose for different tokens at once unless sequential().
     int64_t select(const float *x, int64_t token, const GateScratch &scratch, int32_t *index, float *value,
                    bool &finite);
+    // With events: the units of a single token that are sent and their changes, or (EventMode::full) all of them.
+    EventMode send(const float *x, const GateScratch &scratch, int32_t *index, float *value, int64_t &listed,
+                   bool &finite);
+    // The same for a token of a prompt: what its product is computed with, [n_in]. index is scratch of n_in. Returns
+    // how many units were sent.
+    int64_t send_row(const float *x, const GateScratch &scratch, int32_t *index, float *row, bool &finite);
+    bool events() const { return spec_.event.enabled && !profiling_; }
+    EventState &event() { return event_; }
+    const EventState &event() const { return event_; }
+    void report_gap(float gap);
     // The product is chosen for: the next one continues counting tokens here. By one thread.
     void advance(int64_t n_tokens) { step_ += n_tokens; }
 
 private:
     void add_to_profile(int32_t *score, int64_t units);
+    EventChoice choose_events(const float *x, const GateScratch &scratch, int32_t *index, float *value, bool &finite);
     int64_t rank(const float *x, const uint64_t *bits, int64_t passed, int32_t *score, int32_t *index, float *value);
 
     GateSpec spec_;
     GateCounters counters_;
     PackState pack_;
+    EventState event_;
     GateProfile profile_;
     bool profiling_ = false;
     int64_t step_ = 0;

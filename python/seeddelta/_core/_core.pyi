@@ -72,10 +72,12 @@ class Gate:
         norm: float32 [n_in]. Kept, not copied.
         pack: none, binary or ternary bitmap of |x| > max(pack_eps, pack_relative · mean |x| of those that passed).
         pack_density, pack_hysteresis: above this share the bitmap is off, below (1 - hysteresis) of it on again.
+        event: not empty: changes of the inputs are sent. theta, topk, quorum, beta, lambda, age_max, budget_ns,
+            gap_every, gap_tolerance, rearm; docs/skipping.md.
         prompts: choose for products of several tokens, too.
     Raises ValueError for an option out of range.
     """
-    def __init__(self, n_in: typing.SupportsInt | typing.SupportsIndex, *, kwta: bool = False, keep: typing.SupportsFloat | typing.SupportsIndex = 1.0, keep_count: typing.SupportsInt | typing.SupportsIndex = 0, block: typing.SupportsInt | typing.SupportsIndex = 1, duty: typing.SupportsInt | typing.SupportsIndex = 1, temperature: typing.SupportsFloat | typing.SupportsIndex = 0.0, renormalise: bool = False, threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0, norm: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, pack: str = 'none', pack_eps: typing.SupportsFloat | typing.SupportsIndex = 9.999999747378752e-05, pack_relative: typing.SupportsFloat | typing.SupportsIndex = 0.0, pack_density: typing.SupportsFloat | typing.SupportsIndex = 0.15000000596046448, pack_hysteresis: typing.SupportsFloat | typing.SupportsIndex = 0.10000000149011612, pack_popcount: bool = True, prompts: bool = True) -> None:
+    def __init__(self, n_in: typing.SupportsInt | typing.SupportsIndex, *, kwta: bool = False, keep: typing.SupportsFloat | typing.SupportsIndex = 1.0, keep_count: typing.SupportsInt | typing.SupportsIndex = 0, block: typing.SupportsInt | typing.SupportsIndex = 1, duty: typing.SupportsInt | typing.SupportsIndex = 1, temperature: typing.SupportsFloat | typing.SupportsIndex = 0.0, renormalise: bool = False, threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0, norm: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, pack: str = 'none', pack_eps: typing.SupportsFloat | typing.SupportsIndex = 9.999999747378752e-05, pack_relative: typing.SupportsFloat | typing.SupportsIndex = 0.0, pack_density: typing.SupportsFloat | typing.SupportsIndex = 0.15000000596046448, pack_hysteresis: typing.SupportsFloat | typing.SupportsIndex = 0.10000000149011612, pack_popcount: bool = True, prompts: bool = True, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
         ...
     def select(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> list[numpy.typing.NDArray[numpy.int32]]:
         """

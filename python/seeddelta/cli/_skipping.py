@@ -1,4 +1,4 @@
-"""Options of skipping that run, eval and bench share: columns, KWTA, StatePack of the MLP."""
+"""Options of skipping that run, eval and bench share: columns, KWTA, StatePack of the MLP, events."""
 
 from __future__ import annotations
 
@@ -71,6 +71,25 @@ _OPTIONS: dict[str, tuple[Any, tuple[str, ...], str | None, str]] = {
         _Flag, ("--state-pack-popcnt/--no-state-pack-popcnt",), None, "Count bits with vector instructions."
     ),
     "state_pack_target": (_Text, ("--state-pack-target",), "mlp|attn|both", "Matrices whose inputs are. Default: mlp."),
+    "event_driven": (
+        _Text, ("--event-driven",), "on|off",
+        "Send only inputs that have changed. Default: on when another --event option is given.",
+    ),
+    "event_budget_ms": (_Float, ("--event-budget-ms",), "MS", "Time for the products of a token. Default: any."),
+    "event_quorum": (_Float, ("--event-quorum",), "Q", "Share of the energy of all changes that is sent. Default: 1."),
+    "event_topk": (_Float, ("--event-topk",), "K", "Largest fraction of the inputs that is sent. Default: 1."),
+    "event_delta_theta": (
+        _Float, ("--event-delta-theta",), "T", "Change that is sent, in rms of the inputs. Default: 0.3."
+    ),
+    "event_gap_tol": (
+        _Float, ("--event-gap-tol",), "G", "Relative error of a product after which nothing is skipped. Default: 0.3."
+    ),
+    "event_gap_every": (_Int, ("--event-gap-every",), "N", "Tokens between these comparisons; 0: none. Default: 32."),
+    "event_rearm": (_Int, ("--event-rearm",), "N", "How many tokens nothing is skipped then. Default: 128."),
+    "event_age_max": (_Int, ("--event-age-max",), "N", "Tokens after which an input is sent anyway. Default: 64."),
+    "event_stale_beta": (_Float, ("--event-stale-beta",), "B", "That threshold for an input not sent for a tokens is"),
+    "event_stale_lambda": (_Float, ("--event-stale-lambda",), "L", "T · B · exp(-L · a). Default: 1 and 0.02."),
+    "event_target": (_Text, ("--event-target",), "mlp|attn|both", "Matrices whose inputs are events. Default: mlp."),
     "skip_prompt": (
         _Flag, ("--skip-prompt/--no-skip-prompt",), None,
         "Skip in prompts, too: for quality, not for speed. Default: in eval, not in run and bench.",
@@ -121,18 +140,27 @@ def config_of(options: Mapping[str, Any], skip_prompt: bool) -> dict[str, Any]:
         config["kwta"] = kwta
     if pack is not None:
         config["state_pack_mlp"] = pack
-    if kwta is not None or pack is not None:
+    event = _switch({name: value for name, value in given.items() if name.startswith("event_")}, "event_driven")
+    if event is not None:
+        config["event"] = {name.removeprefix("event_"): value for name, value in event.items()}
+    if kwta is not None or pack is not None or event is not None:
         config["skip_prompt"] = prompt
     return config
 
 
+def _switch(given: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """Takes the switch out of a feature's options; it is on when there are others. None: off."""
+    state = given.pop(name, "on" if given else "off")
+    flag = name.replace("_", "-")
+    if state not in ("on", "off"):
+        raise ConfigError(f"--{flag}={state}: write on or off")
+    if state == "off" and given:
+        raise ConfigError(f"--{flag}=off contradicts an option that it would turn on; leave one of them out")
+    return given if state == "on" else None
+
+
 def _kwta(given: dict[str, Any]) -> dict[str, Any] | None:
-    switch = given.pop("kwta", "on" if given else "off")
-    if switch not in ("on", "off"):
-        raise ConfigError(f"--kwta={switch}: write on or off")
-    if switch == "off":
-        if given:
-            raise ConfigError(f"--kwta=off contradicts --kwta-{next(iter(given)).replace('_', '-')}; leave one out")
+    if _switch(given, "kwta") is None:
         return None
     if "k" in given:
         given["k"] = parse_values(given["k"], "--kwta-k")

@@ -6,12 +6,12 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from .config import RuntimeConfig
-from .skipping import Kwta, StatePackMLP
+from .skipping import EventDriven, Kwta, StatePackMLP
 
 if TYPE_CHECKING:
     from .model import SeedDeltaLlama
 
-__all__ = ["Kwta", "RuntimeConfig", "StatePackMLP", "load"]
+__all__ = ["EventDriven", "Kwta", "RuntimeConfig", "StatePackMLP", "load"]
 
 
 def load(

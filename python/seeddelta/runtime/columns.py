@@ -40,7 +40,7 @@ def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> Prep
             "look with seeddelta inspect"
         )
     registry = _core.WeightRegistry(abi)
-    gates = GateMaker(config, chosen, str(path))
+    gates = GateMaker(config, {name: source.tensors[name].shape for name in chosen}, str(path))
     for group in input_groups(chosen):
         weights, squares = [], np.zeros(source.tensors[group[0]].shape[-1], np.float64)
         for name in group:
@@ -116,6 +116,6 @@ def require_columns(config: RuntimeConfig, path: str | os.PathLike[str]) -> None
     """Raise ConfigError when inputs shall be skipped in a model whose matrices are stored by rows."""
     if config.columns is None and config.skips:
         raise ConfigError(
-            f"{path}: kwta and state-pack of the MLP skip inputs of matrices stored by columns; "
+            f"{path}: kwta, state-pack of the MLP and events skip inputs of matrices stored by columns; "
             "give --columns f16 or i8 (RuntimeConfig.columns)"
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from ..errors import ConfigError
-from .skipping import Kwta, StatePackMLP, require
+from .skipping import EventDriven, Kwta, StatePackMLP, require
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class RuntimeConfig:
         column_targets: matrices that are; names and groups of gguf/names.py.
         kwta: skip the inputs with the smallest scores; needs matrices by columns.
         state_pack_mlp: skip inputs that are nearly zero; needs matrices by columns.
+        event: send only what has changed; needs matrices by columns. With KWTA, that says how many may be sent.
         skip_prompt: skip in products of several tokens, too. That gives the quality of skipping (`seeddelta eval`), not
             speed: prompts are computed with all columns, and those that are skipped count as 0.
         dense: names of tensors (shell patterns, `blk.0.*`) that are dense from the start (needs `fallback`).
@@ -42,19 +43,26 @@ class RuntimeConfig:
     column_targets: tuple[str, ...] = ("all",)
     kwta: Kwta | None = None
     state_pack_mlp: StatePackMLP | None = None
+    event: EventDriven | None = None
     skip_prompt: bool = False
 
     def __post_init__(self) -> None:
         require(self.columns in (None, "f16", "i8"), f"columns {self.columns!r}", "f16 or i8")
+        if self.event is None:
+            return
+        if self.state_pack_mlp is not None:
+            raise ConfigError("events and state-pack of the MLP both say which inputs are new; leave one of them out")
+        if self.kwta is not None and (self.kwta.block > 1 or self.kwta.renormalise or self.kwta.select == "threshold"):
+            raise ConfigError("events take how many inputs are kept from kwta, not its block, renorm or thresholds")
 
     @property
     def skips(self) -> bool:
         """Whether any input may be skipped."""
-        return self.kwta is not None or self.state_pack_mlp is not None
+        return not (self.kwta is None and self.state_pack_mlp is None and self.event is None)
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> RuntimeConfig:
-        """A config from what JSON can hold: lists for tuples, mappings for `kwta` and `state_pack_mlp`.
+        """A config from what JSON can hold: lists for tuples, mappings for `kwta`, `state_pack_mlp`, `event`.
 
         Raises ConfigError for an option that is not known or out of range.
         """
@@ -64,7 +72,7 @@ class RuntimeConfig:
         if strange:
             choices = ", ".join(sorted(known))
             raise ConfigError(f"option {strange[0]!r} of the run time is not known; choose from {choices}")
-        for name, made in (("kwta", Kwta), ("state_pack_mlp", StatePackMLP)):
+        for name, made in (("kwta", Kwta), ("state_pack_mlp", StatePackMLP), ("event", EventDriven)):
             if isinstance(given.get(name), Mapping):
                 try:
                     given[name] = made(**given[name])

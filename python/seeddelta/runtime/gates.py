@@ -1,4 +1,4 @@
-"""From the options of KWTA and StatePack to what chooses the inputs of each group of matrices."""
+"""From the options of KWTA, StatePack and events to what chooses the inputs of each group of matrices."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ class MadeGate:
     group: tuple[str, ...]
     kwta: bool
     pack: bool
+    event: bool
 
 
 class GateMaker:
     """Makes the gates of one model. Raises ConfigError when the kwta file is not of this model."""
 
-    def __init__(self, config: RuntimeConfig, chosen: Iterable[str], model: str) -> None:
+    def __init__(self, config: RuntimeConfig, shapes: Mapping[str, tuple[int, ...]], model: str) -> None:
+        """`shapes` are those of all matrices by columns."""
         self._config = config
+        self._costs = {name: int(np.prod(shape)) for name, shape in shapes.items()}
         self.made: list[MadeGate] = []
         self._file = None
         if config.kwta is not None and config.kwta.file is not None:
             from .skip_file import read_skip_file
 
             self._file = read_skip_file(config.kwta.file)
-            strange = sorted(set(self._file.inputs) - set(chosen))
+            strange = sorted(set(self._file.inputs) - set(shapes))
             if strange:
                 raise ConfigError(f"{config.kwta.file}: {strange[0]!r} is not by columns in {model}; make it again")
 
@@ -44,10 +47,10 @@ class GateMaker:
 
         None when all inputs are computed with.
         """
-        options: dict[str, Any] = self._kwta(group, norm) | self._pack(group)
+        options: dict[str, Any] = self._kwta(group, norm) | self._pack(group) | self._event(group, norm)
         if not options:
             return None
-        self.made.append(MadeGate(group, options.get("kwta", False), "pack" in options))
+        self.made.append(MadeGate(group, options.get("kwta", False), "pack" in options, "event" in options))
         return _core.Gate(len(norm), prompts=self._config.skip_prompt, **options)
 
     def _kwta(self, group: tuple[str, ...], norm: npt.NDArray[np.float32]) -> dict[str, Any]:
@@ -99,11 +102,33 @@ class GateMaker:
             "pack_popcount": pack.popcnt,
         }
 
+    def _event(self, group: tuple[str, ...], norm: npt.NDArray[np.float32]) -> dict[str, Any]:
+        event = self._config.event
+        if event is None or value_of(group, {"*": 1.0}, event.target) is None:
+            return {}
+        options = {
+            "theta": event.delta_theta,
+            "topk": event.topk,
+            "quorum": event.quorum,
+            "beta": event.stale_beta,
+            "lambda": event.stale_lambda,
+            "age_max": event.age_max,
+            "gap_every": event.gap_every,
+            "gap_tolerance": event.gap_tol,
+            "rearm": event.rearm,
+        }
+        if event.budget_ms is not None:
+            every = {name: cost for name, cost in self._costs.items() if value_of((name,), {"*": 1.0}, event.target)}
+            share = sum(every[name] for name in group) / sum(every.values())
+            options["budget_ns"] = event.budget_ms * 1e6 * share
+        score = "wina" if self._config.kwta is None else self._config.kwta.score
+        return {"event": options} | ({"norm": norm} if score == "wina" else {})
+
 
 def skipping_metrics(
     config: RuntimeConfig, made: Iterable[MadeGate], counts: Iterable[Mapping[str, float]]
 ) -> dict[str, int | float]:
-    """`kwta.*` and `pack.*` from the gates' counters; empty for what is not asked for."""
+    """`kwta.*`, `pack.*` and `event.*` from the gates' counters; empty for what is not asked for."""
     made, counts = list(made), list(counts)
 
     def total(name: str) -> float:
@@ -134,5 +159,23 @@ def skipping_metrics(
             "pack.negative": int(total("pack_negative")),
             "pack.switches": int(total("pack_switches")),
             "pack.gamma": sum(count["pack_gamma"] for count in active) / len(active) if active else 0.0,
+        }
+    if config.event is not None:
+        eventful = [count for gate, count in zip(made, counts, strict=True) if gate.event]
+        gaps = [count["event_gap"] for count in eventful]
+        metrics |= {
+            "event.enabled": len(eventful),
+            "event.active": sum(int(count["event_active"]) for count in eventful),
+            "event.calls": int(total("event_calls")),
+            "event.full": int(total("event_full")),
+            "event.topk_kept": share("event_sent", "event_seen"),
+            "event.stale_pct": 100 * (1 - share("event_sent", "event_seen")) if total("event_seen") else 0.0,
+            "event.forced": int(total("event_forced")),
+            "event.quorum_hits": int(total("event_quorum")),
+            "event.budget_hits": int(total("event_budget")),
+            "event.budget_ms_used": total("event_ns") / 1e6,
+            "event.gap_checks": int(total("event_checks")),
+            "event.gap_failures": int(total("event_failed")),
+            "event.quality_gap": max(gaps, default=0.0),
         }
     return metrics

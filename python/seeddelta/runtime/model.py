@@ -99,7 +99,9 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         _check_arguments(kwargs)
         if config.skips and not prepared.columns:
             prepared.view.close()
-            raise ConfigError(f"{model_path}: kwta and state-pack skip inputs of matrices by columns; it has none")
+            raise ConfigError(
+                f"{model_path}: kwta, state-pack and events skip inputs of matrices by columns; it has none"
+            )
         try:
             hook = _core.GraphHook(prepared.registry)
             with evaluation_callback(hook):

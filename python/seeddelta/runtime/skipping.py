@@ -1,4 +1,4 @@
-"""Options of KWTA and of StatePack in the MLP: which inputs of a matrix a token computes with (docs/skipping.md)."""
+"""Options of KWTA, StatePack in the MLP and events: which inputs a token computes with (docs/skipping.md)."""
 
 from __future__ import annotations
 
@@ -108,6 +108,51 @@ class StatePackMLP:
             require(0 <= rho <= 1, f"state-pack rho {rho}", "between 0 and 1")
         require(0 <= self.relative <= 1, f"state-pack relative {self.relative}", "between 0 and 1")
         require(0 <= self.hysteresis < 1, f"state-pack hysteresis {self.hysteresis}", "0 or more and below 1")
+
+
+@dataclass(frozen=True)
+class EventDriven:
+    """Event-driven inputs: a token sends the inputs that have changed enough since they were last sent.
+
+    y = W x̂, where x̂ has the values last sent: what is not sent is stale, never missing. The first token after a prompt
+    sends everything.
+
+    Attributes:
+        delta_theta: change that is sent, in multiples of the root mean square of the inputs.
+        topk: largest fraction of the inputs that a token sends, the largest changes first.
+        quorum: the largest changes are sent until they have this share of the energy of all changes; 1: all that pass.
+        budget_ms: time for the products of a token, in all matrices; each sends what its share allows, by the time that
+            its inputs took so far. None: any. With a budget results depend on the machine's speed.
+        stale_beta, stale_lambda: the threshold of an input that was not sent for a tokens is
+            delta_theta · stale_beta · exp(-stale_lambda · a).
+        age_max: tokens after which an input is sent whatever its change.
+        gap_tol: every `gap_every` tokens (0: never) the product is compared with the full one, which replaces it.
+            Beyond this relative difference, of one product, all inputs are computed with for `rearm` tokens.
+        target: mlp, attn or both.
+    """
+
+    delta_theta: float = 0.3
+    topk: float = 1.0
+    quorum: float = 1.0
+    budget_ms: float | None = None
+    stale_beta: float = 1.0
+    stale_lambda: float = 0.02
+    age_max: int = 64
+    gap_tol: float = 0.3
+    gap_every: int = 32
+    rearm: int = 128
+    target: Literal["mlp", "attn", "both"] = "mlp"
+
+    def __post_init__(self) -> None:
+        require(self.target in SCOPES, f"event target {self.target!r}", "mlp, attn or both")
+        for name in ("topk", "quorum"):
+            value = getattr(self, name)
+            require(0 < value <= 1, f"event {name} {value}", "a fraction above 0 and at most 1")
+        for name in ("delta_theta", "stale_beta", "stale_lambda", "gap_tol", "gap_every", "rearm"):
+            value = getattr(self, name)
+            require(value >= 0 and math.isfinite(value), f"event {name} {value}", "0 or more")
+        require(self.age_max >= 1, f"event age_max {self.age_max}", "1 or more")
+        require(self.budget_ms is None or self.budget_ms > 0, f"event budget_ms {self.budget_ms}", "more than 0")
 
 
 def require(holds: bool, what: str, wanted: str) -> None:

@@ -1,0 +1,126 @@
+#include "sparsity/event.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "sparsity/kwta.hpp"
+
+namespace seeddelta {
+
+static constexpr int32_t kForced = 0x7F7FFFFF; // ranks before every finite score
+static constexpr double kTimeMemory = 0.2;     // weight of the last token in the average time of a unit
+
+EventState::EventState(const EventSpec &spec, int64_t n_in)
+    : spec_(spec), sent_(static_cast<size_t>(n_in)), age_(static_cast<size_t>(n_in)) {
+    for (int age = 0; age <= spec.age_max; ++age) {
+        factor_.push_back(spec.beta * std::exp(-spec.lambda * static_cast<float>(age)));
+    }
+}
+
+static double energy_above(const int32_t *score, int64_t n, int32_t threshold) {
+    double sum = 0.0;
+    for (int64_t i = 0; i < n; ++i) {
+        const float s = score[i] > threshold ? std::bit_cast<float>(score[i]) : 0.0F;
+        sum += static_cast<double>(s) * static_cast<double>(s);
+    }
+    return sum;
+}
+
+// How many of the largest scores have the share `quorum` of `energy`, to the precision of 1/2048 of an octave.
+static int64_t quorum_count(const int32_t *score, int64_t n, double energy) {
+    int32_t low = -1; // enough is above
+    int32_t high = 0x7F800000;
+    while (high - low > (1 << 12)) {
+        const int32_t middle = low + (high - low) / 2;
+        (energy_above(score, n, middle) >= energy ? low : high) = middle;
+    }
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        count += score[i] > low ? 1 : 0;
+    }
+    return count;
+}
+
+EventChoice EventState::choose(const float *x, const float *norm, int64_t most, int32_t *score, int32_t *index,
+                               float *value) {
+    const auto n = static_cast<int64_t>(sent_.size());
+    EventChoice choice;
+    if (last_sent_ > 0 && spent_ns_ > 0.0) {
+        const double now = spent_ns_ / static_cast<double>(last_sent_);
+        ns_per_unit_ = ns_per_unit_ > 0.0 ? ns_per_unit_ + kTimeMemory * (now - ns_per_unit_) : now;
+        last_ns_ = spent_ns_;
+    }
+    spent_ns_ = 0.0;
+    if (!known_ || pause_ > 0) {
+        pause_ -= pause_ > 0 ? 1 : 0;
+        std::copy_n(x, n, sent_.data());
+        std::fill(age_.begin(), age_.end(), 0);
+        known_ = true;
+        since_check_ = 0;
+        choice.sent = last_sent_ = n;
+        return choice;
+    }
+    double square = 0.0;
+    for (int64_t i = 0; i < n; ++i) {
+        const float s = norm == nullptr ? x[i] : x[i] * norm[i];
+        square += static_cast<double>(s) * static_cast<double>(s);
+    }
+    const float unit = spec_.theta * static_cast<float>(std::sqrt(square / static_cast<double>(n)));
+    int64_t candidates = 0;
+    double changed = 0.0;
+    for (int64_t i = 0; i < n; ++i) {
+        const float change = std::fabs(norm == nullptr ? x[i] - sent_[i] : (x[i] - sent_[i]) * norm[i]);
+        const bool old = age_[i] >= spec_.age_max && x[i] != sent_[i];
+        changed += static_cast<double>(change) * static_cast<double>(change);
+        choice.forced += old ? 1 : 0;
+        const bool passes = old || change > unit * factor_[static_cast<size_t>(std::min(age_[i], spec_.age_max))];
+        score[i] = old ? kForced : passes ? std::bit_cast<int32_t>(change) : -1;
+        candidates += passes ? 1 : 0;
+    }
+    int64_t k = std::min<int64_t>({candidates, most, std::llround(spec_.most * static_cast<double>(n))});
+    if (spec_.budget_ns > 0.0 && ns_per_unit_ > 0.0) {
+        const int64_t affordable = std::max<int64_t>(1, static_cast<int64_t>(spec_.budget_ns / ns_per_unit_));
+        choice.budget = affordable < k;
+        k = std::min(k, affordable);
+    }
+    if (spec_.quorum < 1.0F && choice.forced == 0) {
+        const int64_t enough = quorum_count(score, n, static_cast<double>(spec_.quorum) * changed);
+        choice.quorum = enough < k;
+        k = std::min(k, enough);
+    }
+    const TopK top = k > 0 ? top_k(score, n, k, guess_) : TopK{0x7F800000, 0, 0};
+    guess_ = k > 0 && top.threshold > 0 ? top.threshold : guess_;
+    int64_t ties = top.ties;
+    for (int64_t i = 0; i < n; ++i) {
+        const bool tie = score[i] == top.threshold && ties > 0;
+        ties -= tie ? 1 : 0;
+        if (score[i] > top.threshold || tie) {
+            index[choice.sent] = static_cast<int32_t>(i);
+            value[choice.sent++] = x[i] - sent_[i];
+            sent_[i] = x[i];
+            age_[i] = 0;
+        } else {
+            ++age_[i];
+        }
+    }
+    last_sent_ = choice.sent;
+    choice.mode = EventMode::delta;
+    if (spec_.gap_every > 0 && ++since_check_ >= spec_.gap_every) {
+        since_check_ = 0;
+        gap_ = 0.0F;
+        choice.mode = EventMode::check;
+        std::copy_n(x, n, sent_.data());
+        std::fill(age_.begin(), age_.end(), 0);
+    }
+    return choice;
+}
+
+void EventState::report_gap(float gap) {
+    gap_ = std::max(gap_, gap);
+    if (!(gap <= spec_.gap_tolerance)) {
+        pause_ = spec_.rearm;
+    }
+}
+
+} // namespace seeddelta

@@ -1,0 +1,72 @@
+// Event-driven inputs: a unit is sent when it has changed enough since it was last sent. y = W x^, where x^ has the
+// values last sent, so that a budget which is used up means stale inputs, never a wrong product.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+namespace seeddelta {
+
+struct EventSpec {
+    bool enabled = false;
+    float theta = 0.3F;  // change that is sent, in multiples of the root mean square of the scores
+    double most = 1.0;   // largest fraction of the units that a token sends
+    float quorum = 1.0F; // the largest changes are sent until they have this share of the energy of all changes
+    float beta = 1.0F;   // the threshold of a unit of age a is theta * beta * exp(-lambda * a)
+    float lambda = 0.02F;
+    int age_max = 64;            // tokens after which a unit is sent whatever its change
+    double budget_ns = 0.0;      // time for the products of one token here; 0: any
+    int gap_every = 32;          // tokens between comparisons with the full product
+    float gap_tolerance = 0.3F; // |y - y_full| / |y_full| above which every token is computed whole
+    int rearm = 128;             // tokens until changes are sent again
+};
+
+enum class EventMode : uint8_t {
+    full,  // all inputs: y is the state from here on
+    delta, // changes: they are added to the state
+    check, // changes, and then all inputs to compare with, which become the state
+};
+
+struct EventChoice {
+    EventMode mode = EventMode::full;
+    int64_t sent = 0;
+    int64_t forced = 0;  // by their age
+    bool quorum = false; // the quorum left some out
+    bool budget = false; // the budget did
+};
+
+// The memory of one input in one llama context.
+class EventState {
+public:
+    explicit EventState(const EventSpec &spec, int64_t n_in);
+
+    // Chooses for one token. With EventMode::full index and value are not written; else the units sent, ascending, and
+    // their changes. `most` is the number of candidates that KWTA leaves. score [n_in] is scratch.
+    EventChoice choose(const float *x, const float *norm, int64_t most, int32_t *score, int32_t *index, float *value);
+    // The values last sent, [n_in].
+    const float *sent() const { return sent_.data(); }
+    // The state is not that of the products any more: a prompt or a failed product came between.
+    void forget() { known_ = false; }
+    // One weight's gap in a check.
+    void report_gap(float gap);
+    // Time of one weight's product.
+    void report_time(double ns) { spent_ns_ += ns; }
+
+    float gap() const { return gap_; }
+    bool disabled() const { return pause_ > 0; }
+    double last_ns() const { return last_ns_; }
+
+private:
+    EventSpec spec_;
+    std::vector<float> sent_;
+    std::vector<int32_t> age_;
+    std::vector<float> factor_; // of the threshold by age
+    bool known_ = false;
+    int64_t since_check_ = 0;
+    int64_t pause_ = 0; // tokens that are still computed whole
+    float gap_ = 0.0F;  // the last one measured
+    double spent_ns_ = 0.0, last_ns_ = 0.0, ns_per_unit_ = 0.0;
+    int64_t last_sent_ = 0;
+    int32_t guess_ = 0x3F000000;
+};
+
+} // namespace seeddelta

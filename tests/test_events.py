@@ -1,0 +1,137 @@
+"""Event-driven inputs: y = W x̂ with x̂ the values last sent, whatever the budget."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from seeddelta import _core
+
+
+@pytest.fixture(autouse=True)
+def _restore_isa():
+    active = _core.isa_active()
+    yield
+    _core.isa_select(active)
+
+
+N_OUT, N_IN, TOKENS = 130, 96, 40
+NEVER = {"gap_every": 0, "age_max": 100000, "lambda": 0.0}
+
+
+def weight_of(kind):
+    rng = np.random.default_rng(0)
+    matrix = rng.standard_normal((N_IN, N_OUT)).astype(np.float32)
+    if kind == "f16":
+        return _core.ColumnWeight("w", N_OUT, N_IN, f16=matrix.astype(np.float16)), matrix.astype(np.float16)
+    scale = (np.abs(matrix).max(axis=1) / 127).astype(np.float32)
+    codes = np.rint(matrix / scale[:, None]).astype(np.int8)
+    return _core.ColumnWeight("w", N_OUT, N_IN, i8=codes, unit_scale=scale), codes * scale[:, None]
+
+
+def walk(seed=1):
+    """Inputs that change slowly."""
+    steps = np.random.default_rng(seed).standard_normal((TOKENS, N_IN)) * 0.3
+    return np.cumsum(steps, axis=0).astype(np.float32)
+
+
+def simulate(x, *, theta=0.3, topk=1.0, quorum=1.0, beta=1.0, lam=0.0, age_max=100000, gap_every=0):
+    """x̂ of every token, and how many units were sent: the definition."""
+    sent, age, rows, counts, since = x[0].copy(), np.zeros(N_IN, int), [x[0].copy()], [N_IN], 0
+    for row in x[1:]:
+        change = np.abs(row - sent)
+        rms = np.sqrt(np.mean(np.square(row.astype(np.float64))))
+        old = (age >= age_max) & (change > 0)
+        passes = old | (change > theta * rms * beta * np.exp(-lam * np.minimum(age, age_max)))
+        order = sorted(np.flatnonzero(passes), key=lambda j: (not old[j], -change[j], j))
+        k = min(len(order), round(topk * N_IN))
+        if quorum < 1 and not old.any():
+            energy = np.cumsum(np.square(np.sort(np.where(passes, change, 0))[::-1].astype(np.float64)))
+            k = min(k, int(np.searchsorted(energy, quorum * np.square(change.astype(np.float64)).sum()) + 1))
+        chosen = order[:k]
+        age += 1
+        sent[chosen], age[chosen] = row[chosen], 0
+        rows.append(sent.copy())
+        counts.append(len(chosen))
+        since += 1
+        if gap_every and since == gap_every:
+            since, sent, age[:] = 0, row.copy(), 0
+    return np.stack(rows), counts
+
+
+@pytest.mark.parametrize("kind", ["f16", "i8"])
+@pytest.mark.parametrize("options", [
+    {"theta": 0.3}, {"theta": 0.0, "topk": 0.2}, {"theta": 0.05, "quorum": 0.6}, {"theta": 1.5, "age_max": 5},
+    {"theta": 0.8, "lambda": 0.2, "beta": 0.9},
+])  # fmt: skip
+def test_the_product_is_that_of_what_was_sent(kind, options):
+    weight, matrix = weight_of(kind)
+    x = walk()
+    renamed = {{"lambda": "lam"}.get(name, name): value for name, value in options.items()}
+    rows, counts = simulate(x, **renamed)
+    assert 0 < np.mean(counts[1:]) < N_IN
+    gate = _core.Gate(N_IN, event=NEVER | options)
+    expected = rows @ matrix.astype(np.float32)
+    results = []
+    for isa in _core.isa_available():
+        _core.isa_select(isa)
+        for threads in (1, 3):
+            y = weight.matmul(x, gate, threads=threads, batch=1)
+            np.testing.assert_allclose(y, expected, rtol=1e-3, atol=2e-2 if options.get("quorum") else 2e-3)
+            results.append(y)
+            prompt = weight.matmul(x, gate, threads=threads)  # the same inputs, as one product
+            np.testing.assert_allclose(prompt, expected, rtol=1e-3, atol=2e-2 if options.get("quorum") else 2e-3)
+    for y in results:
+        np.testing.assert_array_equal(y, results[0])
+
+
+def test_everything_sent_is_the_product():
+    weight, _ = weight_of("f16")
+    x = walk()
+    y = weight.matmul(x, _core.Gate(N_IN, event={"theta": 0.0, "gap_every": 0}), batch=1)
+    np.testing.assert_allclose(y, weight.matmul(x), rtol=1e-4, atol=1e-3)
+
+
+def test_a_check_puts_the_state_right():
+    """Every fifth token is compared with the full product, which it gives."""
+    weight, matrix = weight_of("f16")
+    x = walk()
+    options = {"theta": 2.0, "gap_every": 5, "gap_tolerance": 100.0, "age_max": 100000, "lambda": 0.0}
+    full = weight.matmul(x)
+    for threads in (1, 3):
+        y = weight.matmul(x, _core.Gate(N_IN, event=options), batch=1, threads=threads)
+        np.testing.assert_array_equal(y[5::5], full[5::5])
+        rows, _ = simulate(x, theta=2.0, gap_every=5)
+        others = np.arange(TOKENS) % 5 != 0
+        np.testing.assert_allclose(y[others], (rows @ matrix.astype(np.float32))[others], rtol=1e-3, atol=2e-3)
+
+
+def test_a_gap_turns_events_off_for_a_while():
+    weight, _ = weight_of("f16")
+    x = walk()
+    options = {"theta": 3.0, "gap_every": 4, "gap_tolerance": 1e-6, "rearm": 6, "age_max": 100000, "lambda": 0.0}
+    y = weight.matmul(x, _core.Gate(N_IN, event=options), batch=1)
+    full = weight.matmul(x)
+    exact = (y == full).all(axis=1)
+    # the first; the check of the fourth change and six whole tokens; three changes, a check, six whole tokens, ...
+    pattern = [True] + ([False] * 3 + [True] * 7) * 4
+    assert exact.tolist() == pattern[:TOKENS]
+
+
+def test_kwta_limits_what_is_sent():
+    weight, matrix = weight_of("f16")
+    x = walk()
+    gate = _core.Gate(N_IN, kwta=True, keep=0.25, event=NEVER | {"theta": 0.0})
+    rows, counts = simulate(x, theta=0.0, topk=0.25)
+    assert set(counts[1:]) == {N_IN // 4}
+    np.testing.assert_allclose(weight.matmul(x, gate, batch=1), rows @ matrix.astype(np.float32), rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ({"event": {"thetas": 1.0}}, "no option thetas"), ({"event": {"theta": -1.0}}, "theta"),
+    ({"event": {"topk": 0.0}}, "topk"), ({"event": {"quorum": 2.0}}, "quorum"), ({"event": {"age_max": 0}}, "age_max"),
+    ({"event": {"theta": 0.1}, "pack": "binary"}, "events exclude"),
+    ({"event": {"theta": 0.1}, "kwta": True, "threshold": 1.0}, "events exclude"),
+])  # fmt: skip
+def test_options_are_checked(options, message):
+    with pytest.raises(ValueError, match=message):
+        _core.Gate(N_IN, **options)
