@@ -73,8 +73,8 @@ class RuntimeHandle:
         `pack.gamma` (mean magnitude of what passes).
         With events: `event.enabled` (gates), `event.active` (of them not turned off by their gap), `event.calls`
         (tokens, of all gates), `event.full` (of them computed whole), `event.topk_kept` (share of inputs sent by the
-        others), `event.stale_pct` (the rest, percent), `event.forced` (inputs sent for their age), `event.quorum_hits` and
-        `event.budget_hits` (tokens in which these left changes out), `event.budget_ms_used` (of the last token),
+        others), `event.stale_pct` (the rest, percent), `event.forced` (inputs sent for their age), `event.quorum_hits`
+        and `event.budget_hits` (tokens in which these left changes out), `event.budget_ms_used` (of the last token),
         `event.gap_checks`, `event.gap_failures` (products), `event.quality_gap` (largest of the last checks).
         """
         if self._hook is None:
