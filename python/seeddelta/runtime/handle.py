@@ -84,6 +84,8 @@ class RuntimeHandle:
             "seeddelta.dense_weights": len(self.dense),
             "seeddelta.file_bytes": self._file_bytes,
             "seeddelta.nodes_seen": self._hook.nodes_seen,
+            "seeddelta.calls": 0,  # also when every weight is dense from the start
+            "seeddelta.dense_calls": 0,
         }
         calls = self._hook.kinds()
         sums["statecells.weights"] = sum(description.is_statecells for description in self.tensors.values())
