@@ -161,6 +161,31 @@ def test_a_norm_that_is_wrong(good: Path, tmp_path: Path) -> None:
     assert [check.what for check in found] == ["‖Ŵ‖"]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"base_kind": "prng_block", "scheme": "coo", "vals": "int8", "seed_per": "row", "seed_search": 4},
+        {"base_kind": "fht_struct", "scheme": "block", "block": 32},
+        {"base_kind": "none", "scheme": "codebook_resid", "codebook_size": 8},
+        {"proc_sparse": True},
+    ],
+    ids=lambda options: options.get("base_kind", "proc_sparse"),
+)
+def test_other_kinds(dense: Path, tmp_path: Path, options: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "other.gguf"
+    recipe = seeddelta.Recipe(input=dense, output=path, targets="ffn_up,ffn_down", **options)
+    seeddelta.build(recipe, progress=False)
+    found = verify(path, source=dense)
+    assert found.ok
+    assert found.to_dict()["checks"]["‖W−Ŵ‖"] == 4
+    scheme = options.get("scheme", "proc_sparse")
+    assert main(["inspect", str(path)]) == 0
+    assert scheme in capsys.readouterr().out
+    changed = diff(dense, path).changed
+    assert len(changed) == 4
+    assert all(scheme in str(tensor.kind_b) for tensor in changed)
+
+
 def test_verify_command(good: Path, dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(good), "--source", str(dense), "-q"]) == 0
     assert capsys.readouterr().out == ""

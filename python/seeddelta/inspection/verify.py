@@ -200,8 +200,9 @@ class _Verifier:
             values = self.imatrix.importance(name, n_in, experts=experts, power=power, eps=eps)
             return np.asarray(values, np.float32).reshape(-1, n_in)
         # without an entry in the imatrix the covariance weighs, where the encoder used it
-        feedback = experts is None and isinstance(tensor.description.base, TrellisBase)
-        if feedback and self.covariance is not None and self.covariance.has(name):
+        description = tensor.description
+        used = experts is None and (isinstance(description.base, TrellisBase) or description.is_proc_sparse)
+        if used and self.covariance is not None and self.covariance.has(name):
             if has_imatrix and self.imatrix is None:
                 return None
             return np.asarray(self.covariance.importance(name), np.float32).reshape(1, n_in)
