@@ -13,11 +13,11 @@ struct EventSpec {
     float quorum = 1.0F; // the largest changes are sent until they have this share of the energy of all changes
     float beta = 1.0F;   // the threshold of a unit of age a is theta * beta * exp(-lambda * a)
     float lambda = 0.02F;
-    int age_max = 64;            // tokens after which a unit is sent whatever its change
-    double budget_ns = 0.0;      // time for the products of one token here; 0: any
-    int gap_every = 32;          // tokens between comparisons with the full product
+    int age_max = 64;           // tokens after which a unit is sent whatever its change
+    double budget_ns = 0.0;     // time for the products of one token here; 0: any
+    int gap_every = 32;         // tokens between comparisons with the full product
     float gap_tolerance = 0.3F; // |y - y_full| / |y_full| above which every token is computed whole
-    int rearm = 128;             // tokens until changes are sent again
+    int rearm = 128;            // tokens until changes are sent again
 };
 
 enum class EventMode : uint8_t {
