@@ -54,6 +54,7 @@ QUALITY: dict[str, Config] = {
     "f16, state-pack 0.3 of gamma": F16 | pack(0.0, relative=0.3),
     **{f"f16, events {t}": F16 | {"event": {"delta_theta": t}, "skip_prompt": True} for t in (0.1, 0.2, 0.3)},
     "i8, default": I8 | kwta(USUAL),
+    "i8, all 0.5": I8 | kwta(0.5),
     "i8, MLP": I8 | kwta({"ffn_down": 0.5, "ffn_gate": 0.7}),
 }
 SPEED = ("f16, all", "f16, default", "f16, all 0.5", "i8, all", "i8, default", "i8, all 0.5")
