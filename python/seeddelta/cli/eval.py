@@ -42,6 +42,23 @@ def command(
     kl: Annotated[
         bool, typer.Option("--kl/--no-kl", help="Measure the divergence from the first model (25 MB of disk a chunk).")
     ] = True,
+    kl_base: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--kl-base",
+            metavar="FILE",
+            help="Log-probabilities of a base model (also those of llama-perplexity --kl-divergence-base): all models "
+            "are compared with it, on the text that is in it.",
+        ),
+    ] = None,
+    save_kl_base: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--save-kl-base", metavar="FILE", help="Write the first model's log-probabilities to this file."),
+    ] = None,
+    resume: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--resume", metavar="DIR", help="Keep finished chunks here, and go on from those that are there."),
+    ] = None,
     fallback: Fallback = None,
     gap: Gap = None,
     as_json: AsJson = False,
@@ -63,6 +80,10 @@ def command(
     Example: seeddelta eval -m model.gguf --text wiki.test.txt --no-speed --json
 
     Example: seeddelta eval -m model.gguf -m model.gguf --text wiki.test.txt --columns f16 --kwta-k 0.6
+
+    Example: seeddelta eval -m dense.gguf -f wiki.test.txt --no-speed --save-kl-base dense.kld
+
+    Example: seeddelta eval -m a.gguf -m b.gguf --kl-base dense.kld --no-speed --resume eval-parts
     """
     from ..evaluate import evaluate
 
@@ -77,6 +98,9 @@ def command(
         threads=parse_threads(threads),
         reps=reps if speed else 0,
         kl=kl,
+        kl_base=kl_base,
+        save_kl_base=save_kl_base,
+        resume=resume,
         options=model_options(model, load_options(fallback, gap, proc_sparse), skipping),
         progress=not quiet,
     )
@@ -86,7 +110,8 @@ def command(
     from ..report.tables import comparison_table, make_console
 
     scored = comparison.models[0].perplexity
-    title = (
-        None if scored is None else f"{text}: {scored.chunks} chunks of {context}, {scored.tokens_scored} tokens scored"
-    )
+    title = None
+    if scored is not None:
+        of = f"{scored.chunks} chunks of {scored.n_ctx}, {scored.tokens_scored} tokens scored"
+        title = f"{text or kl_base}: {of}"
     make_console().print(comparison_table(comparison, title=title))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from .._callable import make_callable
 from .compare import Comparison, ModelReport, evaluate
-from .kl import DivergenceResult
+from .kl import DivergenceResult, Estimate
 from .perplexity import PairedDifference, PerplexityResult, paired_difference, perplexity
 
 __all__ = [
     "Comparison",
     "DivergenceResult",
+    "Estimate",
     "ModelReport",
     "PairedDifference",
     "PerplexityResult",

@@ -48,7 +48,9 @@ class Worker:
         self.memory_before: dict[str, Any] = loaded["before"]
         self.memory_loaded: dict[str, Any] = loaded["after"]
 
-    def request(self, command: str, *, on_progress: Callable[[int, int], None] | None = None, **arguments: Any) -> Any:
+    def request(
+        self, command: str, *, on_progress: Callable[[int, int, str], None] | None = None, **arguments: Any
+    ) -> Any:
         """Run a command of `worker.Session` and return its result. Raises what the command raised, or EvaluationError
         when the process died."""
         process = self._process

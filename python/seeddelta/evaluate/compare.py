@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ..errors import EvaluationError
 from .client import Worker
@@ -18,6 +15,7 @@ from .files import FileSize, file_size
 from .kl import DivergenceResult
 from .memory import Memory
 from .perplexity import PairedDifference, PerplexityResult, paired_difference
+from .scoring_plan import Scoring
 from .speed import Speed, SpeedSample, collect
 
 MEMORY_PROMPT, MEMORY_TOKENS = 16, 64  # memory is read after a prompt and some generation, when all buffers exist
@@ -99,6 +97,9 @@ def evaluate(
     n_gen: int = 64,
     depths: Sequence[int] = (0,),
     kl: bool = True,
+    kl_base: str | os.PathLike[str] | None = None,
+    save_kl_base: str | os.PathLike[str] | None = None,
+    resume: str | os.PathLike[str] | None = None,
     prompt: str | None = None,
     options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     progress: bool = False,
@@ -119,6 +120,11 @@ def evaluate(
         kl: measure the divergence of the other models from the first one on the scored tokens. Meanwhile its
             log-probabilities are in a temporary file of 2 bytes a token of the vocabulary and scored position: 25 MB a
             chunk of 512 for a vocabulary of 49 thousand.
+        kl_base: file of log-probabilities that llama-perplexity --kl-divergence-base or `save_kl_base` has written: all
+            models, the first too, are compared with it. Its text and context take the place of `text` and `n_ctx`.
+        save_kl_base: where to write such a file of the first model.
+        resume: folder in which the scores of finished chunks are kept, and are taken from when models, text and
+            settings are the same; the divergence's file is there, too.
         prompt: text that each model continues greedily by 64 tokens, as a sample; None: no sample.
         options: more keywords of `seeddelta.load` (`fallback`; `config` as a dict): one mapping for the SeedΔ files, or
             one a path.
@@ -131,30 +137,33 @@ def evaluate(
         raise EvaluationError("no model is given; use -m model.gguf")
     counts = _thread_counts(threads)
     sizes = [_size(path) for path in files]
+    each = _options_of(options, sizes)
+    scored = Scoring.plan(
+        files, text, n_ctx, chunks, kl=kl, kl_base=kl_base, save_kl_base=save_kl_base, resume=resume,
+        options=each,
+    )  # fmt: skip
     settings = {
         "text": None if text is None else str(text),
-        "n_ctx": n_ctx,
+        "n_ctx": scored.n_ctx if scored is not None else n_ctx,
         "chunks": chunks,
         "threads": counts,
         "reps": reps,
         "n_prompt": n_prompt,
         "n_gen": n_gen,
         "depths": sorted(set(depths)),
-        "kl": kl and text is not None and len(files) > 1,
+        "kl": scored is not None and scored.kl,
+        "kl_base": None if kl_base is None else str(kl_base),
     }
-    if text is not None and not Path(text).is_file():
-        raise EvaluationError(f"{text}: no such file; give a text file")
     if not depths or min(depths) < 0:
         raise EvaluationError(f"depths {list(depths)} must be 0 or more")
     longest = max(depths) + max(n_prompt, n_gen) if reps else 0
-    context = max(n_ctx if text is not None else 0, longest, 256)
+    context = max(scored.n_ctx if scored is not None else 0, longest, 256)
     opening = {"n_ctx": context, "n_batch": min(context, 512), "threads": counts[-1]}
 
-    each = _options_of(options, sizes)
     models = list(zip(files, sizes, each, strict=True))
     groups = [models] if reps else [[model] for model in models]
     reports: list[ModelReport] = []
-    with _base_file(bool(settings["kl"])) as base_file:
+    with nullcontext() if scored is None else scored:
         for group in groups:
             with ExitStack() as stack:
                 workers = [stack.enter_context(Worker(path, **opening, **more)) for path, _, more in group]
@@ -163,11 +172,10 @@ def evaluate(
                 if reps:
                     speeds = measure_in_turns(workers, counts, reps, n_prompt, n_gen, progress, sorted(set(depths)))
                 for worker, (path, size, _), memory, speed in zip(workers, group, memories, speeds, strict=True):
-                    result = divergence = None
-                    if text is not None:
-                        files_of_base = _base_arguments(base_file, first=not reports)
-                        result, divergence = _score(worker, text, n_ctx, chunks, files_of_base, progress)
+                    found = None if scored is None else scored.score(worker, len(reports), progress)
                     base = reports[0].perplexity if reports else None
+                    if found is not None and found.base is not None:
+                        base = found.base
                     reports.append(
                         ModelReport(
                             path=path,
@@ -176,9 +184,11 @@ def evaluate(
                             memory_loaded=Memory.from_dict(worker.memory_loaded),
                             memory=memory,
                             speed=speed,
-                            perplexity=result,
-                            difference=None if result is None or base is None else paired_difference(result, base),
-                            divergence=divergence,
+                            perplexity=None if found is None else found.perplexity,
+                            difference=None
+                            if found is None or base is None
+                            else paired_difference(found.perplexity, base),
+                            divergence=None if found is None else found.divergence,
                             metrics=worker.request("metrics"),
                             sample=None if prompt is None else _sample(worker, prompt),
                         )
@@ -255,46 +265,3 @@ def _memory(worker: Worker) -> Memory:
 
 def _sample(worker: Worker, prompt: str) -> str:
     return str(worker.request("generate", prompt=prompt, max_tokens=64)["text"])
-
-
-@contextmanager
-def _base_file(wanted: bool) -> Iterator[Path | None]:
-    """Where the first model's log-probabilities go; removed at the end."""
-    if not wanted:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="seeddelta-eval-") as folder:
-        yield Path(folder) / "base-log-probabilities"
-
-
-def _base_arguments(base_file: Path | None, *, first: bool) -> dict[str, str]:
-    if base_file is None:
-        return {}
-    return {"save_base" if first else "base": str(base_file)}
-
-
-def _score(
-    worker: Worker,
-    text: str | os.PathLike[str],
-    n_ctx: int,
-    chunks: int | None,
-    files_of_base: Mapping[str, str],
-    progress: bool,
-) -> tuple[PerplexityResult, DivergenceResult | None]:
-    from tqdm.auto import tqdm
-
-    with tqdm(desc=f"perplexity {worker.path.name}", unit="chunk", disable=not progress) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        answer = worker.request(
-            "perplexity", on_progress=show, text=str(text), n_ctx=n_ctx, chunks=chunks, **files_of_base
-        )
-    result = PerplexityResult(np.asarray(answer["nll"], dtype=np.float64), answer["n_ctx"])
-    if "kl" not in answer:
-        return result, None
-    return result, DivergenceResult(
-        np.asarray(answer["kl"], dtype=np.float64), np.asarray(answer["same_top"], dtype=bool)
-    )

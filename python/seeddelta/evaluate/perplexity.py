@@ -108,8 +108,13 @@ class NllObserver:
         rows = np.arange(len(scored.targets))
         self._parts.append(scored.log_norm - scored.logits[rows, scored.targets])
 
+    def take(self) -> dict[str, Float64s]:
+        """Values of the tokens since the last call: `nll`, f64[tokens]."""
+        taken, self._parts = np.concatenate(self._parts), []
+        return {"nll": taken}
+
     def result(self, n_ctx: int, chunks: int) -> PerplexityResult:
-        return PerplexityResult(np.concatenate(self._parts).reshape(chunks, -1), n_ctx)
+        return PerplexityResult(self.take()["nll"].reshape(chunks, -1), n_ctx)
 
 
 def perplexity(

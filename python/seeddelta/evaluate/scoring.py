@@ -42,7 +42,7 @@ class Scored:
 
 
 class Observer(Protocol):
-    """A measure of the logits: NllObserver of perplexity.py, BaseWriter and DivergenceObserver of kl.py."""
+    """A measure of the logits: NllObserver (perplexity.py), BaseWriter (base_file.py), DivergenceObserver (kl.py)."""
 
     def update(self, scored: Scored) -> None: ...
 
@@ -87,9 +87,10 @@ def score(
     *,
     n_ctx: int = 512,
     chunks: int | None = None,
+    first: int = 0,
     on_chunk: Callable[[int, int], None] | None = None,
 ) -> int:
-    """Show every scored position to the observers, in order. Returns the number of chunks.
+    """Show every scored position to the observers, in order, from the chunk `first` on. Returns the number of chunks.
 
     `on_chunk(done, total)` is called after each chunk. Raises EvaluationError when the text is too short, the model's
     context is smaller than n_ctx, llama.cpp cannot decode, or the logits are not finite.
@@ -99,7 +100,7 @@ def score(
     if decoder.n_ctx < n_ctx:
         raise EvaluationError(f"the model was opened with a context of {decoder.n_ctx}; open it with n_ctx={n_ctx}")
     bos = bos_token(llm)
-    for chunk in range(total):
+    for chunk in range(first, total):
         window = tokens[chunk * n_ctx : (chunk + 1) * n_ctx].copy()
         if bos is not None:
             window[0] = bos

@@ -1,6 +1,6 @@
 """A process with one model, commanded by JSON lines: `python -m seeddelta.evaluate.worker` (see client.py).
 
-A request is {"command": name, …arguments}; the answers are any number of {"progress": [done, total]} and then
+A request is {"command": name, …arguments}; the answers are any number of {"progress": [done, total, shown]} and then
 {"result": …} or {"error": {"type", "message"}}. The process ends with its standard input.
 """
 
@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..errors import EvaluationError
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 class Session:
     """The commands. Each public method is one; it takes and returns what JSON can hold."""
 
-    def __init__(self, report: Callable[[int, int], None]) -> None:
+    def __init__(self, report: Callable[[int, int, str], None]) -> None:
         self._report = report
         self._model: llama_cpp.Llama | None = None
 
@@ -58,35 +57,23 @@ class Session:
         sample = measure(self._llm, **options)
         return {"prompt": sample.prompt, "generation": sample.generation}
 
-    def perplexity(
-        self, text: str, n_ctx: int, chunks: int | None, save_base: str | None = None, base: str | None = None
+    def scores(
+        self,
+        n_ctx: int,
+        chunks: int | None = None,
+        text: str | None = None,
+        base: str | None = None,
+        save_base: str | None = None,
+        resume: str | None = None,
+        identity: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Perplexity of the text file `text`; all nll are returned, so that models can be compared in pairs.
+        """Scores of every token of a text (`score_text` of scores.py)."""
+        from .scores import score_text
 
-        `save_base` is a file for the log-probabilities of this model, `base` such a file of another one: the answer
-        then has the divergence from it.
-        """
-        from .kl import BaseWriter, DivergenceObserver
-        from .perplexity import perplexity
-        from .scoring import Observer, plan_chunks, read_text, scored_positions, tokenize
-
-        tokens = tokenize(self._llm, read_text(text))
-        observers: list[Observer] = []
-        with ExitStack() as stack:
-            if save_base is not None:
-                positions = plan_chunks(len(tokens), n_ctx, chunks) * scored_positions(n_ctx)
-                observers.append(stack.enter_context(BaseWriter(save_base, self._llm.n_vocab(), positions)))
-            divergence = None if base is None else DivergenceObserver(base)
-            if divergence is not None:
-                observers.append(divergence)
-            result = perplexity(
-                self._llm, tokens, n_ctx=n_ctx, chunks=chunks, on_chunk=self._report, observers=observers
-            )
-        answer: dict[str, Any] = {"nll": result.nll.tolist(), "n_ctx": n_ctx}
-        if divergence is not None:
-            found = divergence.result(result.chunks)
-            answer |= {"kl": found.kl.tolist(), "same_top": found.same_top.tolist()}
-        return answer
+        return score_text(
+            self._llm, n_ctx=n_ctx, chunks=chunks, text=text, base=base, save_base=save_base, resume=resume,
+            identity=identity, report=self._report,
+        )  # fmt: skip
 
     def generate(self, prompt: str, max_tokens: int, temperature: float = 0.0) -> dict[str, Any]:
         """Continue a prompt."""
@@ -105,7 +92,7 @@ def serve(requests: TextIO, answers: TextIO) -> None:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 
-    session = Session(lambda done, total: send({"progress": [done, total]}))
+    session = Session(lambda done, total, shown: send({"progress": [done, total, shown]}))
     for line in requests:
         try:
             request = json.loads(line)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .._extras import needs_extra
 from ..evaluate.compare import Comparison, ModelReport
+from ..evaluate.kl import QUANTILES
 from ..evaluate.memory import Memory
 from ..evaluate.speed import Speed
 
@@ -42,11 +43,15 @@ def comparison_table(comparison: Comparison, *, title: str | None = None) -> Tab
     if any(model.perplexity is not None for model in models):
         table.add_section()
         table.add_row("perplexity", *(_perplexity(model) for model in models))
-        if len(models) > 1:
+        if any(model.difference is not None for model in models):
             table.add_row("  change (paired)", *(_difference(model) for model in models))
         if any(model.divergence is not None for model in models):
             table.add_row("KL divergence, nats", *(_divergence(model) for model in models))
-            table.add_row("  same top token", *(_same_top(model) for model in models))
+            for name, share in QUANTILES.items():
+                table.add_row(f"  {name}", *(_quantile(model, share) for model in models))
+            table.add_row("  max", *("" if (d := m.divergence) is None else f"{d.kl.max():.4f}" for m in models))
+            table.add_row("same top token", *(_same_top(model) for model in models))
+            table.add_row("RMS Δp", *(_rms_delta_p(model) for model in models))
     for depth, threads in sorted({(speed.depth, speed.threads) for model in models for speed in model.speed}):
         table.add_section()
         _speed_rows(table, models, depth, threads)
@@ -129,6 +134,16 @@ def _difference(model: ModelReport) -> str:
 def _divergence(model: ModelReport) -> str:
     found = model.divergence
     return "" if found is None else f"{found.mean:.4f} ± {found.stderr:.4f}"
+
+
+def _quantile(model: ModelReport, share: float) -> str:
+    found = model.divergence
+    return "" if found is None else f"{found.quantile(share).value:.4f} ± {found.quantile(share).stderr:.4f}"
+
+
+def _rms_delta_p(model: ModelReport) -> str:
+    found = model.divergence
+    return "" if found is None else f"{found.rms_delta_p.value:.2f}% ± {found.rms_delta_p.stderr:.2f}"
 
 
 def _same_top(model: ModelReport) -> str:

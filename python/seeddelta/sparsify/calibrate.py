@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ..errors import ConfigError
+from ..evaluate.base_file import BaseWriter
 from ..evaluate.decoder import Tokens
-from ..evaluate.kl import BaseWriter, DivergenceObserver
+from ..evaluate.kl import DivergenceObserver
 from ..evaluate.perplexity import PerplexityResult, paired_difference, perplexity
-from ..evaluate.scoring import plan_chunks, read_text, scored_positions, tokenize
+from ..evaluate.scoring import plan_chunks, read_text, tokenize
 from ..gguf import names
 from ..runtime.config import RuntimeConfig
 from ..runtime.skip_file import Skip, SkipFile
@@ -134,16 +135,16 @@ class _Tuner:
         """Divergence a unit of energy left out: measured for each kind of input, times a factor for each layer."""
         with tempfile.TemporaryDirectory(prefix="seeddelta-sparsify-") as folder:
             base = Path(folder) / "base"
-            positions = plan_chunks(len(self._tokens), self._n_ctx, chunks) * scored_positions(self._n_ctx)
+            scored = self._tokens[: plan_chunks(len(self._tokens), self._n_ctx, chunks) * self._n_ctx]
             self._keep([1.0] * len(profiles))
-            with BaseWriter(base, self._llm.n_vocab(), positions) as writer:
+            with BaseWriter(base, scored, self._n_ctx, self._llm.n_vocab()) as writer:
                 self._perplexity(chunks, [writer])
 
             def divergence(chosen: Sequence[bool]) -> float:
                 self._keep([PROBE_KEEP if one else 1.0 for one in chosen])
                 observer = DivergenceObserver(base)
-                result = self._perplexity(chunks, [observer])
-                return max(float(observer.result(result.chunks).mean), 1e-9)
+                self._perplexity(chunks, [observer])
+                return max(observer.result().mean, 1e-9)
 
             dropped = [profile.dropped_at(PROBE_KEEP) for profile in profiles]
             harm = [0.0] * len(profiles)

@@ -1,0 +1,160 @@
+"""Log-probabilities of a base model on disk, in the form of llama-perplexity's --kl-divergence-base.
+
+The file (llama.cpp, tools/perplexity/perplexity.cpp; little endian): `_logits_`, i32 n_ctx, n_vocab and n_chunk, the
+i32 tokens of all chunks, and for each scored position a row {f32 scale, f32 least, u16 codes [n_vocab, made even]}
+with log p = scale · code + least. Sixteen bits cover the 16 nats below the most likely token, in steps of 0.0002;
+whatever is less likely has the code 0.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import EvaluationError
+from .decoder import Tokens
+from .scoring import Scored, scored_positions
+
+_MAGIC = b"_logits_"
+_RANGE = np.float32(16)  # nats below the most likely token
+_STEPS = np.float32(65535)
+_REMEDY = "make it again with `seeddelta eval --save-kl-base` or llama-perplexity --kl-divergence-base"
+
+
+def row_type(n_vocab: int) -> np.dtype[np.void]:
+    """One scored position."""
+    return np.dtype([("scale", "<f4"), ("least", "<f4"), ("codes", "<u2", (n_vocab + n_vocab % 2,))])
+
+
+class BaseFile:
+    """An open file: `n_ctx`, `n_vocab`, and the text as `tokens`, i32[chunks, n_ctx].
+
+    Raises EvaluationError for another kind of file, one of impossible sizes, or one that ends too early.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        try:
+            with self.path.open("rb") as file:
+                magic, numbers = file.read(len(_MAGIC)), file.read(12)
+                if magic != _MAGIC or len(numbers) < 12:
+                    raise EvaluationError(f"{path}: no file of log-probabilities; {_REMEDY}")
+                self.n_ctx, self.n_vocab, chunks = (int(n) for n in np.frombuffer(numbers, "<i4"))
+                size = os.fstat(file.fileno()).st_size
+                if self.n_ctx < 4 or self.n_vocab < 1 or chunks < 1 or 4 * self.n_ctx * chunks > size:
+                    raise EvaluationError(f"{path}: has impossible sizes; {_REMEDY}")
+                tokens: Tokens = np.fromfile(file, "<i4", self.n_ctx * chunks)
+        except OSError as error:
+            raise EvaluationError(f"{path}: cannot be read ({error.strerror}); {_REMEDY}") from error
+        self.tokens = tokens.reshape(chunks, self.n_ctx)
+        self._type = row_type(self.n_vocab)
+        if size != self.offset(chunks):
+            raise EvaluationError(
+                f"{path}: has {size} bytes where {chunks} chunks take {self.offset(chunks)}; {_REMEDY}"
+            )
+        self._rows = np.memmap(
+            self.path, self._type, "r", self.offset(0), shape=(chunks, scored_positions(self.n_ctx))
+        )  # fmt: skip
+
+    @property
+    def chunks(self) -> int:
+        return len(self.tokens)
+
+    def offset(self, chunk: int) -> int:
+        """Where the rows of a chunk begin."""
+        return _offset(self.n_ctx, len(self.tokens), self._type, chunk)
+
+    def rows(self, chunk: int) -> np.ndarray[Any, Any]:
+        """Rows of a chunk as they are stored, `row_type`[scored positions], a view of the file."""
+        return np.asarray(self._rows[chunk])
+
+    def targets(self, chunk: int) -> Tokens:
+        """The tokens that the rows of a chunk predict."""
+        return np.asarray(self.tokens[chunk, self.n_ctx // 2 + 1 :])
+
+    def nll(self, chunk: int) -> npt.NDArray[np.float64]:
+        """Negative log-likelihood of the targets of a chunk under the base model, f64[scored positions]."""
+        rows, targets = self.rows(chunk), self.targets(chunk)
+        codes = rows["codes"][np.arange(len(targets)), targets]
+        return np.asarray(-(rows["scale"].astype(np.float64) * codes + rows["least"]))
+
+
+class BaseWriter:
+    """Observer of the base model: writes its log-probabilities. Close it, or use it in a `with` block.
+
+    `tokens` are those of the whole text, i32[chunks · n_ctx]. `keep` chunks are taken from the file that is there, when
+    an earlier run has written so many. Without room on the disk EvaluationError says so before the model has run for an
+    hour.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], tokens: Tokens, n_ctx: int, n_vocab: int, *, keep: int = 0
+    ) -> None:
+        self._path = Path(path)
+        self._type = row_type(n_vocab)
+        chunks = len(tokens) // n_ctx
+        head = _MAGIC + np.array([n_ctx, n_vocab, chunks], "<i4").tobytes() + np.asarray(tokens, "<i4").tobytes()
+        begin, end = (_offset(n_ctx, chunks, self._type, chunk) for chunk in (keep, chunks))
+        there = self._path.stat().st_size if keep and self._path.is_file() else 0
+        if there < (begin if keep else 0):
+            raise EvaluationError(f"{path}: lacks some of the {keep} chunks that are done; start with an empty folder")
+        free = shutil.disk_usage(self._path.parent).free
+        if end - there > free:
+            raise EvaluationError(
+                f"{self._path.parent}: the divergence needs {(end - there) / 1e9:.1f} GB of disk, and "
+                f"{free / 1e9:.1f} GB are free; use fewer chunks, --no-kl, or another folder (TMPDIR)"
+            )
+        try:
+            self._file = self._path.open("r+b" if keep else "wb")
+            if not keep:
+                self._file.write(head)
+            elif self._file.read(len(head)) != head:
+                raise EvaluationError(f"{path}: is of another text or model; give another file or an empty folder")
+            self._file.seek(begin)
+            self._file.truncate()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def update(self, scored: Scored) -> None:
+        rows = np.zeros(len(scored.targets), self._type)
+        top = scored.logits.max(axis=1, keepdims=True)
+        least = np.maximum(scored.logits.min(axis=1, keepdims=True), top - _RANGE)
+        scale = (top - least) / _STEPS
+        rows["scale"], rows["least"] = scale[:, 0], least[:, 0] - scored.log_norm
+        steps = (np.maximum(scored.logits, least) - least) / np.where(scale > 0, scale, np.float32(1))
+        rows["codes"][:, : scored.logits.shape[1]] = np.rint(steps)
+        try:
+            self._file.write(rows.tobytes())
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def flush(self) -> None:
+        """Everything so far survives the end of this process."""
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _failed(self, error: OSError) -> EvaluationError:
+        return EvaluationError(f"{self._path}: cannot be written ({error.strerror}); use --no-kl or another TMPDIR")
+
+    def __enter__(self) -> BaseWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _offset(n_ctx: int, chunks: int, row: np.dtype[np.void], chunk: int) -> int:
+    return len(_MAGIC) + 12 + 4 * n_ctx * chunks + chunk * scored_positions(n_ctx) * row.itemsize
