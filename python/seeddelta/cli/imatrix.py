@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
+from ..errors import ImatrixError
+
+COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
+
 
 def command(
-    model: Annotated[Path, typer.Option("--model", "-m", help="Dense (or quantised) GGUF model.")],
-    text: Annotated[Path, typer.Option("--file", "-f", help="Calibration text. Never the text you evaluate on.")],
+    model: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--model", "-m", help="Dense (or quantised) GGUF model."),
+    ] = None,
+    text: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--file", "-f", help="Calibration text. Never the text you evaluate on."),
+    ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Importance matrix, GGUF, as llama-imatrix writes it.")
-    ],
+        Optional[Path],  # noqa: UP045
+        typer.Option("--output", "-o", help="Importance matrix, GGUF, as llama-imatrix writes it."),
+    ] = None,
+    in_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--in-file", help="An importance matrix to show (--show-statistics); nothing is measured."),
+    ] = None,
     hessian: Annotated[
-        Path | None,
+        Optional[Path],  # noqa: UP045
         typer.Option("--hessian", help="Also write the covariance of the inputs, for `seeddelta build --hessian`."),
     ] = None,
     ctx: Annotated[int, typer.Option("--ctx", help="Tokens a chunk.")] = 512,
-    chunks: Annotated[int | None, typer.Option("--chunks", help="Chunks to read (default: the whole text).")] = None,
+    chunks: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--chunks", help="Chunks to read (default: the whole text)."),
+    ] = None,
     skip: Annotated[int, typer.Option("--skip", help="Leave out the first tokens of every chunk.")] = 0,
     clip: Annotated[
         float,
@@ -30,7 +48,7 @@ def command(
         Optional[str],  # noqa: UP045
         typer.Option("--targets", help="Matrices, as for build. Default: full; all with --layers."),
     ] = None,
-    layers: Annotated[str | None, typer.Option("--layers", help="Layers A-B (default: all).")] = None,
+    layers: Annotated[Optional[str], typer.Option("--layers", help="Layers A-B (default: all).")] = None,  # noqa: UP045
     threads: Annotated[int, typer.Option("--threads", "-t", help="Threads; 0 is all processors.")] = 0,
     resume: Annotated[
         bool, typer.Option("--resume/--no-resume", help="Go on from OUTPUT.checkpoint, where an earlier run stopped.")
@@ -46,7 +64,14 @@ def command(
     at 4 bits this takes away most of the loss.
 
     Example: seeddelta imatrix -m dense.gguf -f valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
+
+    Example: seeddelta imatrix --in-file imatrix.gguf --show-statistics
     """
+    if in_file is not None:
+        _show(in_file)
+        return
+    if model is None or text is None or output is None:
+        raise ImatrixError("-m, -f and -o must be given to measure, or --in-file to show what was measured; see --help")
     from ..gguf.imatrix import write_imatrix
     from ..gguf.writer import check_writable
     from ..imatrix import capture, write_covariance
@@ -74,3 +99,14 @@ def command(
         from rich.console import Console
 
         Console().print(statistics_table(captured))
+
+
+def _show(path: Path) -> None:
+    from rich.console import Console
+
+    from ..gguf.imatrix import read_imatrix
+    from ..imatrix.statistics import imatrix_table
+
+    console = Console()
+    console = console if console.is_terminal else Console(width=160)
+    console.print(imatrix_table(read_imatrix(path)))
