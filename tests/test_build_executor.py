@@ -170,11 +170,12 @@ def test_progress_counts_every_tensor_once(dense: Path, capfd: pytest.CaptureFix
     total = sum(np.prod(tensor.shape) for name, tensor in tiny_weights().items() if name in TARGET_NAMES)
     seen: list[str] = []
     with open_pool("threads:3", 0) as pool:
-        from seeddelta.build.pipeline import _job, make_plan
+        from seeddelta.build.pipeline import job_of, make_plan
 
         recipe = Recipe(input=dense, output=dense.parent / "out.gguf", targets="all")
         plan = make_plan(recipe)
-        done = map_in_order(pool, (_job(recipe, plan, name, 1) for name in plan.targets), lambda j: seen.append(j.name))
+        jobs = (job_of(recipe, plan, name, 1) for name in plan.targets)
+        done = map_in_order(pool, jobs, lambda job: seen.append(job.name))
         assert [job.name for job, _ in done] == list(plan.targets)
     assert sorted(seen) == sorted(plan.targets)
     seeddelta.build(recipe)  # type: ignore[operator]

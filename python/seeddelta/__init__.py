@@ -19,6 +19,8 @@ __version__ = "0.1.0"
 # public name -> module that defines it
 _LAZY = {
     "BuildReport": "seeddelta.build",
+    "TuneOptions": "seeddelta.tune",
+    "autotune": "seeddelta.tune",
     "Recipe": "seeddelta.build",
     "build": "seeddelta.build",
     "RuntimeConfig": "seeddelta.runtime",
@@ -34,7 +36,9 @@ __all__ = [
     "Recipe",
     "RuntimeConfig",
     "SeedDeltaError",
+    "TuneOptions",
     "__version__",
+    "autotune",
     "build",
     "dequantize",
     "errors",
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
     from .gguf.dequantize import dequantize
     from .gguf.reader import open_seeddelta
     from .runtime import RuntimeConfig, load
+    from .tune import TuneOptions, autotune
 
 
 def __getattr__(name: str) -> Any:

@@ -10,10 +10,11 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -127,24 +128,33 @@ def _own_recipe(recipe: Recipe, name: str, rate: Rate) -> Recipe:
 def _fitted(recipe: Recipe, source: SourceModel, rates: dict[str, Rate]) -> dict[str, Rate]:
     """Rates within --target-bpw or --target-size."""
 
-    def bytes_at(name: str, rate: Rate) -> int:
-        info = source.tensors[name]
-        known = _own_recipe(recipe, name, rate)
-        return schema.payload_bytes(describe(known, name, _matrix_shape(info), info.type.name, _experts(info)))
-
-    if recipe.target_bpw is not None:
-        budget = int(recipe.target_bpw * sum(np.prod(source.tensors[name].shape) for name in rates) / 8)
-    else:
-        assert recipe.target_size is not None
-        rest = sum(info.nbytes for name, info in source.tensors.items() if name not in rates)
-        # the table of tensors, their descriptions and the padding of the payloads
-        budget = parse_size(recipe.target_size) - rest - source.header.data_offset - _TABLE_BYTES * len(rates)
     fixed = {
         name
         for name, rate in rates.items()
         if isinstance(rate, Proc) or overridden(name, recipe.tensor_type) is not None
     }
-    return fit_rates(rates, fixed, budget, bytes_at, source.n_layers)
+    budget = budget_bytes(recipe, source, rates)
+    return fit_rates(rates, fixed, budget, partial(bytes_at, recipe, source), source.n_layers)
+
+
+def bytes_at(recipe: Recipe, source: SourceModel, name: str, rate: Rate) -> int:
+    """All bytes of a target tensor at a rate."""
+    info = source.tensors[name]
+    if rate == "dense":
+        return info.nbytes
+    known = _own_recipe(recipe, name, rate)
+    return schema.payload_bytes(describe(known, name, _matrix_shape(info), info.type.name, _experts(info)))
+
+
+def budget_bytes(recipe: Recipe, source: SourceModel, targets: Iterable[str]) -> int:
+    """What --target-bpw or --target-size leaves for the target tensors."""
+    if recipe.target_bpw is not None:
+        return int(recipe.target_bpw * sum(prod(source.tensors[name].shape) for name in targets) / 8)
+    assert recipe.target_size is not None
+    chosen = set(targets)
+    rest = sum(info.nbytes for name, info in source.tensors.items() if name not in chosen)
+    # the table of tensors, their descriptions and the padding of the payloads
+    return parse_size(recipe.target_size) - rest - source.header.data_offset - _TABLE_BYTES * len(chosen)
 
 
 def build(recipe: Recipe, *, executor: Executor | None = None, progress: bool = True) -> BuildReport:
@@ -172,7 +182,8 @@ def build(recipe: Recipe, *, executor: Executor | None = None, progress: bool = 
         stack.callback(background.shutdown, cancel_futures=True)
         hashed = background.submit(plan.source.sha256)
         checkpoint = stack.enter_context(Checkpoint(recipe.output, recipe.parts_folder, resume=recipe.resume))
-        parts, restored = _encode_all(recipe, plan, checkpoint, executor, progress)
+        checkpoint.keep_only(set(plan.targets))
+        parts, restored = encode_all(recipe, plan, checkpoint, executor, progress)
         rows = [_row(recipe, plan.source.tensors[name], parts[name]) for name in plan.targets]
         converted = {row.name: parts[row.name] for row in rows if row.status == "converted"}
         sha256 = hashed.result()
@@ -200,14 +211,23 @@ def _importance(recipe: Recipe, imatrix: Imatrix | None, info: TensorInfo) -> np
     return imatrix.importance(info.name, info.shape[-1], experts=_experts(info), power=power, eps=eps)
 
 
-def _encode_all(
-    recipe: Recipe, plan: Plan, checkpoint: Checkpoint, executor: Executor | None, progress: bool
+def at_rates(plan: Plan, recipe: Recipe, rates: Mapping[str, float]) -> Plan:
+    """The plan of some of the targets, with other rates."""
+    recipes = {name: _own_recipe(recipe, name, rate) for name, rate in rates.items()}
+    targets = {}
+    for name in rates:
+        info = plan.source.tensors[name]
+        targets[name] = describe(recipes[name], name, _matrix_shape(info), info.type.name, _experts(info))
+    return replace(plan, targets=targets, recipes=recipes)
+
+
+def encode_all(
+    recipe: Recipe, plan: Plan, checkpoint: Checkpoint, executor: Executor | None = None, progress: bool = True
 ) -> tuple[dict[str, Part], int]:
     """Parts of all targets, and how many of them an earlier run had made."""
     from tqdm.auto import tqdm
 
     encoder = encoder_identity()
-    checkpoint.keep_only(set(plan.targets))
     parts = _restored(recipe, plan, checkpoint, encoder)
     restored = len(parts)
     missing = [name for name in plan.targets if name not in parts]
@@ -229,7 +249,7 @@ def _encode_all(
 
         if missing:
             with open_pool(recipe.executor, recipe.threads, executor) as pool:
-                jobs = (_job(recipe, plan, name, pool.threads) for name in missing)
+                jobs = (job_of(recipe, plan, name, pool.threads) for name in missing)
                 for job, result in map_in_order(pool, jobs, finished):
                     encoded = result.encoded
                     seed = int(encoded.arrays[schema.BASE_SEED].view(np.uint64)[0])
@@ -241,13 +261,14 @@ def _restored(recipe: Recipe, plan: Plan, checkpoint: Checkpoint, encoder: str) 
     parts = {}
     for name in plan.targets:
         if checkpoint.has(name):  # only then is the tensor hashed twice
-            part = checkpoint.load(name, _job(recipe, plan, name, recipe.threads).key(encoder))
+            part = checkpoint.load(name, job_of(recipe, plan, name, recipe.threads).key(encoder))
             if part is not None:
                 parts[name] = part
     return parts
 
 
-def _job(recipe: Recipe, plan: Plan, name: str, threads: int) -> Job:
+def job_of(recipe: Recipe, plan: Plan, name: str, threads: int) -> Job:
+    """The job of a target."""
     info = plan.source.tensors[name]
     hessian = None if recipe.hessian is None else recipe.hessian.absolute()
     changes = {"threads": threads, "input": recipe.input.absolute(), "hessian": hessian}

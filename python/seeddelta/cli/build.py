@@ -163,7 +163,11 @@ def _parameters() -> list[inspect.Parameter]:
         annotation = _TYPES.get(name, Optional[str])  # noqa: UP045 (older typer cannot read `str | None`)
         parameters.append(_parameter(name, annotation, option, _EMPTY.get(annotation)))
     more = {
-        "config": (Optional[str], typer.Option("--config", help="YAML file of options; those given here win."), None),  # noqa: UP045
+        "config": (
+            Optional[str],  # noqa: UP045
+            typer.Option("--config", "--recipe", help="YAML file of options; those given here win."),
+            None,
+        ),
         "quiet": (bool, typer.Option("--quiet", "-q", help="No progress bar and no table."), False),
         "seeddelta": (
             bool,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "build": "seeddelta.cli.build",
     "imatrix": "seeddelta.cli.imatrix",
+    "autotune": "seeddelta.cli.autotune",
     "run": "seeddelta.cli.run",
     "eval": "seeddelta.cli.eval",
     "bench": "seeddelta.cli.bench",

@@ -1,0 +1,104 @@
+"""The dense model inside llama.cpp, with matrices that can be exchanged while it is loaded.
+
+llama.cpp maps the file that it loads, shared. Here that file is a view (runtime/view.py) that we keep open: what is
+written into it is what the next graph multiplies with. Nothing is loaded anew, and ggml computes at its own speed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from math import prod
+from types import TracebackType
+from typing import Any
+
+import gguf.quants
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType
+
+from ..errors import SourceModelError
+from ..evaluate.model import open_model
+from ..gguf.header import read_header
+from ..gguf.source import SourceModel
+from ..runtime.view import Piece, make_view
+
+_FLOATS = (GGMLQuantizationType.F16, GGMLQuantizationType.F32, GGMLQuantizationType.BF16)
+_CHUNK = 1 << 22  # weights that are converted at a time
+
+
+class SwitchedModel:
+    """A `llama_cpp.Llama` (`llm`) of a dense model whose tensors `names` can be exchanged. Close it, or use `with`.
+
+    They have the source's type if it is F16, BF16 or F32, else F16. The model is in memory once, as shared memory.
+    Raises what `open_model` and `make_view` raise.
+    """
+
+    def __init__(self, source: SourceModel, names: Iterable[str], *, n_ctx: int, threads: int | None = None) -> None:
+        self._source = source
+        self._types = {}
+        pieces = {
+            name: Piece(name, info.shape, int(info.type), info.nbytes, (source.path, info.offset))
+            for name, info in source.tensors.items()
+        }
+        for name in names:
+            info = source.tensors[name]
+            kind = info.type if info.type in _FLOATS else GGMLQuantizationType.F16
+            self._types[name] = kind
+            size = gguf.GGML_QUANT_SIZES[kind][1] * prod(info.shape)
+            pieces[name] = Piece(name, info.shape, int(kind), size, None)
+        self._view = make_view(source.header, pieces.values())
+        try:
+            self._fd = os.open(self._view.path, os.O_RDWR)
+            self._offsets = {name: info.offset for name, info in read_header(self._view.path).tensors.items()}
+            for name in self._types:
+                self.restore(name)
+            self.llm = open_model(self._view.path, n_ctx=n_ctx, n_batch=n_ctx, threads=threads)
+        except BaseException:
+            self._view.close()
+            raise
+
+    def put(self, name: str, weights: npt.NDArray[np.float32]) -> None:
+        """Compute with float32[rows, n_in] from now on. Raises SourceModelError for weights that F16 cannot hold."""
+        kind = self._types[name]
+        offset = self._offsets[name]
+        rows = max(1, _CHUNK // weights.shape[1])
+        for begin in range(0, len(weights), rows):
+            data = self._narrow(name, kind, weights[begin : begin + rows])
+            self._write(data, offset)
+            offset += len(data)
+
+    def restore(self, name: str) -> None:
+        """Compute with the model's own matrix again."""
+        if self._types[name] == self._source.tensors[name].type:
+            self._write(self._source.raw(name).data, self._offsets[name])
+        else:
+            self.put(name, self._source.matrix(name))
+
+    def _narrow(self, name: str, kind: GGMLQuantizationType, values: npt.NDArray[np.float32]) -> Any:
+        if kind == GGMLQuantizationType.F32:
+            return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+        with np.errstate(over="ignore"):
+            narrow = gguf.quants.quantize(values, kind)
+        if kind == GGMLQuantizationType.F16 and not np.isfinite(narrow).all():
+            raise SourceModelError(f"{self._source.path}: tensor {name!r} does not fit F16; start from a BF16 model")
+        return np.ascontiguousarray(narrow).reshape(-1).view(np.uint8).data
+
+    def _write(self, data: Any, offset: int) -> None:
+        left = memoryview(data)
+        while len(left):
+            done = os.pwrite(self._fd, left, offset)
+            left, offset = left[done:], offset + done
+
+    def close(self) -> None:
+        self.llm.close()
+        os.close(self._fd)
+        self._view.close()
+
+    def __enter__(self) -> SwitchedModel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
