@@ -28,14 +28,21 @@ def weight_of(kind, n_out, n_in, seed=0):
         return _core.ColumnWeight("w", n_out, n_in, f16=half), half.astype(np.float32).T
     scale = (np.abs(matrix).max(axis=1) / 127).astype(np.float32)
     bytes_ = np.rint(matrix / scale[:, None]).astype(np.int8)
-    return _core.ColumnWeight("w", n_out, n_in, i8=bytes_, unit_scale=scale), (bytes_ * scale[:, None]).T
+    dense = (bytes_ * scale[:, None]).astype(np.float32)
+    if kind == "i8":
+        return _core.ColumnWeight("w", n_out, n_in, i8=bytes_, unit_scale=scale), dense.T
+    block = min(n_out & -n_out, 64)  # "i8 rotated"
+    weight = _core.ColumnWeight(
+        "w", n_out, n_in, i8=bytes_, unit_scale=scale, rotation_block=block if block > 1 else 0, rotation_seed=5
+    )
+    return weight, (_core.rotate(dense, block, 5, inverse=True) if block > 1 else dense).T
 
 
 def inputs(tokens, n_in, seed=1):
     return np.random.default_rng(seed).standard_normal((tokens, n_in)).astype(np.float32)
 
 
-@pytest.mark.parametrize("kind", ["f16", "i8"])
+@pytest.mark.parametrize("kind", ["f16", "i8", "i8 rotated"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_all_units_are_the_dense_product(kind, shape):
     """The same bits of every instruction set, for one token and several, for 1 to 3 threads, with and without a gate
@@ -55,7 +62,7 @@ def test_all_units_are_the_dense_product(kind, shape):
                     np.testing.assert_array_equal(got, expected, err_msg=f"{isa} {threads} threads, batch {batch}")
 
 
-@pytest.mark.parametrize("kind", ["f16", "i8"])
+@pytest.mark.parametrize("kind", ["f16", "i8", "i8 rotated"])
 @pytest.mark.parametrize(("shape", "options"), [
     ((576, 1536), {"kwta": True, "keep": 0.4}),
     ((576, 1536), {"kwta": True, "keep": 0.5, "block": 16}),

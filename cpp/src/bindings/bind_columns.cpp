@@ -33,11 +33,17 @@ static const void *adopt(PyColumnWeight &w, const py::array &a) {
 
 static std::unique_ptr<PyColumnWeight> make_columns(const std::string &name, int64_t n_out, int64_t n_in,
                                                     const OptionalArray &f16, const OptionalArray &i8,
-                                                    const OptionalArray &unit_scale) {
+                                                    const OptionalArray &unit_scale, int rotation_block,
+                                                    uint64_t rotation_seed) {
     auto w = std::make_unique<PyColumnWeight>();
     constexpr int64_t most = int64_t{1} << 28;
     require(n_out > 0 && n_in > 0 && n_out < most && n_in < most, name, "shape out of range");
     require(f16.has_value() != i8.has_value(), name, "give either f16 or i8");
+    require(rotation_block >= 0 && (rotation_block & (rotation_block - 1)) == 0 &&
+                (rotation_block == 0 || (i8 && n_out % rotation_block == 0)),
+            name, "rotation_block must be 0, or of i8 a power of two that divides n_out");
+    w->weight.rotation_block = static_cast<uint32_t>(rotation_block);
+    w->weight.rotation_seed = rotation_seed;
     require(i8.has_value() == unit_scale.has_value(), name, "i8 needs unit_scale, f16 has none");
     w->name = name;
     w->weight.n_out = n_out;
@@ -233,9 +239,11 @@ void bind_columns(py::module_ &m) {
         "Args:\n"
         "    f16: float16 [n_in, n_out], the transposed matrix.\n"
         "    i8, unit_scale: int8 [n_in, n_out] and float32 [n_in]; W = (i8 · unit_scale[:, None]).T.\n"
+        "    rotation_block, rotation_seed: of i8: the rows of i8 are those of rotate(W.T, block, seed).\n"
         "The arrays are kept, not copied. Raises ValueError naming the tensor.")
         .def(py::init(&make_columns), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(),
-             py::arg("f16") = py::none(), py::arg("i8") = py::none(), py::arg("unit_scale") = py::none())
+             py::arg("f16") = py::none(), py::arg("i8") = py::none(), py::arg("unit_scale") = py::none(),
+             py::arg("rotation_block") = 0, py::arg("rotation_seed") = 0)
         .def(
             "matmul", &matmul, py::arg("x"), py::arg("gate") = py::none(), py::kw_only(), py::arg("threads") = 1,
             py::arg("batch") = 0,

@@ -20,7 +20,9 @@ from .library import ggml_abi
 from .view import Piece, hole, make_view
 from .weights import PreparedModel, register_fallback
 
-_SMALLEST_FULL_I8 = 127
+_LARGEST_I8 = 127
+_ROTATION_BLOCK = 64  # as that of the trellis
+_ROTATION_SEED = 1
 # matrices that read the same input, in the order of llama.cpp's graph
 _SHARED = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"), ("ffn_gate_shexp", "ffn_up_shexp"))
 
@@ -89,7 +91,10 @@ def input_groups(chosen: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def make_columns(name: str, matrix: npt.NDArray[np.float32], kind: str) -> _core.ColumnWeight:
-    """float32 [n_out, n_in] as float16 columns, or as int8 with a scale a column, rounded to nearest."""
+    """float32 [n_out, n_in] as float16 columns, or as int8 with a scale a column, rounded to nearest.
+
+    Int8 columns are rotated along the outputs first: one large weight would make the scale of a whole column coarse.
+    """
     n_out, n_in = matrix.shape
     if kind == "f16":
         with np.errstate(over="ignore"):
@@ -97,10 +102,15 @@ def make_columns(name: str, matrix: npt.NDArray[np.float32], kind: str) -> _core
         if not np.isfinite(half).all():
             raise SourceModelError(f"tensor {name!r} has weights beyond the range of float16; use --columns i8")
         return _core.ColumnWeight(name, n_out, n_in, f16=half)
-    scale = np.abs(matrix).max(axis=0) / np.float32(_SMALLEST_FULL_I8)
+    units = np.ascontiguousarray(matrix.T)
+    block = min(n_out & -n_out, _ROTATION_BLOCK)
+    if block > 1:
+        units = _core.rotate(units, block, _ROTATION_SEED)
+    scale = np.abs(units).max(axis=1) / np.float32(_LARGEST_I8)
     divisor = np.where(scale > 0, scale, np.float32(1))
-    codes = np.ascontiguousarray(np.rint(matrix.T / divisor[:, None]).astype(np.int8))
-    return _core.ColumnWeight(name, n_out, n_in, i8=codes, unit_scale=scale.astype(np.float32))
+    codes = np.rint(units / divisor[:, None]).astype(np.int8)
+    rotation = {"rotation_block": block, "rotation_seed": _ROTATION_SEED} if block > 1 else {}
+    return _core.ColumnWeight(name, n_out, n_in, i8=codes, unit_scale=scale.astype(np.float32), **rotation)
 
 
 def _pieces(source: SourceModel, chosen: set[str]) -> list[Piece]:
