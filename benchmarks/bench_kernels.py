@@ -1,6 +1,7 @@
 """Weights a second of one matrix-vector product: SeedΔ's kernels beside ggml's, in one process and in turns.
 
     python benchmarks/bench_kernels.py --reps 15
+    python benchmarks/bench_kernels.py --suite columns --reps 15
 
 Instruction sets: SEEDDELTA_FORCE_ISA chooses ours; ggml's is the one that it was compiled
 for. The result file names both.
@@ -23,6 +24,7 @@ from typing import Any
 import common
 import numpy as np
 from seeddelta import _core
+from seeddelta.gguf.schema import column_words
 from seeddelta.runtime.library import native_library
 
 GGML_TYPES = {
@@ -39,6 +41,7 @@ GGML_TYPES = {
 GGML_TYPES |= {"IQ2_XXS": 16}  # ggml.h, enum ggml_type
 F32 = 0
 TARGET_SECONDS = 0.05  # of one sample
+SHARES = (1.0, 0.7, 0.5, 0.3, 0.1)  # of the inputs that are active
 QUANTIZED_ROWS = 16  # ggml's IQ types take seconds a megabyte to quantise: the matrix repeats this many rows
 
 
@@ -174,23 +177,85 @@ def trellis_weight(n_out: int, n_in: int, step_bits: int, values_per_step: int, 
     )
 
 
+def column_weight(n_out: int, n_in: int, step_bits: int, values_per_step: int, generator: Any) -> _core.Weight:
+    """Random codes in column layout."""
+    small = generator.standard_normal((4, 64), dtype=np.float32)
+    _, _, scale, multipliers = _core.columns_encode(small, step_bits=step_bits, values_per_step=values_per_step)
+    words = column_words(n_out, step_bits, values_per_step)
+    return _core.Weight(
+        "w",
+        n_out,
+        n_in,
+        base_kind=2,
+        base_seed=1,
+        base_scale=scale,
+        step_bits=step_bits,
+        values_per_step=values_per_step,
+        multipliers=multipliers,
+        rotation_block=64,
+        codes=aligned(generator.integers(0, 1 << 16, (n_in, words, 16), dtype=np.uint16)),
+        row_scale=np.ones(n_in, np.float16),
+        layout="column",
+    )
+
+
+class ActiveProduct:
+    """W·x over some of the inputs, in column layout."""
+
+    def __init__(self, weight: _core.Weight, x: np.ndarray[Any, Any], share: float) -> None:
+        n = round(share * weight.n_in)
+        self._index = np.sort(np.random.default_rng(2).permutation(weight.n_in)[:n]).astype(np.int32)
+        self._weight, self._x = weight, x
+
+    def seconds(self, calls: int) -> float:
+        self._weight.multiply_active(self._x, self._index)
+        begin = time.thread_time()
+        for _ in range(calls):
+            self._weight.multiply_active(self._x, self._index)
+        return time.thread_time() - begin
+
+
+Product = GgmlProduct | SeedDeltaProduct | ActiveProduct
+
+
+def column_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
+    """Rows beside columns at 4, 3 and 2 bits, and shares of the inputs at 4 bits."""
+    x = generator.standard_normal(n_in, dtype=np.float32)
+    products: dict[str, Product] = {}
+    for bits in (4, 3, 2):
+        products[f"rows-{bits}"] = SeedDeltaProduct(trellis_weight(n_out, n_in, bits, 1, generator), x)
+        products[f"columns-{bits}"] = SeedDeltaProduct(column_weight(n_out, n_in, bits, 1, generator), x)
+    weight = column_weight(n_out, n_in, 4, 1, generator)
+    for share in SHARES:
+        products[f"columns-4-active-{share:g}"] = ActiveProduct(weight, x, share)
+    return products
+
+
 def calibrate(seconds: Callable[[int], float]) -> int:
     """Products a sample, for about TARGET_SECONDS."""
     once = seconds(1)
     return max(1, min(2000, round(TARGET_SECONDS / max(once, 1e-6))))
 
 
-def measure(shape: tuple[int, int], reps: int, ggml: Ggml) -> dict[str, Any]:
-    n_out, n_in = shape
-    generator = np.random.default_rng(1)
+def kernel_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
+    """SeedΔ and ggml's types."""
+    ggml = Ggml()
     x = generator.standard_normal(n_in, dtype=np.float32)
     dense = generator.standard_normal((n_out, n_in), dtype=np.float32)
-    products: dict[str, GgmlProduct | SeedDeltaProduct] = {}
+    products: dict[str, Product] = {}
     for name, step, values in (("4", 4, 1), ("3", 3, 1), ("2.5", 5, 2), ("2", 2, 1)):
         products[f"seeddelta-{name}"] = SeedDeltaProduct(trellis_weight(n_out, n_in, step, values, generator), x)
     for name, kind in GGML_TYPES.items():
         if n_in % ggml.blck_size(kind) == 0:
             products[name] = GgmlProduct(ggml, kind, dense, x)
+    return products
+
+
+def measure(shape: tuple[int, int], reps: int, suite: str) -> dict[str, Any]:
+    """Rates in Gweights/s; of an active share those of the whole matrix: what is left out counts as done."""
+    n_out, n_in = shape
+    generator = np.random.default_rng(1)
+    products = (column_products if suite == "columns" else kernel_products)(n_out, n_in, generator)
     calls = {name: calibrate(product.seconds) for name, product in products.items()}
     rates: dict[str, list[float]] = {name: [] for name in products}
     for _ in range(reps):
@@ -204,23 +269,28 @@ def measure(shape: tuple[int, int], reps: int, ggml: Ggml) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", default="8192x4096,576x1536", help="rows x columns, with commas")
+    parser.add_argument(
+        "--suite", choices=("ggml", "columns"), default="ggml", help="beside ggml's types, or rows beside columns"
+    )
+    parser.add_argument("--shapes", help="rows x columns, with commas")
     parser.add_argument("--reps", type=int, default=11, help="repetitions (default: %(default)s)")
     parser.add_argument("--name", help="name of the result file")
     options = parser.parse_args()
 
-    ggml, result = Ggml(), {}
-    for text in options.shapes.split(","):
+    result = {}
+    default = "4096x4096,8192x2048,2048x8192,576x1536" if options.suite == "columns" else "8192x4096,576x1536"
+    for text in (options.shapes or default).split(","):
         n_out, n_in = map(int, text.split("x"))
-        result[text] = measure((n_out, n_in), options.reps, ggml)
+        result[text] = measure((n_out, n_in), options.reps, options.suite)
         print(f"{text}: Gweights/s, median (range) of {options.reps}")
         for name, rate in result[text].items():
-            print(f"  {name:14}{rate['median']:8.2f} ({rate['min']:.2f}-{rate['max']:.2f})")
+            print(f"  {name:22}{rate['median']:8.2f} ({rate['min']:.2f}-{rate['max']:.2f})")
     import llama_cpp
 
     settings = {"reps": options.reps, "threads": 1, "unit": "Gweights/s", "isa": _core.isa_active()}
     settings["ggml"] = llama_cpp.llama_print_system_info().decode()
-    common.save(options.name or "kernels", {"benchmark": "kernels", "settings": settings, "shapes": result})
+    name = options.name or ("columns" if options.suite == "columns" else "kernels")
+    common.save(name, {"benchmark": "kernels", "suite": options.suite, "settings": settings, "shapes": result})
     return 0
 
 

@@ -10,10 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "base/column_trellis.hpp"
 #include "base/fht_struct.hpp"
 #include "base/splitmix64.hpp"
 #include "base/trellis.hpp"
 #include "encode/viterbi.hpp"
+#include "kernels/trellis_columns.hpp"
 #include "kernels/kernel_table.hpp"
 #include "residual/proc_sparse.hpp"
 #include "seeddelta/columns.hpp"
@@ -248,6 +250,55 @@ void check_product(Random &r) {
     });
 }
 
+// Column layout: some units of one token, all of them of several, whatever the slices of the threads.
+void check_columns(Random &r) {
+    static constexpr uint32_t kRates[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {3, 2}, {5, 2}};
+    const auto *rate = kRates[r.between(0, 7)];
+    ColumnWeight w;
+    w.kind = ColumnKind::trellis;
+    w.n_out = r.between(1, 700);
+    w.n_in = r.between(1, 200);
+    w.step_bits = rate[0];
+    w.values_per_step = rate[1];
+    for (int i = 0; i < 2; ++i) {
+        w.multiplier[i] = trellis_multiplier(static_cast<int>(r.between(8, 16)), i);
+    }
+    w.words = column_words(w.step_bits, w.steps());
+    w.rotation_block = r.between(0, 1) == 0 ? 0 : static_cast<uint32_t>(std::min<int64_t>(w.n_out & -w.n_out, 64));
+    w.rotation_seed = r.next();
+    const auto codes = r.words<uint16_t>(w.n_in * w.words * kTileRows);
+    const auto scale = r.reals(w.n_in);
+    w.codes = codes.data();
+    w.unit_scale = scale.data();
+    const std::string what = std::to_string(w.n_out) + "x" + std::to_string(w.n_in) + " bits " + std::to_string(rate[0]) + "/" +
+                             std::to_string(rate[1]);
+
+    std::vector<int32_t> index;
+    for (int64_t j = 0; j < w.n_in; ++j) {
+        if (r.between(0, 2) != 0) {
+            index.push_back(static_cast<int32_t>(j));
+        }
+    }
+    const auto values = r.reals(static_cast<int64_t>(index.size()));
+    compare("columns_trellis", what, [&] {
+        std::vector<float> y(static_cast<size_t>(w.n_out));
+        columns_compute_active(w, {static_cast<int64_t>(index.size()), index.data(), values.data()}, y.data());
+        return y;
+    });
+    seeddelta_ctx ctx;
+    ctx.n_out = w.n_out;
+    ctx.n_in = w.n_in;
+    ctx.base = BaseKind::trellis;
+    ctx.columns = &w;
+    const int64_t tokens = r.between(1, 19);
+    const auto x = r.reals(tokens * w.n_in);
+    compare("columns_trellis_many", what + " tokens " + std::to_string(tokens), [&] {
+        std::vector<float> y(static_cast<size_t>(tokens * w.n_out));
+        seeddelta_compute(ctx, x.data(), y.data(), static_cast<size_t>(tokens));
+        return y;
+    });
+}
+
 // The largest and smallest values everywhere: state 0xFFFF.. and 0, with a multiplier that keeps them.
 void check_extremes(uint16_t state) {
     for (uint32_t bits = 1; bits <= 6; ++bits) {
@@ -322,6 +373,7 @@ void check_viterbi(Random &r) {
         weight.push_back(static_cast<int16_t>(r.between(1, kMaxWeight)));
     }
     const int64_t start = r.between(0, 1) == 0 ? -1 : r.between(0, states - 1);
+    const int64_t end = r.between(0, 1) == 0 ? -1 : r.between(0, (states >> step) - 1);
     const int shift = static_cast<int>(r.between(0, 3));
     compare("viterbi", "bits " + std::to_string(bits) + " step " + std::to_string(step), [&] {
         std::vector<uint16_t> cost[2] = {std::vector<uint16_t>(static_cast<size_t>(states)),
@@ -338,6 +390,7 @@ void check_viterbi(Random &r) {
                            weight.data(),
                            steps,
                            start,
+                           end,
                            {cost[0].data(), cost[1].data()},
                            best.data(),
                            back.data(),
@@ -434,6 +487,7 @@ int main(int argc, char **argv) {
         Random r{seed + static_cast<uint64_t>(round) * kGoldenGamma};
         check_product(r);
         check_product(r);
+        check_columns(r);
         check_activations(r);
         check_viterbi(r);
         check_floats(r);

@@ -26,7 +26,8 @@ struct ColumnWeight {
     // Euclidean norm of every unit's weights, for scores |x_j| * norm_j (WINA, Chen et al. 2025)
     const float *unit_norm = nullptr; // [n_in]
 
-    // trellis: v_j is the walk of unit j. Step t of lane l has the outputs (t * values_per_step + i) * 16 + l.
+    // trellis: v_j is the walk of unit j, 16 lanes along the outputs. Step t of lane l has the positions
+    // (t * values_per_step + i) * 16 + l of the rotated outputs; those beyond n_out are padding.
     uint32_t step_bits = 0;
     uint32_t values_per_step = 1;
     uint16_t multiplier[2] = {0, 0};
@@ -36,6 +37,18 @@ struct ColumnWeight {
     // 0: none
     uint32_t rotation_block = 0;
     uint64_t rotation_seed = 0;
+
+    // Rotated outputs with padding: whole slices, and at least 16 bits a lane (a state is 16 bits of a closed stream).
+    int64_t positions() const {
+        const int64_t least = kind == ColumnKind::trellis ? column_least_positions(step_bits, values_per_step) : 1;
+        const int64_t n = n_out < least ? least : n_out;
+        return (n + kOutputSlice - 1) / kOutputSlice * kOutputSlice;
+    }
+    int64_t steps() const { return positions() / (16 * static_cast<int64_t>(values_per_step)); }
+
+    static int64_t column_least_positions(uint32_t bits, uint32_t values) {
+        return (15 + static_cast<int64_t>(bits)) / bits * 16 * static_cast<int64_t>(values);
+    }
 };
 
 // The units that one token computes, ascending, and their inputs. The one currency of everything that skips.

@@ -30,6 +30,14 @@ struct Feedback {
 void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *importance,
                     const Feedback *feedback, uint16_t *codes, uint16_t *row_scale, int threads);
 
+// Column layout (docs/format.md): units [n_in, n_out] are the rows of W transposed, rotated along the outputs, in the order in
+// which they are encoded; codes [n_in, words, 16], unit_scale [n_in] (float16 bits). With `feedback`, float32 [n_in, n_in],
+// the error e of unit j changes each later unit l by -e * feedback[l, j] (GPTQ; H^-1_jl / H^-1_jj with H^-1 that of the
+// units not yet encoded). window: steps on each side of the seam that are searched to choose where the walk closes;
+// rounds: searches of the whole closed walk.
+void columns_encode(const float *units, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *feedback,
+                    int64_t window, int64_t rounds, uint16_t *codes, uint16_t *unit_scale, int threads);
+
 // The k entries of each row with the largest sqrt(importance) * |delta|, by ascending column; ties go to the lower column.
 // delta [n_out, n_in]; index and value [n_out, k]; k <= n_in.
 void coo_select(const float *delta, int64_t n_out, int64_t n_in, int64_t k, const float *importance, uint32_t *index,

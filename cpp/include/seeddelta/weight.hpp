@@ -4,6 +4,8 @@
 
 namespace seeddelta {
 
+struct ColumnWeight;
+
 enum class BaseKind : uint32_t { prng_block = 0, fht_struct = 1, trellis = 2, none = 255 };
 enum class ResidualScheme : uint32_t { coo = 0, block = 1, codebook_resid = 2, proc_sparse = 3, none = 255 };
 
@@ -51,6 +53,7 @@ struct seeddelta_ctx {
 
     const uint16_t *row_scale_f16 = nullptr; // [n_out] float16 bits; exactly one of the two
     const float *row_scale_f32 = nullptr;
+    const ColumnWeight *columns = nullptr; // column layout: all but shape and seed is there (columns.hpp)
     float tolerance_gap = 0.0F;
 
     [[gnu::always_inline]] int64_t n_tiles() const { return (n_out + kTileRows - 1) / kTileRows; }

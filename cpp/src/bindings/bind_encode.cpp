@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/column_trellis.hpp"
 #include "base/fht_struct.hpp"
 #include "base/prng_block.hpp"
 #include "base/rotation.hpp"
@@ -49,6 +50,31 @@ static void require_rotation(int64_t block, int64_t n_in) {
 using TrellisCode = py::typing::Tuple<py::array_t<uint16_t>, py::array, float, std::vector<int>>;
 using CooEntries = py::typing::Tuple<py::array_t<uint32_t>, py::array_t<float>>;
 
+static TrellisSpec make_spec(int step_bits, int values_per_step, int state_bits, std::optional<float> scale_factor,
+                             const std::vector<int> &chosen_multipliers, std::vector<int> &multipliers) {
+    if (!trellis_rate_supported(step_bits, values_per_step)) {
+        throw py::value_error("unsupported trellis rate: step_bits " + std::to_string(step_bits) + ", values_per_step " +
+                              std::to_string(values_per_step) + "; use 1 to 6 bits for one value, 3 or 5 for two");
+    }
+    if (state_bits < 12 || state_bits > 16) {
+        throw py::value_error("state_bits must be between 12 and 16");
+    }
+    if (!chosen_multipliers.empty() && chosen_multipliers.size() != static_cast<size_t>(values_per_step)) {
+        throw py::value_error("multipliers must have one entry a value of a step");
+    }
+    TrellisSpec spec;
+    spec.step_bits = step_bits;
+    spec.values_per_step = values_per_step;
+    spec.state_bits = state_bits;
+    spec.scale_factor = scale_factor.value_or(0.0F);
+    for (int v = 0; v < values_per_step; ++v) {
+        spec.multiplier[v] = chosen_multipliers.empty() ? trellis_multiplier(state_bits, v)
+                                                        : static_cast<uint16_t>(chosen_multipliers.at(v));
+        multipliers.push_back(spec.multiplier[v]);
+    }
+    return spec;
+}
+
 static TrellisCode encode(const FloatMatrix &weights, int step_bits, int values_per_step, int state_bits, int64_t rotation_block,
                         uint64_t seed, const OptionalVector &importance, std::optional<float> scale_factor,
                         const std::vector<int> &chosen_multipliers, const OptionalVector &feedback,
@@ -58,30 +84,11 @@ static TrellisCode encode(const FloatMatrix &weights, int step_bits, int values_
     const int64_t n_out = weights.shape(0);
     const int64_t n_in = weights.shape(1);
     require_rotation(rotation_block, n_in);
-    if (!trellis_rate_supported(step_bits, values_per_step)) {
-        throw py::value_error("unsupported trellis rate: step_bits " + std::to_string(step_bits) + ", values_per_step " +
-                              std::to_string(values_per_step) + "; use 1 to 6 bits for one value, 3 or 5 for two");
-    }
-    if (state_bits < 12 || state_bits > 16) {
-        throw py::value_error("state_bits must be between 12 and 16");
-    }
-    const float *h = importance_data(importance, n_in);
-    if (!chosen_multipliers.empty() && chosen_multipliers.size() != static_cast<size_t>(values_per_step)) {
-        throw py::value_error("multipliers must have one entry a value of a step");
-    }
-    TrellisSpec spec;
-    spec.step_bits = step_bits;
-    spec.values_per_step = values_per_step;
-    spec.state_bits = state_bits;
+    std::vector<int> multipliers;
+    TrellisSpec spec = make_spec(step_bits, values_per_step, state_bits, scale_factor, chosen_multipliers, multipliers);
     spec.rotation_block = static_cast<uint32_t>(rotation_block);
     spec.seed = seed;
-    spec.scale_factor = scale_factor.value_or(0.0F);
-    std::vector<int> multipliers;
-    for (int v = 0; v < values_per_step; ++v) {
-        spec.multiplier[v] = chosen_multipliers.empty() ? trellis_multiplier(state_bits, v)
-                                                        : static_cast<uint16_t>(chosen_multipliers.at(v));
-        multipliers.push_back(spec.multiplier[v]);
-    }
+    const float *h = importance_data(importance, n_in);
     seeddelta_ctx shape;
     shape.n_out = n_out;
     shape.n_in = n_in;
@@ -107,6 +114,38 @@ static TrellisCode encode(const FloatMatrix &weights, int step_bits, int values_
         trellis_encode(weights.data(), n_out, n_in, spec, h, feedback ? &feed : nullptr, codes_out, scale_out, threads);
     }
     return py::make_tuple(codes, row_scale.attr("view")("float16"), static_cast<float>(1.0 / kTrellisStd), multipliers);
+}
+
+static TrellisCode encode_columns(const FloatMatrix &units, int step_bits, int values_per_step, int state_bits,
+                                  std::optional<float> scale_factor, const OptionalVector &feedback, int64_t window, int64_t rounds, int threads) {
+    require_array(units, "units", "f", 4, {-1, -1});
+    require_finite(units, "units");
+    const int64_t n_in = units.shape(0);
+    const int64_t n_out = units.shape(1);
+    std::vector<int> multipliers;
+    const TrellisSpec spec = make_spec(step_bits, values_per_step, state_bits, scale_factor, {}, multipliers);
+    if (window < 1 || rounds < 1) {
+        throw py::value_error("window and rounds must be at least 1");
+    }
+    if (feedback) {
+        require_array(*feedback, "feedback", "f", 4, {n_in, n_in});
+        require_finite(*feedback, "feedback");
+    }
+    ColumnWeight shape;
+    shape.kind = ColumnKind::trellis;
+    shape.n_out = n_out;
+    shape.step_bits = static_cast<uint32_t>(step_bits);
+    shape.values_per_step = static_cast<uint32_t>(values_per_step);
+    py::array_t<uint16_t> codes({n_in, column_words(step_bits, shape.steps()), kTileRows});
+    py::array_t<uint16_t> unit_scale(n_in);
+    uint16_t *codes_out = codes.mutable_data();
+    uint16_t *scale_out = unit_scale.mutable_data();
+    {
+        const py::gil_scoped_release release; // as in encode
+        columns_encode(units.data(), n_out, n_in, spec, feedback ? feedback->data() : nullptr, window, rounds, codes_out, scale_out,
+                       threads);
+    }
+    return py::make_tuple(codes, unit_scale.attr("view")("float16"), static_cast<float>(1.0 / kTrellisStd), multipliers);
 }
 
 static CooEntries select(const FloatMatrix &delta, int64_t k, const OptionalVector &importance, int threads) {
@@ -235,6 +274,18 @@ void bind_encode(py::module_ &m) {
           "    lookahead: steps searched beyond a block of feedback before its states are fixed.\n"
           "    threads: 0 is all processors. The result does not depend on it.\n"
           "Returns: (codes uint16 [ceil(n_out / 16), words, 16], row_scale float16 [n_out], base_scale, multipliers).\n"
+          "Raises: ValueError for NaN or infinite weights and options out of range.");
+    m.def("columns_encode", &encode_columns, py::arg("units"), py::kw_only(), py::arg("step_bits") = 4,
+          py::arg("values_per_step") = 1, py::arg("state_bits") = 12, py::arg("scale_factor") = py::none(),
+          py::arg("feedback") = py::none(), py::arg("window") = 32, py::arg("rounds") = 2, py::arg("threads") = 0,
+          "Encodes units float32 [n_in, n_out] in column layout (docs/format.md): W transposed, outputs already rotated.\n\n"
+          "Args:\n"
+          "    step_bits, values_per_step, state_bits, scale_factor, threads: as for trellis_encode.\n"
+          "    feedback: float32 [n_in, n_in]; the error e of unit j changes each later unit l by -e · feedback[l, j]\n"
+          "        (GPTQ: H⁻¹_jl / H⁻¹_jj of the units that are left).\n"
+          "    window: steps on each side of the seam that are searched to choose where the closed walk begins.\n"
+          "    rounds: searches of the whole walk, each closed at another place; none makes it worse.\n"
+          "Returns: (codes uint16 [n_in, words, 16], unit_scale float16 [n_in], base_scale, multipliers).\n"
           "Raises: ValueError for NaN or infinite weights and options out of range.");
     m.def("coo_select", &select, py::arg("delta"), py::arg("k"), py::arg("importance") = py::none(), py::arg("threads") = 0,
           "The k entries of each row of float32 [n_out, n_in] with the largest sqrt(importance)·|Δ|, by ascending column.\n\n"

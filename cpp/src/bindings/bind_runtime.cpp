@@ -62,7 +62,11 @@ IntDict layout(const GgmlAbi &abi) {
 
 // `weight` is a reference into a Python object, which the registry keeps.
 void add(PyRegistry &r, const PyWeight &weight) {
-    r.registry.add(weight.name, weight.ctx);
+    if (weight.is_column()) {
+        r.registry.add(weight.name, weight.columns, nullptr);
+    } else {
+        r.registry.add(weight.name, weight.ctx);
+    }
     r.keep.push_back(py::cast(&weight, py::return_value_policy::reference));
 }
 

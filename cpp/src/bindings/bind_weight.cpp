@@ -9,8 +9,10 @@
 #include <optional>
 #include <thread>
 
+#include "base/column_trellis.hpp"
 #include "base/rotation.hpp"
 #include "bindings/arrays.hpp"
+#include "kernels/trellis_columns.hpp"
 #include "residual/proc_sparse.hpp"
 #include "seeddelta/compute.hpp"
 #include "seeddelta/encode.hpp"
@@ -34,11 +36,12 @@ static const void *adopt(PyWeight &w, const py::array &a) {
 
 static void set_row_scale(PyWeight &w, const py::array &row_scale) {
     const bool half = row_scale.itemsize() == 2;
-    require_array(row_scale, "row_scale", "f", half ? 2 : 4, {w.rows()});
+    const int64_t n = w.is_column() ? w.ctx.n_in : w.rows();
+    require_array(row_scale, "row_scale", "f", half ? 2 : 4, {n});
     const void *data = adopt(w, row_scale);
     w.ctx.row_scale_f16 = half ? static_cast<const uint16_t *>(data) : nullptr;
     w.ctx.row_scale_f32 = half ? nullptr : static_cast<const float *>(data);
-    for (int64_t i = 0; i < w.rows(); ++i) {
+    for (int64_t i = 0; i < n; ++i) {
         const float s = half ? half_to_float(w.ctx.row_scale_f16[i]) : w.ctx.row_scale_f32[i];
         require(std::isfinite(s), w.name, "row_scale[" + std::to_string(i) + "] is not finite");
     }
@@ -57,8 +60,39 @@ static void set_trellis(PyWeight &w, const OptionalArray &codes, int step_bits, 
         require(multipliers[v] > 0 && multipliers[v] < 65536, w.name, "multiplier out of range");
         w.ctx.multiplier[v] = static_cast<uint16_t>(multipliers[v]);
     }
+    if (w.is_column()) {
+        ColumnWeight &c = w.columns;
+        c.kind = ColumnKind::trellis;
+        c.step_bits = w.ctx.step_bits;
+        c.values_per_step = w.ctx.values_per_step;
+        std::copy_n(w.ctx.multiplier, 2, c.multiplier);
+        c.words = column_words(step_bits, c.steps());
+        require_array(*codes, "codes", "iu", 2, {c.n_in, c.words, kTileRows});
+        c.codes = static_cast<const uint16_t *>(adopt(w, *codes));
+        return;
+    }
     require_array(*codes, "codes", "iu", 2, {w.ctx.n_experts * w.ctx.n_tiles(), w.ctx.words(), kTileRows});
     w.ctx.codes = static_cast<const uint16_t *>(adopt(w, *codes));
+}
+
+// Before the arrays, whose shapes depend on it.
+static void set_column_layout(PyWeight &w, bool only_trellis) {
+    require(only_trellis && w.ctx.n_experts == 1, w.name,
+            "column layout is for one matrix of a trellis, without column_scale and residual");
+    w.columns.n_out = w.ctx.n_out;
+    w.columns.n_in = w.ctx.n_in;
+    w.columns.rotation_block = w.ctx.rotation_block;
+    w.columns.rotation_seed = w.ctx.base_seed;
+    w.ctx.columns = &w.columns;
+}
+
+static void set_unit_scale(PyWeight &w) {
+    for (int64_t j = 0; j < w.ctx.n_in; ++j) {
+        const float scale =
+            w.ctx.row_scale_f16 != nullptr ? half_to_float(w.ctx.row_scale_f16[j]) : w.ctx.row_scale_f32[j];
+        w.unit_scale.push_back(scale * w.ctx.base_scale);
+    }
+    w.columns.unit_scale = w.unit_scale.data();
 }
 
 static void set_column_scale(PyWeight &w, const py::array &scale) {
@@ -220,7 +254,7 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
             const OptionalArray &b_val, const OptionalArray &b_scale, const OptionalArray &r_dict,
             const OptionalArray &r_codes, const OptionalArray &r_vals, const OptionalArray &seed_idx,
             const OptionalArray &seed_gain, const OptionalArray &p_map, const OptionalArray &p_val,
-            const OptionalArray &p_scale, int64_t n_experts) {
+            const OptionalArray &p_scale, int64_t n_experts, const std::string &layout) {
     auto w = std::make_unique<PyWeight>();
     w->name = name;
     constexpr int64_t most = int64_t{1} << 28;
@@ -236,10 +270,16 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
     w->ctx.base_seed = base_seed;
     w->ctx.base_scale = base_scale;
     require(std::isfinite(base_scale), name, "base_scale is not finite");
+    require(layout == "row" || layout == "column", name, "layout must be row or column");
+    const int64_t rotated = layout == "row" ? n_in : n_out;
     require(rotation_block >= 0 && (rotation_block == 0 || std::has_single_bit(static_cast<unsigned>(rotation_block))) &&
-                (rotation_block == 0 || n_in % rotation_block == 0),
-            name, "rotation_block must be 0 or a power of two that divides n_in");
+                (rotation_block == 0 || rotated % rotation_block == 0),
+            name, "rotation_block must be 0 or a power of two that divides n_in (in column layout n_out)");
     w->ctx.rotation_block = static_cast<uint32_t>(rotation_block);
+    if (layout == "column") {
+        set_column_layout(*w, base_kind == static_cast<int>(BaseKind::trellis) && !column_scale && !d_idx && !b_map &&
+                                  !r_dict && !p_map);
+    }
     switch (base_kind) {
     case static_cast<int>(BaseKind::trellis):
         w->ctx.base = BaseKind::trellis;
@@ -261,6 +301,9 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
     }
     require(w->ctx.base == BaseKind::prng_block || (!seed_idx && !seed_gain), name, "seed_idx is for prng_block");
     set_row_scale(*w, row_scale);
+    if (w->is_column()) {
+        set_unit_scale(*w);
+    }
     if (column_scale) {
         set_column_scale(*w, *column_scale);
     }
@@ -308,6 +351,22 @@ static py::array_t<float> matmul(const PyWeight &w, const FloatMatrix &x, int th
     return y;
 }
 
+static py::array_t<float> multiply_active(const PyWeight &w, const FloatMatrix &x, const py::array_t<int32_t> &index) {
+    require(w.is_column(), w.name, "is not in column layout");
+    require_array(x, "x", "f", 4, {w.ctx.n_in});
+    require_array(index, "index", "i", 4, {-1});
+    std::vector<float> values;
+    for (py::ssize_t i = 0; i < index.size(); ++i) {
+        const int32_t unit = index.data()[i];
+        require(unit >= 0 && unit < w.ctx.n_in && (i == 0 || index.data()[i - 1] < unit), w.name,
+                "index must ascend from 0 to n_in - 1");
+        values.push_back(x.data()[unit]);
+    }
+    py::array_t<float> y(w.ctx.n_out);
+    columns_compute_active(w.columns, {index.size(), index.data(), values.data()}, y.mutable_data());
+    return y;
+}
+
 static py::array_t<float> dequantize(const PyWeight &w, int64_t row_begin, int64_t row_end) {
     if (row_end < 0) {
         row_end = w.rows();
@@ -347,7 +406,8 @@ void bind_weight(py::module_ &m) {
         "    seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8\n"
         "        [n_out, ceil(n_in / base_block)].\n"
         "    n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those of "
-        "another.")
+        "another.\n"
+        "    layout: \"row\", or \"column\" for a trellis whose codes are uint16 [n_in, words, 16] and row_scale [n_in].")
         .def(py::init(&make_weight), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(),
              py::arg("base_kind"), py::arg("base_seed") = 0, py::arg("base_scale") = 0.0F, py::arg("base_block") = 64,
              py::arg("step_bits") = 0, py::arg("values_per_step") = 1, py::arg("multipliers") = std::vector<int>{},
@@ -357,13 +417,17 @@ void bind_weight(py::module_ &m) {
              py::arg("b_map") = py::none(), py::arg("b_val") = py::none(), py::arg("b_scale") = py::none(),
              py::arg("r_dict") = py::none(), py::arg("r_codes") = py::none(), py::arg("r_vals") = py::none(),
              py::arg("seed_idx") = py::none(), py::arg("seed_gain") = py::none(), py::arg("p_map") = py::none(), py::arg("p_val") = py::none(),
-             py::arg("p_scale") = py::none(), py::arg("n_experts") = 1)
+             py::arg("p_scale") = py::none(), py::arg("n_experts") = 1, py::arg("layout") = "row")
         .def("matmul", &matmul, py::arg("x"), py::arg("threads") = 1, py::arg("expert") = 0,
              "y = x Ŵᵀ with int8 activations: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].\n\n"
              "The same bits for every instruction set, number of threads and batch shape.")
+        .def("multiply_active", &multiply_active, py::arg("x"), py::arg("index"),
+             "y = Ŵ x over the units of `index`, int32 [n] ascending, in column layout: float32 [n_in] to [n_out].\n\n"
+             "The bits of matmul with x = 0 for the other units.")
         .def("dequantize", &dequantize, py::arg("row_begin") = 0, py::arg("row_end") = -1,
              "Rows [row_begin, row_end) of Ŵ, float32 [rows, n_in]; row_end -1 is n_experts · n_out.")
         .def_readonly("name", &PyWeight::name)
+        .def_property_readonly("layout", [](const PyWeight &w) { return w.is_column() ? "column" : "row"; })
         .def_property_readonly("n_out", [](const PyWeight &w) { return w.ctx.n_out; })
         .def_property_readonly("n_experts", [](const PyWeight &w) { return w.ctx.n_experts; })
         .def_property_readonly("n_in", [](const PyWeight &w) { return w.ctx.n_in; })

@@ -21,7 +21,12 @@ static int step_cost(const ViterbiTask &task, int64_t step, int64_t state) {
 void viterbi_trace(const ViterbiTask &task, const uint16_t *cost) {
     const int64_t n_states = int64_t{1} << task.state_bits;
     const int64_t n_groups = n_states >> task.step_bits;
-    int64_t state = std::min_element(cost, cost + n_states) - cost;
+    const int64_t first = task.end_group < 0 ? 0 : task.end_group;
+    const int64_t stride = task.end_group < 0 ? 1 : n_groups;
+    int64_t state = first;
+    for (int64_t s = first; s < n_states; s += stride) {
+        state = cost[s] < cost[state] ? s : state;
+    }
     for (int64_t step = task.steps - 1; step >= 0; --step) {
         task.states[step] = static_cast<uint16_t>(state);
         const int64_t group = state >> task.step_bits;

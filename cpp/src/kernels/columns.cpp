@@ -152,8 +152,7 @@ void quantise_row(const ColumnWeight &w, const float *x, int64_t token, Workspac
     const int64_t stride = padded(w.n_in);
     int16_t *row = ws.wide.data + token * stride;
     float *scale = ws.scale.data + token * (stride / kGroup);
-    Pieces pieces(Pieces::bytes<float>(stride) + Pieces::bytes<int8_t>(stride) +
-                  Pieces::bytes<int32_t>(stride / kGroup));
+    Pieces pieces(Pieces::bytes<float>(stride));
     auto *scaled = pieces.take<float>(stride);
     std::memset(scaled, 0, static_cast<size_t>(stride) * sizeof(float));
     for (int64_t i = 0; i < w.n_in; ++i) {
@@ -163,9 +162,7 @@ void quantise_row(const ColumnWeight &w, const float *x, int64_t token, Workspac
         quantise_wide(scaled, stride, row, scale);
         return;
     }
-    auto *q = pieces.take<int8_t>(stride);
-    kernels().quantize(scaled, w.n_in, q, scale, pieces.take<int32_t>(stride / kGroup));
-    std::copy(q, q + stride, row);
+    kernels().quantize(scaled, w.n_in, ws.q.data + token * stride, scale, ws.sum.data + token * (stride / kGroup));
 }
 
 // Masks the tokens of a prompt into the workspace, each thread its share.
@@ -291,28 +288,6 @@ void decode(const ColumnWeight &w, Gate *gate, const float *x, float *y, float *
     }
 }
 
-// The units of a row of the workspace's quantised inputs, listed in the calling thread's scratch.
-ColumnInput list_row(const ColumnWeight &w, int64_t token, const Workspace::Impl &ws) {
-    const int64_t n = padded(w.n_in);
-    const int64_t groups = n / kGroup;
-    Pieces pieces(Pieces::bytes<int32_t>(n) + Pieces::bytes<int8_t>(n) + Pieces::bytes<int32_t>(groups + 1));
-    auto *index = pieces.take<int32_t>(n);
-    auto *q = pieces.take<int8_t>(n);
-    auto *begin = pieces.take<int32_t>(groups + 1);
-    int64_t found = 0;
-    for (int64_t i = 0; i < n; ++i) {
-        if (i % kGroup == 0) {
-            begin[i / kGroup] = static_cast<int32_t>(found);
-        }
-        const int16_t value = ws.wide.data[token * n + i];
-        index[found] = static_cast<int32_t>(i);
-        q[found] = static_cast<int8_t>(value);
-        found += value != 0 ? 1 : 0;
-    }
-    begin[groups] = static_cast<int32_t>(found);
-    return {found, index, q, nullptr, groups, begin, ws.scale.data + token * groups};
-}
-
 // Several tokens: all units are read once for all of them, inactive inputs are 0.
 void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens, int64_t x_stride, float *y,
             int64_t y_stride, Workspace::Impl &ws, int ith, int nth, bool reuse) {
@@ -358,6 +333,8 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
     const int64_t stride = padded(w.n_in);
     if (ith == 0) {
         ws.wide.reserve(n_tokens * stride);
+        ws.q.reserve(n_tokens * stride);
+        ws.sum.reserve(n_tokens * stride / kGroup);
         ws.scale.reserve(n_tokens * stride / kGroup);
     }
     ws.barrier(nth);
@@ -369,8 +346,9 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
     if (begin < end && w.kind == ColumnKind::i8) {
         kernels().columns_i8_batch(w, batch, begin, end, y, y_stride);
     }
-    for (int64_t token = 0; w.kind == ColumnKind::trellis && begin < end && token < n_tokens; ++token) {
-        kernels().columns_trellis(w, list_row(w, token, ws), begin, end, y + token * y_stride);
+    if (begin < end && w.kind == ColumnKind::trellis) {
+        const Activations rows{n_tokens, w.n_in, stride, ws.q.data, ws.scale.data, ws.sum.data, x, x_stride, nullptr};
+        kernels().columns_trellis_many(w, rows, begin, end, y, y_stride);
     }
 }
 

@@ -3,10 +3,12 @@
 
 #include <cstring>
 
+#include "base/column_trellis.hpp"
 #include "base/fht_struct.hpp"
 #include "base/prng_block.hpp"
 #include "base/rotation.hpp"
 #include "base/trellis.hpp"
+#include "kernels/trellis_columns.hpp"
 #include "kernels/workspace.hpp"
 #include "residual/residual.hpp"
 
@@ -64,6 +66,10 @@ void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_
     Workspace::Impl &w = workspace.impl();
     const int64_t x_stride = x_stride_bytes / static_cast<int64_t>(sizeof(float));
     const int64_t y_stride = y_stride_bytes / static_cast<int64_t>(sizeof(float));
+    if (ctx.columns != nullptr) {
+        columns_compute_all(*ctx.columns, x, n_tokens, x_stride, y, y_stride, w, ith, nth, status);
+        return;
+    }
     if (!reuse_activations || ctx.base == BaseKind::fht_struct || ctx.scheme == ResidualScheme::codebook_resid) {
         if (ith == 0) {
             workspace.reserve(n_tokens, ctx);
@@ -98,6 +104,10 @@ void seeddelta_compute(const seeddelta_ctx &ctx, const float *input, float *outp
 }
 
 void seeddelta_dequantize(const seeddelta_ctx &ctx, int64_t row_begin, int64_t row_end, float *out) {
+    if (ctx.columns != nullptr) {
+        columns_dequantize(*ctx.columns, row_begin, row_end, out);
+        return;
+    }
     // a row is looked up for every token: no allocation here
     const int64_t floats = ctx.base == BaseKind::fht_struct ? fht_struct_size(ctx.n_in) : 0;
     auto *scratch =

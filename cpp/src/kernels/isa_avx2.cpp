@@ -4,6 +4,7 @@
 #include "kernels/columns_scalar.hpp"
 #include "kernels/simd/activations.hpp"
 #include "kernels/simd/columns_avx2.hpp"
+#include "kernels/simd/trellis_columns_256.hpp"
 #include "kernels/simd/compute.hpp"
 #include "kernels/simd/feedback.hpp"
 #include "kernels/simd/fht.hpp"
@@ -69,7 +70,10 @@ const KernelTable &kernels_avx2() {
                                        columns_i8_batch_simd<xsimd::avx2, ColumnsAvx2>,
                                        count_above_simd<xsimd::avx2>,
                                        bitmaps_simd<xsimd::avx2>,
-                                       popcount_avx2};
+                                       popcount_avx2,
+                                       columns_trellis_simd<Columns256<Ops>>,
+                                       columns_trellis_many_simd<Columns256<Ops>>,
+                                       rotate_back_simd<xsimd::avx2>};
     return table;
 }
 

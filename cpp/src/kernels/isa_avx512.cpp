@@ -3,6 +3,7 @@
 // product and VPOPCNTDQ's bitmaps use them; the rest is the table of isa_avx512bw.cpp.
 #include <immintrin.h>
 
+#include "kernels/simd/trellis_columns_512.hpp"
 #include "kernels/simd/compute.hpp"
 #include "kernels/simd/tile_512.hpp"
 #include "kernels/simd/words_avx512.hpp"
@@ -44,6 +45,8 @@ const KernelTable &kernels_avx512() {
         t.name = "avx512";
         t.compute = compute_simd<xsimd::avx512bw, Tile512<Ops>>;
         t.popcount = popcount_avx512;
+        t.columns_trellis = columns_trellis_simd<Columns512<Ops>>;
+        t.columns_trellis_many = columns_trellis_many_simd<Columns512<Ops>>;
         return t;
     }();
     return table;

@@ -5,6 +5,7 @@
 #include "kernels/columns_scalar.hpp"
 #include "kernels/simd/activations.hpp"
 #include "kernels/simd/columns_avx512.hpp"
+#include "kernels/simd/trellis_columns_256.hpp"
 #include "kernels/simd/compute.hpp"
 #include "kernels/simd/feedback.hpp"
 #include "kernels/simd/fht.hpp"
@@ -74,7 +75,10 @@ const KernelTable &kernels_avx512bw() {
                                        columns_i8_batch_simd<Arch, ColumnsAvx512>,
                                        count_above_simd<Arch>,
                                        bitmaps_simd<Arch>,
-                                       popcount_avx2};
+                                       popcount_avx2,
+                                       columns_trellis_simd<Columns256<Ops>>,
+                                       columns_trellis_many_simd<Columns256<Ops>>,
+                                       rotate_back_simd<Arch>};
     return table;
 }
 

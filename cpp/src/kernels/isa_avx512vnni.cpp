@@ -2,6 +2,7 @@
 // isa_avx512bw.cpp.
 #include <immintrin.h>
 
+#include "kernels/simd/trellis_columns_256.hpp"
 #include "kernels/simd/compute.hpp"
 #include "kernels/simd/tile_256.hpp"
 #include "kernels/simd/words_avx512.hpp"
@@ -22,6 +23,8 @@ const KernelTable &kernels_avx512vnni() {
         KernelTable t = kernels_avx512bw();
         t.name = "avx512vnni";
         t.compute = compute_simd<xsimd::avx512bw, Tile256<Ops>>;
+        t.columns_trellis = columns_trellis_simd<Columns256<Ops>>;
+        t.columns_trellis_many = columns_trellis_many_simd<Columns256<Ops>>;
         return t;
     }();
     return table;

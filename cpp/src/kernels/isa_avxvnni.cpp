@@ -2,6 +2,7 @@
 // isa_avx2.cpp. The biased values are 1 .. 127, so that PMADDUBSW never saturates and VPDPBUSD adds the same sums.
 #include <immintrin.h>
 
+#include "kernels/simd/trellis_columns_256.hpp"
 #include "kernels/simd/compute.hpp"
 #include "kernels/simd/tile_256.hpp"
 #include "kernels/simd/words_avx2.hpp"
@@ -22,6 +23,8 @@ const KernelTable &kernels_avxvnni() {
         KernelTable t = kernels_avx2();
         t.name = "avxvnni";
         t.compute = compute_simd<xsimd::avx2, Tile256<Ops>>;
+        t.columns_trellis = columns_trellis_simd<Columns256<Ops>>;
+        t.columns_trellis_many = columns_trellis_many_simd<Columns256<Ops>>;
         return t;
     }();
     return table;

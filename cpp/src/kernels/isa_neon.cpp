@@ -4,6 +4,7 @@
 #include "kernels/columns_scalar.hpp"
 #include "kernels/simd/activations.hpp"
 #include "kernels/simd/columns_neon.hpp"
+#include "kernels/simd/trellis_columns_neon.hpp"
 #include "kernels/simd/compute.hpp"
 #include "kernels/simd/feedback.hpp"
 #include "kernels/simd/fht.hpp"
@@ -64,7 +65,10 @@ const KernelTable &kernels_neon() {
                                        columns_i8_batch_simd<Arch, ColumnsNeon>,
                                        count_above_simd<Arch>,
                                        bitmaps_simd<Arch>,
-                                       popcount_neon};
+                                       popcount_neon,
+                                       columns_trellis_simd<ColumnsNeon<Dot>>,
+                                       columns_trellis_many_simd<ColumnsNeon<Dot>>,
+                                       rotate_back_simd<Arch>};
     return table;
 }
 

@@ -2,6 +2,7 @@
 // table of isa_neon.cpp.
 #include <arm_neon.h>
 
+#include "kernels/simd/trellis_columns_neon.hpp"
 #include "kernels/simd/compute.hpp"
 #include "kernels/simd/tile_neon.hpp"
 
@@ -21,6 +22,8 @@ const KernelTable &kernels_neon_dotprod() {
         KernelTable t = kernels_neon();
         t.name = "neon_dotprod";
         t.compute = compute_simd<xsimd::neon64, TileNeon<Dot>>;
+        t.columns_trellis = columns_trellis_simd<ColumnsNeon<Dot>>;
+        t.columns_trellis_many = columns_trellis_many_simd<ColumnsNeon<Dot>>;
         return t;
     }();
     return table;

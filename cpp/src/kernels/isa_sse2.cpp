@@ -5,6 +5,7 @@
 #include "kernels/columns_scalar.hpp"
 #include "kernels/simd/activations.hpp"
 #include "kernels/simd/columns_sse2.hpp"
+#include "kernels/simd/trellis_columns_128.hpp"
 #include "kernels/simd/compute.hpp"
 #include "kernels/simd/feedback.hpp"
 #include "kernels/simd/fht.hpp"
@@ -132,7 +133,10 @@ const KernelTable &kernels_sse2() {
                                        columns_i8_batch_simd<xsimd::sse2, ColumnsSse2>,
                                        count_above_simd<xsimd::sse2>,
                                        bitmaps_simd<xsimd::sse2>,
-                                       popcount_scalar};
+                                       popcount_scalar,
+                                       columns_trellis_simd<Columns128>,
+                                       columns_trellis_many_simd<Columns128>,
+                                       rotate_back_simd<xsimd::sse2>};
     return table;
 }
 

@@ -31,7 +31,8 @@ struct ViterbiTask {
     const int16_t *target;    // [steps * values_per_step] target * weight, rounded, saturated
     const int16_t *weight;    // [steps * values_per_step], 1 .. 595
     int64_t steps;
-    int64_t start_state; // -1: any
+    int64_t start_state; // the state before the first step; -1: any
+    int64_t end_group;   // low state_bits - step_bits bits of the last state; -1: any
     uint16_t *cost[2];   // [2^state_bits] each
     uint16_t *best;      // [2^(state_bits - step_bits)]
     uint8_t *back;       // [steps, 2^(state_bits - step_bits)]
@@ -74,8 +75,15 @@ struct KernelTable {
     // Bit i of pos (neg) says x[i] > eps (x[i] < -eps); the bits from n on are 0.
     void (*bitmaps)(const float *x, int64_t n, float eps, uint64_t *pos, uint64_t *neg);
     int64_t (*popcount)(const uint64_t *words, int64_t n);
-    void (*columns_trellis)(const ColumnWeight &w, const ColumnInput &in, int64_t out_begin, int64_t out_end,
-                            float *y) = nullptr;
+    // Column layout, trellis: y[o] for outputs [begin, end) of one token, in the rotated domain. begin is a multiple of
+    // kOutputSlice, end is one or n_out.
+    void (*columns_trellis)(const ColumnWeight &w, const ColumnInput &in, int64_t begin, int64_t end, float *y);
+    // The same for all tokens of a, whose x are those of all units (0 where a unit is not active); y has y_stride floats
+    // a token. Equal bits.
+    void (*columns_trellis_many)(const ColumnWeight &w, const Activations &a, int64_t begin, int64_t end, float *y,
+                                 int64_t y_stride);
+    // Undoes the rotation of row [n] for the columns c with begin <= c mod (n / block) < end, in place.
+    void (*rotate_back)(float *row, int64_t n, uint32_t block, uint64_t seed, int64_t begin, int64_t end);
 };
 
 // Scratch for one thread: a decoded tile, two bytes a value at most, plus slack for whole vectors.

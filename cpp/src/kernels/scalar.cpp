@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/column_trellis.hpp"
 #include "base/fht_struct.hpp"
 #include "base/prng_block.hpp"
 #include "base/rotation.hpp"
@@ -108,6 +109,54 @@ static void subtract_product(float *w, int64_t w_stride, const float *e, int64_t
     }
 }
 
+static void columns_trellis(const ColumnWeight &w, const ColumnInput &in, int64_t begin, int64_t end, float *y) {
+    for (int64_t p = begin; p < end; p += kOutputSlice) {
+        float acc[kOutputSlice] = {};
+        for (int64_t g = 0; g < in.n_groups; ++g) {
+            int32_t sum[kOutputSlice] = {};
+            for (int32_t i = in.begin[g]; i < in.begin[g + 1]; ++i) {
+                int8_t values[kOutputSlice];
+                column_values(w, in.index[i], p, p + kOutputSlice, values);
+                for (int64_t o = 0; o < kOutputSlice; ++o) {
+                    sum[o] += values[o] * in.q[i];
+                }
+            }
+            for (int64_t o = 0; o < kOutputSlice; ++o) {
+                acc[o] += static_cast<float>(sum[o]) * in.scale[g];
+            }
+        }
+        std::copy_n(acc, std::min(kOutputSlice, end - p), y + p);
+    }
+}
+
+static void columns_trellis_many(const ColumnWeight &w, const Activations &a, int64_t begin, int64_t end, float *y,
+                                 int64_t y_stride) {
+    int8_t values[kGroup * kOutputSlice];
+    const int64_t groups = a.stride / kGroup;
+    for (int64_t p = begin; p < end; p += kOutputSlice) {
+        const int64_t outputs = std::min(kOutputSlice, end - p);
+        for (int64_t token = 0; token < a.n_tokens; ++token) {
+            std::fill_n(y + token * y_stride + p, outputs, 0.0F);
+        }
+        for (int64_t g = 0; g < groups; ++g) {
+            const int64_t count = std::min(kGroup, w.n_in - g * kGroup);
+            for (int64_t i = 0; i < count; ++i) {
+                column_values(w, g * kGroup + i, p, p + kOutputSlice, values + i * kOutputSlice);
+            }
+            for (int64_t token = 0; token < a.n_tokens; ++token) {
+                const int8_t *q = a.q + token * a.stride + g * kGroup;
+                for (int64_t o = 0; o < outputs; ++o) {
+                    int32_t sum = 0;
+                    for (int64_t i = 0; i < count; ++i) {
+                        sum += values[i * kOutputSlice + o] * q[i];
+                    }
+                    y[token * y_stride + p + o] += static_cast<float>(sum) * a.scale[token * groups + g];
+                }
+            }
+        }
+    }
+}
+
 const KernelTable &kernels_scalar() {
     static const KernelTable table{"scalar",
                                    rotate,
@@ -123,7 +172,10 @@ const KernelTable &kernels_scalar() {
                                    columns_i8_batch_scalar,
                                    count_above_scalar,
                                    bitmaps_scalar,
-                                   popcount_scalar};
+                                   popcount_scalar,
+                                   columns_trellis,
+                                   columns_trellis_many,
+                                   rotate_back_part};
     return table;
 }
 

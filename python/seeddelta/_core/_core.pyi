@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'PRNG_BLOCK_STD', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
+__all__: list[str] = ['CaptureHook', 'GgmlAbi', 'GraphHook', 'PRNG_BLOCK_STD', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'columns_encode', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
 class Weight:
     """
     One converted matrix: arrays of a SeedΔ file and the product with it.
@@ -28,8 +28,9 @@ class Weight:
         seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8
             [n_out, ceil(n_in / base_block)].
         n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those of another.
+        layout: "row", or "column" for a trellis whose codes are uint16 [n_in, words, 16] and row_scale [n_in].
     """
-    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, step_bits: typing.SupportsInt | typing.SupportsIndex = 0, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, n_experts: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, step_bits: typing.SupportsInt | typing.SupportsIndex = 0, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, n_experts: typing.SupportsInt | typing.SupportsIndex = 1, layout: str = 'row') -> None:
         ...
     def dequantize(self, row_begin: typing.SupportsInt | typing.SupportsIndex = 0, row_end: typing.SupportsInt | typing.SupportsIndex = -1) -> numpy.typing.NDArray[numpy.float32]:
         """
@@ -41,67 +42,18 @@ class Weight:
 
         The same bits for every instruction set, number of threads and batch shape.
         """
+    def multiply_active(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], index: typing.Annotated[numpy.typing.ArrayLike, numpy.int32]) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        y = Ŵ x over the units of `index`, int32 [n] ascending, in column layout: float32 [n_in] to [n_out].
+
+        The bits of matmul with x = 0 for the other units.
+        """
+    @property
+    def layout(self) -> str:
+        ...
     @property
     def n_experts(self) -> int:
         ...
-    @property
-    def n_in(self) -> int:
-        ...
-    @property
-    def n_out(self) -> int:
-        ...
-    @property
-    def name(self) -> str:
-        ...
-    @property
-    def nbytes(self) -> int:
-        """
-        Bytes of all arrays.
-        """
-class Gate:
-    """
-    What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
-
-    Args:
-        kwta: keep the inputs with the largest scores |x| · norm.
-        keep, keep_count: fraction of the units, or their number (0: the fraction holds).
-        block: inputs a unit, scored by their squares: 1, 16, 32 or 64.
-        duty: choose for every duty-th token only; the others take all.
-        renormalise, temperature: divide by the share that is kept, counted (0) or by softmax.
-        threshold: 0 or more: keep the scores above it, however many.
-        norm: float32 [n_in]. Kept, not copied.
-        pack: none, binary or ternary bitmap of |x| > max(pack_eps, pack_relative · mean |x| of those that passed).
-        pack_density, pack_hysteresis: above this share the bitmap is off, below (1 - hysteresis) of it on again.
-        event: not empty: changes of the inputs are sent. theta, topk, quorum, beta, lambda, age_max, budget_ns,
-            gap_every, gap_tolerance, rearm; docs/skipping.md.
-        prompts: choose for products of several tokens, too.
-    Raises ValueError for an option out of range.
-    """
-    def __init__(self, n_in: typing.SupportsInt | typing.SupportsIndex, *, kwta: bool = False, keep: typing.SupportsFloat | typing.SupportsIndex = 1.0, keep_count: typing.SupportsInt | typing.SupportsIndex = 0, block: typing.SupportsInt | typing.SupportsIndex = 1, duty: typing.SupportsInt | typing.SupportsIndex = 1, temperature: typing.SupportsFloat | typing.SupportsIndex = 0.0, renormalise: bool = False, threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0, norm: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, pack: str = 'none', pack_eps: typing.SupportsFloat | typing.SupportsIndex = 9.999999747378752e-05, pack_relative: typing.SupportsFloat | typing.SupportsIndex = 0.0, pack_density: typing.SupportsFloat | typing.SupportsIndex = 0.15000000596046448, pack_hysteresis: typing.SupportsFloat | typing.SupportsIndex = 0.10000000149011612, pack_popcount: bool = True, prompts: bool = True, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
-        ...
-    def select(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> list[numpy.typing.NDArray[numpy.int32]]:
-        """
-        Indices chosen for each row of x, float32 [n_tokens, n_in], one token after the other: int32 arrays.
-        """
-class ColumnWeight:
-    """
-    A matrix stored by its inputs: all weights of one input are together, so that inputs can be skipped.
-
-    Args:
-        f16: float16 [n_in, n_out], the transposed matrix.
-        i8, unit_scale: int8 [n_in, n_out] and float32 [n_in]; W = (i8 · unit_scale[:, None]).T.
-        rotation_block, rotation_seed: of i8: the rows of i8 are those of rotate(W.T, block, seed).
-    The arrays are kept, not copied. Raises ValueError naming the tensor.
-    """
-    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, f16: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, i8: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, unit_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, rotation_seed: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
-        ...
-    def matmul(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], gate: Gate | None = None, *, threads: typing.SupportsInt | typing.SupportsIndex = 1, batch: typing.SupportsInt | typing.SupportsIndex = 0) -> numpy.typing.NDArray[numpy.float32]:
-        """
-        y = x Wᵀ over the inputs that the gate chooses: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].
-
-        `batch` tokens are one product (0: all). The bits are those of all inputs with those not chosen set to 0,
-        for every instruction set, number of threads and batch shape.
-        """
     @property
     def n_in(self) -> int:
         ...
@@ -140,10 +92,6 @@ class WeightRegistry:
         """
         Registers a Weight and keeps it alive. Add all before making a GraphHook.
         """
-    def add_columns(self, weight: ColumnWeight, gate: Gate | None = None) -> None:
-        """
-        The same for a ColumnWeight. Weights that read one input and are given the same Gate share its choice.
-        """
     def set_dense(self, name: str, rows: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], type: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
         Dense rows to fall back to: uint8 [n_out, bytes of a row] of a ggml type, experts one after another. Kept, not copied.
@@ -156,42 +104,19 @@ class GraphHook:
     """
     def __init__(self, registry: WeightRegistry) -> None:
         ...
-    def column_shapes(self) -> dict[str, tuple[int, int]]:
-        """
-        (n_out, n_in) of the weights that are stored by columns.
-        """
     def counters(self) -> dict[str, dict[str, int]]:
         """
-        Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, active_units,
-        skipped_units since the hook was made.
-        """
-    def gates(self) -> list[dict[str, float]]:
-        """
-        Per gate, in the order of the weights: what KWTA and StatePack have chosen.
+        Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events since the hook was made.
         """
     def kinds(self) -> dict[str, int]:
         """
         Products from seed and residual, by base kind and by residual scheme; a codebook that is the whole
         weight counts as statecells only.
         """
-    def profile_gates(self, on: bool) -> None:
-        """
-        Start new profiles, or stop. Meanwhile KWTA keeps everything. Not while a product is computed.
-        """
-    def profiles(self) -> list[tuple[int, list[float], list[float]]]:
-        """
-        Per gate: tokens seen, and for each fraction 1/20, 2/20 .. 1 of the units the mean score of the last one kept
-        and the mean share of the squares of the scores that is left out.
-        """
     def take_error(self) -> tuple[str, str, str] | None:
         """
         (kind, tensor, detail) of the first error since the last call, or None. Kinds: not_served, layout, not_finite,
         dense_not_finite, bad_index, no_memory.
-        """
-    def tune_gate(self, number: typing.SupportsInt | typing.SupportsIndex, keep: typing.SupportsFloat | typing.SupportsIndex, threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0) -> None:
-        """
-        What KWTA keeps from now on: a fraction, or (0 or more) the scores above a threshold. Not while a product is
-        computed.
         """
     @property
     def callback(self) -> int:
@@ -257,6 +182,19 @@ class CaptureHook:
     @property
     def user_data(self) -> int:
         ...
+def columns_encode(units: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, step_bits: typing.SupportsInt | typing.SupportsIndex = 4, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, state_bits: typing.SupportsInt | typing.SupportsIndex = 12, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, window: typing.SupportsInt | typing.SupportsIndex = 32, rounds: typing.SupportsInt | typing.SupportsIndex = 2, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint16], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], float, list[int]]:
+    """
+    Encodes units float32 [n_in, n_out] in column layout (docs/format.md): W transposed, outputs already rotated.
+
+    Args:
+        step_bits, values_per_step, state_bits, scale_factor, threads: as for trellis_encode.
+        feedback: float32 [n_in, n_in]; the error e of unit j changes each later unit l by -e · feedback[l, j]
+            (GPTQ: H⁻¹_jl / H⁻¹_jj of the units that are left).
+        window: steps on each side of the seam that are searched to choose where the closed walk begins.
+        rounds: searches of the whole walk, each closed at another place; none makes it worse.
+    Returns: (codes uint16 [n_in, words, 16], unit_scale float16 [n_in], base_scale, multipliers).
+    Raises: ValueError for NaN or infinite weights and options out of range.
+    """
 def coo_select(delta: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], k: typing.SupportsInt | typing.SupportsIndex, importance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.float32]]:
     """
     The k entries of each row of float32 [n_out, n_in] with the largest sqrt(importance)·|Δ|, by ascending column.
@@ -282,10 +220,6 @@ def isa_available() -> list[str]:
 def isa_select(name: str) -> None:
     """
     Uses another instruction set from now on; ValueError if this machine cannot run it.
-    """
-def popcount(words: typing.Annotated[numpy.typing.ArrayLike, numpy.uint64]) -> int:
-    """
-    Bits set in an array of uint64, by the active instruction set.
     """
 def prng_block_values(seed: typing.SupportsInt | typing.SupportsIndex, row_begin: typing.SupportsInt | typing.SupportsIndex, row_end: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, block: typing.SupportsInt | typing.SupportsIndex = 64) -> numpy.typing.NDArray[numpy.int8]:
     """

@@ -35,6 +35,7 @@ def describe(
     Raises RecipeError for experts with a base or residual that they cannot have.
     """
     n_in = shape[1]
+    column = experts is None and recipe.is_column(name)
     step_bits, values = RATES[recipe.bits]
     base: PrngBlockBase | FhtStructBase | TrellisBase | NoBase = NoBase(kind="none")
     if recipe.proc_sparse:
@@ -49,9 +50,12 @@ def describe(
             values_per_step=values,  # type: ignore[arg-type]
             state_bits=recipe.state_bits,
             multipliers=(1,) * values,
-            rotation_block=recipe.rotation_for(n_in),
-            column_scale=(recipe.hessian is not None and recipe.covariance_power > 0)
-            or (recipe.imatrix is not None and (recipe.column_power or 0.0) > 0),
+            rotation_block=recipe.rotation_for(shape[0] if column else n_in),
+            column_scale=not column
+            and (
+                (recipe.hessian is not None and recipe.covariance_power > 0)
+                or (recipe.imatrix is not None and (recipe.column_power or 0.0) > 0)
+            ),
         )
     elif recipe.base_kind == "prng_block":
         base = PrngBlockBase(
@@ -81,6 +85,7 @@ def describe(
         name=name,
         shape=shape,
         experts=experts,
+        layout="column" if column else None,
         source_type=source_type,
         base=base,
         residual=residual,
@@ -139,7 +144,7 @@ def compute_estimate(description: TensorDescription, bytes_before: int) -> Compu
         )
     decode_ops = 4 if isinstance(base, TrellisBase) or gains else 3 if isinstance(base, PrngBlockBase) else 0
     rotation = description.rotation_block
-    rotation_ops = n_in * (2 + rotation.bit_length() - 1) if rotation else 0
+    rotation_ops = (n_out if description.is_column else n_in) * (2 + rotation.bit_length() - 1) if rotation else 0
     if isinstance(base, FhtStructBase):  # two transforms, signs and G for each block of rows
         d = max(64, 1 << (n_in - 1).bit_length())
         rotation_ops = -(-n_out // d) * 2 * d * d.bit_length()

@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from ..gguf import schema
 from ..gguf.schema import FhtStructBase, NoResidual, Norms, PrngBlockBase, TensorDescription, TrellisBase
+from .column_layout import encode_columns
 from .columns import column_scale
 from .describe import describe
-from .feedback import Feedback
+from .feedback import ColumnFeedback, Feedback, covariance_error
 from .measure import measure, metrics_of
 from .plain_base import fit_base, row_rms, search_seed
 from .recipe import Recipe
@@ -46,7 +47,7 @@ def encode_tensor(
     source_type: str,
     recipe: Recipe,
     importance: F32 | None = None,
-    feedback: Feedback | None = None,
+    feedback: Feedback | ColumnFeedback | None = None,
 ) -> EncodedTensor:
     """Encode float32[n_out, n_in] by the recipe; `importance` is float32[n_in] with the mean 1.
 
@@ -105,12 +106,18 @@ def _encode_matrix(
     source_type: str,
     recipe: Recipe,
     importance: F32 | None,
-    feedback: Feedback | None,
+    feedback: Feedback | ColumnFeedback | None,
 ) -> EncodedTensor:
     n_out, n_in = weights.shape
     description = describe(recipe, name, (n_out, n_in), source_type)
     base, seed, arrays = description.base, recipe.seed, {}
-    if isinstance(base, TrellisBase):
+    if description.is_column:
+        assert isinstance(base, TrellisBase)
+        assert not isinstance(feedback, Feedback)
+        base, codes, row_scale = encode_columns(name, weights, base, recipe, feedback)
+        arrays[schema.CODES] = codes
+    elif isinstance(base, TrellisBase):
+        assert not isinstance(feedback, ColumnFeedback)
         scales = None
         if feedback is not None:
             scales = feedback.column_scale
@@ -139,15 +146,19 @@ def _encode_matrix(
         row_scale = stored.fit_row_scale(weights, importance)
     if residual:
         stored.add_residual(weights, row_scale, importance, recipe.threads)
-    if residual or (description.row_scale == "f32" and feedback is None):
+    if residual or (description.row_scale == "f32" and feedback is None and not description.is_column):
         row_scale = stored.fit_row_scale(weights, importance)
     arrays[schema.ROW_SCALE] = row_scale.astype("<f2" if description.row_scale == "f16" else "<f4")
 
     weight = stored.weight(arrays[schema.ROW_SCALE])
     norms, metrics = measure(weights, weight, importance)
-    if feedback is not None:
+    if isinstance(feedback, ColumnFeedback):
+        lost = covariance_error(weights, weight.dequantize(), feedback.covariance)
+        metrics = metrics.model_copy(update={"rel_out": lost})
+    elif feedback is not None:
         metrics = metrics.model_copy(update={"rel_out": output_error(weights, weight, feedback)})
     description = description.model_copy(update={"norms": norms})
     ordered = {suffix: arrays[suffix] for suffix in schema.payload_layout(description)}
-    method: Any = "feedback" if feedback is not None else "plain" if importance is None else "weighted"
+    weighted = importance is not None and not description.is_column
+    method: Any = "feedback" if feedback is not None else "weighted" if weighted else "plain"
     return EncodedTensor(description, ordered, metrics, method)

@@ -74,6 +74,29 @@ def make_feedback(
     return Feedback(matrix, importance, rotated, rotation_block, seed, scales)
 
 
+@dataclass(frozen=True)
+class ColumnFeedback:
+    """What the encoder needs in column layout, where inputs are not rotated and are encoded one by one.
+
+    `order` int64 [n_in] is that of the units, those of the largest inputs first. `matrix` float32 [n_in, n_in], in this
+    order, has in row l and column j < l what the error of unit j changes unit l by; `covariance` float32 [n_in, n_in]
+    is H itself, in the order of the file and without damping.
+    """
+
+    matrix: F32
+    order: npt.NDArray[np.int64]
+    covariance: F32
+
+
+def make_column_feedback(name: str, covariance: F32, *, damp: float = 0.01) -> ColumnFeedback:
+    """Feedback of one input from its covariance, float32 [n_in, n_in]; `damp` and errors as in `make_feedback`."""
+    order = np.argsort(-np.diagonal(covariance), kind="stable")
+    upper = damped_factor(name, covariance[np.ix_(order, order)].astype(np.float64), damp)
+    inverse = np.triu(np.linalg.inv(upper))  # H⁻¹ = inverseᵀ · inverse
+    matrix = (inverse / np.diagonal(inverse)[:, None]).T
+    return ColumnFeedback(np.ascontiguousarray(matrix, np.float32), order, covariance)
+
+
 def damped_factor(name: str, h: npt.NDArray[np.float64], damp: float) -> npt.NDArray[np.float64]:
     """Upper triangular U with U Uᵀ = H + damping, float64 [n, n].
 
@@ -99,6 +122,24 @@ def refitted_row_scale(rows: F32, unit: F32, covariance: F32) -> F32:
     square = np.einsum("oi,oi->o", unit, weighted, dtype=np.float64)
     scale = np.divide(cross, square, out=np.zeros_like(cross), where=square > 0)
     return np.asarray(np.maximum(scale, 0), np.float32)
+
+
+def refitted_unit_scale(units: F32, unit: F32, covariance: F32) -> F32:
+    """Unit scales float32 [n_in] that minimise together the error of unit · scale under H.
+
+    units, unit: W transposed and what its codes stand for with all scales 1, both rotated, float32 [n_in, n_out].
+    """
+    gram = (unit @ unit.T).astype(np.float64) * covariance
+    cross = np.einsum("jo,jo->j", unit, covariance @ units, dtype=np.float64)
+    used = np.diagonal(gram) > 0
+    gram[~used] = 0
+    gram[:, ~used] = 0
+    # a thousandth of the mean keeps inputs that were never seen at what they would be alone
+    alone = np.einsum("jo,jo->j", unit, units, dtype=np.float64)
+    square = np.einsum("jo,jo->j", unit, unit, dtype=np.float64)
+    ridge = 1e-3 * float(np.diagonal(covariance).mean())
+    gram[np.diag_indices_from(gram)] += ridge * square + np.where(square > 0, 0.0, 1.0)
+    return np.asarray(np.linalg.solve(gram, cross + ridge * alone), np.float32)
 
 
 def covariance_error(rows: F32, decoded: F32, covariance: F32) -> float:

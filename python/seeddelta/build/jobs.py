@@ -29,7 +29,7 @@ from ..gguf.source import SourceModel, open_source
 from ..imatrix.covariance import Covariance, open_covariance
 from .describe import describe
 from .encode import EncodedTensor, encode_tensor
-from .feedback import Feedback, make_feedback
+from .feedback import ColumnFeedback, Feedback, make_column_feedback, make_feedback
 from .proc_sparse import encode_proc_sparse
 from .recipe import Recipe
 
@@ -181,10 +181,10 @@ def _covariance_of(job: Job) -> npt.NDArray[np.float32]:
 
 
 _feedback_lock = threading.Lock()
-_feedbacks: dict[Any, Feedback] = {}
+_feedbacks: dict[Any, Feedback | ColumnFeedback] = {}
 
 
-def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | None:
+def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | ColumnFeedback | None:
     """Feedback of the tensor's input, or None without a covariance of it. The last ones are kept."""
     base = description.base
     if job.recipe.hessian is None or job.experts is not None or not isinstance(base, schema.TrellisBase):
@@ -194,13 +194,19 @@ def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | Non
         return None
     same, damp, seed = covariance.representative(job.name), job.recipe.hessian_damp, job.recipe.seed
     power = job.recipe.covariance_power
-    key = (job.covariance_sha256, same, base.rotation_block, seed, damp, power)
+    key: tuple[Any, ...] = (job.covariance_sha256, same, base.rotation_block, seed, damp, power)
+    if description.is_column:
+        key = (job.covariance_sha256, same, "column", damp)
     with _feedback_lock:  # jobs that share an input wait for it instead of computing it again
         if key not in _feedbacks:
             matrix = _covariance_of(job)
-            made = make_feedback(
-                job.name, matrix, rotation_block=base.rotation_block, seed=seed, damp=damp, column_power=power
-            )
+            made: Feedback | ColumnFeedback
+            if description.is_column:
+                made = make_column_feedback(job.name, matrix, damp=damp)
+            else:
+                made = make_feedback(
+                    job.name, matrix, rotation_block=base.rotation_block, seed=seed, damp=damp, column_power=power
+                )
             while len(_feedbacks) >= _FEEDBACKS_KEPT:
                 del _feedbacks[next(iter(_feedbacks))]
             _feedbacks[key] = made

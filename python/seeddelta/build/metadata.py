@@ -62,6 +62,11 @@ def own_metadata(
         values[schema.KEY_HESSIAN_SHA256] = text(hessian_sha256)
         values[schema.KEY_HESSIAN_DAMP] = f32(recipe.hessian_damp)
     if descriptions:
-        texts = [one.model_dump_json(exclude=None if one.experts else {"experts"}) for one in descriptions]
+        texts = [one.model_dump_json(exclude=_left_out(one)) for one in descriptions]
         values[schema.KEY_TENSORS] = Typed(texts, GGUFValueType.ARRAY, GGUFValueType.STRING)
     return values
+
+
+def _left_out(description: TensorDescription) -> set[str]:
+    """Fields that a description has only when they say something."""
+    return {name for name in ("experts", "layout") if getattr(description, name) is None}

@@ -117,9 +117,12 @@ def make_plan(recipe: Recipe) -> Plan:
 
 
 def _own_recipe(recipe: Recipe, name: str, rate: Rate) -> Recipe:
+    changes: dict[str, Any]
     if isinstance(rate, Proc):
-        return recipe.model_copy(update={"proc_sparse": True, "proc_fanout": rate.fanout})
-    changes: dict[str, Any] = {"bits": rate, "proc_sparse": False}
+        changes = {"proc_sparse": True, "proc_fanout": rate.fanout, "layout": "row", "column_tensor": ()}
+        return recipe.model_copy(update=changes)
+    changes = {"bits": rate, "proc_sparse": False, "column_tensor": ()}
+    changes["layout"] = "column" if recipe.is_column(name) else "row"
     if name == names.EMBEDDING:  # its rows are inputs, too, and lose more than the output gains: KL 0.0175, not 0.0139
         changes["column_power"] = 0.0
     return recipe.model_copy(update=changes)

@@ -110,6 +110,16 @@ class Recipe(BaseModel):
         default="auto",
         description=f"Columns rotated together: 0, a power of two, or auto (the largest up to {MAX_ROTATION}).",
     )
+    layout: Literal["auto", "row", "column"] = Field(
+        default="auto",
+        description="How a matrix is stored: row, or column (all outputs of an input together, so that inputs can be "
+        "skipped; trellis without a residual; not for experts, embd and head, which stay in rows). auto is row.",
+    )
+    column_tensor: tuple[str, ...] = Field(
+        default=(),
+        description="REGEX: column layout for tensors whose name has the expression, whatever --layout says. May be "
+        "given often.",
+    )
     column_power: float | None = Field(
         default=None,
         ge=0,
@@ -270,6 +280,17 @@ class Recipe(BaseModel):
             parse_override(text)
         return overrides
 
+    @field_validator("column_tensor", mode="before")
+    @classmethod
+    def _check_column_tensor(cls, value: Any) -> tuple[str, ...]:
+        patterns = (value,) if isinstance(value, str) else tuple(value)
+        for text in patterns:
+            try:
+                re.compile(text)
+            except re.error as error:
+                raise ValueError(f"{text!r} is no regular expression ({error})") from error
+        return patterns
+
     @field_validator("target_size")
     @classmethod
     def _check_target_size(cls, value: str | None) -> str | None:
@@ -321,6 +342,10 @@ class Recipe(BaseModel):
             raise ValueError("--target-bpw and --target-size exclude each other")
         if (self.target_bpw is not None or self.target_size is not None) and self.base_kind != "trellis":
             raise ValueError("--target-bpw and --target-size are for --base-kind trellis")
+        if (self.layout == "column" or self.column_tensor) and (
+            self.base_kind != "trellis" or self.residual_scheme != "none"
+        ):
+            raise ValueError("--layout column and --column-tensor are for --base-kind trellis without --scheme")
         if self.no_checkpoint and self.checkpoint is not None:
             raise ValueError("--checkpoint and --no-checkpoint exclude each other")
         if self.output == self.input or (
@@ -369,6 +394,12 @@ class Recipe(BaseModel):
         group = {"mlp": names.FFN_TARGETS, "attn": names.ATTN_TARGETS, "both": names.TARGETS}[self.proc_target]
         place = names.split_name(name)
         return place is not None and place[1] in group
+
+    def is_column(self, name: str) -> bool:
+        """True for a tensor that is stored in column layout."""
+        if names.split_name(name) is None or names.is_experts(name):
+            return False
+        return self.layout == "column" or any(re.search(pattern, name) for pattern in self.column_tensor)
 
     def rotation_for(self, n_in: int) -> int:
         """`rotation_block` of a tensor with n_in columns. Raises RecipeError when a given one does not divide it."""

@@ -67,6 +67,7 @@ def weight_arguments(description: TensorDescription, arrays: Mapping[str, np.nda
         "base_seed": int(arrays[schema.BASE_SEED][0]),
         "row_scale": arrays[schema.ROW_SCALE],
         "n_experts": description.experts or 1,
+        "layout": description.layout or "row",
     }
     if not isinstance(base, NoBase):
         arguments |= {"base_scale": base.scale, "rotation_block": description.rotation_block}

@@ -52,6 +52,7 @@ SUFFIXES = (BASE_SEED, ROW_SCALE, CODES, COLUMN_SCALE, SEED_IDX, SEED_GAIN, *RES
 UNSIGNED = (BASE_SEED, CODES, SEED_IDX, D_IDX, B_MAP, R_CODES, P_MAP)
 
 LANES = 16  # rows of a trellis tile
+COLUMN_SLICE = 64  # outputs that column layout is padded to
 MAX_U16_COLUMNS = 65536
 MAX_SEED_CHOICES = 65536
 MAX_FHT_COLUMNS = 1 << 18  # beyond, the integers of fht_struct are not exact in float32
@@ -178,13 +179,15 @@ class Norms(BaseModel):
 class TensorDescription(BaseModel):
     """What is needed to compute with one converted tensor, beside its payload.
 
-    `shape` is [n_out, n_in], of each matrix where there are `experts` of them.
+    `shape` is [n_out, n_in], of each matrix where there are `experts` of them. `layout` is "column" where all outputs
+    of an input are stored together; without it, or with "row", rows are.
     """
 
     model_config = _FROZEN
     name: str
     shape: tuple[Annotated[int, Field(ge=1, le=1 << 31)], Annotated[int, Field(ge=1, le=1 << 31)]]
     experts: int | None = Field(default=None, ge=1, le=65536)
+    layout: Literal["row", "column"] | None = None
     source_type: str
     base: Annotated[PrngBlockBase | FhtStructBase | TrellisBase | NoBase, Field(discriminator="kind")]
     residual: Annotated[
@@ -196,10 +199,14 @@ class TensorDescription(BaseModel):
 
     @model_validator(mode="after")
     def _fits_the_shape(self) -> TensorDescription:
-        n_in = self.shape[1]
+        n_out, n_in = self.shape
         block = self.rotation_block
-        if block and (block.bit_count() != 1 or n_in % block):
-            raise ValueError(f"rotation_block {block} is not a power of two that divides {n_in} columns")
+        rotated = n_out if self.is_column else n_in
+        if block and (block.bit_count() != 1 or rotated % block):
+            side = "rows" if self.is_column else "columns"
+            raise ValueError(f"rotation_block {block} is not a power of two that divides {rotated} {side}")
+        if self.is_column and not can_be_column(self.base, self.residual, self.experts):
+            raise ValueError("the layout column is for one trellis without column_scale and residual")
         if isinstance(self.residual, CooResidual) and n_in < self.residual.K:
             raise ValueError(f"K is {self.residual.K} for {n_in} columns")
         if isinstance(self.residual, (BlockResidual, ProcSparseResidual)):
@@ -219,6 +226,11 @@ class TensorDescription(BaseModel):
         if isinstance(base, PrngBlockBase):
             return base.block == block and base.seed_per == "tensor" and base.rotation_block == 0
         return isinstance(base, NoBase)
+
+    @property
+    def is_column(self) -> bool:
+        """True for the column layout."""
+        return self.layout == "column"
 
     @property
     def stem(self) -> str:
@@ -272,6 +284,13 @@ def can_have_experts(base: object, residual: object) -> bool:
     return isinstance(base, (TrellisBase, NoBase)) and not isinstance(residual, (CodebookResidual, ProcSparseResidual))
 
 
+def can_be_column(base: object, residual: object, experts: int | None) -> bool:
+    """True for what the column layout is defined for."""
+    return (
+        isinstance(base, TrellisBase) and not base.column_scale and isinstance(residual, NoResidual) and experts is None
+    )
+
+
 def parse_description(text: str, origin: str) -> TensorDescription:
     """Description from its JSON; `origin` (the file) begins the message of an error.
 
@@ -295,6 +314,13 @@ def trellis_words(n_in: int, step_bits: int, values_per_step: int) -> int:
     return -(-(16 + step_bits * (steps - 1)) // 16)
 
 
+def column_words(n_out: int, step_bits: int, values_per_step: int) -> int:
+    """16-bit words of one lane's closed bit stream in column layout."""
+    least = 16 * values_per_step * -(-16 // step_bits)  # a state is 16 bits of the stream
+    positions = -(-max(n_out, least) // COLUMN_SLICE) * COLUMN_SLICE
+    return -(-step_bits * positions // (16 * values_per_step) // 16)
+
+
 def payload_layout(description: TensorDescription) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     """Suffix -> (NumPy shape, stored dtype) of every payload tensor, in file order."""
     n_in, n_out = description.shape[1], description.rows
@@ -302,12 +328,16 @@ def payload_layout(description: TensorDescription) -> dict[str, tuple[tuple[int,
     row = np.dtype("<f2" if description.row_scale == "f16" else "<f4")
     layout: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
         BASE_SEED: ((1,), np.dtype("<i8")),
-        ROW_SCALE: ((n_out,), row),
+        ROW_SCALE: ((n_in if description.is_column else n_out,), row),
     }
     base, residual = description.base, description.residual
     if isinstance(base, TrellisBase):
-        words = trellis_words(n_in, base.step_bits, base.values_per_step)
-        layout[CODES] = ((tiles, words, LANES), np.dtype("<i2"))
+        if description.is_column:
+            words = column_words(n_out, base.step_bits, base.values_per_step)
+            layout[CODES] = ((n_in, words, LANES), np.dtype("<i2"))
+        else:
+            words = trellis_words(n_in, base.step_bits, base.values_per_step)
+            layout[CODES] = ((tiles, words, LANES), np.dtype("<i2"))
         if base.column_scale:
             layout[COLUMN_SCALE] = ((n_in * (description.experts or 1),), np.dtype("i1"))
     if isinstance(base, PrngBlockBase) and base.seed_per == "row":

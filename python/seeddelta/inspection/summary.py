@@ -77,12 +77,15 @@ def recipe_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def describe_base(description: TensorDescription | Mapping[str, Any]) -> str:
     """The base in a few words: `trellis 4/1 L12` (bits a step, values a step, bits of state), `prng_block 64, …`."""
-    base = description["base"] if isinstance(description, Mapping) else description.base.model_dump(mode="json")
+    data = description if isinstance(description, Mapping) else description.model_dump(mode="json")
+    base = data["base"]
     text = str(base["kind"])
     if base["kind"] == "trellis":
         text += f" {base['step_bits']}/{base['values_per_step']} L{base['state_bits']}"
     if base.get("seed_per", "tensor") != "tensor":
         text += f" {base['block']}, seed per {base['seed_per']}"
+    if data.get("layout") == "column":
+        text += ", column"
     return text
 
 

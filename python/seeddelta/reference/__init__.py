@@ -5,15 +5,17 @@ from __future__ import annotations
 from .base import (
     TRELLIS_TABLE_1,
     TRELLIS_TABLE_2,
+    column_trellis_values,
     fht_struct_product,
     fht_struct_values,
     prng_block_values,
     rotate,
+    rotate_back,
     splitmix64_at,
     splitmix64_mix,
     trellis_values,
 )
-from .product import coo_dot, dequantize, matmul, quantize_activations
+from .product import column_matmul, coo_dot, dequantize, matmul, quantize_activations
 from .residual import (
     block_dense,
     block_dot,
@@ -31,6 +33,8 @@ __all__ = [
     "block_dense",
     "block_dot",
     "codebook_dense",
+    "column_matmul",
+    "column_trellis_values",
     "coo_dot",
     "dequantize",
     "dictionary_dot",
@@ -44,6 +48,7 @@ __all__ = [
     "proc_sparse_dot",
     "quantize_activations",
     "rotate",
+    "rotate_back",
     "splitmix64_at",
     "splitmix64_mix",
     "trellis_values",

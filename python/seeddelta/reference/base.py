@@ -63,12 +63,42 @@ def trellis_values(
     return np.asarray(TRELLIS_TABLE_1[hashed >> 12] + TRELLIS_TABLE_2[(hashed >> 8) & 15], np.int8)
 
 
+def column_trellis_values(
+    codes: npt.NDArray[np.uint16], n_out: int, step_bits: int, multipliers: list[int]
+) -> npt.NDArray[np.int8]:
+    """Values of a trellis in column layout, int8 [n_in, n_out], from codes uint16 [n_in, words, 16]."""
+    per_step = len(multipliers)
+    streams = np.ascontiguousarray(codes.view(np.uint16).transpose(0, 2, 1), ">u2")  # [n_in, lane, word]
+    bits = np.unpackbits(streams.view(np.uint8).reshape(*streams.shape[:2], -1), axis=2)
+    positions = -(-max(n_out, 16 * per_step * -(-16 // step_bits)) // 64) * 64
+    steps = positions // (16 * per_step)
+    total = step_bits * steps
+    at = (step_bits * np.arange(steps)[:, None] + np.arange(16)) % total  # the stream is closed
+    state = (bits[:, :, at].astype(np.uint32) << np.arange(15, -1, -1)).sum(axis=3, dtype=np.uint32)
+    hashed = (state[..., None] * np.array(multipliers, np.uint32)) & 0xFFFF  # [n_in, lane, step, value]
+    values = TRELLIS_TABLE_1[hashed >> 12] + TRELLIS_TABLE_2[(hashed >> 8) & 15]
+    return np.asarray(values.transpose(0, 2, 3, 1).reshape(len(codes), positions)[:, :n_out], np.int8)
+
+
 def rotate(rows: npt.NDArray[np.float32], block: int, seed: int) -> npt.NDArray[np.float32]:
     """Seeded signs, then the normalised Hadamard transform of columns b, b + n_in/block, …; float32 [n, n_in]."""
-    n, n_in = rows.shape
-    words = [splitmix64_at(splitmix64_mix(seed), i) for i in range((n_in + 63) // 64)]
-    negative = np.array([(words[i // 64] >> (i % 64)) & 1 for i in range(n_in)], bool)
-    x = np.where(negative, -rows, rows).astype(np.float32)
+    negative = _negative(rows.shape[1], seed)
+    return _hadamard(np.where(negative, -rows, rows).astype(np.float32), block)
+
+
+def rotate_back(rows: npt.NDArray[np.float32], block: int, seed: int) -> npt.NDArray[np.float32]:
+    """The inverse of `rotate`: Hadamard, then signs."""
+    rows = _hadamard(rows, block)
+    return np.where(_negative(rows.shape[1], seed), -rows, rows).astype(np.float32)
+
+
+def _negative(n: int, seed: int) -> npt.NDArray[np.bool_]:
+    words = [splitmix64_at(splitmix64_mix(seed), i) for i in range((n + 63) // 64)]
+    return np.array([(words[i // 64] >> (i % 64)) & 1 for i in range(n)], bool)
+
+
+def _hadamard(x: npt.NDArray[np.float32], block: int) -> npt.NDArray[np.float32]:
+    n, n_in = x.shape
     stride = n_in // block
     while stride < n_in:
         pairs = x.reshape(n, -1, 2, stride)

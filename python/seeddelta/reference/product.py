@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from .base import column_factor, rotate
+from .base import column_factor, rotate, rotate_back
 
 GROUP = 64
 COO_LANES = 16
@@ -75,6 +75,28 @@ def matmul(
     if residual_share is not None:
         residual = residual_share
     return np.asarray(row_scale.astype(np.float32) * (acc * np.float32(base_scale) + residual), np.float32)
+
+
+def column_matmul(
+    values: npt.NDArray[np.integer],
+    unit_scale: npt.NDArray[np.float32],
+    x: npt.NDArray[np.float32],
+    *,
+    rotation_block: int = 0,
+    seed: int = 0,
+) -> npt.NDArray[np.float32]:
+    """y = x Ŵᵀ, float32 [n_tokens, n_out], in column layout, from values [n_in, n_out] and x [n_tokens, n_in].
+
+    An input that is 0 is a unit that is not active.
+    """
+    n_in, n_out = values.shape
+    q, scale = quantize_activations(np.asarray(x * unit_scale, np.float32))
+    acc = np.zeros((x.shape[0], n_out), np.float32)
+    for group in range(scale.shape[1]):
+        units = slice(group * GROUP, min((group + 1) * GROUP, n_in))
+        dots = q[:, units].astype(np.int32) @ values[units].astype(np.int32)
+        acc = acc + dots.astype(np.float32) * scale[:, group, None]
+    return rotate_back(acc, rotation_block, seed) if rotation_block > 1 else acc
 
 
 def dequantize(

@@ -7,13 +7,14 @@ namespace seeddelta {
 namespace {
 
 // Whether the hash of a state depends on its low 12 bits only: then the high 4 may be anything.
-static SEEDDELTA_INLINE bool narrow_states(const seeddelta_ctx &ctx) {
+template <class Weight>
+static SEEDDELTA_INLINE bool narrow_states(const Weight &ctx) {
     return ((ctx.multiplier[0] | (ctx.values_per_step == 2 ? ctx.multiplier[1] : 0)) & 15) == 0;
 }
 
-// Calls f.template operator()<step_bits, values_per_step, narrow_states>().
-template <class F>
-SEEDDELTA_INLINE void with_rate(const seeddelta_ctx &ctx, F &&f) {
+// Calls f.template operator()<step_bits, values_per_step, narrow_states>(). Weight: seeddelta_ctx or ColumnWeight
+template <class Weight, class F>
+SEEDDELTA_INLINE void with_rate(const Weight &ctx, F &&f) {
     const auto with = [&]<int K, int V>() SEEDDELTA_INLINE_LAMBDA {
         return narrow_states(ctx) ? f.template operator()<K, V, true>() : f.template operator()<K, V, false>();
     };

@@ -22,9 +22,10 @@ struct Tile256 {
 
     struct Tables {
         __m256i multiplier0, multiplier1, table1, table2;
-        SEEDDELTA_INLINE explicit Tables(const seeddelta_ctx &ctx) {
-            multiplier0 = _mm256_set1_epi16(static_cast<short>(ctx.multiplier[0]));
-            multiplier1 = _mm256_set1_epi16(static_cast<short>(ctx.multiplier[1]));
+        SEEDDELTA_INLINE explicit Tables(const seeddelta_ctx &ctx) : Tables(ctx.multiplier) {}
+        SEEDDELTA_INLINE explicit Tables(const uint16_t *multiplier) {
+            multiplier0 = _mm256_set1_epi16(static_cast<short>(multiplier[0]));
+            multiplier1 = _mm256_set1_epi16(static_cast<short>(multiplier[1]));
             const __m128i t1 = _mm_loadu_si128(reinterpret_cast<const __m128i *>(kTrellisTable1));
             const __m128i t2 = _mm_loadu_si128(reinterpret_cast<const __m128i *>(kTrellisTable2));
             table1 = _mm256_broadcastsi128_si256(_mm_add_epi8(t1, _mm_set1_epi8(kValueBias)));

@@ -15,8 +15,9 @@ struct Tile512 : Tile256<Ops> {
 
     struct Tables {
         __m512i multiplier0, multiplier1, table1, table2, odd_bytes;
-        SEEDDELTA_INLINE explicit Tables(const seeddelta_ctx &ctx) {
-            const typename Half::Tables half(ctx);
+        SEEDDELTA_INLINE explicit Tables(const seeddelta_ctx &ctx) : Tables(ctx.multiplier) {}
+        SEEDDELTA_INLINE explicit Tables(const uint16_t *multiplier) {
+            const typename Half::Tables half(multiplier);
             multiplier0 = _mm512_broadcastq_epi64(_mm256_castsi256_si128(half.multiplier0));
             multiplier1 = _mm512_broadcastq_epi64(_mm256_castsi256_si128(half.multiplier1));
             table1 = _mm512_broadcast_i32x4(_mm256_castsi256_si128(half.table1));

@@ -23,8 +23,9 @@ struct TileNeon {
     struct Tables {
         uint16_t multiplier[2];
         int8x16_t table1, table2;
-        SEEDDELTA_INLINE explicit Tables(const seeddelta_ctx &ctx)
-            : multiplier{ctx.multiplier[0], ctx.multiplier[1]}, table1(vld1q_s8(kTrellisTable1)),
+        SEEDDELTA_INLINE explicit Tables(const seeddelta_ctx &ctx) : Tables(ctx.multiplier) {}
+        SEEDDELTA_INLINE explicit Tables(const uint16_t *m)
+            : multiplier{m[0], m[1]}, table1(vld1q_s8(kTrellisTable1)),
               table2(vld1q_s8(kTrellisTable2)) {}
     };
 

@@ -1,0 +1,197 @@
+// Column layout: unit after unit, each as 16 closed (tail-biting) walks along the outputs.
+#include <barrier>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <stdexcept>
+
+#include "base/column_trellis.hpp"
+#include "encode/trellis_search.hpp"
+#include "util/float16.hpp"
+#include "util/parallel.hpp"
+
+namespace seeddelta {
+
+namespace {
+
+constexpr int64_t kLazy = 64; // units whose errors reach the units after them together
+
+// Everything that the units of one tensor share, and the unit being encoded.
+struct Job {
+    const TrellisSpec &spec;
+    const StateValues &values;
+    int64_t n_out, steps, window, rounds;
+    std::vector<int16_t> weights; // of the search: alike, 1 for padding
+    std::vector<uint16_t> states; // [16, steps] of the unit
+
+    int64_t per_lane() const { return steps * spec.values_per_step; }
+    float value(int64_t position) const {
+        const int64_t column = position / kTileRows;
+        const int64_t state = position % kTileRows * steps + column / spec.values_per_step;
+        return values.table[column % spec.values_per_step][states[static_cast<size_t>(state)]];
+    }
+};
+
+// The search over the steps whose targets and weights are given.
+void search(const Job &job, const int16_t *target, const int16_t *weight, int64_t steps, int64_t start_state,
+            int64_t end_group, Scratch &s, uint16_t *states) {
+    kernels().viterbi({job.spec.state_bits,
+                       job.spec.step_bits,
+                       job.spec.values_per_step,
+                       error_shift(job.spec),
+                       {job.values.table[0].data(), job.values.table[1].data()},
+                       target,
+                       weight,
+                       steps,
+                       start_state,
+                       end_group,
+                       {s.cost[0].data(), s.cost[1].data()},
+                       s.best.data(),
+                       s.back.data(),
+                       states});
+}
+
+// Finds the closed walk of one lane: first around step 0, to choose the state there, then the whole with this state
+// before the first step and, in the bits that the first step keeps of it, at the end (QTIP, Tseng et al. 2024,
+// algorithm 4). Then the same with the state that was found half way round, and so on: no round makes it worse.
+void search_lane(Job &job, const float *unit, double scale, int64_t lane, Scratch &s) {
+    constexpr double largest = kTrellisTable1[15] + kTrellisTable2[15];
+    const int64_t v = job.spec.values_per_step;
+    const int64_t steps = job.steps;
+    // twice, so that a walk may begin anywhere, and the search around the seam go round when the walk is short
+    std::vector<int16_t> target(static_cast<size_t>(2 * steps * v));
+    std::vector<int16_t> weight(target.size());
+    for (int64_t i = 0; i < 2 * steps * v; ++i) {
+        const int64_t position = i % (steps * v) * kTileRows + lane;
+        const double x = position < job.n_out ? unit[position] / scale : 0.0;
+        weight[static_cast<size_t>(i)] = job.weights[static_cast<size_t>(position)];
+        const double f = job.weights[static_cast<size_t>(position)];
+        target[static_cast<size_t>(i)] = static_cast<int16_t>(std::nearbyint(std::clamp(x, -largest, largest) * f));
+    }
+    std::vector<uint16_t> walk(static_cast<size_t>(2 * steps));
+    const auto run = [&](int64_t first, int64_t count, int64_t state, int64_t group) {
+        search(job, target.data() + first * v, weight.data() + first * v, count, state, group, s, walk.data());
+    };
+    const int64_t half = std::min(job.window, steps);
+    run(steps - half, 2 * half, -1, -1);
+    int64_t state = walk[static_cast<size_t>(half - 1)];
+    uint16_t *states = job.states.data() + lane * steps;
+    for (int64_t round = 0; round < job.rounds; ++round) {
+        const int64_t first = round % 2 * (steps / 2);
+        if (round > 0) {
+            state = states[(first + steps - 1) % steps];
+        }
+        run(first, steps, state, state & ((int64_t{1} << (job.spec.state_bits - job.spec.step_bits)) - 1));
+        for (int64_t t = 0; t < steps; ++t) {
+            states[(first + t) % steps] = walk[static_cast<size_t>(t)];
+        }
+    }
+}
+
+// The new bits of each step, and the beginning again up to the end of the last word.
+void pack_lane(const Job &job, int64_t lane, int64_t words, uint16_t *unit) {
+    const int64_t k = job.spec.step_bits;
+    const int64_t bits = k * job.steps;
+    const uint16_t *states = job.states.data() + lane * job.steps;
+    for (int64_t at = 0; at < 16 * words; ++at) {
+        // bit b of the stream is a new bit of the step whose state ends at or after it
+        const int64_t b = (at + bits - 16 + k) % bits;
+        if (states[b / k] >> (k - 1 - b % k) & 1) {
+            unit[at / 16 * kTileRows + lane] |= static_cast<uint16_t>(0x8000U >> (at % 16));
+        }
+    }
+}
+
+double root_mean_square(const float *unit, int64_t n) {
+    double energy = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        energy += static_cast<double>(unit[i]) * unit[i];
+    }
+    return std::sqrt(energy / static_cast<double>(n));
+}
+
+// Least squares of the unit on its values, as float16 bits.
+uint16_t fitted_scale(const Job &job, const float *unit) {
+    double cross = 0;
+    double square = 0;
+    for (int64_t i = 0; i < job.n_out; ++i) {
+        const double v = job.value(i) / kTrellisStd;
+        cross += unit[i] * v;
+        square += v * v;
+    }
+    return float_to_half(square > 0 && cross > 0 ? static_cast<float>(cross / square) : 0.0F);
+}
+
+} // namespace
+
+void columns_encode(const float *units, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *feedback,
+                    int64_t window, int64_t rounds, uint16_t *codes, uint16_t *unit_scale, int threads) {
+    if (!trellis_rate_supported(spec.step_bits, spec.values_per_step)) {
+        throw std::invalid_argument("unsupported trellis rate");
+    }
+    ColumnWeight shape;
+    shape.kind = ColumnKind::trellis;
+    shape.n_out = n_out;
+    shape.step_bits = static_cast<uint32_t>(spec.step_bits);
+    shape.values_per_step = static_cast<uint32_t>(spec.values_per_step);
+    const StateValues values(spec);
+    Job job{spec, values, n_out, shape.steps(), std::max<int64_t>(window, 1), std::max<int64_t>(rounds, 1), {}, {}};
+    const int64_t words = column_words(spec.step_bits, job.steps);
+    job.weights.resize(static_cast<size_t>(shape.positions()));
+    search_weights(spec, std::vector<float>(static_cast<size_t>(n_out), 1.0F), 0, shape.positions(),
+                   job.weights.data());
+    job.states.resize(static_cast<size_t>(kTileRows * job.steps));
+    const double rate = static_cast<double>(spec.step_bits) / spec.values_per_step;
+    const double factor = (spec.scale_factor > 0 ? spec.scale_factor : measured_scale_factor(rate)) / kTrellisStd;
+
+    std::vector<float> moved(units, units + n_in * n_out);
+    std::vector<float> error(static_cast<size_t>(std::min(kLazy, n_in) * n_out));
+    std::memset(codes, 0, static_cast<size_t>(n_in * words * kTileRows) * sizeof(uint16_t));
+    const int workers = worker_count(kTileRows, threads);
+    std::vector<std::unique_ptr<Scratch>> scratch;
+    for (int i = 0; i < workers; ++i) {
+        scratch.push_back(std::make_unique<Scratch>(spec, std::max(job.steps, 2 * std::min(job.window, job.steps))));
+    }
+    std::barrier together(workers);
+    // Each worker takes one index and keeps it: lanes to search, and outputs whose later units it changes.
+    parallel_for(workers, workers, [&](int64_t worker, int) {
+        const int64_t begin = n_out * worker / workers;
+        const int64_t end = n_out * (worker + 1) / workers;
+        const auto subtract = [&](int64_t first, int64_t last, int64_t from, int64_t count) {
+            kernels().subtract_product(moved.data() + first * n_out + begin, n_out, feedback + first * n_in + from,
+                                       n_in, error.data() + from % kLazy * n_out + begin, n_out, last - first, count,
+                                       end - begin);
+        };
+        for (int64_t j = 0; j < n_in; ++j) {
+            const float *unit = moved.data() + j * n_out;
+            const double scale = root_mean_square(unit, n_out) * factor;
+            uint16_t *out = codes + j * words * kTileRows;
+            for (int64_t lane = worker; lane < kTileRows && scale > 0; lane += workers) {
+                search_lane(job, unit, scale, lane, *scratch[static_cast<size_t>(worker)]);
+            }
+            together.arrive_and_wait();
+            const uint16_t fitted = scale > 0 ? fitted_scale(job, unit) : uint16_t{0};
+            if (worker == 0) {
+                unit_scale[j] = fitted;
+                for (int64_t lane = 0; lane < kTileRows && scale > 0; ++lane) {
+                    pack_lane(job, lane, words, out);
+                }
+            }
+            if (feedback != nullptr) {
+                const float step = half_to_float(fitted) / static_cast<float>(kTrellisStd);
+                float *e = error.data() + j % kLazy * n_out;
+                for (int64_t i = begin; i < end; ++i) {
+                    e[i] = unit[i] - (step > 0 ? step * job.value(i) : 0.0F);
+                }
+                const int64_t lazy = std::min((j / kLazy + 1) * kLazy, n_in);
+                subtract(j + 1, lazy, j, 1);
+                if (j + 1 == lazy) {
+                    subtract(lazy, n_in, j / kLazy * kLazy, lazy - j / kLazy * kLazy);
+                }
+            }
+            together.arrive_and_wait();
+        }
+    });
+}
+
+} // namespace seeddelta

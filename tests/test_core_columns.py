@@ -1,0 +1,175 @@
+"""Column layout: closed walks, kernels against the NumPy oracle and among instruction sets, active sets, damage."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seeddelta import _core, reference
+from seeddelta.gguf.schema import column_words
+
+RATES = [(1, 1), (3, 2), (2, 1), (5, 2), (3, 1), (4, 1), (5, 1), (6, 1)]
+
+
+@pytest.fixture(autouse=True)
+def _restore_isa():
+    active = _core.isa_active()
+    yield
+    _core.isa_select(active)
+
+
+def rotation_for(n_out):
+    return min(n_out & -n_out, 64)
+
+
+def column_weight(rng, n_out, n_in, rate, narrow=True):
+    """Random codes, closed by repeating the stream's beginning, and the oracle's dense values [n_out, n_in]."""
+    step_bits, per_step = rate
+    words = column_words(n_out, *rate)
+    bits = rng.integers(0, 2, (n_in, 16, 16 * words), dtype=np.uint8)
+    least = 16 * per_step * -(-16 // step_bits)
+    total = step_bits * (-(-max(n_out, least) // 64) * 64 // (16 * per_step))
+    bits = bits[:, :, np.arange(16 * words) % total]
+    streams = np.ascontiguousarray(np.packbits(bits, axis=2)).view(">u2").astype(np.uint16)
+    codes = np.ascontiguousarray(streams.transpose(0, 2, 1))
+    multipliers = [46192, 42656][:per_step] if narrow else [46535, 27189][:per_step]
+    rotation = rotation_for(n_out)
+    scale = rng.uniform(0.1, 1, n_in).astype(np.float16)
+    weight = _core.Weight(
+        "w", n_out, n_in, base_kind=2, base_seed=5, base_scale=0.05, step_bits=step_bits, values_per_step=per_step,
+        multipliers=multipliers, rotation_block=rotation, codes=codes, row_scale=scale, layout="column",
+    )  # fmt: skip
+    values = reference.column_trellis_values(codes, n_out, step_bits, multipliers)
+    return weight, dict(values=values, unit_scale=scale.astype(np.float32) * np.float32(0.05), rotation_block=rotation)
+
+
+def check_all(weight, oracle, x, rng):
+    expected = reference.column_matmul(x=x, seed=5, **oracle)
+    active = np.sort(rng.permutation(weight.n_in)[: rng.integers(0, weight.n_in + 1)]).astype(np.int32)
+    masked = np.zeros_like(x[:1])
+    masked[0, active] = x[0, active]
+    for isa in _core.isa_available():
+        _core.isa_select(isa)
+        whole = weight.matmul(x)
+        np.testing.assert_array_equal(whole, expected, err_msg=isa)
+        one_by_one = np.concatenate([weight.matmul(row[None]) for row in x])
+        np.testing.assert_array_equal(one_by_one, whole, err_msg=f"{isa}: batch shape")
+        np.testing.assert_array_equal(weight.matmul(x, threads=3), whole, err_msg=f"{isa}: threads")
+        np.testing.assert_array_equal(weight.matmul(x[:1], threads=2), whole[:1], err_msg=f"{isa}: threads")
+        some = weight.multiply_active(x[0], active)
+        np.testing.assert_array_equal(some, weight.matmul(masked)[0], err_msg=f"{isa}: active set")
+        every = weight.multiply_active(x[0], np.arange(weight.n_in, dtype=np.int32))
+        np.testing.assert_array_equal(every, whole[0], err_msg=f"{isa}: all active")
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize(("n_out", "n_in"), [(64, 64), (576, 90), (1024, 16), (1, 3), (333, 70), (192, 200)])
+def test_product(rate, n_out, n_in, narrow):
+    rng = np.random.default_rng(n_out * 10 + rate[0])
+    weight, oracle = column_weight(rng, n_out, n_in, rate, narrow)
+    check_all(weight, oracle, rng.standard_normal((10, n_in)).astype(np.float32), rng)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 600), st.integers(1, 200), st.sampled_from(RATES), st.integers(1, 9), st.integers(0, 2**32 - 1))
+def test_any_shape(n_out, n_in, rate, n_tokens, seed):
+    rng = np.random.default_rng(seed)
+    weight, oracle = column_weight(rng, n_out, n_in, rate, bool(seed % 2))
+    scale = np.float32(10.0) ** rng.integers(-30, 30)
+    check_all(weight, oracle, (scale * rng.standard_normal((n_tokens, n_in))).astype(np.float32), rng)
+
+
+def test_extreme_activations_do_not_overflow():
+    rng = np.random.default_rng(3)
+    weight, oracle = column_weight(rng, 256, 128, (4, 1))
+    for sign in (1.0, -1.0):
+        check_all(weight, oracle, np.full((2, 128), sign, np.float32) / oracle["unit_scale"], rng)
+
+
+def test_nothing_active_is_zero():
+    weight, _ = column_weight(np.random.default_rng(4), 128, 64, (4, 1))
+    assert not weight.multiply_active(np.ones(64, np.float32), np.zeros(0, np.int32)).any()
+
+
+# Largest error allowed on Gaussian units of 576 outputs: 36 closed steps cost some percent over one long walk.
+@pytest.mark.parametrize(
+    ("rate", "limit"),
+    [((1, 1), 0.60), ((3, 2), 0.41), ((2, 1), 0.295), ((5, 2), 0.21), ((3, 1), 0.148), ((4, 1), 0.0755),
+     ((5, 1), 0.040), ((6, 1), 0.024)],
+)  # fmt: skip
+@pytest.mark.parametrize("n_out", [576, 333])
+def test_round_trip_of_each_rate(rate, limit, n_out):
+    units = np.random.default_rng(0).standard_normal((48, n_out)).astype(np.float32)
+    codes, scale, base_scale, multipliers = _core.columns_encode(units, step_bits=rate[0], values_per_step=rate[1])
+    assert codes.shape == (48, column_words(n_out, *rate), 16)
+    values = reference.column_trellis_values(codes, n_out, rate[0], multipliers)
+    decoded = values * (base_scale * scale.astype(np.float32)[:, None])
+    assert np.linalg.norm(units - decoded) < limit * (1.0 if n_out > 500 else 1.03) * np.linalg.norm(units)
+    weight = _core.Weight(
+        "w", n_out, 48, base_kind=2, base_scale=base_scale, step_bits=rate[0], values_per_step=rate[1],
+        multipliers=multipliers, codes=codes, row_scale=scale, layout="column",
+    )  # fmt: skip
+    np.testing.assert_allclose(weight.dequantize(), decoded.T, rtol=1e-6)
+    np.testing.assert_allclose(weight.dequantize(5, 9), decoded.T[5:9], rtol=1e-6)
+
+
+@pytest.mark.parametrize("rate", [(1, 1), (4, 1), (5, 2)])
+def test_same_codes_everywhere(rate):
+    rng = np.random.default_rng(2)
+    units = rng.standard_normal((70, 80)).astype(np.float32)
+    units[3] = 0
+    feedback = np.tril(0.1 * rng.standard_normal((70, 70)), -1).astype(np.float32)
+    expected = None
+    for isa in _core.isa_available():
+        _core.isa_select(isa)
+        for threads in (1, 3):
+            codes, scale, _, _ = _core.columns_encode(
+                units, step_bits=rate[0], values_per_step=rate[1], feedback=feedback, threads=threads
+            )
+            if expected is None:
+                expected = codes, scale
+            np.testing.assert_array_equal(codes, expected[0], err_msg=isa)
+            np.testing.assert_array_equal(scale, expected[1], err_msg=isa)
+    codes, scale, _, _ = _core.columns_encode(units, step_bits=rate[0], values_per_step=rate[1])
+    assert scale[3] == 0
+    assert not codes[3].any()
+
+
+def test_rotate_back():
+    """The parts of the inverse that threads share are the whole inverse."""
+    rng = np.random.default_rng(7)
+    weight, oracle = column_weight(rng, 192, 40, (4, 1))
+    dense = weight.dequantize()
+    rows = (oracle["values"] * oracle["unit_scale"][:, None]).astype(np.float32)
+    np.testing.assert_allclose(dense, _core.rotate(rows, 64, 5, inverse=True).T, rtol=1e-5, atol=1e-6)
+    x = rng.standard_normal((4, 40)).astype(np.float32)
+    np.testing.assert_allclose(weight.matmul(x), x @ dense.T, rtol=0.05, atol=0.5)
+
+
+def test_bad_input():
+    good = dict(base_kind=2, base_scale=1.0, step_bits=4, multipliers=[1], layout="column")
+    codes, scale = np.zeros((10, 1, 16), np.uint16), np.ones(10, np.float16)
+    weight = _core.Weight("t", 64, 10, codes=codes, row_scale=scale, **good)
+    assert weight.layout == "column"
+    for change, message in [
+        (dict(codes=np.zeros((10, 2, 16), np.uint16)), "shape"),
+        (dict(row_scale=np.ones(64, np.float16)), "shape"),
+        (dict(rotation_block=128), "rotation_block"),
+        (dict(layout="diagonal"), "layout"),
+        (dict(column_scale=np.zeros(10, np.int8)), "column layout"),
+        (dict(base_kind=255), "column layout"),
+        (dict(n_experts=2), "column layout"),
+        (dict(row_scale=np.full(10, np.nan, np.float16)), "row_scale"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            _core.Weight("t", 64, 10, **{**good, "codes": codes, "row_scale": scale, **change})
+    x = np.zeros(10, np.float32)
+    for index in ([10], [-1], [3, 3], [4, 2]):
+        with pytest.raises(ValueError, match="ascend"):
+            weight.multiply_active(x, np.array(index, np.int32))
+    with pytest.raises(ValueError, match="rounds"):
+        _core.columns_encode(np.ones((2, 64), np.float32), rounds=0)
+    with pytest.raises(ValueError, match="NaN"):
+        _core.columns_encode(np.full((2, 64), np.nan, np.float32))
