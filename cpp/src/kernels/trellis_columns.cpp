@@ -26,8 +26,14 @@ static ColumnInput listed(const int8_t *q, const float *scale, int64_t n_in, std
             begin.push_back(static_cast<int32_t>(index.size()));
         }
     }
-    return {static_cast<int64_t>(index.size()),     index.data(), values.data(),
-            static_cast<int64_t>(begin.size()) - 1, begin.data(), scale};
+    ColumnInput in;
+    in.n = static_cast<int64_t>(index.size());
+    in.index = index.data();
+    in.q = values.data();
+    in.n_groups = static_cast<int64_t>(begin.size()) - 1;
+    in.begin = begin.data();
+    in.scale = scale;
+    return in;
 }
 
 static void multiply_one(const ColumnWeight &w, const int8_t *q, const float *scale, int64_t begin, int64_t end,
