@@ -352,26 +352,14 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
     }
 }
 
-void flip_signs(float *row, int64_t n, uint64_t seed) {
-    for (int64_t begin = 0; begin < n; begin += 64) {
-        const uint64_t word = rotation_sign_word(seed, static_cast<uint64_t>(begin / 64));
-        for (int64_t i = begin; i < std::min(begin + 64, n); ++i) {
-            const uint32_t sign = static_cast<uint32_t>(word >> (i - begin) & 1U) << 31;
-            row[i] = __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, row[i]) ^ sign);
-        }
-    }
-}
-
-// The outputs of a rotated weight, back. Each thread its share of the tokens.
+// The outputs of a rotated weight, back. What is rotated together is in one thread's share of every token.
 void rotate_outputs(const ColumnWeight &w, float *y, int64_t n_tokens, int64_t y_stride, Workspace::Impl &ws, int ith,
                     int nth) {
     ws.barrier(nth);
-    for (int64_t token = n_tokens * ith / nth; token < n_tokens * (ith + 1) / nth; ++token) {
-        // rotate_back of base/rotation.hpp by the vector kernel: signs, signs and transform, signs
-        float *row = y + token * y_stride;
-        flip_signs(row, w.n_out, w.rotation_seed);
-        kernels().rotate(row, w.n_out, w.rotation_block, w.rotation_seed);
-        flip_signs(row, w.n_out, w.rotation_seed);
+    const int64_t g = w.n_out / w.rotation_block;
+    for (int64_t token = 0; token < n_tokens; ++token) {
+        kernels().rotate_back(y + token * y_stride, w.n_out, w.rotation_block, w.rotation_seed, g * ith / nth,
+                              g * (ith + 1) / nth);
     }
 }
 

@@ -1,5 +1,6 @@
 // Drives one product: activations once, then every thread its own row tiles.
 #include "seeddelta/compute.hpp"
+#include "seeddelta/columns.hpp"
 
 #include <cstring>
 
@@ -8,7 +9,6 @@
 #include "base/prng_block.hpp"
 #include "base/rotation.hpp"
 #include "base/trellis.hpp"
-#include "kernels/trellis_columns.hpp"
 #include "kernels/workspace.hpp"
 #include "residual/residual.hpp"
 
@@ -25,8 +25,8 @@ void Workspace::reserve(int64_t n_tokens, const seeddelta_ctx &ctx) {
     impl_->sum.reserve(n_tokens * stride / kGroup);
 }
 
-static void prepare(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride, Workspace::Impl &w, int ith,
-                    int nth) {
+static void prepare(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride, Workspace::Impl &w,
+                    int ith, int nth) {
     bool all_finite = true;
     auto *rotated = reinterpret_cast<float *>(thread_scratch(ctx.n_in * static_cast<int64_t>(sizeof(float))));
     for (int64_t token = n_tokens * ith / nth; token < n_tokens * (ith + 1) / nth; ++token) {
@@ -60,14 +60,15 @@ static void prepare_weight(const seeddelta_ctx &ctx, const float *x, int64_t n_t
     }
 }
 
-void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride_bytes, float *y,
-                                int64_t y_stride_bytes, Workspace &workspace, int ith, int nth, bool reuse_activations,
-                                ComputeStatus &status) {
+void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride_bytes,
+                                float *y, int64_t y_stride_bytes, Workspace &workspace, int ith, int nth,
+                                bool reuse_activations, ComputeStatus &status) {
     Workspace::Impl &w = workspace.impl();
     const int64_t x_stride = x_stride_bytes / static_cast<int64_t>(sizeof(float));
     const int64_t y_stride = y_stride_bytes / static_cast<int64_t>(sizeof(float));
     if (ctx.columns != nullptr) {
-        columns_compute_all(*ctx.columns, x, n_tokens, x_stride, y, y_stride, w, ith, nth, status);
+        columns_compute_threaded(*ctx.columns, nullptr, x, n_tokens, x_stride_bytes, y, y_stride_bytes, workspace, ith,
+                                 nth, false, status);
         return;
     }
     if (!reuse_activations || ctx.base == BaseKind::fht_struct || ctx.scheme == ResidualScheme::codebook_resid) {
@@ -99,8 +100,9 @@ void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_
 void seeddelta_compute(const seeddelta_ctx &ctx, const float *input, float *output, size_t n_tokens) {
     Workspace workspace;
     ComputeStatus status;
-    seeddelta_compute_threaded(ctx, input, static_cast<int64_t>(n_tokens), ctx.n_in * static_cast<int64_t>(sizeof(float)),
-                               output, ctx.n_out * static_cast<int64_t>(sizeof(float)), workspace, 0, 1, false, status);
+    seeddelta_compute_threaded(ctx, input, static_cast<int64_t>(n_tokens),
+                               ctx.n_in * static_cast<int64_t>(sizeof(float)), output,
+                               ctx.n_out * static_cast<int64_t>(sizeof(float)), workspace, 0, 1, false, status);
 }
 
 void seeddelta_dequantize(const seeddelta_ctx &ctx, int64_t row_begin, int64_t row_end, float *out) {
