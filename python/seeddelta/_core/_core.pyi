@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['CaptureHook', 'GgmlAbi', 'GraphHook', 'PRNG_BLOCK_STD', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'columns_encode', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
+__all__: list[str] = ['CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'PRNG_BLOCK_STD', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'columns_encode', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
 class Weight:
     """
     One converted matrix: arrays of a SeedΔ file and the product with it.
@@ -68,6 +68,63 @@ class Weight:
         """
         Bytes of all arrays.
         """
+class Gate:
+    """
+    What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
+
+    Args:
+        kwta: keep the inputs with the largest scores |x| · norm.
+        keep, keep_count: fraction of the units, or their number (0: the fraction holds).
+        block: inputs a unit, scored by their squares: 1, 16, 32 or 64.
+        duty: choose for every duty-th token only; the others take all.
+        renormalise, temperature: divide by the share that is kept, counted (0) or by softmax.
+        threshold: 0 or more: keep the scores above it, however many.
+        norm: float32 [n_in]. Kept, not copied.
+        pack: none, binary or ternary bitmap of |x| > max(pack_eps, pack_relative · mean |x| of those that passed).
+        pack_density, pack_hysteresis: above this share the bitmap is off, below (1 - hysteresis) of it on again.
+        event: not empty: changes of the inputs are sent. theta, topk, quorum, beta, lambda, age_max, budget_ns,
+            gap_every, gap_tolerance, rearm; docs/skipping.md.
+        prompts: choose for products of several tokens, too.
+    Raises ValueError for an option out of range.
+    """
+    def __init__(self, n_in: typing.SupportsInt | typing.SupportsIndex, *, kwta: bool = False, keep: typing.SupportsFloat | typing.SupportsIndex = 1.0, keep_count: typing.SupportsInt | typing.SupportsIndex = 0, block: typing.SupportsInt | typing.SupportsIndex = 1, duty: typing.SupportsInt | typing.SupportsIndex = 1, temperature: typing.SupportsFloat | typing.SupportsIndex = 0.0, renormalise: bool = False, threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0, norm: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, pack: str = 'none', pack_eps: typing.SupportsFloat | typing.SupportsIndex = 9.999999747378752e-05, pack_relative: typing.SupportsFloat | typing.SupportsIndex = 0.0, pack_density: typing.SupportsFloat | typing.SupportsIndex = 0.15000000596046448, pack_hysteresis: typing.SupportsFloat | typing.SupportsIndex = 0.10000000149011612, pack_popcount: bool = True, prompts: bool = True, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
+        ...
+    def select(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> list[numpy.typing.NDArray[numpy.int32]]:
+        """
+        Indices chosen for each row of x, float32 [n_tokens, n_in], one token after the other: int32 arrays.
+        """
+class ColumnWeight:
+    """
+    A matrix stored by its inputs: all weights of one input are together, so that inputs can be skipped.
+
+    Args:
+        f16: float16 [n_in, n_out], the transposed matrix.
+        i8, unit_scale: int8 [n_in, n_out] and float32 [n_in]; W = (i8 · unit_scale[:, None]).T.
+    The arrays are kept, not copied. Raises ValueError naming the tensor.
+    """
+    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, f16: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, i8: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, unit_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None) -> None:
+        ...
+    def matmul(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], gate: Gate | None = None, *, threads: typing.SupportsInt | typing.SupportsIndex = 1, batch: typing.SupportsInt | typing.SupportsIndex = 0) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        y = x Wᵀ over the inputs that the gate chooses: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].
+
+        `batch` tokens are one product (0: all). The bits are those of all inputs with those not chosen set to 0,
+        for every instruction set, number of threads and batch shape.
+        """
+    @property
+    def n_in(self) -> int:
+        ...
+    @property
+    def n_out(self) -> int:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def nbytes(self) -> int:
+        """
+        Bytes of all arrays.
+        """
 class GgmlAbi:
     """
     Layout of the loaded ggml, learned by probing its public functions.
@@ -92,6 +149,10 @@ class WeightRegistry:
         """
         Registers a Weight and keeps it alive. Add all before making a GraphHook.
         """
+    def add_columns(self, weight: ColumnWeight, gate: Gate | None = None) -> None:
+        """
+        The same for a ColumnWeight. Weights that read one input and are given the same Gate share its choice.
+        """
     def set_dense(self, name: str, rows: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], type: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
         Dense rows to fall back to: uint8 [n_out, bytes of a row] of a ggml type, experts one after another. Kept, not copied.
@@ -104,19 +165,42 @@ class GraphHook:
     """
     def __init__(self, registry: WeightRegistry) -> None:
         ...
+    def column_shapes(self) -> dict[str, tuple[int, int]]:
+        """
+        (n_out, n_in) of the weights that are stored by columns.
+        """
     def counters(self) -> dict[str, dict[str, int]]:
         """
-        Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events since the hook was made.
+        Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, active_units,
+        skipped_units since the hook was made.
+        """
+    def gates(self) -> list[dict[str, float]]:
+        """
+        Per gate, in the order of the weights: what KWTA and StatePack have chosen.
         """
     def kinds(self) -> dict[str, int]:
         """
         Products from seed and residual, by base kind and by residual scheme; a codebook that is the whole
         weight counts as statecells only.
         """
+    def profile_gates(self, on: bool) -> None:
+        """
+        Start new profiles, or stop. Meanwhile KWTA keeps everything. Not while a product is computed.
+        """
+    def profiles(self) -> list[tuple[int, list[float], list[float]]]:
+        """
+        Per gate: tokens seen, and for each fraction 1/20, 2/20 .. 1 of the units the mean score of the last one kept
+        and the mean share of the squares of the scores that is left out.
+        """
     def take_error(self) -> tuple[str, str, str] | None:
         """
         (kind, tensor, detail) of the first error since the last call, or None. Kinds: not_served, layout, not_finite,
         dense_not_finite, bad_index, no_memory.
+        """
+    def tune_gate(self, number: typing.SupportsInt | typing.SupportsIndex, keep: typing.SupportsFloat | typing.SupportsIndex, threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0) -> None:
+        """
+        What KWTA keeps from now on: a fraction, or (0 or more) the scores above a threshold. Not while a product is
+        computed.
         """
     @property
     def callback(self) -> int:
@@ -220,6 +304,10 @@ def isa_available() -> list[str]:
 def isa_select(name: str) -> None:
     """
     Uses another instruction set from now on; ValueError if this machine cannot run it.
+    """
+def popcount(words: typing.Annotated[numpy.typing.ArrayLike, numpy.uint64]) -> int:
+    """
+    Bits set in an array of uint64, by the active instruction set.
     """
 def prng_block_values(seed: typing.SupportsInt | typing.SupportsIndex, row_begin: typing.SupportsInt | typing.SupportsIndex, row_end: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, block: typing.SupportsInt | typing.SupportsIndex = 64) -> numpy.typing.NDArray[numpy.int8]:
     """
