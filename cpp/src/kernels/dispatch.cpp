@@ -45,7 +45,8 @@ static std::vector<const KernelTable *> supported() {
         if (__builtin_cpu_supports("avx512vnni")) {
             tables.push_back(&kernels_avx512vnni());
             if (__builtin_cpu_supports("avx512ifma") && __builtin_cpu_supports("avx512vbmi") &&
-                __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vpopcntdq")) {
+                __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vpopcntdq") &&
+                __builtin_cpu_supports("avx512bitalg")) {
                 tables.push_back(&kernels_avx512());
             }
         }

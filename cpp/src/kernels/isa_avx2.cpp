@@ -3,6 +3,7 @@
 
 #include "kernels/columns_scalar.hpp"
 #include "kernels/simd/activations.hpp"
+#include "kernels/simd/attention_x86.hpp"
 #include "kernels/simd/columns_avx2.hpp"
 #include "kernels/simd/trellis_columns_256.hpp"
 #include "kernels/simd/compute.hpp"
@@ -53,6 +54,15 @@ struct Words {
     }
 };
 
+constexpr AttentionKernels attention{attend_simd<xsimd::avx2, AttentionOps256>,
+                                     score_256,
+                                     score_256, // popcount: AVX2 counts bits by look-up, too
+                                     estimate_simd<xsimd::avx2, AttentionOps256>,
+                                     nearness_simd<xsimd::avx2>,
+                                     count_simd<xsimd::avx2>,
+                                     above_simd<xsimd::avx2>,
+                                     mass_simd<xsimd::avx2>};
+
 } // namespace
 
 const KernelTable &kernels_avx2() {
@@ -64,6 +74,7 @@ const KernelTable &kernels_avx2() {
                                        subtract_product_simd<xsimd::avx2>,
                                        dictionary_simd<xsimd::avx2>,
                                        fht_struct_simd<xsimd::avx2>,
+                                       &attention,
                                        columns_f16_simd<xsimd::avx2, ColumnsAvx2>,
                                        columns_i8_simd<xsimd::avx2, ColumnsAvx2>,
                                        columns_f16_batch_simd<xsimd::avx2, ColumnsAvx2>,

@@ -4,6 +4,7 @@
 
 #include "kernels/columns_scalar.hpp"
 #include "kernels/simd/activations.hpp"
+#include "kernels/simd/attention_x86.hpp"
 #include "kernels/simd/columns_avx512.hpp"
 #include "kernels/simd/trellis_columns_256.hpp"
 #include "kernels/simd/compute.hpp"
@@ -58,6 +59,32 @@ struct Words {
     }
 };
 
+struct AttentionOps {
+    using F = xsimd::batch<float, Arch>;
+    static SEEDDELTA_INLINE F half(const uint16_t *p) {
+        return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
+    }
+    static SEEDDELTA_INLINE F words(const int16_t *p) {
+        return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))));
+    }
+    static SEEDDELTA_INLINE __m128 fold(const F *r) {
+        const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(r[0]), _mm512_extractf32x8_ps(r[0], 1));
+        return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    }
+    static SEEDDELTA_INLINE void sum4(__m128 a, __m128 b, __m128 c, __m128 d, float *out) {
+        sum_of_four(a, b, c, d, out);
+    }
+};
+
+constexpr AttentionKernels attention{attend_simd<Arch, AttentionOps>,
+                                     score_256,
+                                     score_256, // popcount, by look-up
+                                     estimate_simd<Arch, AttentionOps>,
+                                     nearness_simd<Arch>,
+                                     count_simd<Arch>,
+                                     above_simd<Arch>,
+                                     mass_simd<Arch>};
+
 } // namespace
 
 const KernelTable &kernels_avx512bw() {
@@ -69,6 +96,7 @@ const KernelTable &kernels_avx512bw() {
                                        subtract_product_simd<Arch>,
                                        dictionary_simd<Arch>,
                                        fht_struct_simd<Arch>,
+                                       &attention,
                                        columns_f16_simd<Arch, ColumnsAvx512>,
                                        columns_i8_simd<Arch, ColumnsAvx512>,
                                        columns_f16_batch_simd<Arch, ColumnsAvx512>,

@@ -3,6 +3,7 @@
 
 #include "kernels/columns_scalar.hpp"
 #include "kernels/simd/activations.hpp"
+#include "kernels/simd/attention.hpp"
 #include "kernels/simd/columns_neon.hpp"
 #include "kernels/simd/trellis_columns_neon.hpp"
 #include "kernels/simd/compute.hpp"
@@ -48,10 +49,39 @@ struct Words {
     }
 };
 
+struct AttentionOps {
+    using F = xsimd::batch<float, Arch>;
+    static SEEDDELTA_INLINE F half(const uint16_t *p) { return F(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))); }
+    static SEEDDELTA_INLINE F words(const int16_t *p) { return F(vcvtq_f32_s32(vmovl_s16(vld1_s16(p)))); }
+    static SEEDDELTA_INLINE float32x4_t fold(const F *r) {
+        return vaddq_f32(vaddq_f32(r[0], r[2]), vaddq_f32(r[1], r[3]));
+    }
+    // lane i + lane i + 2, then + 1, of every key
+    static SEEDDELTA_INLINE void sum4(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d, float *out) {
+        const float32x4_t ab_low = vzip1q_f32(a, b); // a0 b0 a1 b1
+        const float32x4_t ab_high = vzip2q_f32(a, b);
+        const float32x4_t cd_low = vzip1q_f32(c, d);
+        const float32x4_t cd_high = vzip2q_f32(c, d);
+        const float32x4_t ab = vaddq_f32(ab_low, ab_high); // a0+a2 b0+b2 a1+a3 b1+b3
+        const float32x4_t cd = vaddq_f32(cd_low, cd_high);
+        const float32x4_t even = vcombine_f32(vget_low_f32(ab), vget_low_f32(cd));
+        const float32x4_t odd = vcombine_f32(vget_high_f32(ab), vget_high_f32(cd));
+        vst1q_f32(out, vaddq_f32(even, odd));
+    }
+};
+
 } // namespace
 
 const KernelTable &kernels_neon() {
-    static constexpr KernelTable table{"neon",
+    static const AttentionKernels attention{attend_simd<Arch, AttentionOps>,
+                                            attention_scalar().score,
+                                            attention_scalar().popcount,
+                                            estimate_simd<Arch, AttentionOps>,
+                                            nearness_simd<Arch>,
+                                            count_simd<Arch>,
+                                            above_simd<Arch>,
+                                            mass_simd<Arch>};
+    static const KernelTable table{"neon",
                                        rotate_simd<Arch>,
                                        quantize_simd<Arch>,
                                        compute_simd<Arch, TileNeon<Dot>>,
@@ -59,6 +89,7 @@ const KernelTable &kernels_neon() {
                                        subtract_product_simd<Arch>,
                                        dictionary_simd<Arch>,
                                        fht_struct_simd<Arch>,
+                                       &attention,
                                        columns_f16_simd<Arch, ColumnsNeon>,
                                        columns_i8_simd<Arch, ColumnsNeon>,
                                        columns_f16_batch_simd<Arch, ColumnsNeon>,

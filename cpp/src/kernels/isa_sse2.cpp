@@ -4,6 +4,7 @@
 
 #include "kernels/columns_scalar.hpp"
 #include "kernels/simd/activations.hpp"
+#include "kernels/simd/attention_x86.hpp"
 #include "kernels/simd/columns_sse2.hpp"
 #include "kernels/simd/trellis_columns_128.hpp"
 #include "kernels/simd/compute.hpp"
@@ -116,10 +117,43 @@ struct Words {
     }
 };
 
+struct AttentionOps {
+    using F = xsimd::batch<float, xsimd::sse2>;
+    // half_to_float of util/float16.hpp
+    static SEEDDELTA_INLINE F half(const uint16_t *p) {
+        const __m128i h = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)), _mm_setzero_si128());
+        const __m128i magnitude = _mm_slli_epi32(_mm_and_si128(h, _mm_set1_epi32(0x7FFF)), 13);
+        const __m128 scaled = _mm_mul_ps(_mm_castsi128_ps(magnitude), _mm_set1_ps(0x1p112F));
+        const __m128i exponent = _mm_set1_epi32(0x7C00);
+        const __m128i special = _mm_and_si128(_mm_cmpeq_epi32(_mm_and_si128(h, exponent), exponent),
+                                              _mm_set1_epi32(0x7F800000));
+        const __m128i sign = _mm_slli_epi32(_mm_and_si128(h, _mm_set1_epi32(0x8000)), 16);
+        return _mm_or_ps(scaled, _mm_castsi128_ps(_mm_or_si128(special, sign)));
+    }
+    static SEEDDELTA_INLINE F words(const int16_t *p) {
+        const __m128i four = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(p));
+        return _mm_cvtepi32_ps(_mm_srai_epi32(_mm_unpacklo_epi16(four, four), 16));
+    }
+    static SEEDDELTA_INLINE __m128 fold(const F *r) {
+        return _mm_add_ps(_mm_add_ps(r[0], r[2]), _mm_add_ps(r[1], r[3]));
+    }
+    static SEEDDELTA_INLINE void sum4(__m128 a, __m128 b, __m128 c, __m128 d, float *out) {
+        sum_of_four(a, b, c, d, out);
+    }
+};
+
 } // namespace
 
 const KernelTable &kernels_sse2() {
-    static constexpr KernelTable table{"sse2",
+    static const AttentionKernels attention{attend_simd<xsimd::sse2, AttentionOps>,
+                                            attention_scalar().score,
+                                            attention_scalar().popcount,
+                                            estimate_simd<xsimd::sse2, AttentionOps>,
+                                            nearness_simd<xsimd::sse2>,
+                                            count_simd<xsimd::sse2>,
+                                            above_simd<xsimd::sse2>,
+                                            mass_simd<xsimd::sse2>};
+    static const KernelTable table{"sse2",
                                        rotate_simd<xsimd::sse2>,
                                        quantize_simd<xsimd::sse2>,
                                        compute_simd<xsimd::sse2, Tile128>,
@@ -127,6 +161,7 @@ const KernelTable &kernels_sse2() {
                                        subtract_product_simd<xsimd::sse2>,
                                        dictionary_simd<xsimd::sse2>,
                                        fht_struct_simd<xsimd::sse2>,
+                                       &attention,
                                        columns_f16_simd<xsimd::sse2, ColumnsSse2>,
                                        columns_i8_simd<xsimd::sse2, ColumnsSse2>,
                                        columns_f16_batch_simd<xsimd::sse2, ColumnsSse2>,

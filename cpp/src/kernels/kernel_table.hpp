@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/attention.hpp"
 #include "seeddelta/columns.hpp"
 #include "seeddelta/weight.hpp"
 
@@ -61,6 +62,7 @@ struct KernelTable {
                        int64_t x_stride, float *p, float *atom);
     // fht_struct_block of base/fht_struct.hpp; out and scratch 64-byte aligned
     void (*fht_struct)(uint64_t seed, int64_t block, int64_t n_in, const float *x, float *out, float *scratch);
+    const AttentionKernels *attention;
     // Outputs [out_begin, out_end) of y, columns.hpp; out_begin is a multiple of kOutputSlice. y is that of all
     // outputs.
     void (*columns_f16)(const ColumnWeight &w, const ActiveSet &s, int64_t out_begin, int64_t out_end, float *y);

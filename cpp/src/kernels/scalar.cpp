@@ -166,6 +166,7 @@ const KernelTable &kernels_scalar() {
                                    subtract_product,
                                    dictionary_dot,
                                    fht_struct_block,
+                                   &attention_scalar(),
                                    columns_f16_scalar,
                                    columns_i8_scalar,
                                    columns_f16_batch_scalar,

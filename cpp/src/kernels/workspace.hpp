@@ -3,25 +3,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
-#include <thread>
 
 #include "kernels/kernel_table.hpp"
+#include "kernels/spin_barrier.hpp"
 #include "seeddelta/compute.hpp"
 #include "sparsity/event.hpp"
 
-#if defined(__x86_64__) || defined(__i386__)
-#include <immintrin.h>
-#endif
-
 namespace seeddelta {
-
-inline constexpr int kSpins = 2000;
-
-inline void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-    _mm_pause();
-#endif
-}
 
 // 64-byte aligned, grows only.
 template <class T>
@@ -44,7 +32,7 @@ struct Buffer {
     }
 };
 
-struct Workspace::Impl {
+struct Workspace::Impl : SpinBarrier {
     Buffer<int8_t> q;
     Buffer<float> scale;
     Buffer<int32_t> sum;
@@ -65,30 +53,6 @@ struct Workspace::Impl {
     Buffer<double> squares;
     EventMode mode = EventMode::full;
     std::atomic<bool> all_finite{true};
-    std::atomic<int> arrived{0};
-    std::atomic<uint32_t> generation{0};
-
-    // Every thread of the product arrives; nobody leaves before all have.
-    void barrier(int nth) {
-        if (nth == 1) {
-            return;
-        }
-        const uint32_t seen = generation.load(std::memory_order_acquire);
-        if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == nth) {
-            arrived.store(0, std::memory_order_relaxed);
-            generation.fetch_add(1, std::memory_order_release);
-            return;
-        }
-        // Spin while the others are surely running, then let the scheduler run them: with more threads than free cores
-        // a spinning thread would keep the one it waits for from running for a whole time slice.
-        for (int spins = 0; generation.load(std::memory_order_acquire) == seen; ++spins) {
-            if (spins < kSpins) {
-                relax();
-            } else {
-                std::this_thread::yield();
-            }
-        }
-    }
 };
 
 inline int64_t padded(int64_t n_in) {

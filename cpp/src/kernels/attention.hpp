@@ -1,0 +1,118 @@
+// Attention of one token over cached keys and values: what every instruction set provides. The scalar functions of
+// attention.cpp are the definition; every table gives their bits. Products and sums are rounded apart (no fused
+// multiply-add), sums have kLanes partial sums that are folded in halves: lane i + lane i + 8, then + 4, + 2, + 1.
+#pragma once
+#include <bit>
+#include <cstdint>
+
+namespace seeddelta {
+
+inline constexpr int64_t kLanes = 16;           // head sizes are multiples of it
+inline constexpr int64_t kAttentionChunk = 128; // positions whose result is a partial one; fixes the order of sums
+inline constexpr int64_t kKeyBlock = 32;        // keys whose bits lie together
+inline constexpr int kQueryLimit = 31;          // of a quantised query: four of them fit a signed byte
+
+// All heads that share one KV head, over up to kAttentionChunk positions of one chunk.
+struct AttentionTask {
+    const float *q; // [heads, dim_k], multiplied with the scale already
+    int64_t heads;
+    int64_t dim_k;
+    int64_t dim_v;
+    const uint8_t *k; // float16 rows of this KV head
+    const uint8_t *v;
+    int64_t k_stride; // bytes between positions
+    int64_t v_stride;
+    const int32_t *rows; // [n] positions, ascending
+    int64_t n;
+    const float *bias;  // [n] of the mask; null: zeros
+    const float *slope; // [heads] of ALiBi, the mask's factor
+    float softcap;      // scores become softcap * tanh(score); 0: they do not. q is then divided by softcap already
+    const float *given; // [heads, kAttentionChunk] scores in place of q·k; null: computed
+    float negligible;   // values of a smaller weight, relative to the largest of the chunk, are left out; 0: none is
+    float *scratch;     // attention_scratch_floats(heads, dim_k), 64-byte aligned
+    float *partial;     // out: [heads, 2 + dim_v]: largest score, sum of exp(score - largest), sum of that times v
+    int64_t values;     // out: rows of v that were read
+};
+
+static inline int64_t attention_scratch_floats(int64_t heads, int64_t dim_k) {
+    return heads * kAttentionChunk + 4 * dim_k + kAttentionChunk;
+}
+
+// Sums over the set bits of a plane of key bits. Plane: [blocks][dim / 8][kKeyBlock] bytes, bit i of byte b is channel
+// 8 b + i of the key.
+struct ScoreTask {
+    const uint8_t *plane;
+    int64_t dim;
+    int64_t blocks;
+    const int8_t *table; // [dim / 4][16]: sum of the quantised query's channels 4 t + i over the set bits i of an index
+    const uint8_t *plus; // popcount: [dim / 8] channels that count +1
+    const uint8_t *minus; // and −1
+    int16_t *sums;        // [blocks * kKeyBlock] out; added to with `add` 1, taken from with −1, set with 0
+    int add;
+};
+
+struct AttentionKernels {
+    void (*attend)(AttentionTask &task);
+    // sums from the table, by look-up
+    void (*score)(const ScoreTask &task);
+    // popcount(plane & plus) - popcount(plane & minus)
+    void (*popcount)(const ScoreTask &task);
+    // out[i] = gamma[i] * (factor * sums[i] + offset). Returns the largest. n is a multiple of kLanes.
+    float (*estimate)(const int16_t *sums, const float *gamma, int64_t n, float factor, float offset, float *out);
+    // out[i] = largest over the heads h of estimates[h * stride + i] - top[h]. n is a multiple of kLanes.
+    void (*nearness)(const float *estimates, int64_t stride, const float *top, int64_t heads, int64_t n, float *out);
+    // how many of a[0 .. n) are >= limit; n is a multiple of kLanes
+    int64_t (*count)(const float *a, int64_t n, float limit);
+    // those as bits, 64 a word; n is a multiple of 64
+    void (*above)(const float *a, int64_t n, float limit, uint64_t *words);
+    // sum of exp(a[i]) over them
+    float (*mass)(const float *a, int64_t n, float limit);
+};
+
+const AttentionKernels &attention_scalar();
+
+// exp for x <= 88 with the same rounding everywhere: 2^n * p(r), r = x - n ln 2 in two parts, p of degree 6 (Cephes
+// expf). Below -87 it is 0; NaN stays NaN.
+struct ExpConstants {
+    static constexpr float log2e = 1.44269504088896341F;
+    static constexpr float ln2_high = 0.693359375F;
+    static constexpr float ln2_low = -2.12194440e-4F;
+    static constexpr float round = 12582912.0F; // 1.5 * 2^23: adding it rounds to an integer
+    static constexpr float p0 = 1.9875691500E-4F;
+    static constexpr float p1 = 1.3981999507E-3F;
+    static constexpr float p2 = 8.3334519073E-3F;
+    static constexpr float p3 = 4.1665795894E-2F;
+    static constexpr float p4 = 1.6666665459E-1F;
+    static constexpr float p5 = 5.0000001201E-1F;
+    static constexpr float lowest = -87.0F;
+    static constexpr float highest = 88.0F;
+};
+
+static inline float exp_defined(float x) {
+    using C = ExpConstants;
+    if (x < C::lowest) {
+        return 0.0F;
+    }
+    const float in = x > C::highest ? C::highest : x;
+    const float shifted = in * C::log2e + C::round;
+    const float n = shifted - C::round;
+    const float r = (in - n * C::ln2_high) - n * C::ln2_low;
+    float p = C::p0;
+    p = p * r + C::p1;
+    p = p * r + C::p2;
+    p = p * r + C::p3;
+    p = p * r + C::p4;
+    p = p * r + C::p5;
+    p = (p * (r * r) + r) + 1.0F;
+    // the low bits of `shifted` are n in two's complement
+    const uint32_t exponent = std::bit_cast<uint32_t>(shifted) << 23;
+    const float result = std::bit_cast<float>(std::bit_cast<uint32_t>(p) + exponent);
+    return result + (x - x); // NaN and infinity give NaN
+}
+
+// tanh by that exp; absolute error below 1e-6.
+static inline float tanh_defined(float x) {
+    return 1.0F - 2.0F / (exp_defined(x + x) + 1.0F);
+}
+
+} // namespace seeddelta

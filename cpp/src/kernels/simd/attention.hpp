@@ -1,0 +1,299 @@
+// Attention of one token (kernels/attention.hpp), for any xsimd architecture. `Ops` has what xsimd has no word for:
+//   half(p): as many float16 as a register has floats, widened      words(p): the same of int16
+//   fold(r): the lanes of kLanes / size registers, folded to 4 lanes  sum4(a, b, c, d, out): the folded sums of four
+// Include inside an instruction-set unit only.
+#pragma once
+#include <xsimd/xsimd.hpp>
+
+#include "kernels/attention.hpp"
+#include "kernels/simd/inline.hpp"
+
+namespace seeddelta {
+namespace {
+
+constexpr float kNoScore = -__builtin_inff();
+
+template <class Arch>
+SEEDDELTA_INLINE xsimd::batch<float, Arch> greater(xsimd::batch<float, Arch> a, xsimd::batch<float, Arch> b) {
+    return xsimd::select(a > b, a, b);
+}
+
+// exp_defined of attention.hpp
+template <class Arch>
+SEEDDELTA_INLINE xsimd::batch<float, Arch> exp_simd(xsimd::batch<float, Arch> x) {
+    using F = xsimd::batch<float, Arch>;
+    using U = xsimd::batch<uint32_t, Arch>;
+    using C = ExpConstants;
+    const F in = xsimd::select(x > F(C::highest), F(C::highest), x);
+    const F shifted = in * F(C::log2e) + F(C::round);
+    const F n = shifted - F(C::round);
+    const F r = (in - n * F(C::ln2_high)) - n * F(C::ln2_low);
+    F p(C::p0);
+    p = p * r + F(C::p1);
+    p = p * r + F(C::p2);
+    p = p * r + F(C::p3);
+    p = p * r + F(C::p4);
+    p = p * r + F(C::p5);
+    p = (p * (r * r) + r) + F(1.0F);
+    const U bits = xsimd::bitwise_cast<uint32_t>(p) + (xsimd::bitwise_cast<uint32_t>(shifted) << 23);
+    const F result = xsimd::bitwise_cast<float>(bits) + (x - x);
+    return xsimd::select(x < F(C::lowest), F(0.0F), result);
+}
+
+// kLanes partial values in as many registers as that takes.
+template <class Arch>
+struct Lanes {
+    using F = xsimd::batch<float, Arch>;
+    static constexpr int kCount = static_cast<int>(kLanes / static_cast<int64_t>(F::size));
+    F r[kCount];
+    SEEDDELTA_INLINE explicit Lanes(float x) {
+        for (F &one : r) {
+            one = F(x);
+        }
+    }
+    SEEDDELTA_INLINE float sum() const {
+        alignas(64) float lane[kLanes];
+        for (int i = 0; i < kCount; ++i) {
+            r[i].store_aligned(lane + i * F::size);
+        }
+        for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+            for (int64_t i = 0; i < half; ++i) {
+                lane[i] += lane[i + half];
+            }
+        }
+        return lane[0];
+    }
+    SEEDDELTA_INLINE float largest() const {
+        alignas(64) float lane[kLanes];
+        float top = kNoScore;
+        for (int i = 0; i < kCount; ++i) {
+            r[i].store_aligned(lane + i * F::size);
+        }
+        for (const float x : lane) {
+            top = x > top ? x : top;
+        }
+        return top + 0.0F;
+    }
+};
+
+// Scores of four keys at a time: they are widened once and multiplied with every head's query.
+template <class Arch, class Ops>
+void query_keys(const AttentionTask &t) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t size = F::size;
+    float *wide = t.scratch + t.heads * kAttentionChunk;
+    for (int64_t i = 0; i < t.n; i += 4) {
+        for (int64_t key = 0; key < 4; ++key) {
+            const int64_t row = t.rows[i + key < t.n ? i + key : t.n - 1];
+            const auto *k = reinterpret_cast<const uint16_t *>(t.k + row * t.k_stride);
+            for (int64_t d = 0; d < t.dim_k; d += size) {
+                Ops::half(k + d).store_unaligned(wide + key * t.dim_k + d);
+            }
+        }
+        for (int64_t head = 0; head < t.heads; ++head) {
+            const float *q = t.q + head * t.dim_k;
+            Lanes<Arch> a(0.0F), b(0.0F), c(0.0F), d(0.0F);
+            for (int64_t at = 0; at < t.dim_k; at += kLanes) {
+                for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
+                    const float *k = wide + at + r * size;
+                    const F x = F::load_unaligned(q + at + r * size);
+                    a.r[r] = a.r[r] + x * F::load_unaligned(k);
+                    b.r[r] = b.r[r] + x * F::load_unaligned(k + t.dim_k);
+                    c.r[r] = c.r[r] + x * F::load_unaligned(k + 2 * t.dim_k);
+                    d.r[r] = d.r[r] + x * F::load_unaligned(k + 3 * t.dim_k);
+                }
+            }
+            // what is written behind the last key is overwritten with no score below
+            Ops::sum4(Ops::fold(a.r), Ops::fold(b.r), Ops::fold(c.r), Ops::fold(d.r),
+                      t.scratch + head * kAttentionChunk + i);
+        }
+    }
+}
+
+// Softmax within the chunk: scores become weights. n rounded up to kLanes is at most kAttentionChunk.
+template <class Arch>
+void weigh(const AttentionTask &t, int64_t head) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t size = F::size;
+    float *score = t.scratch + head * kAttentionChunk;
+    if (t.given != nullptr) {
+        for (int64_t i = 0; i < t.n; ++i) {
+            score[i] = t.given[head * kAttentionChunk + i];
+        }
+    }
+    const int64_t end = (t.n + kLanes - 1) / kLanes * kLanes;
+    for (int64_t i = t.n; i < end; ++i) {
+        score[i] = kNoScore;
+    }
+    if (t.softcap != 0.0F) {
+        for (int64_t i = 0; i < t.n; ++i) {
+            score[i] = t.softcap * tanh_defined(score[i]);
+        }
+    }
+    if (t.bias != nullptr) {
+        for (int64_t i = 0; i < t.n; ++i) {
+            score[i] = score[i] + t.slope[head] * t.bias[i];
+        }
+    }
+    Lanes<Arch> most(kNoScore), sum(0.0F);
+    for (int64_t i = 0; i < end; i += kLanes) {
+        for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
+            most.r[r] = greater(F::load_unaligned(score + i + r * size), most.r[r]);
+        }
+    }
+    const float top = most.largest();
+    for (int64_t i = 0; i < end; i += kLanes) {
+        for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
+            const F weight = exp_simd<Arch>(F::load_unaligned(score + i + r * size) - F(top));
+            weight.store_unaligned(score + i + r * size);
+            sum.r[r] = sum.r[r] + weight;
+        }
+    }
+    float *partial = t.partial + head * (2 + t.dim_v);
+    partial[0] = top;
+    partial[1] = t.n > 0 ? sum.sum() : 0.0F; // without a score, exp(-inf + inf) is no number
+}
+
+// Sums of weight times value for kHeads heads and kRegisters registers of channels from d on.
+template <class Arch, class Ops, int kHeads, int kRegisters>
+SEEDDELTA_INLINE void sum_values(const AttentionTask &t, int64_t head, int64_t d, const int32_t *index, int64_t n) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t size = F::size;
+    F sum[kHeads][kRegisters];
+    for (auto &of_head : sum) {
+        for (F &one : of_head) {
+            one = F(0.0F);
+        }
+    }
+    const float *weight = t.scratch + head * kAttentionChunk;
+    for (int64_t j = 0; j < n; ++j) {
+        const int64_t i = index[j];
+        const auto *v = reinterpret_cast<const uint16_t *>(t.v + t.rows[i] * t.v_stride) + d;
+        F value[kRegisters];
+        for (int r = 0; r < kRegisters; ++r) {
+            value[r] = Ops::half(v + r * size);
+        }
+        for (int h = 0; h < kHeads; ++h) {
+            const F p(weight[h * kAttentionChunk + i]);
+            for (int r = 0; r < kRegisters; ++r) {
+                sum[h][r] = sum[h][r] + p * value[r];
+            }
+        }
+    }
+    for (int h = 0; h < kHeads; ++h) {
+        for (int r = 0; r < kRegisters; ++r) {
+            sum[h][r].store_unaligned(t.partial + (head + h) * (2 + t.dim_v) + 2 + d + r * size);
+        }
+    }
+}
+
+template <class Arch, class Ops, int kHeads>
+void sum_all_values(const AttentionTask &t, int64_t head, const int32_t *index, int64_t n) {
+    constexpr int64_t size = xsimd::batch<float, Arch>::size;
+    int64_t d = 0;
+    for (; d + 2 * size <= t.dim_v; d += 2 * size) {
+        sum_values<Arch, Ops, kHeads, 2>(t, head, d, index, n);
+    }
+    for (; d < t.dim_v; d += size) {
+        sum_values<Arch, Ops, kHeads, 1>(t, head, d, index, n);
+    }
+}
+
+template <class Arch, class Ops>
+void attend_simd(AttentionTask &t) {
+    if (t.given == nullptr) {
+        query_keys<Arch, Ops>(t);
+    }
+    for (int64_t head = 0; head < t.heads; ++head) {
+        weigh<Arch>(t, head);
+    }
+    int32_t index[kAttentionChunk];
+    int64_t n = 0;
+    for (int64_t i = 0; i < t.n; ++i) {
+        bool used = t.negligible <= 0.0F;
+        for (int64_t head = 0; head < t.heads && !used; ++head) {
+            used = !(t.scratch[head * kAttentionChunk + i] < t.negligible);
+        }
+        index[n] = static_cast<int32_t>(i);
+        n += used ? 1 : 0;
+    }
+    t.values = n;
+    int64_t head = 0;
+    for (; head + 4 <= t.heads; head += 4) {
+        sum_all_values<Arch, Ops, 4>(t, head, index, n);
+    }
+    if (t.heads - head == 3) {
+        sum_all_values<Arch, Ops, 3>(t, head, index, n);
+    } else if (t.heads - head == 2) {
+        sum_all_values<Arch, Ops, 2>(t, head, index, n);
+    } else if (t.heads - head == 1) {
+        sum_all_values<Arch, Ops, 1>(t, head, index, n);
+    }
+}
+
+template <class Arch, class Ops>
+float estimate_simd(const int16_t *sums, const float *gamma, int64_t n, float factor, float offset, float *out) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t size = F::size;
+    Lanes<Arch> most(kNoScore);
+    for (int64_t i = 0; i < n; i += kLanes) {
+        for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
+            const int64_t at = i + r * size;
+            const F x = F::load_unaligned(gamma + at) * (F(factor) * Ops::words(sums + at) + F(offset));
+            x.store_unaligned(out + at);
+            most.r[r] = greater(x, most.r[r]);
+        }
+    }
+    return most.largest();
+}
+
+template <class Arch>
+void nearness_simd(const float *estimates, int64_t stride, const float *top, int64_t heads, int64_t n, float *out) {
+    using F = xsimd::batch<float, Arch>;
+    for (int64_t i = 0; i < n; i += F::size) {
+        F best(kNoScore);
+        for (int64_t head = 0; head < heads; ++head) {
+            best = greater(F::load_unaligned(estimates + head * stride + i) - F(top[head]), best);
+        }
+        best.store_unaligned(out + i);
+    }
+}
+
+// Plain code that the compiler makes vectors of.
+template <class Arch>
+int64_t count_simd(const float *a, int64_t n, float limit) {
+    int32_t found = 0;
+    for (int32_t i = 0; i < static_cast<int32_t>(n); ++i) {
+        found += a[i] >= limit ? 1 : 0;
+    }
+    return found;
+}
+
+template <class Arch>
+void above_simd(const float *a, int64_t n, float limit, uint64_t *words) {
+    using F = xsimd::batch<float, Arch>;
+    for (int64_t i = 0; i < n; i += 64) {
+        uint64_t word = 0;
+        for (int64_t bit = 0; bit < 64; bit += F::size) {
+            word |= static_cast<uint64_t>((F::load_unaligned(a + i + bit) >= F(limit)).mask()) << bit;
+        }
+        words[i / 64] = word;
+    }
+}
+
+template <class Arch>
+float mass_simd(const float *a, int64_t n, float limit) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t size = F::size;
+    Lanes<Arch> sum(0.0F);
+    for (int64_t i = 0; i < n; i += kLanes) {
+        for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
+            const F x = F::load_unaligned(a + i + r * size);
+            sum.r[r] = sum.r[r] + xsimd::select(x >= F(limit), exp_simd<Arch>(x), F(0.0F));
+        }
+    }
+    return sum.sum();
+}
+
+} // namespace
+} // namespace seeddelta
