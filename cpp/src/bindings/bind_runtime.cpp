@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bindings/arrays.hpp"
+#include "bindings/bind_attention.hpp"
 #include "bindings/bind_columns.hpp"
 #include "bindings/bind_weight.hpp"
 #include "runtime/graph_hook.hpp"
@@ -241,6 +242,7 @@ void bind_runtime(py::module_ &m) {
         "Raises RuntimeError saying which probe failed.")
         .def(py::init(&make_abi), py::arg("symbols"))
         .def("layout", &layout, "Offsets in bytes inside ggml_tensor and numbers of operations.");
+    bind_attention(m);
     py::class_<PyRegistry, std::shared_ptr<PyRegistry>>(
         m, "WeightRegistry", "The converted weights of one file; contexts of the same model may share it.")
         .def(py::init([](std::shared_ptr<GgmlAbi> abi) {
@@ -265,6 +267,9 @@ void bind_runtime(py::module_ &m) {
                                [](const PyHook &) { return reinterpret_cast<uintptr_t>(&GraphHook::callback); })
         .def_property_readonly("user_data", [](PyHook &h) { return reinterpret_cast<uintptr_t>(&h.hook); })
         .def_property_readonly("nodes_seen", [](const PyHook &h) { return h.hook.nodes_seen(); })
+        .def(
+            "set_attention", [](PyHook &h, PyAttention &attention) { h.hook.set_attention(&attention.hook); },
+            py::arg("attention"), py::keep_alive<1, 2>(), "Attention of single tokens is taken over, too.")
         .def(
             "counters", &counters,
             "Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, active_units,\n"

@@ -45,6 +45,7 @@ struct GgmlAbi {
     int32_t op_custom = 0;
     size_t params = 0;                  // where the parameters of a custom operation begin
     size_t params_userdata = 0;         // of the userdata, from `params`
+    size_t params_function = 0;         // of the function
     std::vector<uint8_t> params_custom; // a template: our function, all threads, userdata to be filled in
 
     const char *(*op_name)(int32_t) = nullptr;
@@ -73,6 +74,17 @@ struct GgmlAbi {
         std::memcpy(at, params_custom.data(), params_custom.size());
         std::memcpy(at + params_userdata, &userdata, sizeof(userdata));
         std::memcpy(static_cast<uint8_t *>(node) + op, &op_custom, sizeof(op_custom));
+    }
+
+    // The same with another function.
+    void make_custom(void *node, CustomFunction function, const void *userdata) const {
+        make_custom(node, userdata);
+        std::memcpy(static_cast<uint8_t *>(node) + params + params_function, &function, sizeof(function));
+    }
+
+    // Whether the node is a custom operation with that function.
+    bool is_custom(const void *node, CustomFunction function) const {
+        return op_of(node) == op_custom && read<CustomFunction>(node, params + params_function) == function;
     }
 
     // Userdata of a node that make_custom made.

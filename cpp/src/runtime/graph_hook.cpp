@@ -122,6 +122,9 @@ void GraphHook::compute(void *dst, int ith, int nth, void *userdata) noexcept {
 // All nodes of a split are visited in order before any of them is computed.
 void GraphHook::visit(void *node) {
     count(nodes_seen_);
+    if (attention_ != nullptr && attention_->visit(node)) {
+        return;
+    }
     // Activations are shared between neighbours of one walk only: not when a product ran since (a new walk), and not
     // when x itself is computed again or overwritten.
     const uint64_t products = products_.load(std::memory_order_relaxed);

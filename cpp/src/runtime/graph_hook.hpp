@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/attention_hook.hpp"
 #include "runtime/ggml_abi.hpp"
 #include "runtime/weight_registry.hpp"
 #include "seeddelta/compute.hpp"
@@ -89,6 +90,9 @@ public:
     // ggml_custom_op_t; userdata is a ServedWeight::Node.
     static void compute(void *dst, int ith, int nth, void *userdata) noexcept;
 
+    // Attention is taken over, too, from the next graph on. Borrowed.
+    void set_attention(AttentionHook *attention) { attention_ = attention; }
+
     std::deque<ServedWeight> &served() { return served_; }
     const KindCounters &kinds() const { return kinds_; }
     // To be changed while nothing is computed.
@@ -134,6 +138,7 @@ private:
     const GgmlAbi &abi_;
     WeightRegistry &registry_;
     std::deque<Gate> gates_;
+    AttentionHook *attention_ = nullptr;
     std::deque<ServedWeight> served_;
     std::unordered_map<const RegisteredWeight *, ServedWeight *> served_of_;
     // Weight tensors live as long as the context, so a pointer that was found once keeps its meaning; null: no weight.

@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'PRNG_BLOCK_STD', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'columns_encode', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
+__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'PRNG_BLOCK_STD', 'PackSettings', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
 class Weight:
     """
     One converted matrix: arrays of a SeedΔ file and the product with it.
@@ -28,9 +28,8 @@ class Weight:
         seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8
             [n_out, ceil(n_in / base_block)].
         n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those of another.
-        layout: "row", or "column" for a trellis whose codes are uint16 [n_in, words, 16] and row_scale [n_in].
     """
-    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, step_bits: typing.SupportsInt | typing.SupportsIndex = 0, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, n_experts: typing.SupportsInt | typing.SupportsIndex = 1, layout: str = 'row') -> None:
+    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, step_bits: typing.SupportsInt | typing.SupportsIndex = 0, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, n_experts: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
         ...
     def dequantize(self, row_begin: typing.SupportsInt | typing.SupportsIndex = 0, row_end: typing.SupportsInt | typing.SupportsIndex = -1) -> numpy.typing.NDArray[numpy.float32]:
         """
@@ -42,15 +41,6 @@ class Weight:
 
         The same bits for every instruction set, number of threads and batch shape.
         """
-    def multiply_active(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], index: typing.Annotated[numpy.typing.ArrayLike, numpy.int32]) -> numpy.typing.NDArray[numpy.float32]:
-        """
-        y = Ŵ x over the units of `index`, int32 [n] ascending, in column layout: float32 [n_in] to [n_out].
-
-        The bits of matmul with x = 0 for the other units.
-        """
-    @property
-    def layout(self) -> str:
-        ...
     @property
     def n_experts(self) -> int:
         ...
@@ -139,6 +129,51 @@ class GgmlAbi:
         """
         Offsets in bytes inside ggml_tensor and numbers of operations.
         """
+class PackSettings:
+    """
+    How keys are chosen by their bits; see seeddelta.StatePackKV. Raises ValueError for what is out of range.
+    """
+    def __init__(self, mode: str, *, eps: typing.SupportsFloat | typing.SupportsIndex = 0.5, popcount: bool = False, refine: bool = True, budget: typing.SupportsFloat | typing.SupportsIndex = 0.125, mass: typing.SupportsFloat | typing.SupportsIndex = 0.0, sinks: typing.SupportsInt | typing.SupportsIndex = 4, recent: typing.SupportsInt | typing.SupportsIndex = 64, density: typing.SupportsFloat | typing.SupportsIndex = 0.5, negligible: typing.SupportsFloat | typing.SupportsIndex = 0.0, gamma_chunk: typing.SupportsInt | typing.SupportsIndex = 1, gamma_cap: typing.SupportsFloat | typing.SupportsIndex = 4.0, audits: typing.SupportsInt | typing.SupportsIndex = 2) -> None:
+        ...
+class AttentionHook:
+    """
+    Takes over the attention of single tokens in the graphs that a GraphHook sees.
+
+    Args:
+        symbols: addresses of ggml_required_symbols() and attention_required_symbols().
+        layers: (first, last, mode, budget) of layers that differ from `pack`.
+        gap_limit: largest mean relative error of a layer; one above it becomes exact.
+    Raises RuntimeError saying which probe failed.
+    """
+    def __init__(self, abi: GgmlAbi, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex], pack: PackSettings, *, layers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsFloat | typing.SupportsIndex]] = [], min_context: typing.SupportsInt | typing.SupportsIndex = 1024, gap_every: typing.SupportsInt | typing.SupportsIndex = 64, gap_limit: typing.SupportsFloat | typing.SupportsIndex = 0.30000001192092896) -> None:
+        ...
+    def counters(self) -> dict[str, float]:
+        """
+        What it did so far; `left` are nodes of single tokens that ggml computed.
+        """
+    def invalidate(self) -> None:
+        """
+        Forgets the bits of all keys: something other than a graph wrote to the caches.
+        """
+    @property
+    def left_because(self) -> str | None:
+        """
+        Why a node was left to ggml, or None.
+        """
+class AttentionRun:
+    """
+    Attention of one token on arrays; keeps the bits of its keys.
+    """
+    def __call__(self, q: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], k: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], v: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], mask: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, *, scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, max_bias: typing.SupportsFloat | typing.SupportsIndex = 0.0, softcap: typing.SupportsFloat | typing.SupportsIndex = 0.0, sinks: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, threads: typing.SupportsInt | typing.SupportsIndex = 1, pack: PackSettings | None = None, repack: bool = False, compare: bool = False) -> tuple[numpy.typing.NDArray[numpy.float32], dict[str, float]]:
+        """
+        q float32[n_head, dim_k], k float16[n_kv, n_kv_head, dim_k], v float16[n_kv, n_kv_head, dim_v], mask
+        float16[n_kv] (0, a bias, or -inf), sinks float32[n_head]. With `pack` keys are chosen by their bits,
+        which are made at the first call and with `repack`; `compare` gives the exact result, and how far the
+        other one was. Returns (float32[n_head, dim_v], what was done). Raises ValueError for shapes that do not
+        fit.
+        """
+    def __init__(self) -> None:
+        ...
 class WeightRegistry:
     """
     The converted weights of one file; contexts of the same model may share it.
@@ -191,6 +226,10 @@ class GraphHook:
         """
         Per gate: tokens seen, and for each fraction 1/20, 2/20 .. 1 of the units the mean score of the last one kept
         and the mean share of the squares of the scores that is left out.
+        """
+    def set_attention(self, attention: AttentionHook) -> None:
+        """
+        Attention of single tokens is taken over, too.
         """
     def take_error(self) -> tuple[str, str, str] | None:
         """
@@ -266,18 +305,9 @@ class CaptureHook:
     @property
     def user_data(self) -> int:
         ...
-def columns_encode(units: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, step_bits: typing.SupportsInt | typing.SupportsIndex = 4, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, state_bits: typing.SupportsInt | typing.SupportsIndex = 12, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, window: typing.SupportsInt | typing.SupportsIndex = 32, rounds: typing.SupportsInt | typing.SupportsIndex = 2, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint16], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], float, list[int]]:
+def attention_required_symbols() -> list[str]:
     """
-    Encodes units float32 [n_in, n_out] in column layout (docs/format.md): W transposed, outputs already rotated.
-
-    Args:
-        step_bits, values_per_step, state_bits, scale_factor, threads: as for trellis_encode.
-        feedback: float32 [n_in, n_in]; the error e of unit j changes each later unit l by -e · feedback[l, j]
-            (GPTQ: H⁻¹_jl / H⁻¹_jj of the units that are left).
-        window: steps on each side of the seam that are searched to choose where the closed walk begins.
-        rounds: searches of the whole walk, each closed at another place; none makes it worse.
-    Returns: (codes uint16 [n_in, words, 16], unit_scale float16 [n_in], base_scale, multipliers).
-    Raises: ValueError for NaN or infinite weights and options out of range.
+    Names of the ggml functions that AttentionHook needs, beside those of ggml_required_symbols.
     """
 def coo_select(delta: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], k: typing.SupportsInt | typing.SupportsIndex, importance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.float32]]:
     """

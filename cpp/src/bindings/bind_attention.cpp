@@ -1,0 +1,222 @@
+// Attention for Python: the hook that takes it over in llama.cpp, and one operation on NumPy arrays for tests and
+// figures.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <pybind11/typing.h>
+
+#include <memory>
+#include <optional>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "bindings/arrays.hpp"
+#include "bindings/bind_attention.hpp"
+
+namespace seeddelta {
+
+namespace {
+
+PackMode mode_of(const std::string &name) {
+    if (name == "exact") {
+        return PackMode::exact;
+    }
+    if (name == "binary") {
+        return PackMode::binary;
+    }
+    if (name == "ternary") {
+        return PackMode::ternary;
+    }
+    throw py::value_error("mode is '" + name + "'; wanted exact, binary or ternary");
+}
+
+PackSettings make_settings(const std::string &mode, float eps, bool popcount, bool refine, float budget, float mass,
+                           int64_t sinks, int64_t recent, float density, float negligible, int64_t gamma_chunk,
+                           float gamma_cap, int64_t audits) {
+    if (!(eps >= 0) || !(budget > 0) || !(mass >= 0 && mass <= 1) || sinks < 0 || recent < 0 ||
+        !(density > 0 && density <= 1) || !(negligible >= 0 && negligible < 1) || gamma_chunk < 1 || !(gamma_cap > 0) ||
+        audits < 0) {
+        throw py::value_error("a setting of the key pack is out of range");
+    }
+    return {mode_of(mode), eps,     popcount,   refine,      budget,    mass,  sinks,
+            recent,        density, negligible, gamma_chunk, gamma_cap, audits};
+}
+
+using Override = std::tuple<int64_t, int64_t, std::string, float>;
+
+std::unique_ptr<PyAttention> make_hook(const std::shared_ptr<GgmlAbi> &abi,
+                                       const std::map<std::string, uintptr_t> &symbols, const PackSettings &pack,
+                                       const std::vector<Override> &layers, int64_t min_context, int64_t gap_every,
+                                       float gap_limit) {
+    AttentionSettings settings{pack, {}, min_context, gap_every, gap_limit};
+    for (const auto &[first, last, mode, budget] : layers) {
+        settings.layers.push_back({first, last, mode_of(mode), budget});
+    }
+    return std::make_unique<PyAttention>(abi, probe_attention(symbols, *abi), std::move(settings));
+}
+
+using FloatDict = py::typing::Dict<py::str, py::float_>;
+
+FloatDict counters(const PyAttention &h) {
+    const AttentionCounters &c = h.hook.counters();
+    FloatDict d;
+    const auto put = [&](const char *name, const std::atomic<uint64_t> &value) {
+        d[name] = static_cast<double>(value.load());
+    };
+    put("nodes", c.nodes);
+    put("left", c.left);
+    put("exact", c.exact);
+    put("packed", c.packed);
+    put("visible", c.visible);
+    put("kept", c.kept);
+    put("scored", c.scored);
+    put("popcount", c.popcount);
+    put("values", c.values);
+    put("dense", c.dense);
+    put("repacks", c.repacks);
+    put("rebuilds", c.rebuilds);
+    put("stale", c.stale);
+    put("compared", c.compared);
+    put("disabled", c.disabled);
+    d["gap_sum"] = h.hook.gap_sum();
+    d["recall_sum"] = h.hook.recall_sum();
+    d["bytes"] = static_cast<double>(h.hook.pack_bytes());
+    d["layers"] = static_cast<double>(h.hook.packed_layers());
+    return d;
+}
+
+using Floats = py::array_t<float, py::array::c_style>;
+
+// Keeps the bits of one array of keys between calls, and runs operations over it.
+class PyAttentionRun {
+public:
+    py::typing::Tuple<Floats, FloatDict> run(const FloatMatrix &q, const py::array &k, const py::array &v,
+                                             const std::optional<py::array> &mask, float scale, float max_bias,
+                                             float softcap, const std::optional<Floats> &sinks, int threads,
+                                             const std::optional<PackSettings> &settings, bool repack, bool compare) {
+        if (q.ndim() != 2 || threads < 1) {
+            throw py::value_error("q must be [n_head, dim_k], threads 1 or more");
+        }
+        require_array(k, "k", "f", 2, {-1, -1, q.shape(1)});
+        require_array(v, "v", "f", 2, {k.shape(0), k.shape(1), -1});
+        AttentionProblem p;
+        p.n_head = q.shape(0);
+        p.n_kv_head = k.shape(1);
+        p.dim_k = q.shape(1);
+        p.dim_v = v.shape(2);
+        p.n_kv = k.shape(0);
+        if (p.n_kv < 1 || p.n_kv_head < 1 || p.n_head % p.n_kv_head != 0 || p.dim_k % kLanes != 0 ||
+            p.dim_v % kLanes != 0 || p.dim_k > 512 || p.dim_v < 1) {
+            throw py::value_error("heads are a multiple of the KV heads, channels of 16 and at most 512");
+        }
+        p.q = q.data();
+        p.q_stride = p.dim_k;
+        p.k = static_cast<const uint8_t *>(k.data());
+        p.v = static_cast<const uint8_t *>(v.data());
+        p.k_head = 2 * p.dim_k;
+        p.k_row = p.k_head * p.n_kv_head;
+        p.v_head = 2 * p.dim_v;
+        p.v_row = p.v_head * p.n_kv_head;
+        if (mask) {
+            require_array(*mask, "mask", "f", 2, {p.n_kv});
+            p.mask = static_cast<const uint16_t *>(mask->data());
+        }
+        if (sinks) {
+            require_array(*sinks, "sinks", "f", 4, {p.n_head});
+            p.sinks = sinks->data();
+        }
+        p.scale = scale;
+        p.max_bias = max_bias;
+        p.softcap = softcap;
+        Floats out({p.n_head, p.dim_v});
+        p.out = out.mutable_data();
+        p.out_stride = p.dim_v;
+        if (settings && settings->mode != PackMode::exact &&
+            (pack_ == nullptr || pack_->mode() != settings->mode || pack_->capacity() < p.n_kv)) {
+            pack_ = std::make_unique<KeyPack>(p.n_kv_head, p.dim_k, p.n_kv, settings->mode, settings->recent);
+        }
+        const bool packed = settings && settings->mode != PackMode::exact;
+        PackOutcome outcome;
+        {
+            const py::gil_scoped_release release; // arrays are kept alive by the caller's references
+            attention_.reserve(p, packed, compare);
+            const bool fresh = packed && (repack || !pack_->calibrated);
+            std::vector<std::jthread> others;
+            const auto work = [&](int ith) {
+                if (packed) {
+                    attention_.packed(p, *pack_, *settings, fresh, compare, outcome, ith, threads);
+                } else {
+                    attention_.exact(p, ith, threads);
+                }
+            };
+            for (int ith = 1; ith < threads; ++ith) {
+                others.emplace_back(work, ith);
+            }
+            work(0);
+        }
+        FloatDict found;
+        found["visible"] = static_cast<double>(outcome.visible.load());
+        found["kept"] = static_cast<double>(outcome.kept.load());
+        found["scored"] = static_cast<double>(outcome.scored.load());
+        found["values"] = static_cast<double>(outcome.values.load());
+        found["dense"] = static_cast<double>(outcome.dense.load());
+        found["stale"] = outcome.stale.load() ? 1.0 : 0.0;
+        found["gap"] = outcome.gap;
+        found["recall"] = outcome.recall;
+        return py::typing::Tuple<Floats, FloatDict>(py::make_tuple(out, found));
+    }
+
+private:
+    Attention attention_;
+    std::unique_ptr<KeyPack> pack_;
+};
+
+} // namespace
+
+void bind_attention(py::module_ &m) {
+    m.def("attention_required_symbols", &attention_required_symbols,
+          "Names of the ggml functions that AttentionHook needs, beside those of ggml_required_symbols.");
+    py::class_<PackSettings>(m, "PackSettings",
+                             "How keys are chosen by their bits; see seeddelta.StatePackKV. Raises ValueError for what "
+                             "is out of range.")
+        .def(py::init(&make_settings), py::arg("mode"), py::kw_only(), py::arg("eps") = 0.5F,
+             py::arg("popcount") = false, py::arg("refine") = true, py::arg("budget") = 0.125F, py::arg("mass") = 0.0F,
+             py::arg("sinks") = 4, py::arg("recent") = 64, py::arg("density") = 0.5F, py::arg("negligible") = 0.0F,
+             py::arg("gamma_chunk") = 1, py::arg("gamma_cap") = 4.0F, py::arg("audits") = 2);
+    py::class_<PyAttention>(m, "AttentionHook",
+                            "Takes over the attention of single tokens in the graphs that a GraphHook sees.\n\n"
+                            "Args:\n"
+                            "    symbols: addresses of ggml_required_symbols() and attention_required_symbols().\n"
+                            "    layers: (first, last, mode, budget) of layers that differ from `pack`.\n"
+                            "    gap_limit: largest mean relative error of a layer; one above it becomes exact.\n"
+                            "Raises RuntimeError saying which probe failed.")
+        .def(py::init(&make_hook), py::arg("abi"), py::arg("symbols"), py::arg("pack"), py::kw_only(),
+             py::arg("layers") = std::vector<Override>{}, py::arg("min_context") = 1024, py::arg("gap_every") = 64,
+             py::arg("gap_limit") = 0.3F)
+        .def(
+            "invalidate", [](PyAttention &h) { h.hook.invalidate(); },
+            "Forgets the bits of all keys: something other than a graph wrote to the caches.")
+        .def("counters", &counters, "What it did so far; `left` are nodes of single tokens that ggml computed.")
+        .def_property_readonly(
+            "left_because",
+            [](const PyAttention &h) -> std::optional<std::string> {
+                const char *why = h.hook.left_because();
+                return why == nullptr ? std::nullopt : std::optional<std::string>(why);
+            },
+            "Why a node was left to ggml, or None.");
+    py::class_<PyAttentionRun>(m, "AttentionRun", "Attention of one token on arrays; keeps the bits of its keys.")
+        .def(py::init<>())
+        .def(
+            "__call__", &PyAttentionRun::run, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("mask") = py::none(),
+            py::kw_only(), py::arg("scale") = 1.0F, py::arg("max_bias") = 0.0F, py::arg("softcap") = 0.0F,
+            py::arg("sinks") = py::none(), py::arg("threads") = 1, py::arg("pack") = py::none(),
+            py::arg("repack") = false, py::arg("compare") = false,
+            "q float32[n_head, dim_k], k float16[n_kv, n_kv_head, dim_k], v float16[n_kv, n_kv_head, dim_v], mask\n"
+            "float16[n_kv] (0, a bias, or -inf), sinks float32[n_head]. With `pack` keys are chosen by their bits,\n"
+            "which are made at the first call and with `repack`; `compare` gives the exact result, and how far the\n"
+            "other one was. Returns (float32[n_head, dim_v], what was done). Raises ValueError for shapes that do not\n"
+            "fit.");
+}
+
+} // namespace seeddelta

@@ -1,0 +1,22 @@
+// The Python class AttentionHook, which a GraphHook can be given.
+#pragma once
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <utility>
+
+#include "runtime/attention_hook.hpp"
+
+namespace seeddelta {
+
+struct PyAttention {
+    PyAttention(std::shared_ptr<const GgmlAbi> layout, const AttentionAbi &attention, AttentionSettings settings)
+        : abi(std::move(layout)), hook(*abi, attention, std::move(settings)) {}
+    std::shared_ptr<const GgmlAbi> abi;
+    AttentionHook hook;
+};
+
+// Called by bind_runtime between the class GgmlAbi, which it needs, and GraphHook, which needs it.
+void bind_attention(pybind11::module_ &m);
+
+} // namespace seeddelta

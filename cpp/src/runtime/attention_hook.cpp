@@ -1,0 +1,309 @@
+#include "runtime/attention_hook.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+namespace seeddelta {
+
+static constexpr int64_t kLargestHead = 512;
+static constexpr int64_t kRepackAt = 32;  // positions without bits are attended to; so many are packed at once
+static constexpr float kGapShare = 0.25F; // of a comparison in a layer's moving mean
+static constexpr std::string_view kCacheName = "cache_k_l"; // llama.cpp's name of a layer's keys
+
+static void count(std::atomic<uint64_t> &counter, uint64_t n = 1) {
+    counter.fetch_add(n, std::memory_order_relaxed);
+}
+
+AttentionHook::AttentionHook(const GgmlAbi &abi, const AttentionAbi &attention, AttentionSettings settings)
+    : abi_(abi), attention_(attention), settings_(std::move(settings)) {}
+
+bool AttentionHook::visit(void *node) {
+    if (invalid_.exchange(false, std::memory_order_acq_rel)) {
+        for (auto &[address, layer] : layers_) {
+            if (layer.pack != nullptr) {
+                layer.pack->forget();
+            }
+        }
+    }
+    if (abi_.is_custom(node, &AttentionHook::compute)) { // a graph that is used again
+        plan(node, *static_cast<Node *>(const_cast<void *>(abi_.custom_userdata(node))));
+        return true;
+    }
+    if (abi_.op_of(node) != attention_.op_flash_attn_ext) {
+        watch(node);
+        return false;
+    }
+    if (abi_.ne_of(abi_.src_of(node, 0), 1) != 1) { // a prompt
+        return false;
+    }
+    const char *why = misfit(node);
+    if (why != nullptr) {
+        left_because_.store(why, std::memory_order_relaxed);
+        count(counters_.left);
+        return false;
+    }
+    std::unique_ptr<Node> &kept = nodes_[node];
+    if (kept == nullptr) {
+        kept = std::make_unique<Node>();
+    }
+    Node &served = *kept;
+    served.hook = this;
+    // ggml_flash_attn_ext's parameters, which the custom operation's overwrite
+    served.scale = GgmlAbi::read<float>(node, abi_.params);
+    served.max_bias = GgmlAbi::read<float>(node, abi_.params + 4);
+    served.softcap = GgmlAbi::read<float>(node, abi_.params + 8);
+    plan(node, served);
+    abi_.make_custom(node, &AttentionHook::compute, &served);
+    return true;
+}
+
+// Why a node of one token is not for us; null when it is.
+const char *AttentionHook::misfit(const void *node) const {
+    const void *q = abi_.src_of(node, 0);
+    const void *k = abi_.src_of(node, 1);
+    const void *v = abi_.src_of(node, 2);
+    const void *mask = abi_.src_of(node, 3);
+    const void *sinks = abi_.src_of(node, 4);
+    if (abi_.type_of(k) != kTypeF16 || abi_.type_of(v) != kTypeF16) {
+        return "the cache is not F16";
+    }
+    const auto ne = [&](const void *t, int i) { return abi_.ne_of(t, i); };
+    if (ne(q, 3) != 1 || ne(k, 3) != 1 || ne(v, 3) != 1) {
+        return "several sequences are computed at once";
+    }
+    if (ne(k, 0) % kLanes != 0 || ne(v, 0) % kLanes != 0 || ne(k, 0) > kLargestHead || ne(v, 0) > kLargestHead) {
+        return "a head is no multiple of 16 channels, or larger than 512";
+    }
+    const bool fits = abi_.type_of(q) == kTypeF32 && abi_.type_of(node) == kTypeF32 && ne(q, 0) == ne(k, 0) &&
+                      ne(k, 1) == ne(v, 1) && ne(k, 2) == ne(v, 2) && ne(k, 2) > 0 && ne(q, 2) % ne(k, 2) == 0 &&
+                      ne(node, 0) == ne(v, 0) && ne(node, 1) == ne(q, 2) && ne(node, 2) == 1 && ne(node, 3) == 1 &&
+                      abi_.nb_of(q, 0) == 4 && abi_.nb_of(q, 2) % 4 == 0 && abi_.nb_of(k, 0) == 2 &&
+                      abi_.nb_of(v, 0) == 2 && abi_.nb_of(node, 0) == 4 && abi_.nb_of(node, 1) % 4 == 0;
+    const bool mask_fits = mask == nullptr || (abi_.type_of(mask) == kTypeF16 && abi_.nb_of(mask, 0) == 2 &&
+                                               ne(mask, 0) >= ne(k, 1) && ne(mask, 2) == 1 && ne(mask, 3) == 1);
+    const bool sinks_fit = sinks == nullptr || (abi_.type_of(sinks) == kTypeF32 && ne(sinks, 0) == ne(q, 2));
+    return fits && mask_fits && sinks_fit ? nullptr : "its operands have an unexpected type or layout";
+}
+
+AttentionProblem AttentionHook::problem_of(const void *node, const Node &served) const {
+    const void *q = abi_.src_of(node, 0);
+    const void *k = abi_.src_of(node, 1);
+    const void *v = abi_.src_of(node, 2);
+    const void *mask = abi_.src_of(node, 3);
+    const void *sinks = abi_.src_of(node, 4);
+    AttentionProblem p;
+    p.n_head = abi_.ne_of(q, 2);
+    p.n_kv_head = abi_.ne_of(k, 2);
+    p.dim_k = abi_.ne_of(k, 0);
+    p.dim_v = abi_.ne_of(v, 0);
+    p.n_kv = abi_.ne_of(k, 1);
+    p.q = static_cast<const float *>(abi_.data_of(q));
+    p.q_stride = abi_.nb_of(q, 2) / 4;
+    p.k = static_cast<const uint8_t *>(abi_.data_of(k));
+    p.v = static_cast<const uint8_t *>(abi_.data_of(v));
+    p.k_row = abi_.nb_of(k, 1);
+    p.k_head = abi_.nb_of(k, 2);
+    p.v_row = abi_.nb_of(v, 1);
+    p.v_head = abi_.nb_of(v, 2);
+    p.mask = mask == nullptr ? nullptr : static_cast<const uint16_t *>(abi_.data_of(mask));
+    p.sinks = sinks == nullptr ? nullptr : static_cast<const float *>(abi_.data_of(sinks));
+    p.scale = served.scale;
+    p.max_bias = served.max_bias;
+    p.softcap = served.softcap;
+    p.out = static_cast<float *>(abi_.data_of(node));
+    p.out_stride = abi_.nb_of(node, 1) / 4;
+    return p;
+}
+
+// The layer whose cache the keys are a view of; made when it is met first.
+AttentionHook::Layer *AttentionHook::layer_of(const void *k) {
+    const auto base = reinterpret_cast<uintptr_t>(abi_.data_of(k));
+    const auto known = layers_.find(base);
+    if (known != layers_.end()) {
+        return &known->second;
+    }
+    const void *cache = k;
+    while (cache != nullptr && attention_.is_view(abi_.op_of(cache))) {
+        cache = abi_.src_of(cache, 0);
+    }
+    Layer &layer = layers_[base];
+    if (cache == nullptr || abi_.op_of(cache) != abi_.op_none) {
+        return &layer;
+    }
+    const char *text = abi_.name_of(cache);
+    const std::string_view name(text, strnlen(text, kMaxName));
+    if (name.substr(0, kCacheName.size()) != kCacheName) {
+        return &layer;
+    }
+    layer.number = std::strtol(std::string(name.substr(kCacheName.size())).c_str(), nullptr, 10);
+    layer.rows = abi_.ne_of(cache, 1);
+    layer.row_bytes = abi_.nb_of(cache, 1);
+    layer.settings = settings_.pack;
+    for (const LayerOverride &other : settings_.layers) {
+        if (settings_.pack.mode != PackMode::exact && layer.number >= other.first && layer.number <= other.last) {
+            layer.settings.mode = other.mode;
+            layer.settings.budget = other.budget;
+        }
+    }
+    if (layer.settings.mode != PackMode::exact && abi_.nb_of(k, 1) == layer.row_bytes) {
+        layer.pack = std::make_unique<KeyPack>(abi_.ne_of(k, 2), abi_.ne_of(k, 0), layer.rows, layer.settings.mode,
+                                               layer.settings.recent);
+    }
+    return &layer;
+}
+
+// What the next computation of the node will do. All its threads go by it.
+void AttentionHook::plan(const void *node, Node &served) {
+    Layer &layer = *layer_of(abi_.src_of(node, 1));
+    served.layer = &layer;
+    const AttentionProblem p = problem_of(node, served);
+    served.packed = layer.pack != nullptr && !layer.disabled && p.n_kv > settings_.min_context &&
+                    p.n_kv <= layer.pack->capacity() && p.mask != nullptr && p.max_bias == 0.0F;
+    served.repack = false;
+    served.compare = false;
+    if (served.packed) {
+        KeyPack &pack = *layer.pack;
+        served.repack = !pack.calibrated || pack.pending >= kRepackAt || !layer.settings.refine;
+        if (!pack.calibrated && layer.operations > 0) {
+            count(counters_.rebuilds);
+        }
+        served.compare = settings_.gap_every > 0 && layer.operations % static_cast<uint64_t>(settings_.gap_every) == 0;
+        ++layer.operations;
+    }
+    compute_.reserve(p, served.packed, served.compare);
+    count(counters_.nodes);
+}
+
+// Any node but a view whose data lie in a cache of keys writes to it.
+void AttentionHook::watch(const void *node) {
+    const int32_t op = abi_.op_of(node);
+    const auto data = reinterpret_cast<uintptr_t>(abi_.data_of(node));
+    auto after = layers_.upper_bound(data);
+    if (attention_.is_view(op) || op == abi_.op_none || after == layers_.begin()) {
+        return;
+    }
+    if (op == attention_.op_set_rows) {
+        watch_rows(node);
+        return;
+    }
+    auto &[address, layer] = *--after;
+    if (layer.pack != nullptr && data < address + static_cast<uintptr_t>(layer.rows * layer.row_bytes)) {
+        layer.pack->forget();
+    }
+}
+
+// The numbers of the rows are an input, which llama.cpp sets before it has the graph computed.
+void AttentionHook::watch_rows(const void *node) {
+    const void *index = abi_.src_of(node, static_cast<int>(attention_.set_rows_index));
+    const auto data = reinterpret_cast<uintptr_t>(abi_.data_of(node));
+    const int64_t row_bytes = abi_.nb_of(node, 1);
+    const auto end = data + static_cast<uintptr_t>(row_bytes * abi_.ne_of(node, 1));
+    const int32_t type = abi_.type_of(index);
+    const bool wide = type == kTypeI64;
+    const bool readable = (wide || type == kTypeI32) && abi_.op_of(index) == abi_.op_none &&
+                          abi_.data_of(index) != nullptr && abi_.ne_of(index, 1) == 1 && abi_.ne_of(index, 2) == 1;
+    // the keys of several streams lie one after another in the tensor that is written
+    auto layer = layers_.upper_bound(data);
+    if (layer != layers_.begin() &&
+        std::prev(layer)->first +
+                static_cast<uintptr_t>(std::prev(layer)->second.rows * std::prev(layer)->second.row_bytes) >
+            data) {
+        --layer;
+    }
+    for (; layer != layers_.end() && layer->first < end; ++layer) {
+        KeyPack *pack = layer->second.pack.get();
+        if (pack == nullptr) {
+            continue;
+        }
+        if (!readable || row_bytes != layer->second.row_bytes || data > layer->first ||
+            (layer->first - data) % static_cast<uintptr_t>(row_bytes) != 0) {
+            pack->forget();
+            continue;
+        }
+        const auto first = static_cast<int64_t>((layer->first - data) / static_cast<uintptr_t>(row_bytes));
+        const auto *numbers = static_cast<const uint8_t *>(abi_.data_of(index));
+        for (int64_t i = 0; i < abi_.ne_of(index, 0); ++i) {
+            const auto at = static_cast<size_t>(i * abi_.nb_of(index, 0));
+            const int64_t row =
+                (wide ? GgmlAbi::read<int64_t>(numbers, at) : GgmlAbi::read<int32_t>(numbers, at)) - first;
+            if (row >= 0 && row < layer->second.rows) {
+                pack->written(row);
+            }
+        }
+    }
+}
+
+void AttentionHook::compute(void *dst, int ith, int nth, void *userdata) noexcept {
+    auto *node = static_cast<Node *>(userdata);
+    node->hook->run(dst, ith, nth, *node);
+}
+
+void AttentionHook::run(void *dst, int ith, int nth, Node &node) {
+    const AttentionProblem p = problem_of(dst, node);
+    if (node.packed) {
+        compute_.packed(p, *node.layer->pack, node.layer->settings, node.repack, node.compare, node.outcome, ith, nth);
+    } else {
+        compute_.exact(p, ith, nth);
+    }
+    // The last thread to leave sees what all others wrote; nobody waits, ggml has its own barrier.
+    if (node.finished.fetch_add(1, std::memory_order_acq_rel) + 1 == nth) {
+        node.finished.store(0, std::memory_order_relaxed);
+        settle(node);
+    }
+}
+
+void AttentionHook::settle(Node &node) {
+    if (!node.packed) {
+        count(counters_.exact);
+        return;
+    }
+    Layer &layer = *node.layer;
+    PackOutcome &outcome = node.outcome;
+    count(counters_.packed);
+    count(counters_.repacks, node.repack ? 1 : 0);
+    count(counters_.visible, outcome.visible.exchange(0));
+    count(counters_.kept, outcome.kept.exchange(0));
+    const uint64_t scored = outcome.scored.exchange(0);
+    count(counters_.scored, scored);
+    count(counters_.popcount, layer.settings.popcount ? scored : 0);
+    count(counters_.values, outcome.values.exchange(0));
+    count(counters_.dense, outcome.dense.exchange(0));
+    outcome.unpacked.store(0);
+    const bool stale = outcome.stale.exchange(false);
+    count(counters_.stale, stale ? 1 : 0);
+    if (!outcome.compared) {
+        return;
+    }
+    outcome.compared = false;
+    if (stale) { // the result was exact
+        return;
+    }
+    count(counters_.compared);
+    gap_sum_ += outcome.gap;
+    recall_sum_ += outcome.recall;
+    const auto gap = static_cast<float>(outcome.gap);
+    layer.gap = layer.gap < 0.0F ? gap : layer.gap + kGapShare * (gap - layer.gap);
+    if (!(layer.gap <= settings_.gap_limit)) { // also when it is no number
+        layer.disabled = true;
+        count(counters_.disabled);
+    }
+}
+
+int64_t AttentionHook::pack_bytes() const {
+    int64_t sum = 0;
+    for (const auto &[address, layer] : layers_) {
+        sum += layer.pack != nullptr ? layer.pack->nbytes() : 0;
+    }
+    return sum;
+}
+
+int64_t AttentionHook::packed_layers() const {
+    int64_t sum = 0;
+    for (const auto &[address, layer] : layers_) {
+        sum += layer.pack != nullptr && !layer.disabled ? 1 : 0;
+    }
+    return sum;
+}
+
+} // namespace seeddelta

@@ -1,0 +1,116 @@
+// Bits of the keys in one KV cache: for each KV head and position the signs of the centred key, and with `ternary` also
+// which channels are large enough to have one. They say which keys a query is likely to attend to
+// (docs/statepack.md).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/attention.hpp"
+
+namespace seeddelta {
+
+// One token's attention. Heads [h * n_head / n_kv_head, …) share KV head h. Strides of keys and values are in bytes.
+struct AttentionProblem {
+    int64_t n_head = 0;
+    int64_t n_kv_head = 0;
+    int64_t dim_k = 0;
+    int64_t dim_v = 0;
+    int64_t n_kv = 0;           // positions
+    const float *q = nullptr;   // rows of dim_k floats
+    int64_t q_stride = 0;       // in floats, between heads
+    const uint8_t *k = nullptr; // float16
+    const uint8_t *v = nullptr;
+    int64_t k_row = 0, k_head = 0; // between positions, between KV heads
+    int64_t v_row = 0, v_head = 0;
+    const uint16_t *mask = nullptr; // float16 [n_kv] added to scores, -inf: not visible; null: all are
+    const float *sinks = nullptr;   // [n_head] scores that take part in the softmax without a value; null: none
+    float scale = 1.0F;
+    float max_bias = 0.0F;  // of ALiBi; 0: none
+    float softcap = 0.0F;   // 0: none
+    float *out = nullptr;   // rows of dim_v floats
+    int64_t out_stride = 0; // in floats, between heads
+
+    int64_t group() const { return n_head / n_kv_head; }
+    int64_t chunks() const { return (n_kv + kAttentionChunk - 1) / kAttentionChunk; }
+    int64_t padded() const { return chunks() * kAttentionChunk; }
+    const uint16_t *key(int64_t kv_head, int64_t row) const {
+        return reinterpret_cast<const uint16_t *>(k + kv_head * k_head + row * k_row);
+    }
+};
+
+// Bits of the 128 positions of a chunk that the mask allows.
+void visible_bits(const AttentionProblem &p, int64_t chunk, uint64_t bits[2]);
+
+enum class PackMode : uint8_t { exact, binary, ternary };
+
+struct PackSettings {
+    PackMode mode = PackMode::binary;
+    float eps = 0.5F;        // ternary: channels with |k - mean| above eps times the key's mean of it have a bit
+    bool popcount = false;   // score with signs of the query and popcount instead of 6 bits of it
+    bool refine = true;      // false: the score by bits is used in the softmax
+    float budget = 0.125F;   // share of the visible positions up to 1, else their number
+    float mass = 0.0F;       // keep no more than this share of the estimated softmax mass needs; 0: budget alone
+    int64_t sinks = 4;       // first positions, always kept
+    int64_t recent = 64;     // last positions, always kept
+    float density = 0.5F;    // above this share kept, all are
+    float negligible = 0.0F; // AttentionTask::negligible
+    int64_t gamma_chunk = 1; // positions that share a gamma
+    float gamma_cap = 4.0F;  // times the moving mean
+    int64_t audits = 2;      // positions a KV head whose bits are compared with the key in every operation
+    bool keeps_all() const { return budget == 1.0F && mass == 0.0F; }
+};
+
+class KeyPack {
+public:
+    // capacity: positions of the cache. recent: PackSettings::recent.
+    KeyPack(int64_t n_kv_head, int64_t dim, int64_t capacity, PackMode mode, int64_t recent);
+
+    // A position's key is written, now or in the graph being prepared.
+    void written(int64_t row);
+    // Nothing is known any more.
+    void forget();
+
+    // The following are called by the threads of an operation, between barriers.
+    void calibrate(const AttentionProblem &p, int64_t kv_head);
+    void pack(const AttentionProblem &p, const PackSettings &settings, int64_t chunk);
+    void smooth(const PackSettings &settings, int64_t kv_head, int64_t n_kv);
+    // The first position from `row` on, and round the end, that is visible and has bits; -1: none.
+    int64_t known_from(const AttentionProblem &p, int64_t row) const;
+    // Whether the bits of a packed position are those of its key; true for -1.
+    bool agrees(const AttentionProblem &p, const PackSettings &settings, int64_t kv_head, int64_t row) const;
+
+    bool valid(int64_t row) const { return (valid_[static_cast<size_t>(row / 64)] >> (row % 64) & 1) != 0; }
+    const uint64_t *valid_words() const { return valid_.data(); }
+    // Positions written last, as bits; at most `recent` of them.
+    const std::vector<uint64_t> &recent_words() const { return recent_words_; }
+    int64_t last_written() const { return last_written_; }
+    const uint8_t *plane(int64_t kv_head, int64_t chunk, bool negative) const;
+    const float *gamma(int64_t kv_head) const { return gamma_.data() + kv_head * capacity_; }
+    int64_t capacity() const { return capacity_; }
+    PackMode mode() const { return mode_; }
+    int64_t nbytes() const;
+
+    // Written by one thread while no other runs.
+    int64_t pending = 0;     // positions that may lack bits
+    bool calibrated = false; // means are there
+    uint64_t operations = 0; // chooses the positions whose bits are compared with their keys
+    uint64_t packed_rows = 0;
+
+private:
+    struct Row; // bits and magnitude of one key
+    void describe(const uint16_t *key, const PackSettings &settings, int64_t kv_head, Row &row) const;
+    uint8_t *byte_at(std::vector<uint8_t> &plane, int64_t kv_head, int64_t row) const;
+
+    int64_t n_kv_head_, dim_, capacity_; // capacity: whole chunks
+    PackMode mode_;
+    std::vector<uint64_t> valid_, recent_words_;
+    std::vector<int64_t> ring_; // positions written last; -1: none
+    size_t ring_next_ = 0;
+    int64_t last_written_ = -1;
+    std::vector<uint8_t> positive_, negative_; // [kv_head][block][dim / 8][kKeyBlock]
+    std::vector<float> mean_;                  // [kv_head, dim]
+    std::vector<float> magnitude_, gamma_;     // [kv_head, capacity]
+};
+
+} // namespace seeddelta

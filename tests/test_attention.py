@@ -1,0 +1,196 @@
+"""Attention of one token: against float64, the same bits everywhere, and keys chosen by their bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from seeddelta import _core
+
+Array = np.ndarray[Any, Any]
+ISAS = _core.isa_available()
+SHAPES = [(300, 9, 3, 64, 64), (1, 4, 4, 16, 32), (128, 8, 1, 128, 80), (1000, 5, 5, 48, 16), (513, 7, 1, 96, 96)]
+
+
+@pytest.fixture(autouse=True)
+def restore_isa() -> Iterator[None]:
+    active = _core.isa_active()
+    yield
+    _core.isa_select(active)
+
+
+def problem(n_kv: int, n_head: int, n_kv_head: int, dim_k: int, dim_v: int, seed: int = 0) -> tuple[Array, ...]:
+    """q, k, v and a mask that hides a third of the positions."""
+    rng = np.random.default_rng(seed)
+    q = rng.normal(size=(n_head, dim_k)).astype(np.float32)
+    k = (rng.normal(size=(n_kv, n_kv_head, dim_k)) + rng.normal(size=dim_k)).astype(np.float16)
+    v = rng.normal(size=(n_kv, n_kv_head, dim_v)).astype(np.float16)
+    mask = np.where(rng.random(n_kv) < 0.33, -np.inf, 0).astype(np.float16)
+    mask[0] = 0
+    return q, k, v, mask
+
+
+def oracle(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array,
+    *,
+    scale: float,
+    max_bias: float = 0.0,
+    softcap: float = 0.0,
+    sinks: Array | None = None,
+) -> Array:
+    """float64, in the words of the definition."""
+    n_head, group = len(q), len(q) // k.shape[1]
+    power = 2 ** int(np.log2(n_head))
+    out = np.zeros((n_head, v.shape[2]))
+    for head in range(n_head):
+        scores = k[:, head // group].astype(np.float64) @ q[head].astype(np.float64) * scale
+        if softcap:
+            scores = softcap * np.tanh(scores / softcap)
+        slope = 1.0
+        if max_bias:
+            slope = 2 ** (-max_bias / power * (head + 1))
+            if head >= power:
+                slope = 2 ** (-max_bias / 2 / power * (2 * (head - power) + 1))
+        scores = scores + slope * mask.astype(np.float64)
+        extra = [] if sinks is None else [float(sinks[head])]
+        top = max([scores.max(), *extra])
+        weights = np.exp(scores - top)
+        out[head] = (
+            weights @ v[:, head // group].astype(np.float64) / (weights.sum() + sum(np.exp(np.array(extra) - top)))
+        )
+    return out
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("options", [{}, {"softcap": 3.0}, {"sinks": True}, {"max_bias": 8.0}], ids=str)
+def test_exact(shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    q, k, v, mask = problem(*shape)
+    given = {"scale": shape[3] ** -0.5} | options
+    if "sinks" in given:
+        given["sinks"] = np.linspace(-1, 3, len(q)).astype(np.float32)
+    if "max_bias" in given:
+        mask = np.where(np.isinf(mask), mask, -np.arange(len(mask))[::-1] / 8).astype(np.float16)
+    results = []
+    for isa in ISAS:
+        _core.isa_select(isa)
+        results += [_core.AttentionRun()(q, k, v, mask, threads=threads, **given)[0] for threads in (1, 2, 3)]
+    np.testing.assert_allclose(results[0], oracle(q, k, v, mask, **given), atol=2e-6)
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("mode", ["binary", "ternary"])
+@pytest.mark.parametrize("popcount", [False, True])
+def test_chosen_keys_are_the_same_everywhere(shape: tuple[int, ...], mode: str, popcount: bool) -> None:
+    q, k, v, mask = problem(*shape)
+    settings = _core.PackSettings(
+        mode, popcount=popcount, budget=0.1, mass=0.9, recent=8, density=0.9, negligible=0.01, gamma_chunk=4
+    )
+    results = []
+    for isa in ISAS:
+        _core.isa_select(isa)
+        for threads in (1, 2, 3):
+            results.append(_core.AttentionRun()(q, k, v, mask, threads=threads, scale=0.125, pack=settings))
+    for out, done in results[1:]:
+        np.testing.assert_array_equal(out, results[0][0])
+        assert done == results[0][1]
+    done = results[0][1]
+    assert 0 < done["values"] <= done["kept"] <= done["visible"]
+    assert done["scored"] > 0
+    if shape[0] >= 300:
+        assert done["kept"] < 0.4 * done["visible"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("settings", [{"budget": 1.0}, {"budget": 0.01, "density": 0.01}], ids=str)
+def test_everything_kept_is_exact(shape: tuple[int, ...], settings: dict[str, float]) -> None:
+    """Also when the choice is larger than the density allows (four sinks and the recent positions always are)."""
+    q, k, v, mask = problem(*shape)
+    exact, _ = _core.AttentionRun()(q, k, v, mask, scale=0.125)
+    kept, done = _core.AttentionRun()(q, k, v, mask, scale=0.125, pack=_core.PackSettings("ternary", **settings))
+    np.testing.assert_array_equal(kept, exact)
+    assert done["kept"] == done["visible"] > 0
+
+
+def test_the_best_keys_are_found() -> None:
+    """A few keys that look like the query own the softmax; they are among the eighth that is kept."""
+    q, k, v, mask = problem(2048, 4, 2, 64, 64)
+    mask[:] = 0
+    for head in range(2):
+        k[700 + 300 * head, head] = 2 * q[2 * head]
+        k[800 + 300 * head, head] = 2 * q[2 * head + 1]
+    for mode in ("binary", "ternary"):
+        for popcount in (False, True):
+            settings = _core.PackSettings(mode, popcount=popcount)
+            _, done = _core.AttentionRun()(q, k, v, mask, scale=0.5, pack=settings, compare=True)
+            assert done["recall"] > 0.99
+            assert done["gap"] < 0.05
+
+
+def test_compare_gives_the_exact_result() -> None:
+    q, k, v, mask = problem(600, 6, 3, 32, 32)
+    exact, _ = _core.AttentionRun()(q, k, v, mask, scale=0.2)
+    settings = _core.PackSettings("binary", budget=0.05, recent=4)
+    chosen, _ = _core.AttentionRun()(q, k, v, mask, scale=0.2, pack=settings)
+    compared, done = _core.AttentionRun()(q, k, v, mask, scale=0.2, pack=settings, compare=True)
+    np.testing.assert_array_equal(compared, exact)
+    error = np.linalg.norm(chosen.astype(np.float64) - exact) / np.linalg.norm(exact.astype(np.float64))
+    assert done["gap"] == pytest.approx(error, rel=1e-5)
+    assert 0.05 < done["recall"] < 0.9
+
+
+def test_score_by_bits_in_the_softmax() -> None:
+    """Without refining, the result is that of the estimates: near the exact one for keys of equal magnitude."""
+    rng = np.random.default_rng(3)
+    q, k, v, mask = problem(512, 4, 2, 64, 64)
+    k = np.sign(rng.normal(size=k.shape)).astype(np.float16)
+    for settings, least in (({}, 0.05), ({"popcount": True}, 0.6)):
+        pack = _core.PackSettings("binary", refine=False, budget=1.0, **settings)
+        _, done = _core.AttentionRun()(q, k, v, mask, scale=0.125, pack=pack, compare=True)
+        assert 0 < done["gap"] < least
+
+
+def test_negligible_values_are_left_out() -> None:
+    q, k, v, mask = problem(1000, 4, 2, 64, 64)
+    run = _core.AttentionRun()
+    exact, _ = run(q, k, v, mask, scale=1.0)
+    some, done = run(q, k, v, mask, scale=1.0, pack=_core.PackSettings("binary", budget=1.0, negligible=1e-4))
+    assert done["values"] < done["kept"]
+    np.testing.assert_allclose(some, exact, atol=5e-3)
+
+
+def test_changed_keys_are_noticed() -> None:
+    """Keys that somebody wrote without telling: the audit finds it, the result is exact, the next one is right."""
+    q, k, v, mask = problem(256, 4, 2, 32, 32)
+    settings = _core.PackSettings("binary", budget=0.1, recent=8)
+    run = _core.AttentionRun()
+    _, done = run(q, k, v, mask, scale=0.2, pack=settings)
+    assert not done["stale"]
+    k = problem(256, 4, 2, 32, 32, seed=5)[1]
+    result, done = run(q, k, v, mask, scale=0.2, pack=settings)
+    assert done["stale"]
+    np.testing.assert_array_equal(result, _core.AttentionRun()(q, k, v, mask, scale=0.2)[0])
+    again, done = run(q, k, v, mask, scale=0.2, pack=settings)
+    assert not done["stale"]
+    np.testing.assert_array_equal(again, _core.AttentionRun()(q, k, v, mask, scale=0.2, pack=settings)[0])
+
+
+def test_bad_arguments() -> None:
+    q, k, v, mask = problem(64, 4, 2, 32, 32)
+    run = _core.AttentionRun()
+    with pytest.raises(ValueError, match="mode is 'both'"):
+        _core.PackSettings("both")
+    with pytest.raises(ValueError, match="out of range"):
+        _core.PackSettings("binary", budget=0)
+    with pytest.raises(ValueError, match="k has dtype"):
+        run(q, k.astype(np.float32), v, mask)
+    with pytest.raises(ValueError, match="mask has"):
+        run(q, k, v, mask[:-1])
+    with pytest.raises(ValueError, match="multiple of the KV heads"):
+        run(q[:3], k, v, mask)
