@@ -24,6 +24,7 @@ _LAZY = {
     "Recipe": "seeddelta.build",
     "build": "seeddelta.build",
     "RuntimeConfig": "seeddelta.runtime",
+    "StatePackKV": "seeddelta.runtime",
     "load": "seeddelta.runtime",
     "dequantize": "seeddelta.gguf.dequantize",
     "open_seeddelta": "seeddelta.gguf.reader",
@@ -36,6 +37,7 @@ __all__ = [
     "Recipe",
     "RuntimeConfig",
     "SeedDeltaError",
+    "StatePackKV",
     "TuneOptions",
     "__version__",
     "autotune",
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from .evaluate.perplexity import perplexity
     from .gguf.dequantize import dequantize
     from .gguf.reader import open_seeddelta
-    from .runtime import RuntimeConfig, load
+    from .runtime import RuntimeConfig, StatePackKV, load
     from .tune import TuneOptions, autotune
 
 

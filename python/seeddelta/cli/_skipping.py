@@ -70,7 +70,11 @@ _OPTIONS: dict[str, tuple[Any, tuple[str, ...], str | None, str]] = {
     "state_pack_popcnt": (
         _Flag, ("--state-pack-popcnt/--no-state-pack-popcnt",), None, "Count bits with vector instructions."
     ),
-    "state_pack_target": (_Text, ("--state-pack-target",), "mlp|attn|both", "Matrices whose inputs are. Default: mlp."),
+    "state_pack_target": (
+        _Text, ("--state-pack-target",), "mlp|attn|both|kv",
+        "Matrices whose inputs are, or (kv) the keys of the KV cache: --state-pack is then exact, binary or ternary. "
+        "Default: mlp.",
+    ),
     "event_driven": (
         _Text, ("--event-driven",), "on|off",
         "Send only inputs that have changed. Default: on when another --event option is given.",

@@ -22,10 +22,12 @@ from ._options import (
     require_statecells,
 )
 from ._skipping import model_options, skipping
+from ._state_pack import state_pack, with_state_pack
 
 COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
 
 
+@state_pack
 @skipping(skip_prompt=False)
 def command(
     model: Models,
@@ -44,6 +46,7 @@ def command(
     quiet: Quiet = False,
     *,
     skipping: dict[str, Any],
+    state_pack_kv: dict[str, Any] | None = None,
 ) -> None:
     """Measure the speed of prompts and of generation.
 
@@ -58,13 +61,14 @@ def command(
     if statecells:
         require_statecells(model)
 
+    options = model_options(model, load_options(fallback, gap, proc_sparse), skipping)
     comparison = evaluate(
         model,
         threads=parse_threads(threads),
         reps=reps,
         n_prompt=n_prompt,
         n_gen=n_gen,
-        options=model_options(model, load_options(fallback, gap, proc_sparse), skipping),
+        options=with_state_pack(options, state_pack_kv),
         progress=not quiet,
     )
     if as_json:

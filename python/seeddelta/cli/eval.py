@@ -23,10 +23,12 @@ from ._options import (
     require_statecells,
 )
 from ._skipping import model_options, skipping
+from ._state_pack import state_pack, with_state_pack
 
 COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
 
 
+@state_pack
 @skipping(skip_prompt=True)
 def command(
     model: Models,
@@ -68,12 +70,14 @@ def command(
     quiet: Quiet = False,
     *,
     skipping: dict[str, Any],
+    state_pack_kv: dict[str, Any] | None = None,
 ) -> None:
     """Compare models: size, perplexity, speed and memory. The first model is what the others are compared with.
 
     Chunks and score are those of llama-perplexity. The change compares the same tokens in both models, so its error is
     much smaller than that of either perplexity. Each model has its own process; memory is read after it generated 64
-    tokens. Skipping (--columns, --kwta, --state-pack) is for all models but the first of several.
+    tokens. Skipping (--columns, --kwta, --state-pack) is for all models but the first of several. Where
+    the target is `kv`, their scored tokens are decoded one by one, since prompts are llama.cpp's.
 
     Example: seeddelta eval -m dense.gguf -m model.seeddelta.gguf --text wiki.test.txt --chunks 16
 
@@ -84,12 +88,15 @@ def command(
     Example: seeddelta eval -m dense.gguf -f wiki.test.txt --no-speed --save-kl-base dense.kld
 
     Example: seeddelta eval -m a.gguf -m b.gguf --kl-base dense.kld --no-speed --resume eval-parts
+
+    Example: seeddelta eval -m m.gguf -m m.gguf -f wiki.test.txt -c 4096 --state-pack binary --state-pack-target kv
     """
     from ..evaluate import evaluate
 
     if statecells:
         require_statecells(model)
 
+    options = model_options(model, load_options(fallback, gap, proc_sparse), skipping)
     comparison = evaluate(
         model,
         text=text,
@@ -101,7 +108,7 @@ def command(
         kl_base=kl_base,
         save_kl_base=save_kl_base,
         resume=resume,
-        options=model_options(model, load_options(fallback, gap, proc_sparse), skipping),
+        options=with_state_pack(options, state_pack_kv),
         progress=not quiet,
     )
     if as_json:

@@ -24,11 +24,13 @@ from ._options import (
     require_statecells,
 )
 from ._skipping import skipping
+from ._state_pack import state_pack
 
 if TYPE_CHECKING:
     import llama_cpp
 
 
+@state_pack
 @skipping(skip_prompt=False)
 def command(
     model: Annotated[Path, typer.Option("--model", "-m", help="GGUF or SeedΔ model.")],
@@ -58,6 +60,7 @@ def command(
     quiet: Quiet = False,
     *,
     skipping: dict[str, Any],
+    state_pack_kv: dict[str, Any] | None = None,
 ) -> None:
     """Generate text. It goes to stdout; a summary of speed and counters goes to stderr.
 
@@ -74,6 +77,8 @@ def command(
         require_statecells([model])
     options = load_options(fallback, gap, proc_sparse)
     config = options.pop("config", {}) | skipping
+    if state_pack_kv is not None:
+        config["state_pack_kv"] = state_pack_kv
     if config:
         from ..runtime import RuntimeConfig
 
@@ -166,4 +171,7 @@ def _summarise(
             parts.append(f"{int(metrics['seeddelta.dense_calls'])} products from the fallback")
     else:
         parts.append("a plain GGUF model")
+    if "attention.exact" in metrics:
+        calls = int(metrics["attention.exact"]), int(metrics["attention.packed"])
+        parts.append(f"attention: {calls[0]} exact, {calls[1]} of chosen keys ({metrics['pack.density']:.0%})")
     print(", ".join(parts), file=sys.stderr)

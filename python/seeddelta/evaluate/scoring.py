@@ -126,14 +126,22 @@ def _score_chunk(decoder: Decoder, chunk: int, window: Tokens) -> Iterator[Score
     """Positions first = n_ctx/2 … n_ctx - 2 predict their next token."""
     n_ctx = len(window)
     first = n_ctx // 2
-    for begin in range(0, n_ctx, decoder.n_batch):
-        end = min(begin + decoder.n_batch, n_ctx)
+    for begin, end in _batches(n_ctx, first, decoder):
         low, high = min(max(first, begin), end), min(end, n_ctx - 1)
         logits = decoder.decode(window[begin:end], begin, slice(low - begin, high - begin))
         for row in range(0, len(logits), _ROWS):
             part = logits[row : row + _ROWS]
             after = low + row + 1
             yield Scored(chunk, part, log_norm(part), window[after : after + len(part)])
+
+
+def _batches(n_ctx: int, first: int, decoder: Decoder) -> Iterator[tuple[int, int]]:
+    """Batches of a chunk. Where attention is ours, scored positions are decoded one by one: prompts are llama.cpp's."""
+    singles = first if decoder.own_attention else n_ctx
+    for begin in range(0, singles, decoder.n_batch):
+        yield begin, min(begin + decoder.n_batch, singles)
+    for begin in range(singles, n_ctx):
+        yield begin, begin + 1
 
 
 def log_norm(logits: npt.NDArray[np.float32]) -> Float64s:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from .config import RuntimeConfig
 from .skipping import EventDriven, Kwta, StatePackMLP
+from .state_pack import StatePackKV
 
 if TYPE_CHECKING:
     from .model import SeedDeltaLlama
 
-__all__ = ["EventDriven", "Kwta", "RuntimeConfig", "StatePackMLP", "load"]
+__all__ = ["EventDriven", "Kwta", "RuntimeConfig", "StatePackKV", "StatePackMLP", "load"]
 
 
 def load(
@@ -37,7 +38,7 @@ def load(
             StateCells weights though `statecells` asks for them.
         UnsupportedLlamaError: the installed llama.cpp does not behave as the hook needs it to.
         SourceModelError: the fallback does not fit, or a tensor needs one and none is given.
-        ConfigError: options of `config` do not fit each other or the model.
+        ConfigError: options of `config` do not fit each other, the keywords or the model.
         MissingDependencyError: llama-cpp-python or gguf is not installed.
     """
     from ..errors import MissingDependencyError

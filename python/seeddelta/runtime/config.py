@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ..errors import ConfigError
 from .skipping import EventDriven, Kwta, StatePackMLP, require
+from .state_pack import StatePackKV
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class RuntimeConfig:
         event: send only what has changed; needs matrices by columns. With KWTA, that says how many may be sent.
         skip_prompt: skip in products of several tokens, too. That gives the quality of skipping (`seeddelta eval`), not
             speed: prompts are computed with all columns, and those that are skipped count as 0.
+        state_pack_kv: attention of single tokens by our kernels; None: by llama.cpp.
         dense: names of tensors (shell patterns, `blk.0.*`) that are dense from the start (needs `fallback`).
     """
 
@@ -45,6 +47,7 @@ class RuntimeConfig:
     state_pack_mlp: StatePackMLP | None = None
     event: EventDriven | None = None
     skip_prompt: bool = False
+    state_pack_kv: StatePackKV | None = None
 
     def __post_init__(self) -> None:
         require(self.columns in (None, "f16", "i8"), f"columns {self.columns!r}", "f16 or i8")
@@ -62,7 +65,8 @@ class RuntimeConfig:
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> RuntimeConfig:
-        """A config from what JSON can hold: lists for tuples, mappings for `kwta`, `state_pack_mlp`, `event`.
+        """A config from what JSON can hold: lists for tuples, mappings for `kwta`, `state_pack_mlp`, `event`,
+        `state_pack_kv`.
 
         Raises ConfigError for an option that is not known or out of range.
         """
@@ -72,7 +76,13 @@ class RuntimeConfig:
         if strange:
             choices = ", ".join(sorted(known))
             raise ConfigError(f"option {strange[0]!r} of the run time is not known; choose from {choices}")
-        for name, made in (("kwta", Kwta), ("state_pack_mlp", StatePackMLP), ("event", EventDriven)):
+        made_of: dict[str, Any] = {
+            "kwta": Kwta,
+            "state_pack_mlp": StatePackMLP,
+            "event": EventDriven,
+            "state_pack_kv": StatePackKV,
+        }
+        for name, made in made_of.items():
             if isinstance(given.get(name), Mapping):
                 try:
                     given[name] = made(**given[name])

@@ -13,6 +13,7 @@ from .library import unsupported
 
 if TYPE_CHECKING:
     from .. import _core
+    from .attention import OwnAttention
     from .weights import PreparedModel
 
 
@@ -20,8 +21,9 @@ class RuntimeHandle:
     """`llm.seeddelta`: what is served and what it did.
 
     Attributes:
-        enabled: False for a model that is computed by llama.cpp alone; everything else is then empty.
+        enabled: False for a model of which llama.cpp computes all products; tensors, dense and columns are then empty.
         tensors: description of every weight computed from the SeedΔ file.
+        own_attention: whether attention of single tokens is computed by our kernels.
         dense: description of every converted tensor that is dense from the start.
         columns: kind (f16, i8) of every matrix of an ordinary model that was stored by columns at loading.
     """
@@ -31,9 +33,12 @@ class RuntimeHandle:
         prepared: PreparedModel | None = None,
         hook: _core.GraphHook | None = None,
         config: RuntimeConfig | None = None,
+        attention: OwnAttention | None = None,
     ) -> None:
         self._hook = hook
-        self.enabled = hook is not None
+        self._attention = attention
+        self.enabled = prepared is not None
+        self.own_attention = attention is not None
         self.tensors: Mapping[str, TensorDescription] = {} if prepared is None else prepared.served
         self.dense: Mapping[str, TensorDescription] = {} if prepared is None else prepared.dense
         self.columns: Mapping[str, str] = {} if prepared is None else prepared.columns
@@ -53,7 +58,7 @@ class RuntimeHandle:
 
     def metrics(self) -> dict[str, int | float]:
         """Sums of the counters (`seeddelta.calls`, …), `seeddelta.weights`, `seeddelta.dense_weights` and
-        `seeddelta.file_bytes`. Empty when not enabled.
+        `seeddelta.file_bytes`; when attention is ours, those of OwnAttention. Empty when neither is.
 
         `seeddelta.calls.KIND` are the products of a base kind or a residual scheme (one product counts for both),
         without those from the fallback; `seeddelta.calls.seed_choice` those of prng_block with seeds chosen by row or
@@ -78,7 +83,13 @@ class RuntimeHandle:
         and `event.budget_hits` (tokens in which these left changes out), `event.budget_ms_used` (of the last token),
         `event.gap_checks`, `event.gap_failures` (products), `event.quality_gap` (largest of the last checks).
         """
-        if self._hook is None:
+        found = self._weight_metrics()
+        ours = {} if self._attention is None else self._attention.metrics()
+        prefix = "pack.kv." if "pack.enabled" in found else "pack."  # StatePack of the MLP is on, too
+        return found | {name.replace("pack.", prefix, 1): value for name, value in ours.items()}
+
+    def _weight_metrics(self) -> dict[str, int | float]:
+        if self._hook is None or not self.enabled:
             return {}
         sums: dict[str, int | float] = {
             "seeddelta.weights": len(self.tensors) + len(self.columns),
@@ -155,6 +166,8 @@ class RuntimeHandle:
         error = self._hook.take_error()
         if error is not None:
             raise _exception(*error)
+        if self._attention is not None:
+            self._attention.check()
         if not self._proven:
             counters = self._hook.counters()
             idle = [name for name, counts in counters.items() if counts["rewrites"] == 0]

@@ -33,9 +33,18 @@ def native_library() -> ctypes.CDLL:
 
 def ggml_symbols() -> dict[str, int]:
     """Address of every function that the probe needs; those that the library does not export are left out."""
+    return _addresses(_core.ggml_required_symbols())
+
+
+def attention_symbols() -> dict[str, int]:
+    """The same, with what taking over attention needs."""
+    return _addresses([*_core.ggml_required_symbols(), *_core.attention_required_symbols()])
+
+
+def _addresses(names: list[str]) -> dict[str, int]:
     library = native_library()
     symbols = {}
-    for name in _core.ggml_required_symbols():
+    for name in names:
         try:
             symbols[name] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
         except AttributeError:

@@ -15,10 +15,11 @@ from llama_cpp import llama_cpp as native
 from .. import _core
 from ..errors import ConfigError, FormatError
 from ..gguf.reader import has_statecells, is_seeddelta
+from .attention import OwnAttention, check_arguments
 from .columns import prepare_columns, require_columns
 from .config import RuntimeConfig
 from .handle import RuntimeHandle
-from .library import unsupported
+from .library import ggml_abi, unsupported
 from .weights import PreparedModel, prepare
 
 _constructor_lock = threading.Lock()
@@ -84,6 +85,10 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
                 f"{model_path}: has no StateCells weights; make some with `seeddelta build --statecells`, "
                 "or leave statecells out"
             )
+        attention = None
+        if config.state_pack_kv is not None:
+            kwargs = check_arguments(kwargs)
+            attention = OwnAttention(config.state_pack_kv)
         if is_seeddelta(model_path):
             if config.columns is not None:
                 raise ConfigError(
@@ -94,7 +99,7 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             prepared = prepare_columns(model_path, config)
         else:
             require_columns(config, model_path)
-            super().__init__(model_path, **kwargs)
+            self._init_plain(model_path, config, attention, kwargs)
             return
         _check_arguments(kwargs)
         if config.skips and not prepared.columns:
@@ -104,19 +109,40 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             )
         try:
             hook = _core.GraphHook(prepared.registry)
+            if attention is not None:
+                hook.set_attention(attention.hook)
             with evaluation_callback(hook):
                 super().__init__(prepared.view.path, **(kwargs | {"n_gpu_layers": 0, "op_offload": False}))
             prepared.view.punch()
         finally:
             prepared.view.close()
         self.model_path = model_path
-        self._attach(prepared, hook, config)
+        self._attach(prepared, hook, config, attention)
 
-    def _attach(self, prepared: PreparedModel, hook: _core.GraphHook, config: RuntimeConfig) -> None:
+    def _init_plain(
+        self, model_path: str, config: RuntimeConfig, attention: OwnAttention | None, kwargs: dict[str, Any]
+    ) -> None:
+        """A model without weights of ours: there is a hook only when attention is ours."""
+        if attention is None:
+            super().__init__(model_path, **kwargs)
+            return
+        hook = _core.GraphHook(_core.WeightRegistry(ggml_abi()))
+        hook.set_attention(attention.hook)
+        with evaluation_callback(hook):
+            super().__init__(model_path, **kwargs)
+        self._attach(None, hook, config, attention)
+
+    def _attach(
+        self,
+        prepared: PreparedModel | None,
+        hook: _core.GraphHook,
+        config: RuntimeConfig,
+        attention: OwnAttention | None,
+    ) -> None:
         if self._ctx.params.cb_eval_user_data != hook.user_data:
             self.close()
             raise unsupported("llama_cpp.Llama does not pass the evaluation callback on")
-        self.seeddelta = RuntimeHandle(prepared, hook, config)
+        self.seeddelta = RuntimeHandle(prepared, hook, config, attention)
         # The context keeps the hook alive for as long as llama.cpp can call it.
         self._ctx.__class__ = _CheckedContext
         self._ctx.seeddelta = self.seeddelta

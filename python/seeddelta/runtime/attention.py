@@ -1,0 +1,140 @@
+"""Our attention inside llama.cpp: the native hook, its metrics, and who must tell it that a cache has changed."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+import llama_cpp
+
+from .. import _core
+from ..errors import ConfigError
+from .library import attention_symbols, ggml_abi, unsupported
+from .state_pack import StatePackKV
+
+# Functions of llama_cpp that write to a KV cache without a graph, which the hook would see.
+_WRITERS = (
+    "llama_state_set_data",
+    "llama_set_state_data",
+    "llama_state_load_file",
+    "llama_load_session_file",
+    "llama_state_seq_set_data",
+    "llama_state_seq_set_data_ext",
+    "llama_state_seq_load_file",
+    "llama_memory_seq_cp",  # copies when sequences have their own caches
+)
+_MODES = {"exact": 0, "binary": 1, "ternary": 2}
+_live: weakref.WeakSet[OwnAttention] = weakref.WeakSet()
+
+
+class OwnAttention:
+    """Attention of one llama context. `hook.set_attention(own.hook)` puts it to work.
+
+    Raises UnsupportedLlamaError when the loaded ggml cannot be understood.
+    """
+
+    def __init__(self, options: StatePackKV) -> None:
+        self.options = options
+        pack = _core.PackSettings(
+            options.mode,
+            eps=options.eps,
+            popcount=options.popcount,
+            refine=options.refine,
+            budget=options.budget,
+            mass=options.mass,
+            sinks=options.sinks,
+            recent=options.recent,
+            density=options.density,
+            negligible=options.negligible,
+            gamma_chunk=options.gamma_chunk,
+            gamma_cap=options.gamma_cap,
+            audits=options.audits,
+        )
+        abi = ggml_abi()
+        try:
+            self.hook = _core.AttentionHook(
+                abi,
+                attention_symbols(),
+                pack,
+                layers=options.overrides(),
+                min_context=options.min_context,
+                gap_every=options.gap_every,
+                gap_limit=options.gap,
+            )
+        except RuntimeError as error:
+            raise unsupported(f"attention cannot be taken over: {error}") from error
+        self._proven = False
+        _watch_writers()
+        _live.add(self)
+
+    def metrics(self) -> dict[str, int | float]:
+        """`attention.*`: nodes met, exact and packed operations, nodes left to llama.cpp. `pack.*`: what the bits did.
+
+        `pack.mode` is 0 exact, 1 binary, 2 ternary. `pack.density` is the share of the visible positions that was
+        attended to; `pack.active` the layers that choose; `pack.popcnt` the scores by popcount; `pack.recall` the mean
+        softmax mass of what was kept and `pack.gap` the mean relative error of the output, of the operations that were
+        compared with the exact result.
+        """
+        found = self.hook.counters()
+        whole = {name: int(value) for name, value in found.items()}
+        compared = max(whole["compared"], 1)
+        metrics: dict[str, int | float] = {
+            "attention.nodes": whole["nodes"],
+            "attention.exact": whole["exact"],
+            "attention.packed": whole["packed"],
+            "attention.left": whole["left"],
+            "pack.enabled": int(self.options.mode != "exact"),
+            "pack.mode": _MODES[self.options.mode],
+            "pack.density": found["kept"] / found["visible"] if found["visible"] else 1.0,
+            "pack.active": whole["layers"],
+            "pack.recall": found["recall_sum"] / compared if whole["compared"] else 1.0,
+            "pack.gap": found["gap_sum"] / compared,
+            "pack.popcnt": whole["popcount"],
+        }
+        names = ("visible", "kept", "scored", "values", "dense", "repacks", "rebuilds", "stale", "compared", "disabled")
+        return metrics | {f"pack.{name}": whole[name] for name in (*names, "bytes")}
+
+    def check(self) -> None:
+        """Raise UnsupportedLlamaError when single tokens were decoded without us, or no layer has bits."""
+        if self._proven:
+            return
+        found = self.hook.counters()
+        if found["left"] and not found["nodes"]:
+            raise unsupported(f"attention of this model cannot be taken over: {self.hook.left_because}")
+        if found["exact"] + found["packed"]:
+            if self.options.mode != "exact" and not found["layers"] + found["disabled"]:
+                raise unsupported("no layer has a cache of keys that can be packed; see the option for layers")
+            self._proven = True
+
+
+def check_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keywords of `Llama` with what our attention needs. Raises ConfigError for what contradicts it."""
+    if not kwargs.get("flash_attn", True):
+        raise ConfigError("flash_attn=False: our attention takes the place of flash attention; leave it out")
+    if kwargs.get("n_gpu_layers", 0) != 0 or kwargs.get("op_offload"):
+        raise ConfigError("n_gpu_layers, op_offload: our attention runs on the CPU; leave them out")
+    for name in ("type_k", "type_v"):
+        if kwargs.get(name) not in (None, llama_cpp.GGML_TYPE_F16):
+            raise ConfigError(f"{name}: our attention needs a cache of type F16; leave it out")
+    return kwargs | {"flash_attn": True, "n_gpu_layers": 0, "op_offload": False}
+
+
+@functools.cache
+def _watch_writers() -> None:
+    """From now on every live hook forgets its bits when one of _WRITERS was called, whatever cache it wrote to."""
+    modules = (llama_cpp.llama_cpp, llama_cpp)
+    for name in _WRITERS:
+        original = getattr(llama_cpp.llama_cpp, name, None)
+        if original is None:
+            continue
+
+        def call(*args: Any, _original: Any = original) -> Any:
+            try:
+                return _original(*args)
+            finally:
+                for own in list(_live):
+                    own.hook.invalidate()
+
+        for module in modules:
+            setattr(module, name, call)

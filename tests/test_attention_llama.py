@@ -1,0 +1,372 @@
+"""Our attention inside llama.cpp: against llama.cpp's own, through everything that can happen to a KV cache."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+llama_cpp = pytest.importorskip("llama_cpp")
+
+import seeddelta  # noqa: E402
+from llama_helpers import divergence, logits_of, perplexity_of, tokens_of  # noqa: E402
+from seeddelta import RuntimeConfig, StatePackKV  # noqa: E402
+from seeddelta.errors import ConfigError, UnsupportedLlamaError  # noqa: E402
+from seeddelta.runtime import attention, library  # noqa: E402
+from tiny_llama import N_HEAD, N_LAYERS, N_VOCAB, write_llama  # noqa: E402
+
+Array = np.ndarray[Any, Any]
+EVERYWHERE: dict[str, Any] = {"layers": "", "min_context": 0, "recent": 4, "sinks": 1}
+ALL_AUDITED = 256  # positions of the small models' caches
+
+
+@pytest.fixture(scope="module")
+def tiny(smollm2_quantized: Path, model_dir: Path) -> Path:
+    return write_llama(model_dir / "attention-llama.gguf", smollm2_quantized)
+
+
+@pytest.fixture
+def load(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    """`load(path, pack, threads=1, **llama_kwargs)`; closed at the end."""
+    opened: list[Any] = []
+
+    def open_one(path: Path, pack: StatePackKV | None, threads: int = 1, **options: Any) -> Any:
+        settings: dict[str, Any] = {"n_ctx": 256, "n_batch": 64, "flash_attn": True, "logits_all": True}
+        config = RuntimeConfig(state_pack_kv=pack)
+        llm = seeddelta.load(
+            path, config=config, n_threads=threads, n_threads_batch=threads, verbose=False, **(settings | options)
+        )
+        opened.append(llm)
+        return llm
+
+    yield open_one
+    for llm in opened:
+        llm.close()
+
+
+def one_by_one(llm: Any, count: int = 90) -> Array:
+    """Logits of a prompt of 40 tokens and of single ones after it."""
+    tokens = [(7 * i * i + 3 * i) % (N_VOCAB - 32) + 32 for i in range(count)]
+    llm.reset()
+    llm.eval(tokens[:40])
+    for token in tokens[40:]:
+        llm.eval([token])
+    return np.array(llm.scores[:count])
+
+
+def test_exact_attention_is_llamas(tiny: Path, load: Callable[..., Any]) -> None:
+    stock = one_by_one(load(tiny, None))
+    llm = load(tiny, StatePackKV("exact"))
+    ours = one_by_one(llm)
+    np.testing.assert_allclose(ours, stock, atol=0.02)
+    assert divergence(stock, ours) < 1e-5
+    metrics = llm.seeddelta.metrics()
+    assert metrics["attention.exact"] == 50 * N_LAYERS
+    assert metrics["attention.packed"] == metrics["attention.left"] == metrics["pack.enabled"] == 0
+    assert not llm.seeddelta.enabled
+
+
+def test_threads_do_not_matter(tiny: Path, load: Callable[..., Any]) -> None:
+    for pack in (StatePackKV("exact"), StatePackKV("ternary", budget=0.2, density=0.9, **EVERYWHERE)):
+        first, *others = [one_by_one(load(tiny, pack, threads=threads)) for threads in (1, 2, 3)]
+        for other in others:
+            np.testing.assert_array_equal(other[40:], first[40:])
+
+
+@pytest.mark.parametrize("mode", ["binary", "ternary"])
+def test_everything_kept_is_exact(tiny: Path, load: Callable[..., Any], mode: Any) -> None:
+    exact = one_by_one(load(tiny, StatePackKV("exact")))
+    llm = load(tiny, StatePackKV(mode, budget=1.0, **EVERYWHERE))
+    np.testing.assert_array_equal(one_by_one(llm), exact)
+    metrics = llm.seeddelta.metrics()
+    assert metrics["attention.packed"] == 50 * N_LAYERS
+    assert metrics["attention.exact"] == 0
+    assert metrics["pack.density"] == metrics["pack.recall"] == 1.0
+
+
+def test_keys_are_chosen(tiny: Path, load: Callable[..., Any]) -> None:
+    exact = one_by_one(load(tiny, StatePackKV("exact")))
+    llm = load(tiny, StatePackKV("binary", popcount=True, budget=0.2, gap_every=4, gap=2.0, **EVERYWHERE))
+    chosen = one_by_one(llm)
+    assert not np.array_equal(chosen, exact)
+    assert divergence(exact[40:], chosen[40:]) < 1.0
+    metrics = llm.seeddelta.metrics()
+    assert metrics["pack.mode"] == 1
+    assert metrics["pack.active"] == N_LAYERS
+    assert 0.2 < metrics["pack.density"] < 0.8
+    assert 0 < metrics["pack.values"] == metrics["pack.kept"] < metrics["pack.visible"]
+    assert metrics["pack.popcnt"] == metrics["pack.scored"] == 50 * N_LAYERS * N_HEAD * 256
+    assert metrics["pack.compared"] == 13 * N_LAYERS
+    assert 0.3 < metrics["pack.recall"] < 1
+    assert 0 < metrics["pack.gap"] < 2
+    assert metrics["pack.bytes"] > 0
+
+
+def test_layers_of_their_own(tiny: Path, load: Callable[..., Any]) -> None:
+    llm = load(tiny, StatePackKV("binary", budget=0.2, gap=9.0, **(EVERYWHERE | {"layers": "1=none"})))
+    one_by_one(llm)
+    metrics = llm.seeddelta.metrics()
+    assert metrics["attention.packed"] == metrics["attention.exact"] == 50
+    assert metrics["pack.active"] == 1
+
+
+def test_short_contexts_are_exact(tiny: Path, load: Callable[..., Any]) -> None:
+    llm = load(tiny, StatePackKV("binary", budget=0.1, **(EVERYWHERE | {"min_context": 256})))
+    np.testing.assert_array_equal(one_by_one(llm), one_by_one(load(tiny, StatePackKV("exact"))))
+    assert llm.seeddelta.metrics()["attention.packed"] == 0
+
+
+def test_a_layer_with_too_large_an_error_becomes_exact(tiny: Path, load: Callable[..., Any]) -> None:
+    llm = load(tiny, StatePackKV("binary", budget=0.05, gap=1e-6, gap_every=10, **EVERYWHERE))
+    result = one_by_one(llm)
+    metrics = llm.seeddelta.metrics()
+    assert metrics["pack.disabled"] == N_LAYERS
+    assert metrics["pack.active"] == 0
+    assert metrics["attention.packed"] == N_LAYERS  # the first one is compared, and its result exact
+    np.testing.assert_array_equal(result, one_by_one(load(tiny, StatePackKV("exact"))))
+
+
+def test_with_seeddelta_weights(tiny: Path, load: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "tiny.seeddelta.gguf"
+    seeddelta.build(seeddelta.Recipe(input=tiny, output=path, bits=4), progress=False)
+    stock = one_by_one(load(path, None))
+    llm = load(path, StatePackKV("exact"))
+    assert divergence(stock, one_by_one(llm)) < 0.005
+    metrics = llm.seeddelta.metrics()
+    assert llm.seeddelta.enabled
+    assert metrics["seeddelta.calls"] > 0
+    assert metrics["attention.exact"] == 50 * N_LAYERS
+
+
+class Machine:
+    """A context of two sequences, driven by the C interface."""
+
+    def __init__(self, llm: Any) -> None:
+        self.llm = llm
+        self.context = llm._ctx
+        self.memory = llama_cpp.llama_get_memory(llm.ctx)
+        self.batch = llama_cpp.llama_batch_init(64, 0, 2)
+
+    def decode(self, tokens: list[int], position: int, sequence: int) -> Array:
+        batch = self.batch
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, position + i, 1
+            batch.seq_id[i][0] = sequence
+            batch.logits[i] = i + 1 == len(tokens)
+        assert llama_cpp.llama_decode(self.llm.ctx, batch) == 0
+        self.llm.seeddelta.check()
+        logits = llama_cpp.llama_get_logits(self.llm.ctx)
+        return np.array(np.ctypeslib.as_array(logits, (N_VOCAB,)))
+
+    def shift(self, keep: int, count: int) -> None:
+        llama_cpp.llama_memory_seq_rm(self.memory, 0, keep, keep + count)
+        llama_cpp.llama_memory_seq_add(self.memory, 0, keep + count, -1, -count)
+
+    def copy(self) -> None:
+        llama_cpp.llama_memory_seq_rm(self.memory, 1, -1, -1)
+        llama_cpp.llama_memory_seq_cp(self.memory, 0, 1, -1, -1)
+
+    def forget(self, sequence: int, begin: int) -> None:
+        llama_cpp.llama_memory_seq_rm(self.memory, sequence, begin, -1)
+
+    def clear(self) -> None:
+        llama_cpp.llama_memory_clear(self.memory, True)
+
+    def save(self) -> bytes:
+        size = llama_cpp.llama_state_get_size(self.llm.ctx)
+        data = (ctypes.c_uint8 * size)()
+        return bytes(data[: llama_cpp.llama_state_get_data(self.llm.ctx, data, size)])
+
+    def restore(self, state: bytes, *, secretly: bool = False) -> None:
+        data = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+        if secretly:
+            function = library.native_library()["llama_state_set_data"]
+            function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t], ctypes.c_size_t
+            assert function(self.llm.ctx, data, len(state))
+        else:
+            assert llama_cpp.llama_state_set_data(self.llm.ctx, data, len(state))
+
+    def close(self) -> None:
+        llama_cpp.llama_batch_free(self.batch)
+
+
+@pytest.fixture
+def two_sequences(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Let contexts have two sequences, in one cache or in one each."""
+    original = llama_cpp.llama_cpp.llama_context_default_params
+
+    def choose(unified: bool) -> None:
+        def params() -> Any:
+            made = original()
+            made.n_seq_max, made.kv_unified = 2, unified
+            return made
+
+        monkeypatch.setattr(llama_cpp.llama_cpp, "llama_context_default_params", params)
+
+    return choose
+
+
+@pytest.mark.parametrize("unified", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_to_the_cache(
+    tiny: Path, load: Callable[..., Any], two_sequences: Callable[[bool], None], unified: bool, seed: int
+) -> None:
+    """Random walks: with everything kept the logits are those of exact attention. A third model chooses, and compares
+    the bits of *every* position with its key in every operation: none is ever wrong unless it is written behind our
+    back, and then it is found and the result exact."""
+    two_sequences(unified)
+    everything = StatePackKV("ternary", budget=1.0, **EVERYWHERE)
+    choosing = StatePackKV("ternary", budget=0.1, audits=ALL_AUDITED, gap=9.0, **EVERYWHERE)
+    options = {"n_ctx": 256 if unified else 512, "logits_all": False}
+    models = [load(tiny, pack, **options) for pack in (StatePackKV("exact"), everything, choosing)]
+    machines = [Machine(llm) for llm in models]
+    rng = np.random.default_rng(seed)
+    length = [0, 0]
+    saved: list[tuple[list[bytes], list[int]]] = []
+    secret = 0
+    actions = ["token"] * 12 + ["prompt", "shift", "shift", "copy", "forget", "clear", "save", "restore", "secret"]
+    for _ in range(90):
+        action = rng.choice(actions)
+        if action in ("token", "prompt"):
+            sequence = int(rng.integers(2))
+            count = 1 if action == "token" else int(rng.integers(2, 48))
+            if sum(length) + count > 200:
+                action = "clear"
+            else:
+                tokens = rng.integers(32, N_VOCAB, count).tolist()
+                exact, kept, _ = (machine.decode(tokens, length[sequence], sequence) for machine in machines)
+                np.testing.assert_array_equal(kept, exact)
+                length[sequence] += count
+        elif action == "shift" and length[0] > 20:
+            for machine in machines:
+                machine.shift(4, 8)
+            length[0] -= 8
+        elif action == "copy" and 2 * length[0] <= 200:
+            for machine in machines:
+                machine.copy()
+            length[1] = length[0]
+        elif action == "forget":
+            sequence = int(rng.integers(2))
+            begin = int(rng.integers(length[sequence] + 1))
+            for machine in machines:
+                machine.forget(sequence, begin)
+            length[sequence] = begin
+        elif action == "save":
+            saved.append(([machine.save() for machine in machines], list(length)))
+        elif action in ("restore", "secret") and saved:
+            states, lengths = saved[int(rng.integers(len(saved)))]
+            for machine, state in zip(machines, states, strict=True):
+                machine.restore(state, secretly=action == "secret")
+            secret += action == "secret"
+            length = list(lengths)
+        if action == "clear":
+            for machine in machines:
+                machine.clear()
+            length = [0, 0]
+    metrics = [llm.seeddelta.metrics() for llm in models]
+    for machine in machines:
+        machine.close()
+    assert metrics[0]["attention.exact"] == metrics[1]["attention.packed"] == metrics[2]["attention.packed"] > 60
+    assert metrics[2]["pack.repacks"] > 0
+    assert metrics[2]["pack.density"] < 1
+    assert metrics[2]["pack.stale"] == 0 or secret
+
+
+def test_a_state_that_is_loaded_secretly_is_noticed(tiny: Path, load: Callable[..., Any]) -> None:
+    exact, choosing = (
+        Machine(load(tiny, pack, logits_all=False))
+        for pack in (StatePackKV("exact"), StatePackKV("binary", budget=0.1, gap=9.0, **EVERYWHERE))
+    )
+    first, second = np.random.default_rng(0).integers(32, N_VOCAB, (2, 70)).tolist()
+    for machine in (exact, choosing):
+        for position, token in enumerate(first[:60]):
+            machine.decode([token], position, 0)
+    state = exact.save()
+    for machine in (exact, choosing):
+        machine.clear()
+        for position, token in enumerate(second):
+            machine.decode([token], position, 0)
+    assert choosing.llm.seeddelta.metrics()["pack.stale"] == 0
+    for machine in (exact, choosing):
+        machine.restore(state, secretly=True)
+        machine.result = machine.decode([100], 60, 0)  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(exact.result, choosing.result)  # type: ignore[attr-defined]
+    assert choosing.llm.seeddelta.metrics()["pack.stale"] == N_LAYERS
+    for machine in (exact, choosing):
+        machine.close()
+
+
+def test_perplexity_of_a_real_model(smollm2_f16: Path, load: Callable[..., Any]) -> None:
+    """Token by token the perplexity is llama.cpp's to four digits, or nearer than a batch of tokens is to it."""
+    stock, ours = load(smollm2_f16, None), load(smollm2_f16, StatePackKV("exact"))
+    tokens = tokens_of(stock, 24)
+    expected, found = (perplexity_of(logits_of(llm, tokens, batch=1), tokens, 1) for llm in (stock, ours))
+    assert found == pytest.approx(expected, rel=5e-4)
+    assert ours.seeddelta.metrics()["attention.exact"] == 24 * 30
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"flash_attn": False}, "flash_attn"),
+        ({"type_k": llama_cpp.GGML_TYPE_Q8_0}, "type_k"),
+        ({"n_gpu_layers": 4}, "n_gpu_layers"),
+    ],
+)
+def test_contradicting_arguments(tiny: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        seeddelta.load(tiny, config=RuntimeConfig(state_pack_kv=StatePackKV("exact")), verbose=False, **options)
+
+
+def test_attention_that_cannot_be_served(tiny: Path, load: Callable[..., Any]) -> None:
+    llm = load(tiny, StatePackKV("binary", layers="0-9=exact", min_context=0))
+    with pytest.raises(UnsupportedLlamaError, match="no layer"):
+        one_by_one(llm)
+
+
+@pytest.mark.parametrize("name", ["ggml_flash_attn_ext", "ggml_set_rows", "ggml_permute"])
+def test_missing_symbol(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    symbols = library.attention_symbols()
+    del symbols[name]
+    monkeypatch.setattr(attention, "attention_symbols", lambda: symbols)
+    with pytest.raises(UnsupportedLlamaError, match=f"attention cannot be taken over: the function {name} is missing"):
+        attention.OwnAttention(StatePackKV())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mode": "both"}, "mode 'both'"),
+        ({"budget": 0.0}, "budget 0.0"),
+        ({"mass": 1.5}, "mass"),
+        ({"density": 0.0}, "density"),
+        ({"gap": -1.0}, "gap"),
+        ({"layers": "3-1=binary"}, "layers '3-1=binary'"),
+        ({"layers": "all=binary"}, "write for example"),
+        ({"layers": "1=binary:-2"}, "layers"),
+    ],
+)
+def test_bad_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        StatePackKV(**options)
+
+
+def test_options_from_json() -> None:
+    options: Any = {"mode": "ternary", "layers": "0=exact, 2-3=binary:0.25"}
+    config = RuntimeConfig.from_dict({"state_pack_kv": options})
+    assert config.state_pack_kv == StatePackKV(**options)
+    assert config.state_pack_kv.overrides() == [(0, 0, "exact", 0.125), (2, 3, "binary", 0.25)]
+
+
+def test_perplexity_scores_what_we_compute(tiny: Path, load: Callable[..., Any]) -> None:
+    """The scored half of each chunk goes through our attention; the first half is a prompt."""
+    tokens = np.random.default_rng(0).integers(32, N_VOCAB, 200)
+    stock, ours = load(tiny, None), load(tiny, StatePackKV("exact"))
+    expected, found = (seeddelta.perplexity(llm, tokens, n_ctx=64, chunks=2) for llm in (stock, ours))
+    assert found.ppl == pytest.approx(expected.ppl, rel=1e-3)
+    assert ours.seeddelta.metrics()["attention.exact"] == 2 * 32 * N_LAYERS
