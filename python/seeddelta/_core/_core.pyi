@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'PRNG_BLOCK_STD', 'PackSettings', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
+__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'PRNG_BLOCK_STD', 'PackSettings', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'columns_encode', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
 class Weight:
     """
     One converted matrix: arrays of a SeedΔ file and the product with it.
@@ -28,8 +28,9 @@ class Weight:
         seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8
             [n_out, ceil(n_in / base_block)].
         n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those of another.
+        layout: "row", or "column" for a trellis whose codes are uint16 [n_in, words, 16] and row_scale [n_in].
     """
-    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, step_bits: typing.SupportsInt | typing.SupportsIndex = 0, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, n_experts: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, step_bits: typing.SupportsInt | typing.SupportsIndex = 0, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, n_experts: typing.SupportsInt | typing.SupportsIndex = 1, layout: str = 'row') -> None:
         ...
     def dequantize(self, row_begin: typing.SupportsInt | typing.SupportsIndex = 0, row_end: typing.SupportsInt | typing.SupportsIndex = -1) -> numpy.typing.NDArray[numpy.float32]:
         """
@@ -41,6 +42,15 @@ class Weight:
 
         The same bits for every instruction set, number of threads and batch shape.
         """
+    def multiply_active(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], index: typing.Annotated[numpy.typing.ArrayLike, numpy.int32]) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        y = Ŵ x over the units of `index`, int32 [n] ascending, in column layout: float32 [n_in] to [n_out].
+
+        The bits of matmul with x = 0 for the other units.
+        """
+    @property
+    def layout(self) -> str:
+        ...
     @property
     def n_experts(self) -> int:
         ...
@@ -90,9 +100,10 @@ class ColumnWeight:
     Args:
         f16: float16 [n_in, n_out], the transposed matrix.
         i8, unit_scale: int8 [n_in, n_out] and float32 [n_in]; W = (i8 · unit_scale[:, None]).T.
+        rotation_block, rotation_seed: of i8: the rows of i8 are those of rotate(W.T, block, seed).
     The arrays are kept, not copied. Raises ValueError naming the tensor.
     """
-    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, f16: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, i8: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, unit_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None) -> None:
+    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, f16: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, i8: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, unit_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, rotation_seed: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
     def matmul(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], gate: Gate | None = None, *, threads: typing.SupportsInt | typing.SupportsIndex = 1, batch: typing.SupportsInt | typing.SupportsIndex = 0) -> numpy.typing.NDArray[numpy.float32]:
         """
@@ -308,6 +319,19 @@ class CaptureHook:
 def attention_required_symbols() -> list[str]:
     """
     Names of the ggml functions that AttentionHook needs, beside those of ggml_required_symbols.
+    """
+def columns_encode(units: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, step_bits: typing.SupportsInt | typing.SupportsIndex = 4, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, state_bits: typing.SupportsInt | typing.SupportsIndex = 12, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, window: typing.SupportsInt | typing.SupportsIndex = 32, rounds: typing.SupportsInt | typing.SupportsIndex = 2, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint16], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], float, list[int]]:
+    """
+    Encodes units float32 [n_in, n_out] in column layout (docs/format.md): W transposed, outputs already rotated.
+
+    Args:
+        step_bits, values_per_step, state_bits, scale_factor, threads: as for trellis_encode.
+        feedback: float32 [n_in, n_in]; the error e of unit j changes each later unit l by -e · feedback[l, j]
+            (GPTQ: H⁻¹_jl / H⁻¹_jj of the units that are left).
+        window: steps on each side of the seam that are searched to choose where the closed walk begins.
+        rounds: searches of the whole walk, each closed at another place; none makes it worse.
+    Returns: (codes uint16 [n_in, words, 16], unit_scale float16 [n_in], base_scale, multipliers).
+    Raises: ValueError for NaN or infinite weights and options out of range.
     """
 def coo_select(delta: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], k: typing.SupportsInt | typing.SupportsIndex, importance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.float32]]:
     """
