@@ -97,8 +97,8 @@ const KernelTable &kernels_neon() {
                                        count_above_simd<Arch>,
                                        bitmaps_simd<Arch>,
                                        popcount_neon,
-                                       columns_trellis_simd<ColumnsNeon<Dot>>,
-                                       columns_trellis_many_simd<ColumnsNeon<Dot>>,
+                                       columns_trellis_simd<TrellisColumnsNeon<Dot>>,
+                                       columns_trellis_many_simd<TrellisColumnsNeon<Dot>>,
                                        rotate_back_simd<Arch>};
     return table;
 }

@@ -22,8 +22,8 @@ const KernelTable &kernels_neon_dotprod() {
         KernelTable t = kernels_neon();
         t.name = "neon_dotprod";
         t.compute = compute_simd<xsimd::neon64, TileNeon<Dot>>;
-        t.columns_trellis = columns_trellis_simd<ColumnsNeon<Dot>>;
-        t.columns_trellis_many = columns_trellis_many_simd<ColumnsNeon<Dot>>;
+        t.columns_trellis = columns_trellis_simd<TrellisColumnsNeon<Dot>>;
+        t.columns_trellis_many = columns_trellis_many_simd<TrellisColumnsNeon<Dot>>;
         return t;
     }();
     return table;

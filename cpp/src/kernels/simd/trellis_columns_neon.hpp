@@ -8,7 +8,7 @@ namespace seeddelta {
 namespace {
 
 template <class Dot>
-struct ColumnsNeon {
+struct TrellisColumnsNeon {
     using Tile = TileNeon<Dot>;
     using Tables = typename Tile::Tables;
     static constexpr int64_t kUnits = 4;
