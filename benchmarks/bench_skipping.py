@@ -23,7 +23,8 @@ from seeddelta.cli._options import parse_threads
 Config = dict[str, Any]
 
 F16, I8 = {"columns": "f16"}, {"columns": "i8"}
-USUAL = {"ffn_down": 0.5, "ffn_gate": 0.7, "ffn_up": 0.7, "attn": 0.7}
+DEFAULT = {"kwta": {}, "skip_prompt": True}
+LOW = {"ffn_down": 0.5, "ffn_gate": 0.7, "attn": 0.7}
 
 
 def kwta(k: Any, **more: Any) -> Config:
@@ -47,13 +48,15 @@ QUALITY: dict[str, Config] = {
     **{f"f16, q, k and v {k}": F16 | kwta({"attn_q": k}) for k in (0.8, 0.7, 0.6)},
     **{f"f16, attn_output {k}": F16 | kwta({"attn_output": k}) for k in (0.7, 0.5)},
     "f16, MLP": F16 | kwta({"ffn_down": 0.5, "ffn_gate": 0.7}),
-    "f16, default": F16 | kwta(USUAL),
-    "f16, default, magnitude": F16 | kwta(USUAL, score="magnitude"),
+    "f16, default": F16 | DEFAULT,
+    "f16, default, magnitude": F16 | DEFAULT | {"kwta": {"score": "magnitude"}},
+    "f16, down 0.5, others 0.7": F16 | kwta(LOW),
+    "f16, down 0.5, others 0.7, magnitude": F16 | kwta(LOW, score="magnitude"),
     **{f"f16, all {k}": F16 | kwta(k) for k in (0.8, 0.6, 0.5)},
     "f16, state-pack 0.05": F16 | pack(0.05),
     "f16, state-pack 0.3 of gamma": F16 | pack(0.0, relative=0.3),
     **{f"f16, events {t}": F16 | {"event": {"delta_theta": t}, "skip_prompt": True} for t in (0.1, 0.2, 0.3)},
-    "i8, default": I8 | kwta(USUAL),
+    "i8, default": I8 | DEFAULT,
     "i8, all 0.5": I8 | kwta(0.5),
     "i8, MLP": I8 | kwta({"ffn_down": 0.5, "ffn_gate": 0.7}),
 }

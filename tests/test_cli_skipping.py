@@ -68,7 +68,7 @@ def test_contradictions(given: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "options", "expected"), [
-    ("ffn_down", {}, 0.5), ("ffn_up", {}, 0.7), ("attn_output", {}, 0.7),
+    ("ffn_down", {}, 0.6), ("ffn_up", {}, 0.8), ("attn_output", {}, 0.6), ("attn_q", {}, None),
     ("ffn_down", {"k": 0.4}, 0.4), ("attn_q", {"k": 0.4, "target": "mlp"}, None),
     ("attn_q", {"k": {"ffn": 0.4}}, None), ("ffn_up", {"k": {"ffn": 0.4, "blk.7.*": 0.9}}, 0.9),
     ("ffn_up", {"k": {"blk.7.*": 0.9, "ffn": 0.4}}, 0.4), ("ffn_down", {"k_abs": 8}, None),

@@ -59,7 +59,7 @@ def test_columns_compute_the_model(smollm2_f16: Path, dense, kind: str, toleranc
 def test_kwta_skips(smollm2_f16: Path, dense) -> None:
     """Decoding only by default; q, k and v share a choice, gate and up another; counters say what was left out."""
     tokens, expected = dense
-    llm = load_columns(smollm2_f16, kwta=Kwta())
+    llm = load_columns(smollm2_f16, kwta=Kwta(k={"ffn_down": 0.5, "ffn_gate": 0.7, "attn": 0.7}))
     prompt = logits_of(llm, tokens)
     assert llm.seeddelta.metrics()["seeddelta.skipped_units"] == 0
     assert divergence(expected, prompt) < 1e-4

@@ -33,7 +33,7 @@ _OPTIONS: dict[str, tuple[Any, tuple[str, ...], str | None, str]] = {
     "kwta_k": (
         _Text, ("--kwta-k",), "K",
         "Fraction of the inputs that is kept, or ffn_down=0.5,ffn_gate=0.7,blk.0.*=1: targets or shell patterns of "
-        "names, the last that fits holds. Default: ffn_down=0.5,ffn_gate=0.7,ffn_up=0.7,attn=0.7.",
+        "names, the last that fits holds. Default: ffn_down=0.6,ffn_gate=0.8,ffn_up=0.8,attn_output=0.6.",
     ),
     "kwta_k_abs": (_Int, ("--kwta-k-abs",), "N", "Number of units (inputs, or blocks) that is kept, instead."),
     "kwta_temp": (
