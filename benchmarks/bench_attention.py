@@ -34,14 +34,14 @@ from seeddelta.report.figures import speed_figure
 SPEED: dict[str, dict[str, Any] | None] = {
     "llama.cpp": None,
     "exact": {"mode": "exact"},
-    "binary 1/8": {"mode": "binary"},
+    "binary 1/4": {"mode": "binary"},
+    "binary 1/8": {"mode": "binary", "budget": 0.125},
     "binary 1/16": {"mode": "binary", "budget": 0.0625},
     "ternary 1/16": {"mode": "ternary", "budget": 0.0625},
     "popcount 1/16": {"mode": "binary", "popcount": True, "budget": 0.0625},
     "binary 1/16, p=0.9": {"mode": "binary", "budget": 0.0625, "mass": 0.9},
 }
 QUALITY = SPEED | {
-    "binary 1/4": {"mode": "binary", "budget": 0.25},
     "binary 1/16, no exact layers": {"mode": "binary", "budget": 0.0625, "layers": ""},
     "binary 1/16, values above 1%": {"mode": "binary", "budget": 0.0625, "negligible": 0.01},
     "score by bits, 1/16": {"mode": "binary", "budget": 0.0625, "refine": False},

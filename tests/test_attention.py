@@ -119,7 +119,7 @@ def test_everything_kept_is_exact(shape: tuple[int, ...], settings: dict[str, fl
 
 
 def test_the_best_keys_are_found() -> None:
-    """A few keys that look like the query own the softmax; they are among the eighth that is kept."""
+    """A few keys that look like the query own the softmax; they are among the quarter that is kept."""
     q, k, v, mask = problem(2048, 4, 2, 64, 64)
     mask[:] = 0
     for head in range(2):

@@ -357,10 +357,10 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 
 
 def test_options_from_json() -> None:
-    options: Any = {"mode": "ternary", "layers": "0=exact, 2-3=binary:0.25"}
+    options: Any = {"mode": "ternary", "layers": "0=exact, 2-3=binary:0.125"}
     config = RuntimeConfig.from_dict({"state_pack_kv": options})
     assert config.state_pack_kv == StatePackKV(**options)
-    assert config.state_pack_kv.overrides() == [(0, 0, "exact", 0.125), (2, 3, "binary", 0.25)]
+    assert config.state_pack_kv.overrides() == [(0, 0, "exact", 0.25), (2, 3, "binary", 0.125)]
 
 
 def test_perplexity_scores_what_we_compute(tiny: Path, load: Callable[..., Any]) -> None:

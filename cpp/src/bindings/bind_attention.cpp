@@ -181,7 +181,7 @@ void bind_attention(py::module_ &m) {
                              "How keys are chosen by their bits; see seeddelta.StatePackKV. Raises ValueError for what "
                              "is out of range.")
         .def(py::init(&make_settings), py::arg("mode"), py::kw_only(), py::arg("eps") = 0.5F,
-             py::arg("popcount") = false, py::arg("refine") = true, py::arg("budget") = 0.125F, py::arg("mass") = 0.0F,
+             py::arg("popcount") = false, py::arg("refine") = true, py::arg("budget") = 0.25F, py::arg("mass") = 0.0F,
              py::arg("sinks") = 4, py::arg("recent") = 64, py::arg("density") = 0.5F, py::arg("negligible") = 0.0F,
              py::arg("gamma_chunk") = 1, py::arg("gamma_cap") = 4.0F, py::arg("audits") = 2);
     py::class_<PyAttention>(m, "AttentionHook",

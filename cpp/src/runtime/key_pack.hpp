@@ -49,7 +49,7 @@ struct PackSettings {
     float eps = 0.5F;        // ternary: channels with |k - mean| above eps times the key's mean of it have a bit
     bool popcount = false;   // score with signs of the query and popcount instead of 6 bits of it
     bool refine = true;      // false: the score by bits is used in the softmax
-    float budget = 0.125F;   // share of the visible positions up to 1, else their number
+    float budget = 0.25F;    // share of the visible positions up to 1, else their number
     float mass = 0.0F;       // keep no more than this share of the estimated softmax mass needs; 0: budget alone
     int64_t sinks = 4;       // first positions, always kept
     int64_t recent = 64;     // last positions, always kept

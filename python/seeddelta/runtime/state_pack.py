@@ -45,7 +45,7 @@ class StatePackKV:
     eps: float = 0.5
     popcount: bool = False
     refine: bool = True
-    budget: float = 0.125
+    budget: float = 0.25
     mass: float = 0.0
     sinks: int = 4
     recent: int = 64
