@@ -75,6 +75,16 @@ def test_metrics_are_those_of_the_stored_weights(options: dict[str, Any], weight
             assert getattr(norms, name + tail) == pytest.approx(value, rel=1e-5)
 
 
+@pytest.mark.parametrize("n_in", [1, 16, 17, 33, 48, 72, 96])
+@pytest.mark.parametrize("bits", [1.5, 2, 2.5])
+def test_the_layout_has_the_words_of_the_encoder(bits: float, n_in: int) -> None:
+    """Two values a step: a row is filled up to 32 columns, not to 16."""
+    encoded = encode(WEIGHTS[:20, :n_in], bits=bits)
+    shape, _ = schema.payload_layout(encoded.description)["codes"]
+    assert encoded.arrays["codes"].shape == shape
+    assert decode(encoded).shape == (20, n_in)
+
+
 @pytest.mark.parametrize(("bits", "limit"), [(4, 0.085), (3, 0.16), (2.5, 0.23), (2, 0.30), (1.5, 0.41), (1, 0.57)])
 def test_error_by_rate(bits: float, limit: float) -> None:
     encoded = encode(bits=bits)

@@ -155,10 +155,12 @@ class Checkpoint:
             seconds=seconds,
         )  # fmt: skip
         line = header.model_dump_json().encode() + b"\n"
-        payload = [
-            np.ascontiguousarray(encoded.arrays[suffix], dtype).reshape(-1).view(np.uint8).data
-            for suffix, (_, dtype) in payload_layout(description).items()
-        ]
+        payload = []
+        for suffix, (shape, dtype) in payload_layout(description).items():
+            array = np.ascontiguousarray(encoded.arrays[suffix], dtype)
+            if array.shape != shape:  # all that follows would be read from the wrong place
+                raise RuntimeError(f"{description.stem}.{suffix}: shape {array.shape} encoded, {shape} described")
+            payload.append(array.reshape(-1).view(np.uint8).data)
         digest = hashlib.sha256(line)
         for data in payload:
             digest.update(data)

@@ -310,7 +310,7 @@ def parse_description(text: str, origin: str) -> TensorDescription:
 
 def trellis_words(n_in: int, step_bits: int, values_per_step: int) -> int:
     """16-bit words of one row's bit stream."""
-    steps = -(-n_in // 16) * 16 // values_per_step
+    steps = -(-n_in // (16 * values_per_step)) * 16
     return -(-(16 + step_bits * (steps - 1)) // 16)
 
 
