@@ -1,0 +1,108 @@
+"""Make tests/golden: small files of format version 1 and what they decode to.
+
+    python tools/golden.py [FOLDER]
+
+tests/test_golden.py only reads what is there: a builder may change, the meaning of a file that exists may not. Files
+that are in the folder are left alone, so that a new kind can be added without touching the old ones.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import seeddelta
+from seeddelta import _core
+from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, write_imatrix
+
+TESTS = Path(__file__).parents[1] / "tests"
+sys.path.insert(0, str(TESTS))
+from golden_digests import digests  # noqa: E402
+from tiny_models import write_model  # noqa: E402
+
+RATES = {"attn_q": 1, "attn_k": 1.5, "attn_v": 2, "attn_output": 2.5, "ffn_gate": 3, "ffn_up": 4, "ffn_down": 5}
+# row counts that 16 does not divide, column counts that 64, 32 and 16 do not divide
+SHAPES = {"attn_q": (40, 96), "attn_k": (16, 72), "attn_v": (17, 64), "attn_output": (33, 104), "ffn_gate": (24, 96),
+          "ffn_up": (40, 72), "ffn_down": (19, 96)}  # fmt: skip
+TRELLIS: dict[str, Any] = {"targets": "all", "tensor_type": tuple(f"0.{name}=" + f"{b:g}" for name, b in RATES.items())}
+FEW: dict[str, Any] = {"targets": ("attn_output", "attn_v")}  # tensors of the blocks and residuals
+PROC: dict[str, Any] = FEW | {"proc_sparse": True, "proc_target": "attn"}
+EXPERTS: dict[str, Any] = {"targets": ("ffn_up_exps",), "bits": 3}
+COLUMNS: dict[str, Any] = {"imatrix": True, "column_power": 0.25}
+
+FILES: dict[str, dict[str, Any]] = {
+    "trellis": TRELLIS,
+    "trellis-columns": TRELLIS | COLUMNS | {"row_scale": "f32"},
+    "trellis-coo": FEW | {"bits": 2, "scheme": "coo", "K": 5, "vals": "int8"},
+    "trellis-block": FEW | {"bits": 1, "scheme": "block", "vals": "int8", "block": 32},
+    "trellis-codebook": FEW | {"bits": 2, "scheme": "codebook_resid", "K": 2, "codebook_size": 6},
+    "prng-coo": FEW | {"base_kind": "prng_block", "scheme": "coo", "K": 7},
+    "prng-block": FEW | {"base_kind": "prng_block", "scheme": "block", "block": 32},
+    "prng-rows": FEW | {"base_kind": "prng_block", "seed_per": "row", "seed_search": 40, "block": 8, "K": 3},
+    "prng-gains": FEW | {"base_kind": "prng_block", "seed_per": "block", "seed_search": 40, "block": 16, "K": 3},
+    "fht": FEW | {"base_kind": "fht_struct", "scheme": "coo", "K": 6, "vals": "int8"},
+    "statecells": FEW | {"base_kind": "none", "scheme": "codebook_resid", "K": 3, "codebook_size": 12},
+    "none-block": FEW | {"base_kind": "none", "scheme": "block", "block": 64, "vals": "int8"},
+    "proc-32": PROC | {"proc_fanout": 2},
+    "proc-64": PROC | {"proc_fanout": 1, "proc_block": 64, "proc_base_scale": 0},
+    "experts-coo": EXPERTS | {"scheme": "coo", "K": 4},
+    "experts-columns": EXPERTS | COLUMNS | {"scheme": "block", "vals": "int8", "block": 32},
+}
+
+
+def model(name: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Weights whose columns are of unlike size, so that scales and importances have something to do."""
+    rng = np.random.default_rng(7)
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": (4, 64)}
+    if name.startswith("experts"):
+        shapes["blk.0.ffn_up_exps"] = (3, 20, 72)
+    elif name.startswith("trellis") and "tensor_type" in FILES[name]:
+        shapes |= {f"blk.0.{target}": shape for target, shape in SHAPES.items()}
+        shapes["blk.1.attn_q"] = (16, 96)  # of the recipe's own rate, the eighth
+    else:
+        shapes |= {f"blk.0.{target}": SHAPES[target] for target in FEW["targets"]}
+    return {
+        f"{tensor}.weight": rng.normal(0, 0.05, shape).astype(np.float32) * rng.uniform(0.2, 2, shape[-1:])
+        for tensor, shape in shapes.items()
+    }
+
+
+def importance(weights: dict[str, np.ndarray[Any, Any]], path: Path) -> Path:
+    rng = np.random.default_rng(8)
+    entries = {}
+    for name, tensor in weights.items():
+        matrices = tensor.shape[0] if tensor.ndim == 3 else 1
+        sums = rng.uniform(0.01, 1, (matrices, tensor.shape[-1])).astype(np.float32) ** 4
+        entries[name] = ImatrixEntry(sums, np.ones(matrices, np.float32))
+    write_imatrix(path, Imatrix(entries))
+    return path
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(exist_ok=True, parents=True)
+    expected = folder / "expected.json"
+    known: dict[str, Any] = json.loads(expected.read_text()) if expected.exists() else {}
+    _core.isa_select("scalar")
+    with tempfile.TemporaryDirectory() as temporary:
+        for name, options in FILES.items():
+            output = folder / f"{name}.gguf"
+            if output.exists():
+                continue
+            weights = model(name)
+            source = write_model(Path(temporary) / "tiny.gguf", weights)
+            given = {"bits": 6} | options if "tensor_type" in options else dict(options)
+            if given.pop("imatrix", False):
+                given["imatrix"] = importance(weights, Path(temporary) / "imatrix.gguf")
+            seeddelta.build(
+                seeddelta.Recipe(input=source, output=output, seeddelta_gap=100, seed=12345, **given), progress=False
+            )
+            known[output.name] = digests(output)
+    expected.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else TESTS / "golden")
