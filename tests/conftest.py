@@ -37,7 +37,7 @@ def smollm2_f16(smollm2_quantized: Path, model_dir: Path) -> Path:
 def smollm2_seeddelta(smollm2_f16: Path, model_dir: Path) -> Path:
     """All seven matrices of every layer as a trellis of 4 bits a weight."""
     path = model_dir / "smollm2-4.seeddelta.gguf"
-    seeddelta.build(seeddelta.Recipe(input=smollm2_f16, output=path, bits=4), progress=False)
+    seeddelta.build(seeddelta.Recipe(input=smollm2_f16, output=path, bits=4, targets="all"), progress=False)
     return path
 
 

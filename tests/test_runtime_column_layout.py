@@ -24,6 +24,7 @@ def test_serves_what_the_file_stands_for(model: Path, tmp_path: Path) -> None:
         output=tmp_path / "m.gguf",
         column_tensor=["ffn_down", "ffn_gate", "attn_k"],
         bits=3,
+        targets="all",
         no_checkpoint=True,
     )
     seeddelta.build(recipe, progress=False)

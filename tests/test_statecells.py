@@ -35,7 +35,7 @@ def cells(dense: Path, model_dir: Path) -> Path:
 @pytest.fixture(scope="module")
 def trellis(dense: Path, model_dir: Path) -> Path:
     path = model_dir / "cells-trellis.gguf"
-    recipe = seeddelta.Recipe(input=dense, output=path, scheme="codebook_resid", K=2, codebook_size=8)
+    recipe = seeddelta.Recipe(input=dense, output=path, scheme="codebook_resid", K=2, codebook_size=8, targets="all")
     seeddelta.build(recipe, progress=False)
     return path
 

@@ -252,7 +252,7 @@ void check_product(Random &r) {
 }
 
 // Column layout: some units of one token, all of them of several, whatever the slices of the threads.
-void check_columns(Random &r) {
+void check_column_trellis(Random &r) {
     static constexpr uint32_t kRates[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {3, 2}, {5, 2}};
     const auto *rate = kRates[r.between(0, 7)];
     ColumnWeight w;
@@ -575,7 +575,7 @@ int main(int argc, char **argv) {
         Random r{seed + static_cast<uint64_t>(round) * kGoldenGamma};
         check_product(r);
         check_product(r);
-        check_columns(r);
+        check_column_trellis(r);
         check_activations(r);
         check_viterbi(r);
         check_floats(r);
