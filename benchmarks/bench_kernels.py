@@ -2,6 +2,7 @@
 
     python benchmarks/bench_kernels.py --reps 15
     python benchmarks/bench_kernels.py --suite columns --reps 15
+    python benchmarks/bench_kernels.py --suite pages --reps 15
 
 Instruction sets: SEEDDELTA_FORCE_ISA chooses ours; ggml's is the one that it was compiled
 for. The result file names both.
@@ -15,8 +16,10 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import mmap
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -42,6 +45,7 @@ GGML_TYPES |= {"IQ2_XXS": 16}  # ggml.h, enum ggml_type
 F32 = 0
 TARGET_SECONDS = 0.05  # of one sample
 SHARES = (1.0, 0.7, 0.5, 0.3, 0.1)  # of the inputs that are active
+MANY = 24  # matrices of the suite "pages", so that no cache holds them
 QUANTIZED_ROWS = 16  # ggml's IQ types take seconds a megabyte to quantise: the matrix repeats this many rows
 
 
@@ -155,12 +159,26 @@ def aligned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return copy
 
 
-def trellis_weight(n_out: int, n_in: int, step_bits: int, values_per_step: int, generator: Any) -> _core.Weight:
+def trellis_codes(n_out: int, n_in: int, step_bits: int, values_per_step: int) -> np.ndarray[Any, Any]:
+    """u16[tiles, words, 16] of no particular values."""
+    steps = -(-n_in // (16 * values_per_step)) * 16
+    return np.empty((-(-n_out // 16), -(-(16 + step_bits * (steps - 1)) // 16), 16), np.uint16)
+
+
+def trellis_weight(
+    n_out: int,
+    n_in: int,
+    step_bits: int,
+    values_per_step: int,
+    generator: Any,
+    codes: np.ndarray[Any, Any] | None = None,
+) -> _core.Weight:
     """Random codes: the time does not depend on them, and encoding large matrices takes minutes."""
+    shape = trellis_codes(n_out, n_in, step_bits, values_per_step).shape
+    if codes is None:
+        codes = aligned(generator.integers(0, 1 << 16, shape, dtype=np.uint16))
     small = generator.standard_normal((16, 64), dtype=np.float32)
     _, _, scale, multipliers = _core.trellis_encode(small, step_bits=step_bits, values_per_step=values_per_step)
-    steps = -(-n_in // (16 * values_per_step)) * 16
-    words = -(-(16 + step_bits * (steps - 1)) // 16)
     return _core.Weight(
         "w",
         n_out,
@@ -172,7 +190,7 @@ def trellis_weight(n_out: int, n_in: int, step_bits: int, values_per_step: int, 
         values_per_step=values_per_step,
         multipliers=multipliers,
         rotation_block=64,
-        codes=aligned(generator.integers(0, 1 << 16, (-(-n_out // 16), words, 16), dtype=np.uint16)),
+        codes=codes.reshape(shape),
         row_scale=np.ones(n_out, np.float16),
     )
 
@@ -215,7 +233,40 @@ class ActiveProduct:
         return time.thread_time() - begin
 
 
-Product = GgmlProduct | SeedDeltaProduct | ActiveProduct
+class ManyProducts:
+    """W·x with one of several matrices after the other."""
+
+    def __init__(self, weights: list[_core.Weight], x: np.ndarray[Any, Any]) -> None:
+        self._weights, self._x = weights, x[None, :]
+
+    def seconds(self, calls: int) -> float:
+        begin = time.thread_time()
+        for i in range(calls):
+            self._weights[i % MANY].matmul(self._x)
+        return time.thread_time() - begin
+
+
+Product = GgmlProduct | SeedDeltaProduct | ActiveProduct | ManyProducts
+
+
+def page_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
+    """Codes of 4 bits in a file's mapping, as in a loaded model, and in memory of small and of huge pages."""
+    x = generator.standard_normal(n_in, dtype=np.float32)
+    size = MANY * trellis_codes(n_out, n_in, 4, 1).nbytes
+    products: dict[str, Product] = {}
+    with tempfile.TemporaryFile() as file:
+        file.truncate(size)
+        places = {"file": mmap.mmap(file.fileno(), size), "small-pages": mmap.mmap(-1, size)}
+    places["huge-pages"] = mmap.mmap(-1, size)
+    places["small-pages"].madvise(mmap.MADV_NOHUGEPAGE)
+    places["huge-pages"].madvise(mmap.MADV_HUGEPAGE)
+    for name, place in places.items():
+        weights = []
+        for codes in np.split(np.frombuffer(place, np.uint16), MANY):
+            codes[:] = generator.integers(0, 1 << 16, codes.size, dtype=np.uint16)
+            weights.append(trellis_weight(n_out, n_in, 4, 1, generator, codes))
+        products[name] = ManyProducts(weights, x)
+    return products
 
 
 def column_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
@@ -251,12 +302,15 @@ def kernel_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]
     return products
 
 
+SUITES = {"ggml": kernel_products, "columns": column_products, "pages": page_products}
+
+
 def measure(shape: tuple[int, int], reps: int, suite: str) -> dict[str, Any]:
     """Rates in Gweights/s; of an active share those of the whole matrix: what is left out counts as done."""
     n_out, n_in = shape
     generator = np.random.default_rng(1)
-    products = (column_products if suite == "columns" else kernel_products)(n_out, n_in, generator)
-    calls = {name: calibrate(product.seconds) for name, product in products.items()}
+    products = SUITES[suite](n_out, n_in, generator)
+    calls = {name: MANY if suite == "pages" else calibrate(product.seconds) for name, product in products.items()}
     rates: dict[str, list[float]] = {name: [] for name in products}
     for _ in range(reps):
         for name, product in products.items():
@@ -270,7 +324,7 @@ def measure(shape: tuple[int, int], reps: int, suite: str) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--suite", choices=("ggml", "columns"), default="ggml", help="beside ggml's types, or rows beside columns"
+        "--suite", choices=SUITES, default="ggml", help="beside ggml's types, rows beside columns, or kinds of memory"
     )
     parser.add_argument("--shapes", help="rows x columns, with commas")
     parser.add_argument("--reps", type=int, default=11, help="repetitions (default: %(default)s)")
@@ -278,8 +332,8 @@ def main() -> int:
     options = parser.parse_args()
 
     result = {}
-    default = "4096x4096,8192x2048,2048x8192,576x1536" if options.suite == "columns" else "8192x4096,576x1536"
-    for text in (options.shapes or default).split(","):
+    default = {"columns": "4096x4096,8192x2048,2048x8192,576x1536", "pages": "8192x4096"}
+    for text in (options.shapes or default.get(options.suite, "8192x4096,576x1536")).split(","):
         n_out, n_in = map(int, text.split("x"))
         result[text] = measure((n_out, n_in), options.reps, options.suite)
         print(f"{text}: Gweights/s, median (range) of {options.reps}")
@@ -289,7 +343,7 @@ def main() -> int:
 
     settings = {"reps": options.reps, "threads": 1, "unit": "Gweights/s", "isa": _core.isa_active()}
     settings["ggml"] = llama_cpp.llama_print_system_info().decode()
-    name = options.name or ("columns" if options.suite == "columns" else "kernels")
+    name = options.name or {"ggml": "kernels"}.get(options.suite, options.suite)
     common.save(name, {"benchmark": "kernels", "suite": options.suite, "settings": settings, "shapes": result})
     return 0
 

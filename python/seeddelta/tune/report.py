@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from .. import _html
 from .._extras import needs_extra
 from ..build.report import human_bytes
 from .verify import Candidate, paired
@@ -15,6 +16,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _FROZEN = ConfigDict(frozen=True)
+GROUP_COLUMNS = ("group", "weights", "KL, nats", "nats a million weights", "rate", "predicted KL")
+CANDIDATE_COLUMNS = (
+    "model",
+    "bits a weight",
+    "matrices",
+    "KL, nats",
+    "predicted",
+    "from uniform (paired)",
+    "perplexity",
+)
 
 
 class GroupReport(BaseModel):
@@ -72,15 +83,16 @@ class TuneReport(BaseModel):
 
     def to_table(self) -> Table:
         """rich table of the groups: rates by role and layers, with what each costs."""
-        with needs_extra("cli"):
-            from rich.table import Table
+        title = f"divergence of each group alone at {self.reference:g} bits, and its rate"
+        return _rich(title, GROUP_COLUMNS, self._group_rows())
 
-        table = Table(title=f"divergence of each group alone at {self.reference:g} bits, and its rate")
-        table.add_column("group", no_wrap=True)
-        for heading in ("weights", "KL, nats", "nats a million weights", "rate", "predicted KL"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for group in self.groups:
-            table.add_row(
+    def candidates_table(self) -> Table:
+        """rich table of what was built and compared on the held-out text."""
+        return _rich("held-out text", CANDIDATE_COLUMNS, self._candidate_rows())
+
+    def _group_rows(self) -> list[tuple[str, ...]]:
+        return [
+            (
                 group.name,
                 f"{group.weights / 1e6:.2f} M",
                 f"{group.kl:.5f} ± {group.kl_stderr:.5f}",
@@ -88,28 +100,41 @@ class TuneReport(BaseModel):
                 group.rate if isinstance(group.rate, str) else f"{group.rate:g}",
                 f"{group.predicted_kl:.5f}",
             )
-        return table
+            for group in self.groups
+        ]
 
-    def candidates_table(self) -> Table:
-        """rich table of what was built and compared on the held-out text."""
-        with needs_extra("cli"):
-            from rich.table import Table
-
-        table = Table(title="held-out text")
-        table.add_column("model")
-        for heading in ("bits a weight", "matrices", "KL, nats", "predicted", "from uniform (paired)", "perplexity"):
-            table.add_column(heading, justify="right")
-        for one in self.candidates:
-            difference = "" if self.uniform is None or one == self.uniform else "{:+.5f} ± {:.5f}".format(
-                *paired(one, self.uniform)
-            )  # fmt: skip
-            table.add_row(
+    def _candidate_rows(self) -> list[tuple[str, ...]]:
+        return [
+            (
                 one.name,
                 f"{one.bits_per_weight:.3f}",
                 human_bytes(one.target_bytes),
                 f"{one.kl:.5f} ± {one.kl_stderr:.5f}",
                 "" if one.predicted_kl is None else f"{one.predicted_kl:.5f}",
-                difference,
+                ""
+                if self.uniform is None or one == self.uniform
+                else "{:+.5f} ± {:.5f}".format(*paired(one, self.uniform)),
                 f"{one.change:+.2f}% ± {one.change_stderr:.2f}",
             )
-        return table
+            for one in self.candidates
+        ]
+
+    def _repr_html_(self) -> str:
+        return (
+            _html.line(f"{self.decision}: {self.message}")
+            + _html.table(GROUP_COLUMNS, self._group_rows())
+            + _html.table(CANDIDATE_COLUMNS, self._candidate_rows())
+        )
+
+
+def _rich(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
+    with needs_extra("cli"):
+        from rich.table import Table
+
+    table = Table(title=title)
+    table.add_column(columns[0], no_wrap=True)
+    for heading in columns[1:]:
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return table
