@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/column_trellis.hpp"
@@ -300,6 +301,36 @@ void check_column_trellis(Random &r) {
     });
 }
 
+// Several threads give the bits of one. This is what a build with ThreadSanitizer looks at.
+void check_threads(Random &r) {
+    const RandomWeight w(r);
+    const int64_t tokens = r.between(0, 1) == 0 ? 1 : r.between(2, 19);
+    const int threads = static_cast<int>(r.between(2, 4));
+    const auto x = r.reals(2 * tokens * w.ctx.n_in);
+    const auto product = [&](int nth) { // two, one after the other: the second reuses the workspace
+        std::vector<float> y(static_cast<size_t>(2 * tokens * w.ctx.n_out));
+        Workspace workspace;
+        ComputeStatus status;
+        const auto run = [&](int ith) {
+            for (int64_t half = 0; half < 2; ++half) {
+                seeddelta_compute_threaded(w.ctx, x.data() + half * tokens * w.ctx.n_in, tokens, w.ctx.n_in * 4,
+                                           y.data() + half * tokens * w.ctx.n_out, w.ctx.n_out * 4, workspace, ith, nth,
+                                           false, status);
+            }
+        };
+        std::vector<std::jthread> pool;
+        for (int ith = 1; ith < nth; ++ith) {
+            pool.emplace_back(run, ith);
+        }
+        run(0);
+        pool.clear();
+        return y;
+    };
+    isa_select(isa_available().back());
+    same(isa_available().back().c_str(), "threads", w.what + " threads " + std::to_string(threads), product(1),
+         product(threads));
+}
+
 // The largest and smallest values everywhere: state 0xFFFF.. and 0, with a multiplier that keeps them.
 void check_extremes(uint16_t state) {
     for (uint32_t bits = 1; bits <= 6; ++bits) {
@@ -581,6 +612,7 @@ int main(int argc, char **argv) {
         check_floats(r);
         check_columns(r);
         check_attention(r);
+        check_threads(r);
         if (failures > 0) {
             std::printf("in round %d of seed %llu\n", round, static_cast<unsigned long long>(seed));
         }
