@@ -3,6 +3,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
 #include <initializer_list>
 #include <sstream>
 #include <string>
@@ -20,7 +21,8 @@ inline std::string shape_text(const py::array &a) {
     return text.str();
 }
 
-// Throws ValueError unless `a` is C-contiguous, has the item size and one of the kinds ("f", "iu"), and the shape.
+// Throws ValueError unless `a` is C-contiguous and aligned to its items, has the item size and one of the kinds ("f",
+// "iu"), and the shape.
 // -1 accepts any length.
 inline void require_array(const py::array &a, const char *name, const char *kinds, py::ssize_t item_size,
                           std::initializer_list<int64_t> shape) {
@@ -30,6 +32,8 @@ inline void require_array(const py::array &a, const char *name, const char *kind
         wrong << "dtype " << py::str(a.dtype()).cast<std::string>();
     } else if ((a.flags() & py::array::c_style) == 0) {
         wrong << "a layout that is not C-contiguous";
+    } else if (reinterpret_cast<uintptr_t>(a.data()) % static_cast<uintptr_t>(item_size) != 0) {
+        wrong << "an address that is not a multiple of its item size";
     } else {
         bool fits = a.ndim() == static_cast<py::ssize_t>(shape.size());
         py::ssize_t i = 0;

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .._extras import needs_extra
+from .._yaml import load_yaml
 from ..errors import RecipeError
 from ..gguf import names, schema
 from .rates import RATES, Proc, Rate, overridden, parse_override, rate_of
@@ -242,7 +243,7 @@ class Recipe(BaseModel):
     @classmethod
     def _apply_preset(cls, options: dict[str, Any]) -> dict[str, Any]:
         preset = options.get("preset", "trellis-4")
-        if preset not in PRESETS:
+        if not isinstance(preset, str) or preset not in PRESETS:
             raise ValueError(f"preset {preset!r} is not known; choose from {', '.join(PRESETS)}")
         if options.get("scheme") == "codebook":  # the flag --seeddelta-scheme calls it so
             options = options | {"scheme": "codebook_resid"}
@@ -257,6 +258,10 @@ class Recipe(BaseModel):
     @field_validator("targets", mode="before")
     @classmethod
     def _parse_targets(cls, value: Any) -> tuple[str, ...]:
+        if not isinstance(value, str) and not (
+            isinstance(value, (tuple, list, set, frozenset)) and all(isinstance(name, str) for name in value)
+        ):
+            raise ValueError(f"{value!r} is no target, nor a list of targets")
         return names.parse_targets(value)
 
     @field_validator("layers")
@@ -275,10 +280,12 @@ class Recipe(BaseModel):
     @field_validator("tensor_type", mode="before")
     @classmethod
     def _check_tensor_type(cls, value: Any) -> tuple[str, ...]:
-        overrides = (value,) if isinstance(value, str) else tuple(value)
+        overrides = (value,) if isinstance(value, str) else value
+        if not isinstance(overrides, (tuple, list)) or not all(isinstance(text, str) for text in overrides):
+            raise ValueError(f"{value!r} is not REGEX=RATE, nor a list of those")
         for text in overrides:
             parse_override(text)
-        return overrides
+        return tuple(overrides)
 
     @field_validator("column_tensor", mode="before")
     @classmethod
@@ -472,14 +479,11 @@ class Recipe(BaseModel):
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Options in a YAML file. Raises RecipeError when it is unreadable or no mapping."""
-    with needs_extra("cli"):
-        import yaml
-
     try:
-        options = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        options = load_yaml(Path(path).read_bytes().decode())
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read ({error.strerror}); check the path of the recipe") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise RecipeError(f"{path}: not YAML ({error})") from error
     if not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
         raise RecipeError(f"{path}: a recipe is a mapping of option to value, for example `bits: 3`")

@@ -24,6 +24,8 @@ from .scoring import Scored, scored_positions
 _MAGIC = b"_logits_"
 _RANGE = np.float32(16)  # nats below the most likely token
 _STEPS = np.float32(65535)
+_ROUNDING = 0.1  # nats above 0 that float32 may make of the most likely token's log-probability
+_MAX_VOCAB = 1 << 24  # far beyond any tokenizer
 _REMEDY = "make it again with `seeddelta eval --save-kl-base` or llama-perplexity --kl-divergence-base"
 
 
@@ -35,7 +37,8 @@ def row_type(n_vocab: int) -> np.dtype[np.void]:
 class BaseFile:
     """An open file: `n_ctx`, `n_vocab`, and the text as `tokens`, i32[chunks, n_ctx].
 
-    Raises EvaluationError for another kind of file, one of impossible sizes, or one that ends too early.
+    Raises EvaluationError for another kind of file, one of impossible sizes, one that ends too early, and one whose
+    tokens are not of its vocabulary.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -47,17 +50,19 @@ class BaseFile:
                     raise EvaluationError(f"{path}: no file of log-probabilities; {_REMEDY}")
                 self.n_ctx, self.n_vocab, chunks = (int(n) for n in np.frombuffer(numbers, "<i4"))
                 size = os.fstat(file.fileno()).st_size
-                if self.n_ctx < 4 or self.n_vocab < 1 or chunks < 1 or 4 * self.n_ctx * chunks > size:
+                in_bounds = self.n_ctx >= 4 and 1 <= self.n_vocab <= _MAX_VOCAB and chunks >= 1
+                if not in_bounds or 4 * self.n_ctx * chunks > size:
                     raise EvaluationError(f"{path}: has impossible sizes; {_REMEDY}")
                 tokens: Tokens = np.fromfile(file, "<i4", self.n_ctx * chunks)
         except OSError as error:
             raise EvaluationError(f"{path}: cannot be read ({error.strerror}); {_REMEDY}") from error
-        self.tokens = tokens.reshape(chunks, self.n_ctx)
         self._type = row_type(self.n_vocab)
-        if size != self.offset(chunks):
-            raise EvaluationError(
-                f"{path}: has {size} bytes where {chunks} chunks take {self.offset(chunks)}; {_REMEDY}"
-            )
+        whole = _offset(self.n_ctx, chunks, self._type, chunks)
+        if size != whole or tokens.size < self.n_ctx * chunks:
+            raise EvaluationError(f"{path}: has {size} bytes where {chunks} chunks take {whole}; {_REMEDY}")
+        self.tokens = tokens.reshape(chunks, self.n_ctx)
+        if tokens.min() < 0 or tokens.max() >= self.n_vocab:
+            raise EvaluationError(f"{path}: has tokens beyond its vocabulary of {self.n_vocab}; {_REMEDY}")
         self._rows = np.memmap(
             self.path, self._type, "r", self.offset(0), shape=(chunks, scored_positions(self.n_ctx))
         )  # fmt: skip
@@ -71,8 +76,17 @@ class BaseFile:
         return _offset(self.n_ctx, len(self.tokens), self._type, chunk)
 
     def rows(self, chunk: int) -> np.ndarray[Any, Any]:
-        """Rows of a chunk as they are stored, `row_type`[scored positions], a view of the file."""
-        return np.asarray(self._rows[chunk])
+        """Rows of a chunk as they are stored, `row_type`[scored positions], a view of the file.
+
+        Raises EvaluationError when they are no log-probabilities: not finite, or of a probability above 1.
+        """
+        rows = np.asarray(self._rows[chunk])
+        scale, least = rows["scale"].astype(np.float64), rows["least"].astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            top = scale * float(_STEPS) + least
+        if not (np.isfinite(top) & (scale >= 0) & (top < _ROUNDING)).all():
+            raise EvaluationError(f"{self.path}: the log-probabilities of chunk {chunk} are damaged; {_REMEDY}")
+        return rows
 
     def targets(self, chunk: int) -> Tokens:
         """The tokens that the rows of a chunk predict."""

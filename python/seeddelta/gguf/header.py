@@ -8,6 +8,7 @@ quantised types and writing stay gguf-py's job. Layout of the header: ggml/docs/
 
 from __future__ import annotations
 
+import builtins
 import mmap
 import os
 import struct
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gguf
 import numpy as np
@@ -23,6 +24,7 @@ from gguf import GGMLQuantizationType, GGUFValueType
 
 from ..errors import FormatError
 
+_T = TypeVar("_T", str, bool, int, float)
 DEFAULT_ALIGNMENT = 32
 MAX_DIMS = 4  # GGML_MAX_DIMS
 MAX_ELEMENTS = 1 << 48  # far beyond any model, far below overflow of the products
@@ -97,6 +99,15 @@ class Metadata(Mapping[str, Any]):
 
     def type(self, key: str) -> GGUFValueType:
         return GGUFValueType(self._values[key].type)
+
+    def scalar(self, key: str, kind: builtins.type[_T], default: _T) -> _T:
+        """A string, bool, int or float; the default where there is no such key. Raises FormatError for another type."""
+        if key not in self._values:
+            return default
+        value: _T = self[key]
+        if type(value) is not kind:
+            raise FormatError(f"{self._path}: the key {key} is no {kind.__name__}; the file is corrupt, make it again")
+        return value
 
     def __getitem__(self, key: str) -> Any:
         return _decode(self._raw[key])

@@ -154,8 +154,8 @@ def _read_gguf(header: Header) -> Imatrix:
     return Imatrix(
         entries,
         tuple(datasets) if isinstance(datasets, list) else (),
-        int(header.metadata.get("imatrix.chunk_count", 0)),
-        int(header.metadata.get("imatrix.chunk_size", 0)),
+        header.metadata.scalar("imatrix.chunk_count", int, 0),
+        header.metadata.scalar("imatrix.chunk_size", int, 0),
         header.path,
     )
 

@@ -142,7 +142,7 @@ def is_seeddelta(path: str | os.PathLike[str]) -> bool:
 
     Raises FormatError when it is not a well-formed GGUF file.
     """
-    return bool(read_header(path).metadata.get(schema.KEY_ENABLED, False))
+    return read_header(path).metadata.scalar(schema.KEY_ENABLED, bool, False)
 
 
 def has_statecells(path: str | os.PathLike[str]) -> bool:
@@ -151,7 +151,7 @@ def has_statecells(path: str | os.PathLike[str]) -> bool:
     Raises FormatError as `is_seeddelta` and `open_seeddelta` do.
     """
     header = read_header(path)
-    if not header.metadata.get(schema.KEY_ENABLED, False):
+    if not header.metadata.scalar(schema.KEY_ENABLED, bool, False):
         return False
     _check_version(header)
     return any(description.is_statecells for description in _descriptions(header))
@@ -165,7 +165,7 @@ def open_seeddelta(path: str | os.PathLike[str], *, check_data: bool = True) -> 
     names the file, the tensor and the remedy.
     """
     header = read_header(path)
-    if not header.metadata.get(schema.KEY_ENABLED, False):
+    if not header.metadata.scalar(schema.KEY_ENABLED, bool, False):
         raise FormatError(f"{header.path}: a GGUF file, but not a SeedΔ file; make one with `seeddelta build`")
     _check_version(header)
     data: np.ndarray[Any, Any] = np.asarray(np.memmap(header.path, dtype=np.uint8, mode="r"))

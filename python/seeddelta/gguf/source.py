@@ -36,7 +36,7 @@ class SourceModel:
     @property
     def n_layers(self) -> int | None:
         """`<architecture>.block_count`, or None when the file has none."""
-        count = self.metadata.get(f"{self.metadata.get('general.architecture', '')}.block_count")
+        count = self.metadata.get(f"{self.metadata.scalar('general.architecture', str, '')}.block_count")
         return count if isinstance(count, int) else None
 
     def raw(self, name: str) -> np.ndarray[Any, Any]:
@@ -113,11 +113,11 @@ def open_source(path: str | os.PathLike[str]) -> SourceModel:
         header = read_header(path)
     except FormatError as error:
         raise FormatError(f"the source model is unreadable: {error}") from error
-    if header.metadata.get(schema.KEY_ENABLED, False):
+    if header.metadata.scalar(schema.KEY_ENABLED, bool, False):
         raise SourceModelError(f"{path}: is a SeedΔ file already; give the dense model that it was made from")
-    if header.metadata.get("general.type") == "imatrix":
+    if header.metadata.scalar("general.type", str, "") == "imatrix":
         raise SourceModelError(f"{path}: is an importance matrix, not a model; give it with --imatrix")
-    if int(header.metadata.get("split.count", 0)) > 1:
+    if header.metadata.scalar("split.count", int, 0) > 1:
         raise SourceModelError(f"{path}: is one part of a split model; join it with llama-gguf-split --merge")
     return SourceModel(header)
 

@@ -37,7 +37,9 @@ class Covariance:
         self.path = Path(header.path)
         self._header = header
         metadata = header.metadata
-        self.tokens = int(metadata["seeddelta.covariance.tokens"])
+        self.tokens = metadata.scalar("seeddelta.covariance.tokens", int, -1)
+        if self.tokens < 0:
+            raise ValueError("the number of tokens is missing")
         self._shared = dict(str(pair).split("=", 1) for pair in metadata["seeddelta.covariance.shared"])
         self._sha256: str | None = None
 
@@ -100,11 +102,11 @@ def open_covariance(path: str | os.PathLike[str]) -> Covariance:
     path = Path(path)
     try:
         header = read_header(path)
-        if header.metadata.get("general.type") != _TYPE:
+        if header.metadata.scalar("general.type", str, "") != _TYPE:
             raise ImatrixError(f"{path}: not a covariance file; {_REMEDY}")
-        if header.metadata.get("seeddelta.covariance.version") != 1:
+        if header.metadata.scalar("seeddelta.covariance.version", int, 0) != 1:
             raise ImatrixError(f"{path}: a covariance file of an unknown version; update seeddelta or {_REMEDY}")
-        if header.metadata.get("seeddelta.covariance.normalised", True) is not True:
+        if not header.metadata.scalar("seeddelta.covariance.normalised", bool, True):
             raise ImatrixError(f"{path}: the covariance is not of normalised inputs; {_REMEDY}")
         covariance = Covariance(header)
     except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from math import prod, sqrt
+from math import hypot, prod
 from typing import Any
 
 from ..gguf import names, schema
@@ -70,7 +70,7 @@ def recipe_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Options of the build that made a file; empty when it does not tell them."""
     try:
         options = json.loads(metadata.get(schema.KEY_RECIPE, "{}"))
-    except ValueError:
+    except (ValueError, TypeError, RecursionError):
         options = {}
     return options if isinstance(options, dict) else {}
 
@@ -126,7 +126,7 @@ def _sums(tensors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     weights, payload = sum(t["weights"] for t in tensors), sum(t["payload_bytes"] for t in tensors)
 
     def norm(key: str) -> float:
-        return sqrt(sum(t["norms"][key] ** 2 for t in tensors))
+        return hypot(*(t["norms"][key] for t in tensors))
 
     return {
         "tensors": len(tensors),

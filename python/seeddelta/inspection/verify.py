@@ -129,13 +129,13 @@ class _Verifier:
             "hessian": schema.KEY_HESSIAN_SHA256,
         }
         for what, key in keys.items():
-            stored = self.file.metadata.get(key)
+            stored = self.file.header.metadata.scalar(key, str, "")
             if what in self.files:
                 found = (
                     self.covariance.sha256 if what == "hessian" and self.covariance else file_sha256(self.files[what])
                 )
                 self._add("", f"SHA-256 of the {what}", stored or "none", found)
-            elif stored is not None:
+            elif stored:
                 self.skipped.append(f"the {what} is not given (--{what}): {self.file.metadata.get(f'{key[:-6]}file')}")
 
     def _crc32(self) -> None:
@@ -195,8 +195,8 @@ class _Verifier:
             and self.imatrix is not None
             and (name in self.imatrix.entries or name not in names.MODEL_TENSORS)
         ):
-            power = float(self.file.metadata.get(schema.KEY_IMATRIX_POWER, 1.0))
-            eps = float(self.file.metadata.get(schema.KEY_IMATRIX_EPS, 0.0))
+            power = self.file.header.metadata.scalar(schema.KEY_IMATRIX_POWER, float, 1.0)
+            eps = self.file.header.metadata.scalar(schema.KEY_IMATRIX_EPS, float, 0.0)
             values = self.imatrix.importance(name, n_in, experts=experts, power=power, eps=eps)
             return np.asarray(values, np.float32).reshape(-1, n_in)
         # without an entry in the imatrix the covariance weighs, where the encoder used it

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from .._yaml import load_yaml
 from ..errors import ConfigError
 
 
@@ -36,21 +37,11 @@ def read_skip_file(path: str | os.PathLike[str]) -> SkipFile:
     """Read a YAML or JSON file. Raises ConfigError naming the file and what is wrong."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode()
+        data: Any = json.loads(text) if text.lstrip().startswith("{") else load_yaml(text)
+        return SkipFile.model_validate(data)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); make it with seeddelta sparsify") from error
-    try:
-        data: Any = json.loads(text) if text.lstrip().startswith("{") else _yaml(text)
-        return SkipFile.model_validate(data)
-    except (ValueError, ValidationError) as error:
+    except (ValueError, ValidationError, RecursionError) as error:
         what = str(error).splitlines()
         raise ConfigError(f"{path}: no file of seeddelta sparsify: {' '.join(what[:4])}") from error
-
-
-def _yaml(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
