@@ -113,6 +113,8 @@ def _batch(subjects: Sequence[Subject], cases: range, seed: int, memory: int, se
             os.close(reading)
             _child(subjects, cases, seed, writing, memory, seconds)
             status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(status)
     os.close(writing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache
 from random import Random
@@ -164,11 +165,11 @@ def _leaf(node: Any, rng: Random) -> None:
         if how == 0 and isinstance(node, dict):
             del node[key]
         elif how == 1 and isinstance(node, dict):
-            node[rng.choice(_WORDS)] = rng.choice([*_JSON, *_WORDS, *_NUMBERS])
+            node[rng.choice(_WORDS)] = deepcopy(rng.choice([*_JSON, *_WORDS, *_NUMBERS]))
         elif how <= 3 and type(node[key]) is int:
             node[key] = rng.choice((node[key] + 1, node[key] - 1, 2 * node[key], rng.choice(_NUMBERS)))
         else:
-            node[key] = rng.choice([rng.choice(_JSON), rng.choice(_WORDS), rng.choice(_NUMBERS)])
+            node[key] = deepcopy(rng.choice([rng.choice(_JSON), rng.choice(_WORDS), rng.choice(_NUMBERS)]))
         return
 
 
