@@ -138,14 +138,6 @@ def test_tensors_of_experts_have_three_dimensions(tmp_path: Path) -> None:
         seeddelta.build(Recipe(input=model, output=tmp_path / "out.gguf"), progress=False)
 
 
-def test_mixed_rates() -> None:
-    recipe = Recipe(input="in", output="out", bits=4, mixed=True)
-    rates = {name: recipe.rate_of(f"blk.1.{name}.weight", 4) for name in names.TARGETS}
-    more = {"attn_v", "attn_qkv", "ffn_down", "ffn_down_exps", "ffn_down_shexp"}
-    assert {name for name, rate in rates.items() if rate == 5} == more
-    assert set(rates.values()) == {4, 5}
-
-
 def test_capture(smollm2_quantized: Path, tmp_path: Path) -> None:
     """A shared expert reads what the chosen experts read: their sums are its own, once for each choice."""
     pytest.importorskip("llama_cpp")

@@ -78,7 +78,7 @@ def test_rates_of_tensors(smollm2_f16, tmp_path):
     report = build(smollm2_f16, tmp_path / "a.gguf", preset="balanced", tensor_type=overrides, dry_run=True)
     bits = {row.name: round(row.bits_per_weight) for row in report.tensors}
     assert bits["blk.0.attn_q.weight"] == 2
-    assert bits["blk.0.attn_k.weight"] == 5  # the first layer has a bit more
+    assert bits["blk.0.ffn_down.weight"] == max(bits.values())  # what the first layer has costs more
     assert bits["blk.1.attn_q.weight"] == 3  # the last expression wins
     assert not [name for name in bits if "ffn_up" in name]
     assert not (tmp_path / "a.gguf").exists()
@@ -89,9 +89,9 @@ def test_rates_of_tensors(smollm2_f16, tmp_path):
 
 
 def test_rate_rules():
-    assert rate_of("blk.5.attn_k.weight", 4, mixed=True, overrides=(), n_layers=30) == 4
-    assert rate_of("blk.29.attn_k.weight", 4, mixed=True, overrides=(), n_layers=30) == 5
-    assert rate_of("blk.5.ffn_down.weight", 1.5, mixed=True, overrides=(), n_layers=30) == 2.5
+    assert rate_of("blk.5.attn_k.weight", 4, overrides=()) == 4
+    assert rate_of("token_embd.weight", 1.5, overrides=()) == 2.5  # one step more
+    assert rate_of("blk.5.ffn_down.weight", 4, overrides=("ffn=2", "blk.5=3")) == 3
     for wrong in ("attn_q", "attn_q=7", "(=4", "=4"):
         with pytest.raises(RecipeError):
             seeddelta.Recipe(input="a", output="b", tensor_type=(wrong,))

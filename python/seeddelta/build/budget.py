@@ -1,28 +1,58 @@
-"""Rates that meet a budget: --target-bpw and --target-size.
+"""Rates that meet a budget: --target-bpw, --target-size and the presets.
 
-All tensors start at the lowest rate. The one that is furthest behind goes one rate up while everything fits, where the
-sensitive ones (rates.py) are wanted one step ahead of the others, as in the mixed presets. So the result lies between
-the presets: no errors are measured, and equal inputs give equal rates.
+What a tensor costs the model is its sensitivity a weight, times its weights, times the square of the encoder's error at
+its rate: with small errors the divergence from the dense model is a quadratic form of them, and those of different
+matrices add up (docs/autotune.md). All tensors start at the lowest rate; the step that takes off most for its bytes is
+next, while it fits. The steps of LOSS take off less and less a byte, so that no other choice of the same bytes costs
+less, but for the last step. The sensitivities are a table by kind and place, no errors are measured: equal shapes and
+names give equal rates. `seeddelta autotune` measures them instead.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping
 
 from ..errors import RecipeError
 from ..gguf import names
-from .rates import RATES, Rate, is_sensitive
+from .rates import RATES, Rate
 
-# among tensors that are equally far behind: where a bit helps most comes first
-_ORDER = ("attn_v", "attn_qkv", "ffn_down", "attn_output", "attn_k", "attn_q", "ffn_up", "ffn_gate")
+# Divergence by bits, over that at 3 bits: the square of the encoder's error, alike for all kinds of matrices.
+LOSS: dict[float, float] = {1: 15.0, 1.5: 7.6, 2: 4.0, 2.5: 2.1, 3: 1.0, 4: 0.27, 5: 0.074, 6: 0.027}
+# Divergence a weight at equal bits, over that of attn_output: rounded from what autotune measures on SmolLM2, with the
+# first and the last layer alike. Its first layer's attention costs next to nothing, which is left out: nothing says
+# that other models are like that. An expert sees a part of the tokens: not measured, taken for a quarter.
+SENSITIVITY = {
+    "attn_q": 0.5, "attn_k": 2.0, "attn_v": 4.0, "attn_qkv": 2.0, "attn_output": 1.0,
+    "ffn_gate": 0.75, "ffn_up": 1.0, "ffn_down": 1.5, "embd": 2.0, "head": 2.0,
+}  # fmt: skip
+OUTER = {"ffn_up": 4.0, "ffn_down": 4.0}  # of the first and the last layer
+EXPERT = 0.25
+
+
+def sensitivity(name: str, n_layers: int | None) -> float:
+    """Loss a weight of a tensor, relative to others at equal bits."""
+    place = names.split_name(name)
+    if place is None:
+        return SENSITIVITY[names.MODEL_TENSORS[name]]
+    layer, matrix = place
+    kind = matrix.removesuffix("_exps").removesuffix("_shexp").replace("gate_up", "up")
+    outer = OUTER if layer == 0 or (n_layers is not None and layer == n_layers - 1) else {}
+    return outer.get(kind, SENSITIVITY[kind]) * (EXPERT if names.is_experts(name) else 1.0)
 
 
 def fit_rates(
-    rates: Mapping[str, Rate], fixed: set[str], budget: int, bytes_at: Callable[[str, Rate], int], n_layers: int | None
+    rates: Mapping[str, Rate],
+    fixed: set[str],
+    budget: int,
+    weights: Mapping[str, int],
+    bytes_at: Callable[[str, Rate], int],
+    n_layers: int | None,
 ) -> dict[str, Rate]:
     """Rates of all tensors of `rates`, whose bytes together are at most `budget`; those of `fixed` stay.
 
-    Raises RecipeError when even the lowest rates do not fit.
+    `weights` are numbers of weights. Of tensors that gain alike those of later layers come first: on SmolLM2 they cost
+    a third more. Raises RecipeError when even the lowest rates do not fit.
     """
     ladder = sorted(RATES)
     chosen: dict[str, Rate] = {name: rate if name in fixed else ladder[0] for name, rate in rates.items()}
@@ -32,25 +62,30 @@ def fit_rates(
             f"the tensors take {used} bytes at the lowest rates, the target leaves {budget}; "
             "raise the target, or free some with --tensor-type or --targets"
         )
-    free = [name for name in chosen if name not in fixed]
-    order = {name: (not is_sensitive(name, n_layers), _rank(name), at) for at, name in enumerate(free)}
-    step = dict.fromkeys(free, 0)
-    while free:
-        name = min(free, key=lambda n: (step[n] - is_sensitive(n, n_layers), order[n]))
-        if step[name] + 1 == len(ladder):
-            free.remove(name)
-            continue
-        more = bytes_at(name, ladder[step[name] + 1]) - bytes_at(name, ladder[step[name]])
+    steps: list[tuple[float, int, str, int, int]] = []
+
+    def offer(name: str, order: int, at: int) -> None:
+        """Put the next step of a tensor at `ladder[at]` on the heap, the largest gain a byte first."""
+        if at + 1 == len(ladder):
+            return
+        low, high = ladder[at], ladder[at + 1]
+        more = bytes_at(name, high) - bytes_at(name, low)
+        gain = sensitivity(name, n_layers) * weights[name] * (LOSS[low] - LOSS[high])
+        heapq.heappush(steps, (-gain / max(more, 1), order, name, at + 1, more))
+
+    free = sorted((name for name in chosen if name not in fixed), key=_layer)
+    for order, name in enumerate(free):
+        offer(name, order, 0)
+    while steps:
+        _, order, name, at, more = heapq.heappop(steps)
         if used + more > budget:
-            free.remove(name)  # a smaller one may still fit
-            continue
+            continue  # a smaller one may still fit
         used += more
-        step[name] += 1
-        chosen[name] = ladder[step[name]]
+        chosen[name] = ladder[at]
+        offer(name, order, at)
     return chosen
 
 
-def _rank(name: str) -> int:
+def _layer(name: str) -> int:
     place = names.split_name(name)
-    matrix = "" if place is None else place[1].removesuffix("_exps").removesuffix("_shexp")
-    return _ORDER.index(matrix) if matrix in _ORDER else len(_ORDER)
+    return 1 if place is None else -place[0]

@@ -36,7 +36,7 @@ from .recipe import Recipe
 _FEEDBACKS_KEPT = 2  # tensors that share an input are near each other in the file
 # options of a build that a tensor's payload does not depend on, or that are in the job's other fields
 _ELSEWHERE = {
-    "input", "layers", "targets", "tensor_type", "mixed", "seeddelta_gap", "imatrix", "imatrix_power", "imatrix_eps",
+    "input", "layers", "targets", "tensor_type", "seeddelta_gap", "imatrix", "imatrix_power", "imatrix_eps",
     "hessian", "target_bpw", "target_size",
 }  # fmt: skip
 

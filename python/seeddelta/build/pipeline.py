@@ -75,11 +75,7 @@ def make_plan(recipe: Recipe) -> Plan:
     """
     source = open_source(recipe.input)
     layers = names.parse_layers(recipe.layers, source.n_layers)
-    rates = {
-        name: recipe.rate_of(name, source.n_layers)
-        for name in source.tensors
-        if names.is_target(name, recipe.targets, layers)
-    }
+    rates = {name: recipe.rate_of(name) for name in source.tensors if names.is_target(name, recipe.targets, layers)}
     if recipe.proc_sparse and not any(isinstance(rate, Proc) for rate in rates.values()):
         raise RecipeError(
             f"--proc-sparse: none of the chosen tensors is of --proc-target {recipe.proc_target}; "
@@ -136,8 +132,11 @@ def _fitted(recipe: Recipe, source: SourceModel, rates: dict[str, Rate]) -> dict
         for name, rate in rates.items()
         if isinstance(rate, Proc) or overridden(name, recipe.tensor_type) is not None
     }
-    budget = budget_bytes(recipe, source, rates)
-    return fit_rates(rates, fixed, budget, partial(bytes_at, recipe, source), source.n_layers)
+    counted = rates.keys() - fixed if recipe.target_of_preset else rates.keys()
+    budget = budget_bytes(recipe, source, counted)
+    budget += sum(bytes_at(recipe, source, name, rates[name]) for name in rates.keys() - counted)
+    weights = {name: prod(source.tensors[name].shape) for name in rates}
+    return fit_rates(rates, fixed, budget, weights, partial(bytes_at, recipe, source), source.n_layers)
 
 
 def bytes_at(recipe: Recipe, source: SourceModel, name: str, rate: Rate) -> int:

@@ -24,14 +24,15 @@ PRESETS: dict[str, dict[str, Any]] = {
     "trellis-3": {"base_kind": "trellis", "bits": 3},
     "trellis-2.5": {"base_kind": "trellis", "bits": 2.5},
     "trellis-2": {"base_kind": "trellis", "bits": 2},
-    "tiny": {"base_kind": "trellis", "bits": 2, "mixed": True},
-    "small": {"base_kind": "trellis", "bits": 3, "mixed": True},
-    "balanced": {"base_kind": "trellis", "bits": 4, "mixed": True, "state_bits": 14},
+    "tiny": {"base_kind": "trellis", "target_bpw": 2.4},
+    "small": {"base_kind": "trellis", "target_bpw": 3.4},
+    "balanced": {"base_kind": "trellis", "target_bpw": 4.4, "state_bits": 14},
     "quality": {"base_kind": "trellis", "target_bpw": 5.1, "state_bits": 14},
     "trellis-4-fine": {"base_kind": "trellis", "bits": 4, "state_bits": 14},
     "statecells": {"base_kind": "none", "scheme": "codebook_resid", "bits": 4, "K": "auto"},
     "prng-coo": {"base_kind": "prng_block", "scheme": "coo", "bits": 4, "K": "auto", "vals": "int8"},
 }
+_RATES = ("bits", "target_bpw", "target_size")  # of which one that is given takes the place of the preset's
 # options that do not change the output
 _NOT_IN_THE_BYTES = {
     "output", "report_json", "threads", "dry_run", "preset", "executor", "checkpoint", "no_checkpoint", "resume",
@@ -84,9 +85,6 @@ class Recipe(BaseModel):
     bits: float = Field(
         default=4,
         description="Bits a weight of the trellis: 1, 1.5, 2, 2.5, 3, 4, 5 or 6; embd and head get one step more.",
-    )
-    mixed: bool = Field(
-        default=False, description="One bit more for attn_v, ffn_down, and the first and last layer (trellis)."
     )
     tensor_type: tuple[str, ...] = Field(
         default=(),
@@ -248,7 +246,8 @@ class Recipe(BaseModel):
         if options.get("scheme") == "codebook":  # the flag --seeddelta-scheme calls it so
             options = options | {"scheme": "codebook_resid"}
         if options.get("base_kind", "trellis") == "trellis" or "preset" in options:
-            options = PRESETS[preset] | options
+            given = any(options.get(name) is not None for name in _RATES)
+            options = {k: v for k, v in PRESETS[preset].items() if not (given and k in _RATES)} | options
         if options.get("proc_sparse"):
             group = {"mlp": "ffn", "attn": "attn", "both": "all"}.get(str(options.get("proc_target", "mlp")), "all")
             return {"targets": group} | options
@@ -334,8 +333,8 @@ class Recipe(BaseModel):
             raise ValueError("--vals int8 is for the schemes coo and block")
         if self.base_kind == "trellis" and self.K == "auto" and self.residual_scheme != "none":
             raise ValueError("--K auto is for bases other than the trellis, which uses up --bits; give a number")
-        if self.base_kind != "trellis" and (self.mixed or self.hessian is not None):
-            raise ValueError("--mixed and --hessian are for --base-kind trellis")
+        if self.base_kind != "trellis" and self.hessian is not None:
+            raise ValueError("--hessian is for --base-kind trellis")
         if self.base_kind != "trellis" and self.rotation_block not in ("auto", 0):
             raise ValueError("--rotation-block is for --base-kind trellis")
         if self.proc_sparse and self.base_kind != "trellis":
@@ -380,6 +379,11 @@ class Recipe(BaseModel):
         return self.proc_sparse or any(isinstance(parse_override(text)[1], Proc) for text in self.tensor_type)
 
     @property
+    def target_of_preset(self) -> bool:
+        """True when the budget is the preset's: it is for the tensors that --tensor-type leaves to it."""
+        return self.target_bpw is not None and self.target_bpw == PRESETS[self.preset].get("target_bpw")
+
+    @property
     def covariance_power(self) -> float:
         """`column_power` of a tensor that has a covariance, with the default filled in."""
         return COLUMN_POWER if self.column_power is None else self.column_power
@@ -391,11 +395,11 @@ class Recipe(BaseModel):
             return None
         return self.checkpoint or self.output.with_name(self.output.name + ".parts")
 
-    def rate_of(self, name: str, n_layers: int | None) -> Rate:
+    def rate_of(self, name: str) -> Rate:
         """Bits a weight of a tensor, "dense", or its fan-out when it is proc-sparse."""
         if self.proc_sparse and overridden(name, self.tensor_type) is None and self._is_proc_target(name):
             return Proc(self.proc_fanout)
-        return rate_of(name, self.bits, mixed=self.mixed, overrides=self.tensor_type, n_layers=n_layers)
+        return rate_of(name, self.bits, overrides=self.tensor_type)
 
     def _is_proc_target(self, name: str) -> bool:
         group = {"mlp": names.FFN_TARGETS, "attn": names.ATTN_TARGETS, "both": names.TARGETS}[self.proc_target]

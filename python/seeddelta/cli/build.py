@@ -46,12 +46,12 @@ METAVARS = {
 }
 # typed by the command line; the rest are strings that the recipe checks
 _TYPES: dict[str, Any] = {
-    "dry_run": bool, "mixed": bool, "proc_sparse": bool, "tensor_type": list[str],
+    "dry_run": bool, "proc_sparse": bool, "tensor_type": list[str],
     "column_tensor": list[str], "no_checkpoint": bool, "resume": Optional[bool],  # noqa: UP045
 }  # fmt: skip
 _EMPTY: dict[Any, Any] = {bool: False, list[str]: []}
 _NOT_SHOWN = ("layers", "K", "imatrix", "report_json", "base_scale", "scheme", "dry_run", "input", "output", "hessian",
-              "mixed", "tensor_type", "proc_sparse", "column_tensor", "target_bpw", "target_size", "checkpoint",
+              "tensor_type", "proc_sparse", "column_tensor", "target_bpw", "target_size", "checkpoint",
               "no_checkpoint")  # fmt: skip
 
 

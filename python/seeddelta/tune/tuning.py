@@ -73,7 +73,7 @@ class Tuning:
         self.options = options
         self.progress = progress
         recipe = options.recipe
-        free = {"target_bpw": None, "target_size": None, "mixed": False, "bits": options.reference}
+        free = {"target_bpw": None, "target_size": None, "bits": options.reference}
         self.recipe = recipe.model_copy(update=free)
         measuring = self.recipe.model_copy(update={"state_bits": MEASURING_BITS})
         self.measuring = EncodedStore(measuring, options.folder / f"parts-{MEASURING_BITS}", progress=progress)
