@@ -2,6 +2,7 @@
 
     python tests/fuzz/mutate.py --cases 20000 [--seed 1] [--subject NAME ...]
     python tests/fuzz/mutate.py --only 1234 --keep damaged.bin       one case again, and its file
+    python tests/fuzz/mutate.py --models --cases 20000 [--first 5000]    whole models, loaded, and one token
 
 A case is its number and the seed. Cases run in child processes with a limit of memory beyond what the interpreter has
 and a limit of time a case; a child that dies is a failure of its case, and the next one goes on behind it.
@@ -27,6 +28,7 @@ from pathlib import Path
 from random import Random
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # llama.cpp would start a debugger
 sys.path.insert(0, str(Path(__file__).parent))
 
 from mutations import mutated
@@ -34,7 +36,8 @@ from seeddelta.errors import SeedDeltaError
 from subjects import Subject, all_subjects
 
 MEMORY = 256 << 20  # bytes of address space that reading one damaged file of some kilobytes may take
-SECONDS = 5.0  # for one case
+SECONDS = 5.0  # of the processor for one case
+WAITING = 120.0  # seconds for one that waits: others may have the processor
 _BATCH = 500  # cases a child
 
 
@@ -72,14 +75,17 @@ def _vm_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
-def _child(subjects: Sequence[Subject], cases: range, seed: int, pipe: int, memory: int, seconds: float) -> None:
+def _child(
+    subjects: Sequence[Subject], cases: range, seed: int, pipe: int, memory: int, seconds: float, waiting: float
+) -> None:
     """Runs cases and writes a line before and after each."""
     warnings.simplefilter("ignore")
     faulthandler.disable()  # pytest's; the parent tells what happened
     most = _vm_bytes() + memory
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process wherever it is, in native code too
+    for alarm in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(alarm, signal.SIG_DFL)  # ends the process wherever it is, in native code too
     with tempfile.TemporaryDirectory(prefix="seeddelta-fuzz-") as folder, os.fdopen(pipe, "w", buffering=1) as out:
         path = Path(folder) / "file"
         for case in cases:
@@ -87,23 +93,37 @@ def _child(subjects: Sequence[Subject], cases: range, seed: int, pipe: int, memo
             path.unlink(missing_ok=True)  # a mapping of the last one stays whole
             path.write_bytes(data)
             out.write(json.dumps([case, subject.name, "begun", ""]) + "\n")
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            signal.setitimer(signal.ITIMER_REAL, waiting)
             what, message = read_one(subject, path)
+            signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
             out.write(json.dumps([case, subject.name, what, message]) + "\n")
 
 
 def run(
-    subjects: Sequence[Subject], cases: int, seed: int, *, memory: int = MEMORY, seconds: float = SECONDS
+    subjects: Sequence[Subject],
+    cases: int,
+    seed: int,
+    *,
+    first: int = 0,
+    memory: int = MEMORY,
+    seconds: float = SECONDS,
+    waiting: float = WAITING,
+    tell: bool = False,
 ) -> Outcome:
-    """Run cases 0 … cases - 1."""
-    outcome, at = Outcome(), 0
+    """Run cases first … cases - 1. With `tell` a line says how far it is, to go on with `--first`."""
+    outcome, at = Outcome(), first
     while at < cases:
-        at = _batch(subjects, range(at, min(at + _BATCH, cases)), seed, memory, seconds, outcome)
+        at = _batch(subjects, range(at, min(at + _BATCH, cases)), seed, (memory, seconds, waiting), outcome)
+        if tell:
+            print(f"{at} of {cases}, {len(outcome.failures)} failures", flush=True)
     return outcome
 
 
-def _batch(subjects: Sequence[Subject], cases: range, seed: int, memory: int, seconds: float, outcome: Outcome) -> int:
+def _batch(
+    subjects: Sequence[Subject], cases: range, seed: int, limits: tuple[int, float, float], outcome: Outcome
+) -> int:
     """One child; returns the case to go on with."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -111,7 +131,7 @@ def _batch(subjects: Sequence[Subject], cases: range, seed: int, memory: int, se
         status = 1
         try:
             os.close(reading)
-            _child(subjects, cases, seed, writing, memory, seconds)
+            _child(subjects, cases, seed, writing, *limits)
             status = 0
         except BaseException:
             traceback.print_exc()
@@ -139,12 +159,20 @@ def _batch(subjects: Sequence[Subject], cases: range, seed: int, memory: int, se
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--models", action="store_true", help="whole models through llama.cpp and one token")
     parser.add_argument("--subject", nargs="*", default=None, help="only these kinds of files")
     parser.add_argument("--only", type=int, default=None, help="this case alone, here and without limits")
     parser.add_argument("--keep", type=Path, default=None, help="with --only: leave the damaged file here")
     options = parser.parse_args()
-    subjects = [s for s in all_subjects() if options.subject is None or s.name in options.subject]
+    if options.models:
+        from models import MODEL_MEMORY, model_subject, smollm2
+
+        subjects, memory = [model_subject(smollm2())], MODEL_MEMORY
+    else:
+        subjects = [s for s in all_subjects() if options.subject is None or s.name in options.subject]
+        memory = MEMORY
     if options.only is not None:
         subject, data = damaged(subjects, options.only, options.seed)
         with tempfile.TemporaryDirectory() as folder:
@@ -153,7 +181,7 @@ def main() -> int:
             print(subject.name, *read_one(subject, path))
         return 0
     begin = time.monotonic()
-    outcome = run(subjects, options.cases, options.seed)
+    outcome = run(subjects, options.cases, options.seed, first=options.first, memory=memory, tell=options.models)
     for subject in subjects:
         print(
             f"{subject.name:12}", *(f"{outcome.counts[subject.name, w]:6} {w}" for w in ("read", "refused", "failed"))

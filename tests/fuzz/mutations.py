@@ -175,7 +175,8 @@ def _leaf(node: Any, rng: Random) -> None:
 
 def _json(data: bytearray, rng: Random, layout: Layout) -> None:
     """A description or another JSON string, of another length: the file stays whole around it."""
-    candidates = [(at, size) for at, size in layout.strings if data[at + 8 : at + 9] == b"{"]
+    strings = [(at, size) for at, size in layout.strings if size > 8]  # a vocabulary has `{"`
+    candidates = [(at, size) for at, size in strings if data[at + 8 : at + 10] == b'{"']
     if not candidates:
         return _field(data, rng, layout)
     at, size = rng.choice(candidates)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -60,8 +61,12 @@ def crash(path: Path) -> None:
 
 
 def hang(path: Path) -> None:
+    time.sleep(1000)
+
+
+def spin(path: Path) -> None:
     while True:
-        time.sleep(1)
+        pass
 
 
 def devour(path: Path) -> None:
@@ -73,11 +78,18 @@ def stumble(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "message"), [(crash, "SIGSEGV"), (hang, "SIGALRM"), (devour, "MemoryError"), (stumble, "KeyError")]
+    ("read", "message", "waiting"),
+    [
+        (crash, "SIGSEGV", 60),
+        (hang, "SIGALRM", 0.3),
+        (spin, "SIGPROF", 60),
+        (devour, "MemoryError", 60),
+        (stumble, "KeyError", 60),
+    ],
 )
-def test_failures_are_seen(read, message: str) -> None:
+def test_failures_are_seen(read: Callable[[Path], None], message: str, waiting: float) -> None:
     """Each is counted for its case, and the next case goes on behind it."""
-    outcome = run([Subject("broken", (b"abc",), read)], 2, seed=1, seconds=0.2)
+    outcome = run([Subject("broken", (b"abc",), read)], 2, seed=1, seconds=0.2, waiting=waiting)
     assert [case for case, *_ in outcome.failures] == [0, 1]
     assert all(message in what for *_, what in outcome.failures)
 

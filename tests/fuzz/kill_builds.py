@@ -1,0 +1,197 @@
+"""Kill builds at random moments, resume them until they end, and compare what they write with a build left alone.
+
+    python tests/fuzz/kill_builds.py --kills 100 [--seed 1] [--executor threads | processes:2]   the build itself
+    python tests/fuzz/kill_builds.py --kills 100 --executor dask                  workers of a cluster on this machine
+
+Exit status 1, and a line, when an output is there before its build ended, differs by a byte, or leaves files behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for the command line; pytest has it there already
+
+import numpy as np
+from seeddelta import Recipe, build
+from seeddelta.errors import ExecutorError
+from tiny_models import SHAPES, tiny_weights, write_model
+
+OPTIONS: dict[str, Any] = {"bits": 3, "scheme": "coo", "K": 2, "targets": "all", "threads": 1}
+_SCALE = 3  # times the sizes of tiny_models, so that a build takes long enough to be met anywhere
+_PATIENCE = 120.0  # seconds for a build that nobody kills
+
+
+@dataclass
+class Killed:
+    """`builds` ended, `kills` met something that was running, `wrong` is what should not be."""
+
+    builds: int = 0
+    kills: int = 0
+    failures: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def write_dense(folder: Path) -> Path:
+    rng = np.random.default_rng(5)
+    weights = tiny_weights()
+    for name in weights:
+        if name.split(".")[2:3] and name.split(".")[2] in SHAPES:
+            rows, columns = weights[name].shape
+            weights[name] = rng.normal(0, 0.05, (_SCALE * rows, _SCALE * columns)).astype(np.float32)
+    return write_model(folder / "dense.gguf", weights)
+
+
+def run_build(dense: Path, output: Path, executor: str) -> None:
+    build(Recipe(input=dense, output=output, executor=executor, **OPTIONS), progress=False)
+
+
+def check(output: Path, expected: bytes, ended: bool, killed: Killed) -> None:
+    """What may be in the folder of a build."""
+    if not output.exists():
+        if ended:
+            killed.wrong.append("a build ended without an output")
+    elif output.read_bytes() != expected:
+        killed.wrong.append(f"after {killed.kills} kills an output differs")
+    if ended and (left := sorted(p.name for p in output.parent.iterdir() if p != output)):
+        killed.wrong.append(f"a build left {left} behind")
+
+
+def kill_builds(folder: Path, kills: int, rng: Random, executor: str = "threads") -> Killed:
+    """Kill whole builds, with the processes that they started."""
+    dense, killed = write_dense(folder), Killed()
+    output = folder / "built" / "out.gguf"
+    output.parent.mkdir()
+    whole = _in_child(dense, output, executor, None)
+    assert whole is not None, "the build that nobody kills ended by itself"
+    expected = output.read_bytes()
+    output.unlink()
+    while killed.kills < kills and not killed.wrong:
+        took = _in_child(dense, output, executor, rng.uniform(0, 1.1 * whole) if rng.random() < 0.8 else None)
+        if took is None:
+            killed.kills += 1
+        else:
+            killed.builds += 1
+        check(output, expected, took is not None, killed)
+        if took is not None:
+            output.unlink(missing_ok=True)
+    if _in_child(dense, output, executor, None) is None:
+        killed.wrong.append("the last build did not end")
+    killed.builds += 1
+    check(output, expected, True, killed)
+    return killed
+
+
+def _in_child(dense: Path, output: Path, executor: str, after: float | None) -> float | None:
+    """Seconds that a build took; None when it was killed `after` so many."""
+    begin = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.setsid()
+            run_build(dense, output, executor)
+            status = 0
+        finally:
+            os._exit(status)
+    deadline = begin + (_PATIENCE if after is None else after)
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        now = time.monotonic()
+        if ended:
+            if status != 0:
+                raise RuntimeError(f"a build ended with status {status}")
+            return now - begin
+        if now >= deadline:
+            os.killpg(child, signal.SIGKILL)
+            _, status = os.waitpid(child, 0)
+            return now - begin if status == 0 else None
+        time.sleep(min(0.002, max(0.0, deadline - now)))
+
+
+@contextmanager
+def cluster() -> Iterator[Any]:
+    """A scheduler and two workers on loopback; their nannies start a new worker for one that dies."""
+    import distributed
+
+    options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "host": "127.0.0.1"}
+    with distributed.LocalCluster(**options, dashboard_address=None, silence_logs=50) as found:
+        yield found
+
+
+def kill_workers(folder: Path, kills: int, rng: Random) -> Killed:
+    """Kill one worker after the other of a cluster that builds again and again."""
+    dense, killed, stop = write_dense(folder), Killed(), threading.Event()
+    output = folder / "built" / "out.gguf"
+    output.parent.mkdir()
+    run_build(dense, output, "threads")
+    expected = output.read_bytes()
+    output.unlink()
+    with cluster() as found:
+        address = found.scheduler_address.removeprefix("tcp://")
+
+        def killer() -> None:
+            while not stop.wait(rng.uniform(0, 1.5)):
+                running = [
+                    nanny.pid for nanny in list(found.workers.values()) if nanny.pid and nanny.status.name == "running"
+                ]
+                if running and output.with_name(output.name + ".parts").exists():  # while there is a build
+                    os.kill(rng.choice(running), signal.SIGKILL)
+                    killed.kills += 1
+
+        thread = threading.Thread(target=killer)
+        thread.start()
+        try:
+            while killed.kills < kills and not killed.wrong:
+                try:
+                    run_build(dense, output, f"dask://{address}")
+                except ExecutorError:  # three workers died on one tensor: what is done is kept
+                    killed.failures += 1
+                    check(output, expected, False, killed)
+                    continue
+                killed.builds += 1
+                check(output, expected, True, killed)
+                output.unlink(missing_ok=True)
+        finally:
+            stop.set()
+            thread.join()
+        run_build(dense, output, f"dask://{address}")
+    killed.builds += 1
+    check(output, expected, True, killed)
+    return killed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1, help="of the moments, which depend on the machine, too")
+    parser.add_argument("--executor", default="threads")
+    options = parser.parse_args()
+    rng, begin = Random(options.seed), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="seeddelta-kill-") as temporary:
+        if options.executor == "dask":
+            killed = kill_workers(Path(temporary), options.kills, rng)
+        else:
+            killed = kill_builds(Path(temporary), options.kills, rng, options.executor)
+    for line in killed.wrong:
+        print(line)
+    print(f"{options.executor}: {killed.kills} kills, {killed.builds} builds ended, {killed.failures} gave up")
+    print(f"{len(killed.wrong)} wrong, {time.monotonic() - begin:.0f} s")
+    return 1 if killed.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
