@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("llama_cpp")
@@ -11,8 +13,9 @@ pytest.importorskip("llama_cpp")
 from models import MODEL_MEMORY, model_subject
 from mutate import run
 from seeddelta.errors import FormatError
-from seeddelta.gguf.header import read_header
-from seeddelta.runtime.view import make_view
+from seeddelta.gguf.header import Header, Metadata, read_header
+from seeddelta.runtime.hyperparameters import check_hyperparameters
+from seeddelta.runtime.view import Piece, make_view
 from subjects import TESTS, Subject
 
 
@@ -35,10 +38,68 @@ def test_damaged_models(model: Subject) -> None:
     assert outcome.counts["model", "read"] > 5
 
 
+def changed(key: str, value: object) -> Header:
+    header = read_header(sorted((TESTS / "golden").glob("*.gguf"))[0])
+    check_hyperparameters(header)
+    architecture = header.metadata["general.architecture"]
+    metadata = dict(header.metadata) | {key.format(architecture): value}
+    header.metadata = Changed(header.path, metadata)
+    return header
+
+
+class Changed(Metadata):
+    def __init__(self, path: Path, given: dict[str, object]) -> None:
+        super().__init__(path, dict.fromkeys(given))  # type: ignore[arg-type]
+        self.given = given
+
+    def __getitem__(self, key: str) -> object:
+        return self.given[key]
+
+
 @pytest.mark.parametrize("alignment", [1, 8, 16, 48])
 def test_alignments_that_llama_cpp_does_not_survive(alignment: int) -> None:
     header = read_header(sorted((TESTS / "golden").glob("*.gguf"))[0])
     make_view(header, []).close()
     header.alignment = alignment
-    with pytest.raises(FormatError, match=f"general.alignment is {alignment}"):
+    with pytest.raises(FormatError, match=f"general.alignment must be a multiple of 32, and is {alignment}"):
         make_view(header, [])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("{}.block_count", 0),
+        ("{}.block_count", 513),
+        ("{}.expert_used_count", 1),
+        ("{}.expert_used_count", np.array([1, 0], np.uint32)),
+        ("{}.expert_group_count", 2),
+        ("{}.attention.layer_norm_rms_epsilon", -1e-5),
+        ("{}.attention.layer_norm_rms_epsilon", math.nan),
+        ("{}.attention.layer_norm_epsilon", "1"),
+        ("{}.rope.scaling.type", "other"),
+    ],
+)
+def test_numbers_that_llama_cpp_does_not_survive(key: str, value: object) -> None:
+    with pytest.raises(FormatError, match=key.removeprefix("{}").replace(".", r"\.")):
+        make_view(changed(key, value), [])
+
+
+def test_vectors_that_llama_cpp_does_not_survive() -> None:
+    header = read_header(sorted((TESTS / "golden").glob("*.gguf"))[0])
+    make_view(header, [Piece("a.weight", (4,), 0, 16, None), Piece("b.weight", (4, 4), 1, 32, None)]).close()
+    with pytest.raises(FormatError, match=r"'a\.weight' has one dimension and is F16"):
+        make_view(header, [Piece("a.weight", (4,), 1, 8, None)])
+
+
+def test_experts_in_groups() -> None:
+    header = changed("{}.expert_count", 8)
+    assert isinstance(header.metadata, Changed)
+    prefix = header.metadata["general.architecture"]
+    header.metadata.given |= {f"{prefix}.expert_used_count": 2, f"{prefix}.expert_group_count": 4}
+    header.metadata.given |= {f"{prefix}.expert_group_used_count": 2}
+    header.metadata = Changed(header.path, header.metadata.given)
+    check_hyperparameters(header)
+    for groups, used in ((3, 2), (8, 2), (4, 0), (4, 4)):
+        header.metadata.given |= {f"{prefix}.expert_group_count": groups, f"{prefix}.expert_group_used_count": used}
+        with pytest.raises(FormatError, match="expert_group"):
+            check_hyperparameters(header)

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from ..errors import FormatError, OutputError
+from ..errors import OutputError
 from ..gguf import schema
 from ..gguf.header import Header
+from .hyperparameters import check_hyperparameters, check_vector
 from .library import type_matches
 
 _CHUNK = 1 << 20
-_ALIGNMENT = 32  # of tensors: ggml's CPU backend ends the process when one is at another address
 _PUNCH = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE (linux/falloc.h)
 
 # Types of holes: (ggml type, values a block, bytes a block), smallest first. The CPU backend of x86 repacks
@@ -76,15 +76,14 @@ class View:
 def make_view(header: Header, pieces: Iterable[Piece]) -> View:
     """Write the view of a SeedΔ file whose tensors are `pieces`; holes are put last, in one stretch.
 
-    Raises OutputError when there is no memory or disk space for it, FormatError for an alignment that llama.cpp does
-    not survive.
+    Raises OutputError when there is no memory or disk space for it, FormatError for what llama.cpp does not
+    survive.
     """
-    if header.alignment % _ALIGNMENT != 0:
-        raise FormatError(
-            f"{header.path}: general.alignment is {header.alignment}, and llama.cpp computes with tensors at multiples "
-            f"of {_ALIGNMENT}; build the file again"
-        )
+    check_hyperparameters(header)
     ordered = sorted(pieces, key=lambda piece: piece.source is None)
+    for piece in ordered:
+        if len(piece.shape) == 1:
+            check_vector(header, piece.name, piece.type)
     view = View(_open_anonymous(header.path))
     try:
         at = os.write(view._fd, _header_bytes(header, ordered))
