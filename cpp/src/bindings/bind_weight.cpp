@@ -14,6 +14,7 @@
 #include "bindings/arrays.hpp"
 #include "kernels/trellis_columns.hpp"
 #include "residual/proc_sparse.hpp"
+#include "seeddelta/check.hpp"
 #include "seeddelta/compute.hpp"
 #include "seeddelta/encode.hpp"
 #include "util/float16.hpp"
@@ -41,10 +42,6 @@ static void set_row_scale(PyWeight &w, const py::array &row_scale) {
     const void *data = adopt(w, row_scale);
     w.ctx.row_scale_f16 = half ? static_cast<const uint16_t *>(data) : nullptr;
     w.ctx.row_scale_f32 = half ? nullptr : static_cast<const float *>(data);
-    for (int64_t i = 0; i < n; ++i) {
-        const float s = half ? half_to_float(w.ctx.row_scale_f16[i]) : w.ctx.row_scale_f32[i];
-        require(std::isfinite(s), w.name, "row_scale[" + std::to_string(i) + "] is not finite");
-    }
 }
 
 static void set_trellis(PyWeight &w, const OptionalArray &codes, int step_bits, int values_per_step,
@@ -143,14 +140,6 @@ static void set_coo(PyWeight &w, const py::array &index, const OptionalArray &va
         c.residual_vals_i8 = static_cast<const int8_t *>(value_data);
         c.residual_scale = static_cast<const uint16_t *>(adopt(w, *scale));
     }
-    for (int64_t e = 0; e < w.rows() * k; ++e) {
-        const int64_t column = wide ? static_cast<int64_t>(c.residual_index32[e]) : c.residual_index[e];
-        if (column >= c.n_in) {
-            require(false, w.name,
-                    "d_idx of row " + std::to_string(e / k) + " is " + std::to_string(column) + ", beyond n_in " +
-                        std::to_string(c.n_in));
-        }
-    }
 }
 
 static void set_block(PyWeight &w, const py::array &map, const OptionalArray &value, const OptionalArray &scale) {
@@ -176,15 +165,6 @@ static void set_block(PyWeight &w, const py::array &map, const OptionalArray &va
         c.residual_vals_i8 = static_cast<const int8_t *>(value_data);
         c.residual_scale = static_cast<const uint16_t *>(adopt(w, *scale));
     }
-    const int64_t n_blocks = (c.n_in + block - 1) / block;
-    for (int64_t e = 0; e < w.rows() * kept; ++e) {
-        const bool ascends = e % kept == 0 || c.residual_index[e - 1] < c.residual_index[e];
-        if (!ascends || c.residual_index[e] >= n_blocks) { // no message is made for good ones
-            require(false, w.name,
-                    "b_map of row " + std::to_string(e / kept) + " does not ascend below " + std::to_string(n_blocks) +
-                        " blocks");
-        }
-    }
 }
 
 static void set_codebook(PyWeight &w, const py::array &dictionary, const OptionalArray &codes,
@@ -203,13 +183,6 @@ static void set_codebook(PyWeight &w, const py::array &dictionary, const Optiona
     c.dictionary = static_cast<const uint16_t *>(adopt(w, dictionary));
     c.residual_index = static_cast<const uint16_t *>(adopt(w, *codes));
     c.residual_vals_f16 = static_cast<const uint16_t *>(adopt(w, *value));
-    for (int64_t e = 0; e < w.rows() * k; ++e) {
-        if (c.residual_index[e] >= atoms) {
-            require(false, w.name,
-                    "r_codes of row " + std::to_string(e / k) + " has atom " + std::to_string(c.residual_index[e]) +
-                        " of " + std::to_string(atoms));
-        }
-    }
 }
 
 static void set_proc_sparse(PyWeight &w, const py::array &map, const OptionalArray &value, const OptionalArray &scale) {
@@ -232,17 +205,6 @@ static void set_proc_sparse(PyWeight &w, const py::array &map, const OptionalArr
     c.block_map = static_cast<const uint8_t *>(adopt(w, map));
     c.residual_vals_i8 = static_cast<const int8_t *>(adopt(w, *value));
     c.residual_scale = static_cast<const uint16_t *>(adopt(w, *scale));
-    const int64_t blocks = proc_blocks(c);
-    for (int64_t row = 0; row < c.n_out; ++row) {
-        int64_t count = 0;
-        int64_t last = -1;
-        for_kept_blocks(c, row, [&](int64_t, int64_t block_number) { ++count, last = block_number; });
-        if (count != kept || last >= blocks) { // no message is made for good ones
-            require(false, w.name,
-                    "p_map of row " + std::to_string(row) + " does not have " + std::to_string(kept) + " of " +
-                        std::to_string(blocks) + " blocks");
-        }
-    }
 }
 
 static std::unique_ptr<PyWeight>
@@ -301,9 +263,6 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
     }
     require(w->ctx.base == BaseKind::prng_block || (!seed_idx && !seed_gain), name, "seed_idx is for prng_block");
     set_row_scale(*w, row_scale);
-    if (w->is_column()) {
-        set_unit_scale(*w);
-    }
     if (column_scale) {
         set_column_scale(*w, *column_scale);
     }
@@ -319,6 +278,11 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
     }
     if (p_map) {
         set_proc_sparse(*w, *p_map, p_val, p_scale);
+    }
+    const std::string wrong = check_contents(w->ctx);
+    require(wrong.empty(), name, wrong);
+    if (w->is_column()) {
+        set_unit_scale(*w);
     }
     return w;
 }

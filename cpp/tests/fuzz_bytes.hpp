@@ -1,0 +1,52 @@
+// Numbers and arrays from the bytes that a fuzzer gives; zeros once they are used up.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace seeddelta {
+
+class FuzzBytes {
+public:
+    FuzzBytes(const uint8_t *data, size_t size) : data_(data), left_(size) {}
+
+    template <class T>
+    T value() {
+        T v{};
+        take(&v, sizeof(T));
+        return v;
+    }
+    int64_t between(int64_t low, int64_t high) { // both included, at most 65536 apart
+        return low + value<uint16_t>() % (high - low + 1);
+    }
+    bool flag() { return (value<uint8_t>() & 1U) != 0; }
+    // Exactly n items, so that AddressSanitizer sees the first one behind them. The last bytes come again and again.
+    template <class T>
+    std::vector<T> array(int64_t n) {
+        std::vector<T> v(static_cast<size_t>(n));
+        const size_t bytes = v.size() * sizeof(T);
+        const size_t given = left_ < bytes ? left_ : bytes;
+        auto *out = reinterpret_cast<uint8_t *>(v.data());
+        take(out, given);
+        for (size_t i = given; given > 0 && i < bytes; ++i) {
+            out[i] = out[i - given];
+        }
+        return v;
+    }
+
+private:
+    void take(void *out, size_t size) {
+        const size_t n = size < left_ ? size : left_;
+        if (n > 0) {
+            std::memcpy(out, data_, n);
+        }
+        data_ += n;
+        left_ -= n;
+    }
+
+    const uint8_t *data_;
+    size_t left_;
+};
+
+} // namespace seeddelta

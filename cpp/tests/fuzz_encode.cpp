@@ -1,0 +1,157 @@
+// libFuzzer: encoders of any finite weights. What they write passes check_contents where float16 can hold the row
+// scales.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/column_trellis.hpp"
+#include "base/trellis.hpp"
+#include "fuzz_bytes.hpp"
+#include "seeddelta/check.hpp"
+#include "seeddelta/columns.hpp"
+#include "seeddelta/encode.hpp"
+#include "seeddelta/isa.hpp"
+
+using namespace seeddelta;
+
+namespace {
+
+constexpr float kHalfHolds = 1e3F; // weights up to here: the row scale is at most a few times the largest
+constexpr uint32_t kRates[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {3, 2}, {5, 2}};
+
+std::vector<float> finite(FuzzBytes &in, int64_t n) {
+    auto v = in.array<float>(n);
+    const float most = in.flag() ? 3.4e38F : kHalfHolds;
+    for (float &x : v) {
+        x = std::isfinite(x) ? std::clamp(x, -most, most) : 0.0F;
+    }
+    return v;
+}
+
+std::vector<float> positive(FuzzBytes &in, int64_t n) {
+    auto v = finite(in, n);
+    for (float &x : v) {
+        x = std::max(std::abs(x), 1e-30F);
+    }
+    return v;
+}
+
+TrellisSpec spec_of(FuzzBytes &in) {
+    const auto *rate = kRates[in.between(0, 5)];
+    TrellisSpec spec;
+    spec.step_bits = static_cast<int>(rate[0]);
+    spec.values_per_step = static_cast<int>(rate[1]);
+    spec.seed = in.value<uint64_t>();
+    for (int i = 0; i < 2; ++i) {
+        spec.multiplier[i] = trellis_multiplier(spec.state_bits, i);
+    }
+    return spec;
+}
+
+void require(bool holds, const char *what) {
+    if (!holds) {
+        std::fprintf(stderr, "%s\n", what);
+        std::abort();
+    }
+}
+
+void encode_rows(FuzzBytes &in) {
+    const TrellisSpec spec = spec_of(in);
+    seeddelta_ctx c;
+    c.base = BaseKind::trellis;
+    c.n_out = in.between(1, 17);
+    c.n_in = in.between(1, 40);
+    c.step_bits = static_cast<uint32_t>(spec.step_bits);
+    c.values_per_step = static_cast<uint32_t>(spec.values_per_step);
+    const auto weights = finite(in, c.n_out * c.n_in);
+    const auto importance = positive(in, c.n_in);
+    std::vector<uint16_t> codes(static_cast<size_t>(c.n_tiles() * c.words() * kTileRows));
+    std::vector<uint16_t> scale(static_cast<size_t>(c.n_out));
+    trellis_encode(weights.data(), c.n_out, c.n_in, spec, in.flag() ? importance.data() : nullptr, nullptr,
+                   codes.data(), scale.data(), 1);
+    c.row_scale_f16 = scale.data();
+    const bool small = std::all_of(weights.begin(), weights.end(), [](float w) { return std::abs(w) <= kHalfHolds; });
+    require(!small || check_contents(c).empty(), "a row scale is not finite");
+}
+
+void encode_columns(FuzzBytes &in) {
+    const TrellisSpec spec = spec_of(in);
+    ColumnWeight w;
+    w.kind = ColumnKind::trellis;
+    w.n_out = in.between(1, 100);
+    w.n_in = in.between(1, 4);
+    w.step_bits = static_cast<uint32_t>(spec.step_bits);
+    w.values_per_step = static_cast<uint32_t>(spec.values_per_step);
+    const auto units = finite(in, w.n_in * w.n_out);
+    const auto feedback = in.flag() ? finite(in, w.n_in * w.n_in) : std::vector<float>{};
+    std::vector<uint16_t> codes(static_cast<size_t>(w.n_in * column_words(w.step_bits, w.steps()) * kTileRows));
+    std::vector<uint16_t> scale(static_cast<size_t>(w.n_in));
+    columns_encode(units.data(), w.n_out, w.n_in, spec, feedback.empty() ? nullptr : feedback.data(), 2, 1,
+                   codes.data(), scale.data(), 1);
+}
+
+void choose_entries(FuzzBytes &in) {
+    const int64_t n_out = in.between(1, 20);
+    const int64_t n_in = in.between(1, 100);
+    const int64_t k = in.between(1, n_in);
+    const auto delta = finite(in, n_out * n_in);
+    const auto importance = positive(in, n_in);
+    std::vector<uint32_t> index(static_cast<size_t>(n_out * k));
+    std::vector<float> value(static_cast<size_t>(n_out * k));
+    coo_select(delta.data(), n_out, n_in, k, in.flag() ? importance.data() : nullptr, index.data(), value.data(), 1);
+    for (int64_t e = 0; e < n_out * k; ++e) {
+        const auto at = static_cast<size_t>(e);
+        require(index[at] < n_in && (e % k == 0 || index[at - 1] < index[at]), "indices do not ascend below n_in");
+        require(value[at] == delta[static_cast<size_t>(e / k * n_in + index[at])], "a value is not that of its index");
+    }
+}
+
+void search_seeds(FuzzBytes &in) {
+    const int64_t n_out = in.between(1, 6);
+    const int64_t n_in = in.between(1, 100);
+    SeedSearch spec;
+    spec.seed = in.value<uint64_t>();
+    spec.block = 8U << in.between(0, 3);
+    spec.choices = in.between(1, 40);
+    spec.prune = in.flag();
+    const auto weights = finite(in, n_out * n_in);
+    const auto importance = positive(in, n_in);
+    const auto step = positive(in, n_out);
+    const bool blocks = in.flag();
+    const int64_t n = n_out * (blocks ? (n_in + spec.block - 1) / spec.block : 1);
+    std::vector<uint16_t> choice(static_cast<size_t>(n));
+    std::vector<int8_t> gain(static_cast<size_t>(n));
+    seed_search(weights.data(), n_out, n_in, spec, in.flag() ? importance.data() : nullptr,
+                blocks ? step.data() : nullptr, choice.data(), blocks ? gain.data() : nullptr, 1);
+    for (const uint16_t chosen : choice) {
+        require(chosen < spec.choices, "a seed that was not asked for");
+    }
+}
+
+} // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const std::vector<std::string> isas = isa_available();
+    FuzzBytes in(data, size);
+    isa_select(isas[in.value<uint8_t>() % isas.size()]);
+    switch (in.between(0, 15)) { // the searches of a trellis take a thousand times as long
+    case 0:
+        encode_rows(in);
+        break;
+    case 1:
+        encode_columns(in);
+        break;
+    case 2:
+    case 3:
+    case 4:
+    case 5:
+    case 6:
+    case 7:
+        search_seeds(in);
+        break;
+    default:
+        choose_entries(in);
+    }
+    return 0;
+}
