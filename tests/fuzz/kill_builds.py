@@ -31,7 +31,6 @@ from seeddelta.errors import ExecutorError
 from tiny_models import SHAPES, tiny_weights, write_model
 
 OPTIONS: dict[str, Any] = {"bits": 3, "scheme": "coo", "K": 2, "targets": "all", "threads": 1}
-_SCALE = 3  # times the sizes of tiny_models, so that a build takes long enough to be met anywhere
 _PATIENCE = 120.0  # seconds for a build that nobody kills
 
 
@@ -45,13 +44,14 @@ class Killed:
     wrong: list[str] = field(default_factory=list)
 
 
-def write_dense(folder: Path) -> Path:
+def write_dense(folder: Path, scale: int) -> Path:
+    """A model of `scale` times the sizes of tiny_models."""
     rng = np.random.default_rng(5)
     weights = tiny_weights()
     for name in weights:
         if name.split(".")[2:3] and name.split(".")[2] in SHAPES:
             rows, columns = weights[name].shape
-            weights[name] = rng.normal(0, 0.05, (_SCALE * rows, _SCALE * columns)).astype(np.float32)
+            weights[name] = rng.normal(0, 0.05, (scale * rows, scale * columns)).astype(np.float32)
     return write_model(folder / "dense.gguf", weights)
 
 
@@ -72,7 +72,7 @@ def check(output: Path, expected: bytes, ended: bool, killed: Killed) -> None:
 
 def kill_builds(folder: Path, kills: int, rng: Random, executor: str = "threads") -> Killed:
     """Kill whole builds, with the processes that they started."""
-    dense, killed = write_dense(folder), Killed()
+    dense, killed = write_dense(folder, 1), Killed()
     output = folder / "built" / "out.gguf"
     output.parent.mkdir()
     whole = _in_child(dense, output, executor, None)
@@ -134,7 +134,7 @@ def cluster() -> Iterator[Any]:
 
 def kill_workers(folder: Path, kills: int, rng: Random) -> Killed:
     """Kill one worker after the other of a cluster that builds again and again."""
-    dense, killed, stop = write_dense(folder), Killed(), threading.Event()
+    dense, killed, stop = write_dense(folder, 3), Killed(), threading.Event()
     output = folder / "built" / "out.gguf"
     output.parent.mkdir()
     run_build(dense, output, "threads")

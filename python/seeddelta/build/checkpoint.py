@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..errors import OutputError
 from ..gguf.schema import TensorDescription, payload_layout
-from ..gguf.writer import TYPE_OF_DTYPE, PlannedTensor, atomic_output, output_error
+from ..gguf.writer import TYPE_OF_DTYPE, PlannedTensor, atomic_output, hold, is_abandoned, output_error
 from .encode import EncodedTensor
 from .report import Metrics
 
@@ -94,7 +95,11 @@ class Checkpoint:
     def __enter__(self) -> Checkpoint:
         try:
             if self._given is None:
-                name = tempfile.mkdtemp(prefix=f".{self.output.name}.", suffix=".parts", dir=self.output.parent)
+                prefix, suffix = f".{self.output.name}.", ".parts"
+                for left in self.output.parent.iterdir():
+                    if left.name.startswith(prefix) and left.name.endswith(suffix) and is_abandoned(left / _LOCK):
+                        shutil.rmtree(left)
+                name = tempfile.mkdtemp(prefix=prefix, suffix=suffix, dir=self.output.parent)
                 self.folder = Path(name)
             else:
                 self.folder = self._given
@@ -183,18 +188,10 @@ class Checkpoint:
             path.unlink(missing_ok=True)
 
     def _take_lock(self) -> None:
-        try:
-            import fcntl
-        except ImportError:  # not POSIX: nothing tells that two builds write the same file
-            return
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not hold(self._lock.fileno()):
             raise OutputError(
                 f"{self.folder}: another build of {self.output.name} is running; wait for it, or give --checkpoint"
-            ) from error
-        except OSError:  # a file system without locks
-            return
+            )
 
 
 def stored_bytes(folder: Path | None) -> int:

@@ -134,16 +134,22 @@ def atomic_output(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path in the folder of `path` that is renamed to `path` when the block ends without an exception.
 
     OSErrors of the block become OutputError: reading errors of memory maps are signals, so what fails is writing.
+    What a process left that was killed in this block is removed by the next one that writes the same path.
     """
     path = Path(path)
     check_writable(path)
+    prefix, suffix = f".{path.name}.", ".part"
+    with contextlib.suppress(OSError):  # a folder that may be written, not listed
+        for left in path.parent.iterdir():
+            if left.name.startswith(prefix) and left.name.endswith(suffix) and is_abandoned(left):
+                left.unlink(missing_ok=True)
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        os.close(handle)
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=suffix, dir=path.parent)
     except OSError as error:
         raise output_error(path, error) from error
     temporary = Path(name)
     try:
+        hold(handle)
         yield temporary
         os.chmod(temporary, _mode_of_new_file(path))
         with temporary.open("rb") as file:
@@ -155,7 +161,36 @@ def atomic_output(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise
         raise output_error(path, error) from error
     finally:
+        os.close(handle)
         temporary.unlink(missing_ok=True)
+
+
+def hold(handle: int) -> bool:
+    """Lock an open file for as long as it is open; False when another process has the lock.
+
+    True also where there are no locks (not POSIX, some network file systems): nothing tells then that two write a file.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return True
+    return True
+
+
+def is_abandoned(path: Path) -> bool:
+    """True for a file that was held by a process that is no more; False where that cannot be known."""
+    try:
+        import fcntl
+
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return True
 
 
 def check_writable(path: Path) -> None:

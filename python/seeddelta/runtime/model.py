@@ -114,6 +114,10 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             with evaluation_callback(hook):
                 super().__init__(prepared.view.path, **(kwargs | {"n_gpu_layers": 0, "op_offload": False}))
             prepared.view.punch()
+        except UnicodeDecodeError as error:
+            raise FormatError(
+                f"{model_path}: a text of its tokenizer or metadata is not UTF-8 ({error}); build the file again"
+            ) from error
         finally:
             prepared.view.close()
         self.model_path = model_path
