@@ -1,24 +1,34 @@
 """What skipping inputs costs and gives: perplexity of many settings, then tokens a second of some, in turns.
 
     python benchmarks/bench_skipping.py --text wiki.test.txt --chunks 64
-    python benchmarks/bench_skipping.py --text wiki.test.txt --parts speed --threads 1,2 --reps 5
+    python benchmarks/bench_skipping.py --parts speed --threads 1,2 --reps 5
+    python benchmarks/bench_skipping.py --seeddelta columns.seeddelta.gguf --skip skip.yaml --text wiki.test.txt
+    python benchmarks/bench_skipping.py --shape 1b --skip skip.yaml --threads 1,2
 
-Quality: every setting is the F16 model by columns with inputs skipped in prompts too, beside llama.cpp's own F16 on the
-same tokens. Speed: generation only, since prompts are computed whole; every model has its own process and they take
-turns. A run adds to the result file: a part that is not asked for stays as it was.
+Quality: the F16 model by columns with inputs skipped in prompts too, beside llama.cpp's own F16 on the same tokens;
+with --seeddelta that file instead, beside itself without skipping, and llama.cpp's Q4_0. A file of seeddelta sparsify
+(--skip) adds settings. Speed: generation only, since prompts are computed whole; every model has its own process and
+they take turns. --shape: speed alone, of random weights in that shape, with the fractions that the --skip file keeps of
+each kind of input on average. A run adds to the result file: a part that is not asked for stays as it was.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
+from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import common
 import seeddelta
+import synthetic
 from seeddelta.cli._options import parse_threads
+from seeddelta.runtime.skip_file import read_skip_file
 
 Config = dict[str, Any]
 
@@ -62,6 +72,15 @@ QUALITY: dict[str, Config] = {
 }
 SPEED = ("f16, all", "f16, default", "f16, all 0.5", "i8, all", "i8, default", "i8, all 0.5")
 STOCK = ("F16", "Q8_0", "Q4_0", "Q4_K_M")
+# of a SeedΔ file, whose own layout says what can be skipped
+SEEDDELTA: dict[str, Config] = {
+    "SeedΔ, all": {},
+    **{f"SeedΔ, down {k}": kwta({"ffn_down": k}) for k in (0.6, 0.5, 0.4)},
+    "SeedΔ, MLP": kwta({"ffn_down": 0.5, "ffn_gate": 0.7}),
+    "SeedΔ, default": DEFAULT,
+    "SeedΔ, all 0.5": kwta(0.5),
+}
+SEEDDELTA_SPEED = ("SeedΔ, all", "SeedΔ, default", "SeedΔ, MLP", "SeedΔ, all 0.5")
 
 
 def main() -> int:
@@ -70,24 +89,39 @@ def main() -> int:
     parser.add_argument("--parts", default="quality,speed", help="quality, speed or both (default: %(default)s)")
     parser.add_argument("--chunks", type=int, default=16, help="chunks of 512 tokens (default: %(default)s)")
     parser.add_argument("--only", help="part of the names of the settings to measure (default: all)")
+    parser.add_argument("--seeddelta", type=Path, help="SeedΔ file in column layout, of the dense model")
+    parser.add_argument("--shape", choices=synthetic.SHAPES, help="speed of random weights in this shape")
     parser.add_argument(
-        "--skip", type=Path, help="file of seeddelta sparsify: two more settings, by K and by threshold"
+        "--skip", type=Path, help="file of seeddelta sparsify for the model: settings by K and threshold"
     )
     parser.add_argument("--threads", default="1,2", help="numbers of threads (default: %(default)s)")
     parser.add_argument("--reps", type=int, default=5, help="repetitions of the speed (default: %(default)s)")
     parser.add_argument("--gen", type=int, default=128, help="tokens to generate (default: %(default)s)")
     options = parser.parse_args()
-    parts = options.parts.split(",")
+    parts = ["speed"] if options.shape else options.parts.split(",")
     if "quality" in parts and options.text is None:
         parser.error("the quality needs --text")
-    dense = common.dense_model(options.dense, options.work)
-    name = options.name or "skipping"
+    if options.shape and options.skip is None:
+        parser.error("--shape needs --skip, for the fractions")
+    if options.shape:
+        name = options.name or f"skipping-{options.shape}"
+        settings, stock = shape_settings(options)
+    else:
+        name = options.name or ("skipping-seeddelta" if options.seeddelta else "skipping")
+        dense = common.dense_model(options.dense, options.work)
+        settings = settings_of(dense, options)
+        stock = {f"llama.cpp {key}": path for key, path in common.make_models(STOCK, dense, options.work).items()}
+    settings = [one for one in settings if (options.only or "") in one.name]
     result = stored(options.results / f"{name}.json")
     if "quality" in parts:
-        result["quality"] = result.get("quality", {}) | quality(dense, options)
+        first = "SeedΔ, all" if options.seeddelta else "llama.cpp F16"
+        others = ["llama.cpp Q4_0"] if options.seeddelta else []
+        found = quality(first, options.seeddelta or dense, {key: stock[key] for key in others}, settings, options)
+        result["quality"] = result.get("quality", {}) | found
         common.save(name, result, options.results)
     if "speed" in parts:
-        result["speed"] = speed(dense, options)
+        chosen = [one for one in settings if one.timed]
+        result["speed"] = speed(stock, chosen, options)
     path = common.save(name, result, options.results)
     figure(result, path.with_suffix(".png"))
     return 0
@@ -99,35 +133,71 @@ def stored(path: Path) -> dict[str, Any]:
     return {key: value for key, value in found.items() if key != "machine"}
 
 
-def settings_of(options: argparse.Namespace) -> dict[str, Config]:
-    settings = dict(QUALITY)
-    if options.skip is not None:
-        for kind, layout in (("f16", F16), ("i8", I8)):
-            for select in ("topk", "threshold"):
-                file = {"kwta": {"file": str(options.skip), "select": select}, "skip_prompt": True}
-                settings[f"{kind}, calibrated, {select}"] = layout | file
+@dataclass(frozen=True)
+class Setting:
+    """A model and what it skips. `timed`: its speed is measured, too."""
+
+    name: str
+    model: Path
+    config: Config
+    timed: bool
+
+    @property
+    def options(self) -> Config:
+        return {"config": self.config} if self.config else {}
+
+
+def settings_of(dense: Path, options: argparse.Namespace) -> list[Setting]:
+    """Those of the SeedΔ file, else those of the dense model by columns."""
+    known, timed = (SEEDDELTA, SEEDDELTA_SPEED) if options.seeddelta else (QUALITY, SPEED)
+    layouts = (("SeedΔ", {}),) if options.seeddelta else (("f16", F16), ("i8", I8))
+    model = options.seeddelta or dense
+    settings = [Setting(name, model, config, name in timed) for name, config in known.items()]
+    for kind, layout in layouts if options.skip else ():
+        for select in ("topk", "threshold"):
+            file = {"kwta": {"file": str(options.skip), "select": select}, "skip_prompt": True}
+            settings.append(Setting(f"{kind}, calibrated, {select}", model, layout | file, True))
     return settings
 
 
-def quality(dense: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Perplexity, its change and the divergence from llama.cpp's F16, and the share of inputs computed with."""
-    chosen = {name: config for name, config in settings_of(options).items() if (options.only or "") in name}
+def shape_settings(options: argparse.Namespace) -> tuple[list[Setting], dict[str, Path]]:
+    """Every way to store the columns, whole and with the average fractions of the --skip file; llama.cpp's types."""
+    models = synthetic.make_models(("F16", synthetic.COLUMNS, "Q4_0", "Q4_K"), options.shape, options.work)
+    kept = defaultdict(list)
+    for name, skip in read_skip_file(options.skip).inputs.items():
+        kept[re.sub(r"blk\.\d+\.(\w+)\.weight", r"\1", name)].append(skip.keep)
+    fractions = {kind: round(mean(values), 4) for kind, values in kept.items()}
+    settings = []
+    for kind, layout in (("f16", F16), ("i8", I8), ("SeedΔ", {})):
+        model = models[synthetic.COLUMNS if kind == "SeedΔ" else "F16"]
+        settings.append(Setting(f"{kind}, all", model, layout, True))
+        settings.append(Setting(f"{kind}, kept as calibrated", model, layout | kwta(fractions), True))
+    return settings, {f"llama.cpp {name}": models[name] for name in ("F16", "Q4_0", "Q4_K")}
+
+
+def quality(
+    first: str, model: Path, others: dict[str, Path], settings: list[Setting], options: argparse.Namespace
+) -> dict[str, Any]:
+    """Perplexity, its change and divergence from the first model as it is, and the share of inputs computed with."""
+    chosen = [one for one in settings if one.name != first]
+    names = [first, *others, *(one.name for one in chosen)]
+    configs = {one.name: one.config for one in chosen}
     comparison = seeddelta.evaluate(
-        [dense] * (len(chosen) + 1),
+        [model, *others.values(), *(one.model for one in chosen)],
         text=options.text,
         chunks=options.chunks,
         threads=parse_threads(options.threads),
         reps=0,
-        options=[{}, *({"config": config} for config in chosen.values())],
+        options=[{}, *({} for _ in others), *(one.options for one in chosen)],
         progress=True,
     )
     rows = {}
-    for name, report in zip(["llama.cpp F16", *chosen], comparison.models, strict=True):
+    for name, report in zip(names, comparison.models, strict=True):
         assert report.perplexity is not None
         metrics = dict(report.metrics)
         units = metrics.get("seeddelta.active_units", 0) + metrics.get("seeddelta.skipped_units", 0)
         rows[name] = {
-            "config": chosen.get(name),
+            "config": configs.get(name),
             "chunks": report.perplexity.chunks,
             "ppl": report.perplexity.ppl,
             "stderr": report.perplexity.stderr,
@@ -143,23 +213,19 @@ def quality(dense: Path, options: argparse.Namespace) -> dict[str, Any]:
     return rows
 
 
-def speed(dense: Path, options: argparse.Namespace) -> dict[str, Any]:
+def speed(stock: dict[str, Path], settings: list[Setting], options: argparse.Namespace) -> dict[str, Any]:
     """Generation; skipping as in the quality, which is on for single tokens whatever `skip_prompt` says."""
-    settings = settings_of(options)
-    names = [name for name in settings if name in SPEED or "calibrated" in name]
-    names = [name for name in names if (options.only or "") in name]
-    models = common.make_models(STOCK, dense, options.work)
     comparison = seeddelta.evaluate(
-        [*models.values(), *([dense] * len(names))],
+        [*stock.values(), *(one.model for one in settings)],
         threads=parse_threads(options.threads),
         reps=options.reps,
         n_prompt=0,
         n_gen=options.gen,
-        options=[*({} for _ in models), *({"config": settings[name]} for name in names)],
+        options=[*({} for _ in stock), *(one.options for one in settings)],
         progress=True,
     )
     rows: dict[str, Any] = {}
-    for name, report in zip([*(f"llama.cpp {name}" for name in models), *names], comparison.models, strict=True):
+    for name, report in zip([*stock, *(one.name for one in settings)], comparison.models, strict=True):
         rows[name] = {
             "speed": [one.to_dict() for one in report.speed],
             "resident": report.memory.resident,

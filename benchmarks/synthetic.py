@@ -70,7 +70,11 @@ SHAPES = {
 PURE_TYPES = {
     "Q8_0": 7, "Q4_0": 2, "Q4_K": 14, "Q3_K": 11, "Q2_K": 10, "IQ4_XS": 30, "IQ3_S": 26, "IQ3_XXS": 23, "IQ2_XXS": 19,
 }  # fmt: skip
-MODELS = ("F16", "seeddelta-4", "seeddelta-3", "seeddelta-2", *PURE_TYPES)
+COLUMNS = (
+    "seeddelta-4-columns"  # matrices whose inputs can be skipped in column layout, those of query, key and value not
+)
+COLUMN_TENSORS = ["ffn_down", "ffn_gate", "ffn_up", "attn_output"]
+MODELS = ("F16", "seeddelta-4", "seeddelta-3", "seeddelta-2", COLUMNS, *PURE_TYPES)
 
 
 def make_models(names: Sequence[str], shape: str, work: Path) -> dict[str, Path]:
@@ -83,7 +87,8 @@ def make_models(names: Sequence[str], shape: str, work: Path) -> dict[str, Path]
 
 
 def _model(name: str, shape: str, work: Path) -> Path:
-    kind = ".seeddelta" if name in common.SEEDDELTA_BITS else ""
+    seeddelta_file = name in common.SEEDDELTA_BITS or name == COLUMNS
+    kind = ".seeddelta" if seeddelta_file else ""
     path = work / f"synthetic-{shape}-{name}{kind}.gguf"
     if path.exists():
         return path
@@ -94,12 +99,15 @@ def _model(name: str, shape: str, work: Path) -> Path:
     print(f"make {path.name}", file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=work) as folder:
         single = layer if name == "F16" else Path(folder) / "one-layer.gguf"
-        if name in common.SEEDDELTA_BITS:
-            bits = common.SEEDDELTA_BITS[name]
-            seeddelta.build(seeddelta.Recipe(input=layer, output=single, bits=bits, seed=SEED, targets="all"))
+        if seeddelta_file:
+            bits, columns = common.SEEDDELTA_BITS.get(name, 4), COLUMN_TENSORS if name == COLUMNS else []
+            recipe = seeddelta.Recipe(
+                input=layer, output=single, bits=bits, seed=SEED, targets="all", column_tensor=columns
+            )
+            seeddelta.build(recipe)
         elif name != "F16":
-            columns = {f"{FIRST}{key}.weight": n_in for key, (_, n_in) in SHAPES[shape].matrices().items()}
-            ones = [(key.encode(), np.ones(n_in, np.float32)) for key, n_in in columns.items()]
+            sizes = {f"{FIRST}{key}.weight": n_in for key, (_, n_in) in SHAPES[shape].matrices().items()}
+            ones = [(key.encode(), np.ones(n_in, np.float32)) for key, n_in in sizes.items()]
             quantize(layer, single, PURE_TYPES[name], importances=ones, pure=True)
         repeat_layer(single, path, SHAPES[shape].n_layers)
     return path

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import mmap
+import signal
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -91,6 +96,36 @@ def test_extreme_activations_do_not_overflow():
 def test_nothing_active_is_zero():
     weight, _ = column_weight(np.random.default_rng(4), 128, 64, (4, 1))
     assert not weight.multiply_active(np.ones(64, np.float32), np.zeros(0, np.int32)).any()
+
+
+SKIPPING = """
+import ctypes, mmap, sys
+import numpy as np
+from seeddelta import _core
+n_in, n_out, step_bits = 8, 2 * mmap.PAGESIZE, 4  # a page of codes a unit
+memory = mmap.mmap(-1, n_in * mmap.PAGESIZE)
+codes = np.frombuffer(memory, np.uint16).reshape(n_in, -1, 16)
+codes[:] = np.random.default_rng(0).integers(0, 1 << 16, codes.shape)
+weight = _core.Weight(
+    "w", n_out, n_in, base_kind=2, base_scale=1.0, step_bits=step_bits, multipliers=[46192], codes=codes,
+    row_scale=np.ones(n_in, np.float32), layout="column",
+)
+forbidden = int(sys.argv[1])
+address = codes.ctypes.data + forbidden * mmap.PAGESIZE
+assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+for isa in _core.isa_available():
+    _core.isa_select(isa)
+    assert weight.multiply_active(np.ones(n_in, np.float32), np.array([0, 2, 3, 6], np.int32)).any()
+"""
+
+
+@pytest.mark.skipif(not hasattr(mmap, "PROT_READ"), reason="pages cannot be protected")
+@pytest.mark.parametrize(("unit", "ends"), [(1, True), (7, True), (3, False)])
+def test_what_is_skipped_is_not_read(unit: int, ends: bool) -> None:
+    """The codes of one unit may not be read at all: only a product without it ends."""
+    done = subprocess.run([sys.executable, "-c", SKIPPING, str(unit)], capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == ends, done.stderr
+    assert ends or done.returncode in (-signal.SIGSEGV, -signal.SIGBUS)
 
 
 # Largest error allowed on Gaussian units of 576 outputs: 36 closed steps cost some percent over one long walk.

@@ -23,8 +23,6 @@ struct ColumnWeight {
     const int8_t *i8 = nullptr;    // i8: [n_in, n_out]
     // i8 and trellis: W_oj = unit_scale[j] * v_jo. The trellis' base scale is part of it.
     const float *unit_scale = nullptr; // [n_in]
-    // Euclidean norm of every unit's weights, for scores |x_j| * norm_j (WINA, Chen et al. 2025)
-    const float *unit_norm = nullptr; // [n_in]
 
     // trellis: v_j is the walk of unit j, 16 lanes along the outputs. Step t of lane l has the positions
     // (t * values_per_step + i) * 16 + l of the rotated outputs; those beyond n_out are padding.

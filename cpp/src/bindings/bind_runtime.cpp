@@ -61,30 +61,36 @@ IntDict layout(const GgmlAbi &abi) {
     return d;
 }
 
+// Null without a gate. It becomes the registry's at its first use: weights that are given the same one share it.
+const GateSpec *spec_of(PyRegistry &r, const std::string &name, int64_t n_in, OptionalGate given) {
+    const PyGate *gate = given.value_or(nullptr);
+    if (gate == nullptr) {
+        return nullptr;
+    }
+    if (gate->spec.n_in != n_in) {
+        throw py::value_error("tensor '" + name + "': the gate is for another number of inputs");
+    }
+    const auto known = r.gate_of.find(gate);
+    const GateSpec *spec = known != r.gate_of.end() ? known->second : r.registry.add_gate(gate->spec);
+    r.gate_of.emplace(gate, spec);
+    r.keep.push_back(py::cast(gate, py::return_value_policy::reference));
+    return spec;
+}
+
 // `weight` is a reference into a Python object, which the registry keeps.
-void add(PyRegistry &r, const PyWeight &weight) {
+void add(PyRegistry &r, const PyWeight &weight, OptionalGate gate) {
     if (weight.is_column()) {
-        r.registry.add(weight.name, weight.columns, nullptr);
+        r.registry.add(weight.name, weight.columns, spec_of(r, weight.name, weight.columns.n_in, gate));
+    } else if (gate.value_or(nullptr) != nullptr) {
+        throw py::value_error("tensor '" + weight.name + "': a gate is for the column layout");
     } else {
         r.registry.add(weight.name, weight.ctx);
     }
     r.keep.push_back(py::cast(&weight, py::return_value_policy::reference));
 }
 
-// The gate becomes the registry's at its first use: weights that are given the same one share it.
-void add_columns(PyRegistry &r, const PyColumnWeight &weight, OptionalGate given) {
-    const PyGate *gate = given.value_or(nullptr);
-    const GateSpec *spec = nullptr;
-    if (gate != nullptr) {
-        if (gate->spec.n_in != weight.weight.n_in) {
-            throw py::value_error("tensor '" + weight.name + "': the gate is for another number of inputs");
-        }
-        const auto known = r.gate_of.find(gate);
-        spec = known != r.gate_of.end() ? known->second : r.registry.add_gate(gate->spec);
-        r.gate_of.emplace(gate, spec);
-        r.keep.push_back(py::cast(gate, py::return_value_policy::reference));
-    }
-    r.registry.add(weight.name, weight.weight, spec);
+void add_columns(PyRegistry &r, const PyColumnWeight &weight, OptionalGate gate) {
+    r.registry.add(weight.name, weight.weight, spec_of(r, weight.name, weight.weight.n_in, gate));
     r.keep.push_back(py::cast(&weight, py::return_value_policy::reference));
 }
 
@@ -251,10 +257,13 @@ void bind_runtime(py::module_ &m) {
                  return r;
              }),
              py::arg("abi"))
-        .def("add", &add, py::arg("weight"),
-             "Registers a Weight and keeps it alive. Add all before making a GraphHook.")
+        .def("add", &add, py::arg("weight"), py::arg("gate") = py::none(),
+             "Registers a Weight and keeps it alive. Add all before making a GraphHook.\n\n"
+             "A gate is for the column layout. Weights that read one input and are given the same Gate share its choice, "
+             "when\n"
+             "no product by rows is between them in llama.cpp's graph.")
         .def("add_columns", &add_columns, py::arg("weight"), py::arg("gate") = py::none(),
-             "The same for a ColumnWeight. Weights that read one input and are given the same Gate share its choice.")
+             "The same for a ColumnWeight.")
         .def("set_dense", &set_dense, py::arg("name"), py::arg("rows"), py::arg("type"),
              "Dense rows to fall back to: uint8 [n_out, bytes of a row] of a ggml type, experts one after "
              "another. Kept, not copied.");

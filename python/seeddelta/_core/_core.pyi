@@ -191,13 +191,16 @@ class WeightRegistry:
     """
     def __init__(self, abi: GgmlAbi) -> None:
         ...
-    def add(self, weight: Weight) -> None:
+    def add(self, weight: Weight, gate: Gate | None = None) -> None:
         """
         Registers a Weight and keeps it alive. Add all before making a GraphHook.
+
+        A gate is for the column layout. Weights that read one input and are given the same Gate share its choice, when
+        no product by rows is between them in llama.cpp's graph.
         """
     def add_columns(self, weight: ColumnWeight, gate: Gate | None = None) -> None:
         """
-        The same for a ColumnWeight. Weights that read one input and are given the same Gate share its choice.
+        The same for a ColumnWeight.
         """
     def set_dense(self, name: str, rows: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], type: typing.SupportsInt | typing.SupportsIndex) -> None:
         """

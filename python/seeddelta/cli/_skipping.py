@@ -23,7 +23,8 @@ _Flag: Any = Optional[bool]  # noqa: UP045
 _OPTIONS: dict[str, tuple[Any, tuple[str, ...], str | None, str]] = {
     "columns": (
         _Text, ("--columns",), "f16|i8",
-        "Store the matrices of an ordinary GGUF model by columns when it is loaded, so that inputs can be skipped.",
+        "Store the matrices of an ordinary GGUF model by columns when it is loaded, so that inputs can be skipped. (A "
+        "SeedΔ file has them so: seeddelta build --layout column.)",
     ),
     "column_targets": (_Text, ("--column-targets",), "NAMES", "Which ones: ffn, attn, ffn_down, … Default: all."),
     "kwta": (

@@ -16,7 +16,9 @@ COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
 
 
 def command(
-    model: Annotated[Path, typer.Option("--model", "-m", help="Ordinary GGUF model.")],
+    model: Annotated[
+        Path, typer.Option("--model", "-m", help="Ordinary GGUF model, or a SeedΔ file in column layout.")
+    ],
     text: Annotated[
         Path, typer.Option("--text", "-f", metavar="FILE", help="Calibration text, never the one evaluated on.")
     ],
@@ -53,6 +55,8 @@ def command(
     Example: seeddelta sparsify -m model-f16.gguf --text wiki.valid.txt -o skip.yaml --max-dppl 2%
 
     Example: seeddelta run -m model-f16.gguf -p "Hello" --columns i8 --kwta-file skip.yaml
+
+    Example: seeddelta sparsify -m model.seeddelta.gguf --text wiki.valid.txt -o skip.yaml (built with --layout column)
     """
     from ..gguf.writer import atomic_output
     from ..sparsify import sparsify

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -15,7 +14,7 @@ from ..gguf import names
 from ..gguf.header import Header
 from ..gguf.source import SourceModel, open_source
 from .config import RuntimeConfig
-from .gates import GateMaker
+from .gates import GateMaker, input_groups
 from .library import ggml_abi
 from .view import Piece, hole, make_view
 from .weights import PreparedModel, register_fallback
@@ -23,8 +22,6 @@ from .weights import PreparedModel, register_fallback
 _LARGEST_I8 = 127
 _ROTATION_BLOCK = 64  # as that of the trellis
 _ROTATION_SEED = 1
-# matrices that read the same input, in the order of llama.cpp's graph
-_SHARED = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"), ("ffn_gate_shexp", "ffn_up_shexp"))
 
 
 def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> PreparedModel:
@@ -74,22 +71,6 @@ def column_names(header: Header, targets: Iterable[str]) -> list[str]:
     ]
 
 
-def input_groups(chosen: Iterable[str]) -> list[tuple[str, ...]]:
-    """Matrices that read the same input together, every other one alone."""
-    left = dict.fromkeys(chosen)
-    groups = []
-    for name in list(left):
-        if name not in left:
-            continue
-        layer, target = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name).groups()  # type: ignore[union-attr]
-        shared = next((group for group in _SHARED if target in group), (target,))
-        members = tuple(member for other in shared if (member := f"blk.{layer}.{other}.weight") in left)
-        for member in members:
-            del left[member]
-        groups.append(members)
-    return groups
-
-
 def make_columns(name: str, matrix: npt.NDArray[np.float32], kind: str) -> _core.ColumnWeight:
     """float32 [n_out, n_in] as float16 columns, or as int8 with a scale a column, rounded to nearest.
 
@@ -123,7 +104,7 @@ def _pieces(source: SourceModel, chosen: set[str]) -> list[Piece]:
 
 
 def require_columns(config: RuntimeConfig, path: str | os.PathLike[str]) -> None:
-    """Raise ConfigError when inputs shall be skipped in a model whose matrices are stored by rows."""
+    """Raise ConfigError when inputs shall be skipped in an ordinary model whose matrices stay in rows."""
     if config.columns is None and config.skips:
         raise ConfigError(
             f"{path}: kwta, state-pack of the MLP and events skip inputs of matrices stored by columns; "

@@ -25,7 +25,8 @@ class RuntimeConfig:
             model that has none from one that has (docs/statecells.md).
         proc_sparse: False takes proc-sparse weights (docs/proc-sparse.md) from the fallback (needs `fallback`).
         columns: store the matrices of an ordinary GGUF model by columns when it is loaded, as `f16` or as `i8` (8 bits
-            and a scale a column), so that inputs can be skipped. None: llama.cpp computes with them as they are.
+            and a scale a column), so that inputs can be skipped. None: llama.cpp computes with them as they are. A
+            SeedΔ file has matrices by columns when it is built so (`Recipe.layout`, `column_tensor`).
         column_targets: matrices that are; names and groups of gguf/names.py.
         kwta: skip the inputs with the smallest scores; needs matrices by columns.
         state_pack_mlp: skip inputs that are nearly zero; needs matrices by columns.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,29 @@ from .. import _core
 from ..errors import ConfigError
 from .config import RuntimeConfig
 from .skipping import as_values, value_of
+
+# matrices that read the same input, in the order of llama.cpp's graph
+_SHARED = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"), ("ffn_gate_shexp", "ffn_up_shexp"))
+
+
+def input_groups(columns: Iterable[str], rows: Container[str] = ()) -> list[tuple[str, ...]]:
+    """Matrices by columns that read the same input together, every other one alone.
+
+    So is each of those that have one of `rows` among them: a product by rows in between leaves no choice to share.
+    """
+    left = dict.fromkeys(columns)
+    groups: list[tuple[str, ...]] = []
+    for name in list(left):
+        if name not in left:
+            continue
+        layer, target = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name).groups()  # type: ignore[union-attr]
+        shared = next((group for group in _SHARED if target in group), (target,))
+        named = [f"blk.{layer}.{other}.weight" for other in shared]
+        members = tuple(member for member in named if member in left)
+        for member in members:
+            del left[member]
+        groups += [(member,) for member in members] if any(one in rows for one in named) else [members]
+    return groups
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ class RuntimeHandle:
         tensors: description of every weight computed from the SeedΔ file.
         own_attention: whether attention of single tokens is computed by our kernels.
         dense: description of every converted tensor that is dense from the start.
-        columns: kind (f16, i8) of every matrix of an ordinary model that was stored by columns at loading.
+        columns: kind (f16, i8) of every matrix of an ordinary model that was stored by columns at loading. Those of a
+            SeedΔ file are in `tensors`, with the layout column.
     """
 
     def __init__(

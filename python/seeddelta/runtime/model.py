@@ -102,11 +102,6 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             self._init_plain(model_path, config, attention, kwargs)
             return
         _check_arguments(kwargs)
-        if config.skips and not prepared.columns:
-            prepared.view.close()
-            raise ConfigError(
-                f"{model_path}: kwta, state-pack and events skip inputs of matrices by columns; it has none"
-            )
         try:
             hook = _core.GraphHook(prepared.registry)
             if attention is not None:

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import _core
-from ..errors import SourceModelError
+from ..errors import ConfigError, SourceModelError
 from ..gguf.header import Header, TensorInfo, read_header
 from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
-from ..gguf.schema import TensorDescription
+from ..gguf.schema import TensorDescription, TrellisBase
 from .config import RuntimeConfig
-from .gates import MadeGate
+from .gates import GateMaker, MadeGate, input_groups
 from .library import ggml_abi
 from .view import Piece, View, hole, make_view
 
@@ -24,7 +25,8 @@ from .view import Piece, View, hole, make_view
 class PreparedModel:
     """A model made ready: `served` weights are in the registry, `dense` ones are dense from the start.
 
-    `columns` are those of the registry that are stored by columns, with their kind; `gates` choose their inputs.
+    `columns` are the matrices of an ordinary model that were transposed, with their kind; `gates` choose the inputs of
+    matrices by columns, of these and of SeedΔ files.
     """
 
     file_bytes: int
@@ -52,8 +54,7 @@ def prepare(
             )
     registry = _core.WeightRegistry(abi)
     served = {name: tensor for name, tensor in file.tensors.items() if name not in dense}
-    for tensor in served.values():
-        registry.add(tensor.to_weight())
+    gates = _register(registry, served, config, str(path))
     if dense_model is not None:
         shapes = {name: _dense_tensor(dense_model, tensor).shape for name, tensor in served.items()}
         register_fallback(registry, shapes, dense_model)
@@ -63,7 +64,43 @@ def prepare(
         dense={name: tensor.description for name, tensor in dense.items()},
         registry=registry,
         view=make_view(file.header, _pieces(file, dense, dense_model)),
+        gates=gates,
     )
+
+
+def _register(
+    registry: _core.WeightRegistry, served: Mapping[str, StoredTensor], config: RuntimeConfig, path: str
+) -> list[MadeGate]:
+    """Fill the registry; matrices in column layout get what chooses their inputs."""
+    columns = {name: tensor for name, tensor in served.items() if tensor.description.is_column}
+    rows = [name for name in served if name not in columns]
+    if config.skips and not columns:
+        raise ConfigError(
+            f"{path}: kwta, state-pack of the MLP and events skip inputs of matrices in column layout and it has none; "
+            "build it with --layout column or --column-tensor"
+        )
+    for name in rows:
+        registry.add(served[name].to_weight())
+    gates = GateMaker(config, {name: tensor.description.tensor_shape for name, tensor in columns.items()}, path)
+    for group in input_groups(columns, rows):
+        squares = sum(np.square(unit_norm(columns[name])) for name in group)
+        gate = gates.make(group, np.sqrt(squares, dtype=np.float32))
+        for name in group:
+            registry.add(columns[name].to_weight(), gate)
+    return gates.made
+
+
+def unit_norm(tensor: StoredTensor) -> npt.NDArray[np.float32]:
+    """Norms of the columns of a trellis in column layout, float32 [n_in], up to one factor for all such tensors.
+
+    Hundreds of values of a codebook have nearly the same norm (of 576, within 0.3% on average), so the scales tell the
+    columns apart.
+    """
+    base = tensor.description.base
+    assert isinstance(base, TrellisBase)
+    scale = tensor.arrays["row_scale"].astype(np.float32)
+    norm: npt.NDArray[np.float32] = np.abs(scale) * np.float32(base.scale * tensor.description.shape[0] ** 0.5)
+    return norm
 
 
 def _dense_reason(tensor: StoredTensor, config: RuntimeConfig) -> str | None:

@@ -18,6 +18,7 @@ from ..evaluate.kl import DivergenceObserver
 from ..evaluate.perplexity import PerplexityResult, paired_difference, perplexity
 from ..evaluate.scoring import plan_chunks, read_text, tokenize
 from ..gguf import names
+from ..gguf.reader import is_seeddelta
 from ..runtime.config import RuntimeConfig
 from ..runtime.skip_file import Skip, SkipFile
 from ..runtime.skipping import Kwta
@@ -58,10 +59,11 @@ def sparsify(
     per_layer: bool = True,
     say: Say = lambda line: None,
 ) -> Calibration:
-    """Find which fraction of each input of an ordinary GGUF model can be left out.
+    """Find which fraction of each input of a model can be left out.
 
     Args:
-        model: GGUF model; it is stored by columns of float16 meanwhile.
+        model: ordinary GGUF model, stored by columns of float16 meanwhile, or a SeedΔ file with matrices in column
+            layout, which alone can skip.
         text: calibration text, never the one that is evaluated on.
         keep: share of the weights that is to be read; nothing is evaluated then but the probes.
         max_percent: or the largest rise of the perplexity, in percent (default 2); the smallest share within it is
@@ -76,7 +78,8 @@ def sparsify(
 
     if keep is not None and max_percent is not None:
         raise ConfigError("keep and max_percent both set the limit; give one of them")
-    config = RuntimeConfig(columns="f16", kwta=Kwta(k=1.0, score=score, target=target), skip_prompt=True)
+    kwta = Kwta(k=1.0, score=score, target=target)
+    config = RuntimeConfig(columns=None if is_seeddelta(model) else "f16", kwta=kwta, skip_prompt=True)
     llm: Any = open_model(model, n_ctx=n_ctx, threads=threads, config=config)
     try:
         tokens = tokenize(llm, read_text(text))
