@@ -259,9 +259,8 @@ void bind_runtime(py::module_ &m) {
              py::arg("abi"))
         .def("add", &add, py::arg("weight"), py::arg("gate") = py::none(),
              "Registers a Weight and keeps it alive. Add all before making a GraphHook.\n\n"
-             "A gate is for the column layout. Weights that read one input and are given the same Gate share its choice, "
-             "when\n"
-             "no product by rows is between them in llama.cpp's graph.")
+             "A gate is for the column layout. Weights that read one input and are given the same Gate share its\n"
+             "choice, when no product by rows is between them in llama.cpp's graph.")
         .def("add_columns", &add_columns, py::arg("weight"), py::arg("gate") = py::none(),
              "The same for a ColumnWeight.")
         .def("set_dense", &set_dense, py::arg("name"), py::arg("rows"), py::arg("type"),
