@@ -195,8 +195,8 @@ class WeightRegistry:
         """
         Registers a Weight and keeps it alive. Add all before making a GraphHook.
 
-        A gate is for the column layout. Weights that read one input and are given the same Gate share its choice, when
-        no product by rows is between them in llama.cpp's graph.
+        A gate is for the column layout. Weights that read one input and are given the same Gate share its
+        choice, when no product by rows is between them in llama.cpp's graph.
         """
     def add_columns(self, weight: ColumnWeight, gate: Gate | None = None) -> None:
         """
