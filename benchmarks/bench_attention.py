@@ -5,10 +5,12 @@
     python benchmarks/bench_attention.py --parts recall,quality --prefix 4096 --scored 512 --text wiki.test.txt
 
 speed     tokens a second at several depths of the KV cache, settings taking turns
-kernel    one operation on random keys, microseconds, up to 32768 positions (ours only)
+long      the same with random weights of the shape of Llama 3.2 1B and a random cache, up to 32768 tokens
+kernel    one operation on random keys, microseconds of one thread, ggml's and ours taking turns, up to 32768 positions
+choice    softmax mass and recall@64 of the positions that bits and pages would choose for real queries (in NumPy)
 recall    share of the softmax mass in the chosen keys, and error of the output, along the exact model's text
 quality   perplexity of the tokens behind `--prefix`, decoded one by one
-needles   a word is asked for that stands at ten depths of a list; how often it is said, and its likelihood
+needles   lines of a list are asked for, at all depths; how often they are said as llama.cpp says them
 """
 
 from __future__ import annotations
@@ -17,17 +19,21 @@ import ctypes
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import common
 import numpy as np
 import seeddelta
+import synthetic
+from attention_choice import capture, recall_curves
+from cache_state import fill_cache, sequence_state
+from ggml_attention import GgmlAttention
 from seeddelta import RuntimeConfig, StatePackKV, _core
 from seeddelta.evaluate.decoder import Decoder
 from seeddelta.evaluate.scoring import bos_token, log_norm, read_text, tokenize
-from seeddelta.evaluate.speed import summary
+from seeddelta.evaluate.speed import collect, measure, summary
 from seeddelta.report.figures import speed_figure
 
 # name -> fields of StatePackKV; None: llama.cpp's attention
@@ -62,22 +68,32 @@ NO_GATES = {"gap": 1e9, "gap_every": 0, "density": 1.0}  # quality is that of th
 
 def main() -> int:
     parser = common.parser(__doc__)
-    parser.add_argument("--parts", default="speed,kernel,recall,quality,needles", help="default: %(default)s")
+    parser.add_argument(
+        "--parts", default="speed,long,kernel,choice,recall,quality,needles", help="default: %(default)s"
+    )
     parser.add_argument("--threads", default="1,2", help="default: %(default)s")
     parser.add_argument("--depth", default="0,1024,2048,4096,8000", help="of speed (default: %(default)s)")
+    parser.add_argument("--long-depth", default="1024,8192,32768", help="of the part long (default: %(default)s)")
+    parser.add_argument("--shape", choices=synthetic.SHAPES, default="1b", help="of long (default: %(default)s)")
+    parser.add_argument("--long-model", default="Q8_0", help="type of its weights (default: %(default)s)")
+    parser.add_argument("--positions", default="1024,8192,32768", help="of kernel (default: %(default)s)")
     parser.add_argument("--reps", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--gen", type=int, default=64, help="tokens a measurement of speed (default: %(default)s)")
     parser.add_argument("--text", type=Path, help="text of recall and quality (default: Python's help texts)")
     parser.add_argument("--prefix", type=int, default=4096, help="tokens before those measured (default: %(default)s)")
     parser.add_argument("--scored", type=int, default=1024, help="tokens of quality (default: %(default)s)")
     parser.add_argument("--queries", type=int, default=32, help="tokens of recall (default: %(default)s)")
+    parser.add_argument("--settings", help="of quality, with semicolons (default: all)")
+    parser.add_argument("--needles", type=int, default=30, help="lines asked for a length (default: %(default)s)")
     parser.add_argument("--lengths", default="2048,4096,8000", help="of the lists of needles (default: %(default)s)")
     options = parser.parse_args()
     dense = common.dense_model(options.dense, options.work)
     threads = [int(count) for count in options.threads.split(",")]
     parts = {
         "speed": lambda path: speed(dense, options, threads, path),
-        "kernel": lambda path: kernel(options.reps),
+        "long": lambda path: long_contexts(options, threads, path),
+        "kernel": lambda path: kernel([int(n) for n in options.positions.split(",")], options.reps),
+        "choice": lambda path: choice(dense, options, threads[-1], path),
         "recall": lambda path: recall(dense, options, threads[-1], path),
         "quality": lambda path: quality(dense, options, threads[-1]),
         "needles": lambda path: needles(dense, options, threads[-1]),
@@ -109,34 +125,82 @@ def speed(dense: Path, options: Any, threads: list[int], path: Path) -> dict[str
     return {"models": {name: [found.to_dict() for found in report.speed] for name, report in reports.items()}}
 
 
-def kernel(reps: int) -> dict[str, Any]:
+LONG = ("llama.cpp", "exact", "binary 1/4", "binary 1/16")
+
+
+def long_contexts(options: Any, threads: list[int], path: Path) -> dict[str, Any]:
+    """A process for all settings, each with a cache of its own; measurements take turns."""
+    (model,) = synthetic.make_models([options.long_model], options.shape, options.work).values()
+    depths = sorted((int(depth) for depth in options.long_depth.split(",")), reverse=True)
+    n_ctx = -(-(depths[0] + options.gen) // 256) * 256
+    with ExitStack() as stack:
+        models = {}
+        for name in LONG:
+            models[name], _ = stack.enter_context(opened(model, SPEED[name], threads[-1], n_ctx, {"gap": 1e9}))
+            fill_cache(models[name], depths[0])
+        samples: dict[tuple[str, int, int], list[Any]] = {}
+        for depth in depths:
+            for rep in range(-1, options.reps):  # the first is not counted
+                for count in threads:
+                    for name, llm in models.items():
+                        found = measure(llm, n_prompt=0, n_gen=options.gen, threads=count, depth=depth)
+                        if rep >= 0:
+                            samples.setdefault((name, count, depth), []).append(found)
+    speeds: dict[str, list[Any]] = {name: [] for name in LONG}
+    for (name, count, depth), found in sorted(samples.items(), key=lambda item: item[0][1:]):
+        speeds[name].append(collect(found, threads=count, n_prompt=0, n_gen=options.gen, depth=depth))
+        print(f"{name:20} {count} threads, depth {depth:5}: {np.median(speeds[name][-1].generation):6.2f} t/s")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    speed_figure(list(speeds.items()), path, title=f"Generation at depth, {model.stem}")
+    return {"model": model.name, "models": {name: [s.to_dict() for s in found] for name, found in speeds.items()}}
+
+
+def kernel(positions: list[int], reps: int) -> dict[str, Any]:
+    """Processor time of a thread: other programs on the machine do not count, except in the caches."""
     rng = np.random.default_rng(0)
     found = []
     for n_head, n_kv_head, dim in ((9, 3, 64), (32, 8, 64), (32, 8, 128)):
-        for n_kv in (1024, 8192, 32768):
+        for n_kv in positions:
             q = rng.normal(size=(n_head, dim)).astype(np.float32)
-            k, v = (rng.normal(size=(n_kv, n_kv_head, dim)).astype(np.float16) for _ in range(2))
+            # as many layers as are larger than caches: a model does not meet a layer's keys again before all others
+            n_layers = max(1, (64 << 20) // (4 * n_kv * n_kv_head * dim))
+            layers = [
+                [rng.standard_normal((n_kv, n_kv_head, dim), np.float32).astype(np.float16) for _ in range(2)]
+                for _ in range(n_layers)
+            ]
+            mask = np.zeros(n_kv, np.float16)
+            stock = [GgmlAttention(q, k, v, dim**-0.5) for k, v in layers]
+            calls: dict[str, Any] = {"llama.cpp": lambda stock=stock: [one() for one in stock]}
             for name, fields in SPEED.items():
-                if fields is None:
-                    continue
-                settings = {key: value for key, value in fields.items() if key != "mode"}
-                pack = None if name == "exact" else _core.PackSettings(fields["mode"], **settings)
-                run = _core.AttentionRun()
-                run(q, k, v, scale=dim**-0.5, pack=pack)
-                times = []
-                for _ in range(4 * reps):
-                    begin = time.perf_counter()
-                    run(q, k, v, scale=dim**-0.5, pack=pack)
-                    times.append(1e6 * (time.perf_counter() - begin))
-                shape = {"heads": n_head, "kv_heads": n_kv_head, "dim": dim, "positions": n_kv}
-                found.append(shape | {"setting": name, "microseconds": summary(tuple(times))})
-                print(f"{shape} {name:20} {np.median(times):8.0f} us")
+                if fields is not None:
+                    settings = {key: value for key, value in fields.items() if key != "mode"}
+                    pack = None if name == "exact" else _core.PackSettings(fields["mode"], **settings)
+                    runs = [(_core.AttentionRun(), k, v) for k, v in layers]
+                    calls[name] = lambda runs=runs, pack=pack, q=q, mask=mask: [
+                        run(q, k, v, mask, scale=q.shape[1] ** -0.5, pack=pack) for run, k, v in runs
+                    ]
+            times: dict[str, list[float]] = {name: [] for name in calls}
+            for rep in range(-1, 2 * reps):
+                for name, call in calls.items():
+                    begin = time.thread_time()
+                    call()
+                    if rep >= 0:
+                        times[name].append(1e6 * (time.thread_time() - begin) / n_layers)
+            for one in stock:
+                one.close()
+            shape = {"heads": n_head, "kv_heads": n_kv_head, "dim": dim, "positions": n_kv}
+            for name, microseconds in times.items():
+                found.append(shape | {"setting": name, "microseconds": summary(tuple(microseconds))})
+                ratio = np.median(times["llama.cpp"]) / np.median(microseconds)
+                print(f"{shape} {name:20} {np.median(microseconds):8.0f} us, {ratio:.2f} x")
     return {"operations": found}
 
 
 @contextmanager
-def opened(dense: Path, fields: dict[str, Any] | None, threads: int, n_ctx: int) -> Iterator[tuple[Any, Decoder]]:
-    pack = None if fields is None else StatePackKV(**(NO_GATES | fields))
+def opened(
+    dense: Path, fields: dict[str, Any] | None, threads: int, n_ctx: int, gates: dict[str, Any] = NO_GATES
+) -> Iterator[tuple[Any, Decoder]]:
+    pack = None if fields is None else StatePackKV(**(gates | fields))
     llm = seeddelta.load(
         dense, config=RuntimeConfig(state_pack_kv=pack), n_ctx=n_ctx, n_batch=512, n_threads=threads,
         n_threads_batch=threads, flash_attn=True, verbose=False,
@@ -173,6 +237,38 @@ class Prefix:
             raise SystemExit("llama.cpp did not take the state")
 
 
+def choice(dense: Path, options: Any, threads: int, path: Path) -> dict[str, Any]:
+    text = options.text or common.pydoc_text(options.work)
+    with opened(dense, None, threads, 256) as (llm, _):
+        tokens = tokenize(llm, read_text(text))[: options.prefix + options.queries]
+    curves = recall_curves(*capture(dense, tokens, options.queries, threads))
+    for name, points in curves.items():
+        for point in points:
+            print(f"{name:40}", " ".join(f"{key} {value:.3f}" for key, value in point.items()))
+    panels = {"recall": "share of the true 64 largest scores", "mass": "softmax mass kept"}
+    draw(curves, panels, path)
+    return {"curves": curves}
+
+
+def draw(curves: dict[str, list[dict[str, float]]], panels: dict[str, str], path: Path) -> None:
+    """Curves over the share of the positions attended to, a panel for each quantity."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    for panel, (key, label) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+        for number, (name, points) in enumerate(curves.items()):
+            style = ("-", "--", ":")[number // 10]
+            x, y = ([p[of] for p in points] for of in ("density", key))
+            panel.plot(x, y, style, marker="o", markersize=3, label=name)
+        panel.set_xscale("log")
+        panel.set_xlabel("share of the positions attended to")
+        panel.set_ylabel(label)
+        panel.grid(linewidth=0.4)
+        panel.legend(fontsize="x-small")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
 def recall(dense: Path, options: Any, threads: int, path: Path) -> dict[str, Any]:
     prefix = Prefix(dense, options, options.queries, threads)
     curves: dict[str, list[dict[str, float]]] = {}
@@ -188,19 +284,7 @@ def recall(dense: Path, options: Any, threads: int, path: Path) -> dict[str, Any
             point = {"budget": budget, **{key: found[f"pack.{key}"] for key in ("density", "recall", "gap")}}
             curves.setdefault(name, []).append(point)
             print(name, point)
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    for panel, key in zip(figure.subplots(1, 2), ("recall", "gap"), strict=True):
-        for name, points in curves.items():
-            panel.plot([p["density"] for p in points], [p[key] for p in points], marker="o", markersize=3, label=name)
-        panel.set_xscale("log")
-        panel.set_xlabel("share of the positions attended to")
-        panel.set_ylabel({"recall": "softmax mass kept", "gap": "relative error of the output"}[key])
-        panel.grid(linewidth=0.4)
-        panel.legend(fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    draw(curves, {"recall": "softmax mass kept", "gap": "relative error of the output"}, path)
     return {"curves": curves}
 
 
@@ -208,80 +292,105 @@ def quality(dense: Path, options: Any, threads: int) -> dict[str, Any]:
     prefix = Prefix(dense, options, options.scored, threads)
     results: dict[str, Any] = {}
     base: Any = None
-    for name, fields in QUALITY.items():
+    stock: list[Any] = []
+    wanted = options.settings.split(";") if options.settings else [name for name in QUALITY if name != "llama.cpp"]
+    for name in ("llama.cpp", *wanted):
+        fields = QUALITY[name]
         with opened(dense, fields, threads, prefix.n_ctx) as (llm, decoder):
             prefix.restore(llm, decoder)
             nll = np.empty(options.scored)
+            divergence = np.zeros(options.scored)
             for i in range(options.scored):
                 at = options.prefix + i
                 logits = decoder.decode(prefix.tokens[at : at + 1], at)
-                nll[i] = log_norm(logits)[0] - logits[0, prefix.tokens[at + 1]]
+                likely = (logits[0] - log_norm(logits)[0]).astype(np.float32)
+                nll[i] = -likely[prefix.tokens[at + 1]]
+                if base is None:
+                    stock.append(likely)
+                else:
+                    divergence[i] = np.sum(np.exp(stock[i]) * (stock[i] - likely))
             found = llm.seeddelta.metrics()
         base = nll if base is None else base
         change = np.exp(nll.mean() - base.mean()) - 1
         error = (nll - base).std() / len(nll) ** 0.5
         results[name] = {
             "ppl": float(np.exp(nll.mean())), "change": float(change), "change_stderr": float(error),
-            "density": found.get("pack.density"), "packed": found.get("attention.packed"),
+            "kl": float(divergence.mean()), "density": found.get("pack.density"),
+            "recall": found.get("pack.recall"), "packed": found.get("attention.packed"),
         }  # fmt: skip
-        print(f"{name:30} ppl {np.exp(nll.mean()):.4f}, change {change:+.3%} ± {error:.3%}", results[name]["density"])
+        print(
+            f"{name:30} ppl {np.exp(nll.mean()):.4f}, change {change:+.3%} ± {error:.3%}, KL {divergence.mean():.5f}",
+            results[name]["density"],
+            flush=True,
+        )
     return {"models": results}
 
 
-NEEDLE_SETTINGS = ("llama.cpp", "exact", "binary 1/8", "binary 1/16", "popcount 1/16", "binary 1/16, p=0.9")
+NEEDLE_SETTINGS = ("llama.cpp", "exact", "binary 1/4", "binary 1/8", "binary 1/16", "ternary 1/16", "popcount 1/16")
 
 
 def needles(dense: Path, options: Any, threads: int) -> dict[str, Any]:
-    """A list `The code of NAME is NUMBER.`; the last line asks for one of them again."""
+    """A list `The code of NAME is NUMBER.`, filled into the cache once a length; then its lines are asked for."""
     results: dict[str, Any] = {name: {} for name in NEEDLE_SETTINGS}
     for length in (int(n) for n in options.lengths.split(",")):
+        n_ctx = -(-(length + 64) // 256) * 256
+        with opened(dense, None, threads, n_ctx) as (llm, decoder):
+            text, questions = needle_list(llm, length, options.needles)
+            fill(decoder, text)
+            state = sequence_state(llm)
         for name in NEEDLE_SETTINGS:
             said, nll = [], []
-            with opened(dense, SPEED[name], threads, -(-(length + 64) // 256) * 256) as (llm, decoder):
-                for depth in range(10):
-                    prompt, answer = needle(llm, length, depth)
-                    decoder.clear()
-                    fill(decoder, prompt[:-1])
-                    tokens = np.concatenate([prompt[-1:], answer])
+            with opened(dense, SPEED[name], threads, n_ctx) as (llm, decoder):
+                data = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+                if not decoder._api.llama_state_seq_set_data(llm.ctx, data, len(state), 0):
+                    raise SystemExit("llama.cpp did not take the state")
+                for question, answer in questions:
+                    decoder.truncate(len(text))
+                    begin = len(text) + len(question) - 1
+                    decoder.decode(question[:-1], len(text), slice(0, 0))
+                    tokens = np.concatenate([question[-1:], answer])
                     right, cost = True, 0.0
                     for i in range(len(answer)):
-                        logits = decoder.decode(tokens[i : i + 1], len(prompt) - 1 + i)
+                        logits = decoder.decode(tokens[i : i + 1], begin + i)
                         right = right and int(logits[0].argmax()) == answer[i]
                         cost += float(log_norm(logits)[0] - logits[0, answer[i]])
                     said.append(right)
                     nll.append(cost)
-            results[name][length] = {"said": said, "nll": nll}
-            print(f"{name:20} {length:5} tokens: {sum(said)} of 10 said, mean nll {np.mean(nll):.3f}")
+                density = llm.seeddelta.metrics().get("pack.density") if SPEED[name] else None
+            stock = results["llama.cpp"].get(length, {"said": said})["said"]
+            same = sum(a and b for a, b in zip(stock, said, strict=True))
+            results[name][length] = {"said": said, "nll": nll, "density": density, "of_stock": [same, sum(stock)]}
+            print(
+                f"{name:20} {length:5} tokens: {sum(said)} of {len(said)} said, {same} of the {sum(stock)} that "
+                f"llama.cpp says; mean nll {np.mean(nll):.3f}"
+            )
     return {"models": results}
 
 
-def needle(llm: Any, length: int, depth: int) -> tuple[Any, Any]:
-    """Prompt of at most `length` tokens, and the tokens of the number that it asks for."""
-    rng = np.random.default_rng(100 * length + depth)
-    names = [
-        f"{a}{b}" for a in ("Al", "Ber", "Cor", "Den", "El", "Far", "Gil", "Hen") for b in ("ba", "do", "ra", "vin")
-    ]
+def needle_list(llm: Any, length: int, count: int) -> tuple[Any, list[tuple[Any, Any]]]:
+    """Tokens of a list of at most `length`, and questions for `count` of its lines, evenly spread, with the numbers."""
+    rng = np.random.default_rng(length)
 
     def tokens_of(text: str) -> list[int]:
         return list(llm.tokenize(text.encode(), add_bos=False))
 
-    def line() -> str:
-        return f"The code of {rng.choice(names)} {rng.integers(100, 999)} is {rng.integers(10000, 99999)}.\n"
-
-    name, number = f"Zarko {rng.integers(100, 999)}", str(rng.integers(10000, 99999))
-    hidden = tokens_of(f"The code of {name} is {number}.\n")
-    question = tokens_of(f"The code of {name} is")
-    room = length - len(hidden) - len(question) - 1
-    lines: list[list[int]] = []
-    while sum(map(len, lines)) < room:
-        lines.append(tokens_of(line()))
-    lines = lines[:-1]
-    lines.insert(len(lines) * depth // 10, hidden)
+    first = ("Al", "Ber", "Cor", "Den", "El", "Far", "Gil", "Hen")
+    names = [f"{a}{b} {n}" for a in first for b in ("ba", "do", "ra", "vin") for n in range(100, 1000)]
     bos = bos_token(llm)
-    prompt = [] if bos is None else [bos]
-    for part in lines:
-        prompt += part
-    return np.asarray(prompt + question, np.int32), np.asarray(tokens_of(f" {number}"), np.int32)
+    text = [] if bos is None else [bos]
+    lines: list[tuple[str, str]] = []
+    for name in rng.permutation(names):
+        number = str(rng.integers(10000, 99999))
+        line = tokens_of(f"The code of {name} is {number}.\n")
+        if len(text) + len(line) > length - 32:
+            break
+        text += line
+        lines.append((str(name), number))
+    asked = [lines[len(lines) * (2 * i + 1) // (2 * count)] for i in range(count)]
+    return np.asarray(text, np.int32), [
+        (np.asarray(tokens_of(f"The code of {name} is"), np.int32), np.asarray(tokens_of(f" {number}"), np.int32))
+        for name, number in asked
+    ]
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import gguf
+import gguf.quants
 import numpy as np
 import pytest
 from seeddelta import _core
@@ -30,6 +32,13 @@ def problem(n_kv: int, n_head: int, n_kv_head: int, dim_k: int, dim_v: int, seed
     mask = np.where(rng.random(n_kv) < 0.33, -np.inf, 0).astype(np.float16)
     mask[0] = 0
     return q, k, v, mask
+
+
+def q8_0(x: Array) -> tuple[Array, Array]:
+    """Rows as ggml's Q8_0 bytes, and what these stand for as float64."""
+    stored = gguf.quants.quantize(x.astype(np.float32).reshape(-1, x.shape[-1]), gguf.GGMLQuantizationType.Q8_0)
+    stored = stored.reshape(*x.shape[:-1], -1)
+    return stored, gguf.quants.dequantize(stored, gguf.GGMLQuantizationType.Q8_0).astype(np.float64)
 
 
 def oracle(
@@ -82,6 +91,41 @@ def test_exact(shape: tuple[int, ...], options: dict[str, Any]) -> None:
     np.testing.assert_allclose(results[0], oracle(q, k, v, mask, **given), atol=2e-6)
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.mark.parametrize("shape", [(300, 9, 3, 64, 64), (1, 4, 4, 32, 32), (513, 7, 1, 96, 96)])
+def test_exact_with_q8_0(shape: tuple[int, ...]) -> None:
+    """Keys, values or both as ggml's Q8_0: exactly attention over what the bytes stand for."""
+    q, k, v, mask = problem(*shape)
+    (k8, k_meant), (v8, v_meant) = q8_0(k), q8_0(v)
+    for keys, values, k_of, v_of in ((k8, v8, k_meant, v_meant), (k8, v, k_meant, v), (k, v8, k, v_meant)):
+        results = []
+        for isa in ISAS:
+            _core.isa_select(isa)
+            results += [_core.AttentionRun()(q, keys, values, mask, scale=0.125, threads=n)[0] for n in (1, 2)]
+        np.testing.assert_allclose(results[0], oracle(q, k_of, v_of, mask, scale=0.125), atol=2e-6)
+        for result in results[1:]:
+            np.testing.assert_array_equal(result, results[0])
+
+
+def test_keys_of_q8_0_are_chosen() -> None:
+    """The bits are those of the stored keys: the same choice as from the float16 keys that they stand for."""
+    q, k, v, mask = problem(1000, 9, 3, 64, 64)
+    whole = np.random.default_rng(1).integers(-127, 128, k.shape)
+    whole[..., ::32] = 127  # of every block: its scale is 1/64, its values are float16 too
+    k = (whole / 64).astype(np.float16)
+    k8, meant = q8_0(k)
+    np.testing.assert_array_equal(meant, k)
+    settings = _core.PackSettings("ternary", budget=0.1, recent=8)
+    chosen, done = _core.AttentionRun()(q, k8, v, mask, scale=0.1, pack=settings)
+    assert 0 < done["kept"] < 0.3 * done["visible"]
+    halves, of_halves = _core.AttentionRun()(q, k, v, mask, scale=0.1, pack=settings)
+    np.testing.assert_array_equal(chosen, halves)
+    assert done == of_halves
+    exact, _ = _core.AttentionRun()(q, k8, v, mask, scale=0.1)
+    assert not np.array_equal(chosen, exact)
+    everything, _ = _core.AttentionRun()(q, k8, v, mask, scale=0.1, pack=_core.PackSettings("ternary", budget=1.0))
+    np.testing.assert_array_equal(everything, exact)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -192,5 +236,7 @@ def test_bad_arguments() -> None:
         run(q, k.astype(np.float32), v, mask)
     with pytest.raises(ValueError, match="mask has"):
         run(q, k, v, mask[:-1])
+    with pytest.raises(ValueError, match="k has shape"):
+        run(q, k.view(np.uint8), v, mask)
     with pytest.raises(ValueError, match="multiple of the KV heads"):
         run(q[:3], k, v, mask)

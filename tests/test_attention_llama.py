@@ -310,11 +310,36 @@ def test_perplexity_of_a_real_model(smollm2_f16: Path, load: Callable[..., Any])
     assert ours.seeddelta.metrics()["attention.exact"] == 24 * 30
 
 
+def test_a_cache_of_q8_0(smollm2_f16: Path, load: Callable[..., Any]) -> None:
+    """ggml rounds the query to Q8_0 too, we do not: nearer to F16. With everything kept: the same bits."""
+    cache = {"type_k": llama_cpp.GGML_TYPE_Q8_0, "type_v": llama_cpp.GGML_TYPE_Q8_0}
+    stock = load(smollm2_f16, None, **cache)
+    tokens = tokens_of(stock, 24)
+    packs = (StatePackKV("exact"), StatePackKV("binary", budget=1.0, **EVERYWHERE))
+    ours = [load(smollm2_f16, pack, **cache) for pack in packs]
+    expected, exact, kept = (logits_of(llm, tokens, batch=1) for llm in (stock, *ours))
+    np.testing.assert_array_equal(kept, exact)
+    f16 = logits_of(load(smollm2_f16, None), tokens, batch=1)
+    assert divergence(f16, exact) < min(1e-3, divergence(f16, expected))
+    assert ours[0].seeddelta.metrics()["attention.exact"] == 24 * 30
+    assert ours[1].seeddelta.metrics()["attention.packed"] == 24 * 30
+
+
+def test_attention_without_flash_attention(
+    tiny: Path, load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that llama.cpp computes so although flash attention is on: an error, not silence."""
+    monkeypatch.setattr("seeddelta.runtime.model.check_arguments", lambda kwargs: kwargs)
+    llm = load(tiny, StatePackKV("exact"), flash_attn=False)
+    with pytest.raises(UnsupportedLlamaError, match="without flash attention"):
+        one_by_one(llm)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"flash_attn": False}, "flash_attn"),
-        ({"type_k": llama_cpp.GGML_TYPE_Q8_0}, "type_k"),
+        ({"type_k": llama_cpp.GGML_TYPE_Q4_0}, "type_k"),
         ({"n_gpu_layers": 4}, "n_gpu_layers"),
     ],
 )

@@ -88,6 +88,19 @@ FloatDict counters(const PyAttention &h) {
 
 using Floats = py::array_t<float, py::array::c_style>;
 
+// Arrays of float16, or the bytes of ggml's Q8_0.
+CacheType type_of(const py::array &a) {
+    return a.dtype().kind() == 'u' ? CacheType::q8_0 : CacheType::f16;
+}
+
+const char *kinds(CacheType type) {
+    return type == CacheType::f16 ? "f" : "u";
+}
+
+int64_t item_size(CacheType type) {
+    return type == CacheType::f16 ? 2 : 1;
+}
+
 // Keeps the bits of one array of keys between calls, and runs operations over it.
 class PyAttentionRun {
 public:
@@ -98,25 +111,30 @@ public:
         if (q.ndim() != 2 || threads < 1) {
             throw py::value_error("q must be [n_head, dim_k], threads 1 or more");
         }
-        require_array(k, "k", "f", 2, {-1, -1, q.shape(1)});
-        require_array(v, "v", "f", 2, {k.shape(0), k.shape(1), -1});
         AttentionProblem p;
+        p.k_type = type_of(k);
+        p.v_type = type_of(v);
+        p.dim_k = q.shape(1);
+        require_array(k, "k", kinds(p.k_type), item_size(p.k_type),
+                      {-1, -1, cache_row_bytes(p.k_type, p.dim_k) / item_size(p.k_type)});
+        require_array(v, "v", kinds(p.v_type), item_size(p.v_type), {k.shape(0), k.shape(1), -1});
         p.n_head = q.shape(0);
         p.n_kv_head = k.shape(1);
-        p.dim_k = q.shape(1);
-        p.dim_v = v.shape(2);
+        p.dim_v = p.v_type == CacheType::f16 ? v.shape(2) : v.shape(2) / kQ8Bytes * kQ8Block;
         p.n_kv = k.shape(0);
         if (p.n_kv < 1 || p.n_kv_head < 1 || p.n_head % p.n_kv_head != 0 || p.dim_k % kLanes != 0 ||
-            p.dim_v % kLanes != 0 || p.dim_k > 512 || p.dim_v < 1) {
-            throw py::value_error("heads are a multiple of the KV heads, channels of 16 and at most 512");
+            p.dim_v % kLanes != 0 || p.dim_k > kLargestKey || p.dim_v < 1 ||
+            (p.k_type == CacheType::q8_0 && p.dim_k % kQ8Block != 0) ||
+            (p.v_type == CacheType::q8_0 && v.shape(2) % kQ8Bytes != 0)) {
+            throw py::value_error("heads are a multiple of the KV heads, channels of 16 (Q8_0: 32) and at most 512");
         }
         p.q = q.data();
         p.q_stride = p.dim_k;
         p.k = static_cast<const uint8_t *>(k.data());
         p.v = static_cast<const uint8_t *>(v.data());
-        p.k_head = 2 * p.dim_k;
+        p.k_head = cache_row_bytes(p.k_type, p.dim_k);
         p.k_row = p.k_head * p.n_kv_head;
-        p.v_head = 2 * p.dim_v;
+        p.v_head = cache_row_bytes(p.v_type, p.dim_v);
         p.v_row = p.v_head * p.n_kv_head;
         if (mask) {
             require_array(*mask, "mask", "f", 2, {p.n_kv});

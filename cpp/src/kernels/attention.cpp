@@ -2,6 +2,7 @@
 #include "kernels/attention.hpp"
 
 #include <bit>
+#include <cstring>
 #include <limits>
 
 #include "util/float16.hpp"
@@ -29,10 +30,24 @@ float largest(const float *x, int64_t n) {
     return top + 0.0F; // one zero, whatever the order
 }
 
-float halves_dot(const float *q, const uint16_t *k, int64_t n) {
+uint16_t half_at(const uint8_t *p) {
+    uint16_t h = 0;
+    std::memcpy(&h, p, sizeof(h));
+    return h;
+}
+
+float channel(CacheType type, const uint8_t *row, int64_t i) {
+    if (type == CacheType::f16) {
+        return half_to_float(half_at(row + 2 * i));
+    }
+    const uint8_t *block = row + i / kQ8Block * kQ8Bytes;
+    return half_to_float(half_at(block)) * static_cast<float>(static_cast<int8_t>(block[2 + i % kQ8Block]));
+}
+
+float row_dot(CacheType type, const float *q, const uint8_t *k, int64_t n) {
     float lane[kLanes] = {};
     for (int64_t i = 0; i < n; ++i) {
-        lane[i % kLanes] += q[i] * half_to_float(k[i]);
+        lane[i % kLanes] += q[i] * channel(type, k, i);
     }
     return fold(lane);
 }
@@ -45,8 +60,7 @@ void attend(AttentionTask &t) {
         for (int64_t i = 0; i < t.n; ++i) {
             float s = t.given != nullptr
                           ? t.given[head * kAttentionChunk + i]
-                          : halves_dot(t.q + head * t.dim_k,
-                                       reinterpret_cast<const uint16_t *>(t.k + t.rows[i] * t.k_stride), t.dim_k);
+                          : row_dot(t.k_type, t.q + head * t.dim_k, t.k + t.rows[i] * t.k_stride, t.dim_k);
             if (t.softcap != 0.0F) {
                 s = t.softcap * tanh_defined(s);
             }
@@ -72,12 +86,12 @@ void attend(AttentionTask &t) {
             continue;
         }
         ++t.values;
-        const auto *v = reinterpret_cast<const uint16_t *>(t.v + t.rows[i] * t.v_stride);
+        const uint8_t *v = t.v + t.rows[i] * t.v_stride;
         for (int64_t head = 0; head < t.heads; ++head) {
             const float p = t.scratch[head * kAttentionChunk + i];
             float *sum = t.partial + head * stride + 2;
             for (int64_t d = 0; d < t.dim_v; ++d) {
-                sum[d] += p * half_to_float(v[d]);
+                sum[d] += p * channel(t.v_type, v, d);
             }
         }
     }
@@ -159,6 +173,12 @@ float mass(const float *a, int64_t n, float limit) {
 }
 
 } // namespace
+
+void widen_row(CacheType type, const uint8_t *row, int64_t dim, float *out) {
+    for (int64_t i = 0; i < dim; ++i) {
+        out[i] = channel(type, row, i);
+    }
+}
 
 const AttentionKernels &attention_scalar() {
     static constexpr AttentionKernels table{attend, score, count_bits, estimate, nearness, count, above, mass};

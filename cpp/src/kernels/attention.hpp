@@ -12,13 +12,28 @@ inline constexpr int64_t kAttentionChunk = 128; // positions whose result is a p
 inline constexpr int64_t kKeyBlock = 32;        // keys whose bits lie together
 inline constexpr int kQueryLimit = 31;          // of a quantised query: four of them fit a signed byte
 
+// How a cache stores its rows. ggml's Q8_0: blocks of 32 channels, a float16 scale and as many signed bytes. Both are
+// widened to float32 without rounding, so that all that follows is the same for both.
+enum class CacheType : uint8_t { f16, q8_0 };
+inline constexpr int64_t kQ8Block = 32;
+inline constexpr int64_t kQ8Bytes = 2 + kQ8Block;
+
+static inline int64_t cache_row_bytes(CacheType type, int64_t dim) {
+    return type == CacheType::f16 ? 2 * dim : dim / kQ8Block * kQ8Bytes;
+}
+
+// A row of `dim` channels as float32.
+void widen_row(CacheType type, const uint8_t *row, int64_t dim, float *out);
+
 // All heads that share one KV head, over up to kAttentionChunk positions of one chunk.
 struct AttentionTask {
     const float *q; // [heads, dim_k], multiplied with the scale already
     int64_t heads;
     int64_t dim_k;
     int64_t dim_v;
-    const uint8_t *k; // float16 rows of this KV head
+    CacheType k_type;
+    CacheType v_type;
+    const uint8_t *k; // rows of this KV head
     const uint8_t *v;
     int64_t k_stride; // bytes between positions
     int64_t v_stride;

@@ -67,13 +67,24 @@ struct AttentionOps {
     static SEEDDELTA_INLINE F words(const int16_t *p) {
         return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))));
     }
-    static SEEDDELTA_INLINE __m128 fold(const F *r) {
-        const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(r[0]), _mm512_extractf32x8_ps(r[0], 1));
-        return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    static SEEDDELTA_INLINE F bytes(const int8_t *p) {
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))));
     }
-    static SEEDDELTA_INLINE void sum4(__m128 a, __m128 b, __m128 c, __m128 d, float *out) {
-        sum_of_four(a, b, c, d, out);
+    static SEEDDELTA_INLINE float half_one(uint16_t h) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
+    // two registers' lanes i + i + 8
+    static SEEDDELTA_INLINE __m512 halves(__m512 a, __m512 b) {
+        return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
     }
+    static SEEDDELTA_INLINE void sum4(const F *a, const F *b, const F *c, const F *d, float *out) {
+        const __m512 ab = halves(a[0], b[0]);
+        const __m512 cd = halves(c[0], d[0]);
+        __m512 sum = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
+        sum = _mm512_add_ps(sum, _mm512_permute_ps(sum, 0x4E));
+        sum = _mm512_add_ps(sum, _mm512_permute_ps(sum, 0xB1));
+        const __m512i firsts = _mm512_castsi128_si512(_mm_setr_epi32(0, 4, 8, 12));
+        _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, sum)));
+    }
+    static constexpr int kValues = 4;
 };
 
 constexpr AttentionKernels attention{attend_simd<Arch, AttentionOps>,

@@ -11,6 +11,7 @@
 #include "kernels/simd/fht.hpp"
 #include "kernels/simd/tile_neon.hpp"
 #include "kernels/simd/viterbi.hpp"
+#include "util/float16.hpp"
 
 namespace seeddelta {
 namespace {
@@ -56,8 +57,19 @@ struct AttentionOps {
     static SEEDDELTA_INLINE float32x4_t fold(const F *r) {
         return vaddq_f32(vaddq_f32(r[0], r[2]), vaddq_f32(r[1], r[3]));
     }
+    static SEEDDELTA_INLINE F bytes(const int8_t *p) {
+        int32_t four = 0;
+        __builtin_memcpy(&four, p, sizeof(four));
+        const int8x8_t b = vreinterpret_s8_s32(vdup_n_s32(four));
+        return F(vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(b)))));
+    }
+    static SEEDDELTA_INLINE float half_one(uint16_t h) { return half_to_float(h); }
+    static constexpr int kValues = 4;
+    static SEEDDELTA_INLINE void sum4(const F *a, const F *b, const F *c, const F *d, float *out) {
+        sum_of_four(fold(a), fold(b), fold(c), fold(d), out);
+    }
     // lane i + lane i + 2, then + 1, of every key
-    static SEEDDELTA_INLINE void sum4(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d, float *out) {
+    static SEEDDELTA_INLINE void sum_of_four(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d, float *out) {
         const float32x4_t ab_low = vzip1q_f32(a, b); // a0 b0 a1 b1
         const float32x4_t ab_high = vzip2q_f32(a, b);
         const float32x4_t cd_low = vzip1q_f32(c, d);

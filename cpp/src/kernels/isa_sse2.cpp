@@ -11,6 +11,7 @@
 #include "kernels/simd/feedback.hpp"
 #include "kernels/simd/fht.hpp"
 #include "kernels/simd/viterbi.hpp"
+#include "util/float16.hpp"
 
 namespace seeddelta {
 namespace {
@@ -137,9 +138,18 @@ struct AttentionOps {
     static SEEDDELTA_INLINE __m128 fold(const F *r) {
         return _mm_add_ps(_mm_add_ps(r[0], r[2]), _mm_add_ps(r[1], r[3]));
     }
-    static SEEDDELTA_INLINE void sum4(__m128 a, __m128 b, __m128 c, __m128 d, float *out) {
-        sum_of_four(a, b, c, d, out);
+    static SEEDDELTA_INLINE F bytes(const int8_t *p) {
+        int32_t four = 0;
+        __builtin_memcpy(&four, p, sizeof(four));
+        const __m128i b = _mm_cvtsi32_si128(four);
+        const __m128i w = _mm_unpacklo_epi8(b, b);
+        return _mm_cvtepi32_ps(_mm_srai_epi32(_mm_unpacklo_epi16(w, w), 24));
     }
+    static SEEDDELTA_INLINE float half_one(uint16_t h) { return half_to_float(h); }
+    static SEEDDELTA_INLINE void sum4(const F *a, const F *b, const F *c, const F *d, float *out) {
+        sum_of_four(fold(a), fold(b), fold(c), fold(d), out);
+    }
+    static constexpr int kValues = 2;
 };
 
 } // namespace

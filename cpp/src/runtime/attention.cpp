@@ -90,11 +90,13 @@ struct QueryBits {
     int32_t sum; // of it
 };
 
-QueryBits query_bits(const float *q, int64_t dim, const PackSettings &settings, int8_t *table, uint8_t *plus,
-                     uint8_t *minus) {
+QueryBits query_bits(const float *query, const float *scale, int64_t dim, const PackSettings &settings, int8_t *table,
+                     uint8_t *plus, uint8_t *minus) {
+    float q[kLargestKey];
     float amax = 0.0F;
     float sum = 0.0F;
     for (int64_t d = 0; d < dim; ++d) {
+        q[d] = query[d] * scale[d];
         amax = std::max(amax, std::fabs(q[d]));
         sum += std::fabs(q[d]);
     }
@@ -215,6 +217,8 @@ int64_t Attention::attend(const AttentionProblem &p, Mine &mine, int64_t kv_head
                        p.group(),
                        p.dim_k,
                        p.dim_v,
+                       p.k_type,
+                       p.v_type,
                        p.k + kv_head * p.k_head,
                        p.v + kv_head * p.v_head,
                        p.k_row,
@@ -252,8 +256,9 @@ void Attention::attend_all(const AttentionProblem &p, Mine &mine, int64_t kv_hea
 void Attention::exact(const AttentionProblem &p, int ith, int nth) {
     Mine mine(p);
     const int64_t items = p.n_kv_head * p.chunks();
+    // The KV heads of a position lie side by side: a chunk is read for all of them before the next one.
     for (int64_t item = items * ith / nth; item < items * (ith + 1) / nth; ++item) {
-        attend_all(p, mine, item / p.chunks(), item % p.chunks(), partials_.data);
+        attend_all(p, mine, item % p.n_kv_head, item / p.n_kv_head, partials_.data);
     }
     barrier_.barrier(nth);
     for (int64_t head = p.n_head * ith / nth; head < p.n_head * (ith + 1) / nth; ++head) {
@@ -300,7 +305,7 @@ void Attention::score(const AttentionProblem &p, const KeyPack &pack, const Pack
     if (mine.table_of != kv_head) {
         for (int64_t h = 0; h < p.group(); ++h) {
             mine.query[h] =
-                query_bits(mine.q + (kv_head * p.group() + h) * p.dim_k, p.dim_k, settings,
+                query_bits(mine.q + (kv_head * p.group() + h) * p.dim_k, pack.scale(kv_head), p.dim_k, settings,
                            mine.table + h * p.dim_k * 4, mine.plus + h * p.dim_k / 8, mine.minus + h * p.dim_k / 8);
         }
         mine.table_of = kv_head;

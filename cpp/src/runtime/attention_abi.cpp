@@ -6,9 +6,9 @@ namespace seeddelta {
 
 const std::vector<std::string> &attention_required_symbols() {
     static const std::vector<std::string> names = {"ggml_flash_attn_ext", "ggml_flash_attn_ext_add_sinks",
-                                                   "ggml_set_rows",       "ggml_view_1d",
-                                                   "ggml_reshape_1d",     "ggml_permute",
-                                                   "ggml_transpose"};
+                                                   "ggml_soft_max_ext",   "ggml_set_rows",
+                                                   "ggml_view_1d",        "ggml_reshape_1d",
+                                                   "ggml_permute",        "ggml_transpose"};
     return names;
 }
 
@@ -35,6 +35,7 @@ AttentionAbi probe_attention(const std::map<std::string, uintptr_t> &table, cons
     void *v = p.tensor(kTypeF16, dim, 64, 2);
     void *mask = p.tensor(kTypeF16, 64, 64);
     void *sinks = p.tensor(kTypeF32, 4, 1);
+    void *mask32 = p.tensor(kTypeF32, 64, 64);
     const float params[3] = {0.1875F, 3.5F, 29.0F}; // any recognisable values
     void *attention = p.checked(symbols.get<void *(*)(void *, void *, void *, void *, void *, float, float, float)>(
                                     "ggml_flash_attn_ext")(context, q, k, v, mask, params[0], params[1], params[2]),
@@ -46,6 +47,14 @@ AttentionAbi probe_attention(const std::map<std::string, uintptr_t> &table, cons
         !bytes_at(attention, abi.src, sources, sizeof(sources)) || abi.type_of(attention) != kTypeF32 ||
         abi.ne_of(attention, 0) != dim || abi.ne_of(attention, 1) != 4 || abi.ne_of(attention, 2) != 1) {
         fail("ggml_flash_attn_ext stores its parameters or sources in an unknown way");
+    }
+
+    const void *weights = p.checked(symbols.get<void *(*)(void *, void *, void *, float, float)>("ggml_soft_max_ext")(
+                                        context, mask32, mask, 1.0F, 0.0F),
+                                    "a tensor of ggml_soft_max_ext");
+    found.op_soft_max = number_of(weights, "SOFT_MAX");
+    if (abi.src_of(weights, 1) != mask) {
+        fail("ggml_soft_max_ext stores its sources in an unknown way");
     }
 
     void *rows = p.tensor(kTypeF32, dim, 3);

@@ -5,10 +5,12 @@
 
 namespace seeddelta {
 
+inline constexpr int32_t kTypeQ8_0 = 8;
 inline constexpr int32_t kTypeI64 = 27;
 
 struct AttentionAbi {
     int32_t op_flash_attn_ext = 0; // (q, k, v, mask, sinks); parameters scale, max_bias, softcap
+    int32_t op_soft_max = 0;       // (scores, mask): attention without flash attention
     int32_t op_set_rows = 0;       // rows by number; a view of the tensor that is written
     size_t set_rows_index = 0;     // which source has the numbers
     // operations that give a tensor another shape and write nothing

@@ -6,7 +6,6 @@
 
 namespace seeddelta {
 
-static constexpr int64_t kLargestHead = 512;
 static constexpr int64_t kRepackAt = 32;  // positions without bits are attended to; so many are packed at once
 static constexpr float kGapShare = 0.25F; // of a comparison in a layer's moving mean
 static constexpr std::string_view kCacheName = "cache_k_l"; // llama.cpp's name of a layer's keys
@@ -32,6 +31,10 @@ bool AttentionHook::visit(void *node) {
     }
     if (abi_.op_of(node) != attention_.op_flash_attn_ext) {
         watch(node);
+        // experts are chosen by a softmax too, but without a mask
+        if (abi_.op_of(node) == attention_.op_soft_max && abi_.src_of(node, 1) != nullptr && abi_.ne_of(node, 1) == 1) {
+            leave("llama.cpp computes it without flash attention");
+        }
         return false;
     }
     if (abi_.ne_of(abi_.src_of(node, 0), 1) != 1) { // a prompt
@@ -39,8 +42,7 @@ bool AttentionHook::visit(void *node) {
     }
     const char *why = misfit(node);
     if (why != nullptr) {
-        left_because_.store(why, std::memory_order_relaxed);
-        count(counters_.left);
+        leave(why);
         return false;
     }
     std::unique_ptr<Node> &kept = nodes_[node];
@@ -58,6 +60,11 @@ bool AttentionHook::visit(void *node) {
     return true;
 }
 
+void AttentionHook::leave(const char *why) {
+    left_because_.store(why, std::memory_order_relaxed);
+    count(counters_.left);
+}
+
 // Why a node of one token is not for us; null when it is.
 const char *AttentionHook::misfit(const void *node) const {
     const void *q = abi_.src_of(node, 0);
@@ -65,21 +72,26 @@ const char *AttentionHook::misfit(const void *node) const {
     const void *v = abi_.src_of(node, 2);
     const void *mask = abi_.src_of(node, 3);
     const void *sinks = abi_.src_of(node, 4);
-    if (abi_.type_of(k) != kTypeF16 || abi_.type_of(v) != kTypeF16) {
-        return "the cache is not F16";
-    }
     const auto ne = [&](const void *t, int i) { return abi_.ne_of(t, i); };
+    const auto known = [&](const void *t) {
+        const int32_t type = abi_.type_of(t);
+        return type == kTypeF16 || (type == kTypeQ8_0 && ne(t, 0) % kQ8Block == 0);
+    };
+    if (!known(k) || !known(v)) {
+        return "the cache is neither F16 nor Q8_0";
+    }
+    const auto dense = [&](const void *t) { return abi_.nb_of(t, 0) == (abi_.type_of(t) == kTypeF16 ? 2 : kQ8Bytes); };
     if (ne(q, 3) != 1 || ne(k, 3) != 1 || ne(v, 3) != 1) {
         return "several sequences are computed at once";
     }
-    if (ne(k, 0) % kLanes != 0 || ne(v, 0) % kLanes != 0 || ne(k, 0) > kLargestHead || ne(v, 0) > kLargestHead) {
+    if (ne(k, 0) % kLanes != 0 || ne(v, 0) % kLanes != 0 || ne(k, 0) > kLargestKey || ne(v, 0) > kLargestKey) {
         return "a head is no multiple of 16 channels, or larger than 512";
     }
     const bool fits = abi_.type_of(q) == kTypeF32 && abi_.type_of(node) == kTypeF32 && ne(q, 0) == ne(k, 0) &&
                       ne(k, 1) == ne(v, 1) && ne(k, 2) == ne(v, 2) && ne(k, 2) > 0 && ne(q, 2) % ne(k, 2) == 0 &&
                       ne(node, 0) == ne(v, 0) && ne(node, 1) == ne(q, 2) && ne(node, 2) == 1 && ne(node, 3) == 1 &&
-                      abi_.nb_of(q, 0) == 4 && abi_.nb_of(q, 2) % 4 == 0 && abi_.nb_of(k, 0) == 2 &&
-                      abi_.nb_of(v, 0) == 2 && abi_.nb_of(node, 0) == 4 && abi_.nb_of(node, 1) % 4 == 0;
+                      abi_.nb_of(q, 0) == 4 && abi_.nb_of(q, 2) % 4 == 0 && dense(k) && dense(v) &&
+                      abi_.nb_of(node, 0) == 4 && abi_.nb_of(node, 1) % 4 == 0;
     const bool mask_fits = mask == nullptr || (abi_.type_of(mask) == kTypeF16 && abi_.nb_of(mask, 0) == 2 &&
                                                ne(mask, 0) >= ne(k, 1) && ne(mask, 2) == 1 && ne(mask, 3) == 1);
     const bool sinks_fit = sinks == nullptr || (abi_.type_of(sinks) == kTypeF32 && ne(sinks, 0) == ne(q, 2));
@@ -100,6 +112,8 @@ AttentionProblem AttentionHook::problem_of(const void *node, const Node &served)
     p.n_kv = abi_.ne_of(k, 1);
     p.q = static_cast<const float *>(abi_.data_of(q));
     p.q_stride = abi_.nb_of(q, 2) / 4;
+    p.k_type = abi_.type_of(k) == kTypeF16 ? CacheType::f16 : CacheType::q8_0;
+    p.v_type = abi_.type_of(v) == kTypeF16 ? CacheType::f16 : CacheType::q8_0;
     p.k = static_cast<const uint8_t *>(abi_.data_of(k));
     p.v = static_cast<const uint8_t *>(abi_.data_of(v));
     p.k_row = abi_.nb_of(k, 1);
@@ -164,6 +178,7 @@ void AttentionHook::plan(const void *node, Node &served) {
     served.compare = false;
     if (served.packed) {
         KeyPack &pack = *layer.pack;
+        pack.outgrow();
         served.repack = !pack.calibrated || pack.pending >= kRepackAt || !layer.settings.refine;
         if (!pack.calibrated && layer.operations > 0) {
             count(counters_.rebuilds);

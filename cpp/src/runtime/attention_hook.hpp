@@ -1,5 +1,5 @@
-// Takes over the attention of single tokens (FLASH_ATTN_EXT with one query and a float16 cache) in the graphs of one
-// llama context, and keeps the bits of its keys (KeyPack) in step with what is written to the cache.
+// Takes over the attention of single tokens (FLASH_ATTN_EXT with one query and a cache of F16 or Q8_0) in the graphs of
+// one llama context, and keeps the bits of its keys (KeyPack) in step with what is written to the cache.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -87,6 +87,7 @@ private:
         std::atomic<int> finished{0};
     };
 
+    void leave(const char *why);
     const char *misfit(const void *node) const;
     AttentionProblem problem_of(const void *node, const Node &served) const;
     Layer *layer_of(const void *k);

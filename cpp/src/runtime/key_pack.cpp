@@ -4,12 +4,9 @@
 #include <bit>
 #include <cmath>
 
-#include "util/float16.hpp"
-
 namespace seeddelta {
 
 static constexpr uint16_t kMinusInfinity = 0xFC00;
-static constexpr int64_t kLargestDim = 512;      // sums over key bits fit 16 bits
 static constexpr int64_t kCalibrationRows = 512; // of a cache, evenly spread, make the mean key
 static constexpr float kMovingShare = 0.1F;      // of a new gamma in the moving mean
 
@@ -34,8 +31,8 @@ void visible_bits(const AttentionProblem &p, int64_t chunk, uint64_t bits[2]) {
 }
 
 struct KeyPack::Row {
-    uint8_t positive[kLargestDim / 8];
-    uint8_t negative[kLargestDim / 8];
+    uint8_t positive[kLargestKey / 8];
+    uint8_t negative[kLargestKey / 8];
     float magnitude;
 };
 
@@ -48,12 +45,12 @@ KeyPack::KeyPack(int64_t n_kv_head, int64_t dim, int64_t capacity, PackMode mode
       mode_(mode), valid_(count_of(capacity_ / 64)), recent_words_(count_of(capacity_ / 64)),
       ring_(count_of(std::max<int64_t>(recent, 1)), -1), positive_(count_of(n_kv_head * capacity_ * dim / 8)),
       negative_(mode == PackMode::ternary ? positive_.size() : 0), mean_(count_of(n_kv_head * dim)),
-      magnitude_(count_of(n_kv_head * capacity_)), gamma_(count_of(n_kv_head * capacity_)) {
+      scale_(mean_.size()), magnitude_(count_of(n_kv_head * capacity_)), gamma_(count_of(n_kv_head * capacity_)) {
     pending = capacity_;
 }
 
 int64_t KeyPack::nbytes() const {
-    const size_t floats = mean_.size() + magnitude_.size() + gamma_.size();
+    const size_t floats = mean_.size() + scale_.size() + magnitude_.size() + gamma_.size();
     return static_cast<int64_t>(positive_.size() + negative_.size() + floats * sizeof(float));
 }
 
@@ -80,6 +77,15 @@ void KeyPack::forget() {
     pending = capacity_;
 }
 
+void KeyPack::outgrow() {
+    if (calibrated && calibration_rows < kCalibrationRows / 2 &&
+        operations - calibrated_at > static_cast<uint64_t>(calibration_rows)) {
+        std::fill(valid_.begin(), valid_.end(), 0);
+        calibrated = false;
+        pending = capacity_;
+    }
+}
+
 const uint8_t *KeyPack::plane(int64_t kv_head, int64_t chunk, bool negative) const {
     return (negative ? negative_ : positive_).data() + (kv_head * capacity_ + chunk * kAttentionChunk) * (dim_ / 8);
 }
@@ -88,35 +94,53 @@ uint8_t *KeyPack::byte_at(std::vector<uint8_t> &plane, int64_t kv_head, int64_t 
     return plane.data() + (kv_head * capacity_ + row / kKeyBlock * kKeyBlock) * (dim_ / 8) + row % kKeyBlock;
 }
 
-// The mean key of a KV head, so that signs are as often + as -.
+// The mean key of a KV head, so that signs are as often + as -, and how far its channels are from it: some of them are
+// many times as far as others, which one magnitude a key cannot say.
 void KeyPack::calibrate(const AttentionProblem &p, int64_t kv_head) {
-    std::vector<double> sum(count_of(dim_));
+    float *mean = mean_.data() + kv_head * dim_;
+    float *scale = scale_.data() + kv_head * dim_;
     const int64_t step = std::max<int64_t>(1, p.n_kv / kCalibrationRows);
-    int64_t rows = 0;
-    for (int64_t row = 0; row < p.n_kv; row += step) {
-        if (p.mask != nullptr && p.mask[row] == kMinusInfinity) {
-            continue;
+    const auto average = [&](auto value, float *out) {
+        std::vector<double> sum(count_of(dim_));
+        int64_t rows = 0;
+        for (int64_t row = 0; row < p.n_kv; row += step) {
+            if (p.mask != nullptr && p.mask[row] == kMinusInfinity) {
+                continue;
+            }
+            float key[kLargestKey];
+            p.key(kv_head, row, key);
+            for (int64_t d = 0; d < dim_; ++d) {
+                sum[count_of(d)] += value(key[d], d);
+            }
+            ++rows;
         }
-        const uint16_t *key = p.key(kv_head, row);
         for (int64_t d = 0; d < dim_; ++d) {
-            sum[count_of(d)] += half_to_float(key[d]);
+            out[d] = rows > 0 ? static_cast<float>(sum[count_of(d)] / static_cast<double>(rows)) : 0.0F;
         }
-        ++rows;
-    }
+        return rows;
+    };
+    average([](float x, int64_t) { return x; }, mean);
+    const int64_t rows = average([&](float x, int64_t d) { return std::fabs(x - mean[d]); }, scale);
     for (int64_t d = 0; d < dim_; ++d) {
-        mean_[count_of(kv_head * dim_ + d)] =
-            rows > 0 ? static_cast<float>(sum[count_of(d)] / static_cast<double>(rows)) : 0.0F;
+        scale[d] = scale[d] > 0.0F ? scale[d] : 1.0F; // of a single key
+    }
+    if (kv_head == 0) {
+        calibration_rows = rows;
+        calibrated_at = operations;
     }
 }
 
 // Source of bits and gamma: the pseudo-code of the seed "Pack binario/ternario" (gamma = mean of what has a bit), of
 // the centred key.
-void KeyPack::describe(const uint16_t *key, const PackSettings &settings, int64_t kv_head, Row &row) const {
-    float centred[kLargestDim];
+void KeyPack::describe(const AttentionProblem &p, const PackSettings &settings, int64_t kv_head, int64_t position,
+                       Row &row) const {
+    float centred[kLargestKey];
+    p.key(kv_head, position, centred);
     const float *mean = mean_.data() + kv_head * dim_;
+    const float *unit = scale(kv_head);
     float sum = 0.0F;
     for (int64_t d = 0; d < dim_; ++d) {
-        centred[d] = half_to_float(key[d]) - mean[d];
+        centred[d] = (centred[d] - mean[d]) / unit[d];
         sum += std::fabs(centred[d]);
     }
     row.magnitude = sum / static_cast<float>(dim_);
@@ -152,7 +176,7 @@ void KeyPack::pack(const AttentionProblem &p, const PackSettings &settings, int6
             const int64_t row = chunk * kAttentionChunk + 64 * half + std::countr_zero(todo);
             for (int64_t kv_head = 0; kv_head < n_kv_head_; ++kv_head) {
                 Row bits;
-                describe(p.key(kv_head, row), settings, kv_head, bits);
+                describe(p, settings, kv_head, row, bits);
                 uint8_t *positive = byte_at(positive_, kv_head, row);
                 for (int64_t b = 0; b < dim_ / 8; ++b) {
                     positive[b * kKeyBlock] = bits.positive[b];
@@ -219,7 +243,7 @@ bool KeyPack::agrees(const AttentionProblem &p, const PackSettings &settings, in
         return true;
     }
     Row bits;
-    describe(p.key(kv_head, row), settings, kv_head, bits);
+    describe(p, settings, kv_head, row, bits);
     const int64_t at = (kv_head * capacity_ + row / kKeyBlock * kKeyBlock) * (dim_ / 8) + row % kKeyBlock;
     bool same = bits.magnitude == magnitude_[count_of(kv_head * capacity_ + row)];
     for (int64_t b = 0; b < dim_ / 8; ++b) {

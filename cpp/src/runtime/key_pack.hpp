@@ -1,5 +1,5 @@
 // Bits of the keys in one KV cache: for each KV head and position the signs of the centred key, and with `ternary` also
-// which channels are large enough to have one. They say which keys a query is likely to attend to
+// which channels are large enough, for that channel, to have one. They say which keys a query is likely to attend to
 // (docs/statepack.md).
 #pragma once
 #include <cstddef>
@@ -10,16 +10,20 @@
 
 namespace seeddelta {
 
+inline constexpr int64_t kLargestKey = 512; // channels; sums over key bits fit 16 bits
+
 // One token's attention. Heads [h * n_head / n_kv_head, …) share KV head h. Strides of keys and values are in bytes.
 struct AttentionProblem {
     int64_t n_head = 0;
     int64_t n_kv_head = 0;
     int64_t dim_k = 0;
     int64_t dim_v = 0;
-    int64_t n_kv = 0;           // positions
-    const float *q = nullptr;   // rows of dim_k floats
-    int64_t q_stride = 0;       // in floats, between heads
-    const uint8_t *k = nullptr; // float16
+    int64_t n_kv = 0;         // positions
+    const float *q = nullptr; // rows of dim_k floats
+    int64_t q_stride = 0;     // in floats, between heads
+    CacheType k_type = CacheType::f16;
+    CacheType v_type = CacheType::f16;
+    const uint8_t *k = nullptr;
     const uint8_t *v = nullptr;
     int64_t k_row = 0, k_head = 0; // between positions, between KV heads
     int64_t v_row = 0, v_head = 0;
@@ -34,8 +38,8 @@ struct AttentionProblem {
     int64_t group() const { return n_head / n_kv_head; }
     int64_t chunks() const { return (n_kv + kAttentionChunk - 1) / kAttentionChunk; }
     int64_t padded() const { return chunks() * kAttentionChunk; }
-    const uint16_t *key(int64_t kv_head, int64_t row) const {
-        return reinterpret_cast<const uint16_t *>(k + kv_head * k_head + row * k_row);
+    void key(int64_t kv_head, int64_t row, float *out) const {
+        widen_row(k_type, k + kv_head * k_head + row * k_row, dim_k, out);
     }
 };
 
@@ -46,7 +50,7 @@ enum class PackMode : uint8_t { exact, binary, ternary };
 
 struct PackSettings {
     PackMode mode = PackMode::binary;
-    float eps = 0.5F;        // ternary: channels with |k - mean| above eps times the key's mean of it have a bit
+    float eps = 0.5F;        // ternary: channels with |k - mean| / scale above eps times the key's mean have a bit
     bool popcount = false;   // score with signs of the query and popcount instead of 6 bits of it
     bool refine = true;      // false: the score by bits is used in the softmax
     float budget = 0.25F;    // share of the visible positions up to 1, else their number
@@ -70,6 +74,8 @@ public:
     void written(int64_t row);
     // Nothing is known any more.
     void forget();
+    // Forgets the bits when they are measured by few keys, and there are at least twice as many now.
+    void outgrow();
 
     // The following are called by the threads of an operation, between barriers.
     void calibrate(const AttentionProblem &p, int64_t kv_head);
@@ -86,6 +92,8 @@ public:
     const std::vector<uint64_t> &recent_words() const { return recent_words_; }
     int64_t last_written() const { return last_written_; }
     const uint8_t *plane(int64_t kv_head, int64_t chunk, bool negative) const;
+    // What the query's channels are multiplied with before they meet the bits.
+    const float *scale(int64_t kv_head) const { return scale_.data() + kv_head * dim_; }
     const float *gamma(int64_t kv_head) const { return gamma_.data() + kv_head * capacity_; }
     int64_t capacity() const { return capacity_; }
     PackMode mode() const { return mode_; }
@@ -93,13 +101,16 @@ public:
 
     // Written by one thread while no other runs.
     int64_t pending = 0;     // positions that may lack bits
-    bool calibrated = false; // means are there
-    uint64_t operations = 0; // chooses the positions whose bits are compared with their keys
+    bool calibrated = false; // means and scales are there
+    int64_t calibration_rows = 0;
+    uint64_t calibrated_at = 0; // of the operations
+    uint64_t operations = 0;    // chooses the positions whose bits are compared with their keys
     uint64_t packed_rows = 0;
 
 private:
     struct Row; // bits and magnitude of one key
-    void describe(const uint16_t *key, const PackSettings &settings, int64_t kv_head, Row &row) const;
+    void describe(const AttentionProblem &p, const PackSettings &settings, int64_t kv_head, int64_t position,
+                  Row &row) const;
     uint8_t *byte_at(std::vector<uint8_t> &plane, int64_t kv_head, int64_t row) const;
 
     int64_t n_kv_head_, dim_, capacity_; // capacity: whole chunks
@@ -109,7 +120,7 @@ private:
     size_t ring_next_ = 0;
     int64_t last_written_ = -1;
     std::vector<uint8_t> positive_, negative_; // [kv_head][block][dim / 8][kKeyBlock]
-    std::vector<float> mean_;                  // [kv_head, dim]
+    std::vector<float> mean_, scale_;          // [kv_head, dim] of a channel: mean, mean distance from it
     std::vector<float> magnitude_, gamma_;     // [kv_head, capacity]
 };
 

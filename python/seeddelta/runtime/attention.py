@@ -115,8 +115,8 @@ def check_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
     if kwargs.get("n_gpu_layers", 0) != 0 or kwargs.get("op_offload"):
         raise ConfigError("n_gpu_layers, op_offload: our attention runs on the CPU; leave them out")
     for name in ("type_k", "type_v"):
-        if kwargs.get(name) not in (None, llama_cpp.GGML_TYPE_F16):
-            raise ConfigError(f"{name}: our attention needs a cache of type F16; leave it out")
+        if kwargs.get(name) not in (None, llama_cpp.GGML_TYPE_F16, llama_cpp.GGML_TYPE_Q8_0):
+            raise ConfigError(f"{name}: our attention needs a cache of type F16 or Q8_0")
     return kwargs | {"flash_attn": True, "n_gpu_layers": 0, "op_offload": False}
 
 

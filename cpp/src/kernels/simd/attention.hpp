@@ -1,6 +1,7 @@
 // Attention of one token (kernels/attention.hpp), for any xsimd architecture. `Ops` has what xsimd has no word for:
-//   half(p): as many float16 as a register has floats, widened      words(p): the same of int16
-//   fold(r): the lanes of kLanes / size registers, folded to 4 lanes  sum4(a, b, c, d, out): the folded sums of four
+//   half(p): as many float16 as a register has floats, widened   words(p), bytes(p): the same of int16, int8
+//   half_one(h): one float16                                     sum4(a, b, c, d, out): the folded sums of four Lanes
+//   kValues: registers of channels whose sums are kept at once
 // Include inside an instruction-set unit only.
 #pragma once
 #include <xsimd/xsimd.hpp>
@@ -76,18 +77,44 @@ struct Lanes {
     }
 };
 
-// Scores of four keys at a time: they are widened once and multiplied with every head's query.
-template <class Arch, class Ops>
+// Channels d, d + 1, … of a row, as many as a register has floats.
+template <class Ops, CacheType kType>
+SEEDDELTA_INLINE typename Ops::F channels(const uint8_t *row, int64_t d) {
+    if constexpr (kType == CacheType::f16) {
+        return Ops::half(reinterpret_cast<const uint16_t *>(row) + d);
+    } else {
+        const uint8_t *block = row + d / kQ8Block * kQ8Bytes;
+        return Ops::bytes(reinterpret_cast<const int8_t *>(block) + 2 + d % kQ8Block) *
+               typename Ops::F(Ops::half_one(*reinterpret_cast<const uint16_t *>(block)));
+    }
+}
+
+SEEDDELTA_INLINE void prefetch(const uint8_t *row, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) {
+        __builtin_prefetch(row + at);
+    }
+}
+
+// Scores of four keys at a time: they are widened once and multiplied with every head's query. Rows lie apart, so that
+// the processor does not see what comes next.
+template <class Arch, class Ops, CacheType kType>
 void query_keys(const AttentionTask &t) {
     using F = xsimd::batch<float, Arch>;
     constexpr int64_t size = F::size;
+    constexpr int64_t ahead = 16; // keys
     float *wide = t.scratch + t.heads * kAttentionChunk;
+    const int64_t k_bytes = cache_row_bytes(kType, t.dim_k);
+    const int64_t v_bytes = t.negligible > 0.0F ? 0 : cache_row_bytes(t.v_type, t.dim_v);
     for (int64_t i = 0; i < t.n; i += 4) {
         for (int64_t key = 0; key < 4; ++key) {
             const int64_t row = t.rows[i + key < t.n ? i + key : t.n - 1];
-            const auto *k = reinterpret_cast<const uint16_t *>(t.k + row * t.k_stride);
+            if (i + key + ahead < t.n) {
+                prefetch(t.k + t.rows[i + key + ahead] * t.k_stride, k_bytes);
+            }
+            prefetch(t.v + row * t.v_stride, v_bytes);
+            const uint8_t *k = t.k + row * t.k_stride;
             for (int64_t d = 0; d < t.dim_k; d += size) {
-                Ops::half(k + d).store_unaligned(wide + key * t.dim_k + d);
+                channels<Ops, kType>(k, d).store_unaligned(wide + key * t.dim_k + d);
             }
         }
         for (int64_t head = 0; head < t.heads; ++head) {
@@ -104,8 +131,7 @@ void query_keys(const AttentionTask &t) {
                 }
             }
             // what is written behind the last key is overwritten with no score below
-            Ops::sum4(Ops::fold(a.r), Ops::fold(b.r), Ops::fold(c.r), Ops::fold(d.r),
-                      t.scratch + head * kAttentionChunk + i);
+            Ops::sum4(a.r, b.r, c.r, d.r, t.scratch + head * kAttentionChunk + i);
         }
     }
 }
@@ -155,7 +181,7 @@ void weigh(const AttentionTask &t, int64_t head) {
 }
 
 // Sums of weight times value for kHeads heads and kRegisters registers of channels from d on.
-template <class Arch, class Ops, int kHeads, int kRegisters>
+template <class Arch, class Ops, CacheType kType, int kHeads, int kRegisters>
 SEEDDELTA_INLINE void sum_values(const AttentionTask &t, int64_t head, int64_t d, const int32_t *index, int64_t n) {
     using F = xsimd::batch<float, Arch>;
     constexpr int64_t size = F::size;
@@ -168,10 +194,10 @@ SEEDDELTA_INLINE void sum_values(const AttentionTask &t, int64_t head, int64_t d
     const float *weight = t.scratch + head * kAttentionChunk;
     for (int64_t j = 0; j < n; ++j) {
         const int64_t i = index[j];
-        const auto *v = reinterpret_cast<const uint16_t *>(t.v + t.rows[i] * t.v_stride) + d;
+        const uint8_t *v = t.v + t.rows[i] * t.v_stride;
         F value[kRegisters];
         for (int r = 0; r < kRegisters; ++r) {
-            value[r] = Ops::half(v + r * size);
+            value[r] = channels<Ops, kType>(v, d + r * size);
         }
         for (int h = 0; h < kHeads; ++h) {
             const F p(weight[h * kAttentionChunk + i]);
@@ -187,22 +213,39 @@ SEEDDELTA_INLINE void sum_values(const AttentionTask &t, int64_t head, int64_t d
     }
 }
 
-template <class Arch, class Ops, int kHeads>
-void sum_all_values(const AttentionTask &t, int64_t head, const int32_t *index, int64_t n) {
+template <class Arch, class Ops, CacheType kType, int kHeads>
+void sum_channels(const AttentionTask &t, int64_t head, const int32_t *index, int64_t n) {
     constexpr int64_t size = xsimd::batch<float, Arch>::size;
     int64_t d = 0;
-    for (; d + 2 * size <= t.dim_v; d += 2 * size) {
-        sum_values<Arch, Ops, kHeads, 2>(t, head, d, index, n);
+    for (; d + Ops::kValues * size <= t.dim_v; d += Ops::kValues * size) {
+        sum_values<Arch, Ops, kType, kHeads, Ops::kValues>(t, head, d, index, n);
     }
     for (; d < t.dim_v; d += size) {
-        sum_values<Arch, Ops, kHeads, 1>(t, head, d, index, n);
+        sum_values<Arch, Ops, kType, kHeads, 1>(t, head, d, index, n);
+    }
+}
+
+template <class Arch, class Ops, CacheType kType>
+void sum_heads(const AttentionTask &t, const int32_t *index, int64_t n) {
+    int64_t head = 0;
+    for (; head + 4 <= t.heads; head += 4) {
+        sum_channels<Arch, Ops, kType, 4>(t, head, index, n);
+    }
+    if (t.heads - head == 3) {
+        sum_channels<Arch, Ops, kType, 3>(t, head, index, n);
+    } else if (t.heads - head == 2) {
+        sum_channels<Arch, Ops, kType, 2>(t, head, index, n);
+    } else if (t.heads - head == 1) {
+        sum_channels<Arch, Ops, kType, 1>(t, head, index, n);
     }
 }
 
 template <class Arch, class Ops>
 void attend_simd(AttentionTask &t) {
-    if (t.given == nullptr) {
-        query_keys<Arch, Ops>(t);
+    if (t.given == nullptr && t.k_type == CacheType::f16) {
+        query_keys<Arch, Ops, CacheType::f16>(t);
+    } else if (t.given == nullptr) {
+        query_keys<Arch, Ops, CacheType::q8_0>(t);
     }
     for (int64_t head = 0; head < t.heads; ++head) {
         weigh<Arch>(t, head);
@@ -218,16 +261,10 @@ void attend_simd(AttentionTask &t) {
         n += used ? 1 : 0;
     }
     t.values = n;
-    int64_t head = 0;
-    for (; head + 4 <= t.heads; head += 4) {
-        sum_all_values<Arch, Ops, 4>(t, head, index, n);
-    }
-    if (t.heads - head == 3) {
-        sum_all_values<Arch, Ops, 3>(t, head, index, n);
-    } else if (t.heads - head == 2) {
-        sum_all_values<Arch, Ops, 2>(t, head, index, n);
-    } else if (t.heads - head == 1) {
-        sum_all_values<Arch, Ops, 1>(t, head, index, n);
+    if (t.v_type == CacheType::f16) {
+        sum_heads<Arch, Ops, CacheType::f16>(t, index, n);
+    } else {
+        sum_heads<Arch, Ops, CacheType::q8_0>(t, index, n);
     }
 }
 

@@ -23,13 +23,18 @@ struct AttentionOps256 {
     static SEEDDELTA_INLINE F words(const int16_t *p) {
         return _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))));
     }
+    static SEEDDELTA_INLINE F bytes(const int8_t *p) {
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p))));
+    }
+    static SEEDDELTA_INLINE float half_one(uint16_t h) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
     static SEEDDELTA_INLINE __m128 fold(const F *r) {
         const __m256 eight = _mm256_add_ps(r[0], r[1]);
         return _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     }
-    static SEEDDELTA_INLINE void sum4(__m128 a, __m128 b, __m128 c, __m128 d, float *out) {
-        sum_of_four(a, b, c, d, out);
+    static SEEDDELTA_INLINE void sum4(const F *a, const F *b, const F *c, const F *d, float *out) {
+        sum_of_four(fold(a), fold(b), fold(c), fold(d), out);
     }
+    static constexpr int kValues = 2;
 };
 
 // 32 sums of bytes, one a key, in two registers of 16 bits: even and odd keys.
