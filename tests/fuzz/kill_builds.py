@@ -9,15 +9,17 @@ Exit status 1, and a line, when an output is there before its build ended, diffe
 from __future__ import annotations
 
 import argparse
+import asyncio
+import logging
+import multiprocessing
 import os
 import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -122,14 +124,59 @@ def _in_child(dense: Path, output: Path, executor: str, after: float | None) -> 
         time.sleep(min(0.002, max(0.0, deadline - now)))
 
 
-@contextmanager
-def cluster() -> Iterator[Any]:
-    """A scheduler and two workers on loopback; their nannies start a new worker for one that dies."""
-    import distributed
+class Workers:
+    """Two workers of one thread, forked from a process that has all modules already: starting one takes no second."""
 
-    options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "host": "127.0.0.1"}
-    with distributed.LocalCluster(**options, dashboard_address=None, silence_logs=50) as found:
-        yield found
+    def __init__(self, folder: Path) -> None:
+        self._here, there = multiprocessing.Pipe()
+        self._folder = folder
+        self.pids: list[int] = []
+        if os.fork() == 0:
+            try:
+                self._here.close()
+                self._fork_workers(there)
+            finally:
+                os._exit(0)
+        there.close()
+
+    def _fork_workers(self, requests: Connection) -> None:
+        import distributed  # noqa: F401
+
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        while True:
+            try:
+                address = requests.recv()
+            except EOFError:
+                return
+            child = os.fork()
+            if child == 0:
+                try:
+                    requests.close()
+                    asyncio.run(self._work(address))
+                finally:
+                    os._exit(1)
+            requests.send(child)
+
+    async def _work(self, address: str) -> None:
+        from distributed import Worker
+
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        options: dict[str, Any] = {"nthreads": 1, "host": "127.0.0.1", "dashboard": False, "memory_limit": 0}
+        async with Worker(address, local_directory=str(self._folder), **options) as worker:
+            await worker.finished()
+
+    def start(self, address: str) -> None:
+        while len(self.pids) < 2:
+            self._here.send(address)
+            self.pids.append(self._here.recv())
+
+    def kill(self, rng: Random) -> None:
+        os.kill(self.pids.pop(rng.randrange(len(self.pids))), signal.SIGKILL)
+
+    def close(self) -> None:
+        self._here.close()
+        while self.pids:
+            os.kill(self.pids.pop(), signal.SIGKILL)
 
 
 def kill_workers(folder: Path, kills: int, rng: Random) -> Killed:
@@ -140,24 +187,27 @@ def kill_workers(folder: Path, kills: int, rng: Random) -> Killed:
     run_build(dense, output, "threads")
     expected = output.read_bytes()
     output.unlink()
-    with cluster() as found:
-        address = found.scheduler_address.removeprefix("tcp://")
+    workers = Workers(folder)
+    import distributed
+
+    with distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=None, silence_logs=50) as found:
+        address = found.scheduler_address
+        executor = address.replace("tcp://", "dask://")
+        workers.start(address)
 
         def killer() -> None:
             while not stop.wait(rng.uniform(0, 1.5)):
-                running = [
-                    nanny.pid for nanny in list(found.workers.values()) if nanny.pid and nanny.status.name == "running"
-                ]
-                if running and output.with_name(output.name + ".parts").exists():  # while there is a build
-                    os.kill(rng.choice(running), signal.SIGKILL)
+                if output.with_name(output.name + ".parts").exists():  # while there is a build
+                    workers.kill(rng)
                     killed.kills += 1
+                workers.start(address)
 
         thread = threading.Thread(target=killer)
         thread.start()
         try:
             while killed.kills < kills and not killed.wrong:
                 try:
-                    run_build(dense, output, f"dask://{address}")
+                    run_build(dense, output, executor)
                 except ExecutorError:  # three workers died on one tensor: what is done is kept
                     killed.failures += 1
                     check(output, expected, False, killed)
@@ -168,7 +218,9 @@ def kill_workers(folder: Path, kills: int, rng: Random) -> Killed:
         finally:
             stop.set()
             thread.join()
-        run_build(dense, output, f"dask://{address}")
+        workers.start(address)
+        run_build(dense, output, executor)
+        workers.close()
     killed.builds += 1
     check(output, expected, True, killed)
     return killed

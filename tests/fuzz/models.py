@@ -50,16 +50,20 @@ def smollm2() -> Path:
     return next(Path(spec.origin).parent.glob("*.gguf"))
 
 
+def model_files(folder: Path, tokenizer: Path) -> list[Path]:
+    """A llama and a mixture of experts of random weights, in several forms: `llama-0.gguf`, …, `experts-5.gguf`."""
+    dense = write_llama(folder / "llama.gguf", tokenizer)
+    experts = write_experts(folder / "experts.gguf", tokenizer, "llama")
+    sources = [(dense, recipe) for recipe in RECIPES] + [(experts, RECIPES[0])]
+    paths = []
+    for number, (source, options) in enumerate(sources):
+        paths.append(folder / f"{source.stem}-{number}.gguf")
+        seeddelta.build(seeddelta.Recipe(input=source, output=paths[-1], **options), progress=False)
+    return paths
+
+
 def model_subject(tokenizer: Path) -> Subject:
-    """A llama and a mixture of experts of random weights, in several forms."""
-    files = []
+    """`model_files`, damaged."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        dense = write_llama(folder / "llama.gguf", tokenizer)
-        experts = write_experts(folder / "experts.gguf", tokenizer, "llama")
-        sources = [(dense, recipe) for recipe in RECIPES] + [(experts, RECIPES[0])]
-        for source, options in sources:
-            recipe = seeddelta.Recipe(input=source, output=folder / "out.gguf", **options)
-            seeddelta.build(recipe, progress=False)
-            files.append((folder / "out.gguf").read_bytes())
-    return Subject("model", tuple(files), read_model)
+        files = tuple(path.read_bytes() for path in model_files(Path(temporary), tokenizer))
+    return Subject("model", files, read_model)

