@@ -48,8 +48,10 @@ def main() -> int:
     parser.add_argument("--imatrix", type=Path, required=True, help="imatrix of the dense model, for llama.cpp's types")
     parser.add_argument("--hessian", type=Path, help="covariance file of the dense model, for ours")
     parser.add_argument("--llama", default=",".join(LLAMA), help="llama.cpp's types (default: %(default)s)")
+    parser.add_argument("--ours", default=",".join(OURS), help="rule may be left out (default: %(default)s)")
     parser.add_argument("--reuse", action="store_true", help="go on with the models and measurements in --work")
     options = parser.parse_args()
+    families = ("autotuned", "uniform", *(("rule",) if "rule" in options.ours.split(",") else ()))
 
     dense = common.dense_model(options.dense, options.work)
     scores = options.work / "autotune-scores"
@@ -58,10 +60,10 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
     models, tunings = {"F16": dense}, {}
     for budget in map(float, options.budgets.split(",")):
-        files = [options.work / f"{dense.stem}-{family}-{budget:g}.gguf" for family in OURS]
+        files = [options.work / f"{dense.stem}-{family}-{budget:g}.gguf" for family in families]
         report = _tune(options, dense, budget, *files)
         tunings[f"{budget:g}"] = report.model_dump(mode="json")
-        models |= {f"{family} {budget:g}": file for family, file in zip(OURS, files, strict=True)}
+        models |= {f"{family} {budget:g}": file for family, file in zip(families, files, strict=True)}
     for name in filter(None, options.llama.split(",")):
         models[name] = common.llama_model(dense, options.work, name, imatrix=options.imatrix)
     comparison = seeddelta.evaluate(
@@ -73,7 +75,8 @@ def main() -> int:
     differences = {
         f"{family} {budget}": _paired(reports[f"{family} {budget}"], reports[f"uniform {budget}"])
         for budget in tunings
-        for family in ("autotuned", "rule")
+        for family in families
+        if family != "uniform"
     }
     result = {
         "benchmark": saved,
@@ -88,8 +91,8 @@ def main() -> int:
     return 0
 
 
-def _tune(options: Any, dense: Path, budget: float, tuned: Path, uniform: Path, rule: Path) -> Any:
-    """The three models of a budget. What is measured and encoded is kept for the next budget."""
+def _tune(options: Any, dense: Path, budget: float, tuned: Path, uniform: Path, *rule: Path) -> Any:
+    """The models of a budget. What is measured and encoded is kept for the next budget."""
     recipe = seeddelta.Recipe(
         input=dense, output=tuned, targets=options.targets, target_bpw=budget, hessian=options.hessian,
         threads=options.threads, **({} if options.hessian else {"imatrix": options.imatrix}),
@@ -112,7 +115,7 @@ def _tune(options: Any, dense: Path, budget: float, tuned: Path, uniform: Path, 
     rates = {"bits": report.uniform.bits, "tensor_type": report.uniform.tensor_type}
     for other in (
         free.model_copy(update={"output": uniform} | rates),
-        recipe.model_copy(update={"output": rule}),
+        *(recipe.model_copy(update={"output": path}) for path in rule),
     ):  # fmt: skip
         assert other.parts_folder is not None
         store.offer({name: own.bits for name, own in make_plan(other).recipes.items()}, other.parts_folder)
