@@ -90,6 +90,7 @@ def main() -> int:
     parser.add_argument("--chunks", type=int, default=16, help="chunks of 512 tokens (default: %(default)s)")
     parser.add_argument("--only", help="part of the names of the settings to measure (default: all)")
     parser.add_argument("--seeddelta", type=Path, help="SeedΔ file in column layout, of the dense model")
+    parser.add_argument("--rows", type=Path, help="the same model in row layout, which can skip nothing")
     parser.add_argument("--shape", choices=synthetic.SHAPES, help="speed of random weights in this shape")
     parser.add_argument(
         "--skip", type=Path, help="file of seeddelta sparsify for the model: settings by K and threshold"
@@ -157,12 +158,15 @@ def settings_of(dense: Path, options: argparse.Namespace) -> list[Setting]:
         for select in ("topk", "threshold"):
             file = {"kwta": {"file": str(options.skip), "select": select}, "skip_prompt": True}
             settings.append(Setting(f"{kind}, calibrated, {select}", model, layout | file, True))
+    if options.rows:
+        settings.append(Setting("SeedΔ by rows, all", options.rows, {}, True))
     return settings
 
 
 def shape_settings(options: argparse.Namespace) -> tuple[list[Setting], dict[str, Path]]:
     """Every way to store the columns, whole and with the average fractions of the --skip file; llama.cpp's types."""
-    models = synthetic.make_models(("F16", synthetic.COLUMNS, "Q4_0", "Q4_K"), options.shape, options.work)
+    names = ("F16", "seeddelta-4", synthetic.COLUMNS, "Q4_0", "Q4_K")
+    models = synthetic.make_models(names, options.shape, options.work)
     kept = defaultdict(list)
     for name, skip in read_skip_file(options.skip).inputs.items():
         kept[re.sub(r"blk\.\d+\.(\w+)\.weight", r"\1", name)].append(skip.keep)
@@ -172,6 +176,7 @@ def shape_settings(options: argparse.Namespace) -> tuple[list[Setting], dict[str
         model = models[synthetic.COLUMNS if kind == "SeedΔ" else "F16"]
         settings.append(Setting(f"{kind}, all", model, layout, True))
         settings.append(Setting(f"{kind}, kept as calibrated", model, layout | kwta(fractions), True))
+    settings.append(Setting("SeedΔ by rows, all", models["seeddelta-4"], {}, True))
     return settings, {f"llama.cpp {name}": models[name] for name in ("F16", "Q4_0", "Q4_K")}
 
 

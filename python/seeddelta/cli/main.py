@@ -28,6 +28,7 @@ COMMANDS = {
     "bench": "seeddelta.cli.bench",
     "report": "seeddelta.cli.report",
     "sparsify": "seeddelta.cli.sparsify",
+    "permute": "seeddelta.cli.permute",
     "demo": "seeddelta.cli.demo",
     "dequantize": "seeddelta.cli.dequantize",
     "inspect": "seeddelta.cli.inspect",

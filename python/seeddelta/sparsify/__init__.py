@@ -1,10 +1,12 @@
-"""How much of each input of a model can be skipped, measured on a text. Needs the extra `llama`."""
+"""How much of each input of a model can be skipped, measured on a text, and neurons reordered for it. Needs the extra
+`llama`."""
 
 from __future__ import annotations
 
 from .._callable import make_callable
 from .calibrate import Calibration, sparsify
+from .permute import permute
 
-__all__ = ["Calibration", "sparsify"]
+__all__ = ["Calibration", "permute", "sparsify"]
 
 make_callable(__name__)
