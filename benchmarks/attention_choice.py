@@ -97,23 +97,26 @@ class Keys:
         self.relative = (self.k - mean) / self.scale
 
     def binary(self, q: Array) -> Array:
-        gamma = np.abs(self.relative).mean(1)
-        return (six_bits(q * self.scale) @ np.sign(self.relative).T) * gamma
+        """What the program does: one gamma for all positions, which changes no order and is left out here."""
+        return np.asarray(six_bits(q * self.scale) @ np.sign(self.relative).T)
+
+    def with_gamma(self, q: Array) -> Array:
+        return self.binary(q) * np.abs(self.relative).mean(1)
 
     def unscaled(self, q: Array) -> Array:
-        centred = self.relative * self.scale
-        return (six_bits(q) @ np.sign(centred).T) * np.abs(centred).mean(1)
+        return np.asarray(six_bits(q) @ np.sign(self.relative).T)
 
     def popcount(self, q: Array) -> Array:
         q = q * self.scale
-        signs = np.sign(q) * np.abs(q).mean(-1, keepdims=True)
-        return (signs @ np.sign(self.relative).T) * np.abs(self.relative).mean(1)
+        return np.asarray((np.sign(q) * np.abs(q).mean(-1, keepdims=True)) @ np.sign(self.relative).T)
 
-    def ternary(self, q: Array, eps: float = 0.5) -> Array:
-        size = np.abs(self.relative)
+    def ternary(self, q: Array, eps: float = 1.2) -> Array:
+        """What the program does: channels in their own units, a gamma for each position."""
+        centred = self.relative * self.scale
+        size = np.abs(centred)
         on = size > eps * size.mean(1, keepdims=True)
         gamma = (size * on).sum(1) / np.maximum(on.sum(1), 1)
-        return (six_bits(q * self.scale) @ (np.sign(self.relative) * on).T) * gamma
+        return np.asarray((six_bits(q) @ (np.sign(centred) * on).T) * gamma)
 
     def exact(self, q: Array) -> Array:
         return q @ self.k.T
@@ -128,7 +131,8 @@ class Keys:
             score = plus @ page.max(1).T + minus @ page.min(1).T
         else:
             score = q @ page.mean(1).T
-        return np.concatenate([np.repeat(score, size, -1), np.full((*q.shape[:-1], len(self.k) - n), np.inf)], -1)
+        rest = np.repeat(score.max(-1, keepdims=True), len(self.k) - n, -1)
+        return np.concatenate([np.repeat(score, size, -1), rest], -1)
 
 
 def six_bits(q: Array) -> Array:
@@ -141,17 +145,20 @@ CHOICES: dict[str, Estimate] = {
     "the true scores": Keys.exact,
     "binary": Keys.binary,
     "binary, channels not scaled": Keys.unscaled,
+    "binary, a gamma for each key": Keys.with_gamma,
     "binary, popcount": Keys.popcount,
-    "ternary, eps 0.5": Keys.ternary,
-    "ternary, eps 0.8": lambda keys, q: keys.ternary(q, 0.8),
+    "ternary, eps 0.5": lambda keys, q: keys.ternary(q, 0.5),
+    "ternary, eps 1.2": Keys.ternary,
     "pages of 32, bound, alone": lambda keys, q: keys.pages(q, 32, True),
 }
-PAGES = {
-    f"binary in {share} of the pages of {size}, {'bound' if bound else 'mean key'}": (size, bound, part)
-    for size in (32, 64)
-    for bound in (False, True)
-    for share, part in (("1/2", 0.5),)
-}
+# size, bound, of which choice
+PAGES: dict[str, tuple[int, bool, str]] = {
+    f"{choice} in half of the pages of {size}, {'bound' if bound else 'mean key'}": (size, bound, choice)
+    for choice, size, bound in (
+        ("binary", 32, True), ("binary", 64, True), ("binary", 32, False), ("ternary, eps 1.2", 32, True),
+    )
+}  # fmt: skip
+PART = 0.5
 
 
 def nearness(estimates: Array) -> Array:
@@ -187,8 +194,8 @@ def recall_curves(q: Array, k: Array, first_layer: int = 2) -> dict[str, list[di
                 top = np.argpartition(-true, TOP, axis=1)[:, :TOP]
                 near = {name: nearness(found[i, :, :n]) for name, found in estimates.items()}
                 for name, found in pages.items():
-                    least = np.quantile(nearness(found[i, :, : n // 64 * 64]), 1 - PAGES[name][2])
-                    near[name] = np.where(nearness(found[i, :, :n]) >= least, near["binary"], -np.inf)
+                    page = nearness(found[i, :, :n])
+                    near[name] = np.where(page >= np.quantile(page, 1 - PART), near[PAGES[name][2]], -np.inf)
                 for name, one in near.items():
                     for share in SHARES:
                         keep = chosen(one, share)

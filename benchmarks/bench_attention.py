@@ -43,11 +43,16 @@ SPEED: dict[str, dict[str, Any] | None] = {
     "binary 1/4": {"mode": "binary"},
     "binary 1/8": {"mode": "binary", "budget": 0.125},
     "binary 1/16": {"mode": "binary", "budget": 0.0625},
+    "ternary 1/4": {"mode": "ternary"},
+    "ternary 1/8": {"mode": "ternary", "budget": 0.125},
     "ternary 1/16": {"mode": "ternary", "budget": 0.0625},
     "popcount 1/16": {"mode": "binary", "popcount": True, "budget": 0.0625},
     "binary 1/16, p=0.9": {"mode": "binary", "budget": 0.0625, "mass": 0.9},
 }
 QUALITY = SPEED | {
+    "binary 1/4, a gamma for each key": {"mode": "binary", "gamma_chunk": 1},
+    "ternary 1/4, all layers": {"mode": "ternary", "layers": ""},
+    "ternary 1/4, p=0.95": {"mode": "ternary", "mass": 0.95},
     "binary 1/16, no exact layers": {"mode": "binary", "budget": 0.0625, "layers": ""},
     "binary 1/16, values above 1%": {"mode": "binary", "budget": 0.0625, "negligible": 0.01},
     "score by bits, 1/16": {"mode": "binary", "budget": 0.0625, "refine": False},
@@ -56,11 +61,11 @@ QUALITY = SPEED | {
 BUDGETS = (0.02, 0.04, 0.08, 0.16, 0.32)
 RECALL: dict[str, dict[str, Any]] = {
     "binary": {"mode": "binary"},
-    "binary, gamma of 32": {"mode": "binary", "gamma_chunk": 32},
+    "binary, a gamma for each key": {"mode": "binary", "gamma_chunk": 1},
     "binary, popcount": {"mode": "binary", "popcount": True},
-    "ternary, eps 0.3": {"mode": "ternary", "eps": 0.3},
     "ternary, eps 0.5": {"mode": "ternary", "eps": 0.5},
     "ternary, eps 0.8": {"mode": "ternary", "eps": 0.8},
+    "ternary, eps 1.2": {"mode": "ternary", "eps": 1.2},
     "ternary, popcount": {"mode": "ternary", "popcount": True},
 }
 NO_GATES = {"gap": 1e9, "gap_every": 0, "density": 1.0}  # quality is that of the setting, not of its way out
@@ -125,7 +130,7 @@ def speed(dense: Path, options: Any, threads: list[int], path: Path) -> dict[str
     return {"models": {name: [found.to_dict() for found in report.speed] for name, report in reports.items()}}
 
 
-LONG = ("llama.cpp", "exact", "binary 1/4", "binary 1/16")
+LONG = ("llama.cpp", "exact", "ternary 1/4", "ternary 1/16")
 
 
 def long_contexts(options: Any, threads: list[int], path: Path) -> dict[str, Any]:
@@ -326,7 +331,7 @@ def quality(dense: Path, options: Any, threads: int) -> dict[str, Any]:
     return {"models": results}
 
 
-NEEDLE_SETTINGS = ("llama.cpp", "exact", "binary 1/4", "binary 1/8", "binary 1/16", "ternary 1/16", "popcount 1/16")
+NEEDLE_SETTINGS = ("llama.cpp", "exact", "binary 1/4", "ternary 1/4", "binary 1/8", "ternary 1/8", "ternary 1/16")
 
 
 def needles(dense: Path, options: Any, threads: int) -> dict[str, Any]:

@@ -35,7 +35,7 @@ PackSettings make_settings(const std::string &mode, float eps, bool popcount, bo
                            int64_t sinks, int64_t recent, float density, float negligible, int64_t gamma_chunk,
                            float gamma_cap, int64_t audits) {
     if (!(eps >= 0) || !(budget > 0) || !(mass >= 0 && mass <= 1) || sinks < 0 || recent < 0 ||
-        !(density > 0 && density <= 1) || !(negligible >= 0 && negligible < 1) || gamma_chunk < 1 || !(gamma_cap > 0) ||
+        !(density > 0 && density <= 1) || !(negligible >= 0 && negligible < 1) || gamma_chunk < 0 || !(gamma_cap > 0) ||
         audits < 0) {
         throw py::value_error("a setting of the key pack is out of range");
     }
@@ -198,10 +198,10 @@ void bind_attention(py::module_ &m) {
     py::class_<PackSettings>(m, "PackSettings",
                              "How keys are chosen by their bits; see seeddelta.StatePackKV. Raises ValueError for what "
                              "is out of range.")
-        .def(py::init(&make_settings), py::arg("mode"), py::kw_only(), py::arg("eps") = 0.5F,
+        .def(py::init(&make_settings), py::arg("mode"), py::kw_only(), py::arg("eps") = 1.2F,
              py::arg("popcount") = false, py::arg("refine") = true, py::arg("budget") = 0.25F, py::arg("mass") = 0.0F,
              py::arg("sinks") = 4, py::arg("recent") = 64, py::arg("density") = 0.5F, py::arg("negligible") = 0.0F,
-             py::arg("gamma_chunk") = 1, py::arg("gamma_cap") = 4.0F, py::arg("audits") = 2);
+             py::arg("gamma_chunk") = 0, py::arg("gamma_cap") = 4.0F, py::arg("audits") = 2);
     py::class_<PyAttention>(m, "AttentionHook",
                             "Takes over the attention of single tokens in the graphs that a GraphHook sees.\n\n"
                             "Args:\n"

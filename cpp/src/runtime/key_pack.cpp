@@ -122,7 +122,8 @@ void KeyPack::calibrate(const AttentionProblem &p, int64_t kv_head) {
     average([](float x, int64_t) { return x; }, mean);
     const int64_t rows = average([&](float x, int64_t d) { return std::fabs(x - mean[d]); }, scale);
     for (int64_t d = 0; d < dim_; ++d) {
-        scale[d] = scale[d] > 0.0F ? scale[d] : 1.0F; // of a single key
+        // With `ternary` large channels have the bits, and it finds more without. A single key has no scale.
+        scale[d] = mode_ == PackMode::binary && scale[d] > 0.0F ? scale[d] : 1.0F;
     }
     if (kv_head == 0) {
         calibration_rows = rows;
@@ -199,8 +200,11 @@ void KeyPack::smooth(const PackSettings &settings, int64_t kv_head, int64_t n_kv
     const float *magnitude = magnitude_.data() + kv_head * capacity_;
     float *gamma = gamma_.data() + kv_head * capacity_;
     float moving = 0.0F;
-    for (int64_t begin = 0; begin < n_kv; begin += settings.gamma_chunk) {
-        const int64_t end = std::min(begin + settings.gamma_chunk, n_kv);
+    // Large keys are not the ones that matter: among signs alone, one gamma for all finds more of those.
+    const int64_t of_mode = mode_ == PackMode::binary ? capacity_ : 1;
+    const int64_t chunk = settings.gamma_chunk > 0 ? settings.gamma_chunk : of_mode;
+    for (int64_t begin = 0; begin < n_kv; begin += chunk) {
+        const int64_t end = std::min(begin + chunk, n_kv);
         float sum = 0.0F;
         int rows = 0;
         for (int64_t row = begin; row < end; ++row) {

@@ -50,7 +50,7 @@ enum class PackMode : uint8_t { exact, binary, ternary };
 
 struct PackSettings {
     PackMode mode = PackMode::binary;
-    float eps = 0.5F;        // ternary: channels with |k - mean| / scale above eps times the key's mean have a bit
+    float eps = 1.2F;        // ternary: channels with |k - mean| / scale above eps times the key's mean have a bit
     bool popcount = false;   // score with signs of the query and popcount instead of 6 bits of it
     bool refine = true;      // false: the score by bits is used in the softmax
     float budget = 0.25F;    // share of the visible positions up to 1, else their number
@@ -59,7 +59,7 @@ struct PackSettings {
     int64_t recent = 64;     // last positions, always kept
     float density = 0.5F;    // above this share kept, all are
     float negligible = 0.0F; // AttentionTask::negligible
-    int64_t gamma_chunk = 1; // positions that share a gamma
+    int64_t gamma_chunk = 0; // positions that share a gamma; 0: all with binary, none with ternary
     float gamma_cap = 4.0F;  // times the moving mean
     int64_t audits = 2;      // positions a KV head whose bits are compared with the key in every operation
     bool keeps_all() const { return budget == 1.0F && mass == 0.0F; }

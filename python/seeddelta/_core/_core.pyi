@@ -144,7 +144,7 @@ class PackSettings:
     """
     How keys are chosen by their bits; see seeddelta.StatePackKV. Raises ValueError for what is out of range.
     """
-    def __init__(self, mode: str, *, eps: typing.SupportsFloat | typing.SupportsIndex = 0.5, popcount: bool = False, refine: bool = True, budget: typing.SupportsFloat | typing.SupportsIndex = 0.25, mass: typing.SupportsFloat | typing.SupportsIndex = 0.0, sinks: typing.SupportsInt | typing.SupportsIndex = 4, recent: typing.SupportsInt | typing.SupportsIndex = 64, density: typing.SupportsFloat | typing.SupportsIndex = 0.5, negligible: typing.SupportsFloat | typing.SupportsIndex = 0.0, gamma_chunk: typing.SupportsInt | typing.SupportsIndex = 1, gamma_cap: typing.SupportsFloat | typing.SupportsIndex = 4.0, audits: typing.SupportsInt | typing.SupportsIndex = 2) -> None:
+    def __init__(self, mode: str, *, eps: typing.SupportsFloat | typing.SupportsIndex = 1.2000000476837158, popcount: bool = False, refine: bool = True, budget: typing.SupportsFloat | typing.SupportsIndex = 0.25, mass: typing.SupportsFloat | typing.SupportsIndex = 0.0, sinks: typing.SupportsInt | typing.SupportsIndex = 4, recent: typing.SupportsInt | typing.SupportsIndex = 64, density: typing.SupportsFloat | typing.SupportsIndex = 0.5, negligible: typing.SupportsFloat | typing.SupportsIndex = 0.0, gamma_chunk: typing.SupportsInt | typing.SupportsIndex = 0, gamma_cap: typing.SupportsFloat | typing.SupportsIndex = 4.0, audits: typing.SupportsInt | typing.SupportsIndex = 2) -> None:
         ...
 class AttentionHook:
     """

@@ -35,14 +35,15 @@ class StatePackKV:
         negligible: values are left out whose weight is below this share of the largest in their chunk of 128; 0: none.
         gap: largest relative error of a layer's output, moving mean; a layer above it becomes exact for good.
         gap_every: operations of a layer between comparisons with the exact result; 0: never.
-        gamma_chunk: positions that share a gamma, the mean magnitude of their keys.
+        gamma_chunk: positions that share a gamma, the mean magnitude of their keys; 0: all with binary, none with
+            ternary.
         gamma_cap: largest gamma, as a multiple of its moving mean.
         audits: positions a KV head whose bits are compared with their key in every operation.
     Raises ConfigError for a value out of range.
     """
 
     mode: PackMode = "binary"
-    eps: float = 0.5
+    eps: float = 1.2
     popcount: bool = False
     refine: bool = True
     budget: float = 0.25
@@ -55,7 +56,7 @@ class StatePackKV:
     negligible: float = 0.0
     gap: float = 0.3
     gap_every: int = 64
-    gamma_chunk: int = 1
+    gamma_chunk: int = 0
     gamma_cap: float = 4.0
     audits: int = 2
 
@@ -73,7 +74,7 @@ class StatePackKV:
             "negligible": 0 <= self.negligible < 1,
             "gap": self.gap > 0,
             "gap_every": self.gap_every >= 0,
-            "gamma_chunk": self.gamma_chunk >= 1,
+            "gamma_chunk": self.gamma_chunk >= 0,
             "gamma_cap": self.gamma_cap > 0,
             "audits": self.audits >= 0,
         }
