@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/column_trellis.hpp"
+#include "base/rotation.hpp"
 #include "base/trellis.hpp"
 #include "fuzz_bytes.hpp"
 #include "kernels/trellis_columns.hpp"

@@ -181,7 +181,7 @@ def main() -> int:
             print(subject.name, *read_one(subject, path))
         return 0
     begin = time.monotonic()
-    outcome = run(subjects, options.cases, options.seed, first=options.first, memory=memory, tell=options.models)
+    outcome = run(subjects, options.cases, options.seed, first=options.first, memory=memory, tell=True)
     for subject in subjects:
         print(
             f"{subject.name:12}", *(f"{outcome.counts[subject.name, w]:6} {w}" for w in ("read", "refused", "failed"))

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -166,7 +166,7 @@ def main() -> int:
             dense, paths = write_llama(folder / "dense.gguf", smollm2()), model_files(folder, smollm2())
         soak = run(paths, dense, Random(options.seed), minutes=options.minutes)
     if options.json:
-        options.json.write_text(json.dumps(asdict(soak) | {"growth": soak.growth}))
+        options.json.write_text(json.dumps(vars(soak) | {"growth": soak.growth}))
     print(
         f"{soak.seconds / 60:.1f} minutes, {soak.rounds} rounds, " + ", ".join(f"{n} {k}" for k, n in soak.done.items())
     )

@@ -16,7 +16,7 @@ inline constexpr double kTrellisStd = 19.862;
 inline constexpr int kValueBias = 64;
 
 static inline int trellis_value(uint16_t state, uint16_t multiplier) {
-    const auto h = static_cast<uint16_t>(state * multiplier);
+    const auto h = static_cast<uint16_t>(uint32_t{state} * multiplier); // as int the product of the largest overflows
     return kTrellisTable1[h >> 12] + kTrellisTable2[(h >> 8) & 15];
 }
 
