@@ -11,7 +11,7 @@ from llama_cpp import llama_cpp
 
 Array = np.ndarray[Any, Any]
 F32, F16 = 0, 1  # GGML_TYPE_*
-MARGIN = 64 << 20  # bytes for a graph, and the work buffer that every computation of it makes anew
+MARGIN = 16 << 20  # bytes for a graph, and the work buffer that every computation of it makes anew
 
 
 class _InitParams(ctypes.Structure):
