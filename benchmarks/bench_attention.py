@@ -361,7 +361,7 @@ def needles(dense: Path, options: Any, threads: int) -> dict[str, Any]:
                         logits = decoder.decode(tokens[i : i + 1], begin + i)
                         right = right and int(logits[0].argmax()) == answer[i]
                         cost += float(log_norm(logits)[0] - logits[0, answer[i]])
-                    said.append(right)
+                    said.append(bool(right))
                     nll.append(cost)
                 density = llm.seeddelta.metrics().get("pack.density") if SPEED[name] else None
             stock = results["llama.cpp"].get(length, {"said": said})["said"]
