@@ -164,7 +164,8 @@ bool compute_simd(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_b
                 }
             }
             for (int64_t t = 0; t < count; ++t) {
-                finite &= finish_tile<Arch>(ctx, row0, rows, row_scale, acc[nth + t], a.x + (token + t) * a.x_stride,
+                const float *x = a.x == nullptr ? nullptr : a.x + (token + t) * a.x_stride; // there for a residual
+                finite &= finish_tile<Arch>(ctx, row0, rows, row_scale, acc[nth + t], x,
                                             a.p + (token + t) * ctx.dictionary_size, y + (token + t) * y_stride);
             }
         }
