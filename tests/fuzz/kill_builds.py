@@ -215,6 +215,9 @@ def kill_workers(folder: Path, kills: int, rng: Random) -> Killed:
                 killed.builds += 1
                 check(output, expected, True, killed)
                 output.unlink(missing_ok=True)
+        except BaseException:
+            workers.close()
+            raise
         finally:
             stop.set()
             thread.join()
