@@ -78,7 +78,7 @@ def test_rates_of_tensors(smollm2_f16, tmp_path):
     report = build(smollm2_f16, tmp_path / "a.gguf", preset="balanced", tensor_type=overrides, dry_run=True)
     bits = {row.name: round(row.bits_per_weight) for row in report.tensors}
     assert bits["blk.0.attn_q.weight"] == 2
-    assert bits["blk.0.ffn_down.weight"] == max(bits.values())  # what the first layer has costs more
+    assert bits["blk.0.ffn_down.weight"] > bits["blk.0.ffn_gate.weight"]  # what the first layer has costs more
     assert bits["blk.1.attn_q.weight"] == 3  # the last expression wins
     assert not [name for name in bits if "ffn_up" in name]
     assert not (tmp_path / "a.gguf").exists()
