@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -104,11 +105,13 @@ def _in_child(dense: Path, output: Path, executor: str, after: float | None) -> 
     if child == 0:
         status = 1
         try:
-            os.setsid()
+            os.setpgid(0, 0)
             run_build(dense, output, executor)
             status = 0
         finally:
             os._exit(status)
+    with suppress(OSError):  # on both sides: the group must be there before it is killed
+        os.setpgid(child, child)
     deadline = begin + (_PATIENCE if after is None else after)
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
