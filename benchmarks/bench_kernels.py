@@ -22,12 +22,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from typing import Any
+from math import prod
+from typing import Any, Literal
 
 import common
 import numpy as np
 from seeddelta import _core
-from seeddelta.gguf.schema import column_words
+from seeddelta.gguf.schema import LANES, column_words, trellis_words
 from seeddelta.runtime.library import native_library
 
 GGML_TYPES = {
@@ -159,26 +160,31 @@ def aligned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return copy
 
 
-def trellis_codes(n_out: int, n_in: int, step_bits: int, values_per_step: int) -> np.ndarray[Any, Any]:
-    """u16[tiles, words, 16] of no particular values."""
-    steps = -(-n_in // (16 * values_per_step)) * 16
-    return np.empty((-(-n_out // 16), -(-(16 + step_bits * (steps - 1)) // 16), 16), np.uint16)
+def codes_shape(n_out: int, n_in: int, step_bits: int, values_per_step: int) -> tuple[int, int, int]:
+    """Of the codes of a weight by rows: tiles, words, lanes."""
+    return -(-n_out // LANES), trellis_words(n_in, step_bits, values_per_step), LANES
 
 
-def trellis_weight(
+def random_weight(
     n_out: int,
     n_in: int,
     step_bits: int,
     values_per_step: int,
     generator: Any,
+    *,
+    layout: Literal["row", "column"] = "row",
     codes: np.ndarray[Any, Any] | None = None,
 ) -> _core.Weight:
     """Random codes: the time does not depend on them, and encoding large matrices takes minutes."""
-    shape = trellis_codes(n_out, n_in, step_bits, values_per_step).shape
+    rows = layout == "row"
+    shape = codes_shape(n_out, n_in, step_bits, values_per_step)
+    if not rows:
+        shape = (n_in, column_words(n_out, step_bits, values_per_step), LANES)
     if codes is None:
         codes = aligned(generator.integers(0, 1 << 16, shape, dtype=np.uint16))
     small = generator.standard_normal((16, 64), dtype=np.float32)
-    _, _, scale, multipliers = _core.trellis_encode(small, step_bits=step_bits, values_per_step=values_per_step)
+    encode = _core.trellis_encode if rows else _core.columns_encode
+    _, _, scale, multipliers = encode(small, step_bits=step_bits, values_per_step=values_per_step)
     return _core.Weight(
         "w",
         n_out,
@@ -191,29 +197,8 @@ def trellis_weight(
         multipliers=multipliers,
         rotation_block=64,
         codes=codes.reshape(shape),
-        row_scale=np.ones(n_out, np.float16),
-    )
-
-
-def column_weight(n_out: int, n_in: int, step_bits: int, values_per_step: int, generator: Any) -> _core.Weight:
-    """Random codes in column layout."""
-    small = generator.standard_normal((4, 64), dtype=np.float32)
-    _, _, scale, multipliers = _core.columns_encode(small, step_bits=step_bits, values_per_step=values_per_step)
-    words = column_words(n_out, step_bits, values_per_step)
-    return _core.Weight(
-        "w",
-        n_out,
-        n_in,
-        base_kind=2,
-        base_seed=1,
-        base_scale=scale,
-        step_bits=step_bits,
-        values_per_step=values_per_step,
-        multipliers=multipliers,
-        rotation_block=64,
-        codes=aligned(generator.integers(0, 1 << 16, (n_in, words, 16), dtype=np.uint16)),
-        row_scale=np.ones(n_in, np.float16),
-        layout="column",
+        row_scale=np.ones(n_out if rows else n_in, np.float16),
+        layout=layout,
     )
 
 
@@ -252,7 +237,7 @@ Product = GgmlProduct | SeedDeltaProduct | ActiveProduct | ManyProducts
 def page_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
     """Codes of 4 bits in a file's mapping, as in a loaded model, and in memory of small and of huge pages."""
     x = generator.standard_normal(n_in, dtype=np.float32)
-    size = MANY * trellis_codes(n_out, n_in, 4, 1).nbytes
+    size = MANY * 2 * prod(codes_shape(n_out, n_in, 4, 1))
     products: dict[str, Product] = {}
     with tempfile.TemporaryFile() as file:
         file.truncate(size)
@@ -264,7 +249,7 @@ def page_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
         weights = []
         for codes in np.split(np.frombuffer(place, np.uint16), MANY):
             codes[:] = generator.integers(0, 1 << 16, codes.size, dtype=np.uint16)
-            weights.append(trellis_weight(n_out, n_in, 4, 1, generator, codes))
+            weights.append(random_weight(n_out, n_in, 4, 1, generator, codes=codes))
         products[name] = ManyProducts(weights, x)
     return products
 
@@ -274,9 +259,11 @@ def column_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]
     x = generator.standard_normal(n_in, dtype=np.float32)
     products: dict[str, Product] = {}
     for bits in (4, 3, 2):
-        products[f"rows-{bits}"] = SeedDeltaProduct(trellis_weight(n_out, n_in, bits, 1, generator), x)
-        products[f"columns-{bits}"] = SeedDeltaProduct(column_weight(n_out, n_in, bits, 1, generator), x)
-    weight = column_weight(n_out, n_in, 4, 1, generator)
+        products[f"rows-{bits}"] = SeedDeltaProduct(random_weight(n_out, n_in, bits, 1, generator), x)
+        products[f"columns-{bits}"] = SeedDeltaProduct(
+            random_weight(n_out, n_in, bits, 1, generator, layout="column"), x
+        )
+    weight = random_weight(n_out, n_in, 4, 1, generator, layout="column")
     for share in SHARES:
         products[f"columns-4-active-{share:g}"] = ActiveProduct(weight, x, share)
     return products
@@ -295,7 +282,7 @@ def kernel_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]
     dense = generator.standard_normal((n_out, n_in), dtype=np.float32)
     products: dict[str, Product] = {}
     for name, step, values in (("4", 4, 1), ("3", 3, 1), ("2.5", 5, 2), ("2", 2, 1)):
-        products[f"seeddelta-{name}"] = SeedDeltaProduct(trellis_weight(n_out, n_in, step, values, generator), x)
+        products[f"seeddelta-{name}"] = SeedDeltaProduct(random_weight(n_out, n_in, step, values, generator), x)
     for name, kind in GGML_TYPES.items():
         if n_in % ggml.blck_size(kind) == 0:
             products[name] = GgmlProduct(ggml, kind, dense, x)

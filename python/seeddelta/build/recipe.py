@@ -61,13 +61,26 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " "))
 
 
-class Recipe(BaseModel):
+class Options(BaseModel):
+    """Options that do not change. Raises RecipeError, naming the option, where pydantic raises ValidationError."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"][:1])
+            message = first["msg"].removeprefix("Value error, ")
+            raise RecipeError(f"{where}: {message}" if where else message) from error
+
+
+class Recipe(Options):
     """What to convert and how. Equal recipes and inputs give the same bytes, whatever the threads, executor and paths.
 
     Raises RecipeError for options that contradict each other or are out of range.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     input: Path = Field(description="Dense GGUF model (F32, F16, BF16 or quantised).")
     output: Path = Field(description="SeedΔ file to write.")
@@ -227,15 +240,6 @@ class Recipe(BaseModel):
         description="Go on with the finished tensors of a build that was killed, if model and options are the same.",
     )
     dry_run: bool = Field(default=False, description="Show what would be converted and its size; write nothing.")
-
-    def __init__(self, **options: Any) -> None:
-        try:
-            super().__init__(**options)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"][:1])
-            message = first["msg"].removeprefix("Value error, ")
-            raise RecipeError(f"{where}: {message}" if where else message) from error
 
     @model_validator(mode="before")
     @classmethod

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from ..build.rates import RATES, Proc, parse_override
-from ..build.recipe import Recipe
-from ..errors import RecipeError
+from ..build.recipe import Options, Recipe
 
 
-class TuneOptions(BaseModel):
+class TuneOptions(Options):
     """Options of an autotuning. Raises RecipeError for options that contradict each other or are out of range.
 
     `recipe` is everything but the rates, with the budget as its `target_bpw` or `target_size`; tensors that its
     `tensor_type` names keep their rates and are not measured. Its `output` is the file to build.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     recipe: Recipe
     output: Path = Field(description="Recipe to write, YAML, for seeddelta build --recipe.")
@@ -47,15 +43,6 @@ class TuneOptions(BaseModel):
     reference: float = Field(default=3, description="Bits at which the groups are measured.")
     checkpoint: Path | None = Field(default=None, description="Folder of what is measured. Default: OUTPUT.autotune.")
     keep: bool = Field(default=False, description="Keep that folder, for another budget of the same model.")
-
-    def __init__(self, **options: Any) -> None:
-        try:
-            super().__init__(**options)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"][:1])
-            message = first["msg"].removeprefix("Value error, ")
-            raise RecipeError(f"{where}: {message}" if where else message) from error
 
     @model_validator(mode="after")
     def _check_together(self) -> TuneOptions:
