@@ -3,6 +3,7 @@
     python benchmarks/bench_kernels.py --reps 15
     python benchmarks/bench_kernels.py --suite columns --reps 15
     python benchmarks/bench_kernels.py --suite pages --reps 15
+    python benchmarks/bench_kernels.py --suite memory --reps 9
 
 Instruction sets: SEEDDELTA_FORCE_ISA chooses ours; ggml's is the one that it was compiled
 for. The result file names both.
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any, Literal
 
@@ -47,6 +49,7 @@ F32 = 0
 TARGET_SECONDS = 0.05  # of one sample
 SHARES = (1.0, 0.7, 0.5, 0.3, 0.1)  # of the inputs that are active
 MANY = 24  # matrices of the suite "pages", so that no cache holds them
+MEMORY_WEIGHTS = 128 << 20  # of all matrices of the suite "memory"
 QUANTIZED_ROWS = 16  # ggml's IQ types take seconds a megabyte to quantise: the matrix repeats this many rows
 
 
@@ -105,10 +108,12 @@ def _function(library: ctypes.CDLL, name: str) -> Any:
 
 
 class GgmlProduct:
-    """W·x by ggml; a graph repeats it. `weights` is f32[n_out, n_in], `x` f32[n_in]."""
+    """W·x by ggml; a graph repeats it, with copies of W in turns. `weights` is f32[n_out, n_in], `x` f32[n_in]."""
 
-    def __init__(self, ggml: Ggml, kind: int, weights: np.ndarray[Any, Any], x: np.ndarray[Any, Any]) -> None:
-        self._ggml, self._kind, self._shape, self._x = ggml, kind, weights.shape, x
+    def __init__(
+        self, ggml: Ggml, kind: int, weights: np.ndarray[Any, Any], x: np.ndarray[Any, Any], copies: int = 1
+    ) -> None:
+        self._ggml, self._kind, self._shape, self._x, self._copies = ggml, kind, weights.shape, x, copies
         n_out, n_in = weights.shape
         rows = min(QUANTIZED_ROWS, n_out)
         some = np.empty((rows, ggml.row_size(kind, n_in)), np.uint8)
@@ -119,16 +124,18 @@ class GgmlProduct:
     def seconds(self, calls: int) -> float:
         ggml, (n_out, n_in) = self._ggml, self._shape
         # a node takes less than 1 KiB; the computation puts its own buffers into the context too
-        room = self._stored.nbytes + calls * (4 * n_out + 1024) + 64 * n_in + (16 << 20)
+        room = self._copies * (self._stored.nbytes + 1024) + calls * (4 * n_out + 1024) + 64 * n_in + (16 << 20)
         context = ggml.init(InitParams(room, None, False))
         try:
-            w, x = ggml.new_tensor_2d(context, self._kind, n_in, n_out), ggml.new_tensor_2d(context, F32, n_in, 1)
-            ctypes.memmove(ggml.get_data(w), self._stored.ctypes.data, self._stored.nbytes)
+            copies = [ggml.new_tensor_2d(context, self._kind, n_in, n_out) for _ in range(self._copies)]
+            x = ggml.new_tensor_2d(context, F32, n_in, 1)
+            for w in copies:
+                ctypes.memmove(ggml.get_data(w), self._stored.ctypes.data, self._stored.nbytes)
             ctypes.memmove(ggml.get_data(x), self._x.ctypes.data, 4 * n_in)
             warm, graph = (ggml.new_graph_custom(context, count + 8, False) for count in (1, calls))
-            ggml.build_forward_expand(warm, ggml.mul_mat(context, w, x))
-            for _ in range(calls):
-                ggml.build_forward_expand(graph, ggml.mul_mat(context, w, x))
+            ggml.build_forward_expand(warm, ggml.mul_mat(context, copies[0], x))
+            for call in range(calls):
+                ggml.build_forward_expand(graph, ggml.mul_mat(context, copies[call % self._copies], x))
             ggml.graph_compute_with_ctx(context, warm, 1)
             begin = time.thread_time()
             ggml.graph_compute_with_ctx(context, graph, 1)
@@ -219,15 +226,15 @@ class ActiveProduct:
 
 
 class ManyProducts:
-    """W·x with one of several matrices after the other."""
+    """Products with one of several matrices after the other."""
 
-    def __init__(self, weights: list[_core.Weight], x: np.ndarray[Any, Any]) -> None:
-        self._weights, self._x = weights, x[None, :]
+    def __init__(self, products: list[Callable[[], Any]]) -> None:
+        self._products = products
 
     def seconds(self, calls: int) -> float:
         begin = time.thread_time()
         for i in range(calls):
-            self._weights[i % MANY].matmul(self._x)
+            self._products[i % len(self._products)]()
         return time.thread_time() - begin
 
 
@@ -250,7 +257,7 @@ def page_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
         for codes in np.split(np.frombuffer(place, np.uint16), MANY):
             codes[:] = generator.integers(0, 1 << 16, codes.size, dtype=np.uint16)
             weights.append(random_weight(n_out, n_in, 4, 1, generator, codes=codes))
-        products[name] = ManyProducts(weights, x)
+        products[name] = ManyProducts([partial(weight.matmul, x[None, :]) for weight in weights])
     return products
 
 
@@ -266,6 +273,36 @@ def column_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]
     weight = random_weight(n_out, n_in, 4, 1, generator, layout="column")
     for share in SHARES:
         products[f"columns-4-active-{share:g}"] = ActiveProduct(weight, x, share)
+    return products
+
+
+def memory_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
+    """Rows of ggml and of ours, and columns of every kind with all and with half of their inputs."""
+    ggml, many = Ggml(), -(-MEMORY_WEIGHTS // (n_out * n_in))
+    x = generator.standard_normal(n_in, dtype=np.float32)
+    dense = generator.standard_normal((n_out, n_in), dtype=np.float32)
+    products: dict[str, Product] = {
+        f"{name} rows": GgmlProduct(ggml, GGML_TYPES[name], dense, x, many) for name in ("F16", "Q8_0")
+    }
+    rows = [random_weight(n_out, n_in, 4, 1, generator) for _ in range(many)]
+    products["SeedΔ 4 bits rows"] = ManyProducts([partial(weight.matmul, x[None, :]) for weight in rows])
+    half, byte = dense.T.astype(np.float16), generator.integers(-127, 128, (n_in, n_out), dtype=np.int8)
+    ones = np.ones(n_in, np.float32)
+    columns = {
+        "f16": [_core.ColumnWeight("w", n_out, n_in, f16=half.copy()) for _ in range(many)],
+        "i8": [_core.ColumnWeight("w", n_out, n_in, i8=byte.copy(), unit_scale=ones) for _ in range(many)],
+    }
+    trellis = [random_weight(n_out, n_in, 4, 1, generator, layout="column") for _ in range(many)]
+    for share in (1.0, 0.5):
+        for name, weights in columns.items():
+            gate = _core.Gate(n_in, kwta=True, keep=share) if share < 1.0 else None
+            products[f"{name} columns, {share:g}"] = ManyProducts(
+                [partial(weight.matmul, x[None, :], gate) for weight in weights]
+            )
+        index = np.sort(generator.permutation(n_in)[: round(share * n_in)]).astype(np.int32)
+        products[f"SeedΔ 4 bits columns, {share:g}"] = ManyProducts(
+            [partial(weight.multiply_active, x, index) for weight in trellis]
+        )
     return products
 
 
@@ -289,7 +326,7 @@ def kernel_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]
     return products
 
 
-SUITES = {"ggml": kernel_products, "columns": column_products, "pages": page_products}
+SUITES = {"ggml": kernel_products, "columns": column_products, "pages": page_products, "memory": memory_products}
 
 
 def measure(shape: tuple[int, int], reps: int, suite: str) -> dict[str, Any]:
@@ -297,7 +334,8 @@ def measure(shape: tuple[int, int], reps: int, suite: str) -> dict[str, Any]:
     n_out, n_in = shape
     generator = np.random.default_rng(1)
     products = SUITES[suite](n_out, n_in, generator)
-    calls = {name: MANY if suite == "pages" else calibrate(product.seconds) for name, product in products.items()}
+    once = {"pages": MANY, "memory": -(-MEMORY_WEIGHTS // (n_out * n_in))}.get(suite)
+    calls = {name: once or calibrate(product.seconds) for name, product in products.items()}
     rates: dict[str, list[float]] = {name: [] for name in products}
     for _ in range(reps):
         for name, product in products.items():
@@ -311,7 +349,10 @@ def measure(shape: tuple[int, int], reps: int, suite: str) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--suite", choices=SUITES, default="ggml", help="beside ggml's types, rows beside columns, or kinds of memory"
+        "--suite",
+        choices=SUITES,
+        default="ggml",
+        help="beside ggml's types, rows beside columns, kinds of memory, or matrices that no cache holds",
     )
     parser.add_argument("--shapes", help="rows x columns, with commas")
     parser.add_argument("--reps", type=int, default=11, help="repetitions (default: %(default)s)")
@@ -319,7 +360,11 @@ def main() -> int:
     options = parser.parse_args()
 
     result = {}
-    default = {"columns": "4096x4096,8192x2048,2048x8192,576x1536", "pages": "8192x4096"}
+    default = {
+        "columns": "4096x4096,8192x2048,2048x8192,576x1536",
+        "pages": "8192x4096",
+        "memory": "2048x8192,576x1536",
+    }
     for text in (options.shapes or default.get(options.suite, "8192x4096,576x1536")).split(","):
         n_out, n_in = map(int, text.split("x"))
         result[text] = measure((n_out, n_in), options.reps, options.suite)

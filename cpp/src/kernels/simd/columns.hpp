@@ -11,13 +11,16 @@ namespace seeddelta {
 namespace {
 
 // Outputs whose sums stay in the first-level cache while units stream past.
-inline constexpr int64_t kColumnBlock = 1024;
+inline constexpr int64_t kColumnBlock = 4096;
+// Units between the one that is added and the one that is fetched.
+inline constexpr int64_t kUnitsAhead = 8;
 
+// Into the second-level cache: the first level has too few lines under way at a time for the speed of the memory.
 inline void prefetch(const void *p) {
-    __builtin_prefetch(p, 0, 3);
+    __builtin_prefetch(p, 0, 2);
 }
 
-// Four units at a time: every output is loaded and stored once for four products, added one after the other.
+// One unit after the other, so that what is read is one stream: the processor's own prefetcher follows no more.
 template <class Arch, class Ops>
 void columns_f16_simd(const ColumnWeight &w, const ActiveSet &s, int64_t out_begin, int64_t out_end, float *y) {
     using F = xsimd::batch<float, Arch>;
@@ -29,41 +32,22 @@ void columns_f16_simd(const ColumnWeight &w, const ActiveSet &s, int64_t out_beg
         for (int64_t o = first; o < last; o += lanes) {
             F(0.0F).store_unaligned(y + o);
         }
-        int64_t i = 0;
-        for (; i + 4 <= s.n; i += 4) {
-            const uint16_t *row[4];
-            const uint16_t *next[4];
-            F x[4];
-            for (int64_t k = 0; k < 4; ++k) {
-                row[k] = w.f16 + s.index[i + k] * w.n_out;
-                next[k] = w.f16 + s.index[i + 4 + k < s.n ? i + 4 + k : i + k] * w.n_out;
-                x[k] = F(s.value[i + k]);
-            }
+        for (int64_t i = 0; i < s.n; ++i) {
+            const uint16_t *row = w.f16 + s.index[i] * w.n_out;
+            const uint16_t *next = w.f16 + s.index[i + kUnitsAhead < s.n ? i + kUnitsAhead : i] * w.n_out;
+            const F x(s.value[i]);
             const auto step = [&](int64_t o) SEEDDELTA_INLINE_LAMBDA {
-                F sum = F::load_unaligned(y + o);
-                for (int64_t k = 0; k < 4; ++k) {
-                    sum = sum + x[k] * Ops::half(row[k] + o);
-                }
-                sum.store_unaligned(y + o);
+                (F::load_unaligned(y + o) + x * Ops::half(row + o)).store_unaligned(y + o);
             };
             int64_t o = first;
             for (; o + line <= last; o += line) {
-                for (int64_t k = 0; k < 4; ++k) {
-                    prefetch(next[k] + o);
-                }
+                prefetch(next + o);
                 for (int64_t v = 0; v < line; v += lanes) {
                     step(o + v);
                 }
             }
             for (; o < last; o += lanes) {
                 step(o);
-            }
-        }
-        for (; i < s.n; ++i) {
-            const uint16_t *row = w.f16 + s.index[i] * w.n_out;
-            const F x(s.value[i]);
-            for (int64_t o = first; o < last; o += lanes) {
-                (F::load_unaligned(y + o) + x * Ops::half(row + o)).store_unaligned(y + o);
             }
         }
     }
@@ -99,7 +83,7 @@ void columns_i8_simd(const ColumnWeight &w, const ColumnInput &in, int64_t out_b
                 for (int64_t k = 0; k < 4; ++k) { // what is missing to four counts as a unit times 0
                     const bool there = i + k < end;
                     row[k] = w.i8 + in.index[there ? i + k : i] * w.n_out;
-                    next[k] = w.i8 + in.index[i + 4 + k < in.n ? i + 4 + k : i] * w.n_out;
+                    next[k] = w.i8 + in.index[i + kUnitsAhead + k < in.n ? i + kUnitsAhead + k : i] * w.n_out;
                     q[k] = there ? in.q16[i + k] : static_cast<int16_t>(0);
                 }
                 const auto factor1 = Ops::factor(q[0], q[1]);
