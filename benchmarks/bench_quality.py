@@ -35,6 +35,7 @@ SUITES: dict[str, dict[str, dict[str, Any]]] = {
         "trellis-4": H | {"preset": "trellis-4"},
         "balanced": H | {"preset": "balanced"},
         "quality": H | {"preset": "quality"},
+        "quality, L=16": H | {"preset": "quality", "state_bits": 16},
     },
     "ablation": {
         "trellis 4 bits": {},
@@ -80,7 +81,9 @@ def main() -> int:
     parser.add_argument("--covariance", action="append", default=[], metavar="NAME=FILE", help="for calibration")
     parser.add_argument("--llama", default=",".join(LLAMA), help="llama.cpp's types (default: %(default)s)")
     parser.add_argument(
-        "--reuse", action="store_true", help="take models that are in --work, and add to the texts of the result file"
+        "--reuse",
+        action="store_true",
+        help="take models that are in --work, and add to the texts and models of the result file",
     )
     parser.add_argument("--only", default="", help="expression that the names of our models must have")
     options = parser.parse_args()
@@ -114,13 +117,13 @@ def main() -> int:
         )  # fmt: skip
         make_console().print(path.name)
         _print(list(models), comparison)
-        result["texts"][path.name] = {
-            "settings": dict(comparison.settings) | {"text": path.name},
-            "models": {
-                name: report.to_dict() | {"path": report.path.name}
-                for name, report in zip(models, comparison.models, strict=True)
-            },
-        }
+        found = {"settings": dict(comparison.settings) | {"text": path.name}, "models": {}}
+        before = result["texts"].get(path.name, found)
+        if all(before["settings"].get(key) == found["settings"][key] for key in ("chunks", "n_ctx", "text")):
+            found["models"] = before["models"]
+        for name, report in zip(models, comparison.models, strict=True):
+            found["models"][name] = report.to_dict() | {"path": report.path.name}
+        result["texts"][path.name] = found
         common.save(saved, result, options.results)
     return 0
 
