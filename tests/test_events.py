@@ -84,6 +84,26 @@ def test_the_product_is_that_of_what_was_sent(kind, options):
         np.testing.assert_array_equal(y, results[0])
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_budget_for_nothing_leaves_the_product_as_it_was(threads):
+    weight, _ = weight_of("f16")
+    gate = _core.Gate(N_IN, event=NEVER | {"theta": 0.0, "budget_ns": 1e-6})
+    y = weight.matmul(walk(), gate, batch=1, threads=threads)
+    np.testing.assert_array_equal(y, np.broadcast_to(y[0], y.shape))
+
+
+@pytest.mark.parametrize("budget_ns", [30.0, 300.0, 3000.0])
+def test_whatever_a_budget_leaves_out_is_an_earlier_input(budget_ns):
+    """How much is sent depends on the clock; that y is W x̂ with earlier values in x̂ does not."""
+    weight, matrix = weight_of("f16")
+    x = walk()
+    y = weight.matmul(x, _core.Gate(N_IN, event=NEVER | {"theta": 0.0, "budget_ns": budget_ns}), batch=1)
+    sent = np.linalg.lstsq(matrix.T.astype(np.float64), y.T.astype(np.float64), rcond=None)[0].T
+    for token in range(TOKENS):
+        nearest = np.abs(x[: token + 1] - sent[token]).min(axis=0)
+        np.testing.assert_allclose(nearest, 0, atol=1e-3)
+
+
 def test_everything_sent_is_the_product():
     weight, _ = weight_of("f16")
     x = walk()

@@ -279,6 +279,10 @@ void decode(const ColumnWeight &w, Gate *gate, const float *x, float *y, float *
         multiply(w, set, slice, y);
         return;
     }
+    if (set.n == 0 && ws.mode == EventMode::delta) { // nothing has changed
+        std::copy(state + slice.begin, state + slice.end, y + slice.begin);
+        return;
+    }
     const auto begin = std::chrono::steady_clock::now();
     multiply(w, set, slice, y);
     follow_events(w, *gate, slice, y, state, ws, ith, nth);

@@ -10,6 +10,7 @@ namespace seeddelta {
 
 static constexpr int32_t kForced = 0x7F7FFFFF; // ranks before every finite score
 static constexpr double kTimeMemory = 0.2;     // weight of the last token in the average time of a unit
+static constexpr double kForget = 0.8;         // of that average for a token that sends nothing
 
 EventState::EventState(const EventSpec &spec, int64_t n_in)
     : spec_(spec), sent_(static_cast<size_t>(n_in)), age_(static_cast<size_t>(n_in)) {
@@ -49,8 +50,8 @@ EventChoice EventState::choose(const float *x, const float *norm, int64_t most, 
     if (last_sent_ > 0 && spent_ns_ > 0.0) {
         const double now = spent_ns_ / static_cast<double>(last_sent_);
         ns_per_unit_ = ns_per_unit_ > 0.0 ? ns_per_unit_ + kTimeMemory * (now - ns_per_unit_) : now;
-        last_ns_ = spent_ns_;
     }
+    last_ns_ = spent_ns_;
     spent_ns_ = 0.0;
     if (!known_ || pause_ > 0) {
         pause_ -= pause_ > 0 ? 1 : 0;
@@ -80,9 +81,12 @@ EventChoice EventState::choose(const float *x, const float *norm, int64_t most, 
     }
     int64_t k = std::min<int64_t>({candidates, most, std::llround(spec_.most * static_cast<double>(n))});
     if (spec_.budget_ns > 0.0 && ns_per_unit_ > 0.0) {
-        const int64_t affordable = std::max<int64_t>(1, static_cast<int64_t>(spec_.budget_ns / ns_per_unit_));
+        const auto affordable = static_cast<int64_t>(spec_.budget_ns / ns_per_unit_);
         choice.budget = affordable < k;
         k = std::min(k, affordable);
+        if (affordable == 0) { // not even one: nothing is measured, so that a unit is tried again before long
+            ns_per_unit_ *= kForget;
+        }
     }
     if (spec_.quorum < 1.0F && choice.forced == 0) {
         const int64_t enough = quorum_count(score, n, static_cast<double>(spec_.quorum) * changed);

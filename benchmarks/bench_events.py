@@ -1,0 +1,249 @@
+"""Event-driven inputs on real text: how much changes from token to token, what leaving it out costs, gives and takes.
+
+    python benchmarks/bench_events.py --text wiki.test.txt                      # all parts
+    python benchmarks/bench_events.py --parts speed,budget --text wiki.test.txt --reps 5 --threads 1,2
+
+statistics  changes of the inputs of every matrix from one token to the next (a llama in NumPy)
+quality     perplexity, divergence and gap by settings, F16 columns, tokens one after the other as in generation
+speed       generation behind a prompt of `--depth` tokens of the text, settings taking turns
+budget      time that the products of a token took, by the budget that they were given
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import common
+import numpy as np
+import numpy.typing as npt
+import seeddelta
+from bench_skipping import stored
+from gradient_covariance import Llama
+from seeddelta.cli._options import parse_threads
+from seeddelta.evaluate.scoring import read_text, tokenize
+
+F32 = npt.NDArray[np.float32]
+Config = dict[str, Any]
+
+F16 = {"columns": "f16"}
+NO_CHECKS = {"gap_every": 0}
+KWTA = {"kwta": {"k": {"ffn_down": 0.5}}}
+ALL: Config = F16
+# of the inputs of the MLP, unless said otherwise
+EVENTS: dict[str, dict[str, Any]] = {
+    "theta 0.1": {"delta_theta": 0.1},
+    "theta 0.2": {"delta_theta": 0.2},
+    "theta 0.3 (default)": {},
+    "theta 0.5": {"delta_theta": 0.5},
+    "theta 0.3, no staleness": {"stale_lambda": 0.0},
+    "half of the inputs": {"delta_theta": 0.0, "topk": 0.5},
+    "quorum 0.9": {"delta_theta": 0.0, "quorum": 0.9},
+}
+DOWN = {"columns": "f16", "column_targets": ("ffn_down",)}  # events of ffn_down alone: nothing else is by columns
+SETTINGS: dict[str, Config] = {
+    "all": ALL,
+    **{f"MLP, {name}": F16 | {"event": event} for name, event in EVENTS.items()},
+    "down, all": DOWN,
+    **{f"down, {name}": DOWN | {"event": event} for name, event in EVENTS.items() if "stale" not in name},
+    "down, KWTA 0.5": DOWN | KWTA,
+    "down, KWTA 0.5 and theta 0.3": DOWN | KWTA | {"event": {}},
+    "down, KWTA 0.5 and theta 0.2": DOWN | KWTA | {"event": {"delta_theta": 0.2}},
+}
+SPEED = (
+    "all", "MLP, theta 0.3 (default)", "MLP, theta 0.5", "down, all", "down, theta 0.3 (default)", "down, theta 0.5",
+    "down, KWTA 0.5", "down, KWTA 0.5 and theta 0.3",
+)  # fmt: skip
+# a gap that every check finds too large: events are off from the first check on
+OFF = {"down, off by its gap": DOWN | {"event": {"gap_tol": 0.0, "gap_every": 1, "rearm": 1_000_000}}}
+BUDGETS = (0.1, 0.3, 1.0, 3.0, 10.0)
+THETAS = (0.1, 0.2, 0.3, 0.5, 1.0)
+
+
+def main() -> int:
+    parser = common.parser(__doc__)
+    parser.add_argument("--text", type=Path, required=True, help="text that the tokens are from")
+    parser.add_argument("--parts", default="statistics,quality,speed,budget", help="default: %(default)s")
+    parser.add_argument("--chunks", type=int, default=16, help="chunks of 512 tokens of the quality")
+    parser.add_argument("--only", default="", help="part of the names of the settings of the quality")
+    parser.add_argument("--threads", default="1,2", help="numbers of threads (default: %(default)s)")
+    parser.add_argument("--depth", type=int, default=2048, help="tokens before those that are timed")
+    parser.add_argument("--reps", type=int, default=5, help="repetitions of the speed (default: %(default)s)")
+    parser.add_argument("--gen", type=int, default=64, help="tokens to generate (default: %(default)s)")
+    options = parser.parse_args()
+    dense = common.dense_model(options.dense, options.work)
+    name = options.name or "events"
+    result = stored(options.results / f"{name}.json") | {"benchmark": "events"}
+    parts = {"statistics": statistics, "quality": quality, "speed": speed, "budget": budgets}
+    for part in options.parts.split(","):
+        found = parts[part](dense, options)
+        result[part] = result.get(part, {}) | found if part == "quality" else found
+        common.save(name, result, options.results)
+    return 0
+
+
+def statistics(dense: Path, options: Any) -> dict[str, Any]:
+    """Of 512 tokens, by kind of input; means over tokens 256 to 511 and all layers.
+
+    energy: |x_t - x_(t-1)|^2 / |x_t|^2, which is 2 for tokens that have nothing to do with each other.
+    changed: share of the inputs whose change is above theta times the root mean square of x_t.
+    small: share of the inputs that are below theta times it themselves: what KWTA leaves out.
+    """
+    import llama_cpp
+
+    tokenizer = llama_cpp.Llama(str(dense), vocab_only=True, verbose=False)
+    tokens = tokenize(tokenizer, read_text(options.text))[:512]
+    tokenizer.close()
+    model = Llama(dense)
+    model.logits(tokens)
+    kinds: dict[str, list[F32]] = {"attn_q, k, v": [], "attn_output": [], "ffn_gate, up": [], "ffn_down": []}
+    for a, _, _, _, _, _, o, m, _, _, _, _, d in model.kept:
+        for inputs, x in zip(kinds.values(), (a, o, m, d), strict=True):
+            inputs.append(x)
+    rows = {}
+    for kind, layers in kinds.items():
+        energy, changed, small = [], [], []
+        for x in layers:
+            before, now = x[255:-1], x[256:]
+            size = np.sqrt((now * now).mean(-1, keepdims=True))
+            energy.append(float((((now - before) ** 2).sum(-1) / (now**2).sum(-1)).mean()))
+            changed.append([float((np.abs(now - before) > theta * size).mean()) for theta in THETAS])
+            small.append([float((np.abs(now) > theta * size).mean()) for theta in THETAS])
+        rows[kind] = {
+            "energy": float(np.mean(energy)),
+            "energy_of_layers": energy,
+            "changed": dict(zip(map(str, THETAS), np.mean(changed, 0).tolist(), strict=True)),
+            "large": dict(zip(map(str, THETAS), np.mean(small, 0).tolist(), strict=True)),
+        }
+        print(f"{kind:14} energy of the change {rows[kind]['energy']:.2f}, changed {rows[kind]['changed']}")
+    return {"tokens": 512, "text": options.text.name, "inputs": rows}
+
+
+def quality(dense: Path, options: Any) -> dict[str, Any]:
+    chosen = {name: config for name, config in SETTINGS.items() if options.only in name}
+    comparison = seeddelta.evaluate(
+        [dense] * (1 + len(chosen)),
+        text=options.text,
+        chunks=options.chunks,
+        threads=parse_threads(options.threads)[:1],
+        reps=0,
+        options=[{}, *({"config": config | {"skip_prompt": True}} for config in chosen.values())],
+        progress=True,
+    )
+    rows = {}
+    for name, report in zip(["llama.cpp F16", *chosen], comparison.models, strict=True):
+        assert report.perplexity is not None
+        metrics = dict(report.metrics)
+        units = metrics.get("seeddelta.active_units", 0) + metrics.get("seeddelta.skipped_units", 0)
+        rows[name] = {
+            "chunks": report.perplexity.chunks,
+            "ppl": report.perplexity.ppl,
+            "stderr": report.perplexity.stderr,
+            "change_percent": None if report.difference is None else report.difference.percent,
+            "change_stderr": None if report.difference is None else report.difference.percent_stderr,
+            "kl": None if report.divergence is None else report.divergence.mean,
+            "active": metrics["seeddelta.active_units"] / units if units else 1.0,
+            "metrics": {key: value for key, value in metrics.items() if key.startswith("event.")},
+        }
+        row = rows[name]
+        gap = row["metrics"].get("event.quality_gap", 0.0)
+        print(f"{name:36} ppl {row['ppl']:8.3f}  active {row['active']:.3f}  gap {gap:.3f}", file=sys.stderr)
+    return rows
+
+
+class Run:
+    """A model with `depth` tokens of the text in its cache, which are computed once for each number of threads."""
+
+    def __init__(self, dense: Path, config: Config | None, tokens: npt.NDArray[Any], options: Any) -> None:
+        n_ctx = options.depth + options.gen
+        settings: dict[str, Any] = {"n_ctx": n_ctx, "n_batch": 512, "verbose": False}
+        given = {} if config is None else {"config": seeddelta.RuntimeConfig.from_dict(config)}
+        self.llm = seeddelta.load(dense, n_threads=1, **given, **settings)
+        self.tokens, self.depth = tokens[:n_ctx].tolist(), options.depth
+
+    def generate(self, threads: int, after: Any = None) -> float:
+        """Tokens a second of those behind `depth`; `after` is called for each."""
+        import llama_cpp
+
+        llm = self.llm
+        llama_cpp.llama_set_n_threads(llm._ctx.ctx, threads, threads)
+        # the last tokens of the prompt again: one after another they bring the events' state up to date
+        start = self.depth - 8
+        if llm.n_tokens < start:
+            llm.eval(self.tokens[llm.n_tokens : start])
+        llm._ctx.kv_cache_seq_rm(-1, start, -1)
+        llm.n_tokens = start
+        for token in self.tokens[start : self.depth]:
+            llm.eval([token])
+        begin = time.perf_counter()
+        for token in self.tokens[self.depth :]:
+            llm.eval([token])
+            if after is not None:
+                after(llm.seeddelta.metrics())
+        return (len(self.tokens) - self.depth) / (time.perf_counter() - begin)
+
+
+def text_tokens(dense: Path, options: Any) -> npt.NDArray[Any]:
+    import llama_cpp
+
+    tokenizer = llama_cpp.Llama(str(dense), vocab_only=True, verbose=False)
+    tokens = tokenize(tokenizer, read_text(options.text))
+    tokenizer.close()
+    return np.asarray(tokens[: options.depth + options.gen])
+
+
+def speed(dense: Path, options: Any) -> dict[str, Any]:
+    tokens = text_tokens(dense, options)
+    settings: dict[str, Config | None] = {"llama.cpp F16": None}
+    settings |= {name: SETTINGS[name] for name in SPEED} | OFF
+    rows: dict[str, Any] = {name: {} for name in settings}
+    for threads in parse_threads(options.threads):
+        runs = {name: Run(dense, config, tokens, options) for name, config in settings.items()}
+        samples: dict[str, list[float]] = {name: [] for name in runs}
+        for rep in range(options.reps + 1):
+            for name, run in runs.items():
+                rate = run.generate(threads)
+                if rep:  # the first reads the weights
+                    samples[name].append(rate)
+        for name, run in runs.items():
+            metrics = run.llm.seeddelta.metrics() if settings[name] else {}
+            rows[name][str(threads)] = {
+                "median": median(samples[name]),
+                "samples": samples[name],
+                "metrics": {key: value for key, value in metrics.items() if key.startswith(("event.", "kwta."))},
+            }
+            base = "down, all" if name.startswith("down") else "all"
+            over = median(samples[name]) / median(samples[base])
+            print(f"{threads} threads  {name:32} {median(samples[name]):6.1f} tokens/s, {over:.2f} of {base}")
+            run.llm.close()
+    return {"depth": options.depth, "gen": options.gen, "text": options.text.name, "models": rows}
+
+
+def budgets(dense: Path, options: Any) -> dict[str, Any]:
+    tokens = text_tokens(dense, options)
+    rows = {}
+    for threads in parse_threads(options.threads):
+        for budget in BUDGETS:
+            event = {"delta_theta": 0.0, "budget_ms": budget} | NO_CHECKS
+            run = Run(dense, F16 | {"event": event}, tokens, options)
+            used: list[float] = []
+            run.generate(threads, lambda metrics, used=used: used.append(metrics["event.budget_ms_used"]))
+            metrics = run.llm.seeddelta.metrics()
+            run.llm.close()
+            row = {
+                "median_ms": median(used),
+                "quantile_90_ms": float(np.quantile(used, 0.9)),
+                "sent": metrics["event.topk_kept"],
+                "hits": metrics["event.budget_hits"],
+                "used": used,
+            }
+            rows[f"{budget:g} ms, {threads} threads"] = row
+            print(f"{threads} threads, {budget:5g} ms: median {row['median_ms']:.3f} ms, sent {row['sent']:.3f}")
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())
