@@ -4,6 +4,7 @@
     python benchmarks/bench_kernels.py --suite columns --reps 15
     python benchmarks/bench_kernels.py --suite pages --reps 15
     python benchmarks/bench_kernels.py --suite memory --reps 9
+    python benchmarks/bench_kernels.py --suite statepack --reps 15
 
 Instruction sets: SEEDDELTA_FORCE_ISA chooses ours; ggml's is the one that it was compiled
 for. The result file names both.
@@ -306,6 +307,23 @@ def memory_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]
     return products
 
 
+def statepack_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
+    """float16 columns without a gate, and behind a bitmap of the inputs that are not nearly zero, by their share.
+
+    The bitmap is used up to a density of 0.15; above it all inputs are computed with.
+    """
+    many = -(-MEMORY_WEIGHTS // (n_out * n_in))
+    half = generator.standard_normal((n_in, n_out), dtype=np.float32).astype(np.float16)
+    weights = [_core.ColumnWeight("w", n_out, n_in, f16=half.copy()) for _ in range(many)]
+    x = generator.standard_normal((1, n_in), dtype=np.float32)
+    products: dict[str, Product] = {"no gate": ManyProducts([partial(weight.matmul, x) for weight in weights])}
+    for density in (0.05, 0.1, 0.14, 0.5, 1.0):
+        some = np.where(generator.permutation(n_in) < density * n_in, x, 0).astype(np.float32)
+        gate = _core.Gate(n_in, pack="binary")
+        products[f"density {density:g}"] = ManyProducts([partial(weight.matmul, some, gate) for weight in weights])
+    return products
+
+
 def calibrate(seconds: Callable[[int], float]) -> int:
     """Products a sample, for about TARGET_SECONDS."""
     once = seconds(1)
@@ -326,7 +344,13 @@ def kernel_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]
     return products
 
 
-SUITES = {"ggml": kernel_products, "columns": column_products, "pages": page_products, "memory": memory_products}
+SUITES = {
+    "ggml": kernel_products,
+    "columns": column_products,
+    "pages": page_products,
+    "memory": memory_products,
+    "statepack": statepack_products,
+}
 
 
 def measure(shape: tuple[int, int], reps: int, suite: str) -> dict[str, Any]:
@@ -334,7 +358,8 @@ def measure(shape: tuple[int, int], reps: int, suite: str) -> dict[str, Any]:
     n_out, n_in = shape
     generator = np.random.default_rng(1)
     products = SUITES[suite](n_out, n_in, generator)
-    once = {"pages": MANY, "memory": -(-MEMORY_WEIGHTS // (n_out * n_in))}.get(suite)
+    many = -(-MEMORY_WEIGHTS // (n_out * n_in))
+    once = {"pages": MANY, "memory": many, "statepack": many}.get(suite)
     calls = {name: once or calibrate(product.seconds) for name, product in products.items()}
     rates: dict[str, list[float]] = {name: [] for name in products}
     for _ in range(reps):
@@ -352,7 +377,7 @@ def main() -> int:
         "--suite",
         choices=SUITES,
         default="ggml",
-        help="beside ggml's types, rows beside columns, kinds of memory, or matrices that no cache holds",
+        help="what is compared (default: %(default)s)",
     )
     parser.add_argument("--shapes", help="rows x columns, with commas")
     parser.add_argument("--reps", type=int, default=11, help="repetitions (default: %(default)s)")
@@ -364,6 +389,7 @@ def main() -> int:
         "columns": "4096x4096,8192x2048,2048x8192,576x1536",
         "pages": "8192x4096",
         "memory": "2048x8192,576x1536",
+        "statepack": "2048x8192,576x1536",
     }
     for text in (options.shapes or default.get(options.suite, "8192x4096,576x1536")).split(","):
         n_out, n_in = map(int, text.split("x"))
