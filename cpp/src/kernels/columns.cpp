@@ -2,6 +2,7 @@
 #include "seeddelta/columns.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -54,35 +55,65 @@ GateScratch gate_scratch(int64_t n_in) {
     return scratch;
 }
 
-// All units of a token, listed.
-int64_t list_all(const float *x, int64_t n_in, int32_t *index, float *value) {
-    for (int64_t i = 0; i < n_in; ++i) {
-        index[i] = static_cast<int32_t>(i);
-        value[i] = x[i];
-    }
-    return n_in;
+int64_t list_stride(int64_t n_in) {
+    return (n_in + 15) / 16 * 16; // whole cache lines
 }
 
-// The units of one token, listed. With events a check has all of them, too.
-void choose(Gate *gate, const float *x, int64_t n_in, Workspace::Impl &ws) {
-    bool finite = true;
-    auto *index = ws.index.reserve(n_in);
-    auto *value = ws.value.reserve(n_in);
-    ws.mode = EventMode::full;
-    if (gate == nullptr) {
-        ws.listed = list_all(x, n_in, index, value);
-        finite = all_finite(x, n_in);
-    } else if (gate->events()) {
-        ws.mode = gate->send(x, gate_scratch(n_in), index, value, ws.listed, finite);
-    } else {
-        ws.listed = gate->select(x, 0, gate_scratch(n_in), index, value, finite);
-        gate->advance(1);
+// Chooses the units of one token. What others need of it is small, since a line that one core has written takes another
+// one long to get: bits of the units, from which every thread lists them for itself.
+void choose(Gate *gate, const float *x, int64_t n_in, Workspace::Impl &ws, int nth) {
+    if (ws.every.capacity < n_in) {
+        auto *every = ws.every.reserve(n_in);
+        for (int64_t i = 0; i < n_in; ++i) {
+            every[i] = static_cast<int32_t>(i);
+        }
     }
-    if (ws.mode == EventMode::check) {
-        list_all(x, n_in, ws.all_index.reserve(n_in), ws.all_value.reserve(n_in));
+    bool finite = true;
+    ws.mode = EventMode::full;
+    ws.listed = n_in;
+    ws.changes = false;
+    if (gate == nullptr) {
+        finite = all_finite(x, n_in);
+    } else {
+        auto *index = ws.index.reserve(nth * list_stride(n_in));
+        auto *value = ws.value.reserve(nth * list_stride(n_in));
+        if (gate->events()) {
+            ws.mode = gate->send(x, gate_scratch(n_in), index, value, ws.listed, finite);
+            ws.changes = ws.mode != EventMode::full;
+        } else {
+            ws.listed = gate->select(x, 0, gate_scratch(n_in), index, value, finite);
+            ws.changes = gate->spec().kwta.renormalise;
+            gate->advance(1);
+        }
+        auto *bits = ws.bits.reserve(bitmap_words(n_in));
+        std::fill_n(bits, bitmap_words(n_in), uint64_t{0});
+        for (int64_t i = 0; i < ws.listed; ++i) {
+            bits[index[i] / 64] |= uint64_t{1} << (index[i] % 64);
+        }
     }
     ws.all_finite.store(finite, std::memory_order_relaxed);
     ws.active.store(ws.mode == EventMode::check ? n_in : ws.listed, std::memory_order_relaxed);
+}
+
+// What was chosen, for thread `ith`. With `reuse` it has listed it before.
+ActiveSet chosen(const float *x, int64_t n_in, Workspace::Impl &ws, int ith, bool reuse) {
+    if (ws.listed == n_in && !ws.changes) {
+        return {n_in, ws.every.data, x};
+    }
+    auto *index = ws.index.data + ith * list_stride(n_in);
+    auto *value = ws.changes ? ws.value.data : ws.value.data + ith * list_stride(n_in);
+    if (ith > 0 && !reuse) {
+        int64_t found = 0;
+        for (int64_t word = 0; word < bitmap_words(n_in); ++word) {
+            for (uint64_t rest = ws.bits.data[word]; rest != 0; rest &= rest - 1) {
+                index[found++] = static_cast<int32_t>(64 * word + std::countr_zero(rest));
+            }
+        }
+        for (int64_t i = 0; i < found && !ws.changes; ++i) {
+            value[i] = x[index[i]];
+        }
+    }
+    return {ws.listed, index, value};
 }
 
 constexpr float kLargest = 32767.0F;
@@ -224,8 +255,8 @@ void multiply(const ColumnWeight &w, const ActiveSet &set, Slice slice, float *y
 }
 
 // y is the product of what was listed: the whole, or the change of the state. It becomes the state's.
-void follow_events(const ColumnWeight &w, Gate &gate, Slice slice, float *y, float *state, Workspace::Impl &ws, int ith,
-                   int nth) {
+void follow_events(const ColumnWeight &w, Gate &gate, const float *x, Slice slice, float *y, float *state,
+                   Workspace::Impl &ws, int ith, int nth) {
     if (ws.mode == EventMode::full) {
         std::copy(y + slice.begin, y + slice.end, state + slice.begin);
         return;
@@ -237,7 +268,7 @@ void follow_events(const ColumnWeight &w, Gate &gate, Slice slice, float *y, flo
     if (ws.mode == EventMode::delta) {
         return;
     }
-    multiply(w, {w.n_in, ws.all_index.data, ws.all_value.data}, slice, y);
+    multiply(w, {w.n_in, ws.every.data, x}, slice, y);
     double gap = 0.0;
     double size = 0.0;
     for (int64_t o = slice.begin; o < slice.end; ++o) {
@@ -269,12 +300,12 @@ void decode(const ColumnWeight &w, Gate *gate, const float *x, float *y, float *
             int nth, bool reuse) {
     if (!reuse) {
         if (ith == 0) {
-            choose(gate, x, w.n_in, ws);
+            choose(gate, x, w.n_in, ws, nth);
         }
         ws.barrier(nth);
     }
     const Slice slice = slice_of(w, ith, nth);
-    const ActiveSet set{ws.listed, ws.index.data, ws.value.data};
+    const ActiveSet set = chosen(x, w.n_in, ws, ith, reuse);
     if (gate == nullptr || !gate->events()) {
         multiply(w, set, slice, y);
         return;
@@ -285,7 +316,7 @@ void decode(const ColumnWeight &w, Gate *gate, const float *x, float *y, float *
     }
     const auto begin = std::chrono::steady_clock::now();
     multiply(w, set, slice, y);
-    follow_events(w, *gate, slice, y, state, ws, ith, nth);
+    follow_events(w, *gate, x, slice, y, state, ws, ith, nth);
     if (ith == 0) {
         const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - begin;
         gate->event().report_time(spent.count());
@@ -356,14 +387,14 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
     }
 }
 
-// The outputs of a rotated weight, back. What is rotated together is in one thread's share of every token.
+// The outputs of a rotated weight, back: whole tokens by one thread each. Threads that shared a token would write to
+// the same cache lines again and again.
 void rotate_outputs(const ColumnWeight &w, float *y, int64_t n_tokens, int64_t y_stride, Workspace::Impl &ws, int ith,
                     int nth) {
     ws.barrier(nth);
-    const int64_t g = w.n_out / w.rotation_block;
-    for (int64_t token = 0; token < n_tokens; ++token) {
-        kernels().rotate_back(y + token * y_stride, w.n_out, w.rotation_block, w.rotation_seed, g * ith / nth,
-                              g * (ith + 1) / nth);
+    for (int64_t token = n_tokens * ith / nth; token < n_tokens * (ith + 1) / nth; ++token) {
+        kernels().rotate_back(y + token * y_stride, w.n_out, w.rotation_block, w.rotation_seed, 0,
+                              w.n_out / w.rotation_block);
     }
 }
 

@@ -48,9 +48,10 @@ struct Workspace::Impl : SpinBarrier {
     Buffer<int16_t> wide;
     int64_t listed = 0;
     std::atomic<int64_t> active{0};
-    Buffer<int32_t> all_index; // of events, for a check: all units, and sums of squares a thread
-    Buffer<float> all_value;
-    Buffer<double> squares;
+    Buffer<int32_t> every;  // 0, 1, 2, ...
+    Buffer<uint64_t> bits;  // the units of one token
+    bool changes = false;   // they are computed with other values than the token's: those of the first thread's list
+    Buffer<double> squares; // of events, for a check: sums a thread
     EventMode mode = EventMode::full;
     std::atomic<bool> all_finite{true};
 };
