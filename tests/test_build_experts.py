@@ -15,6 +15,7 @@ from seeddelta.errors import FormatError, ImatrixError, RecipeError
 from seeddelta.gguf import names, schema
 from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, write_imatrix
 from seeddelta.gguf.reader import open_seeddelta
+from seeddelta.gguf.source import open_source
 from tiny_models import tiny_weights, write_model
 
 N_EXPERT, N_OUT, N_IN = 3, 40, 64
@@ -170,16 +171,29 @@ def test_capture(smollm2_quantized: Path, tmp_path: Path) -> None:
     imatrix, covariance = tmp_path / "imatrix.gguf", tmp_path / "cov.gguf"
     write_imatrix(imatrix, captured.imatrix())
     write_covariance(covariance, captured)
-    assert not open_covariance(covariance).has(gate)
+    np.testing.assert_allclose(hook.covariance(same[gate]), hook.covariance(same[shared]), rtol=1e-5, atol=1e-4)
+    diagonal = np.diagonal(hook.covariance(down))
+    np.testing.assert_allclose(diagonal, hook.norm_square(down).sum(axis=0), rtol=1e-4, atol=1e-4)
     again = capture(model, tokens, **options, checkpoint=tmp_path / "checkpoint")  # from the second chunk
     np.testing.assert_array_equal(again.hook.square(down), hook.square(down))
     np.testing.assert_array_equal(again.hook.counts(down), hook.counts(down))
+    np.testing.assert_array_equal(again.hook.covariance(down), hook.covariance(down))
 
-    recipe = Recipe(input=model, output=tmp_path / "out.gguf", imatrix=imatrix, hessian=covariance, targets="full")
-    rows = {row.name: row for row in seeddelta.build(recipe, progress=False).tensors}
-    methods = {name: rows[name].method for name in (gate, down, shared, names.EMBEDDING, names.HEAD)}
-    assert methods == {gate: "weighted", down: "weighted", shared: "feedback", names.EMBEDDING: "plain",
-                       names.HEAD: "feedback"}  # fmt: skip
+    errors = {}
+    source, known = open_source(model), open_covariance(covariance)
+    for hessian in (None, covariance):
+        recipe = Recipe(input=model, output=tmp_path / "out.gguf", imatrix=imatrix, hessian=hessian, targets="full")
+        rows = {row.name: row for row in seeddelta.build(recipe, progress=False).tensors}
+        methods = {name: rows[name].method for name in (gate, down, shared, names.EMBEDDING, names.HEAD)}
+        used = "weighted" if hessian is None else "feedback"
+        assert methods == {gate: used, down: used, shared: used, names.EMBEDDING: "plain", names.HEAD: used}
+        with open_seeddelta(recipe.output) as file:
+            for name in (gate, down):
+                error = file.tensors[name].to_weight().dequantize()
+                error = error - source.matrix(name).reshape(error.shape)
+                errors[name, hessian] = np.einsum("oi,ij,oj->", error, known.matrix(name), error, optimize=True)
+    for name in (gate, down):
+        assert errors[name, covariance] < 0.95 * errors[name, None]
 
 
 def test_tied_embedding(smollm2_quantized: Path, tmp_path: Path) -> None:

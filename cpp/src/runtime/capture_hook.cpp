@@ -117,7 +117,7 @@ bool CaptureHook::collect(const void *node) {
         s.counts.assign(static_cast<size_t>(n_experts), 0);
         s.square.assign(static_cast<size_t>(n_experts * n_in), 0.0);
         s.norm_square.assign(static_cast<size_t>(n_experts * n_in), 0.0);
-        if (covariance_ && !many) {
+        if (covariance_) {
             s.covariance.assign(static_cast<size_t>(n_in * n_in), 0.0F);
         }
     }
@@ -145,8 +145,9 @@ bool CaptureHook::collect(const void *node) {
     rows_.resize(kept);
     s.tokens += static_cast<int64_t>(kept) / (many ? abi_.ne_of(node, 1) : 1);
     add_normalised(s);
-    if (!s.covariance.empty()) {
-        add_covariance(s);
+    if (!s.covariance.empty()) { // slots of a token that share an input count once
+        const void *input = abi_.src_of(node, 1);
+        add_covariance(s, many && abi_.ne_of(input, 1) == 1 ? abi_.ne_of(node, 1) : 1);
     }
     return name != final_name_;
 }
@@ -174,10 +175,10 @@ void CaptureHook::add_normalised(InputSums &s) {
     });
 }
 
-void CaptureHook::add_covariance(InputSums &s) {
+void CaptureHook::add_covariance(InputSums &s, int64_t every) {
     const int64_t n = s.n_in;
-    const int64_t stride = n + kPadding;
-    const auto tokens = static_cast<int64_t>(rows_.size());
+    const int64_t stride = every * (n + kPadding);
+    const auto tokens = static_cast<int64_t>(rows_.size()) / every;
     parallel_for((n + kRowBlock - 1) / kRowBlock, threads_, [&](int64_t block, int) {
         const int64_t begin = block * kRowBlock;
         const int64_t rows = std::min(kRowBlock, n - begin);

@@ -12,7 +12,7 @@
 namespace seeddelta {
 
 // Sums over the tokens seen so far of one input. The matrices of a mixture of experts have sums of their own, one after
-// another, over the tokens that chose them, and no covariance; n_experts is 1 for every other matrix.
+// another, over the tokens that chose them, and share the covariance; n_experts is 1 for every other matrix.
 struct InputSums {
     int64_t n_in = 0;
     int64_t tokens = 0;
@@ -20,7 +20,8 @@ struct InputSums {
     std::vector<int64_t> counts;     // [n_experts] inputs in the sums
     std::vector<double> square;      // [n_experts, n_in] x^2
     std::vector<double> norm_square; // [n_experts, n_in] of the normalised inputs
-    std::vector<float> covariance;   // [n_in, n_in], upper triangle, of the normalised inputs; empty when not wanted
+    std::vector<float> covariance;   // [n_in, n_in], upper triangle, of the normalised inputs of all experts together;
+                                     // empty when not wanted
 };
 
 class CaptureHook {
@@ -46,7 +47,8 @@ private:
     // Finds the inputs of a node, in rows_ and experts_. False: they are not as expected.
     bool gather(const void *node, int64_t n_experts);
     void add_normalised(InputSums &s);
-    void add_covariance(InputSums &s);
+    // Of every so many rows.
+    void add_covariance(InputSums &s, int64_t every);
 
     const GgmlAbi &abi_;
     std::unordered_map<std::string, bool> targets_;

@@ -51,8 +51,8 @@ def encode_tensor(
 ) -> EncodedTensor:
     """Encode float32[n_out, n_in] by the recipe; `importance` is float32[n_in] with the mean 1.
 
-    Or float32[experts, n_out, n_in], with an importance of float32[experts, n_in] and no feedback; every expert is
-    encoded by itself.
+    Or float32[experts, n_out, n_in], with an importance of float32[experts, n_in]; every expert is encoded by itself,
+    with the same feedback.
     The result depends on the arguments and on nothing else (not on `recipe.threads`). With `feedback` (trellis only)
     the error of the outputs is minimised.
     """
@@ -71,7 +71,7 @@ def encode_tensor(
     describe(recipe, name, weights.shape[1:], source_type, len(weights))  # raises for what experts cannot have
     own = [None] * len(weights) if importance is None else importance
     return join_experts(
-        [_encode_matrix(name, w, source_type, recipe, i, None) for w, i in zip(weights, own, strict=True)]
+        [_encode_matrix(name, w, source_type, recipe, i, feedback) for w, i in zip(weights, own, strict=True)]
     )
 
 

@@ -99,6 +99,8 @@ def run_job(job: Job) -> JobResult:
         feedback, importance = _feedback(job, description), job.importance
         if importance is None and feedback is not None:
             importance = _covariance(job).importance(job.name)
+            if job.experts is not None:
+                importance = np.broadcast_to(importance, (job.experts, importance.size))
         encoded = encode_tensor(job.name, weights, job.source_type, job.recipe, importance, feedback)
     return JobResult(encoded, time.perf_counter() - begin)
 
@@ -187,7 +189,7 @@ _feedbacks: dict[Any, Feedback | ColumnFeedback] = {}
 def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | ColumnFeedback | None:
     """Feedback of the tensor's input, or None without a covariance of it. The last ones are kept."""
     base = description.base
-    if job.recipe.hessian is None or job.experts is not None or not isinstance(base, schema.TrellisBase):
+    if job.recipe.hessian is None or not isinstance(base, schema.TrellisBase):
         return None
     covariance = _covariance(job)
     if not covariance.has(job.name):

@@ -2,7 +2,7 @@
 
 For every input x of a matrix: E[x²] as llama-imatrix counts it, and of x̂ = x / ‖x‖ · sqrt(n_in) the squares and the
 covariance E[x̂ x̂ᵀ]. Without the normalisation a few first tokens with enormous activations own the sums. Every expert
-of a mixture has sums of its own, over the tokens that chose it, and no covariance.
+of a mixture has sums of its own, over the tokens that chose it, and all experts of a layer share one covariance.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ import numpy as np
 
 from seeddelta import _core
 
-from ..gguf.names import is_experts
 from ..gguf.writer import atomic_output
 
 
@@ -36,7 +35,7 @@ class Checkpoint:
                     {key: archive[f"{i}.{key}"] for key in ("counts", "square", "norm_square")}
                     for i in range(len(state["inputs"]))
                 ]
-                matrices = [archive.get(f"{i}.covariance") for i in range(len(sums))]  # none of experts
+                matrices = [archive.get(f"{i}.covariance") for i in range(len(sums))]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return 0, {}
         for name, arrays, matrix in zip(state["inputs"], sums, matrices, strict=True):
@@ -65,7 +64,7 @@ class Checkpoint:
                 add(f"{i}.counts", np.array(counts, np.int64))
                 add(f"{i}.square", hook.square(name))
                 add(f"{i}.norm_square", hook.norm_square(name))
-                if self.identity["covariance"] and not is_experts(name):
+                if self.identity["covariance"]:
                     add(f"{i}.covariance", hook.covariance(name))
 
     def discard(self) -> None:

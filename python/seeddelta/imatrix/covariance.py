@@ -19,7 +19,6 @@ from gguf import GGMLQuantizationType, GGUFValueType
 
 from ..errors import FormatError, ImatrixError
 from ..gguf.header import Header, read_header
-from ..gguf.names import is_experts
 from ..gguf.source import file_sha256
 from ..gguf.writer import PlannedTensor, Typed, Value, write_gguf
 from .capture import Capture
@@ -125,7 +124,7 @@ def open_covariance(path: str | os.PathLike[str]) -> Covariance:
 
 def write_covariance(path: str | os.PathLike[str], captured: Capture) -> None:
     """Write the covariances of a capture. Raises OutputError."""
-    shared = {name: same for name, same in captured.representatives.items() if not is_experts(same)}
+    shared = captured.representatives
     metadata: dict[str, Value] = {
         "general.type": Typed(_TYPE, GGUFValueType.STRING),
         "seeddelta.covariance.version": Typed(1, GGUFValueType.UINT32),
@@ -146,14 +145,14 @@ def write_covariance(path: str | os.PathLike[str], captured: Capture) -> None:
     inputs = sorted(set(shared.values()))
     plan = []
     for name in inputs:
-        n_in = captured.hook.square(name).size
+        n_in = captured.hook.square(name).shape[-1]
         plan.append(PlannedTensor(name + _SUFFIX, (n_in, n_in), GGMLQuantizationType.F32))
         plan.append(PlannedTensor(name + _DIAGONAL, (n_in,), GGMLQuantizationType.F32))
 
     def pieces(tensor: PlannedTensor) -> Iterable[Any]:
         if tensor.name.endswith(_DIAGONAL):
             name = tensor.name.removesuffix(_DIAGONAL)
-            yield np.asarray(captured.hook.norm_square(name)[0] / captured.hook.tokens(name), "<f4")
+            yield np.asarray(captured.hook.norm_square(name).sum(axis=0) / captured.hook.tokens(name), "<f4")
         else:
             name = tensor.name.removesuffix(_SUFFIX)
             yield np.asarray(captured.hook.covariance(name) / np.float32(captured.hook.tokens(name)), "<f4")
