@@ -225,6 +225,40 @@ def test_changed_keys_are_noticed() -> None:
     np.testing.assert_array_equal(again, _core.AttentionRun()(q, k, v, mask, scale=0.2, pack=settings)[0])
 
 
+def test_larger_heads_than_before() -> None:
+    """Bits of a smaller cache have no room for the next one's."""
+    run = _core.AttentionRun()
+    settings = _core.PackSettings("ternary", budget=0.1, recent=8)
+    run(*problem(64, 2, 1, 16, 16), scale=0.2, pack=settings)
+    larger = problem(64, 8, 4, 64, 32)
+    again, _ = run(*larger, scale=0.2, pack=settings)
+    np.testing.assert_array_equal(again, _core.AttentionRun()(*larger, scale=0.2, pack=settings)[0])
+
+
+def test_a_budget_without_end_keeps_all() -> None:
+    given = problem(300, 4, 2, 32, 32)
+    kept, done = _core.AttentionRun()(*given, scale=0.2, pack=_core.PackSettings("binary", budget=np.inf))
+    assert done["kept"] == done["visible"]
+    np.testing.assert_array_equal(kept, _core.AttentionRun()(*given, scale=0.2)[0])
+
+
+@pytest.mark.parametrize("size", [np.nan, np.inf, 1e-44])
+def test_queries_that_six_bits_cannot_hold(size: float) -> None:
+    """All keys look alike then; what is kept is still some of them, and the same everywhere."""
+    q, k, v, mask = problem(300, 4, 2, 32, 32)
+    q[:, 3] = size
+    q[:, 4:] *= np.float32(1e-44)
+    results = []
+    for isa in ISAS:
+        _core.isa_select(isa)
+        out, done = _core.AttentionRun()(
+            q, k, v, mask, scale=0.2, pack=_core.PackSettings("binary", budget=0.2, density=1.0)
+        )
+        results.append(out)
+        assert 0 < done["kept"] <= done["visible"]
+        np.testing.assert_array_equal(results[0], out)
+
+
 def test_bad_arguments() -> None:
     q, k, v, mask = problem(64, 4, 2, 32, 32)
     run = _core.AttentionRun()

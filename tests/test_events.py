@@ -111,6 +111,15 @@ def test_everything_sent_is_the_product():
     np.testing.assert_allclose(y, weight.matmul(x), rtol=1e-4, atol=1e-3)
 
 
+def test_a_budget_that_no_integer_holds_limits_nothing():
+    weight, _ = weight_of("i8")
+    products = [
+        weight.matmul(walk(), _core.Gate(N_IN, event=NEVER | {"theta": 0.1} | budget), batch=1)
+        for budget in ({}, {"budget_ns": 1e300})
+    ]
+    np.testing.assert_array_equal(*products)
+
+
 def test_a_check_puts_the_state_right():
     """Every fifth token is compared with the full product, which it gives."""
     weight, matrix = weight_of("f16")

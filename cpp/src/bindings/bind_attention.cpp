@@ -150,8 +150,7 @@ public:
         Floats out({p.n_head, p.dim_v});
         p.out = out.mutable_data();
         p.out_stride = p.dim_v;
-        if (settings && settings->mode != PackMode::exact &&
-            (pack_ == nullptr || pack_->mode() != settings->mode || pack_->capacity() < p.n_kv)) {
+        if (settings && settings->mode != PackMode::exact && (pack_ == nullptr || !pack_->fits(p, settings->mode))) {
             pack_ = std::make_unique<KeyPack>(p.n_kv_head, p.dim_k, p.n_kv, settings->mode, settings->recent);
         }
         const bool packed = settings && settings->mode != PackMode::exact;

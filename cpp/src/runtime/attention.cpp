@@ -113,7 +113,9 @@ QueryBits query_bits(const float *query, const float *scale, int64_t dim, const 
             const int sign = std::fabs(x) > least ? (x > 0.0F ? 1 : -1) : 0;
             plus[d / 8] |= static_cast<uint8_t>((sign > 0 ? 1 : 0) << i);
             minus[d / 8] |= static_cast<uint8_t>((sign < 0 ? 1 : 0) << i);
-            quantised[i] = settings.popcount ? sign : static_cast<int>(std::nearbyint(x * inverse));
+            // not when the query is not finite or too small for the inverse: an int cannot hold that
+            const bool fits = std::fabs(x * inverse) <= static_cast<float>(kQueryLimit + 1);
+            quantised[i] = settings.popcount ? sign : (fits ? static_cast<int>(std::nearbyint(x * inverse)) : 0);
             result.sum += quantised[i];
         }
         for (int64_t half = 0; half < 2; ++half) {
@@ -362,7 +364,7 @@ float Attention::limit_of(const PackSettings &settings, const float *near, int64
     const double wanted = settings.budget <= 1.0F
                               ? std::ceil(static_cast<double>(settings.budget) * static_cast<double>(visible))
                               : static_cast<double>(settings.budget);
-    const auto budget = static_cast<int64_t>(wanted);
+    const auto budget = static_cast<int64_t>(std::min(wanted, static_cast<double>(visible))); // it may be infinite
     // Bisection for the largest limit that lets enough through.
     const auto search = [&](const auto &enough) {
         float low = kFurthest;

@@ -70,6 +70,10 @@ public:
     // capacity: positions of the cache. recent: PackSettings::recent.
     KeyPack(int64_t n_kv_head, int64_t dim, int64_t capacity, PackMode mode, int64_t recent);
 
+    // Whether it is for such keys, and has room for them.
+    bool fits(const AttentionProblem &p, PackMode mode) const {
+        return mode_ == mode && n_kv_head_ == p.n_kv_head && dim_ == p.dim_k && p.n_kv <= capacity_;
+    }
     // A position's key is written, now or in the graph being prepared.
     void written(int64_t row);
     // Nothing is known any more.

@@ -81,10 +81,10 @@ EventChoice EventState::choose(const float *x, const float *norm, int64_t most, 
     }
     int64_t k = std::min<int64_t>({candidates, most, std::llround(spec_.most * static_cast<double>(n))});
     if (spec_.budget_ns > 0.0 && ns_per_unit_ > 0.0) {
-        const auto affordable = static_cast<int64_t>(spec_.budget_ns / ns_per_unit_);
-        choice.budget = affordable < k;
-        k = std::min(k, affordable);
-        if (affordable == 0) { // not even one: nothing is measured, so that a unit is tried again before long
+        const double affordable = spec_.budget_ns / ns_per_unit_;
+        choice.budget = affordable < static_cast<double>(k);
+        k = choice.budget ? static_cast<int64_t>(affordable) : k;
+        if (affordable < 1.0) { // not even one: nothing is measured, so that a unit is tried again before long
             ns_per_unit_ *= kForget;
         }
     }
