@@ -21,6 +21,9 @@ public:
         return low + value<uint16_t>() % (high - low + 1);
     }
     bool flag() { return (value<uint8_t>() & 1U) != 0; }
+    float real(float low, float high) {
+        return low + static_cast<float>(value<uint16_t>()) / 65535.0F * (high - low); // both included
+    }
     // Exactly n items, so that AddressSanitizer sees the first one behind them. The last bytes come again and again.
     template <class T>
     std::vector<T> array(int64_t n) {
@@ -31,6 +34,18 @@ public:
         take(out, given);
         for (size_t i = given; given > 0 && i < bytes; ++i) {
             out[i] = out[i - given];
+        }
+        return v;
+    }
+
+    // Any bits, with NaN and infinity, or numbers around 0, many of them 0.
+    std::vector<float> floats(int64_t n) {
+        if (flag()) {
+            return array<float>(n);
+        }
+        std::vector<float> v;
+        for (const int8_t x : array<int8_t>(n)) {
+            v.push_back(static_cast<float>(x / 4) * 0.25F);
         }
         return v;
     }

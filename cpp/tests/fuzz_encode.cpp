@@ -43,6 +43,7 @@ TrellisSpec spec_of(FuzzBytes &in) {
     spec.step_bits = static_cast<int>(rate[0]);
     spec.values_per_step = static_cast<int>(rate[1]);
     spec.seed = in.value<uint64_t>();
+    spec.state_bits = in.between(0, 63) == 0 ? 12 : 8; // a search takes time as 2^state_bits
     for (int i = 0; i < 2; ++i) {
         spec.multiplier[i] = trellis_multiplier(spec.state_bits, i);
     }
@@ -57,10 +58,10 @@ void require(bool holds, const char *what) {
 }
 
 void encode_rows(FuzzBytes &in) {
-    const TrellisSpec spec = spec_of(in);
+    TrellisSpec spec = spec_of(in);
     seeddelta_ctx c;
     c.base = BaseKind::trellis;
-    c.n_out = in.between(1, 17);
+    c.n_out = in.between(0, 7) == 0 ? 17 : in.between(1, 3);
     c.n_in = in.between(1, 40);
     c.step_bits = static_cast<uint32_t>(spec.step_bits);
     c.values_per_step = static_cast<uint32_t>(spec.values_per_step);
@@ -68,8 +69,17 @@ void encode_rows(FuzzBytes &in) {
     const auto importance = positive(in, c.n_in);
     std::vector<uint16_t> codes(static_cast<size_t>(c.n_tiles() * c.words() * kTileRows));
     std::vector<uint16_t> scale(static_cast<size_t>(c.n_out));
-    trellis_encode(weights.data(), c.n_out, c.n_in, spec, in.flag() ? importance.data() : nullptr, nullptr,
-                   codes.data(), scale.data(), 1);
+    Feedback feedback;
+    std::vector<float> matrix;
+    if (in.flag()) {
+        matrix = finite(in, c.n_in * c.n_in);
+        feedback = {matrix.data(), 16 * in.between(1, 2), in.between(0, 9)};
+    } else if (in.flag()) {
+        spec.rotation_block =
+            static_cast<uint32_t>(std::min<int64_t>(c.n_in & -c.n_in, int64_t{1} << in.between(0, 5)));
+    }
+    trellis_encode(weights.data(), c.n_out, c.n_in, spec, in.flag() ? importance.data() : nullptr,
+                   matrix.empty() ? nullptr : &feedback, codes.data(), scale.data(), 1);
     c.row_scale_f16 = scale.data();
     const bool small = std::all_of(weights.begin(), weights.end(), [](float w) { return std::abs(w) <= kHalfHolds; });
     require(!small || check_contents(c).empty(), "a row scale is not finite");
@@ -80,7 +90,7 @@ void encode_columns(FuzzBytes &in) {
     ColumnWeight w;
     w.kind = ColumnKind::trellis;
     w.n_out = in.between(1, 100);
-    w.n_in = in.between(1, 4);
+    w.n_in = in.between(0, 7) == 0 ? in.between(64, 66) : in.between(1, 3); // errors reach beyond 64 units at once
     w.step_bits = static_cast<uint32_t>(spec.step_bits);
     w.values_per_step = static_cast<uint32_t>(spec.values_per_step);
     const auto units = finite(in, w.n_in * w.n_out);
@@ -92,8 +102,8 @@ void encode_columns(FuzzBytes &in) {
 }
 
 void choose_entries(FuzzBytes &in) {
-    const int64_t n_out = in.between(1, 20);
-    const int64_t n_in = in.between(1, 100);
+    const int64_t n_out = in.between(1, 5);
+    const int64_t n_in = in.between(1, 70);
     const int64_t k = in.between(1, n_in);
     const auto delta = finite(in, n_out * n_in);
     const auto importance = positive(in, n_in);
@@ -108,8 +118,8 @@ void choose_entries(FuzzBytes &in) {
 }
 
 void search_seeds(FuzzBytes &in) {
-    const int64_t n_out = in.between(1, 6);
-    const int64_t n_in = in.between(1, 100);
+    const int64_t n_out = in.between(1, 4);
+    const int64_t n_in = in.between(1, 70);
     SeedSearch spec;
     spec.seed = in.value<uint64_t>();
     spec.block = 8U << in.between(0, 3);
@@ -135,22 +145,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const std::vector<std::string> isas = isa_available();
     FuzzBytes in(data, size);
     isa_select(isas[in.value<uint8_t>() % isas.size()]);
-    switch (in.between(0, 15)) { // the searches of a trellis take a thousand times as long
-    case 0:
-        encode_rows(in);
-        break;
-    case 1:
+    const int64_t kind = in.between(0, 63);
+    if (kind < 2) { // its searches take a hundred times as long
         encode_columns(in);
-        break;
-    case 2:
-    case 3:
-    case 4:
-    case 5:
-    case 6:
-    case 7:
+    } else if (kind < 8) {
+        encode_rows(in);
+    } else if (kind < 32) {
         search_seeds(in);
-        break;
-    default:
+    } else {
         choose_entries(in);
     }
     return 0;

@@ -28,7 +28,7 @@ struct Arrays {
     std::vector<uint32_t> wide;
     std::vector<int8_t> bytes, gain, column_scale;
     std::vector<uint8_t> map;
-    std::vector<float> column_factor, unit_scale;
+    std::vector<float> column_factor, unit_scale, wide_scale;
     ColumnWeight columns;
 };
 
@@ -50,6 +50,9 @@ void base_of(FuzzBytes &in, seeddelta_ctx &c, Arrays &a) {
     c.base_block = 8U << in.between(0, 3);
     if (c.base != BaseKind::fht_struct && in.flag()) {
         c.rotation_block = static_cast<uint32_t>(std::min<int64_t>(c.n_in & -c.n_in, int64_t{1} << in.between(0, 6)));
+    }
+    if ((c.base == BaseKind::trellis || c.base == BaseKind::none) && in.between(0, 3) == 0) {
+        c.n_experts = in.between(2, 3);
     }
     if (c.base == BaseKind::trellis) {
         rate_of(in, c);
@@ -160,6 +163,21 @@ void residual_of(FuzzBytes &in, seeddelta_ctx &c, Arrays &a) {
     }
 }
 
+void row_scale_of(FuzzBytes &in, seeddelta_ctx &c, Arrays &a, int64_t n) {
+    if (in.flag()) {
+        a.row_scale = in.array<uint16_t>(n);
+        c.row_scale_f16 = a.row_scale.data();
+    } else {
+        a.wide_scale = in.floats(n);
+        c.row_scale_f32 = a.wide_scale.data();
+    }
+}
+
+// Few tokens as a rule: what computes several at once has all its lengths below 10.
+int64_t tokens_of(FuzzBytes &in) {
+    return in.between(0, 7) == 0 ? in.between(3, 9) : in.between(1, 2);
+}
+
 void columns_of(FuzzBytes &in, seeddelta_ctx &c, Arrays &a) {
     c.base = BaseKind::trellis;
     rate_of(in, c);
@@ -175,18 +193,17 @@ void columns_of(FuzzBytes &in, seeddelta_ctx &c, Arrays &a) {
     w.words = column_words(w.step_bits, w.steps());
     a.codes = in.array<uint16_t>(w.n_in * w.words * kTileRows);
     w.codes = a.codes.data();
-    a.row_scale = in.array<uint16_t>(c.n_in);
-    c.row_scale_f16 = a.row_scale.data();
+    row_scale_of(in, c, a, c.n_in);
     c.columns = &w;
     if (!check_contents(c).empty()) {
         return;
     }
-    for (const uint16_t half : a.row_scale) {
-        a.unit_scale.push_back(half_to_float(half));
+    for (int64_t i = 0; i < c.n_in; ++i) {
+        a.unit_scale.push_back(c.row_scale_f16 != nullptr ? half_to_float(c.row_scale_f16[i]) : c.row_scale_f32[i]);
     }
     w.unit_scale = a.unit_scale.data();
-    const int64_t tokens = in.between(1, 3);
-    const auto x = in.array<float>(tokens * c.n_in);
+    const int64_t tokens = tokens_of(in);
+    const auto x = in.floats(tokens * c.n_in);
     std::vector<float> y(static_cast<size_t>(tokens * c.n_out));
     seeddelta_compute(c, x.data(), y.data(), static_cast<size_t>(tokens));
     std::vector<float> dense(static_cast<size_t>(c.n_out * c.n_in));
@@ -194,9 +211,9 @@ void columns_of(FuzzBytes &in, seeddelta_ctx &c, Arrays &a) {
 }
 
 void compute(FuzzBytes &in, const seeddelta_ctx &c) {
-    const int64_t tokens = in.between(1, 3);
-    const auto x = in.array<float>(tokens * c.n_in);
+    const int64_t tokens = tokens_of(in);
     if (c.n_experts == 1) {
+        const auto x = in.floats(tokens * c.n_in);
         std::vector<float> y(static_cast<size_t>(tokens * c.n_out));
         seeddelta_compute(c, x.data(), y.data(), static_cast<size_t>(tokens));
         std::vector<float> dense(static_cast<size_t>(c.n_out * c.n_in));
@@ -206,7 +223,8 @@ void compute(FuzzBytes &in, const seeddelta_ctx &c) {
     ExpertBatch batch;
     batch.n_tokens = tokens;
     batch.used = in.between(1, 2);
-    batch.inputs = 1;
+    batch.inputs = in.flag() ? batch.used : 1;
+    const auto x = in.floats(tokens * batch.inputs * c.n_in);
     std::vector<int32_t> ids(static_cast<size_t>(batch.pairs()));
     for (int32_t &id : ids) { // also those that are not there
         id = in.flag() ? in.value<int32_t>() : static_cast<int32_t>(in.between(0, c.n_experts - 1));
@@ -222,6 +240,8 @@ void compute(FuzzBytes &in, const seeddelta_ctx &c) {
     Workspace workspace;
     ComputeStatus status;
     seeddelta_compute_experts(c, batch, workspace, 0, 1, false, status);
+    std::vector<float> dense(static_cast<size_t>(c.n_out * c.n_in));
+    seeddelta_dequantize(c.expert(c.n_experts - 1), 0, c.n_out, dense.data());
 }
 
 } // namespace
@@ -232,22 +252,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     isa_select(isas[in.value<uint8_t>() % isas.size()]);
     seeddelta_ctx c;
     Arrays a;
-    c.n_out = in.between(1, 40);
-    c.n_in = in.flag() ? in.between(1, 150) : 32 * in.between(1, 5);
+    c.n_out = in.between(0, 3) == 0 ? in.between(17, 33) : in.between(1, 16);
+    c.n_in = in.flag() ? in.between(1, 130) : 32 * in.between(1, 4);
     if (in.between(0, 7) == 0) {
         columns_of(in, c, a);
         return 0;
     }
     base_of(in, c, a);
-    if ((c.base == BaseKind::trellis || c.base == BaseKind::none) && a.column_scale.empty() && in.between(0, 3) == 0) {
-        c.n_experts = in.between(2, 3);
-        if (c.base == BaseKind::trellis) {
-            a.codes = in.array<uint16_t>(c.n_experts * c.n_tiles() * c.words() * kTileRows);
-            c.codes = a.codes.data();
-        }
-    }
-    a.row_scale = in.array<uint16_t>(c.n_experts * c.n_out);
-    c.row_scale_f16 = a.row_scale.data();
+    row_scale_of(in, c, a, c.n_experts * c.n_out);
     residual_of(in, c, a);
     if (check_contents(c).empty()) {
         compute(in, c);

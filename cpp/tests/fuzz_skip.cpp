@@ -1,0 +1,273 @@
+// libFuzzer: what is skipped. Gates of any options choose inputs of any values for products over columns; queries, keys
+// and masks of any bits go through attention, whole and over the keys that their bits choose.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+
+#include "base/column_trellis.hpp"
+#include "fuzz_bytes.hpp"
+#include "runtime/attention.hpp"
+#include "seeddelta/columns.hpp"
+#include "seeddelta/compute.hpp"
+#include "seeddelta/isa.hpp"
+#include "sparsity/compose.hpp"
+
+using namespace seeddelta;
+
+namespace {
+
+float finite_or_zero(float x) {
+    return std::isfinite(x) ? x : 0.0F;
+}
+
+std::vector<float> finite(FuzzBytes &in, int64_t n) {
+    auto v = in.floats(n);
+    std::transform(v.begin(), v.end(), v.begin(), finite_or_zero);
+    return v;
+}
+
+// A number of an option: 0 or more, mostly small, now and then of any size.
+float amount(FuzzBytes &in) {
+    const float any = std::fabs(in.value<float>());
+    return in.between(0, 7) == 0 ? finite_or_zero(any) : in.real(0.0F, 2.0F);
+}
+
+struct Weight {
+    ColumnWeight w;
+    std::vector<uint16_t> half;
+    std::vector<int8_t> bytes;
+    std::vector<float> scale;
+
+    explicit Weight(FuzzBytes &in) {
+        static constexpr uint32_t kRates[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {3, 2}, {5, 2}};
+        static constexpr ColumnKind kKinds[] = {ColumnKind::f16, ColumnKind::i8, ColumnKind::trellis};
+        w.kind = kKinds[in.between(0, 2)];
+        w.n_out = in.flag() ? in.between(1, 140) : 64 * in.between(1, 3);
+        w.n_in = in.between(1, 130);
+        if (w.kind == ColumnKind::f16) {
+            half = in.array<uint16_t>(w.n_in * w.n_out);
+            for (uint16_t &h : half) { // bind_columns.cpp refuses what is not finite
+                h = (h & 0x7C00U) == 0x7C00U ? uint16_t{0} : h;
+            }
+            w.f16 = half.data();
+            return;
+        }
+        scale = finite(in, w.n_in);
+        w.unit_scale = scale.data();
+        w.rotation_block = in.flag() ? static_cast<uint32_t>(std::min<int64_t>(w.n_out & -w.n_out, 64)) : 0;
+        w.rotation_seed = in.value<uint64_t>();
+        if (w.kind == ColumnKind::i8) {
+            bytes = in.array<int8_t>(w.n_in * w.n_out);
+            w.i8 = bytes.data();
+            return;
+        }
+        const auto *rate = kRates[in.between(0, 7)];
+        w.step_bits = rate[0];
+        w.values_per_step = rate[1];
+        for (uint16_t &multiplier : w.multiplier) {
+            multiplier = std::max<uint16_t>(1, in.value<uint16_t>());
+        }
+        w.words = column_words(w.step_bits, w.steps());
+        half = in.array<uint16_t>(w.n_in * w.words * kTileRows);
+        w.codes = half.data();
+    }
+};
+
+// What bind_columns.cpp lets through.
+GateSpec gate_of(FuzzBytes &in, int64_t n_in, std::vector<float> &norm) {
+    static constexpr int kBlocks[] = {1, 16, 32, 64};
+    GateSpec spec;
+    spec.n_in = n_in;
+    spec.prompts = in.flag();
+    spec.kwta.enabled = in.flag();
+    spec.kwta.keep = std::max(in.real(0.0F, 1.0F), 1e-4F);
+    spec.kwta.keep_count = in.flag() ? 0 : in.between(0, n_in);
+    spec.kwta.duty = static_cast<int>(in.between(1, 3));
+    if (in.flag()) {
+        norm = finite(in, n_in);
+        spec.kwta.norm = norm.data();
+    }
+    if (in.between(0, 2) == 0) {
+        spec.event.enabled = true;
+        spec.event.theta = amount(in);
+        spec.event.most = std::max(in.real(0.0F, 1.0F), 1e-4F);
+        spec.event.quorum = in.flag() ? 1.0F : std::max(in.real(0.0F, 1.0F), 1e-4F);
+        spec.event.beta = amount(in);
+        spec.event.lambda = amount(in);
+        spec.event.age_max = static_cast<int>(in.between(1, 5));
+        spec.event.budget_ns = in.flag() ? 0.0 : static_cast<double>(amount(in)) * 1e3;
+        spec.event.gap_every = static_cast<int>(in.between(0, 3));
+        spec.event.gap_tolerance = amount(in);
+        spec.event.rearm = static_cast<int>(in.between(0, 3));
+        return spec;
+    }
+    spec.kwta.block = kBlocks[in.between(0, 3)];
+    spec.kwta.renormalise = in.flag();
+    spec.kwta.temperature = amount(in);
+    spec.kwta.threshold = in.flag() ? -1.0F : amount(in);
+    spec.pack = {in.flag(), in.flag(), amount(in), amount(in), amount(in), in.real(0.0F, 0.99F), in.flag()};
+    return spec;
+}
+
+void require(bool holds, const char *what) {
+    if (!holds) {
+        std::fprintf(stderr, "%s\n", what);
+        std::abort();
+    }
+}
+
+void select(FuzzBytes &in, Gate &gate, int64_t n) {
+    const auto x = in.floats(n);
+    std::vector<int32_t> score(static_cast<size_t>(n));
+    std::vector<int32_t> index(static_cast<size_t>(n));
+    std::vector<uint64_t> bits(static_cast<size_t>(2 * bitmap_words(n)));
+    std::vector<float> value(static_cast<size_t>(n));
+    bool is_finite = true;
+    const int64_t found = gate.select(x.data(), 0, {score.data(), bits.data()}, index.data(), value.data(), is_finite);
+    gate.advance(1);
+    require(found >= 0 && found <= n, "more units than there are");
+    for (int64_t i = 0; i < found; ++i) {
+        const auto at = static_cast<size_t>(i);
+        require(index[at] < n && (i == 0 ? index[0] >= 0 : index[at - 1] < index[at]), "units do not ascend below n");
+    }
+}
+
+// Several products of one gate: its memory is part of what is looked at.
+void columns(FuzzBytes &in) {
+    const Weight weight(in);
+    const ColumnWeight &w = weight.w;
+    std::vector<float> norm;
+    std::optional<Gate> gate;
+    if (in.between(0, 7) != 0) {
+        gate.emplace(gate_of(in, w.n_in, norm));
+    }
+    Workspace workspace;
+    ComputeStatus status;
+    std::vector<float> state(static_cast<size_t>(w.n_out));
+    const int64_t products = in.between(1, 4);
+    for (int64_t i = 0; i < products; ++i) {
+        const int64_t tokens = in.between(0, 3) == 0 ? in.between(2, 5) : 1;
+        const auto x = in.floats(tokens * w.n_in);
+        std::vector<float> y(static_cast<size_t>(tokens * w.n_out));
+        const ColumnCounts counts =
+            columns_compute_threaded(w, gate ? &*gate : nullptr, x.data(), tokens, w.n_in * 4, y.data(), w.n_out * 4,
+                                     workspace, 0, 1, false, status, state.data());
+        require(counts.active >= 0 && counts.active <= counts.total, "more units than there are");
+    }
+    if (gate && !gate->spec().event.enabled) {
+        gate->profile(in.flag());
+        select(in, *gate, w.n_in);
+        gate->tune(std::max(in.real(0.0F, 1.0F), 1e-4F), in.flag() ? -1.0F : amount(in));
+        select(in, *gate, w.n_in);
+    }
+}
+
+PackSettings pack_of(FuzzBytes &in) {
+    PackSettings s;
+    s.mode = in.flag() ? PackMode::binary : PackMode::ternary;
+    s.eps = amount(in);
+    s.popcount = in.flag();
+    s.refine = in.flag();
+    s.budget = std::max(in.between(0, 3) == 0 ? 1.0F : amount(in), 1e-4F);
+    s.mass = in.flag() ? 0.0F : in.real(0.0F, 1.0F);
+    s.sinks = in.between(0, 5);
+    s.recent = in.between(0, 70);
+    s.density = std::max(in.real(0.0F, 1.0F), 1e-4F);
+    s.negligible = in.flag() ? 0.0F : in.real(0.0F, 0.99F);
+    s.gamma_chunk = in.between(0, 130);
+    s.gamma_cap = std::max(amount(in), 1e-4F);
+    s.audits = in.between(0, 3);
+    return s;
+}
+
+CacheType cache_of(FuzzBytes &in, int64_t &dim) {
+    const CacheType type = in.flag() ? CacheType::f16 : CacheType::q8_0;
+    dim = type == CacheType::f16 ? kLanes * in.between(1, 3) : kQ8Block * in.between(1, 2);
+    return type;
+}
+
+// Numbers of float16 around 0, or any bits.
+std::vector<uint8_t> cache(FuzzBytes &in, int64_t bytes) {
+    auto v = in.array<uint8_t>(bytes);
+    if (in.flag()) {
+        for (size_t i = 1; i < v.size(); i += 2) {
+            v[i] &= 0xBFU;
+        }
+    }
+    return v;
+}
+
+// Operations over one cache, whose rows are written in between, seen by the pack or not.
+void attention(FuzzBytes &in) {
+    AttentionProblem p;
+    p.n_kv_head = in.between(1, 2);
+    p.n_head = p.n_kv_head * in.between(1, 3);
+    p.k_type = cache_of(in, p.dim_k);
+    p.v_type = cache_of(in, p.dim_v);
+    const int64_t capacity = in.between(0, 15) == 0 ? in.between(129, 300) : in.between(1, 70);
+    p.k_head = cache_row_bytes(p.k_type, p.dim_k);
+    p.k_row = p.k_head * p.n_kv_head;
+    p.v_head = cache_row_bytes(p.v_type, p.dim_v);
+    p.v_row = p.v_head * p.n_kv_head;
+    auto k = cache(in, capacity * p.k_row);
+    const auto v = cache(in, capacity * p.v_row);
+    const PackSettings settings = pack_of(in);
+    KeyPack pack(p.n_kv_head, p.dim_k, capacity, settings.mode, settings.recent);
+    p.k = k.data();
+    p.v = v.data();
+    p.scale = in.flag() ? 1.0F : in.value<float>();
+    p.softcap = in.flag() ? 0.0F : in.value<float>();
+    p.max_bias = in.between(0, 3) == 0 ? amount(in) : 0.0F;
+    const auto sinks = in.floats(p.n_head);
+    p.sinks = in.flag() ? sinks.data() : nullptr;
+    Attention compute;
+    const int64_t operations = in.between(1, 3);
+    for (int64_t i = 0; i < operations; ++i) {
+        p.n_kv = in.between(1, capacity);
+        const auto q = in.floats(p.n_head * p.dim_k);
+        auto mask = in.array<uint16_t>(p.n_kv);
+        if (in.flag()) { // mostly what llama.cpp writes
+            for (uint16_t &m : mask) {
+                m = (m & 3U) == 0 ? 0xFC00U : 0;
+            }
+        }
+        std::vector<float> out(static_cast<size_t>(p.n_head * p.dim_v));
+        p.q = q.data();
+        p.q_stride = p.dim_k;
+        p.mask = in.flag() ? mask.data() : nullptr;
+        p.out = out.data();
+        p.out_stride = p.dim_v;
+        PackOutcome outcome;
+        const int64_t kind = in.between(0, 7); // mostly with bits
+        const bool compare = (kind & 1) != 0;
+        compute.reserve(p, kind != 0, compare);
+        if (kind == 0) {
+            compute.exact(p, 0, 1);
+        } else {
+            pack.outgrow();
+            compute.packed(p, pack, settings, in.flag() || !pack.calibrated, compare, outcome, 0, 1);
+        }
+        require(outcome.kept.load() <= outcome.visible.load(), "more positions than there are");
+        const int64_t row = in.between(0, capacity - 1);
+        std::fill_n(k.begin() + row * p.k_row, p.k_row, in.value<uint8_t>());
+        if (in.flag()) {
+            pack.written(row);
+        }
+    }
+}
+
+} // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const std::vector<std::string> isas = isa_available();
+    FuzzBytes in(data, size);
+    isa_select(isas[in.value<uint8_t>() % isas.size()]);
+    if (in.flag()) {
+        attention(in);
+    } else {
+        columns(in);
+    }
+    return 0;
+}

@@ -1,0 +1,278 @@
+// Several threads give the bits of one. What a build with ThreadSanitizer looks at: every operation that threads share
+// a workspace, a barrier or a result in.
+#include <thread>
+
+#include "base/column_trellis.hpp"
+#include "kernel_test.hpp"
+#include "runtime/attention.hpp"
+#include "seeddelta/columns.hpp"
+#include "seeddelta/compute.hpp"
+#include "seeddelta/encode.hpp"
+#include "sparsity/compose.hpp"
+
+namespace kernel_test {
+
+namespace {
+
+template <class F>
+void together(int nth, F &&f) {
+    std::vector<std::jthread> pool;
+    for (int ith = 1; ith < nth; ++ith) {
+        pool.emplace_back(f, ith);
+    }
+    f(0);
+}
+
+// `f` gives a vector for a number of threads.
+template <class F>
+void compare_threads(Random &r, const std::string &what, F &&f) {
+    const int threads = static_cast<int>(r.between(2, 4));
+    isa_select(isa_available().back());
+    same(isa_available().back().c_str(), "threads", what + " threads " + std::to_string(threads), f(1), f(threads));
+}
+
+// One after the other in the same workspace; the last one uses the activations of the one before.
+void products(Random &r) {
+    const RandomWeight w(r);
+    const int64_t tokens = r.between(0, 1) == 0 ? 1 : r.between(2, 19);
+    const auto x = r.reals(2 * tokens * w.ctx.n_in);
+    compare_threads(r, w.what, [&](int nth) {
+        std::vector<float> y(static_cast<size_t>(3 * tokens * w.ctx.n_out));
+        Workspace workspace;
+        ComputeStatus status;
+        together(nth, [&](int ith) {
+            for (int64_t i = 0; i < 3; ++i) {
+                seeddelta_compute_threaded(w.ctx, x.data() + std::min<int64_t>(i, 1) * tokens * w.ctx.n_in, tokens,
+                                           w.ctx.n_in * 4, y.data() + i * tokens * w.ctx.n_out, w.ctx.n_out * 4,
+                                           workspace, ith, nth, i == 2, status);
+            }
+        });
+        return y;
+    });
+}
+
+void experts(Random &r) {
+    seeddelta_ctx c;
+    c.n_experts = r.between(2, 5);
+    c.n_out = r.between(1, 70);
+    c.n_in = r.between(1, 200);
+    c.base = BaseKind::trellis;
+    c.base_scale = 0.1F;
+    c.step_bits = static_cast<uint32_t>(r.between(1, 6));
+    c.multiplier[0] = trellis_multiplier(12, 0);
+    const auto codes = r.words<uint16_t>(c.n_experts * c.n_tiles() * c.words() * kTileRows);
+    const auto scale = r.halves(c.n_experts * c.n_out);
+    c.codes = codes.data();
+    c.row_scale_f16 = scale.data();
+    c.scheme = ResidualScheme::coo;
+    c.residual_size = 2;
+    std::vector<uint16_t> index;
+    for (int64_t i = 0; i < c.n_experts * c.n_out * 2; ++i) {
+        index.push_back(static_cast<uint16_t>(r.between(0, c.n_in - 1)));
+    }
+    const auto value = r.halves(c.n_experts * c.n_out * 2);
+    c.residual_index = index.data();
+    c.residual_vals_f16 = value.data();
+    ExpertBatch batch;
+    batch.n_tokens = r.between(1, 9);
+    batch.used = r.between(1, 2);
+    batch.inputs = r.between(0, 1) == 0 ? 1 : batch.used;
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < batch.pairs(); ++i) {
+        ids.push_back(static_cast<int32_t>(r.between(0, c.n_experts))); // the last one is not there
+    }
+    const auto x = r.reals(batch.n_tokens * batch.inputs * c.n_in);
+    batch.ids = reinterpret_cast<const uint8_t *>(ids.data());
+    batch.id_stride = 4;
+    batch.token_stride = 4 * batch.used;
+    batch.x = x.data();
+    batch.x_stride = c.n_in * 4;
+    batch.y_stride = c.n_out * 4;
+    compare_threads(r, "experts", [&](int nth) {
+        std::vector<float> y(static_cast<size_t>(batch.pairs() * c.n_out));
+        ExpertBatch mine = batch;
+        mine.y = y.data();
+        Workspace workspace;
+        ComputeStatus status;
+        together(nth, [&](int ith) {
+            seeddelta_compute_experts(c, mine, workspace, ith, nth, false, status);
+            seeddelta_compute_experts(c, mine, workspace, ith, nth, true, status);
+        });
+        return y;
+    });
+}
+
+GateSpec random_gate(Random &r, int64_t n_in) {
+    GateSpec spec;
+    spec.n_in = n_in;
+    spec.prompts = true;
+    spec.kwta.enabled = true;
+    spec.kwta.keep = 0.4;
+    switch (r.between(0, 2)) {
+    case 0:
+        spec.event.enabled = true;
+        spec.event.gap_every = 2;
+        spec.event.gap_tolerance = 10.0F;
+        break;
+    case 1:
+        spec.pack.enabled = true;
+        spec.pack.eps = 0.3F;
+        spec.pack.density = 1.0F;
+        break;
+    default:
+        break;
+    }
+    return spec;
+}
+
+// Tokens, a prompt, and tokens again, by one gate.
+void columns(Random &r) {
+    ColumnWeight w;
+    w.kind = static_cast<ColumnKind>(r.between(0, 2));
+    w.n_out = 64 * r.between(1, 6);
+    w.n_in = r.between(1, 200);
+    w.step_bits = 4;
+    w.multiplier[0] = trellis_multiplier(12, 0);
+    w.words = column_words(w.step_bits, w.steps());
+    w.rotation_block = w.kind == ColumnKind::f16 || r.between(0, 1) == 0 ? 0 : 64;
+    const auto half = r.halves(w.n_in * w.n_out);
+    const auto bytes = r.words<int8_t>(w.n_in * w.n_out);
+    const auto codes = r.words<uint16_t>(w.n_in * w.words * kTileRows);
+    const auto scale = r.reals(w.n_in, 0.1F);
+    w.f16 = half.data();
+    w.i8 = bytes.data();
+    w.codes = codes.data();
+    w.unit_scale = scale.data();
+    const GateSpec spec = random_gate(r, w.n_in);
+    constexpr int64_t kTokens[] = {1, 1, 5, 1, 1, 1};
+    constexpr int64_t kAll = 10;
+    const auto x = r.reals(kAll * w.n_in);
+    compare_threads(r, "columns " + std::to_string(static_cast<uint32_t>(w.kind)), [&](int nth) {
+        std::vector<float> y(static_cast<size_t>(kAll * w.n_out));
+        std::vector<float> state(static_cast<size_t>(w.n_out));
+        Workspace workspace;
+        ComputeStatus status;
+        Gate gate(spec);
+        int64_t first = 0;
+        for (const int64_t tokens : kTokens) {
+            together(nth, [&](int ith) {
+                columns_compute_threaded(w, &gate, x.data() + first * w.n_in, tokens, w.n_in * 4,
+                                         y.data() + first * w.n_out, w.n_out * 4, workspace, ith, nth, false, status,
+                                         state.data());
+            });
+            first += tokens;
+        }
+        return y;
+    });
+}
+
+// Exact, then by bits with a comparison, while the cache grows.
+void attention(Random &r) {
+    constexpr int64_t kRows = 400;
+    AttentionProblem p;
+    p.n_kv_head = r.between(1, 3);
+    p.n_head = p.n_kv_head * r.between(1, 3);
+    p.dim_k = kLanes * r.between(1, 4);
+    p.dim_v = kLanes * r.between(1, 4);
+    p.k_head = 2 * p.dim_k;
+    p.k_row = p.k_head * p.n_kv_head;
+    p.v_head = 2 * p.dim_v;
+    p.v_row = p.v_head * p.n_kv_head;
+    const auto k = r.halves(kRows * p.n_kv_head * p.dim_k);
+    const auto v = r.halves(kRows * p.n_kv_head * p.dim_v);
+    const auto q = r.reals(p.n_head * p.dim_k, 3.0F);
+    std::vector<uint16_t> mask(static_cast<size_t>(kRows));
+    for (uint16_t &m : mask) {
+        m = r.between(0, 5) == 0 ? 0xFC00 : 0;
+    }
+    p.k = reinterpret_cast<const uint8_t *>(k.data());
+    p.v = reinterpret_cast<const uint8_t *>(v.data());
+    p.q = q.data();
+    p.q_stride = p.dim_k;
+    p.mask = mask.data();
+    p.out_stride = p.dim_v;
+    PackSettings settings;
+    settings.mode = r.between(0, 1) == 0 ? PackMode::binary : PackMode::ternary;
+    settings.popcount = r.between(0, 1) == 0;
+    settings.refine = r.between(0, 3) != 0;
+    settings.recent = 8;
+    const int64_t lengths[] = {r.between(1, 300), r.between(301, 399), kRows};
+    compare_threads(r, "attention", [&](int nth) {
+        std::vector<float> out(static_cast<size_t>(4 * p.n_head * p.dim_v));
+        Attention compute;
+        KeyPack pack(p.n_kv_head, p.dim_k, kRows, settings.mode, settings.recent);
+        AttentionProblem mine = p;
+        for (int64_t i = 0; i < 4; ++i) {
+            mine.n_kv = lengths[std::min<int64_t>(i, 2)];
+            mine.out = out.data() + i * p.n_head * p.dim_v;
+            PackOutcome outcome;
+            compute.reserve(mine, i > 0, i > 1);
+            together(nth, [&](int ith) {
+                if (i == 0) {
+                    compute.exact(mine, ith, nth);
+                } else {
+                    compute.packed(mine, pack, settings, i < 3, i > 1, outcome, ith, nth);
+                }
+            });
+            out.push_back(static_cast<float>(outcome.kept.load()));
+            out.push_back(static_cast<float>(outcome.gap));
+        }
+        return out;
+    });
+}
+
+void encoders(Random &r) {
+    const int64_t n_out = r.between(1, 40);
+    const int64_t n_in = r.between(16, 70);
+    const auto weights = r.reals(n_out * n_in);
+    const auto matrix = r.reals(n_in * n_in, 0.05F);
+    TrellisSpec spec;
+    spec.state_bits = 8;
+    spec.multiplier[0] = trellis_multiplier(8, 0);
+    seeddelta_ctx shape;
+    shape.n_out = n_out;
+    shape.n_in = n_in;
+    shape.step_bits = 4;
+    ColumnWeight column;
+    column.kind = ColumnKind::trellis;
+    column.n_out = n_in;
+    column.step_bits = 4;
+    SeedSearch search;
+    search.choices = 20;
+    const Feedback feedback{matrix.data(), 16, 4};
+    const bool by_feedback = r.between(0, 1) == 0;
+    compare_threads(r, "encoders", [&](int nth) {
+        std::vector<uint16_t> codes(static_cast<size_t>(shape.n_tiles() * shape.words() * kTileRows));
+        std::vector<uint16_t> scale(static_cast<size_t>(n_out));
+        trellis_encode(weights.data(), n_out, n_in, spec, nullptr, by_feedback ? &feedback : nullptr, codes.data(),
+                       scale.data(), nth);
+        // the same numbers as n_out units of n_in outputs
+        const int64_t units = std::min<int64_t>(n_out, 16);
+        std::vector<uint16_t> walks(static_cast<size_t>(units * column_words(4, column.steps()) * kTileRows));
+        std::vector<uint16_t> unit_scale(static_cast<size_t>(units));
+        columns_encode(weights.data(), n_in, units, spec, by_feedback ? matrix.data() : nullptr, 4, 1, walks.data(),
+                       unit_scale.data(), nth);
+        std::vector<uint16_t> choice(static_cast<size_t>(n_out));
+        seed_search(weights.data(), n_out, n_in, search, nullptr, nullptr, choice.data(), nullptr, nth);
+        std::vector<uint32_t> index(static_cast<size_t>(n_out * 3));
+        std::vector<float> value(index.size());
+        coo_select(weights.data(), n_out, n_in, 3, nullptr, index.data(), value.data(), nth);
+        for (const auto &more : {scale, walks, unit_scale, choice}) {
+            codes.insert(codes.end(), more.begin(), more.end());
+        }
+        codes.insert(codes.end(), index.begin(), index.end());
+        return codes;
+    });
+}
+
+} // namespace
+
+void check_threads(Random &r) {
+    products(r);
+    experts(r);
+    columns(r);
+    attention(r);
+    encoders(r);
+}
+
+} // namespace kernel_test
