@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ llama_cpp = pytest.importorskip("llama_cpp")
 
 from seeddelta import _core  # noqa: E402
 from seeddelta.errors import UnsupportedLlamaError  # noqa: E402
-from seeddelta.runtime import library  # noqa: E402
+from seeddelta.runtime import library, view  # noqa: E402
 
 
 def address(function: Any) -> int:
@@ -76,6 +77,21 @@ def test_accelerator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "_DEVICE_TYPE_ACCEL", 0)  # the CPU, which is always there
     with pytest.raises(UnsupportedLlamaError, match="accelerator CPU"):
         library.check_devices()
+
+
+def test_types_that_a_release_lacks_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Older releases end at type 30 or 40; behind the last one ggml reads what is not a type."""
+    asked = []
+
+    def block_size(number: int) -> int:
+        asked.append(number)
+        return 32
+
+    fake = SimpleNamespace(ggml_blck_size=block_size, ggml_type_size=lambda number: 20)
+    monkeypatch.setattr(library, "native_library", lambda: fake)
+    monkeypatch.setattr(llama_cpp, "GGML_TYPE_COUNT", 30)
+    assert view.hole("blk.0.ffn_up.weight", (4, 128)).type == 3  # Q4_1
+    assert asked == [3]
 
 
 def test_library_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

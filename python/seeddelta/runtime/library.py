@@ -90,8 +90,14 @@ def check_devices() -> None:
 
 
 def type_matches(number: int, block: int, size: int) -> bool:
-    """True when the loaded ggml has the type `number` with `block` values in `size` bytes."""
+    """True when the loaded ggml has the type `number` with `block` values in `size` bytes.
+
+    ggml looks a number up without a check, so those that llama_cpp does not count (older ones count too few) are never
+    asked for.
+    """
     library: Any = native_library()
+    if number >= llama_cpp.GGML_TYPE_COUNT:
+        return False
     library.ggml_blck_size.restype = ctypes.c_int64
     library.ggml_type_size.restype = ctypes.c_size_t
     return bool(library.ggml_blck_size(number) == block and library.ggml_type_size(number) == size)
