@@ -50,7 +50,7 @@ def watched(pattern: bytes, found: dict[str, Array]) -> Iterator[None]:
 
     def params() -> Any:
         made = original()
-        made.cb_eval = ctypes.cast(callback, ctypes.c_void_p).value
+        made.cb_eval = llama_cpp.ggml_backend_sched_eval_callback(ctypes.cast(callback, ctypes.c_void_p).value)
         return made
 
     llama_cpp.llama_context_default_params = params
@@ -60,8 +60,8 @@ def watched(pattern: bytes, found: dict[str, Array]) -> Iterator[None]:
         llama_cpp.llama_context_default_params = original
 
 
-def capture(dense: Path, tokens: Array, queries: int, threads: int) -> tuple[Array, Array]:
-    """Queries [n, layers, heads, dim] of the last tokens, scaled, and keys [layers, KV heads, tokens, dim]."""
+def capture(dense: Path, tokens: Array, queries: int, threads: int) -> tuple[Array, Array, Array]:
+    """Queries [n, layers, heads, dim] of the last tokens, scaled; keys and values [layers, KV heads, tokens, dim]."""
     found: dict[str, Array] = {}
     with watched(rb"Qcur-\d+", found):
         llm = Llama(
@@ -82,9 +82,9 @@ def capture(dense: Path, tokens: Array, queries: int, threads: int) -> tuple[Arr
         n_kv_head = int(llm.metadata["llama.attention.head_count_kv"])
         llm.close()
     queries_of = np.array(q).reshape(queries, len(rows) // 2, n_head, -1)
-    k = np.array([one.data.view(np.float16) for one in rows[: len(rows) // 2]])
-    k = k.reshape(*k.shape[:2], n_kv_head, -1).swapaxes(1, 2)
-    return queries_of / np.float32(k.shape[3] ** 0.5), k
+    cached = np.array([one.data.view(np.float16) for one in rows])
+    k, v = cached.reshape(2, -1, cached.shape[1], n_kv_head, queries_of.shape[3]).swapaxes(2, 3)
+    return queries_of / np.float32(k.shape[3] ** 0.5), k, v
 
 
 class Keys:

@@ -28,6 +28,13 @@ def sequence_state(llm: Any) -> bytes:
     return bytes(buffer[: llama_cpp.llama_state_seq_get_data(llm.ctx, buffer, size, 0)])
 
 
+def load_sequence(llm: Any, state: bytes | bytearray) -> None:
+    """Let sequence 0 be that of a state. Raises SystemExit when llama.cpp does not take it."""
+    data = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+    if not llama_cpp.llama_state_seq_set_data(llm.ctx, data, len(state), 0):
+        raise SystemExit("llama.cpp did not take the state of the cache")
+
+
 @dataclass(frozen=True)
 class Rows:
     """Keys or values of a layer as they are stored: uint8 [tokens, bytes of a row]."""
@@ -61,6 +68,19 @@ def read_rows(state: bytes) -> list[Rows]:
     return rows
 
 
+def transposed(state: bytes) -> bytes:
+    """The state with its values transposed, as they are in a cache without flash attention."""
+    rows = read_rows(state)
+    layers = len(rows) // 2
+    parts = [state[: 4 * PREFIX + CELL * len(rows[0].data)], np.array([1, layers], np.int32).tobytes()]
+    parts += [part for one in rows[:layers] for part in (one.header(), one.data.tobytes())]
+    for one in rows[layers:]:
+        size = gguf.GGML_QUANT_SIZES[one.kind][1]
+        values = one.data.reshape(len(one.data), -1, size).swapaxes(0, 1)
+        parts += [np.array([one.kind, size, len(values)], np.int32).tobytes(), values.tobytes()]
+    return b"".join(parts)
+
+
 def fill_cache(llm: Any, count: int) -> None:
     """Let the cache of a `Llama` hold `count` tokens. Raises SystemExit when its state has an unknown layout."""
     decoder = Decoder(llm)
@@ -68,9 +88,7 @@ def fill_cache(llm: Any, count: int) -> None:
     state = sequence_state(llm)
     longer = _repeated(state, count)
     decoder.clear()
-    data = (ctypes.c_uint8 * len(longer)).from_buffer(longer)
-    if not llama_cpp.llama_state_seq_set_data(llm.ctx, data, len(longer), 0):
-        raise SystemExit("llama.cpp did not take the state of the cache")
+    load_sequence(llm, longer)
 
 
 def _repeated(state: bytes, count: int) -> bytearray:

@@ -11,6 +11,7 @@ from llama_cpp import llama_cpp
 
 Array = np.ndarray[Any, Any]
 F32, F16 = 0, 1  # GGML_TYPE_*
+TYPES = {np.dtype(np.float32): F32, np.dtype(np.float16): F16}
 MARGIN = 16 << 20  # bytes for a graph, and the work buffer that every computation of it makes anew
 
 
@@ -46,10 +47,10 @@ def _functions() -> dict[str, Any]:
 class GgmlAttention:
     """Attention of one token by ggml.
 
-    Args: q [n_head, dim] float32; k, v [n_kv, n_kv_head, dim], float16 or the bytes of a quantised type.
+    Args: q [n_head, dim] float32; k, v [n_kv, n_kv_head, dim], float16 or float32.
     """
 
-    def __init__(self, q: Array, k: Array, v: Array, scale: float, *, kv_type: int = F16) -> None:
+    def __init__(self, q: Array, k: Array, v: Array, scale: float) -> None:
         self._ggml = _functions()
         self._room = k.nbytes + v.nbytes + 128 * len(k) + 64 * q.nbytes + MARGIN
         self._context = self._ggml["ggml_init"](_InitParams(self._room, None, False))
@@ -57,7 +58,9 @@ class GgmlAttention:
         dim = q.shape[1]
         query = self._tensor(F32, (dim, 1, len(q)), q)
         key, value = (
-            self._ggml["ggml_permute"](self._context, self._tensor(kv_type, (dim, n_kv_head, n_kv), a), 0, 2, 1, 3)
+            self._ggml["ggml_permute"](
+                self._context, self._tensor(TYPES[a.dtype], (dim, n_kv_head, n_kv), a), 0, 2, 1, 3
+            )
             for a in (k, v)
         )
         mask = self._tensor(F16, (n_kv, 64, 1), np.zeros((64, n_kv), np.float16))
