@@ -1,11 +1,13 @@
-"""Lines `Key: value` in a text are asked for, with the text in the cache: what each setting of attention says.
+"""Lines `Key value` in a text are asked for, with the text in the cache: what each setting of attention says.
 
-The question is a line with the key, decoded token by token as the answer is: every step of the look-up is computed by
-the setting's attention. (In a prompt, llama.cpp would compute the question.)
+The text ends with some of the lines once more; the question is the key of another line, decoded token by token as the
+answer is: every step of the look-up is computed by the setting's attention. (In a prompt, llama.cpp would compute the
+question.)
 """
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ from attention_models import QUALITY, fill, opened, restore
 from cache_state import sequence_state
 from seeddelta.evaluate.scoring import bos_token, log_norm, read_text
 
-DEPTHS = 10  # lines a text, evenly spread
+DEPTHS = 10  # lines asked for a text, evenly spread
+EXAMPLES = (3, 6, 9)  # lines among them that are said again at the end of the text, to show what is wanted
 KEYS = """
 Abbott Ashdown Barlow Beckett Carmody Castell Dragan Dunmore Eastwick Fairfax Garrick Halloran Ingram Jansson
 Kessler Kowalski Lindqvist Lockhart Marlowe Moreau Nakamura Norwood Okafor Osborne Petrov Pickford Quinlan
@@ -39,29 +42,33 @@ class Haystack:
 
 
 def haystack(llm: Any, decoder: Any, words: list[int], length: int, number: int) -> Haystack:
-    """`length` tokens of `words`, another stretch for each `number`, with lines in the midst of each of its parts."""
+    """`length` tokens of `words`, another stretch for each `number`, with a line in the midst of each of its parts."""
     rng = np.random.default_rng([length, number])
-    keys, values = (rng.permutation(of.split())[:DEPTHS] for of in (KEYS, VALUES))
+    n_lines = DEPTHS + len(EXAMPLES)
+    pairs = list(zip(*(rng.permutation(of.split())[:n_lines] for of in (KEYS, VALUES)), strict=True))
 
     def tokens_of(text: str) -> list[int]:
         return list(llm.tokenize(text.encode(), add_bos=False))
 
-    lines = [tokens_of(f"\n{key}: {value}\n") for key, value in zip(keys, values, strict=True)]
+    lines = [tokens_of(f"\n{key} {value}\n") for key, value in pairs]
+    end = tokens_of("\n" + "".join(f"{pairs[i][0]} {pairs[i][1]}\n" for i in EXAMPLES))
     bos = bos_token(llm)
     tokens = [] if bos is None else [bos]
-    count = length - len(tokens) - sum(map(len, lines))
+    count = length - len(tokens) - sum(map(len, lines)) - len(end)
     at = number * count
     if at + count > len(words):
         raise SystemExit(f"the text has {len(words)} tokens, too few for {number + 1} times {length}; use a longer one")
     for i, line in enumerate(lines):
-        begin, end = at + count * i // DEPTHS, at + count * (i + 1) // DEPTHS
-        middle = (begin + end) // 2
-        tokens += words[begin:middle] + line + words[middle:end]
+        begin, after = at + count * i // n_lines, at + count * (i + 1) // n_lines
+        middle = (begin + after) // 2
+        tokens += words[begin:middle] + line + words[middle:after]
+    tokens += end
     array = np.asarray(tokens, np.int32)
     decoder.clear()
     fill(decoder, array)
-    questions = [(tokens_of(f"\n{key}:"), tokens_of(f" {value}")) for key, value in zip(keys, values, strict=True)]
-    return Haystack(array, sequence_state(llm), [(np.asarray(q), np.asarray(a)) for q, a in questions])
+    asked = [pair for i, pair in enumerate(pairs) if i not in EXAMPLES]
+    questions = [(np.asarray(tokens_of(key)), np.asarray(tokens_of(f" {value}"))) for key, value in asked]
+    return Haystack(array, sequence_state(llm), questions)
 
 
 def ask(decoder: Any, begin: int, question: Any, answer: Any) -> tuple[bool, float]:
@@ -77,17 +84,18 @@ def ask(decoder: Any, begin: int, question: Any, answer: Any) -> tuple[bool, flo
     return right, cost
 
 
-def needles(dense: Path, options: Any, text: Path, threads: int, wanted: list[str]) -> dict[str, Any]:
-    results: dict[str, dict[int, Any]] = {name: {} for name in dict.fromkeys(["exact", *wanted])}
-    unknown = results.keys() - QUALITY.keys()
-    if unknown:
-        raise SystemExit(f"no such setting: {', '.join(sorted(unknown))}")
+def needles(
+    dense: Path, options: Any, text: Path, threads: int, result: Path, wanted: list[str]
+) -> dict[str, dict[str, Any]]:
+    """All settings of `wanted` and exact, for `options.lengths`; other lengths of `result` are kept."""
+    results: dict[str, dict[str, Any]] = json.loads(result.read_bytes())["models"] if result.exists() else {}
     for length in (int(n) for n in options.lengths.split(",")):
         n_ctx = -(-(length + 32) // 256) * 256
         with opened(dense, None, threads, n_ctx) as (llm, decoder):
             words = list(llm.tokenize(read_text(text), add_bos=False, special=False))
             stacks = [haystack(llm, decoder, words, length, number) for number in range(options.haystacks)]
-        for name, found in results.items():
+        exact: Any = None
+        for name in dict.fromkeys(["exact", *wanted]):
             answers, density = [], None
             with opened(dense, name, threads, n_ctx) as (llm, decoder):
                 for stack in stacks:
@@ -98,8 +106,8 @@ def needles(dense: Path, options: Any, text: Path, threads: int, wanted: list[st
                     density = llm.seeddelta.metrics()["pack.density"]
             said = np.array([[right for right, _ in of] for of in answers])
             nll = np.array([[cost for _, cost in of] for of in answers])
-            exact = np.array(results["exact"][length]["said"]) if name != "exact" else said
-            found[length] = {
+            exact = said if exact is None else exact
+            results.setdefault(name, {})[str(length)] = {
                 "said": said.tolist(), "nll": nll.tolist(), "density": density, "right": int(said.sum()),
                 "of": said.size, "as_exact": [int((said & exact).sum()), int(exact.sum())],
                 "mean_nll": float(nll.mean()),

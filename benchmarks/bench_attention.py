@@ -97,7 +97,9 @@ def main() -> int:
         "quality": lambda path: quality(
             dense, options, text(), threads[-1], path.with_suffix(".json"), settings(QUALITY)
         ),
-        "needles": lambda path: needles(dense, options, text(), threads[-1], settings(NEEDLES)),
+        "needles": lambda path: needles(
+            dense, options, text(), threads[-1], path.with_suffix(".json"), settings(NEEDLES)
+        ),
     }
     for name in options.parts.split(","):
         target = f"{options.name or 'attention'}-{name}"

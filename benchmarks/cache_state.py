@@ -28,9 +28,9 @@ def sequence_state(llm: Any) -> bytes:
     return bytes(buffer[: llama_cpp.llama_state_seq_get_data(llm.ctx, buffer, size, 0)])
 
 
-def load_sequence(llm: Any, state: bytes | bytearray) -> None:
+def load_sequence(llm: Any, state: bytes) -> None:
     """Let sequence 0 be that of a state. Raises SystemExit when llama.cpp does not take it."""
-    data = (ctypes.c_uint8 * len(state)).from_buffer_copy(state)
+    data = ctypes.cast(ctypes.c_char_p(state), ctypes.POINTER(ctypes.c_uint8))
     if not llama_cpp.llama_state_seq_set_data(llm.ctx, data, len(state), 0):
         raise SystemExit("llama.cpp did not take the state of the cache")
 
@@ -91,7 +91,7 @@ def fill_cache(llm: Any, count: int) -> None:
     load_sequence(llm, longer)
 
 
-def _repeated(state: bytes, count: int) -> bytearray:
+def _repeated(state: bytes, count: int) -> bytes:
     """The state of one token as that of `count`, with random rows."""
     rows = read_rows(state)
     cells = np.zeros((count, CELL // 4), np.int32)
@@ -103,7 +103,7 @@ def _repeated(state: bytes, count: int) -> bytearray:
         if one.header() not in drawn:
             drawn[one.header()] = _random_rows(count, one.data.shape[1], one.kind)
         parts += [one.header(), np.roll(drawn[one.header()], 31 * number, axis=0).tobytes()]
-    return bytearray(b"".join(parts))
+    return b"".join(parts)
 
 
 def _random_rows(count: int, nbytes: int, kind: gguf.GGMLQuantizationType) -> np.ndarray[Any, Any]:
