@@ -55,6 +55,14 @@ def test_feedback_lowers_the_error_of_the_outputs(smollm2_f16, covariance_file, 
         assert row.metrics.rel_l2 > plain.metrics.rel_l2  # and that is what the weights paid for it
 
 
+def test_the_gap_is_that_of_the_outputs(smollm2_f16, covariance_file, tmp_path):
+    """Feedback may move the error of a matrix to inputs that hardly occur, where it is larger than the weights."""
+    report = build(smollm2_f16, tmp_path / "a.gguf", bits=1, targets="attn_q", hessian=covariance_file)
+    first = next(row for row in report.tensors if row.name == "blk.0.attn_q.weight")
+    assert first.metrics.rel_l2 > 1 > first.metrics.rel_out
+    assert not report.kept_dense
+
+
 def test_same_bytes_for_any_threads(smollm2_f16, covariance_file, tmp_path):
     for threads in (1, 2):
         build(smollm2_f16, tmp_path / f"{threads}.gguf", hessian=covariance_file, threads=threads, targets="attn")

@@ -220,7 +220,8 @@ class Recipe(Options):
     seeddelta_gap: float = Field(
         default=1.0,
         gt=0,
-        description="Largest relative error (weighted with an imatrix); a tensor above it stays dense.",
+        description="Largest relative error (of the outputs with a covariance, weighted with an imatrix); a tensor "
+        "above it stays dense.",
     )
     report_json: Path | None = Field(default=None, description="Write the report of the build to this file.")
     threads: int = Field(default=0, ge=0, description="Threads; 0: all cores. The result does not depend on it.")

@@ -32,6 +32,12 @@ class Metrics(BaseModel):
     norm_ratio_w: float
     rel_out: float | None = None
 
+    @property
+    def error(self) -> float:
+        """The relative error that the encoder made small and the divergence follows: of the outputs where their
+        covariance is known (one of the weights alone may be above 1 there), else of the weights."""
+        return self.rel_l2_w if self.rel_out is None else self.rel_out
+
 
 class Compute(BaseModel):
     """Work for one token: operations by kind, and bytes of weights read, beside those of the source."""

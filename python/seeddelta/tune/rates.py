@@ -45,7 +45,7 @@ class Allocator:
             group.name: {rate: sum(bytes_at(recipe, source, name, rate) for name in group.tensors) for rate in ladder}
             for group in groups
         }
-        gaps = _errors(recipe, store, groups, sensitivity.reference)
+        gaps = _errors(store, groups, sensitivity.reference)
         self._beyond = {(name, rate) for (name, rate), error in gaps.items() if error > recipe.seeddelta_gap}
 
     @property
@@ -117,15 +117,12 @@ class Allocator:
         return choices
 
 
-def _errors(
-    recipe: Recipe, store: EncodedStore, groups: Sequence[Group], reference: float
-) -> dict[tuple[str, float], float]:
+def _errors(store: EncodedStore, groups: Sequence[Group], reference: float) -> dict[tuple[str, float], float]:
     """By group and rate: the largest relative error of its tensors, as the builder's gap has it. At the reference it is
     measured, at other rates it goes as that of the role's sample."""
 
     def error(name: str, rate: float) -> float:
-        metrics = store.metrics(name, rate)
-        return metrics.rel_l2 if recipe.imatrix is None else metrics.rel_l2_w
+        return store.metrics(name, rate).error
 
     samples = sampled_tensors(groups)
     found = {}

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from ..build.rates import RATES
-from ..build.report import Metrics
 from ..errors import EvaluationError
 from ..evaluate.base_file import BaseWriter
 from ..evaluate.decoder import Tokens
@@ -78,11 +77,6 @@ class Sensitivity:
         """Standard deviation of ln(measured / predicted) in the checks; 0 without checks."""
         logs = [math.log(check.measured_kl / check.predicted_kl) for check in self.checks]
         return math.sqrt(statistics.fmean(log * log for log in logs)) if logs else 0.0
-
-
-def error_of(metrics: Metrics) -> float:
-    """The error that the divergence follows: of the outputs where it is known, else the weighted one."""
-    return metrics.rel_l2_w if metrics.rel_out is None else metrics.rel_out
 
 
 class Meter:
@@ -188,7 +182,7 @@ def _curves(store: EncodedStore, groups: Sequence[Group], reference: float) -> d
     store.encode((name, rate) for rate in RATES for name in samples.values())
     curves = {}
     for role, name in samples.items():
-        errors = {rate: error_of(store.metrics(name, rate)) for rate in RATES}
+        errors = {rate: store.metrics(name, rate).error for rate in RATES}
         curves[role] = {rate: (error / errors[reference]) ** 2 for rate, error in errors.items()}
     median = {rate: statistics.median(curve[rate] for curve in curves.values()) for rate in RATES}
     return {group.role: curves.get(group.role, median) for group in groups}
