@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import nox
@@ -54,15 +55,34 @@ def sanitizers(session: nox.Session) -> None:
         session.run(f"build/{preset}/kernel_test", rounds, external=True)
 
 
+def _clang(name: str) -> str:
+    """The program as the system calls it: some have no plain names."""
+    return name if shutil.which(name) else f"{name}-14"
+
+
 @nox.session(python=False)
 def fuzz(session: nox.Session) -> None:
     """A million executions of each libFuzzer target; needs Clang."""
-    session.run("cmake", "--preset", "fuzz", *session.posargs, external=True)
+    session.run("cmake", "--preset", "fuzz", f"-DCMAKE_CXX_COMPILER={_clang('clang++')}", external=True)
     session.run("cmake", "--build", "--preset", "fuzz", external=True)
-    for target in ("fuzz_weight", "fuzz_encode"):
+    for target in ("fuzz_weight", "fuzz_encode", "fuzz_skip"):
         corpus = Path("build/fuzz/corpus") / target
         corpus.mkdir(parents=True, exist_ok=True)
         session.run(
-            f"build/fuzz/{target}", "-runs=1000000", "-max_len=4096", "-timeout=60", str(corpus),
-            f"tests/fuzz/corpus/{target}", external=True,
+            f"build/fuzz/{target}", "-runs=1000000", "-max_len=512", "-timeout=60", "-print_final_stats=1",
+            *session.posargs, str(corpus), f"tests/fuzz/corpus/{target}", external=True,
         )  # fmt: skip
+
+
+@nox.session(python=False)
+def tidy(session: nox.Session) -> None:
+    """clang-tidy over cpp/ with the checks of .clang-tidy; needs Clang. With arguments only the paths that match."""
+    pybind11 = session.run("python", "-m", "pybind11", "--cmakedir", silent=True, external=True)
+    for preset, folder in (("tidy", "cpp/src/"), ("tidy-tests", "cpp/tests/")):
+        session.run(
+            "cmake", "--preset", preset, f"-DCMAKE_CXX_COMPILER={_clang('clang++')}",
+            f"-Dpybind11_DIR={str(pybind11).strip()}", external=True,
+        )  # fmt: skip
+        session.run(
+            _clang("run-clang-tidy"), "-quiet", "-p", f"build/{preset}", *(session.posargs or [folder]), external=True
+        )

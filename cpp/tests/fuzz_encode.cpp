@@ -61,7 +61,7 @@ void encode_rows(FuzzBytes &in) {
     TrellisSpec spec = spec_of(in);
     seeddelta_ctx c;
     c.base = BaseKind::trellis;
-    c.n_out = in.between(0, 7) == 0 ? 17 : in.between(1, 3);
+    c.n_out = spec.state_bits == 8 && in.between(0, 7) == 0 ? 17 : in.between(1, 3);
     c.n_in = in.between(1, 40);
     c.step_bits = static_cast<uint32_t>(spec.step_bits);
     c.values_per_step = static_cast<uint32_t>(spec.values_per_step);
@@ -90,7 +90,11 @@ void encode_columns(FuzzBytes &in) {
     ColumnWeight w;
     w.kind = ColumnKind::trellis;
     w.n_out = in.between(1, 100);
-    w.n_in = in.between(0, 7) == 0 ? in.between(64, 66) : in.between(1, 3); // errors reach beyond 64 units at once
+    w.n_in = in.between(1, 2);
+    if (spec.step_bits >= 4 && spec.state_bits == 8 && in.between(0, 7) == 0) { // errors reach beyond 64 units at once
+        w.n_out = in.between(1, 64);
+        w.n_in = in.between(64, 66);
+    }
     w.step_bits = static_cast<uint32_t>(spec.step_bits);
     w.values_per_step = static_cast<uint32_t>(spec.values_per_step);
     const auto units = finite(in, w.n_in * w.n_out);

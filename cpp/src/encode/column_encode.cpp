@@ -148,9 +148,9 @@ void columns_encode(const float *units, int64_t n_out, int64_t n_in, const Trell
     std::vector<float> error(static_cast<size_t>(std::min(kLazy, n_in) * n_out));
     std::memset(codes, 0, static_cast<size_t>(n_in * words * kTileRows) * sizeof(uint16_t));
     const int workers = worker_count(kTileRows, threads);
-    std::vector<std::unique_ptr<Scratch>> scratch;
-    for (int i = 0; i < workers; ++i) {
-        scratch.push_back(std::make_unique<Scratch>(spec, std::max(job.steps, 2 * std::min(job.window, job.steps))));
+    std::vector<std::unique_ptr<Scratch>> scratch(static_cast<size_t>(workers));
+    for (auto &mine : scratch) {
+        mine = std::make_unique<Scratch>(spec, std::max(job.steps, 2 * std::min(job.window, job.steps)));
     }
     std::barrier together(workers);
     // Each worker takes one index and keeps it: lanes to search, and outputs whose later units it changes.

@@ -132,7 +132,8 @@ void quantise_wide(const float *x, int64_t n, int16_t *q, float *scale) {
         const float inverse = usable ? kLargest / amax : 0.0F;
         constexpr float round = 12582912.0F; // 1.5 * 2^23: what is added to it is rounded to an integer, ties to even
         for (int64_t i = start; usable && i < start + kGroup; ++i) {
-            q[i] = static_cast<int16_t>(static_cast<int32_t>((x[i] * inverse + round) - round));
+            const float rounded = (x[i] * inverse + round) - round;
+            q[i] = rounded == rounded ? static_cast<int16_t>(static_cast<int32_t>(rounded)) : int16_t{0}; // NaN: 0
         }
         for (int64_t i = start; !usable && i < start + kGroup; ++i) {
             q[i] = 0;
@@ -278,16 +279,17 @@ void follow_events(const ColumnWeight &w, Gate &gate, const float *x, Slice slic
         state[o] = y[o];
     }
     if (ith == 0) {
-        ws.squares.reserve(2 * nth);
+        ws.squares.reserve(int64_t{2} * nth);
     }
     ws.barrier(nth);
-    ws.squares.data[2 * ith] = gap;
-    ws.squares.data[2 * ith + 1] = size;
+    double *mine = ws.squares.data + int64_t{2} * ith;
+    mine[0] = gap;
+    mine[1] = size;
     ws.barrier(nth);
     if (ith == 0) {
         double gaps = 0.0;
         double sizes = 0.0;
-        for (int i = 0; i < nth; ++i) {
+        for (int64_t i = 0; i < nth; ++i) {
             gaps += ws.squares.data[2 * i];
             sizes += ws.squares.data[2 * i + 1];
         }

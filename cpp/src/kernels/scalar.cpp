@@ -88,7 +88,8 @@ static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile
             if (sparse) {
                 proc_sparse_dot(ctx, row, q, a.scale + token * (a.stride / kGroup), acc, residual);
             } else {
-                residual = residual_dot(ctx, row, a.x + token * a.x_stride, a.p + token * ctx.dictionary_size);
+                const float *x = a.x == nullptr ? nullptr : a.x + token * a.x_stride; // there for a residual
+                residual = residual_dot(ctx, row, x, a.p + token * ctx.dictionary_size);
             }
             const float out = row_scale * (acc * ctx.base_scale + residual);
             all_finite = all_finite && finite(out);

@@ -155,34 +155,7 @@ struct Attention::Mine {
     int64_t keep_of = -1;
 
     explicit Mine(const AttentionProblem &p) {
-        int64_t used = 0;
-        const auto take = [&](auto *&pointer, int64_t n, uint8_t *base) {
-            using T = std::remove_reference_t<decltype(*pointer)>;
-            if (base != nullptr) {
-                pointer = reinterpret_cast<T *>(base + used);
-            }
-            used += (n * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
-        };
-        const auto carve = [&](uint8_t *base) {
-            used = 0;
-            take(q, p.n_head * p.dim_k, base);
-            take(slope, p.n_head, base);
-            take(scratch, attention_scratch_floats(p.group(), p.dim_k), base);
-            take(near, p.padded(), base);
-            take(given, p.group() * kAttentionChunk, base);
-            take(bias, kAttentionChunk, base);
-            take(top, p.group(), base);
-            take(keep, 2 * p.chunks(), base);
-            take(rows, kAttentionChunk, base);
-            take(sums, kAttentionChunk, base);
-            take(table, p.group() * p.dim_k * 4, base);
-            take(plus, p.group() * p.dim_k / 8, base);
-            take(minus, p.group() * p.dim_k / 8, base);
-            take(query, p.group(), base);
-            take(out, p.dim_v, base);
-        };
-        carve(nullptr);
-        carve(thread_scratch(used));
+        carve(p, thread_scratch(carve(p, nullptr)));
         const float scale = p.softcap != 0.0F ? p.scale / p.softcap : p.scale;
         for (int64_t head = 0; head < p.n_head; ++head) {
             slope[head] = slope_of(p, head);
@@ -190,6 +163,32 @@ struct Attention::Mine {
                 q[head * p.dim_k + d] = p.q[head * p.q_stride + d] * scale;
             }
         }
+    }
+
+    // Returns the bytes that it takes; with null it only counts them.
+    int64_t carve(const AttentionProblem &p, uint8_t *base) {
+        int64_t used = 0;
+        const auto take = [&](auto *&pointer, int64_t n) {
+            using T = std::remove_reference_t<decltype(*pointer)>;
+            pointer = base == nullptr ? nullptr : reinterpret_cast<T *>(base + used);
+            used += (n * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+        };
+        take(q, p.n_head * p.dim_k);
+        take(slope, p.n_head);
+        take(scratch, attention_scratch_floats(p.group(), p.dim_k));
+        take(near, p.padded());
+        take(given, p.group() * kAttentionChunk);
+        take(bias, kAttentionChunk);
+        take(top, p.group());
+        take(keep, 2 * p.chunks());
+        take(rows, kAttentionChunk);
+        take(sums, kAttentionChunk);
+        take(table, p.group() * p.dim_k * 4);
+        take(plus, p.group() * p.dim_k / 8);
+        take(minus, p.group() * p.dim_k / 8);
+        take(query, p.group());
+        take(out, p.dim_v);
+        return used;
     }
 };
 
@@ -274,7 +273,10 @@ void Attention::merge(const AttentionProblem &p, int64_t head, const float *part
                       float *sum) const {
     const int64_t stride = p.n_head * (2 + p.dim_v);
     const float *first = partials + head * (2 + p.dim_v);
-    float most = p.sinks != nullptr ? p.sinks[head] : kNone;
+    float most = kNone;
+    if (p.sinks != nullptr) {
+        most = p.sinks[head];
+    }
     for (int64_t chunk = 0; chunk < p.chunks(); ++chunk) {
         most = first[chunk * stride] > most ? first[chunk * stride] : most;
     }

@@ -96,7 +96,7 @@ public:
     }
 
 private:
-    static constexpr size_t kMemory = 256 * 1024;
+    static constexpr size_t kMemory = size_t{256} * 1024;
     void (*free_)(void *);
     void *(*new_tensor_)(void *, int32_t, int64_t, int64_t, int64_t, int64_t);
     std::vector<uint64_t> memory_;
