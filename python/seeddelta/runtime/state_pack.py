@@ -21,7 +21,7 @@ class StatePackKV:
     their values (docs/statepack.md). Prompts are computed by llama.cpp.
 
     Attributes:
-        mode: `binary` or `ternary`; `exact`: all keys, no bits.
+        mode: `ternary`, or `binary`, which finds less; `exact`: all keys, no bits.
         eps: ternary: a channel has a bit when it is above eps times the key's mean magnitude.
         popcount: score with the signs of the query and popcount, not with 6 bits of it.
         refine: exact scores for the chosen keys. False: the score by bits goes into the softmax.
@@ -42,7 +42,7 @@ class StatePackKV:
     Raises ConfigError for a value out of range.
     """
 
-    mode: PackMode = "binary"
+    mode: PackMode = "ternary"
     eps: float = 1.2
     popcount: bool = False
     refine: bool = True
