@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,6 +73,32 @@ def test_unexpected_type_traits() -> None:
     symbols = library.ggml_symbols()
     with pytest.raises(UnsupportedLlamaError, match="to_float"):
         library.probe(symbols | {"ggml_fp16_to_fp32_row": symbols["ggml_bf16_to_fp32_row"]})
+
+
+@pytest.mark.parametrize("version", ["0.3.9", "0.3.15", "0.2.90"])
+def test_older_release_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(llama_cpp, "__version__", version)
+    message = rf"llama-cpp-python {version} cannot .* older than 0\.3\.16.*0\.3\.36: pip install"
+    with pytest.raises(UnsupportedLlamaError, match=message):
+        library.ggml_abi.__wrapped__()
+
+
+@pytest.mark.parametrize("version", ["0.3.16", "0.3.36+cpu", "0.4.0", "1.0"])
+def test_newer_release_is_tried(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(llama_cpp, "__version__", version)
+    library.ggml_abi.__wrapped__()
+
+
+def test_the_tested_releases_are_named_alike() -> None:
+    root = Path(__file__).parents[1]
+    sessions, project, manual = (
+        (root / name).read_text() for name in ("noxfile.py", "pyproject.toml", "docs/runtime.md")
+    )
+    releases = re.search(r"^LLAMA_RELEASES = \((.*?)\)", sessions, re.MULTILINE)
+    assert releases is not None
+    assert tuple(re.findall(r'"([0-9.]+)"', releases[1]))[::-1] == library.TESTED_VERSIONS
+    assert f'"llama-cpp-python>={library.TESTED_VERSIONS[0]}"' in project
+    assert tuple(re.findall(r"^\| (0\.[0-9.]+) .*\| \d+ pass", manual, re.MULTILINE))[::-1] == library.TESTED_VERSIONS
 
 
 def test_accelerator_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

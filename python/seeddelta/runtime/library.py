@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 from typing import Any
 
 import llama_cpp
@@ -11,7 +12,7 @@ import llama_cpp
 from .. import _core
 from ..errors import UnsupportedLlamaError
 
-TESTED_VERSIONS = ("0.3.36",)  # of llama-cpp-python
+TESTED_VERSIONS = ("0.3.16", "0.3.20", "0.3.30", "0.3.36")  # of llama-cpp-python; the table in docs/runtime.md
 _DEVICE_TYPE_ACCEL = 3  # GGML_BACKEND_DEVICE_TYPE_ACCEL after CPU, GPU, IGPU
 
 
@@ -19,7 +20,7 @@ def unsupported(what: str) -> UnsupportedLlamaError:
     """The exception for a llama.cpp that does not fit: what failed, which version it is, and the remedy."""
     return UnsupportedLlamaError(
         f"llama-cpp-python {llama_cpp.__version__} cannot run SeedΔ models: {what}. "
-        f"Install a tested version: pip install 'llama-cpp-python=={TESTED_VERSIONS[-1]}'"
+        f"Tried, and working, are {', '.join(TESTED_VERSIONS)}: pip install 'llama-cpp-python=={TESTED_VERSIONS[-1]}'"
     )
 
 
@@ -63,8 +64,17 @@ def probe(symbols: dict[str, int]) -> _core.GgmlAbi:
 @functools.cache
 def ggml_abi() -> _core.GgmlAbi:
     """Layout of the loaded ggml, probed once a process."""
+    check_version()
     check_devices()
     return probe(ggml_symbols())
+
+
+def check_version() -> None:
+    """Raise UnsupportedLlamaError for a release older than the first tested one, whatever the probe would find."""
+    oldest = TESTED_VERSIONS[0]
+    found, needed = ([int(part) for part in re.findall(r"\d+", text)[:3]] for text in (llama_cpp.__version__, oldest))
+    if found < needed:
+        raise unsupported(f"it is older than {oldest}, the oldest that passes the tests")
 
 
 def check_devices() -> None:
