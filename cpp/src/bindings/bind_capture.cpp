@@ -77,11 +77,10 @@ void bind_capture(py::module_ &m) {
                           "    skip: first tokens of every evaluation to leave out.\n"
                           "    threads: of the sums; 0 is all processors. They do not depend on it.\n"
                           "    clip: largest magnitude of an x̂; 0 is none. The plain x² are not clipped.")
-        .def(py::init([](std::shared_ptr<GgmlAbi> abi, const std::vector<std::string> &names, bool covariance,
+        .def(py::init([](const std::shared_ptr<GgmlAbi> &abi, const std::vector<std::string> &names, bool covariance,
                          int64_t skip, int threads, float clip) {
-                 auto layout = abi;
                  return std::unique_ptr<PyCapture>(
-                     new PyCapture{std::move(layout), CaptureHook(*abi, names, covariance, skip, threads, clip)});
+                     new PyCapture{abi, CaptureHook(*abi, names, covariance, skip, threads, clip)});
              }),
              py::arg("abi"), py::arg("names"), py::arg("covariance") = true, py::arg("skip") = 0,
              py::arg("threads") = 0, py::arg("clip") = 0.0F)

@@ -55,7 +55,6 @@ void search(const Job &job, const int16_t *target, const int16_t *weight, int64_
 // before the first step and, in the bits that the first step keeps of it, at the end (QTIP, Tseng et al. 2024,
 // algorithm 4). Then the same with the state that was found half way round, and so on: no round makes it worse.
 void search_lane(Job &job, const float *unit, double scale, int64_t lane, Scratch &s) {
-    constexpr double largest = kTrellisTable1[15] + kTrellisTable2[15];
     const int64_t v = job.spec.values_per_step;
     const int64_t steps = job.steps;
     // twice, so that a walk may begin anywhere, and the search around the seam go round when the walk is short
@@ -65,8 +64,7 @@ void search_lane(Job &job, const float *unit, double scale, int64_t lane, Scratc
         const int64_t position = i % (steps * v) * kTileRows + lane;
         const double x = position < job.n_out ? unit[position] / scale : 0.0;
         weight[static_cast<size_t>(i)] = job.weights[static_cast<size_t>(position)];
-        const double f = job.weights[static_cast<size_t>(position)];
-        target[static_cast<size_t>(i)] = static_cast<int16_t>(std::nearbyint(std::clamp(x, -largest, largest) * f));
+        target[static_cast<size_t>(i)] = search_target(x, job.weights[static_cast<size_t>(position)]);
     }
     std::vector<uint16_t> walk(static_cast<size_t>(2 * steps));
     const auto run = [&](int64_t first, int64_t count, int64_t state, int64_t group) {

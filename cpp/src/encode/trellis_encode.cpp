@@ -34,7 +34,8 @@ static std::vector<float> column_importance(const TrellisSpec &spec, int64_t n_i
         total += importance[i];
     }
     for (int64_t i = 0; i < n_in; ++i) {
-        h[static_cast<size_t>(i)] = static_cast<float>(sum[static_cast<size_t>(i % g)] * static_cast<double>(g) / total);
+        h[static_cast<size_t>(i)] =
+            static_cast<float>(sum[static_cast<size_t>(i % g)] * static_cast<double>(g) / total);
     }
     return h;
 }
@@ -82,13 +83,10 @@ static double initial_unit(const Job &job, const float *row) {
 // columns.
 static void search(const Job &job, const float *row, double unit, int64_t first, int64_t count, int64_t start_state,
                    const int16_t *weights, Scratch &s) {
-    constexpr double largest = kTrellisTable1[15] + kTrellisTable2[15];
     const int64_t v = job.spec.values_per_step;
     for (int64_t i = first * v; i < (first + count) * v; ++i) {
         const double x = i < job.n_in ? row[i] / unit : 0.0;
-        // Beyond the largest value the nearest one is the target, or the search would see no slope there.
-        const double f = weights[i - first * v];
-        s.target[static_cast<size_t>(i)] = static_cast<int16_t>(std::nearbyint(std::clamp(x, -largest, largest) * f));
+        s.target[static_cast<size_t>(i)] = search_target(x, weights[i - first * v]);
     }
     kernels().viterbi({job.spec.state_bits,
                        job.spec.step_bits,
@@ -168,7 +166,7 @@ void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const Tre
     std::vector<int16_t> weights_of_search(static_cast<size_t>(shape.steps() * spec.values_per_step));
     search_weights(spec, h, 0, shape.steps() * spec.values_per_step, weights_of_search.data());
     const double rate = static_cast<double>(spec.step_bits) / spec.values_per_step;
-    const Job job{spec, values, h, spec.scale_factor > 0 ? spec.scale_factor : measured_scale_factor(rate),
+    const Job job{spec, values,       h, spec.scale_factor > 0 ? spec.scale_factor : measured_scale_factor(rate),
                   n_in, shape.steps()};
     const int workers = worker_count(shape.n_tiles(), threads);
     const int64_t rows_at_once = feedback != nullptr ? kTileRows : 1;

@@ -59,6 +59,13 @@ inline int error_shift(const TrellisSpec &spec) {
     return (spec.step_bits + spec.values_per_step / 2) / spec.values_per_step;
 }
 
+// What the search aims at: x value units, with the search's weight. Beyond the largest value the nearest one is the
+// target, or the search would see no slope there. NaN, where an error that was fed back overflowed, is 0.
+inline int16_t search_target(double x, double weight) {
+    constexpr double largest = kTrellisTable1[15] + kTrellisTable2[15];
+    return x == x ? static_cast<int16_t>(std::nearbyint(std::clamp(x, -largest, largest) * weight)) : int16_t{0};
+}
+
 // Weights of the Viterbi search over columns [begin, end): sqrt of the importance in fixed point, relative to their own
 // mean and below kMaxWeight; 1 for padding.
 inline void search_weights(const TrellisSpec &spec, const std::vector<float> &importance, int64_t begin, int64_t end,

@@ -63,8 +63,8 @@ inline int64_t padded(int64_t n_in) {
 // Scratch of the calling thread, 64-byte aligned: ggml's pool threads live as long as their context.
 [[gnu::returns_nonnull]] inline uint8_t *thread_scratch(int64_t bytes) {
     thread_local Buffer<uint8_t> scratch;
-    return scratch.reserve(
-        bytes < 1 ? 1 : bytes); // NOLINT(clang-analyzer-unix.Malloc): it ends the buffer with the scope here
+    // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the analyzer ends a thread's variable with its scope
+    return scratch.reserve(bytes < 1 ? 1 : bytes);
 }
 
 // Scales, rotates and quantises one token's x to row `token` of the workspace. `rotated` is scratch of n_in floats.
