@@ -61,7 +61,7 @@ struct seeddelta_ctx {
     [[gnu::always_inline]] int64_t base_blocks() const { return (n_in + base_block - 1) / base_block; }
     [[gnu::always_inline]] int64_t steps() const {
         const int64_t chunk = 16 * static_cast<int64_t>(values_per_step);
-        return (n_in + chunk - 1) / chunk * 16;
+        return (n_in + chunk - 1) / chunk * 16; // NOLINT(clang-analyzer-core.DivideZero): there is one value or two
     }
     [[gnu::always_inline]] int64_t words() const { return (16 + static_cast<int64_t>(step_bits) * (steps() - 1) + 15) / 16; }
 

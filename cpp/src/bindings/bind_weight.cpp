@@ -85,7 +85,9 @@ static void set_column_layout(PyWeight &w, bool only_trellis) {
 
 static void set_unit_scale(PyWeight &w) {
     for (int64_t j = 0; j < w.ctx.n_in; ++j) {
+        // one of the two is there: set_row_scale has set it
         const float scale =
+            // NOLINTNEXTLINE(clang-analyzer-core.NullDereference)
             w.ctx.row_scale_f16 != nullptr ? half_to_float(w.ctx.row_scale_f16[j]) : w.ctx.row_scale_f32[j];
         w.unit_scale.push_back(scale * w.ctx.base_scale);
     }
