@@ -17,8 +17,9 @@ LLAMA_BUILD = "-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF '-DCMAKE_C_FLAGS_RELEASE={0}'
 RUNTIME_TESTS = ("test_runtime_probe.py", "test_runtime_model.py", "test_runtime_kinds.py", "test_runtime_guard.py",
                  "test_runtime_experts.py", "test_attention_llama.py")  # fmt: skip
 
-# of the units of instruction sets: their headers are for one unit each (unnamed namespaces and definitions), their indices are
-# those of a tile of 64 x 64 in registers (int), their int8 are numbers, and rates are chosen by templates (like branches)
+# Of the units of instruction sets: their headers are for one unit each (unnamed namespaces and definitions), their
+# indices are those of a tile of 64 x 64 in registers (int), their int8 are numbers, and rates are chosen by templates
+# (like branches).
 NOT_IN_KERNELS = (
     "-cert-dcl59-cpp,-misc-definitions-in-headers,-bugprone-implicit-widening-of-multiplication-result,"
     "-bugprone-signed-char-misuse,-cert-str34-c,-bugprone-branch-clone"
