@@ -154,6 +154,7 @@ def test_sizes(text, size):
     [
         {"target_size": "0"},
         {"target_size": "many"},
+        {"target_size": "9" * 400 + "G"},
         {"target_bpw": 0},
         {"target_bpw": 4, "target_size": "1G"},
         {"target_bpw": 4, "base_kind": "prng_block"},

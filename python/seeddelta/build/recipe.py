@@ -56,7 +56,7 @@ def parse_executor(text: str) -> tuple[str, int | None, str | None]:
 def parse_size(text: str) -> int:
     """Bytes of `1234`, `90M`, `1.5G`, `90MiB`. Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if match is None or not float(match[1]) > 0:
+    if match is None or not 0 < float(match[1]) < 1e15:
         raise ValueError(f"{text!r} is no size; give bytes, or for example 90M or 1.5G")
     return int(float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " "))
 
