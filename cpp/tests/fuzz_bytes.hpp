@@ -45,7 +45,8 @@ public:
         }
         std::vector<float> v;
         for (const int8_t x : array<int8_t>(n)) {
-            v.push_back(static_cast<float>(x / 4) * 0.25F);
+            const int quarters = x / 4; // many are 0
+            v.push_back(static_cast<float>(quarters) * 0.25F);
         }
         return v;
     }

@@ -59,7 +59,7 @@ TrellisSpec spec_of(FuzzBytes &in) {
 
 void require(bool holds, const char *what) {
     if (!holds) {
-        std::fprintf(stderr, "%s\n", what);
+        static_cast<void>(std::fprintf(stderr, "%s\n", what));
         std::abort();
     }
 }

@@ -113,7 +113,7 @@ GateSpec gate_of(FuzzBytes &in, int64_t n_in, std::vector<float> &norm) {
 
 void require(bool holds, const char *what) {
     if (!holds) {
-        std::fprintf(stderr, "%s\n", what);
+        static_cast<void>(std::fprintf(stderr, "%s\n", what));
         std::abort();
     }
 }

@@ -342,7 +342,7 @@ void check_attention(Random &r) {
 } // namespace
 
 int main(int argc, char **argv) {
-    const int rounds = argc > 1 ? std::atoi(argv[1]) : 200;
+    const auto rounds = static_cast<int>(argc > 1 ? std::strtol(argv[1], nullptr, 0) : 200);
     const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 0) : 1;
     const auto names = isa_available();
     for (int i = 3; i < argc; ++i) {

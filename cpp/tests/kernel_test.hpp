@@ -76,6 +76,7 @@ void same(const char *isa, const char *kernel, const std::string &what, const st
         return;
     }
     size_t i = 0;
+    // bits, not numbers. NOLINTNEXTLINE(bugprone-suspicious-memory-comparison,cert-exp42-c,cert-flp37-c)
     while (std::memcmp(&expected[i], &got[i], sizeof(T)) == 0) {
         ++i;
     }
