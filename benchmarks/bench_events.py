@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,9 +22,11 @@ import common
 import numpy as np
 import numpy.typing as npt
 import seeddelta
-from bench_skipping import stored
+from attention_models import fill
+from bench_skipping import quality_row, skipping_metrics, stored
 from gradient_covariance import Llama
 from seeddelta.cli._options import parse_threads
+from seeddelta.evaluate.decoder import Decoder
 from seeddelta.evaluate.scoring import read_text, tokenize
 
 F32 = npt.NDArray[np.float32]
@@ -60,6 +63,7 @@ SPEED = (
 # a gap that every check finds too large: events are off from the first check on
 OFF = {"down, off by its gap": DOWN | {"event": {"gap_tol": 0.0, "gap_every": 1, "rearm": 1_000_000}}}
 BUDGETS = (0.1, 0.3, 1.0, 3.0, 10.0)
+AGAIN = 8  # last tokens of a prompt that are decoded again, one by one
 THETAS = (0.1, 0.2, 0.3, 0.5, 1.0)
 
 
@@ -135,54 +139,35 @@ def quality(dense: Path, options: Any) -> dict[str, Any]:
     )
     rows = {}
     for name, report in zip(["llama.cpp F16", *chosen], comparison.models, strict=True):
-        assert report.perplexity is not None
-        metrics = dict(report.metrics)
-        units = metrics.get("seeddelta.active_units", 0) + metrics.get("seeddelta.skipped_units", 0)
-        rows[name] = {
-            "chunks": report.perplexity.chunks,
-            "ppl": report.perplexity.ppl,
-            "stderr": report.perplexity.stderr,
-            "change_percent": None if report.difference is None else report.difference.percent,
-            "change_stderr": None if report.difference is None else report.difference.percent_stderr,
-            "kl": None if report.divergence is None else report.divergence.mean,
-            "active": metrics["seeddelta.active_units"] / units if units else 1.0,
-            "metrics": {key: value for key, value in metrics.items() if key.startswith("event.")},
-        }
-        row = rows[name]
+        row = rows[name] = quality_row(report)
         gap = row["metrics"].get("event.quality_gap", 0.0)
         print(f"{name:36} ppl {row['ppl']:8.3f}  active {row['active']:.3f}  gap {gap:.3f}", file=sys.stderr)
     return rows
 
 
 class Run:
-    """A model with `depth` tokens of the text in its cache, which are computed once for each number of threads."""
+    """A model with the first tokens of the text in its cache."""
 
     def __init__(self, dense: Path, config: Config | None, tokens: npt.NDArray[Any], options: Any) -> None:
-        n_ctx = options.depth + options.gen
-        settings: dict[str, Any] = {"n_ctx": n_ctx, "n_batch": 512, "verbose": False}
         given = {} if config is None else {"config": seeddelta.RuntimeConfig.from_dict(config)}
-        self.llm = seeddelta.load(dense, n_threads=1, **given, **settings)
-        self.tokens, self.depth = tokens[:n_ctx].tolist(), options.depth
+        self.llm = seeddelta.load(dense, n_ctx=len(tokens), n_batch=512, n_threads=1, verbose=False, **given)
+        self.decoder, self.tokens, self.depth = Decoder(self.llm), tokens, options.depth
+        fill(self.decoder, tokens[: self.depth - AGAIN])
 
-    def generate(self, threads: int, after: Any = None) -> float:
-        """Tokens a second of those behind `depth`; `after` is called for each."""
-        import llama_cpp
+    def generate(self, threads: int, after: Callable[[], Any] | None = None) -> float:
+        """Tokens a second of those behind `depth`; `after` is called after each.
 
-        llm = self.llm
-        llama_cpp.llama_set_n_threads(llm._ctx.ctx, threads, threads)
-        # the last tokens of the prompt again: one after another they bring the events' state up to date
-        start = self.depth - 8
-        if llm.n_tokens < start:
-            llm.eval(self.tokens[llm.n_tokens : start])
-        llm._ctx.kv_cache_seq_rm(-1, start, -1)
-        llm.n_tokens = start
-        for token in self.tokens[start : self.depth]:
-            llm.eval([token])
+        The last tokens of the prompt are decoded one after another, which brings the events' state up to date.
+        """
+        self.decoder.set_threads(threads)
+        self.decoder.truncate(self.depth - AGAIN)
         begin = time.perf_counter()
-        for token in self.tokens[self.depth :]:
-            llm.eval([token])
-            if after is not None:
-                after(llm.seeddelta.metrics())
+        for at in range(self.depth - AGAIN, len(self.tokens)):
+            if at == self.depth:
+                begin = time.perf_counter()
+            self.decoder.decode(self.tokens[at : at + 1], at)
+            if after is not None and at >= self.depth:
+                after()
         return (len(self.tokens) - self.depth) / (time.perf_counter() - begin)
 
 
@@ -213,7 +198,7 @@ def speed(dense: Path, options: Any) -> dict[str, Any]:
             rows[name][str(threads)] = {
                 "median": median(samples[name]),
                 "samples": samples[name],
-                "metrics": {key: value for key, value in metrics.items() if key.startswith(("event.", "kwta."))},
+                "metrics": skipping_metrics(metrics),
             }
             base = "down, all" if name.startswith("down") else "all"
             over = median(samples[name]) / median(samples[base])
@@ -230,8 +215,13 @@ def budgets(dense: Path, options: Any) -> dict[str, Any]:
             event = {"delta_theta": 0.0, "budget_ms": budget} | NO_CHECKS
             run = Run(dense, F16 | {"event": event}, tokens, options)
             used: list[float] = []
-            run.generate(threads, lambda metrics, used=used: used.append(metrics["event.budget_ms_used"]))
-            metrics = run.llm.seeddelta.metrics()
+            handle = run.llm.seeddelta
+
+            def note(handle: Any = handle, used: list[float] = used) -> None:
+                used.append(handle.metrics()["event.budget_ms_used"])
+
+            run.generate(threads, note)
+            metrics = handle.metrics()
             run.llm.close()
             row = {
                 "median_ms": median(used),

@@ -19,6 +19,7 @@ import json
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -28,6 +29,7 @@ import common
 import seeddelta
 import synthetic
 from seeddelta.cli._options import parse_threads
+from seeddelta.evaluate import ModelReport
 from seeddelta.runtime.skip_file import read_skip_file
 
 Config = dict[str, Any]
@@ -198,24 +200,32 @@ def quality(
     )
     rows = {}
     for name, report in zip(names, comparison.models, strict=True):
-        assert report.perplexity is not None
-        metrics = dict(report.metrics)
-        units = metrics.get("seeddelta.active_units", 0) + metrics.get("seeddelta.skipped_units", 0)
-        rows[name] = {
-            "config": configs.get(name),
-            "chunks": report.perplexity.chunks,
-            "ppl": report.perplexity.ppl,
-            "stderr": report.perplexity.stderr,
-            "change_percent": None if report.difference is None else report.difference.percent,
-            "change_stderr": None if report.difference is None else report.difference.percent_stderr,
-            "kl": None if report.divergence is None else report.divergence.mean,
-            "active": metrics["seeddelta.active_units"] / units if units else 1.0,
-            "metrics": {key: value for key, value in metrics.items() if key.startswith(("kwta.", "pack.", "event."))},
-        }
-        row = rows[name]
+        row = rows[name] = {"config": configs.get(name)} | quality_row(report)
         change = "" if row["change_percent"] is None else f"{row['change_percent']:+7.2f}%"
         print(f"{name:36} ppl {row['ppl']:8.3f} {change:8}  active {row['active']:.3f}")
     return rows
+
+
+def quality_row(report: ModelReport) -> dict[str, Any]:
+    """What a model that skips costs: perplexity, its change, divergence, the share of inputs computed with."""
+    assert report.perplexity is not None
+    metrics = dict(report.metrics)
+    units = metrics.get("seeddelta.active_units", 0) + metrics.get("seeddelta.skipped_units", 0)
+    return {
+        "chunks": report.perplexity.chunks,
+        "ppl": report.perplexity.ppl,
+        "stderr": report.perplexity.stderr,
+        "change_percent": None if report.difference is None else report.difference.percent,
+        "change_stderr": None if report.difference is None else report.difference.percent_stderr,
+        "kl": None if report.divergence is None else report.divergence.mean,
+        "active": metrics["seeddelta.active_units"] / units if units else 1.0,
+        "metrics": skipping_metrics(metrics),
+    }
+
+
+def skipping_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of what chooses inputs."""
+    return {key: value for key, value in metrics.items() if key.startswith(("kwta.", "pack.", "event."))}
 
 
 def speed(stock: dict[str, Path], settings: list[Setting], options: argparse.Namespace) -> dict[str, Any]:
@@ -234,9 +244,7 @@ def speed(stock: dict[str, Path], settings: list[Setting], options: argparse.Nam
         rows[name] = {
             "speed": [one.to_dict() for one in report.speed],
             "resident": report.memory.resident,
-            "metrics": {
-                key: value for key, value in report.metrics.items() if key.startswith(("kwta.", "pack.", "event."))
-            },
+            "metrics": skipping_metrics(report.metrics),
         }
         medians = " ".join(f"{one['threads']}: {one['generation']['median']:6.1f}" for one in rows[name]["speed"])
         print(f"{name:36} tokens/s by threads {medians}")

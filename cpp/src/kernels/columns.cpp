@@ -2,7 +2,6 @@
 #include "seeddelta/columns.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -101,19 +100,11 @@ ActiveSet chosen(const float *x, int64_t n_in, Workspace::Impl &ws, int ith, boo
         return {n_in, ws.every.data, x};
     }
     auto *index = ws.index.data + ith * list_stride(n_in);
-    auto *value = ws.changes ? ws.value.data : ws.value.data + ith * list_stride(n_in);
+    auto *value = ws.value.data + ith * list_stride(n_in);
     if (ith > 0 && !reuse) {
-        int64_t found = 0;
-        for (int64_t word = 0; word < bitmap_words(n_in); ++word) {
-            for (uint64_t rest = ws.bits.data[word]; rest != 0; rest &= rest - 1) {
-                index[found++] = static_cast<int32_t>(64 * word + std::countr_zero(rest));
-            }
-        }
-        for (int64_t i = 0; i < found && !ws.changes; ++i) {
-            value[i] = x[index[i]];
-        }
+        list_bits(x, ws.bits.data, n_in, index, value);
     }
-    return {ws.listed, index, value};
+    return {ws.listed, index, ws.changes ? ws.value.data : value};
 }
 
 constexpr float kLargest = 32767.0F;

@@ -25,18 +25,6 @@ int64_t list_all(const float *x, int64_t n, int32_t *index, float *value) {
     return n;
 }
 
-int64_t list_bits(const float *x, const uint64_t *bits, int64_t n, int32_t *index, float *value) {
-    int64_t found = 0;
-    for (int64_t word = 0; word < bitmap_words(n); ++word) {
-        for (uint64_t rest = bits[word]; rest != 0; rest &= rest - 1) {
-            const int64_t i = 64 * word + std::countr_zero(rest);
-            index[found] = static_cast<int32_t>(i);
-            value[found++] = x[i];
-        }
-    }
-    return found;
-}
-
 // Units of one input each. Without branches: which units win is as good as random.
 int64_t list_winners(const float *x, const int32_t *score, int64_t n, const TopK &top, int32_t *index, float *value) {
     int64_t found = 0;
@@ -71,6 +59,18 @@ int64_t list_blocks(const float *x, const int32_t *score, int64_t n, int64_t blo
 }
 
 } // namespace
+
+int64_t list_bits(const float *x, const uint64_t *bits, int64_t n, int32_t *index, float *value) {
+    int64_t found = 0;
+    for (int64_t word = 0; word < bitmap_words(n); ++word) {
+        for (uint64_t rest = bits[word]; rest != 0; rest &= rest - 1) {
+            const int64_t i = 64 * word + std::countr_zero(rest);
+            index[found] = static_cast<int32_t>(i);
+            value[found++] = x[i];
+        }
+    }
+    return found;
+}
 
 // KWTA among the units of `bits` (null: all). Returns how many inputs it lists.
 int64_t Gate::rank(const float *x, const uint64_t *bits, int64_t passed, int32_t *score, int32_t *index, float *value) {

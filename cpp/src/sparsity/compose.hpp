@@ -61,6 +61,9 @@ struct GateScratch {
     uint64_t *bits = nullptr; // [2 * bitmap_words(n_in)]
 };
 
+// Units whose bit is set, ascending, and their inputs; index and value have room for n. Returns their number.
+int64_t list_bits(const float *x, const uint64_t *bits, int64_t n, int32_t *index, float *value);
+
 // The state of one GateSpec in one llama context.
 class Gate {
 public:
