@@ -65,6 +65,10 @@ struct seeddelta_ctx {
     }
     [[gnu::always_inline]] int64_t words() const { return (16 + static_cast<int64_t>(step_bits) * (steps() - 1) + 15) / 16; }
 
+    [[gnu::always_inline]] int64_t tile_bytes() const {
+        return words() * kTileRows * static_cast<int64_t>(sizeof(uint16_t));
+    }
+
     // The matrix of one expert. Bases trellis and none, without dictionary or block_map: the others number their
     // rows throughout.
     seeddelta_ctx expert(int64_t number) const {

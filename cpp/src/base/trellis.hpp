@@ -15,6 +15,16 @@ inline constexpr double kTrellisStd = 19.862;
 // Added to every value so that the products of unsigned and signed bytes can be used: v + 64 is in 9 .. 119.
 inline constexpr int kValueBias = 64;
 
+// Codes are asked for before they are read: where two tiles are read at once, as far ahead as the second begins and
+// a little more.
+inline constexpr int64_t kLineBytes = 64;
+inline constexpr int64_t kCodesAhead = 2048;
+inline constexpr int64_t kNearBytes = 16384; // what the first cache holds beside the activations
+
+static inline int64_t codes_lead(int64_t tile_bytes) {
+    return tile_bytes + kCodesAhead;
+}
+
 static inline int trellis_value(uint16_t state, uint16_t multiplier) {
     const auto h = static_cast<uint16_t>(uint32_t{state} * multiplier); // as int the product of the largest overflows
     return kTrellisTable1[h >> 12] + kTrellisTable2[(h >> 8) & 15];

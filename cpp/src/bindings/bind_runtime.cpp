@@ -119,6 +119,7 @@ py::typing::Dict<py::str, IntDict> counters(PyHook &h) {
         one["calls"] = c.calls.load();
         one["tokens"] = c.tokens.load();
         one["reused"] = c.reused.load();
+        one["prefetched"] = c.prefetched.load();
         one["rows"] = c.rows.load();
         one["experts"] = c.experts.load();
         one["dense_calls"] = c.dense_calls.load();

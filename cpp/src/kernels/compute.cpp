@@ -2,6 +2,7 @@
 #include "seeddelta/compute.hpp"
 #include "seeddelta/columns.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/column_trellis.hpp"
@@ -95,6 +96,23 @@ void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_
     if (!kernels().compute(ctx, a, tiles * ith / nth, tiles * (ith + 1) / nth, panel, y, y_stride)) {
         status.nonfinite_output.store(true, std::memory_order_relaxed);
     }
+}
+
+bool seeddelta_prefetch(const seeddelta_ctx &ctx, int ith, int nth) {
+    if (ctx.codes == nullptr || ctx.columns != nullptr) {
+        return false;
+    }
+    const int64_t tiles = ctx.n_tiles();
+    const int64_t first = tiles * ith / nth;
+    const int64_t last = tiles * (ith + 1) / nth;
+    const int64_t mine = (last - first) * ctx.tile_bytes();
+    const int64_t lead = std::min(codes_lead(ctx.tile_bytes()), kNearBytes);
+    const int64_t bytes = std::min(lead, mine);
+    const char *codes = reinterpret_cast<const char *>(ctx.codes) + first * ctx.tile_bytes();
+    for (int64_t at = 0; at < bytes; at += kLineBytes) {
+        __builtin_prefetch(codes + at, 0, 2);
+    }
+    return bytes > 0;
 }
 
 void seeddelta_compute(const seeddelta_ctx &ctx, const float *input, float *output, size_t n_tokens) {

@@ -186,6 +186,10 @@ void GraphHook::serve_product(void *node, ServedWeight &served, WeightUse use) {
         abi_.make_custom(node, reuse ? &served.reuse : &served.fresh);
     }
     previous_ = {x, data, ids, &served};
+    if (last_product_ != nullptr) {
+        last_product_->next = use == WeightUse::product ? &served : nullptr; // which experts come is not known yet
+    }
+    last_product_ = &served;
 }
 
 // The weight behind a tensor, by pointer, the first time by name. `elsewhere` is set for a copy that the scheduler made
@@ -286,12 +290,23 @@ void GraphHook::run_product(void *dst, int ith, int nth, const ServedWeight::Nod
         seeddelta_compute_threaded(ctx, static_cast<const float *>(abi_.data_of(x)), tokens_of(x), abi_.nb_of(x, 1),
                                    static_cast<float *>(abi_.data_of(dst)), abi_.nb_of(dst, 1), workspace_, ith, nth,
                                    reuse, status_);
+        if (tokens_of(x) == 1) { // a prompt is not waiting for the memory
+            prefetch_next(*node.served, ith, nth);
+        }
         return;
     }
     bool finite = true;
     multiply_dense(weight, dst, ctx.n_out * ith / nth, ctx.n_out * (ith + 1) / nth, finite);
     if (!finite) {
         dense_finite_.store(false, std::memory_order_relaxed);
+    }
+}
+
+// The memory works while ggml does what lies between two products.
+void GraphHook::prefetch_next(const ServedWeight &served, int ith, int nth) const {
+    if (served.next != nullptr && !served.next->dense && seeddelta_prefetch(*served.next->weight->ctx, ith, nth) &&
+        ith == 0) {
+        count(served.next->counters.prefetched);
     }
 }
 

@@ -24,6 +24,7 @@ struct WeightCounters {
     std::atomic<uint64_t> calls{0};       // products computed
     std::atomic<uint64_t> tokens{0};      // columns of those products
     std::atomic<uint64_t> reused{0};      // products that took the quantised activations of the one before
+    std::atomic<uint64_t> prefetched{0};  // products whose first codes the one before asked the memory for
     std::atomic<uint64_t> rows{0};        // rows looked up
     std::atomic<uint64_t> experts{0};     // experts computed with, each once a product however many tokens chose it
     std::atomic<uint64_t> dense_calls{0}; // products and look-ups computed from the dense fallback
@@ -57,8 +58,9 @@ struct ServedWeight {
     RegisteredWeight *weight = nullptr;
     // The weight's use_dense as this context sees it: it changes between products only, so that all threads agree.
     bool dense = false;
-    Gate *gate = nullptr;     // of this context; null: all units
-    std::vector<float> state; // of a gate with events, [n_out]
+    ServedWeight *next = nullptr; // whose product comes after this one's in the graph; null: not known
+    Gate *gate = nullptr;         // of this context; null: all units
+    std::vector<float> state;     // of a gate with events, [n_out]
     WeightCounters counters;
     Node fresh{};
     Node reuse{};
@@ -124,6 +126,7 @@ private:
     void run_product(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse);
     void run_experts(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse);
     ExpertBatch batch_of(const void *node) const;
+    void prefetch_next(const ServedWeight &served, int ith, int nth) const;
     void run_lookup(void *dst, int ith, int nth, const RegisteredWeight &weight, bool dense);
     void finish(void *dst, const ServedWeight::Node &node, bool dense, bool reused);
     void compute_dense(const void *dst, const RegisteredWeight &weight, WeightUse use, bool &finite);
@@ -144,6 +147,7 @@ private:
     // Weight tensors live as long as the context, so a pointer that was found once keeps its meaning; null: no weight.
     std::unordered_map<const void *, ServedWeight *> by_pointer_;
     Previous previous_;
+    ServedWeight *last_product_ = nullptr; // of the walk; a walk's first comes after the last of the one before
     uint64_t products_at_visit_ = 0;
     std::atomic<uint64_t> nodes_seen_{0};
     KindCounters kinds_;

@@ -50,7 +50,8 @@ class RuntimeHandle:
 
     def counters(self) -> dict[str, dict[str, int]]:
         """Per weight, since loading: `rewrites` (graph nodes served), `calls` (products), `tokens` (their columns),
-        `reused` (products that shared the quantised activations of the one before), `rows` (looked up by token),
+        `reused` (products that shared the quantised activations of the one before), `prefetched` (products of one
+        token whose first codes the product before asked the memory for), `rows` (looked up by token),
         `experts` (experts computed with, each once a product however many tokens chose it),
         `dense_calls` (from the fallback), `nonfinite_events`, and of matrices by columns `active_units` and
         `skipped_units` (inputs computed with and left out, of all tokens).

@@ -10,8 +10,6 @@ template <class Ops>
 struct Tile512 : Tile256<Ops> {
     using Half = Tile256<Ops>;
     static constexpr int64_t kTiles = 2;
-    static constexpr int kAhead =
-        2048; // bytes; two streams in one loop outrun the hardware's prefetcher at 5 and 6 bits
 
     struct Tables {
         __m512i multiplier0, multiplier1, table1, table2, odd_bytes;
@@ -79,6 +77,20 @@ struct Tile512 : Tile256<Ops> {
         }
     }
 
+    // Into the second cache when the first is too small for what comes before them.
+    template <int Lines>
+    static SEEDDELTA_INLINE void prefetch_lines(const char *from, bool near) {
+        if (near) {
+            for (int line = 0; line < Lines; ++line) {
+                __builtin_prefetch(from + kLineBytes * line);
+            }
+        } else {
+            for (int line = 0; line < Lines; ++line) {
+                __builtin_prefetch(from + kLineBytes * line, 0, 2);
+            }
+        }
+    }
+
     static SEEDDELTA_INLINE __m512 add_group(__m512 acc, __m512i sums, __m512 scale) {
         return _mm512_add_ps(acc, _mm512_mul_ps(_mm512_cvtepi32_ps(sums), scale));
     }
@@ -91,6 +103,10 @@ struct Tile512 : Tile256<Ops> {
         const uint16_t *low = ctx.codes + tile * ctx.words() * kTileRows;
         const uint16_t *high = low + ctx.words() * kTileRows;
         const int8_t *q = a.q;
+        // Two streams are more than the hardware's prefetcher follows. The tiles of the next pair lie behind those of
+        // this one: in the order of the memory they are one.
+        const char *ahead = reinterpret_cast<const char *>(high) + kCodesAhead;
+        const bool near = codes_lead(ctx.tile_bytes()) <= kNearBytes;
         __m512 lo_total = _mm512_setzero_ps();
         __m512 hi_total = _mm512_setzero_ps();
         int64_t chunks = ctx.steps() / 16;
@@ -101,10 +117,8 @@ struct Tile512 : Tile256<Ops> {
             __m512i hi_sum = lo_sum;
             const int64_t count = chunks < chunks_a_group ? chunks : chunks_a_group;
             for (int64_t i = 0; i < count; ++i) {
-                for (int line = 0; line < (K + 1) / 2; ++line) {
-                    __builtin_prefetch(reinterpret_cast<const char *>(low) + kAhead + 64 * line);
-                    __builtin_prefetch(reinterpret_cast<const char *>(high) + kAhead + 64 * line);
-                }
+                prefetch_lines<K>(ahead, near);
+                ahead += kLineBytes * K;
                 words[0] = words[K]; // the last state of a chunk ends in the first word of the next
                 for (int w = 1; w <= K; ++w) {
                     words[w] = load(low, high, w);
