@@ -277,6 +277,12 @@ def column_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]
     return products
 
 
+def ask_and_multiply(after: _core.Weight, weight: _core.Weight, x: np.ndarray[Any, Any]) -> None:
+    """A product as in a model: the first codes of the weight after it are on their way when it ends."""
+    weight.matmul(x)
+    after.prefetch()
+
+
 def memory_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
     """Rows of ggml and of ours, and columns of every kind with all and with half of their inputs."""
     ggml, many = Ggml(), -(-MEMORY_WEIGHTS // (n_out * n_in))
@@ -287,6 +293,9 @@ def memory_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]
     }
     rows = [random_weight(n_out, n_in, 4, 1, generator) for _ in range(many)]
     products["SeedΔ 4 bits rows"] = ManyProducts([partial(weight.matmul, x[None, :]) for weight in rows])
+    products["SeedΔ rows, next asked for"] = ManyProducts(
+        [partial(ask_and_multiply, rows[i - 1], weight, x[None, :]) for i, weight in reversed([*enumerate(rows)])]
+    )
     half, byte = dense.T.astype(np.float16), generator.integers(-127, 128, (n_in, n_out), dtype=np.int8)
     ones = np.ones(n_in, np.float32)
     columns = {
@@ -388,7 +397,7 @@ def main() -> int:
     default = {
         "columns": "4096x4096,8192x2048,2048x8192,576x1536",
         "pages": "8192x4096",
-        "memory": "2048x8192,576x1536",
+        "memory": "2048x8192,576x1536,1536x576",
         "statepack": "2048x8192,576x1536",
     }
     for text in (options.shapes or default.get(options.suite, "8192x4096,576x1536")).split(","):
@@ -396,7 +405,7 @@ def main() -> int:
         result[text] = measure((n_out, n_in), options.reps, options.suite)
         print(f"{text}: Gweights/s, median (range) of {options.reps}")
         for name, rate in result[text].items():
-            print(f"  {name:22}{rate['median']:8.2f} ({rate['min']:.2f}-{rate['max']:.2f})")
+            print(f"  {name:26}{rate['median']:8.2f} ({rate['min']:.2f}-{rate['max']:.2f})")
     import llama_cpp
 
     settings = {"reps": options.reps, "threads": 1, "unit": "Gweights/s", "isa": _core.isa_active()}

@@ -387,6 +387,9 @@ void bind_weight(py::module_ &m) {
         .def("matmul", &matmul, py::arg("x"), py::arg("threads") = 1, py::arg("expert") = 0,
              "y = x Ŵᵀ with int8 activations: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].\n\n"
              "The same bits for every instruction set, number of threads and batch shape.")
+        .def(
+            "prefetch", [](const PyWeight &w) { return seeddelta_prefetch(w.ctx, 0, 1); },
+            "Asks the memory for the first codes that matmul will read, without waiting. False when there are none.")
         .def("multiply_active", &multiply_active, py::arg("x"), py::arg("index"),
              "y = Ŵ x over the units of `index`, int32 [n] ascending, in column layout: float32 [n_in] to [n_out].\n\n"
              "The bits of matmul with x = 0 for the other units.")

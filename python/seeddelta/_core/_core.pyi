@@ -48,6 +48,10 @@ class Weight:
 
         The bits of matmul with x = 0 for the other units.
         """
+    def prefetch(self) -> bool:
+        """
+        Asks the memory for the first codes that matmul will read, without waiting. False when there are none.
+        """
     @property
     def layout(self) -> str:
         ...
