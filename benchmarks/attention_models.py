@@ -27,17 +27,20 @@ SPEED: dict[str, dict[str, Any] | None] = {
     "popcount 1/16": {"mode": "binary", "popcount": True, "budget": 0.0625},
     "binary 1/16, p=0.9": {"mode": "binary", "budget": 0.0625, "mass": 0.9},
 }
-NO_FLASH = "llama.cpp, no flash attention"
-QUALITY = SPEED | {
-    NO_FLASH: None,
-    "binary 1/4, a gamma for each key": {"mode": "binary", "gamma_chunk": 1},
-    "ternary 1/4, all layers": {"mode": "ternary", "layers": ""},
-    "ternary 1/4, p=0.95": {"mode": "ternary", "mass": 0.95},
-    "binary 1/16, no exact layers": {"mode": "binary", "budget": 0.0625, "layers": ""},
-    "binary 1/16, values above 1%": {"mode": "binary", "budget": 0.0625, "negligible": 0.01},
-    "score by bits, 1/16": {"mode": "binary", "budget": 0.0625, "refine": False},
-    "seed's score, 1/16": {"mode": "binary", "budget": 0.0625, "refine": False, "popcount": True},
-}
+NO_FLASH = ", no flash attention"  # at the end of a name: the graph has matrix products and a softmax instead
+QUALITY = (
+    SPEED
+    | {name + NO_FLASH: fields for name, fields in SPEED.items()}
+    | {
+        "binary 1/4, a gamma for each key": {"mode": "binary", "gamma_chunk": 1},
+        "ternary 1/4, all layers": {"mode": "ternary", "layers": ""},
+        "ternary 1/4, p=0.95": {"mode": "ternary", "mass": 0.95},
+        "binary 1/16, no exact layers": {"mode": "binary", "budget": 0.0625, "layers": ""},
+        "binary 1/16, values above 1%": {"mode": "binary", "budget": 0.0625, "negligible": 0.01},
+        "score by bits, 1/16": {"mode": "binary", "budget": 0.0625, "refine": False},
+        "seed's score, 1/16": {"mode": "binary", "budget": 0.0625, "refine": False, "popcount": True},
+    }
+)
 NO_GATES = {"gap": 1e9, "gap_every": 0, "density": 1.0}  # quality is that of the setting, not of its way out
 
 
@@ -47,10 +50,11 @@ def opened(
 ) -> Iterator[tuple[Any, Decoder]]:
     """A model with the setting of that name, or with these fields of StatePackKV."""
     fields = QUALITY[name] if isinstance(name, str) else name
+    flash_attn = not (isinstance(name, str) and name.endswith(NO_FLASH))
     pack = None if fields is None else StatePackKV(**(gates | fields))
     llm = seeddelta.load(
         dense, config=RuntimeConfig(state_pack_kv=pack), n_ctx=n_ctx, n_batch=512, n_threads=threads,
-        n_threads_batch=threads, flash_attn=name != NO_FLASH, verbose=False,
+        n_threads_batch=threads, flash_attn=flash_attn, verbose=False,
     )  # fmt: skip
     try:
         yield llm, Decoder(llm)
@@ -65,7 +69,7 @@ def fill(decoder: Decoder, tokens: Any) -> None:
 
 def restore(llm: Any, state: bytes, name: str | None = None) -> None:
     """Load the state of a sequence with flash attention into a model with the setting `name`: the same numbers."""
-    load_sequence(llm, transposed(state) if name == NO_FLASH else state)
+    load_sequence(llm, transposed(state) if name is not None and name.endswith(NO_FLASH) else state)
 
 
 class Prefix:

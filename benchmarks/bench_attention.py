@@ -10,7 +10,8 @@ kernel    one operation on random keys, microseconds of one thread, ggml's and o
 choice    softmax mass and recall@64 of the positions that bits and pages would choose for real queries (in NumPy)
 error     distance from float64 of the attention's output for the keys of a text
 recall    share of the softmax mass in the chosen keys, and error of the output, along the exact model's text
-quality   perplexity of the tokens behind `--prefix`, decoded one by one; settings are added to those of the result file
+quality   perplexity of the tokens behind `--prefix`, decoded one by one; added to the settings of the result file;
+          with ", no flash attention" behind its name a setting is that without flash attention
 needles   lines in a text are asked for, at all depths: how often they are said, and how often as exact attention does
 """
 
@@ -28,7 +29,7 @@ import numpy as np
 import seeddelta
 import synthetic
 from attention_choice import capture, recall_curves
-from attention_models import QUALITY, SPEED, Prefix, opened, restore
+from attention_models import NO_FLASH, QUALITY, SPEED, Prefix, opened, restore
 from attention_needles import needles
 from attention_quality import quality
 from cache_state import fill_cache
@@ -75,6 +76,10 @@ def main() -> int:
         "--against", default="llama.cpp", help="settings of quality to compare with (default: %(default)s)"
     )
     parser.add_argument("--settings", help="of quality and needles, with semicolons (default: all, some)")
+    parser.add_argument(
+        "--no-flash-attention", action="store_true",
+        help="of speed and long: every setting without flash attention (of quality: add it to a setting's name)",
+    )  # fmt: skip
     parser.add_argument("--haystacks", type=int, default=4, help="texts of needles a length (default: %(default)s)")
     parser.add_argument("--lengths", default="2048,4096,8000", help="of the texts of needles (default: %(default)s)")
     options = parser.parse_args()
@@ -113,18 +118,23 @@ def vars_of(options: Any) -> dict[str, Any]:
 
 
 def speed(dense: Path, options: Any, threads: list[int], path: Path) -> dict[str, Any]:
-    each = [{} if fields is None else {"config": {"state_pack_kv": fields}} for fields in SPEED.values()]
+    each: list[dict[str, Any]] = [
+        {"flash_attn": not options.no_flash_attention}
+        | ({} if fields is None else {"config": {"state_pack_kv": fields}})
+        for fields in SPEED.values()
+    ]
+    names = [name + NO_FLASH * options.no_flash_attention for name in SPEED]
     depths = [int(depth) for depth in options.depth.split(",")]
     comparison = seeddelta.evaluate(
         [dense] * len(SPEED), options=each, threads=threads, reps=options.reps, n_prompt=0, n_gen=options.gen,
         depths=depths, progress=True,
     )  # fmt: skip
-    reports = dict(zip(SPEED, comparison.models, strict=True))
+    reports = dict(zip(names, comparison.models, strict=True))
     path.parent.mkdir(parents=True, exist_ok=True)
     speed_figure([(name, report.speed) for name, report in reports.items()], path, title="Generation at depth")
     for name, report in reports.items():
         for found in report.speed:
-            print(f"{name:20} {found.threads} threads, depth {found.depth:5}: {np.median(found.generation):6.1f} t/s")
+            print(f"{name:38} {found.threads} threads, depth {found.depth:5}: {np.median(found.generation):6.1f} t/s")
     return {"models": {name: [found.to_dict() for found in report.speed] for name, report in reports.items()}}
 
 
@@ -136,11 +146,12 @@ def long_contexts(options: Any, threads: list[int], path: Path) -> dict[str, Any
     (model,) = synthetic.make_models([options.long_model], options.shape, options.work).values()
     depths = sorted((int(depth) for depth in options.long_depth.split(",")), reverse=True)
     n_ctx = -(-(depths[0] + options.gen) // 256) * 256
+    settings = [name + NO_FLASH * options.no_flash_attention for name in LONG]
     # random keys: their error says nothing. A model of two layers has no other than exact ones by default
     gates = {"gap": 1e9} | ({"layers": ""} if synthetic.SHAPES[options.shape].n_layers < 3 else {})
     with ExitStack() as stack:
         models = {}
-        for name in LONG:
+        for name in settings:
             models[name], _ = stack.enter_context(opened(model, name, threads[-1], n_ctx, gates))
             fill_cache(models[name], depths[0])
         samples: dict[tuple[str, int, int], list[Any]] = {}
@@ -151,10 +162,10 @@ def long_contexts(options: Any, threads: list[int], path: Path) -> dict[str, Any
                         found = measure(llm, n_prompt=0, n_gen=options.gen, threads=count, depth=depth)
                         if rep >= 0:
                             samples.setdefault((name, count, depth), []).append(found)
-    speeds: dict[str, list[Any]] = {name: [] for name in LONG}
+    speeds: dict[str, list[Any]] = {name: [] for name in settings}
     for (name, count, depth), found in sorted(samples.items(), key=lambda item: item[0][1:]):
         speeds[name].append(collect(found, threads=count, n_prompt=0, n_gen=options.gen, depth=depth))
-        print(f"{name:20} {count} threads, depth {depth:5}: {np.median(speeds[name][-1].generation):6.2f} t/s")
+        print(f"{name:38} {count} threads, depth {depth:5}: {np.median(speeds[name][-1].generation):6.2f} t/s")
     path.parent.mkdir(parents=True, exist_ok=True)
     speed_figure(list(speeds.items()), path, title=f"Generation at depth, {model.stem}")
     return {"model": model.name, "models": {name: [s.to_dict() for s in found] for name, found in speeds.items()}}

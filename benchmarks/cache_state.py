@@ -46,8 +46,15 @@ class Rows:
         return np.int32(self.kind).tobytes() + np.int64(self.data.shape[1]).tobytes()
 
 
+def is_transposed(state: bytes) -> bool:
+    """Whether the values are those of a cache without flash attention: channel by channel."""
+    count = np.frombuffer(state, np.int32, PREFIX)[3]
+    return int.from_bytes(state[4 * PREFIX + CELL * count :][:4], "little") == 1
+
+
 def read_rows(state: bytes) -> list[Rows]:
-    """Keys of all layers, then values of all layers. The layout is that of llama.cpp's llama_kv_cache::state_write.
+    """Keys of all layers, then values of all layers, token by token. The layout is that of llama.cpp's
+    llama_kv_cache::state_write.
 
     Raises SystemExit when it is another one.
     """
@@ -55,12 +62,18 @@ def read_rows(state: bytes) -> list[Rows]:
     streams, count = head[2:4]
     at = head.nbytes + CELL * count
     cells = np.frombuffer(state, np.int32, CELL // 4 * count, head.nbytes).reshape(count, -1)
-    transposed, layers = np.frombuffer(state, np.int32, 2, at)
-    if streams != 1 or transposed != 0 or not (cells == [[i, 1, 0] for i in range(count)]).all():
+    by_channel, layers = np.frombuffer(state, np.int32, 2, at)
+    if streams != 1 or by_channel not in (0, 1) or not (cells == [[i, 1, 0] for i in range(count)]).all():
         raise SystemExit("the state of a sequence has an unknown layout")
     at += 8
     rows = []
-    for _ in range(2 * layers):
+    for number in range(2 * layers):
+        if by_channel and number >= layers:
+            kind, size, channels = np.frombuffer(state, np.int32, 3, at)
+            data = np.frombuffer(state, np.uint8, channels * count * size, at + 12).reshape(channels, count, size)
+            rows.append(Rows(gguf.GGMLQuantizationType(kind), data.swapaxes(0, 1).reshape(count, -1)))
+            at += 12 + data.nbytes
+            continue
         kind, nbytes = int.from_bytes(state[at : at + 4], "little"), int.from_bytes(state[at + 4 : at + 12], "little")
         data = np.frombuffer(state, np.uint8, count * nbytes, at + 12).reshape(count, nbytes)
         rows.append(Rows(gguf.GGMLQuantizationType(kind), data))
@@ -87,6 +100,8 @@ def fill_cache(llm: Any, count: int) -> None:
     decoder.decode(np.zeros(1, np.int32), 0)
     state = sequence_state(llm)
     longer = _repeated(state, count)
+    if is_transposed(state):
+        longer = transposed(longer)
     decoder.clear()
     load_sequence(llm, longer)
 

@@ -93,6 +93,68 @@ def test_exact(shape: tuple[int, ...], options: dict[str, Any]) -> None:
         np.testing.assert_array_equal(result, results[0])
 
 
+def by_channel(v: Array) -> Array:
+    """Values as a cache has them without flash attention: float16 [n_kv_head, dim_v, n_kv]."""
+    return np.ascontiguousarray(v.transpose(1, 2, 0))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("options", [{}, {"softcap": 3.0, "sinks": True}, {"max_bias": 8.0}], ids=str)
+def test_values_by_channel(shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    """With the mask in float32, as llama.cpp has both together; lengths that are no whole blocks among them."""
+    q, k, v, mask = problem(*shape)
+    given = {"scale": shape[3] ** -0.5, "v_by_channel": True} | options
+    if "sinks" in given:
+        given["sinks"] = np.linspace(-1, 3, len(q)).astype(np.float32)
+    if "max_bias" in given:
+        mask = np.where(np.isinf(mask), mask, -np.arange(len(mask))[::-1] / 8).astype(np.float16)
+    results = []
+    for isa in ISAS:
+        _core.isa_select(isa)
+        for threads in (1, 2, 3):
+            run = _core.AttentionRun()
+            results.append(run(q, k, by_channel(v), mask.astype(np.float32), threads=threads, **given)[0])
+    wanted = {name: value for name, value in given.items() if name != "v_by_channel"}
+    np.testing.assert_allclose(results[0], oracle(q, k, v, mask, **wanted), atol=2e-6)
+    for result in results[1:]:
+        np.testing.assert_array_equal(result, results[0])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_chosen_values_by_channel(shape: tuple[int, ...]) -> None:
+    """The same choice as with values by position, and nearly the same sums; everything kept gives the exact bits."""
+    q, k, v, mask = problem(*shape)
+    some = _core.PackSettings("ternary", budget=0.05, recent=2, density=0.9, negligible=0.01)
+    wanted, chosen = _core.AttentionRun()(q, k, v, mask, scale=0.125, pack=some)
+    for isa in ISAS:
+        _core.isa_select(isa)
+        exact, _ = _core.AttentionRun()(q, k, by_channel(v), mask, scale=0.125, v_by_channel=True)
+        for threads in (1, 2, 3):
+            given: dict[str, Any] = {"scale": 0.125, "threads": threads, "v_by_channel": True}
+            found, done = _core.AttentionRun()(q, k, by_channel(v), mask, pack=some, **given)
+            np.testing.assert_allclose(found, wanted, atol=2e-6)
+            assert done == chosen
+            everything = _core.PackSettings("ternary", budget=1.0)
+            kept, _ = _core.AttentionRun()(q, k, by_channel(v), mask, pack=everything, **given)
+            np.testing.assert_array_equal(kept, exact)
+            if isa == ISAS[0] and threads == 1:
+                first = found
+            np.testing.assert_array_equal(found, first)
+
+
+def test_hidden_values_may_be_anything() -> None:
+    """Values that do not count share a vector with some that do: what they are must not matter."""
+    q, k, v, mask = problem(300, 9, 3, 64, 64)
+    for isa in ISAS:
+        _core.isa_select(isa)
+        clean, _ = _core.AttentionRun()(q, k, by_channel(v), mask, v_by_channel=True)
+        dirty = v.copy()
+        dirty[np.isinf(mask)] = np.array([np.nan, np.inf, -np.inf, np.nan] * 16, np.float16)
+        found, _ = _core.AttentionRun()(q, k, by_channel(dirty), mask, v_by_channel=True)
+        assert np.isfinite(found).all()
+        np.testing.assert_array_equal(found, clean)
+
+
 @pytest.mark.parametrize("shape", [(300, 9, 3, 64, 64), (1, 4, 4, 32, 32), (513, 7, 1, 96, 96)])
 def test_exact_with_q8_0(shape: tuple[int, ...]) -> None:
     """Keys, values or both as ggml's Q8_0: exactly attention over what the bytes stand for."""
@@ -272,5 +334,7 @@ def test_bad_arguments() -> None:
         run(q, k, v, mask[:-1])
     with pytest.raises(ValueError, match="k has shape"):
         run(q, k.view(np.uint8), v, mask)
+    with pytest.raises(ValueError, match="v has"):
+        run(q, k, v, mask, v_by_channel=True)
     with pytest.raises(ValueError, match="multiple of the KV heads"):
         run(q[:3], k, v, mask)

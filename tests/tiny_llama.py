@@ -35,6 +35,40 @@ def write_phi3(path: Path, tokenizer_of: Path) -> Path:
     return _write(path, "phi3", tokenizer_of, _model(random, False, block))
 
 
+def write_gemma2(path: Path, tokenizer_of: Path) -> Path:
+    """A gemma2 of two layers, the first with a sliding window: softcapped scores, two caches, norms behind blocks."""
+    random = _Random(3)
+    mlp = {"gate": (N_FF, N_EMBD), "up": (N_FF, N_EMBD), "down": (N_EMBD, N_FF)}
+
+    def block() -> Tensors:
+        norms = {"post_attention_norm": random.norm(), "post_ffw_norm": random.norm()}
+        return {name: 3 * tensor for name, tensor in _attention(random).items()} | _mlp(random, mlp) | norms
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_attn_logit_softcapping(2.0)
+        writer.add_final_logit_softcapping(30.0)
+        writer.add_sliding_window(24)
+
+    return _write(path, "gemma2", tokenizer_of, _model(random, True, block), keys)
+
+
+def write_mpt(path: Path, tokenizer_of: Path) -> Path:
+    """An mpt of two layers: positions by ALiBi, which the mask brings."""
+    random = _Random(4)
+
+    def block() -> Tensors:
+        return {
+            "attn_qkv": 2 * random.matrix((N_HEAD + 2 * N_KV_HEAD) * HEAD, N_EMBD),
+            "attn_output": random.matrix(N_EMBD, N_HEAD * HEAD),
+        } | _mlp(random, {"up": (N_FF, N_EMBD), "down": (N_EMBD, N_FF)})
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_max_alibi_bias(8.0)
+        writer.add_layer_norm_eps(1e-5)
+
+    return _write(path, "mpt", tokenizer_of, _model(random, True, block), keys)
+
+
 def write_experts(path: Path, tokenizer_of: Path, architecture: str) -> Path:
     """A mixture of experts of two layers: llama, or qwen2moe, which has a shared expert, too."""
     random = _Random(2)

@@ -13,6 +13,7 @@
 #include "seeddelta/compute.hpp"
 #include "seeddelta/isa.hpp"
 #include "sparsity/compose.hpp"
+#include "util/float16.hpp"
 
 using namespace seeddelta;
 
@@ -209,10 +210,11 @@ void attention(FuzzBytes &in) {
     const int64_t capacity = in.between(0, 15) == 0 ? in.between(129, 300) : in.between(1, 70);
     p.k_head = cache_row_bytes(p.k_type, p.dim_k);
     p.k_row = p.k_head * p.n_kv_head;
-    p.v_head = cache_row_bytes(p.v_type, p.dim_v);
-    p.v_row = p.v_head * p.n_kv_head;
+    p.v_by_channel = p.v_type == CacheType::f16 && in.flag();
+    p.v_head = cache_row_bytes(p.v_type, p.dim_v) * (p.v_by_channel ? capacity : 1);
+    p.v_row = p.v_by_channel ? 2 * capacity : p.v_head * p.n_kv_head;
     auto k = cache(in, capacity * p.k_row);
-    const auto v = cache(in, capacity * p.v_row);
+    const auto v = cache(in, p.v_by_channel ? p.v_head * p.n_kv_head : capacity * p.v_row);
     const PackSettings settings = pack_of(in);
     KeyPack pack(p.n_kv_head, p.dim_k, capacity, settings.mode, settings.recent);
     p.k = k.data();
@@ -236,7 +238,11 @@ void attention(FuzzBytes &in) {
         std::vector<float> out(static_cast<size_t>(p.n_head * p.dim_v));
         p.q = q.data();
         p.q_stride = p.dim_k;
-        p.mask = in.flag() ? mask.data() : nullptr;
+        std::vector<float> mask32(mask.size());
+        std::transform(mask.begin(), mask.end(), mask32.begin(), half_to_float);
+        const int64_t kind_of_mask = in.between(0, 3);
+        p.mask = kind_of_mask < 2 ? mask.data() : nullptr;
+        p.mask32 = kind_of_mask == 2 ? mask32.data() : nullptr;
         p.out = out.data();
         p.out_stride = p.dim_v;
         PackOutcome outcome;

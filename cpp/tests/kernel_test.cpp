@@ -4,6 +4,7 @@
 //     kernel_test [rounds] [seed] [name ...]     instruction sets that must be there
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "base/column_trellis.hpp"
 #include "base/fht_struct.hpp"
@@ -53,8 +54,8 @@ void check_column_trellis(Random &r) {
     const auto scale = r.reals(w.n_in);
     w.codes = codes.data();
     w.unit_scale = scale.data();
-    const std::string what = std::to_string(w.n_out) + "x" + std::to_string(w.n_in) + " bits " + std::to_string(rate[0]) + "/" +
-                             std::to_string(rate[1]);
+    const std::string what = std::to_string(w.n_out) + "x" + std::to_string(w.n_in) + " bits " +
+                             std::to_string(rate[0]) + "/" + std::to_string(rate[1]);
 
     std::vector<int32_t> index;
     for (int64_t j = 0; j < w.n_in; ++j) {
@@ -267,11 +268,22 @@ void check_attention(Random &r) {
     for (int64_t i = 0; i < task.n; ++i) {
         rows.push_back(static_cast<int32_t>(2 * i + r.between(0, 1)));
     }
+    task.v_by_channel = r.between(0, 1) == 0;
+    task.positions = 300;
+    if (task.v_by_channel) { // of one chunk, as attention has them
+        std::vector<int32_t> chunk(static_cast<size_t>(kAttentionChunk));
+        std::iota(chunk.begin(), chunk.end(), static_cast<int32_t>(kAttentionChunk));
+        while (static_cast<int64_t>(chunk.size()) > task.n) {
+            chunk.erase(chunk.begin() + r.between(0, static_cast<int64_t>(chunk.size()) - 1));
+        }
+        rows = chunk;
+        task.positions = rows.back() + r.between(1, 40); // fewer than a block behind the last one
+    }
     task.q = q.data();
     task.k = reinterpret_cast<const uint8_t *>(k.data());
     task.v = reinterpret_cast<const uint8_t *>(v.data());
     task.k_stride = 2 * task.dim_k;
-    task.v_stride = 2 * task.dim_v;
+    task.v_stride = task.v_by_channel ? 2 * 300 : 2 * task.dim_v;
     task.rows = rows.data();
     task.bias = r.between(0, 1) == 0 ? nullptr : bias.data();
     task.slope = slope.data();

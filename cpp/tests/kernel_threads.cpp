@@ -1,5 +1,6 @@
 // Several threads give the bits of one. What a build with ThreadSanitizer looks at: every operation that threads share
 // a workspace, a barrier or a result in.
+#include <algorithm>
 #include <thread>
 
 #include "base/column_trellis.hpp"
@@ -9,6 +10,7 @@
 #include "seeddelta/compute.hpp"
 #include "seeddelta/encode.hpp"
 #include "sparsity/compose.hpp"
+#include "util/float16.hpp"
 
 namespace kernel_test {
 
@@ -176,8 +178,9 @@ void attention(Random &r) {
     p.dim_v = kLanes * r.between(1, 4);
     p.k_head = 2 * p.dim_k;
     p.k_row = p.k_head * p.n_kv_head;
-    p.v_head = 2 * p.dim_v;
-    p.v_row = p.v_head * p.n_kv_head;
+    p.v_by_channel = r.between(0, 1) == 0;
+    p.v_head = 2 * p.dim_v * (p.v_by_channel ? kRows : 1);
+    p.v_row = p.v_by_channel ? 2 * kRows : p.v_head * p.n_kv_head;
     const auto k = r.halves(kRows * p.n_kv_head * p.dim_k);
     const auto v = r.halves(kRows * p.n_kv_head * p.dim_v);
     const auto q = r.reals(p.n_head * p.dim_k, 3.0F);
@@ -189,7 +192,13 @@ void attention(Random &r) {
     p.v = reinterpret_cast<const uint8_t *>(v.data());
     p.q = q.data();
     p.q_stride = p.dim_k;
-    p.mask = mask.data();
+    std::vector<float> mask32(mask.size());
+    std::transform(mask.begin(), mask.end(), mask32.begin(), half_to_float);
+    if (p.v_by_channel) { // as llama.cpp has both
+        p.mask32 = mask32.data();
+    } else {
+        p.mask = mask.data();
+    }
     p.out_stride = p.dim_v;
     PackSettings settings;
     settings.mode = r.between(0, 1) == 0 ? PackMode::binary : PackMode::ternary;

@@ -107,7 +107,8 @@ public:
     py::typing::Tuple<Floats, FloatDict> run(const FloatMatrix &q, const py::array &k, const py::array &v,
                                              const std::optional<py::array> &mask, float scale, float max_bias,
                                              float softcap, const std::optional<Floats> &sinks, int threads,
-                                             const std::optional<PackSettings> &settings, bool repack, bool compare) {
+                                             const std::optional<PackSettings> &settings, bool repack, bool compare,
+                                             bool v_by_channel) {
         if (q.ndim() != 2 || threads < 1) {
             throw py::value_error("q must be [n_head, dim_k], threads 1 or more");
         }
@@ -117,11 +118,18 @@ public:
         p.dim_k = q.shape(1);
         require_array(k, "k", kinds(p.k_type), item_size(p.k_type),
                       {-1, -1, cache_row_bytes(p.k_type, p.dim_k) / item_size(p.k_type)});
-        require_array(v, "v", kinds(p.v_type), item_size(p.v_type), {k.shape(0), k.shape(1), -1});
+        p.v_by_channel = v_by_channel;
+        if (v_by_channel) {
+            require_array(v, "v", "f", 2, {k.shape(1), -1, k.shape(0)});
+        } else {
+            require_array(v, "v", kinds(p.v_type), item_size(p.v_type), {k.shape(0), k.shape(1), -1});
+        }
         p.n_head = q.shape(0);
         p.n_kv_head = k.shape(1);
-        p.dim_v = p.v_type == CacheType::f16 ? v.shape(2) : v.shape(2) / kQ8Bytes * kQ8Block;
         p.n_kv = k.shape(0);
+        p.dim_v = v_by_channel                 ? v.shape(1)
+                  : p.v_type == CacheType::f16 ? v.shape(2)
+                                               : v.shape(2) / kQ8Bytes * kQ8Block;
         if (p.n_kv < 1 || p.n_kv_head < 1 || p.n_head % p.n_kv_head != 0 || p.dim_k % kLanes != 0 ||
             p.dim_v % kLanes != 0 || p.dim_k > kLargestKey || p.dim_v < 1 ||
             (p.k_type == CacheType::q8_0 && p.dim_k % kQ8Block != 0) ||
@@ -134,9 +142,12 @@ public:
         p.v = static_cast<const uint8_t *>(v.data());
         p.k_head = cache_row_bytes(p.k_type, p.dim_k);
         p.k_row = p.k_head * p.n_kv_head;
-        p.v_head = cache_row_bytes(p.v_type, p.dim_v);
-        p.v_row = p.v_head * p.n_kv_head;
-        if (mask) {
+        p.v_head = v_by_channel ? 2 * p.dim_v * p.n_kv : cache_row_bytes(p.v_type, p.dim_v);
+        p.v_row = v_by_channel ? 2 * p.n_kv : p.v_head * p.n_kv_head;
+        if (mask && mask->dtype().itemsize() == 4) {
+            require_array(*mask, "mask", "f", 4, {p.n_kv});
+            p.mask32 = static_cast<const float *>(mask->data());
+        } else if (mask) {
             require_array(*mask, "mask", "f", 2, {p.n_kv});
             p.mask = static_cast<const uint16_t *>(mask->data());
         }
@@ -221,19 +232,23 @@ void bind_attention(py::module_ &m) {
                 const char *why = h.hook.left_because();
                 return why == nullptr ? std::nullopt : std::optional<std::string>(why);
             },
-            "Why a node was left to ggml, or None.");
+            "Why a node was left to ggml, or None.")
+        .def_property_readonly(
+            "torn", [](const PyAttention &h) { return h.hook.torn(); },
+            "Whether a result was zeros, because ggml computed a graph in pieces.");
     py::class_<PyAttentionRun>(m, "AttentionRun", "Attention of one token on arrays; keeps the bits of its keys.")
         .def(py::init<>())
         .def(
             "__call__", &PyAttentionRun::run, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("mask") = py::none(),
             py::kw_only(), py::arg("scale") = 1.0F, py::arg("max_bias") = 0.0F, py::arg("softcap") = 0.0F,
             py::arg("sinks") = py::none(), py::arg("threads") = 1, py::arg("pack") = py::none(),
-            py::arg("repack") = false, py::arg("compare") = false,
+            py::arg("repack") = false, py::arg("compare") = false, py::arg("v_by_channel") = false,
             "q float32[n_head, dim_k], k float16[n_kv, n_kv_head, dim_k], v float16[n_kv, n_kv_head, dim_v], mask\n"
-            "float16[n_kv] (0, a bias, or -inf), sinks float32[n_head]. With `pack` keys are chosen by their bits,\n"
-            "which are made at the first call and with `repack`; `compare` gives the exact result, and how far the\n"
-            "other one was. Returns (float32[n_head, dim_v], what was done). Raises ValueError for shapes that do not\n"
-            "fit.");
+            "float16 or float32[n_kv] (0, a bias, or -inf), sinks float32[n_head]. k and v are uint8 for the bytes of\n"
+            "Q8_0; with `v_by_channel` v is float16[n_kv_head, dim_v, n_kv]. With `pack` keys are chosen by their\n"
+            "bits, which are made at the first call and with `repack`; `compare` gives the exact result, and how far\n"
+            "the other one was. Returns (float32[n_head, dim_v], what was done). Raises ValueError for shapes that do\n"
+            "not fit.");
 }
 
 } // namespace seeddelta

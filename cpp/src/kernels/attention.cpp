@@ -80,12 +80,19 @@ void attend(AttentionTask &t) {
             partial[2 + d] = 0.0F;
         }
     }
+    int32_t index[kAttentionChunk];
     t.values = 0;
-    for (int64_t i = 0; i < t.n; ++i) {
-        if (!used[i]) {
-            continue;
+    for (int32_t i = 0; i < t.n; ++i) {
+        if (used[i]) {
+            index[t.values++] = i;
         }
-        ++t.values;
+    }
+    if (t.v_by_channel) {
+        sum_values_by_channel(t, index, t.values);
+        return;
+    }
+    for (int64_t j = 0; j < t.values; ++j) {
+        const int64_t i = index[j];
         const uint8_t *v = t.v + t.rows[i] * t.v_stride;
         for (int64_t head = 0; head < t.heads; ++head) {
             const float p = t.scratch[head * kAttentionChunk + i];
@@ -177,6 +184,21 @@ float mass(const float *a, int64_t n, float limit) {
 void widen_row(CacheType type, const uint8_t *row, int64_t dim, float *out) {
     for (int64_t i = 0; i < dim; ++i) {
         out[i] = channel(type, row, i);
+    }
+}
+
+void sum_values_by_channel(const AttentionTask &t, const int32_t *index, int64_t n) {
+    for (int64_t head = 0; head < t.heads; ++head) {
+        for (int64_t d = 0; d < t.dim_v; ++d) {
+            const uint8_t *v = t.v + d * t.v_stride;
+            float lane[kLanes] = {};
+            for (int64_t j = 0; j < n; ++j) {
+                const int64_t position = t.rows[index[j]];
+                lane[position % kLanes] +=
+                    t.scratch[head * kAttentionChunk + index[j]] * half_to_float(half_at(v + 2 * position));
+            }
+            t.partial[head * (2 + t.dim_v) + 2 + d] = fold(lane);
+        }
     }
 }
 

@@ -35,8 +35,10 @@ struct AttentionTask {
     CacheType v_type;
     const uint8_t *k; // rows of this KV head
     const uint8_t *v;
-    int64_t k_stride; // bytes between positions
-    int64_t v_stride;
+    int64_t k_stride;    // bytes between positions
+    int64_t v_stride;    // the same; by channel: between channels
+    bool v_by_channel;   // float16, a channel's positions side by side. Its sums are lanes by position modulo kLanes
+    int64_t positions;   // there are so many: by channel, none behind them is read
     const int32_t *rows; // [n] positions, ascending
     int64_t n;
     const float *bias;  // [n] of the mask; null: zeros
@@ -46,11 +48,12 @@ struct AttentionTask {
     float negligible;   // values of a smaller weight, relative to the largest of the chunk, are left out; 0: none is
     float *scratch;     // attention_scratch_floats(heads, dim_k), 64-byte aligned
     float *partial;     // out: [heads, 2 + dim_v]: largest score, sum of exp(score - largest), sum of that times v
-    int64_t values;     // out: rows of v that were read
+    int64_t values;     // out: positions whose values count
 };
 
 static inline int64_t attention_scratch_floats(int64_t heads, int64_t dim_k) {
-    return heads * kAttentionChunk + 4 * dim_k + kAttentionChunk;
+    const int64_t four = 4 * (dim_k > kAttentionChunk ? dim_k : kAttentionChunk);
+    return 2 * heads * kAttentionChunk + four + kAttentionChunk;
 }
 
 // Sums over the set bits of a plane of key bits. Plane: [blocks][dim / 8][kKeyBlock] bytes, bit i of byte b is channel
@@ -85,6 +88,10 @@ struct AttentionKernels {
 };
 
 const AttentionKernels &attention_scalar();
+
+// Sums of weight times value by channel, over the n of the task's positions that index names; weights in its scratch,
+// [heads, kAttentionChunk]. Where an instruction set's sum is not finite: what it multiplied with 0 may not have been.
+void sum_values_by_channel(const AttentionTask &task, const int32_t *index, int64_t n);
 
 // exp for x <= 88 with the same rounding everywhere: 2^n * p(r), r = x - n ln 2 in two parts, p of degree 6 (Cephes
 // expf). Below -87 it is 0; NaN stays NaN.

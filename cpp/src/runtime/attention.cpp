@@ -47,14 +47,14 @@ int64_t gather(const AttentionProblem &p, int64_t chunk, const uint64_t bits[2],
             rows[n++] = first + static_cast<int32_t>(std::countr_zero(word));
         }
     }
-    if (p.mask != nullptr) {
+    if (p.masked()) {
         uint32_t any = 0;
         for (int64_t i = 0; i < n; ++i) {
-            any |= p.mask[rows[i]];
+            any |= 2 * p.mask_bits(rows[i]); // without the sign
         }
-        biased = (any & 0x7FFFU) != 0;
+        biased = any != 0;
         for (int64_t i = 0; biased && i < n; ++i) {
-            bias[i] = half_to_float(p.mask[rows[i]]);
+            bias[i] = p.mask != nullptr ? half_to_float(p.mask[rows[i]]) : p.mask32[rows[i]];
         }
     }
     return n;
@@ -224,6 +224,8 @@ int64_t Attention::attend(const AttentionProblem &p, Mine &mine, int64_t kv_head
                        p.v + kv_head * p.v_head,
                        p.k_row,
                        p.v_row,
+                       p.v_by_channel,
+                       p.n_kv,
                        rows,
                        n,
                        bias,

@@ -5,10 +5,17 @@
 namespace seeddelta {
 
 const std::vector<std::string> &attention_required_symbols() {
-    static const std::vector<std::string> names = {"ggml_flash_attn_ext", "ggml_flash_attn_ext_add_sinks",
-                                                   "ggml_soft_max_ext",   "ggml_set_rows",
-                                                   "ggml_view_1d",        "ggml_reshape_1d",
-                                                   "ggml_permute",        "ggml_transpose"};
+    static const std::vector<std::string> names = {"ggml_flash_attn_ext",
+                                                   "ggml_flash_attn_ext_add_sinks",
+                                                   "ggml_soft_max_ext",
+                                                   "ggml_set_rows",
+                                                   "ggml_view_1d",
+                                                   "ggml_reshape_1d",
+                                                   "ggml_permute",
+                                                   "ggml_transpose",
+                                                   "ggml_scale",
+                                                   "ggml_tanh",
+                                                   "ggml_soft_max_add_sinks"};
     return names;
 }
 
@@ -35,7 +42,6 @@ AttentionAbi probe_attention(const std::map<std::string, uintptr_t> &table, cons
     void *v = p.tensor(kTypeF16, dim, 64, 2);
     void *mask = p.tensor(kTypeF16, 64, 64);
     void *sinks = p.tensor(kTypeF32, 4, 1);
-    void *mask32 = p.tensor(kTypeF32, 64, 64);
     const float params[3] = {0.1875F, 3.5F, 29.0F}; // any recognisable values
     void *attention = p.checked(symbols.get<void *(*)(void *, void *, void *, void *, void *, float, float, float)>(
                                     "ggml_flash_attn_ext")(context, q, k, v, mask, params[0], params[1], params[2]),
@@ -49,13 +55,29 @@ AttentionAbi probe_attention(const std::map<std::string, uintptr_t> &table, cons
         fail("ggml_flash_attn_ext stores its parameters or sources in an unknown way");
     }
 
-    const void *weights = p.checked(symbols.get<void *(*)(void *, void *, void *, float, float)>("ggml_soft_max_ext")(
-                                        context, mask32, mask, 1.0F, 0.0F),
-                                    "a tensor of ggml_soft_max_ext");
+    void *scores = p.tensor(kTypeF32, 64, 1, 4);
+    void *weights = p.checked(symbols.get<void *(*)(void *, void *, void *, float, float)>("ggml_soft_max_ext")(
+                                  context, scores, mask, params[0], params[1]),
+                              "a tensor of ggml_soft_max_ext");
+    symbols.get<void (*)(void *, void *)>("ggml_soft_max_add_sinks")(weights, sinks);
     found.op_soft_max = number_of(weights, "SOFT_MAX");
-    if (abi.src_of(weights, 1) != mask) {
-        fail("ggml_soft_max_ext stores its sources in an unknown way");
+    void *const of_weights[3] = {scores, mask, sinks};
+    if (!bytes_at(weights, abi.params, params, 2 * sizeof(float)) ||
+        !bytes_at(weights, abi.src, of_weights, sizeof(of_weights))) {
+        fail("ggml_soft_max_ext stores its parameters or sources in an unknown way");
     }
+    const void *scaled = p.checked(
+        symbols.get<void *(*)(void *, void *, float)>("ggml_scale")(context, scores, params[2]), "ggml_scale");
+    found.op_scale = number_of(scaled, "SCALE");
+    const float factor_and_offset[2] = {params[2], 0.0F};
+    if (!bytes_at(scaled, abi.params, factor_and_offset, sizeof(factor_and_offset)) ||
+        abi.src_of(scaled, 0) != scores) {
+        fail("ggml_scale stores its parameters or sources in an unknown way");
+    }
+    const void *bent =
+        p.checked(symbols.get<void *(*)(void *, void *)>("ggml_tanh")(context, scores), "a tensor of ggml_tanh");
+    found.op_unary = number_of(bent, "UNARY");
+    found.unary_tanh = GgmlAbi::read<int32_t>(bent, abi.params);
 
     void *rows = p.tensor(kTypeF32, dim, 3);
     void *index = p.tensor(kTypeI64, 3, 1);

@@ -10,9 +10,13 @@ inline constexpr int32_t kTypeI64 = 27;
 
 struct AttentionAbi {
     int32_t op_flash_attn_ext = 0; // (q, k, v, mask, sinks); parameters scale, max_bias, softcap
-    int32_t op_soft_max = 0;       // (scores, mask): attention without flash attention
-    int32_t op_set_rows = 0;       // rows by number; a view of the tensor that is written
-    size_t set_rows_index = 0;     // which source has the numbers
+    // of attention without flash attention, beside MUL_MAT
+    int32_t op_soft_max = 0; // (scores, mask, sinks); parameters scale, max_bias
+    int32_t op_scale = 0;    // parameters factor, offset
+    int32_t op_unary = 0;    // parameter: which one
+    int32_t unary_tanh = 0;
+    int32_t op_set_rows = 0;   // rows by number; a view of the tensor that is written
+    size_t set_rows_index = 0; // which source has the numbers
     // operations that give a tensor another shape and write nothing
     int32_t op_view = 0;
     int32_t op_reshape = 0;

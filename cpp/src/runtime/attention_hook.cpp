@@ -15,7 +15,7 @@ static void count(std::atomic<uint64_t> &counter, uint64_t n = 1) {
 }
 
 AttentionHook::AttentionHook(const GgmlAbi &abi, const AttentionAbi &attention, AttentionSettings settings)
-    : abi_(abi), attention_(attention), settings_(std::move(settings)) {}
+    : abi_(abi), attention_(attention), settings_(std::move(settings)), chain_(abi, attention) {}
 
 bool AttentionHook::visit(void *node) {
     if (invalid_.exchange(false, std::memory_order_acq_rel)) {
@@ -29,35 +29,92 @@ bool AttentionHook::visit(void *node) {
         plan(node, *static_cast<Node *>(const_cast<void *>(abi_.custom_userdata(node))));
         return true;
     }
-    if (abi_.op_of(node) != attention_.op_flash_attn_ext) {
-        watch(node);
-        // experts are chosen by a softmax too, but without a mask
-        if (abi_.op_of(node) == attention_.op_soft_max && abi_.src_of(node, 1) != nullptr && abi_.ne_of(node, 1) == 1) {
-            leave("llama.cpp computes it without flash attention");
-        }
+    if (abi_.is_custom(node, &AttentionHook::deliver)) {
+        return true;
+    }
+    if (abi_.op_of(node) == attention_.op_flash_attn_ext) {
+        return take_flash(node);
+    }
+    watch(node);
+    switch (chain_.see(node)) {
+    case AttentionChain::Found::whole:
+        return take_chain(node);
+    case AttentionChain::Found::unknown:
+        leave("llama.cpp computes it without flash attention, in steps that are not known");
+        break;
+    case AttentionChain::Found::nothing:
+        break;
+    }
+    return false;
+}
+
+bool AttentionHook::take_flash(void *node) {
+    AttentionOperands operands;
+    operands.q = abi_.src_of(node, 0);
+    operands.k = abi_.src_of(node, 1);
+    operands.v = abi_.src_of(node, 2);
+    operands.mask = abi_.src_of(node, 3);
+    operands.sinks = abi_.src_of(node, 4);
+    // ggml_flash_attn_ext's parameters, which the custom operation's overwrite
+    operands.scale = GgmlAbi::read<float>(node, abi_.params);
+    operands.max_bias = GgmlAbi::read<float>(node, abi_.params + 4);
+    operands.softcap = GgmlAbi::read<float>(node, abi_.params + 8);
+    if (abi_.ne_of(operands.q, 1) != 1) { // a prompt
         return false;
     }
-    if (abi_.ne_of(abi_.src_of(node, 0), 1) != 1) { // a prompt
-        return false;
+    const char *why = misfit(abi_, operands);
+    if (why == nullptr && !receives(node, operands, 1)) {
+        why = "its result has an unexpected type or layout";
     }
-    const char *why = misfit(node);
     if (why != nullptr) {
         leave(why);
         return false;
     }
+    Node &served = node_of(node, operands);
+    plan(node, served);
+    abi_.make_custom(node, &AttentionHook::compute, &served);
+    return true;
+}
+
+// All is done where the graph has the product with the keys: ggml may put later nodes where the query and the mask are.
+// The result waits in our memory until the product with the values would be computed.
+bool AttentionHook::take_chain(void *node) {
+    const AttentionOperands &operands = chain_.operands();
+    const char *why = misfit(abi_, operands);
+    if (why == nullptr && !receives(node, operands, 2)) {
+        why = "its result has an unexpected type or layout";
+    }
+    if (why != nullptr) {
+        leave(why);
+        return false;
+    }
+    void *scores = chain_.scores();
+    Node &served = node_of(scores, operands);
+    served.result.resize(static_cast<size_t>(abi_.ne_of(operands.v, 1) * abi_.ne_of(operands.q, 2)));
+    plan(scores, served);
+    chain_.silence();
+    abi_.make_custom(scores, &AttentionHook::compute, &served);
+    abi_.make_custom(node, &AttentionHook::deliver, &served);
+    return true;
+}
+
+// Whether a node has room for the result, with the heads in dimension `heads`.
+bool AttentionHook::receives(const void *node, const AttentionOperands &operands, int heads) const {
+    const int64_t dim = abi_.ne_of(operands.v, operands.v_by_channel ? 1 : 0);
+    return abi_.type_of(node) == kTypeF32 && abi_.ne_of(node, 0) == dim &&
+           abi_.ne_of(node, heads) == abi_.ne_of(operands.q, 2) && abi_.ne_of(node, 3 - heads) == 1 &&
+           abi_.ne_of(node, 3) == 1 && abi_.nb_of(node, 0) == 4 && abi_.nb_of(node, heads) % 4 == 0;
+}
+
+AttentionHook::Node &AttentionHook::node_of(const void *node, const AttentionOperands &operands) {
     std::unique_ptr<Node> &kept = nodes_[node];
     if (kept == nullptr) {
         kept = std::make_unique<Node>();
     }
-    Node &served = *kept;
-    served.hook = this;
-    // ggml_flash_attn_ext's parameters, which the custom operation's overwrite
-    served.scale = GgmlAbi::read<float>(node, abi_.params);
-    served.max_bias = GgmlAbi::read<float>(node, abi_.params + 4);
-    served.softcap = GgmlAbi::read<float>(node, abi_.params + 8);
-    plan(node, served);
-    abi_.make_custom(node, &AttentionHook::compute, &served);
-    return true;
+    kept->hook = this;
+    kept->operands = operands;
+    kept->result.clear();
+    return *kept;
 }
 
 void AttentionHook::leave(const char *why) {
@@ -65,68 +122,11 @@ void AttentionHook::leave(const char *why) {
     count(counters_.left);
 }
 
-// Why a node of one token is not for us; null when it is.
-const char *AttentionHook::misfit(const void *node) const {
-    const void *q = abi_.src_of(node, 0);
-    const void *k = abi_.src_of(node, 1);
-    const void *v = abi_.src_of(node, 2);
-    const void *mask = abi_.src_of(node, 3);
-    const void *sinks = abi_.src_of(node, 4);
-    const auto ne = [&](const void *t, int i) { return abi_.ne_of(t, i); };
-    const auto known = [&](const void *t) {
-        const int32_t type = abi_.type_of(t);
-        return type == kTypeF16 || (type == kTypeQ8_0 && ne(t, 0) % kQ8Block == 0);
-    };
-    if (!known(k) || !known(v)) {
-        return "the cache is neither F16 nor Q8_0";
-    }
-    const auto dense = [&](const void *t) { return abi_.nb_of(t, 0) == (abi_.type_of(t) == kTypeF16 ? 2 : kQ8Bytes); };
-    if (ne(q, 3) != 1 || ne(k, 3) != 1 || ne(v, 3) != 1) {
-        return "several sequences are computed at once";
-    }
-    if (ne(k, 0) % kLanes != 0 || ne(v, 0) % kLanes != 0 || ne(k, 0) > kLargestKey || ne(v, 0) > kLargestKey) {
-        return "a head is no multiple of 16 channels, or larger than 512";
-    }
-    const bool fits = abi_.type_of(q) == kTypeF32 && abi_.type_of(node) == kTypeF32 && ne(q, 0) == ne(k, 0) &&
-                      ne(k, 1) == ne(v, 1) && ne(k, 2) == ne(v, 2) && ne(k, 2) > 0 && ne(q, 2) % ne(k, 2) == 0 &&
-                      ne(node, 0) == ne(v, 0) && ne(node, 1) == ne(q, 2) && ne(node, 2) == 1 && ne(node, 3) == 1 &&
-                      abi_.nb_of(q, 0) == 4 && abi_.nb_of(q, 2) % 4 == 0 && dense(k) && dense(v) &&
-                      abi_.nb_of(node, 0) == 4 && abi_.nb_of(node, 1) % 4 == 0;
-    const bool mask_fits = mask == nullptr || (abi_.type_of(mask) == kTypeF16 && abi_.nb_of(mask, 0) == 2 &&
-                                               ne(mask, 0) >= ne(k, 1) && ne(mask, 2) == 1 && ne(mask, 3) == 1);
-    const bool sinks_fit = sinks == nullptr || (abi_.type_of(sinks) == kTypeF32 && ne(sinks, 0) == ne(q, 2));
-    return fits && mask_fits && sinks_fit ? nullptr : "its operands have an unexpected type or layout";
-}
-
-AttentionProblem AttentionHook::problem_of(const void *node, const Node &served) const {
-    const void *q = abi_.src_of(node, 0);
-    const void *k = abi_.src_of(node, 1);
-    const void *v = abi_.src_of(node, 2);
-    const void *mask = abi_.src_of(node, 3);
-    const void *sinks = abi_.src_of(node, 4);
-    AttentionProblem p;
-    p.n_head = abi_.ne_of(q, 2);
-    p.n_kv_head = abi_.ne_of(k, 2);
-    p.dim_k = abi_.ne_of(k, 0);
-    p.dim_v = abi_.ne_of(v, 0);
-    p.n_kv = abi_.ne_of(k, 1);
-    p.q = static_cast<const float *>(abi_.data_of(q));
-    p.q_stride = abi_.nb_of(q, 2) / 4;
-    p.k_type = abi_.type_of(k) == kTypeF16 ? CacheType::f16 : CacheType::q8_0;
-    p.v_type = abi_.type_of(v) == kTypeF16 ? CacheType::f16 : CacheType::q8_0;
-    p.k = static_cast<const uint8_t *>(abi_.data_of(k));
-    p.v = static_cast<const uint8_t *>(abi_.data_of(v));
-    p.k_row = abi_.nb_of(k, 1);
-    p.k_head = abi_.nb_of(k, 2);
-    p.v_row = abi_.nb_of(v, 1);
-    p.v_head = abi_.nb_of(v, 2);
-    p.mask = mask == nullptr ? nullptr : static_cast<const uint16_t *>(abi_.data_of(mask));
-    p.sinks = sinks == nullptr ? nullptr : static_cast<const float *>(abi_.data_of(sinks));
-    p.scale = served.scale;
-    p.max_bias = served.max_bias;
-    p.softcap = served.softcap;
-    p.out = static_cast<float *>(abi_.data_of(node));
-    p.out_stride = abi_.nb_of(node, 1) / 4;
+AttentionProblem AttentionHook::problem_of(const void *node, Node &served) const {
+    AttentionProblem p = seeddelta::problem_of(abi_, served.operands);
+    const bool own = served.operands.v_by_channel;
+    p.out = own ? served.result.data() : static_cast<float *>(abi_.data_of(node));
+    p.out_stride = own ? p.dim_v : abi_.nb_of(node, 1) / 4;
     return p;
 }
 
@@ -169,11 +169,12 @@ AttentionHook::Layer *AttentionHook::layer_of(const void *k) {
 
 // What the next computation of the node will do. All its threads go by it.
 void AttentionHook::plan(const void *node, Node &served) {
-    Layer &layer = *layer_of(abi_.src_of(node, 1));
+    Layer &layer = *layer_of(served.operands.k);
     served.layer = &layer;
+    served.done = false;
     const AttentionProblem p = problem_of(node, served);
     served.packed = layer.pack != nullptr && !layer.disabled && p.n_kv > settings_.min_context &&
-                    p.n_kv <= layer.pack->capacity() && p.mask != nullptr && p.max_bias == 0.0F;
+                    p.n_kv <= layer.pack->capacity() && p.masked() && p.max_bias == 0.0F;
     served.repack = false;
     served.compare = false;
     if (served.packed) {
@@ -264,7 +265,27 @@ void AttentionHook::run(void *dst, int ith, int nth, Node &node) {
     // The last thread to leave sees what all others wrote; nobody waits, ggml has its own barrier.
     if (node.finished.fetch_add(1, std::memory_order_acq_rel) + 1 == nth) {
         node.finished.store(0, std::memory_order_relaxed);
+        node.done = true;
         settle(node);
+    }
+}
+
+// Where the graph has the product with the values. Zeros when ggml had computed the scores before the chain was whole.
+void AttentionHook::deliver(void *dst, int ith, int nth, void *userdata) noexcept {
+    const auto *node = static_cast<const Node *>(userdata);
+    const GgmlAbi &abi = node->hook->abi_;
+    const int64_t dim = abi.ne_of(dst, 0);
+    const int64_t heads = abi.ne_of(dst, 2);
+    if (!node->done) {
+        node->hook->torn_.store(true, std::memory_order_relaxed);
+    }
+    for (int64_t head = heads * ith / nth; head < heads * (ith + 1) / nth; ++head) {
+        auto *out = reinterpret_cast<float *>(static_cast<uint8_t *>(abi.data_of(dst)) + head * abi.nb_of(dst, 2));
+        if (node->done) {
+            std::copy_n(node->result.data() + head * dim, dim, out);
+        } else {
+            std::fill_n(out, dim, 0.0F);
+        }
     }
 }
 

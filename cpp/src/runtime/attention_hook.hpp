@@ -1,5 +1,6 @@
-// Takes over the attention of single tokens (FLASH_ATTN_EXT with one query and a cache of F16 or Q8_0) in the graphs of
-// one llama context, and keeps the bits of its keys (KeyPack) in step with what is written to the cache.
+// Takes over the attention of single tokens (FLASH_ATTN_EXT, or two products and a softmax, with one query and a cache
+// of F16 or Q8_0) in the graphs of one llama context, and keeps the bits of its keys (KeyPack) in step with what is
+// written to the cache.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -9,7 +10,7 @@
 #include <vector>
 
 #include "runtime/attention.hpp"
-#include "runtime/attention_abi.hpp"
+#include "runtime/attention_chain.hpp"
 
 namespace seeddelta {
 
@@ -50,8 +51,10 @@ public:
 
     // A node of a graph that is about to be computed. Returns true for one that it takes over.
     bool visit(void *node);
-    // ggml_custom_op_t; userdata is a Node.
+    // Two of ggml_custom_op_t; userdata is a Node. Without flash attention the first one computes, the second one, in
+    // place of the product with the values, gives the result.
     static void compute(void *dst, int ith, int nth, void *userdata) noexcept;
+    static void deliver(void *dst, int ith, int nth, void *userdata) noexcept;
     // Somebody wrote to the caches without a graph. Between two decodes.
     void invalidate() { invalid_.store(true, std::memory_order_release); }
 
@@ -59,6 +62,8 @@ public:
     const AttentionSettings &settings() const { return settings_; }
     // Why nodes were left to ggml; null when none was.
     const char *left_because() const { return left_because_.load(std::memory_order_relaxed); }
+    // Whether a result was zeros, because a graph was not computed as a whole.
+    bool torn() const { return torn_.load(std::memory_order_relaxed); }
     // Sums over the comparisons: of the relative errors, of the kept softmax masses.
     double gap_sum() const { return gap_sum_; }
     double recall_sum() const { return recall_sum_; }
@@ -81,15 +86,20 @@ private:
     struct Node {
         AttentionHook *hook = nullptr;
         Layer *layer = nullptr;
-        float scale = 1.0F, max_bias = 0.0F, softcap = 0.0F;
+        AttentionOperands operands;
+        std::vector<float> result; // [heads, dim_v] without flash attention
+        bool done = false;         // the result is there; written by one thread
         bool packed = false, repack = false, compare = false;
         PackOutcome outcome;
         std::atomic<int> finished{0};
     };
 
     void leave(const char *why);
-    const char *misfit(const void *node) const;
-    AttentionProblem problem_of(const void *node, const Node &served) const;
+    bool take_flash(void *node);
+    bool take_chain(void *node);
+    bool receives(const void *node, const AttentionOperands &operands, int heads) const;
+    Node &node_of(const void *node, const AttentionOperands &operands);
+    AttentionProblem problem_of(const void *node, Node &served) const;
     Layer *layer_of(const void *k);
     void plan(const void *node, Node &served);
     void watch(const void *node);
@@ -100,12 +110,14 @@ private:
     const GgmlAbi &abi_;
     AttentionAbi attention_;
     AttentionSettings settings_;
+    AttentionChain chain_;
     Attention compute_;
     std::map<uintptr_t, Layer> layers_; // by the address of the cache's first key
     std::unordered_map<const void *, std::unique_ptr<Node>>
         nodes_; // by the address of the node, which graphs use again
     AttentionCounters counters_;
     std::atomic<bool> invalid_{false};
+    std::atomic<bool> torn_{false};
     std::atomic<const char *> left_because_{nullptr};
     double gap_sum_ = 0.0, recall_sum_ = 0.0;
 };

@@ -6,9 +6,17 @@
 
 namespace seeddelta {
 
-static constexpr uint16_t kMinusInfinity = 0xFC00;
 static constexpr int64_t kCalibrationRows = 512; // of a cache, evenly spread, make the mean key
 static constexpr float kMovingShare = 0.1F;      // of a new gamma in the moving mean
+
+// Whether the mask has any number but 0 from `first` on.
+static bool any_bit(const AttentionProblem &p, int64_t first, int64_t count) {
+    uint32_t any = 0;
+    for (int64_t i = first; i < first + count; ++i) {
+        any |= p.mask_bits(i);
+    }
+    return any != 0;
+}
 
 void visible_bits(const AttentionProblem &p, int64_t chunk, uint64_t bits[2]) {
     const int64_t begin = chunk * kAttentionChunk;
@@ -16,14 +24,9 @@ void visible_bits(const AttentionProblem &p, int64_t chunk, uint64_t bits[2]) {
         const int64_t first = begin + 64 * half;
         const int64_t count = std::clamp<int64_t>(p.n_kv - first, 0, 64);
         uint64_t word = count == 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
-        if (p.mask != nullptr && count > 0) {
-            const uint16_t *mask = p.mask + first;
-            uint32_t any = 0;
+        if (p.masked() && any_bit(p, first, count)) {
             for (int64_t i = 0; i < count; ++i) {
-                any |= mask[i];
-            }
-            for (int64_t i = 0; any != 0 && i < count; ++i) {
-                word &= ~(static_cast<uint64_t>(mask[i] == kMinusInfinity) << i);
+                word &= ~(static_cast<uint64_t>(p.hidden(first + i)) << i);
             }
         }
         bits[half] = word;
@@ -104,7 +107,7 @@ void KeyPack::calibrate(const AttentionProblem &p, int64_t kv_head) {
         std::vector<double> sum(count_of(dim_));
         int64_t rows = 0;
         for (int64_t row = 0; row < p.n_kv; row += step) {
-            if (p.mask != nullptr && p.mask[row] == kMinusInfinity) {
+            if (p.hidden(row)) {
                 continue;
             }
             float key[kLargestKey];

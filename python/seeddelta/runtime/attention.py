@@ -96,7 +96,9 @@ class OwnAttention:
         return metrics | {f"pack.{name}": whole[name] for name in (*names, "bytes")}
 
     def check(self) -> None:
-        """Raise UnsupportedLlamaError when single tokens were decoded without us, or no layer has bits."""
+        """Raise UnsupportedLlamaError when single tokens were decoded without us, or wrongly, or no layer has bits."""
+        if self.hook.torn:
+            raise unsupported("a graph was computed in pieces, with the attention of a token in two of them")
         if self._proven:
             return
         found = self.hook.counters()
@@ -109,15 +111,20 @@ class OwnAttention:
 
 
 def check_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Keywords of `Llama` with what our attention needs. Raises ConfigError for what contradicts it."""
-    if not kwargs.get("flash_attn", True):
-        raise ConfigError("flash_attn=False: our attention takes the place of flash attention; leave it out")
+    """Keywords of `Llama` with what our attention needs. Raises ConfigError for what contradicts it.
+
+    Flash attention is on unless the caller wants it off: prompts, which llama.cpp computes, need less memory, and
+    values lie position by position, so that those of chosen ones alone are read.
+    """
     if kwargs.get("n_gpu_layers", 0) != 0 or kwargs.get("op_offload"):
         raise ConfigError("n_gpu_layers, op_offload: our attention runs on the CPU; leave them out")
     for name in ("type_k", "type_v"):
         if kwargs.get(name) not in (None, llama_cpp.GGML_TYPE_F16, llama_cpp.GGML_TYPE_Q8_0):
             raise ConfigError(f"{name}: our attention needs a cache of type F16 or Q8_0")
-    return kwargs | {"flash_attn": True, "n_gpu_layers": 0, "op_offload": False}
+    flash = bool(kwargs.get("flash_attn", True))
+    if not flash and kwargs.get("type_v") == llama_cpp.GGML_TYPE_Q8_0:
+        raise ConfigError("type_v: llama.cpp has a cache of values of type Q8_0 with flash attention only")
+    return kwargs | {"flash_attn": flash, "n_gpu_layers": 0, "op_offload": False}
 
 
 @functools.cache

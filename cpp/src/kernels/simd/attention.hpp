@@ -96,16 +96,39 @@ SEEDDELTA_INLINE void prefetch(const uint8_t *row, int64_t bytes) {
     }
 }
 
+// Room in the scratch for four rows of floats.
+SEEDDELTA_INLINE float *four_rows(const AttentionTask &t) {
+    return t.scratch + 2 * t.heads * kAttentionChunk;
+}
+
+// Products of x[n] with four rows; n is a multiple of kLanes.
+template <class Arch, class Ops>
+SEEDDELTA_INLINE void four_products(const float *x, const float *rows, int64_t stride, int64_t n, float *out) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t size = F::size;
+    Lanes<Arch> a(0.0F), b(0.0F), c(0.0F), d(0.0F);
+    for (int64_t at = 0; at < n; at += kLanes) {
+        for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
+            const float *row = rows + at + r * size;
+            const F one = F::load_unaligned(x + at + r * size);
+            a.r[r] = a.r[r] + one * F::load_unaligned(row);
+            b.r[r] = b.r[r] + one * F::load_unaligned(row + stride);
+            c.r[r] = c.r[r] + one * F::load_unaligned(row + 2 * stride);
+            d.r[r] = d.r[r] + one * F::load_unaligned(row + 3 * stride);
+        }
+    }
+    Ops::sum4(a.r, b.r, c.r, d.r, out);
+}
+
 // Scores of four keys at a time: they are widened once and multiplied with every head's query. Rows lie apart, so that
 // the processor does not see what comes next.
 template <class Arch, class Ops, CacheType kType>
 void query_keys(const AttentionTask &t) {
-    using F = xsimd::batch<float, Arch>;
-    constexpr int64_t size = F::size;
+    constexpr int64_t size = xsimd::batch<float, Arch>::size;
     constexpr int64_t ahead = 16; // keys
-    float *wide = t.scratch + t.heads * kAttentionChunk;
+    float *wide = four_rows(t);
     const int64_t k_bytes = cache_row_bytes(kType, t.dim_k);
-    const int64_t v_bytes = t.negligible > 0.0F ? 0 : cache_row_bytes(t.v_type, t.dim_v);
+    const int64_t v_bytes = t.negligible > 0.0F || t.v_by_channel ? 0 : cache_row_bytes(t.v_type, t.dim_v);
     for (int64_t i = 0; i < t.n; i += 4) {
         for (int64_t key = 0; key < 4; ++key) {
             const int64_t row = t.rows[i + key < t.n ? i + key : t.n - 1];
@@ -119,20 +142,9 @@ void query_keys(const AttentionTask &t) {
             }
         }
         for (int64_t head = 0; head < t.heads; ++head) {
-            const float *q = t.q + head * t.dim_k;
-            Lanes<Arch> a(0.0F), b(0.0F), c(0.0F), d(0.0F);
-            for (int64_t at = 0; at < t.dim_k; at += kLanes) {
-                for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
-                    const float *k = wide + at + r * size;
-                    const F x = F::load_unaligned(q + at + r * size);
-                    a.r[r] = a.r[r] + x * F::load_unaligned(k);
-                    b.r[r] = b.r[r] + x * F::load_unaligned(k + t.dim_k);
-                    c.r[r] = c.r[r] + x * F::load_unaligned(k + 2 * t.dim_k);
-                    d.r[r] = d.r[r] + x * F::load_unaligned(k + 3 * t.dim_k);
-                }
-            }
             // what is written behind the last key is overwritten with no score below
-            Ops::sum4(a.r, b.r, c.r, d.r, t.scratch + head * kAttentionChunk + i);
+            four_products<Arch, Ops>(t.q + head * t.dim_k, wide, t.dim_k, t.dim_k,
+                                     t.scratch + head * kAttentionChunk + i);
         }
     }
 }
@@ -241,6 +253,87 @@ void sum_heads(const AttentionTask &t, const int32_t *index, int64_t n) {
     }
 }
 
+// Blocks of kLanes positions in which one counts at least. Others of a block have the weight 0.
+struct ValueBlocks {
+    int64_t n = 0;
+    int64_t begin[kAttentionChunk / kLanes]; // first position of each
+
+    // Where the positions' weights lie, [heads, kAttentionChunk], block after block; spread from the scratch.
+    SEEDDELTA_INLINE const float *spread(const AttentionTask &t, const int32_t *index, int64_t count) {
+        int64_t at[kAttentionChunk];
+        for (int64_t j = 0; j < count; ++j) {
+            const int64_t position = t.rows[index[j]];
+            const int64_t block = position / kLanes * kLanes;
+            if (n == 0 || begin[n - 1] != block) {
+                begin[n++] = block;
+            }
+            at[j] = (n - 1) * kLanes + position % kLanes;
+        }
+        if (count == kAttentionChunk) { // already in place
+            return t.scratch;
+        }
+        float *all = t.scratch + t.heads * kAttentionChunk;
+        for (int64_t head = 0; head < t.heads; ++head) {
+            const float *from = t.scratch + head * kAttentionChunk;
+            float *weight = all + head * kAttentionChunk;
+            for (int64_t i = 0; i < n * kLanes; ++i) {
+                weight[i] = 0.0F;
+            }
+            for (int64_t j = 0; j < count; ++j) {
+                weight[at[j]] = from[index[j]];
+            }
+        }
+        return all;
+    }
+};
+
+// kLanes positions of a channel as float32; those behind the last one are 0.
+template <class Arch, class Ops>
+SEEDDELTA_INLINE void widen_positions(const AttentionTask &t, const uint8_t *channel, int64_t begin, float *out) {
+    constexpr int64_t size = xsimd::batch<float, Arch>::size;
+    const auto *from = reinterpret_cast<const uint16_t *>(channel) + begin;
+    alignas(32) uint16_t last[kLanes] = {};
+    if (begin + kLanes > t.positions) {
+        for (int64_t i = 0; begin + i < t.positions; ++i) {
+            last[i] = from[i];
+        }
+        from = last;
+    }
+    for (int64_t i = 0; i < kLanes; i += size) {
+        Ops::half(from + i).store_unaligned(out + i);
+    }
+}
+
+// Four channels at a time: widened once, and multiplied with every head's weights.
+template <class Arch, class Ops>
+void sum_by_channel(const AttentionTask &t, const int32_t *index, int64_t n) {
+    constexpr int64_t ahead = 8; // channels; their rows may all lie in the same set of a cache
+    ValueBlocks blocks;
+    const float *weight = blocks.spread(t, index, n);
+    float *wide = four_rows(t);
+    bool finite = true;
+    for (int64_t d = 0; d < t.dim_v; d += 4) {
+        for (int64_t i = 0; i < 4; ++i) {
+            const uint8_t *channel = t.v + (d + i) * t.v_stride;
+            for (int64_t b = 0; b < blocks.n; ++b) {
+                if (d + i + ahead < t.dim_v) {
+                    __builtin_prefetch(channel + ahead * t.v_stride + 2 * blocks.begin[b]);
+                }
+                widen_positions<Arch, Ops>(t, channel, blocks.begin[b], wide + i * kAttentionChunk + b * kLanes);
+            }
+        }
+        for (int64_t head = 0; head < t.heads; ++head) {
+            float *sum = t.partial + head * (2 + t.dim_v) + 2 + d;
+            four_products<Arch, Ops>(weight + head * kAttentionChunk, wide, kAttentionChunk, blocks.n * kLanes, sum);
+            const float all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+            finite = finite && all - all == 0.0F;
+        }
+    }
+    if (!finite) { // 0 times what does not count may be no number, too
+        sum_values_by_channel(t, index, n);
+    }
+}
+
 template <class Arch, class Ops>
 void attend_simd(AttentionTask &t) {
     if (t.given == nullptr && t.k_type == CacheType::f16) {
@@ -262,7 +355,9 @@ void attend_simd(AttentionTask &t) {
         n += used ? 1 : 0;
     }
     t.values = n;
-    if (t.v_type == CacheType::f16) {
+    if (t.v_by_channel) {
+        sum_by_channel<Arch, Ops>(t, index, n);
+    } else if (t.v_type == CacheType::f16) {
         sum_heads<Arch, Ops, CacheType::f16>(t, index, n);
     } else {
         sum_heads<Arch, Ops, CacheType::q8_0>(t, index, n);
