@@ -28,19 +28,17 @@ SPEED: dict[str, dict[str, Any] | None] = {
     "binary 1/16, p=0.9": {"mode": "binary", "budget": 0.0625, "mass": 0.9},
 }
 NO_FLASH = ", no flash attention"  # at the end of a name: the graph has matrix products and a softmax instead
-QUALITY = (
-    SPEED
-    | {name + NO_FLASH: fields for name, fields in SPEED.items()}
-    | {
-        "binary 1/4, a gamma for each key": {"mode": "binary", "gamma_chunk": 1},
-        "ternary 1/4, all layers": {"mode": "ternary", "layers": ""},
-        "ternary 1/4, p=0.95": {"mode": "ternary", "mass": 0.95},
-        "binary 1/16, no exact layers": {"mode": "binary", "budget": 0.0625, "layers": ""},
-        "binary 1/16, values above 1%": {"mode": "binary", "budget": 0.0625, "negligible": 0.01},
-        "score by bits, 1/16": {"mode": "binary", "budget": 0.0625, "refine": False},
-        "seed's score, 1/16": {"mode": "binary", "budget": 0.0625, "refine": False, "popcount": True},
-    }
-)
+QUALITY = SPEED | {
+    "llama.cpp" + NO_FLASH: None,
+    "exact" + NO_FLASH: {"mode": "exact"},
+    "binary 1/4, a gamma for each key": {"mode": "binary", "gamma_chunk": 1},
+    "ternary 1/4, all layers": {"mode": "ternary", "layers": ""},
+    "ternary 1/4, p=0.95": {"mode": "ternary", "mass": 0.95},
+    "binary 1/16, no exact layers": {"mode": "binary", "budget": 0.0625, "layers": ""},
+    "binary 1/16, values above 1%": {"mode": "binary", "budget": 0.0625, "negligible": 0.01},
+    "score by bits, 1/16": {"mode": "binary", "budget": 0.0625, "refine": False},
+    "seed's score, 1/16": {"mode": "binary", "budget": 0.0625, "refine": False, "popcount": True},
+}
 NO_GATES = {"gap": 1e9, "gap_every": 0, "density": 1.0}  # quality is that of the setting, not of its way out
 
 
@@ -49,7 +47,7 @@ def opened(
     dense: Path, name: str | dict[str, Any] | None, threads: int, n_ctx: int, gates: dict[str, Any] = NO_GATES
 ) -> Iterator[tuple[Any, Decoder]]:
     """A model with the setting of that name, or with these fields of StatePackKV."""
-    fields = QUALITY[name] if isinstance(name, str) else name
+    fields = QUALITY[name.removesuffix(NO_FLASH)] if isinstance(name, str) else name
     flash_attn = not (isinstance(name, str) and name.endswith(NO_FLASH))
     pack = None if fields is None else StatePackKV(**(gates | fields))
     llm = seeddelta.load(

@@ -17,7 +17,7 @@ from llama_helpers import divergence, logits_of, perplexity_of, tokens_of  # noq
 from seeddelta import RuntimeConfig, StatePackKV  # noqa: E402
 from seeddelta.errors import ConfigError, UnsupportedLlamaError  # noqa: E402
 from seeddelta.runtime import attention, library  # noqa: E402
-from tiny_llama import N_HEAD, N_LAYERS, N_VOCAB, write_gemma2, write_llama, write_mpt  # noqa: E402
+from tiny_llama import N_HEAD, N_LAYERS, N_VOCAB, write_gemma2, write_gpt_oss, write_llama, write_mpt  # noqa: E402
 
 Array = np.ndarray[Any, Any]
 FORMS = pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "products"])
@@ -339,8 +339,8 @@ def test_a_cache_of_q8_0(smollm2_f16: Path, load: Callable[..., Any]) -> None:
 
 
 def test_without_flash_attention_on_a_real_model(smollm2_f16: Path, load: Callable[..., Any]) -> None:
-    """ggml rounds queries, weights and sums of its products nowhere as much as flash attention: nearly the same logits,
-    over more than one length of the cache's view. Prompt and tokens are in one graph each, used again."""
+    """ggml's products have sums in float32: nearly the same logits, with graphs that are used again and for two
+    lengths of the cache's view."""
     stock, ours = (
         load(smollm2_f16, pack, n_ctx=512, n_batch=512, flash_attn=False) for pack in (None, StatePackKV("exact"))
     )
@@ -352,18 +352,18 @@ def test_without_flash_attention_on_a_real_model(smollm2_f16: Path, load: Callab
             llm.eval([token])
         logits.append(np.array(llm.scores[:272]))
     np.testing.assert_array_equal(logits[0][:248], logits[1][:248])  # the prompt is llama.cpp's
-    assert divergence(logits[0][248:], logits[1][248:]) < 2e-5
+    assert divergence(logits[0][248:], logits[1][248:]) < 1e-5
     metrics = ours.seeddelta.metrics()
     assert metrics["attention.exact"] == metrics["attention.nodes"] == 24 * 30
     assert metrics["attention.left"] == 0
 
 
 @FORMS
-@pytest.mark.parametrize("write", [write_gemma2, write_mpt])
+@pytest.mark.parametrize("write", [write_gemma2, write_mpt, write_gpt_oss])
 def test_other_architectures(
     smollm2_quantized: Path, model_dir: Path, load: Callable[..., Any], write: Callable[..., Path], flash_attn: bool
 ) -> None:
-    """Softcapped scores and a sliding window; ALiBi, whose mask has numbers: as llama.cpp computes them."""
+    """Softcapped scores and a sliding window; ALiBi, whose mask has numbers; sinks: as llama.cpp computes them."""
     path = write(model_dir / f"{write.__name__}.gguf", smollm2_quantized)
     stock, llm = (load(path, pack, flash_attn=flash_attn) for pack in (None, StatePackKV("exact")))
     assert divergence(one_by_one(stock), one_by_one(llm)) < 1e-5

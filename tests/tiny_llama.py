@@ -69,6 +69,28 @@ def write_mpt(path: Path, tokenizer_of: Path) -> Path:
     return _write(path, "mpt", tokenizer_of, _model(random, True, block), keys)
 
 
+def write_gpt_oss(path: Path, tokenizer_of: Path) -> Path:
+    """A gpt-oss of two layers: sinks, which take part in the softmax without a value; a sliding window; experts."""
+    random = _Random(5)
+
+    def block() -> Tensors:
+        shapes = {"gate": (N_FF_EXPERT, N_EMBD), "up": (N_FF_EXPERT, N_EMBD), "down": (N_EMBD, N_FF_EXPERT)}
+        tensors = _attention(random) | {"post_attention_norm": random.norm(), "ffn_gate_inp": random.router()}
+        tensors |= {f"ffn_{name}_exps": random.matrix(N_EXPERT, *shape) for name, shape in shapes.items()}
+        biases = {f"ffn_{name}_exps": (N_EXPERT, shape[0]) for name, shape in shapes.items()}
+        biases |= {"attn_output": (N_EMBD,), "ffn_gate_inp": (N_EXPERT,)}
+        tensors |= {f"{name}.bias": random.matrix(*shape).astype(np.float32) for name, shape in biases.items()}
+        return tensors | {"attn_sinks": np.linspace(-2, 4, N_HEAD, dtype=np.float32)}
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_expert_count(N_EXPERT)
+        writer.add_expert_used_count(N_USED)
+        writer.add_expert_feed_forward_length(N_FF_EXPERT)
+        writer.add_sliding_window(24)
+
+    return _write(path, "gpt-oss", tokenizer_of, _model(random, False, block), keys, N_FF_EXPERT)
+
+
 def write_experts(path: Path, tokenizer_of: Path, architecture: str) -> Path:
     """A mixture of experts of two layers: llama, or qwen2moe, which has a shared expert, too."""
     random = _Random(2)
@@ -101,7 +123,8 @@ def _model(random: _Random, tied: bool, block: Callable[[], Tensors]) -> Tensors
     tensors = random.embedding(tied) | {"output_norm.weight": random.norm()}
     for layer in range(N_LAYERS):
         tensors |= {
-            f"blk.{layer}.{name}.weight": tensor for name, tensor in ({"attn_norm": random.norm()} | block()).items()
+            f"blk.{layer}.{name}" + ("" if "." in name else ".weight"): tensor
+            for name, tensor in ({"attn_norm": random.norm()} | block()).items()
         }
     return tensors
 

@@ -283,7 +283,7 @@ void check_attention(Random &r) {
     task.k = reinterpret_cast<const uint8_t *>(k.data());
     task.v = reinterpret_cast<const uint8_t *>(v.data());
     task.k_stride = 2 * task.dim_k;
-    task.v_stride = task.v_by_channel ? 2 * 300 : 2 * task.dim_v;
+    task.v_stride = task.v_by_channel ? 2 * int64_t{300} : 2 * task.dim_v;
     task.rows = rows.data();
     task.bias = r.between(0, 1) == 0 ? nullptr : bias.data();
     task.slope = slope.data();
