@@ -9,6 +9,7 @@ long      the same with random weights of the shape of Llama 3.2 1B and a random
 kernel    one operation on random keys, microseconds of one thread, ggml's and ours taking turns, up to 32768 positions
 choice    softmax mass and recall@64 of the positions that bits and pages would choose for real queries (in NumPy)
 error     distance from float64 of the attention's output for the keys of a text
+heads     the same for each KV head of the default settings: which of them need more than the others
 recall    share of the softmax mass in the chosen keys, and error of the output, along the exact model's text
 quality   perplexity of the tokens behind `--prefix`, decoded one by one; added to the settings of the result file;
           with ", no flash attention" behind its name a setting is that without flash attention
@@ -55,7 +56,7 @@ RECALL: dict[str, dict[str, Any]] = {
 def main() -> int:
     parser = common.parser(__doc__)
     parser.add_argument(
-        "--parts", default="speed,long,kernel,choice,error,recall,quality,needles", help="default: %(default)s"
+        "--parts", default="speed,long,kernel,choice,error,heads,recall,quality,needles", help="default: %(default)s"
     )
     parser.add_argument("--threads", default="1,2", help="default: %(default)s")
     parser.add_argument("--depth", default="0,1024,2048,4096,8000", help="of speed (default: %(default)s)")
@@ -98,6 +99,7 @@ def main() -> int:
         "kernel": lambda path: kernel([int(n) for n in options.positions.split(",")], options.reps),
         "choice": lambda path: choice(dense, options, text(), threads[-1], path),
         "error": lambda path: error(dense, options, text(), threads[-1]),
+        "heads": lambda path: heads(dense, options, text(), threads[-1]),
         "recall": lambda path: recall(dense, options, text(), threads[-1], path),
         "quality": lambda path: quality(
             dense, options, text(), threads[-1], path.with_suffix(".json"), settings(QUALITY)
@@ -270,6 +272,22 @@ def draw(curves: dict[str, list[dict[str, float]]], panels: dict[str, str], path
         panel.legend(fontsize="x-small")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
+
+
+def heads(dense: Path, options: Any, text: Path, threads: int) -> dict[str, Any]:
+    prefix = Prefix(
+        dense, text, options.work, start=options.start, length=options.prefix, count=options.queries, threads=threads
+    )
+    # compared in every operation, and all layers choose
+    with opened(dense, {"mode": "ternary", "gap_every": 1, "layers": ""}, threads, prefix.n_ctx) as (llm, decoder):
+        restore(llm, prefix.state)
+        for at in range(options.prefix, options.prefix + options.queries):
+            decoder.decode(prefix.tokens[at : at + 1], at)
+        found = sorted(llm.seeddelta.attention_heads(), key=lambda head: head["gap"], reverse=True)
+    for head in found:
+        where = f"{head['layer']:.0f}.{head['head']:.0f}"
+        print(f"{where:6} density {head['density']:.3f}  recall {head['recall']:.3f}  gap {head['gap']:.3f}")
+    return {"heads": found}
 
 
 def recall(dense: Path, options: Any, text: Path, threads: int, path: Path) -> dict[str, Any]:

@@ -224,6 +224,42 @@ def test_everything_kept_is_exact(shape: tuple[int, ...], settings: dict[str, fl
     assert done["kept"] == done["visible"] > 0
 
 
+@pytest.mark.parametrize("refine", [True, False])
+def test_heads_of_their_own(refine: bool) -> None:
+    """An exact KV head has the result of exact attention, bit for bit; the others that of their own budgets."""
+    q, k, v, mask = problem(1500, 9, 3, 64, 64)
+    pack = _core.PackSettings("ternary", budget=0.1, recent=8, negligible=0.01, refine=refine)
+    exact, _ = _core.AttentionRun()(q, k, v, mask, scale=0.125)
+    tenth, all_alike = _core.AttentionRun()(q, k, v, mask, scale=0.125, pack=pack)
+    half = _core.PackSettings("ternary", budget=0.3, recent=8, negligible=0.01, refine=refine)
+    third, _ = _core.AttentionRun()(q, k, v, mask, scale=0.125, pack=half)
+    own = pack.with_heads([(False, 0.1), (True, 0.1), (False, 0.3)])
+    results = []
+    for isa in ISAS:
+        _core.isa_select(isa)
+        for threads in (1, 2, 3, 5):
+            results.append(_core.AttentionRun()(q, k, v, mask, scale=0.125, pack=own, threads=threads))
+    out, done = results[0]
+    np.testing.assert_array_equal(out[:3], tenth[:3])
+    np.testing.assert_array_equal(out[3:6], exact[3:6])
+    np.testing.assert_array_equal(out[6:], third[6:])
+    assert not np.array_equal(tenth[3:], exact[3:])
+    assert not np.array_equal(third[6:], tenth[6:])
+    assert done["scored"] == all_alike["scored"] * 2 / 3
+    assert done["kept"] > all_alike["kept"] + (~np.isinf(mask)).sum() * 0.8
+    for again, _ in results[1:]:
+        np.testing.assert_array_equal(again, out)
+    alike = pack.with_heads([(False, 0.1)] * 3)
+    np.testing.assert_array_equal(_core.AttentionRun()(q, k, v, mask, scale=0.125, pack=alike)[0], tenth)
+    everything = pack.with_heads([(True, 0.1)] * 3)
+    all_exact, done = _core.AttentionRun()(q, k, v, mask, scale=0.125, pack=everything, compare=True)
+    np.testing.assert_array_equal(all_exact, exact)
+    assert done["kept"] == done["visible"]
+    assert (done["gap"], done["scored"]) == (0, 0)
+    with pytest.raises(ValueError, match="another number of KV heads"):
+        _core.AttentionRun()(q, k, v, mask, pack=pack.with_heads([(True, 0.1)]))
+
+
 def test_the_best_keys_are_found() -> None:
     """A few keys that look like the query own the softmax; they are among the quarter that is kept."""
     q, k, v, mask = problem(2048, 4, 2, 64, 64)

@@ -17,7 +17,16 @@ from llama_helpers import divergence, logits_of, perplexity_of, tokens_of  # noq
 from seeddelta import RuntimeConfig, StatePackKV  # noqa: E402
 from seeddelta.errors import ConfigError, UnsupportedLlamaError  # noqa: E402
 from seeddelta.runtime import attention, library  # noqa: E402
-from tiny_llama import N_HEAD, N_LAYERS, N_VOCAB, write_gemma2, write_gpt_oss, write_llama, write_mpt  # noqa: E402
+from tiny_llama import (  # noqa: E402
+    N_HEAD,
+    N_KV_HEAD,
+    N_LAYERS,
+    N_VOCAB,
+    write_gemma2,
+    write_gpt_oss,
+    write_llama,
+    write_mpt,
+)
 
 Array = np.ndarray[Any, Any]
 FORMS = pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "products"])
@@ -119,6 +128,43 @@ def test_layers_of_their_own(tiny: Path, load: Callable[..., Any]) -> None:
     metrics = llm.seeddelta.metrics()
     assert metrics["attention.packed"] == metrics["attention.exact"] == 50
     assert metrics["pack.active"] == 1
+
+
+def test_heads_of_their_own(tiny: Path, load: Callable[..., Any]) -> None:
+    """Of layer 1 one KV head attends to everything and one has another budget; each head tells what it did."""
+    assert N_KV_HEAD == 2
+    common: dict[str, Any] = {"budget": 0.2, "gap": 9.0, "gap_every": 5} | EVERYWHERE
+    llm = load(tiny, StatePackKV("ternary", **(common | {"layers": "1=exact,1.0=ternary:0.4"})))
+    one_by_one(llm)
+    metrics = llm.seeddelta.metrics()
+    assert metrics["attention.packed"] == 50 * N_LAYERS
+    assert metrics["pack.active"] == N_LAYERS
+    assert (metrics["pack.heads"], metrics["pack.heads_own"], metrics["pack.heads_exact"]) == (2 * N_LAYERS, 2, 1)
+    heads = llm.seeddelta.attention_heads()
+    assert [(head["layer"], head["head"]) for head in heads] == [(layer, n) for layer in (0, 1) for n in (0, 1)]
+    assert [head["exact"] for head in heads] == [0, 0, 0, 1]
+    assert [round(head["budget"], 6) for head in heads] == [0.2, 0.2, 0.4, 0.2]
+    assert {head["compared"] for head in heads} == {10}
+    assert heads[3]["density"] == heads[3]["recall"] == 1
+    assert heads[3]["gap"] == 0
+    for head in heads[:3]:
+        assert head["density"] < 1
+        assert head["recall"] < 1
+        assert head["gap"] > 0
+    assert heads[2]["density"] > heads[0]["density"] + 0.1
+    assert metrics["pack.density"] == pytest.approx(np.mean([head["density"] for head in heads]))
+
+
+def test_all_heads_of_a_layer_are_the_layer(tiny: Path, load: Callable[..., Any]) -> None:
+    for heads, layers in (("1.0-1=exact", "1=exact"), ("0=exact,0-1.0-1=ternary:0.3", "0-1=ternary:0.3")):
+        packs = (StatePackKV("ternary", budget=0.2, **(EVERYWHERE | {"layers": text})) for text in (heads, layers))
+        np.testing.assert_array_equal(*(one_by_one(load(tiny, pack)) for pack in packs))
+
+
+def test_heads_that_are_not_there(tiny: Path, load: Callable[..., Any]) -> None:
+    llm = load(tiny, StatePackKV("ternary", **(EVERYWHERE | {"layers": "1.1-2=exact"})))
+    with pytest.raises(ConfigError, match="layer 1 has no KV head 2"):
+        one_by_one(llm)
 
 
 def test_short_contexts_are_exact(tiny: Path, load: Callable[..., Any]) -> None:
@@ -453,6 +499,10 @@ def test_missing_symbol(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"layers": "3-1=binary"}, "layers '3-1=binary'"),
         ({"layers": "all=binary"}, "write for example"),
         ({"layers": "1=binary:-2"}, "layers"),
+        ({"layers": "1.2-1=exact"}, "cannot be read"),
+        ({"layers": "1.=exact"}, "12.0-1=exact"),
+        ({"layers": "3.1=binary"}, "KV heads of layer 3 have binary and ternary bits"),
+        ({"layers": "2-5=binary,4.0=ternary"}, "layer 4 .* 4=binary or 4=ternary"),
     ],
 )
 def test_bad_options(options: dict[str, Any], message: str) -> None:
@@ -464,7 +514,19 @@ def test_options_from_json() -> None:
     options: Any = {"mode": "ternary", "layers": "0=exact, 2-3=binary:0.125"}
     config = RuntimeConfig.from_dict({"state_pack_kv": options})
     assert config.state_pack_kv == StatePackKV(**options)
-    assert config.state_pack_kv.overrides() == [(0, 0, "exact", 0.25), (2, 3, "binary", 0.125)]
+    assert config.state_pack_kv.overrides() == [(0, 0, -1, -1, "exact", 0.25), (2, 3, -1, -1, "binary", 0.125)]
+
+
+def test_layers_and_heads() -> None:
+    pack = StatePackKV("binary", layers="12.3=exact, 5-6.0-2=binary:0.5, 7=ternary, 7.1=none, 8.1=exact:0.1")
+    assert pack.overrides() == [
+        (12, 12, 3, 3, "exact", 0.25),
+        (5, 6, 0, 2, "binary", 0.5),
+        (7, 7, -1, -1, "ternary", 0.25),
+        (7, 7, 1, 1, "exact", 0.25),
+        (8, 8, 1, 1, "exact", 0.1),
+    ]
+    StatePackKV("binary", layers="3.0=ternary,3=binary")  # the last holds
 
 
 def test_perplexity_scores_what_we_compute(tiny: Path, load: Callable[..., Any]) -> None:

@@ -39,19 +39,30 @@ PackSettings make_settings(const std::string &mode, float eps, bool popcount, bo
         audits < 0) {
         throw py::value_error("a setting of the key pack is out of range");
     }
-    return {mode_of(mode), eps,     popcount,   refine,      budget,    mass,  sinks,
-            recent,        density, negligible, gamma_chunk, gamma_cap, audits};
+    return {mode_of(mode), eps,     popcount,   refine,      budget,    mass,   sinks,
+            recent,        density, negligible, gamma_chunk, gamma_cap, audits, {}};
 }
 
-using Override = std::tuple<int64_t, int64_t, std::string, float>;
+PackSettings with_heads(const PackSettings &settings, const std::vector<std::pair<bool, float>> &heads) {
+    PackSettings found = settings;
+    for (const auto &[exact, budget] : heads) {
+        if (!(budget > 0)) {
+            throw py::value_error("a budget is out of range");
+        }
+        found.heads.push_back({exact, budget});
+    }
+    return found;
+}
+
+using Override = std::tuple<int64_t, int64_t, int64_t, int64_t, std::string, float>;
 
 std::unique_ptr<PyAttention> make_hook(const std::shared_ptr<GgmlAbi> &abi,
                                        const std::map<std::string, uintptr_t> &symbols, const PackSettings &pack,
                                        const std::vector<Override> &layers, int64_t min_context, int64_t gap_every,
                                        float gap_limit) {
     AttentionSettings settings{pack, {}, min_context, gap_every, gap_limit};
-    for (const auto &[first, last, mode, budget] : layers) {
-        settings.layers.push_back({first, last, mode_of(mode), budget});
+    for (const auto &[first, last, first_head, last_head, mode, budget] : layers) {
+        settings.layers.push_back({first, last, first_head, last_head, mode_of(mode), budget});
     }
     return std::make_unique<PyAttention>(abi, probe_attention(symbols, *abi), std::move(settings));
 }
@@ -84,6 +95,24 @@ FloatDict counters(const PyAttention &h) {
     d["bytes"] = static_cast<double>(h.hook.pack_bytes());
     d["layers"] = static_cast<double>(h.hook.packed_layers());
     return d;
+}
+
+py::typing::List<FloatDict> heads(const PyAttention &h) {
+    py::typing::List<FloatDict> found;
+    for (const AttentionHook::HeadTotal &one : h.hook.heads()) {
+        FloatDict d;
+        d["layer"] = static_cast<double>(one.layer);
+        d["head"] = static_cast<double>(one.kv_head);
+        d["exact"] = one.exact ? 1.0 : 0.0;
+        d["budget"] = one.budget;
+        d["visible"] = static_cast<double>(one.outcome.visible);
+        d["kept"] = static_cast<double>(one.outcome.kept);
+        d["compared"] = static_cast<double>(one.outcome.compared);
+        d["gap_sum"] = one.outcome.gap;
+        d["recall_sum"] = one.outcome.recall;
+        found.append(d);
+    }
+    return found;
 }
 
 using Floats = py::array_t<float, py::array::c_style>;
@@ -166,6 +195,10 @@ public:
         }
         const bool packed = settings && settings->mode != PackMode::exact;
         PackOutcome outcome;
+        outcome.heads.resize(static_cast<size_t>(p.n_kv_head));
+        if (packed && !settings->heads.empty() && settings->heads.size() != outcome.heads.size()) {
+            throw py::value_error("the settings have choices of another number of KV heads");
+        }
         {
             const py::gil_scoped_release release; // arrays are kept alive by the caller's references
             attention_.reserve(p, packed, compare);
@@ -211,12 +244,15 @@ void bind_attention(py::module_ &m) {
         .def(py::init(&make_settings), py::arg("mode"), py::kw_only(), py::arg("eps") = 1.2F,
              py::arg("popcount") = false, py::arg("refine") = true, py::arg("budget") = 0.25F, py::arg("mass") = 0.0F,
              py::arg("sinks") = 4, py::arg("recent") = 64, py::arg("density") = 0.5F, py::arg("negligible") = 0.0F,
-             py::arg("gamma_chunk") = 0, py::arg("gamma_cap") = 4.0F, py::arg("audits") = 2);
+             py::arg("gamma_chunk") = 0, py::arg("gamma_cap") = 4.0F, py::arg("audits") = 2)
+        .def("with_heads", &with_heads, py::arg("heads"),
+             "These settings, and for each KV head whether it attends to all keys, and its budget.");
     py::class_<PyAttention>(m, "AttentionHook",
                             "Takes over the attention of single tokens in the graphs that a GraphHook sees.\n\n"
                             "Args:\n"
                             "    symbols: addresses of ggml_required_symbols() and attention_required_symbols().\n"
-                            "    layers: (first, last, mode, budget) of layers that differ from `pack`.\n"
+                            "    layers: (first, last, first KV head, last, mode, budget) of layers or, unless the\n"
+                            "        first is -1, of their heads that differ from `pack`; the last that fits holds.\n"
                             "    gap_limit: largest mean relative error of a layer; one above it becomes exact.\n"
                             "Raises RuntimeError saying which probe failed.")
         .def(py::init(&make_hook), py::arg("abi"), py::arg("symbols"), py::arg("pack"), py::kw_only(),
@@ -226,6 +262,12 @@ void bind_attention(py::module_ &m) {
             "invalidate", [](PyAttention &h) { h.hook.invalidate(); },
             "Forgets the bits of all keys: something other than a graph wrote to the caches.")
         .def("counters", &counters, "What it did so far; `left` are nodes of single tokens that ggml computed.")
+        .def("heads", &heads,
+             "For every KV head of the layers that choose: layer, head, exact and budget (its settings), and of all\n"
+             "operations visible, kept, compared, gap_sum and recall_sum.")
+        .def_property_readonly(
+            "missing_head", [](const PyAttention &h) { return h.hook.missing_head(); },
+            "A layer and a KV head of `layers` that it does not have; (-1, -1): none.")
         .def_property_readonly(
             "left_because",
             [](const PyAttention &h) -> std::optional<std::string> {

@@ -68,6 +68,33 @@ int64_t ones(const uint64_t *words, int64_t n) {
     return sum;
 }
 
+double relative(double error, double norm) {
+    return norm > 0.0 ? std::sqrt(error / norm) : (error > 0.0 ? 1.0 : 0.0);
+}
+
+// The first of the pairs of KV head and chunk that thread `ith` attends to: all threads have as much to do, when the
+// heads' shares of the positions are what they ask for.
+int64_t first_item(const AttentionProblem &p, const PackSettings &settings, int ith, int nth) {
+    constexpr double overhead = 0.2; // of a choice, as a share of attention to everything (docs/statepack.md)
+    const auto cost = [&](int64_t kv_head) {
+        const double budget = settings.budget_of(kv_head);
+        const double share = budget <= 1.0 ? budget : budget / static_cast<double>(p.n_kv);
+        return settings.keeps_all(kv_head) ? 1.0 : std::min(1.0, share + overhead);
+    };
+    double left = 0.0;
+    for (int64_t kv_head = 0; kv_head < p.n_kv_head; ++kv_head) {
+        left += cost(kv_head) * ith / nth;
+    }
+    for (int64_t kv_head = 0; kv_head < p.n_kv_head; ++kv_head) {
+        if (left < cost(kv_head)) {
+            const double chunk = left / cost(kv_head) * static_cast<double>(p.chunks());
+            return kv_head * p.chunks() + std::min(static_cast<int64_t>(chunk + 1e-6), p.chunks());
+        }
+        left -= cost(kv_head);
+    }
+    return p.n_kv_head * p.chunks();
+}
+
 // Adds the first and the last bits of `from` to `to`.
 void keep_ends(const uint64_t *from, int64_t n, int64_t first, int64_t last, uint64_t *to) {
     for (int64_t i = 0; i < n && first > 0; ++i) {
@@ -363,11 +390,11 @@ void Attention::score(const AttentionProblem &p, const KeyPack &pack, const Pack
 }
 
 // The least nearness that is kept.
-float Attention::limit_of(const PackSettings &settings, const float *near, int64_t n, int64_t visible) const {
+float Attention::limit_of(const PackSettings &settings, float share, const float *near, int64_t n,
+                          int64_t visible) const {
     const AttentionKernels &k = *kernels().attention;
-    const double wanted = settings.budget <= 1.0F
-                              ? std::ceil(static_cast<double>(settings.budget) * static_cast<double>(visible))
-                              : static_cast<double>(settings.budget);
+    const double wanted = share <= 1.0F ? std::ceil(static_cast<double>(share) * static_cast<double>(visible))
+                                        : static_cast<double>(share);
     const auto budget = static_cast<int64_t>(std::min(wanted, static_cast<double>(visible))); // it may be infinite
     // Bisection for the largest limit that lets enough through.
     const auto search = [&](const auto &enough) {
@@ -392,7 +419,7 @@ void Attention::choose(const AttentionProblem &p, const KeyPack &pack, const Pac
                        int64_t kv_head, bool all, PackOutcome &outcome, bool counting) const {
     const int64_t words = 2 * p.chunks();
     const int64_t visible = ones(visible_.data, words);
-    if (all) {
+    if (all || settings.keeps_all(kv_head)) {
         std::copy_n(visible_.data, words, mine.keep);
     } else {
         for (int64_t h = 0; h < p.group(); ++h) {
@@ -402,7 +429,8 @@ void Attention::choose(const AttentionProblem &p, const KeyPack &pack, const Pac
         const AttentionKernels &k = *kernels().attention;
         k.nearness(estimates_.data + kv_head * p.group() * p.padded(), p.padded(), mine.top, p.group(), p.padded(),
                    mine.near);
-        k.above(mine.near, p.padded(), limit_of(settings, mine.near, p.padded(), visible), mine.keep);
+        const float limit = limit_of(settings, settings.budget_of(kv_head), mine.near, p.padded(), visible);
+        k.above(mine.near, p.padded(), limit, mine.keep);
         int64_t unpacked = 0;
         for (int64_t i = 0; i < words; ++i) {
             const uint64_t unknown = ~pack.valid_words()[i];
@@ -418,11 +446,16 @@ void Attention::choose(const AttentionProblem &p, const KeyPack &pack, const Pac
             std::copy_n(visible_.data, words, mine.keep);
             count(outcome.dense, counting ? 1 : 0);
         }
-        count(outcome.unpacked, counting && kv_head == 0 ? unpacked : 0);
+        if (counting) { // the same for every KV head that chooses
+            outcome.unpacked.store(static_cast<uint64_t>(unpacked), std::memory_order_relaxed);
+        }
     }
     if (counting) {
+        HeadOutcome &head = outcome.heads[static_cast<size_t>(kv_head)];
+        head.visible = static_cast<uint64_t>(visible);
+        head.kept = static_cast<uint64_t>(ones(mine.keep, words));
         count(outcome.visible, visible);
-        count(outcome.kept, ones(mine.keep, words));
+        count(outcome.kept, static_cast<int64_t>(head.kept));
     }
 }
 
@@ -430,7 +463,8 @@ void Attention::attend_kept(const AttentionProblem &p, Mine &mine, int64_t kv_he
                             const PackSettings &settings, PackOutcome &outcome) const {
     bool biased = false;
     const int64_t n = gather(p, chunk, mine.keep + 2 * chunk, mine.rows, mine.bias, biased);
-    const bool given = !settings.refine && !outcome.stale.load(std::memory_order_relaxed);
+    const bool exact = settings.exact(kv_head);
+    const bool given = !settings.refine && !exact && !outcome.stale.load(std::memory_order_relaxed);
     for (int64_t h = 0; given && h < p.group(); ++h) {
         const float *estimates = estimates_.data + (kv_head * p.group() + h) * p.padded();
         for (int64_t i = 0; i < n; ++i) {
@@ -438,7 +472,7 @@ void Attention::attend_kept(const AttentionProblem &p, Mine &mine, int64_t kv_he
         }
     }
     count(outcome.values, attend(p, mine, kv_head, chunk, mine.rows, biased ? mine.bias : nullptr, n,
-                                 given ? mine.given : nullptr, settings.negligible, partials_.data));
+                                 given ? mine.given : nullptr, exact ? 0.0F : settings.negligible, partials_.data));
 }
 
 void Attention::packed(const AttentionProblem &p, KeyPack &pack, const PackSettings &settings, bool repack,
@@ -461,7 +495,7 @@ void Attention::packed(const AttentionProblem &p, KeyPack &pack, const PackSetti
     }
     Mine mine(p);
     for (int64_t kv_head = ith; kv_head < p.n_kv_head; kv_head += nth) {
-        for (int64_t i = 0; i < std::min(settings.audits, p.n_kv); ++i) {
+        for (int64_t i = 0; !settings.exact(kv_head) && i < std::min(settings.audits, p.n_kv); ++i) {
             // an odd step that is prime to most lengths comes by all positions
             const uint64_t turn = pack.operations * static_cast<uint64_t>(settings.audits) + static_cast<uint64_t>(i);
             const int64_t row = pack.known_from(p, static_cast<int64_t>(turn * 37 % static_cast<uint64_t>(p.n_kv)));
@@ -470,21 +504,21 @@ void Attention::packed(const AttentionProblem &p, KeyPack &pack, const PackSetti
             }
         }
     }
-    const bool scoring = !settings.keeps_all() || !settings.refine;
     const int64_t items = p.n_kv_head * p.chunks();
-    const int64_t begin = items * ith / nth;
-    const int64_t end = items * (ith + 1) / nth;
-    for (int64_t item = begin; item < end; ++item) {
-        if (scoring) {
+    int64_t scored = 0;
+    for (int64_t item = items * ith / nth; item < items * (ith + 1) / nth; ++item) {
+        if (settings.scores(item / p.chunks())) {
             score(p, pack, settings, mine, item / p.chunks(), item % p.chunks());
+            ++scored;
         } else if (item < p.chunks()) {
             visible_bits(p, item, visible_.data + 2 * item);
         }
     }
-    count(outcome.scored, scoring ? (end - begin) * kAttentionChunk * p.group() : 0);
+    count(outcome.scored, scored * kAttentionChunk * p.group());
     barrier_.barrier(nth);
-    const bool all = settings.keeps_all() || outcome.stale.load(std::memory_order_relaxed);
-    for (int64_t item = begin; item < end; ++item) {
+    const bool all = outcome.stale.load(std::memory_order_relaxed);
+    const int64_t end = first_item(p, settings, ith + 1, nth);
+    for (int64_t item = first_item(p, settings, ith, nth); item < end; ++item) {
         const int64_t kv_head = item / p.chunks();
         const int64_t chunk = item % p.chunks();
         if (mine.keep_of != kv_head) {
@@ -524,13 +558,21 @@ void Attention::packed(const AttentionProblem &p, KeyPack &pack, const PackSetti
             double error = 0.0;
             double norm = 0.0;
             double recall = 0.0;
-            for (size_t head = 0; head < static_cast<size_t>(p.n_head); ++head) {
-                error += compared_[3 * head];
-                norm += compared_[3 * head + 1];
-                recall += compared_[3 * head + 2];
+            for (int64_t kv_head = 0; kv_head < p.n_kv_head; ++kv_head) {
+                double sums[3] = {};
+                for (int64_t i = 0; i < 3 * p.group(); ++i) {
+                    sums[i % 3] += compared_[static_cast<size_t>(3 * kv_head * p.group() + i)];
+                }
+                HeadOutcome &head = outcome.heads[static_cast<size_t>(kv_head)];
+                head.compared = 1;
+                head.gap = relative(sums[0], sums[1]);
+                head.recall = sums[2] / static_cast<double>(p.group());
+                error += sums[0];
+                norm += sums[1];
+                recall += sums[2];
             }
             outcome.compared = true;
-            outcome.gap = norm > 0.0 ? std::sqrt(error / norm) : (error > 0.0 ? 1.0 : 0.0);
+            outcome.gap = relative(error, norm);
             outcome.recall = recall / static_cast<double>(p.n_head);
         }
         if (repack) {

@@ -11,6 +11,24 @@
 
 namespace seeddelta {
 
+// What a KV head did: in one operation, or in all.
+struct HeadOutcome {
+    uint64_t visible = 0;  // positions that the mask allows
+    uint64_t kept = 0;     // those that were attended to
+    uint64_t compared = 0; // operations compared with the exact result, of which the rest are sums
+    double gap = 0.0;      // relative error of the output of the heads that share it
+    double recall = 0.0;   // share of the softmax mass that was kept, their mean
+
+    HeadOutcome &operator+=(const HeadOutcome &other) {
+        visible += other.visible;
+        kept += other.kept;
+        compared += other.compared;
+        gap += other.gap;
+        recall += other.recall;
+        return *this;
+    }
+};
+
 // What one operation did with a KeyPack. Written by its threads.
 struct PackOutcome {
     std::atomic<uint64_t> visible{0};  // pairs of KV head and position that the mask allows
@@ -22,8 +40,9 @@ struct PackOutcome {
     std::atomic<bool> stale{false};    // the bits are not those of the keys
     // of a comparison with the exact result; valid when compared
     bool compared = false;
-    double gap = 0.0;    // relative error of the output, over all heads
-    double recall = 0.0; // share of the softmax mass that was kept, mean of the heads
+    double gap = 0.0;               // relative error of the output, over all heads
+    double recall = 0.0;            // share of the softmax mass that was kept, mean of the heads
+    std::vector<HeadOutcome> heads; // of every KV head; to be sized before the threads start
 };
 
 class Attention {
@@ -50,7 +69,7 @@ private:
                int64_t kv_head, int64_t chunk);
     void choose(const AttentionProblem &p, const KeyPack &pack, const PackSettings &settings, Mine &mine,
                 int64_t kv_head, bool all, PackOutcome &outcome, bool count) const;
-    float limit_of(const PackSettings &settings, const float *near, int64_t n, int64_t visible) const;
+    float limit_of(const PackSettings &settings, float share, const float *near, int64_t n, int64_t visible) const;
     void merge(const AttentionProblem &p, int64_t head, const float *partials, float *out, float *top,
                float *sum) const;
     float *partial_of(const AttentionProblem &p, float *partials, int64_t chunk, int64_t head) const;

@@ -130,6 +130,38 @@ AttentionProblem AttentionHook::problem_of(const void *node, Node &served) const
     return p;
 }
 
+// The last override that names a head holds for it. What differs among the heads of a layer is in `heads`.
+PackSettings AttentionHook::settings_of(int64_t layer, int64_t n_kv_head) {
+    PackSettings found = settings_.pack;
+    std::vector<PackMode> modes(static_cast<size_t>(n_kv_head), found.mode);
+    found.heads.assign(modes.size(), {false, found.budget});
+    for (const LayerOverride &other : settings_.layers) {
+        if (settings_.pack.mode == PackMode::exact || layer < other.first || layer > other.last) {
+            continue;
+        }
+        if (other.last_head >= n_kv_head) {
+            missing_head_ = {layer, other.last_head};
+        }
+        const int64_t last = other.first_head < 0 ? n_kv_head - 1 : std::min(other.last_head, n_kv_head - 1);
+        for (auto head = static_cast<size_t>(std::max<int64_t>(other.first_head, 0)); head <= static_cast<size_t>(last);
+             ++head) {
+            modes[head] = other.mode;
+            found.heads[head] = {other.mode == PackMode::exact, other.budget};
+        }
+    }
+    found.mode = PackMode::exact;
+    bool alike = true;
+    for (size_t head = 0; head < modes.size(); ++head) {
+        found.mode = modes[head] != PackMode::exact ? modes[head] : found.mode;
+        alike = alike && modes[head] == modes[0] && found.heads[head].budget == found.heads[0].budget;
+    }
+    if (alike) {
+        found.budget = found.heads[0].budget;
+        found.heads.clear();
+    }
+    return found;
+}
+
 // The layer whose cache the keys are a view of; made when it is met first.
 AttentionHook::Layer *AttentionHook::layer_of(const void *k) {
     const auto base = reinterpret_cast<uintptr_t>(abi_.data_of(k));
@@ -153,16 +185,11 @@ AttentionHook::Layer *AttentionHook::layer_of(const void *k) {
     layer.number = std::strtol(std::string(name.substr(kCacheName.size())).c_str(), nullptr, 10);
     layer.rows = abi_.ne_of(cache, 1);
     layer.row_bytes = abi_.nb_of(cache, 1);
-    layer.settings = settings_.pack;
-    for (const LayerOverride &other : settings_.layers) {
-        if (settings_.pack.mode != PackMode::exact && layer.number >= other.first && layer.number <= other.last) {
-            layer.settings.mode = other.mode;
-            layer.settings.budget = other.budget;
-        }
-    }
+    layer.settings = settings_of(layer.number, abi_.ne_of(k, 2));
     if (layer.settings.mode != PackMode::exact && abi_.nb_of(k, 1) == layer.row_bytes) {
         layer.pack = std::make_unique<KeyPack>(abi_.ne_of(k, 2), abi_.ne_of(k, 0), layer.rows, layer.settings.mode,
                                                layer.settings.recent);
+        layer.heads.resize(static_cast<size_t>(abi_.ne_of(k, 2)));
     }
     return &layer;
 }
@@ -186,6 +213,7 @@ void AttentionHook::plan(const void *node, Node &served) {
         }
         served.compare = settings_.gap_every > 0 && layer.operations % static_cast<uint64_t>(settings_.gap_every) == 0;
         ++layer.operations;
+        served.outcome.heads.assign(layer.heads.size(), {});
     }
     compute_.reserve(p, served.packed, served.compare);
     count(counters_.nodes);
@@ -249,11 +277,19 @@ void AttentionHook::settle(Node &node) {
     outcome.unpacked.store(0);
     const bool stale = outcome.stale.exchange(false);
     count(counters_.stale, stale ? 1 : 0);
+    for (size_t head = 0; head < layer.heads.size(); ++head) {
+        HeadOutcome &of = outcome.heads[head];
+        if (stale) { // the result was exact
+            of.compared = 0;
+            of.gap = of.recall = 0.0;
+        }
+        layer.heads[head] += of;
+    }
     if (!outcome.compared) {
         return;
     }
     outcome.compared = false;
-    if (stale) { // the result was exact
+    if (stale) {
         return;
     }
     count(counters_.compared);
@@ -273,6 +309,18 @@ int64_t AttentionHook::pack_bytes() const {
         sum += layer.pack != nullptr ? layer.pack->nbytes() : 0;
     }
     return sum;
+}
+
+std::vector<AttentionHook::HeadTotal> AttentionHook::heads() const {
+    std::vector<HeadTotal> found;
+    for (const auto &[address, layer] : layers_) {
+        for (size_t head = 0; head < layer.heads.size(); ++head) {
+            const auto kv_head = static_cast<int64_t>(head);
+            found.push_back({layer.number, kv_head, layer.settings.exact(kv_head), layer.settings.budget_of(kv_head),
+                             layer.heads[head]});
+        }
+    }
+    return found;
 }
 
 int64_t AttentionHook::packed_layers() const {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/attention.hpp"
@@ -14,10 +15,13 @@
 
 namespace seeddelta {
 
-// Layers [first, last] have another mode or budget.
+// Layers [first, last], or their KV heads [first_head, last_head], have another mode or budget. The heads of a layer
+// have bits of one mode, or are exact.
 struct LayerOverride {
     int64_t first;
     int64_t last;
+    int64_t first_head; // -1: all heads
+    int64_t last_head;
     PackMode mode;
     float budget;
 };
@@ -69,6 +73,18 @@ public:
     double recall_sum() const { return recall_sum_; }
     int64_t pack_bytes() const;
     int64_t packed_layers() const;
+    // A layer and a KV head that is named in `layers` and that it does not have; -1: none.
+    std::pair<int64_t, int64_t> missing_head() const { return missing_head_; }
+
+    // What one KV head did in all operations of its layer that were packed.
+    struct HeadTotal {
+        int64_t layer;
+        int64_t kv_head;
+        bool exact; // by its settings
+        float budget;
+        HeadOutcome outcome;
+    };
+    std::vector<HeadTotal> heads() const;
 
 private:
     // The keys of one layer.
@@ -81,6 +97,7 @@ private:
         float gap = -1.0F; // moving mean; -1: not compared yet
         bool disabled = false;
         uint64_t operations = 0;
+        std::vector<HeadOutcome> heads;
     };
     // One attention node; the userdata of the custom operation. Lives as long as the hook.
     struct Node {
@@ -101,6 +118,7 @@ private:
     Node &node_of(const void *node, const AttentionOperands &operands);
     AttentionProblem problem_of(const void *node, Node &served) const;
     Layer *layer_of(const void *k);
+    PackSettings settings_of(int64_t layer, int64_t n_kv_head);
     void plan(const void *node, Node &served);
     void watch(const void *node);
     void watch_rows(const void *node);
@@ -120,6 +138,7 @@ private:
     std::atomic<bool> torn_{false};
     std::atomic<const char *> left_because_{nullptr};
     double gap_sum_ = 0.0, recall_sum_ = 0.0;
+    std::pair<int64_t, int64_t> missing_head_{-1, -1};
 };
 
 } // namespace seeddelta

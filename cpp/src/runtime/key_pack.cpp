@@ -179,6 +179,9 @@ void KeyPack::pack(const AttentionProblem &p, const PackSettings &settings, int6
         for (uint64_t todo = visible[half] & ~valid; todo != 0; todo &= todo - 1) {
             const int64_t row = chunk * kAttentionChunk + 64 * half + std::countr_zero(todo);
             for (int64_t kv_head = 0; kv_head < n_kv_head_; ++kv_head) {
+                if (settings.exact(kv_head)) {
+                    continue;
+                }
                 Row bits;
                 describe(p, settings, kv_head, row, bits);
                 uint8_t *positive = byte_at(positive_, kv_head, row);

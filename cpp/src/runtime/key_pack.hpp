@@ -59,6 +59,12 @@ void visible_bits(const AttentionProblem &p, int64_t chunk, uint64_t bits[2]);
 
 enum class PackMode : uint8_t { exact, binary, ternary };
 
+// What one KV head does, when the heads of a layer differ.
+struct HeadChoice {
+    bool exact = false; // all keys, whatever the rest of the settings says
+    float budget = 0.25F;
+};
+
 struct PackSettings {
     PackMode mode = PackMode::binary;
     float eps = 1.2F;        // ternary: channels with |k - mean| / scale above eps times the key's mean have a bit
@@ -73,7 +79,15 @@ struct PackSettings {
     int64_t gamma_chunk = 0; // positions that share a gamma; 0: all with binary, none with ternary
     float gamma_cap = 4.0F;  // times the moving mean
     int64_t audits = 2;      // positions a KV head whose bits are compared with the key in every operation
-    bool keeps_all() const { return budget == 1.0F && mass == 0.0F; }
+    std::vector<HeadChoice> heads; // of every KV head; empty: none differs
+
+    bool exact(int64_t kv_head) const { return !heads.empty() && heads[static_cast<size_t>(kv_head)].exact; }
+    float budget_of(int64_t kv_head) const {
+        return heads.empty() ? budget : heads[static_cast<size_t>(kv_head)].budget;
+    }
+    bool keeps_all(int64_t kv_head) const { return exact(kv_head) || (budget_of(kv_head) == 1.0F && mass == 0.0F); }
+    // Whether scores by bits are needed: to choose, or in the softmax.
+    bool scores(int64_t kv_head) const { return !exact(kv_head) && (!keeps_all(kv_head) || !refine); }
 };
 
 class KeyPack {

@@ -150,21 +150,31 @@ class PackSettings:
     """
     def __init__(self, mode: str, *, eps: typing.SupportsFloat | typing.SupportsIndex = 1.2000000476837158, popcount: bool = False, refine: bool = True, budget: typing.SupportsFloat | typing.SupportsIndex = 0.25, mass: typing.SupportsFloat | typing.SupportsIndex = 0.0, sinks: typing.SupportsInt | typing.SupportsIndex = 4, recent: typing.SupportsInt | typing.SupportsIndex = 64, density: typing.SupportsFloat | typing.SupportsIndex = 0.5, negligible: typing.SupportsFloat | typing.SupportsIndex = 0.0, gamma_chunk: typing.SupportsInt | typing.SupportsIndex = 0, gamma_cap: typing.SupportsFloat | typing.SupportsIndex = 4.0, audits: typing.SupportsInt | typing.SupportsIndex = 2) -> None:
         ...
+    def with_heads(self, heads: collections.abc.Sequence[tuple[bool, typing.SupportsFloat | typing.SupportsIndex]]) -> PackSettings:
+        """
+        These settings, and for each KV head whether it attends to all keys, and its budget.
+        """
 class AttentionHook:
     """
     Takes over the attention of single tokens in the graphs that a GraphHook sees.
 
     Args:
         symbols: addresses of ggml_required_symbols() and attention_required_symbols().
-        layers: (first, last, mode, budget) of layers that differ from `pack`.
+        layers: (first, last, first KV head, last, mode, budget) of layers or, unless the
+            first is -1, of their heads that differ from `pack`; the last that fits holds.
         gap_limit: largest mean relative error of a layer; one above it becomes exact.
     Raises RuntimeError saying which probe failed.
     """
-    def __init__(self, abi: GgmlAbi, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex], pack: PackSettings, *, layers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsFloat | typing.SupportsIndex]] = [], min_context: typing.SupportsInt | typing.SupportsIndex = 1024, gap_every: typing.SupportsInt | typing.SupportsIndex = 64, gap_limit: typing.SupportsFloat | typing.SupportsIndex = 0.30000001192092896) -> None:
+    def __init__(self, abi: GgmlAbi, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex], pack: PackSettings, *, layers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsFloat | typing.SupportsIndex]] = [], min_context: typing.SupportsInt | typing.SupportsIndex = 1024, gap_every: typing.SupportsInt | typing.SupportsIndex = 64, gap_limit: typing.SupportsFloat | typing.SupportsIndex = 0.30000001192092896) -> None:
         ...
     def counters(self) -> dict[str, float]:
         """
         What it did so far; `left` are nodes of single tokens that ggml computed.
+        """
+    def heads(self) -> list[dict[str, float]]:
+        """
+        For every KV head of the layers that choose: layer, head, exact and budget (its settings), and of all
+        operations visible, kept, compared, gap_sum and recall_sum.
         """
     def invalidate(self) -> None:
         """

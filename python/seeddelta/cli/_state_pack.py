@@ -43,7 +43,8 @@ _OPTIONS: dict[str, tuple[Any, str, str | None, str]] = {
     "state_pack_sinks": (_Int, "--state-pack-sinks", "N", "First positions, always attended to."),
     "state_pack_recent": (_Int, "--state-pack-recent", "N", "Last positions, always attended to."),
     "state_pack_layers": (
-        _Text, "--state-pack-layers", "A-B=MODE[:BUDGET],…", "Layers that differ. Default: 0-1=exact."
+        _Text, "--state-pack-layers", "A-B[.HEADS]=MODE[:BUDGET],…",
+        "Layers that differ, or KV heads of them: 12.0=exact,13-15.1-2=ternary:0.5. Default: 0-1=exact.",
     ),
     "state_pack_min_context": (_Int, "--state-pack-min-context", "N", "Attention is exact up to so many positions."),
     "state_pack_density": (_Float, "--state-pack-density", "RHO", "Above this share, all positions are attended to."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import weakref
 from typing import Any
 
@@ -72,13 +73,20 @@ class OwnAttention:
         """`attention.*`: nodes met, exact and packed operations, nodes left to llama.cpp. `pack.*`: what the bits did.
 
         `pack.mode` is 0 exact, 1 binary, 2 ternary. `pack.density` is the share of the visible positions that was
-        attended to; `pack.active` the layers that choose; `pack.popcnt` the scores by popcount; `pack.recall` the mean
-        softmax mass of what was kept and `pack.gap` the mean relative error of the output, of the operations that were
-        compared with the exact result.
+        attended to; `pack.active` the layers that choose; `pack.heads` their KV heads, `pack.heads_own` those with a
+        setting of their own, `pack.heads_exact` the exact ones among these (`heads` has what each did); `pack.popcnt`
+        the scores by popcount; `pack.recall` the mean softmax mass of what was kept and `pack.gap` the mean relative
+        error of the output, of the operations that were compared with the exact result.
         """
         found = self.hook.counters()
         whole = {name: int(value) for name, value in found.items()}
         compared = max(whole["compared"], 1)
+        heads = self.hook.heads()
+        own = [
+            head["exact"]
+            for head in heads
+            if head["exact"] or not math.isclose(head["budget"], self.options.budget, rel_tol=1e-6)
+        ]
         metrics: dict[str, int | float] = {
             "attention.nodes": whole["nodes"],
             "attention.exact": whole["exact"],
@@ -91,16 +99,37 @@ class OwnAttention:
             "pack.recall": found["recall_sum"] / compared if whole["compared"] else 1.0,
             "pack.gap": found["gap_sum"] / compared,
             "pack.popcnt": whole["popcount"],
+            "pack.heads": len(heads),
+            "pack.heads_own": len(own),
+            "pack.heads_exact": int(sum(own)),
         }
         names = ("visible", "kept", "scored", "values", "dense", "repacks", "rebuilds", "stale", "compared", "disabled")
         return metrics | {f"pack.{name}": whole[name] for name in (*names, "bytes")}
 
+    def heads(self) -> list[dict[str, float]]:
+        """What each KV head of the layers that choose did: `layer`, `head`, `exact` and `budget` (its settings),
+        `density` (share of the visible positions attended to), and of the operations that were compared with the exact
+        result `compared`, `recall` (mean softmax mass kept) and `gap` (mean relative error of the output)."""
+        return [
+            {name: head[name] for name in ("layer", "head", "exact", "budget", "compared")}
+            | {
+                "density": head["kept"] / max(head["visible"], 1),
+                "recall": head["recall_sum"] / head["compared"] if head["compared"] else 1.0,
+                "gap": head["gap_sum"] / max(head["compared"], 1),
+            }
+            for head in self.hook.heads()
+        ]
+
     def check(self) -> None:
-        """Raise UnsupportedLlamaError when single tokens were decoded without us, or wrongly, or no layer has bits."""
+        """Raise UnsupportedLlamaError when single tokens were decoded without us, or wrongly, or no layer has bits,
+        ConfigError when a KV head was named that the model does not have."""
         if self.hook.torn:
             raise unsupported("a graph was computed in pieces, with the attention of a token in two of them")
         if self._proven:
             return
+        layer, head = self.hook.missing_head
+        if layer >= 0:
+            raise ConfigError(f"state pack layers: layer {layer} has no KV head {head} (they count from 0)")
         found = self.hook.counters()
         if found["left"] and not found["nodes"]:
             raise unsupported(f"attention of this model cannot be taken over: {self.hook.left_because}")

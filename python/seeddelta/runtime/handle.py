@@ -90,6 +90,10 @@ class RuntimeHandle:
         prefix = "pack.kv." if "pack.enabled" in found else "pack."  # StatePack of the MLP is on, too
         return found | {name.replace("pack.", prefix, 1): value for name, value in ours.items()}
 
+    def attention_heads(self) -> list[dict[str, float]]:
+        """What each KV head that chooses keys did (OwnAttention.heads); empty when attention is not ours."""
+        return [] if self._attention is None else self._attention.heads()
+
     def _weight_metrics(self) -> dict[str, int | float]:
         if self._hook is None or not self.enabled:
             return {}

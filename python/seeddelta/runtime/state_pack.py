@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from ..errors import ConfigError
 
 PackMode = Literal["exact", "binary", "ternary"]
-_OVERRIDE = re.compile(r"(\d+)(?:-(\d+))?=(none|exact|binary|ternary)(?::([0-9.eE+-]+))?")
+_SPAN = r"(\d+)(?:-(\d+))?"
+_OVERRIDE = re.compile(rf"{_SPAN}(?:\.{_SPAN})?=(none|exact|binary|ternary)(?::([0-9.eE+-]+))?")
+
+
+class Override(NamedTuple):
+    """Layers, or of these some KV heads (first_head -1: all of them), that have another mode or budget."""
+
+    first: int
+    last: int
+    first_head: int
+    last_head: int
+    mode: PackMode
+    budget: float
+
+    def holds(self, layer: int, head: int) -> bool:
+        """Whether it is for this KV head of this layer."""
+        return self.first <= layer <= self.last and (self.first_head < 0 or self.first_head <= head <= self.last_head)
 
 
 @dataclass(frozen=True)
@@ -30,7 +46,9 @@ class StatePackKV:
         mass: choose no more than have this share of the estimated softmax mass; 0: the budget alone.
         sinks: first positions, always attended to.
         recent: last positions, always attended to.
-        layers: other modes and budgets by layer, `0-1=exact,12=ternary:0.25`; `none` is `exact`.
+        layers: other modes and budgets by layer, `0-1=exact,12=ternary:0.25`, and by KV head, `12.2=exact,13-15.0-1=
+            ternary:0.5`: query heads that share a KV head share its choice. The last that fits holds; `none` is
+            `exact`. The heads of a layer are exact or have bits of one mode.
         min_context: positions of the cache up to which attention is exact (llama.cpp rounds them up to 256).
         density: when the choice is a larger share than this, all positions are taken.
         negligible: values are left out whose weight is below this share of the largest in their chunk of 128; 0: none.
@@ -84,24 +102,40 @@ class StatePackKV:
                 raise ConfigError(
                     f"state pack {field.name} {getattr(self, field.name)} is out of range; see StatePackKV"
                 )
-        self.overrides()
+        self._check_modes(self.overrides())
 
-    def overrides(self) -> list[tuple[int, int, PackMode, float]]:
-        """`layers` as (first, last, mode, budget). Raises ConfigError for what cannot be read."""
-        found: list[tuple[int, int, PackMode, float]] = []
+    def overrides(self) -> list[Override]:
+        """`layers`, taken apart. Raises ConfigError for what cannot be read."""
+        found: list[Override] = []
         for part in filter(None, self.layers.replace(" ", "").split(",")):
             match = _OVERRIDE.fullmatch(part)
             try:
                 if match is None:
                     raise ValueError
-                first, last, mode, budget = match.groups()
+                first, last, first_head, last_head, mode, budget = match.groups()
+                layers = int(first), int(last or first)
+                heads = (-1, -1) if first_head is None else (int(first_head), int(last_head or first_head))
                 share = self.budget if budget is None else float(budget)
-                if int(last or first) < int(first) or not share > 0:
+                if layers[1] < layers[0] or heads[1] < heads[0] or not share > 0:
                     raise ValueError
             except ValueError:
                 raise ConfigError(
-                    f"state pack layers {part!r} cannot be read; write for example 0-1=exact,12=ternary:0.25"
+                    f"state pack layers {part!r} cannot be read; write for example 0-1=exact,12=ternary:0.25, or for "
+                    "KV heads of a layer 12.0-1=exact"
                 ) from None
             name: PackMode = "exact" if mode in ("none", "exact") else "binary" if mode == "binary" else "ternary"
-            found.append((int(first), int(last or first), name, share))
+            found.append(Override(*layers, *heads, name, share))
         return found
+
+    def _check_modes(self, overrides: list[Override]) -> None:
+        """Raise ConfigError when heads of a layer have bits of different modes; they are packed together."""
+        for layer in (at for one in overrides for at in (one.first, one.last + 1)):
+            named = [one for one in overrides if one.holds(layer, max(one.first_head, 0))]
+            modes: set[str] = set()
+            for head in {0}.union(*({one.first_head, one.last_head + 1} for one in named if one.first_head >= 0)):
+                modes.add(next((one.mode for one in reversed(named) if one.holds(layer, head)), self.mode))
+            if {"binary", "ternary"} <= modes:
+                raise ConfigError(
+                    f"state pack layers: KV heads of layer {layer} have binary and ternary bits; those of a layer are "
+                    f"exact or of one mode, which {layer}=binary or {layer}=ternary gives to all"
+                )
