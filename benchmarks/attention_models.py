@@ -13,6 +13,7 @@ from cache_state import load_sequence, sequence_state, transposed
 from seeddelta import RuntimeConfig, StatePackKV
 from seeddelta.evaluate.decoder import Decoder
 from seeddelta.evaluate.scoring import read_text, tokenize
+from seeddelta.runtime import EventDriven
 
 # name -> fields of StatePackKV; None: llama.cpp's attention
 SPEED: dict[str, dict[str, Any] | None] = {
@@ -42,7 +43,34 @@ QUALITY = SPEED | {
     "score by bits, 1/16": {"mode": "binary", "budget": 0.0625, "refine": False},
     "seed's score, 1/16": {"mode": "binary", "budget": 0.0625, "refine": False, "popcount": True},
 }
+# layers with a larger error are exact from the first check on
+GAP = {"gap_tol": 0.1, "gap_every": 8, "rearm": 1_000_000}
+# fields of EventDriven, of attention over all keys
+EVENTS: dict[str, dict[str, Any]] = {
+    "events 0.003": {"delta_theta": 0.003},
+    "events 0.01": {"delta_theta": 0.01},
+    "events 0.03": {"delta_theta": 0.03},
+    "events 0.1": {"delta_theta": 0.1},
+    "events 0.01, 8 tokens": {"delta_theta": 0.01, "age_max": 8},
+    "events 0.03, 8 tokens": {"delta_theta": 0.03, "age_max": 8},
+    "events 0.1, 8 tokens": {"delta_theta": 0.1, "age_max": 8},
+    "events 0.003, gap 0.1": {"delta_theta": 0.003} | GAP,
+    "events 0.01, gap 0.1": {"delta_theta": 0.01} | GAP,
+    "events 0.03, gap 0.1": {"delta_theta": 0.03} | GAP,
+    "events 0.003, gap 0.05": {"delta_theta": 0.003} | GAP | {"gap_tol": 0.05},
+    "events 0.01, gap 0.05": {"delta_theta": 0.01} | GAP | {"gap_tol": 0.05},
+    "events 0.03, gap 0.05": {"delta_theta": 0.03} | GAP | {"gap_tol": 0.05},
+    "events, the default": {"gap_every": 32},
+    "events, quarter": {"delta_theta": 0.0, "topk": 0.25},
+    "events, quorum 0.9": {"delta_theta": 0.0, "quorum": 0.9},
+}
+SPEED_EVENTS = ("events, the default", "events 0.01, gap 0.1", "events 0.01", "events 0.1")
 NO_GATES = {"gap": 1e9, "gap_every": 0, "density": 1.0}  # quality is that of the setting, not of its way out
+
+
+def config_of(event: dict[str, Any]) -> RuntimeConfig:
+    """Event-driven attention with these fields of EventDriven."""
+    return RuntimeConfig(state_pack_kv=StatePackKV("exact"), event=EventDriven(target="kv", **event))
 
 
 @contextmanager
@@ -50,11 +78,14 @@ def opened(
     dense: Path, name: str | dict[str, Any] | None, threads: int, n_ctx: int, gates: dict[str, Any] = NO_GATES
 ) -> Iterator[tuple[Any, Decoder]]:
     """A model with the setting of that name, or with these fields of StatePackKV."""
-    fields = QUALITY[name.removesuffix(NO_FLASH)] if isinstance(name, str) else name
     flash_attn = not (isinstance(name, str) and name.endswith(NO_FLASH))
-    pack = None if fields is None else StatePackKV(**(gates | fields))
+    if isinstance(name, str) and name.removesuffix(NO_FLASH) in EVENTS:
+        config = config_of({"gap_every": 0} | EVENTS[name.removesuffix(NO_FLASH)])
+    else:
+        fields = QUALITY[name.removesuffix(NO_FLASH)] if isinstance(name, str) else name
+        config = RuntimeConfig(state_pack_kv=None if fields is None else StatePackKV(**(gates | fields)))
     llm = seeddelta.load(
-        dense, config=RuntimeConfig(state_pack_kv=pack), n_ctx=n_ctx, n_batch=512, n_threads=threads,
+        dense, config=config, n_ctx=n_ctx, n_batch=512, n_threads=threads,
         n_threads_batch=threads, flash_attn=flash_attn, verbose=False,
     )  # fmt: skip
     try:

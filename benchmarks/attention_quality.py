@@ -51,7 +51,9 @@ def scored(dense: Path, name: str, prefix: Prefix, count: int, threads: int, aga
     return {
         "ppl": float(np.exp(nll.mean())),
         "ppl_of_parts": [float(np.exp(nll[at : at + PART].mean())) for at in range(0, count, PART)],
-        "density": found.get("pack.density"), "packed": found.get("attention.packed"),
+        "density": found.get("pack.density"), "stale": found.get("event.stale_pct"), "age": found.get("event.age"),
+        "exact_share": found["event.full"] / found["event.calls"] if "event.calls" in found else None,
+        "packed": found.get("attention.packed"),
         "processor_seconds": time.process_time() - begin,
         "against": {
             base: {
@@ -87,7 +89,10 @@ def quality(dense: Path, options: Any, text: Path, threads: int, result: Path, w
         run["models"][name] = found
         result.parent.mkdir(parents=True, exist_ok=True)
         result.write_text(json.dumps({"runs": runs}, ensure_ascii=False), encoding="utf-8")  # to go on from here
-        print(f"{name:30} ppl {found['ppl']:.4f}, {found['density']}", flush=True)
+        print(
+            f"{name:30} ppl {found['ppl']:.4f}, {found['density']}, reused {found['stale']}",
+            flush=True,
+        )
         for base, of in found["against"].items():
             print(
                 f"    against {base}: {of['change']:+.3%} ± {of['change_stderr']:.3%}, KL {of['kl']:.6f}, "

@@ -8,6 +8,7 @@ speed     tokens a second at several depths of the KV cache, settings taking tur
 long      the same with random weights of the shape of Llama 3.2 1B and a random cache, up to 32768 tokens
 kernel    one operation on random keys, microseconds of one thread, ggml's and ours taking turns, up to 32768 positions
 choice    softmax mass and recall@64 of the positions that bits and pages would choose for real queries (in NumPy)
+windows   what a token could reuse of an earlier one's attention, and what events reuse, of real queries
 error     distance from float64 of the attention's output for the keys of a text
 heads     the same for each KV head of the default settings: which of them need more than the others
 recall    share of the softmax mass in the chosen keys, and error of the output, along the exact model's text
@@ -30,9 +31,10 @@ import numpy as np
 import seeddelta
 import synthetic
 from attention_choice import capture, recall_curves
-from attention_models import NO_FLASH, QUALITY, SPEED, Prefix, opened, restore
+from attention_models import EVENTS, NO_FLASH, QUALITY, SPEED, SPEED_EVENTS, Prefix, opened, restore
 from attention_needles import needles
 from attention_quality import quality
+from attention_windows import reuse, thresholds
 from cache_state import fill_cache
 from ggml_attention import GgmlAttention
 from seeddelta import _core
@@ -56,7 +58,9 @@ RECALL: dict[str, dict[str, Any]] = {
 def main() -> int:
     parser = common.parser(__doc__)
     parser.add_argument(
-        "--parts", default="speed,long,kernel,choice,error,heads,recall,quality,needles", help="default: %(default)s"
+        "--parts",
+        default="speed,long,kernel,choice,windows,error,heads,recall,quality,needles",
+        help="default: %(default)s",
     )
     parser.add_argument("--threads", default="1,2", help="default: %(default)s")
     parser.add_argument("--depth", default="0,1024,2048,4096,8000", help="of speed (default: %(default)s)")
@@ -76,7 +80,7 @@ def main() -> int:
     parser.add_argument(
         "--against", default="llama.cpp", help="settings of quality to compare with (default: %(default)s)"
     )
-    parser.add_argument("--settings", help="of quality and needles, with semicolons (default: all, some)")
+    parser.add_argument("--settings", help="of speed, quality and needles, with semicolons (default: all)")
     parser.add_argument(
         "--no-flash-attention", action="store_true",
         help="of speed and long: every setting without flash attention (of quality: add it to a setting's name)",
@@ -98,11 +102,12 @@ def main() -> int:
         "long": lambda path: long_contexts(options, threads, path),
         "kernel": lambda path: kernel([int(n) for n in options.positions.split(",")], options.reps),
         "choice": lambda path: choice(dense, options, text(), threads[-1], path),
+        "windows": lambda path: windows(dense, options, text(), threads[-1]),
         "error": lambda path: error(dense, options, text(), threads[-1]),
         "heads": lambda path: heads(dense, options, text(), threads[-1]),
         "recall": lambda path: recall(dense, options, text(), threads[-1], path),
         "quality": lambda path: quality(
-            dense, options, text(), threads[-1], path.with_suffix(".json"), settings(QUALITY)
+            dense, options, text(), threads[-1], path.with_suffix(".json"), settings([*QUALITY, *EVENTS])
         ),
         "needles": lambda path: needles(
             dense, options, text(), threads[-1], path.with_suffix(".json"), settings(NEEDLES)
@@ -120,15 +125,16 @@ def vars_of(options: Any) -> dict[str, Any]:
 
 
 def speed(dense: Path, options: Any, threads: list[int], path: Path) -> dict[str, Any]:
-    each: list[dict[str, Any]] = [
-        {"flash_attn": not options.no_flash_attention}
-        | ({} if fields is None else {"config": {"state_pack_kv": fields}})
-        for fields in SPEED.values()
-    ]
-    names = [name + NO_FLASH * options.no_flash_attention for name in SPEED]
+    configs = {name: {} if fields is None else {"state_pack_kv": fields} for name, fields in SPEED.items()}
+    configs |= {name: {"event": EVENTS[name] | {"target": "kv"}} for name in SPEED_EVENTS}
+    if options.settings:
+        configs = {name: configs[name] for name in options.settings.split(";")}
+    flash = {"flash_attn": not options.no_flash_attention}
+    each: list[dict[str, Any]] = [flash | ({"config": config} if config else {}) for config in configs.values()]
+    names = [name + NO_FLASH * options.no_flash_attention for name in configs]
     depths = [int(depth) for depth in options.depth.split(",")]
     comparison = seeddelta.evaluate(
-        [dense] * len(SPEED), options=each, threads=threads, reps=options.reps, n_prompt=0, n_gen=options.gen,
+        [dense] * len(configs), options=each, threads=threads, reps=options.reps, n_prompt=0, n_gen=options.gen,
         depths=depths, progress=True,
     )  # fmt: skip
     reports = dict(zip(names, comparison.models, strict=True))
@@ -253,6 +259,11 @@ def choice(dense: Path, options: Any, text: Path, threads: int, path: Path) -> d
     panels = {"recall": "share of the true 64 largest scores", "mass": "softmax mass kept"}
     draw(curves, panels, path)
     return {"curves": curves}
+
+
+def windows(dense: Path, options: Any, text: Path, threads: int) -> dict[str, Any]:
+    captured = capture(dense, first_tokens(dense, options, text), options.queries, threads)
+    return {"reuse": reuse(*captured), "thresholds": thresholds(*captured)}
 
 
 def draw(curves: dict[str, list[dict[str, float]]], panels: dict[str, str], path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from seeddelta.cli._skipping import _OPTIONS, config_of, model_options
 from seeddelta.cli.main import main
 from seeddelta.errors import ConfigError
-from seeddelta.runtime import EventDriven, Kwta, RuntimeConfig, StatePackMLP
+from seeddelta.runtime import EventDriven, Kwta, RuntimeConfig, StatePackKV, StatePackMLP
 from seeddelta.runtime.skipping import parse_values
 
 
@@ -53,6 +53,9 @@ def test_every_option_arrives() -> None:
         gap_tol=0.03, gap_every=8, rearm=9, target="attn",
     )  # fmt: skip
     assert made.kwta == Kwta(k_abs=7)
+    over_keys = RuntimeConfig.from_dict(config(event_target="kv", event_budget_ms=2.0))
+    assert over_keys.event == EventDriven(target="kv", budget_ms=2.0)
+    assert over_keys.attention == StatePackKV("exact")
     assert made.skip_prompt is True
     assert RuntimeConfig.from_dict(config(kwta="on")).kwta == Kwta()
 

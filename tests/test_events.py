@@ -157,7 +157,7 @@ def test_kwta_limits_what_is_sent():
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"event": {"thetas": 1.0}}, "no option thetas"), ({"event": {"theta": -1.0}}, "theta"),
-    ({"event": {"topk": 0.0}}, "topk"), ({"event": {"quorum": 2.0}}, "quorum"), ({"event": {"age_max": 0}}, "age_max"),
+    ({"event": {"topk": 0.0}}, "topk"), ({"event": {"quorum": 2.0}}, "quorum"), ({"event": {"age_max": -1}}, "age_max"),
     ({"event": {"theta": 0.1}, "pack": "binary"}, "events exclude"),
     ({"event": {"theta": 0.1}, "kwta": True, "threshold": 1.0}, "events exclude"),
 ])  # fmt: skip

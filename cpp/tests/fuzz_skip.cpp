@@ -8,7 +8,7 @@
 
 #include "base/column_trellis.hpp"
 #include "fuzz_bytes.hpp"
-#include "runtime/attention.hpp"
+#include "runtime/attention_events.hpp"
 #include "seeddelta/columns.hpp"
 #include "seeddelta/compute.hpp"
 #include "seeddelta/isa.hpp"
@@ -76,6 +76,22 @@ struct Weight {
     }
 };
 
+EventSpec event_of(FuzzBytes &in) {
+    EventSpec event;
+    event.enabled = true;
+    event.theta = amount(in);
+    event.most = std::max(in.real(0.0F, 1.0F), 1e-4F);
+    event.quorum = in.flag() ? 1.0F : std::max(in.real(0.0F, 1.0F), 1e-4F);
+    event.beta = amount(in);
+    event.lambda = amount(in);
+    event.age_max = static_cast<int>(in.between(0, 5));
+    event.budget_ns = in.flag() ? 0.0 : static_cast<double>(amount(in)) * 1e3;
+    event.gap_every = static_cast<int>(in.between(0, 3));
+    event.gap_tolerance = amount(in);
+    event.rearm = static_cast<int>(in.between(0, 3));
+    return event;
+}
+
 // What bind_columns.cpp lets through.
 GateSpec gate_of(FuzzBytes &in, int64_t n_in, std::vector<float> &norm) {
     static constexpr int kBlocks[] = {1, 16, 32, 64};
@@ -91,17 +107,7 @@ GateSpec gate_of(FuzzBytes &in, int64_t n_in, std::vector<float> &norm) {
         spec.kwta.norm = norm.data();
     }
     if (in.between(0, 2) == 0) {
-        spec.event.enabled = true;
-        spec.event.theta = amount(in);
-        spec.event.most = std::max(in.real(0.0F, 1.0F), 1e-4F);
-        spec.event.quorum = in.flag() ? 1.0F : std::max(in.real(0.0F, 1.0F), 1e-4F);
-        spec.event.beta = amount(in);
-        spec.event.lambda = amount(in);
-        spec.event.age_max = static_cast<int>(in.between(1, 5));
-        spec.event.budget_ns = in.flag() ? 0.0 : static_cast<double>(amount(in)) * 1e3;
-        spec.event.gap_every = static_cast<int>(in.between(0, 3));
-        spec.event.gap_tolerance = amount(in);
-        spec.event.rearm = static_cast<int>(in.between(0, 3));
+        spec.event = event_of(in);
         return spec;
     }
     spec.kwta.block = kBlocks[in.between(0, 3)];
@@ -165,7 +171,7 @@ void columns(FuzzBytes &in) {
     }
 }
 
-PackSettings pack_of(FuzzBytes &in) {
+PackSettings pack_of(FuzzBytes &in, int64_t n_kv_head) {
     PackSettings s;
     s.mode = in.flag() ? PackMode::binary : PackMode::ternary;
     s.eps = amount(in);
@@ -180,6 +186,10 @@ PackSettings pack_of(FuzzBytes &in) {
     s.gamma_chunk = in.between(0, 130);
     s.gamma_cap = std::max(amount(in), 1e-4F);
     s.audits = in.between(0, 3);
+    const bool own = in.flag();
+    for (int64_t head = 0; own && head < n_kv_head; ++head) {
+        s.heads.push_back({in.flag(), std::max(amount(in), 1e-4F)});
+    }
     return s;
 }
 
@@ -215,7 +225,7 @@ void attention(FuzzBytes &in) {
     p.v_row = p.v_by_channel ? 2 * capacity : p.v_head * p.n_kv_head;
     auto k = cache(in, capacity * p.k_row);
     const auto v = cache(in, p.v_by_channel ? p.v_head * p.n_kv_head : capacity * p.v_row);
-    const PackSettings settings = pack_of(in);
+    const PackSettings settings = pack_of(in, p.n_kv_head);
     KeyPack pack(p.n_kv_head, p.dim_k, capacity, settings.mode, settings.recent);
     p.k = k.data();
     p.v = v.data();
@@ -225,6 +235,8 @@ void attention(FuzzBytes &in) {
     const auto sinks = in.floats(p.n_head);
     p.sinks = in.flag() ? sinks.data() : nullptr;
     Attention compute;
+    EventCounters counters;
+    EventMemory memory(event_of(in), p, capacity, counters);
     const int64_t operations = in.between(1, 3);
     for (int64_t i = 0; i < operations; ++i) {
         p.n_kv = in.between(1, capacity);
@@ -246,11 +258,17 @@ void attention(FuzzBytes &in) {
         p.out = out.data();
         p.out_stride = p.dim_v;
         PackOutcome outcome;
+        outcome.heads.resize(static_cast<size_t>(p.n_kv_head));
         const int64_t kind = in.between(0, 7); // mostly with bits
         const bool compare = (kind & 1) != 0;
         compute.reserve(p, kind != 0, compare);
         if (kind == 0) {
             compute.exact(p, 0, 1);
+        } else if (kind < 3 && p.masked() && p.max_bias == 0.0F) {
+            if (!memory.rests()) {
+                memory.attend(p, compute, amount(in), 0, 1);
+            }
+            require(counters.sent.load() <= counters.seen.load(), "more windows than there are");
         } else {
             pack.outgrow();
             compute.packed(p, pack, settings, in.flag() || !pack.calibrated, compare, outcome, 0, 1);
@@ -260,6 +278,7 @@ void attention(FuzzBytes &in) {
         std::fill_n(k.begin() + row * p.k_row, p.k_row, in.value<uint8_t>());
         if (in.flag()) {
             pack.written(row);
+            memory.written(row);
         }
     }
 }

@@ -5,7 +5,7 @@
 
 #include "base/column_trellis.hpp"
 #include "kernel_test.hpp"
-#include "runtime/attention.hpp"
+#include "runtime/attention_events.hpp"
 #include "seeddelta/columns.hpp"
 #include "seeddelta/compute.hpp"
 #include "seeddelta/encode.hpp"
@@ -168,7 +168,7 @@ void columns(Random &r) {
     });
 }
 
-// Exact, then by bits with a comparison, while the cache grows.
+// Exact, then by bits with a comparison, and with events, while the cache grows.
 void attention(Random &r) {
     constexpr int64_t kRows = 400;
     AttentionProblem p;
@@ -205,6 +205,14 @@ void attention(Random &r) {
     settings.popcount = r.between(0, 1) == 0;
     settings.refine = r.between(0, 3) != 0;
     settings.recent = 8;
+    if (r.between(0, 1) == 0) {
+        settings.heads.resize(static_cast<size_t>(p.n_kv_head), {false, 0.3F});
+        settings.heads[0].exact = true;
+    }
+    EventSpec spec;
+    spec.theta = static_cast<float>(r.between(0, 2)) * 0.05F;
+    spec.gap_every = static_cast<int>(r.between(0, 3));
+    spec.gap_tolerance = 100.0F;
     const int64_t lengths[] = {r.between(1, 300), r.between(301, 399), kRows};
     compare_threads(r, "attention", [&](int nth) {
         std::vector<float> out(static_cast<size_t>(4 * p.n_head * p.dim_v));
@@ -215,6 +223,7 @@ void attention(Random &r) {
             mine.n_kv = lengths[std::min<int64_t>(i, 2)];
             mine.out = out.data() + i * p.n_head * p.dim_v;
             PackOutcome outcome;
+            outcome.heads.resize(static_cast<size_t>(p.n_kv_head));
             compute.reserve(mine, i > 0, i > 1);
             together(nth, [&](int ith) {
                 if (i == 0) {
@@ -225,6 +234,20 @@ void attention(Random &r) {
             });
             out.push_back(static_cast<float>(outcome.kept.load()));
             out.push_back(static_cast<float>(outcome.gap));
+        }
+        EventCounters counters;
+        EventMemory memory(spec, p, kRows, counters);
+        for (int64_t i = 0; i < 8; ++i) {
+            std::vector<float> result(static_cast<size_t>(p.n_head * p.dim_v));
+            auto turned = q;
+            turned[static_cast<size_t>(i)] += 0.1F;
+            mine.q = turned.data();
+            mine.out = result.data();
+            memory.written(kRows - 1 - i);
+            compute.reserve(mine, false, false);
+            together(nth, [&](int ith) { memory.attend(mine, compute, 0.0, ith, nth); });
+            out.insert(out.end(), result.begin(), result.end());
+            out.push_back(static_cast<float>(counters.sent.load()));
         }
         return out;
     });

@@ -13,6 +13,7 @@
 
 #include "bindings/arrays.hpp"
 #include "bindings/bind_attention.hpp"
+#include "bindings/bind_columns.hpp"
 
 namespace seeddelta {
 
@@ -59,8 +60,11 @@ using Override = std::tuple<int64_t, int64_t, int64_t, int64_t, std::string, flo
 std::unique_ptr<PyAttention> make_hook(const std::shared_ptr<GgmlAbi> &abi,
                                        const std::map<std::string, uintptr_t> &symbols, const PackSettings &pack,
                                        const std::vector<Override> &layers, int64_t min_context, int64_t gap_every,
-                                       float gap_limit) {
-    AttentionSettings settings{pack, {}, min_context, gap_every, gap_limit};
+                                       float gap_limit, const std::map<std::string, double> &event) {
+    AttentionSettings settings{pack, {}, min_context, gap_every, gap_limit, event_of(event)};
+    if (settings.event.enabled && pack.mode != PackMode::exact) {
+        throw py::value_error("events are for attention without bits");
+    }
     for (const auto &[first, last, first_head, last_head, mode, budget] : layers) {
         settings.layers.push_back({first, last, first_head, last_head, mode_of(mode), budget});
     }
@@ -79,6 +83,7 @@ FloatDict counters(const PyAttention &h) {
     put("left", c.left);
     put("exact", c.exact);
     put("packed", c.packed);
+    put("events", c.events);
     put("visible", c.visible);
     put("kept", c.kept);
     put("scored", c.scored);
@@ -94,6 +99,40 @@ FloatDict counters(const PyAttention &h) {
     d["recall_sum"] = h.hook.recall_sum();
     d["bytes"] = static_cast<double>(h.hook.pack_bytes());
     d["layers"] = static_cast<double>(h.hook.packed_layers());
+    return d;
+}
+
+FloatDict event_counters(const EventCounters &c) {
+    FloatDict d;
+    const auto put = [&](const char *name, const std::atomic<uint64_t> &value) {
+        d[name] = static_cast<double>(value.load());
+    };
+    put("operations", c.operations);
+    put("full", c.full);
+    put("given", c.given);
+    put("seen", c.seen);
+    put("sent", c.sent);
+    put("forced", c.forced);
+    put("ages", c.ages);
+    put("quorum", c.quorum);
+    put("budget", c.budget);
+    put("heads", c.heads);
+    put("idle", c.idle);
+    put("checks", c.checks);
+    put("failed", c.failed);
+    put("resets", c.resets);
+    put("wrong", c.wrong);
+    return d;
+}
+
+FloatDict events(const PyAttention &h) {
+    FloatDict d = event_counters(h.hook.events());
+    const AttentionHook::EventTotal total = h.hook.event_total();
+    d["layers"] = static_cast<double>(total.layers);
+    d["active"] = static_cast<double>(total.active);
+    d["gap"] = total.gap;
+    d["last_ns"] = total.last_ns;
+    d["bytes"] = static_cast<double>(total.bytes);
     return d;
 }
 
@@ -137,7 +176,8 @@ public:
                                              const std::optional<py::array> &mask, float scale, float max_bias,
                                              float softcap, const std::optional<Floats> &sinks, int threads,
                                              const std::optional<PackSettings> &settings, bool repack, bool compare,
-                                             bool v_by_channel) {
+                                             bool v_by_channel, const std::map<std::string, double> &event,
+                                             const std::vector<int64_t> &written) {
         if (q.ndim() != 2 || threads < 1) {
             throw py::value_error("q must be [n_head, dim_k], threads 1 or more");
         }
@@ -199,14 +239,32 @@ public:
         if (packed && !settings->heads.empty() && settings->heads.size() != outcome.heads.size()) {
             throw py::value_error("the settings have choices of another number of KV heads");
         }
+        const EventSpec spec = event_of(event);
+        if (spec.enabled && (packed || !mask || max_bias != 0.0F)) {
+            throw py::value_error("events are for attention with a mask, without bits and ALiBi");
+        }
+        if (spec.enabled && (events_ == nullptr || !events_->fits(p))) {
+            events_ = std::make_unique<EventMemory>(spec, p, p.n_kv, event_counters_);
+        }
+        for (const int64_t row : written) {
+            if (row < 0 || row >= p.n_kv) {
+                throw py::value_error("a row that is written is not there");
+            }
+            if (events_ != nullptr) {
+                events_->written(row);
+            }
+        }
         {
             const py::gil_scoped_release release; // arrays are kept alive by the caller's references
             attention_.reserve(p, packed, compare);
+            const bool changes = spec.enabled && !events_->rests();
             const bool fresh = packed && (repack || !pack_->calibrated);
             std::vector<std::jthread> others;
             const auto work = [&](int ith) {
                 if (packed) {
                     attention_.packed(p, *pack_, *settings, fresh, compare, outcome, ith, threads);
+                } else if (changes) {
+                    events_->attend(p, attention_, spec.budget_ns, ith, threads);
                 } else {
                     attention_.exact(p, ith, threads);
                 }
@@ -216,7 +274,7 @@ public:
             }
             work(0);
         }
-        FloatDict found;
+        FloatDict found = event_counters(event_counters_); // since the first call
         found["visible"] = static_cast<double>(outcome.visible.load());
         found["kept"] = static_cast<double>(outcome.kept.load());
         found["scored"] = static_cast<double>(outcome.scored.load());
@@ -231,6 +289,8 @@ public:
 private:
     Attention attention_;
     std::unique_ptr<KeyPack> pack_;
+    EventCounters event_counters_;
+    std::unique_ptr<EventMemory> events_;
 };
 
 } // namespace
@@ -247,17 +307,21 @@ void bind_attention(py::module_ &m) {
              py::arg("gamma_chunk") = 0, py::arg("gamma_cap") = 4.0F, py::arg("audits") = 2)
         .def("with_heads", &with_heads, py::arg("heads"),
              "These settings, and for each KV head whether it attends to all keys, and its budget.");
-    py::class_<PyAttention>(m, "AttentionHook",
-                            "Takes over the attention of single tokens in the graphs that a GraphHook sees.\n\n"
-                            "Args:\n"
-                            "    symbols: addresses of ggml_required_symbols() and attention_required_symbols().\n"
-                            "    layers: (first, last, first KV head, last, mode, budget) of layers or, unless the\n"
-                            "        first is -1, of their heads that differ from `pack`; the last that fits holds.\n"
-                            "    gap_limit: largest mean relative error of a layer; one above it becomes exact.\n"
-                            "Raises RuntimeError saying which probe failed.")
+    py::class_<PyAttention>(
+        m, "AttentionHook",
+        "Takes over the attention of single tokens in the graphs that a GraphHook sees.\n\n"
+        "Args:\n"
+        "    symbols: addresses of ggml_required_symbols() and attention_required_symbols().\n"
+        "    layers: (first, last, first KV head, last, mode, budget) of layers or, unless the\n"
+        "        first is -1, of their heads that differ from `pack`; the last that fits holds.\n"
+        "    event: not empty: windows of positions are computed when they have changed; the limits\n"
+        "        of Gate's events. Needs `pack` with the mode exact.\n"
+        "    gap_limit: largest mean relative error of a layer; one above it becomes exact.\n"
+        "Raises RuntimeError saying which probe failed.")
         .def(py::init(&make_hook), py::arg("abi"), py::arg("symbols"), py::arg("pack"), py::kw_only(),
              py::arg("layers") = std::vector<Override>{}, py::arg("min_context") = 1024, py::arg("gap_every") = 64,
-             py::arg("gap_limit") = 0.3F)
+             py::arg("gap_limit") = 0.3F, py::arg("event") = std::map<std::string, double>{})
+        .def("events", &events, "What event-driven attention did so far, of all layers.")
         .def(
             "invalidate", [](PyAttention &h) { h.hook.invalidate(); },
             "Forgets the bits of all keys: something other than a graph wrote to the caches.")
@@ -285,12 +349,14 @@ void bind_attention(py::module_ &m) {
             py::kw_only(), py::arg("scale") = 1.0F, py::arg("max_bias") = 0.0F, py::arg("softcap") = 0.0F,
             py::arg("sinks") = py::none(), py::arg("threads") = 1, py::arg("pack") = py::none(),
             py::arg("repack") = false, py::arg("compare") = false, py::arg("v_by_channel") = false,
+            py::arg("event") = std::map<std::string, double>{}, py::arg("written") = std::vector<int64_t>{},
             "q float32[n_head, dim_k], k float16[n_kv, n_kv_head, dim_k], v float16[n_kv, n_kv_head, dim_v], mask\n"
             "float16 or float32[n_kv] (0, a bias, or -inf), sinks float32[n_head]. k and v are uint8 for the bytes of\n"
             "Q8_0; with `v_by_channel` v is float16[n_kv_head, dim_v, n_kv]. With `pack` keys are chosen by their\n"
             "bits, which are made at the first call and with `repack`; `compare` gives the exact result, and how far\n"
-            "the other one was. Returns (float32[n_head, dim_v], what was done). Raises ValueError for shapes that do\n"
-            "not fit.");
+            "the other one was. With `event` (limits as of Gate) only windows of 128 positions are computed that have\n"
+            "changed since earlier calls, of which the rows `written` tell what is new. Returns (float32[n_head,\n"
+            "dim_v], what was done). Raises ValueError for shapes that do not fit.");
 }
 
 } // namespace seeddelta

@@ -70,7 +70,7 @@ static std::unique_ptr<PyColumnWeight> make_columns(const std::string &name, int
     return w;
 }
 
-static EventSpec event_of(const std::map<std::string, double> &options) {
+EventSpec event_of(const std::map<std::string, double> &options) {
     EventSpec e;
     e.enabled = !options.empty();
     for (const auto &[name, value] : options) {
@@ -89,7 +89,6 @@ static EventSpec event_of(const std::map<std::string, double> &options) {
         } else if (name == "lambda") {
             e.lambda = static_cast<float>(value);
         } else if (name == "age_max") {
-            require(whole >= 1, "", "event age_max must be 1 or more");
             e.age_max = whole;
         } else if (name == "budget_ns") {
             e.budget_ns = value;

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,9 @@ public:
     GateSpec spec;
     std::vector<pybind11::object> keep;
 };
+
+// Limits of events by name; empty: none. Raises ValueError.
+EventSpec event_of(const std::map<std::string, double> &options);
 
 using OptionalGate = std::optional<const PyGate *>;
 

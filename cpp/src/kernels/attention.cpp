@@ -1,6 +1,7 @@
 // The definition of attention's arithmetic: every other table must give these bits.
 #include "kernels/attention.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -85,6 +86,16 @@ void attend(AttentionTask &t) {
     for (int32_t i = 0; i < t.n; ++i) {
         if (used[i]) {
             index[t.values++] = i;
+        }
+    }
+    for (int64_t head = 0; t.keys != nullptr && head < t.heads; ++head) {
+        float *sum = t.keys + head * (2 + t.dim_k) + 2;
+        std::fill_n(sum, t.dim_k, 0.0F);
+        for (int64_t j = 0; j < t.values; ++j) {
+            const float p = t.scratch[head * kAttentionChunk + index[j]];
+            for (int64_t d = 0; d < t.dim_k; ++d) {
+                sum[d] += p * channel(t.k_type, t.k + t.rows[index[j]] * t.k_stride, d);
+            }
         }
     }
     if (t.v_by_channel) {

@@ -49,6 +49,8 @@ struct AttentionTask {
     float *scratch;     // attention_scratch_floats(heads, dim_k), 64-byte aligned
     float *partial;     // out: [heads, 2 + dim_v]: largest score, sum of exp(score - largest), sum of that times v
     int64_t values;     // out: positions whose values count
+    // out: [heads, 2 + dim_k]: behind two unwritten numbers the sum of exp(score - largest) times k; null: not wanted
+    float *keys = nullptr;
 };
 
 static inline int64_t attention_scratch_floats(int64_t heads, int64_t dim_k) {

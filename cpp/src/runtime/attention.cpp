@@ -238,7 +238,8 @@ float *Attention::partial_of(const AttentionProblem &p, float *partials, int64_t
 }
 
 int64_t Attention::attend(const AttentionProblem &p, Mine &mine, int64_t kv_head, int64_t chunk, const int32_t *rows,
-                          const float *bias, int64_t n, const float *given, float negligible, float *partials) const {
+                          const float *bias, int64_t n, const float *given, float negligible, float *partials,
+                          float *keys) const {
     const int64_t head = kv_head * p.group();
     float *partial = partial_of(p, partials, chunk, head);
     AttentionTask task{mine.q + head * p.dim_k,
@@ -262,7 +263,8 @@ int64_t Attention::attend(const AttentionProblem &p, Mine &mine, int64_t kv_head
                        negligible,
                        mine.scratch,
                        partial,
-                       0};
+                       0,
+                       keys == nullptr ? nullptr : keys + (chunk * p.n_head + head) * (2 + p.dim_k)};
     if (n == 0) {
         for (int64_t h = 0; h < p.group(); ++h) {
             partial[h * (2 + p.dim_v)] = kNone;
@@ -274,13 +276,33 @@ int64_t Attention::attend(const AttentionProblem &p, Mine &mine, int64_t kv_head
     return task.values;
 }
 
-void Attention::attend_all(const AttentionProblem &p, Mine &mine, int64_t kv_head, int64_t chunk,
-                           float *partials) const {
+void Attention::attend_all(const AttentionProblem &p, Mine &mine, int64_t kv_head, int64_t chunk, float *partials,
+                           float *keys) const {
     uint64_t bits[2];
     visible_bits(p, chunk, bits);
     bool biased = false;
     const int64_t n = gather(p, chunk, bits, mine.rows, mine.bias, biased);
-    attend(p, mine, kv_head, chunk, mine.rows, biased ? mine.bias : nullptr, n, nullptr, 0.0F, partials);
+    attend(p, mine, kv_head, chunk, mine.rows, biased ? mine.bias : nullptr, n, nullptr, 0.0F, partials, keys);
+}
+
+void Attention::windows(const AttentionProblem &p, const int32_t *items, int64_t n, float *partials,
+                        float *keys) const {
+    if (n == 0) {
+        return;
+    }
+    Mine mine(p);
+    for (int64_t i = 0; i < n; ++i) {
+        attend_all(p, mine, items[i] % p.n_kv_head, items[i] / p.n_kv_head, partials, keys);
+    }
+}
+
+void Attention::merge_all(const AttentionProblem &p, const float *partials, const float *shift, int ith,
+                          int nth) const {
+    for (int64_t head = p.n_head * ith / nth; head < p.n_head * (ith + 1) / nth; ++head) {
+        float top = 0.0F;
+        float sum = 0.0F;
+        merge(p, head, partials, shift, p.out + head * p.out_stride, &top, &sum);
+    }
 }
 
 void Attention::exact(const AttentionProblem &p, int ith, int nth) {
@@ -291,23 +313,22 @@ void Attention::exact(const AttentionProblem &p, int ith, int nth) {
         attend_all(p, mine, item % p.n_kv_head, item / p.n_kv_head, partials_.data);
     }
     barrier_.barrier(nth);
-    for (int64_t head = p.n_head * ith / nth; head < p.n_head * (ith + 1) / nth; ++head) {
-        float top = 0.0F;
-        float sum = 0.0F;
-        merge(p, head, partials_.data, p.out + head * p.out_stride, &top, &sum);
-    }
+    merge_all(p, partials_.data, nullptr, ith, nth);
 }
 
-void Attention::merge(const AttentionProblem &p, int64_t head, const float *partials, float *out, float *top,
-                      float *sum) const {
+void Attention::merge(const AttentionProblem &p, int64_t head, const float *partials, const float *shift, float *out,
+                      float *top, float *sum) const {
     const int64_t stride = p.n_head * (2 + p.dim_v);
     const float *first = partials + head * (2 + p.dim_v);
+    const auto top_of = [&](int64_t chunk) {
+        return shift == nullptr ? first[chunk * stride] : first[chunk * stride] + shift[chunk * p.n_head + head];
+    };
     float most = kNone;
     if (p.sinks != nullptr) {
         most = p.sinks[head];
     }
     for (int64_t chunk = 0; chunk < p.chunks(); ++chunk) {
-        most = first[chunk * stride] > most ? first[chunk * stride] : most;
+        most = top_of(chunk) > most ? top_of(chunk) : most;
     }
     float total = p.sinks != nullptr ? exp_defined(p.sinks[head] - most) : 0.0F;
     std::fill_n(out, p.dim_v, 0.0F);
@@ -316,7 +337,7 @@ void Attention::merge(const AttentionProblem &p, int64_t head, const float *part
         if (partial[0] == kNone && partial[1] == 0.0F) {
             continue;
         }
-        const float factor = exp_defined(partial[0] - most);
+        const float factor = exp_defined(top_of(chunk) - most);
         total += factor * partial[1];
         for (int64_t d = 0; d < p.dim_v; ++d) {
             out[d] += factor * partial[2 + d];
@@ -535,11 +556,11 @@ void Attention::packed(const AttentionProblem &p, KeyPack &pack, const PackSetti
         float *out = p.out + head * p.out_stride;
         float top[2];
         float sum[2];
-        merge(p, head, partials_.data, out, &top[0], &sum[0]);
+        merge(p, head, partials_.data, nullptr, out, &top[0], &sum[0]);
         if (compare) {
             float *kept = mine.out;
             std::copy_n(out, p.dim_v, kept);
-            merge(p, head, exact_partials_.data, out, &top[1], &sum[1]);
+            merge(p, head, exact_partials_.data, nullptr, out, &top[1], &sum[1]);
             double *found = compared_.data() + 3 * head;
             found[0] = found[1] = 0.0;
             for (int64_t d = 0; d < p.dim_v; ++d) {

@@ -50,6 +50,16 @@ public:
     // Makes room. Not thread safe; before the threads start.
     void reserve(const AttentionProblem &p, bool packed, bool compare);
 
+    // Single windows of positions, by the caller alone: the pairs `items` of chunk · n_kv_head + KV head. Writes to
+    // partials [chunks, heads, 2 + dim_v] and, unless it is null, to keys [chunks, heads, 2 + dim_k]: AttentionTask.
+    void windows(const AttentionProblem &p, const int32_t *items, int64_t n, float *partials, float *keys) const;
+    // The output of the heads of thread `ith`, from the partial results of all windows. What `shift` [chunks, heads]
+    // has (null: nothing) is added to their largest scores.
+    void merge_all(const AttentionProblem &p, const float *partials, const float *shift, int ith, int nth) const;
+    void wait(int nth) { barrier_.barrier(nth); }
+    // Room for the partial results of all windows; after reserve().
+    float *partials() { return partials_.data; }
+
     // All nth threads call these with the same arguments but ith. Contain spin barriers.
     void exact(const AttentionProblem &p, int ith, int nth);
     // With `compare` the exact result is computed too, compared, and given. `repack` first packs what has no bits.
@@ -61,8 +71,10 @@ private:
 
     // Returns how many rows of v were read.
     int64_t attend(const AttentionProblem &p, Mine &mine, int64_t kv_head, int64_t chunk, const int32_t *rows,
-                   const float *bias, int64_t n, const float *given, float negligible, float *partials) const;
-    void attend_all(const AttentionProblem &p, Mine &mine, int64_t kv_head, int64_t chunk, float *partials) const;
+                   const float *bias, int64_t n, const float *given, float negligible, float *partials,
+                   float *keys = nullptr) const;
+    void attend_all(const AttentionProblem &p, Mine &mine, int64_t kv_head, int64_t chunk, float *partials,
+                    float *keys = nullptr) const;
     void attend_kept(const AttentionProblem &p, Mine &mine, int64_t kv_head, int64_t chunk,
                      const PackSettings &settings, PackOutcome &outcome) const;
     void score(const AttentionProblem &p, const KeyPack &pack, const PackSettings &settings, Mine &mine,
@@ -70,8 +82,8 @@ private:
     void choose(const AttentionProblem &p, const KeyPack &pack, const PackSettings &settings, Mine &mine,
                 int64_t kv_head, bool all, PackOutcome &outcome, bool count) const;
     float limit_of(const PackSettings &settings, float share, const float *near, int64_t n, int64_t visible) const;
-    void merge(const AttentionProblem &p, int64_t head, const float *partials, float *out, float *top,
-               float *sum) const;
+    void merge(const AttentionProblem &p, int64_t head, const float *partials, const float *shift, float *out,
+               float *top, float *sum) const;
     float *partial_of(const AttentionProblem &p, float *partials, int64_t chunk, int64_t head) const;
 
     SpinBarrier barrier_;

@@ -20,9 +20,7 @@ AttentionHook::AttentionHook(const GgmlAbi &abi, const AttentionAbi &attention, 
 bool AttentionHook::visit(void *node) {
     if (invalid_.exchange(false, std::memory_order_acq_rel)) {
         for (auto &[address, layer] : layers_) {
-            if (layer.pack != nullptr) {
-                layer.pack->forget();
-            }
+            layer.forget();
         }
     }
     if (abi_.is_custom(node, &AttentionHook::compute)) { // a graph that is used again
@@ -60,6 +58,7 @@ bool AttentionHook::take_flash(void *node) {
     operands.max_bias = GgmlAbi::read<float>(node, abi_.params + 4);
     operands.softcap = GgmlAbi::read<float>(node, abi_.params + 8);
     if (abi_.ne_of(operands.q, 1) != 1) { // a prompt
+        others_compute(operands.k);
         return false;
     }
     const char *why = misfit(abi_, operands);
@@ -68,6 +67,7 @@ bool AttentionHook::take_flash(void *node) {
     }
     if (why != nullptr) {
         leave(why);
+        others_compute(operands.k);
         return false;
     }
     Node &served = node_of(node, operands);
@@ -86,6 +86,7 @@ bool AttentionHook::take_chain(void *node) {
     }
     if (why != nullptr) {
         leave(why);
+        others_compute(operands.k);
         return false;
     }
     void *scores = chain_.scores();
@@ -115,6 +116,36 @@ AttentionHook::Node &AttentionHook::node_of(const void *node, const AttentionOpe
     kept->operands = operands;
     kept->result.clear();
     return *kept;
+}
+
+void AttentionHook::Layer::written(int64_t row) {
+    if (pack != nullptr) {
+        pack->written(row);
+    }
+    if (events != nullptr) {
+        events->written(row);
+    }
+}
+
+void AttentionHook::Layer::forget() {
+    if (pack != nullptr) {
+        pack->forget();
+    }
+    forget_queries();
+}
+
+void AttentionHook::Layer::forget_queries() {
+    if (events != nullptr) {
+        events->forget();
+    }
+}
+
+// The queries of a prompt, or of a token that is not ours, are not remembered.
+void AttentionHook::others_compute(const void *k) {
+    const auto layer = layers_.find(reinterpret_cast<uintptr_t>(abi_.data_of(k)));
+    if (layer != layers_.end()) {
+        layer->second.forget_queries();
+    }
 }
 
 void AttentionHook::leave(const char *why) {
@@ -204,6 +235,7 @@ void AttentionHook::plan(const void *node, Node &served) {
                     p.n_kv <= layer.pack->capacity() && p.masked() && p.max_bias == 0.0F;
     served.repack = false;
     served.compare = false;
+    served.events = settings_.event.enabled && plan_events(p, served);
     if (served.packed) {
         KeyPack &pack = *layer.pack;
         pack.outgrow();
@@ -219,6 +251,23 @@ void AttentionHook::plan(const void *node, Node &served) {
     count(counters_.nodes);
 }
 
+// Whether the next operation of the layer computes what has changed only. Made when it is first of use.
+bool AttentionHook::plan_events(const AttentionProblem &p, const Node &served) {
+    Layer &layer = *served.layer;
+    if (layer.events == nullptr) {
+        if (layer.number < 0 || layer.pack != nullptr || abi_.nb_of(served.operands.k, 1) != layer.row_bytes) {
+            return false;
+        }
+        layer.events = std::make_unique<EventMemory>(settings_.event, p, layer.rows, event_counters_);
+        ++event_layers_;
+    }
+    if (p.n_kv <= settings_.min_context || !p.masked() || p.max_bias != 0.0F || !layer.events->fits(p)) {
+        layer.events->forget();
+        return false;
+    }
+    return !layer.events->rests();
+}
+
 void AttentionHook::compute(void *dst, int ith, int nth, void *userdata) noexcept {
     auto *node = static_cast<Node *>(userdata);
     node->hook->run(dst, ith, nth, *node);
@@ -228,6 +277,9 @@ void AttentionHook::run(void *dst, int ith, int nth, Node &node) {
     const AttentionProblem p = problem_of(dst, node);
     if (node.packed) {
         compute_.packed(p, *node.layer->pack, node.layer->settings, node.repack, node.compare, node.outcome, ith, nth);
+    } else if (node.events) {
+        const double budget = settings_.event.budget_ns / static_cast<double>(event_layers_);
+        node.layer->events->attend(p, compute_, budget, ith, nth);
     } else {
         compute_.exact(p, ith, nth);
     }
@@ -260,7 +312,7 @@ void AttentionHook::deliver(void *dst, int ith, int nth, void *userdata) noexcep
 
 void AttentionHook::settle(Node &node) {
     if (!node.packed) {
-        count(counters_.exact);
+        count(node.events ? counters_.events : counters_.exact);
         return;
     }
     Layer &layer = *node.layer;
@@ -321,6 +373,20 @@ std::vector<AttentionHook::HeadTotal> AttentionHook::heads() const {
         }
     }
     return found;
+}
+
+AttentionHook::EventTotal AttentionHook::event_total() const {
+    EventTotal sum;
+    for (const auto &[address, layer] : layers_) {
+        if (layer.events != nullptr) {
+            ++sum.layers;
+            sum.active += layer.events->limits().disabled() ? 0 : 1;
+            sum.gap = std::max(sum.gap, layer.events->limits().gap());
+            sum.last_ns += layer.events->last_ns();
+            sum.bytes += layer.events->nbytes();
+        }
+    }
+    return sum;
 }
 
 int64_t AttentionHook::packed_layers() const {

@@ -12,6 +12,7 @@
 
 #include "runtime/attention.hpp"
 #include "runtime/attention_chain.hpp"
+#include "runtime/attention_events.hpp"
 
 namespace seeddelta {
 
@@ -32,6 +33,7 @@ struct AttentionSettings {
     int64_t min_context = 1024; // positions below which attention is exact
     int64_t gap_every = 64;     // operations of a layer between comparisons with the exact result; 0: none
     float gap_limit = 0.3F;     // a layer whose mean relative error is above it becomes exact
+    EventSpec event;            // of layers that are exact
 };
 
 struct AttentionCounters {
@@ -39,6 +41,7 @@ struct AttentionCounters {
     std::atomic<uint64_t> left{0};   // of one token and left to ggml, because they do not fit
     std::atomic<uint64_t> exact{0};  // operations with all keys
     std::atomic<uint64_t> packed{0}; // operations with chosen keys
+    std::atomic<uint64_t> events{0}; // operations with the windows that have changed
     std::atomic<uint64_t> visible{0}, kept{0}, scored{0}, popcount{0}, values{0}, dense{0}; // see PackOutcome
     std::atomic<uint64_t> repacks{0};  // operations that packed keys first
     std::atomic<uint64_t> rebuilds{0}; // caches of which everything had to be packed again
@@ -63,6 +66,7 @@ public:
     void invalidate() { invalid_.store(true, std::memory_order_release); }
 
     const AttentionCounters &counters() const { return counters_; }
+    const EventCounters &events() const { return event_counters_; }
     const AttentionSettings &settings() const { return settings_; }
     // Why nodes were left to ggml; null when none was.
     const char *left_because() const { return left_because_.load(std::memory_order_relaxed); }
@@ -85,6 +89,15 @@ public:
         HeadOutcome outcome;
     };
     std::vector<HeadTotal> heads() const;
+    // Of the layers with events: their number, those that compute with them now, the largest gap of the last checks,
+    // the time of their last operations, and the bytes of their memory.
+    struct EventTotal {
+        int64_t layers = 0, active = 0;
+        float gap = 0.0F;
+        double last_ns = 0.0;
+        int64_t bytes = 0;
+    };
+    EventTotal event_total() const;
 
 private:
     // The keys of one layer.
@@ -98,6 +111,12 @@ private:
         bool disabled = false;
         uint64_t operations = 0;
         std::vector<HeadOutcome> heads;
+        std::unique_ptr<EventMemory> events; // null: none
+
+        bool remembers() const { return pack != nullptr || events != nullptr; }
+        void written(int64_t row);
+        void forget();
+        void forget_queries();
     };
     // One attention node; the userdata of the custom operation. Lives as long as the hook.
     struct Node {
@@ -106,12 +125,13 @@ private:
         AttentionOperands operands;
         std::vector<float> result; // [heads, dim_v] without flash attention
         bool done = false;         // the result is there; written by one thread
-        bool packed = false, repack = false, compare = false;
+        bool packed = false, repack = false, compare = false, events = false;
         PackOutcome outcome;
         std::atomic<int> finished{0};
     };
 
     void leave(const char *why);
+    void others_compute(const void *k);
     bool take_flash(void *node);
     bool take_chain(void *node);
     bool receives(const void *node, const AttentionOperands &operands, int heads) const;
@@ -120,6 +140,7 @@ private:
     Layer *layer_of(const void *k);
     PackSettings settings_of(int64_t layer, int64_t n_kv_head);
     void plan(const void *node, Node &served);
+    bool plan_events(const AttentionProblem &p, const Node &served);
     void watch(const void *node);
     void watch_rows(const void *node);
     void run(void *dst, int ith, int nth, Node &node);
@@ -134,6 +155,8 @@ private:
     std::unordered_map<const void *, std::unique_ptr<Node>>
         nodes_; // by the address of the node, which graphs use again
     AttentionCounters counters_;
+    EventCounters event_counters_;
+    int64_t event_layers_ = 0;
     std::atomic<bool> invalid_{false};
     std::atomic<bool> torn_{false};
     std::atomic<const char *> left_because_{nullptr};

@@ -18,8 +18,8 @@ void AttentionHook::watch(const void *node) {
         return;
     }
     auto &[address, layer] = *--after;
-    if (layer.pack != nullptr && data < address + static_cast<uintptr_t>(layer.rows * layer.row_bytes)) {
-        layer.pack->forget();
+    if (data < address + static_cast<uintptr_t>(layer.rows * layer.row_bytes)) {
+        layer.forget();
     }
 }
 
@@ -42,23 +42,25 @@ void AttentionHook::watch_rows(const void *node) {
         --layer;
     }
     for (; layer != layers_.end() && layer->first < end; ++layer) {
-        KeyPack *pack = layer->second.pack.get();
-        if (pack == nullptr) {
+        if (!layer->second.remembers()) {
             continue;
         }
         if (!readable || row_bytes != layer->second.row_bytes || data > layer->first ||
             (layer->first - data) % static_cast<uintptr_t>(row_bytes) != 0) {
-            pack->forget();
+            layer->second.forget();
             continue;
         }
         const auto first = static_cast<int64_t>((layer->first - data) / static_cast<uintptr_t>(row_bytes));
+        if (abi_.ne_of(index, 0) > 1) { // a prompt, whose queries are not remembered
+            layer->second.forget_queries();
+        }
         const auto *numbers = static_cast<const uint8_t *>(abi_.data_of(index));
         for (int64_t i = 0; i < abi_.ne_of(index, 0); ++i) {
             const auto at = static_cast<size_t>(i * abi_.nb_of(index, 0));
             const int64_t row =
                 (wide ? GgmlAbi::read<int64_t>(numbers, at) : GgmlAbi::read<int32_t>(numbers, at)) - first;
             if (row >= 0 && row < layer->second.rows) {
-                pack->written(row);
+                layer->second.written(row);
             }
         }
     }

@@ -1,6 +1,7 @@
 // Event-driven inputs: a unit is sent when it has changed enough since it was last sent. y = W x^, where x^ has the
 // values last sent, so that a budget which is used up means stale inputs, never a wrong product.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -34,30 +35,38 @@ struct EventChoice {
     bool budget = false; // the budget did
 };
 
-// The memory of one input in one llama context.
-class EventState {
+// Which changes are sent, of inputs of a matrix or of windows of attention: ages, limits, checks and the time of it.
+class EventLimits {
 public:
-    explicit EventState(const EventSpec &spec, int64_t n_in);
+    // n: the largest number of units.
+    EventLimits(const EventSpec &spec, int64_t n);
 
-    // Chooses for one token. With EventMode::full index and value are not written; else the units sent, ascending, and
-    // their changes. `most` is the number of candidates that KWTA leaves. score [n_in] is scratch.
-    EventChoice choose(const float *x, const float *norm, int64_t most, int32_t *score, int32_t *index, float *value);
-    // The values last sent, [n_in].
-    const float *sent() const { return sent_.data(); }
+    // Starts a token. True when all n units are to be computed whole, because their state is not known or a gap was
+    // too large.
+    bool whole(int64_t n);
+    // After whole() gave false: which of n units are sent, ascending, in `index`. score [n]: the changes' float bits,
+    // or kGiven for a unit that is computed in any case; scratch after that. A change is sent when it is above
+    // theta * unit, for its age; `most` is the number that may be sent.
+    EventChoice choose(int32_t *score, int64_t n, float unit, int64_t most, double budget_ns, int32_t *index);
+    static constexpr int32_t kGiven = INT32_MIN;
+
     // The state is not that of the products any more: a prompt or a failed product came between.
     void forget() { known_ = false; }
-    // One weight's gap in a check.
+    // One gap in a check.
     void report_gap(float gap);
-    // Time of one weight's product.
+    // Time of computing what was sent.
     void report_time(double ns) { spent_ns_ += ns; }
 
     float gap() const { return gap_; }
     bool disabled() const { return pause_ > 0; }
+    int64_t pause() const { return pause_; }
+    bool known() const { return known_; }
     double last_ns() const { return last_ns_; }
+    int32_t age(int64_t unit) const { return age_[static_cast<size_t>(unit)]; }
+    const EventSpec &spec() const { return spec_; }
 
 private:
     EventSpec spec_;
-    std::vector<float> sent_;
     std::vector<int32_t> age_;
     std::vector<float> factor_; // of the threshold by age
     bool known_ = false;
@@ -67,6 +76,21 @@ private:
     double spent_ns_ = 0.0, last_ns_ = 0.0, ns_per_unit_ = 0.0;
     int64_t last_sent_ = 0;
     int32_t guess_ = 0x3F000000;
+};
+
+// The memory of one input in one llama context.
+class EventState : public EventLimits {
+public:
+    EventState(const EventSpec &spec, int64_t n_in) : EventLimits(spec, n_in), sent_(static_cast<size_t>(n_in)) {}
+
+    // Chooses for one token. With EventMode::full index and value are not written; else the units sent, ascending, and
+    // their changes. `most` is the number of candidates that KWTA leaves. score [n_in] is scratch.
+    EventChoice choose(const float *x, const float *norm, int64_t most, int32_t *score, int32_t *index, float *value);
+    // The values last sent, [n_in].
+    const float *sent() const { return sent_.data(); }
+
+private:
+    std::vector<float> sent_;
 };
 
 } // namespace seeddelta

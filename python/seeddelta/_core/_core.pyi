@@ -162,14 +162,20 @@ class AttentionHook:
         symbols: addresses of ggml_required_symbols() and attention_required_symbols().
         layers: (first, last, first KV head, last, mode, budget) of layers or, unless the
             first is -1, of their heads that differ from `pack`; the last that fits holds.
+        event: not empty: windows of positions are computed when they have changed; the limits
+            of Gate's events. Needs `pack` with the mode exact.
         gap_limit: largest mean relative error of a layer; one above it becomes exact.
     Raises RuntimeError saying which probe failed.
     """
-    def __init__(self, abi: GgmlAbi, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex], pack: PackSettings, *, layers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsFloat | typing.SupportsIndex]] = [], min_context: typing.SupportsInt | typing.SupportsIndex = 1024, gap_every: typing.SupportsInt | typing.SupportsIndex = 64, gap_limit: typing.SupportsFloat | typing.SupportsIndex = 0.30000001192092896) -> None:
+    def __init__(self, abi: GgmlAbi, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex], pack: PackSettings, *, layers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsFloat | typing.SupportsIndex]] = [], min_context: typing.SupportsInt | typing.SupportsIndex = 1024, gap_every: typing.SupportsInt | typing.SupportsIndex = 64, gap_limit: typing.SupportsFloat | typing.SupportsIndex = 0.30000001192092896, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
         ...
     def counters(self) -> dict[str, float]:
         """
         What it did so far; `left` are nodes of single tokens that ggml computed.
+        """
+    def events(self) -> dict[str, float]:
+        """
+        What event-driven attention did so far, of all layers.
         """
     def heads(self) -> list[dict[str, float]]:
         """

@@ -78,23 +78,32 @@ _OPTIONS: dict[str, tuple[Any, tuple[str, ...], str | None, str]] = {
     ),
     "event_driven": (
         _Text, ("--event-driven",), "on|off",
-        "Send only inputs that have changed. Default: on when another --event option is given.",
+        "Send only inputs that have changed, or (--event-target kv) attend only to windows of the KV cache that have. "
+        "Default: on when another --event option is given.",
     ),
-    "event_budget_ms": (_Float, ("--event-budget-ms",), "MS", "Time for the products of a token. Default: any."),
+    "event_budget_ms": (
+        _Float, ("--event-budget-ms",), "MS", "Time for the products, or attention, of a token. Default: any."
+    ),
     "event_quorum": (_Float, ("--event-quorum",), "Q", "Share of the energy of all changes that is sent. Default: 1."),
     "event_topk": (_Float, ("--event-topk",), "K", "Largest fraction of the inputs that is sent. Default: 1."),
     "event_delta_theta": (
-        _Float, ("--event-delta-theta",), "T", "Change that is sent, in rms of the inputs. Default: 0.3."
+        _Float, ("--event-delta-theta",), "T",
+        "Change that is sent, in rms of the inputs (kv: change of the query times share of the softmax). Default: 0.3; "
+        "kv: 0.01.",
     ),
     "event_gap_tol": (
-        _Float, ("--event-gap-tol",), "G", "Relative error of a product after which nothing is skipped. Default: 0.3."
+        _Float, ("--event-gap-tol",), "G",
+        "Relative error of a product (kv: of a layer) after which nothing is skipped. Default: 0.3; kv: 0.05.",
     ),
     "event_gap_every": (_Int, ("--event-gap-every",), "N", "Tokens between these comparisons; 0: none. Default: 32."),
     "event_rearm": (_Int, ("--event-rearm",), "N", "How many tokens nothing is skipped then. Default: 128."),
     "event_age_max": (_Int, ("--event-age-max",), "N", "Tokens after which an input is sent anyway. Default: 64."),
     "event_stale_beta": (_Float, ("--event-stale-beta",), "B", "That threshold for an input not sent for a tokens is"),
     "event_stale_lambda": (_Float, ("--event-stale-lambda",), "L", "T · B · exp(-L · a). Default: 1 and 0.02."),
-    "event_target": (_Text, ("--event-target",), "mlp|attn|both", "Matrices whose inputs are events. Default: mlp."),
+    "event_target": (
+        _Text, ("--event-target",), "mlp|attn|both|kv",
+        "Matrices whose inputs are events, or (kv) windows of the KV cache in attention. Default: mlp.",
+    ),
     "skip_prompt": (
         _Flag, ("--skip-prompt/--no-skip-prompt",), None,
         "Skip in prompts, too: for quality, not for speed. Default: in eval, not in run and bench.",

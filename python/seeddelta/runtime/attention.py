@@ -12,6 +12,7 @@ import llama_cpp
 from .. import _core
 from ..errors import ConfigError
 from .library import attention_symbols, ggml_abi, unsupported
+from .skipping import EventDriven
 from .state_pack import StatePackKV
 
 # Functions of llama_cpp that write to a KV cache without a graph, which the hook would see.
@@ -35,8 +36,12 @@ class OwnAttention:
     Raises UnsupportedLlamaError when the loaded ggml cannot be understood.
     """
 
-    def __init__(self, options: StatePackKV) -> None:
+    def __init__(self, options: StatePackKV, event: EventDriven | None = None) -> None:
         self.options = options
+        self._event = event
+        limits = {} if event is None else event.limits()
+        if event is not None and event.budget_ms is not None:
+            limits["budget_ns"] = event.budget_ms * 1e6
         pack = _core.PackSettings(
             options.mode,
             eps=options.eps,
@@ -62,6 +67,7 @@ class OwnAttention:
                 min_context=options.min_context,
                 gap_every=options.gap_every,
                 gap_limit=options.gap,
+                event=limits,
             )
         except RuntimeError as error:
             raise unsupported(f"attention cannot be taken over: {error}") from error
@@ -77,6 +83,14 @@ class OwnAttention:
         setting of their own, `pack.heads_exact` the exact ones among these (`heads` has what each did); `pack.popcnt`
         the scores by popcount; `pack.recall` the mean softmax mass of what was kept and `pack.gap` the mean relative
         error of the output, of the operations that were compared with the exact result.
+
+        With events: `attention.events` (operations), and `event.*` as in RuntimeHandle.metrics, of layers for gates and
+        operations for tokens. `event.windows` are pairs of KV head and window in operations that were not computed
+        whole, `event.windows_reused` those that were not computed, `event.age` their mean age in tokens,
+        `event.heads_computed` the KV heads (of `event.heads`) that computed more than what always is.
+        `event.topk_kept` is the share that was computed of what may be reused, `event.stale_pct` what was reused of
+        all, `event.budget_ms_used` the time of the last token's attention, `event.resets` how often a layer's memory
+        was dropped, `event.wrong` how often because it was found wrong.
         """
         found = self.hook.counters()
         whole = {name: int(value) for name, value in found.items()}
@@ -104,7 +118,37 @@ class OwnAttention:
             "pack.heads_exact": int(sum(own)),
         }
         names = ("visible", "kept", "scored", "values", "dense", "repacks", "rebuilds", "stale", "compared", "disabled")
-        return metrics | {f"pack.{name}": whole[name] for name in (*names, "bytes")}
+        metrics |= {f"pack.{name}": whole[name] for name in (*names, "bytes")}
+        return metrics if self._event is None else metrics | self._event_metrics()
+
+    def _event_metrics(self) -> dict[str, int | float]:
+        found = self.hook.events()
+        whole = {name: int(value) for name, value in found.items()}
+        reused, windows = whole["seen"] - whole["sent"], whole["seen"] + whole["given"]
+        return {
+            "attention.events": int(self.hook.counters()["events"]),
+            "event.enabled": whole["layers"],
+            "event.active": whole["active"],
+            "event.calls": whole["operations"],
+            "event.full": whole["full"],
+            "event.windows": windows,
+            "event.windows_reused": reused,
+            "event.heads": whole["heads"],
+            "event.heads_computed": whole["heads"] - whole["idle"],
+            "event.topk_kept": found["sent"] / found["seen"] if reused else 1.0,
+            "event.stale_pct": 100 * reused / windows if windows else 0.0,
+            "event.age": found["ages"] / reused if reused else 0.0,
+            "event.forced": whole["forced"],
+            "event.quorum_hits": whole["quorum"],
+            "event.budget_hits": whole["budget"],
+            "event.budget_ms_used": found["last_ns"] / 1e6,
+            "event.gap_checks": whole["checks"],
+            "event.gap_failures": whole["failed"],
+            "event.quality_gap": found["gap"],
+            "event.resets": whole["resets"],
+            "event.wrong": whole["wrong"],
+            "event.bytes": whole["bytes"],
+        }
 
     def heads(self) -> list[dict[str, float]]:
         """What each KV head of the layers that choose did: `layer`, `head`, `exact` and `budget` (its settings),
@@ -133,7 +177,7 @@ class OwnAttention:
         found = self.hook.counters()
         if found["left"] and not found["nodes"]:
             raise unsupported(f"attention of this model cannot be taken over: {self.hook.left_because}")
-        if found["exact"] + found["packed"]:
+        if found["exact"] + found["packed"] + found["events"]:
             if self.options.mode != "exact" and not found["layers"] + found["disabled"]:
                 raise unsupported("no layer has a cache of keys that can be packed; see the option for layers")
             self._proven = True

@@ -30,7 +30,8 @@ class RuntimeConfig:
         column_targets: matrices that are; names and groups of gguf/names.py.
         kwta: skip the inputs with the smallest scores; needs matrices by columns.
         state_pack_mlp: skip inputs that are nearly zero; needs matrices by columns.
-        event: send only what has changed; needs matrices by columns. With KWTA, that says how many may be sent.
+        event: send only what has changed; needs matrices by columns, unless its target is `kv`, attention. With KWTA,
+            that says how many may be sent to matrices.
         skip_prompt: skip in products of several tokens, too. That gives the quality of skipping (`seeddelta eval`), not
             speed: prompts are computed with all columns, and those that are skipped count as 0.
         state_pack_kv: attention of single tokens by our kernels; None: by llama.cpp.
@@ -54,6 +55,13 @@ class RuntimeConfig:
         require(self.columns in (None, "f16", "i8"), f"columns {self.columns!r}", "f16 or i8")
         if self.event is None:
             return
+        if self.event.target == "kv":
+            if self.state_pack_kv is not None and self.state_pack_kv.mode != "exact":
+                raise ConfigError(
+                    f"events of attention reuse exact results; with state-pack {self.state_pack_kv.mode} of the KV "
+                    "cache there are none. Leave one of them out, or give --state-pack=exact"
+                )
+            return
         if self.state_pack_mlp is not None:
             raise ConfigError("events and state-pack of the MLP both say which inputs are new; leave one of them out")
         if self.kwta is not None and (self.kwta.block > 1 or self.kwta.renormalise or self.kwta.select == "threshold"):
@@ -62,7 +70,15 @@ class RuntimeConfig:
     @property
     def skips(self) -> bool:
         """Whether any input may be skipped."""
-        return not (self.kwta is None and self.state_pack_mlp is None and self.event is None)
+        events = self.event is not None and self.event.target != "kv"
+        return self.kwta is not None or self.state_pack_mlp is not None or events
+
+    @property
+    def attention(self) -> StatePackKV | None:
+        """Options of our attention, which events over the KV cache need; None: attention is llama.cpp's."""
+        if self.state_pack_kv is None and self.event is not None and self.event.target == "kv":
+            return StatePackKV("exact")
+        return self.state_pack_kv
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> RuntimeConfig:

@@ -128,19 +128,9 @@ class GateMaker:
 
     def _event(self, group: tuple[str, ...], norm: npt.NDArray[np.float32]) -> dict[str, Any]:
         event = self._config.event
-        if event is None or value_of(group, {"*": 1.0}, event.target) is None:
+        if event is None or event.target == "kv" or value_of(group, {"*": 1.0}, event.target) is None:
             return {}
-        options = {
-            "theta": event.delta_theta,
-            "topk": event.topk,
-            "quorum": event.quorum,
-            "beta": event.stale_beta,
-            "lambda": event.stale_lambda,
-            "age_max": event.age_max,
-            "gap_every": event.gap_every,
-            "gap_tolerance": event.gap_tol,
-            "rearm": event.rearm,
-        }
+        options = event.limits()
         if event.budget_ms is not None:
             every = {name: cost for name, cost in self._costs.items() if value_of((name,), {"*": 1.0}, event.target)}
             share = sum(every[name] for name in group) / sum(every.values())
@@ -184,7 +174,7 @@ def skipping_metrics(
             "pack.switches": int(total("pack_switches")),
             "pack.gamma": sum(count["pack_gamma"] for count in active) / len(active) if active else 0.0,
         }
-    if config.event is not None:
+    if config.event is not None and config.event.target != "kv":
         eventful = [count for gate, count in zip(made, counts, strict=True) if gate.event]
         gaps = [count["event_gap"] for count in eventful]
         metrics |= {

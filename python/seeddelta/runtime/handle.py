@@ -83,7 +83,8 @@ class RuntimeHandle:
         (tokens, of all gates), `event.full` (of them computed whole), `event.topk_kept` (share of inputs sent by the
         others), `event.stale_pct` (the rest, percent), `event.forced` (inputs sent for their age), `event.quorum_hits`
         and `event.budget_hits` (tokens in which these left changes out), `event.budget_ms_used` (of the last token),
-        `event.gap_checks`, `event.gap_failures` (products), `event.quality_gap` (largest of the last checks).
+        `event.gap_checks`, `event.gap_failures` (products), `event.quality_gap` (largest of the last checks). Those of
+        events in attention are described in OwnAttention.metrics.
         """
         found = self._weight_metrics()
         ours = {} if self._attention is None else self._attention.metrics()

@@ -86,9 +86,10 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
                 "or leave statecells out"
             )
         attention = None
-        if config.state_pack_kv is not None:
+        if config.attention is not None:
             kwargs = check_arguments(kwargs)
-            attention = OwnAttention(config.state_pack_kv)
+            event = config.event if config.event is not None and config.event.target == "kv" else None
+            attention = OwnAttention(config.attention, event)
         if is_seeddelta(model_path):
             if config.columns is not None:
                 raise ConfigError(

@@ -118,41 +118,76 @@ class EventDriven:
     y = W x̂, where x̂ has the values last sent: what is not sent is stale, never missing. The first token after a prompt
     sends everything.
 
+    With the target `kv` it is windows of 128 positions of the KV cache, for each KV head, that are computed when they
+    have changed enough, and reused else (docs/skipping.md). What is said of inputs below is then said of them.
+
     Attributes:
-        delta_theta: change that is sent, in multiples of the root mean square of the inputs.
+        delta_theta: change that is sent, in multiples of the root mean square of the inputs. Of a window: relative
+            distance of the query from the one that it was computed with, times its share of the softmax. None: 0.3, and
+            0.01 for windows.
         topk: largest fraction of the inputs that a token sends, the largest changes first.
         quorum: the largest changes are sent until they have this share of the energy of all changes; 1: all that pass.
-        budget_ms: time for the products of a token, in all matrices; each sends what its share allows, by the time that
-            its inputs took so far. None: any. With a budget results depend on the machine's speed.
+        budget_ms: time for the products of a token, in all matrices (for its attention, in all layers); each sends what
+            its share allows, by the time that its inputs took so far. None: any. With a budget results depend on the
+            machine's speed.
         stale_beta, stale_lambda: the threshold of an input that was not sent for a tokens is
             delta_theta · stale_beta · exp(-stale_lambda · a).
-        age_max: tokens after which an input is sent whatever its change.
+        age_max: tokens after which an input is sent whatever its change; 0: at once.
         gap_tol: every `gap_every` tokens (0: never) the product is compared with the full one, which replaces it.
-            Beyond this relative difference, of one product, all inputs are computed with for `rearm` tokens.
-        target: mlp, attn or both.
+            Beyond this relative difference, of one product (one layer's attention), all inputs are computed with for
+            `rearm` tokens. None: 0.3, and 0.05 for windows.
+        target: mlp, attn or both: matrices, which must be stored by columns; kv: attention over the KV cache, which is
+            then ours, with F16 or Q8_0 keys and values.
     """
 
-    delta_theta: float = 0.3
+    delta_theta: float | None = None
     topk: float = 1.0
     quorum: float = 1.0
     budget_ms: float | None = None
     stale_beta: float = 1.0
     stale_lambda: float = 0.02
     age_max: int = 64
-    gap_tol: float = 0.3
+    gap_tol: float | None = None
     gap_every: int = 32
     rearm: int = 128
-    target: Literal["mlp", "attn", "both"] = "mlp"
+    target: Literal["mlp", "attn", "both", "kv"] = "mlp"
+
+    @property
+    def theta(self) -> float:
+        """`delta_theta`, or the default of the target."""
+        if self.delta_theta is not None:
+            return self.delta_theta
+        return 0.01 if self.target == "kv" else 0.3
+
+    @property
+    def tolerance(self) -> float:
+        """`gap_tol`, or the default of the target."""
+        if self.gap_tol is not None:
+            return self.gap_tol
+        return 0.05 if self.target == "kv" else 0.3
+
+    def limits(self) -> dict[str, float]:
+        """What the extension calls these options; without the budget."""
+        return {
+            "theta": self.theta,
+            "topk": self.topk,
+            "quorum": self.quorum,
+            "beta": self.stale_beta,
+            "lambda": self.stale_lambda,
+            "age_max": self.age_max,
+            "gap_every": self.gap_every,
+            "gap_tolerance": self.tolerance,
+            "rearm": self.rearm,
+        }
 
     def __post_init__(self) -> None:
-        require(self.target in SCOPES, f"event target {self.target!r}", "mlp, attn or both")
+        require(self.target in (*SCOPES, "kv"), f"event target {self.target!r}", "mlp, attn, both or kv")
         for name in ("topk", "quorum"):
             value = getattr(self, name)
             require(0 < value <= 1, f"event {name} {value}", "a fraction above 0 and at most 1")
-        for name in ("delta_theta", "stale_beta", "stale_lambda", "gap_tol", "gap_every", "rearm"):
-            value = getattr(self, name)
+        for name in ("delta_theta", "stale_beta", "stale_lambda", "gap_tol", "gap_every", "rearm", "age_max"):
+            value = getattr(self, name) or 0.0
             require(value >= 0 and math.isfinite(value), f"event {name} {value}", "0 or more")
-        require(self.age_max >= 1, f"event age_max {self.age_max}", "1 or more")
         require(self.budget_ms is None or self.budget_ms > 0, f"event budget_ms {self.budget_ms}", "more than 0")
 
 

@@ -355,13 +355,26 @@ void attend_simd(AttentionTask &t) {
         n += used ? 1 : 0;
     }
     t.values = n;
-    if (t.v_by_channel) {
-        sum_by_channel<Arch, Ops>(t, index, n);
-    } else if (t.v_type == CacheType::f16) {
-        sum_heads<Arch, Ops, CacheType::f16>(t, index, n);
-    } else {
-        sum_heads<Arch, Ops, CacheType::q8_0>(t, index, n);
+    const auto sum_rows = [&](const AttentionTask &of) {
+        if (of.v_by_channel) {
+            sum_by_channel<Arch, Ops>(of, index, n);
+        } else if (of.v_type == CacheType::f16) {
+            sum_heads<Arch, Ops, CacheType::f16>(of, index, n);
+        } else {
+            sum_heads<Arch, Ops, CacheType::q8_0>(of, index, n);
+        }
+    };
+    if (t.keys != nullptr) { // the same sums of the keys, while the weights are in place
+        AttentionTask keys = t;
+        keys.v_by_channel = false;
+        keys.v_type = t.k_type;
+        keys.v = t.k;
+        keys.v_stride = t.k_stride;
+        keys.dim_v = t.dim_k;
+        keys.partial = t.keys;
+        sum_rows(keys);
     }
+    sum_rows(t);
 }
 
 template <class Arch, class Ops>
