@@ -16,8 +16,8 @@ LIMITS = {"gap_every": 0, "age_max": 64}
 
 
 def windows_of(q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-    """Of one KV head: logarithm of each window's part of the softmax's sum [windows, group], its weighted mean value and
-    its mean key [windows, group, dim]. q [group, dim], k and v [n, dim]."""
+    """Of one KV head: logarithm of each window's part of the softmax's sum [windows, group], its mean value and key
+    (by weight) [windows, group, dim]. q [group, dim], k and v [n, dim]."""
     count = -(-len(k) // WINDOW)
     score = np.full((len(q), count * WINDOW), -np.inf, np.float32)
     score[:, : len(k)] = q @ k.T

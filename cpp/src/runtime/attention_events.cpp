@@ -115,6 +115,9 @@ void EventMemory::begin(const AttentionProblem &p) {
     stale_.store(false, std::memory_order_relaxed);
     const int64_t chunks = p.chunks();
     const bool whole = limits_.whole(chunks * n_kv_head_);
+    if (whole) { // an error is as large after one token as after many
+        limits_.check_soon();
+    }
     for (int64_t chunk = chunks; chunk < used_; ++chunk) {
         bytes_[size_of(chunk)] = 0;
     }

@@ -12,7 +12,8 @@ static constexpr int32_t kForced = 0x7F7FFFFF; // ranks before every finite scor
 static constexpr double kTimeMemory = 0.2;     // weight of the last token in the average time of a unit
 static constexpr double kForget = 0.8;         // of that average for a token that sends nothing
 
-EventLimits::EventLimits(const EventSpec &spec, int64_t n) : spec_(spec), age_(static_cast<size_t>(n)) {
+EventLimits::EventLimits(const EventSpec &spec, int64_t n)
+    : spec_(spec), age_(static_cast<size_t>(n)), check_after_(spec.gap_every) {
     for (int age = 0; age <= spec.age_max; ++age) {
         factor_.push_back(spec.beta * std::exp(-spec.lambda * static_cast<float>(age)));
     }
@@ -108,8 +109,9 @@ EventChoice EventLimits::choose(int32_t *score, int64_t n, float unit, int64_t m
     }
     last_sent_ = choice.sent;
     choice.mode = EventMode::delta;
-    if (spec_.gap_every > 0 && ++since_check_ >= spec_.gap_every) {
+    if (spec_.gap_every > 0 && ++since_check_ >= check_after_) {
         since_check_ = 0;
+        check_after_ = std::min<int64_t>(2 * check_after_, spec_.gap_every);
         gap_ = 0.0F;
         choice.mode = EventMode::check;
         std::fill(age_.begin(), age_.end(), 0);

@@ -52,6 +52,8 @@ public:
 
     // The state is not that of the products any more: a prompt or a failed product came between.
     void forget() { known_ = false; }
+    // The next choice is checked, the one two tokens later, four after that, until it is every gap_every tokens.
+    void check_soon() { check_after_ = 1; }
     // One gap in a check.
     void report_gap(float gap);
     // Time of computing what was sent.
@@ -71,8 +73,9 @@ private:
     std::vector<float> factor_; // of the threshold by age
     bool known_ = false;
     int64_t since_check_ = 0;
-    int64_t pause_ = 0; // tokens that are still computed whole
-    float gap_ = 0.0F;  // the last one measured
+    int64_t check_after_; // so many tokens, at most gap_every
+    int64_t pause_ = 0;   // tokens that are still computed whole
+    float gap_ = 0.0F;    // the last one measured
     double spent_ns_ = 0.0, last_ns_ = 0.0, ns_per_unit_ = 0.0;
     int64_t last_sent_ = 0;
     int32_t guess_ = 0x3F000000;

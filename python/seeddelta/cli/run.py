@@ -174,4 +174,6 @@ def _summarise(
     if "attention.exact" in metrics:
         calls = int(metrics["attention.exact"]), int(metrics["attention.packed"])
         parts.append(f"attention: {calls[0]} exact, {calls[1]} of chosen keys ({metrics['pack.density']:.0%})")
+    if "attention.events" in metrics:
+        parts.append(f"{metrics['attention.events']} with events ({metrics['event.stale_pct']:.0f}% reused)")
     print(", ".join(parts), file=sys.stderr)
