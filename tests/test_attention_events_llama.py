@@ -27,6 +27,7 @@ from tiny_llama import N_KV_HEAD, N_LAYERS, N_VOCAB  # noqa: E402
 Array = np.ndarray[Any, Any]
 EXACT = StatePackKV("exact", min_context=0)
 ROOM: dict[str, Any] = {"n_ctx": 1024, "n_batch": 512, "logits_all": False}
+FORMS = pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "products"])
 NO_CHECKS: dict[str, Any] = {"gap_every": 0}
 
 
@@ -49,9 +50,12 @@ def run(llm: Any, prompt: int = 700, count: int = 40) -> Array:
     {"delta_theta": 0.0} | NO_CHECKS, {"delta_theta": 9.0, "age_max": 0} | NO_CHECKS,
     {"delta_theta": 9.0, "gap_every": 1, "gap_tol": 9.0},
 ])  # fmt: skip
-def test_everything_computed_is_exact(tiny: Path, load: Callable[..., Any], options: dict[str, Any]) -> None:
-    exact = run(load(tiny, StatePackKV("exact"), **ROOM))
-    llm = load(tiny, events(**options), **ROOM)
+@FORMS
+def test_everything_computed_is_exact(
+    tiny: Path, load: Callable[..., Any], options: dict[str, Any], flash_attn: bool
+) -> None:
+    exact = run(load(tiny, StatePackKV("exact"), flash_attn=flash_attn, **ROOM))
+    llm = load(tiny, events(**options), flash_attn=flash_attn, **ROOM)
     np.testing.assert_array_equal(run(llm), exact)
     metrics = llm.seeddelta.metrics()
     assert llm.seeddelta.own_attention
@@ -110,22 +114,25 @@ def test_a_budget_limits_the_time(tiny: Path, load: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("options", [{"delta_theta": 0.0}, {"delta_theta": 9.0, "age_max": 0}], ids=str)
 @pytest.mark.parametrize("unified", [True, False])
-@pytest.mark.parametrize("seed", range(2))
+@FORMS
 def test_whatever_happens_to_the_cache(
     tiny: Path,
     load: Callable[..., Any],
     two_sequences: Callable[[bool], None],
     unified: bool,
-    seed: int,
+    flash_attn: bool,
     options: dict[str, Any],
 ) -> None:
     """Random walks: with everything computed the logits are those of exact attention. A third model reuses what it can,
     for queries that are far away, and every token is compared: a window is never reused for other keys or masks."""
     two_sequences(unified)
     configs = (EXACT, events(**options, **NO_CHECKS), events(delta_theta=9.0, **NO_CHECKS))
-    models = [load(tiny, config, **(ROOM | {"n_ctx": 1024 if unified else 2048})) for config in configs]
+    models = [
+        load(tiny, config, **(ROOM | {"n_ctx": 1024 if unified else 2048, "flash_attn": flash_attn}))
+        for config in configs
+    ]
     machines = [Machine(llm) for llm in models]
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(3)
     secret = walk(machines, rng, room=760, prompt=440, tokens=4)
     metrics = [llm.seeddelta.metrics() for llm in models]
     for machine in machines:
@@ -137,8 +144,12 @@ def test_whatever_happens_to_the_cache(
     assert metrics[2]["event.wrong"] == 0 or secret
 
 
-def test_a_prompt_a_loaded_state_and_a_shift_forget(tiny: Path, load: Callable[..., Any]) -> None:
-    exact, reusing = (Machine(load(tiny, config, **ROOM)) for config in (EXACT, events(delta_theta=9.0, **NO_CHECKS)))
+@FORMS
+def test_a_prompt_a_loaded_state_and_a_shift_forget(tiny: Path, load: Callable[..., Any], flash_attn: bool) -> None:
+    exact, reusing = (
+        Machine(load(tiny, config, flash_attn=flash_attn, **ROOM))
+        for config in (EXACT, events(delta_theta=9.0, **NO_CHECKS))
+    )
     tokens = np.random.default_rng(0).integers(32, N_VOCAB, 900).tolist()
 
     def both(at: int, count: int = 1) -> tuple[Array, Array]:

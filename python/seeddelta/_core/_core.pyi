@@ -192,6 +192,11 @@ class AttentionHook:
         Why a node was left to ggml, or None.
         """
     @property
+    def missing_head(self) -> tuple[int, int]:
+        """
+        A layer and a KV head of `layers` that it does not have; (-1, -1): none.
+        """
+    @property
     def torn(self) -> bool:
         """
         Whether a result was zeros, because ggml computed a graph in pieces.
@@ -200,14 +205,15 @@ class AttentionRun:
     """
     Attention of one token on arrays; keeps the bits of its keys.
     """
-    def __call__(self, q: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], k: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], v: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], mask: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, *, scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, max_bias: typing.SupportsFloat | typing.SupportsIndex = 0.0, softcap: typing.SupportsFloat | typing.SupportsIndex = 0.0, sinks: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, threads: typing.SupportsInt | typing.SupportsIndex = 1, pack: PackSettings | None = None, repack: bool = False, compare: bool = False, v_by_channel: bool = False) -> tuple[numpy.typing.NDArray[numpy.float32], dict[str, float]]:
+    def __call__(self, q: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], k: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], v: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], mask: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, *, scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, max_bias: typing.SupportsFloat | typing.SupportsIndex = 0.0, softcap: typing.SupportsFloat | typing.SupportsIndex = 0.0, sinks: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, threads: typing.SupportsInt | typing.SupportsIndex = 1, pack: PackSettings | None = None, repack: bool = False, compare: bool = False, v_by_channel: bool = False, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}, written: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = []) -> tuple[numpy.typing.NDArray[numpy.float32], dict[str, float]]:
         """
         q float32[n_head, dim_k], k float16[n_kv, n_kv_head, dim_k], v float16[n_kv, n_kv_head, dim_v], mask
         float16 or float32[n_kv] (0, a bias, or -inf), sinks float32[n_head]. k and v are uint8 for the bytes of
         Q8_0; with `v_by_channel` v is float16[n_kv_head, dim_v, n_kv]. With `pack` keys are chosen by their
         bits, which are made at the first call and with `repack`; `compare` gives the exact result, and how far
-        the other one was. Returns (float32[n_head, dim_v], what was done). Raises ValueError for shapes that do
-        not fit.
+        the other one was. With `event` (limits as of Gate) only windows of 128 positions are computed that have
+        changed since earlier calls, of which the rows `written` tell what is new. Returns (float32[n_head,
+        dim_v], what was done). Raises ValueError for shapes that do not fit.
         """
     def __init__(self) -> None:
         ...
