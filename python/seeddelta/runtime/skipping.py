@@ -135,7 +135,7 @@ class EventDriven:
         age_max: tokens after which an input is sent whatever its change; 0: at once.
         gap_tol: every `gap_every` tokens (0: never) the product is compared with the full one, which replaces it.
             Beyond this relative difference, of one product (one layer's attention), all inputs are computed with for
-            `rearm` tokens. None: 0.3, and 0.05 for windows.
+            `rearm` tokens. None: 0.3, and 0.05 for windows, whose checks begin 1, 3, 7, … tokens after they are new.
         target: mlp, attn or both: matrices, which must be stored by columns; kv: attention over the KV cache, which is
             then ours, with F16 or Q8_0 keys and values.
     """
