@@ -6,7 +6,7 @@
 statistics  changes of the inputs of every matrix from one token to the next (a llama in NumPy)
 quality     perplexity, divergence and gap by settings, F16 columns, tokens one after the other as in generation
 speed       generation behind a prompt of `--depth` tokens of the text, settings taking turns
-budget      time that the products of a token took, by the budget that they were given
+budget      time that the products, or the attention, of a token took, by the budget that they were given
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ SPEED = (
 # a gap that every check finds too large: events are off from the first check on
 OFF = {"down, off by its gap": DOWN | {"event": {"gap_tol": 0.0, "gap_every": 1, "rearm": 1_000_000}}}
 BUDGETS = (0.1, 0.3, 1.0, 3.0, 10.0)
+OVER: dict[str, Config] = {"": F16, ", attention": {}}  # products, or attention over the KV cache
 AGAIN = 8  # last tokens of a prompt that are decoded again, one by one
 THETAS = (0.1, 0.2, 0.3, 0.5, 1.0)
 
@@ -210,28 +211,30 @@ def speed(dense: Path, options: Any) -> dict[str, Any]:
 def budgets(dense: Path, options: Any) -> dict[str, Any]:
     tokens = text_tokens(dense, options)
     rows = {}
-    for threads in parse_threads(options.threads):
-        for budget in BUDGETS:
-            event = {"delta_theta": 0.0, "budget_ms": budget} | NO_CHECKS
-            run = Run(dense, F16 | {"event": event}, tokens, options)
-            used: list[float] = []
-            handle = run.llm.seeddelta
+    cases = [
+        (threads, budget, over) for threads in parse_threads(options.threads) for budget in BUDGETS for over in OVER
+    ]
+    for threads, budget, over in cases:
+        event = {"delta_theta": 0.0, "budget_ms": budget} | NO_CHECKS
+        run = Run(dense, OVER[over] | {"event": event | ({"target": "kv"} if over else {})}, tokens, options)
+        used: list[float] = []
+        handle = run.llm.seeddelta
 
-            def note(handle: Any = handle, used: list[float] = used) -> None:
-                used.append(handle.metrics()["event.budget_ms_used"])
+        def note(handle: Any = handle, used: list[float] = used) -> None:
+            used.append(handle.metrics()["event.budget_ms_used"])
 
-            run.generate(threads, note)
-            metrics = handle.metrics()
-            run.llm.close()
-            row = {
-                "median_ms": median(used),
-                "quantile_90_ms": float(np.quantile(used, 0.9)),
-                "sent": metrics["event.topk_kept"],
-                "hits": metrics["event.budget_hits"],
-                "used": used,
-            }
-            rows[f"{budget:g} ms, {threads} threads"] = row
-            print(f"{threads} threads, {budget:5g} ms: median {row['median_ms']:.3f} ms, sent {row['sent']:.3f}")
+        run.generate(threads, note)
+        metrics = handle.metrics()
+        run.llm.close()
+        row = {
+            "median_ms": median(used),
+            "quantile_90_ms": float(np.quantile(used, 0.9)),
+            "sent": metrics["event.topk_kept"],
+            "hits": metrics["event.budget_hits"],
+            "used": used,
+        }
+        rows[f"{budget:g} ms, {threads} threads{over}"] = row
+        print(f"{threads} threads, {budget:5g} ms{over}: median {row['median_ms']:.3f} ms, sent {row['sent']:.3f}")
     return rows
 
 
