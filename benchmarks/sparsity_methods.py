@@ -23,7 +23,8 @@ w = 1 / |x|² of the dense model's input, and at attn_output and ffn_down of its
 would own the sums otherwise. Kept is the share of the weights of all block matrices that is read by tokens behind the
 first, perplexity and divergence those of `seeddelta eval` (second halves of chunks, against the dense model), drift
 |x − dense|² / |dense|² of the residual stream behind each layer, for first tokens and for all others. All methods run
-side by side, the dense one once. Twenty methods take about 20 CPU minutes with 8 chunks, `fit` as much as five.
+side by side, the dense one once. A chunk takes about three CPU seconds a method; `fit` needs those of calibration, too,
+and `share` some minutes to measure the prices. `--json` has one entry a `--name`, with its settings.
 """
 
 from __future__ import annotations
