@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seeddelta import _core
+from seeddelta.runtime.columns import ternary_signs
 
 SHAPES = [(64, 64), (576, 1536), (1536, 576), (192, 576), (100, 130), (7, 33), (1100, 70)]
 
@@ -204,6 +205,36 @@ def test_pack_relative_to_gamma():
     np.testing.assert_array_equal(chosen[1], [2, 3])
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products_of_signs(shape):
+    """Aggressive StatePack: signs of the inputs that pass times ternary weights, on every instruction set."""
+    n_out, n_in = shape
+    rng = np.random.default_rng(4)
+    matrix = rng.standard_normal((n_out, n_in)).astype(np.float32)
+    signs = ternary_signs(matrix)
+    large = np.abs(matrix) > 0.7 * np.abs(matrix).mean(axis=1, keepdims=True)
+    magnitude = np.array([np.abs(row[keep]).mean() for row, keep in zip(matrix, large, strict=True)])
+    ternary = np.sign(matrix) * large
+    np.testing.assert_allclose(signs["sign_gamma"], magnitude, rtol=1e-5)
+    weight = _core.ColumnWeight("w", n_out, n_in, f16=matrix.T.astype(np.float16, order="C"), **signs)
+    options = {"pack": "ternary", "pack_eps": 0.5, "pack_density": 1.0}
+    gate, exact = (_core.Gate(n_in, pack_aggressive=aggressive, **options) for aggressive in (True, False))
+    x = inputs(3, n_in)
+    passed = np.abs(x) > 0.5
+    gamma = [np.abs(row[keep]).mean() for row, keep in zip(x, passed, strict=True)]
+    expected = np.array(gamma)[:, None] * magnitude * ((np.sign(x) * passed) @ ternary.T)
+    results = []
+    for isa in _core.isa_available():
+        _core.isa_select(isa)
+        results += [weight.matmul(x, gate, threads=threads, batch=1) for threads in (1, 3)]
+        np.testing.assert_array_equal(results[-1], results[0])
+    np.testing.assert_allclose(results[0], expected, rtol=1e-4, atol=1e-4)
+    off = _core.Gate(n_in, pack_aggressive=True, **(options | {"pack_density": 0.0}))  # the bitmap is not used
+    np.testing.assert_array_equal(weight.matmul(x, off, batch=1), weight.matmul(x))
+    masked = np.where(passed, x, np.float32(0))
+    np.testing.assert_array_equal(weight.matmul(x, exact, batch=1), weight.matmul(masked))
+
+
 @pytest.mark.parametrize("isa", _core.isa_available())
 def test_popcount(isa):
     _core.isa_select(isa)
@@ -215,7 +246,8 @@ def test_popcount(isa):
 @pytest.mark.parametrize(("options", "message"), [
     ({"keep": 0.0}, "keep"), ({"keep": 1.5}, "keep"), ({"keep_count": 65}, "keep_count"), ({"block": 8}, "block"),
     ({"duty": 0}, "duty"), ({"temperature": -1}, "temperature"), ({"pack": "some"}, "pack"),
-    ({"pack_eps": -1}, "pack_eps"), ({"norm": np.full(64, np.nan, np.float32)}, "norm"),
+    ({"pack_eps": -1}, "pack_eps"),
+    ({"pack": "binary", "pack_aggressive": True}, "ternary"), ({"norm": np.full(64, np.nan, np.float32)}, "norm"),
     ({"norm": np.ones(3, np.float32)}, "norm"),
 ])  # fmt: skip
 def test_gate_refuses(options, message):

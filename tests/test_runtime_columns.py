@@ -102,6 +102,28 @@ def test_duty_and_target(smollm2_f16: Path) -> None:
     assert counters["blk.0.ffn_down.weight"]["skipped_units"] == 3 * 768
 
 
+def test_aggressive_state_pack(smollm2_f16: Path, dense) -> None:
+    """Products of signs in the MLP, of single tokens only; off unless it is asked for."""
+    tokens, expected = dense
+    pack = {"mode": "ternary", "eps": 0.01, "rho": 1.0}
+    signs, exact = (
+        load_columns(smollm2_f16, 1, state_pack_mlp=StatePackMLP(**pack, aggressive=aggressive))
+        for aggressive in (True, False)
+    )
+    assert divergence(expected, logits_of(signs, tokens)) < 1e-4  # a prompt
+    assert signs.seeddelta.metrics()["pack.aggressive"] == 0
+    far, near = (divergence(expected[:5], logits_of(llm, tokens[:5], batch=1)) for llm in (signs, exact))
+    assert near < 0.5 < far < np.inf
+    assert signs.seeddelta.metrics()["pack.aggressive"] == 5 * 3 * 30  # gate, up and down
+    assert exact.seeddelta.metrics()["pack.aggressive"] == 0
+    assert signs.seeddelta.single_tokens
+    assert not exact.seeddelta.single_tokens
+    with pytest.raises(ConfigError, match="columns f16"):
+        RuntimeConfig(columns="i8", state_pack_mlp=StatePackMLP(**pack, aggressive=True))
+    with pytest.raises(ConfigError, match="ternary"):
+        StatePackMLP("binary", aggressive=True)
+
+
 @pytest.mark.parametrize(("mode", "number"), [("binary", 1), ("ternary", 2)])
 def test_state_pack(smollm2_f16: Path, mode: str, number: int) -> None:
     """Where the inputs are dense it turns itself off; where its threshold leaves few, on."""

@@ -36,6 +36,11 @@ struct ColumnWeight {
     uint32_t rotation_block = 0;
     uint64_t rotation_seed = 0;
 
+    // f16: a ternary weight in place of each, by rows, for products of signs (PackSpec::aggressive): bits of the
+    // positive and of the negative ones, [n_out, 2, n_in / 64 rounded up], and the magnitude of a row's, [n_out]
+    const uint64_t *sign_bits = nullptr;
+    const float *sign_gamma = nullptr;
+
     // Rotated outputs with padding: whole slices, and at least 16 bits a lane (a state is 16 bits of a closed stream).
     int64_t positions() const {
         const int64_t least = kind == ColumnKind::trellis ? column_least_positions(step_bits, values_per_step) : 1;

@@ -34,7 +34,8 @@ static const void *adopt(PyColumnWeight &w, const py::array &a) {
 static std::unique_ptr<PyColumnWeight> make_columns(const std::string &name, int64_t n_out, int64_t n_in,
                                                     const OptionalArray &f16, const OptionalArray &i8,
                                                     const OptionalArray &unit_scale, int rotation_block,
-                                                    uint64_t rotation_seed) {
+                                                    uint64_t rotation_seed, const OptionalArray &sign_bits,
+                                                    const OptionalArray &sign_gamma) {
     auto w = std::make_unique<PyColumnWeight>();
     constexpr int64_t most = int64_t{1} << 28;
     require(n_out > 0 && n_in > 0 && n_out < most && n_in < most, name, "shape out of range");
@@ -45,6 +46,8 @@ static std::unique_ptr<PyColumnWeight> make_columns(const std::string &name, int
     w->weight.rotation_block = static_cast<uint32_t>(rotation_block);
     w->weight.rotation_seed = rotation_seed;
     require(i8.has_value() == unit_scale.has_value(), name, "i8 needs unit_scale, f16 has none");
+    require(sign_bits.has_value() == sign_gamma.has_value() && (f16 || !sign_bits), name,
+            "sign_bits and sign_gamma belong together, and to f16");
     w->name = name;
     w->weight.n_out = n_out;
     w->weight.n_in = n_in;
@@ -56,6 +59,12 @@ static std::unique_ptr<PyColumnWeight> make_columns(const std::string &name, int
             if ((w->weight.f16[i] & 0x7C00U) == 0x7C00U) {
                 require(false, name, "f16 is not finite");
             }
+        }
+        if (sign_bits) {
+            require_array(*sign_bits, "sign_bits", "u", 8, {n_out, 2, (n_in + 63) / 64});
+            require_array(*sign_gamma, "sign_gamma", "f", 4, {n_out});
+            w->weight.sign_bits = static_cast<const uint64_t *>(adopt(*w, *sign_bits));
+            w->weight.sign_gamma = static_cast<const float *>(adopt(*w, *sign_gamma));
         }
         return w;
     }
@@ -109,7 +118,8 @@ static std::unique_ptr<PyGate> make_gate(int64_t n_in, bool kwta, double keep, i
                                          float temperature, bool renormalise, float threshold,
                                          const OptionalArray &norm, const std::string &pack, float pack_eps,
                                          float pack_relative, float pack_density, float pack_hysteresis,
-                                         bool pack_popcount, bool prompts, const std::map<std::string, double> &event) {
+                                         bool pack_popcount, bool pack_aggressive, bool prompts,
+                                         const std::map<std::string, double> &event) {
     auto g = std::make_unique<PyGate>();
     require(n_in > 0, "", "n_in must be 1 or more");
     require(keep > 0 && keep <= 1, "", "keep must be above 0 and at most 1");
@@ -121,11 +131,12 @@ static std::unique_ptr<PyGate> make_gate(int64_t n_in, bool kwta, double keep, i
     require(pack == "none" || pack == "binary" || pack == "ternary", "", "pack must be none, binary or ternary");
     require(pack_eps >= 0 && pack_relative >= 0 && pack_density >= 0 && pack_hysteresis >= 0 && pack_hysteresis < 1, "",
             "pack_eps, pack_relative, pack_density and pack_hysteresis must be 0 or more, the last below 1");
+    require(!pack_aggressive || pack == "ternary", "", "pack_aggressive needs a ternary pack");
     g->spec.n_in = n_in;
     g->spec.prompts = prompts;
     g->spec.kwta = {kwta, keep, keep_count, block, duty, temperature, renormalise, threshold, nullptr};
-    g->spec.pack = {pack != "none", pack == "ternary", pack_eps,     pack_relative,
-                    pack_density,   pack_hysteresis,   pack_popcount};
+    g->spec.pack = {pack != "none", pack == "ternary", pack_eps,      pack_relative,
+                    pack_density,   pack_hysteresis,   pack_popcount, pack_aggressive};
     g->spec.event = event_of(event);
     require(!g->spec.event.enabled || (pack == "none" && threshold < 0 && block == 1 && !renormalise), "",
             "events exclude pack, threshold, block and renormalise");
@@ -218,6 +229,7 @@ void bind_columns(py::module_ &m) {
         "    norm: float32 [n_in]. Kept, not copied.\n"
         "    pack: none, binary or ternary bitmap of |x| > max(pack_eps, pack_relative · mean |x| of those that "
         "passed).\n"
+        "    pack_aggressive: products of one token are those of signs where the weight has sign_bits (ternary only).\n"
         "    pack_density, pack_hysteresis: above this share the bitmap is off, below (1 - hysteresis) of it on "
         "again.\n"
         "    event: not empty: changes of the inputs are sent. theta, topk, quorum, beta, lambda, age_max, budget_ns,\n"
@@ -229,7 +241,8 @@ void bind_columns(py::module_ &m) {
              py::arg("renormalise") = false, py::arg("threshold") = -1.0F, py::arg("norm") = py::none(),
              py::arg("pack") = "none", py::arg("pack_eps") = 1e-4F, py::arg("pack_relative") = 0.0F,
              py::arg("pack_density") = 0.15F, py::arg("pack_hysteresis") = 0.1F, py::arg("pack_popcount") = true,
-             py::arg("prompts") = true, py::arg("event") = std::map<std::string, double>{})
+             py::arg("pack_aggressive") = false, py::arg("prompts") = true,
+             py::arg("event") = std::map<std::string, double>{})
         .def("select", &select, py::arg("x"),
              "Indices chosen for each row of x, float32 [n_tokens, n_in], one token after the other: int32 arrays.");
     py::class_<PyColumnWeight>(
@@ -238,11 +251,16 @@ void bind_columns(py::module_ &m) {
         "Args:\n"
         "    f16: float16 [n_in, n_out], the transposed matrix.\n"
         "    i8, unit_scale: int8 [n_in, n_out] and float32 [n_in]; W = (i8 · unit_scale[:, None]).T.\n"
+        "    sign_bits, sign_gamma: of f16: a ternary matrix for gates with pack_aggressive, uint64 [n_out, 2, n_in / "
+        "64\n"
+        "        rounded up] with bits of its positive and of its negative weights, and float32 [n_out], a row's "
+        "magnitude.\n"
         "    rotation_block, rotation_seed: of i8: the rows of i8 are those of rotate(W.T, block, seed).\n"
         "The arrays are kept, not copied. Raises ValueError naming the tensor.")
         .def(py::init(&make_columns), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(),
              py::arg("f16") = py::none(), py::arg("i8") = py::none(), py::arg("unit_scale") = py::none(),
-             py::arg("rotation_block") = 0, py::arg("rotation_seed") = 0)
+             py::arg("rotation_block") = 0, py::arg("rotation_seed") = 0, py::arg("sign_bits") = py::none(),
+             py::arg("sign_gamma") = py::none())
         .def(
             "matmul", &matmul, py::arg("x"), py::arg("gate") = py::none(), py::kw_only(), py::arg("threads") = 1,
             py::arg("batch") = 0,

@@ -164,6 +164,7 @@ py::typing::List<FloatDict> gates(const PyHook &h) {
         d["pack_tokens"] = c.pack_tokens.load();
         d["pack_used"] = c.pack_used.load();
         d["pack_units"] = c.pack_units.load();
+        d["pack_signs"] = c.pack_signs.load();
         d["pack_negative"] = c.pack_negative.load();
         d["pack_seen"] = c.pack_seen.load();
         d["pack_switches"] = c.pack_switches.load();

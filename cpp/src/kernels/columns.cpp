@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/rotation.hpp"
+#include "kernels/columns_scalar.hpp"
 #include "kernels/workspace.hpp"
 #include "sparsity/compose.hpp"
 
@@ -246,6 +247,36 @@ void multiply(const ColumnWeight &w, const ActiveSet &set, Slice slice, float *y
     }
 }
 
+// The inputs of `set` as signs times their mean magnitude, the weights as theirs: only bits are read.
+void multiply_signs(const ColumnWeight &w, const PackSpec &spec, const ActiveSet &set, Slice slice, float *y) {
+    const int64_t words = bitmap_words(w.n_in);
+    Pieces pieces(4 * Pieces::bytes<uint64_t>(words));
+    auto *positive = pieces.take<uint64_t>(words);
+    auto *negative = pieces.take<uint64_t>(words);
+    auto *equal = pieces.take<uint64_t>(words);
+    auto *opposite = pieces.take<uint64_t>(words);
+    std::fill_n(positive, words, uint64_t{0});
+    std::fill_n(negative, words, uint64_t{0});
+    float sum = 0.0F;
+    for (int64_t i = 0; i < set.n; ++i) {
+        const uint64_t bit = uint64_t{1} << (set.index[i] % 64);
+        positive[set.index[i] / 64] |= set.value[i] > 0.0F ? bit : 0;
+        negative[set.index[i] / 64] |= set.value[i] < 0.0F ? bit : 0;
+        sum += std::fabs(set.value[i]);
+    }
+    const float gamma = set.n > 0 ? sum / static_cast<float>(set.n) : 0.0F;
+    const auto popcount = spec.vector_popcount ? kernels().popcount : popcount_scalar;
+    for (int64_t o = slice.begin; o < slice.end; ++o) {
+        const uint64_t *plus = w.sign_bits + o * 2 * words;
+        const uint64_t *minus = plus + words;
+        for (int64_t i = 0; i < words; ++i) {
+            equal[i] = (positive[i] & plus[i]) | (negative[i] & minus[i]);
+            opposite[i] = (positive[i] & minus[i]) | (negative[i] & plus[i]);
+        }
+        y[o] = gamma * w.sign_gamma[o] * static_cast<float>(popcount(equal, words) - popcount(opposite, words));
+    }
+}
+
 // y is the product of what was listed: the whole, or the change of the state. It becomes the state's.
 void follow_events(const ColumnWeight &w, Gate &gate, const float *x, Slice slice, float *y, float *state,
                    Workspace::Impl &ws, int ith, int nth) {
@@ -299,6 +330,13 @@ void decode(const ColumnWeight &w, Gate *gate, const float *x, float *y, float *
     }
     const Slice slice = slice_of(w, ith, nth);
     const ActiveSet set = chosen(x, w.n_in, ws, ith, reuse);
+    if (gate != nullptr && w.sign_bits != nullptr && gate->signs()) {
+        multiply_signs(w, gate->spec().pack, set, slice, y);
+        if (ith == 0) {
+            gate->count_signs();
+        }
+        return;
+    }
     if (gate == nullptr || !gate->events()) {
         multiply(w, set, slice, y);
         return;

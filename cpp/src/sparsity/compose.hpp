@@ -33,6 +33,7 @@ struct GateCounters {
     std::atomic<uint64_t> pack_negative{0}; // bits of negative inputs (ternary)
     std::atomic<uint64_t> pack_seen{0};     // units that could have had one
     std::atomic<uint64_t> pack_switches{0}; // times that the density turned the bitmap off or on
+    std::atomic<uint64_t> pack_signs{0};    // products of signs
     std::atomic<uint64_t> event_calls{0};   // tokens
     std::atomic<uint64_t> event_full{0};    // of them computed whole
     std::atomic<uint64_t> event_sent{0};    // units sent by the others
@@ -108,6 +109,9 @@ public:
     EventState &event() { return event_; }
     const EventState &event() const { return event_; }
     void report_gap(float gap);
+    // Whether the token just chosen for is multiplied by its signs.
+    bool signs() const { return spec_.pack.aggressive && pack_.active && !profiling_; }
+    void count_signs() { counters_.pack_signs.fetch_add(1, std::memory_order_relaxed); }
     // The product is chosen for: the next one continues counting tokens here. By one thread.
     void advance(int64_t n_tokens) { step_ += n_tokens; }
 

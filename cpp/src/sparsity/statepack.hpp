@@ -13,6 +13,7 @@ struct PackSpec {
     float density = 0.15F;   // largest share of units that passes; above it the bitmap is not used
     float hysteresis = 0.1F; // used again below density * (1 - hysteresis)
     bool vector_popcount = true;
+    bool aggressive = false; // ternary: one token's product is that of signs, where the weight has them
 };
 
 // What one weight's bitmaps were like. Averages are over tokens, exponential with weight kPackMemory for the last one.

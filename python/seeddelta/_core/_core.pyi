@@ -85,13 +85,14 @@ class Gate:
         threshold: 0 or more: keep the scores above it, however many.
         norm: float32 [n_in]. Kept, not copied.
         pack: none, binary or ternary bitmap of |x| > max(pack_eps, pack_relative · mean |x| of those that passed).
+        pack_aggressive: products of one token are those of signs where the weight has sign_bits (ternary only).
         pack_density, pack_hysteresis: above this share the bitmap is off, below (1 - hysteresis) of it on again.
         event: not empty: changes of the inputs are sent. theta, topk, quorum, beta, lambda, age_max, budget_ns,
             gap_every, gap_tolerance, rearm; docs/skipping.md.
         prompts: choose for products of several tokens, too.
     Raises ValueError for an option out of range.
     """
-    def __init__(self, n_in: typing.SupportsInt | typing.SupportsIndex, *, kwta: bool = False, keep: typing.SupportsFloat | typing.SupportsIndex = 1.0, keep_count: typing.SupportsInt | typing.SupportsIndex = 0, block: typing.SupportsInt | typing.SupportsIndex = 1, duty: typing.SupportsInt | typing.SupportsIndex = 1, temperature: typing.SupportsFloat | typing.SupportsIndex = 0.0, renormalise: bool = False, threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0, norm: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, pack: str = 'none', pack_eps: typing.SupportsFloat | typing.SupportsIndex = 9.999999747378752e-05, pack_relative: typing.SupportsFloat | typing.SupportsIndex = 0.0, pack_density: typing.SupportsFloat | typing.SupportsIndex = 0.15000000596046448, pack_hysteresis: typing.SupportsFloat | typing.SupportsIndex = 0.10000000149011612, pack_popcount: bool = True, prompts: bool = True, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
+    def __init__(self, n_in: typing.SupportsInt | typing.SupportsIndex, *, kwta: bool = False, keep: typing.SupportsFloat | typing.SupportsIndex = 1.0, keep_count: typing.SupportsInt | typing.SupportsIndex = 0, block: typing.SupportsInt | typing.SupportsIndex = 1, duty: typing.SupportsInt | typing.SupportsIndex = 1, temperature: typing.SupportsFloat | typing.SupportsIndex = 0.0, renormalise: bool = False, threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0, norm: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, pack: str = 'none', pack_eps: typing.SupportsFloat | typing.SupportsIndex = 9.999999747378752e-05, pack_relative: typing.SupportsFloat | typing.SupportsIndex = 0.0, pack_density: typing.SupportsFloat | typing.SupportsIndex = 0.15000000596046448, pack_hysteresis: typing.SupportsFloat | typing.SupportsIndex = 0.10000000149011612, pack_popcount: bool = True, pack_aggressive: bool = False, prompts: bool = True, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
         ...
     def select(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> list[numpy.typing.NDArray[numpy.int32]]:
         """
@@ -104,10 +105,12 @@ class ColumnWeight:
     Args:
         f16: float16 [n_in, n_out], the transposed matrix.
         i8, unit_scale: int8 [n_in, n_out] and float32 [n_in]; W = (i8 · unit_scale[:, None]).T.
+        sign_bits, sign_gamma: of f16: a ternary matrix for gates with pack_aggressive, uint64 [n_out, 2, n_in / 64
+            rounded up] with bits of its positive and of its negative weights, and float32 [n_out], a row's magnitude.
         rotation_block, rotation_seed: of i8: the rows of i8 are those of rotate(W.T, block, seed).
     The arrays are kept, not copied. Raises ValueError naming the tensor.
     """
-    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, f16: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, i8: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, unit_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, rotation_seed: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, f16: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, i8: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, unit_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, rotation_seed: typing.SupportsInt | typing.SupportsIndex = 0, sign_bits: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, sign_gamma: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None) -> None:
         ...
     def matmul(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], gate: Gate | None = None, *, threads: typing.SupportsInt | typing.SupportsIndex = 1, batch: typing.SupportsInt | typing.SupportsIndex = 0) -> numpy.typing.NDArray[numpy.float32]:
         """

@@ -71,6 +71,10 @@ _OPTIONS: dict[str, tuple[Any, tuple[str, ...], str | None, str]] = {
     "state_pack_popcnt": (
         _Flag, ("--state-pack-popcnt/--no-state-pack-popcnt",), None, "Count bits with vector instructions."
     ),
+    "state_pack_aggressive": (
+        _Flag, ("--state-pack-aggressive/--no-state-pack-aggressive",), None,
+        "Multiply signs by popcount instead (ternary, --columns f16). It costs a model its sense.",
+    ),
     "state_pack_target": (
         _Text, ("--state-pack-target",), "mlp|attn|both|kv",
         "Matrices whose inputs are, or (kv) the keys of the KV cache: --state-pack is then exact, binary or ternary. "

@@ -77,7 +77,8 @@ def command(
     Chunks and score are those of llama-perplexity. The change compares the same tokens in both models, so its error is
     much smaller than that of either perplexity. Each model has its own process; memory is read after it generated 64
     tokens. Skipping (--columns, --kwta, --state-pack) is for all models but the first of several. Where
-    the target is `kv`, their scored tokens are decoded one by one, since prompts are llama.cpp's.
+    the target is `kv`, their scored tokens are decoded one by one, since prompts are llama.cpp's; likewise with
+    --state-pack-aggressive.
 
     Example: seeddelta eval -m dense.gguf -m model.seeddelta.gguf --text wiki.test.txt --chunks 16
 

@@ -30,7 +30,7 @@ class Decoder:
         self.n_ctx: int = llm.n_ctx()
         self.n_vocab: int = llm.n_vocab()
         self.n_batch: int = llm.n_batch
-        self.own_attention: bool = getattr(getattr(llm, "seeddelta", None), "own_attention", False)
+        self.single_tokens: bool = getattr(getattr(llm, "seeddelta", None), "single_tokens", False)
         self._batch = _internals.LlamaBatch(n_tokens=self.n_batch, embd=0, n_seq_max=1)
         raw = self._batch.batch
         shape = (self.n_batch,)

@@ -136,8 +136,8 @@ def _score_chunk(decoder: Decoder, chunk: int, window: Tokens) -> Iterator[Score
 
 
 def _batches(n_ctx: int, first: int, decoder: Decoder) -> Iterator[tuple[int, int]]:
-    """Batches of a chunk. Where attention is ours, scored positions are decoded one by one: prompts are llama.cpp's."""
-    singles = first if decoder.own_attention else n_ctx
+    """Batches of a chunk. Scored positions are decoded one by one where that is what is to be measured."""
+    singles = first if decoder.single_tokens else n_ctx
     for begin in range(0, singles, decoder.n_batch):
         yield begin, min(begin + decoder.n_batch, singles)
     for begin in range(singles, n_ctx):

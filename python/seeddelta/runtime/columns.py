@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +17,12 @@ from ..gguf.source import SourceModel, open_source
 from .config import RuntimeConfig
 from .gates import GateMaker, input_groups
 from .library import ggml_abi
+from .skipping import value_of
 from .view import Piece, hole, make_view
 from .weights import PreparedModel, register_fallback
 
 _LARGEST_I8 = 127
+_TERNARY_THRESHOLD = 0.7  # of the mean magnitude: Li et al. 2016, Ternary Weight Networks
 _ROTATION_BLOCK = 64  # as that of the trellis
 _ROTATION_SEED = 1
 
@@ -38,6 +41,7 @@ def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> Prep
             f"{path}: no matrix of the layers can be stored by columns for {','.join(config.column_targets)}; "
             "look with seeddelta inspect"
         )
+    pack = config.state_pack_mlp
     registry = _core.WeightRegistry(abi)
     gates = GateMaker(config, {name: source.tensors[name].shape for name in chosen}, str(path))
     for group in input_groups(chosen):
@@ -45,7 +49,8 @@ def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> Prep
         for name in group:
             matrix = source.matrix(name)
             squares += np.einsum("oi,oi->i", matrix, matrix, dtype=np.float64)
-            weights.append(make_columns(name, matrix, config.columns or "f16"))
+            signs = pack is not None and pack.aggressive and value_of(group, {"*": 1.0}, pack.target) is not None
+            weights.append(make_columns(name, matrix, config.columns or "f16", signs=signs))
         gate = gates.make(group, np.sqrt(squares).astype(np.float32))
         for weight in weights:
             registry.add_columns(weight, gate)
@@ -71,8 +76,24 @@ def column_names(header: Header, targets: Iterable[str]) -> list[str]:
     ]
 
 
-def make_columns(name: str, matrix: npt.NDArray[np.float32], kind: str) -> _core.ColumnWeight:
+def ternary_signs(matrix: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]]:
+    """float32 [n_out, n_in] as signs: those weights above 0.7 times their row's mean magnitude, and its mean of these.
+
+    `sign_bits` is uint64 [n_out, 2, n_in / 64 rounded up], first the positive ones, `sign_gamma` float32 [n_out].
+    """
+    magnitude = np.abs(matrix)
+    large = magnitude > _TERNARY_THRESHOLD * magnitude.mean(axis=1, keepdims=True)
+    gamma = (magnitude * large).sum(axis=1) / np.maximum(large.sum(axis=1), 1)
+    both = np.stack([large & (matrix > 0), large & (matrix < 0)], axis=1)
+    both = np.pad(both, ((0, 0), (0, 0), (0, -matrix.shape[1] % 64)))
+    bits = np.packbits(both, axis=2, bitorder="little").view("<u8")
+    return {"sign_bits": bits.astype(np.uint64), "sign_gamma": gamma.astype(np.float32)}
+
+
+def make_columns(name: str, matrix: npt.NDArray[np.float32], kind: str, *, signs: bool = False) -> _core.ColumnWeight:
     """float32 [n_out, n_in] as float16 columns, or as int8 with a scale a column, rounded to nearest.
+
+    With `signs` float16 columns have `ternary_signs` beside them.
 
     Int8 columns are rotated along the outputs first: one large weight would make the scale of a whole column coarse.
     """
@@ -82,7 +103,7 @@ def make_columns(name: str, matrix: npt.NDArray[np.float32], kind: str) -> _core
             half = matrix.T.astype(np.float16, order="C")
         if not np.isfinite(half).all():
             raise SourceModelError(f"tensor {name!r} has weights beyond the range of float16; use --columns i8")
-        return _core.ColumnWeight(name, n_out, n_in, f16=half)
+        return _core.ColumnWeight(name, n_out, n_in, f16=half, **(ternary_signs(matrix) if signs else {}))
     units = np.ascontiguousarray(matrix.T)
     block = min(n_out & -n_out, _ROTATION_BLOCK)
     if block > 1:

@@ -53,6 +53,8 @@ class RuntimeConfig:
 
     def __post_init__(self) -> None:
         require(self.columns in (None, "f16", "i8"), f"columns {self.columns!r}", "f16 or i8")
+        if self.state_pack_mlp is not None and self.state_pack_mlp.aggressive:
+            require(self.columns == "f16", f"aggressive state-pack with columns {self.columns}", "columns f16")
         if self.event is None:
             return
         if self.event.target == "kv":

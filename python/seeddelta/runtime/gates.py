@@ -124,6 +124,7 @@ class GateMaker:
             "pack_density": rho,
             "pack_hysteresis": pack.hysteresis,
             "pack_popcount": pack.popcnt,
+            "pack_aggressive": pack.aggressive,
         }
 
     def _event(self, group: tuple[str, ...], norm: npt.NDArray[np.float32]) -> dict[str, Any]:
@@ -172,6 +173,7 @@ def skipping_metrics(
             "pack.popcnt": int(total("pack_units")),
             "pack.negative": int(total("pack_negative")),
             "pack.switches": int(total("pack_switches")),
+            "pack.aggressive": int(total("pack_signs")),
             "pack.gamma": sum(count["pack_gamma"] for count in active) / len(active) if active else 0.0,
         }
     if config.event is not None and config.event.target != "kv":

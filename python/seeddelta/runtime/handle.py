@@ -24,6 +24,7 @@ class RuntimeHandle:
         enabled: False for a model of which llama.cpp computes all products; tensors, dense and columns are then empty.
         tensors: description of every weight computed from the SeedΔ file.
         own_attention: whether attention of single tokens is computed by our kernels.
+        single_tokens: whether single tokens are computed otherwise than those of a prompt, beyond the order of sums.
         dense: description of every converted tensor that is dense from the start.
         columns: kind (f16, i8) of every matrix of an ordinary model that was stored by columns at loading. Those of a
             SeedΔ file are in `tensors`, with the layout column.
@@ -45,6 +46,8 @@ class RuntimeHandle:
         self.columns: Mapping[str, str] = {} if prepared is None else prepared.columns
         self._gates = [] if prepared is None else prepared.gates
         self._config = config or RuntimeConfig()
+        pack = self._config.state_pack_mlp
+        self.single_tokens = self.own_attention or (pack is not None and pack.aggressive)
         self._file_bytes = 0 if prepared is None else prepared.file_bytes
         self._proven = False
 
@@ -77,7 +80,8 @@ class RuntimeHandle:
         duty), `kwta.passes` (over the scores, to find a threshold), `kwta.temp`.
         With StatePack: `pack.enabled` (gates), `pack.mode` (1 binary, 2 ternary), `pack.calls` (tokens), `pack.popcnt`
         (bits set), `pack.density` (of all bits), `pack.active` (share of the tokens whose bitmap was used),
-        `pack.negative` (bits of negative inputs), `pack.switches` (times the density turned a bitmap off or on),
+        `pack.negative` (bits of negative inputs), `pack.aggressive` (products of signs),
+        `pack.switches` (times the density turned a bitmap off or on),
         `pack.gamma` (mean magnitude of what passes).
         With events: `event.enabled` (gates), `event.active` (of them not turned off by their gap), `event.calls`
         (tokens, of all gates), `event.full` (of them computed whole), `event.topk_kept` (share of inputs sent by the

@@ -90,6 +90,9 @@ class StatePackMLP:
             used until the share falls below rho · (1 - hysteresis). One number, or {pattern: number}.
         popcnt: count bits with the fastest instruction (VPOPCNTDQ, PSHUFB, CNT), else one word at a time.
         target: mlp, attn or both.
+        aggressive: while the bitmap is used, products of single tokens are those of signs: of the inputs (times their
+            mean magnitude) and of ternary weights made when the model is loaded (Li et al. 2016, Ternary Weight
+            Networks), by AND and popcount. Needs ternary and columns of float16. It costs a model its sense.
     """
 
     mode: Literal["binary", "ternary"] = "binary"
@@ -99,9 +102,11 @@ class StatePackMLP:
     hysteresis: float = 0.1
     popcnt: bool = True
     target: Literal["mlp", "attn", "both"] = "mlp"
+    aggressive: bool = False
 
     def __post_init__(self) -> None:
         require(self.mode in ("binary", "ternary"), f"state-pack {self.mode!r}", "binary, ternary or none")
+        require(not self.aggressive or self.mode == "ternary", f"aggressive state-pack {self.mode!r}", "ternary")
         require(self.target in SCOPES, f"state-pack target {self.target!r}", "mlp, attn or both")
         for eps in as_values(self.eps).values():
             require(eps >= 0 and math.isfinite(eps), f"state-pack eps {eps}", "0 or more")
