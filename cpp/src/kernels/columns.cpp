@@ -248,20 +248,21 @@ void multiply(const ColumnWeight &w, const ActiveSet &set, Slice slice, float *y
 }
 
 // The inputs of `set` as signs times their mean magnitude, the weights as theirs: only bits are read.
-void multiply_signs(const ColumnWeight &w, const PackSpec &spec, const ActiveSet &set, Slice slice, float *y) {
+void multiply_signs(const ColumnWeight &w, const PackSpec &spec, const float *x, const uint64_t *chosen,
+                    const ActiveSet &set, Slice slice, float *y) {
     const int64_t words = bitmap_words(w.n_in);
     Pieces pieces(4 * Pieces::bytes<uint64_t>(words));
     auto *positive = pieces.take<uint64_t>(words);
     auto *negative = pieces.take<uint64_t>(words);
     auto *equal = pieces.take<uint64_t>(words);
     auto *opposite = pieces.take<uint64_t>(words);
-    std::fill_n(positive, words, uint64_t{0});
-    std::fill_n(negative, words, uint64_t{0});
+    kernels().bitmaps(x, w.n_in, 0.0F, positive, negative);
+    for (int64_t i = 0; i < words; ++i) {
+        positive[i] &= chosen[i];
+        negative[i] &= chosen[i];
+    }
     float sum = 0.0F;
     for (int64_t i = 0; i < set.n; ++i) {
-        const uint64_t bit = uint64_t{1} << (set.index[i] % 64);
-        positive[set.index[i] / 64] |= set.value[i] > 0.0F ? bit : 0;
-        negative[set.index[i] / 64] |= set.value[i] < 0.0F ? bit : 0;
         sum += std::fabs(set.value[i]);
     }
     const float gamma = set.n > 0 ? sum / static_cast<float>(set.n) : 0.0F;
@@ -331,7 +332,7 @@ void decode(const ColumnWeight &w, Gate *gate, const float *x, float *y, float *
     const Slice slice = slice_of(w, ith, nth);
     const ActiveSet set = chosen(x, w.n_in, ws, ith, reuse);
     if (gate != nullptr && w.sign_bits != nullptr && gate->signs()) {
-        multiply_signs(w, gate->spec().pack, set, slice, y);
+        multiply_signs(w, gate->spec().pack, x, ws.bits.data, set, slice, y);
         if (ith == 0) {
             gate->count_signs();
         }

@@ -61,13 +61,7 @@ bool AttentionHook::take_flash(void *node) {
         others_compute(operands.k);
         return false;
     }
-    const char *why = misfit(abi_, operands);
-    if (why == nullptr && !receives(node, operands, 1)) {
-        why = "its result has an unexpected type or layout";
-    }
-    if (why != nullptr) {
-        leave(why);
-        others_compute(operands.k);
+    if (!takes(node, operands, 1)) {
         return false;
     }
     Node &served = node_of(node, operands);
@@ -80,13 +74,7 @@ bool AttentionHook::take_flash(void *node) {
 // The result waits in our memory until the product with the values would be computed.
 bool AttentionHook::take_chain(void *node) {
     const AttentionOperands &operands = chain_.operands();
-    const char *why = misfit(abi_, operands);
-    if (why == nullptr && !receives(node, operands, 2)) {
-        why = "its result has an unexpected type or layout";
-    }
-    if (why != nullptr) {
-        leave(why);
-        others_compute(operands.k);
+    if (!takes(node, operands, 2)) {
         return false;
     }
     void *scores = chain_.scores();
@@ -97,6 +85,19 @@ bool AttentionHook::take_chain(void *node) {
     abi_.make_custom(scores, &AttentionHook::compute, &served);
     abi_.make_custom(node, &AttentionHook::deliver, &served);
     return true;
+}
+
+// Whether operands and the node of the result, with the heads in dimension `heads`, are for us; else ggml computes it.
+bool AttentionHook::takes(const void *node, const AttentionOperands &operands, int heads) {
+    const char *why = misfit(abi_, operands);
+    if (why == nullptr && !receives(node, operands, heads)) {
+        why = "its result has an unexpected type or layout";
+    }
+    if (why != nullptr) {
+        leave(why);
+        others_compute(operands.k);
+    }
+    return why == nullptr;
 }
 
 // Whether a node has room for the result, with the heads in dimension `heads`.

@@ -134,6 +134,7 @@ private:
     void others_compute(const void *k);
     bool take_flash(void *node);
     bool take_chain(void *node);
+    bool takes(const void *node, const AttentionOperands &operands, int heads);
     bool receives(const void *node, const AttentionOperands &operands, int heads) const;
     Node &node_of(const void *node, const AttentionOperands &operands);
     AttentionProblem problem_of(const void *node, Node &served) const;
