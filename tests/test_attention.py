@@ -75,15 +75,23 @@ def oracle(
     return out
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("options", [{}, {"softcap": 3.0}, {"sinks": True}, {"max_bias": 8.0}], ids=str)
-def test_exact(shape: tuple[int, ...], options: dict[str, Any]) -> None:
+def problem_with(
+    shape: tuple[int, ...], options: dict[str, Any]
+) -> tuple[tuple[Array, Array, Array, Array], dict[str, Any]]:
+    """A problem and its keywords: with `sinks` some for each head, with `max_bias` distances in the mask."""
     q, k, v, mask = problem(*shape)
     given = {"scale": shape[3] ** -0.5} | options
     if "sinks" in given:
         given["sinks"] = np.linspace(-1, 3, len(q)).astype(np.float32)
     if "max_bias" in given:
         mask = np.where(np.isinf(mask), mask, -np.arange(len(mask))[::-1] / 8).astype(np.float16)
+    return (q, k, v, mask), given
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("options", [{}, {"softcap": 3.0}, {"sinks": True}, {"max_bias": 8.0}], ids=str)
+def test_exact(shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    (q, k, v, mask), given = problem_with(shape, options)
     results = []
     for isa in ISAS:
         _core.isa_select(isa)
@@ -102,20 +110,15 @@ def by_channel(v: Array) -> Array:
 @pytest.mark.parametrize("options", [{}, {"softcap": 3.0, "sinks": True}, {"max_bias": 8.0}], ids=str)
 def test_values_by_channel(shape: tuple[int, ...], options: dict[str, Any]) -> None:
     """With the mask in float32, as llama.cpp has both together; lengths that are no whole blocks among them."""
-    q, k, v, mask = problem(*shape)
-    given = {"scale": shape[3] ** -0.5, "v_by_channel": True} | options
-    if "sinks" in given:
-        given["sinks"] = np.linspace(-1, 3, len(q)).astype(np.float32)
-    if "max_bias" in given:
-        mask = np.where(np.isinf(mask), mask, -np.arange(len(mask))[::-1] / 8).astype(np.float16)
+    (q, k, v, mask), given = problem_with(shape, options)
     results = []
     for isa in ISAS:
         _core.isa_select(isa)
         for threads in (1, 2, 3):
             run = _core.AttentionRun()
-            results.append(run(q, k, by_channel(v), mask.astype(np.float32), threads=threads, **given)[0])
-    wanted = {name: value for name, value in given.items() if name != "v_by_channel"}
-    np.testing.assert_allclose(results[0], oracle(q, k, v, mask, **wanted), atol=2e-6)
+            found, _ = run(q, k, by_channel(v), mask.astype(np.float32), threads=threads, v_by_channel=True, **given)
+            results.append(found)
+    np.testing.assert_allclose(results[0], oracle(q, k, v, mask, **given), atol=2e-6)
     for result in results[1:]:
         np.testing.assert_array_equal(result, results[0])
 
