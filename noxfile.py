@@ -91,8 +91,8 @@ def tidy(session: nox.Session) -> None:
     """clang-tidy over cpp/ with the checks of .clang-tidy; needs Clang. With arguments only the paths that match."""
     pybind11 = session.run("python", "-m", "pybind11", "--cmakedir", silent=True, external=True)
     for preset, folder, checks in (
-        ("tidy", r"cpp/src/(?!kernels/isa_)", ""),
-        ("tidy", "cpp/src/kernels/isa_", NOT_IN_KERNELS),
+        ("tidy", r"cpp/src/(?!simd/isa_)", ""),
+        ("tidy", "cpp/src/simd/isa_", NOT_IN_KERNELS),
         ("tidy-tests", "cpp/tests/", ""),
     ):
         session.run(

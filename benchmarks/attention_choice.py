@@ -1,6 +1,6 @@
 """Which keys bits and pages would choose for real queries, in NumPy: every bit of it can be varied here.
 
-The sums are those of kernels/attention.hpp and key_pack.hpp; the program itself chooses with its own.
+The sums are those of simd/attention_kernels.hpp and key_pack.hpp; the program itself chooses with its own.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import common
 import numpy as np
 import seeddelta
 from seeddelta import _core
-from seeddelta.build import BuildReport
+from seeddelta.convert import BuildReport
 from seeddelta.report.tables import make_console
 
 SHAPES = "1536x576,576x1536,8192x4096"

@@ -15,7 +15,7 @@ from typing import Any
 
 from common import dense_model, parser
 from seeddelta import Recipe
-from seeddelta.build.encode import encode_tensor
+from seeddelta.convert.encode import encode_tensor
 from seeddelta.gguf.schema import payload_bytes
 from seeddelta.gguf.source import open_source
 

@@ -26,8 +26,8 @@ from bench_kernels import Ggml
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 from seeddelta import _core
-from seeddelta.build import Recipe
-from seeddelta.build.encode import EncodedTensor, encode_tensor
+from seeddelta.convert import Recipe
+from seeddelta.convert.encode import EncodedTensor, encode_tensor
 from seeddelta.gguf.imatrix import read_imatrix
 from seeddelta.gguf.names import parse_layers, split_name
 from seeddelta.gguf.reader import weight_arguments

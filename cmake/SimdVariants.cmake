@@ -1,7 +1,7 @@
-# Every file cpp/src/kernels/isa_<name>.cpp is one instruction set: it is compiled with its own flags and chosen at run time.
+# Every file cpp/src/simd/isa_<name>.cpp is one instruction set: it is compiled with its own flags and chosen at run time.
 # Only these units may hold code of their instruction set, so they must not emit shared (weak) symbols: no std containers.
 function(seeddelta_add_simd_variants target)
-  set(_dir ${CMAKE_CURRENT_SOURCE_DIR}/cpp/src/kernels)
+  set(_dir ${CMAKE_CURRENT_SOURCE_DIR}/cpp/src/simd)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|i.86)$")
     set(_isas sse2 avx2 avxvnni avx512bw avx512vnni avx512)
     set(_flags_sse2 -msse2)

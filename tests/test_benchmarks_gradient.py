@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import seeddelta
 from llama_helpers import TEXT
+from seeddelta.calibrate import capture, open_covariance
 from seeddelta.evaluate.decoder import Decoder
 from seeddelta.evaluate.model import open_model
-from seeddelta.imatrix import capture, open_covariance
 from tiny_llama import write_llama
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

@@ -7,10 +7,10 @@ import pytest
 import seeddelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seeddelta.build.budget import LOSS, fit_rates, sensitivity
-from seeddelta.build.encode import encode_tensor
-from seeddelta.build.rates import RATES
-from seeddelta.build.recipe import parse_size
+from seeddelta.convert.budget import LOSS, fit_rates, sensitivity
+from seeddelta.convert.encode import encode_tensor
+from seeddelta.convert.rates import RATES
+from seeddelta.convert.recipe import parse_size
 from seeddelta.errors import RecipeError
 from seeddelta.gguf import names
 from seeddelta.tune.allocate import Choice, allocate

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import seeddelta
 from seeddelta import Recipe, reference
-from seeddelta.build.encode import encode_tensor
-from seeddelta.build.feedback import covariance_error, make_column_feedback, make_feedback
+from seeddelta.convert.encode import encode_tensor
+from seeddelta.convert.feedback import covariance_error, make_column_feedback, make_feedback
 from seeddelta.errors import FormatError, RecipeError, UnsupportedVersionError
 from seeddelta.gguf import schema
 from seeddelta.gguf.reader import open_seeddelta

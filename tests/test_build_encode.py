@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from seeddelta import Recipe, _core
-from seeddelta.build.columns import column_factor
-from seeddelta.build.describe import compute_estimate
-from seeddelta.build.encode import EncodedTensor, encode_tensor
+from seeddelta.convert.columns import column_factor
+from seeddelta.convert.describe import compute_estimate
+from seeddelta.convert.encode import EncodedTensor, encode_tensor
 from seeddelta.gguf import schema
 from seeddelta.gguf.reader import weight_arguments
 

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import seeddelta
 from seeddelta import Recipe
-from seeddelta.build import executors, jobs
-from seeddelta.build.checkpoint import Checkpoint
-from seeddelta.build.executors import map_in_order, open_pool
-from seeddelta.build.recipe import parse_executor
-from seeddelta.build.report import BuildReport
+from seeddelta.convert import executors, jobs
+from seeddelta.convert.checkpoint import Checkpoint
+from seeddelta.convert.executors import map_in_order, open_pool
+from seeddelta.convert.recipe import parse_executor
+from seeddelta.convert.report import BuildReport
 from seeddelta.errors import ExecutorError, OutputError, RecipeError, SourceModelError
 from tiny_models import TARGET_NAMES, tiny_weights, write_model
 
@@ -170,7 +170,7 @@ def test_progress_counts_every_tensor_once(dense: Path, capfd: pytest.CaptureFix
     total = sum(np.prod(tensor.shape) for name, tensor in tiny_weights().items() if name in TARGET_NAMES)
     seen: list[str] = []
     with open_pool("threads:3", 0) as pool:
-        from seeddelta.build.pipeline import job_of, make_plan
+        from seeddelta.convert.pipeline import job_of, make_plan
 
         recipe = Recipe(input=dense, output=dense.parent / "out.gguf", targets="all")
         plan = make_plan(recipe)
@@ -187,7 +187,7 @@ def test_progress_counts_every_tensor_once(dense: Path, capfd: pytest.CaptureFix
 KILLED = """
 import os, signal, sys
 from seeddelta import Recipe, build
-from seeddelta.build import checkpoint
+from seeddelta.convert import checkpoint
 real, left = checkpoint.Checkpoint.save, [int(sys.argv[3])]
 def save(*arguments):
     if left[0] == 0:
@@ -274,7 +274,7 @@ def test_only_what_still_fits_is_used(dense: Path, monkeypatch: pytest.MonkeyPat
             other[parts[0].name.removesuffix(".sdpart")][0, 0] += 1
             write_model(dense, other)
         elif damage == "code":
-            monkeypatch.setattr("seeddelta.build.pipeline.encoder_identity", lambda: "other")
+            monkeypatch.setattr("seeddelta.convert.pipeline.encoder_identity", lambda: "other")
             restored = 0
         else:
             restored, options = 0, {"resume": False}

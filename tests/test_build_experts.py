@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import seeddelta
 from seeddelta import Recipe
-from seeddelta.build.encode import encode_tensor
+from seeddelta.convert.encode import encode_tensor
 from seeddelta.errors import FormatError, ImatrixError, RecipeError
 from seeddelta.gguf import names, schema
 from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, write_imatrix
@@ -142,7 +142,7 @@ def test_tensors_of_experts_have_three_dimensions(tmp_path: Path) -> None:
 def test_capture(smollm2_quantized: Path, tmp_path: Path) -> None:
     """A shared expert reads what the chosen experts read: their sums are its own, once for each choice."""
     pytest.importorskip("llama_cpp")
-    from seeddelta.imatrix import capture, open_covariance, write_covariance
+    from seeddelta.calibrate import capture, open_covariance, write_covariance
     from tiny_llama import N_EMBD, N_FF_EXPERT, N_USED, write_experts
     from tiny_llama import N_EXPERT as N_ALL
 
@@ -199,7 +199,7 @@ def test_capture(smollm2_quantized: Path, tmp_path: Path) -> None:
 def test_tied_embedding(smollm2_quantized: Path, tmp_path: Path) -> None:
     """Encoded for the product, whose input is measured, one step above the blocks and without scales of the columns."""
     pytest.importorskip("llama_cpp")
-    from seeddelta.imatrix import capture, open_covariance, write_covariance
+    from seeddelta.calibrate import capture, open_covariance, write_covariance
     from tiny_llama import write_llama
 
     model, covariance = write_llama(tmp_path / "tied.gguf", smollm2_quantized), tmp_path / "cov.gguf"

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import seeddelta
 from seeddelta import _core
-from seeddelta.build.encode import encode_tensor
-from seeddelta.build.feedback import make_feedback
-from seeddelta.build.rates import rate_of
+from seeddelta.calibrate import capture, write_covariance
+from seeddelta.convert.encode import encode_tensor
+from seeddelta.convert.feedback import make_feedback
+from seeddelta.convert.rates import rate_of
 from seeddelta.errors import ImatrixError, RecipeError
 from seeddelta.gguf import schema
 from seeddelta.gguf.reader import weight_arguments
-from seeddelta.imatrix import capture, write_covariance
 
 pytest.importorskip("llama_cpp")
 
@@ -34,10 +34,10 @@ def build(source, output, **options):
 
 
 def test_feedback_lowers_the_error_of_the_outputs(smollm2_f16, covariance_file, tmp_path):
-    from seeddelta.build.encode import encode_tensor
-    from seeddelta.build.feedback import covariance_error, rotated_covariance
+    from seeddelta.calibrate import open_covariance
+    from seeddelta.convert.encode import encode_tensor
+    from seeddelta.convert.feedback import covariance_error, rotated_covariance
     from seeddelta.gguf.source import open_source
-    from seeddelta.imatrix import open_covariance
 
     report = build(smollm2_f16, tmp_path / "a.gguf", bits=3, hessian=covariance_file)
     assert {row.method for row in report.tensors} == {"feedback"}

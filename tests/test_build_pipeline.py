@@ -15,8 +15,8 @@ import pytest
 import seeddelta
 from gguf import GGMLQuantizationType as Kind
 from seeddelta import Recipe
-from seeddelta.build import jobs, pipeline
-from seeddelta.build.report import BuildReport
+from seeddelta.convert import jobs, pipeline
+from seeddelta.convert.report import BuildReport
 from seeddelta.errors import ImatrixError, OutputError, RecipeError, SourceModelError
 from seeddelta.gguf.dequantize import dequantize
 from seeddelta.gguf.header import read_header

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import seeddelta
 from seeddelta import _core
-from seeddelta.build.describe import describe
-from seeddelta.build.proc_sparse import Inverse, choose_blocks, compensate, encode_proc_sparse, hard_shed
-from seeddelta.build.recipe import Recipe
 from seeddelta.cli.main import main
+from seeddelta.convert.describe import describe
+from seeddelta.convert.proc_sparse import Inverse, choose_blocks, compensate, encode_proc_sparse, hard_shed
+from seeddelta.convert.recipe import Recipe
 from seeddelta.errors import RecipeError
 from seeddelta.gguf import schema
 from seeddelta.gguf.reader import open_seeddelta, weight_arguments

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 from seeddelta import Recipe
-from seeddelta.build.describe import describe
-from seeddelta.build.recipe import PRESETS, RATES
+from seeddelta.convert.describe import describe
+from seeddelta.convert.recipe import PRESETS, RATES
 from seeddelta.errors import RecipeError
 from seeddelta.gguf import names, schema
 
@@ -176,9 +176,8 @@ def test_provenance_has_no_paths_and_no_threads() -> None:
     assert "/" not in str(one.provenance())
 
 
-def test_package_and_function_have_one_name() -> None:
-    import seeddelta.build.pipeline
+def test_build_is_the_function_of_the_package() -> None:
+    import seeddelta.convert.pipeline
 
-    assert callable(seeddelta.build)
-    assert seeddelta.build.Recipe is Recipe
-    assert seeddelta.build.pipeline.build is seeddelta.build.build
+    assert seeddelta.Recipe is Recipe
+    assert seeddelta.build is seeddelta.convert.pipeline.build

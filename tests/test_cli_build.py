@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from gguf import GGMLQuantizationType as Kind
-from seeddelta.build.recipe import Recipe
 from seeddelta.cli import legacy
 from seeddelta.cli.build import expand_row_scale
 from seeddelta.cli.main import COMMANDS, main
+from seeddelta.convert.recipe import Recipe
 from seeddelta.errors import RecipeError
 from seeddelta.gguf import names
 from seeddelta.gguf.header import read_header

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seeddelta import _core, reference
-from seeddelta.build.columns import column_factor
+from seeddelta.convert.columns import column_factor
 
 RATES = [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (3, 2), (5, 2)]
 

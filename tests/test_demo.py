@@ -14,16 +14,16 @@ from seeddelta.errors import MissingDependencyError
 @pytest.fixture
 def few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two layers instead of thirty, one short measurement instead of several."""
-    import seeddelta.build
+    import seeddelta.convert
     import seeddelta.evaluate
-    from seeddelta.build import Recipe
+    from seeddelta.convert import Recipe
     from seeddelta.evaluate import evaluate
 
     def quick(paths: Any, **options: Any) -> Any:
         return evaluate(paths, **(options | {"n_ctx": 64, "chunks": 1, "reps": 1, "n_prompt": 8, "n_gen": 4}))
 
     monkeypatch.setattr(demo, "_CALIBRATION", 1)
-    monkeypatch.setattr(seeddelta.build, "Recipe", lambda **options: Recipe(layers="0-1", **options))
+    monkeypatch.setattr(seeddelta.convert, "Recipe", lambda **options: Recipe(layers="0-1", **options))
     monkeypatch.setattr(seeddelta.evaluate, "evaluate", quick)
 
 

@@ -9,10 +9,10 @@ import gguf
 import numpy as np
 import pytest
 import seeddelta
+from seeddelta.calibrate.statistics import imatrix_statistics
 from seeddelta.cli.main import main
 from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, read_imatrix, write_imatrix
 from seeddelta.gguf.source import open_source
-from seeddelta.imatrix.statistics import imatrix_statistics
 from seeddelta.runtime.quantize import LLAMA_TYPES, quantize
 from tiny_llama import write_llama
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import seeddelta
 from llama_helpers import TEXT, divergence, load_small, logits_of, tokens_of
+from seeddelta.calibrate import capture, write_covariance
 from seeddelta.cli.main import main
 from seeddelta.errors import ConfigError, SourceModelError
 from seeddelta.gguf.source import open_source
-from seeddelta.imatrix import capture, write_covariance
 from seeddelta.sparsify import permute
 from seeddelta.sparsify.permute import block_order
 from tiny_llama import N_FF, N_LAYERS, write_experts, write_llama

@@ -12,8 +12,8 @@ import seeddelta
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seeddelta import _core, reference
-from seeddelta.build.encode import encode_tensor
 from seeddelta.cli.main import main
+from seeddelta.convert.encode import encode_tensor
 from seeddelta.errors import RecipeError, SeedDeltaError
 from seeddelta.gguf import schema
 from seeddelta.gguf.reader import open_seeddelta

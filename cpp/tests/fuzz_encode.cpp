@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "base/column_trellis.hpp"
-#include "base/splitmix64.hpp"
-#include "base/trellis.hpp"
+#include "format/column_trellis.hpp"
+#include "format/splitmix64.hpp"
+#include "format/trellis.hpp"
 #include "fuzz_bytes.hpp"
 #include "seeddelta/check.hpp"
 #include "seeddelta/columns.hpp"

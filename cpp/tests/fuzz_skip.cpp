@@ -6,14 +6,14 @@
 #include <cstdlib>
 #include <optional>
 
-#include "base/column_trellis.hpp"
+#include "format/column_trellis.hpp"
 #include "fuzz_bytes.hpp"
-#include "runtime/attention_events.hpp"
+#include "attention/attention_events.hpp"
 #include "seeddelta/columns.hpp"
 #include "seeddelta/compute.hpp"
 #include "seeddelta/isa.hpp"
-#include "sparsity/compose.hpp"
-#include "util/float16.hpp"
+#include "gating/compose.hpp"
+#include "format/float16.hpp"
 
 using namespace seeddelta;
 

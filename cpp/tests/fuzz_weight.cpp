@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "base/column_trellis.hpp"
-#include "base/rotation.hpp"
-#include "base/trellis.hpp"
+#include "format/column_trellis.hpp"
+#include "format/rotation.hpp"
+#include "format/trellis.hpp"
 #include "fuzz_bytes.hpp"
-#include "kernels/trellis_columns.hpp"
-#include "residual/proc_sparse.hpp"
+#include "linear/trellis_columns.hpp"
+#include "format/proc_sparse.hpp"
 #include "seeddelta/check.hpp"
 #include "seeddelta/columns.hpp"
 #include "seeddelta/compute.hpp"
 #include "seeddelta/encode.hpp"
 #include "seeddelta/isa.hpp"
-#include "util/float16.hpp"
+#include "format/float16.hpp"
 
 using namespace seeddelta;
 

@@ -6,15 +6,15 @@
 #include <cmath>
 #include <numeric>
 
-#include "base/column_trellis.hpp"
-#include "base/fht_struct.hpp"
+#include "format/column_trellis.hpp"
+#include "format/fht_struct.hpp"
 #include "encode/viterbi.hpp"
 #include "kernel_test.hpp"
-#include "kernels/kernel_table.hpp"
-#include "kernels/trellis_columns.hpp"
+#include "simd/kernel_table.hpp"
+#include "linear/trellis_columns.hpp"
 #include "seeddelta/columns.hpp"
 #include "seeddelta/compute.hpp"
-#include "sparsity/compose.hpp"
+#include "gating/compose.hpp"
 
 using namespace kernel_test;
 

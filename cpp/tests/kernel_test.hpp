@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "base/rotation.hpp"
-#include "base/splitmix64.hpp"
-#include "base/trellis.hpp"
-#include "residual/proc_sparse.hpp"
+#include "format/rotation.hpp"
+#include "format/splitmix64.hpp"
+#include "format/trellis.hpp"
+#include "format/proc_sparse.hpp"
 #include "seeddelta/isa.hpp"
 #include "seeddelta/weight.hpp"
-#include "util/float16.hpp"
+#include "format/float16.hpp"
 
 namespace kernel_test {
 

@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <thread>
 
-#include "base/column_trellis.hpp"
+#include "format/column_trellis.hpp"
 #include "kernel_test.hpp"
-#include "runtime/attention_events.hpp"
+#include "attention/attention_events.hpp"
 #include "seeddelta/columns.hpp"
 #include "seeddelta/compute.hpp"
 #include "seeddelta/encode.hpp"
-#include "sparsity/compose.hpp"
-#include "util/float16.hpp"
+#include "gating/compose.hpp"
+#include "format/float16.hpp"
 
 namespace kernel_test {
 

@@ -18,11 +18,11 @@ __version__ = "0.1.0"
 
 # public name -> module that defines it
 _LAZY = {
-    "BuildReport": "seeddelta.build",
+    "BuildReport": "seeddelta.convert",
     "TuneOptions": "seeddelta.tune",
     "autotune": "seeddelta.tune",
-    "Recipe": "seeddelta.build",
-    "build": "seeddelta.build",
+    "Recipe": "seeddelta.convert",
+    "build": "seeddelta.convert",
     "RuntimeConfig": "seeddelta.runtime",
     "StatePackKV": "seeddelta.runtime",
     "load": "seeddelta.runtime",
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from .build import BuildReport, Recipe, build
+    from .convert import BuildReport, Recipe, build
     from .evaluate import evaluate
     from .evaluate.perplexity import perplexity
     from .gguf.dequantize import dequantize
@@ -65,7 +65,7 @@ def __getattr__(name: str) -> Any:
     if module is None:
         raise AttributeError(f"module 'seeddelta' has no attribute {name!r}")
     loaded = importlib.import_module(module)
-    # build and evaluate are packages that can be called; anything else is an attribute of its module
+    # evaluate is a package that can be called; anything else is an attribute of its module
     value = loaded if module == f"{__name__}.{name}" and callable(loaded) else getattr(loaded, name)
     globals()[name] = value
     return value

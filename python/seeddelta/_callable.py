@@ -1,7 +1,7 @@
 """Packages that are functions too.
 
-`seeddelta.build` and `seeddelta.evaluate` name a folder and what it does. Importing anything from the folder makes the
-name the package, so the package itself has to be callable for `seeddelta.build(recipe)` to work at any time.
+`seeddelta.evaluate` names a folder and what it does. Importing anything from the folder makes the name the package, so
+the package itself has to be callable for `seeddelta.evaluate(models)` to work at any time.
 """
 
 from __future__ import annotations

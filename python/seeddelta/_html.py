@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .build import BuildReport, Recipe
+    from .convert import BuildReport, Recipe
     from .evaluate.compare import Comparison
     from .gguf.reader import SeedDeltaFile
     from .runtime.handle import RuntimeHandle
@@ -62,7 +62,7 @@ def of_handle(handle: RuntimeHandle, path: str = "") -> str:
 
 def of_build(report: BuildReport) -> str:
     """A build: totals, kept tensors, and every tensor."""
-    from .build.report import human_bytes
+    from .convert.report import human_bytes
 
     before, after = human_bytes(report.model_bytes_before), human_bytes(report.model_bytes_after)
     text = (

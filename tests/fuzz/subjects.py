@@ -16,6 +16,7 @@ sys.path.insert(0, str(TESTS))  # for the command line; pytest has it there alre
 
 from gguf import GGMLQuantizationType, GGUFValueType  # noqa: E402
 from seeddelta import Recipe  # noqa: E402
+from seeddelta.calibrate.covariance import open_covariance  # noqa: E402
 from seeddelta.evaluate.base_file import BaseWriter  # noqa: E402
 from seeddelta.evaluate.kl import DivergenceObserver  # noqa: E402
 from seeddelta.evaluate.scoring import Scored  # noqa: E402
@@ -24,7 +25,6 @@ from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, read_imatrix, write_im
 from seeddelta.gguf.reader import SeedDeltaFile, has_statecells, is_seeddelta, open_seeddelta  # noqa: E402
 from seeddelta.gguf.source import open_source  # noqa: E402
 from seeddelta.gguf.writer import PlannedTensor, Typed, write_gguf  # noqa: E402
-from seeddelta.imatrix.covariance import open_covariance  # noqa: E402
 from seeddelta.inspection.summary import summarize  # noqa: E402
 from seeddelta.inspection.verify import verify  # noqa: E402
 from seeddelta.runtime.skip_file import read_skip_file  # noqa: E402

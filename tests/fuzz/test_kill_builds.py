@@ -16,7 +16,7 @@ from random import Random
 import pytest
 from kill_builds import kill_builds, kill_workers, write_dense
 from seeddelta import Recipe, build
-from seeddelta.build import executors
+from seeddelta.convert import executors
 from seeddelta.errors import ExecutorError
 from seeddelta.gguf.writer import atomic_output, hold
 
@@ -25,7 +25,7 @@ pytest.importorskip("fcntl")
 LEAVES = """
 import os, signal, sys
 from seeddelta import Recipe, build
-from seeddelta.build import executors
+from seeddelta.convert import executors
 from seeddelta.errors import ExecutorError
 from seeddelta.gguf import writer
 writer._mode_of_new_file = lambda path: os.kill(os.getpid(), signal.SIGKILL) if path.suffix == ".gguf" else 0o600

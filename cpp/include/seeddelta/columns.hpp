@@ -31,7 +31,7 @@ struct ColumnWeight {
     uint16_t multiplier[2] = {0, 0};
     const uint16_t *codes = nullptr; // [n_in, words, 16]
     int64_t words = 0;
-    // i8 and trellis: signs and Hadamard transform along the outputs (base/rotation.hpp): y = R^T (sum of the units).
+    // i8 and trellis: signs and Hadamard transform along the outputs (format/rotation.hpp): y = R^T (sum of the units).
     // 0: none
     uint32_t rotation_block = 0;
     uint64_t rotation_seed = 0;

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "runtime/attention_hook.hpp"
+#include "ggml_host/attention_hook.hpp"
 
 namespace seeddelta {
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "bindings/arrays.hpp"
-#include "runtime/capture_hook.hpp"
+#include "ggml_host/capture_hook.hpp"
 
 namespace seeddelta {
 

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "bindings/arrays.hpp"
-#include "kernels/kernel_table.hpp"
+#include "simd/kernel_table.hpp"
 #include "seeddelta/compute.hpp"
 
 namespace seeddelta {

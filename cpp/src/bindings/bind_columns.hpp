@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "seeddelta/columns.hpp"
-#include "sparsity/compose.hpp"
+#include "gating/compose.hpp"
 
 namespace seeddelta {
 

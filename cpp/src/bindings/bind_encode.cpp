@@ -4,15 +4,15 @@
 #include <cmath>
 #include <optional>
 
-#include "base/column_trellis.hpp"
-#include "base/fht_struct.hpp"
-#include "base/prng_block.hpp"
-#include "base/rotation.hpp"
-#include "base/trellis.hpp"
+#include "format/column_trellis.hpp"
+#include "format/fht_struct.hpp"
+#include "format/prng_block.hpp"
+#include "format/rotation.hpp"
+#include "format/trellis.hpp"
 #include "bindings/arrays.hpp"
-#include "kernels/kernel_table.hpp"
+#include "simd/kernel_table.hpp"
 #include "seeddelta/encode.hpp"
-#include "util/parallel.hpp"
+#include "format/parallel.hpp"
 
 namespace seeddelta {
 

@@ -16,7 +16,7 @@
 #include "bindings/bind_attention.hpp"
 #include "bindings/bind_columns.hpp"
 #include "bindings/bind_weight.hpp"
-#include "runtime/graph_hook.hpp"
+#include "ggml_host/graph_hook.hpp"
 
 namespace seeddelta {
 

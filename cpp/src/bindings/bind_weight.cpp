@@ -9,15 +9,15 @@
 #include <optional>
 #include <thread>
 
-#include "base/column_trellis.hpp"
-#include "base/rotation.hpp"
+#include "format/column_trellis.hpp"
+#include "format/rotation.hpp"
 #include "bindings/arrays.hpp"
-#include "kernels/trellis_columns.hpp"
-#include "residual/proc_sparse.hpp"
+#include "linear/trellis_columns.hpp"
+#include "format/proc_sparse.hpp"
 #include "seeddelta/check.hpp"
 #include "seeddelta/compute.hpp"
 #include "seeddelta/encode.hpp"
-#include "util/float16.hpp"
+#include "format/float16.hpp"
 
 namespace seeddelta {
 

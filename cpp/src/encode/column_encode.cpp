@@ -5,10 +5,10 @@
 #include <memory>
 #include <stdexcept>
 
-#include "base/column_trellis.hpp"
+#include "format/column_trellis.hpp"
 #include "encode/trellis_search.hpp"
-#include "util/float16.hpp"
-#include "util/parallel.hpp"
+#include "format/float16.hpp"
+#include "format/parallel.hpp"
 
 namespace seeddelta {
 

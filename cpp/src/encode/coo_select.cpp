@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "seeddelta/encode.hpp"
-#include "util/parallel.hpp"
+#include "format/parallel.hpp"
 
 namespace seeddelta {
 

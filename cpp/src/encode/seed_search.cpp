@@ -10,10 +10,10 @@
 #include <cmath>
 #include <vector>
 
-#include "base/prng_block.hpp"
-#include "kernels/kernel_table.hpp"
+#include "format/prng_block.hpp"
+#include "simd/kernel_table.hpp"
 #include "seeddelta/encode.hpp"
-#include "util/parallel.hpp"
+#include "format/parallel.hpp"
 
 namespace seeddelta {
 

@@ -5,12 +5,12 @@
 #include <stdexcept>
 #include <vector>
 
-#include "base/rotation.hpp"
-#include "base/trellis.hpp"
+#include "format/rotation.hpp"
+#include "format/trellis.hpp"
 #include "encode/trellis_search.hpp"
 #include "seeddelta/encode.hpp"
-#include "util/float16.hpp"
-#include "util/parallel.hpp"
+#include "format/float16.hpp"
+#include "format/parallel.hpp"
 
 namespace seeddelta {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/trellis.hpp"
+#include "format/trellis.hpp"
 #include "encode/viterbi.hpp"
 #include "seeddelta/encode.hpp"
 

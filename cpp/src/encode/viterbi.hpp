@@ -8,7 +8,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/kernel_table.hpp"
+#include "simd/kernel_table.hpp"
 
 namespace seeddelta {
 

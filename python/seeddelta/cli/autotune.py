@@ -115,7 +115,7 @@ def command(
 
     Then: seeddelta build --recipe recipe.yaml
     """
-    from ..build.recipe import Recipe, read_yaml
+    from ..convert.recipe import Recipe, read_yaml
     from ..tune import TuneOptions, autotune, plan
 
     given = {

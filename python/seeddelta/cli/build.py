@@ -8,7 +8,7 @@ from typing import Annotated, Any, Optional
 import typer
 from typer.core import TyperCommand
 
-from ..build.recipe import Recipe, read_yaml
+from ..convert.recipe import Recipe, read_yaml
 from ..errors import RecipeError
 
 # field -> flags, where they are not just --the-field; the --seeddelta-* ones are the names of the seed's patch plan
@@ -80,7 +80,7 @@ def run_build(options: dict[str, Any], *, quiet: bool = False) -> None:
     """Build from the options that were given, with a progress bar and a table of the result."""
     from rich.console import Console
 
-    from ..build import build
+    from ..convert import build
 
     recipe = Recipe(**options)
     report = build(recipe, progress=not quiet)

@@ -57,10 +57,10 @@ def command(
 
     Example: seeddelta demo --keep models
     """
-    from ..build import Recipe, build
+    from ..calibrate import capture, write_covariance
+    from ..convert import Recipe, build
     from ..evaluate import evaluate
     from ..gguf.dequantize import dequantize
-    from ..imatrix import capture, write_covariance
     from ..report.tables import comparison_table, make_console
 
     bundled, counts = bundled_model(), parse_threads(threads)

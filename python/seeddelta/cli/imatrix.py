@@ -72,10 +72,10 @@ def command(
         return
     if model is None or text is None or output is None:
         raise ImatrixError("-m, -f and -o must be given to measure, or --in-file to show what was measured; see --help")
+    from ..calibrate import capture, write_covariance
+    from ..calibrate.statistics import statistics_table
     from ..gguf.imatrix import write_imatrix
     from ..gguf.writer import check_writable
-    from ..imatrix import capture, write_covariance
-    from ..imatrix.statistics import statistics_table
 
     for path in filter(None, (output, hessian)):
         check_writable(path)
@@ -104,8 +104,8 @@ def command(
 def _show(path: Path) -> None:
     from rich.console import Console
 
+    from ..calibrate.statistics import imatrix_table
     from ..gguf.imatrix import read_imatrix
-    from ..imatrix.statistics import imatrix_table
 
     console = Console()
     console = console if console.is_terminal else Console(width=160)

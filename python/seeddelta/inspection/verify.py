@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..calibrate.covariance import open_covariance
 from ..errors import SourceModelError
 from ..gguf import names, schema
 from ..gguf.imatrix import read_imatrix
@@ -18,7 +19,6 @@ from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
 from ..gguf.schema import TrellisBase
 from ..gguf.source import SourceModel, file_sha256, open_source
 from ..gguf.writer import crc32
-from ..imatrix.covariance import open_covariance
 
 F32 = npt.NDArray[np.float32]
 # The norms are sums in double precision of float32 numbers that are the same bits everywhere: only the order differs.

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..calibrate import open_covariance
 from ..errors import ConfigError, SourceModelError
 from ..gguf.reader import is_seeddelta
 from ..gguf.source import SourceModel, open_source
 from ..gguf.writer import PlannedTensor, Value, copied_metadata, write_gguf
-from ..imatrix import open_covariance
 
 _ROWS = ("ffn_gate.weight", "ffn_up.weight", "ffn_gate.bias", "ffn_up.bias")  # a row, or a value, a neuron
 _KNOWN = (*_ROWS, "ffn_down.weight", "ffn_down.bias", "ffn_norm.weight", "ffn_norm.bias")

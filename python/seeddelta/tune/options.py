@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from ..build.rates import RATES, Proc, parse_override
-from ..build.recipe import Options, Recipe
+from ..convert.rates import RATES, Proc, parse_override
+from ..convert.recipe import Options, Recipe
 
 
 class TuneOptions(Options):

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..build.jobs import forget, run_job
-from ..build.pipeline import at_rates, job_of
-from ..build.rates import RATES
+from ..convert.jobs import forget, run_job
+from ..convert.pipeline import at_rates, job_of
+from ..convert.rates import RATES
 from ..evaluate.model import open_model
 from ..evaluate.perplexity import perplexity
 from ..evaluate.scoring import read_text

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..build.pipeline import bytes_at
-from ..build.rates import RATES
-from ..build.recipe import Recipe
+from ..convert.pipeline import bytes_at
+from ..convert.rates import RATES
+from ..convert.recipe import Recipe
 from ..errors import RecipeError
 from ..gguf import names
 from ..gguf.source import SourceModel

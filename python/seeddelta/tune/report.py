@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from .. import _html
 from .._extras import needs_extra
-from ..build.report import human_bytes
+from ..convert.report import human_bytes
 from .verify import Candidate, paired
 
 if TYPE_CHECKING:

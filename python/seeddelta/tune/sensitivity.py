@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..build.rates import RATES
+from ..convert.rates import RATES
 from ..errors import EvaluationError
 from ..evaluate.base_file import BaseWriter
 from ..evaluate.decoder import Tokens

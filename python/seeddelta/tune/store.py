@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..build.checkpoint import Checkpoint, Part
-from ..build.pipeline import Plan, at_rates, encode_all, make_plan
-from ..build.recipe import Recipe
-from ..build.report import Metrics
+from ..convert.checkpoint import Checkpoint, Part
+from ..convert.pipeline import Plan, at_rates, encode_all, make_plan
+from ..convert.recipe import Recipe
+from ..convert.report import Metrics
 from ..gguf import schema
 from ..gguf.reader import StoredTensor
 

@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 from tqdm.auto import tqdm
 
-from ..build import build
-from ..build.checkpoint import Checkpoint
-from ..build.jobs import encoder_identity, forget
-from ..build.pipeline import budget_bytes, bytes_at
-from ..build.rates import Proc, overridden
-from ..build.recipe import Recipe
+from ..convert import build
+from ..convert.checkpoint import Checkpoint
+from ..convert.jobs import encoder_identity, forget
+from ..convert.pipeline import budget_bytes, bytes_at
+from ..convert.rates import Proc, overridden
+from ..convert.recipe import Recipe
 from ..errors import SourceModelError
 from ..gguf.source import file_sha256
 from ..gguf.writer import atomic_output, check_writable

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from ..build import build
-from ..build.recipe import Recipe
-from ..build.report import BuildReport
+from ..convert import build
+from ..convert.recipe import Recipe
+from ..convert.report import BuildReport
 from ..evaluate.compare import evaluate
 from .options import TuneOptions
 from .state import State

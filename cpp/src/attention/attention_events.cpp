@@ -1,0 +1,447 @@
+#include "attention/attention_events.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace seeddelta {
+
+static constexpr float kNone = -std::numeric_limits<float>::infinity();
+static constexpr int64_t kRecent = kAttentionChunk;        // positions written last, whose windows are always computed
+static constexpr int64_t kMaskBytes = kAttentionChunk * 4; // of a window, in float32
+
+static size_t size_of(int64_t n) {
+    return static_cast<size_t>(n);
+}
+
+static void count(std::atomic<uint64_t> &counter, int64_t n = 1) {
+    counter.fetch_add(static_cast<uint64_t>(n), std::memory_order_relaxed);
+}
+
+// Sums in kLanes parts, which the compiler makes vectors of; the same for every instruction set. n: a multiple of them.
+template <class Term>
+static float sum_of(int64_t n, const Term &term) {
+    float lane[kLanes] = {};
+    for (int64_t i = 0; i < n; i += kLanes) {
+        for (int64_t l = 0; l < kLanes; ++l) {
+            lane[l] += term(i + l);
+        }
+    }
+    float sum = 0.0F;
+    for (const float one : lane) {
+        sum += one;
+    }
+    return sum;
+}
+
+static float dot(const float *a, const float *b, int64_t n) {
+    return sum_of(n, [&](int64_t i) { return a[i] * b[i]; });
+}
+
+EventMemory::EventMemory(const EventSpec &spec, const AttentionProblem &p, int64_t rows, EventCounters &counters)
+    : n_head_(p.n_head), n_kv_head_(p.n_kv_head), dim_k_(p.dim_k), dim_v_(p.dim_v),
+      chunks_((rows + kAttentionChunk - 1) / kAttentionChunk), limits_(spec, chunks_ * p.n_kv_head),
+      counters_(counters) {
+    const int64_t of_heads = chunks_ * n_head_;
+    partials_.resize(size_of(of_heads * (2 + dim_v_)));
+    keys_.resize(size_of(of_heads * (2 + dim_k_)));
+    queries_.resize(size_of(of_heads * dim_k_));
+    shift_.resize(size_of(of_heads));
+    reach_.resize(size_of(of_heads));
+    weight_.resize(size_of(of_heads));
+    spread_.resize(size_of(chunks_ * n_kv_head_ * dim_k_));
+    measured_.resize(size_of(chunks_ * n_kv_head_));
+    for (std::vector<float> *of_units : {&square_, &delta_}) {
+        of_units->resize(size_of(chunks_ * n_kv_head_));
+    }
+    for (std::vector<int32_t> *of_units : {&score_, &given_, &sent_, &rest_}) {
+        of_units->resize(size_of(chunks_ * n_kv_head_));
+    }
+    mask_.resize(size_of(chunks_ * kMaskBytes));
+    bytes_.resize(size_of(chunks_));
+    kind_.resize(size_of(chunks_));
+    visible_.resize(size_of(chunks_));
+    changed_.resize(size_of(chunks_));
+    written_at_.resize(size_of(chunks_));
+    kept_.resize(size_of(n_head_ * dim_v_));
+    top_.resize(size_of(n_head_));
+    total_.resize(size_of(n_head_));
+    busy_.resize(size_of(n_kv_head_));
+}
+
+int64_t EventMemory::nbytes() const {
+    const size_t floats = partials_.size() + keys_.size() + queries_.size() + 3 * shift_.size() + spread_.size();
+    return static_cast<int64_t>(floats * sizeof(float) + mask_.size());
+}
+
+bool EventMemory::fits(const AttentionProblem &p) const {
+    return p.n_head == n_head_ && p.n_kv_head == n_kv_head_ && p.dim_k == dim_k_ && p.dim_v == dim_v_ &&
+           p.chunks() <= chunks_;
+}
+
+void EventMemory::written(int64_t row) {
+    const size_t chunk = size_of(row / kAttentionChunk);
+    changed_[chunk] = 1;
+    written_at_[chunk] = ++written_;
+}
+
+void EventMemory::forget() {
+    count(counters_.resets, limits_.known() ? 1 : 0);
+    limits_.forget();
+}
+
+bool EventMemory::rests() {
+    if (limits_.pause() <= 1) { // the last token of a pause fills the memory
+        return false;
+    }
+    limits_.whole(0);
+    limits_.forget();
+    count(counters_.operations);
+    count(counters_.full);
+    return true;
+}
+
+double EventMemory::elapsed() const {
+    return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - began_).count();
+}
+
+// Sorts the windows, and lists those that are computed in any case: those whose keys, values or mask have changed, the
+// first one (attention sinks), the last one and those of the positions written last.
+void EventMemory::begin(const AttentionProblem &p) {
+    began_ = std::chrono::steady_clock::now();
+    stale_.store(false, std::memory_order_relaxed);
+    const int64_t chunks = p.chunks();
+    const bool whole = limits_.whole(chunks * n_kv_head_);
+    if (whole) { // an error is as large after one token as after many
+        limits_.check_soon();
+    }
+    for (int64_t chunk = chunks; chunk < used_; ++chunk) {
+        bytes_[size_of(chunk)] = 0;
+    }
+    used_ = chunks;
+    int64_t first = chunks;
+    int64_t last = -1;
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        const size_t at = size_of(chunk);
+        const int64_t row = chunk * kAttentionChunk;
+        const int64_t n = std::min(kAttentionChunk, p.n_kv - row);
+        const void *mask = p.mask != nullptr ? static_cast<const void *>(p.mask + row) : p.mask32 + row;
+        const int64_t bytes = n * (p.mask != nullptr ? 2 : 4);
+        uint8_t *before = mask_.data() + chunk * kMaskBytes;
+        const bool same = bytes_[at] == bytes && std::memcmp(mask, before, size_of(bytes)) == 0;
+        if (!same) {
+            std::memcpy(before, mask, size_of(bytes));
+            bytes_[at] = bytes;
+            visible_[at] = 0;
+            for (int64_t i = row; i < row + n; ++i) {
+                visible_[at] |= p.hidden(i) ? 0 : 1;
+            }
+        }
+        const bool recent = written_at_[at] > 0 && written_ - written_at_[at] < static_cast<uint64_t>(kRecent);
+        const bool given = whole || !same || changed_[at] != 0 || recent;
+        changed_[at] = 0;
+        kind_[at] = visible_[at] == 0 ? Kind::empty : given ? Kind::given : Kind::ranked;
+        if (visible_[at] != 0) {
+            first = std::min(first, chunk);
+            last = chunk;
+        }
+    }
+    if (last >= 0) {
+        kind_[size_of(first)] = kind_[size_of(last)] = Kind::given;
+    }
+    n_given_ = n_sent_ = n_rest_ = 0;
+    choice_ = EventChoice{};
+    choice_.mode = whole ? EventMode::full : EventMode::delta;
+    audited_ = -1;
+    const int64_t n = chunks * n_kv_head_;
+    const auto turn = static_cast<int64_t>(operations_ * 37 % static_cast<uint64_t>(n));
+    for (int64_t i = 0; i < n; ++i) {
+        const Kind kind = kind_[size_of(i / n_kv_head_)];
+        if (kind == Kind::given) {
+            given_[size_of(n_given_++)] = static_cast<int32_t>(i);
+            measured_[size_of(i)] = 0;
+        }
+        if (kind == Kind::ranked && (audited_ < 0 || (audited_ < turn && i >= turn))) {
+            audited_ = static_cast<int32_t>(i);
+        }
+    }
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        for (int64_t head = 0; kind_[size_of(chunk)] == Kind::empty && head < n_head_; ++head) {
+            const int64_t at = chunk * n_head_ + head;
+            partials_[size_of(at * (2 + dim_v_))] = kNone;
+            partials_[size_of(at * (2 + dim_v_) + 1)] = 0.0F;
+            shift_[size_of(at)] = reach_[size_of(at)] = 0.0F;
+        }
+    }
+}
+
+// Computes a thread's share of the listed windows, and remembers the query.
+void EventMemory::compute(const AttentionProblem &p, Attention &attention, const std::vector<int32_t> &items, int64_t n,
+                          int ith, int nth) {
+    const int64_t begin = n * ith / nth;
+    const int64_t end = n * (ith + 1) / nth;
+    attention.windows(p, items.data() + begin, end - begin, partials_.data(), keys_.data());
+    const int64_t group = p.group();
+    for (int64_t i = begin; i < end; ++i) {
+        const int64_t item = items[size_of(i)];
+        float square = 0.0F;
+        for (int64_t head = item % n_kv_head_ * group; head < (item % n_kv_head_ + 1) * group; ++head) {
+            const int64_t at = item / n_kv_head_ * n_head_ + head;
+            const float *q = p.q + head * p.q_stride;
+            const float sum = partials_[size_of(at * (2 + dim_v_) + 1)];
+            float *key = keys_.data() + at * (2 + dim_k_);
+            for (int64_t d = 0; d < dim_k_; ++d) {
+                key[2 + d] /= sum;
+            }
+            key[0] = dot(q, key + 2, dim_k_);
+            std::copy_n(q, dim_k_, queries_.data() + at * dim_k_);
+            square += dot(q, q, dim_k_);
+            shift_[size_of(at)] = reach_[size_of(at)] = 0.0F;
+        }
+        square_[size_of(item)] = square;
+    }
+}
+
+// Computes one of the windows that may be reused again, with the query that it was computed with.
+void EventMemory::audit(const AttentionProblem &p, Attention &attention) {
+    if (audited_ < 0) {
+        return;
+    }
+    const int64_t first = audited_ / n_kv_head_ * n_head_;
+    AttentionProblem before = p;
+    before.q = queries_.data() + first * dim_k_;
+    before.q_stride = dim_k_;
+    attention.windows(before, &audited_, 1, attention.partials(), nullptr);
+    const int64_t at = (first + audited_ % n_kv_head_ * p.group()) * (2 + dim_v_);
+    const size_t bytes = size_of(p.group() * (2 + dim_v_)) * sizeof(float);
+    if (std::memcmp(attention.partials() + at, partials_.data() + at, bytes) != 0) {
+        stale_.store(true, std::memory_order_relaxed);
+    }
+}
+
+// Variance of the channels of a window's visible keys.
+void EventMemory::measure(const AttentionProblem &p, int64_t item) {
+    float *variance = spread_.data() + item * dim_k_;
+    float mean[kLargestKey] = {};
+    float key[kLargestKey];
+    std::fill_n(variance, dim_k_, 0.0F);
+    const int64_t chunk = item / n_kv_head_;
+    float n = 0.0F;
+    for (int64_t row = chunk * kAttentionChunk; row < std::min((chunk + 1) * kAttentionChunk, p.n_kv); ++row) {
+        if (p.hidden(row)) {
+            continue;
+        }
+        n += 1.0F;
+        p.key(item % n_kv_head_, row, key);
+        for (int64_t d = 0; d < dim_k_; ++d) { // Welford's
+            const float before = key[d] - mean[d];
+            mean[d] += before / n;
+            variance[d] += before * (key[d] - mean[d]);
+        }
+    }
+    for (int64_t d = 0; d < dim_k_; ++d) {
+        variance[d] /= n;
+    }
+    measured_[size_of(item)] = 1;
+}
+
+// What the present query adds to the scores of the windows that may be reused: its change times their mean key, which
+// is the derivative of the logarithm of their share of the softmax. That is the least they gain; keys that mattered
+// little before can matter more, which half the variance of the scores that the change makes stands for.
+void EventMemory::estimate(const AttentionProblem &p, int ith, int nth) {
+    const int64_t n = p.chunks() * n_kv_head_;
+    const int64_t group = p.group();
+    for (int64_t item = n * ith / nth; item < n * (ith + 1) / nth; ++item) {
+        if (kind_[size_of(item / n_kv_head_)] != Kind::ranked) {
+            continue;
+        }
+        if (measured_[size_of(item)] == 0) {
+            measure(p, item);
+        }
+        const float *spread = spread_.data() + item * dim_k_;
+        float moved = 0.0F;
+        for (int64_t head = item % n_kv_head_ * group; head < (item % n_kv_head_ + 1) * group; ++head) {
+            const int64_t at = item / n_kv_head_ * n_head_ + head;
+            const float *q = p.q + head * p.q_stride;
+            const float *before = queries_.data() + at * dim_k_;
+            const float *key = keys_.data() + at * (2 + dim_k_);
+            moved += sum_of(dim_k_, [&](int64_t d) { return (q[d] - before[d]) * (q[d] - before[d]); });
+            shift_[size_of(at)] = p.scale * (dot(q, key + 2, dim_k_) - key[0]);
+            const float variance =
+                sum_of(dim_k_, [&](int64_t d) { return (q[d] - before[d]) * (q[d] - before[d]) * spread[d]; });
+            reach_[size_of(at)] = 0.5F * p.scale * p.scale * variance;
+        }
+        delta_[size_of(item)] = moved > 0.0F ? std::sqrt(moved / square_[size_of(item)]) : moved; // NaN stays
+    }
+}
+
+// The changes as scores: relative distance of the query times the share of the softmax, of the head with the largest.
+// False when one is no number.
+bool EventMemory::rank(const AttentionProblem &p) {
+    const int64_t chunks = p.chunks();
+    const int64_t group = p.group();
+    for (int64_t head = 0; head < n_head_; ++head) {
+        top_[size_of(head)] = p.sinks != nullptr ? p.sinks[head] : kNone;
+        for (int64_t at = head; at < chunks * n_head_; at += n_head_) {
+            const float top = partials_[size_of(at * (2 + dim_v_))] + (shift_[size_of(at)] + reach_[size_of(at)]);
+            top_[size_of(head)] = std::max<double>(top_[size_of(head)], top);
+        }
+        const auto most = static_cast<float>(top_[size_of(head)]);
+        double total = p.sinks != nullptr ? exp_defined(p.sinks[head] - most) : 0.0F;
+        for (int64_t at = head; at < chunks * n_head_; at += n_head_) {
+            const float *partial = partials_.data() + at * (2 + dim_v_);
+            const bool empty = kind_[size_of(at / n_head_)] == Kind::empty;
+            const float gain = shift_[size_of(at)] + reach_[size_of(at)];
+            const float weight = empty ? 0.0F : exp_defined(partial[0] + gain - most) * partial[1];
+            weight_[size_of(at)] = weight;
+            total += weight;
+        }
+        total_[size_of(head)] = total;
+    }
+    bool finite = true;
+    for (int64_t item = 0; item < chunks * n_kv_head_; ++item) {
+        if (kind_[size_of(item / n_kv_head_)] != Kind::ranked) {
+            score_[size_of(item)] = EventLimits::kGiven;
+            continue;
+        }
+        double share = 0.0;
+        for (int64_t head = item % n_kv_head_ * group; head < (item % n_kv_head_ + 1) * group; ++head) {
+            const double of_head = weight_[size_of(item / n_kv_head_ * n_head_ + head)] / total_[size_of(head)];
+            share = of_head > share || std::isnan(of_head) ? of_head : share;
+        }
+        const float delta = delta_[size_of(item)];
+        const auto change = static_cast<float>(share * static_cast<double>(delta));
+        finite = finite && std::isfinite(change);
+        // a share may be too small for a number: with a threshold of 0 it is sent nevertheless
+        score_[size_of(item)] = std::bit_cast<int32_t>(delta > 0.0F ? std::max(change, FLT_MIN) : 0.0F);
+    }
+    return finite;
+}
+
+void EventMemory::choose(const AttentionProblem &p, double budget_ns) {
+    if (choice_.mode == EventMode::full) {
+        return;
+    }
+    const int64_t n = p.chunks() * n_kv_head_;
+    const bool stale = stale_.load(std::memory_order_relaxed);
+    if (!stale && rank(p)) {
+        choice_ = limits_.choose(score_.data(), n, 1.0F, n, budget_ns - elapsed(), sent_.data());
+        n_sent_ = choice_.sent;
+        return;
+    }
+    forget();
+    limits_.whole(n);
+    count(counters_.wrong, stale ? 1 : 0);
+    choice_.mode = EventMode::full;
+    for (int64_t item = 0; item < n; ++item) {
+        if (kind_[size_of(item / n_kv_head_)] == Kind::ranked) {
+            sent_[size_of(n_sent_++)] = static_cast<int32_t>(item);
+        }
+    }
+}
+
+// Everything that was reused is computed, and becomes the result.
+void EventMemory::check(const AttentionProblem &p, Attention &attention, int ith, int nth) {
+    attention.wait(nth);
+    if (ith == 0) {
+        for (int64_t head = 0; head < n_head_; ++head) {
+            std::copy_n(p.out + head * p.out_stride, dim_v_, kept_.data() + head * dim_v_);
+        }
+        const int32_t *sent = sent_.data();
+        for (int64_t item = 0; item < p.chunks() * n_kv_head_; ++item) {
+            if (sent != sent_.data() + n_sent_ && *sent == item) {
+                ++sent;
+            } else if (kind_[size_of(item / n_kv_head_)] == Kind::ranked) {
+                rest_[size_of(n_rest_++)] = static_cast<int32_t>(item);
+            }
+        }
+    }
+    attention.wait(nth);
+    compute(p, attention, rest_, n_rest_, ith, nth);
+    attention.wait(nth);
+    attention.merge_all(p, partials_.data(), shift_.data(), ith, nth);
+    attention.wait(nth);
+    if (ith == 0) {
+        double error = 0.0;
+        double norm = 0.0;
+        for (int64_t i = 0; i < n_head_ * dim_v_; ++i) {
+            const double exact = p.out[i / dim_v_ * p.out_stride + i % dim_v_];
+            error += (kept_[size_of(i)] - exact) * (kept_[size_of(i)] - exact);
+            norm += exact * exact;
+        }
+        const auto gap = static_cast<float>(norm > 0.0 ? std::sqrt(error / norm) : (error > 0.0 ? 1.0 : 0.0));
+        limits_.report_gap(gap);
+        count(counters_.checks);
+        count(counters_.failed, gap <= limits_.spec().gap_tolerance ? 0 : 1);
+    }
+}
+
+void EventMemory::settle(const AttentionProblem &p) {
+    ++operations_;
+    count(counters_.operations);
+    if (choice_.mode == EventMode::full) {
+        count(counters_.full);
+        return;
+    }
+    const int64_t n = p.chunks() * n_kv_head_;
+    const int32_t *sent = sent_.data();
+    std::fill(busy_.begin(), busy_.end(), 0);
+    int64_t seen = 0;
+    int64_t ages = 0;
+    for (int64_t item = 0; item < n; ++item) {
+        if (sent != sent_.data() + n_sent_ && *sent == item) {
+            ++sent;
+            ++seen;
+            busy_[size_of(item % n_kv_head_)] = 1;
+        } else if (kind_[size_of(item / n_kv_head_)] == Kind::ranked) {
+            ++seen;
+            ages += limits_.age(item);
+        }
+    }
+    count(counters_.given, n_given_);
+    count(counters_.seen, seen);
+    count(counters_.sent, n_sent_);
+    count(counters_.forced, choice_.forced);
+    count(counters_.ages, ages);
+    count(counters_.quorum, choice_.quorum ? 1 : 0);
+    count(counters_.budget, choice_.budget ? 1 : 0);
+    count(counters_.heads, n_kv_head_);
+    count(counters_.idle, std::count(busy_.begin(), busy_.end(), 0));
+}
+
+void EventMemory::attend(const AttentionProblem &p, Attention &attention, double budget_ns, int ith, int nth) {
+    if (ith == 0) {
+        begin(p);
+    }
+    attention.wait(nth);
+    compute(p, attention, given_, n_given_, ith, nth);
+    if (ith == nth - 1) {
+        audit(p, attention);
+    }
+    estimate(p, ith, nth);
+    attention.wait(nth);
+    double chosen_at = 0.0;
+    if (ith == 0) {
+        choose(p, budget_ns);
+        chosen_at = elapsed();
+    }
+    attention.wait(nth);
+    compute(p, attention, sent_, n_sent_, ith, nth);
+    attention.wait(nth);
+    if (ith == 0) {
+        limits_.report_time(choice_.mode == EventMode::full ? 0.0 : elapsed() - chosen_at);
+    }
+    attention.merge_all(p, partials_.data(), shift_.data(), ith, nth);
+    if (choice_.mode == EventMode::check) {
+        check(p, attention, ith, nth);
+    }
+    if (ith == 0) {
+        last_ns_ = elapsed();
+        settle(p);
+    }
+}
+
+} // namespace seeddelta

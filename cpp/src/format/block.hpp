@@ -1,0 +1,22 @@
+// Residual scheme block: the kept blocks of 32 or 64 neighbouring columns of every row, int8 with a float16 scale a
+// block, or float16. docs/format.md. In seeddelta_ctx: residual_size blocks a row, residual_index [n_out, kept] their
+// numbers, residual_vals_* [n_out, kept, residual_block], residual_scale [n_out, kept].
+#pragma once
+#include <cstdint>
+
+#include "format/coo.hpp"
+
+namespace seeddelta {
+
+// Columns of a block that the matrix has: the last one may reach beyond n_in.
+static inline int64_t block_columns(const seeddelta_ctx &ctx, int64_t column) {
+    const int64_t block = ctx.residual_block;
+    return ctx.n_in - column < block ? ctx.n_in - column : block;
+}
+
+// Scalar definition: the residual's share of one output, before the row scale.
+float block_dot(const seeddelta_ctx &ctx, int64_t row, const float *x);
+// out [n_in] += the residual of a row.
+void block_add(const seeddelta_ctx &ctx, int64_t row, float *out);
+
+} // namespace seeddelta

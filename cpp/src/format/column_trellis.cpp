@@ -1,0 +1,36 @@
+#include "format/column_trellis.hpp"
+
+#include <vector>
+
+#include "format/rotation.hpp"
+
+namespace seeddelta {
+
+void column_values(const ColumnWeight &w, int64_t unit, int64_t begin, int64_t end, int8_t *out) {
+    const uint16_t *codes = w.codes + unit * w.words * kTileRows;
+    const int64_t per_step = w.values_per_step;
+    for (int64_t p = begin; p < end; ++p) {
+        const int64_t column = p / kTileRows;
+        const uint16_t state = column_state(w, codes, static_cast<int>(p % kTileRows), column / per_step);
+        out[p - begin] = static_cast<int8_t>(trellis_value(state, w.multiplier[column % per_step]));
+    }
+}
+
+void columns_dequantize(const ColumnWeight &w, int64_t row_begin, int64_t row_end, float *out) {
+    std::vector<int8_t> values(static_cast<size_t>(w.n_out));
+    std::vector<float> unit(static_cast<size_t>(w.n_out));
+    for (int64_t j = 0; j < w.n_in; ++j) {
+        column_values(w, j, 0, w.n_out, values.data());
+        for (int64_t o = 0; o < w.n_out; ++o) {
+            unit[static_cast<size_t>(o)] = static_cast<float>(values[static_cast<size_t>(o)]) * w.unit_scale[j];
+        }
+        if (w.rotation_block > 1) {
+            rotate_back(unit.data(), w.n_out, w.rotation_block, w.rotation_seed);
+        }
+        for (int64_t o = row_begin; o < row_end; ++o) {
+            out[(o - row_begin) * w.n_in + j] = unit[static_cast<size_t>(o)];
+        }
+    }
+}
+
+} // namespace seeddelta

@@ -1,0 +1,66 @@
+#include "format/rotation.hpp"
+
+namespace seeddelta {
+
+static void flip_signs(float *row, int64_t n, uint64_t seed) {
+    for (int64_t begin = 0; begin < n; begin += 64) {
+        const uint64_t word = rotation_sign_word(seed, static_cast<uint64_t>(begin / 64));
+        for (int64_t i = begin; i < n && i < begin + 64; ++i) {
+            row[i] = (word >> (i - begin)) & 1U ? -row[i] : row[i];
+        }
+    }
+}
+
+static void hadamard(float *row, int64_t n, uint32_t block) {
+    const int64_t g = n / block;
+    for (int64_t stride = g; stride < n; stride *= 2) {
+        for (int64_t start = 0; start < n; start += 2 * stride) {
+            for (int64_t j = start; j < start + stride; ++j) {
+                const float a = row[j];
+                const float b = row[j + stride];
+                row[j] = a + b;
+                row[j + stride] = a - b;
+            }
+        }
+    }
+    const float scale = rotation_scale(block);
+    for (int64_t i = 0; i < n; ++i) {
+        row[i] *= scale;
+    }
+}
+
+void rotate(float *row, int64_t n, uint32_t block, uint64_t seed) {
+    flip_signs(row, n, seed);
+    hadamard(row, n, block);
+}
+
+void rotate_back_part(float *row, int64_t n, uint32_t block, uint64_t seed, int64_t begin, int64_t end) {
+    const int64_t g = n / block;
+    for (int64_t stride = g; stride < n; stride *= 2) {
+        for (int64_t start = 0; start < n; start += g) {
+            if (start / stride % 2 != 0) {
+                continue;
+            }
+            for (int64_t j = start + begin; j < start + end; ++j) {
+                const float a = row[j];
+                const float b = row[j + stride];
+                row[j] = a + b;
+                row[j + stride] = a - b;
+            }
+        }
+    }
+    const float scale = rotation_scale(block);
+    for (int64_t start = 0; start < n; start += g) {
+        for (int64_t j = start + begin; j < start + end; ++j) {
+            const uint64_t negative = rotation_sign_word(seed, static_cast<uint64_t>(j / 64)) >> (j % 64) & 1U;
+            row[j] = negative != 0 ? -(row[j] * scale) : row[j] * scale;
+        }
+    }
+}
+
+void rotate_back(float *row, int64_t n, uint32_t block, uint64_t seed) {
+    hadamard(row, n, block);
+    flip_signs(row, n, seed);
+}
+
+} // namespace seeddelta

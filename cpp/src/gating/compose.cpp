@@ -1,0 +1,226 @@
+#include "gating/compose.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+
+namespace seeddelta {
+
+namespace {
+
+void count(std::atomic<uint64_t> &counter, int64_t n = 1) {
+    counter.fetch_add(static_cast<uint64_t>(n), std::memory_order_relaxed);
+}
+
+bool bit(const uint64_t *bits, int64_t i) {
+    return (bits[i / 64] >> (i % 64) & 1) != 0;
+}
+
+int64_t list_all(const float *x, int64_t n, int32_t *index, float *value) {
+    for (int64_t i = 0; i < n; ++i) {
+        index[i] = static_cast<int32_t>(i);
+        value[i] = x[i];
+    }
+    return n;
+}
+
+// Units of one input each. Without branches: which units win is as good as random.
+int64_t list_winners(const float *x, const int32_t *score, int64_t n, const TopK &top, int32_t *index, float *value) {
+    int64_t found = 0;
+    int64_t ties = top.ties;
+    for (int64_t i = 0; i < n; ++i) {
+        index[found] = static_cast<int32_t>(i);
+        value[found] = x[i];
+        const int64_t tie = score[i] == top.threshold && ties > 0 ? 1 : 0;
+        ties -= tie;
+        found += (score[i] > top.threshold ? 1 : 0) + tie;
+    }
+    return found;
+}
+
+// Blocks of inputs; `bits` (or null) says which inputs of a block pass.
+int64_t list_blocks(const float *x, const int32_t *score, int64_t n, int64_t block, const TopK &top,
+                    const uint64_t *bits, int32_t *index, float *value) {
+    int64_t found = 0;
+    int64_t ties = top.ties;
+    for (int64_t start = 0; start < n; start += block) {
+        const int32_t s = score[start / block];
+        const bool tie = s == top.threshold && ties > 0;
+        ties -= tie ? 1 : 0;
+        for (int64_t i = start; (s > top.threshold || tie) && i < std::min(start + block, n); ++i) {
+            if (bits == nullptr || bit(bits, i)) {
+                index[found] = static_cast<int32_t>(i);
+                value[found++] = x[i];
+            }
+        }
+    }
+    return found;
+}
+
+} // namespace
+
+int64_t list_bits(const float *x, const uint64_t *bits, int64_t n, int32_t *index, float *value) {
+    int64_t found = 0;
+    for (int64_t word = 0; word < bitmap_words(n); ++word) {
+        for (uint64_t rest = bits[word]; rest != 0; rest &= rest - 1) {
+            const int64_t i = 64 * word + std::countr_zero(rest);
+            index[found] = static_cast<int32_t>(i);
+            value[found++] = x[i];
+        }
+    }
+    return found;
+}
+
+// KWTA among the units of `bits` (null: all). Returns how many inputs it lists.
+int64_t Gate::rank(const float *x, const uint64_t *bits, int64_t passed, int32_t *score, int32_t *index, float *value) {
+    const KwtaSpec &kwta = spec_.kwta;
+    const int64_t n = spec_.n_in;
+    const int64_t block = kwta.block;
+    const int64_t units = (n + block - 1) / block;
+    if (bits != nullptr) {
+        for (int64_t u = 0; u < units; ++u) {
+            bool any = false;
+            for (int64_t i = u * block; !any && i < std::min((u + 1) * block, n); ++i) {
+                any = bit(bits, i);
+            }
+            score[u] = any ? score[u] : -1;
+        }
+    }
+    TopK top;
+    if (kwta.threshold >= 0.0F) {
+        top.threshold = std::bit_cast<int32_t>(kwta.threshold);
+        top.passes = 1;
+    } else {
+        int64_t k = kwta.keep_count > 0 ? kwta.keep_count : std::llround(kwta.keep * static_cast<double>(units));
+        k = std::clamp<int64_t>(k, 1, units);
+        top = top_k(score, units, k, guess_.load(std::memory_order_relaxed));
+        if (top.threshold >= 0) {
+            guess_.store(top.threshold, std::memory_order_relaxed);
+        }
+    }
+    const int64_t found = block == 1 ? list_winners(x, score, n, top, index, value)
+                                     : list_blocks(x, score, n, block, top, bits, index, value);
+    if (kwta.renormalise) {
+        const float factor = kwta_renormalisation(x, n, index, found, kwta.temperature);
+        for (int64_t i = 0; i < found; ++i) {
+            value[i] *= factor;
+        }
+    }
+    count(counters_.kwta_calls);
+    count(counters_.kwta_kept, found);
+    count(counters_.kwta_seen, passed);
+    count(counters_.kwta_passes, top.passes);
+    return found;
+}
+
+EventChoice Gate::choose_events(const float *x, const GateScratch &scratch, int32_t *index, float *value,
+                                bool &finite) {
+    const int64_t n = spec_.n_in;
+    const KwtaSpec &kwta = spec_.kwta;
+    finite = kwta_scores(x, n, kwta.norm, 1, scratch.score);
+    if (!finite) {
+        event_.forget();
+        EventChoice choice;
+        choice.sent = n;
+        return choice;
+    }
+    const bool limited = kwta.enabled && step_ % kwta.duty == 0;
+    int64_t most = n;
+    if (limited) {
+        most = kwta.keep_count > 0 ? kwta.keep_count : std::llround(kwta.keep * static_cast<double>(n));
+        most = std::clamp<int64_t>(most, 1, n);
+    }
+    ++step_;
+    const EventChoice choice = event_.choose(x, kwta.norm, most, scratch.score, index, value);
+    count(counters_.event_calls);
+    if (choice.mode == EventMode::full) {
+        count(counters_.event_full);
+        return choice;
+    }
+    count(counters_.kwta_calls, limited ? 1 : 0);
+    count(counters_.kwta_kept, limited ? choice.sent : 0);
+    count(counters_.kwta_seen, limited ? n : 0);
+    count(counters_.duty_hits, kwta.enabled && !limited ? 1 : 0);
+    count(counters_.event_sent, choice.sent);
+    count(counters_.event_seen, n);
+    count(counters_.event_forced, choice.forced);
+    count(counters_.event_quorum, choice.quorum ? 1 : 0);
+    count(counters_.event_budget, choice.budget ? 1 : 0);
+    return choice;
+}
+
+EventMode Gate::send(const float *x, const GateScratch &scratch, int32_t *index, float *value, int64_t &listed,
+                     bool &finite) {
+    const EventChoice choice = choose_events(x, scratch, index, value, finite);
+    listed = choice.mode == EventMode::full ? list_all(x, spec_.n_in, index, value) : choice.sent;
+    return choice.mode;
+}
+
+int64_t Gate::send_row(const float *x, const GateScratch &scratch, int32_t *index, float *row, bool &finite) {
+    const EventChoice choice = choose_events(x, scratch, index, row, finite);
+    std::copy_n(finite ? event_.sent() : x, spec_.n_in, row);
+    return choice.mode == EventMode::delta ? choice.sent : spec_.n_in;
+}
+
+void Gate::report_gap(float gap) {
+    count(counters_.event_checks);
+    count(counters_.event_failed, gap <= spec_.event.gap_tolerance ? 0 : 1);
+    event_.report_gap(gap);
+}
+
+void Gate::add_to_profile(int32_t *score, int64_t units) {
+    std::sort(score, score + units, std::greater<>());
+    const auto energy = [&](int64_t i) {
+        const auto s = static_cast<double>(std::bit_cast<float>(score[i]));
+        return spec_.kwta.block == 1 ? s * s : s;
+    };
+    double all = 0.0;
+    for (int64_t i = 0; i < units; ++i) {
+        all += energy(i);
+    }
+    double kept = 0.0;
+    int64_t i = 0;
+    for (int level = 0; level < kProfileLevels; ++level) {
+        const int64_t k = std::max<int64_t>(1, units * (level + 1) / kProfileLevels);
+        for (; i < k; ++i) {
+            kept += energy(i);
+        }
+        profile_.threshold[level] += static_cast<double>(std::bit_cast<float>(score[k - 1]));
+        profile_.dropped[level] += all > 0.0 ? 1.0 - kept / all : 0.0;
+    }
+    ++profile_.tokens;
+}
+
+int64_t Gate::select(const float *x, int64_t token, const GateScratch &scratch, int32_t *index, float *value,
+                     bool &finite) {
+    const int64_t n = spec_.n_in;
+    finite = kwta_scores(x, n, spec_.kwta.norm, spec_.kwta.block, scratch.score);
+    if (!finite) {
+        return list_all(x, n, index, value);
+    }
+    if (profiling_) {
+        add_to_profile(scratch.score, (n + spec_.kwta.block - 1) / spec_.kwta.block);
+        return list_all(x, n, index, value);
+    }
+    const uint64_t *bits = nullptr;
+    int64_t passed = n;
+    if (spec_.pack.enabled) {
+        const PackResult packed = pack_select(spec_.pack, x, n, scratch.bits, scratch.bits + bitmap_words(n), pack_);
+        count(counters_.pack_tokens);
+        count(counters_.pack_used, packed.used ? 1 : 0);
+        count(counters_.pack_units, packed.units);
+        count(counters_.pack_negative, packed.negative);
+        count(counters_.pack_seen, n);
+        count(counters_.pack_switches, packed.switched ? 1 : 0);
+        bits = packed.used ? scratch.bits : nullptr;
+        passed = packed.used ? packed.units : n;
+    }
+    if (spec_.kwta.enabled && (step_ + token) % spec_.kwta.duty == 0) {
+        return rank(x, bits, passed, scratch.score, index, value);
+    }
+    count(counters_.duty_hits, spec_.kwta.enabled ? 1 : 0);
+    return bits == nullptr ? list_all(x, n, index, value) : list_bits(x, bits, n, index, value);
+}
+
+} // namespace seeddelta

@@ -1,0 +1,133 @@
+// One active set a weight: StatePack drops what is nearly zero, KWTA ranks what is left, and what is chosen is the list
+// of units that the kernels run over. With events it is the changes that are ranked, once: KWTA says how many may
+// be sent, the budget of the events how many of those are.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+#include "gating/event.hpp"
+#include "gating/kwta.hpp"
+#include "gating/statepack.hpp"
+
+namespace seeddelta {
+
+// What chooses the inputs of the weights that read one tensor (gate and up; query, key and value; each other alone).
+struct GateSpec {
+    int64_t n_in = 0;
+    KwtaSpec kwta;
+    PackSpec pack;
+    EventSpec event;      // not with pack, thresholds, blocks and renormalisation
+    bool prompts = false; // also for products of several tokens; else those take all units
+};
+
+// Written by llama's threads, read by anyone.
+struct GateCounters {
+    std::atomic<uint64_t> kwta_calls{0};  // tokens whose units KWTA chose
+    std::atomic<uint64_t> kwta_kept{0};   // units that it kept
+    std::atomic<uint64_t> kwta_seen{0};   // of how many
+    std::atomic<uint64_t> kwta_passes{0}; // over the scores to find the thresholds
+    std::atomic<uint64_t> duty_hits{0};   // tokens that passed whole because it was not their turn
+    std::atomic<uint64_t> pack_tokens{0};
+    std::atomic<uint64_t> pack_used{0};     // tokens whose bitmap was used
+    std::atomic<uint64_t> pack_units{0};    // bits set
+    std::atomic<uint64_t> pack_negative{0}; // bits of negative inputs (ternary)
+    std::atomic<uint64_t> pack_seen{0};     // units that could have had one
+    std::atomic<uint64_t> pack_switches{0}; // times that the density turned the bitmap off or on
+    std::atomic<uint64_t> pack_signs{0};    // products of signs
+    std::atomic<uint64_t> event_calls{0};   // tokens
+    std::atomic<uint64_t> event_full{0};    // of them computed whole
+    std::atomic<uint64_t> event_sent{0};    // units sent by the others
+    std::atomic<uint64_t> event_seen{0};    // of how many
+    std::atomic<uint64_t> event_forced{0};  // of those sent, by their age
+    std::atomic<uint64_t> event_quorum{0};  // tokens in which the quorum left changes out
+    std::atomic<uint64_t> event_budget{0};  // in which the budget did
+    std::atomic<uint64_t> event_checks{0};  // products compared with the full one
+    std::atomic<uint64_t> event_failed{0};  // of them beyond the tolerance
+};
+
+// Levels of a profile: level i keeps (i + 1) / kProfileLevels of the units.
+inline constexpr int kProfileLevels = 20;
+
+// What each level would do, summed over the tokens seen: the score of the last unit kept, and the share of the energy
+// (the squares of the scores) that is left out. For calibration.
+struct GateProfile {
+    int64_t tokens = 0;
+    double threshold[kProfileLevels] = {};
+    double dropped[kProfileLevels] = {};
+};
+
+// Scratch of one selection.
+struct GateScratch {
+    int32_t *score = nullptr; // [n_in]
+    uint64_t *bits = nullptr; // [2 * bitmap_words(n_in)]
+};
+
+// Units whose bit is set, ascending, and their inputs; index and value have room for n. Returns their number.
+int64_t list_bits(const float *x, const uint64_t *bits, int64_t n, int32_t *index, float *value);
+
+// The state of one GateSpec in one llama context.
+class Gate {
+public:
+    explicit Gate(const GateSpec &spec) : spec_(spec), event_(spec.event, spec.event.enabled ? spec.n_in : 0) {}
+
+    const GateSpec &spec() const { return spec_; }
+    const GateCounters &counters() const { return counters_; }
+    const PackState &pack() const { return pack_; }
+    // Whether it chooses anything for a product of so many tokens.
+    bool works(int64_t n_tokens) const {
+        return (spec_.kwta.enabled || spec_.pack.enabled || events()) && (n_tokens == 1 || spec_.prompts);
+    }
+    // Tokens must be chosen in order, by one thread: StatePack remembers.
+    bool sequential() const { return spec_.pack.enabled || events() || profiling_; }
+
+    // The following while no product is computed:
+    // How many KWTA keeps from now on.
+    void tune(double keep, float threshold) {
+        spec_.kwta.keep = keep;
+        spec_.kwta.threshold = threshold;
+    }
+    // Starts a new profile, or stops. Meanwhile nothing is skipped by KWTA.
+    void profile(bool on) {
+        profiling_ = on;
+        if (on) {
+            profile_ = {};
+        }
+    }
+    const GateProfile &profile() const { return profile_; }
+
+    // The units of the token `token` of this product, ascending, and their inputs; index and value have room for n_in.
+    // Returns their number. Threads may choose for different tokens at once unless sequential().
+    int64_t select(const float *x, int64_t token, const GateScratch &scratch, int32_t *index, float *value,
+                   bool &finite);
+    // With events: the units of a single token that are sent and their changes, or (EventMode::full) all of them.
+    EventMode send(const float *x, const GateScratch &scratch, int32_t *index, float *value, int64_t &listed,
+                   bool &finite);
+    // The same for a token of a prompt: what its product is computed with, [n_in]. index is scratch of n_in. Returns
+    // how many units were sent.
+    int64_t send_row(const float *x, const GateScratch &scratch, int32_t *index, float *row, bool &finite);
+    bool events() const { return spec_.event.enabled && !profiling_; }
+    EventState &event() { return event_; }
+    const EventState &event() const { return event_; }
+    void report_gap(float gap);
+    // Whether the token just chosen for is multiplied by its signs.
+    bool signs() const { return spec_.pack.aggressive && pack_.active && !profiling_; }
+    void count_signs() { counters_.pack_signs.fetch_add(1, std::memory_order_relaxed); }
+    // The product is chosen for: the next one continues counting tokens here. By one thread.
+    void advance(int64_t n_tokens) { step_ += n_tokens; }
+
+private:
+    void add_to_profile(int32_t *score, int64_t units);
+    EventChoice choose_events(const float *x, const GateScratch &scratch, int32_t *index, float *value, bool &finite);
+    int64_t rank(const float *x, const uint64_t *bits, int64_t passed, int32_t *score, int32_t *index, float *value);
+
+    GateSpec spec_;
+    GateCounters counters_;
+    PackState pack_;
+    EventState event_;
+    GateProfile profile_;
+    bool profiling_ = false;
+    int64_t step_ = 0;
+    std::atomic<int32_t> guess_{0x3F000000}; // 0.5
+};
+
+} // namespace seeddelta

@@ -1,0 +1,401 @@
+#include "ggml_host/attention_hook.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+namespace seeddelta {
+
+static constexpr int64_t kRepackAt = 32;  // positions without bits are attended to; so many are packed at once
+static constexpr float kGapShare = 0.25F; // of a comparison in a layer's moving mean
+static constexpr std::string_view kCacheName = "cache_k_l"; // llama.cpp's name of a layer's keys
+
+static void count(std::atomic<uint64_t> &counter, uint64_t n = 1) {
+    counter.fetch_add(n, std::memory_order_relaxed);
+}
+
+AttentionHook::AttentionHook(const GgmlAbi &abi, const AttentionAbi &attention, AttentionSettings settings)
+    : abi_(abi), attention_(attention), settings_(std::move(settings)), chain_(abi, attention) {}
+
+bool AttentionHook::visit(void *node) {
+    if (invalid_.exchange(false, std::memory_order_acq_rel)) {
+        for (auto &[address, layer] : layers_) {
+            layer.forget();
+        }
+    }
+    if (abi_.is_custom(node, &AttentionHook::compute)) { // a graph that is used again
+        plan(node, *static_cast<Node *>(const_cast<void *>(abi_.custom_userdata(node))));
+        return true;
+    }
+    if (abi_.is_custom(node, &AttentionHook::deliver)) {
+        return true;
+    }
+    if (abi_.op_of(node) == attention_.op_flash_attn_ext) {
+        return take_flash(node);
+    }
+    watch(node);
+    switch (chain_.see(node)) {
+    case AttentionChain::Found::whole:
+        return take_chain(node);
+    case AttentionChain::Found::unknown:
+        leave("llama.cpp computes it without flash attention, in steps that are not known");
+        break;
+    case AttentionChain::Found::nothing:
+        break;
+    }
+    return false;
+}
+
+bool AttentionHook::take_flash(void *node) {
+    AttentionOperands operands;
+    operands.q = abi_.src_of(node, 0);
+    operands.k = abi_.src_of(node, 1);
+    operands.v = abi_.src_of(node, 2);
+    operands.mask = abi_.src_of(node, 3);
+    operands.sinks = abi_.src_of(node, 4);
+    // ggml_flash_attn_ext's parameters, which the custom operation's overwrite
+    operands.scale = GgmlAbi::read<float>(node, abi_.params);
+    operands.max_bias = GgmlAbi::read<float>(node, abi_.params + 4);
+    operands.softcap = GgmlAbi::read<float>(node, abi_.params + 8);
+    if (abi_.ne_of(operands.q, 1) != 1) { // a prompt
+        others_compute(operands.k);
+        return false;
+    }
+    if (!takes(node, operands, 1)) {
+        return false;
+    }
+    Node &served = node_of(node, operands);
+    plan(node, served);
+    abi_.make_custom(node, &AttentionHook::compute, &served);
+    return true;
+}
+
+// All is done where the graph has the product with the keys: ggml may put later nodes where the query and the mask are.
+// The result waits in our memory until the product with the values would be computed.
+bool AttentionHook::take_chain(void *node) {
+    const AttentionOperands &operands = chain_.operands();
+    if (!takes(node, operands, 2)) {
+        return false;
+    }
+    void *scores = chain_.scores();
+    Node &served = node_of(scores, operands);
+    served.result.resize(static_cast<size_t>(abi_.ne_of(operands.v, 1) * abi_.ne_of(operands.q, 2)));
+    plan(scores, served);
+    chain_.silence();
+    abi_.make_custom(scores, &AttentionHook::compute, &served);
+    abi_.make_custom(node, &AttentionHook::deliver, &served);
+    return true;
+}
+
+// Whether operands and the node of the result, with the heads in dimension `heads`, are for us; else ggml computes it.
+bool AttentionHook::takes(const void *node, const AttentionOperands &operands, int heads) {
+    const char *why = misfit(abi_, operands);
+    if (why == nullptr && !receives(node, operands, heads)) {
+        why = "its result has an unexpected type or layout";
+    }
+    if (why != nullptr) {
+        leave(why);
+        others_compute(operands.k);
+    }
+    return why == nullptr;
+}
+
+// Whether a node has room for the result, with the heads in dimension `heads`.
+bool AttentionHook::receives(const void *node, const AttentionOperands &operands, int heads) const {
+    const int64_t dim = abi_.ne_of(operands.v, operands.v_by_channel ? 1 : 0);
+    return abi_.type_of(node) == kTypeF32 && abi_.ne_of(node, 0) == dim &&
+           abi_.ne_of(node, heads) == abi_.ne_of(operands.q, 2) && abi_.ne_of(node, 3 - heads) == 1 &&
+           abi_.ne_of(node, 3) == 1 && abi_.nb_of(node, 0) == 4 && abi_.nb_of(node, heads) % 4 == 0;
+}
+
+AttentionHook::Node &AttentionHook::node_of(const void *node, const AttentionOperands &operands) {
+    std::unique_ptr<Node> &kept = nodes_[node];
+    if (kept == nullptr) {
+        kept = std::make_unique<Node>();
+    }
+    kept->hook = this;
+    kept->operands = operands;
+    kept->result.clear();
+    return *kept;
+}
+
+void AttentionHook::Layer::written(int64_t row) {
+    if (pack != nullptr) {
+        pack->written(row);
+    }
+    if (events != nullptr) {
+        events->written(row);
+    }
+}
+
+void AttentionHook::Layer::forget() {
+    if (pack != nullptr) {
+        pack->forget();
+    }
+    forget_queries();
+}
+
+void AttentionHook::Layer::forget_queries() {
+    if (events != nullptr) {
+        events->forget();
+    }
+}
+
+// The queries of a prompt, or of a token that is not ours, are not remembered.
+void AttentionHook::others_compute(const void *k) {
+    const auto layer = layers_.find(reinterpret_cast<uintptr_t>(abi_.data_of(k)));
+    if (layer != layers_.end()) {
+        layer->second.forget_queries();
+    }
+}
+
+void AttentionHook::leave(const char *why) {
+    left_because_.store(why, std::memory_order_relaxed);
+    count(counters_.left);
+}
+
+AttentionProblem AttentionHook::problem_of(const void *node, Node &served) const {
+    AttentionProblem p = seeddelta::problem_of(abi_, served.operands);
+    const bool own = served.operands.v_by_channel;
+    p.out = own ? served.result.data() : static_cast<float *>(abi_.data_of(node));
+    p.out_stride = own ? p.dim_v : abi_.nb_of(node, 1) / 4;
+    return p;
+}
+
+// The last override that names a head holds for it. What differs among the heads of a layer is in `heads`.
+PackSettings AttentionHook::settings_of(int64_t layer, int64_t n_kv_head) {
+    PackSettings found = settings_.pack;
+    std::vector<PackMode> modes(static_cast<size_t>(n_kv_head), found.mode);
+    found.heads.assign(modes.size(), {false, found.budget});
+    for (const LayerOverride &other : settings_.layers) {
+        if (settings_.pack.mode == PackMode::exact || layer < other.first || layer > other.last) {
+            continue;
+        }
+        if (other.last_head >= n_kv_head) {
+            missing_head_ = {layer, other.last_head};
+        }
+        const int64_t last = other.first_head < 0 ? n_kv_head - 1 : std::min(other.last_head, n_kv_head - 1);
+        for (auto head = static_cast<size_t>(std::max<int64_t>(other.first_head, 0)); head <= static_cast<size_t>(last);
+             ++head) {
+            modes[head] = other.mode;
+            found.heads[head] = {other.mode == PackMode::exact, other.budget};
+        }
+    }
+    found.mode = PackMode::exact;
+    bool alike = true;
+    for (size_t head = 0; head < modes.size(); ++head) {
+        found.mode = modes[head] != PackMode::exact ? modes[head] : found.mode;
+        alike = alike && modes[head] == modes[0] && found.heads[head].budget == found.heads[0].budget;
+    }
+    if (alike) {
+        found.budget = found.heads[0].budget;
+        found.heads.clear();
+    }
+    return found;
+}
+
+// The layer whose cache the keys are a view of; made when it is met first.
+AttentionHook::Layer *AttentionHook::layer_of(const void *k) {
+    const auto base = reinterpret_cast<uintptr_t>(abi_.data_of(k));
+    const auto known = layers_.find(base);
+    if (known != layers_.end()) {
+        return &known->second;
+    }
+    const void *cache = k;
+    while (cache != nullptr && attention_.is_view(abi_.op_of(cache))) {
+        cache = abi_.src_of(cache, 0);
+    }
+    Layer &layer = layers_[base];
+    if (cache == nullptr || abi_.op_of(cache) != abi_.op_none) {
+        return &layer;
+    }
+    const char *text = abi_.name_of(cache);
+    const std::string_view name(text, strnlen(text, kMaxName));
+    if (name.substr(0, kCacheName.size()) != kCacheName) {
+        return &layer;
+    }
+    layer.number = std::strtol(std::string(name.substr(kCacheName.size())).c_str(), nullptr, 10);
+    layer.rows = abi_.ne_of(cache, 1);
+    layer.row_bytes = abi_.nb_of(cache, 1);
+    layer.settings = settings_of(layer.number, abi_.ne_of(k, 2));
+    if (layer.settings.mode != PackMode::exact && abi_.nb_of(k, 1) == layer.row_bytes) {
+        layer.pack = std::make_unique<KeyPack>(abi_.ne_of(k, 2), abi_.ne_of(k, 0), layer.rows, layer.settings.mode,
+                                               layer.settings.recent);
+        layer.heads.resize(static_cast<size_t>(abi_.ne_of(k, 2)));
+    }
+    return &layer;
+}
+
+// What the next computation of the node will do. All its threads go by it.
+void AttentionHook::plan(const void *node, Node &served) {
+    Layer &layer = *layer_of(served.operands.k);
+    served.layer = &layer;
+    served.done = false;
+    const AttentionProblem p = problem_of(node, served);
+    served.packed = layer.pack != nullptr && !layer.disabled && p.n_kv > settings_.min_context &&
+                    p.n_kv <= layer.pack->capacity() && p.masked() && p.max_bias == 0.0F;
+    served.repack = false;
+    served.compare = false;
+    served.events = settings_.event.enabled && plan_events(p, served);
+    if (served.packed) {
+        KeyPack &pack = *layer.pack;
+        pack.outgrow();
+        served.repack = !pack.calibrated || pack.pending >= kRepackAt || !layer.settings.refine;
+        if (!pack.calibrated && layer.operations > 0) {
+            count(counters_.rebuilds);
+        }
+        served.compare = settings_.gap_every > 0 && layer.operations % static_cast<uint64_t>(settings_.gap_every) == 0;
+        ++layer.operations;
+        served.outcome.heads.assign(layer.heads.size(), {});
+    }
+    compute_.reserve(p, served.packed, served.compare);
+    count(counters_.nodes);
+}
+
+// Whether the next operation of the layer computes what has changed only. Made when it is first of use.
+bool AttentionHook::plan_events(const AttentionProblem &p, const Node &served) {
+    Layer &layer = *served.layer;
+    if (layer.events == nullptr) {
+        if (layer.number < 0 || layer.pack != nullptr || abi_.nb_of(served.operands.k, 1) != layer.row_bytes) {
+            return false;
+        }
+        layer.events = std::make_unique<EventMemory>(settings_.event, p, layer.rows, event_counters_);
+        ++event_layers_;
+    }
+    if (p.n_kv <= settings_.min_context || !p.masked() || p.max_bias != 0.0F || !layer.events->fits(p)) {
+        layer.events->forget();
+        return false;
+    }
+    return !layer.events->rests();
+}
+
+void AttentionHook::compute(void *dst, int ith, int nth, void *userdata) noexcept {
+    auto *node = static_cast<Node *>(userdata);
+    node->hook->run(dst, ith, nth, *node);
+}
+
+void AttentionHook::run(void *dst, int ith, int nth, Node &node) {
+    const AttentionProblem p = problem_of(dst, node);
+    if (node.packed) {
+        compute_.packed(p, *node.layer->pack, node.layer->settings, node.repack, node.compare, node.outcome, ith, nth);
+    } else if (node.events) {
+        const double budget = settings_.event.budget_ns / static_cast<double>(event_layers_);
+        node.layer->events->attend(p, compute_, budget, ith, nth);
+    } else {
+        compute_.exact(p, ith, nth);
+    }
+    // The last thread to leave sees what all others wrote; nobody waits, ggml has its own barrier.
+    if (node.finished.fetch_add(1, std::memory_order_acq_rel) + 1 == nth) {
+        node.finished.store(0, std::memory_order_relaxed);
+        node.done = true;
+        settle(node);
+    }
+}
+
+// Where the graph has the product with the values. Zeros when ggml had computed the scores before the chain was whole.
+void AttentionHook::deliver(void *dst, int ith, int nth, void *userdata) noexcept {
+    const auto *node = static_cast<const Node *>(userdata);
+    const GgmlAbi &abi = node->hook->abi_;
+    const int64_t dim = abi.ne_of(dst, 0);
+    const int64_t heads = abi.ne_of(dst, 2);
+    if (!node->done) {
+        node->hook->torn_.store(true, std::memory_order_relaxed);
+    }
+    for (int64_t head = heads * ith / nth; head < heads * (ith + 1) / nth; ++head) {
+        auto *out = reinterpret_cast<float *>(static_cast<uint8_t *>(abi.data_of(dst)) + head * abi.nb_of(dst, 2));
+        if (node->done) {
+            std::copy_n(node->result.data() + head * dim, dim, out);
+        } else {
+            std::fill_n(out, dim, 0.0F);
+        }
+    }
+}
+
+void AttentionHook::settle(Node &node) {
+    if (!node.packed) {
+        count(node.events ? counters_.events : counters_.exact);
+        return;
+    }
+    Layer &layer = *node.layer;
+    PackOutcome &outcome = node.outcome;
+    count(counters_.packed);
+    count(counters_.repacks, node.repack ? 1 : 0);
+    count(counters_.visible, outcome.visible.exchange(0));
+    count(counters_.kept, outcome.kept.exchange(0));
+    const uint64_t scored = outcome.scored.exchange(0);
+    count(counters_.scored, scored);
+    count(counters_.popcount, layer.settings.popcount ? scored : 0);
+    count(counters_.values, outcome.values.exchange(0));
+    count(counters_.dense, outcome.dense.exchange(0));
+    outcome.unpacked.store(0);
+    const bool stale = outcome.stale.exchange(false);
+    count(counters_.stale, stale ? 1 : 0);
+    for (size_t head = 0; head < layer.heads.size(); ++head) {
+        HeadOutcome &of = outcome.heads[head];
+        if (stale) { // the result was exact
+            of.compared = 0;
+            of.gap = of.recall = 0.0;
+        }
+        layer.heads[head] += of;
+    }
+    if (!outcome.compared) {
+        return;
+    }
+    outcome.compared = false;
+    if (stale) {
+        return;
+    }
+    count(counters_.compared);
+    gap_sum_ += outcome.gap;
+    recall_sum_ += outcome.recall;
+    const auto gap = static_cast<float>(outcome.gap);
+    layer.gap = layer.gap < 0.0F ? gap : layer.gap + kGapShare * (gap - layer.gap);
+    if (!(layer.gap <= settings_.gap_limit)) { // also when it is no number
+        layer.disabled = true;
+        count(counters_.disabled);
+    }
+}
+
+int64_t AttentionHook::pack_bytes() const {
+    int64_t sum = 0;
+    for (const auto &[address, layer] : layers_) {
+        sum += layer.pack != nullptr ? layer.pack->nbytes() : 0;
+    }
+    return sum;
+}
+
+std::vector<AttentionHook::HeadTotal> AttentionHook::heads() const {
+    std::vector<HeadTotal> found;
+    for (const auto &[address, layer] : layers_) {
+        for (size_t head = 0; head < layer.heads.size(); ++head) {
+            const auto kv_head = static_cast<int64_t>(head);
+            found.push_back({layer.number, kv_head, layer.settings.exact(kv_head), layer.settings.budget_of(kv_head),
+                             layer.heads[head]});
+        }
+    }
+    return found;
+}
+
+AttentionHook::EventTotal AttentionHook::event_total() const {
+    EventTotal sum;
+    for (const auto &[address, layer] : layers_) {
+        if (layer.events != nullptr) {
+            ++sum.layers;
+            sum.active += layer.events->limits().disabled() ? 0 : 1;
+            sum.gap = std::max(sum.gap, layer.events->limits().gap());
+            sum.last_ns += layer.events->last_ns();
+            sum.bytes += layer.events->nbytes();
+        }
+    }
+    return sum;
+}
+
+int64_t AttentionHook::packed_layers() const {
+    int64_t sum = 0;
+    for (const auto &[address, layer] : layers_) {
+        sum += layer.pack != nullptr && !layer.disabled ? 1 : 0;
+    }
+    return sum;
+}
+
+} // namespace seeddelta

@@ -1,0 +1,202 @@
+#include "ggml_host/capture_hook.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "simd/kernel_table.hpp"
+#include "format/parallel.hpp"
+
+namespace seeddelta {
+
+static constexpr int64_t kRowBlock = 64;   // rows of the covariance a job
+static constexpr int64_t kTokenBlock = 64; // tokens and columns at a time: with the rows' own tokens they fit the first
+static constexpr int64_t kColumnBlock = 64; // cache, 32 KiB or more
+static constexpr int64_t kPadding = 16;     // floats: rows of the activations must not fall on the same cache sets
+
+CaptureHook::CaptureHook(const GgmlAbi &abi, const std::vector<std::string> &names, bool covariance, int64_t skip,
+                         int threads, float clip)
+    : abi_(abi), covariance_(covariance), skip_(skip), threads_(threads), clip_(clip) {
+    for (const std::string &name : names) {
+        targets_[name] = true;
+    }
+}
+
+bool CaptureHook::callback(void *tensor, bool ask, void *user_data) noexcept {
+    auto *hook = static_cast<CaptureHook *>(user_data);
+    try {
+        if (ask) {
+            return hook->wanted(tensor);
+        }
+        return hook->collect(tensor);
+    } catch (const std::exception &e) {
+        hook->error_ = e.what();
+        return false; // an exception must not cross C; the caller looks at error()
+    }
+}
+
+bool CaptureHook::wanted(const void *node) {
+    if (abi_.op_of(node) != abi_.op_mul_mat && abi_.op_of(node) != abi_.op_mul_mat_id) {
+        return false;
+    }
+    const void *weight = abi_.src_of(node, 0);
+    const std::string name(abi_.name_of(weight), strnlen(abi_.name_of(weight), kMaxName));
+    if (targets_.find(name) == targets_.end()) {
+        return false;
+    }
+    const void *input = abi_.src_of(node, 1);
+    const auto known = representatives_.find(name);
+    if (known == representatives_.end()) {
+        // Matrices that read the same input follow one another in the graph.
+        representatives_[name] = input == last_input_ ? last_name_ : name;
+        if (representatives_.size() == targets_.size()) {
+            final_name_ = representatives_[name];
+        }
+    }
+    if (representatives_[name] != name) {
+        return false;
+    }
+    last_input_ = input;
+    last_name_ = name;
+    return true;
+}
+
+// The inputs of a product: [n_in, tokens], or for experts [n_in, inputs, tokens] with the numbers of the experts
+// [used, tokens]; slots of a token share its inputs in turn.
+bool CaptureHook::gather(const void *node, int64_t n_experts) {
+    const void *input = abi_.src_of(node, 1);
+    const bool many = abi_.op_of(node) == abi_.op_mul_mat_id;
+    const int64_t inputs = many ? abi_.ne_of(input, 1) : 1;
+    const int64_t n_tokens = abi_.ne_of(input, many ? 2 : 1);
+    const auto *data = static_cast<const uint8_t *>(abi_.data_of(input));
+    rows_.clear();
+    experts_.clear();
+    if (abi_.type_of(input) != kTypeF32 || abi_.nb_of(input, 0) != 4 || data == nullptr ||
+        inputs * n_tokens != abi_.ne_of(input, 1) * abi_.ne_of(input, 2) * abi_.ne_of(input, 3)) {
+        return false;
+    }
+    for (int64_t t = std::min(skip_, n_tokens); t < n_tokens; ++t) {
+        if (!many) {
+            rows_.push_back(reinterpret_cast<const float *>(data + t * abi_.nb_of(input, 1)));
+            experts_.push_back(0);
+            continue;
+        }
+        const void *ids = abi_.src_of(node, 2);
+        const auto *id_data = static_cast<const uint8_t *>(abi_.data_of(ids));
+        if (id_data == nullptr || abi_.type_of(ids) != kTypeI32 || abi_.ne_of(ids, 1) != n_tokens) {
+            return false;
+        }
+        for (int64_t slot = 0; slot < abi_.ne_of(ids, 0); ++slot) {
+            const auto at = static_cast<size_t>(t * abi_.nb_of(ids, 1) + slot * abi_.nb_of(ids, 0));
+            const int32_t expert = GgmlAbi::read<int32_t>(id_data, at);
+            if (expert < 0 || expert >= n_experts) {
+                return false;
+            }
+            const int64_t offset = t * abi_.nb_of(input, 2) + slot % inputs * abi_.nb_of(input, 1);
+            rows_.push_back(reinterpret_cast<const float *>(data + offset));
+            experts_.push_back(expert);
+        }
+    }
+    return true;
+}
+
+bool CaptureHook::collect(const void *node) {
+    const void *weight = abi_.src_of(node, 0);
+    const std::string name(abi_.name_of(weight), strnlen(abi_.name_of(weight), kMaxName));
+    const bool many = abi_.op_of(node) == abi_.op_mul_mat_id;
+    const int64_t n_experts = many ? abi_.ne_of(weight, 2) : 1;
+    const int64_t n_in = abi_.ne_of(weight, 0);
+    if (!gather(node, n_experts)) {
+        error_ = "the input of '" + name + "' is not a float32 matrix in host memory";
+        return false;
+    }
+    InputSums &s = sums_[name];
+    if (s.n_in == 0) {
+        s.n_in = n_in;
+        s.counts.assign(static_cast<size_t>(n_experts), 0);
+        s.square.assign(static_cast<size_t>(n_experts * n_in), 0.0);
+        s.norm_square.assign(static_cast<size_t>(n_experts * n_in), 0.0);
+        if (covariance_) {
+            s.covariance.assign(static_cast<size_t>(n_in * n_in), 0.0F);
+        }
+    }
+    std::vector<double> energy(rows_.size());
+    parallel_for(static_cast<int64_t>(rows_.size()), threads_, [&](int64_t t, int) {
+        const float *x = rows_[static_cast<size_t>(t)];
+        double sum = 0;
+        for (int64_t i = 0; i < n_in; ++i) {
+            sum += static_cast<double>(x[i]) * x[i];
+        }
+        energy[static_cast<size_t>(t)] = sum;
+    });
+    scales_.clear();
+    size_t kept = 0;
+    for (size_t t = 0; t < rows_.size(); ++t) {
+        if (!std::isfinite(energy[t])) {
+            ++s.nonfinite_tokens;
+            continue;
+        }
+        rows_[kept] = rows_[t];
+        experts_[kept++] = experts_[t];
+        ++s.counts[static_cast<size_t>(experts_[t])];
+        scales_.push_back(energy[t] > 0 ? static_cast<float>(std::sqrt(static_cast<double>(n_in) / energy[t])) : 0.0F);
+    }
+    rows_.resize(kept);
+    s.tokens += static_cast<int64_t>(kept) / (many ? abi_.ne_of(node, 1) : 1);
+    add_normalised(s);
+    if (!s.covariance.empty()) { // slots of a token that share an input count once
+        const void *input = abi_.src_of(node, 1);
+        add_covariance(s, many && abi_.ne_of(input, 1) == 1 ? abi_.ne_of(node, 1) : 1);
+    }
+    return name != final_name_;
+}
+
+void CaptureHook::add_normalised(InputSums &s) {
+    const int64_t n = s.n_in;
+    const int64_t stride = n + kPadding;
+    const float limit = clip_ > 0 ? clip_ : std::numeric_limits<float>::infinity();
+    normalised_.resize(rows_.size() * static_cast<size_t>(stride));
+    // A job owns its columns: the sums do not depend on the number of threads.
+    parallel_for((n + kColumnBlock - 1) / kColumnBlock, threads_, [&](int64_t block, int) {
+        const int64_t end = std::min(n, (block + 1) * kColumnBlock);
+        for (size_t t = 0; t < rows_.size(); ++t) {
+            const float *x = rows_[t];
+            const float scale = scales_[t];
+            double *square = s.square.data() + experts_[t] * n;
+            double *norm_square = s.norm_square.data() + experts_[t] * n;
+            float *row = normalised_.data() + t * static_cast<size_t>(stride);
+            for (int64_t i = block * kColumnBlock; i < end; ++i) {
+                row[i] = std::clamp(x[i] * scale, -limit, limit);
+                square[i] += static_cast<double>(x[i]) * x[i];
+                norm_square[i] += static_cast<double>(row[i]) * row[i];
+            }
+        }
+    });
+}
+
+void CaptureHook::add_covariance(InputSums &s, int64_t every) {
+    const int64_t n = s.n_in;
+    const int64_t stride = every * (n + kPadding);
+    const auto tokens = static_cast<int64_t>(rows_.size()) / every;
+    parallel_for((n + kRowBlock - 1) / kRowBlock, threads_, [&](int64_t block, int) {
+        const int64_t begin = block * kRowBlock;
+        const int64_t rows = std::min(kRowBlock, n - begin);
+        float negated[kRowBlock * kTokenBlock]; // [rows, tokens]
+        for (int64_t t = 0; t < tokens; t += kTokenBlock) {
+            const int64_t inner = std::min(kTokenBlock, tokens - t);
+            const float *x = normalised_.data() + t * stride;
+            for (int64_t i = 0; i < inner; ++i) {
+                for (int64_t r = 0; r < rows; ++r) {
+                    negated[r * kTokenBlock + i] = -x[i * stride + begin + r];
+                }
+            }
+            for (int64_t j = begin; j < n; j += kColumnBlock) {
+                kernels().subtract_product(s.covariance.data() + begin * n + j, n, negated, kTokenBlock, x + j, stride,
+                                           rows, inner, std::min(kColumnBlock, n - j));
+            }
+        }
+    });
+}
+
+} // namespace seeddelta

@@ -1,0 +1,71 @@
+// A native cb_eval that collects statistics of the inputs of chosen matrices while llama.cpp computes: E[x^2] as
+// llama-imatrix does, and of token-normalised inputs x / |x| * sqrt(n_in) the squares and the whole covariance.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ggml_host/ggml_abi.hpp"
+
+namespace seeddelta {
+
+// Sums over the tokens seen so far of one input. The matrices of a mixture of experts have sums of their own, one after
+// another, over the tokens that chose them, and share the covariance; n_experts is 1 for every other matrix.
+struct InputSums {
+    int64_t n_in = 0;
+    int64_t tokens = 0;
+    int64_t nonfinite_tokens = 0;    // left out
+    std::vector<int64_t> counts;     // [n_experts] inputs in the sums
+    std::vector<double> square;      // [n_experts, n_in] x^2
+    std::vector<double> norm_square; // [n_experts, n_in] of the normalised inputs
+    std::vector<float> covariance;   // [n_in, n_in], upper triangle, of the normalised inputs of all experts together;
+                                     // empty when not wanted
+};
+
+class CaptureHook {
+public:
+    // names: matrices whose inputs are wanted. skip: the first tokens of every evaluation that are left out. clip:
+    // largest magnitude of a normalised input, whose root mean square is 1; 0 is none.
+    CaptureHook(const GgmlAbi &abi, const std::vector<std::string> &names, bool covariance, int64_t skip, int threads,
+                float clip);
+
+    // ggml_backend_sched_eval_callback; user_data is the hook.
+    static bool callback(void *tensor, bool ask, void *user_data) noexcept;
+
+    std::map<std::string, InputSums> &sums() { return sums_; }
+    // Matrix -> the matrix (maybe itself) under whose name the sums of the same input stand.
+    const std::map<std::string, std::string> &representatives() const { return representatives_; }
+    // Empty, or why the statistics cannot be trusted.
+    const std::string &error() const { return error_; }
+
+private:
+    bool wanted(const void *node);
+    // False: nothing that comes after in the graph is wanted, so that llama.cpp can leave it out.
+    bool collect(const void *node);
+    // Finds the inputs of a node, in rows_ and experts_. False: they are not as expected.
+    bool gather(const void *node, int64_t n_experts);
+    void add_normalised(InputSums &s);
+    // Of every so many rows.
+    void add_covariance(InputSums &s, int64_t every);
+
+    const GgmlAbi &abi_;
+    std::unordered_map<std::string, bool> targets_;
+    bool covariance_;
+    int64_t skip_;
+    int threads_;
+    float clip_;
+    std::map<std::string, InputSums> sums_;
+    std::map<std::string, std::string> representatives_;
+    const void *last_input_ = nullptr;
+    std::string last_name_;
+    std::string final_name_; // the last of the graph whose input is collected, once all matrices were met
+    std::string error_;
+    std::vector<const float *> rows_; // the tokens that count
+    std::vector<int64_t> experts_;    // which expert each of them goes to
+    std::vector<float> scales_;       // what normalises each of them
+    std::vector<float> normalised_;   // [tokens, n_in + padding]
+};
+
+} // namespace seeddelta

@@ -1,0 +1,393 @@
+#include "ggml_host/graph_hook.hpp"
+
+#include <string_view>
+
+namespace seeddelta {
+
+namespace {
+
+void count(std::atomic<uint64_t> &counter, uint64_t n = 1) {
+    counter.fetch_add(n, std::memory_order_relaxed);
+}
+
+void count_kind(KindCounters &kinds, const RegisteredWeight &weight) {
+    if (weight.columns != nullptr) {
+        switch (weight.columns->kind) {
+        case ColumnKind::f16:
+            count(kinds.columns_f16);
+            break;
+        case ColumnKind::i8:
+            count(kinds.columns_i8);
+            break;
+        case ColumnKind::trellis:
+            count(kinds.columns_trellis);
+            break;
+        }
+        return;
+    }
+    const seeddelta_ctx &ctx = *weight.ctx;
+    if (ctx.base == BaseKind::none && ctx.scheme == ResidualScheme::codebook_resid) {
+        count(kinds.statecells);
+        return;
+    }
+    switch (ctx.base) {
+    case BaseKind::prng_block:
+        count(kinds.prng_block);
+        count(kinds.seed_choice, ctx.seed_index != nullptr ? 1 : 0);
+        break;
+    case BaseKind::fht_struct:
+        count(kinds.fht_struct);
+        break;
+    case BaseKind::trellis:
+        count(kinds.trellis);
+        break;
+    case BaseKind::none:
+        break;
+    }
+    switch (ctx.scheme) {
+    case ResidualScheme::coo:
+        count(kinds.coo);
+        break;
+    case ResidualScheme::block:
+        count(kinds.block);
+        break;
+    case ResidualScheme::codebook_resid:
+        count(kinds.codebook_resid);
+        break;
+    case ResidualScheme::proc_sparse:
+        count(kinds.proc_sparse);
+        break;
+    case ResidualScheme::none:
+        break;
+    }
+}
+
+// True when a product with `second` can use what one with `first` has prepared: of columns the choice of units, else
+// the quantised activations. Experts' inputs for a residual are copied, too.
+bool same_activations(const ServedWeight &first, const ServedWeight &second) {
+    const seeddelta_ctx &a = *first.weight->ctx;
+    const seeddelta_ctx &b = *second.weight->ctx;
+    if (first.weight->columns != nullptr || second.weight->columns != nullptr) {
+        return first.weight->columns != nullptr && second.weight->columns != nullptr && a.n_in == b.n_in &&
+               first.gate == second.gate;
+    }
+    const auto columns = static_cast<size_t>(a.n_experts * a.n_in);
+    return a.n_in == b.n_in && a.rotation_block == b.rotation_block && a.n_experts == b.n_experts &&
+           (a.rotation_block <= 1 || a.base_seed == b.base_seed) &&
+           (a.column_scale == b.column_scale || (a.column_scale != nullptr && b.column_scale != nullptr &&
+                                                 std::memcmp(a.column_scale, b.column_scale, columns) == 0)) &&
+           (a.n_experts == 1 || a.scheme != ResidualScheme::none || b.scheme == ResidualScheme::none);
+}
+
+} // namespace
+
+GraphHook::GraphHook(const GgmlAbi &abi, WeightRegistry &registry) : abi_(abi), registry_(registry) {
+    std::unordered_map<const GateSpec *, Gate *> gate_of;
+    for (const GateSpec &spec : registry.gates()) {
+        gate_of.emplace(&spec, &gates_.emplace_back(spec));
+    }
+    for (RegisteredWeight &weight : registry.weights()) {
+        ServedWeight &served = served_.emplace_back();
+        served.weight = &weight;
+        served.gate = weight.gate == nullptr ? nullptr : gate_of.at(weight.gate);
+        served.state.resize(
+            weight.gate != nullptr && weight.gate->event.enabled ? static_cast<size_t>(weight.columns->n_out) : 0);
+        served.fresh = {this, &served, WeightUse::product, false};
+        served.reuse = {this, &served, WeightUse::product, true};
+        served.experts = {this, &served, WeightUse::experts, false};
+        served.experts_reuse = {this, &served, WeightUse::experts, true};
+        served.lookup = {this, &served, WeightUse::lookup, false};
+        served_of_.emplace(&weight, &served);
+    }
+}
+
+bool GraphHook::callback(void *tensor, bool ask, void *user_data) noexcept {
+    if (!ask) {
+        return true;
+    }
+    auto *hook = static_cast<GraphHook *>(user_data);
+    try {
+        hook->visit(tensor);
+    } catch (...) { // only allocations can throw
+        hook->record(HookErrorKind::no_memory, nullptr, "out of memory while a graph was prepared");
+    }
+    return false;
+}
+
+void GraphHook::compute(void *dst, int ith, int nth, void *userdata) noexcept {
+    const auto *node = static_cast<const ServedWeight::Node *>(userdata);
+    node->hook->run(dst, ith, nth, *node);
+}
+
+// All nodes of a split are visited in order before any of them is computed.
+void GraphHook::visit(void *node) {
+    count(nodes_seen_);
+    if (attention_ != nullptr && attention_->visit(node)) {
+        return;
+    }
+    // Activations are shared between neighbours of one walk only: not when a product ran since (a new walk), and not
+    // when x itself is computed again or overwritten.
+    const uint64_t products = products_.load(std::memory_order_relaxed);
+    if (products != products_at_visit_ || node == previous_.x || abi_.data_of(node) == previous_.data) {
+        products_at_visit_ = products;
+        previous_ = {};
+    }
+    const WeightUse use = use_of(node);
+    bool elsewhere = false;
+    ServedWeight *served = use == WeightUse::none ? nullptr : find(abi_.src_of(node, 0), elsewhere);
+    if (served == nullptr || elsewhere) {
+        check_use(node);
+        return;
+    }
+    if (!fits(node, use, *served->weight->ctx) || (served->weight->columns != nullptr && use != WeightUse::product)) {
+        record(HookErrorKind::layout, served, "has operands of an unexpected type or layout");
+        return;
+    }
+    served->dense = served->weight->use_dense.load(std::memory_order_relaxed);
+    if (use == WeightUse::lookup) {
+        abi_.make_custom(node, &served->lookup);
+    } else {
+        serve_product(node, *served, use);
+    }
+    count(served->counters.rewrites);
+}
+
+// What a node would do with a weight in its first source; our own nodes are met again when a graph is used again.
+WeightUse GraphHook::use_of(const void *node) const {
+    const int32_t op = abi_.op_of(node);
+    if (op == abi_.op_mul_mat) {
+        return WeightUse::product;
+    }
+    if (op == abi_.op_mul_mat_id) {
+        return WeightUse::experts;
+    }
+    if (op == abi_.op_get_rows) {
+        return WeightUse::lookup;
+    }
+    const bool ours = op == abi_.op_custom && std::memcmp(static_cast<const uint8_t *>(node) + abi_.params,
+                                                          abi_.params_custom.data(), abi_.params_userdata) == 0;
+    return ours ? static_cast<const ServedWeight::Node *>(abi_.custom_userdata(node))->use : WeightUse::none;
+}
+
+void GraphHook::serve_product(void *node, ServedWeight &served, WeightUse use) {
+    const seeddelta_ctx &ctx = *served.weight->ctx;
+    const void *x = abi_.src_of(node, 1);
+    const void *data = abi_.data_of(x);
+    const void *ids = use == WeightUse::experts ? abi_.src_of(node, 2) : nullptr;
+    const bool reuse = previous_.served != nullptr && previous_.x == x && previous_.data == data &&
+                       previous_.ids == ids && same_activations(*previous_.served, served);
+    if (use == WeightUse::experts) {
+        workspace_.reserve(batch_of(node), ctx);
+        abi_.make_custom(node, reuse ? &served.experts_reuse : &served.experts);
+    } else {
+        if (served.weight->columns == nullptr) {
+            workspace_.reserve(tokens_of(x), ctx);
+        }
+        abi_.make_custom(node, reuse ? &served.reuse : &served.fresh);
+    }
+    previous_ = {x, data, ids, &served};
+    if (last_product_ != nullptr) {
+        last_product_->next = use == WeightUse::product ? &served : nullptr; // which experts come is not known yet
+    }
+    last_product_ = &served;
+}
+
+// The weight behind a tensor, by pointer, the first time by name. `elsewhere` is set for a copy that the scheduler made
+// for another device ("CUDA0#blk.0.ffn_up.weight#0").
+ServedWeight *GraphHook::find(const void *tensor, bool &elsewhere) {
+    if (tensor == nullptr || abi_.op_of(tensor) != abi_.op_none) {
+        return nullptr;
+    }
+    const char *text = abi_.name_of(tensor);
+    const std::string_view name(text, strnlen(text, kMaxName));
+    const auto known = by_pointer_.find(tensor);
+    if (known != by_pointer_.end() && (known->second == nullptr || known->second->weight->name == name)) {
+        return known->second;
+    }
+    RegisteredWeight *weight = registry_.find(name);
+    if (weight == nullptr && name.find('#') != std::string_view::npos) {
+        const size_t begin = name.find('#') + 1;
+        weight = registry_.find(name.substr(begin, name.rfind('#') - begin));
+        if (weight != nullptr) {
+            elsewhere = true;
+            return served_of_.at(weight);
+        }
+    }
+    ServedWeight *served = weight == nullptr ? nullptr : served_of_.at(weight);
+    by_pointer_[tensor] = served;
+    return served;
+}
+
+// A registered weight has no dense data: any other use of it would read zeros.
+void GraphHook::check_use(const void *node) {
+    for (int i = 0; i < 2; ++i) {
+        bool elsewhere = false;
+        const ServedWeight *served = find(abi_.src_of(node, i), elsewhere);
+        if (served != nullptr) {
+            const char *op = abi_.op_name(abi_.op_of(node));
+            record(HookErrorKind::not_served, served, elsewhere ? "a copy on another device" : op);
+        }
+    }
+}
+
+bool GraphHook::fits(const void *node, WeightUse use, const seeddelta_ctx &ctx) const {
+    const void *w = abi_.src_of(node, 0);
+    if (abi_.ne_of(w, 0) != ctx.n_in || abi_.ne_of(w, 1) != ctx.n_out || abi_.ne_of(w, 2) != ctx.n_experts ||
+        abi_.ne_of(w, 3) != 1 || abi_.src_of(node, 1) == nullptr || abi_.type_of(node) != kTypeF32 ||
+        (use != WeightUse::experts && ctx.n_experts != 1)) {
+        return false;
+    }
+    if (use == WeightUse::lookup) {
+        return fits_lookup(node, ctx);
+    }
+    const void *x = abi_.src_of(node, 1);
+    if (abi_.type_of(x) != kTypeF32 || !uniform(x) || !uniform(node) || abi_.ne_of(x, 0) != ctx.n_in ||
+        abi_.ne_of(node, 0) != ctx.n_out) {
+        return false;
+    }
+    return use == WeightUse::experts ? fits_experts(node) : tokens_of(x) == tokens_of(node);
+}
+
+// One stride leads from each column to the next.
+bool GraphHook::uniform(const void *tensor) const {
+    const auto ne = [&](int i) { return abi_.ne_of(tensor, i); };
+    const auto nb = [&](int i) { return abi_.nb_of(tensor, i); };
+    return nb(0) == 4 && nb(1) % 4 == 0 && (ne(2) == 1 || nb(2) == nb(1) * ne(1)) &&
+           (ne(3) == 1 || nb(3) == nb(2) * ne(2));
+}
+
+void GraphHook::run(void *dst, int ith, int nth, const ServedWeight::Node &node) {
+    // Both are constant while the threads run: the last one to leave changes them.
+    const bool dense = node.served->dense;
+    const bool reuse = node.reuse && prepared_x_ == abi_.src_of(dst, 1);
+    if (node.use == WeightUse::lookup) {
+        run_lookup(dst, ith, nth, *node.served->weight, dense);
+    } else if (node.use == WeightUse::experts) {
+        run_experts(dst, ith, nth, node, dense, reuse);
+    } else {
+        run_product(dst, ith, nth, node, dense, reuse);
+    }
+    // The last thread to leave sees what all others wrote and settles the node; nobody waits, ggml has its own barrier.
+    if (finished_threads_.fetch_add(1, std::memory_order_acq_rel) + 1 == nth) {
+        finished_threads_.store(0, std::memory_order_relaxed);
+        finish(dst, node, dense, reuse && !dense);
+    }
+}
+
+void GraphHook::run_product(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse) {
+    const RegisteredWeight &weight = *node.served->weight;
+    const seeddelta_ctx &ctx = *weight.ctx;
+    const void *x = abi_.src_of(dst, 1);
+    if (!dense && weight.columns != nullptr) {
+        const ColumnCounts counts = columns_compute_threaded(
+            *weight.columns, node.served->gate, static_cast<const float *>(abi_.data_of(x)), tokens_of(x),
+            abi_.nb_of(x, 1), static_cast<float *>(abi_.data_of(dst)), abi_.nb_of(dst, 1), workspace_, ith, nth, reuse,
+            status_, node.served->state.data());
+        active_units_.store(counts.active, std::memory_order_relaxed);
+        return;
+    }
+    if (!dense) {
+        seeddelta_compute_threaded(ctx, static_cast<const float *>(abi_.data_of(x)), tokens_of(x), abi_.nb_of(x, 1),
+                                   static_cast<float *>(abi_.data_of(dst)), abi_.nb_of(dst, 1), workspace_, ith, nth,
+                                   reuse, status_);
+        if (tokens_of(x) == 1) { // a prompt is not waiting for the memory
+            prefetch_next(*node.served, ith, nth);
+        }
+        return;
+    }
+    bool finite = true;
+    multiply_dense(weight, dst, ctx.n_out * ith / nth, ctx.n_out * (ith + 1) / nth, finite);
+    if (!finite) {
+        dense_finite_.store(false, std::memory_order_relaxed);
+    }
+}
+
+// The memory works while ggml does what lies between two products.
+void GraphHook::prefetch_next(const ServedWeight &served, int ith, int nth) const {
+    if (served.next != nullptr && !served.next->dense && seeddelta_prefetch(*served.next->weight->ctx, ith, nth) &&
+        ith == 0) {
+        count(served.next->counters.prefetched);
+    }
+}
+
+void GraphHook::finish(void *dst, const ServedWeight::Node &node, bool dense, bool reused) {
+    RegisteredWeight &weight = *node.served->weight;
+    WeightCounters &counters = node.served->counters;
+    const void *x = abi_.src_of(dst, 1);
+    if (node.use == WeightUse::lookup) {
+        count(counters.rows, static_cast<uint64_t>(abi_.ne_of(dst, 1)));
+    } else {
+        count(counters.calls);
+        const int64_t experts = node.use == WeightUse::experts && !dense ? workspace_.experts() : 0;
+        count(counters.tokens, static_cast<uint64_t>(tokens_of(dst)));
+        count(counters.experts, static_cast<uint64_t>(experts));
+        count(counters.reused, reused ? 1 : 0);
+        if (weight.columns != nullptr && !dense) {
+            const int64_t active = active_units_.load(std::memory_order_relaxed);
+            count(counters.active_units, static_cast<uint64_t>(active));
+            count(counters.skipped_units, static_cast<uint64_t>(tokens_of(dst) * weight.ctx->n_in - active));
+        }
+        prepared_x_ = dense ? nullptr : x;
+        count(products_);
+        if (!dense) {
+            count_kind(kinds_, weight);
+        }
+    }
+    count(counters.dense_calls, dense ? 1 : 0);
+
+    if (status_.bad_index.exchange(false, std::memory_order_relaxed)) {
+        record(HookErrorKind::bad_index, node.served, nullptr);
+    }
+    bool failed = dense && !dense_finite_.exchange(true, std::memory_order_relaxed);
+    HookErrorKind kind = HookErrorKind::dense_not_finite;
+    const bool bad_input = status_.nonfinite_input.exchange(false, std::memory_order_relaxed);
+    const bool bad_output = status_.nonfinite_output.exchange(false, std::memory_order_relaxed);
+    if (bad_input || bad_output) {
+        count(counters.nonfinite_events);
+        bool finite = true;
+        if (weight.dense.data != nullptr) {
+            compute_dense(dst, weight, node.use, finite);
+            count(counters.dense_calls);
+        } else {
+            finite = false;
+            kind = HookErrorKind::not_finite;
+        }
+        failed = !finite;
+        if (finite) {
+            node.served->dense = true;
+            weight.use_dense.store(true, std::memory_order_relaxed);
+        }
+    }
+    if (failed) {
+        // Zeros keep the NaN from spreading to every other weight; the error is raised after the decode call.
+        auto *y = static_cast<uint8_t *>(abi_.data_of(dst));
+        for (int64_t token = 0; token < tokens_of(dst); ++token) {
+            std::memset(y + token * abi_.nb_of(dst, 1), 0, static_cast<size_t>(abi_.ne_of(dst, 0)) * sizeof(float));
+        }
+        record(kind, node.served, bad_input ? "activations" : "result");
+    }
+}
+
+void GraphHook::record(HookErrorKind kind, const ServedWeight *served, const char *detail) noexcept {
+    int none = 0;
+    if (error_kind_.compare_exchange_strong(none, -1)) { // -1: being written
+        error_weight_.store(served);
+        error_detail_.store(detail);
+        error_kind_.store(static_cast<int>(kind));
+    }
+}
+
+HookError GraphHook::take_error() {
+    const int kind = error_kind_.load();
+    if (kind <= 0) {
+        return {};
+    }
+    const ServedWeight *served = error_weight_.load();
+    const char *detail = error_detail_.load();
+    HookError error{static_cast<HookErrorKind>(kind), served == nullptr ? "" : served->weight->name,
+                    detail == nullptr ? "" : detail};
+    error_kind_.store(0);
+    return error;
+}
+
+} // namespace seeddelta

@@ -1,0 +1,169 @@
+// The native cb_eval of one llama context. Before a graph is computed it turns every MUL_MAT, MUL_MAT_ID and
+// GET_ROWS of a registered weight into a custom operation in place; ggml's own thread pool then runs ours. One context
+// computes one node at a time, so one hook has one workspace.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "ggml_host/attention_hook.hpp"
+#include "ggml_host/ggml_abi.hpp"
+#include "ggml_host/weight_registry.hpp"
+#include "seeddelta/compute.hpp"
+
+namespace seeddelta {
+
+class GraphHook;
+
+// What one weight did in one context. Written by llama's threads, read by anyone.
+struct WeightCounters {
+    std::atomic<uint64_t> rewrites{0};    // nodes met in graphs and served, also those of a graph that is used again
+    std::atomic<uint64_t> calls{0};       // products computed
+    std::atomic<uint64_t> tokens{0};      // columns of those products
+    std::atomic<uint64_t> reused{0};      // products that took the quantised activations of the one before
+    std::atomic<uint64_t> prefetched{0};  // products whose first codes the one before asked the memory for
+    std::atomic<uint64_t> rows{0};        // rows looked up
+    std::atomic<uint64_t> experts{0};     // experts computed with, each once a product however many tokens chose it
+    std::atomic<uint64_t> dense_calls{0}; // products and look-ups computed from the dense fallback
+    std::atomic<uint64_t> nonfinite_events{0}; // those with NaN or infinity in activations or result
+    std::atomic<uint64_t> active_units{0};     // of columns: inputs computed with
+    std::atomic<uint64_t> skipped_units{0};    // and those left out
+};
+
+// Products computed from the seed and the residual, by what the kernels made of them; one product counts for its base
+// and for its residual. A whole weight made of a codebook (StateCells, docs/statecells.md) is counted apart from both.
+struct KindCounters {
+    std::atomic<uint64_t> prng_block{0}, fht_struct{0}, trellis{0};
+    std::atomic<uint64_t> seed_choice{0}; // those of prng_block with seeds chosen by row or block
+    std::atomic<uint64_t> coo{0}, block{0}, codebook_resid{0}, proc_sparse{0};
+    std::atomic<uint64_t> statecells{0};
+    std::atomic<uint64_t> columns_f16{0}, columns_i8{0}, columns_trellis{0}; // stored by columns; not in those above
+};
+
+// What a node of a graph does with a weight: y = W x (MUL_MAT), y = W[e] x for the experts e of every token
+// (MUL_MAT_ID), or rows of W by number (GET_ROWS).
+enum class WeightUse : uint8_t { none, product, experts, lookup };
+
+// A registered weight in one context. The nodes are the userdata of the custom operation.
+struct ServedWeight {
+    struct Node {
+        GraphHook *hook;
+        ServedWeight *served;
+        WeightUse use;
+        bool reuse;
+    };
+    RegisteredWeight *weight = nullptr;
+    // The weight's use_dense as this context sees it: it changes between products only, so that all threads agree.
+    bool dense = false;
+    ServedWeight *next = nullptr; // whose product comes after this one's in the graph; null: not known
+    Gate *gate = nullptr;         // of this context; null: all units
+    std::vector<float> state;     // of a gate with events, [n_out]
+    WeightCounters counters;
+    Node fresh{};
+    Node reuse{};
+    Node experts{};
+    Node experts_reuse{};
+    Node lookup{};
+};
+
+enum class HookErrorKind : int { none = 0, not_served, layout, not_finite, dense_not_finite, bad_index, no_memory };
+
+struct HookError {
+    HookErrorKind kind = HookErrorKind::none;
+    std::string tensor;
+    std::string detail;
+};
+
+// Inner product of n floats.
+float dense_dot(const float *a, const float *b, int64_t n);
+
+class GraphHook {
+public:
+    // Both are borrowed and must outlive the hook; the hook must outlive the llama context.
+    GraphHook(const GgmlAbi &abi, WeightRegistry &registry);
+    GraphHook(const GraphHook &) = delete;
+    GraphHook &operator=(const GraphHook &) = delete;
+
+    // ggml_backend_sched_eval_callback; user_data is the hook. Always returns false for ask: a split stays whole.
+    static bool callback(void *tensor, bool ask, void *user_data) noexcept;
+    // ggml_custom_op_t; userdata is a ServedWeight::Node.
+    static void compute(void *dst, int ith, int nth, void *userdata) noexcept;
+
+    // Attention is taken over, too, from the next graph on. Borrowed.
+    void set_attention(AttentionHook *attention) { attention_ = attention; }
+
+    std::deque<ServedWeight> &served() { return served_; }
+    const KindCounters &kinds() const { return kinds_; }
+    // To be changed while nothing is computed.
+    std::deque<Gate> &gates() { return gates_; }
+    const std::deque<Gate> &gates() const { return gates_; }
+    uint64_t nodes_seen() const { return nodes_seen_.load(std::memory_order_relaxed); }
+    // The first error since the last call, which clears it.
+    HookError take_error();
+
+private:
+    // The last served node of the walk, whose activations the next one may use again.
+    struct Previous {
+        const void *x = nullptr;
+        const void *data = nullptr;
+        const void *ids = nullptr; // of experts
+        const ServedWeight *served = nullptr;
+    };
+
+    void visit(void *node);
+    ServedWeight *find(const void *tensor, bool &elsewhere);
+    WeightUse use_of(const void *node) const;
+    bool fits(const void *node, WeightUse use, const seeddelta_ctx &ctx) const;
+    bool fits_lookup(const void *node, const seeddelta_ctx &ctx) const;
+    bool fits_experts(const void *node) const;
+    bool uniform(const void *tensor) const;
+    void serve_product(void *node, ServedWeight &served, WeightUse use);
+    void check_use(const void *node);
+    void run(void *dst, int ith, int nth, const ServedWeight::Node &node);
+    void run_product(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse);
+    void run_experts(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse);
+    ExpertBatch batch_of(const void *node) const;
+    void prefetch_next(const ServedWeight &served, int ith, int nth) const;
+    void run_lookup(void *dst, int ith, int nth, const RegisteredWeight &weight, bool dense);
+    void finish(void *dst, const ServedWeight::Node &node, bool dense, bool reused);
+    void compute_dense(const void *dst, const RegisteredWeight &weight, WeightUse use, bool &finite);
+    void multiply_dense(const RegisteredWeight &weight, const void *dst, int64_t row_begin, int64_t row_end,
+                        bool &finite) const;
+    void multiply_experts_dense(const RegisteredWeight &weight, const void *dst, int64_t row_begin, int64_t row_end,
+                                bool &finite);
+    bool row_dense(const RegisteredWeight &weight, int64_t row, float *out) const;
+    int64_t tokens_of(const void *x) const { return abi_.ne_of(x, 1) * abi_.ne_of(x, 2) * abi_.ne_of(x, 3); }
+    void record(HookErrorKind kind, const ServedWeight *served, const char *detail) noexcept;
+
+    const GgmlAbi &abi_;
+    WeightRegistry &registry_;
+    std::deque<Gate> gates_;
+    AttentionHook *attention_ = nullptr;
+    std::deque<ServedWeight> served_;
+    std::unordered_map<const RegisteredWeight *, ServedWeight *> served_of_;
+    // Weight tensors live as long as the context, so a pointer that was found once keeps its meaning; null: no weight.
+    std::unordered_map<const void *, ServedWeight *> by_pointer_;
+    Previous previous_;
+    ServedWeight *last_product_ = nullptr; // of the walk; a walk's first comes after the last of the one before
+    uint64_t products_at_visit_ = 0;
+    std::atomic<uint64_t> nodes_seen_{0};
+    KindCounters kinds_;
+
+    Workspace workspace_;
+    ComputeStatus status_;
+    std::atomic<int> finished_threads_{0};
+    std::atomic<int64_t> active_units_{0}; // of the last product over columns
+    std::atomic<bool> dense_finite_{true};
+    std::atomic<uint64_t> products_{0};
+    // Whose activations the workspace holds. Written by the last thread of a product, read by all threads of the next.
+    const void *prepared_x_ = nullptr;
+
+    std::atomic<int> error_kind_{0};
+    std::atomic<const ServedWeight *> error_weight_{nullptr};
+    std::atomic<const char *> error_detail_{nullptr};
+};
+
+} // namespace seeddelta

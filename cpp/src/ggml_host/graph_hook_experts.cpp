@@ -1,0 +1,84 @@
+// MUL_MAT_ID of a registered weight: the experts that a router chose for every token.
+#include <cmath>
+#include <vector>
+
+#include "ggml_host/graph_hook.hpp"
+
+namespace seeddelta {
+
+// The rest of what fits() looks at: the numbers of the experts, and how many slots share an input.
+bool GraphHook::fits_experts(const void *node) const {
+    const void *x = abi_.src_of(node, 1);
+    const void *ids = abi_.src_of(node, 2);
+    return ids != nullptr && abi_.type_of(ids) == kTypeI32 && abi_.ne_of(ids, 2) == 1 && abi_.ne_of(ids, 3) == 1 &&
+           abi_.ne_of(x, 1) > 0 && abi_.ne_of(ids, 0) % abi_.ne_of(x, 1) == 0 &&
+           abi_.ne_of(x, 2) == abi_.ne_of(ids, 1) && abi_.ne_of(x, 3) == 1 &&
+           abi_.ne_of(node, 1) == abi_.ne_of(ids, 0) && abi_.ne_of(node, 2) == abi_.ne_of(ids, 1) &&
+           abi_.ne_of(node, 3) == 1;
+}
+
+ExpertBatch GraphHook::batch_of(const void *node) const {
+    const void *x = abi_.src_of(node, 1);
+    const void *ids = abi_.src_of(node, 2);
+    return {.n_tokens = abi_.ne_of(ids, 1),
+            .used = abi_.ne_of(ids, 0),
+            .inputs = abi_.ne_of(x, 1),
+            .ids = static_cast<const uint8_t *>(abi_.data_of(ids)),
+            .id_stride = abi_.nb_of(ids, 0),
+            .token_stride = abi_.nb_of(ids, 1),
+            .x = static_cast<const float *>(abi_.data_of(x)),
+            .x_stride = abi_.nb_of(x, 1),
+            .y = static_cast<float *>(abi_.data_of(node)),
+            .y_stride = abi_.nb_of(node, 1)};
+}
+
+void GraphHook::run_experts(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse) {
+    const RegisteredWeight &weight = *node.served->weight;
+    const int64_t n_out = weight.ctx->n_out;
+    if (!dense) {
+        seeddelta_compute_experts(*weight.ctx, batch_of(dst), workspace_, ith, nth, reuse, status_);
+        return;
+    }
+    bool finite = true;
+    multiply_experts_dense(weight, dst, n_out * ith / nth, n_out * (ith + 1) / nth, finite);
+    if (!finite) {
+        dense_finite_.store(false, std::memory_order_relaxed);
+    }
+}
+
+// Rows [row_begin, row_end) of every expert. A row is widened once and multiplied with every token that chose its
+// expert.
+void GraphHook::multiply_experts_dense(const RegisteredWeight &weight, const void *dst, int64_t row_begin,
+                                       int64_t row_end, bool &finite) {
+    const seeddelta_ctx &ctx = *weight.ctx;
+    const ExpertBatch b = batch_of(dst);
+    std::vector<std::vector<int64_t>> pairs(static_cast<size_t>(ctx.n_experts));
+    for (int64_t pair = 0; pair < b.pairs(); ++pair) {
+        const size_t at = static_cast<size_t>(pair / b.used * b.token_stride + pair % b.used * b.id_stride);
+        const int32_t expert = GgmlAbi::read<int32_t>(b.ids, at);
+        if (expert >= 0 && expert < ctx.n_experts) {
+            pairs[static_cast<size_t>(expert)].push_back(pair);
+            continue;
+        }
+        status_.bad_index.store(true, std::memory_order_relaxed);
+        std::memset(static_cast<uint8_t *>(abi_.data_of(dst)) + pair * b.y_stride + row_begin * 4, 0,
+                    static_cast<size_t>(row_end - row_begin) * sizeof(float));
+    }
+    std::vector<float> widened(static_cast<size_t>(ctx.n_in));
+    for (int64_t expert = 0; expert < ctx.n_experts; ++expert) {
+        const auto &own = pairs[static_cast<size_t>(expert)];
+        for (int64_t row = row_begin; row < row_end && !own.empty(); ++row) {
+            row_dense(weight, expert * ctx.n_out + row, widened.data());
+            for (const int64_t pair : own) {
+                const int64_t column = pair / b.used * b.inputs + pair % b.used % b.inputs;
+                const auto *x =
+                    reinterpret_cast<const float *>(reinterpret_cast<const uint8_t *>(b.x) + column * b.x_stride);
+                const float y = dense_dot(widened.data(), x, ctx.n_in);
+                finite = finite && std::isfinite(y);
+                reinterpret_cast<float *>(reinterpret_cast<uint8_t *>(b.y) + pair * b.y_stride)[row] = y;
+            }
+        }
+    }
+}
+
+} // namespace seeddelta

@@ -1,0 +1,131 @@
+// Rotation and quantisation of activations, for any xsimd architecture. Include inside an instruction-set unit only.
+#pragma once
+#include <xsimd/xsimd.hpp>
+
+#include "format/rotation.hpp"
+#include "simd/kernel_table.hpp"
+
+namespace seeddelta {
+namespace {
+
+// Butterflies of two stretches of n floats.
+template <class Arch>
+inline void butterflies(float *low, float *high, int64_t n) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t lanes = F::size;
+    int64_t j = 0;
+    for (; j + lanes <= n; j += lanes) {
+        const F a = F::load_unaligned(low + j);
+        const F b = F::load_unaligned(high + j);
+        (a + b).store_unaligned(low + j);
+        (a - b).store_unaligned(high + j);
+    }
+    for (; j < n; ++j) {
+        const float a = low[j];
+        const float b = high[j];
+        low[j] = a + b;
+        high[j] = a - b;
+    }
+}
+
+template <class Arch>
+void flip_signs(float *row, int64_t n, uint64_t seed) {
+    using F = xsimd::batch<float, Arch>;
+    using U = xsimd::batch<uint32_t, Arch>;
+    constexpr int64_t lanes = F::size;
+    alignas(64) uint32_t lane_numbers[lanes];
+    for (int64_t i = 0; i < lanes; ++i) {
+        lane_numbers[i] = static_cast<uint32_t>(i);
+    }
+    const U lane = U::load_aligned(lane_numbers);
+    for (int64_t start = 0; start < n; start += 64) {
+        const uint64_t word = rotation_sign_word(seed, static_cast<uint64_t>(start / 64));
+        const int64_t count = n - start < 64 ? n - start : 64;
+        int64_t i = 0;
+        for (; i + lanes <= count; i += lanes) {
+            float *x = row + start + i;
+            const U bits = (U(static_cast<uint32_t>(word >> i)) >> lane) << 31;
+            xsimd::bitwise_cast<float>(xsimd::bitwise_cast<uint32_t>(F::load_unaligned(x)) ^ bits).store_unaligned(x);
+        }
+        for (; i < count; ++i) {
+            row[start + i] = (word >> i & 1) != 0 ? -row[start + i] : row[start + i];
+        }
+    }
+}
+
+template <class Arch>
+void rotate_simd(float *row, int64_t n, uint32_t block, uint64_t seed) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t lanes = F::size;
+    flip_signs<Arch>(row, n, seed);
+    for (int64_t stride = n / block; stride < n; stride *= 2) {
+        for (int64_t start = 0; start < n; start += 2 * stride) {
+            butterflies<Arch>(row + start, row + start + stride, stride);
+        }
+    }
+    const float scale = rotation_scale(block);
+    int64_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+        (F::load_unaligned(row + i) * F(scale)).store_unaligned(row + i);
+    }
+    for (; i < n; ++i) {
+        row[i] *= scale;
+    }
+}
+
+// One group of kGroup floats. Returns whether all are finite.
+template <class Arch>
+inline bool quantize_group(const float *x, int8_t *q, float *scale, int32_t *sum) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t lanes = F::size;
+    F largest(0.0F);
+    auto in_range = xsimd::batch_bool<float, Arch>(true);
+    for (int64_t i = 0; i < kGroup; i += lanes) {
+        const F magnitude = xsimd::abs(F::load_unaligned(x + i));
+        in_range = in_range && (magnitude <= F(3.4028235e38F)); // false for NaN
+        largest = xsimd::max(largest, magnitude);
+    }
+    const float amax = xsimd::reduce_max(largest);
+    const bool finite = xsimd::all(in_range);
+    if (!finite || amax < 0x1p-100F) {
+        for (int64_t i = 0; i < kGroup; ++i) {
+            q[i] = 0;
+        }
+        *scale = 0.0F;
+        *sum = 0;
+        return finite;
+    }
+    *scale = amax / 127.0F;
+    const F inverse(127.0F / amax);
+    alignas(64) int32_t rounded[kGroup];
+    for (int64_t i = 0; i < kGroup; i += lanes) {
+        xsimd::nearbyint_as_int(F::load_unaligned(x + i) * inverse).store_aligned(rounded + i);
+    }
+    int32_t total = 0;
+    for (int64_t i = 0; i < kGroup; ++i) {
+        q[i] = static_cast<int8_t>(rounded[i]);
+        total += rounded[i];
+    }
+    *sum = total;
+    return true;
+}
+
+template <class Arch>
+bool quantize_simd(const float *x, int64_t n, int8_t *q, float *scale, int32_t *sum) {
+    bool finite = true;
+    int64_t start = 0;
+    for (; start + kGroup <= n; start += kGroup) {
+        finite &= quantize_group<Arch>(x + start, q + start, scale++, sum++);
+    }
+    if (start < n) {
+        alignas(64) float tail[kGroup] = {};
+        for (int64_t i = start; i < n; ++i) {
+            tail[i - start] = x[i];
+        }
+        finite &= quantize_group<Arch>(tail, q + start, scale, sum);
+    }
+    return finite;
+}
+
+} // namespace
+} // namespace seeddelta

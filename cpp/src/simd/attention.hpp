@@ -1,0 +1,445 @@
+// Attention of one token (simd/attention_kernels.hpp), for any xsimd architecture. `Ops` has what xsimd has no word for:
+//   half(p): as many float16 as a register has floats, widened   words(p), bytes(p): the same of int16, int8
+//   half_one(h): one float16                                     sum4(a, b, c, d, out): the folded sums of four Lanes
+//   kValues: registers of channels whose sums are kept at once
+// Include inside an instruction-set unit only.
+#pragma once
+#include <xsimd/xsimd.hpp>
+
+#include "simd/attention_kernels.hpp"
+#include "simd/inline.hpp"
+
+namespace seeddelta {
+namespace {
+
+constexpr float kNoScore = -__builtin_inff();
+
+template <class Arch>
+SEEDDELTA_INLINE xsimd::batch<float, Arch> greater(xsimd::batch<float, Arch> a, xsimd::batch<float, Arch> b) {
+    return xsimd::select(a > b, a, b);
+}
+
+// exp_defined of attention.hpp
+template <class Arch>
+SEEDDELTA_INLINE xsimd::batch<float, Arch> exp_simd(xsimd::batch<float, Arch> x) {
+    using F = xsimd::batch<float, Arch>;
+    using U = xsimd::batch<uint32_t, Arch>;
+    using C = ExpConstants;
+    const F in = xsimd::select(x > F(C::highest), F(C::highest), x);
+    const F shifted = in * F(C::log2e) + F(C::round);
+    const F n = shifted - F(C::round);
+    const F r = (in - n * F(C::ln2_high)) - n * F(C::ln2_low);
+    F p(C::p0);
+    p = p * r + F(C::p1);
+    p = p * r + F(C::p2);
+    p = p * r + F(C::p3);
+    p = p * r + F(C::p4);
+    p = p * r + F(C::p5);
+    p = (p * (r * r) + r) + F(1.0F);
+    const U bits = xsimd::bitwise_cast<uint32_t>(p) + (xsimd::bitwise_cast<uint32_t>(shifted) << 23);
+    // x - x: not a number stays so. NOLINTNEXTLINE(misc-redundant-expression)
+    const F result = xsimd::bitwise_cast<float>(bits) + (x - x);
+    return xsimd::select(x < F(C::lowest), F(0.0F), result);
+}
+
+// kLanes partial values in as many registers as that takes.
+template <class Arch>
+struct Lanes {
+    using F = xsimd::batch<float, Arch>;
+    static constexpr int kCount = static_cast<int>(kLanes / static_cast<int64_t>(F::size));
+    F r[kCount];
+    SEEDDELTA_INLINE explicit Lanes(float x) {
+        for (F &one : r) {
+            one = F(x);
+        }
+    }
+    SEEDDELTA_INLINE float sum() const {
+        alignas(64) float lane[kLanes];
+        for (int i = 0; i < kCount; ++i) {
+            r[i].store_aligned(lane + i * F::size);
+        }
+        for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+            for (int64_t i = 0; i < half; ++i) {
+                lane[i] += lane[i + half];
+            }
+        }
+        return lane[0];
+    }
+    SEEDDELTA_INLINE float largest() const {
+        alignas(64) float lane[kLanes];
+        float top = kNoScore;
+        for (int i = 0; i < kCount; ++i) {
+            r[i].store_aligned(lane + i * F::size);
+        }
+        for (const float x : lane) {
+            top = x > top ? x : top;
+        }
+        return top + 0.0F;
+    }
+};
+
+// Channels d, d + 1, … of a row, as many as a register has floats.
+template <class Ops, CacheType kType>
+SEEDDELTA_INLINE typename Ops::F channels(const uint8_t *row, int64_t d) {
+    if constexpr (kType == CacheType::f16) {
+        return Ops::half(reinterpret_cast<const uint16_t *>(row) + d);
+    } else {
+        const uint8_t *block = row + d / kQ8Block * kQ8Bytes;
+        return Ops::bytes(reinterpret_cast<const int8_t *>(block) + 2 + d % kQ8Block) *
+               typename Ops::F(Ops::half_one(*reinterpret_cast<const uint16_t *>(block)));
+    }
+}
+
+SEEDDELTA_INLINE void prefetch(const uint8_t *row, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) {
+        __builtin_prefetch(row + at);
+    }
+}
+
+// Room in the scratch for four rows of floats.
+SEEDDELTA_INLINE float *four_rows(const AttentionTask &t) {
+    return t.scratch + 2 * t.heads * kAttentionChunk;
+}
+
+// Products of x[n] with four rows; n is a multiple of kLanes.
+template <class Arch, class Ops>
+SEEDDELTA_INLINE void four_products(const float *x, const float *rows, int64_t stride, int64_t n, float *out) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t size = F::size;
+    Lanes<Arch> a(0.0F), b(0.0F), c(0.0F), d(0.0F);
+    for (int64_t at = 0; at < n; at += kLanes) {
+        for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
+            const float *row = rows + at + r * size;
+            const F one = F::load_unaligned(x + at + r * size);
+            a.r[r] = a.r[r] + one * F::load_unaligned(row);
+            b.r[r] = b.r[r] + one * F::load_unaligned(row + stride);
+            c.r[r] = c.r[r] + one * F::load_unaligned(row + 2 * stride);
+            d.r[r] = d.r[r] + one * F::load_unaligned(row + 3 * stride);
+        }
+    }
+    Ops::sum4(a.r, b.r, c.r, d.r, out);
+}
+
+// Scores of four keys at a time: they are widened once and multiplied with every head's query. Rows lie apart, so that
+// the processor does not see what comes next.
+template <class Arch, class Ops, CacheType kType>
+void query_keys(const AttentionTask &t) {
+    constexpr int64_t size = xsimd::batch<float, Arch>::size;
+    constexpr int64_t ahead = 16; // keys
+    float *wide = four_rows(t);
+    const int64_t k_bytes = cache_row_bytes(kType, t.dim_k);
+    const int64_t v_bytes = t.negligible > 0.0F || t.v_by_channel ? 0 : cache_row_bytes(t.v_type, t.dim_v);
+    for (int64_t i = 0; i < t.n; i += 4) {
+        for (int64_t key = 0; key < 4; ++key) {
+            const int64_t row = t.rows[i + key < t.n ? i + key : t.n - 1];
+            if (i + key + ahead < t.n) {
+                prefetch(t.k + t.rows[i + key + ahead] * t.k_stride, k_bytes);
+            }
+            prefetch(t.v + row * t.v_stride, v_bytes);
+            const uint8_t *k = t.k + row * t.k_stride;
+            for (int64_t d = 0; d < t.dim_k; d += size) {
+                channels<Ops, kType>(k, d).store_unaligned(wide + key * t.dim_k + d);
+            }
+        }
+        for (int64_t head = 0; head < t.heads; ++head) {
+            // what is written behind the last key is overwritten with no score below
+            four_products<Arch, Ops>(t.q + head * t.dim_k, wide, t.dim_k, t.dim_k,
+                                     t.scratch + head * kAttentionChunk + i);
+        }
+    }
+}
+
+// Softmax within the chunk: scores become weights. n rounded up to kLanes is at most kAttentionChunk.
+template <class Arch>
+void weigh(const AttentionTask &t, int64_t head) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t size = F::size;
+    float *score = t.scratch + head * kAttentionChunk;
+    if (t.given != nullptr) {
+        for (int64_t i = 0; i < t.n; ++i) {
+            score[i] = t.given[head * kAttentionChunk + i];
+        }
+    }
+    const int64_t end = (t.n + kLanes - 1) / kLanes * kLanes;
+    for (int64_t i = t.n; i < end; ++i) {
+        score[i] = kNoScore;
+    }
+    if (t.softcap != 0.0F) {
+        for (int64_t i = 0; i < t.n; ++i) {
+            score[i] = t.softcap * tanh_defined(score[i]);
+        }
+    }
+    if (t.bias != nullptr) {
+        for (int64_t i = 0; i < t.n; ++i) {
+            score[i] = score[i] + t.slope[head] * t.bias[i];
+        }
+    }
+    Lanes<Arch> most(kNoScore), sum(0.0F);
+    for (int64_t i = 0; i < end; i += kLanes) {
+        for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
+            most.r[r] = greater(F::load_unaligned(score + i + r * size), most.r[r]);
+        }
+    }
+    const float top = most.largest();
+    for (int64_t i = 0; i < end; i += kLanes) {
+        for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
+            const F weight = exp_simd<Arch>(F::load_unaligned(score + i + r * size) - F(top));
+            weight.store_unaligned(score + i + r * size);
+            sum.r[r] = sum.r[r] + weight;
+        }
+    }
+    float *partial = t.partial + head * (2 + t.dim_v);
+    partial[0] = top;
+    partial[1] = t.n > 0 ? sum.sum() : 0.0F; // without a score, exp(-inf + inf) is no number
+}
+
+// Sums of weight times value for kHeads heads and kRegisters registers of channels from d on.
+template <class Arch, class Ops, CacheType kType, int kHeads, int kRegisters>
+SEEDDELTA_INLINE void sum_values(const AttentionTask &t, int64_t head, int64_t d, const int32_t *index, int64_t n) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t size = F::size;
+    F sum[kHeads][kRegisters];
+    for (auto &of_head : sum) {
+        for (F &one : of_head) {
+            one = F(0.0F);
+        }
+    }
+    const float *weight = t.scratch + head * kAttentionChunk;
+    for (int64_t j = 0; j < n; ++j) {
+        const int64_t i = index[j];
+        const uint8_t *v = t.v + t.rows[i] * t.v_stride;
+        F value[kRegisters];
+        for (int r = 0; r < kRegisters; ++r) {
+            value[r] = channels<Ops, kType>(v, d + r * size);
+        }
+        for (int h = 0; h < kHeads; ++h) {
+            const F p(weight[h * kAttentionChunk + i]);
+            for (int r = 0; r < kRegisters; ++r) {
+                sum[h][r] = sum[h][r] + p * value[r];
+            }
+        }
+    }
+    for (int h = 0; h < kHeads; ++h) {
+        for (int r = 0; r < kRegisters; ++r) {
+            sum[h][r].store_unaligned(t.partial + (head + h) * (2 + t.dim_v) + 2 + d + r * size);
+        }
+    }
+}
+
+template <class Arch, class Ops, CacheType kType, int kHeads>
+void sum_channels(const AttentionTask &t, int64_t head, const int32_t *index, int64_t n) {
+    constexpr int64_t size = xsimd::batch<float, Arch>::size;
+    int64_t d = 0;
+    for (; d + Ops::kValues * size <= t.dim_v; d += Ops::kValues * size) {
+        sum_values<Arch, Ops, kType, kHeads, Ops::kValues>(t, head, d, index, n);
+    }
+    for (; d < t.dim_v; d += size) {
+        sum_values<Arch, Ops, kType, kHeads, 1>(t, head, d, index, n);
+    }
+}
+
+template <class Arch, class Ops, CacheType kType>
+void sum_heads(const AttentionTask &t, const int32_t *index, int64_t n) {
+    int64_t head = 0;
+    for (; head + 4 <= t.heads; head += 4) {
+        sum_channels<Arch, Ops, kType, 4>(t, head, index, n);
+    }
+    if (t.heads - head == 3) {
+        sum_channels<Arch, Ops, kType, 3>(t, head, index, n);
+    } else if (t.heads - head == 2) {
+        sum_channels<Arch, Ops, kType, 2>(t, head, index, n);
+    } else if (t.heads - head == 1) {
+        sum_channels<Arch, Ops, kType, 1>(t, head, index, n);
+    }
+}
+
+// Blocks of kLanes positions in which one counts at least. Others of a block have the weight 0.
+struct ValueBlocks {
+    int64_t n = 0;
+    int64_t begin[kAttentionChunk / kLanes]; // first position of each
+
+    // Where the positions' weights lie, [heads, kAttentionChunk], block after block; spread from the scratch.
+    SEEDDELTA_INLINE const float *spread(const AttentionTask &t, const int32_t *index, int64_t count) {
+        int64_t at[kAttentionChunk];
+        for (int64_t j = 0; j < count; ++j) {
+            const int64_t position = t.rows[index[j]];
+            const int64_t block = position / kLanes * kLanes;
+            if (n == 0 || begin[n - 1] != block) {
+                begin[n++] = block;
+            }
+            at[j] = (n - 1) * kLanes + position % kLanes;
+        }
+        if (count == kAttentionChunk) { // already in place
+            return t.scratch;
+        }
+        float *all = t.scratch + t.heads * kAttentionChunk;
+        for (int64_t head = 0; head < t.heads; ++head) {
+            const float *from = t.scratch + head * kAttentionChunk;
+            float *weight = all + head * kAttentionChunk;
+            for (int64_t i = 0; i < n * kLanes; ++i) {
+                weight[i] = 0.0F;
+            }
+            for (int64_t j = 0; j < count; ++j) {
+                weight[at[j]] = from[index[j]];
+            }
+        }
+        return all;
+    }
+};
+
+// kLanes positions of a channel as float32; those behind the last one are 0.
+template <class Arch, class Ops>
+SEEDDELTA_INLINE void widen_positions(const AttentionTask &t, const uint8_t *channel, int64_t begin, float *out) {
+    constexpr int64_t size = xsimd::batch<float, Arch>::size;
+    const auto *from = reinterpret_cast<const uint16_t *>(channel) + begin;
+    alignas(32) uint16_t last[kLanes] = {};
+    if (begin + kLanes > t.positions) {
+        for (int64_t i = 0; begin + i < t.positions; ++i) {
+            last[i] = from[i];
+        }
+        from = last;
+    }
+    for (int64_t i = 0; i < kLanes; i += size) {
+        Ops::half(from + i).store_unaligned(out + i);
+    }
+}
+
+// Four channels at a time: widened once, and multiplied with every head's weights.
+template <class Arch, class Ops>
+void sum_by_channel(const AttentionTask &t, const int32_t *index, int64_t n) {
+    constexpr int64_t ahead = 8; // channels; their rows may all lie in the same set of a cache
+    ValueBlocks blocks;
+    const float *weight = blocks.spread(t, index, n);
+    float *wide = four_rows(t);
+    bool finite = true;
+    for (int64_t d = 0; d < t.dim_v; d += 4) {
+        for (int64_t i = 0; i < 4; ++i) {
+            const uint8_t *channel = t.v + (d + i) * t.v_stride;
+            for (int64_t b = 0; b < blocks.n; ++b) {
+                if (d + i + ahead < t.dim_v) {
+                    __builtin_prefetch(channel + ahead * t.v_stride + 2 * blocks.begin[b]);
+                }
+                widen_positions<Arch, Ops>(t, channel, blocks.begin[b], wide + i * kAttentionChunk + b * kLanes);
+            }
+        }
+        for (int64_t head = 0; head < t.heads; ++head) {
+            float *sum = t.partial + head * (2 + t.dim_v) + 2 + d;
+            four_products<Arch, Ops>(weight + head * kAttentionChunk, wide, kAttentionChunk, blocks.n * kLanes, sum);
+            const float all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+            finite = finite && all - all == 0.0F;
+        }
+    }
+    if (!finite) { // 0 times what does not count may be no number, too
+        sum_values_by_channel(t, index, n);
+    }
+}
+
+template <class Arch, class Ops>
+void attend_simd(AttentionTask &t) {
+    if (t.given == nullptr && t.k_type == CacheType::f16) {
+        query_keys<Arch, Ops, CacheType::f16>(t);
+    } else if (t.given == nullptr) {
+        query_keys<Arch, Ops, CacheType::q8_0>(t);
+    }
+    for (int64_t head = 0; head < t.heads; ++head) {
+        weigh<Arch>(t, head);
+    }
+    int32_t index[kAttentionChunk];
+    int64_t n = 0;
+    for (int64_t i = 0; i < t.n; ++i) {
+        bool used = t.negligible <= 0.0F;
+        for (int64_t head = 0; head < t.heads && !used; ++head) {
+            used = !(t.scratch[head * kAttentionChunk + i] < t.negligible);
+        }
+        index[n] = static_cast<int32_t>(i);
+        n += used ? 1 : 0;
+    }
+    t.values = n;
+    const auto sum_rows = [&](const AttentionTask &of) {
+        if (of.v_by_channel) {
+            sum_by_channel<Arch, Ops>(of, index, n);
+        } else if (of.v_type == CacheType::f16) {
+            sum_heads<Arch, Ops, CacheType::f16>(of, index, n);
+        } else {
+            sum_heads<Arch, Ops, CacheType::q8_0>(of, index, n);
+        }
+    };
+    if (t.keys != nullptr) { // the same sums of the keys, while the weights are in place
+        AttentionTask keys = t;
+        keys.v_by_channel = false;
+        keys.v_type = t.k_type;
+        keys.v = t.k;
+        keys.v_stride = t.k_stride;
+        keys.dim_v = t.dim_k;
+        keys.partial = t.keys;
+        sum_rows(keys);
+    }
+    sum_rows(t);
+}
+
+template <class Arch, class Ops>
+float estimate_simd(const int16_t *sums, const float *gamma, int64_t n, float factor, float offset, float *out) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t size = F::size;
+    Lanes<Arch> most(kNoScore);
+    for (int64_t i = 0; i < n; i += kLanes) {
+        for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
+            const int64_t at = i + r * size;
+            const F x = F::load_unaligned(gamma + at) * (F(factor) * Ops::words(sums + at) + F(offset));
+            x.store_unaligned(out + at);
+            most.r[r] = greater(x, most.r[r]);
+        }
+    }
+    return most.largest();
+}
+
+template <class Arch>
+void nearness_simd(const float *estimates, int64_t stride, const float *top, int64_t heads, int64_t n, float *out) {
+    using F = xsimd::batch<float, Arch>;
+    for (int64_t i = 0; i < n; i += F::size) {
+        F best(kNoScore);
+        for (int64_t head = 0; head < heads; ++head) {
+            best = greater(F::load_unaligned(estimates + head * stride + i) - F(top[head]), best);
+        }
+        best.store_unaligned(out + i);
+    }
+}
+
+// Plain code that the compiler makes vectors of.
+template <class Arch>
+int64_t count_simd(const float *a, int64_t n, float limit) {
+    int32_t found = 0;
+    for (int32_t i = 0; i < static_cast<int32_t>(n); ++i) {
+        found += a[i] >= limit ? 1 : 0;
+    }
+    return found;
+}
+
+template <class Arch>
+void above_simd(const float *a, int64_t n, float limit, uint64_t *words) {
+    using F = xsimd::batch<float, Arch>;
+    for (int64_t i = 0; i < n; i += 64) {
+        uint64_t word = 0;
+        for (int64_t bit = 0; bit < 64; bit += F::size) {
+            word |= static_cast<uint64_t>((F::load_unaligned(a + i + bit) >= F(limit)).mask()) << bit;
+        }
+        words[i / 64] = word;
+    }
+}
+
+template <class Arch>
+float mass_simd(const float *a, int64_t n, float limit) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t size = F::size;
+    Lanes<Arch> sum(0.0F);
+    for (int64_t i = 0; i < n; i += kLanes) {
+        for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
+            const F x = F::load_unaligned(a + i + r * size);
+            sum.r[r] = sum.r[r] + xsimd::select(x >= F(limit), exp_simd<Arch>(x), F(0.0F));
+        }
+    }
+    return sum.sum();
+}
+
+} // namespace
+} // namespace seeddelta

@@ -1,0 +1,109 @@
+// Chooses the kernel table for this machine. SEEDDELTA_FORCE_ISA is read once, when the library is loaded.
+#include <atomic>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "simd/kernel_table.hpp"
+#include "seeddelta/isa.hpp"
+
+#if defined(SEEDDELTA_HAVE_SSE2)
+#include <cpuid.h>
+#endif
+#if defined(SEEDDELTA_HAVE_NEON)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+namespace seeddelta {
+
+#if defined(SEEDDELTA_HAVE_SSE2)
+// CPUID leaf 7, subleaf 1, EAX bit 4; not among the names of __builtin_cpu_supports. AVX2 says that the registers are
+// saved.
+static bool has_avxvnni() {
+    unsigned a = 0;
+    unsigned b = 0;
+    unsigned c = 0;
+    unsigned d = 0;
+    return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1U << 4)) != 0;
+}
+#endif
+
+static std::vector<const KernelTable *> supported() {
+    std::vector<const KernelTable *> tables{&kernels_scalar()};
+#if defined(SEEDDELTA_HAVE_SSE2)
+    __builtin_cpu_init();
+    tables.push_back(&kernels_sse2());
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        tables.push_back(&kernels_avx2());
+        if (has_avxvnni()) {
+            tables.push_back(&kernels_avxvnni());
+        }
+    }
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd")) {
+        tables.push_back(&kernels_avx512bw());
+        if (__builtin_cpu_supports("avx512vnni")) {
+            tables.push_back(&kernels_avx512vnni());
+            if (__builtin_cpu_supports("avx512ifma") && __builtin_cpu_supports("avx512vbmi") &&
+                __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vpopcntdq") &&
+                __builtin_cpu_supports("avx512bitalg")) {
+                tables.push_back(&kernels_avx512());
+            }
+        }
+    }
+#endif
+#if defined(SEEDDELTA_HAVE_NEON)
+    tables.push_back(&kernels_neon());
+    if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) {
+        tables.push_back(&kernels_neon_dotprod());
+    }
+#endif
+    return tables;
+}
+
+static const std::vector<const KernelTable *> &tables() {
+    static const std::vector<const KernelTable *> list = supported();
+    return list;
+}
+
+static std::atomic<const KernelTable *> active{nullptr};
+
+void isa_select(const std::string &name) {
+    std::string known;
+    for (const KernelTable *table : tables()) {
+        if (name == table->name) {
+            active.store(table);
+            return;
+        }
+        known += std::string(known.empty() ? "" : ", ") + table->name;
+    }
+    throw std::invalid_argument("instruction set '" + name + "' is not available on this machine; available: " + known);
+}
+
+const KernelTable &kernels() {
+    const KernelTable *table = active.load(std::memory_order_acquire);
+    if (table == nullptr) {
+        const char *forced = std::getenv("SEEDDELTA_FORCE_ISA");
+        if (forced != nullptr && *forced != '\0') {
+            isa_select(forced);
+        } else {
+            active.store(tables().back());
+        }
+        table = active.load();
+    }
+    return *table;
+}
+
+std::vector<std::string> isa_available() {
+    std::vector<std::string> names;
+    for (const KernelTable *table : tables()) {
+        names.emplace_back(table->name);
+    }
+    return names;
+}
+
+std::string isa_active() {
+    return kernels().name;
+}
+
+} // namespace seeddelta

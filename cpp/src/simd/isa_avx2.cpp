@@ -1,0 +1,91 @@
+// AVX2 + FMA unit. Intrinsics where xsimd has no word: byte look-up inside 128-bit lanes, u8 x s8 products.
+#include <immintrin.h>
+
+#include "simd/columns_scalar.hpp"
+#include "simd/activations.hpp"
+#include "simd/attention_x86.hpp"
+#include "simd/columns_avx2.hpp"
+#include "simd/trellis_columns_256.hpp"
+#include "simd/compute.hpp"
+#include "simd/feedback.hpp"
+#include "simd/fht.hpp"
+#include "simd/popcount_avx2.hpp"
+#include "simd/tile_256.hpp"
+#include "simd/viterbi.hpp"
+#include "simd/words_avx2.hpp"
+
+namespace seeddelta {
+namespace {
+
+struct Ops : WordsAvx2 {
+    static SEEDDELTA_INLINE __m256i dot(__m256i sum, __m256i values, __m256i x) {
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(values, x), _mm256_set1_epi16(1)));
+    }
+};
+
+// 16-bit words of the Viterbi search
+struct Words {
+    using U = xsimd::batch<uint16_t, xsimd::avx2>;
+    static SEEDDELTA_INLINE U high(U a, U b) { return _mm256_mulhi_epu16(a, b); }
+
+    // lane i = p[i >> K]
+    template <int K>
+    static SEEDDELTA_INLINE xsimd::batch<uint16_t, xsimd::avx2> expand(const uint16_t *p) {
+        if constexpr (K >= 4) {
+            return _mm256_set1_epi16(static_cast<short>(*p));
+        } else if constexpr (K == 3) {
+            int32_t two;
+            __builtin_memcpy(&two, p, 4);
+            const __m256i mask =
+                _mm256_set_epi64x(0x0302030203020302, 0x0302030203020302, 0x0100010001000100, 0x0100010001000100);
+            return _mm256_shuffle_epi8(_mm256_set1_epi32(two), mask);
+        } else if constexpr (K == 2) {
+            int64_t four;
+            __builtin_memcpy(&four, p, 8);
+            const __m256i mask =
+                _mm256_set_epi64x(0x0706070607060706, 0x0504050405040504, 0x0302030203020302, 0x0100010001000100);
+            return _mm256_shuffle_epi8(_mm256_set1_epi64x(four), mask);
+        } else {
+            const __m256i eight = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+            const __m256i mask =
+                _mm256_set_epi64x(0x0F0E0F0E0D0C0D0C, 0x0B0A0B0A09080908, 0x0706070605040504, 0x0302030201000100);
+            return _mm256_shuffle_epi8(eight, mask);
+        }
+    }
+};
+
+constexpr AttentionKernels attention{attend_simd<xsimd::avx2, AttentionOps256>,
+                                     score_256,
+                                     score_256, // popcount: AVX2 counts bits by look-up, too
+                                     estimate_simd<xsimd::avx2, AttentionOps256>,
+                                     nearness_simd<xsimd::avx2>,
+                                     count_simd<xsimd::avx2>,
+                                     above_simd<xsimd::avx2>,
+                                     mass_simd<xsimd::avx2>};
+
+} // namespace
+
+const KernelTable &kernels_avx2() {
+    static constexpr KernelTable table{"avx2",
+                                       rotate_simd<xsimd::avx2>,
+                                       quantize_simd<xsimd::avx2>,
+                                       compute_simd<xsimd::avx2, Tile256<Ops>>,
+                                       viterbi_simd<xsimd::avx2, Words>,
+                                       subtract_product_simd<xsimd::avx2>,
+                                       dictionary_simd<xsimd::avx2>,
+                                       fht_struct_simd<xsimd::avx2>,
+                                       &attention,
+                                       columns_f16_simd<xsimd::avx2, ColumnsAvx2>,
+                                       columns_i8_simd<xsimd::avx2, ColumnsAvx2>,
+                                       columns_f16_batch_simd<xsimd::avx2, ColumnsAvx2>,
+                                       columns_i8_batch_simd<xsimd::avx2, ColumnsAvx2>,
+                                       count_above_simd<xsimd::avx2>,
+                                       bitmaps_simd<xsimd::avx2>,
+                                       popcount_avx2,
+                                       columns_trellis_simd<Columns256<Ops>>,
+                                       columns_trellis_many_simd<Columns256<Ops>>,
+                                       rotate_back_simd<xsimd::avx2>};
+    return table;
+}
+
+} // namespace seeddelta

@@ -1,0 +1,124 @@
+// AVX-512 unit without VNNI (F, BW, DQ, VL, CD: Skylake-X). Tiles stay 256 bits wide, one lane a row, and gain from
+// VPTERNLOG and twice the registers.
+#include <immintrin.h>
+
+#include "simd/columns_scalar.hpp"
+#include "simd/activations.hpp"
+#include "simd/attention_x86.hpp"
+#include "simd/columns_avx512.hpp"
+#include "simd/trellis_columns_256.hpp"
+#include "simd/compute.hpp"
+#include "simd/feedback.hpp"
+#include "simd/fht.hpp"
+#include "simd/popcount_avx2.hpp"
+#include "simd/tile_256.hpp"
+#include "simd/viterbi.hpp"
+#include "simd/words_avx512.hpp"
+
+namespace seeddelta {
+namespace {
+
+struct Ops : WordsAvx512 {
+    static SEEDDELTA_INLINE __m256i dot(__m256i sum, __m256i values, __m256i x) {
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(values, x), _mm256_set1_epi16(1)));
+    }
+};
+
+using Arch = xsimd::avx512bw;
+
+// 16-bit words of the Viterbi search
+struct Words {
+    using U = xsimd::batch<uint16_t, Arch>;
+    static SEEDDELTA_INLINE U high(U a, U b) { return _mm512_mulhi_epu16(a, b); }
+
+    // lane i = p[i >> K]
+    template <int K>
+    static SEEDDELTA_INLINE xsimd::batch<uint16_t, Arch> expand(const uint16_t *p) {
+        if constexpr (K >= 5) {
+            return _mm512_set1_epi16(static_cast<short>(*p));
+        } else {
+            alignas(64) static constexpr auto index = [] {
+                struct {
+                    uint16_t lane[32];
+                } t{};
+                for (int i = 0; i < 32; ++i) {
+                    t.lane[i] = static_cast<uint16_t>(i >> K);
+                }
+                return t;
+            }();
+            __m512i few;
+            if constexpr (K == 1) {
+                few = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
+            } else if constexpr (K == 2) {
+                few = _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+            } else {
+                few = _mm512_castsi128_si512(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
+            }
+            return _mm512_permutexvar_epi16(_mm512_load_si512(index.lane), few);
+        }
+    }
+};
+
+struct AttentionOps {
+    using F = xsimd::batch<float, Arch>;
+    static SEEDDELTA_INLINE F half(const uint16_t *p) {
+        return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
+    }
+    static SEEDDELTA_INLINE F words(const int16_t *p) {
+        return _mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))));
+    }
+    static SEEDDELTA_INLINE F bytes(const int8_t *p) {
+        return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))));
+    }
+    static SEEDDELTA_INLINE float half_one(uint16_t h) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h))); }
+    // two registers' lanes i + i + 8
+    static SEEDDELTA_INLINE __m512 halves(__m512 a, __m512 b) {
+        return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+    }
+    static SEEDDELTA_INLINE void sum4(const F *a, const F *b, const F *c, const F *d, float *out) {
+        const __m512 ab = halves(a[0], b[0]);
+        const __m512 cd = halves(c[0], d[0]);
+        __m512 sum = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
+        sum = _mm512_add_ps(sum, _mm512_permute_ps(sum, 0x4E));
+        sum = _mm512_add_ps(sum, _mm512_permute_ps(sum, 0xB1));
+        const __m512i firsts = _mm512_castsi128_si512(_mm_setr_epi32(0, 4, 8, 12));
+        _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, sum)));
+    }
+    static constexpr int kValues = 4;
+};
+
+constexpr AttentionKernels attention{attend_simd<Arch, AttentionOps>,
+                                     score_256,
+                                     score_256, // popcount, by look-up
+                                     estimate_simd<Arch, AttentionOps>,
+                                     nearness_simd<Arch>,
+                                     count_simd<Arch>,
+                                     above_simd<Arch>,
+                                     mass_simd<Arch>};
+
+} // namespace
+
+const KernelTable &kernels_avx512bw() {
+    static constexpr KernelTable table{"avx512bw",
+                                       rotate_simd<Arch>,
+                                       quantize_simd<Arch>,
+                                       compute_simd<Arch, Tile256<Ops>>,
+                                       viterbi_simd<Arch, Words>,
+                                       subtract_product_simd<Arch>,
+                                       dictionary_simd<Arch>,
+                                       fht_struct_simd<Arch>,
+                                       &attention,
+                                       columns_f16_simd<Arch, ColumnsAvx512>,
+                                       columns_i8_simd<Arch, ColumnsAvx512>,
+                                       columns_f16_batch_simd<Arch, ColumnsAvx512>,
+                                       columns_i8_batch_simd<Arch, ColumnsAvx512>,
+                                       count_above_simd<Arch>,
+                                       bitmaps_simd<Arch>,
+                                       popcount_avx2,
+                                       columns_trellis_simd<Columns256<Ops>>,
+                                       columns_trellis_many_simd<Columns256<Ops>>,
+                                       rotate_back_simd<Arch>};
+    return table;
+}
+
+} // namespace seeddelta

@@ -1,0 +1,33 @@
+// AVX-512 unit with VNNI but without VBMI (Cascade Lake). Only the product uses it; the rest is the table of
+// isa_avx512bw.cpp.
+#include <immintrin.h>
+
+#include "simd/trellis_columns_256.hpp"
+#include "simd/compute.hpp"
+#include "simd/tile_256.hpp"
+#include "simd/words_avx512.hpp"
+
+namespace seeddelta {
+namespace {
+
+struct Ops : WordsAvx512 {
+    static SEEDDELTA_INLINE __m256i dot(__m256i sum, __m256i values, __m256i x) {
+        return _mm256_dpbusd_epi32(sum, values, x);
+    }
+};
+
+} // namespace
+
+const KernelTable &kernels_avx512vnni() {
+    static const KernelTable table = [] {
+        KernelTable t = kernels_avx512bw();
+        t.name = "avx512vnni";
+        t.compute = compute_simd<xsimd::avx512bw, Tile256<Ops>>;
+        t.columns_trellis = columns_trellis_simd<Columns256<Ops>>;
+        t.columns_trellis_many = columns_trellis_many_simd<Columns256<Ops>>;
+        return t;
+    }();
+    return table;
+}
+
+} // namespace seeddelta

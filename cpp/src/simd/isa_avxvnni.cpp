@@ -1,0 +1,33 @@
+// AVX2 unit with AVX-VNNI (Alder Lake, Zen 5 and later). Only the product uses it; the rest is the table of
+// isa_avx2.cpp. The biased values are 1 .. 127, so that PMADDUBSW never saturates and VPDPBUSD adds the same sums.
+#include <immintrin.h>
+
+#include "simd/trellis_columns_256.hpp"
+#include "simd/compute.hpp"
+#include "simd/tile_256.hpp"
+#include "simd/words_avx2.hpp"
+
+namespace seeddelta {
+namespace {
+
+struct Ops : WordsAvx2 {
+    static SEEDDELTA_INLINE __m256i dot(__m256i sum, __m256i values, __m256i x) {
+        return _mm256_dpbusd_avx_epi32(sum, values, x);
+    }
+};
+
+} // namespace
+
+const KernelTable &kernels_avxvnni() {
+    static const KernelTable table = [] {
+        KernelTable t = kernels_avx2();
+        t.name = "avxvnni";
+        t.compute = compute_simd<xsimd::avx2, Tile256<Ops>>;
+        t.columns_trellis = columns_trellis_simd<Columns256<Ops>>;
+        t.columns_trellis_many = columns_trellis_many_simd<Columns256<Ops>>;
+        return t;
+    }();
+    return table;
+}
+
+} // namespace seeddelta

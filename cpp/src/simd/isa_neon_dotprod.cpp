@@ -1,0 +1,32 @@
+// NEON unit with the dot product extension (FEAT_DotProd: Armv8.2 and later). Only the product uses it; the rest is the
+// table of isa_neon.cpp.
+#include <arm_neon.h>
+
+#include "simd/trellis_columns_neon.hpp"
+#include "simd/compute.hpp"
+#include "simd/tile_neon.hpp"
+
+namespace seeddelta {
+namespace {
+
+struct Dot {
+    static SEEDDELTA_INLINE int32x4_t dot(int32x4_t sum, int8x16_t values, int8x16_t x) {
+        return vdotq_s32(sum, values, x);
+    }
+};
+
+} // namespace
+
+const KernelTable &kernels_neon_dotprod() {
+    static const KernelTable table = [] {
+        KernelTable t = kernels_neon();
+        t.name = "neon_dotprod";
+        t.compute = compute_simd<xsimd::neon64, TileNeon<Dot>>;
+        t.columns_trellis = columns_trellis_simd<TrellisColumnsNeon<Dot>>;
+        t.columns_trellis_many = columns_trellis_many_simd<TrellisColumnsNeon<Dot>>;
+        return t;
+    }();
+    return table;
+}
+
+} // namespace seeddelta

@@ -1,0 +1,184 @@
+// The definition: every other table must give these bits.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "format/column_trellis.hpp"
+#include "format/fht_struct.hpp"
+#include "format/prng_block.hpp"
+#include "format/rotation.hpp"
+#include "format/trellis.hpp"
+#include "encode/viterbi.hpp"
+#include "simd/columns_scalar.hpp"
+#include "simd/kernel_table.hpp"
+#include "format/residual.hpp"
+
+namespace seeddelta {
+
+static bool finite(float x) {
+    return (std::bit_cast<uint32_t>(x) & 0x7F800000U) != 0x7F800000U;
+}
+
+static bool quantize(const float *x, int64_t n, int8_t *q, float *scale, int32_t *sum) {
+    bool all_finite = true;
+    for (int64_t start = 0, group = 0; start < n; start += kGroup, ++group) {
+        const int64_t count = n - start < kGroup ? n - start : kGroup;
+        std::memset(q + start, 0, kGroup);
+        scale[group] = 0.0F;
+        sum[group] = 0;
+        float amax = 0.0F;
+        bool group_finite = true;
+        for (int64_t i = 0; i < count; ++i) {
+            group_finite = group_finite && finite(x[start + i]);
+            amax = std::fmax(amax, std::fabs(x[start + i]));
+        }
+        all_finite = all_finite && group_finite;
+        // Below 2^-100 the inverse would overflow, and the group is nothing beside the others.
+        if (!group_finite || amax < 0x1p-100F) {
+            continue;
+        }
+        scale[group] = amax / 127.0F;
+        const float inverse = 127.0F / amax;
+        for (int64_t i = 0; i < count; ++i) {
+            q[start + i] = static_cast<int8_t>(std::nearbyint(x[start + i] * inverse));
+            sum[group] += q[start + i];
+        }
+    }
+    return all_finite;
+}
+
+static void base_row(const seeddelta_ctx &ctx, int64_t row, int16_t *values) {
+    switch (ctx.base) {
+    case BaseKind::trellis:
+        trellis_row(ctx, row, values);
+        break;
+    case BaseKind::prng_block:
+        prng_block_row(ctx, row, values);
+        break;
+    default:
+        std::fill_n(values, ctx.n_in, int16_t{0});
+    }
+}
+
+static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end,
+                    uint8_t *panel, float *y, int64_t y_stride) {
+    bool all_finite = true;
+    auto *values = reinterpret_cast<int16_t *>(panel);
+    const int64_t row_end = std::min(tile_end * kTileRows, ctx.n_out);
+    for (int64_t row = tile_begin * kTileRows; row < row_end; ++row) {
+        const bool sparse = ctx.scheme == ResidualScheme::proc_sparse;
+        if (!sparse) {
+            base_row(ctx, row, values);
+        }
+        const float row_scale =
+            ctx.row_scale_f16 != nullptr ? half_to_float(ctx.row_scale_f16[row]) : ctx.row_scale_f32[row];
+        for (int64_t token = 0; token < a.n_tokens; ++token) {
+            const int8_t *q = a.q + token * a.stride;
+            const bool computed = ctx.base == BaseKind::fht_struct || sparse;
+            float acc = ctx.base == BaseKind::fht_struct ? y[token * y_stride + row] : 0.0F;
+            for (int64_t group = 0; !computed && group < ctx.n_groups(); ++group) {
+                int32_t dot = 0;
+                for (int64_t i = group * kGroup; i < std::min((group + 1) * kGroup, ctx.n_in); ++i) {
+                    dot += values[i] * q[i];
+                }
+                acc += static_cast<float>(dot) * a.scale[token * (a.stride / kGroup) + group];
+            }
+            float residual = 0.0F;
+            if (sparse) {
+                proc_sparse_dot(ctx, row, q, a.scale + token * (a.stride / kGroup), acc, residual);
+            } else {
+                const float *x = a.x == nullptr ? nullptr : a.x + token * a.x_stride; // there for a residual
+                residual = residual_dot(ctx, row, x, a.p + token * ctx.dictionary_size);
+            }
+            const float out = row_scale * (acc * ctx.base_scale + residual);
+            all_finite = all_finite && finite(out);
+            y[token * y_stride + row] = out;
+        }
+    }
+    return all_finite;
+}
+
+static void subtract_product(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f,
+                             int64_t f_stride, int64_t rows, int64_t inner, int64_t n) {
+    for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t i = 0; i < inner; ++i) {
+            for (int64_t j = 0; j < n; ++j) {
+                w[r * w_stride + j] -= e[r * e_stride + i] * f[i * f_stride + j];
+            }
+        }
+    }
+}
+
+static void columns_trellis(const ColumnWeight &w, const ColumnInput &in, int64_t begin, int64_t end, float *y) {
+    for (int64_t p = begin; p < end; p += kOutputSlice) {
+        float acc[kOutputSlice] = {};
+        for (int64_t g = 0; g < in.n_groups; ++g) {
+            int32_t sum[kOutputSlice] = {};
+            for (int32_t i = in.begin[g]; i < in.begin[g + 1]; ++i) {
+                int8_t values[kOutputSlice];
+                column_values(w, in.index[i], p, p + kOutputSlice, values);
+                for (int64_t o = 0; o < kOutputSlice; ++o) {
+                    sum[o] += values[o] * in.q[i];
+                }
+            }
+            for (int64_t o = 0; o < kOutputSlice; ++o) {
+                acc[o] += static_cast<float>(sum[o]) * in.scale[g];
+            }
+        }
+        std::copy_n(acc, std::min(kOutputSlice, end - p), y + p);
+    }
+}
+
+static void columns_trellis_many(const ColumnWeight &w, const Activations &a, int64_t begin, int64_t end, float *y,
+                                 int64_t y_stride) {
+    int8_t values[kGroup * kOutputSlice];
+    const int64_t groups = a.stride / kGroup;
+    for (int64_t p = begin; p < end; p += kOutputSlice) {
+        const int64_t outputs = std::min(kOutputSlice, end - p);
+        for (int64_t token = 0; token < a.n_tokens; ++token) {
+            std::fill_n(y + token * y_stride + p, outputs, 0.0F);
+        }
+        for (int64_t g = 0; g < groups; ++g) {
+            const int64_t count = std::min(kGroup, w.n_in - g * kGroup);
+            for (int64_t i = 0; i < count; ++i) {
+                column_values(w, g * kGroup + i, p, p + kOutputSlice, values + i * kOutputSlice);
+            }
+            for (int64_t token = 0; token < a.n_tokens; ++token) {
+                const int8_t *q = a.q + token * a.stride + g * kGroup;
+                for (int64_t o = 0; o < outputs; ++o) {
+                    int32_t sum = 0;
+                    for (int64_t i = 0; i < count; ++i) {
+                        sum += values[i * kOutputSlice + o] * q[i];
+                    }
+                    y[token * y_stride + p + o] += static_cast<float>(sum) * a.scale[token * groups + g];
+                }
+            }
+        }
+    }
+}
+
+const KernelTable &kernels_scalar() {
+    static const KernelTable table{"scalar",
+                                   rotate,
+                                   quantize,
+                                   compute,
+                                   viterbi_scalar,
+                                   subtract_product,
+                                   dictionary_dot,
+                                   fht_struct_block,
+                                   &attention_scalar(),
+                                   columns_f16_scalar,
+                                   columns_i8_scalar,
+                                   columns_f16_batch_scalar,
+                                   columns_i8_batch_scalar,
+                                   count_above_scalar,
+                                   bitmaps_scalar,
+                                   popcount_scalar,
+                                   columns_trellis,
+                                   columns_trellis_many,
+                                   rotate_back_part};
+    return table;
+}
+
+} // namespace seeddelta

@@ -1,0 +1,247 @@
+"""One tensor as a job: a small description that any process can carry out, and what comes back.
+
+A job depends on nothing but itself and the files that it names, so that it may run anywhere and run again. NumPy's
+linear algebra rounds differently with other numbers of threads; a job therefore runs it with one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import __version__
+from .._extras import needs_extra
+from ..calibrate.covariance import Covariance, open_covariance
+from ..errors import ExecutorError, ImatrixError, SourceModelError
+from ..gguf import schema
+from ..gguf.source import SourceModel, open_source
+from .describe import describe
+from .encode import EncodedTensor, encode_tensor
+from .feedback import ColumnFeedback, Feedback, make_column_feedback, make_feedback
+from .proc_sparse import encode_proc_sparse
+from .recipe import Recipe
+
+_FEEDBACKS_KEPT = 2  # tensors that share an input are near each other in the file
+# options of a build that a tensor's payload does not depend on, or that are in the job's other fields
+_ELSEWHERE = {
+    "input", "layers", "targets", "tensor_type", "seeddelta_gap", "imatrix", "imatrix_power", "imatrix_eps",
+    "hessian", "target_bpw", "target_size",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to encode. `recipe` has the tensor's own rate; paths are absolute and must mean the same file everywhere.
+
+    `sha256` is that of the tensor's bytes in the source, `covariance_sha256` that of the whole covariance file.
+    `shape` is [n_out, n_in], of each of the `experts` where there are some. `importance` is float32[n_in] with the mean
+    1 (of experts float32[experts, n_in]), or None.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    source_type: str
+    sha256: str
+    recipe: Recipe
+    importance: npt.NDArray[np.float32] | None = None
+    covariance_sha256: str | None = None
+    experts: int | None = None
+    version: str = __version__
+
+    def key(self, encoder: str) -> str:
+        """SHA-256 of everything that decides the payload; `encoder` identifies the code."""
+        identity = {
+            "encoder": [self.version, encoder],
+            "tensor": [self.name, self.shape, self.experts, self.source_type, self.sha256],
+            "options": {k: v for k, v in self.recipe.provenance().items() if k not in _ELSEWHERE},
+            "importance": None if self.importance is None else hashlib.sha256(self.importance.tobytes()).hexdigest(),
+            "covariance": self.covariance_sha256,
+        }
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """The encoded tensor, and the seconds that it took where it was encoded."""
+
+    encoded: EncodedTensor
+    seconds: float
+
+
+def run_job(job: Job) -> JobResult:
+    """Carry out a job, in any thread of any process.
+
+    Raises SourceModelError (NaN, or not the bytes the job was made for), ImatrixError (a covariance that does not fit)
+    or ExecutorError (another release of seeddelta made the job).
+    """
+    begin = time.perf_counter()
+    if job.version != __version__:
+        raise ExecutorError(
+            f"a worker on {platform.node()} has seeddelta {__version__}, the build {job.version}; install the same"
+        )
+    with one_blas_thread():
+        weights = _weights(job)
+        if job.recipe.proc_sparse:
+            return JobResult(_proc_sparse(job, weights), time.perf_counter() - begin)
+        description = describe(job.recipe, job.name, job.shape, job.source_type, job.experts)
+        feedback, importance = _feedback(job, description), job.importance
+        if importance is None and feedback is not None:
+            importance = _covariance(job).importance(job.name)
+            if job.experts is not None:
+                importance = np.broadcast_to(importance, (job.experts, importance.size))
+        encoded = encode_tensor(job.name, weights, job.source_type, job.recipe, importance, feedback)
+    return JobResult(encoded, time.perf_counter() - begin)
+
+
+def _proc_sparse(job: Job, weights: npt.NDArray[np.float32]) -> EncodedTensor:
+    importance, covariance = job.importance, None
+    if job.recipe.hessian is not None and _covariance(job).has(job.name):
+        covariance = _covariance_of(job)
+        importance = _covariance(job).importance(job.name) if importance is None else importance
+    return encode_proc_sparse(job.name, weights, job.source_type, job.recipe, importance, covariance)
+
+
+def tensor_sha256(source: SourceModel, name: str) -> str:
+    """SHA-256 of a tensor's bytes as they are in the file, in hexadecimal."""
+    return hashlib.sha256(source.raw(name).data).hexdigest()
+
+
+def encoder_identity() -> str:
+    """SHA-256 of the compiled core and of this package's modules: other code may give other bytes."""
+    from .._core import _core
+
+    digest = hashlib.sha256()
+    for path in (Path(str(_core.__file__)), *sorted(Path(__file__).parent.glob("*.py"))):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _weights(job: Job) -> npt.NDArray[np.float32]:
+    path = job.recipe.input
+    if not path.is_file():
+        raise SourceModelError(
+            f"{path}: no such file on {platform.node()}, to encode {job.name!r}; workers need the model under this path"
+        )
+    source = _open_source(path, _stamp(path))
+    if job.name not in source.tensors or tensor_sha256(source, job.name) != job.sha256:
+        raise SourceModelError(
+            f"{path}: tensor {job.name!r} on {platform.node()} is not the one the build began with; "
+            "do not change the model during a build, and give all workers the same file"
+        )
+    weights = source.matrix(job.name)
+    return weights if job.experts is None else weights.reshape(job.experts, *job.shape)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=1)
+def _open_source(path: Path, stamp: tuple[int, int]) -> SourceModel:
+    return open_source(path)
+
+
+@lru_cache(maxsize=1)
+def _open_covariance(path: Path, stamp: tuple[int, int]) -> Covariance:
+    return open_covariance(path)
+
+
+def _covariance(job: Job) -> Covariance:
+    path = job.recipe.hessian
+    assert path is not None
+    if not path.is_file():
+        raise ImatrixError(f"{path}: no such file on {platform.node()}; workers need the covariance under this path")
+    covariance = _open_covariance(path, _stamp(path))
+    if covariance.sha256 != job.covariance_sha256:
+        raise ImatrixError(f"{path}: is another file on {platform.node()}; give all workers the same covariance")
+    return covariance
+
+
+def _covariance_of(job: Job) -> npt.NDArray[np.float32]:
+    """The matrix of the tensor's input. Raises ImatrixError when it does not fit."""
+    covariance = _covariance(job)
+    matrix = covariance.matrix(job.name)
+    if matrix.shape[0] != job.shape[1]:
+        raise ImatrixError(
+            f"{covariance.path}: the covariance of the input of {job.name!r} has {matrix.shape[0]} columns, "
+            f"the tensor {job.shape[1]}; make it with this model"
+        )
+    return matrix
+
+
+_feedback_lock = threading.Lock()
+_feedbacks: dict[Any, Feedback | ColumnFeedback] = {}
+
+
+def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | ColumnFeedback | None:
+    """Feedback of the tensor's input, or None without a covariance of it. The last ones are kept."""
+    base = description.base
+    if job.recipe.hessian is None or not isinstance(base, schema.TrellisBase):
+        return None
+    covariance = _covariance(job)
+    if not covariance.has(job.name):
+        return None
+    same, damp, seed = covariance.representative(job.name), job.recipe.hessian_damp, job.recipe.seed
+    power = job.recipe.covariance_power
+    key: tuple[Any, ...] = (job.covariance_sha256, same, base.rotation_block, seed, damp, power)
+    if description.is_column:
+        key = (job.covariance_sha256, same, "column", damp)
+    with _feedback_lock:  # jobs that share an input wait for it instead of computing it again
+        if key not in _feedbacks:
+            matrix = _covariance_of(job)
+            made: Feedback | ColumnFeedback
+            if description.is_column:
+                made = make_column_feedback(job.name, matrix, damp=damp)
+            else:
+                made = make_feedback(
+                    job.name, matrix, rotation_block=base.rotation_block, seed=seed, damp=damp, column_power=power
+                )
+            while len(_feedbacks) >= _FEEDBACKS_KEPT:
+                del _feedbacks[next(iter(_feedbacks))]
+            _feedbacks[key] = made
+        return _feedbacks[key]
+
+
+def forget() -> None:
+    """Free what jobs of this process keep for the next one."""
+    with _feedback_lock:
+        _feedbacks.clear()
+    _open_source.cache_clear()
+    _open_covariance.cache_clear()
+
+
+_blas_lock = threading.Lock()
+_blas_users = 0
+_blas_limit: Any = None
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """NumPy's BLAS runs with one thread while any thread is inside; the setting is of the whole process."""
+    global _blas_users, _blas_limit
+    with needs_extra("cli"):
+        from threadpoolctl import threadpool_limits
+    with _blas_lock:
+        if _blas_users == 0:
+            _blas_limit = threadpool_limits(1, user_api="blas")
+        _blas_users += 1
+    try:
+        yield
+    finally:
+        with _blas_lock:
+            _blas_users -= 1
+            if _blas_users == 0:
+                _blas_limit.restore_original_limits()
