@@ -27,6 +27,7 @@ _LAZY = {
     "StatePackKV": "seeddelta.runtime",
     "load": "seeddelta.runtime",
     "dequantize": "seeddelta.gguf.dequantize",
+    "imatrix": "seeddelta.calibrate",
     "open_seeddelta": "seeddelta.gguf.reader",
     "evaluate": "seeddelta.evaluate",
     "perplexity": "seeddelta.evaluate",
@@ -45,12 +46,14 @@ __all__ = [
     "dequantize",
     "errors",
     "evaluate",
+    "imatrix",
     "load",
     "open_seeddelta",
     "perplexity",
 ]
 
 if TYPE_CHECKING:
+    from .calibrate import imatrix
     from .convert import BuildReport, Recipe, build
     from .evaluate import evaluate
     from .evaluate.perplexity import perplexity

@@ -5,4 +5,6 @@ from __future__ import annotations
 from .capture import Capture, capture
 from .covariance import Covariance, open_covariance, write_covariance
 
-__all__ = ["Capture", "Covariance", "capture", "open_covariance", "write_covariance"]
+imatrix = capture  # `seeddelta.imatrix`, by the name of the command
+
+__all__ = ["Capture", "Covariance", "capture", "imatrix", "open_covariance", "write_covariance"]

@@ -49,7 +49,6 @@ def make_app(commands: dict[str, str] | None = None) -> typer.Typer:
         name="seeddelta",
         help="LLM weights as a seed plus a small residual, inside a stock llama-cpp-python.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
 
