@@ -8,7 +8,7 @@
 
 #include "format/column_trellis.hpp"
 #include "format/fht_struct.hpp"
-#include "encode/viterbi.hpp"
+#include "simd/viterbi_scalar.hpp"
 #include "kernel_test.hpp"
 #include "simd/kernel_table.hpp"
 #include "linear/trellis_columns.hpp"

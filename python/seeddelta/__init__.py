@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import errors
@@ -43,6 +44,7 @@ __all__ = [
     "__version__",
     "autotune",
     "build",
+    "cmake_dir",
     "dequantize",
     "errors",
     "evaluate",
@@ -72,6 +74,11 @@ def __getattr__(name: str) -> Any:
     value = loaded if module == f"{__name__}.{name}" and callable(loaded) else getattr(loaded, name)
     globals()[name] = value
     return value
+
+
+def cmake_dir() -> str:
+    """Folder of the CMake package of the C++ API, for `cmake -Dseeddelta_DIR=…` and `find_package(seeddelta)`."""
+    return str(Path(__file__).parent / "cmake")
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "format/trellis.hpp"
-#include "encode/viterbi.hpp"
+#include "simd/viterbi_scalar.hpp"
 #include "seeddelta/encode.hpp"
 
 namespace seeddelta {

@@ -9,7 +9,7 @@
 #include "format/prng_block.hpp"
 #include "format/rotation.hpp"
 #include "format/trellis.hpp"
-#include "encode/viterbi.hpp"
+#include "simd/viterbi_scalar.hpp"
 #include "simd/columns_scalar.hpp"
 #include "simd/kernel_table.hpp"
 #include "format/residual.hpp"

@@ -3,7 +3,7 @@
 #pragma once
 #include <xsimd/xsimd.hpp>
 
-#include "encode/viterbi.hpp"
+#include "simd/viterbi_scalar.hpp"
 
 namespace seeddelta {
 namespace {

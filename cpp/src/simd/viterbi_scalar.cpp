@@ -1,4 +1,4 @@
-#include "encode/viterbi.hpp"
+#include "simd/viterbi_scalar.hpp"
 
 #include <algorithm>
 #include <cstdlib>
