@@ -13,7 +13,7 @@ import pytest
 import seeddelta
 from llama_helpers import TEXT, divergence, load, logits_of, marked_unsafe, perplexity_of, tokens_of
 from seeddelta import _core
-from seeddelta.errors import FormatError, SourceModelError
+from seeddelta.errors import ConfigError, FormatError, SourceModelError
 from seeddelta.runtime import RuntimeConfig
 
 llama_cpp = pytest.importorskip("llama_cpp")
@@ -214,7 +214,7 @@ def test_state_and_pickle(smollm2_two_layers: Path) -> None:
     ],
 )
 def test_options_that_cannot_be(smollm2_two_layers: Path, options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ConfigError, match=message):
         load(smollm2_two_layers, **options)
 
 

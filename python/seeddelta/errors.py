@@ -47,6 +47,10 @@ class NumericalError(SeedDeltaError, ArithmeticError):
     """NaN or infinity met while computing with a weight, and no dense fallback is at hand."""
 
 
+class OutOfMemoryError(SeedDeltaError, MemoryError):
+    """No memory for what the next computation needs; nothing was computed."""
+
+
 class EvaluationError(SeedDeltaError):
     """A model, a text or a process does not allow a measurement: too few tokens, a failed decode, a dead worker."""
 

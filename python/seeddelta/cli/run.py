@@ -173,7 +173,8 @@ def _summarise(
         parts.append("a plain GGUF model")
     if "attention.exact" in metrics:
         calls = int(metrics["attention.exact"]), int(metrics["attention.packed"])
-        parts.append(f"attention: {calls[0]} exact, {calls[1]} of chosen keys ({metrics['pack.density']:.0%})")
+        density = metrics.get("pack.kv.density", metrics["pack.density"])  # pack. is the MLP's where both are on
+        parts.append(f"attention: {calls[0]} exact, {calls[1]} of chosen keys ({density:.0%})")
     if "attention.events" in metrics:
         parts.append(f"{metrics['attention.events']} with events ({metrics['event.stale_pct']:.0f}% reused)")
     print(", ".join(parts), file=sys.stderr)

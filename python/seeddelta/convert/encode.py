@@ -85,6 +85,7 @@ def join_experts(encoded: Sequence[EncodedTensor]) -> EncodedTensor:
     norms = Norms(**{
         name: float(np.sqrt(sum(getattr(one.description.norms, name) ** 2 for one in encoded)))
         for name in Norms.model_fields
+        if name != "rel_out"
     })  # fmt: skip
     cross, cross_w = (
         sum(getattr(one.metrics, c) * getattr(one.description.norms, w) * getattr(one.description.norms, w_hat)
@@ -151,12 +152,12 @@ def _encode_matrix(
     arrays[schema.ROW_SCALE] = row_scale.astype("<f2" if description.row_scale == "f16" else "<f4")
 
     weight = stored.weight(arrays[schema.ROW_SCALE])
-    norms, metrics = measure(weights, weight, importance)
+    lost = None
     if isinstance(feedback, ColumnFeedback):
         lost = covariance_error(weights, weight.dequantize(), feedback.covariance)
-        metrics = metrics.model_copy(update={"rel_out": lost})
     elif feedback is not None:
-        metrics = metrics.model_copy(update={"rel_out": output_error(weights, weight, feedback)})
+        lost = output_error(weights, weight, feedback)
+    norms, metrics = measure(weights, weight, importance, lost)
     description = description.model_copy(update={"norms": norms})
     ordered = {suffix: arrays[suffix] for suffix in schema.payload_layout(description)}
     weighted = importance is not None and not description.is_column

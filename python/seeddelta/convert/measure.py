@@ -23,8 +23,11 @@ def row_ranges(n_out: int, n_in: int) -> Iterator[tuple[int, int]]:
         yield begin, min(begin + rows, n_out)
 
 
-def measure(weights: F32, stored: _core.Weight, importance: F32 | None) -> tuple[Norms, Metrics]:
-    """Norms and metrics of float32[n_out, n_in] as they are stored, in double precision."""
+def measure(
+    weights: F32, stored: _core.Weight, importance: F32 | None, rel_out: float | None = None
+) -> tuple[Norms, Metrics]:
+    """Norms and metrics of float32[n_out, n_in] as they are stored, in double precision, with the relative error of the
+    outputs where it is known."""
     sums = np.zeros((2, 3))  # plain, weighted: ‖W‖², ‖Ŵ‖², ⟨W, Ŵ⟩
     errors = np.zeros(2)
     n_out, n_in = weights.shape
@@ -41,7 +44,7 @@ def measure(weights: F32, stored: _core.Weight, importance: F32 | None) -> tuple
     if importance is None:
         sums[1], errors[1] = sums[0], errors[0]
     (w, w_hat), err = np.sqrt(sums[:, :2]).T, np.sqrt(errors)
-    norms = Norms(w=w[0], w_hat=w_hat[0], err=err[0], w_w=w[1], w_hat_w=w_hat[1], err_w=err[1])
+    norms = Norms(w=w[0], w_hat=w_hat[0], err=err[0], w_w=w[1], w_hat_w=w_hat[1], err_w=err[1], rel_out=rel_out)
     return norms, metrics_of(norms, float(sums[0, 2]), float(sums[1, 2]))
 
 
@@ -60,6 +63,7 @@ def metrics_of(norms: Norms, cross: float, cross_w: float) -> Metrics:
         rel_l2_w=relative[1],
         cos_w=cosine[1],
         norm_ratio_w=ratio[1],
+        rel_out=norms.rel_out,
     )
 
 

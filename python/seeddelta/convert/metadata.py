@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from gguf import GGUFValueType
 
@@ -67,6 +68,7 @@ def own_metadata(
     return values
 
 
-def _left_out(description: TensorDescription) -> set[str]:
+def _left_out(description: TensorDescription) -> dict[str, Any]:
     """Fields that a description has only when they say something."""
-    return {name for name in ("experts", "layout") if getattr(description, name) is None}
+    absent: dict[str, Any] = {name: True for name in ("experts", "layout") if getattr(description, name) is None}
+    return absent | ({"norms": {"rel_out"}} if description.norms.rel_out is None else {})

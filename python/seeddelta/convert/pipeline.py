@@ -339,13 +339,14 @@ def _existing(path: Path) -> Path:
 def _row(recipe: Recipe, info: TensorInfo, part: Part) -> TensorReport:
     description, metrics = part.header.description, part.header.metrics
     size = schema.payload_bytes(description)
-    near = metrics.error <= recipe.seeddelta_gap
+    error = description.norms.error
+    near = error <= recipe.seeddelta_gap
     return TensorReport(
         name=info.name,
         shape=info.shape,
         source_type=info.type.name,
         status="converted" if near else "dense",
-        reason="" if near else f"kept dense: error {metrics.error:.4f} > gap {recipe.seeddelta_gap:g}",
+        reason="" if near else f"kept dense: error {error:.4f} > gap {recipe.seeddelta_gap:g}",
         method=part.header.method,
         base_seed=part.header.base_seed,
         bytes_before=info.nbytes,

@@ -77,9 +77,8 @@ def encode_proc_sparse(
         **_payload(delta, blocks, residual.block),
     }
     weight = _core.Weight(name, n_out, n_in, **weight_arguments(description, arrays))
-    norms, metrics = measure(weights, weight, importance)
-    if covariance is not None:
-        metrics = metrics.model_copy(update={"rel_out": covariance_error(weights, weight.dequantize(), covariance)})
+    lost = None if covariance is None else covariance_error(weights, weight.dequantize(), covariance)
+    norms, metrics = measure(weights, weight, importance, lost)
     method: Any = "feedback" if covariance is not None else "plain" if importance is None else "weighted"
     return EncodedTensor(description.model_copy(update={"norms": norms}), arrays, metrics, method)
 

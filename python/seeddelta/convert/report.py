@@ -34,8 +34,7 @@ class Metrics(BaseModel):
 
     @property
     def error(self) -> float:
-        """The relative error that the encoder made small and the divergence follows: of the outputs where their
-        covariance is known (one of the weights alone may be above 1 there), else of the weights."""
+        """What a gap is about; the same as `error` of the norms in the file."""
         return self.rel_l2_w if self.rel_out is None else self.rel_out
 
 

@@ -165,7 +165,10 @@ class NoResidual(BaseModel):
 
 
 class Norms(BaseModel):
-    """Frobenius norms of W, Ŵ and W − Ŵ, plain and weighted by the columns' importance."""
+    """Frobenius norms of W, Ŵ and W − Ŵ, plain and weighted by the columns' importance.
+
+    `rel_out` is the relative error of the outputs, for a matrix that was encoded with the covariance of its inputs.
+    """
 
     model_config = _FROZEN
     w: float
@@ -174,6 +177,18 @@ class Norms(BaseModel):
     w_w: float
     w_hat_w: float
     err_w: float
+    rel_out: float | None = None
+
+    @property
+    def error(self) -> float:
+        """The relative error that a gap is about: the one that the encoder made small and the divergence follows. Of
+        the outputs where their covariance is known (one of the weights alone may be above 1 there), else of the
+        weights by importance, which without an imatrix is the plain one."""
+        if self.rel_out is not None:
+            return self.rel_out
+        if self.w_w > 0:
+            return self.err_w / self.w_w
+        return 1.0 if self.err_w > 0 else 0.0
 
 
 class TensorDescription(BaseModel):

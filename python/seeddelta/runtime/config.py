@@ -19,8 +19,9 @@ class RuntimeConfig:
     Attributes:
         fallback: dense GGUF model of the same shapes (any type that llama.cpp knows), mapped, not loaded. A weight
             whose product is not finite is computed from it from then on.
-        gap: largest relative error ‖W − Ŵ‖ / ‖W‖ of a tensor; one above it is dense from the start (needs `fallback`).
-            None: whatever the file has is used.
+        gap: largest relative error of a tensor, as the file has it from the builder, whose gap is about the same figure
+            (`error` of the norms in gguf/schema.py); one above it is dense from the start (needs `fallback`). None:
+            whatever the file has is used.
         statecells: the model must have weights that are a codebook alone. They are served in any case; this tells a
             model that has none from one that has (docs/statecells.md).
         proc_sparse: False takes proc-sparse weights (docs/proc-sparse.md) from the fallback (needs `fallback`).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..errors import NumericalError
+from ..errors import ConfigError, NumericalError, OutOfMemoryError
 from ..gguf.schema import TensorDescription
 from .config import RuntimeConfig
 from .gates import skipping_metrics
@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from .. import _core
     from .attention import OwnAttention
     from .weights import PreparedModel
+
+
+_COUNTERS = (
+    "rewrites", "calls", "tokens", "reused", "prefetched", "rows", "experts", "dense_calls", "nonfinite_events",
+    "active_units", "skipped_units",
+)  # fmt: skip
 
 
 class RuntimeHandle:
@@ -107,9 +113,8 @@ class RuntimeHandle:
             "seeddelta.dense_weights": len(self.dense),
             "seeddelta.file_bytes": self._file_bytes,
             "seeddelta.nodes_seen": self._hook.nodes_seen,
-            "seeddelta.calls": 0,  # also when every weight is dense from the start
-            "seeddelta.dense_calls": 0,
         }
+        sums |= {f"seeddelta.{name}": 0 for name in _COUNTERS}  # also when every weight is dense from the start
         calls = self._hook.kinds()
         sums["statecells.weights"] = sum(description.is_statecells for description in self.tensors.values())
         sums["statecells.calls"] = calls.pop("statecells")
@@ -118,7 +123,7 @@ class RuntimeHandle:
         sums |= self._proc_metrics()
         for counters in self.counters().values():
             for name, value in counters.items():
-                sums[f"seeddelta.{name}"] = sums.get(f"seeddelta.{name}", 0) + value
+                sums[f"seeddelta.{name}"] += value
         return sums | skipping_metrics(self._config, self._gates, self._hook.gates())
 
     def _repr_html_(self) -> str:
@@ -151,10 +156,13 @@ class RuntimeHandle:
 
     def tune(self, gate: int, keep: float, threshold: float = -1.0) -> None:
         """What KWTA keeps at one place from now on: a fraction, or with a threshold of 0 or more the scores above it.
-        Raises ValueError for a place that is not there or a fraction out of range. Not while the model computes."""
+        Raises ConfigError for a place that is not there or a fraction out of range. Not while the model computes."""
         if self._hook is None:
-            raise ValueError("this model skips nothing")
-        self._hook.tune_gate(gate, keep, threshold)
+            raise ConfigError("this model skips nothing")
+        try:
+            self._hook.tune_gate(gate, keep, threshold)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
 
     def profile(self, on: bool) -> None:
         """Start new profiles of all places, or stop; KWTA keeps everything meanwhile. Not while the model computes."""
@@ -200,7 +208,7 @@ def _exception(kind: str, tensor: str, detail: str) -> Exception:
             f"tensor {tensor!r}: NaN or infinity, also with the dense fallback; the model or the prompt is at fault"
         )
     if kind == "no_memory":
-        return MemoryError(detail)
+        return OutOfMemoryError(detail)
     if kind == "bad_index":
         return unsupported(f"tensor {tensor!r} is asked for a row or an expert that it does not have")
     if kind == "layout":

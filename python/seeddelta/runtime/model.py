@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import llama_cpp
@@ -76,6 +79,7 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         statecells: bool = False,
         **kwargs: Any,
     ) -> None:
+        _refuse_unknown(kwargs)
         self._seeddelta_options = {"fallback": fallback, "config": config, "statecells": statecells}
         config = config or RuntimeConfig()
         fallback = fallback if fallback is not None else config.fallback
@@ -161,15 +165,30 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         return dict(super().__getstate__()) | self._seeddelta_options
 
 
+def _refuse_unknown(kwargs: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a keyword that `Llama` does not have: it would drop it without a word."""
+    known = {name for name, one in inspect.signature(llama_cpp.Llama).parameters.items() if one.kind != one.VAR_KEYWORD}
+    for name in kwargs:
+        if name in known:
+            continue
+        options = {field.name for field in fields(RuntimeConfig)}
+        near = difflib.get_close_matches(name, sorted(known | options), 3)
+        if name in options:
+            hint = f"it is an option of the run time: config=seeddelta.RuntimeConfig({name}=…)"
+        else:
+            hint = f"did you mean {' or '.join(near)}?" if near else "see llama_cpp.Llama and seeddelta.RuntimeConfig"
+        raise ConfigError(f"keyword {name!r} is not known; {hint}")
+
+
 def _check_arguments(kwargs: dict[str, Any]) -> None:
     """Refuse what would take the weights away from the hook or make the holes resident."""
     if kwargs.get("n_gpu_layers", 0) != 0:
-        raise ValueError("n_gpu_layers: SeedΔ weights are computed on the CPU; leave it at 0")
+        raise ConfigError("n_gpu_layers: SeedΔ weights are computed on the CPU; leave it at 0")
     if kwargs.get("op_offload"):
-        raise ValueError("op_offload: SeedΔ weights are computed on the CPU; leave it off")
+        raise ConfigError("op_offload: SeedΔ weights are computed on the CPU; leave it off")
     if not kwargs.get("use_mmap", True):
-        raise ValueError("use_mmap=False would copy the holes of the dense matrices into memory; leave it at True")
+        raise ConfigError("use_mmap=False would copy the holes of the dense matrices into memory; leave it at True")
     if kwargs.get("use_mlock"):
-        raise ValueError("use_mlock would lock the holes of the dense matrices in memory; leave it off")
+        raise ConfigError("use_mlock would lock the holes of the dense matrices in memory; leave it off")
     if kwargs.get("lora_path"):
-        raise ValueError("lora_path switches llama.cpp's mapping off; merge the adapter, then build again")
+        raise ConfigError("lora_path switches llama.cpp's mapping off; merge the adapter, then build again")

@@ -109,9 +109,8 @@ def _dense_reason(tensor: StoredTensor, config: RuntimeConfig) -> str | None:
         return "is marked unsafe"
     if tensor.description.is_proc_sparse and not config.proc_sparse:
         return "is proc-sparse, which is switched off,"
-    norms = tensor.description.norms
-    if config.gap is not None and norms.err > config.gap * norms.w:
-        error = norms.err / norms.w if norms.w else float("inf")
+    error = tensor.description.norms.error
+    if config.gap is not None and error > config.gap:
         return f"has the relative error {error:.4g}, above the gap {config.gap:g},"
     if any(fnmatchcase(tensor.name, pattern) for pattern in config.dense):
         return "is on the list of dense tensors"

@@ -1,0 +1,106 @@
+"""What `seeddelta.load` refuses, and what `seeddelta run` says at its end, in every state of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import seeddelta
+from seeddelta.cli.main import main
+from seeddelta.errors import ConfigError
+from seeddelta.runtime.handle import _COUNTERS
+from tiny_llama import write_llama
+
+pytest.importorskip("llama_cpp")
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory, smollm2_quantized: Path) -> Path:
+    return write_llama(tmp_path_factory.mktemp("arguments") / "dense.gguf", smollm2_quantized)
+
+
+@pytest.fixture(scope="module")
+def tiny(dense: Path) -> Path:
+    path = dense.with_name("tiny.gguf")
+    seeddelta.build(seeddelta.Recipe(input=dense, output=path, bits=4, targets="all"), progress=False)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("keyword", "message"),
+    [
+        ("kwta", r"option of the run time: config=seeddelta\.RuntimeConfig\(kwta="),
+        ("n_thread", "did you mean n_threads"),
+        ("fallbak", "did you mean fallback"),
+        ("xyzzy", "see llama_cpp.Llama and seeddelta.RuntimeConfig"),
+    ],
+)
+@pytest.mark.parametrize("plain", [True, False])
+def test_unknown_keywords(tiny: Path, dense: Path, keyword: str, message: str, plain: bool) -> None:
+    options: dict[str, Any] = {keyword: True}
+    with pytest.raises(ConfigError, match=message):
+        seeddelta.load(dense if plain else tiny, **options)
+
+
+def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["run", "-p", "The sea", "-n", "3", "-t", "1", *arguments]) == 0
+    return capfd.readouterr().err
+
+
+def test_summary_when_every_tensor_misses_the_gap(tiny: Path, dense: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said = run(capfd, "-m", str(tiny), "--seeddelta-gap", "0.005", "--seeddelta-fallback", str(dense))
+    assert ", 0 products" in said
+    assert "from the seed" not in said
+
+
+def test_summary_without_proc_sparse(dense: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "proc.gguf"
+    recipe = seeddelta.Recipe(input=dense, output=path, proc_sparse=True, targets="ffn", seeddelta_gap=9)
+    seeddelta.build(recipe, progress=False)
+    assert "weights from the seed" in run(capfd, "-m", str(path))
+    assert ", 0 products" in run(capfd, "-m", str(path), "--no-proc-sparse", "--seeddelta-fallback", str(dense))
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--kwta-k", "0.5"], ["--state-pack", "ternary"], ["--event-driven=on"], ["--n-predict", "1"]]
+)
+def test_summary_of_columns(dense: Path, arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert "weights by columns" in run(capfd, "-m", str(dense), "--columns", "i8", *arguments)
+
+
+def test_every_counter_has_its_sum(tiny: Path) -> None:
+    llm = seeddelta.load(tiny, n_ctx=32, n_batch=32, verbose=False)
+    counters = next(iter(llm.seeddelta.counters().values()))
+    assert set(counters) == set(_COUNTERS)
+    assert set(llm.seeddelta.metrics()) >= {f"seeddelta.{name}" for name in _COUNTERS}
+
+
+def test_the_gap_of_a_build_is_that_of_a_run(dense: Path, tmp_path: Path) -> None:
+    """The figure that the builder compares with its gap is in the file, and the run time compares the same one: with
+    an importance, and with a covariance, it is another one than that of the plain norms."""
+    from seeddelta.calibrate import capture, write_covariance
+
+    text = tmp_path / "text.txt"
+    text.write_text("The old city lay between two rivers, and its people went to sea. " * 60)
+    covariance = tmp_path / "covariance"
+    write_covariance(covariance, capture(dense, text, ctx=64, chunks=3, progress=False))
+    path = tmp_path / "weighted.gguf"
+    report = seeddelta.build(
+        seeddelta.Recipe(input=dense, output=path, bits=2, targets="all", hessian=covariance, seeddelta_gap=9),
+        progress=False,
+    )
+    errors = {row.name: row.metrics.error for row in report.tensors if row.metrics is not None}
+    plain = {row.name: row.metrics.rel_l2 for row in report.tensors if row.metrics is not None}
+    with seeddelta.open_seeddelta(path) as file:
+        assert {name: tensor.description.norms.error for name, tensor in file.tensors.items()} == errors
+    gap = float(np.median(list(errors.values())))
+    far = {name for name, error in errors.items() if error > gap}
+    assert far != {name for name, error in plain.items() if error > gap}
+    again = seeddelta.Recipe(
+        input=dense, output=tmp_path / "b.gguf", bits=2, targets="all", hessian=covariance, seeddelta_gap=gap
+    )
+    assert {row.name for row in seeddelta.build(again, progress=False).kept_dense} == far
+    config = seeddelta.RuntimeConfig(gap=gap, fallback=dense)
+    assert set(seeddelta.load(path, config=config, verbose=False, n_ctx=32, n_batch=32).seeddelta.dense) == far
