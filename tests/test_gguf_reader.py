@@ -114,7 +114,7 @@ def description(texts: Texts, name: str) -> dict[str, Any]:
 
 
 def change_version(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
-    keys[schema.KEY_VERSION] = Typed(2, GGUFValueType.UINT32)
+    keys[schema.KEY_VERSION] = Typed(3, GGUFValueType.UINT32)
 
 
 def change_field(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:

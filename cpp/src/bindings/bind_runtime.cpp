@@ -138,6 +138,7 @@ IntDict kinds(const PyHook &h) {
     d["seed_choice"] = c.seed_choice.load();
     d["fht_struct"] = c.fht_struct.load();
     d["trellis"] = c.trellis.load();
+    d["lanes"] = c.lanes.load();
     d["coo"] = c.coo.load();
     d["block"] = c.block.load();
     d["codebook_resid"] = c.codebook_resid.load();

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "format/column_trellis.hpp"
+#include "format/lanes.hpp"
 #include "format/rotation.hpp"
 #include "bindings/arrays.hpp"
 #include "linear/trellis_columns.hpp"
@@ -72,6 +73,16 @@ static void set_trellis(PyWeight &w, const OptionalArray &codes, int step_bits, 
     w.ctx.codes = static_cast<const uint16_t *>(adopt(w, *codes));
 }
 
+static void set_lanes(PyWeight &w, const OptionalArray &codes, int number) {
+    const LaneCode *code = number < 0 ? nullptr : lane_code(static_cast<uint32_t>(number));
+    require(code != nullptr, w.name, "there is no code of byte lanes with the number " + std::to_string(number));
+    require(codes.has_value(), w.name, "base lanes needs codes");
+    w.ctx.lane_code = code;
+    w.ctx.lane_lines = code->lines(w.ctx.n_in);
+    require_array(*codes, "codes", "iu", 1, {w.ctx.n_experts * w.ctx.n_tiles(), w.ctx.lane_lines, kLaneBytes});
+    w.ctx.lane_codes = static_cast<const uint8_t *>(adopt(w, *codes));
+}
+
 // Before the arrays, whose shapes depend on it.
 static void set_column_layout(PyWeight &w, bool only_trellis) {
     require(only_trellis && w.ctx.n_experts == 1, w.name,
@@ -95,7 +106,8 @@ static void set_unit_scale(PyWeight &w) {
 }
 
 static void set_column_scale(PyWeight &w, const py::array &scale) {
-    require(w.ctx.base == BaseKind::trellis, w.name, "column_scale is for a trellis");
+    require(w.ctx.base == BaseKind::trellis || w.ctx.base == BaseKind::lanes, w.name,
+            "column_scale is for a trellis or lanes");
     require_array(scale, "column_scale", "i", 1, {w.ctx.n_experts * w.ctx.n_in});
     w.ctx.column_scale = static_cast<const int8_t *>(adopt(w, scale));
     w.column_factor.resize(static_cast<size_t>(w.ctx.n_experts * w.ctx.n_in));
@@ -218,16 +230,17 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
             const OptionalArray &b_val, const OptionalArray &b_scale, const OptionalArray &r_dict,
             const OptionalArray &r_codes, const OptionalArray &r_vals, const OptionalArray &seed_idx,
             const OptionalArray &seed_gain, const OptionalArray &p_map, const OptionalArray &p_val,
-            const OptionalArray &p_scale, int64_t n_experts, const std::string &layout) {
+            const OptionalArray &p_scale, int64_t n_experts, const std::string &layout, int lane_code) {
     auto w = std::make_unique<PyWeight>();
     w->name = name;
     constexpr int64_t most = int64_t{1} << 28;
     require(n_out > 0 && n_in > 0 && n_out < most && n_in < most, name, "shape out of range");
     require(n_experts > 0 && n_experts < most / n_out, name, "n_experts out of range");
     require(n_experts == 1 ||
-                ((base_kind == static_cast<int>(BaseKind::trellis) || base_kind == static_cast<int>(BaseKind::none)) &&
+                ((base_kind == static_cast<int>(BaseKind::trellis) || base_kind == static_cast<int>(BaseKind::lanes) ||
+                  base_kind == static_cast<int>(BaseKind::none)) &&
                  !r_dict),
-            name, "experts have a trellis or no base, and no codebook");
+            name, "experts have a trellis, lanes or no base, and no codebook");
     w->ctx.n_experts = n_experts;
     w->ctx.n_out = n_out;
     w->ctx.n_in = n_in;
@@ -248,6 +261,10 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, int base_kind,
     case static_cast<int>(BaseKind::trellis):
         w->ctx.base = BaseKind::trellis;
         set_trellis(*w, codes, step_bits, values_per_step, multipliers);
+        break;
+    case static_cast<int>(BaseKind::lanes):
+        w->ctx.base = BaseKind::lanes;
+        set_lanes(*w, codes, lane_code);
         break;
     case static_cast<int>(BaseKind::prng_block):
         w->ctx.base = BaseKind::prng_block;
@@ -352,14 +369,47 @@ static py::array_t<float> dequantize(const PyWeight &w, int64_t row_begin, int64
     return out;
 }
 
+static py::array_t<int8_t> lane_tables(const LaneCode &code) {
+    py::array_t<int8_t> tables({code.values, 2, 16});
+    for (int v = 0; v < code.values; ++v) {
+        std::copy_n(code.tables[v].a, 16, tables.mutable_data(v, 0, 0));
+        std::copy_n(code.tables[v].b, 16, tables.mutable_data(v, 1, 0));
+    }
+    return tables;
+}
+
+static void bind_lane_codes(py::module_ &m) {
+    py::class_<LaneCode>(m, "LaneCode", "A code of base kind lanes (docs/format.md), one of lane_codes().")
+        .def_readonly("number", &LaneCode::number, "What files call it.")
+        .def_property_readonly("bits", &LaneCode::bits, "Bits a weight.")
+        .def_property_readonly(
+            "emits", [](const LaneCode &c) { return std::vector<int>(c.emits, c.emits + c.steps); },
+            "Values of each step of the pattern: 1 or 2.")
+        .def_readonly("unit", &LaneCode::unit, "Standard deviation of the weights in units of the tables.")
+        .def_property_readonly("tables", &lane_tables, "int8 [values of the pattern, 2 (A and B), 16].")
+        .def("lines", &LaneCode::lines, py::arg("n_in"), "Lines of 64 bytes that a tile of 16 rows has.");
+    m.def(
+        "lane_codes",
+        [] {
+            std::vector<const LaneCode *> codes;
+            for (uint32_t number = 0; number < kLaneCodes; ++number) {
+                codes.push_back(lane_code(number));
+            }
+            return codes;
+        },
+        py::return_value_policy::reference, "All codes of base kind lanes, by number.");
+}
+
 void bind_weight(py::module_ &m) {
+    bind_lane_codes(m);
     py::class_<PyWeight>(
         m, "Weight",
         "One converted matrix: arrays of a SeedΔ file and the product with it.\n\n"
         "Ŵ = row_scale · (base_scale · v · R + Δ), docs/format.md. The arrays are kept, not copied; shapes, dtypes\n"
         "and index ranges are checked here and a wrong one raises ValueError naming the tensor.\n\n"
         "Args:\n"
-        "    codes: uint16 or int16 [ceil(n_out / 16), words, 16], for base_kind 2 (trellis).\n"
+        "    codes: uint16 or int16 [ceil(n_out / 16), words, 16], for base_kind 2 (trellis); uint8 or int8\n"
+        "        [ceil(n_out / 16), lines, 64], for base_kind 3 (lanes) and the code of the number lane_code.\n"
         "    row_scale: float16 or float32 [n_out].\n"
         "    column_scale: int8 [n_in]; input i is multiplied by 2^(column_scale[i] / 8) before the rotation.\n"
         "    d_idx, d_val, d_scale: coo residual; (u)int16 or (u)int32 [n_out, K], float16 or int8\n"
@@ -383,7 +433,8 @@ void bind_weight(py::module_ &m) {
              py::arg("b_map") = py::none(), py::arg("b_val") = py::none(), py::arg("b_scale") = py::none(),
              py::arg("r_dict") = py::none(), py::arg("r_codes") = py::none(), py::arg("r_vals") = py::none(),
              py::arg("seed_idx") = py::none(), py::arg("seed_gain") = py::none(), py::arg("p_map") = py::none(), py::arg("p_val") = py::none(),
-             py::arg("p_scale") = py::none(), py::arg("n_experts") = 1, py::arg("layout") = "row")
+             py::arg("p_scale") = py::none(), py::arg("n_experts") = 1, py::arg("layout") = "row",
+             py::arg("lane_code") = -1)
         .def("matmul", &matmul, py::arg("x"), py::arg("threads") = 1, py::arg("expert") = 0,
              "y = x Ŵᵀ with int8 activations: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].\n\n"
              "The same bits for every instruction set, number of threads and batch shape.")

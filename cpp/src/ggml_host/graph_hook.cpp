@@ -41,6 +41,9 @@ void count_kind(KindCounters &kinds, const RegisteredWeight &weight) {
     case BaseKind::trellis:
         count(kinds.trellis);
         break;
+    case BaseKind::lanes:
+        count(kinds.lanes);
+        break;
     case BaseKind::none:
         break;
     }

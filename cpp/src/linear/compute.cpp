@@ -7,6 +7,7 @@
 
 #include "format/column_trellis.hpp"
 #include "format/fht_struct.hpp"
+#include "format/lanes.hpp"
 #include "format/prng_block.hpp"
 #include "format/rotation.hpp"
 #include "format/trellis.hpp"
@@ -99,7 +100,7 @@ void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_
 }
 
 bool seeddelta_prefetch(const seeddelta_ctx &ctx, int ith, int nth) {
-    if (ctx.codes == nullptr || ctx.columns != nullptr) {
+    if (ctx.code_bytes() == nullptr || ctx.columns != nullptr) {
         return false;
     }
     const int64_t tiles = ctx.n_tiles();
@@ -108,7 +109,7 @@ bool seeddelta_prefetch(const seeddelta_ctx &ctx, int ith, int nth) {
     const int64_t mine = (last - first) * ctx.tile_bytes();
     const int64_t lead = std::min(codes_lead(ctx.tile_bytes()), kNearBytes);
     const int64_t bytes = std::min(lead, mine);
-    const char *codes = reinterpret_cast<const char *>(ctx.codes) + first * ctx.tile_bytes();
+    const uint8_t *codes = ctx.code_bytes() + first * ctx.tile_bytes();
     for (int64_t at = 0; at < bytes; at += kLineBytes) {
         __builtin_prefetch(codes + at, 0, 2);
     }
@@ -138,6 +139,8 @@ void seeddelta_dequantize(const seeddelta_ctx &ctx, int64_t row_begin, int64_t r
     for (int64_t row = row_begin; row < row_end; ++row, out += ctx.n_in) {
         if (ctx.base == BaseKind::trellis) {
             trellis_row(ctx, row, values);
+        } else if (ctx.base == BaseKind::lanes) {
+            lanes_row(ctx, row, values);
         } else if (ctx.base == BaseKind::prng_block && !sparse) {
             prng_block_row(ctx, row, values);
         }

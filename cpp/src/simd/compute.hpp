@@ -109,6 +109,9 @@ inline void prng_tile(const Activations &a, int64_t rows, const uint8_t *panel, 
 template <class Arch, class Tile>
 bool compute_simd(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end, uint8_t *panel,
                   float *y, int64_t y_stride) {
+    if (ctx.base == BaseKind::lanes) {
+        return kernels_scalar().compute(ctx, a, tile_begin, tile_end, panel, y, y_stride);
+    }
     bool finite = true;
     constexpr int64_t block = Tile::kTokens;
     static_assert(Tile::kTiles <= block);

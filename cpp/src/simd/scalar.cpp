@@ -6,6 +6,7 @@
 
 #include "format/column_trellis.hpp"
 #include "format/fht_struct.hpp"
+#include "format/lanes.hpp"
 #include "format/prng_block.hpp"
 #include "format/rotation.hpp"
 #include "format/trellis.hpp"
@@ -52,6 +53,9 @@ static void base_row(const seeddelta_ctx &ctx, int64_t row, int16_t *values) {
     switch (ctx.base) {
     case BaseKind::trellis:
         trellis_row(ctx, row, values);
+        break;
+    case BaseKind::lanes:
+        lanes_row(ctx, row, values);
         break;
     case BaseKind::prng_block:
         prng_block_row(ctx, row, values);

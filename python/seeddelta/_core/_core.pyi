@@ -6,7 +6,40 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'PRNG_BLOCK_STD', 'PackSettings', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'columns_encode', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
+__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'columns_encode', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_codes', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
+class LaneCode:
+    """
+    A code of base kind lanes (docs/format.md), one of lane_codes().
+    """
+    def lines(self, n_in: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Lines of 64 bytes that a tile of 16 rows has.
+        """
+    @property
+    def bits(self) -> float:
+        """
+        Bits a weight.
+        """
+    @property
+    def emits(self) -> list[int]:
+        """
+        Values of each step of the pattern: 1 or 2.
+        """
+    @property
+    def number(self) -> int:
+        """
+        What files call it.
+        """
+    @property
+    def tables(self) -> numpy.typing.NDArray[numpy.int8]:
+        """
+        int8 [values of the pattern, 2 (A and B), 16].
+        """
+    @property
+    def unit(self) -> float:
+        """
+        Standard deviation of the weights in units of the tables.
+        """
 class Weight:
     """
     One converted matrix: arrays of a SeedΔ file and the product with it.
@@ -15,7 +48,8 @@ class Weight:
     and index ranges are checked here and a wrong one raises ValueError naming the tensor.
 
     Args:
-        codes: uint16 or int16 [ceil(n_out / 16), words, 16], for base_kind 2 (trellis).
+        codes: uint16 or int16 [ceil(n_out / 16), words, 16], for base_kind 2 (trellis); uint8 or int8
+            [ceil(n_out / 16), lines, 64], for base_kind 3 (lanes) and the code of the number lane_code.
         row_scale: float16 or float32 [n_out].
         column_scale: int8 [n_in]; input i is multiplied by 2^(column_scale[i] / 8) before the rotation.
         d_idx, d_val, d_scale: coo residual; (u)int16 or (u)int32 [n_out, K], float16 or int8
@@ -30,7 +64,7 @@ class Weight:
         n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those of another.
         layout: "row", or "column" for a trellis whose codes are uint16 [n_in, words, 16] and row_scale [n_in].
     """
-    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, step_bits: typing.SupportsInt | typing.SupportsIndex = 0, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, n_experts: typing.SupportsInt | typing.SupportsIndex = 1, layout: str = 'row') -> None:
+    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, step_bits: typing.SupportsInt | typing.SupportsIndex = 0, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, n_experts: typing.SupportsInt | typing.SupportsIndex = 1, layout: str = 'row', lane_code: typing.SupportsInt | typing.SupportsIndex = -1) -> None:
         ...
     def dequantize(self, row_begin: typing.SupportsInt | typing.SupportsIndex = 0, row_end: typing.SupportsInt | typing.SupportsIndex = -1) -> numpy.typing.NDArray[numpy.float32]:
         """
@@ -396,6 +430,10 @@ def isa_available() -> list[str]:
 def isa_select(name: str) -> None:
     """
     Uses another instruction set from now on; ValueError if this machine cannot run it.
+    """
+def lane_codes() -> list[LaneCode]:
+    """
+    All codes of base kind lanes, by number.
     """
 def popcount(words: typing.Annotated[numpy.typing.ArrayLike, numpy.uint64]) -> int:
     """

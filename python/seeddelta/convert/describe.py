@@ -13,6 +13,7 @@ from ..gguf.schema import (
     CodebookResidual,
     CooResidual,
     FhtStructBase,
+    LanesBase,
     NoBase,
     NoResidual,
     Norms,
@@ -37,7 +38,7 @@ def describe(
     n_in = shape[1]
     column = experts is None and recipe.is_column(name)
     step_bits, values = RATES[recipe.bits]
-    base: PrngBlockBase | FhtStructBase | TrellisBase | NoBase = NoBase(kind="none")
+    base: PrngBlockBase | FhtStructBase | TrellisBase | LanesBase | NoBase = NoBase(kind="none")
     if recipe.proc_sparse:
         if recipe.proc_base_scale > 0:
             scale = float(np.float32(recipe.proc_base_scale / _core.PRNG_BLOCK_STD))
@@ -142,7 +143,9 @@ def compute_estimate(description: TensorDescription, bytes_before: int) -> Compu
             dense_macs=n_out * n_in,
             dense_bytes_read=bytes_before,
         )
-    decode_ops = 4 if isinstance(base, TrellisBase) or gains else 3 if isinstance(base, PrngBlockBase) else 0
+    decode_ops = (
+        4 if isinstance(base, (TrellisBase, LanesBase)) or gains else 3 if isinstance(base, PrngBlockBase) else 0
+    )
     rotation = description.rotation_block
     rotation_ops = (n_out if description.is_column else n_in) * (2 + rotation.bit_length() - 1) if rotation else 0
     if isinstance(base, FhtStructBase):  # two transforms, signs and G for each block of rows

@@ -36,7 +36,7 @@ def own_metadata(
 
     values: dict[str, Value] = {
         schema.KEY_ENABLED: Typed(True, GGUFValueType.BOOL),
-        schema.KEY_VERSION: u32(schema.VERSION),
+        schema.KEY_VERSION: u32(schema.version_of(descriptions)),
         schema.KEY_SCHEME: u32(schema.SCHEMES["proc_sparse" if recipe.proc_sparse else recipe.residual_scheme]),
         schema.KEY_BASE_KIND: u32(schema.BASE_KINDS[recipe.base_kind]),
         schema.KEY_BASE_SEED: Typed(recipe.seed, GGUFValueType.UINT64),

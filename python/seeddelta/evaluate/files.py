@@ -67,5 +67,5 @@ def _bits(entries: Iterable[tuple[str, str, int, int]], weights: int) -> float |
 
 def _kind(tensor: StoredTensor) -> str:
     base, scheme = tensor.description.base, tensor.description.residual.scheme
-    bits = f" {base.step_bits / base.values_per_step:g}b" if base.kind == "trellis" else ""
+    bits = f" {base.bits:g}b" if base.kind in ("trellis", "lanes") else ""
     return f"SeedΔ {base.kind}{bits}" + ("" if scheme == "none" else f" + {scheme}")

@@ -19,6 +19,7 @@ from .schema import (
     BlockResidual,
     CodebookResidual,
     CooResidual,
+    LanesBase,
     NoBase,
     PrngBlockBase,
     ProcSparseResidual,
@@ -81,6 +82,8 @@ def weight_arguments(description: TensorDescription, arrays: Mapping[str, np.nda
             "multipliers": list(base.multipliers),
             "codes": arrays[schema.CODES],
         }
+    if isinstance(base, LanesBase):
+        arguments |= {"lane_code": base.code, "codes": arrays[schema.CODES]}
     for suffix in (schema.COLUMN_SCALE, *schema.RESIDUALS):
         if suffix in arrays:
             arguments[suffix] = arrays[suffix]
@@ -194,9 +197,10 @@ def _check_version(header: Header) -> None:
     version = header.metadata.get(schema.KEY_VERSION)
     if not isinstance(version, int):
         raise FormatError(f"{header.path}: {schema.KEY_VERSION} is missing or no number; build the file again")
-    if version != schema.VERSION:
+    if version not in schema.VERSIONS:
+        known = " and ".join(map(str, schema.VERSIONS))
         raise UnsupportedVersionError(
-            f"{header.path}: SeedΔ version {version}; this release reads version {schema.VERSION}; "
+            f"{header.path}: SeedΔ version {version}; this release reads the versions {known}; "
             "install a newer seeddelta or build the file again"
         )
 
@@ -208,7 +212,13 @@ def _descriptions(header: Header) -> list[TensorDescription]:
     texts = header.metadata[key] if header.metadata.type(key) == GGUFValueType.ARRAY else None
     if not isinstance(texts, list):
         raise FormatError(f"{header.path}: {key} is not an array of strings; build the file again")
-    return [schema.parse_description(text, str(header.path)) for text in texts]
+    descriptions = [schema.parse_description(text, str(header.path)) for text in texts]
+    needed, version = schema.version_of(descriptions), header.metadata[schema.KEY_VERSION]
+    if version < needed:
+        raise FormatError(
+            f"{header.path}: says version {version}, but has tensors that came with {needed}; build the file again"
+        )
+    return descriptions
 
 
 def _checksums(header: Header) -> dict[str, int] | None:

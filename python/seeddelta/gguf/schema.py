@@ -1,15 +1,21 @@
-"""Keys, payload suffixes and tensor descriptions of a SeedΔ file, version 1 (docs/format.md)."""
+"""Keys, payload suffixes and tensor descriptions of a SeedΔ file, versions 1 and 2 (docs/format.md)."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from ..errors import FormatError, UnsupportedVersionError
 
-VERSION = 1
+if TYPE_CHECKING:
+    from .. import _core
+
+VERSIONS = (1, 2)  # a file has the lowest that knows all it holds: see version_of
 PREFIX = "seeddelta."
 KEY_ENABLED = "seeddelta.enabled"
 KEY_VERSION = "seeddelta.version"
@@ -36,7 +42,7 @@ KEY_GENERATOR = "seeddelta.generator"
 KEY_TENSORS = "seeddelta.tensors"
 KEY_CRC32 = "seeddelta.crc32"
 
-BASE_KINDS = {"prng_block": 0, "fht_struct": 1, "trellis": 2, "none": 255}
+BASE_KINDS = {"prng_block": 0, "fht_struct": 1, "trellis": 2, "lanes": 3, "none": 255}
 SCHEMES = {"coo": 0, "block": 1, "codebook_resid": 2, "proc_sparse": 3, "none": 255}
 
 BASE_SEED, ROW_SCALE, CODES = "base_seed", "row_scale", "codes"
@@ -51,7 +57,8 @@ SUFFIXES = (BASE_SEED, ROW_SCALE, CODES, COLUMN_SCALE, SEED_IDX, SEED_GAIN, *RES
 # stored in signed ggml types, meant as unsigned
 UNSIGNED = (BASE_SEED, CODES, SEED_IDX, D_IDX, B_MAP, R_CODES, P_MAP)
 
-LANES = 16  # rows of a trellis tile
+LANES = 16  # rows of a tile of codes
+LANE_BYTES = 64  # of a line of base lanes: four walks of 16 rows
 COLUMN_SLICE = 64  # outputs that column layout is padded to
 MAX_U16_COLUMNS = 65536
 MAX_SEED_CHOICES = 65536
@@ -100,6 +107,43 @@ class TrellisBase(BaseModel):
                 f"{self.values_per_step} values a step need as many multipliers, not {len(self.multipliers)}"
             )
         return self
+
+    @property
+    def bits(self) -> float:
+        """Bits of the codes for a weight, without first states and padding."""
+        return self.step_bits / self.values_per_step
+
+
+class LanesBase(BaseModel):
+    """Base of integers from walks of 4-bit codes, four a row; `code` is the number of its pattern and tables."""
+
+    model_config = _FROZEN
+    kind: Literal["lanes"]
+    scale: float
+    code: int = Field(ge=0)
+    rotation_block: int = Field(ge=0)
+    column_scale: bool = False
+
+    @field_validator("code")
+    @classmethod
+    def _known(cls, code: int) -> int:
+        if code >= len(_lane_codes()):
+            raise PydanticCustomError(
+                "unknown_lane_code", "there is no code of byte lanes with the number {n}", {"n": code}
+            )
+        return code
+
+    @property
+    def bits(self) -> float:
+        """Bits of the codes for a weight, without padding."""
+        return _lane_codes()[self.code].bits
+
+
+@cache
+def _lane_codes() -> list[_core.LaneCode]:
+    from .. import _core
+
+    return _core.lane_codes()
 
 
 class FhtStructBase(BaseModel):
@@ -204,7 +248,7 @@ class TensorDescription(BaseModel):
     experts: int | None = Field(default=None, ge=1, le=65536)
     layout: Literal["row", "column"] | None = None
     source_type: str
-    base: Annotated[PrngBlockBase | FhtStructBase | TrellisBase | NoBase, Field(discriminator="kind")]
+    base: Annotated[PrngBlockBase | FhtStructBase | TrellisBase | LanesBase | NoBase, Field(discriminator="kind")]
     residual: Annotated[
         CooResidual | BlockResidual | CodebookResidual | ProcSparseResidual | NoResidual, Field(discriminator="scheme")
     ]
@@ -231,7 +275,7 @@ class TensorDescription(BaseModel):
         if isinstance(self.residual, ProcSparseResidual) and not self._base_fits_blocks(self.residual.block):
             raise ValueError("proc_sparse has the base none, or prng_block of the same block, one seed and no rotation")
         if self.experts is not None and not can_have_experts(self.base, self.residual):
-            raise ValueError("experts have the base trellis or none, and neither codebook nor proc_sparse")
+            raise ValueError("experts have the base trellis, lanes or none, and neither codebook nor proc_sparse")
         if isinstance(self.base, FhtStructBase) and n_in > MAX_FHT_COLUMNS:
             raise ValueError(f"fht_struct has at most {MAX_FHT_COLUMNS} columns, not {n_in}")
         return self
@@ -270,7 +314,7 @@ class TensorDescription(BaseModel):
     @property
     def rotation_block(self) -> int:
         """Columns that are rotated together; 0 for none."""
-        return self.base.rotation_block if isinstance(self.base, (PrngBlockBase, TrellisBase)) else 0
+        return 0 if isinstance(self.base, (FhtStructBase, NoBase)) else self.base.rotation_block
 
     @property
     def is_statecells(self) -> bool:
@@ -296,7 +340,9 @@ class TensorDescription(BaseModel):
 
 def can_have_experts(base: object, residual: object) -> bool:
     """False for what numbers its rows throughout, or shares more than a rotation among them."""
-    return isinstance(base, (TrellisBase, NoBase)) and not isinstance(residual, (CodebookResidual, ProcSparseResidual))
+    return isinstance(base, (TrellisBase, LanesBase, NoBase)) and not isinstance(
+        residual, (CodebookResidual, ProcSparseResidual)
+    )
 
 
 def can_be_column(base: object, residual: object, experts: int | None) -> bool:
@@ -304,6 +350,11 @@ def can_be_column(base: object, residual: object, experts: int | None) -> bool:
     return (
         isinstance(base, TrellisBase) and not base.column_scale and isinstance(residual, NoResidual) and experts is None
     )
+
+
+def version_of(descriptions: Iterable[TensorDescription]) -> int:
+    """The version that a file with these tensors has."""
+    return 2 if any(isinstance(one.base, LanesBase) for one in descriptions) else 1
 
 
 def parse_description(text: str, origin: str) -> TensorDescription:
@@ -318,7 +369,7 @@ def parse_description(text: str, origin: str) -> TensorDescription:
         where = ".".join(str(part) for part in first["loc"])
         name = text[:80].replace("\n", " ")
         message = f"{origin}: description {name}…: {where or 'JSON'}: {first['msg']}"
-        if first["type"] in ("extra_forbidden", "union_tag_invalid"):
+        if first["type"] in ("extra_forbidden", "union_tag_invalid", "unknown_lane_code"):
             raise UnsupportedVersionError(f"{message}; install a newer seeddelta") from error
         raise FormatError(f"{message}; the file is corrupt, build it again") from error
 
@@ -353,6 +404,10 @@ def payload_layout(description: TensorDescription) -> dict[str, tuple[tuple[int,
         else:
             words = trellis_words(n_in, base.step_bits, base.values_per_step)
             layout[CODES] = ((tiles, words, LANES), np.dtype("<i2"))
+        if base.column_scale:
+            layout[COLUMN_SCALE] = ((n_in * (description.experts or 1),), np.dtype("i1"))
+    if isinstance(base, LanesBase):
+        layout[CODES] = ((tiles, _lane_codes()[base.code].lines(n_in), LANE_BYTES), np.dtype("i1"))
         if base.column_scale:
             layout[COLUMN_SCALE] = ((n_in * (description.experts or 1),), np.dtype("i1"))
     if isinstance(base, PrngBlockBase) and base.seed_per == "row":

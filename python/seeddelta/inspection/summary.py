@@ -10,7 +10,7 @@ from typing import Any
 from ..gguf import names, schema
 from ..gguf.header import Header
 from ..gguf.reader import SeedDeltaFile
-from ..gguf.schema import TensorDescription, TrellisBase
+from ..gguf.schema import LanesBase, TensorDescription, TrellisBase
 
 # shown by their own tables, not as values
 _TABLES = (schema.KEY_TENSORS, schema.KEY_CRC32)
@@ -76,12 +76,14 @@ def recipe_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_base(description: TensorDescription | Mapping[str, Any]) -> str:
-    """The base in a few words: `trellis 4/1 L12` (bits a step, values a step, bits of state), `prng_block 64, …`."""
+    """The base in a few words: `trellis 4/1 L12` (bits a step, values a step, bits of state), `lanes code 0`, …."""
     data = description if isinstance(description, Mapping) else description.model_dump(mode="json")
     base = data["base"]
     text = str(base["kind"])
     if base["kind"] == "trellis":
         text += f" {base['step_bits']}/{base['values_per_step']} L{base['state_bits']}"
+    if base["kind"] == "lanes":
+        text += f" code {base['code']}"
     if base.get("seed_per", "tensor") != "tensor":
         text += f" {base['block']}, seed per {base['seed_per']}"
     if data.get("layout") == "column":
@@ -116,7 +118,7 @@ def _tensor(description: TensorDescription, seed: int, payload_bytes: int) -> di
         "statecells": description.is_statecells,
         "payload_bytes": payload_bytes,
         "bits_per_weight": 8 * payload_bytes / description.weights,
-        "rate": base.step_bits / base.values_per_step if isinstance(base, TrellisBase) else None,
+        "rate": base.bits if isinstance(base, (TrellisBase, LanesBase)) else None,
         "rel_l2": ratio(norms.err, norms.w),
         "rel_l2_w": ratio(norms.err_w, norms.w_w),
     }

@@ -15,6 +15,7 @@ from .base import (
     splitmix64_mix,
     trellis_values,
 )
+from .lanes import lane_steps, lanes_values
 from .product import column_matmul, coo_dot, dequantize, matmul, quantize_activations
 from .residual import (
     block_dense,
@@ -40,6 +41,8 @@ __all__ = [
     "dictionary_dot",
     "fht_struct_product",
     "fht_struct_values",
+    "lane_steps",
+    "lanes_values",
     "matmul",
     "prng_block_values",
     "proc_sparse_base",

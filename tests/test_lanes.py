@@ -1,0 +1,135 @@
+"""Base kind lanes: the NumPy oracle, every instruction set and the text of docs/format.md agree."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from lane_models import write_lanes
+from seeddelta import _core, reference
+from seeddelta.errors import FormatError, UnsupportedVersionError
+from seeddelta.gguf import schema
+from seeddelta.gguf.header import read_header
+from seeddelta.gguf.reader import open_seeddelta
+from test_core_kernels import _restore_isa, check_all  # noqa: F401
+from tiny_models import TARGET_NAMES, write_model
+
+DOCS = Path(__file__).parents[1] / "docs" / "format.md"
+CODES = [code.number for code in _core.lane_codes()]
+LANES = 3
+
+
+def lanes_weight(
+    rng: np.random.Generator, n_out: int, n_in: int, number: int, rotation: int = 0, scaled: bool = False
+) -> tuple[_core.Weight, dict[str, Any]]:
+    """A weight of random codes, and the arguments for the oracle."""
+    code = _core.lane_codes()[number]
+    codes = rng.integers(0, 256, (-(-n_out // 16), code.lines(n_in), 64), dtype=np.uint8)
+    row_scale = rng.uniform(0.01, 2, n_out).astype(np.float16)
+    column_scale = rng.integers(-9, 10, n_in).astype(np.int8) if scaled else None
+    weight = _core.Weight(
+        "w", n_out, n_in, base_kind=LANES, base_seed=9, base_scale=0.05, lane_code=number, rotation_block=rotation,
+        codes=codes, row_scale=row_scale, column_scale=column_scale,
+    )  # fmt: skip
+    values = reference.lanes_values(codes, n_out, n_in, code.emits, code.tables)
+    return weight, dict(
+        values=values, base_scale=0.05, row_scale=row_scale, rotation_block=rotation, seed=9, column_scale=column_scale
+    )
+
+
+@pytest.mark.parametrize("number", CODES)
+@pytest.mark.parametrize(
+    ("n_out", "n_in"), [(16, 64), (40, 576), (17, 203), (33, 1000), (5, 30), (1, 1), (7, 8), (50, 130)]
+)
+def test_product(number: int, n_out: int, n_in: int) -> None:
+    rng = np.random.default_rng(n_in)
+    weight, oracle = lanes_weight(rng, n_out, n_in, number)
+    check_all(weight, oracle, rng.standard_normal((11, n_in)).astype(np.float32))
+    np.testing.assert_array_equal(weight.dequantize(), reference.dequantize(**oracle))
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_rotation_and_column_scales(number: int) -> None:
+    rng = np.random.default_rng(2)
+    weight, oracle = lanes_weight(rng, 35, 192, number, 64, True)
+    x = rng.standard_normal((3, 192)).astype(np.float32)
+    check_all(weight, oracle, x)
+    np.testing.assert_allclose(weight.matmul(x), x @ weight.dequantize().T, rtol=0.05, atol=0.5)
+
+
+def test_docs_have_the_codes() -> None:
+    """The patterns, units and tables that somebody would write a decoder from."""
+    text = DOCS.read_text()
+    rows = re.findall(r"^\| (\d+) \| ([\d.]+) \| ([12](?:, [12])*) \| ([\d.]+) \|$", text, re.M)
+    assert len(rows) == len(_core.lane_codes())
+    for (number, bits, pattern, unit), code in zip(rows, _core.lane_codes(), strict=True):
+        assert (int(number), float(bits), float(unit)) == (code.number, code.bits, pytest.approx(code.unit, rel=1e-6))
+        assert [int(n) for n in pattern.split(", ")] == code.emits
+        tables = re.findall(rf"^code {number} value (\d) ([AB]) (.*)$", text, re.M)
+        assert [(int(v), which) for v, which, _ in tables] == [(v, w) for v in range(sum(code.emits)) for w in "AB"]
+        entries = np.array([[int(n) for n in row.split()] for *_, row in tables])
+        np.testing.assert_array_equal(entries.reshape(-1, 2, 16), code.tables)
+        # without a bias byte products of two values fit 16 bits
+        assert np.abs(code.tables.astype(int)).max(axis=2).sum(axis=1).max() <= 63
+
+
+def test_lines_are_those_of_the_docs() -> None:
+    for code in _core.lane_codes():
+        steps, values = len(code.emits), sum(code.emits)
+        lines, columns = (steps // 2, 4 * values) if steps % 2 == 0 else (steps, 8 * values)
+        for n_in in (1, 8, 9, 30, 64, 576, 1000):
+            assert code.lines(n_in) == lines * -(-n_in // columns)
+
+
+def test_wrong_arrays_are_refused() -> None:
+    row_scale, codes = np.ones(16, np.float16), np.zeros((1, 8, 64), np.uint8)
+    with pytest.raises(ValueError, match="no code of byte lanes with the number 99"):
+        _core.Weight("w", 16, 64, base_kind=LANES, lane_code=99, codes=codes, row_scale=row_scale)
+    with pytest.raises(ValueError, match=r"tensor 'w'.*needs codes"):
+        _core.Weight("w", 16, 64, base_kind=LANES, lane_code=0, row_scale=row_scale)
+    with pytest.raises(ValueError, match="codes"):
+        _core.Weight("w", 16, 72, base_kind=LANES, lane_code=0, codes=codes, row_scale=row_scale)
+
+
+def test_files_of_version_2(tmp_path: Path) -> None:
+    dense = write_model(tmp_path / "dense.gguf")
+    names = {name: i % len(CODES) for i, name in enumerate(TARGET_NAMES)}
+    path = write_lanes(dense, tmp_path / "lanes.gguf", names, scaled=True)
+    assert {tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors} <= {"I8", "I64", "F16", "F32"}
+    with open_seeddelta(path) as file:
+        assert file.version == 2
+        assert sorted(file.tensors) == sorted(TARGET_NAMES)
+        for name, tensor in file.tensors.items():
+            base = tensor.description.base
+            assert isinstance(base, schema.LanesBase)
+            assert base.code == names[name]
+            codes = tensor.arrays["codes"]
+            assert codes.dtype == np.uint8
+            code = _core.lane_codes()[base.code]
+            values = reference.lanes_values(codes, *tensor.description.shape, code.emits, code.tables)
+            expected = reference.dequantize(
+                values, base.scale, tensor.arrays["row_scale"], rotation_block=base.rotation_block,
+                seed=tensor.base_seed, column_scale=tensor.arrays["column_scale"],
+            )  # fmt: skip
+            np.testing.assert_allclose(tensor.to_weight().dequantize(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_version_1_has_no_lanes(tmp_path: Path) -> None:
+    dense = write_model(tmp_path / "dense.gguf")
+    path = write_lanes(dense, tmp_path / "old.gguf", {TARGET_NAMES[0]: 0}, version=1)
+    with pytest.raises(FormatError, match=r"old\.gguf: says version 1.*build the file again"):
+        open_seeddelta(path)
+
+
+def test_a_code_of_a_later_release(tmp_path: Path) -> None:
+    dense = write_model(tmp_path / "dense.gguf")
+    path = write_lanes(dense, tmp_path / "lanes.gguf", {TARGET_NAMES[0]: 0})
+    text = read_header(path).metadata[schema.KEY_TENSORS][0]
+    later = json.dumps(json.loads(text) | {"base": json.loads(text)["base"] | {"code": 99}})
+    with pytest.raises(UnsupportedVersionError, match=r"code of byte lanes with the number 99.*install a newer"):
+        schema.parse_description(later, str(path))
