@@ -61,3 +61,11 @@ class MissingDependencyError(SeedDeltaError, ImportError):
 
 class ExecutorError(SeedDeltaError):
     """The workers of a build cannot be reached, differ from this process, or died more than once on one tensor."""
+
+
+class RequestError(SeedDeltaError, ValueError):
+    """A request to a served model cannot be answered: too long a prompt, a grammar or an option that is wrong."""
+
+
+class BusyError(SeedDeltaError):
+    """A served model has no room for another request now; the message says when to come again."""

@@ -21,6 +21,7 @@ def load(
     fallback: str | os.PathLike[str] | None = None,
     config: RuntimeConfig | None = None,
     statecells: bool = False,
+    parallel: int = 1,
     **llama_kwargs: Any,
 ) -> SeedDeltaLlama:
     """Load a SeedΔ model, or any other GGUF model, as a `llama_cpp.Llama`.
@@ -30,6 +31,8 @@ def load(
         fallback: the dense model; the same as `config.fallback`, which it replaces.
         config: what the run time does; see RuntimeConfig.
         statecells: refuse a model without StateCells weights; the same as `config.statecells`.
+        parallel: sequences that the context holds at once, each of `n_ctx / parallel` positions; `Llama`'s own methods
+            use the first one, `seeddelta.serve.Scheduler` all of them.
         llama_kwargs: keywords of `llama_cpp.Llama` (`n_ctx`, `n_threads`, `verbose`, …).
     Returns:
         A `llama_cpp.Llama` whose attribute `seeddelta` is a RuntimeHandle.
@@ -47,4 +50,6 @@ def load(
         from .model import SeedDeltaLlama
     except ModuleNotFoundError as error:
         raise MissingDependencyError(f"{error.name} is not installed; run: pip install 'seeddelta[llama]'") from error
-    return SeedDeltaLlama(os.fspath(path), fallback=fallback, config=config, statecells=statecells, **llama_kwargs)
+    return SeedDeltaLlama(
+        os.fspath(path), fallback=fallback, config=config, statecells=statecells, parallel=parallel, **llama_kwargs
+    )

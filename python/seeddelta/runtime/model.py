@@ -29,8 +29,9 @@ _constructor_lock = threading.Lock()
 
 
 @contextmanager
-def evaluation_callback(hook: _core.GraphHook | _core.CaptureHook) -> Iterator[None]:
-    """Contexts that this thread makes inside call the hook: `Llama` leaves cb_eval as the defaults have it."""
+def evaluation_callback(hook: _core.GraphHook | _core.CaptureHook | None, sequences: int = 1) -> Iterator[None]:
+    """Contexts that this thread makes inside call the hook, if there is one, and hold so many sequences, each with its
+    own part of the KV cache: `Llama` leaves these fields as the defaults have them."""
     original = native.llama_context_default_params
     owner = threading.get_ident()
 
@@ -38,8 +39,11 @@ def evaluation_callback(hook: _core.GraphHook | _core.CaptureHook) -> Iterator[N
         params = original()
         if threading.get_ident() != owner:  # an ordinary model that another thread loads meanwhile
             return params
-        params.cb_eval = native.ggml_backend_sched_eval_callback(hook.callback)
-        params.cb_eval_user_data = hook.user_data
+        if hook is not None:
+            params.cb_eval = native.ggml_backend_sched_eval_callback(hook.callback)
+            params.cb_eval_user_data = hook.user_data
+        if sequences > 1:
+            params.n_seq_max, params.kv_unified = sequences, False
         return params
 
     with _constructor_lock:
@@ -77,10 +81,13 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         fallback: str | os.PathLike[str] | None = None,
         config: RuntimeConfig | None = None,
         statecells: bool = False,
+        parallel: int = 1,
         **kwargs: Any,
     ) -> None:
         _refuse_unknown(kwargs)
-        self._seeddelta_options = {"fallback": fallback, "config": config, "statecells": statecells}
+        options = {"fallback": fallback, "config": config, "statecells": statecells, "parallel": parallel}
+        self._seeddelta_options = options
+        self.parallel = parallel
         config = config or RuntimeConfig()
         fallback = fallback if fallback is not None else config.fallback
         self.seeddelta = RuntimeHandle()
@@ -89,6 +96,7 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
                 f"{model_path}: has no StateCells weights; make some with `seeddelta build --statecells`, "
                 "or leave statecells out"
             )
+        check_parallel(parallel, config)
         attention = None
         if config.attention is not None:
             kwargs = check_arguments(kwargs)
@@ -111,7 +119,7 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             hook = _core.GraphHook(prepared.registry)
             if attention is not None:
                 hook.set_attention(attention.hook)
-            with evaluation_callback(hook):
+            with evaluation_callback(hook, parallel):
                 super().__init__(prepared.view.path, **(kwargs | {"n_gpu_layers": 0, "op_offload": False}))
             prepared.view.punch()
         except UnicodeDecodeError as error:
@@ -128,11 +136,12 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
     ) -> None:
         """A model without weights of ours: there is a hook only when attention is ours."""
         if attention is None:
-            super().__init__(model_path, **kwargs)
+            with evaluation_callback(None, self.parallel):
+                super().__init__(model_path, **kwargs)
             return
         hook = _core.GraphHook(_core.WeightRegistry(ggml_abi()))
         hook.set_attention(attention.hook)
-        with evaluation_callback(hook):
+        with evaluation_callback(hook, self.parallel):
             super().__init__(model_path, **kwargs)
         self._attach(None, hook, config, attention)
 
@@ -178,6 +187,17 @@ def _refuse_unknown(kwargs: Mapping[str, Any]) -> None:
         else:
             hint = f"did you mean {' or '.join(near)}?" if near else "see llama_cpp.Llama and seeddelta.RuntimeConfig"
         raise ConfigError(f"keyword {name!r} is not known; {hint}")
+
+
+def check_parallel(parallel: int, config: RuntimeConfig) -> None:
+    """Raises ConfigError for a number of sequences that cannot be, or for options that follow one sequence."""
+    if parallel < 1:
+        raise ConfigError(f"parallel {parallel}: give a number of sequences from 1 on")
+    if parallel > 1 and (config.attention is not None or config.event is not None):
+        raise ConfigError(
+            f"parallel {parallel}: events and attention by our kernels follow the tokens of one sequence; leave them "
+            "out, or serve one sequence"
+        )
 
 
 def _check_arguments(kwargs: dict[str, Any]) -> None:

@@ -1,0 +1,178 @@
+"""What is asked of a served model, and its answer as it comes."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .sampling import Sampler
+from .text import StreamedText
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True)
+class TokenScore:
+    """A token of the reply with its log-probability, and the likeliest tokens in its place."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some more text of a reply. `finish` is set in the last one."""
+
+    text: str
+    scores: tuple[TokenScore, ...] = ()
+    finish: FinishReason | None = None
+
+
+class Job:
+    """Something that takes a slot: a Generation or an Embedding. Its results are read in another thread."""
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self.prompt = list(prompt)
+        self.arrived = time.perf_counter()
+        self.started: float | None = None
+        self._cancelled = threading.Event()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Stop working on it soon. Can be called from any thread, more than once, also when it is done."""
+        self._cancelled.set()
+
+    def fail(self, error: BaseException) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Free what only the scheduler's thread uses."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a reply ends: after `max_tokens` (None: when the context is full), or before one of the strings `stop`.
+
+    `logprobs`: how many of the likeliest tokens to tell with each; None tells no probabilities.
+    """
+
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+
+
+class Generation(Job):
+    """One reply. Iterate over it for its pieces; the last one has a finish reason.
+
+    Attributes:
+        tokens: of the reply so far, without the one that ends it.
+        reused: tokens of the prompt that were in the slot's cache already.
+        drafted, accepted: tokens guessed by looking them up in the context, and those that were right.
+        first_token: seconds from arrival to the first token.
+    """
+
+    def __init__(self, prompt: Sequence[int], sampler: Sampler, max_tokens: int, limits: Limits) -> None:
+        super().__init__(prompt)
+        self.sampler = sampler
+        self.max_tokens = max_tokens
+        self.logprobs = limits.logprobs
+        self.tokens: list[int] = []
+        self.reused = 0
+        self.drafted = self.accepted = 0
+        self.first_token: float | None = None
+        self.finish: FinishReason | None = None
+        self._text = StreamedText(limits.stop)
+        self._scores: list[TokenScore] = []
+        self._pieces: queue.SimpleQueue[Piece | BaseException] = queue.SimpleQueue()
+
+    def __iter__(self) -> Iterator[Piece]:
+        while True:
+            piece = self._pieces.get()
+            if isinstance(piece, BaseException):
+                raise piece
+            yield piece
+            if piece.finish is not None:
+                return
+
+    def add(self, token: int, data: bytes, score: TokenScore | None) -> bool:
+        """The next token and its bytes. Returns whether the reply goes on."""
+        if self.first_token is None:
+            self.first_token = time.perf_counter() - self.arrived
+        self.tokens.append(token)
+        if score is not None:
+            self._scores.append(score)
+        text = self._text.push(data)
+        if self._text.stopped:
+            self._end(text, "stop")
+        elif len(self.tokens) >= self.max_tokens:
+            self._end(text + self._text.finish(), "stop" if self._text.stopped else "length")
+        elif text:
+            self._put(text, None)
+        return self.finish is None
+
+    def end(self, reason: FinishReason) -> None:
+        """No more tokens: the model ended its reply, or somebody stopped it."""
+        if self.first_token is None and reason == "stop":
+            self.first_token = time.perf_counter() - self.arrived
+        self._end(self._text.finish(), reason)
+
+    def fail(self, error: BaseException) -> None:
+        self._pieces.put(error)
+
+    def close(self) -> None:
+        self.sampler.close()
+
+    def _end(self, text: str, reason: FinishReason) -> None:
+        self.finish = reason
+        self._put(text, reason)
+
+    def _put(self, text: str, finish: FinishReason | None) -> None:
+        scores, self._scores = tuple(self._scores), []
+        self._pieces.put(Piece(text, scores, finish))
+
+
+class Embedding(Job):
+    """The vector of one text: f32[n_embd], of length 1, the mean over its tokens unless the model has its own way."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        super().__init__(tokens)
+        self.total: npt.NDArray[np.float64] | None = None
+        self._result: queue.SimpleQueue[npt.NDArray[np.float32] | BaseException] = queue.SimpleQueue()
+
+    def add(self, rows: npt.NDArray[np.float32]) -> None:
+        """States of the next tokens, f32[n, n_embd]."""
+        new = rows.astype(np.float64).sum(axis=0)
+        self.total = new if self.total is None else self.total + new
+
+    def finish(self) -> None:
+        assert self.total is not None
+        length = float(np.linalg.norm(self.total))
+        self._result.put((self.total / (length or 1.0)).astype(np.float32))
+
+    def fail(self, error: BaseException) -> None:
+        self._result.put(error)
+
+    def result(self) -> npt.NDArray[np.float32]:
+        """Waits for the vector. Raises what went wrong."""
+        found = self._result.get()
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two sequences have in common at their beginnings."""
+    n = min(len(a), len(b))
+    different = np.flatnonzero(np.asarray(a[:n]) != np.asarray(b[:n]))
+    return int(different[0]) if len(different) else n

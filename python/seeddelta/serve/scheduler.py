@@ -1,0 +1,346 @@
+"""Many requests on one context: continuous batching over llama.cpp's C API.
+
+A thread of its own decodes. Each pass takes one step of every request that has a slot: a reply's next token, or a piece
+of a prompt. So requests come and go at any time, a matrix is read once for all of them, and a long prompt holds the
+others up for one piece only. Each slot is a sequence with its own part of the KV cache, so that a reply does not depend
+on its neighbours.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from llama_cpp import _internals as internals
+from llama_cpp import llama_cpp as native
+
+from ..errors import BusyError, ConfigError, RequestError
+from .counters import Counters
+from .request import Embedding, Generation, Job, Limits, TokenScore
+from .sampling import Sampler, Sampling
+from .slots import Slot, choose_slot
+
+# Tokens of prompts in one pass. From 64 tokens of a sequence on, ggml's flash attention takes another kernel, which
+# rounds more; with fewer a reply does not depend on who asks at the same time.
+CHUNK = 48
+QUEUE = 64  # requests that may wait
+
+
+class Scheduler:
+    """Serves one model, loaded with `seeddelta.load(path, parallel=N)`. It must not be used otherwise meanwhile.
+
+    Args:
+        llm: the model; it stays open when the scheduler is closed.
+        queue: requests that may wait for a slot; one more is a BusyError.
+        chunk: tokens of prompts decoded in one pass, so that others' replies go on in between.
+        drafts: tokens guessed ahead by looking up what followed the last two tokens before; 0 for none. The text is the
+            same for greedy decoding.
+    """
+
+    def __init__(self, llm: Any, *, queue: int = QUEUE, chunk: int = CHUNK, drafts: int = 0) -> None:
+        self.llm = llm
+        self.parallel = getattr(llm, "parallel", 1)
+        self.context_length = llm.n_ctx() // self.parallel
+        self.queue_limit = queue
+        self.counters = Counters()
+        self._context = llm._ctx
+        self._chunk = min(chunk, llm.n_batch)
+        self._draft = _draft_model(llm, drafts)
+        memory = native.llama_get_memory(llm.ctx)
+        self._own_pooling = llm.pooling_type() not in (
+            native.LLAMA_POOLING_TYPE_NONE,
+            native.LLAMA_POOLING_TYPE_UNSPECIFIED,
+        )
+        self._batch = internals.LlamaBatch(n_tokens=llm.n_batch, embd=0, n_seq_max=1, verbose=False)
+        self._slots = [Slot(index, memory) for index in range(self.parallel)]
+        for slot in self._slots:  # what `Llama`'s own methods have left there
+            if memory is not None:
+                native.llama_memory_seq_rm(memory, slot.index, -1, -1)
+        llm.reset()
+        self._waiting: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="seeddelta-scheduler", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self, prompt: Sequence[int], sampling: Sampling | None = None, limits: Limits | None = None
+    ) -> Generation:
+        """Ask for a reply to the tokens of a prompt.
+
+        Raises RequestError for an empty or too long prompt or a wrong grammar, BusyError when too many wait.
+        """
+        limits = limits or Limits()
+        self._check_prompt(prompt)
+        room = self.context_length - len(prompt)
+        wanted = room if limits.max_tokens is None or limits.max_tokens <= 0 else min(limits.max_tokens, room)
+        sampler = Sampler(self.llm, sampling or Sampling())
+        job = Generation(prompt, sampler, wanted, limits)
+        try:
+            self._enqueue(job)
+        except BaseException:
+            job.close()
+            raise
+        return job
+
+    def embed(self, tokens: Sequence[int]) -> Embedding:
+        """Ask for the vector of a text. Raises as `submit` does."""
+        self._check_prompt(tokens)
+        if self._own_pooling and len(tokens) > self.llm.n_batch:
+            raise RequestError(
+                f"the text has {len(tokens)} tokens, this model reads at most {self.llm.n_batch} at once; shorten it"
+            )
+        job = Embedding(tokens)
+        self._enqueue(job)
+        return job
+
+    @property
+    def waiting(self) -> int:
+        """Requests without a slot yet."""
+        return len(self._waiting)
+
+    @property
+    def active(self) -> int:
+        """Slots at work."""
+        return sum(slot.job is not None for slot in self._slots)
+
+    def drain(self) -> None:
+        """Take no more requests; those that wait are refused, those at work go on."""
+        with self._changed:
+            self._closing = True
+            while self._waiting:
+                job = self._waiting.popleft()
+                job.fail(BusyError("the server is stopping; ask another one"))
+                job.close()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop everything that is at work and end the thread."""
+        self.drain()
+        for slot in self._slots:
+            job = slot.job
+            if job is not None:
+                job.cancel()
+        self._thread.join()
+        self._batch.close()
+
+    def _check_prompt(self, prompt: Sequence[int]) -> None:
+        if not prompt:
+            raise RequestError("the prompt is empty; give some text")
+        if len(prompt) >= self.context_length:
+            raise RequestError(
+                f"Requested tokens ({len(prompt)}) exceed context window of {self.context_length}; "
+                "shorten the prompt, or serve the model with a larger --ctx"
+            )
+
+    def _enqueue(self, job: Job) -> None:
+        with self._changed:
+            if self._closing:
+                raise BusyError("the server is stopping; ask another one")
+            if len(self._waiting) >= self.queue_limit + self.parallel - self.active:
+                self.counters.rejected += 1
+                raise BusyError(f"{len(self._waiting)} requests are waiting already; try again later")
+            self.counters.requests += 1
+            self._waiting.append(job)
+            self._changed.notify_all()
+
+    # the scheduler's thread
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self.active:
+                    if self._closing:
+                        return
+                    self._changed.wait()
+                self._admit()
+            working = self._working()
+            if not working:
+                continue
+            try:
+                self._pass(working)
+            except Exception as error:  # the reason is told to every request that was in this pass
+                for slot in working:
+                    self._fail(slot, error)
+
+    def _admit(self) -> None:
+        for job in [job for job in self._waiting if job.cancelled]:
+            self._waiting.remove(job)
+            self.counters.finished("cancelled")
+            if isinstance(job, Generation):
+                job.end("cancelled")
+            else:
+                job.fail(RequestError("cancelled"))
+            job.close()
+        while self._waiting:
+            slot = choose_slot(self._slots, self._waiting[0].prompt)
+            if slot is None:
+                return
+            job = self._waiting.popleft()
+            job.started = time.perf_counter()
+            self.counters.queue_seconds += job.started - job.arrived
+            kept = slot.admit(job, reuse=isinstance(job, Generation))
+            self.counters.prompt_tokens += len(job.prompt)
+            self.counters.reused_tokens += kept
+            if isinstance(job, Generation):
+                job.reused = kept
+
+    def _working(self) -> list[Slot]:
+        """Slots with a job, without those whose job was cancelled."""
+        for slot in self._slots:
+            if slot.job is not None and slot.job.cancelled:
+                if isinstance(slot.job, Generation):
+                    slot.job.end("cancelled")
+                else:
+                    slot.job.fail(RequestError("cancelled"))
+                self.counters.finished("cancelled")
+                slot.leave()
+        return [slot for slot in self._slots if slot.job is not None]
+
+    def _pass(self, working: list[Slot]) -> None:
+        for slot in working:
+            if isinstance(slot.job, Embedding):
+                self._embed(slot, slot.job)
+        replies = [slot for slot in working if isinstance(slot.job, Generation)]
+        if replies:
+            self._decode(self._plan(replies))
+
+    def _plan(self, slots: list[Slot]) -> list[tuple[Slot, int]]:
+        """How many tokens of each slot's `todo` are decoded now."""
+        room = self.llm.n_batch - sum(len(slot.todo) for slot in slots if slot.generating)
+        prompts = [slot for slot in slots if not slot.generating]
+        left = max(len(prompts), min(self._chunk, room))
+        counts: dict[int, int] = {}
+        for position, slot in enumerate(sorted(prompts, key=lambda slot: len(slot.todo))):
+            share = max(1, left // (len(prompts) - position))
+            counts[slot.index] = min(share, len(slot.todo))
+            left -= counts[slot.index]
+        return [(slot, len(slot.todo) if slot.generating else counts[slot.index]) for slot in slots]
+
+    def _decode(self, plan: list[tuple[Slot, int]]) -> None:
+        rows: dict[int, int] = {}  # slot -> row of the batch of its first logits
+        self._batch.reset()
+        for slot, count in plan:
+            whole = count == len(slot.todo)
+            first = count - 1 - slot.drafts if whole else count
+            rows[slot.index] = self._batch.batch.n_tokens + first
+            self._append(slot, count, first)
+        begin = time.perf_counter()
+        self._context.decode(self._batch)
+        self.counters.decoded(len(plan), self._batch.batch.n_tokens, time.perf_counter() - begin)
+        for slot, count in plan:
+            slot.cached += slot.todo[:count]
+            if count < len(slot.todo):
+                del slot.todo[:count]
+            else:
+                self._advance(slot, rows[slot.index])
+
+    def _append(self, slot: Slot, count: int, first_output: int) -> None:
+        batch = self._batch.batch
+        for offset in range(count):
+            at = batch.n_tokens
+            batch.token[at] = slot.todo[offset]
+            batch.pos[at] = len(slot.cached) + offset
+            batch.seq_id[at][0] = slot.index
+            batch.n_seq_id[at] = 1
+            batch.logits[at] = offset >= first_output
+            batch.n_tokens = at + 1
+
+    def _advance(self, slot: Slot, row: int) -> None:
+        """Choose the tokens that follow what was decoded: one, and one more for each guess that was right."""
+        job, drafts = slot.job, slot.todo[len(slot.todo) - slot.drafts :]
+        assert isinstance(job, Generation)
+        accepted = 0
+        while True:
+            token = job.sampler.sample(self._context, row + accepted)
+            if native.llama_vocab_is_eog(self.llm._model.vocab, token):
+                job.end("stop")
+            elif job.add(token, self.llm.detokenize([token]), self._score(job, token, row + accepted)):
+                self.counters.generated_tokens += 1
+                if accepted < len(drafts) and token == drafts[accepted]:
+                    accepted += 1
+                    continue
+            else:
+                self.counters.generated_tokens += 1
+            break
+        job.accepted += accepted
+        self.counters.accepted_drafts += accepted
+        if accepted < len(drafts):
+            slot.truncate(len(slot.cached) - len(drafts) + accepted)
+        if job.finish is not None:
+            self.counters.finished(job.finish, job)
+            slot.leave()
+        else:
+            self._next(slot, job, token)
+
+    def _next(self, slot: Slot, job: Generation, token: int) -> None:
+        slot.todo, slot.drafts = [token], 0
+        if self._draft is None:
+            return
+        # the reply's last token needs no guess behind it, and the batch must hold everybody's guesses
+        room = min(job.max_tokens - len(job.tokens) - 1, self.llm.n_batch // (2 * self.parallel))
+        guess = self._draft(np.array([*slot.cached, token], dtype=np.intc))[: max(room, 0)]
+        slot.todo += [int(one) for one in guess]
+        slot.drafts = len(guess)
+        job.drafted += slot.drafts
+        self.counters.drafted += slot.drafts
+
+    def _score(self, job: Generation, token: int, row: int) -> TokenScore | None:
+        if job.logprobs is None:
+            return None
+        logits = np.ctypeslib.as_array(self._context.get_logits_ith(row), shape=(self.llm.n_vocab(),)).astype(
+            np.float64
+        )
+        logits -= logits.max()
+        logits -= np.log(np.exp(logits).sum())
+        top = np.argsort(-logits)[: job.logprobs]
+        return TokenScore(token, float(logits[token]), tuple((int(one), float(logits[one])) for one in top))
+
+    def _embed(self, slot: Slot, job: Embedding) -> None:
+        """The next piece of a text, alone in its pass; with the model's own pooling all of it."""
+        count = len(slot.todo) if self._own_pooling else min(len(slot.todo), self._chunk)
+        self._batch.reset()
+        self._append(slot, count, 0)
+        native.llama_set_embeddings(self.llm.ctx, True)
+        try:
+            self._context.decode(self._batch)
+            width = self.llm.n_embd()
+            if self._own_pooling:
+                pooled = native.llama_get_embeddings_seq(self.llm.ctx, slot.index)
+                job.add(np.ctypeslib.as_array(pooled, shape=(1, width)))
+            else:
+                states = native.llama_get_embeddings(self.llm.ctx)
+                job.add(np.ctypeslib.as_array(states, shape=(count, width)))
+        finally:
+            native.llama_set_embeddings(self.llm.ctx, False)
+        self.counters.embedded_tokens += count
+        slot.cached += slot.todo[:count]
+        del slot.todo[:count]
+        if not slot.todo:
+            job.finish()
+            self.counters.finished("embedded")
+            slot.leave()
+
+    def _fail(self, slot: Slot, error: Exception) -> None:
+        if slot.job is None:
+            return
+        self.counters.finished("failed")
+        slot.job.fail(error)
+        slot.leave()
+        slot.truncate(0)
+
+
+def _draft_model(llm: Any, count: int) -> Any:
+    if count == 0:
+        return None
+    if count < 0 or native.llama_model_is_recurrent(llm.model) or native.llama_model_is_hybrid(llm.model):
+        raise ConfigError(
+            f"drafts {count}: give 0 or more, and 0 for a model with recurrent state, which forgets nothing"
+        )
+    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
+
+    return LlamaPromptLookupDecoding(num_pred_tokens=count)
