@@ -46,6 +46,16 @@ py::array_t<float> covariance(PyCapture &c, const std::string &name) {
     return out;
 }
 
+py::array_t<float> values(PyCapture &c, const std::string &name) {
+    const auto found = c.hook.taken().find(name);
+    if (found == c.hook.taken().end() || found->second.columns == 0) {
+        throw py::key_error("no node or matrix '" + name + "' was met");
+    }
+    const TakenValues &taken = found->second;
+    const auto rows = static_cast<py::ssize_t>(taken.values.size()) / taken.columns;
+    return py::array_t<float>({rows, static_cast<py::ssize_t>(taken.columns)}, taken.values.data());
+}
+
 // Continues from the sums of an earlier capture.
 void restore(PyCapture &c, const std::string &name, int64_t tokens, const py::array_t<double> &square,
              const py::array_t<double> &norm_square, const py::array_t<int64_t> &counts,
@@ -76,14 +86,15 @@ void bind_capture(py::module_ &m) {
                           "    covariance: also sum x̂ x̂ᵀ, x̂ = x / |x| · sqrt(n_in), float32 [n_in, n_in] an input.\n"
                           "    skip: first tokens of every evaluation to leave out.\n"
                           "    threads: of the sums; 0 is all processors. They do not depend on it.\n"
-                          "    clip: largest magnitude of an x̂; 0 is none. The plain x² are not clipped.")
+                          "    clip: largest magnitude of an x̂; 0 is none. The plain x² are not clipped.\n"
+                          "    taken: nodes whose values `values` gives, and matrices whose inputs it gives.")
         .def(py::init([](const std::shared_ptr<GgmlAbi> &abi, const std::vector<std::string> &names, bool covariance,
-                         int64_t skip, int threads, float clip) {
+                         int64_t skip, int threads, float clip, const std::vector<std::string> &taken) {
                  return std::unique_ptr<PyCapture>(
-                     new PyCapture{abi, CaptureHook(*abi, names, covariance, skip, threads, clip)});
+                     new PyCapture{abi, CaptureHook(*abi, names, covariance, skip, threads, clip, taken)});
              }),
              py::arg("abi"), py::arg("names"), py::arg("covariance") = true, py::arg("skip") = 0,
-             py::arg("threads") = 0, py::arg("clip") = 0.0F)
+             py::arg("threads") = 0, py::arg("clip") = 0.0F, py::arg("taken") = std::vector<std::string>{})
         .def_property_readonly("callback",
                                [](const PyCapture &) { return reinterpret_cast<uintptr_t>(&CaptureHook::callback); })
         .def_property_readonly("user_data", [](PyCapture &c) { return reinterpret_cast<uintptr_t>(&c.hook); })
@@ -115,6 +126,8 @@ void bind_capture(py::module_ &m) {
             },
             py::arg("name"), "Sum of x̂², as `square`.")
         .def("covariance", &covariance, py::arg("name"), "Sum of x̂ x̂ᵀ, float32 [n_in, n_in]. Experts have none.")
+        .def("values", &values, py::arg("name"),
+             "float32 [rows, columns] of one of `taken` in the last evaluation: rows are tokens.")
         .def("restore", &restore, py::arg("name"), py::arg("tokens"), py::arg("square"), py::arg("norm_square"),
              py::arg("counts"), py::arg("covariance") = py::none(), py::arg("nonfinite") = 0,
              "Starts from the sums of an earlier capture.");

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <limits>
 
-#include "simd/kernel_table.hpp"
 #include "format/parallel.hpp"
+#include "simd/kernel_table.hpp"
 
 namespace seeddelta {
 
@@ -16,20 +16,29 @@ static constexpr int64_t kColumnBlock = 64; // cache, 32 KiB or more
 static constexpr int64_t kPadding = 16;     // floats: rows of the activations must not fall on the same cache sets
 
 CaptureHook::CaptureHook(const GgmlAbi &abi, const std::vector<std::string> &names, bool covariance, int64_t skip,
-                         int threads, float clip)
+                         int threads, float clip, const std::vector<std::string> &taken)
     : abi_(abi), covariance_(covariance), skip_(skip), threads_(threads), clip_(clip) {
     for (const std::string &name : names) {
         targets_[name] = true;
     }
+    for (const std::string &name : taken) {
+        taken_[name] = {};
+    }
+}
+
+std::string CaptureHook::name_of(const void *tensor) const {
+    return {abi_.name_of(tensor), strnlen(abi_.name_of(tensor), kMaxName)};
 }
 
 bool CaptureHook::callback(void *tensor, bool ask, void *user_data) noexcept {
     auto *hook = static_cast<CaptureHook *>(user_data);
     try {
         if (ask) {
-            return hook->wanted(tensor);
+            const bool wanted = hook->wanted(tensor);
+            return hook->is_taken(tensor) || wanted;
         }
-        return hook->collect(tensor);
+        hook->take(tensor);
+        return !hook->is_summed(tensor) || hook->collect(tensor) || !hook->taken_.empty();
     } catch (const std::exception &e) {
         hook->error_ = e.what();
         return false; // an exception must not cross C; the caller looks at error()
@@ -41,7 +50,7 @@ bool CaptureHook::wanted(const void *node) {
         return false;
     }
     const void *weight = abi_.src_of(node, 0);
-    const std::string name(abi_.name_of(weight), strnlen(abi_.name_of(weight), kMaxName));
+    const std::string name = name_of(weight);
     if (targets_.find(name) == targets_.end()) {
         return false;
     }
@@ -59,6 +68,48 @@ bool CaptureHook::wanted(const void *node) {
     }
     last_input_ = input;
     last_name_ = name;
+    return true;
+}
+
+bool CaptureHook::is_summed(const void *node) const {
+    if (abi_.op_of(node) != abi_.op_mul_mat && abi_.op_of(node) != abi_.op_mul_mat_id) {
+        return false;
+    }
+    const std::string name = name_of(abi_.src_of(node, 0));
+    const auto known = representatives_.find(name);
+    return known != representatives_.end() && known->second == name;
+}
+
+bool CaptureHook::is_taken(const void *node) const {
+    return !taken_.empty() && (taken_.count(name_of(node)) != 0 || (abi_.op_of(node) == abi_.op_mul_mat &&
+                                                                    taken_.count(name_of(abi_.src_of(node, 0))) != 0));
+}
+
+void CaptureHook::take(const void *node) {
+    if (!is_taken(node)) {
+        return;
+    }
+    const std::string name = name_of(node);
+    const bool own = taken_.count(name) != 0;
+    if (!copy(own ? name : name_of(abi_.src_of(node, 0)), own ? node : abi_.src_of(node, 1))) {
+        error_ = "the values of '" + name + "' are not a float32 matrix in host memory";
+    }
+}
+
+bool CaptureHook::copy(const std::string &name, const void *values) {
+    const auto *data = static_cast<const uint8_t *>(abi_.data_of(values));
+    const int64_t rows = abi_.ne_of(values, 1);
+    if (abi_.type_of(values) != kTypeF32 || abi_.nb_of(values, 0) != 4 || data == nullptr ||
+        abi_.ne_of(values, 2) * abi_.ne_of(values, 3) != 1) {
+        return false;
+    }
+    TakenValues &out = taken_[name];
+    out.columns = abi_.ne_of(values, 0);
+    out.values.resize(static_cast<size_t>(rows * out.columns));
+    for (int64_t r = 0; r < rows; ++r) {
+        std::memcpy(out.values.data() + r * out.columns, data + static_cast<size_t>(r) * abi_.nb_of(values, 1),
+                    static_cast<size_t>(out.columns) * sizeof(float));
+    }
     return true;
 }
 
@@ -103,7 +154,7 @@ bool CaptureHook::gather(const void *node, int64_t n_experts) {
 
 bool CaptureHook::collect(const void *node) {
     const void *weight = abi_.src_of(node, 0);
-    const std::string name(abi_.name_of(weight), strnlen(abi_.name_of(weight), kMaxName));
+    const std::string name = name_of(weight);
     const bool many = abi_.op_of(node) == abi_.op_mul_mat_id;
     const int64_t n_experts = many ? abi_.ne_of(weight, 2) : 1;
     const int64_t n_in = abi_.ne_of(weight, 0);

@@ -24,12 +24,19 @@ struct InputSums {
                                      // empty when not wanted
 };
 
+// Values of a node in the last evaluation.
+struct TakenValues {
+    int64_t columns = 0;
+    std::vector<float> values; // [rows, columns]
+};
+
 class CaptureHook {
 public:
     // names: matrices whose inputs are wanted. skip: the first tokens of every evaluation that are left out. clip:
-    // largest magnitude of a normalised input, whose root mean square is 1; 0 is none.
+    // largest magnitude of a normalised input, whose root mean square is 1; 0 is none. taken: nodes of the graph whose
+    // values are copied, and matrices whose inputs are; with any, the graph is always computed to its end.
     CaptureHook(const GgmlAbi &abi, const std::vector<std::string> &names, bool covariance, int64_t skip, int threads,
-                float clip);
+                float clip, const std::vector<std::string> &taken);
 
     // ggml_backend_sched_eval_callback; user_data is the hook.
     static bool callback(void *tensor, bool ask, void *user_data) noexcept;
@@ -37,13 +44,21 @@ public:
     std::map<std::string, InputSums> &sums() { return sums_; }
     // Matrix -> the matrix (maybe itself) under whose name the sums of the same input stand.
     const std::map<std::string, std::string> &representatives() const { return representatives_; }
+    std::map<std::string, TakenValues> &taken() { return taken_; }
     // Empty, or why the statistics cannot be trusted.
     const std::string &error() const { return error_; }
 
 private:
     bool wanted(const void *node);
+    // Whether the node's values are to be copied, or it multiplies by a matrix whose inputs are.
+    bool is_taken(const void *node) const;
+    bool copy(const std::string &name, const void *values);
+    void take(const void *node);
+    std::string name_of(const void *tensor) const;
     // False: nothing that comes after in the graph is wanted, so that llama.cpp can leave it out.
     bool collect(const void *node);
+    // True when the node multiplies by a matrix under whose name sums stand.
+    bool is_summed(const void *node) const;
     // Finds the inputs of a node, in rows_ and experts_. False: they are not as expected.
     bool gather(const void *node, int64_t n_experts);
     void add_normalised(InputSums &s);
@@ -57,6 +72,7 @@ private:
     int threads_;
     float clip_;
     std::map<std::string, InputSums> sums_;
+    std::map<std::string, TakenValues> taken_;
     std::map<std::string, std::string> representatives_;
     const void *last_input_ = nullptr;
     std::string last_name_;

@@ -343,8 +343,9 @@ class CaptureHook:
         skip: first tokens of every evaluation to leave out.
         threads: of the sums; 0 is all processors. They do not depend on it.
         clip: largest magnitude of an x̂; 0 is none. The plain x² are not clipped.
+        taken: nodes whose values `values` gives, and matrices whose inputs it gives.
     """
-    def __init__(self, abi: GgmlAbi, names: collections.abc.Sequence[str], covariance: bool = True, skip: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 0, clip: typing.SupportsFloat | typing.SupportsIndex = 0.0) -> None:
+    def __init__(self, abi: GgmlAbi, names: collections.abc.Sequence[str], covariance: bool = True, skip: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 0, clip: typing.SupportsFloat | typing.SupportsIndex = 0.0, taken: collections.abc.Sequence[str] = []) -> None:
         ...
     def counts(self, name: str) -> numpy.typing.NDArray[numpy.int64]:
         """
@@ -372,6 +373,10 @@ class CaptureHook:
         """
     def tokens(self, name: str) -> int:
         ...
+    def values(self, name: str) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        float32 [rows, columns] of one of `taken` in the last evaluation: rows are tokens.
+        """
     @property
     def callback(self) -> int:
         ...

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,17 @@ from .checkpoint import Checkpoint
 F64 = npt.NDArray[np.float64]
 
 
+class Sums(Protocol):
+    """Sums of the inputs of matrices, as `_core.CaptureHook` has them."""
+
+    def tokens(self, name: str) -> int: ...
+    def nonfinite_tokens(self, name: str) -> int: ...
+    def counts(self, name: str) -> npt.NDArray[np.int64]: ...
+    def square(self, name: str) -> F64: ...
+    def norm_square(self, name: str) -> F64: ...
+    def covariance(self, name: str) -> npt.NDArray[np.float32]: ...
+
+
 @dataclass(frozen=True)
 class Capture:
     """Sums over `tokens` tokens; see `_core.CaptureHook` for shapes.
@@ -38,7 +49,7 @@ class Capture:
     share one, gate and up another).
     """
 
-    hook: _core.CaptureHook
+    hook: Sums
     representatives: dict[str, str]
     tokens: int
     chunks: int
@@ -104,13 +115,12 @@ def capture(
     if not (np.isfinite(clip) and clip >= 0):
         raise ImatrixError(f"clip {clip} is no limit; use a positive number, or 0 for none")
     with needs_extra("llama"):
-        import llama_cpp
         from tqdm.auto import tqdm
 
     from ..evaluate.decoder import Decoder
     from ..evaluate.scoring import bos_token, plan_chunks, read_text, tokenize
     from ..runtime.library import ggml_abi
-    from ..runtime.model import evaluation_callback
+    from .block_run import open_hooked
 
     model_path = Path(model_path)
     header = read_header(model_path)
@@ -125,14 +135,7 @@ def capture(
             f"{model_path}: no matrix matches the targets {','.join(chosen)}; look with seeddelta inspect"
         )
     hook = _core.CaptureHook(ggml_abi(), wanted, covariance, skip, threads, clip)
-    workers = threads or _processors()
-    with evaluation_callback(hook):
-        llm = llama_cpp.Llama(
-            str(model_path), n_ctx=ctx, n_batch=ctx, n_ubatch=ctx, n_threads=workers, n_threads_batch=workers,
-            logits_all=True, verbose=False,
-            # inputs must be in host memory: a build for GPUs would send large products there, weights or not
-            n_gpu_layers=0, op_offload=False, offload_kqv=False,
-        )  # fmt: skip
+    llm = open_hooked(str(model_path), hook, ctx, threads)
     try:
         if isinstance(text, (str, os.PathLike)):
             tokens = tokenize(llm, read_text(text))
@@ -189,9 +192,3 @@ def capture(
 def _only_looked_up(name: str, header: Header) -> bool:
     """True for the embedding of a model with an output matrix of its own: nothing is multiplied by it."""
     return name == names.EMBEDDING and names.HEAD in header.tensors
-
-
-def _processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -114,6 +114,13 @@ def score(
     return total
 
 
+def processors() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def bos_token(llm: llama_cpp.Llama) -> int | None:
     """The token that begins every chunk, or None when the model has none."""
     from llama_cpp import llama_cpp

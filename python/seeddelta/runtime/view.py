@@ -11,7 +11,7 @@ import os
 import platform
 import struct
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -32,13 +32,13 @@ _Q1_0, _Q2_0, _Q4_1, _F16 = (41, 128, 18), (42, 64, 18), (3, 32, 20), (1, 1, 2)
 
 @dataclass(frozen=True)
 class Piece:
-    """A tensor of the view. `source` (file, offset) is where its data comes from; None makes a hole."""
+    """A tensor of the view. `source` is where its data comes from, (file, offset) or bytes; None makes a hole."""
 
     name: str
     shape: tuple[int, ...]
     type: int
     nbytes: int
-    source: tuple[Path, int] | None
+    source: tuple[Path, int] | memoryview | None
 
 
 def hole(name: str, shape: tuple[int, ...]) -> Piece:
@@ -73,8 +73,10 @@ class View:
             self._fd = -1
 
 
-def make_view(header: Header, pieces: Iterable[Piece]) -> View:
-    """Write the view of a SeedΔ file whose tensors are `pieces`; holes are put last, in one stretch.
+def make_view(header: Header, pieces: Iterable[Piece], changed: Mapping[str, bytes | None] | None = None) -> View:
+    """Write the view of a file whose tensors are `pieces`; holes are put last, in one stretch.
+
+    `changed` has metadata values that differ (type word first), None for keys that are left out.
 
     Raises OutputError when there is no memory or disk space for it, FormatError for what llama.cpp does not
     survive.
@@ -86,7 +88,7 @@ def make_view(header: Header, pieces: Iterable[Piece]) -> View:
             check_vector(header, piece.name, piece.type)
     view = View(_open_anonymous(header.path))
     try:
-        at = os.write(view._fd, _header_bytes(header, ordered))
+        at = os.write(view._fd, _header_bytes(header, ordered, changed or {}))
         at = _aligned(at, header.alignment)
         first_hole = None
         for piece in ordered:
@@ -126,12 +128,14 @@ def _string(text: str) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
-def _header_bytes(header: Header, pieces: list[Piece]) -> bytes:
+def _header_bytes(header: Header, pieces: list[Piece], changed: Mapping[str, bytes | None]) -> bytes:
     """GGUF version 3 header. Values are copied as bytes: decoding 49k tokens would take 100 MB."""
-    keys = [key for key in header.metadata if not key.startswith(schema.PREFIX)]
-    parts = [b"GGUF", struct.pack("<IQQ", 3, len(pieces), len(keys))]
-    for key in keys:
-        parts += [_string(key), header.metadata.raw(key)]
+    keys = [key for key in header.metadata if not key.startswith(schema.PREFIX) and key not in changed]
+    values = {key: header.metadata.raw(key) for key in keys}
+    values |= {key: value for key, value in changed.items() if value is not None}
+    parts = [b"GGUF", struct.pack("<IQQ", 3, len(pieces), len(values))]
+    for key, value in values.items():
+        parts += [_string(key), value]
     offset = 0
     for piece in pieces:
         dims = tuple(reversed(piece.shape))
@@ -140,10 +144,14 @@ def _header_bytes(header: Header, pieces: list[Piece]) -> bytes:
     return b"".join(parts)
 
 
-def _copy(source: tuple[Path, int], count: int, target: int, at: int) -> None:
+def _copy(source: tuple[Path, int] | memoryview, count: int, target: int, at: int) -> None:
     """Copy a stretch of a file without mapping it, so that its pages do not count as ours."""
-    path, offset = source
     os.lseek(target, at, os.SEEK_SET)
+    if isinstance(source, memoryview):
+        while source:
+            source = source[os.write(target, source) :]
+        return
+    path, offset = source
     fd = os.open(path, os.O_RDONLY)
     try:
         end = offset + count
