@@ -34,6 +34,14 @@ def tests(session: nox.Session) -> None:
     session.run("pytest", "-q", *session.posargs)
 
 
+@nox.session(python="3.10")
+def lowest(session: nox.Session) -> None:
+    """The tests with the lowest versions that pyproject.toml allows; needs uv."""
+    session.install("uv")
+    session.run("uv", "pip", "install", "--resolution", "lowest-direct", ".[test]")
+    session.run("pytest", "-q", "-m", "not slow", *session.posargs)
+
+
 @nox.session(name="llama-matrix", python="3.11")
 @nox.parametrize("release", LLAMA_RELEASES, ids=LLAMA_RELEASES)
 def llama_matrix(session: nox.Session, release: str) -> None:

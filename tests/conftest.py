@@ -2,20 +2,58 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
+import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import seeddelta
 
+# Several processes with two threads each on two cores: a thread that waits must not spin.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+_MODELS = Path(tempfile.gettempdir()) / f"seeddelta-tests-{_RUN}"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):  # of the process that started the others
+        for folder in (_MODELS, *Path(tempfile.gettempdir()).glob(f"seeddelta-tests-{_run_of(session)}")):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run_of(session: pytest.Session) -> str:
+    """Number of this run that pytest-xdist gives to its workers; "-" without workers."""
+    controller = session.config.pluginmanager.getplugin("dsession")
+    return str(controller.nodemanager.testrunuid) if controller and hasattr(controller, "nodemanager") else "-"
+
 
 @pytest.fixture(scope="session")
-def model_dir() -> Iterator[Path]:
-    """Directory for large files, removed at the end of the session (pytest would keep three generations)."""
-    with tempfile.TemporaryDirectory(prefix="seeddelta-tests-") as directory:
-        yield Path(directory)
+def model_dir() -> Path:
+    """Directory for large files of this worker, removed at the end (pytest would keep three generations)."""
+    folder = _MODELS / os.environ.get("PYTEST_XDIST_WORKER", "only")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The same for files that all workers use; see `made_once`."""
+    _MODELS.mkdir(exist_ok=True)
+    return _MODELS
+
+
+def made_once(path: Path, make: Callable[[Path], object]) -> Path:
+    """`path`, made by the first worker that asks for it."""
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            make(path)
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -28,36 +66,41 @@ def smollm2_quantized() -> Path:
 
 
 @pytest.fixture(scope="session")
-def smollm2_f16(smollm2_quantized: Path, model_dir: Path) -> Path:
+def smollm2_f16(smollm2_quantized: Path, shared_dir: Path) -> Path:
     """SmolLM2-135M-Instruct, F16: 30 layers of 576 columns, 270 MB."""
-    return seeddelta.dequantize(smollm2_quantized, model_dir / "smollm2-f16.gguf", progress=False)
+    return made_once(
+        shared_dir / "smollm2-f16.gguf", lambda path: seeddelta.dequantize(smollm2_quantized, path, progress=False)
+    )
+
+
+def _built(dense: Path, path: Path, **recipe: object) -> Path:
+    def make(output: Path) -> None:
+        seeddelta.build(seeddelta.Recipe(input=dense, output=output, bits=4, **recipe), progress=False)  # type: ignore[arg-type]
+
+    return made_once(path, make)
 
 
 @pytest.fixture(scope="session")
-def smollm2_seeddelta(smollm2_f16: Path, model_dir: Path) -> Path:
+def smollm2_seeddelta(smollm2_f16: Path, shared_dir: Path) -> Path:
     """All seven matrices of every layer as a trellis of 4 bits a weight."""
-    path = model_dir / "smollm2-4.seeddelta.gguf"
-    seeddelta.build(seeddelta.Recipe(input=smollm2_f16, output=path, bits=4, targets="all"), progress=False)
-    return path
+    return _built(smollm2_f16, shared_dir / "smollm2-4.seeddelta.gguf", targets="all")
 
 
 @pytest.fixture(scope="session")
-def smollm2_dequantized(smollm2_seeddelta: Path, model_dir: Path) -> Path:
+def smollm2_dequantized(smollm2_seeddelta: Path, shared_dir: Path) -> Path:
     """The weights of `smollm2_seeddelta` as plain F16, for stock llama.cpp."""
-    return seeddelta.dequantize(smollm2_seeddelta, model_dir / "smollm2-4-f16.gguf", progress=False)
+    return made_once(
+        shared_dir / "smollm2-4-f16.gguf", lambda path: seeddelta.dequantize(smollm2_seeddelta, path, progress=False)
+    )
 
 
 @pytest.fixture(scope="session")
-def smollm2_full(smollm2_f16: Path, model_dir: Path) -> Path:
+def smollm2_full(smollm2_f16: Path, shared_dir: Path) -> Path:
     """Every matrix converted: those of the layers at 4 bits, the tied embedding at 5."""
-    path = model_dir / "smollm2-full.seeddelta.gguf"
-    seeddelta.build(seeddelta.Recipe(input=smollm2_f16, output=path, bits=4, targets="full"), progress=False)
-    return path
+    return _built(smollm2_f16, shared_dir / "smollm2-full.seeddelta.gguf", targets="full")
 
 
 @pytest.fixture(scope="session")
-def smollm2_two_layers(smollm2_f16: Path, model_dir: Path) -> Path:
+def smollm2_two_layers(smollm2_f16: Path, shared_dir: Path) -> Path:
     """Layers 0 and 1 converted at 4 bits, the others dense."""
-    path = model_dir / "smollm2-two-layers.seeddelta.gguf"
-    seeddelta.build(seeddelta.Recipe(input=smollm2_f16, output=path, bits=4, layers="0-1"), progress=False)
-    return path
+    return _built(smollm2_f16, shared_dir / "smollm2-two-layers.seeddelta.gguf", layers="0-1")

@@ -46,6 +46,7 @@ def result(work: Path) -> Any:
     return json.loads((work / "results" / "decode-tiny.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_every_model_is_measured_at_every_depth(result: Any) -> None:
     assert result["settings"]["groups"] == [["F16", "seeddelta-4"], ["F16", "Q4_K"]]
     assert list(result["models"]) == list(NAMES)
@@ -107,6 +108,7 @@ def test_speed_of_proc_sparse_weights(work: Path) -> None:
     assert rows["fan-out 0.5, base 0"]["bytes_of_dense"] < 0.3 < rows["fan-out 1, base 0"]["bytes_of_dense"] < 0.55
 
 
+@pytest.mark.slow
 def test_autotuned_beside_uniform_and_llama(smollm2_quantized: Path, tmp_path: Path) -> None:
     """A tiny model, one budget: every model is scored, tuned and uniform in pairs, and the figure is written."""
     dense = write_llama(tmp_path / "dense.gguf", smollm2_quantized)

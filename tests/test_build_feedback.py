@@ -63,6 +63,7 @@ def test_the_gap_is_that_of_the_outputs(smollm2_f16, covariance_file, tmp_path):
     assert not report.kept_dense
 
 
+@pytest.mark.slow
 def test_same_bytes_for_any_threads(smollm2_f16, covariance_file, tmp_path):
     for threads in (1, 2):
         build(smollm2_f16, tmp_path / f"{threads}.gguf", hessian=covariance_file, threads=threads, targets="attn")

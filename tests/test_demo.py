@@ -10,6 +10,8 @@ from seeddelta.cli import demo
 from seeddelta.cli.main import main
 from seeddelta.errors import MissingDependencyError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def few_layers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,17 @@ def test_links(page: Path) -> None:
         assert not anchor or anchor in anchors(path), target
 
 
+def test_tables_are_those_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import markdown_tables
+
+    pages = markdown_tables.marked_pages()
+    assert ROOT / "README.md" in pages
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        assert markdown_tables.updated(text) == text, f"{page}: python benchmarks/markdown_tables.py --update"
+
+
 def pages_of(nav: object) -> list[str]:
     if isinstance(nav, str):
         return [nav]

@@ -44,6 +44,7 @@ def comparison(smollm2_quantized: Path, smollm2_two_layers: Path, text_file: Pat
     )
 
 
+@pytest.mark.slow
 def test_comparison(comparison: Any, smollm2_two_layers: Path) -> None:
     dense, small = comparison.models
     assert (dense.size.kind, dense.size.bits_per_weight) == ("Q4_1", 5.0)
@@ -101,6 +102,7 @@ def test_size_counts_converted_and_kept_matrices(smollm2_f16: Path, smollm2_two_
     assert mixed.bits_per_weight == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_without_speed_one_model_is_loaded_at_a_time(
     smollm2_quantized: Path, monkeypatch: pytest.MonkeyPatch, text_file: Path
 ) -> None:

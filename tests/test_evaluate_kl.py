@@ -211,6 +211,7 @@ def test_perplexity_and_divergence_of_models(
     np.testing.assert_allclose(answers[1]["nll_base"], answers[0]["nll"], rtol=0, atol=2e-4)
 
 
+@pytest.mark.slow
 def test_in_a_comparison(tiny: tuple[Path, Path], text: Path) -> None:
     models = [*tiny, tiny[0]]
     comparison = seeddelta.evaluate(models, text=text, n_ctx=64, chunks=2, reps=0, threads=1)
@@ -225,6 +226,7 @@ def test_in_a_comparison(tiny: tuple[Path, Path], text: Path) -> None:
     assert without.to_dict()["settings"]["kl"] is False
 
 
+@pytest.mark.slow
 def test_a_base_in_a_file_stands_for_the_model(
     tiny: tuple[Path, Path], text: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,6 +253,7 @@ def test_a_base_in_a_file_stands_for_the_model(
         assert message in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_killed_evaluation_goes_on(tiny: tuple[Path, Path], tmp_path: Path) -> None:
     """Killed in the second model: the result is the same."""
     folder, text = tmp_path / "parts", tmp_path / "text.txt"

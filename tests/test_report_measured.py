@@ -24,6 +24,7 @@ def dense(smollm2_quantized: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return write_llama(tmp_path_factory.mktemp("measured") / "tiny.gguf", smollm2_quantized)
 
 
+@pytest.mark.slow
 def test_models_are_measured_and_shown(dense: Path, tmp_path: Path) -> None:
     small, text, out = tmp_path / "tiny-4.seeddelta.gguf", tmp_path / "text.txt", tmp_path / "out"
     seeddelta.build(seeddelta.Recipe(input=dense, output=small, bits=4), progress=False)

@@ -11,6 +11,8 @@ from llama_helpers import divergence, load, logits_of, perplexity_of, tokens_of
 from seeddelta.cli.main import main
 from seeddelta.evaluate.files import file_size
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("llama_cpp")
 
 EMBEDDING = "token_embd.weight"

@@ -15,6 +15,8 @@ pytest.importorskip("llama_cpp")
 CHILD = """
 import json, sys
 import seeddelta
+
+pytestmark = pytest.mark.slow
 model, fallback = sys.argv[1:]
 llm = seeddelta.load(model, fallback=fallback, n_ctx=512, n_threads=2, n_threads_batch=2, verbose=True)
 never = {llm.token_eos(): -100.0}

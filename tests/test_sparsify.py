@@ -58,6 +58,7 @@ def test_a_share_out_of_range() -> None:
         allocate([profile(1, 2)], [1.0], 0.01)
 
 
+@pytest.mark.slow
 def test_sparsify(smollm2_f16: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A file that says what to keep of every input, with thresholds that keep about as much."""
     pytest.importorskip("llama_cpp")

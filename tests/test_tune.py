@@ -111,6 +111,7 @@ def test_given_rates_stay(dense: Path, text: Path, tmp_path: Path) -> None:
     assert built.bits_per_weight <= 3.4
 
 
+@pytest.mark.slow
 def test_the_perplexity_is_kept_to(dense: Path, text: Path, tmp_path: Path) -> None:
     """Random weights have a flat distribution, which hardly changes: a small limit."""
     recipe = {"target_bpw": None}
@@ -122,6 +123,7 @@ def test_the_perplexity_is_kept_to(dense: Path, text: Path, tmp_path: Path) -> N
     assert seeddelta.Recipe.from_yaml(tmp_path / "recipe.yaml").input == dense
 
 
+@pytest.mark.slow
 def test_what_is_not_better_is_rolled_back(
     dense: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +154,7 @@ def test_what_is_not_better_is_rolled_back(
     assert {row.bits_per_weight // 1 for row in built.tensors} <= {2, 3, 4}
 
 
+@pytest.mark.slow
 def test_killed_anywhere_it_goes_on(dense: Path, text: Path, tmp_path: Path) -> None:
     """Killed again and again, each time after a few more results: nothing is measured twice, the result is the same."""
     arguments = [
@@ -204,6 +207,7 @@ def test_killed_anywhere_it_goes_on(dense: Path, text: Path, tmp_path: Path) -> 
     assert sorted(path.name for path in killed.iterdir()) == ["out.gguf", "recipe.yaml"]
 
 
+@pytest.mark.slow
 def test_another_budget_measures_nothing_anew(
     dense: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +262,7 @@ def test_texts_and_budgets_that_are_too_small(
     assert "no percentage" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_real_model(smollm2_f16: Path, text: Path, tmp_path: Path) -> None:
     """SmolLM2: values of layer 1 cost far more than those of layer 0, whose attention hardly matters."""
     recipe = {"target_bpw": 3.1, "layers": "0-1", "targets": "attn_k,attn_v"}

@@ -14,6 +14,7 @@ from soak import Soak, run
 from tiny_llama import write_llama
 
 
+@pytest.mark.slow
 def test_rounds(smollm2_quantized: Path, tmp_path: Path) -> None:
     dense = write_llama(tmp_path / "dense.gguf", smollm2_quantized)
     soak = run(model_files(tmp_path, smollm2_quantized), dense, Random(2), minutes=10, rounds=5)

@@ -1,0 +1,172 @@
+"""Markdown tables of results.
+
+    python benchmarks/markdown_tables.py quality-models tensors     # print tables
+    python benchmarks/markdown_tables.py --update     # write those that stand between markers, and the figure
+
+A table between `<!-- table: NAME -->` and `<!-- end of table -->` in README.md or docs/ is made of the files of
+`benchmarks/results`; tests/test_docs.py fails when one differs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import common
+
+ROOT = Path(__file__).parents[1]
+FIGURE = ROOT / "docs" / "figures" / "size-quality.png"
+_MARKED = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end of table -->)", flags=re.DOTALL)
+_NAMES = {"trellis-4": "SeedΔ, 4 bits", "seeddelta-4": "SeedΔ, 4 bits", "seeddelta-3": "SeedΔ, 3 bits",
+          "seeddelta-2": "SeedΔ, 2 bits", "balanced": "SeedΔ, `--preset balanced`", "small": "SeedΔ, `--preset small`",
+          "quality": "SeedΔ, `--preset quality`", "F16": "dense F16"}  # fmt: skip
+
+
+def quality(result: dict[str, Any]) -> list[str]:
+    lines = []
+    for text, found in result["texts"].items():
+        settings, models = found["settings"], found["models"]
+        scored = next(iter(models.values()))["perplexity"]["tokens_scored"]
+        lines += [
+            f"`{text}`, {settings['chunks']} chunks of {settings['n_ctx']}, {scored} tokens scored:",
+            "",
+            "| model | bits a weight | perplexity | change (paired) | KL, nats | same top |",
+            "| --- | --- | --- | --- | --- | --- |",
+        ]
+        for name, model in sorted(models.items(), key=lambda item: item[1]["bits_per_weight"]):
+            ppl, change, kl = model["perplexity"], model["difference"], model["divergence"]
+            cells = [name, f"{model['bits_per_weight']:.2f}", _with_error(ppl["ppl"], ppl["stderr"])]
+            if change is None:
+                cells += ["", "", ""]
+            else:
+                cells.append(_with_error(change["percent"], change["percent_stderr"], sign="+") + "%")
+                cells += [f"{kl['mean']:.4f} ± {kl['stderr']:.4f}", f"{kl['same_top_percent']:.1f}%"]
+            lines.append("| " + " | ".join(cells) + " |")
+        lines.append("")
+    return lines
+
+
+def tensors(result: dict[str, Any]) -> list[str]:
+    lines = [
+        "| type | bits a weight | weighted error | worst matrix | plain error |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, row in sorted(result["summary"].items(), key=lambda item: item[1]["bits_per_weight"]):
+        errors = " | ".join(f"{row[key]:.4f}" for key in ("rel_l2_w", "rel_l2_w_worst", "rel_l2"))
+        lines.append(f"| {name} | {row['bits_per_weight']:.3f} | {errors} |")
+    return lines
+
+
+def _load(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((common.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _label(name: str) -> str:
+    known = _NAMES.get(name, f"llama.cpp {name}")
+    return f"**{known}**" if known.startswith("SeedΔ") else known
+
+
+def files_table(names: tuple[str, ...] = ()) -> list[str]:
+    """Whole files of SmolLM2: size and quality; all of the result, or the models named."""
+    models = next(iter(_load("quality-files")["texts"].values()))["models"]
+    lines = [
+        "| | file, MB | bits a weight of the layers, all bytes | perplexity | change, paired | KL divergence, nats |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, model in sorted(models.items(), key=lambda item: -item[1]["file_bytes"]):
+        if names and name not in names:
+            continue
+        change, kl, ppl = model["difference"], model["divergence"], model["perplexity"]
+        cells = [_label(name), f"{model['file_bytes'] / 1e6:.0f}", f"{model['bits_per_weight']:.2f}"]
+        cells.append(_with_error(ppl["ppl"], ppl["stderr"]))
+        cells.append("" if change is None else f"{change['percent']:+.1f}% ± {change['percent_stderr']:.1f}")
+        cells.append("" if kl is None else f"{kl['mean']:.4f} ± {kl['stderr']:.4f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def short_table() -> list[str]:
+    """Four rows for the first page."""
+    return files_table(("F16", "Q4_K_M", "Q4_0", "trellis-4"))
+
+
+def speed_table() -> list[str]:
+    """Whole files of SmolLM2: tokens a second with 1 / 2 threads, memory."""
+    lines = ["| | file, MB | prompt of 512 | generation | resident, MB |", "| --- | --- | --- | --- | --- |"]
+    for name, model in _load("decode")["models"].items():
+        speed = [
+            " / ".join(f"{row[part]['median']:.0f}" for row in model["speed"] if row["depth"] == 0)
+            for part in ("prompt", "generation")
+        ]
+        resident = f"{model['memory']['after_generation']['resident'] / 1e6:.0f}"
+        lines.append("| " + " | ".join([_label(name), f"{model['file_bytes'] / 1e6:.0f}", *speed, resident]) + " |")
+    return lines
+
+
+TABLES = {"short": short_table, "files": files_table, "speed": speed_table}
+
+
+def updated(text: str) -> str:
+    """`text` with every marked table as the results have it now."""
+    return _MARKED.sub(lambda found: found[1] + "\n".join(TABLES[found[2]]()) + "\n" + found[3], text)
+
+
+def marked_pages() -> list[Path]:
+    return [
+        path
+        for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+        if _MARKED.search(path.read_text(encoding="utf-8"))
+    ]
+
+
+def figure(path: Path) -> None:
+    """Divergence over file size: ours beside llama.cpp's types."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    models = next(iter(_load("quality-files")["texts"].values()))["models"]
+    groups: dict[bool, list[tuple[float, float, str]]] = {True: [], False: []}
+    for name, model in models.items():
+        if model["divergence"] is not None:
+            ours = model["kind"].startswith("SeedΔ")
+            groups[ours].append((model["file_bytes"] / 1e6, model["divergence"]["mean"], name))
+    fig, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
+    for ours, (label, marker) in {True: ("SeedΔ", "o-"), False: ("llama.cpp, imatrix of the same text", "s")}.items():
+        points = sorted(groups[ours])
+        axes.plot([p[0] for p in points], [p[1] for p in points], marker, label=label)
+        for x, y, name in points:
+            text = "4 bits" if name == "trellis-4" else name
+            axes.annotate(text, (x, y), textcoords="offset points", xytext=(6, 4), fontsize=8)
+    axes.set(xlabel="size of the file, MB", ylabel="KL divergence from F16, nats", yscale="log")
+    axes.set_title("SmolLM2-135M-Instruct, WikiText-2 test, 8160 tokens (below and left is better)", fontsize=9)
+    axes.margins(0.12)
+    axes.grid(alpha=0.3, which="both")
+    axes.legend(fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fig.savefig(path, dpi=130)
+
+
+def _with_error(value: float, error: float, sign: str = "") -> str:
+    return f"{value:{sign}.2f} ± {error:.2f}" if abs(value) < 1e4 else f"{value:{sign}.0e}"
+
+
+def main() -> int:
+    if sys.argv[1:] == ["--update"]:
+        for page in marked_pages():
+            page.write_text(updated(page.read_text(encoding="utf-8")), encoding="utf-8")
+        figure(FIGURE)
+        return 0
+    for name in sys.argv[1:]:
+        result = json.loads((common.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        print("\n".join(quality(result) if "texts" in result else tensors(result)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
