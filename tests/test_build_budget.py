@@ -82,7 +82,7 @@ def test_later_layers_first():
 
 
 def test_every_target_has_a_sensitivity():
-    for target in names.TARGETS:
+    for target in names.matrices():
         inner, outer = (sensitivity(f"blk.{layer}.{target}.weight", 6) for layer in (3, 5))
         assert 0 < inner <= outer
     assert {sensitivity(name, 6) for name in names.MODEL_TENSORS} == {2.0}

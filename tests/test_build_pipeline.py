@@ -17,7 +17,7 @@ from gguf import GGMLQuantizationType as Kind
 from seeddelta import Recipe
 from seeddelta.convert import jobs, pipeline
 from seeddelta.convert.report import BuildReport
-from seeddelta.errors import ImatrixError, OutputError, RecipeError, SourceModelError
+from seeddelta.errors import CalibrationWarning, ImatrixError, OutputError, RecipeError, SourceModelError
 from seeddelta.gguf.dequantize import dequantize
 from seeddelta.gguf.header import read_header
 from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, write_imatrix
@@ -189,13 +189,26 @@ def test_imatrix_lowers_the_weighted_error(dense: Path, legacy: bool) -> None:
     assert all(r.metrics is not None and r.metrics.rel_l2_w < 0.9 * r.metrics.rel_l2 for r in weighted.tensors)
 
 
-def test_imatrix_without_a_target_is_named_before_any_work(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "encode_tensor", lambda *_: pytest.fail("work was begun"))
+def test_imatrix_without_a_target(dense: Path) -> None:
+    """The tensor is named before any work, counted, and encoded as without an imatrix."""
     imatrix = make_imatrix(dense.parent / "im.gguf", TARGET_NAMES[:-1])
-    with pytest.raises(ImatrixError, match=rf"no entry for tensor '{TARGET_NAMES[-1]}'"):
-        build(dense, imatrix=imatrix)
-    monkeypatch.undo()
-    build(dense, imatrix=imatrix, layers="0")  # the remedy
+    with pytest.warns(CalibrationWarning, match=rf"im\.gguf: nothing is known of the inputs of '{TARGET_NAMES[-1]}'"):
+        report = build(dense, imatrix=imatrix)
+    assert report.uncalibrated == (TARGET_NAMES[-1],)
+    methods = {tensor.name: tensor.method for tensor in report.tensors}
+    assert methods[TARGET_NAMES[-1]] == "plain"
+    assert {methods[name] for name in TARGET_NAMES[:-1]} == {"weighted"}
+    with pytest.warns(CalibrationWarning):
+        assert "1 without an entry" in str(build(dense, imatrix=imatrix, dry_run=True).to_table().caption)
+    assert build(dense, imatrix=imatrix, layers="0").uncalibrated == ()
+
+
+def test_imatrix_of_another_model(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "encode_tensor", lambda *_: pytest.fail("work was begun"))
+    entry = ImatrixEntry(np.ones((1, 7), np.float32), np.ones(1, np.float32))
+    write_imatrix(dense.parent / "im.gguf", Imatrix({TARGET_NAMES[0]: entry}))
+    with pytest.raises(ImatrixError, match=rf"'{TARGET_NAMES[0]}' has 7 values"):
+        build(dense, imatrix=dense.parent / "im.gguf")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -253,7 +266,7 @@ def test_unsuitable_models(tmp_path: Path, dense: Path) -> None:
     with pytest.raises(RecipeError, match="layer 2, but the model has 0-1"):
         build(dense, layers="0-2")
     weights = {name: tensor for name, tensor in tiny_weights().items() if "ffn" not in name}
-    with pytest.raises(SourceModelError, match=r"no tensor blk\.N\.\{ffn_gate,ffn_up,ffn_down,"):
+    with pytest.raises(SourceModelError, match="no matrix that is one of ffn in the layers"):
         build(write_model(tmp_path / "attention.gguf", weights), targets="ffn")
     build(dense, output=tmp_path / "once.gguf")
     with pytest.raises(SourceModelError, match="SeedΔ file already"):

@@ -11,7 +11,7 @@ from seeddelta import Recipe
 from seeddelta.convert.describe import describe
 from seeddelta.convert.recipe import PRESETS, RATES
 from seeddelta.errors import RecipeError
-from seeddelta.gguf import names, schema
+from seeddelta.gguf import schema
 
 
 def recipe(**options: Any) -> Recipe:
@@ -21,8 +21,8 @@ def recipe(**options: Any) -> Recipe:
 def test_defaults() -> None:
     default = recipe()
     assert (default.base_kind, default.bits, default.residual_scheme) == ("trellis", 4, "none")
-    assert default.targets == names.KNOWN_TARGETS
-    assert recipe(layers="0-1").targets == recipe(base_kind="prng_block").targets == names.TARGETS
+    assert default.targets == ("full",)
+    assert recipe(layers="0-1").targets == recipe(base_kind="prng_block").targets == ("all",)
     assert recipe(layers="0-1", targets="embd").targets == ("embd",)
     assert recipe(base_kind="prng_block").residual_scheme == "coo"
     assert recipe(base_kind="none").residual_scheme == "coo"
@@ -117,7 +117,7 @@ def test_schemes_have_equal_bytes(scheme: str, vals: str) -> None:
         ({"bits": 7}, "choose from 1, 1.5, 2"),
         ({"state_bits": 13}, "state_bits"),
         ({"layers": "5-2"}, "lower number first"),
-        ({"targets": "ffn_gat"}, "choose from ffn_gate"),
+        ({"targets": "ffn_gat"}, "choose from full, all, ffn"),
         ({"vals": "int4"}, "vals"),
         ({"K": 0}, "K"),
         ({"K": "many"}, "K"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import pytest
 import seeddelta
 from llama_helpers import divergence, load, logits_of, tokens_of, with_base_scale, with_nan_in
 from seeddelta import _core
-from seeddelta.errors import NumericalError, UnsupportedLlamaError
+from seeddelta.errors import IdleWeightsWarning, NumericalError, UnsupportedLlamaError
 
 pytest.importorskip("llama_cpp")
 
-from seeddelta.runtime import model, weights
+from seeddelta.runtime import library, model, weights
+from seeddelta.runtime.handle import RuntimeHandle
 
 BROKEN = "blk.1.ffn_up.weight"
 
@@ -110,8 +112,19 @@ def patched_registry(monkeypatch: pytest.MonkeyPatch, registry: WithExtraWeights
 def test_weight_that_no_graph_uses(smollm2_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patched_registry(monkeypatch, WithExtraWeights("blk.99.ffn_up.weight"))
     llm = load(smollm2_two_layers)
-    with pytest.raises(UnsupportedLlamaError, match=r"did not use 1 of the weights, 'blk\.99"):
+    with pytest.warns(IdleWeightsWarning, match=r"did not use 'blk\.99\.ffn_up\.weight'$"):
         logits_of(llm, tokens_of(llm, 4))
+    assert llm.seeddelta.idle == ["blk.99.ffn_up.weight"]
+    assert llm.seeddelta.metrics()["seeddelta.idle_weights"] == 1
+    with warnings.catch_warnings():  # once is enough
+        warnings.simplefilter("error")
+        logits_of(llm, tokens_of(llm, 4))
+
+
+def test_no_weight_is_used() -> None:
+    registry = WithExtraWeights("blk.0.ffn_up.weight", "blk.0.ffn_down.weight")(library.ggml_abi())
+    with pytest.raises(UnsupportedLlamaError, match=r"used none of the weights, 'blk\.0\.ffn_"):
+        RuntimeHandle(hook=_core.GraphHook(registry)).check()
 
 
 def test_weight_in_another_operation(smollm2_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class SeedDeltaError(Exception):
     """Base class of every exception that seeddelta raises on purpose."""
@@ -25,6 +27,10 @@ class SourceModelError(SeedDeltaError):
 
 class ImatrixError(SeedDeltaError):
     """An importance matrix is unreadable, lacks an entry, or does not fit the model."""
+
+
+class CalibrationWarning(UserWarning):
+    """An importance matrix or a covariance lacks some of the tensors; the message has their names."""
 
 
 class RecipeError(SeedDeltaError, ValueError):
@@ -69,3 +75,13 @@ class RequestError(SeedDeltaError, ValueError):
 
 class BusyError(SeedDeltaError):
     """A served model has no room for another request now; the message says when to come again."""
+
+
+class IdleWeightsWarning(UserWarning):
+    """Some converted weights are not used by llama.cpp's graph. They are harmless and take space."""
+
+
+def some(names: Sequence[str], most: int = 4) -> str:
+    """The first of many names for a message: `'a', 'b', 'c', 'd' and 12 others`."""
+    text = ", ".join(repr(name) for name in names[:most])
+    return text if len(names) <= most else f"{text} and {len(names) - most} others"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,12 @@ import numpy.typing as npt
 from seeddelta import _core
 
 from .._extras import needs_extra
-from ..errors import ImatrixError
+from ..errors import IdleWeightsWarning, ImatrixError, some
 from ..gguf import names
 from ..gguf.header import Header, read_header
 from ..gguf.imatrix import Imatrix, ImatrixEntry
 from ..gguf.source import file_sha256
+from ..gguf.targets import chosen
 from .checkpoint import Checkpoint
 
 F64 = npt.NDArray[np.float64]
@@ -124,15 +126,11 @@ def capture(
 
     model_path = Path(model_path)
     header = read_header(model_path)
-    chosen = names.default_targets(layers) if targets is None else names.parse_targets(targets)
-    wanted = [
-        name
-        for name in header.tensors
-        if names.is_target(name, chosen, names.parse_layers(layers)) and not _only_looked_up(name, header)
-    ]
+    selected = names.default_targets(layers) if targets is None else names.parse_targets(targets)
+    wanted = [info.name for info in chosen(header, selected, layers) if not _only_looked_up(info.name, header)]
     if not wanted:
         raise ImatrixError(
-            f"{model_path}: no matrix matches the targets {','.join(chosen)}; look with seeddelta inspect"
+            f"{model_path}: no matrix matches the targets {','.join(selected)}; look with seeddelta inspect"
         )
     hook = _core.CaptureHook(ggml_abi(), wanted, covariance, skip, threads, clip)
     llm = open_hooked(str(model_path), hook, ctx, threads)
@@ -169,8 +167,14 @@ def capture(
         llm.close()
     representatives = {**representatives, **hook.representatives}
     missing = [n for n in wanted if n not in representatives]
+    if len(missing) == len(wanted):
+        raise ImatrixError(f"{model_path}: the model never multiplied by {some(missing)}; choose others with --targets")
     if missing:
-        raise ImatrixError(f"{model_path}: the model never multiplied by {missing[0]!r}; leave it out with --targets")
+        warnings.warn(
+            f"{model_path}: the model never multiplied by {some(missing)}; nothing is known of their inputs",
+            IdleWeightsWarning,
+            stacklevel=2,
+        )
     counted = max(hook.tokens(n) for n in set(representatives.values()))
     return Capture(
         hook=hook,

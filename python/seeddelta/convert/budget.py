@@ -11,6 +11,7 @@ names give equal rates. `seeddelta autotune` measures them instead.
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Callable, Mapping
 
 from ..errors import RecipeError
@@ -25,7 +26,12 @@ LOSS: dict[float, float] = {1: 15.0, 1.5: 7.6, 2: 4.0, 2.5: 2.1, 3: 1.0, 4: 0.27
 SENSITIVITY = {
     "attn_q": 0.5, "attn_k": 2.0, "attn_v": 4.0, "attn_qkv": 2.0, "attn_output": 1.0,
     "ffn_gate": 0.75, "ffn_up": 1.0, "ffn_down": 1.5, "embd": 2.0, "head": 2.0,
+    # Not measured, by analogy: all heads read the compressed keys and values, as k and v; what mixes tokens into a
+    # state is taken for qkv and attn_output; a row of the embeddings of the layers is one input of many.
+    "attn_kv_a_mqa": 4.0, "attn_kv_b": 3.0, "attn_k_b": 2.0, "attn_v_b": 4.0, "attn_q_b": 0.5,
+    "ssm_in": 2.0, "ssm_out": 1.0, "shortconv.in_proj": 2.0, "shortconv.out_proj": 1.0, "per_layer_token_embd": 0.5,
 }  # fmt: skip
+OTHERS = 1.0  # of matrices that the table does not have; not measured
 OUTER = {"ffn_up": 4.0, "ffn_down": 4.0}  # of the first and the last layer
 EXPERT = 0.25
 
@@ -34,11 +40,11 @@ def sensitivity(name: str, n_layers: int | None) -> float:
     """Loss a weight of a tensor, relative to others at equal bits."""
     place = names.split_name(name)
     if place is None:
-        return SENSITIVITY[names.MODEL_TENSORS[name]]
+        return SENSITIVITY.get(names.label_of(name), OTHERS)
     layer, matrix = place
-    kind = matrix.removesuffix("_exps").removesuffix("_shexp").replace("gate_up", "up")
+    kind = re.sub("_(exps|chexps|shexp)$", "", matrix).replace("gate_up", "up")
     outer = OUTER if layer == 0 or (n_layers is not None and layer == n_layers - 1) else {}
-    return outer.get(kind, SENSITIVITY[kind]) * (EXPERT if names.is_experts(name) else 1.0)
+    return outer.get(kind, SENSITIVITY.get(kind, OTHERS)) * (EXPERT if names.role_of(name) == "experts" else 1.0)
 
 
 def fit_rates(

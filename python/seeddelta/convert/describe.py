@@ -102,7 +102,7 @@ def head_parts(recipe: Recipe, name: str, n_out: int, n_in: int) -> tuple[int, i
     Raises RecipeError when --proc-head does not divide the matrix.
     """
     place = names.split_name(name)
-    if not recipe.proc_head or place is None or place[1] not in names.ATTN_TARGETS:
+    if not recipe.proc_head or place is None or not names.in_group(place[1], "attn"):
         return 1, 1
     by_columns = place[1] == "attn_output"
     size, what = (n_in, "columns") if by_columns else (n_out, "rows")

@@ -10,6 +10,7 @@ import shutil
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -23,8 +24,8 @@ import numpy as np
 from gguf import GGUFValueType
 
 from ..calibrate.covariance import Covariance, open_covariance
-from ..errors import ImatrixError, OutputError, RecipeError, SourceModelError
-from ..gguf import names, schema
+from ..errors import CalibrationWarning, ImatrixError, OutputError, RecipeError, SourceModelError, some
+from ..gguf import names, schema, targets
 from ..gguf.header import TensorInfo
 from ..gguf.imatrix import Imatrix, read_imatrix
 from ..gguf.schema import TensorDescription
@@ -49,7 +50,8 @@ _SPARE_BYTES = 1 << 20
 class Plan:
     """What a recipe means for a model: target tensors in file order with their future descriptions.
 
-    `recipes` has the recipe of each target: that of the build, with the tensor's own rate.
+    `recipes` has the recipe of each target: that of the build, with the tensor's own rate. `uncalibrated` are targets
+    that neither the imatrix nor the covariance has; they are encoded without.
     """
 
     source: SourceModel
@@ -57,6 +59,7 @@ class Plan:
     covariance: Covariance | None
     targets: dict[str, TensorDescription]
     recipes: dict[str, Recipe]
+    uncalibrated: tuple[str, ...] = ()
 
     @property
     def dense_bytes(self) -> int:
@@ -70,26 +73,24 @@ class Plan:
 def make_plan(recipe: Recipe) -> Plan:
     """Open the inputs and choose the tensors.
 
-    Raises SourceModelError (no target, or one that is no matrix of a known type), ImatrixError (unreadable, or lacks a
-    target) or RecipeError (layers beyond the model, a rotation that does not fit).
+    Raises SourceModelError (no target, or one of an unknown type), ImatrixError (unreadable, or of another model) or
+    RecipeError (layers beyond the model, a rotation that does not fit).
     """
     source = open_source(recipe.input)
-    layers = names.parse_layers(recipe.layers, source.n_layers)
-    rates = {name: recipe.rate_of(name) for name in source.tensors if names.is_target(name, recipe.targets, layers)}
+    wanted = targets.chosen(source.header, recipe.targets, recipe.layers)
+    rates = {info.name: recipe.rate_of(info.name) for info in wanted}
     if recipe.proc_sparse and not any(isinstance(rate, Proc) for rate in rates.values()):
         raise RecipeError(
             f"--proc-sparse: none of the chosen tensors is of --proc-target {recipe.proc_target}; "
             "choose others with --proc-target, --targets and --layers"
         )
-    chosen = [source.tensors[name] for name, rate in rates.items() if rate != "dense"]
+    chosen = [info for info in wanted if rates[info.name] != "dense"]
     if not chosen:
         raise SourceModelError(
-            f"{source.path}: has no tensor blk.N.{{{','.join(recipe.targets)}}}.weight in the layers asked for; "
-            "choose others with --layers and --targets (llama-family models have them)"
+            f"{source.path}: has no matrix that is one of {','.join(recipe.targets)} in the layers asked for; "
+            "choose others with --layers and --targets"
         )
     for info in chosen:
-        if len(info.shape) != (3 if names.is_experts(info.name) else 2):
-            raise SourceModelError(f"{source.path}: tensor {info.name!r} is no matrix but {list(info.shape)}")
         if not can_dequantize(info.type):
             raise SourceModelError(
                 f"{source.path}: tensor {info.name!r} has the type {info.type.name}, which gguf-py cannot dequantise; "
@@ -98,18 +99,26 @@ def make_plan(recipe: Recipe) -> Plan:
     if recipe.target_bpw is not None or recipe.target_size is not None:
         rates |= _fitted(recipe, source, {info.name: rates[info.name] for info in chosen})
     recipes = {info.name: _own_recipe(recipe, info.name, rates[info.name]) for info in chosen}
-    targets = {
+    described = {
         info.name: describe(recipes[info.name], info.name, _matrix_shape(info), info.type.name, _experts(info))
         for info in chosen
     }
     covariance = None if recipe.hessian is None else open_covariance(recipe.hessian)
-    if covariance is not None and not any(covariance.has(name) for name in targets):
+    if covariance is not None and not any(covariance.has(name) for name in described):
         raise ImatrixError(f"{covariance.path}: has no covariance for any of the tensors; make it with this model")
     imatrix = None if recipe.imatrix is None else read_imatrix(recipe.imatrix)
     if imatrix is not None:
         for info in chosen:
             _importance(recipe, imatrix, info)  # all of them are checked before hours of work
-    return Plan(source, imatrix, covariance, targets, recipes)
+    uncalibrated = tuple(name for name in described if _lacks_calibration(name, imatrix, covariance))
+    return Plan(source, imatrix, covariance, described, recipes, uncalibrated)
+
+
+def _lacks_calibration(name: str, imatrix: Imatrix | None, covariance: Covariance | None) -> bool:
+    """True for a matrix that others' calibration leaves out: rarely chosen experts, blocks that were not run."""
+    if (imatrix is None and covariance is None) or names.role_of(name) in ("embd", "head"):
+        return False  # embeddings are looked up, and llama-imatrix leaves the head out unless told otherwise
+    return not (imatrix is not None and imatrix.covers(name)) and not (covariance is not None and covariance.has(name))
 
 
 def _own_recipe(recipe: Recipe, name: str, rate: Rate) -> Recipe:
@@ -136,7 +145,8 @@ def _fitted(recipe: Recipe, source: SourceModel, rates: dict[str, Rate]) -> dict
     budget = budget_bytes(recipe, source, counted)
     budget += sum(bytes_at(recipe, source, name, rates[name]) for name in rates.keys() - counted)
     weights = {name: prod(source.tensors[name].shape) for name in rates}
-    return fit_rates(rates, fixed, budget, weights, partial(bytes_at, recipe, source), source.n_layers)
+    layers = targets.computed_layers(source.header)
+    return fit_rates(rates, fixed, budget, weights, partial(bytes_at, recipe, source), layers)
 
 
 def bytes_at(recipe: Recipe, source: SourceModel, name: str, rate: Rate) -> int:
@@ -148,12 +158,12 @@ def bytes_at(recipe: Recipe, source: SourceModel, name: str, rate: Rate) -> int:
     return schema.payload_bytes(describe(known, name, _matrix_shape(info), info.type.name, _experts(info)))
 
 
-def budget_bytes(recipe: Recipe, source: SourceModel, targets: Iterable[str]) -> int:
+def budget_bytes(recipe: Recipe, source: SourceModel, counted: Iterable[str]) -> int:
     """What --target-bpw or --target-size leaves for the target tensors."""
     if recipe.target_bpw is not None:
-        return int(recipe.target_bpw * sum(prod(source.tensors[name].shape) for name in targets) / 8)
+        return int(recipe.target_bpw * sum(prod(source.tensors[name].shape) for name in counted) / 8)
     assert recipe.target_size is not None
-    chosen = set(targets)
+    chosen = set(counted)
     rest = sum(info.nbytes for name, info in source.tensors.items() if name not in chosen)
     # the table of tensors, their descriptions and the padding of the payloads
     return parse_size(recipe.target_size) - rest - source.header.data_offset - _TABLE_BYTES * len(chosen)
@@ -170,6 +180,7 @@ def build(recipe: Recipe, *, executor: Executor | None = None, progress: bool = 
     """
     started = time.perf_counter()
     plan = make_plan(recipe)
+    _warn_uncalibrated(plan)
     if recipe.dry_run:
         rows = [_planned(plan.source.tensors[name], description) for name, description in plan.targets.items()]
         return _report(recipe, plan, rows, sha256="", file_bytes=0, started=started)
@@ -197,18 +208,29 @@ def build(recipe: Recipe, *, executor: Executor | None = None, progress: bool = 
     return report
 
 
+def _warn_uncalibrated(plan: Plan) -> None:
+    if plan.uncalibrated:
+        given = [str(one.path) for one in (plan.imatrix, plan.covariance) if one is not None]
+        warnings.warn(
+            f"{' and '.join(given)}: nothing is known of the inputs of {some(plan.uncalibrated)}; "
+            "all their columns count alike",
+            CalibrationWarning,
+            stacklevel=3,
+        )
+
+
 def _matrix_shape(info: TensorInfo) -> tuple[int, int]:
     n_out, n_in = info.shape[-2:]
     return n_out, n_in
 
 
 def _experts(info: TensorInfo) -> int | None:
-    return info.shape[0] if names.is_experts(info.name) else None
+    return info.shape[0] if len(info.shape) == 3 else None
 
 
 def _importance(recipe: Recipe, imatrix: Imatrix | None, info: TensorInfo) -> np.ndarray[Any, Any] | None:
-    if imatrix is None or (info.name in names.MODEL_TENSORS and info.name not in imatrix.entries):
-        return None  # llama-imatrix leaves out the embedding, and the head unless told otherwise
+    if imatrix is None or not imatrix.covers(info.name):
+        return None
     power, eps = recipe.imatrix_power, recipe.imatrix_eps
     return imatrix.importance(info.name, info.shape[-1], experts=_experts(info), power=power, eps=eps)
 
@@ -216,11 +238,11 @@ def _importance(recipe: Recipe, imatrix: Imatrix | None, info: TensorInfo) -> np
 def at_rates(plan: Plan, recipe: Recipe, rates: Mapping[str, float]) -> Plan:
     """The plan of some of the targets, with other rates."""
     recipes = {name: _own_recipe(recipe, name, rate) for name, rate in rates.items()}
-    targets = {}
+    described = {}
     for name in rates:
         info = plan.source.tensors[name]
-        targets[name] = describe(recipes[name], name, _matrix_shape(info), info.type.name, _experts(info))
-    return replace(plan, targets=targets, recipes=recipes)
+        described[name] = describe(recipes[name], name, _matrix_shape(info), info.type.name, _experts(info))
+    return replace(plan, targets=described, recipes=recipes)
 
 
 def encode_all(
@@ -387,6 +409,7 @@ def _report(
     after = sum(row.bytes_after for row in rows)
     converted = [row for row in rows if row.status != "dense"]
     weights = sum(prod(row.shape) for row in converted)
+    idle = targets.idle_tensors(plan.source.header)
     model_before = sum(info.nbytes for info in plan.source.tensors.values())
     return BuildReport(
         recipe=recipe.model_dump(mode="json"),
@@ -401,5 +424,8 @@ def _report(
         model_weights=sum(prod(info.shape) for info in plan.source.tensors.values()),
         file_bytes=file_bytes,
         tensors_restored=restored,
+        uncalibrated=plan.uncalibrated,
+        idle=idle,
+        idle_weights=sum(prod(plan.source.tensors[name].shape) for name in idle),
         seconds=round(time.perf_counter() - started, 3),
     )

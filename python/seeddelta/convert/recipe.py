@@ -89,10 +89,11 @@ class Recipe(Options):
     )
     layers: str | None = Field(default=None, description="Layers to convert: A-B, or a list like 0-3,8. Default: all.")
     targets: tuple[str, ...] = Field(
-        default=names.KNOWN_TARGETS,
-        description="Matrices to convert, with commas: attn_q, ffn_up, … by their names in the model; ffn (with "
-        "experts), attn, all (both); embd (token embedding), head (output matrix), full (everything). Default: full; "
-        "all with --layers or a base other than the trellis.",
+        default=("full",),
+        description="Matrices to convert, with commas: attn_q, ffn_up, … by their names in the model, or by role: ffn "
+        "(with experts and shared), experts, shared (experts), attn (with mla), mla, ssm, other, all (of the layers); "
+        "embd (embeddings), head (output matrix), full (everything). Default: full; all with --layers or a base other "
+        "than the trellis.",
     )
     base_kind: Literal["prng_block", "fht_struct", "trellis", "none"] = Field(default="trellis", description="Base W0.")
     bits: float = Field(
@@ -254,10 +255,11 @@ class Recipe(Options):
             given = any(options.get(name) is not None for name in _RATES)
             options = {k: v for k, v in PRESETS[preset].items() if not (given and k in _RATES)} | options
         if options.get("proc_sparse"):
-            group = {"mlp": "ffn", "attn": "attn", "both": "all"}.get(str(options.get("proc_target", "mlp")), "all")
+            groups = {"mlp": "ffn", "attn": "attn", "both": "ffn,attn"}
+            group = groups.get(str(options.get("proc_target", "mlp")), "all")
             return {"targets": group} | options
         blocks = options.get("base_kind", "trellis") != "trellis"
-        return {"targets": names.TARGETS if blocks else names.default_targets(options.get("layers"))} | options
+        return {"targets": ("all",) if blocks else names.default_targets(options.get("layers"))} | options
 
     @field_validator("targets", mode="before")
     @classmethod
@@ -407,13 +409,13 @@ class Recipe(Options):
         return rate_of(name, self.bits, overrides=self.tensor_type)
 
     def _is_proc_target(self, name: str) -> bool:
-        group = {"mlp": names.FFN_TARGETS, "attn": names.ATTN_TARGETS, "both": names.TARGETS}[self.proc_target]
+        groups = {"mlp": ("ffn",), "attn": ("attn",), "both": ("ffn", "attn")}[self.proc_target]
         place = names.split_name(name)
-        return place is not None and place[1] in group
+        return place is not None and any(names.in_group(place[1], group) for group in groups)
 
     def is_column(self, name: str) -> bool:
         """True for a tensor that is stored in column layout."""
-        if names.split_name(name) is None or names.is_experts(name):
+        if names.split_name(name) is None or names.is_stacked(name):
             return False
         return self.layout == "column" or any(re.search(pattern, name) for pattern in self.column_tensor)
 

@@ -77,7 +77,9 @@ class TensorReport(BaseModel):
 class BuildReport(BaseModel):
     """A whole build. Bytes and weights of the model are those of all its tensors; `file_bytes` is 0 for a dry run.
 
-    `tensors_restored` counts the tensors that an earlier, unfinished run had encoded.
+    `tensors_restored` counts the tensors that an earlier, unfinished run had encoded. `uncalibrated` are tensors that
+    the imatrix or covariance given lacks. `idle` are matrices that llama.cpp's graph does not use, and why; they are
+    kept, and `idle_weights` of the model's weights are theirs.
     """
 
     model_config = _FROZEN
@@ -93,7 +95,15 @@ class BuildReport(BaseModel):
     model_weights: int
     file_bytes: int
     tensors_restored: int = 0
+    uncalibrated: tuple[str, ...] = ()
+    idle: dict[str, str] = {}
+    idle_weights: int = 0
     seconds: float
+
+    @property
+    def converted_share(self) -> float:
+        """Converted weights over all weights that llama.cpp's graph uses."""
+        return self.weights_converted / max(1, self.model_weights - self.idle_weights)
 
     @property
     def model_bits_per_weight(self) -> float:
@@ -151,7 +161,17 @@ class BuildReport(BaseModel):
         before, after = human_bytes(self.model_bytes_before), human_bytes(self.model_bytes_after)
         bits = f"{self.model_bits_per_weight:.3f}"
         table.add_row("whole model", "", bits, "", "", "", "", "", before, after, f"{self.seconds:.1f} s")
+        share = f"{100 * self.converted_share:.1f}% of the weights that are used are converted"
+        table.caption = "; ".join([share, *self._remarks()])
         return table
+
+    def _remarks(self) -> list[str]:
+        remarks = []
+        if self.idle:
+            remarks.append(f"{len(self.idle)} matrices are used by no graph and kept")
+        if self.uncalibrated:
+            remarks.append(f"{len(self.uncalibrated)} without an entry in the calibration")
+        return remarks
 
 
 def human_bytes(count: int) -> str:

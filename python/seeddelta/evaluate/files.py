@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class FileSize:
     """`kind` is what most of the weights of the block matrices are stored as; `bits_per_weight` counts all bytes of the
-    block matrices (names.TARGETS: attention and MLP of every layer), None when there are none. `weights` and
+    matrices of the layers (names.split_name), None when there are none. `weights` and
     `model_bits_per_weight` are over all tensors: embedding, output matrix and norms, too.
     """
 

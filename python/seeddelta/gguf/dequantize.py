@@ -17,6 +17,7 @@ from gguf import GGMLQuantizationType, GGUFValueType
 
 from ..errors import RecipeError, SourceModelError
 from . import names, schema
+from .header import TensorInfo
 from .reader import SeedDeltaFile, is_seeddelta, open_seeddelta
 from .source import CHUNK_ELEMENTS, SourceModel, open_source
 from .writer import PlannedTensor, Typed, Value, copied_metadata, write_gguf
@@ -83,9 +84,7 @@ def _plan(source: SourceModel, stored: SeedDeltaFile | None, wide: GGMLQuantizat
             shape = first[name].description.tensor_shape
             plan.append(PlannedTensor(first[name].name, shape, _type_of(first[name].name, shape, wide)))
         elif name in dense:
-            keep = info.type.name.startswith("I") and info.type.name[1:].isdigit()
-            kind = info.type if keep else _type_of(name, info.shape, wide)
-            plan.append(PlannedTensor(name, info.shape, kind))
+            plan.append(PlannedTensor(name, info.shape, _type_of_kept(info, wide)))
     return plan
 
 
@@ -93,8 +92,17 @@ def _type_of(name: str, shape: tuple[int, ...], wide: GGMLQuantizationType) -> G
     if len(shape) == 1:
         return GGMLQuantizationType.F32
     block = gguf.GGML_QUANT_SIZES[wide][0]
-    known = name in names.MODEL_TENSORS or names.split_name(name) is not None
-    return wide if block == 1 or (known and shape[-1] % block == 0) else GGMLQuantizationType.F16
+    return wide if block == 1 or (names.is_matrix(name) and shape[-1] % block == 0) else GGMLQuantizationType.F16
+
+
+def _type_of_kept(info: TensorInfo, wide: GGMLQuantizationType) -> GGMLQuantizationType:
+    """Integers stay; so do small convolutions, routers and the like, most of which llama.cpp wants as they are."""
+    numbers = (GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16)
+    integer = info.type.name.startswith("I") and info.type.name[1:].isdigit()
+    special = info.type in numbers and len(info.shape) > 1 and not names.is_matrix(info.name)
+    if integer or (special and wide != GGMLQuantizationType.F32):
+        return info.type
+    return _type_of(info.name, info.shape, wide)
 
 
 def _pieces(source: SourceModel, stored: SeedDeltaFile | None, tensor: PlannedTensor) -> Iterator[np.ndarray[Any, Any]]:

@@ -79,6 +79,11 @@ class Imatrix:
         weights = np.maximum(weights / weights.mean(axis=1, keepdims=True), _LEAST).astype(np.float32)
         return np.asarray(weights if experts else weights[0])
 
+    def covers(self, name: str) -> bool:
+        """True when there is an entry of that name that says something: a matrix that no token reached has zeros."""
+        entry = self.entries.get(name)
+        return entry is not None and bool(entry.mean_square().any())
+
     def check(self, names: Iterable[str]) -> None:
         """Raise ImatrixError naming the first of the tensors that has no entry."""
         for name in names:

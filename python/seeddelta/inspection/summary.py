@@ -99,7 +99,7 @@ def describe_residual(description: TensorDescription | Mapping[str, Any]) -> str
 
 def role_of(name: str) -> tuple[int | None, str]:
     """(layer, role) of a converted tensor: (3, "attn_q"), or (None, "embd") for what is in no layer."""
-    return names.split_name(name) or (None, names.MODEL_TENSORS.get(name, name.removesuffix(".weight")))
+    return names.split_name(name) or (None, names.label_of(name))
 
 
 def ratio(error: float, norm: float) -> float:

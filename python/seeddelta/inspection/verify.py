@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..calibrate.covariance import open_covariance
 from ..errors import SourceModelError
-from ..gguf import names, schema
+from ..gguf import schema
 from ..gguf.imatrix import read_imatrix
 from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
 from ..gguf.schema import TrellisBase
@@ -190,11 +190,7 @@ class _Verifier:
             return None
         name, experts, n_in = tensor.name, tensor.description.experts, tensor.description.shape[1]
         has_imatrix = schema.KEY_IMATRIX_SHA256 in self.file.metadata
-        if (
-            has_imatrix
-            and self.imatrix is not None
-            and (name in self.imatrix.entries or name not in names.MODEL_TENSORS)
-        ):
+        if has_imatrix and self.imatrix is not None and self.imatrix.covers(name):
             power = self.file.header.metadata.scalar(schema.KEY_IMATRIX_POWER, float, 1.0)
             eps = self.file.header.metadata.scalar(schema.KEY_IMATRIX_EPS, float, 0.0)
             values = self.imatrix.importance(name, n_in, experts=experts, power=power, eps=eps)

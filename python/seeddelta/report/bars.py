@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._extras import needs_extra
-from ..gguf.names import TARGETS
+from ..gguf.names import order_of
 from .measurements import Series, number
 from .style import BANDS, INK, drawing
 
@@ -61,7 +61,7 @@ def tensor_figure(summary: Mapping[str, Any], name: str) -> Figure | None:
     tensors = [tensor for tensor in summary["converted"] if tensor["layer"] is not None]
     if not tensors:
         return None
-    roles = sorted({tensor["role"] for tensor in tensors}, key=TARGETS.index)
+    roles = sorted({tensor["role"] for tensor in tensors}, key=order_of)
     layers = max(tensor["layer"] for tensor in tensors) + 1
     with drawing(f"tensors {name}"), needs_extra("report"):
         import numpy as np

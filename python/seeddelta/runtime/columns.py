@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from .. import _core
 from ..errors import ConfigError, SourceModelError
-from ..gguf import names
+from ..gguf import names, targets
 from ..gguf.header import Header
 from ..gguf.source import SourceModel, open_source
 from .config import RuntimeConfig
@@ -66,13 +66,13 @@ def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> Prep
     )
 
 
-def column_names(header: Header, targets: Iterable[str]) -> list[str]:
+def column_names(header: Header, selected: Iterable[str]) -> list[str]:
     """Matrices that can be stored by columns: those of the layers, without experts, that a target names."""
-    wanted = names.parse_targets(targets)
+    wanted = names.parse_targets(selected)
     return [
-        name
-        for name, info in header.tensors.items()
-        if names.is_target(name, wanted, None) and len(info.shape) == 2 and names.split_name(name) is not None
+        info.name
+        for info in targets.chosen(header, wanted, None)
+        if len(info.shape) == 2 and names.split_name(info.name) is not None
     ]
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigError, NumericalError, OutOfMemoryError
+from ..errors import ConfigError, IdleWeightsWarning, NumericalError, OutOfMemoryError, some
 from ..gguf.schema import TensorDescription
 from .config import RuntimeConfig
 from .gates import skipping_metrics
@@ -67,9 +68,15 @@ class RuntimeHandle:
         """
         return {} if self._hook is None else self._hook.counters()
 
+    @property
+    def idle(self) -> list[str]:
+        """Weights that no graph has used yet: of blocks that predict further tokens, for one. They take space only."""
+        return [name for name, counts in self.counters().items() if counts["rewrites"] == 0]
+
     def metrics(self) -> dict[str, int | float]:
-        """Sums of the counters (`seeddelta.calls`, …), `seeddelta.weights`, `seeddelta.dense_weights` and
-        `seeddelta.file_bytes`; when attention is ours, those of OwnAttention. Empty when neither is.
+        """Sums of the counters (`seeddelta.calls`, …), `seeddelta.weights`, `seeddelta.dense_weights`,
+        `seeddelta.idle_weights` (used by no graph yet) and `seeddelta.file_bytes`; when attention is ours, those of
+        OwnAttention. Empty when neither is.
 
         `seeddelta.calls.KIND` are the products of a base kind or a residual scheme (one product counts for both),
         without those from the fallback; `seeddelta.calls.seed_choice` those of prng_block with seeds chosen by row or
@@ -111,6 +118,7 @@ class RuntimeHandle:
         sums: dict[str, int | float] = {
             "seeddelta.weights": len(self.tensors) + len(self.columns),
             "seeddelta.dense_weights": len(self.dense),
+            "seeddelta.idle_weights": len(self.idle),
             "seeddelta.file_bytes": self._file_bytes,
             "seeddelta.nodes_seen": self._hook.nodes_seen,
         }
@@ -189,9 +197,11 @@ class RuntimeHandle:
             self._attention.check()
         if not self._proven:
             counters = self._hook.counters()
-            idle = [name for name, counts in counters.items() if counts["rewrites"] == 0]
+            idle = self.idle
+            if idle and len(idle) == len(counters):
+                raise unsupported(f"the first graph used none of the weights, {idle[0]!r} for one")
             if idle:
-                raise unsupported(f"the first graph did not use {len(idle)} of the weights, {idle[0]!r} for one")
+                warnings.warn(f"the first graph did not use {some(idle)}", IdleWeightsWarning, stacklevel=4)
             if counters and not any(counts["calls"] + counts["rows"] for counts in counters.values()):
                 raise unsupported("it did not run the operations that the hook put into the graph")
             self._proven = True

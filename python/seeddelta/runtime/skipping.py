@@ -215,12 +215,13 @@ def value_of(group: tuple[str, ...], values: Values, target: str) -> float | Non
 
     scope = names.GROUPS[{"mlp": "ffn", "attn": "attn", "both": "all"}[target]]
     targets = [(name, split[1]) for name in group if (split := names.split_name(name)) is not None]
-    if not all(matrix in scope for _, matrix in targets):
+    if not all(names.role_of_matrix(matrix) in scope for _, matrix in targets):
         return None
     found = None
     for pattern, value in values.items():
         for name, matrix in targets:
-            if matrix == pattern or matrix in names.GROUPS.get(pattern, ()) or fnmatchcase(name, pattern):
+            role = names.role_of_matrix(matrix)
+            if matrix == pattern or role in names.GROUPS.get(pattern, ()) or fnmatchcase(name, pattern):
                 found = value
     return found
 

@@ -29,7 +29,7 @@ def make_groups(tensors: Iterable[str], bands: int, *, detail: bool = False) -> 
     for name in tensors:
         place = names.split_name(name)
         if place is None:
-            role = names.MODEL_TENSORS[name]
+            role = names.label_of(name)
             alone.append(Group(role, role, (name,)))
         else:
             found.setdefault(place[1], {})[place[0]] = name
