@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "format/column_trellis.hpp"
+#include "format/lanes.hpp"
 #include "format/rotation.hpp"
 #include "format/trellis.hpp"
 #include "fuzz_bytes.hpp"
@@ -27,7 +28,7 @@ struct Arrays {
     std::vector<uint16_t> codes, index, half, scale, row_scale, dictionary, seeds;
     std::vector<uint32_t> wide;
     std::vector<int8_t> bytes, gain, column_scale;
-    std::vector<uint8_t> map;
+    std::vector<uint8_t> map, lane_codes;
     std::vector<float> column_factor, unit_scale, wide_scale;
     ColumnWeight columns;
 };
@@ -43,21 +44,29 @@ void rate_of(FuzzBytes &in, seeddelta_ctx &c) {
 
 void base_of(FuzzBytes &in, seeddelta_ctx &c, Arrays &a) {
     static constexpr BaseKind kBases[] = {BaseKind::trellis, BaseKind::prng_block, BaseKind::fht_struct,
-                                          BaseKind::none};
-    c.base = kBases[in.between(0, 3)];
+                                          BaseKind::none, BaseKind::lanes};
+    c.base = kBases[in.between(0, 4)];
     c.base_seed = in.value<uint64_t>();
     c.base_scale = half_to_float(in.value<uint16_t>() & 0xBFFFU); // finite
     c.base_block = 8U << in.between(0, 3);
     if (c.base != BaseKind::fht_struct && in.flag()) {
         c.rotation_block = static_cast<uint32_t>(std::min<int64_t>(c.n_in & -c.n_in, int64_t{1} << in.between(0, 6)));
     }
-    if ((c.base == BaseKind::trellis || c.base == BaseKind::none) && in.between(0, 3) == 0) {
+    const bool coded = c.base == BaseKind::trellis || c.base == BaseKind::lanes;
+    if ((coded || c.base == BaseKind::none) && in.between(0, 3) == 0) {
         c.n_experts = in.between(2, 3);
     }
-    if (c.base == BaseKind::trellis) {
-        rate_of(in, c);
-        a.codes = in.array<uint16_t>(c.n_experts * c.n_tiles() * c.words() * kTileRows);
-        c.codes = a.codes.data();
+    if (coded) {
+        if (c.base == BaseKind::trellis) {
+            rate_of(in, c);
+            a.codes = in.array<uint16_t>(c.n_experts * c.n_tiles() * c.words() * kTileRows);
+            c.codes = a.codes.data();
+        } else {
+            c.lane_code = lane_code(static_cast<uint32_t>(in.between(0, kLaneCodes - 1)));
+            c.lane_lines = c.lane_code->lines(c.n_in);
+            a.lane_codes = in.array<uint8_t>(c.n_experts * c.n_tiles() * c.tile_bytes());
+            c.lane_codes = a.lane_codes.data();
+        }
         if (in.flag()) {
             a.column_scale = in.array<int8_t>(c.n_experts * c.n_in);
             for (const int8_t eighths : a.column_scale) {

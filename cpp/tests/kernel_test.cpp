@@ -110,6 +110,33 @@ void check_extremes(uint16_t state) {
     }
 }
 
+// The same of every code of byte lanes: one code everywhere.
+void check_lane_extremes(uint8_t both) {
+    for (uint32_t number = 0; number < kLaneCodes; ++number) {
+        seeddelta_ctx ctx;
+        ctx.n_out = 32;
+        ctx.n_in = 512;
+        ctx.base = BaseKind::lanes;
+        ctx.base_scale = 1.0F;
+        ctx.lane_code = lane_code(number);
+        ctx.lane_lines = ctx.lane_code->lines(ctx.n_in);
+        const std::vector<uint8_t> codes(static_cast<size_t>(ctx.n_tiles() * ctx.tile_bytes()), both);
+        const std::vector<uint16_t> row_scale(32, float_to_half(1.0F));
+        ctx.lane_codes = codes.data();
+        ctx.row_scale_f16 = row_scale.data();
+        for (const float sign : {1.0F, -1.0F}) {
+            for (const size_t tokens : {size_t{1}, size_t{2}, size_t{5}, size_t{9}}) {
+                const std::vector<float> x(tokens * 512, sign);
+                compare("compute", "extreme values of lanes", [&] {
+                    std::vector<float> y(tokens * 32);
+                    seeddelta_compute(ctx, x.data(), y.data(), tokens);
+                    return y;
+                });
+            }
+        }
+    }
+}
+
 void check_activations(Random &r) {
     const auto block = uint32_t{1} << r.between(1, 9);
     const int64_t n = block * r.between(1, 9);
@@ -365,6 +392,9 @@ int main(int argc, char **argv) {
     }
     check_extremes(0);
     check_extremes(0xFFFF);
+    for (int code = 0; code < 16; ++code) {
+        check_lane_extremes(static_cast<uint8_t>(17 * code));
+    }
     for (int round = 0; round < rounds && failures < 20; ++round) {
         Random r{seed + static_cast<uint64_t>(round) * kGoldenGamma};
         check_product(r);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "format/lanes.hpp"
 #include "format/rotation.hpp"
 #include "format/splitmix64.hpp"
 #include "format/trellis.hpp"
@@ -108,18 +109,18 @@ struct RandomWeight {
     std::vector<uint32_t> index32;
     std::vector<int8_t> bytes, gain, column_scale;
     std::vector<uint16_t> seeds;
-    std::vector<uint8_t> map;
+    std::vector<uint8_t> map, lane_codes;
     std::vector<float> column_factor;
     std::string what;
 
     explicit RandomWeight(Random &r) {
-        static constexpr BaseKind kBases[] = {BaseKind::trellis, BaseKind::trellis,    BaseKind::trellis,
-                                              BaseKind::trellis, BaseKind::prng_block, BaseKind::fht_struct,
-                                              BaseKind::none};
+        static constexpr BaseKind kBases[] = {BaseKind::trellis,    BaseKind::trellis,    BaseKind::trellis,
+                                              BaseKind::lanes,      BaseKind::lanes,      BaseKind::lanes,
+                                              BaseKind::prng_block, BaseKind::fht_struct, BaseKind::none};
         static constexpr uint32_t kRates[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {3, 2}, {5, 2}};
         ctx.n_out = r.between(1, 90);
         ctx.n_in = r.between(0, 1) == 0 ? r.between(1, 500) : 64 * r.between(1, 12);
-        ctx.base = kBases[r.between(0, 6)];
+        ctx.base = kBases[r.between(0, 8)];
         ctx.base_seed = r.next();
         ctx.base_scale = r.real();
         ctx.base_block = r.between(0, 1) == 0 ? 32 : 64;
@@ -139,6 +140,13 @@ struct RandomWeight {
             codes = r.words<uint16_t>(ctx.n_tiles() * ctx.words() * kTileRows);
             ctx.codes = codes.data();
             what += " rate " + std::to_string(rate[0]) + "/" + std::to_string(rate[1]);
+        }
+        if (ctx.base == BaseKind::lanes) {
+            ctx.lane_code = lane_code(static_cast<uint32_t>(r.between(0, kLaneCodes - 1)));
+            ctx.lane_lines = ctx.lane_code->lines(ctx.n_in);
+            lane_codes = r.words<uint8_t>(ctx.n_tiles() * ctx.tile_bytes());
+            ctx.lane_codes = lane_codes.data();
+            what += " code " + std::to_string(ctx.lane_code->number);
         }
         if (ctx.base == BaseKind::prng_block && r.between(0, 1) == 0) { // chosen seeds: a row, or a block with its gain
             const bool gains = r.between(0, 1) == 0;

@@ -58,13 +58,16 @@ void experts(Random &r) {
     c.n_experts = r.between(2, 5);
     c.n_out = r.between(1, 70);
     c.n_in = r.between(1, 200);
-    c.base = BaseKind::trellis;
+    c.base = r.between(0, 1) == 0 ? BaseKind::trellis : BaseKind::lanes;
     c.base_scale = 0.1F;
     c.step_bits = static_cast<uint32_t>(r.between(1, 6));
     c.multiplier[0] = trellis_multiplier(12, 0);
-    const auto codes = r.words<uint16_t>(c.n_experts * c.n_tiles() * c.words() * kTileRows);
+    c.lane_code = lane_code(static_cast<uint32_t>(r.between(0, kLaneCodes - 1)));
+    c.lane_lines = c.lane_code->lines(c.n_in);
+    const auto codes = r.words<uint16_t>(c.n_experts * c.n_tiles() * c.tile_bytes() / 2);
     const auto scale = r.halves(c.n_experts * c.n_out);
     c.codes = codes.data();
+    c.lane_codes = reinterpret_cast<const uint8_t *>(codes.data());
     c.row_scale_f16 = scale.data();
     c.scheme = ResidualScheme::coo;
     c.residual_size = 2;

@@ -18,6 +18,8 @@ namespace seeddelta {
 inline constexpr int64_t kLaneWalks = 4;                    // of a row
 inline constexpr int64_t kLaneBytes = kTileRows * kLaneWalks; // a line: two steps of all walks of a tile
 inline constexpr int64_t kLaneLoop = 32; // steps after which the walk's codes are those that come before its first
+// Codes are asked for this long before they are read.
+inline constexpr int64_t kLanesAhead = 8192;
 inline constexpr int kLaneMostSteps = 8; // of a pattern
 inline constexpr int kLaneMostValues = 8;
 

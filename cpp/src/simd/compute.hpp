@@ -1,40 +1,15 @@
 // The product over a range of row tiles, for any instruction set. Include inside an instruction-set unit only.
 // `Tile` decodes a trellis tile into its own panel layout and multiplies panels by tokens, or up to kTiles tiles' codes
-// by one token; `Tile::dot64` multiplies 64 unsigned by 64 signed bytes exactly.
+// by one token; `Tile::dot64` multiplies 64 unsigned by 64 signed bytes exactly. `LaneOps`
+// has the words of lanes.hpp.
 #pragma once
-#include <xsimd/xsimd.hpp>
-
 #include "format/prng_block.hpp"
 #include "format/trellis.hpp"
-#include "simd/kernel_table.hpp"
+#include "simd/lanes_compute.hpp"
 #include "simd/proc_sparse.hpp"
-#include "simd/residual.hpp"
 
 namespace seeddelta {
 namespace {
-
-// Adds the residual, applies the scales and writes one token's rows of a tile.
-template <class Arch>
-inline bool finish_tile(const seeddelta_ctx &ctx, int64_t row0, int64_t rows, const float *row_scale, const float *acc,
-                        const float *x, const float *p, float *y) {
-    alignas(64) float residual[kTileRows] = {};
-    if (ctx.scheme != ResidualScheme::none) {
-        residual_rows<Arch>(ctx, row0, rows, x, p, residual);
-    }
-    alignas(64) float out[kTileRows];
-    uint32_t worst = 0;
-    for (int64_t i = 0; i < kTileRows; ++i) {
-        out[i] = row_scale[i] * (acc[i] * ctx.base_scale + residual[i]);
-    }
-    for (int64_t i = 0; i < kTileRows; ++i) {
-        const uint32_t exponent = __builtin_bit_cast(uint32_t, out[i]) & 0x7F800000U;
-        worst = exponent > worst ? exponent : worst;
-    }
-    for (int64_t i = 0; i < rows; ++i) {
-        y[row0 + i] = out[i];
-    }
-    return worst != 0x7F800000U;
-}
 
 // The biased values (v + 64) of one row of prng_block without gains, [n_in rounded up to kGroup].
 inline void prng_row_biased(const seeddelta_ctx &ctx, int64_t row, uint8_t *out) {
@@ -106,11 +81,11 @@ inline void prng_tile(const Activations &a, int64_t rows, const uint8_t *panel, 
     }
 }
 
-template <class Arch, class Tile>
+template <class Arch, class Tile, class LaneOps>
 bool compute_simd(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end, uint8_t *panel,
                   float *y, int64_t y_stride) {
     if (ctx.base == BaseKind::lanes) {
-        return kernels_scalar().compute(ctx, a, tile_begin, tile_end, panel, y, y_stride);
+        return lanes_compute<Arch, LaneOps>(ctx, a, tile_begin, tile_end, panel, y, y_stride);
     }
     bool finite = true;
     constexpr int64_t block = Tile::kTokens;
@@ -121,10 +96,7 @@ bool compute_simd(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_b
         const int64_t row0 = tile * kTileRows;
         const int64_t rows = ctx.n_out - row0 < kTileRows ? ctx.n_out - row0 : kTileRows;
         alignas(64) float row_scale[kTileRows] = {};
-        for (int64_t i = 0; i < rows; ++i) {
-            row_scale[i] =
-                ctx.row_scale_f16 != nullptr ? half_to_float(ctx.row_scale_f16[row0 + i]) : ctx.row_scale_f32[row0 + i];
-        }
+        load_row_scale(ctx, row0, rows, row_scale);
         if (ctx.scheme == ResidualScheme::proc_sparse) {
             finite &= proc_tile<Arch>(ctx, a, row0, rows, row_scale, panel, y, y_stride);
             continue;

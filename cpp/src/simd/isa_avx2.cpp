@@ -9,6 +9,7 @@
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
 #include "simd/fht.hpp"
+#include "simd/lanes_x86.hpp"
 #include "simd/popcount_avx2.hpp"
 #include "simd/tile_256.hpp"
 #include "simd/viterbi.hpp"
@@ -69,7 +70,7 @@ const KernelTable &kernels_avx2() {
     static constexpr KernelTable table{"avx2",
                                        rotate_simd<xsimd::avx2>,
                                        quantize_simd<xsimd::avx2>,
-                                       compute_simd<xsimd::avx2, Tile256<Ops>>,
+                                       compute_simd<xsimd::avx2, Tile256<Ops>, LaneWords256<Ops>>,
                                        viterbi_simd<xsimd::avx2, Words>,
                                        subtract_product_simd<xsimd::avx2>,
                                        dictionary_simd<xsimd::avx2>,

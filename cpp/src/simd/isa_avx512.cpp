@@ -5,6 +5,7 @@
 
 #include "simd/trellis_columns_512.hpp"
 #include "simd/compute.hpp"
+#include "simd/lanes_x86.hpp"
 #include "simd/tile_512.hpp"
 #include "simd/words_avx512.hpp"
 
@@ -34,6 +35,12 @@ struct Ops : WordsAvx512 {
     }
     static SEEDDELTA_INLINE __m256i dot(__m256i sum, __m256i values, __m256i x) {
         return _mm256_dpbusd_epi32(sum, values, x);
+    }
+};
+
+struct Dot512 {
+    static SEEDDELTA_INLINE __m512i dot(__m512i sum, __m512i values, __m512i x) {
+        return _mm512_dpbusd_epi32(sum, values, x);
     }
 };
 
@@ -77,7 +84,7 @@ const KernelTable &kernels_avx512() {
         }();
         t.name = "avx512";
         t.attention = &attention;
-        t.compute = compute_simd<xsimd::avx512bw, Tile512<Ops>>;
+        t.compute = compute_simd<xsimd::avx512bw, Tile512<Ops>, LaneWordsVbmi<Dot512>>;
         t.popcount = popcount_avx512;
         t.columns_trellis = columns_trellis_simd<Columns512<Ops>>;
         t.columns_trellis_many = columns_trellis_many_simd<Columns512<Ops>>;

@@ -8,6 +8,7 @@
 #include "simd/columns_avx512.hpp"
 #include "simd/trellis_columns_256.hpp"
 #include "simd/compute.hpp"
+#include "simd/lanes_x86.hpp"
 #include "simd/feedback.hpp"
 #include "simd/fht.hpp"
 #include "simd/popcount_avx2.hpp"
@@ -21,6 +22,12 @@ namespace {
 struct Ops : WordsAvx512 {
     static SEEDDELTA_INLINE __m256i dot(__m256i sum, __m256i values, __m256i x) {
         return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(values, x), _mm256_set1_epi16(1)));
+    }
+};
+
+struct Dot512 {
+    static SEEDDELTA_INLINE __m512i dot(__m512i sum, __m512i values, __m512i x) {
+        return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(values, x), _mm512_set1_epi16(1)));
     }
 };
 
@@ -102,7 +109,7 @@ const KernelTable &kernels_avx512bw() {
     static constexpr KernelTable table{"avx512bw",
                                        rotate_simd<Arch>,
                                        quantize_simd<Arch>,
-                                       compute_simd<Arch, Tile256<Ops>>,
+                                       compute_simd<Arch, Tile256<Ops>, LaneWords512<Dot512>>,
                                        viterbi_simd<Arch, Words>,
                                        subtract_product_simd<Arch>,
                                        dictionary_simd<Arch>,

@@ -4,6 +4,7 @@
 
 #include "simd/trellis_columns_256.hpp"
 #include "simd/compute.hpp"
+#include "simd/lanes_x86.hpp"
 #include "simd/tile_256.hpp"
 #include "simd/words_avx512.hpp"
 
@@ -16,13 +17,19 @@ struct Ops : WordsAvx512 {
     }
 };
 
+struct Dot512 {
+    static SEEDDELTA_INLINE __m512i dot(__m512i sum, __m512i values, __m512i x) {
+        return _mm512_dpbusd_epi32(sum, values, x);
+    }
+};
+
 } // namespace
 
 const KernelTable &kernels_avx512vnni() {
     static const KernelTable table = [] {
         KernelTable t = kernels_avx512bw();
         t.name = "avx512vnni";
-        t.compute = compute_simd<xsimd::avx512bw, Tile256<Ops>>;
+        t.compute = compute_simd<xsimd::avx512bw, Tile256<Ops>, LaneWords512<Dot512>>;
         t.columns_trellis = columns_trellis_simd<Columns256<Ops>>;
         t.columns_trellis_many = columns_trellis_many_simd<Columns256<Ops>>;
         return t;

@@ -4,6 +4,7 @@
 
 #include "simd/trellis_columns_256.hpp"
 #include "simd/compute.hpp"
+#include "simd/lanes_x86.hpp"
 #include "simd/tile_256.hpp"
 #include "simd/words_avx2.hpp"
 
@@ -22,7 +23,7 @@ const KernelTable &kernels_avxvnni() {
     static const KernelTable table = [] {
         KernelTable t = kernels_avx2();
         t.name = "avxvnni";
-        t.compute = compute_simd<xsimd::avx2, Tile256<Ops>>;
+        t.compute = compute_simd<xsimd::avx2, Tile256<Ops>, LaneWords256<Ops>>;
         t.columns_trellis = columns_trellis_simd<Columns256<Ops>>;
         t.columns_trellis_many = columns_trellis_many_simd<Columns256<Ops>>;
         return t;

@@ -9,6 +9,7 @@
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
 #include "simd/fht.hpp"
+#include "simd/lanes_neon.hpp"
 #include "simd/tile_neon.hpp"
 #include "simd/viterbi.hpp"
 #include "format/float16.hpp"
@@ -96,7 +97,7 @@ const KernelTable &kernels_neon() {
     static const KernelTable table{"neon",
                                        rotate_simd<Arch>,
                                        quantize_simd<Arch>,
-                                       compute_simd<Arch, TileNeon<Dot>>,
+                                       compute_simd<Arch, TileNeon<Dot>, LaneWordsNeon<Dot>>,
                                        viterbi_simd<Arch, Words>,
                                        subtract_product_simd<Arch>,
                                        dictionary_simd<Arch>,

@@ -4,6 +4,7 @@
 
 #include "simd/trellis_columns_neon.hpp"
 #include "simd/compute.hpp"
+#include "simd/lanes_neon.hpp"
 #include "simd/tile_neon.hpp"
 
 namespace seeddelta {
@@ -21,7 +22,7 @@ const KernelTable &kernels_neon_dotprod() {
     static const KernelTable table = [] {
         KernelTable t = kernels_neon();
         t.name = "neon_dotprod";
-        t.compute = compute_simd<xsimd::neon64, TileNeon<Dot>>;
+        t.compute = compute_simd<xsimd::neon64, TileNeon<Dot>, LaneWordsNeon<Dot>>;
         t.columns_trellis = columns_trellis_simd<TrellisColumnsNeon<Dot>>;
         t.columns_trellis_many = columns_trellis_many_simd<TrellisColumnsNeon<Dot>>;
         return t;

@@ -166,7 +166,7 @@ const KernelTable &kernels_sse2() {
     static const KernelTable table{"sse2",
                                        rotate_simd<xsimd::sse2>,
                                        quantize_simd<xsimd::sse2>,
-                                       compute_simd<xsimd::sse2, Tile128>,
+                                       compute_simd<xsimd::sse2, Tile128, void>,
                                        viterbi_simd<xsimd::sse2, Words>,
                                        subtract_product_simd<xsimd::sse2>,
                                        dictionary_simd<xsimd::sse2>,

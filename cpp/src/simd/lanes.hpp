@@ -1,0 +1,290 @@
+// Byte lanes: products of a tile of 16 rows with one or several tokens, for any instruction set. Include inside an
+// instruction-set unit only.
+//
+// A line of codes is 64 bytes, four walks of 16 rows. Decoded, byte 4 * r + i is the value of row r in one of four
+// neighbouring columns: what a product of bytes wants that adds four neighbours. The codes of the steps before are the
+// registers of the steps before, so a value takes two look-ups and two additions and nothing else.
+//
+// `Ops` has the words: V (bytes), kParts (registers a line), direct_parts(n) (parts decoded together for n tokens), load,
+// store, low, high (codes), table, look, add, wrap (sums of codes for look), start (sums of products), four (broadcast),
+// dot, F (floats of a register's rows), no_floats, add_group, store_rows; kBias is added to every value, for products of unsigned and signed bytes.
+#pragma once
+#include <utility>
+
+#include "format/lanes.hpp"
+#include "simd/inline.hpp"
+#include "simd/kernel_table.hpp"
+
+namespace seeddelta {
+namespace {
+
+// How many values each step of a pattern emits.
+template <int... Emits>
+struct LanePattern {
+    static constexpr int kSteps = sizeof...(Emits);
+    static constexpr int kEmits[] = {Emits...};
+    static constexpr int kValues = (Emits + ...);
+    static constexpr int kLines = kSteps % 2 == 0 ? kSteps / 2 : kSteps; // of a chunk
+    static constexpr int kQuads = kSteps % 2 == 0 ? kValues : 2 * kValues; // of four columns, in a chunk
+    static constexpr int first_value(int step) {
+        int value = 0;
+        for (int s = 0; s < step; ++s) {
+            value += kEmits[s % kSteps];
+        }
+        return value;
+    }
+};
+
+// Calls f.template operator()<Pattern>() for the pattern of a code.
+template <class F>
+SEEDDELTA_INLINE void with_pattern(const LaneCode &code, F &&f) {
+    switch (code.number) {
+    case 0:
+        return f.template operator()<LanePattern<1>>();
+    case 1:
+        return f.template operator()<LanePattern<2>>();
+    default:
+        return f.template operator()<LanePattern<1, 1, 2>>();
+    }
+}
+
+template <class Ops>
+struct LaneTile {
+    using V = typename Ops::V;
+    using F = typename Ops::F;
+    static constexpr int kBytes = static_cast<int>(kLaneBytes) / Ops::kParts;
+    static constexpr int kRows = static_cast<int>(kTileRows) / Ops::kParts;
+    static constexpr int64_t kMost = 8; // tokens of multiply
+
+    template <class Pattern>
+    struct Tables {
+        V a[Pattern::kValues];
+        V b[Pattern::kValues];
+        SEEDDELTA_INLINE explicit Tables(const LaneCode &code) {
+            for (int v = 0; v < Pattern::kValues; ++v) {
+                int8_t biased[16];
+                for (int i = 0; i < 16; ++i) {
+                    biased[i] = static_cast<int8_t>(code.tables[v].a[i] + Ops::kBias);
+                }
+                a[v] = Ops::table(biased);
+                b[v] = Ops::table(code.tables[v].b);
+            }
+        }
+    };
+
+    // The codes of the two steps before, of `Parts` registers.
+    template <int Parts>
+    struct Before {
+        V c1[Parts];
+        V c2[Parts];
+        SEEDDELTA_INLINE Before(const seeddelta_ctx &ctx, const uint8_t *tile) {
+            const int64_t line = (2 * ctx.lane_lines < kLaneLoop ? 2 * ctx.lane_lines : kLaneLoop) / 2 - 1;
+            for (int p = 0; p < Parts; ++p) {
+                const V both = Ops::load(tile + line * kLaneBytes + p * kBytes);
+                c2[p] = Ops::low(both);
+                c1[p] = Ops::high(both);
+            }
+        }
+    };
+
+    // One step, number Step of the chunk; `c0` are its codes. Calls use(quad of the chunk, values).
+    template <class Pattern, int Parts, int Step, class Use>
+    static SEEDDELTA_INLINE void step(const V *c0, const Tables<Pattern> &t, Before<Parts> &before, Use &&use) {
+        constexpr int quad = Pattern::first_value(Step);
+        constexpr int value = quad % Pattern::kValues;
+        V sum[Parts];
+        V out[Parts];
+        for (int p = 0; p < Parts; ++p) {
+            sum[p] = Ops::wrap(Ops::add(c0[p], before.c2[p]));
+            out[p] = Ops::add(Ops::look(t.a[value], sum[p]), Ops::look(t.b[value], before.c1[p]));
+        }
+        use(quad, out);
+        if constexpr (Pattern::kEmits[Step % Pattern::kSteps] == 2) {
+            for (int p = 0; p < Parts; ++p) {
+                out[p] = Ops::add(Ops::look(t.a[value + 1], Ops::wrap(Ops::add(sum[p], before.c1[p]))),
+                                  Ops::look(t.b[value + 1], c0[p]));
+            }
+            use(quad + 1, out);
+        }
+        for (int p = 0; p < Parts; ++p) {
+            before.c2[p] = before.c1[p];
+            before.c1[p] = c0[p];
+        }
+    }
+
+    template <class Pattern, int Parts, int Line, class Use>
+    static SEEDDELTA_INLINE void line(const uint8_t *codes, const Tables<Pattern> &t, Before<Parts> &before,
+                                      Use &&use) {
+        V low[Parts];
+        V high[Parts];
+        for (int p = 0; p < Parts; ++p) {
+            const V both = Ops::load(codes + Line * kLaneBytes + p * kBytes);
+            low[p] = Ops::low(both);
+            high[p] = Ops::high(both);
+        }
+        step<Pattern, Parts, 2 * Line>(low, t, before, use);
+        step<Pattern, Parts, 2 * Line + 1>(high, t, before, use);
+        if constexpr (Line + 1 < Pattern::kLines) {
+            line<Pattern, Parts, Line + 1>(codes, t, before, use);
+        }
+    }
+
+    // Rows of `Parts` registers from part `part` on, for N tokens. token[n] is their number: they may be the same.
+    template <class Pattern, int Parts, int N>
+    [[gnu::noinline]] static void multiply_part(const seeddelta_ctx &ctx, const uint8_t *codes, int part,
+                                                const Activations &a, const int64_t *token, float (*acc)[kTileRows]) {
+        constexpr int64_t chunks_a_group = kGroup / (4 * Pattern::kQuads);
+        codes += part * kBytes;
+        const Tables<Pattern> t(*ctx.lane_code);
+        Before<Parts> before(ctx, codes);
+        const int64_t groups = a.stride / kGroup;
+        const int8_t *q[N];
+        for (int n = 0; n < N; ++n) {
+            q[n] = a.q + token[n] * a.stride;
+        }
+        F total[N][Parts];
+        for (int n = 0; n < N; ++n) {
+            for (int p = 0; p < Parts; ++p) {
+                total[n][p] = Ops::no_floats();
+            }
+        }
+        int64_t chunks = ctx.lane_lines / Pattern::kLines;
+        for (int64_t group = 0; chunks > 0; ++group) {
+            V sum[N][Parts];
+            for (int n = 0; n < N; ++n) {
+                for (int p = 0; p < Parts; ++p) {
+                    sum[n][p] = Ops::start(a.sum[token[n] * groups + group]);
+                }
+            }
+            const int64_t count = chunks < chunks_a_group ? chunks : chunks_a_group;
+            for (int64_t i = 0; i < count; ++i) {
+                if (part == 0) {
+                    for (int l = 0; l < Pattern::kLines; ++l) {
+                        __builtin_prefetch(codes + kLanesAhead + l * kLaneBytes);
+                    }
+                }
+                line<Pattern, Parts, 0>(codes, t, before, [&](int quad, const V *values) SEEDDELTA_INLINE_LAMBDA {
+                    for (int n = 0; n < N; ++n) {
+                        const V x = Ops::four(q[n] + 4 * quad);
+                        for (int p = 0; p < Parts; ++p) {
+                            sum[n][p] = Ops::dot(sum[n][p], values[p], x);
+                        }
+                    }
+                });
+                codes += Pattern::kLines * kLaneBytes;
+                for (int n = 0; n < N; ++n) {
+                    q[n] += 4 * Pattern::kQuads;
+                }
+            }
+            chunks -= count;
+            for (int n = 0; n < N; ++n) {
+                for (int p = 0; p < Parts; ++p) {
+                    total[n][p] = Ops::add_group(total[n][p], sum[n][p], a.scale[token[n] * groups + group]);
+                }
+            }
+        }
+        for (int n = 0; n < N; ++n) {
+            for (int p = 0; p < Parts; ++p) {
+                Ops::store_rows(acc[n] + (part + p) * kRows, total[n][p]);
+            }
+        }
+    }
+
+    template <class Pattern, int N>
+    static void multiply_n(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, const int64_t *token,
+                           float (*acc)[kTileRows]) {
+        constexpr int parts = Ops::direct_parts(N);
+        for (int part = 0; part < Ops::kParts; part += parts) {
+            multiply_part<Pattern, parts, N>(ctx, codes, part, a, token, acc);
+        }
+    }
+
+    // A tile for `count` tokens, 1 .. kMost: every register of codes is decoded once.
+    static void multiply(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, int64_t first,
+                         int64_t count, float (*acc)[kTileRows]) {
+        int64_t token[kMost];
+        for (int64_t n = 0; n < kMost; ++n) {
+            token[n] = first + (n < count ? n : count - 1);
+        }
+        with_pattern(*ctx.lane_code, [&]<class Pattern>() {
+            if (count == 1) {
+                multiply_n<Pattern, 1>(ctx, codes, a, token, acc);
+            } else if (count == 2) {
+                multiply_n<Pattern, 2>(ctx, codes, a, token, acc);
+            } else if (count <= 4) {
+                multiply_n<Pattern, 4>(ctx, codes, a, token, acc);
+            } else {
+                multiply_n<Pattern, 8>(ctx, codes, a, token, acc);
+            }
+        });
+    }
+
+    // The values of a tile, biased: panel [columns / 4][64 bytes].
+    static void decode(const seeddelta_ctx &ctx, const uint8_t *codes, uint8_t *panel) {
+        with_pattern(*ctx.lane_code, [&]<class Pattern>() {
+            const Tables<Pattern> t(*ctx.lane_code);
+            Before<Ops::kParts> before(ctx, codes);
+            for (int64_t chunk = 0; chunk < ctx.lane_lines / Pattern::kLines; ++chunk) {
+                line<Pattern, Ops::kParts, 0>(codes, t, before, [&](int quad, const V *v) SEEDDELTA_INLINE_LAMBDA {
+                    for (int p = 0; p < Ops::kParts; ++p) {
+                        Ops::store(panel + quad * kLaneBytes + p * kBytes, v[p]);
+                    }
+                });
+                codes += Pattern::kLines * kLaneBytes;
+                panel += Pattern::kQuads * kLaneBytes;
+            }
+        });
+    }
+
+    // Panels of T tiles, `panel_stride` bytes apart, by N tokens.
+    template <int T, int N>
+    static void multiply_panels_n(const seeddelta_ctx &ctx, const uint8_t *panel, int64_t panel_stride,
+                                  const Activations &a, int64_t token, float (*acc)[kTileRows]) {
+        constexpr int parts = T * Ops::kParts;
+        const int64_t groups = a.stride / kGroup;
+        F total[N][parts];
+        for (int n = 0; n < N; ++n) {
+            for (int p = 0; p < parts; ++p) {
+                total[n][p] = Ops::no_floats();
+            }
+        }
+        int64_t quads = ctx.lane_code->chunk_columns() * ctx.lane_code->chunks(ctx.n_in) / 4;
+        for (int64_t group = 0; quads > 0; ++group) {
+            const int8_t *q = a.q + token * a.stride + group * kGroup;
+            V sum[N][parts];
+            for (int n = 0; n < N; ++n) {
+                for (int p = 0; p < parts; ++p) {
+                    sum[n][p] = Ops::start(a.sum[(token + n) * groups + group]);
+                }
+            }
+            const int64_t count = quads < kGroup / 4 ? quads : kGroup / 4;
+            for (int64_t i = 0; i < count; ++i) {
+                V v[parts];
+                for (int p = 0; p < parts; ++p) {
+                    v[p] = Ops::load(panel + p / Ops::kParts * panel_stride + p % Ops::kParts * kBytes);
+                }
+                panel += kLaneBytes;
+                for (int n = 0; n < N; ++n) {
+                    const V x = Ops::four(q + n * a.stride + 4 * i);
+                    for (int p = 0; p < parts; ++p) {
+                        sum[n][p] = Ops::dot(sum[n][p], v[p], x);
+                    }
+                }
+            }
+            quads -= count;
+            for (int n = 0; n < N; ++n) {
+                for (int p = 0; p < parts; ++p) {
+                    total[n][p] = Ops::add_group(total[n][p], sum[n][p], a.scale[(token + n) * groups + group]);
+                }
+            }
+        }
+        for (int n = 0; n < N; ++n) {
+            for (int p = 0; p < parts; ++p) {
+                Ops::store_rows(acc[n * T + p / Ops::kParts] + p % Ops::kParts * kRows, total[n][p]);
+            }
+        }
+    }
+};
+
+} // namespace
+} // namespace seeddelta

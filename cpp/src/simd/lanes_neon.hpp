@@ -1,0 +1,47 @@
+// Words of NEON for lanes.hpp: four registers of 4 rows a line, signed products. Include inside an instruction-set unit
+// only. `Dot` adds the products of four neighbouring signed bytes to each 32-bit lane.
+#pragma once
+#include <arm_neon.h>
+
+#include "simd/inline.hpp"
+
+namespace seeddelta {
+namespace {
+
+template <class Dot>
+struct LaneWordsNeon {
+    using V = uint8x16_t;
+    using F = float32x4_t;
+    static constexpr int kParts = 4;
+    static constexpr int kBias = 0;
+    static constexpr int direct_parts(int n) { return n > 4 ? 2 : 4; }
+    static constexpr int kPanelTiles = 1;
+    static constexpr int kPanelTokens = 4;
+
+    static SEEDDELTA_INLINE V load(const uint8_t *p) { return vld1q_u8(p); }
+    static SEEDDELTA_INLINE void store(uint8_t *p, V v) { vst1q_u8(p, v); }
+    static SEEDDELTA_INLINE V low(V both) { return vandq_u8(both, vdupq_n_u8(15)); }
+    static SEEDDELTA_INLINE V high(V both) { return vshrq_n_u8(both, 4); }
+    static SEEDDELTA_INLINE V table(const int8_t *t) { return vreinterpretq_u8_s8(vld1q_s8(t)); }
+    static SEEDDELTA_INLINE V look(V table, V index) { return vqtbl1q_u8(table, index); }
+    static SEEDDELTA_INLINE V add(V a, V b) { return vaddq_u8(a, b); }
+    static SEEDDELTA_INLINE V wrap(V sum) { return vandq_u8(sum, vdupq_n_u8(15)); } // TBL gives 0 beyond its table
+    static SEEDDELTA_INLINE V start(int32_t) { return vdupq_n_u8(0); }
+    static SEEDDELTA_INLINE V four(const int8_t *q) {
+        uint32_t bits;
+        __builtin_memcpy(&bits, q, 4);
+        return vreinterpretq_u8_u32(vdupq_n_u32(bits));
+    }
+    static SEEDDELTA_INLINE V dot(V sum, V values, V x) {
+        return vreinterpretq_u8_s32(
+            Dot::dot(vreinterpretq_s32_u8(sum), vreinterpretq_s8_u8(values), vreinterpretq_s8_u8(x)));
+    }
+    static SEEDDELTA_INLINE F no_floats() { return vdupq_n_f32(0.0F); }
+    static SEEDDELTA_INLINE F add_group(F total, V sum, float scale) {
+        return vaddq_f32(total, vmulq_f32(vcvtq_f32_s32(vreinterpretq_s32_u8(sum)), vdupq_n_f32(scale)));
+    }
+    static SEEDDELTA_INLINE void store_rows(float *out, F total) { vst1q_f32(out, total); }
+};
+
+} // namespace
+} // namespace seeddelta
