@@ -47,7 +47,7 @@ def lowest(session: nox.Session) -> None:
 def llama_matrix(session: nox.Session, release: str) -> None:
     """The tests of the run time with one release of llama-cpp-python.
 
-    `nox -s "llama-matrix(0.3.30)"` runs one. The results are in docs/runtime.md.
+    `nox -s "llama-matrix(0.3.30)"` runs one. The results are in docs/internals/runtime.md.
     """
     wheels = Path(session.cache_dir) / "llama-wheels"
     wheels.mkdir(parents=True, exist_ok=True)

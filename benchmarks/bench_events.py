@@ -24,10 +24,12 @@ import numpy.typing as npt
 import seeddelta
 from attention_models import fill
 from bench_skipping import quality_row, skipping_metrics, stored
-from gradient_covariance import Llama
 from seeddelta.cli._options import parse_threads
 from seeddelta.evaluate.decoder import Decoder
 from seeddelta.evaluate.scoring import read_text, tokenize
+
+sys.path.append(str(Path(__file__).parents[1] / "research" / "token_weights"))
+from gradient_covariance import Llama
 
 F32 = npt.NDArray[np.float32]
 Config = dict[str, Any]

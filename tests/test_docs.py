@@ -14,6 +14,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES += sorted((ROOT / "research").rglob("*.md"))
 GENERATED = {ROOT / "docs" / "reference" / "cli.md"}
 
 

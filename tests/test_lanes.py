@@ -1,4 +1,4 @@
-"""Base kind lanes: the NumPy oracle, every instruction set and the text of docs/format.md agree."""
+"""Base kind lanes: the NumPy oracle, every instruction set and the text of docs/reference/format.md agree."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_instruction_sets_change_nothing(smollm2_two_layers: Path) -> None:
 
 def test_batches_change_little(smollm2_seeddelta: Path) -> None:
     """Our products are equal bit for bit; llama.cpp's attention is not, and rounding to 8 bits enlarges the difference.
-    docs/runtime.md has the tolerance."""
+    docs/internals/runtime.md has the tolerance."""
     llm = load(smollm2_seeddelta)
     tokens = tokens_of(llm, 512)
     whole = logits_of(llm, tokens)

@@ -92,7 +92,7 @@ def test_newer_release_is_tried(monkeypatch: pytest.MonkeyPatch, version: str) -
 def test_the_tested_releases_are_named_alike() -> None:
     root = Path(__file__).parents[1]
     sessions, project, manual = (
-        (root / name).read_text() for name in ("noxfile.py", "pyproject.toml", "docs/runtime.md")
+        (root / name).read_text() for name in ("noxfile.py", "pyproject.toml", "docs/internals/runtime.md")
     )
     releases = re.search(r"^LLAMA_RELEASES = \((.*?)\)", sessions, re.MULTILINE)
     assert releases is not None

@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from seeddelta.cli.main import COMMANDS, make_app
 
-_OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+((?:benchmarks|notebooks|README|\.ci)[^)#]*)[^)]*\)")
+_OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+((?:benchmarks|research|notebooks|README|\.ci)[^)#]*)[^)]*\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

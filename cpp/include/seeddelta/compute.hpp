@@ -1,4 +1,4 @@
-// y = W x for a seeddelta_ctx. The arithmetic is fixed by docs/format.md, "What is computed": every instruction set, thread
+// y = W x for a seeddelta_ctx. The arithmetic is fixed by docs/reference/format.md, "What is computed": every instruction set, thread
 // count and batch shape gives the same bits.
 #pragma once
 #include <atomic>

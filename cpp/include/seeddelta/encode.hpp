@@ -25,7 +25,7 @@ struct Feedback {
 };
 
 // weights [n_out, n_in] finite; importance [n_in] > 0 or null (unrotated columns). codes [n_tiles, words, 16] and row_scale
-// [n_out] (float16 bits) as in docs/format.md, for base_scale = 1 / kTrellisStd. The row scale is refitted by (weighted) least squares.
+// [n_out] (float16 bits) as in docs/reference/format.md, for base_scale = 1 / kTrellisStd. The row scale is refitted by (weighted) least squares.
 // With feedback the rows and the importance are those of the trellis' columns (already rotated), and rotation_block is 0.
 void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *importance,
                     const Feedback *feedback, uint16_t *codes, uint16_t *row_scale, int threads);

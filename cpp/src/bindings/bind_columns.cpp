@@ -233,7 +233,7 @@ void bind_columns(py::module_ &m) {
         "    pack_density, pack_hysteresis: above this share the bitmap is off, below (1 - hysteresis) of it on "
         "again.\n"
         "    event: not empty: changes of the inputs are sent. theta, topk, quorum, beta, lambda, age_max, budget_ns,\n"
-        "        gap_every, gap_tolerance, rearm; docs/skipping.md.\n"
+        "        gap_every, gap_tolerance, rearm; docs/guide/skipping.md.\n"
         "    prompts: choose for products of several tokens, too.\n"
         "Raises ValueError for an option out of range.")
         .def(py::init(&make_gate), py::arg("n_in"), py::kw_only(), py::arg("kwta") = false, py::arg("keep") = 1.0,

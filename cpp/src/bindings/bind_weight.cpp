@@ -405,7 +405,7 @@ void bind_weight(py::module_ &m) {
     py::class_<PyWeight>(
         m, "Weight",
         "One converted matrix: arrays of a SeedΔ file and the product with it.\n\n"
-        "Ŵ = row_scale · (base_scale · v · R + Δ), docs/format.md. The arrays are kept, not copied; shapes, dtypes\n"
+        "Ŵ = row_scale · (base_scale · v · R + Δ), docs/reference/format.md. The arrays are kept, not copied; shapes, dtypes\n"
         "and index ranges are checked here and a wrong one raises ValueError naming the tensor.\n\n"
         "Args:\n"
         "    codes: uint16 or int16 [ceil(n_out / 16), words, 16], for base_kind 2 (trellis); uint8 or int8\n"

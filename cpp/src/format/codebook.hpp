@@ -1,4 +1,4 @@
-// Residual scheme codebook_resid: a row is a sum of k atoms of a dictionary that all rows share, docs/format.md.
+// Residual scheme codebook_resid: a row is a sum of k atoms of a dictionary that all rows share, docs/reference/format.md.
 // In seeddelta_ctx: dictionary [dictionary_size, n_in], residual_size = k, residual_index [n_out, k] the atoms'
 // numbers, residual_vals_f16 [n_out, k] their amplitudes. The product needs p = dictionary * x once; a row is then what
 // coo_dot makes of p.

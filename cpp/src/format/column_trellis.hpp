@@ -1,4 +1,4 @@
-// The trellis in column layout: a closed (tail-biting) walk for each lane of each unit. docs/format.md, "Column
+// The trellis in column layout: a closed (tail-biting) walk for each lane of each unit. docs/reference/format.md, "Column
 // layout".
 #pragma once
 #include <cstdint>

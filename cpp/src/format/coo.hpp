@@ -1,4 +1,4 @@
-// Residual scheme coo: the top-K entries of every row, exact columns, float16 or int8 values. docs/format.md.
+// Residual scheme coo: the top-K entries of every row, exact columns, float16 or int8 values. docs/reference/format.md.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-// Base kind lanes: a trellis code whose states live in byte lanes. docs/format.md, "Byte lanes".
+// Base kind lanes: a trellis code whose states live in byte lanes. docs/reference/format.md, "Byte lanes".
 //
 // A row has four walks; walk i owns the columns i, i + 4, i + 8, ... A walk is a sequence of 4-bit codes, and a step
 // (one code) emits one value or two, by the pattern of the code. With c0 the step's code, c1 and c2 those of the two

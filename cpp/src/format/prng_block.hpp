@@ -1,4 +1,4 @@
-// Base kind prng_block: every value from a hash of (seed, row, block), never stored beyond a block. docs/format.md.
+// Base kind prng_block: every value from a hash of (seed, row, block), never stored beyond a block. docs/reference/format.md.
 #pragma once
 #include <cstdint>
 

@@ -1,5 +1,5 @@
 // Input rotation: seeded signs, then a normalised Hadamard transform of the columns b, b + g, b + 2g, ... (g = n / block)
-// for every b < g. docs/format.md.
+// for every b < g. docs/reference/format.md.
 // Applied to weight rows when encoding and to activations at run time; being orthonormal it leaves their product alone.
 #pragma once
 #include <cmath>

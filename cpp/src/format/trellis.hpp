@@ -1,4 +1,4 @@
-// Base kind trellis ("N2"): a hash turns a walk through k-bit codes into Gaussian-like integers. docs/format.md.
+// Base kind trellis ("N2"): a hash turns a walk through k-bit codes into Gaussian-like integers. docs/reference/format.md.
 // A bit-shift trellis code as in QTIP (Tseng et al. 2024) and TCQ (Marcellin, Fischer 1990), with a hash that needs one
 // 16-bit multiplication and two 16-entry table look-ups a value.
 #pragma once

@@ -34,7 +34,7 @@ struct WeightCounters {
 };
 
 // Products computed from the seed and the residual, by what the kernels made of them; one product counts for its base
-// and for its residual. A whole weight made of a codebook (StateCells, docs/statecells.md) is counted apart from both.
+// and for its residual. A whole weight made of a codebook (StateCells, docs/guide/statecells.md) is counted apart from both.
 struct KindCounters {
     std::atomic<uint64_t> prng_block{0}, fht_struct{0}, trellis{0}, lanes{0};
     std::atomic<uint64_t> seed_choice{0}; // those of prng_block with seeds chosen by row or block

@@ -179,7 +179,8 @@ def _parameters() -> list[inspect.Parameter]:
         "statecells": (
             bool,
             typer.Option(
-                "--statecells", help="A codebook as the whole weight: --preset statecells, docs/statecells.md."
+                "--statecells",
+                help="A codebook as the whole weight: --preset statecells, docs/guide/statecells.md.",
             ),
             False,
         ),

@@ -24,7 +24,7 @@ def command(
     """Reorder the neurons of the feed-forward layers so that those that matter for the same tokens are neighbours.
 
     The model stays the same (rows of gate and up, columns of down), but for the order of sums. It makes blocks
-    (--kwta-block) better, not good: see docs/skipping.md. Statistics and SeedΔ files are made of the new model.
+    (--kwta-block) better, not good: see docs/guide/skipping.md. Statistics and SeedΔ files are made of the new model.
 
     Example: seeddelta permute -m model-f16.gguf -o model-16.gguf --hessian model.cov.gguf --block 16
     """

@@ -1,4 +1,4 @@
-"""NumPy oracle of the SeedΔ format: the definitions of docs/format.md, written to be read, for tests and notebooks."""
+"""NumPy oracle of the SeedΔ format: the definitions of docs/reference/format.md, written to be read."""
 
 from __future__ import annotations
 

@@ -12,7 +12,12 @@ import llama_cpp
 from .. import _core
 from ..errors import UnsupportedLlamaError
 
-TESTED_VERSIONS = ("0.3.16", "0.3.20", "0.3.30", "0.3.36")  # of llama-cpp-python; the table in docs/runtime.md
+TESTED_VERSIONS = (
+    "0.3.16",
+    "0.3.20",
+    "0.3.30",
+    "0.3.36",
+)  # docs/internals/runtime.md
 _DEVICE_TYPE_ACCEL = 3  # GGML_BACKEND_DEVICE_TYPE_ACCEL after CPU, GPU, IGPU
 
 

@@ -11,7 +11,8 @@ import pytest
 from llama_helpers import TEXT
 from tiny_llama import write_llama
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+RESEARCH = Path(__file__).parents[1] / "research" / "skipping_methods"
+pytestmark = pytest.mark.slow
 HALF = "qkv=.5,o=.5,gu=.5,down=.5"
 METHODS = (
     "qkv=1", "qkv=1+rotate+heads+shift", HALF, f"{HALF}+rotate+heads", f"{HALF}+shift", f"{HALF}+first+fit+residual",
@@ -24,11 +25,11 @@ def found(smollm2_quantized: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("sparsity")
     tiny, text, results = write_llama(folder / "tiny.gguf", smollm2_quantized), folder / "text.txt", folder / "out.json"
     text.write_text(TEXT * 20, encoding="utf-8")
-    sys.path.insert(0, str(BENCHMARKS))
+    sys.path.insert(0, str(RESEARCH))
     try:
         from sparsity_methods import main
     finally:
-        sys.path.remove(str(BENCHMARKS))
+        sys.path.remove(str(RESEARCH))
     options = ["-m", str(tiny), "--calibrate", str(text), "--text", str(text), "--ctx", "64", "--chunks", "2"]
     for method in METHODS:
         options += ["--method", method]

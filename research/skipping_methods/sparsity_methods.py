@@ -1,7 +1,7 @@
 """Ways to skip inputs of a llama's matrices, compared at what they read and what that costs: a llama in NumPy.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/sparsity_methods.py -m dense.gguf --calibrate wiki.valid.txt \\
-      --text wiki.test.txt --method qkv=.65,o=.5,gu=.65,down=.5 --method qkv=.65,o=.5,gu=.65,down=.5+fit --json out.json
+    OPENBLAS_NUM_THREADS=1 python research/skipping_methods/sparsity_methods.py -m dense.gguf \\
+      --calibrate wiki.valid.txt --text wiki.test.txt --method qkv=.65,o=.5,gu=.65,down=.5 --method qkv=.65,o=.5,gu=.65,down=.5+fit --json out.json
 
 A method is a fraction for each input (`qkv`, `o`, `gu`, `down`; 1 where none is given), or `share=.7` of all weights,
 divided among inputs and layers such that the expected divergence is least, and any of
@@ -37,14 +37,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-from common import machine
-from gradient_covariance import Llama
-from seeddelta.evaluate.scoring import bos_token, plan_chunks, read_text, tokenize
-from seeddelta.sparsify.allocate import allocate
-from sparsity_network import F64, INPUTS, Method, Network, Stream
-from tqdm.auto import tqdm
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "research" / "token_weights"), str(Path(__file__).parent)]
+
+import numpy as np  # noqa: E402
+import numpy.typing as npt  # noqa: E402
+from common import machine  # noqa: E402
+from gradient_covariance import Llama  # noqa: E402
+from seeddelta.evaluate.scoring import bos_token, plan_chunks, read_text, tokenize  # noqa: E402
+from seeddelta.sparsify.allocate import allocate  # noqa: E402
+from sparsity_network import F64, INPUTS, Method, Network, Stream  # noqa: E402
+from tqdm.auto import tqdm  # noqa: E402
 
 
 def prices(network: Network, windows: npt.NDArray[np.int32]) -> dict[tuple[str, int], float]:

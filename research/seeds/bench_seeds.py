@@ -1,7 +1,7 @@
 """What choosing seeds buys: error of one matrix by what a seed is chosen for, how many are tried, and the block.
 
-    python benchmarks/bench_seeds.py
-    python benchmarks/bench_seeds.py --tensor blk.15.ffn_down.weight --choices 65536
+    python research/seeds/bench_seeds.py
+    python research/seeds/bench_seeds.py --tensor blk.15.ffn_down.weight --choices 65536
 
 Prints bits a weight, the relative error ‖W − Ŵ‖ / ‖W‖ and the seconds of the search, with the trellis beside it;
 nothing is written but the dense model.
@@ -9,9 +9,13 @@ nothing is written but the dense model.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from common import dense_model, parser
 from seeddelta import Recipe

@@ -17,7 +17,8 @@ from seeddelta.evaluate.decoder import Decoder
 from seeddelta.evaluate.model import open_model
 from tiny_llama import write_llama
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+RESEARCH = Path(__file__).parents[1] / "research" / "token_weights"
+pytestmark = pytest.mark.slow
 TOKENS = np.random.default_rng(0).integers(260, 500, 24)
 
 
@@ -28,11 +29,11 @@ def tiny(smollm2_quantized: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def program() -> Any:
-    sys.path.insert(0, str(BENCHMARKS))
+    sys.path.insert(0, str(RESEARCH))
     try:
         import gradient_covariance
     finally:
-        sys.path.remove(str(BENCHMARKS))
+        sys.path.remove(str(RESEARCH))
     return gradient_covariance
 
 
@@ -82,7 +83,7 @@ def test_program(tiny: Path, program: Any, tmp_path: Path) -> None:
     text.write_text(TEXT * 20, encoding="utf-8")
     files = {"0": tmp_path / "none.gguf", "1": tmp_path / "fisher.gguf"}
     saves = [f"--save={power}={file}" for power, file in files.items()]
-    command = [sys.executable, str(BENCHMARKS / "gradient_covariance.py"), "-m", str(tiny), "-f", str(text)]
+    command = [sys.executable, str(RESEARCH / "gradient_covariance.py"), "-m", str(tiny), "-f", str(text)]
     paths = os.pathsep.join([str(Path(seeddelta.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": paths}
     subprocess.run([*command, *saves, "--chunks", "2", "--ctx", "64"], check=True, env=environment)
