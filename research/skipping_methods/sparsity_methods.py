@@ -1,7 +1,8 @@
 """Ways to skip inputs of a llama's matrices, compared at what they read and what that costs: a llama in NumPy.
 
     OPENBLAS_NUM_THREADS=1 python research/skipping_methods/sparsity_methods.py -m dense.gguf \\
-      --calibrate wiki.valid.txt --text wiki.test.txt --method qkv=.65,o=.5,gu=.65,down=.5 --method qkv=.65,o=.5,gu=.65,down=.5+fit --json out.json
+      --calibrate wiki.valid.txt --text wiki.test.txt --method qkv=.65,o=.5,gu=.65,down=.5 \\
+      --method qkv=.65,o=.5,gu=.65,down=.5+fit --json out.json
 
 A method is a fraction for each input (`qkv`, `o`, `gu`, `down`; 1 where none is given), or `share=.7` of all weights,
 divided among inputs and layers such that the expected divergence is least, and any of
