@@ -77,8 +77,8 @@ def every_input(smollm2_f16):
     whole graph computed."""
     import llama_cpp
     from llama_cpp import llama_cpp as native
+    from seeddelta.runtime.contexts import evaluation_callback
     from seeddelta.runtime.library import ggml_abi
-    from seeddelta.runtime.model import evaluation_callback
 
     at = ggml_abi().layout()
     wanted = {b"blk.1.attn_output.weight", b"blk.1.ffn_down.weight", b"blk.29.ffn_down.weight"}

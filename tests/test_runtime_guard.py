@@ -80,9 +80,9 @@ def test_nan_activations(smollm2_two_layers: Path, smollm2_f16: Path, tmp_path: 
         logits_of(llm, tokens_of(llm, 8))
 
 
-def test_callback_that_is_not_passed_on(smollm2_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "evaluation_callback", lambda hook: contextlib.nullcontext())
-    with pytest.raises(UnsupportedLlamaError, match="callback"):
+def test_context_that_is_made_in_another_way(smollm2_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "new_model", lambda make: contextlib.nullcontext())
+    with pytest.raises(UnsupportedLlamaError, match="llama_init_from_model"):
         load(smollm2_two_layers)
 
 

@@ -57,6 +57,10 @@ class OutOfMemoryError(SeedDeltaError, MemoryError):
     """No memory for what the next computation needs; nothing was computed."""
 
 
+class ForkedProcessError(SeedDeltaError, RuntimeError):
+    """A model is used in a child of the process that loaded it."""
+
+
 class EvaluationError(SeedDeltaError):
     """A model, a text or a process does not allow a measurement: too few tokens, a failed decode, a dead worker."""
 

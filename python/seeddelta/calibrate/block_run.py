@@ -33,7 +33,7 @@ def open_hooked(path: str, hook: _core.CaptureHook, ctx: int, threads: int = 0) 
         import llama_cpp
 
     from ..evaluate.scoring import processors
-    from ..runtime.model import evaluation_callback
+    from ..runtime.contexts import evaluation_callback
 
     workers = threads or processors()
     with evaluation_callback(hook):

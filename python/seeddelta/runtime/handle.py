@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ class RuntimeHandle:
     """`llm.seeddelta`: what is served and what it did.
 
     Attributes:
+        hook: the native hook of the context; None when llama.cpp computes everything.
+        process: the process that may compute.
         enabled: False for a model of which llama.cpp computes all products; tensors, dense and columns are then empty.
         tensors: description of every weight computed from the SeedΔ file.
         own_attention: whether attention of single tokens is computed by our kernels.
@@ -44,7 +47,8 @@ class RuntimeHandle:
         config: RuntimeConfig | None = None,
         attention: OwnAttention | None = None,
     ) -> None:
-        self._hook = hook
+        self.hook = self._hook = hook
+        self.process = os.getpid()
         self._attention = attention
         self.enabled = prepared is not None
         self.own_attention = attention is not None
@@ -182,17 +186,21 @@ class RuntimeHandle:
         share of the squared scores left out."""
         return [] if self._hook is None else self._hook.profiles()
 
+    def raise_error(self) -> None:
+        """Raise the first error that the hook met since the last call. Those who read results do this."""
+        error = None if self._hook is None else self._hook.take_error()
+        if error is not None:
+            raise _exception(*error)
+
     def check(self) -> None:
-        """Raise what the hook met since the last call. `Llama` does this after every decode.
+        """Raise what the hook met since the last call. Every llama_decode and llama_encode does this.
 
         Raises NumericalError naming the tensor for NaN or infinity without a fallback that helps, UnsupportedLlamaError
         when llama.cpp used a weight in a way that cannot be served or did not use the hook at all.
         """
         if self._hook is None:
             return
-        error = self._hook.take_error()
-        if error is not None:
-            raise _exception(*error)
+        self.raise_error()
         if self._attention is not None:
             self._attention.check()
         if not self._proven:

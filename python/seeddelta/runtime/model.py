@@ -5,67 +5,35 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import llama_cpp
-import llama_cpp._internals as internals
-from llama_cpp import llama_cpp as native
 
 from .. import _core
-from ..errors import ConfigError, FormatError
+from ..errors import ConfigError, FormatError, SeedDeltaError
 from ..gguf.reader import has_statecells, is_seeddelta
 from .attention import OwnAttention, check_arguments
 from .columns import prepare_columns, require_columns
 from .config import RuntimeConfig
+from .contexts import handle_of, new_model
 from .handle import RuntimeHandle
 from .library import ggml_abi, unsupported
 from .weights import PreparedModel, prepare
 
-_constructor_lock = threading.Lock()
 
-
-@contextmanager
-def evaluation_callback(hook: _core.GraphHook | _core.CaptureHook | None, sequences: int = 1) -> Iterator[None]:
-    """Contexts that this thread makes inside call the hook, if there is one, and hold so many sequences, each with its
-    own part of the KV cache: `Llama` leaves these fields as the defaults have them."""
-    original = native.llama_context_default_params
-    owner = threading.get_ident()
-
-    def with_hook() -> Any:
-        params = original()
-        if threading.get_ident() != owner:  # an ordinary model that another thread loads meanwhile
-            return params
-        if hook is not None:
-            params.cb_eval = native.ggml_backend_sched_eval_callback(hook.callback)
-            params.cb_eval_user_data = hook.user_data
-        if sequences > 1:
-            params.n_seq_max, params.kv_unified = sequences, False
-        return params
-
-    with _constructor_lock:
-        native.llama_context_default_params = with_hook
-        try:
-            yield
-        finally:
-            native.llama_context_default_params = original
-
-
-class _CheckedContext(internals.LlamaContext):  # type: ignore[misc]
-    """A llama context whose decode and encode raise what the hook met."""
-
-    seeddelta: RuntimeHandle
-
-    def decode(self, batch: Any) -> None:
-        super().decode(batch)
-        self.seeddelta.check()
-
-    def encode(self, batch: Any) -> None:
-        super().encode(batch)
-        self.seeddelta.check()
+def _new_handle(prepared: PreparedModel | None, config: RuntimeConfig) -> RuntimeHandle:
+    """What one more context of a model gets: hook, counters and attention of its own, the weights of all."""
+    registry = _core.WeightRegistry(ggml_abi()) if prepared is None else prepared.registry
+    hook = _core.GraphHook(registry)
+    attention = None
+    if config.attention is not None:
+        event = config.event if config.event is not None and config.event.target == "kv" else None
+        attention = OwnAttention(config.attention, event)
+        hook.set_attention(attention.hook)
+    return RuntimeHandle(prepared, hook, config, attention)
 
 
 class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
@@ -97,11 +65,8 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
                 "or leave statecells out"
             )
         check_parallel(parallel, config)
-        attention = None
         if config.attention is not None:
             kwargs = check_arguments(kwargs)
-            event = config.event if config.event is not None and config.event.target == "kv" else None
-            attention = OwnAttention(config.attention, event)
         if is_seeddelta(model_path):
             if config.columns is not None:
                 raise ConfigError(
@@ -112,53 +77,40 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             prepared = prepare_columns(model_path, config)
         else:
             require_columns(config, model_path)
-            self._init_plain(model_path, config, attention, kwargs)
+            self._init_plain(model_path, config, kwargs)
             return
         _check_arguments(kwargs)
         try:
-            hook = _core.GraphHook(prepared.registry)
-            if attention is not None:
-                hook.set_attention(attention.hook)
-            with evaluation_callback(hook, parallel):
+            with new_model(partial(_new_handle, prepared, config), parallel):
                 super().__init__(prepared.view.path, **(kwargs | {"n_gpu_layers": 0, "op_offload": False}))
-            prepared.view.punch()
+            self._attach()
+            prepared.view.seal()
         except UnicodeDecodeError as error:
             raise FormatError(
                 f"{model_path}: a text of its tokenizer or metadata is not UTF-8 ({error}); build the file again"
             ) from error
+        except SeedDeltaError:
+            self.close()
+            raise
         finally:
             prepared.view.close()
         self.model_path = model_path
-        self._attach(prepared, hook, config, attention)
 
-    def _init_plain(
-        self, model_path: str, config: RuntimeConfig, attention: OwnAttention | None, kwargs: dict[str, Any]
-    ) -> None:
+    def _init_plain(self, model_path: str, config: RuntimeConfig, kwargs: dict[str, Any]) -> None:
         """A model without weights of ours: there is a hook only when attention is ours."""
-        if attention is None:
-            with evaluation_callback(None, self.parallel):
+        if config.attention is None:
+            with new_model(None, self.parallel):
                 super().__init__(model_path, **kwargs)
             return
-        hook = _core.GraphHook(_core.WeightRegistry(ggml_abi()))
-        hook.set_attention(attention.hook)
-        with evaluation_callback(hook, self.parallel):
+        with new_model(partial(_new_handle, None, config), self.parallel):
             super().__init__(model_path, **kwargs)
-        self._attach(None, hook, config, attention)
+        self._attach()
 
-    def _attach(
-        self,
-        prepared: PreparedModel | None,
-        hook: _core.GraphHook,
-        config: RuntimeConfig,
-        attention: OwnAttention | None,
-    ) -> None:
-        if self._ctx.params.cb_eval_user_data != hook.user_data:
-            self.close()
-            raise unsupported("llama_cpp.Llama does not pass the evaluation callback on")
-        self.seeddelta = RuntimeHandle(prepared, hook, config, attention)
-        # The context keeps the hook alive for as long as llama.cpp can call it.
-        self._ctx.__class__ = _CheckedContext
-        self._ctx.seeddelta = self.seeddelta
+    def _attach(self) -> None:
+        handle = handle_of(self._ctx.ctx)
+        if handle is None:
+            raise unsupported("llama_cpp.Llama does not make its context through llama_init_from_model")
+        self.seeddelta = handle
 
     def _repr_html_(self) -> str:
         from .. import _html

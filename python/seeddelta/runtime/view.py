@@ -7,26 +7,31 @@ whose data is a hole. The file lives in a memfd (or an unlinked temporary file),
 from __future__ import annotations
 
 import ctypes
+import functools
+import mmap
 import os
 import platform
 import struct
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from ..errors import OutputError
+from ..errors import OutOfMemoryError, OutputError
 from ..gguf import schema
 from ..gguf.header import Header
 from .hyperparameters import check_hyperparameters, check_vector
-from .library import type_matches
+from .library import type_matches, unsupported
 
 _CHUNK = 1 << 20
+_NAN = b"\xff"  # all bits set: every float, and the scale of every block of the types below, is NaN
+_LEAST_NAN, _NAN_MAPPINGS = 1 << 16, 1024  # bytes that are NaN, at least; mappings of them, at most
+_MAP_FIXED = 0x10  # sys/mman.h
 _PUNCH = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE (linux/falloc.h)
 
 # Types of holes: (ggml type, values a block, bytes a block), smallest first. The CPU backend of x86 repacks
-# none of them: a repacked type would be copied into memory of its own. Q1_0 is repacked on ARM.
+# none of them: a repacked type would be copied into memory of its own. Q1_0 is repacked on ARM, Q4_1 with AMX.
 _Q1_0, _Q2_0, _Q4_1, _F16 = (41, 128, 18), (42, 64, 18), (3, 32, 20), (1, 1, 2)
 
 
@@ -44,10 +49,20 @@ class Piece:
 def hole(name: str, shape: tuple[int, ...]) -> Piece:
     """Entry of a converted tensor: the smallest type that fits its columns and that the loaded llama.cpp has."""
     candidates = [_Q1_0, _Q2_0, _Q4_1, _F16] if platform.machine() in ("x86_64", "AMD64") else [_Q2_0, _Q4_1, _F16]
+    if "amx_int8" in _processor_flags():
+        candidates.remove(_Q4_1)
     for number, block, size in candidates:
         if shape[-1] % block == 0 and type_matches(number, block, size):
             return Piece(name, shape, number, prod(shape) // block * size, None)
     raise AssertionError("F16 fits every shape")
+
+
+@functools.cache
+def _processor_flags() -> frozenset[str]:
+    try:
+        return frozenset(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split())
+    except OSError:
+        return frozenset()
 
 
 class View:
@@ -55,17 +70,52 @@ class View:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._holes = (0, 0)
+        self._holes = (0, 0)  # where they begin and end
         self.path = f"/proc/self/fd/{fd}"
 
-    def punch(self) -> None:
-        """Give back the pages of the holes, which loading has touched. They read as zeros ever after."""
-        begin, length = self._holes
-        if length == 0:
+    def seal(self) -> None:
+        """Make the holes NaN where this process has the view mapped, and give back their pages, which loading touched.
+
+        A few pages of NaN are mapped over the holes again and again, so that they take no memory. Raises
+        UnsupportedLlamaError when the view is not mapped, OutOfMemoryError when it cannot be mapped so.
+        """
+        begin, end = self._holes
+        begin, end = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+        if begin >= end:
             return
+        places = list(self._mappings())
+        if not places:
+            raise unsupported("it did not map the model into memory")
         libc = ctypes.CDLL(None, use_errno=True)
         libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
-        libc.fallocate(self._fd, _PUNCH, begin, length)  # where it is not supported the pages stay: only memory is lost
+        libc.fallocate(self._fd, _PUNCH, begin, end - begin)  # where it is not supported they stay: only memory is lost
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+        size = max(_LEAST_NAN, -(-(end - begin) // (_NAN_MAPPINGS * mmap.PAGESIZE)) * mmap.PAGESIZE)
+        nan = os.memfd_create("seeddelta:nan") if hasattr(os, "memfd_create") else _unnamed_file()
+        try:
+            os.pwrite(nan, _NAN * size, 0)
+            for address, offset, length in places:
+                for at in range(max(begin, offset), min(end, offset + length), size):
+                    count = min(size, end - at, offset + length - at)
+                    where = address + at - offset
+                    if libc.mmap(where, count, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, nan, 0) != where:
+                        raise OutOfMemoryError(
+                            f"the holes of the view cannot be mapped: {os.strerror(ctypes.get_errno())}"
+                        )
+        finally:
+            os.close(nan)
+
+    def _mappings(self) -> Iterator[tuple[int, int, int]]:
+        """Address, offset in the file and length of every mapping of the view in this process."""
+        wanted = os.fstat(self._fd)
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            for line in maps:
+                place, _, offset, device, inode, *_ = line.split(maxsplit=5)
+                major, minor = (int(part, 16) for part in device.split(":"))
+                if int(inode) == wanted.st_ino and os.makedev(major, minor) == wanted.st_dev:
+                    first, last = (int(part, 16) for part in place.split("-"))
+                    yield first, int(offset, 16), last - first
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -99,7 +149,13 @@ def make_view(header: Header, pieces: Iterable[Piece], changed: Mapping[str, byt
             at = _aligned(at + piece.nbytes, header.alignment)
         os.ftruncate(view._fd, at)
         if first_hole is not None:
-            view._holes = (first_hole, at - first_hole)
+            view._holes = (first_hole, at)
+            # the pages at both ends stay the file's
+            for begin, end in (
+                (first_hole, min(-(-first_hole // mmap.PAGESIZE) * mmap.PAGESIZE, at)),
+                (max(first_hole, at // mmap.PAGESIZE * mmap.PAGESIZE), at),
+            ):
+                os.pwrite(view._fd, _NAN * (end - begin), begin)
     except OSError as error:
         view.close()
         raise OutputError(
@@ -114,9 +170,13 @@ def _open_anonymous(origin: Path) -> int:
     try:
         return os.memfd_create(f"seeddelta:{origin.name}"[:200])
     except (AttributeError, OSError):
-        fd, path = tempfile.mkstemp(prefix="seeddelta-")
-        os.unlink(path)
-        return fd
+        return _unnamed_file()
+
+
+def _unnamed_file() -> int:
+    fd, path = tempfile.mkstemp(prefix="seeddelta-")
+    os.unlink(path)
+    return fd
 
 
 def _aligned(offset: int, alignment: int) -> int:

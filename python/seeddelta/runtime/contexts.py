@@ -1,0 +1,161 @@
+"""Every llama context of one of our models has a hook, whoever makes it, and who reads its results gets its errors.
+
+llama_cpp's functions are wrapped, once, where contexts are made and freed, where graphs are computed, and where results
+are read. What does not go through them (a C library that makes a context of its own) has no hook: it computes with the
+holes of the view, which are NaN.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import llama_cpp
+from llama_cpp import llama_cpp as native
+
+from ..errors import ConfigError, ForkedProcessError
+from .handle import RuntimeHandle
+
+
+class Hook(Protocol):
+    """A native cb_eval: its function and its data, as addresses."""
+
+    @property
+    def callback(self) -> int: ...
+    @property
+    def user_data(self) -> Any: ...
+
+
+MakeHandle = Callable[[], RuntimeHandle]
+
+_COMPUTES = ("llama_decode", "llama_encode")
+# Also what other libraries computed (mtmd's images) is read through these. The context is the first argument, or the
+# second.
+_READS = ("llama_get_logits", "llama_get_logits_ith", "llama_get_embeddings", "llama_get_embeddings_ith",
+          "llama_get_embeddings_seq", "llama_sampler_sample", "llama_state_get_data", "llama_state_seq_get_data",
+          "llama_state_save_file", "llama_state_seq_save_file")  # fmt: skip
+
+_models: dict[int, MakeHandle] = {}  # by address of a llama_model with holes
+_contexts: dict[int, RuntimeHandle] = {}  # by address of a llama_context; keeps the hook alive until it is freed
+_local = threading.local()  # what the context that this thread makes next gets
+
+
+@contextmanager
+def evaluation_callback(hook: Hook) -> Iterator[None]:
+    """Contexts that this thread makes inside call the hook."""
+    _wrap()
+    _local.hook = hook
+    try:
+        yield
+    finally:
+        _local.hook = None
+
+
+@contextmanager
+def new_model(make: MakeHandle | None, sequences: int = 1) -> Iterator[None]:
+    """All contexts of a model get a handle (None: they need none): of that whose context this thread makes first
+    inside. That context holds so many sequences, each with its own part of the KV cache."""
+    _wrap()
+    _local.make, _local.sequences = make, sequences
+    try:
+        yield
+    finally:
+        _local.make, _local.sequences = None, 1
+
+
+def handle_of(context: int | None) -> RuntimeHandle | None:
+    """The handle of a llama_context; None for one that has no hook."""
+    return None if context is None else _contexts.get(context)
+
+
+def _init(original: Callable[..., Any], model: Any, params: Any) -> Any:
+    address = _address(model)
+    make, _local.make = getattr(_local, "make", None), None
+    sequences, _local.sequences = getattr(_local, "sequences", 1), 1
+    if sequences > 1:
+        params.n_seq_max, params.kv_unified = sequences, False
+    if make is not None:
+        _models[address] = make
+    make = _models.get(address)
+    handle = None if make is None else make()
+    hook = getattr(_local, "hook", None) if handle is None else handle.hook
+    if hook is None:
+        return original(model, params)
+    if ctypes.cast(params.cb_eval, ctypes.c_void_p).value not in (None, hook.callback):
+        raise ConfigError("cb_eval: a context of this model has the evaluation callback of seeddelta; leave it out")
+    own = type(params).from_buffer_copy(params)
+    own.cb_eval = native.ggml_backend_sched_eval_callback(hook.callback)
+    own.cb_eval_user_data = hook.user_data
+    context = original(model, own)
+    if handle is not None and context is not None:
+        _contexts[_address(context)] = handle
+    return context
+
+
+def _free(original: Callable[..., Any], context: Any) -> Any:
+    try:
+        return original(context)
+    finally:
+        _contexts.pop(_address(context), None)
+
+
+def _free_model(original: Callable[..., Any], model: Any) -> Any:
+    _models.pop(_address(model), None)
+    return original(model)
+
+
+def _compute(original: Callable[..., Any], *arguments: Any) -> Any:
+    handle = _handle_in(arguments)
+    if handle is not None and os.getpid() != handle.process:
+        raise ForkedProcessError(
+            "this process was forked after the model was loaded and lacks the threads that compute; "
+            "load the model in the child"
+        )
+    result = original(*arguments)
+    if handle is not None:
+        if result == 0:
+            handle.check()
+        else:  # nothing was computed, or not all
+            handle.raise_error()
+    return result
+
+
+def _read(original: Callable[..., Any], *arguments: Any) -> Any:
+    handle = _handle_in(arguments)
+    if handle is not None:
+        handle.raise_error()
+    return original(*arguments)
+
+
+def _handle_in(arguments: tuple[Any, ...]) -> RuntimeHandle | None:
+    for argument in arguments[:2]:
+        handle = _contexts.get(_address(argument)) if isinstance(argument, (int, ctypes.c_void_p)) else None
+        if handle is not None:
+            return handle
+    return None
+
+
+def _address(pointer: Any) -> int:
+    return int(getattr(pointer, "value", pointer) or 0)
+
+
+@functools.cache
+def _wrap() -> None:
+    wrappers: dict[str, Callable[..., Any]] = {
+        "llama_init_from_model": _init,
+        "llama_new_context_with_model": _init,
+        "llama_free": _free,
+        "llama_model_free": _free_model,
+        "llama_free_model": _free_model,
+    }
+    wrappers |= dict.fromkeys(_COMPUTES, _compute) | dict.fromkeys(_READS, _read)
+    for name, wrapper in wrappers.items():
+        for module in (native, llama_cpp):
+            original = getattr(module, name, None)
+            if original is not None and not isinstance(original, functools.partial):
+                setattr(module, name, functools.partial(wrapper, original))
