@@ -113,9 +113,9 @@ def test_types_that_a_release_lacks_are_not_asked_for(monkeypatch: pytest.Monkey
 
     def block_size(number: int) -> int:
         asked.append(number)
-        return 32
+        return 32 if number == 3 else 1
 
-    fake = SimpleNamespace(ggml_blck_size=block_size, ggml_type_size=lambda number: 20)
+    fake = SimpleNamespace(ggml_blck_size=block_size, ggml_type_size=lambda number: 20 if number == 3 else 2)
     monkeypatch.setattr(library, "native_library", lambda: fake)
     monkeypatch.setattr(llama_cpp, "GGML_TYPE_COUNT", 30)
     monkeypatch.setattr(view, "_processor_flags", lambda: frozenset(["avx2"]))
