@@ -97,11 +97,12 @@ def run_build(options: dict[str, Any], *, quiet: bool = False) -> None:
         size = report.model_bytes_after / 2**20
         console.print(
             f"dry run: {recipe.output} is not written; it would have {size:.1f} MiB of tensors, {bits}; in memory they "
-            f"take as much when the model runs, the dense ones {report.model_bytes_before / 2**20:.1f} MiB"
+            f"take as much when the model runs, the dense ones {report.model_bytes_before / 2**20:.1f} MiB",
+            soft_wrap=True,
         )
     else:
         size = report.file_bytes / 2**20
-        console.print(f"{recipe.output}: {size:.1f} MiB, {bits}")
+        console.print(f"{recipe.output}: {size:.1f} MiB, {bits}", soft_wrap=True)
     if report.kept_dense:
         console.print(
             f"{len(report.kept_dense)} tensors are kept dense, beyond --seeddelta-gap {recipe.seeddelta_gap:g}"
