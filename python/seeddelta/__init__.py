@@ -27,6 +27,7 @@ _LAZY = {
     "RuntimeConfig": "seeddelta.runtime",
     "StatePackKV": "seeddelta.runtime",
     "load": "seeddelta.runtime",
+    "quantize": "seeddelta.convert.quantize",
     "dequantize": "seeddelta.gguf.dequantize",
     "imatrix": "seeddelta.calibrate",
     "open_seeddelta": "seeddelta.gguf.reader",
@@ -52,11 +53,13 @@ __all__ = [
     "load",
     "open_seeddelta",
     "perplexity",
+    "quantize",
 ]
 
 if TYPE_CHECKING:
     from .calibrate import imatrix
     from .convert import BuildReport, Recipe, build
+    from .convert.quantize import quantize
     from .evaluate import evaluate
     from .evaluate.perplexity import perplexity
     from .gguf.dequantize import dequantize

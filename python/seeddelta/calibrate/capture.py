@@ -95,6 +95,7 @@ def capture(
     clip: float = 0.0,
     targets: str | Iterable[str] | None = None,
     layers: str | None = None,
+    only: Iterable[str] | None = None,
     threads: int = 0,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 16,
@@ -102,7 +103,8 @@ def capture(
 ) -> Capture:
     """Evaluate the text in chunks of `ctx` tokens (BOS first) and sum the inputs of the target matrices.
 
-    `targets` are those of names.parse_targets; without them all, or with `layers` those of the blocks.
+    `targets` are those of names.parse_targets; without them all, or with `layers` those of the blocks. `only` has the
+    names of tensors to leave the others out.
     `text` is a file, or its tokens, integers [n]. `skip` leaves out the first tokens of every chunk; `clip` limits the
     magnitude of x̂, whose root mean square is 1 (0: no limit; the plain x² are never clipped). With `checkpoint` (a
     file) the sums are stored every `checkpoint_every` chunks, and a capture of the same model, text and options goes on
@@ -128,6 +130,7 @@ def capture(
     header = read_header(model_path)
     selected = names.default_targets(layers) if targets is None else names.parse_targets(targets)
     wanted = [info.name for info in chosen(header, selected, layers) if not _only_looked_up(info.name, header)]
+    wanted = wanted if only is None else [name for name in wanted if name in set(only)]
     if not wanted:
         raise ImatrixError(
             f"{model_path}: no matrix matches the targets {','.join(selected)}; look with seeddelta inspect"

@@ -155,6 +155,7 @@ def write_covariance(path: str | os.PathLike[str], captured: Capture) -> None:
             yield np.asarray(captured.hook.norm_square(name).sum(axis=0) / captured.hook.tokens(name), "<f4")
         else:
             name = tensor.name.removesuffix(_SUFFIX)
-            yield np.asarray(captured.hook.covariance(name) / np.float32(captured.hook.tokens(name)), "<f4")
+            matrix = captured.hook.covariance(name)
+            yield np.divide(matrix, np.float32(captured.hook.tokens(name)), out=matrix)  # in place: it may be large
 
     write_gguf(path, metadata, plan, pieces)

@@ -17,6 +17,11 @@ from .states import States, write_states
 from .text import Windows
 
 
+def states_name(block: int) -> str:
+    """Name of the file of the hidden states that go into a block."""
+    return f"states-{block}.f32"
+
+
 class BlockEngine:
     """Takes a text through a model, a group of blocks at a time; `folder` has the hidden states between them.
 
@@ -42,7 +47,7 @@ class BlockEngine:
 
     def states_before(self, block: int) -> States:
         """Hidden states that go into a block; those before block 0 are the embedding's and have no file."""
-        return States(self.folder / f"states-{block}.f32", self.windows.ctx, self._n_embd)
+        return States(self.folder / states_name(block), self.windows.ctx, self._n_embd)
 
     def matrices(self, group: Group) -> list[str]:
         """Names of all tensors that the group's view has: its blocks', and of the last group the output matrix."""

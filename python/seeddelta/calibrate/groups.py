@@ -18,6 +18,7 @@ from seeddelta import _core
 
 from ..errors import FormatError, ImatrixError
 from ..gguf.source import SourceModel
+from ..gguf.targets import computed_layers
 from .block_run import BlockRun, open_hooked
 
 F32 = npt.NDArray[np.float32]
@@ -43,19 +44,12 @@ def groups_of(n_layers: int, size: int, scale: float = 1.0) -> list[Group]:
     return [Group(first, min(first + size, n_layers), scale) for first in range(0, n_layers, size)]
 
 
-def block_count(source: SourceModel) -> int:
-    """Blocks that a text goes through: those for predicting further tokens at once are not among them."""
-    architecture = source.metadata.scalar("general.architecture", str, "")
-    more = source.metadata.get(f"{architecture}.nextn_predict_layers", 0)
-    return int(source.n_layers or 0) - int(more)
-
-
 def find_groups(source: SourceModel, window: npt.NDArray[np.int32], threads: int = 0) -> list[Group] | None:
     """Groups of as few blocks as can be run alone, or None when the model has to be run as a whole.
 
     `window` int32[n] are the tokens of a chunk. Raises ImatrixError when the model itself does not run.
     """
-    n_layers = block_count(source)
+    n_layers = computed_layers(source.header) or 0
     whole = _outputs(source, window, n_layers, threads)
     if whole is None:
         return None

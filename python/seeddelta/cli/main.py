@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # command -> module with the function `command`
 COMMANDS = {
+    "quantize": "seeddelta.cli.quantize",
     "build": "seeddelta.cli.build",
     "imatrix": "seeddelta.cli.imatrix",
     "autotune": "seeddelta.cli.autotune",

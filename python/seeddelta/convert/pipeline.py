@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -70,8 +70,8 @@ class Plan:
         return sum(schema.payload_bytes(description) for description in self.targets.values())
 
 
-def make_plan(recipe: Recipe) -> Plan:
-    """Open the inputs and choose the tensors.
+def make_plan(recipe: Recipe, *, measured: bool = True) -> Plan:
+    """Open the inputs and choose the tensors. Without `measured` the covariances are not there yet.
 
     Raises SourceModelError (no target, or one of an unknown type), ImatrixError (unreadable, or of another model) or
     RecipeError (layers beyond the model, a rotation that does not fit).
@@ -103,7 +103,7 @@ def make_plan(recipe: Recipe) -> Plan:
         info.name: describe(recipes[info.name], info.name, _matrix_shape(info), info.type.name, _experts(info))
         for info in chosen
     }
-    covariance = None if recipe.hessian is None else open_covariance(recipe.hessian)
+    covariance = None if recipe.hessian is None or not measured else open_covariance(recipe.hessian)
     if covariance is not None and not any(covariance.has(name) for name in described):
         raise ImatrixError(f"{covariance.path}: has no covariance for any of the tensors; make it with this model")
     imatrix = None if recipe.imatrix is None else read_imatrix(recipe.imatrix)
@@ -182,26 +182,55 @@ def build(recipe: Recipe, *, executor: Executor | None = None, progress: bool = 
     plan = make_plan(recipe)
     _warn_uncalibrated(plan)
     if recipe.dry_run:
-        rows = [_planned(plan.source.tensors[name], description) for name, description in plan.targets.items()]
-        return _report(recipe, plan, rows, sha256="", file_bytes=0, started=started)
+        return planned_report(recipe, plan, started)
+    check_outputs(recipe, plan)
+    with ExitStack() as stack:
+        stack.callback(forget)
+        hashed = hash_in_background(plan, stack)
+        checkpoint = stack.enter_context(Checkpoint(recipe.output, recipe.parts_folder, resume=recipe.resume))
+        checkpoint.keep_only(set(plan.targets))
+        parts, restored = encode_all(recipe, plan, checkpoint, executor, progress)
+        return finish(recipe, plan, parts, hashed, checkpoint, started=started, restored=restored)
+
+
+def planned_report(recipe: Recipe, plan: Plan, started: float) -> BuildReport:
+    """What a build would make."""
+    rows = [_planned(plan.source.tensors[name], description) for name, description in plan.targets.items()]
+    return _report(recipe, plan, rows, sha256="", file_bytes=0, started=started)
+
+
+def check_outputs(recipe: Recipe, plan: Plan) -> None:
+    """Raise OutputError when the output or the report cannot be written, or does not fit."""
     check_writable(recipe.output)
     if recipe.report_json is not None:
         check_writable(recipe.report_json)
     _check_space(recipe, plan)
 
-    with ExitStack() as stack:
-        stack.callback(forget)
-        background = stack.enter_context(ThreadPoolExecutor(1))
-        stack.callback(background.shutdown, cancel_futures=True)
-        hashed = background.submit(plan.source.sha256)
-        checkpoint = stack.enter_context(Checkpoint(recipe.output, recipe.parts_folder, resume=recipe.resume))
-        checkpoint.keep_only(set(plan.targets))
-        parts, restored = encode_all(recipe, plan, checkpoint, executor, progress)
-        rows = [_row(recipe, plan.source.tensors[name], parts[name]) for name in plan.targets]
-        converted = {row.name: parts[row.name] for row in rows if row.status == "converted"}
-        sha256 = hashed.result()
-        file_bytes = _write(recipe, plan, converted, sha256)
-        checkpoint.finish()
+
+def hash_in_background(plan: Plan, stack: ExitStack) -> Future[str]:
+    """SHA-256 of the source, computed while the rest goes on; the stack ends it."""
+    background = stack.enter_context(ThreadPoolExecutor(1))
+    stack.callback(background.shutdown, cancel_futures=True)
+    return background.submit(plan.source.sha256)
+
+
+def finish(
+    recipe: Recipe,
+    plan: Plan,
+    parts: Mapping[str, Part],
+    hashed: Future[str],
+    checkpoint: Checkpoint,
+    *,
+    started: float,
+    restored: int,
+    more: Mapping[str, Value] | None = None,
+) -> BuildReport:
+    """Write the output from the parts of all targets, with `more` metadata; the parts go. Raises OutputError."""
+    rows = [_row(recipe, plan.source.tensors[name], parts[name]) for name in plan.targets]
+    converted = {row.name: parts[row.name] for row in rows if row.status == "converted"}
+    sha256 = hashed.result()
+    file_bytes = _write(recipe, plan, converted, sha256, more or {})
+    checkpoint.finish()
     report = _report(recipe, plan, rows, sha256=sha256, file_bytes=file_bytes, started=started, restored=restored)
     if recipe.report_json is not None:
         report.save(recipe.report_json)
@@ -308,7 +337,7 @@ def job_of(recipe: Recipe, plan: Plan, name: str, threads: int) -> Job:
     )
 
 
-def _write(recipe: Recipe, plan: Plan, parts: dict[str, Part], sha256: str) -> int:
+def _write(recipe: Recipe, plan: Plan, parts: dict[str, Part], sha256: str, more: Mapping[str, Value]) -> int:
     source = plan.source
     tensors: list[PlannedTensor] = []
     owner: dict[str, Part] = {}
@@ -322,7 +351,7 @@ def _write(recipe: Recipe, plan: Plan, parts: dict[str, Part], sha256: str) -> i
     descriptions = [parts[name].header.description for name in source.tensors if name in parts]
     hessian_sha256 = None if plan.covariance is None else plan.covariance.sha256
     metadata: dict[str, Value] = copied_metadata(source.header, without=schema.PREFIX)
-    metadata |= own_metadata(recipe, source, descriptions, sha256, hessian_sha256)
+    metadata |= own_metadata(recipe, source, descriptions, sha256, hessian_sha256) | dict(more)
 
     def chunks(tensor: PlannedTensor) -> Iterator[np.ndarray[Any, Any]]:
         if tensor.name in owner:

@@ -1,0 +1,59 @@
+"""What measuring takes of the memory, and how it is divided when not all covariances of a group fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..calibrate.engine import BlockEngine
+from ..calibrate.groups import Group
+from ..errors import ImatrixError
+from ..gguf.source import SourceModel
+
+_PROCESS = 400 << 20  # Python, NumPy, llama.cpp, its buffers for 512 tokens of a small model
+_FLOAT = 4
+
+
+def group_bytes(source: SourceModel, group: Group | None) -> int:
+    """Bytes of the tensors of a group's view. A whole model is mapped, which costs nothing that is not given back."""
+    if group is None:
+        return 0
+    blocks = tuple(f"blk.{block}." for block in range(group.first, group.last))
+    return sum(info.nbytes for name, info in source.tensors.items() if name.startswith(blocks))
+
+
+def sums_limit(source: SourceModel, group: Group | None, ram: int) -> int:
+    """Bytes that covariances may take beside a group."""
+    return ram - _PROCESS - group_bytes(source, group)
+
+
+def sums_bytes(source: SourceModel, inputs: Sequence[str]) -> int:
+    """Bytes of the covariances of inputs while they are summed and written: one of them is there twice."""
+    sizes = [source.tensors[name].shape[-1] for name in inputs]
+    return _FLOAT * (sum(n * n for n in sizes) + max((n * n for n in sizes), default=0))
+
+
+def wanted_inputs(engine: BlockEngine, group: Group, targets: list[str], limit: int) -> list[list[str]]:
+    """The targets of a group in turns whose covariances fit `limit` bytes; matrices that share an input stay together.
+
+    One empty turn without targets: the hidden states after the group are needed all the same. Raises ImatrixError when
+    a single covariance does not fit.
+    """
+    source = engine.source
+    if not targets or sums_bytes(source, targets) <= limit:  # even if none shared an input
+        return [targets]
+    with engine.run(group, targets, covariance=False, keep=False, chunks=1) as run:
+        shared = run.representatives
+    turns: list[list[str]] = []
+    for same in dict.fromkeys(shared.get(name, name) for name in targets):
+        inputs = {shared.get(name, name) for name in turns[-1]} if turns else set()
+        if turns and sums_bytes(source, [*inputs, same]) <= limit:
+            turns[-1] += [name for name in targets if shared.get(name, name) == same]
+            continue
+        if (needed := sums_bytes(source, [same])) > limit:
+            missing = (needed - limit) / 2**30
+            raise ImatrixError(
+                f"{source.path}: the covariance of the input of {same!r} does not fit the memory; "
+                f"give {missing:.1f}G more with --ram"
+            )
+        turns.append([name for name in targets if shared.get(name, name) == same])
+    return turns

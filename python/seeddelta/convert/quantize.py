@@ -1,0 +1,240 @@
+"""The whole way from a dense model to a SeedΔ file in one call: measured and encoded block by block.
+
+For each group of blocks (calibrate/groups.py): the text goes through them, the covariances of their inputs are summed
+and written, their matrices are encoded, the covariances are deleted; their outputs are the next group's input. So
+memory holds one group, its covariances and the matrix that is being encoded; the disk has the text's hidden states.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gguf import GGUFValueType
+
+from ..calibrate.capture import Capture, capture
+from ..calibrate.covariance import open_covariance, write_covariance
+from ..calibrate.engine import BlockEngine, states_name
+from ..calibrate.groups import Group, find_groups
+from ..calibrate.text import Windows, read_windows
+from ..errors import ImatrixError, RecipeError
+from ..gguf import names, schema
+from ..gguf.writer import Typed, Value
+from .checkpoint import Checkpoint, Part
+from .jobs import encoder_identity, forget
+from .journal import Journal
+from .memory import sums_bytes, sums_limit, wanted_inputs
+from .pipeline import Plan, check_outputs, encode_all, finish, hash_in_background, make_plan, planned_report
+from .recipe import Recipe, parse_size
+from .report import BuildReport
+
+DEFAULT_PRESET = "balanced"
+DEFAULT_CHUNKS = 48  # more gave nothing on SmolLM2 (docs/quality.md)
+_RATE_OPTIONS = ("preset", "bits", "target_bpw", "target_size")
+_FOLDER = "blocks"  # in the folder of the finished tensors: hidden states, a group's covariances, what is done
+
+
+def quantize(
+    model: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    text: str | os.PathLike[str] | None = None,
+    ctx: int = 512,
+    chunks: int | None = DEFAULT_CHUNKS,
+    ram: str = "8G",
+    executor: Executor | str | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> BuildReport:
+    """Measure a dense GGUF model on a text, encode it, and return the report.
+
+    `options` are those of `Recipe` (bits, preset, targets, threads, dry_run, …), `executor` as there or any of
+    `concurrent.futures`; without a rate the preset is "balanced". `chunks` of `ctx` tokens are taken from all over the
+    text (None: all of it). The memory that `ram` gives is kept to, apart from what the operating system caches; the
+    bytes of the output do not depend on it. A run that was stopped goes on where it was. Raises as `build`,
+    ImatrixError when the model cannot be measured in the memory, and EvaluationError for a text that is too short.
+    """
+    # llama.cpp's threads spin between its steps and keep the sums waiting; OpenMP reads this once, when it is loaded
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    started = time.perf_counter()
+    if isinstance(executor, str):
+        options["executor"], executor = executor, None
+    recipe = _recipe(Path(model), Path(output), options)
+    plan = make_plan(recipe, measured=False)
+    if text is None:
+        raise ImatrixError(f"{recipe.input}: there is no calibration text; give one with --text")
+    windows = read_windows(recipe.input, text, Path(text).name, ctx, chunks)
+    if recipe.dry_run:
+        return planned_report(recipe, plan, started)
+    check_outputs(recipe, plan)
+    with ExitStack() as stack:
+        stack.callback(forget)
+        hashed = hash_in_background(plan, stack)
+        checkpoint = stack.enter_context(Checkpoint(recipe.output, recipe.parts_folder, resume=recipe.resume))
+        checkpoint.keep_only(set(plan.targets))
+        journal = stack.enter_context(Journal(checkpoint.folder / _FOLDER, _identity(recipe, windows)))
+        work = _Work(recipe, plan, windows, checkpoint, journal, parse_size(ram), executor)
+        parts, restored = work.run(progress)
+        more = _metadata(windows)
+        report = finish(recipe, plan, parts, hashed, checkpoint, started=started, restored=restored, more=more)
+        journal.finish()
+    return report
+
+
+def _recipe(model: Path, output: Path, options: Mapping[str, Any]) -> Recipe:
+    if options.get("hessian") is not None or options.get("no_checkpoint"):
+        raise RecipeError("quantize measures by itself and keeps what is finished; leave hessian and no_checkpoint out")
+    if not any(options.get(name) is not None for name in _RATE_OPTIONS):
+        options = {"preset": DEFAULT_PRESET} | dict(options)
+    recipe = Recipe(input=model, output=output, **options)
+    folder = recipe.parts_folder
+    assert folder is not None
+    return Recipe(input=model, output=output, **(dict(options) | {"hessian": folder / _FOLDER / "covariance.gguf"}))
+
+
+def _identity(recipe: Recipe, windows: Windows) -> dict[str, Any]:
+    status = recipe.input.stat()
+    model = [str(recipe.input.absolute()), status.st_size, status.st_mtime_ns]
+    return {"encoder": encoder_identity(), "model": model, "windows": windows.identity(), "recipe": recipe.provenance()}
+
+
+def _metadata(windows: Windows) -> dict[str, Value]:
+    return {
+        schema.KEY_CALIBRATION_TEXT: Typed(windows.name, GGUFValueType.STRING),
+        schema.KEY_CALIBRATION_SHA256: Typed(windows.sha256, GGUFValueType.STRING),
+        schema.KEY_CALIBRATION_CHUNKS: Typed(windows.chunks, GGUFValueType.UINT32),
+        schema.KEY_CALIBRATION_CTX: Typed(windows.ctx, GGUFValueType.UINT32),
+    }
+
+
+@dataclass
+class _Work:
+    recipe: Recipe
+    plan: Plan
+    windows: Windows
+    checkpoint: Checkpoint
+    journal: Journal
+    ram: int
+    executor: Executor | None
+
+    def run(self, progress: bool) -> tuple[dict[str, Part], int]:
+        """Parts of all targets, and how many of them an earlier run had made."""
+        from tqdm.auto import tqdm
+
+        groups = self.journal.groups
+        if groups is None:
+            groups = find_groups(self.plan.source, self.windows.tokens[0], self.recipe.threads) or []
+            self.journal.begin(groups)
+        parts = self._restored()
+        restored = len(parts)
+        sizes = {name: description.weights for name, description in self.plan.targets.items()}
+        done = sum(sizes[name] for name in parts)
+        with tqdm(
+            total=sum(sizes.values()), initial=done, unit="w", unit_scale=True, desc="quantize", disable=not progress,
+            smoothing=0,
+        ) as bar:  # fmt: skip
+            for step, (made, found) in enumerate(self._blocks(groups, bar) if groups else self._whole(bar)):
+                parts |= made
+                restored += found
+                bar.update(sum(sizes[name] for name in made))
+                self.journal.done(step, {name: part.header.key for name, part in made.items()})
+        missing = [name for name in self.plan.targets if name not in parts]
+        if missing:  # blocks that no text goes through
+            made, found = self._encode(missing, None)
+            parts |= made
+            restored += found
+        return parts, restored
+
+    def _restored(self) -> dict[str, Part]:
+        """Parts of the groups that are done; when one is damaged all is measured again (whole parts are used)."""
+        parts = {name: self.checkpoint.load(name, key) for name, key in self.journal.keys.items()}
+        groups, done = self.journal.groups or [], self.journal.steps_done
+        states = self.journal.folder / states_name(groups[done].first) if 0 < done < len(groups) else None
+        if any(part is None for part in parts.values()) or (states is not None and not states.is_file()):
+            self.journal.forget()
+            return {}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def _blocks(self, groups: list[Group], bar: Any) -> Iterator[tuple[dict[str, Part], int]]:
+        """Measure and encode the groups that are not done."""
+        folder = self.journal.folder
+        engine = BlockEngine(self.plan.source, self.windows, groups, folder, threads=self.recipe.threads)
+        wanted = [[name for name in engine.matrices(group) if name in self.plan.targets] for group in groups]
+        for number, group in enumerate(groups):
+            if number < self.journal.steps_done:
+                yield {}, 0
+                continue
+            if not any(wanted[number:]):
+                return
+            made: dict[str, Part] = {}
+            found = 0
+            passes = wanted_inputs(engine, group, wanted[number], sums_limit(self.plan.source, group, self.ram))
+            for turn, summed in enumerate(passes):
+                bar.set_postfix_str(f"measure block {group.first}", refresh=True)
+                with engine.run(group, summed, keep=turn == 0) as run:
+                    if summed:
+                        self._write(engine.capture(run, ""))
+                if not summed:
+                    continue
+                bar.set_postfix_str(f"encode block {group.first}", refresh=True)
+                parts, reused = self._encode(summed, self.recipe.hessian)
+                made |= parts
+                found += reused
+            yield made, found
+            engine.states_before(group.first).remove()
+
+    def _whole(self, bar: Any) -> Iterator[tuple[dict[str, Part], int]]:
+        """The same in passes of the whole model, each for as many layers as the memory allows."""
+        source = self.plan.source
+        limit = sums_limit(source, None, self.ram)
+        layers: dict[int, list[str]] = {}
+        for name in self.plan.targets:
+            place = names.split_name(name)
+            layers.setdefault(source.n_layers or 0 if place is None else place[0], []).append(name)
+        turns: list[list[str]] = []
+        for layer in sorted(layers):
+            fits = turns and sums_bytes(source, [*turns[-1], *layers[layer]]) <= limit
+            turns[-1:] = [turns[-1] + layers[layer]] if fits else [*turns[-1:], layers[layer]]
+        for number, turn in enumerate(turns):
+            if number < self.journal.steps_done:
+                yield {}, 0
+                continue
+            if sums_bytes(source, turn) > limit:
+                raise ImatrixError(
+                    f"{source.path}: the covariances of {turn[0]} and its like do not fit the memory; give more --ram"
+                )
+            bar.set_postfix_str(f"measure {turn[0]}", refresh=True)
+            captured = capture(
+                source.path, self.windows.tokens.ravel(), ctx=self.windows.ctx, threads=self.recipe.threads,
+                only=turn, progress=False,
+            )  # fmt: skip
+            self._write(captured)
+            yield self._encode(turn, self.recipe.hessian)
+
+    def _write(self, captured: Capture) -> None:
+        assert self.recipe.hessian is not None
+        write_covariance(
+            self.recipe.hessian,
+            replace(captured, text_name=self.windows.name, text_sha256=self.windows.sha256, model_sha256=""),
+        )
+
+    def _encode(self, targets: list[str], hessian: Path | None) -> tuple[dict[str, Part], int]:
+        plan = replace(
+            self.plan,
+            covariance=None if hessian is None else open_covariance(hessian),
+            targets={name: self.plan.targets[name] for name in targets},
+            recipes={name: self.plan.recipes[name] for name in targets},
+        )
+        recipe = self.recipe if hessian is not None else self.recipe.model_copy(update={"hessian": None})
+        try:
+            return encode_all(recipe, plan, self.checkpoint, self.executor, progress=False)
+        finally:
+            forget()
+            if hessian is not None:
+                hessian.unlink(missing_ok=True)

@@ -1,0 +1,169 @@
+"""`seeddelta.quantize`: from a dense model to a SeedΔ file, the same bytes however it gets there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import seeddelta
+import tiny_llama
+from llama_helpers import load_small, logits_of, tokens_of
+from seeddelta.calibrate import capture, groups, write_covariance
+from seeddelta.calibrate.engine import BlockEngine
+from seeddelta.calibrate.text import read_windows
+from seeddelta.cli.main import main
+from seeddelta.convert import memory, quantize
+from seeddelta.errors import ImatrixError, RecipeError
+from seeddelta.gguf.header import read_header
+
+pytest.importorskip("llama_cpp")
+OPTIONS: dict[str, Any] = {"ctx": 64, "chunks": 4, "bits": 4, "threads": 1, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("The history of the city begins with a harbour, a wall and a market. " * 200, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(smollm2_quantized: Path, model_dir: Path) -> Path:
+    return tiny_llama.write_llama(model_dir / "tiny-quantize.gguf", smollm2_quantized)
+
+
+@pytest.fixture(scope="module")
+def made(model: Path, text: Path, model_dir: Path) -> Path:
+    path = model_dir / "tiny-quantize.seeddelta.gguf"
+    report = seeddelta.quantize(model, path, text=text, **OPTIONS)
+    assert {row.method for row in report.tensors} == {"feedback"}
+    return path
+
+
+def test_it_is_what_imatrix_and_build_make(model: Path, text: Path, made: Path, tmp_path: Path) -> None:
+    tokens = read_windows(model, text, "text", OPTIONS["ctx"], OPTIONS["chunks"]).tokens.ravel()
+    captured = capture(model, tokens, ctx=OPTIONS["ctx"], threads=2, progress=False)
+    write_covariance(tmp_path / "cov.gguf", captured)
+    built = tmp_path / "built.gguf"
+    seeddelta.build(seeddelta.Recipe(input=model, output=built, bits=4, hessian=tmp_path / "cov.gguf"), progress=False)
+    ours, theirs = seeddelta.open_seeddelta(made), seeddelta.open_seeddelta(built)
+    assert set(ours.tensors) == set(theirs.tensors)
+    for name, tensor in theirs.tensors.items():
+        for suffix, array in tensor.arrays.items():
+            np.testing.assert_array_equal(ours.tensors[name].arrays[suffix], array, name)
+
+
+def test_it_runs_and_says_what_it_was_measured_on(model: Path, made: Path, text: Path) -> None:
+    dense, ours = load_small(model), load_small(made)
+    tokens = tokens_of(dense, 40)
+    expected, found = logits_of(dense, tokens), logits_of(ours, tokens)
+    assert np.linalg.norm(found - expected) < 0.35 * np.linalg.norm(expected)
+    assert ours.seeddelta.metrics()
+    metadata = read_header(made).metadata
+    assert metadata["seeddelta.calibration.text"] == text.name
+    assert metadata["seeddelta.calibration.chunks"] == OPTIONS["chunks"]
+    assert [path.name for path in made.parent.iterdir() if path.name.startswith(made.name)] == [made.name]
+
+
+@pytest.mark.parametrize("change", [{"threads": 3}, {"executor": "threads:2"}, {"chunks": 4}])
+def test_bytes_do_not_depend_on_the_machine(
+    model: Path, text: Path, made: Path, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    path = tmp_path / made.name
+    seeddelta.quantize(model, path, text=text, **(OPTIONS | change))
+    assert path.read_bytes() == made.read_bytes()
+
+
+def test_bytes_do_not_depend_on_the_memory(
+    model: Path, text: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for one covariance at a time every block is run more than once."""
+    runs = []
+    original = BlockEngine.run
+
+    def counted(self: BlockEngine, group: groups.Group, summed: Any, **options: Any) -> Any:
+        runs.append(group.first)
+        return original(self, group, summed, **options)
+
+    monkeypatch.setattr(BlockEngine, "run", counted)
+    monkeypatch.setattr(memory, "sums_limit", lambda *_: 0)
+    monkeypatch.setattr(quantize, "sums_limit", lambda *_: 4 * 2 * 96 * 96)
+    path = tmp_path / made.name
+    seeddelta.quantize(model, path, text=text, **OPTIONS)
+    assert path.read_bytes() == made.read_bytes()
+    assert min(runs.count(0), runs.count(1)) >= 3
+    monkeypatch.setattr(quantize, "sums_limit", lambda *_: 0)
+    with pytest.raises(ImatrixError, match="--ram"):
+        seeddelta.quantize(model, path, text=text, **(OPTIONS | {"resume": False}))
+    assert path.read_bytes() == made.read_bytes()
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_run_that_was_stopped_goes_on(
+    model: Path, text: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    path, original, runs = tmp_path / made.name, quantize.encode_all, []
+
+    def stops(recipe: Any, plan: Any, *rest: Any, **more: Any) -> Any:
+        if any(name.startswith(f"blk.{step}.") for name in plan.targets):
+            original(recipe, quantize.replace(plan, targets=dict(list(plan.targets.items())[:2])), *rest, **more)
+            raise KeyboardInterrupt
+        return original(recipe, plan, *rest, **more)
+
+    monkeypatch.setattr(quantize, "encode_all", stops)
+    with pytest.raises(KeyboardInterrupt):
+        seeddelta.quantize(model, path, text=text, **OPTIONS)
+    assert not path.exists()
+    monkeypatch.setattr(quantize, "encode_all", original)
+    run = BlockEngine.run
+
+    def counted(self: BlockEngine, group: groups.Group, summed: Any, **options: Any) -> Any:
+        runs.append(group.first)
+        return run(self, group, summed, **options)
+
+    monkeypatch.setattr(BlockEngine, "run", counted)
+    report = seeddelta.quantize(model, path, text=text, **OPTIONS)
+    assert path.read_bytes() == made.read_bytes()
+    assert runs == [0, 1][step:]
+    assert report.tensors_restored == 2 + 7 * step
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_damaged_work_is_made_again(
+    model: Path, text: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, original = tmp_path / made.name, quantize.finish
+    monkeypatch.setattr(quantize, "finish", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        seeddelta.quantize(model, path, text=text, **OPTIONS)
+    part = next((tmp_path / f"{path.name}.parts").glob("blk.0.ffn_up*"))
+    part.write_bytes(part.read_bytes()[:-8])
+    monkeypatch.setattr(quantize, "finish", original)
+    seeddelta.quantize(model, path, text=text, **OPTIONS)
+    assert path.read_bytes() == made.read_bytes()
+
+
+def test_a_model_that_is_run_as_a_whole(smollm2_quantized: Path, text: Path, tmp_path: Path) -> None:
+    """gemma2 of two layers: the second block is of another kind because of its number."""
+    model = tiny_llama.write_gemma2(tmp_path / "gemma2.gguf", smollm2_quantized)
+    report = seeddelta.quantize(model, tmp_path / "out.gguf", text=text, **OPTIONS)
+    assert {row.method for row in report.tensors} == {"feedback"}
+
+
+def test_command(model: Path, text: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / made.name
+    arguments = ["quantize", str(model), "-o", str(path), "--bits", "4", "--text", str(text), "--ctx", "64", "-t", "1"]
+    assert main([*arguments, "--chunks", "4", "--dry-run"]) == 0
+    assert "dry run" in capsys.readouterr().out
+    assert not path.exists()
+    assert main([*arguments, "--chunks", "4", "-q"]) == 0
+    assert path.read_bytes() == made.read_bytes()
+    assert main([*arguments, "--chunks", "4000"]) == 1
+    assert "longer text" in capsys.readouterr().err
+
+
+def test_what_it_does_itself_cannot_be_given(model: Path, text: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="measures by itself"):
+        seeddelta.quantize(model, tmp_path / "out.gguf", text=text, hessian=tmp_path / "cov.gguf")
