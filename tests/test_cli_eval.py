@@ -77,12 +77,12 @@ def test_help_has_an_example(name: str, capfd: pytest.CaptureFixture[str]) -> No
     [
         (["run", "-m", "none.gguf", "-p", "x"], "none.gguf: no such file"),
         (["run", "-m", "MODEL", "-p", "x", "-n", "600", "-c", "512"], "do not fit a context of 512"),
-        (["run", "-m", "MODEL", "-p", "x", "-t", "two"], "--threads two"),
+        (["run", "-m", "MODEL", "-p", "x", "-t", "two"], "threads 'two': it should be a valid integer"),
         (["run", "-m", "MODEL", "-p", "x", "--seeddelta-gap", "0.1"], "needs --seeddelta-fallback"),
         (["eval", "-m", "none.gguf", "--text", "x"], "no such file"),
         (["eval", "-m", "MODEL", "--text", "none.txt"], "none.txt: no such file"),
         (["eval", "-m", "MODEL", "--text", "SHORT", "--no-speed", "-q", "-t", "1"], "at least 1024 are needed"),
-        (["bench", "-m", "MODEL", "--threads", "0"], "--threads 0"),
+        (["bench", "-m", "MODEL", "--threads", "0"], "threads '0': it should be greater than or equal to 1"),
         (["bench", "-m", "SHORT"], "SHORT"),
     ],
 )

@@ -226,16 +226,15 @@ def test_memory_is_not_doubled(smollm2_f16: Path) -> None:
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda: Kwta(k=0.0), "fraction above 0"),
-    (lambda: Kwta(k={"ffn_down": 1.2}), "fraction above 0"),
+    (lambda: Kwta(k=0.0), "k 0.0: it should be greater than 0"),
+    (lambda: Kwta(k={"ffn_down": 1.2}), "k 1.2: it should be less than or equal to 1"),
     (lambda: Kwta(k=0.5, k_abs=4), "both say how many"),
     (lambda: Kwta(block=8), "1, 16, 32 or 64"),
     (lambda: Kwta(duty=0), "duty"),
     (lambda: Kwta(target="all"), "mlp, attn or both"),
     (lambda: Kwta(select="threshold"), "need a kwta file"),
-    (lambda: Kwta(temperature=0.5), "renormalisation"),
     (lambda: Kwta(k=0.5, file="skip.yaml"), "has the fractions"),
-    (lambda: StatePackMLP(mode="quaternary"), "binary, ternary"),
+    (lambda: StatePackMLP(mode="quaternary"), "binary or ternary"),
     (lambda: StatePackMLP(eps=-1), "eps"),
     (lambda: StatePackMLP(rho={"*": 2}), "rho"),
     (lambda: EventDriven(topk=0), "topk"),
@@ -243,7 +242,7 @@ def test_memory_is_not_doubled(smollm2_f16: Path) -> None:
     (lambda: RuntimeConfig(event=EventDriven(), state_pack_mlp=StatePackMLP()), "leave one of them out"),
     (lambda: RuntimeConfig(event=EventDriven(), kwta=Kwta(k=0.5, block=16)), "not its block"),
     (lambda: RuntimeConfig(columns="f32"), "f16 or i8"),
-    (lambda: RuntimeConfig.from_dict({"kwta": {"kk": 1}}), "options of kwta"),
+    (lambda: RuntimeConfig.from_dict({"kwta": {"kk": 1}}), "kwta: setting .kk. is not known"),
     (lambda: RuntimeConfig.from_dict({"colums": "f16"}), "not known; choose from"),
 ])  # fmt: skip
 def test_options_are_checked(make, message: str) -> None:

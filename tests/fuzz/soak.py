@@ -29,8 +29,7 @@ import numpy as np
 import seeddelta
 from models import model_files, smollm2
 from seeddelta.errors import SeedDeltaError
-from seeddelta.runtime.skipping import EventDriven, Kwta, StatePackMLP
-from seeddelta.runtime.state_pack import StatePackKV
+from seeddelta.settings import EventDriven, Kwta, StatePackKV, StatePackMLP
 from tiny_llama import write_llama
 
 N_CTX = 128

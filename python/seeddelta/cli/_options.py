@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
 import typer
 
 from ..errors import EvaluationError
+from ..settings.runtime import RuntimeConfig
 
 Models = Annotated[list[Path], typer.Option("--model", "-m", help="GGUF or SeedΔ model; repeat it to compare models.")]
 # `Optional`: typer before 0.15 cannot read `X | None` on Python 3.10
@@ -53,7 +55,7 @@ def parse_threads(text: str | None) -> list[int] | None:
     return counts
 
 
-def require_statecells(models: list[Path]) -> None:
+def require_statecells(models: Sequence[Path]) -> None:
     """Raises EvaluationError when none of the models has a weight that is a codebook alone."""
     from ..gguf.reader import has_statecells
 
@@ -75,3 +77,24 @@ def load_options(fallback: Path | None, gap: float | None, proc_sparse: bool = T
     options: dict[str, Any] = {} if fallback is None else {"fallback": str(fallback)}
     config = ({} if gap is None else {"gap": gap}) | ({} if proc_sparse else {"proc_sparse": False})
     return options | {"config": config} if config else options
+
+
+# what an ordinary model can do with the settings of a SeedΔ file, and the other way round
+_OF_SEEDDELTA = {"fallback", "gap", "dense", "statecells", "proc_sparse"}
+_OF_ORDINARY = {"columns", "column_targets"}
+
+
+def model_options(models: Sequence[Path], runtime: RuntimeConfig) -> list[dict[str, Any]]:
+    """Keywords of `seeddelta.load` for each model: fallback and gap for SeedΔ files, skipping and attention for all but
+    the first of several, which the others are compared with."""
+    from ..gguf.reader import is_seeddelta
+
+    found = []
+    for index, model in enumerate(models):
+        converted = model.is_file() and is_seeddelta(model)
+        leave_out = _OF_ORDINARY if converted else _OF_SEEDDELTA
+        if index == 0 and len(models) > 1:
+            leave_out = set(RuntimeConfig.model_fields) - (_OF_SEEDDELTA if converted else set())
+        config = {name: value for name, value in runtime.to_dict().items() if name not in leave_out}
+        found.append({"config": config} if config else {})
+    return found

@@ -3,51 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
 
 import typer
 
-from ._options import (
-    AsJson,
-    Fallback,
-    Gap,
-    Models,
-    ProcSparse,
-    Quiet,
-    SeedDelta,
-    StateCells,
-    Threads,
-    load_options,
-    parse_threads,
-    require_statecells,
-)
-from ._skipping import model_options, skipping
-from ._state_pack import state_pack, with_state_pack
-
-COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
+from ..settings.measuring import BenchSettings
+from ._command import from_settings
+from ._options import model_options, require_statecells
 
 
-@state_pack
-@skipping(skip_prompt=False)
-def command(
-    model: Models,
-    n_prompt: Annotated[
-        int, typer.Option("--n-prompt", "-p", min=0, help="Tokens of the prompt; 0: not measured.")
-    ] = 512,
-    n_gen: Annotated[int, typer.Option("--n-gen", "-n", min=0, help="Tokens to generate; 0: not measured.")] = 128,
-    threads: Threads = None,
-    reps: Annotated[int, typer.Option("--reps", "-r", min=1, help="Measurements; median and range are shown.")] = 5,
-    fallback: Fallback = None,
-    gap: Gap = None,
-    as_json: AsJson = False,
-    seeddelta: SeedDelta = False,
-    statecells: StateCells = False,
-    proc_sparse: ProcSparse = True,
-    quiet: Quiet = False,
-    *,
-    skipping: dict[str, Any],
-    state_pack_kv: dict[str, Any] | None = None,
-) -> None:
+@from_settings(BenchSettings)
+def command(settings: BenchSettings) -> None:
     """Measure the speed of prompts and of generation.
 
     Models and thread counts take turns, one repetition after the other, so that a machine that gets slower or faster
@@ -58,24 +23,24 @@ def command(
     """
     from ..evaluate import evaluate
 
-    if statecells:
-        require_statecells(model)
-
-    options = model_options(model, load_options(fallback, gap, proc_sparse), skipping)
+    if settings.runtime.statecells:
+        require_statecells(settings.model)
     comparison = evaluate(
-        model,
-        threads=parse_threads(threads),
-        reps=reps,
-        n_prompt=n_prompt,
-        n_gen=n_gen,
-        options=with_state_pack(options, state_pack_kv),
-        progress=not quiet,
+        settings.model,
+        threads=settings.threads,
+        reps=settings.reps,
+        n_prompt=settings.n_prompt,
+        n_gen=settings.n_gen,
+        options=model_options(settings.model, settings.runtime),
+        progress=not settings.quiet,
     )
-    if as_json:
+    if settings.as_json:
         typer.echo(json.dumps(comparison.to_dict(), indent=2, ensure_ascii=False))
         return
     from ..report.tables import make_console, speed_table
 
     console = make_console()
     console.print(speed_table([(report.path, report.speed) for report in comparison.models]))
-    console.print(f"{n_prompt} prompt and {n_gen} generated tokens, median (range) of {reps}")
+    console.print(
+        f"{settings.n_prompt} prompt and {settings.n_gen} generated tokens, median (range) of {settings.reps}"
+    )

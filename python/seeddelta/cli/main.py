@@ -69,7 +69,7 @@ def make_app(commands: dict[str, str] | None = None) -> typer.Typer:
 
     for name, path in (COMMANDS if commands is None else commands).items():
         module = importlib.import_module(path)
-        options: dict[str, Any] = getattr(module, "COMMAND_OPTIONS", {})
+        options: dict[str, Any] = getattr(module, "COMMAND_OPTIONS", None) or getattr(module.command, "options", {})
         app.command(name, **options)(module.command)
     return app
 

@@ -6,62 +6,19 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from ..errors import EvaluationError
-from ._options import (
-    Fallback,
-    Gap,
-    ProcSparse,
-    Quiet,
-    SeedDelta,
-    StateCells,
-    Threads,
-    load_options,
-    parse_threads,
-    require_statecells,
-)
-from ._skipping import skipping
-from ._state_pack import state_pack
+from ..settings.measuring import RunSettings
+from ._command import from_settings
+from ._options import require_statecells
 
 if TYPE_CHECKING:
     import llama_cpp
 
 
-@state_pack
-@skipping(skip_prompt=False)
-def command(
-    model: Annotated[Path, typer.Option("--model", "-m", help="GGUF or SeedΔ model.")],
-    prompt: Annotated[str, typer.Option("--prompt", "-p", help="Text to continue; - reads it from stdin.")],
-    n_predict: Annotated[int, typer.Option("--n-predict", "-n", min=1, help="Tokens to generate at most.")] = 128,
-    temperature: Annotated[float, typer.Option("--temp", min=0, help="Temperature; 0 takes the likeliest token.")] = 0,
-    top_k: Annotated[int, typer.Option("--top-k", min=0, help="Sample among the K likeliest tokens; 0: all.")] = 40,
-    top_p: Annotated[float, typer.Option("--top-p", min=0, max=1, help="Sample among tokens of this share.")] = 0.95,
-    seed: Annotated[Optional[int], typer.Option("--seed", "-s", help="Seed of the sampling.")] = None,  # noqa: UP045
-    context: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option("--ctx", "-c", help="Context in tokens. Default: what is needed, at least 512."),
-    ] = None,
-    chat: Annotated[
-        bool, typer.Option("--chat", help="Give the prompt as a question, in the model's chat form.")
-    ] = False,
-    threads: Threads = None,
-    fallback: Fallback = None,
-    gap: Gap = None,
-    metrics_json: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--metrics-json", metavar="FILE", help="Write speed, memory and counters to this file."),
-    ] = None,
-    seeddelta: SeedDelta = False,
-    statecells: StateCells = False,
-    proc_sparse: ProcSparse = True,
-    quiet: Quiet = False,
-    *,
-    skipping: dict[str, Any],
-    state_pack_kv: dict[str, Any] | None = None,
-) -> None:
+@from_settings(RunSettings)
+def command(settings: RunSettings) -> None:
     """Generate text. It goes to stdout; a summary of speed and counters goes to stderr.
 
     Example: seeddelta run -m model.seeddelta.gguf -p "The capital of France is" -n 64
@@ -73,34 +30,28 @@ def command(
     from ..evaluate.model import open_model
     from ..evaluate.scoring import tokenize
 
-    if statecells:
-        require_statecells([model])
-    options = load_options(fallback, gap, proc_sparse)
-    config = options.pop("config", {}) | skipping
-    if state_pack_kv is not None:
-        config["state_pack_kv"] = state_pack_kv
-    if config:
-        from ..runtime import RuntimeConfig
-
-        options["config"] = RuntimeConfig.from_dict(config)
-    counts = parse_threads(threads)
-    if prompt == "-":
-        prompt = sys.stdin.read()
-    if seed is not None:
-        options["seed"] = seed
+    if settings.runtime.statecells:
+        require_statecells([settings.model])
+    prompt = sys.stdin.read() if settings.prompt == "-" else settings.prompt
+    more: dict[str, Any] = {} if settings.seed is None else {"seed": settings.seed}
     # a token is at least a byte, so this is enough for the prompt; the chat form adds some
-    context = context or max(512, len(prompt.encode()) + n_predict + (256 if chat else 0))
-    llm = open_model(model, n_ctx=context, threads=None if counts is None else counts[-1], **options)
+    room = len(prompt.encode()) + settings.n_predict + (256 if settings.chat else 0)
+    context = settings.context or max(512, room)
+    threads = None if settings.threads is None else settings.threads[-1]
+    llm = open_model(settings.model, n_ctx=context, threads=threads, config=settings.runtime, **more)
     try:
         count = len(tokenize(llm, prompt))
-        if count + n_predict > context:
+        if count + settings.n_predict > context:
             raise EvaluationError(
-                f"{count} tokens of the prompt and {n_predict} more do not fit a context of {context}; "
+                f"{count} tokens of the prompt and {settings.n_predict} more do not fit a context of {context}; "
                 "use a larger --ctx or a smaller -n"
             )
-        sampling = {"max_tokens": n_predict, "temperature": temperature, "top_k": top_k, "top_p": top_p}
-        times = _stream(llm, prompt, chat, sampling)
-        _summarise(llm, model, count, times, metrics_json, quiet)
+        sampling = {
+            "max_tokens": settings.n_predict, "temperature": settings.temperature, "top_k": settings.top_k,
+            "top_p": settings.top_p,
+        }  # fmt: skip
+        times = _stream(llm, prompt, settings.chat, sampling)
+        _summarise(llm, settings.model, count, times, settings.metrics_json, settings.quiet)
     finally:
         llm.close()
 

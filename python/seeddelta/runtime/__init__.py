@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from .config import RuntimeConfig
-from .skipping import EventDriven, Kwta, StatePackMLP
-from .state_pack import StatePackKV
+from ..settings.attention import StatePackKV
+from ..settings.runtime import RuntimeConfig
+from ..settings.skipping import EventDriven, Kwta, StatePackMLP
 
 if TYPE_CHECKING:
     from .model import SeedDeltaLlama

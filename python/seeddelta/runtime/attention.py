@@ -11,9 +11,9 @@ import llama_cpp
 
 from .. import _core
 from ..errors import ConfigError
+from ..settings.attention import StatePackKV
+from ..settings.skipping import EventDriven
 from .library import attention_symbols, ggml_abi, unsupported
-from .skipping import EventDriven
-from .state_pack import StatePackKV
 
 # Functions of llama_cpp that write to a KV cache without a graph, which the hook would see.
 _WRITERS = (
@@ -42,21 +42,9 @@ class OwnAttention:
         limits = {} if event is None else event.limits()
         if event is not None and event.budget_ms is not None:
             limits["budget_ns"] = event.budget_ms * 1e6
-        pack = _core.PackSettings(
-            options.mode,
-            eps=options.eps,
-            popcount=options.popcount,
-            refine=options.refine,
-            budget=options.budget,
-            mass=options.mass,
-            sinks=options.sinks,
-            recent=options.recent,
-            density=options.density,
-            negligible=options.negligible,
-            gamma_chunk=options.gamma_chunk,
-            gamma_cap=options.gamma_cap,
-            audits=options.audits,
-        )
+        settings = options.core_options()
+        of_hook = {name: settings.pop(name) for name in ("min_context", "gap_every", "gap_limit")}
+        pack = _core.PackSettings(**settings)
         abi = ggml_abi()
         try:
             self.hook = _core.AttentionHook(
@@ -64,10 +52,8 @@ class OwnAttention:
                 attention_symbols(),
                 pack,
                 layers=options.overrides(),
-                min_context=options.min_context,
-                gap_every=options.gap_every,
-                gap_limit=options.gap,
                 event=limits,
+                **of_hook,
             )
         except RuntimeError as error:
             raise unsupported(f"attention cannot be taken over: {error}") from error

@@ -14,10 +14,10 @@ from ..errors import ConfigError, SourceModelError
 from ..gguf import names, targets
 from ..gguf.header import Header
 from ..gguf.source import SourceModel, open_source
-from .config import RuntimeConfig
+from ..settings.patterns import value_of
+from ..settings.runtime import RuntimeConfig
 from .gates import GateMaker, input_groups
 from .library import ggml_abi
-from .skipping import value_of
 from .view import Piece, hole, make_view
 from .weights import PreparedModel, register_fallback
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from .. import _core
 from ..errors import ConfigError
-from .config import RuntimeConfig
-from .skipping import as_values, value_of
+from ..settings.patterns import as_values, value_of
+from ..settings.runtime import RuntimeConfig
 
 # matrices that read the same input, in the order of llama.cpp's graph
 _SHARED = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"), ("ffn_gate_shexp", "ffn_up_shexp"))
@@ -96,15 +96,7 @@ class GateMaker:
             keep = found
         n_in = len(norm)
         units = -(-n_in // kwta.block)
-        options = {
-            "kwta": True,
-            "keep": keep,
-            "keep_count": min(kwta.k_abs, units),
-            "block": kwta.block,
-            "duty": kwta.duty,
-            "temperature": kwta.temperature,
-            "renormalise": kwta.renormalise,
-        }
+        options = kwta.core_options() | {"kwta": True, "keep": keep, "keep_count": min(kwta.k_abs, units)}
         if kwta.select == "threshold" and threshold is not None:
             options["threshold"] = threshold
         return options | ({"norm": norm} if score == "wina" else {})
@@ -117,15 +109,7 @@ class GateMaker:
         rho = value_of(group, as_values(pack.rho), pack.target)
         if eps is None or rho is None:
             return {}
-        return {
-            "pack": pack.mode,
-            "pack_eps": eps,
-            "pack_relative": pack.relative,
-            "pack_density": rho,
-            "pack_hysteresis": pack.hysteresis,
-            "pack_popcount": pack.popcnt,
-            "pack_aggressive": pack.aggressive,
-        }
+        return pack.core_options() | {"pack_eps": eps, "pack_density": rho}
 
     def _event(self, group: tuple[str, ...], norm: npt.NDArray[np.float32]) -> dict[str, Any]:
         event = self._config.event

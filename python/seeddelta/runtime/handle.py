@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, IdleWeightsWarning, NumericalError, OutOfMemoryError, some
 from ..gguf.schema import TensorDescription
-from .config import RuntimeConfig
+from ..settings.runtime import RuntimeConfig
 from .gates import skipping_metrics
 from .library import unsupported
 

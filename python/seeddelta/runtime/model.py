@@ -15,9 +15,9 @@ import llama_cpp
 from .. import _core
 from ..errors import ConfigError, FormatError, SeedDeltaError
 from ..gguf.reader import has_statecells, is_seeddelta
+from ..settings.runtime import RuntimeConfig
 from .attention import OwnAttention, check_arguments
 from .columns import prepare_columns, require_columns
-from .config import RuntimeConfig
 from .contexts import handle_of, new_model
 from .handle import RuntimeHandle
 from .library import ggml_abi, unsupported

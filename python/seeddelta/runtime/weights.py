@@ -15,7 +15,7 @@ from ..errors import ConfigError, SourceModelError
 from ..gguf.header import Header, TensorInfo, read_header
 from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
 from ..gguf.schema import TensorDescription, TrellisBase
-from .config import RuntimeConfig
+from ..settings.runtime import RuntimeConfig
 from .gates import GateMaker, MadeGate, input_groups
 from .library import ggml_abi
 from .view import Piece, View, hole, make_view

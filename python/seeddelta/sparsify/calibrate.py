@@ -19,9 +19,9 @@ from ..evaluate.perplexity import PerplexityResult, paired_difference, perplexit
 from ..evaluate.scoring import plan_chunks, read_text, tokenize
 from ..gguf import names
 from ..gguf.reader import is_seeddelta
-from ..runtime.config import RuntimeConfig
 from ..runtime.skip_file import Skip, SkipFile
-from ..runtime.skipping import Kwta
+from ..settings.runtime import RuntimeConfig
+from ..settings.skipping import Kwta
 from .allocate import Profile, allocate
 
 if TYPE_CHECKING:

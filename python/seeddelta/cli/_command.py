@@ -1,0 +1,251 @@
+"""Commands from settings: every setting of a tree is a flag, and the command gets one checked object.
+
+@from_settings(RunSettings)
+def command(settings: RunSettings) -> None: ...
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import re
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import typer
+from typer.core import TyperCommand
+
+from ..settings import Setting, Settings, settings_of
+from ..settings.assign import Assignment
+from ._spelling import Spelling
+
+S = TypeVar("S", bound=Settings)
+_SHORT = 90  # characters: a longer help is cut to its first sentence, but for --help-all
+_NO_DEFAULT = (None, False, (), "")
+_KINDS = {int: "N", float: "X", Path: "FILE", str: "TEXT"}
+ENVIRONMENT = "SEEDDELTA_"  # before the name of a run-time flag: SEEDDELTA_KWTA_K
+
+
+def from_settings(tree: type[S]) -> Callable[[Callable[[S], None]], Callable[..., None]]:
+    """Make a typer command of a function of one Settings object; its docstring is the help."""
+    flags = sorted((one for one in settings_of(tree) if one.names), key=lambda one: not one.field.is_required())
+
+    def decorate(command: Callable[[S], None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def wrapper(**given: Any) -> None:
+            config, assignments = given.pop("config_file"), given.pop("set_values")
+            set_up_logging(given.pop("verbose"))
+            given.pop("help_all"), given.pop("seeddelta_format")
+            wrapper.run(collect(tree, flags, given, config, assignments))  # type: ignore[attr-defined]
+
+        parameters = [_parameter(setting) for setting in flags] + _common()
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        del wrapper.__wrapped__  # typer would read its annotations
+        wrapper.run, wrapper.tree = command, tree  # type: ignore[attr-defined]
+        wrapper.options = {  # type: ignore[attr-defined]
+            "cls": _command_class(flags),
+            "no_args_is_help": any(setting.field.is_required() for setting in flags),
+        }
+        return wrapper
+
+    return decorate
+
+
+def collect(
+    tree: type[S], flags: list[Setting], given: dict[str, Any], config: Path | None = None, assignments: Any = ()
+) -> S:
+    """The settings object from what was given: a file, then flags (and the environment), then --set."""
+    values = Assignment(tree)
+    if config is not None:
+        values.file(config)
+    chosen = {setting.path: given[_name(setting)] for setting in flags if given[_name(setting)] not in (None, [], ())}
+    for setting in flags:
+        if setting.path in chosen:
+            _put(values, setting, chosen)
+    for text in assignments or ():
+        values.text(text)
+    missing = [setting.names[-1] if not setting.flag.argument else setting.path[-1] for setting in values.missing()]
+    if missing:
+        raise tree.error(f"{' and '.join(missing)} must be given; see --help")
+    return typing.cast(S, values.make())
+
+
+def _put(values: Assignment, setting: Setting, chosen: dict[tuple[str, ...], Any]) -> None:
+    value = chosen[setting.path]
+    group = setting.path if setting.group is not None else setting.path[:-1]
+    off = setting.flag.off or ("off" if setting.group is not None else None)
+    if off is None:
+        values.put(setting.path, value)
+        return
+    if setting.group is not None and value not in ("on", "off"):
+        raise type_of_error(setting)(f"{setting.names[0]}={value}: write on or off")
+    others = [path for path in chosen if path[: len(group)] == group and path != setting.path]
+    if value == off:
+        if others:
+            raise type_of_error(setting)(f"{setting.names[0]}={off} contradicts an option that it would turn on")
+        values.put(group, None)
+    elif setting.group is not None:
+        values.put(group, {})
+    else:
+        values.put(setting.path, value)
+
+
+def type_of_error(setting: Setting) -> Any:
+    """The exception class of the setting's group, or ConfigError."""
+    return (setting.group or Settings).error
+
+
+def _name(setting: Setting) -> str:
+    return "__".join(setting.path)
+
+
+def kind_of(setting: Setting) -> Any:
+    """The type of a setting without None; the first of several."""
+    kind: Any = setting.field.annotation
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        kind = next(one for one in typing.get_args(kind) if one is not type(None))
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+
+
+def metavar_of(setting: Setting) -> str | None:
+    """What stands for the value in the help; None: there is none."""
+    kind = kind_of(setting)
+    if setting.flag.metavar is not None:
+        return setting.flag.metavar
+    if setting.group is not None:
+        return "on|off"
+    if typing.get_origin(kind) is Literal:
+        return "|".join(map(str, typing.get_args(kind)))
+    return _KINDS.get(kind, "VALUE")
+
+
+def help_of(setting: Setting, *, short: bool = False) -> str:
+    """The description, or the first sentence of a long one, and the default where it says something."""
+    text, default = setting.field.description or "", setting.field.default
+    sentences = re.split(r"(?<=\.) (?=[A-Z])", text)
+    if short and len(text) > _SHORT:
+        text = " ".join([sentences[0], *(one for one in sentences[1:] if one.startswith("Default:"))])
+    if "Default:" in text or setting.field.is_required() or default in _NO_DEFAULT or default is True:
+        return text
+    if setting.group is not None or setting.flag.off is not None:
+        return text
+    shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    return f"{text} Default: {shown:g}." if isinstance(shown, float) else f"{text} Default: {shown}."
+
+
+def environment_of(setting: Setting) -> str:
+    """The environment variable of a run-time setting."""
+    return ENVIRONMENT + setting.names[0].removeprefix("--").removeprefix("seeddelta-").replace("-", "_").upper()
+
+
+def _parameter(setting: Setting) -> inspect.Parameter:
+    kind: Any = str | None
+    names, metavar = setting.names, metavar_of(setting)
+    if kind_of(setting) is bool:
+        kind, metavar = bool | None, ""
+        if setting.field.default:  # a switch that is off is switched on, no more; --no-… is for --set and files
+            names = (f"{names[0]}/--no-{names[0].removeprefix('--')}", *names[1:])
+    elif setting.flag.repeat:
+        kind = list[str] | None
+    more: dict[str, Any] = {"help": help_of(setting, short=True), "metavar": metavar, "show_default": False}
+    if setting.flag.argument:
+        option: Any = typer.Argument(**more)
+    else:
+        environment = None
+        if setting.path[0] == "runtime":
+            environment = environment_of(setting)
+        hidden = not (setting.flag.shown or setting.field.is_required())
+        option = typer.Option(
+            *names, hidden=hidden, rich_help_panel=setting.panel, envvar=environment, show_envvar=False, **more
+        )
+    return _keyword(_name(setting), Annotated[kind, option], None)
+
+
+def _common() -> list[inspect.Parameter]:
+    panel = "For every command"
+    return [
+        _keyword("set_values", Annotated[list[str] | None, typer.Option(
+            "--set", metavar="NAME=VALUE", rich_help_panel=panel,
+            help="Any setting by its name, such as event.delta_theta=0.3. May be given often.",
+        )], None),
+        _keyword("config_file", Annotated[Path | None, typer.Option(
+            "--config", metavar="FILE", rich_help_panel=panel, help="YAML file of settings; flags win over it.",
+        )], None),
+        _keyword("verbose", Annotated[int, typer.Option(
+            "--verbose", "-v", count=True, rich_help_panel=panel, show_default=False, metavar="",
+            help="Say on stderr what is done; twice: in detail.",
+        )], 0),
+        _keyword("seeddelta_format", Annotated[bool, typer.Option(
+            "--seeddelta", hidden=True, help="Taken for granted: SeedΔ files are recognised."
+        )], False),
+        _keyword("help_all", Annotated[bool, typer.Option(
+            "--help-all", is_eager=True, callback=_help_all, rich_help_panel=panel, show_default=False, metavar="",
+            help="Show all options, also the rare ones.",
+        )], False),
+    ]  # fmt: skip
+
+
+def _help_all(call: typer.Context, value: bool) -> None:
+    if value:
+        typer.echo(call.command.help)
+        typer.echo(full_help(call.command.settings))  # type: ignore[attr-defined]
+        raise typer.Exit
+
+
+def full_help(settings: list[Setting]) -> str:
+    """All flags with their names for --set and all that there is to say of them, one below the other."""
+    lines: list[str] = []
+    panels = list(dict.fromkeys(setting.panel for setting in settings))
+    for panel in panels:
+        lines += ["", panel]
+        for setting in settings:
+            if setting.panel == panel:
+                lines += ["", f"  {usage_of(setting)}  ({setting.name})"]
+                lines += textwrap.wrap(help_of(setting), 92, initial_indent="      ", subsequent_indent="      ")
+    return "\n".join(lines)
+
+
+def usage_of(setting: Setting) -> str:
+    """The flags of a setting and what stands for its value."""
+    if setting.flag.argument:
+        return setting.path[-1].upper()
+    names = ", ".join(reversed(setting.names))
+    if kind_of(setting) is bool:
+        return f"{names}, --no-{setting.names[0].removeprefix('--')}" if setting.field.default else names
+    return f"{names} {metavar_of(setting)}"
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _command_class(flags: list[Setting]) -> type[TyperCommand]:
+    spelling = Spelling.of(flags)
+
+    class SettingsCommand(TyperCommand):
+        """Understands old spellings, `--flag=on`, and flags that may stand without their value."""
+
+        settings = flags
+
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            return super().parse_args(ctx, spelling.expand(args))
+
+    return SettingsCommand
+
+
+def set_up_logging(verbose: int) -> None:
+    """Records of seeddelta's loggers go to stderr: with 1 the steps, with 2 all of them."""
+    if not verbose:
+        return
+    logger = logging.getLogger("seeddelta")
+    logger.setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    logger.handlers[:] = [handler]

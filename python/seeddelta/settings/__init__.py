@@ -1,0 +1,23 @@
+"""All settings, each declared once: a pydantic field has its type, range, default, help and flag.
+
+The command line, --set, YAML files, the JSON schema, the reference page and what the extension gets come from these.
+"""
+
+from __future__ import annotations
+
+from .attention import StatePackKV
+from .base import Flag, Setting, Settings, settings_of
+from .runtime import RuntimeConfig
+from .skipping import EventDriven, Kwta, StatePackMLP
+
+__all__ = [
+    "EventDriven",
+    "Flag",
+    "Kwta",
+    "RuntimeConfig",
+    "Setting",
+    "Settings",
+    "StatePackKV",
+    "StatePackMLP",
+    "settings_of",
+]

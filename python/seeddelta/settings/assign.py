@@ -1,0 +1,96 @@
+"""Settings by name from texts: NAME=VALUE of --set, YAML files, and flags; all become one tree of plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .._yaml import load_yaml
+from ..errors import ConfigError
+from .base import Setting, Settings, settings_of
+
+Path_ = tuple[str, ...]
+
+
+class Assignment:
+    """Values given for a tree of settings; later ones replace earlier ones."""
+
+    def __init__(self, tree: type[Settings]) -> None:
+        self._tree = tree
+        self._settings = list(settings_of(tree))
+        self._values: dict[str, Any] = {}
+
+    def file(self, path: Path) -> None:
+        """The settings of a YAML file: a mapping of names to values, groups as mappings or with dots.
+
+        Raises ConfigError.
+        """
+        try:
+            found = load_yaml(path.read_bytes().decode())
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror}); check the path of --config") from error
+        except ValueError as error:
+            raise ConfigError(f"{path}: not YAML ({error})") from error
+        if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+            raise ConfigError(f"{path}: settings are a mapping of name to value, for example `bits: 3`")
+        self._mapping(found, (), str(path))
+
+    def text(self, text: str) -> None:
+        """NAME=VALUE, where the name may leave out the groups that it does not need. Raises ConfigError."""
+        name, found, value = text.partition("=")
+        if not found or not name:
+            raise ConfigError(f"--set {text}: write NAME=VALUE, for example --set event.delta_theta=0.3")
+        setting = self.find(name, f"--set {text}")
+        plain = load_yaml(value) if value[:1] in ("[", "{") or value in ("null", "none", "") else value
+        self.put(setting.path, None if plain == "none" else plain)
+
+    def put(self, path: Path_, value: Any) -> None:
+        """A value, or for a group None (without it) or {} (with it)."""
+        at = self._values
+        for part in path[:-1]:
+            if not isinstance(at.get(part), dict):
+                at[part] = {}
+            at = at[part]
+        keep = value == {} and isinstance(at.get(path[-1]), dict)
+        if not keep:
+            at[path[-1]] = value
+
+    def has(self, path: Path_) -> bool:
+        at: Any = self._values
+        for part in path:
+            if not isinstance(at, dict) or part not in at:
+                return False
+            at = at[part]
+        return True
+
+    def find(self, name: str, where: str, below: Path_ = ()) -> Setting:
+        """The one setting whose path ends with the name. Raises ConfigError for none, and for several."""
+        parts = tuple(name.replace("-", "_").split("."))
+        named = [s for s in self._settings if s.path[: len(below)] == below and s.path[-len(parts) :] == parts]
+        shortest = min((len(s.path) for s in named), default=0)
+        nearest = [s for s in named if len(s.path) == shortest]
+        if len(nearest) == 1:
+            return nearest[0]
+        if nearest:
+            raise ConfigError(f"{where}: {name} is one of {', '.join(s.name for s in nearest)}; say which")
+        raise ConfigError(f"{where}: setting {name!r} is not known; `seeddelta schema` lists them all")
+
+    def _mapping(self, values: Mapping[str, Any], below: Path_, where: str) -> None:
+        for name, value in values.items():
+            setting = self.find(name, where, below)
+            if setting.group is not None and isinstance(value, Mapping):
+                self.put(setting.path, {})
+                self._mapping(value, setting.path, where)
+            else:
+                self.put(setting.path, value)
+
+    def missing(self) -> Iterable[Setting]:
+        """Settings of the outermost group that must be given, and are not."""
+        return [
+            s for s in self._settings if len(s.path) == 1 and s.field.is_required() and s.path[0] not in self._values
+        ]
+
+    def make(self) -> Settings:
+        """The settings. Raises what they raise for values out of range."""
+        return self._tree(**self._values)

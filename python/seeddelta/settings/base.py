@@ -1,0 +1,143 @@
+"""What every group of settings shares: checked when it is made, never changed, and errors that name the setting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from .._extras import needs_extra
+from ..errors import ConfigError, SeedDeltaError
+
+with needs_extra("cli"):
+    from pydantic import BaseModel, ConfigDict, ValidationError
+    from pydantic.fields import FieldInfo
+
+
+@dataclass(frozen=True)
+class Flag:
+    """How a setting is called on the command line; stands beside `Field` in `Annotated`.
+
+    Attributes:
+        names: the flags, the long one first. None given: --its-name, after the prefix of its group.
+        old: other spellings that are understood and not shown.
+        shown: in `--help`; the others are in `--help-all`. All can be given by --set and --config, too.
+        panel: heading under which the help has it; None: that of the group.
+        metavar: what stands for the value in the help; None: from the type.
+        bare: value of the flag when none is given.
+        off: value that leaves the whole group out.
+        repeat: the flag may be given often.
+        argument: it has no flag but a place.
+        prefix: of a group: what the flags of its settings begin with. A group that may be None is a switch, on or off.
+        core: name of the setting in the extension; None: the extension does not get it.
+        decides: of a build, what the setting decides: the bytes of a `tensor`, the `choice` of tensors and rates, or
+            `nothing` of the file.
+    """
+
+    names: tuple[str, ...] = ()
+    old: tuple[str, ...] = ()
+    shown: bool = False
+    panel: str | None = None
+    metavar: str | None = None
+    bare: str | None = None
+    off: str | None = None
+    repeat: bool = False
+    argument: bool = False
+    prefix: str | None = None
+    core: str | None = None
+    decides: str = "tensor"
+
+
+class Settings(BaseModel):
+    """A group of settings. Raises `error` where pydantic raises ValidationError, naming the setting."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    error: ClassVar[type[SeedDeltaError]] = ConfigError
+
+    def __init__(self, *values: Any, **options: Any) -> None:
+        """Settings by name; the first ones may be given in their order, too."""
+        names = list(type(self).model_fields)
+        twice = sorted(set(names[: len(values)]) & set(options))
+        if len(values) > len(names) or twice:
+            raise self.error(
+                f"{twice[0]} is given twice" if twice else f"{len(values)} values for {len(names)} settings"
+            )
+        try:
+            super().__init__(**dict(zip(names, values, strict=False)), **options)
+        except ValidationError as error:
+            raise self.error(message_of(error, type(self))) from error
+
+    def core_options(self) -> dict[str, Any]:
+        """The settings that the extension gets, by its names for them."""
+        fields = type(self).model_fields.items()
+        return {flag.core: getattr(self, name) for name, field in fields if (flag := flag_of(field)).core is not None}
+
+
+def message_of(error: ValidationError, settings: type[Settings]) -> str:
+    """The first thing that is wrong, in one line: the setting, its value, and what it may be."""
+    first = error.errors()[0]
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if not first["loc"]:
+        return message
+    name = str(first["loc"][0])
+    if first["type"] == "extra_forbidden" and name not in settings.model_fields:
+        return f"setting {name!r} is not known; choose from {', '.join(sorted(settings.model_fields))}"
+    if first["type"] in ("value_error", "missing"):
+        return f"{name}: {message}"
+    if first["type"] == "literal_error":
+        message = message.replace("'", "")
+    return f"{name} {first['input']!r}: it {message}"
+
+
+def group_of(field: FieldInfo) -> type[Settings] | None:
+    """The settings that a field holds, when it is a group (or a group or None)."""
+    candidates = [field.annotation, *getattr(field.annotation, "__args__", ())]
+    return next((one for one in candidates if isinstance(one, type) and issubclass(one, Settings)), None)
+
+
+def flag_of(field: FieldInfo) -> Flag:
+    """The Flag beside a field."""
+    return next((one for one in field.metadata if isinstance(one, Flag)), Flag())
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a tree: where it is, its field, and the flags that it has there.
+
+    `optional` is the path of the innermost group around it that may be None; () without one.
+    """
+
+    path: tuple[str, ...]
+    field: FieldInfo
+    flag: Flag
+    names: tuple[str, ...]
+    panel: str
+    optional: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The path with dots, as --set has it."""
+        return ".".join(self.path)
+
+    @property
+    def group(self) -> type[Settings] | None:
+        return group_of(self.field)
+
+
+def settings_of(
+    tree: type[Settings],
+    at: tuple[str, ...] = (),
+    prefix: str = "--",
+    panel: str = "Options",
+    optional: tuple[str, ...] = (),
+) -> Iterator[Setting]:
+    """All settings of a tree in their order; a group is followed by its own settings."""
+    for name, field in tree.model_fields.items():
+        flag, path = flag_of(field), (*at, name)
+        title = flag.panel or panel
+        inner = group_of(field)
+        own = () if inner is not None else (f"{prefix}{name.replace('_', '-')}",)
+        yield Setting(path, field, flag, flag.names or own, title, optional)
+        if inner is not None:
+            around = path if field.default is None else optional
+            yield from settings_of(inner, path, flag.prefix or prefix, title, around)

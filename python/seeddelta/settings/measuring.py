@@ -1,0 +1,125 @@
+"""Settings of the commands that use a model: run, eval and bench."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from .base import Flag, Settings
+from .patterns import Threads
+from .runtime import RuntimeConfig
+
+SERVING = "Model"
+_QUIET = Flag(names=("--quiet", "-q"), shown=True, panel="For every command")
+_RUNTIME = Flag(prefix="--", panel=SERVING)
+
+
+class Serving(Settings):
+    """What the commands that use models share."""
+
+    threads: Annotated[Threads, Flag(names=("--threads", "-t"), shown=True, metavar="N[,N…]")] = Field(
+        default=None, description="Threads. Default: all cores."
+    )
+    runtime: Annotated[RuntimeConfig, _RUNTIME] = Field(
+        default_factory=RuntimeConfig, description="How SeedΔ weights are served, and what is skipped."
+    )
+    quiet: Annotated[bool, _QUIET] = Field(default=False, description="No progress bars, and no summary.")
+
+    @model_validator(mode="after")
+    def _check_fallback(self) -> Serving:
+        runtime = self.runtime
+        needs = {"--seeddelta-gap": runtime.gap is not None, "--no-proc-sparse": not runtime.proc_sparse}
+        for flag, given in (needs | {"--dense": bool(runtime.dense)}).items():
+            if given and runtime.fallback is None:
+                raise ValueError(f"{flag} needs --seeddelta-fallback dense.gguf to take the tensors from")
+        if runtime.fallback is not None and not runtime.fallback.is_file():
+            raise ValueError(f"{runtime.fallback}: no such file; give the dense GGUF model")
+        return self
+
+
+class RunSettings(Serving):
+    """`seeddelta run`."""
+
+    model: Annotated[Path, Flag(names=("--model", "-m"))] = Field(description="GGUF or SeedΔ model.")
+    prompt: Annotated[str, Flag(names=("--prompt", "-p"))] = Field(
+        description="Text to continue; - reads it from stdin."
+    )
+    n_predict: Annotated[int, Flag(names=("--n-predict", "-n"), shown=True)] = Field(
+        default=128, ge=1, description="Tokens to generate at most."
+    )
+    temperature: Annotated[float, Flag(names=("--temp",), shown=True)] = Field(
+        default=0.0, ge=0, description="Temperature; 0 takes the likeliest token. Default: 0."
+    )
+    top_k: Annotated[int, Flag()] = Field(default=40, ge=0, description="Sample among the K likeliest tokens; 0: all.")
+    top_p: Annotated[float, Flag()] = Field(
+        default=0.95, ge=0, le=1, description="Sample among the likeliest tokens that have this share."
+    )
+    seed: Annotated[int | None, Flag(names=("--seed", "-s"))] = Field(default=None, description="Seed of the sampling.")
+    context: Annotated[int | None, Flag(names=("--ctx", "-c"), shown=True)] = Field(
+        default=None, ge=1, description="Context in tokens. Default: what is needed, at least 512."
+    )
+    chat: Annotated[bool, Flag(shown=True)] = Field(
+        default=False, description="Give the prompt as a question, in the model's chat form."
+    )
+    metrics_json: Annotated[Path | None, Flag(shown=True)] = Field(
+        default=None, description="Write speed, memory and counters to this file."
+    )
+
+
+class Comparing(Serving):
+    """What eval and bench share."""
+
+    model: Annotated[tuple[Path, ...], Flag(names=("--model", "-m"), repeat=True)] = Field(
+        min_length=1, description="GGUF or SeedΔ model; repeat it to compare models."
+    )
+    as_json: Annotated[bool, Flag(names=("--json",), shown=True)] = Field(
+        default=False, description="Print JSON to stdout instead of a table."
+    )
+
+
+class EvalSettings(Comparing):
+    """`seeddelta eval`."""
+
+    text: Annotated[Path | None, Flag(names=("--text", "-f"), old=("--file",), shown=True)] = Field(
+        default=None, description="Text for the perplexity (UTF-8). Without it: none."
+    )
+    context: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(
+        default=512, description="Tokens of a chunk; the second half is scored."
+    )
+    chunks: Annotated[int | None, Flag(shown=True)] = Field(default=None, description="Chunks at most. Default: all.")
+    speed: Annotated[bool, Flag(shown=True)] = Field(
+        default=True, description="Measure the speed, models taking turns."
+    )
+    reps: Annotated[int, Flag(names=("--reps", "-r"))] = Field(
+        default=3, ge=1, description="Measurements of speed; medians are shown."
+    )
+    kl: Annotated[bool, Flag(shown=True)] = Field(
+        default=True, description="Measure the divergence from the first model (25 MB of disk a chunk)."
+    )
+    kl_base: Annotated[Path | None, Flag(shown=True)] = Field(
+        default=None,
+        description="Log-probabilities of a base model (also those of llama-perplexity --kl-divergence-base): all "
+        "models are compared with it, on the text that is in it.",
+    )
+    save_kl_base: Annotated[Path | None, Flag()] = Field(
+        default=None, description="Write the first model's log-probabilities to this file."
+    )
+    resume: Annotated[Path | None, Flag(shown=True, metavar="DIR")] = Field(
+        default=None, description="Keep finished chunks here, and go on from those that are there."
+    )
+
+
+class BenchSettings(Comparing):
+    """`seeddelta bench`."""
+
+    n_prompt: Annotated[int, Flag(names=("--n-prompt", "-p"), shown=True)] = Field(
+        default=512, ge=0, description="Tokens of the prompt; 0: not measured."
+    )
+    n_gen: Annotated[int, Flag(names=("--n-gen", "-n"), shown=True)] = Field(
+        default=128, ge=0, description="Tokens to generate; 0: not measured."
+    )
+    reps: Annotated[int, Flag(names=("--reps", "-r"), shown=True)] = Field(
+        default=5, ge=1, description="Measurements; median and range are shown."
+    )

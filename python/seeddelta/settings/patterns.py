@@ -1,0 +1,73 @@
+"""Values that differ by matrix: a number, or {pattern: number}, where the last pattern that fits holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from ..gguf import names
+
+Values = Mapping[str, float]
+SCOPES = {"mlp": "ffn", "attn": "attn", "both": "all"}
+
+
+def parse_values(given: Any) -> Any:
+    """A number, or PATTERN=NUMBER with commas in between, from text; anything else as it is. Raises ValueError."""
+    if not isinstance(given, str):
+        return given
+    try:
+        if "=" not in given:
+            return float(given)
+        parts = (part.partition("=") for part in given.split(","))
+        return {pattern.strip() if number else "*": float(number or pattern) for pattern, _, number in parts}
+    except ValueError:
+        raise ValueError(f"{given!r} is no number, nor for example ffn_down=0.5,ffn_gate=0.7") from None
+
+
+def parse_whole(given: Any) -> Any:
+    """A whole number from text; anything else as it is."""
+    return int(given) if isinstance(given, str) and given.strip().isdigit() else given
+
+
+Whole = BeforeValidator(parse_whole)  # for Literal[1, 16, …], which text is not
+
+
+def parse_list(given: Any) -> Any:
+    """Names from text with commas; anything else as it is."""
+    return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else given
+
+
+def parse_counts(given: Any) -> Any:
+    """Numbers from a number, or from text with commas; anything else as it is."""
+    if isinstance(given, int):
+        return (given,)
+    return given.split(",") if isinstance(given, str) else given
+
+
+Threads = Annotated[tuple[Annotated[int, Field(ge=1)], ...] | None, BeforeValidator(parse_counts)]
+Listed = Annotated[tuple[str, ...], BeforeValidator(parse_list)]
+
+
+def as_values(value: float | Values | None) -> Values:
+    """{pattern: value} of an option that may be a single number."""
+    if value is None:
+        return {}
+    return value if isinstance(value, Mapping) else {"*": float(value)}
+
+
+def value_of(group: tuple[str, ...], values: Values, target: str) -> float | None:
+    """The last value whose pattern fits a matrix of the group; None without one or outside of `target`."""
+    scope = names.GROUPS[SCOPES[target]]
+    targets = [(name, split[1]) for name in group if (split := names.split_name(name)) is not None]
+    if not all(names.role_of_matrix(matrix) in scope for _, matrix in targets):
+        return None
+    found = None
+    for pattern, value in values.items():
+        for name, matrix in targets:
+            role = names.role_of_matrix(matrix)
+            if matrix == pattern or role in names.GROUPS.get(pattern, ()) or fnmatchcase(name, pattern):
+                found = value
+    return found

@@ -1,0 +1,113 @@
+"""Settings of a model at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from .attention import StatePackKV
+from .base import Flag, Settings
+from .patterns import Listed
+from .skipping import EventDriven, Kwta, StatePackMLP
+
+
+class RuntimeConfig(Settings):
+    """Settings of a SeedΔ model at run time."""
+
+    fallback: Annotated[Path | None, Flag(names=("--seeddelta-fallback",), shown=True, metavar="DENSE.GGUF")] = Field(
+        default=None,
+        description="Dense model that weights are computed from when they give NaN or miss the gap. Of the same shapes "
+        "and any type that llama.cpp knows; mapped, not loaded.",
+    )
+    gap: Annotated[float | None, Flag(names=("--seeddelta-gap",), metavar="ERROR")] = Field(
+        default=None,
+        description="Largest relative error of a tensor, about the figure that the builder's gap is of; one above it is "
+        "the fallback's from the start. Default: whatever the file has is used.",
+    )
+    dense: Annotated[Listed, Flag(metavar="NAMES")] = Field(
+        default=(),
+        description="Names of tensors (shell patterns, blk.0.*) that are taken from the fallback from the start.",
+    )
+    statecells: Annotated[bool, Flag()] = Field(
+        default=False,
+        description="Refuse a model without StateCells weights, which are served in any case (docs/guide/statecells.md).",
+    )
+    proc_sparse: Annotated[bool, Flag()] = Field(
+        default=True, description="Serve proc-sparse weights (docs/guide/proc-sparse.md); else they are the fallback's."
+    )
+    columns: Annotated[Literal["f16", "i8"] | None, Flag(shown=True, panel="Skipping")] = Field(
+        default=None,
+        description="Store the matrices of an ordinary GGUF model by columns, so that inputs can be skipped. That is "
+        "done when it is loaded; i8 is 8 bits and a scale a column. For a SeedΔ file: seeddelta build --layout column.",
+    )
+    column_targets: Annotated[Listed, Flag(metavar="NAMES", panel="Skipping")] = Field(
+        default=("all",), description="Which ones, with commas: ffn, attn, ffn_down, …"
+    )
+    kwta: Annotated[Kwta | None, Flag(prefix="--kwta-", names=("--kwta",), shown=True, panel="Skipping")] = Field(
+        default=None,
+        description="Compute with the inputs of the largest scores only. Needs matrices by columns. On when another "
+        "--kwta setting is given.",
+    )
+    state_pack_mlp: Annotated[StatePackMLP | None, Flag(prefix="--state-pack-mlp-", panel="Skipping")] = Field(
+        default=None, description="Skip inputs that are nearly zero; needs matrices by columns."
+    )
+    event: Annotated[
+        EventDriven | None, Flag(prefix="--event-", names=("--event-driven",), shown=True, panel="Skipping")
+    ] = Field(
+        default=None,
+        description="Send only inputs that have changed. Needs matrices by columns; or (--event-target kv) attend only "
+        "to windows of the KV cache that have. With KWTA, that says how many may be sent. On when another --event "
+        "setting is given.",
+    )
+    skip_prompt: Annotated[bool, Flag(panel="Skipping")] = Field(
+        default=False,
+        description="Skip in products of several tokens, too. That gives the quality of skipping (eval does it by "
+        "default), not speed: prompts are computed with all columns, and those that are skipped count as 0.",
+    )
+    state_pack_kv: Annotated[StatePackKV | None, Flag(prefix="--state-pack-kv-", panel="Attention")] = Field(
+        default=None, description="Attention of single tokens by our kernels. Default: by llama.cpp."
+    )
+
+    @model_validator(mode="after")
+    def _check_together(self) -> RuntimeConfig:
+        if self.state_pack_mlp is not None and self.state_pack_mlp.aggressive and self.columns != "f16":
+            raise ValueError(f"aggressive state-pack with columns {self.columns} is out of range; give columns f16")
+        if self.event is None:
+            return self
+        if self.event.target == "kv":
+            if self.state_pack_kv is not None and self.state_pack_kv.mode != "exact":
+                raise ValueError(
+                    f"events of attention reuse exact results; with state-pack {self.state_pack_kv.mode} of the KV "
+                    "cache there are none. Leave one of them out, or give --state-pack-kv=exact"
+                )
+            return self
+        if self.state_pack_mlp is not None:
+            raise ValueError("events and state-pack of the MLP both say which inputs are new; leave one of them out")
+        if self.kwta is not None and (self.kwta.block > 1 or self.kwta.renormalise or self.kwta.select == "threshold"):
+            raise ValueError("events take how many inputs are kept from kwta, not its block, renorm or thresholds")
+        return self
+
+    @property
+    def skips(self) -> bool:
+        """Whether any input may be skipped."""
+        events = self.event is not None and self.event.target != "kv"
+        return self.kwta is not None or self.state_pack_mlp is not None or events
+
+    @property
+    def attention(self) -> StatePackKV | None:
+        """Settings of our attention, which events over the KV cache need; None: attention is llama.cpp's."""
+        if self.state_pack_kv is None and self.event is not None and self.event.target == "kv":
+            return StatePackKV(mode="exact")
+        return self.state_pack_kv
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> RuntimeConfig:
+        """A config from what JSON can hold. Raises ConfigError for a setting that is not known or out of range."""
+        return cls(**options)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `from_dict` takes: settings that differ from their defaults."""
+        return self.model_dump(mode="json", exclude_defaults=True)

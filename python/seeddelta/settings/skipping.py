@@ -1,0 +1,210 @@
+"""Settings of KWTA, StatePack in the MLP and events: which inputs a token computes with (docs/guide/skipping.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from .base import Flag, Settings
+from .patterns import Values, Whole, as_values, parse_values, value_of
+
+# A step above what cost about 1% each on SmolLM2-135M (benchmarks/bench_skipping.py): ffn_down and attn_output 0.5,
+# gate and up 0.7. Query, key and value stay whole: 0.7 cost 3%.
+DEFAULT_KEEP: Values = {"ffn_down": 0.6, "ffn_gate": 0.8, "ffn_up": 0.8, "attn_output": 0.6}
+
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[float, Field(ge=0)]
+_ByMatrix = BeforeValidator(parse_values)
+
+
+class Kwta(Settings):
+    """KWTA: of the inputs of a matrix only those with the largest scores are computed with."""
+
+    k: Annotated[Fraction | dict[str, Fraction] | None, _ByMatrix, Flag(shown=True, metavar="K")] = Field(
+        default=None,
+        description="Fraction of the units (inputs, or blocks) that is kept. One for all, or "
+        "ffn_down=0.5,ffn_gate=0.7,blk.0.*=1 by target (ffn_down, attn, ffn) or shell pattern of names; the last that "
+        "fits holds, matrices without one are computed whole. Default: "
+        + ",".join(f"{name}={keep}" for name, keep in DEFAULT_KEEP.items()) + ".",
+    )  # fmt: skip
+    k_abs: Annotated[int, Flag(metavar="N")] = Field(
+        default=0, ge=0, description="Number of units that is kept, instead; 0: the fraction holds."
+    )
+    temperature: Annotated[float, Flag(names=("--kwta-temp",), core="temperature")] = Field(
+        default=0.0,
+        ge=0,
+        description="Temperature of the softmax that --kwta-renorm divides by, in multiples of the root mean square of "
+        "the inputs; 0: none. The order of the scores, and so what is kept, does not depend on it.",
+    )
+    duty: Annotated[int, Flag(core="duty")] = Field(
+        default=1, ge=1, description="Choose for every N-th token; the others are computed whole."
+    )
+    target: Annotated[Literal["mlp", "attn", "both"], Flag()] = Field(
+        default="both", description="Matrices whose inputs are chosen."
+    )
+    block: Annotated[Literal[1, 16, 32, 64], Whole, Flag(core="block")] = Field(
+        default=1, description="Inputs that are kept or skipped together. Blocks are ranked by their energy."
+    )
+    score: Annotated[Literal["magnitude", "wina"], Flag()] = Field(
+        default="wina", description="|x|, or |x| times the norm of the input's weights (Chen et al. 2025)."
+    )
+    select: Annotated[Literal["topk", "threshold"], Flag()] = Field(
+        default="topk", description="Exactly K, or what is above the thresholds of --kwta-file, one comparison."
+    )
+    renormalise: Annotated[bool, Flag(names=("--kwta-renorm",), core="renormalise")] = Field(
+        default=False, description="Divide what is kept by its share."
+    )
+    file: Annotated[Path | None, Flag(shown=True)] = Field(
+        default=None, description="Fractions and thresholds a matrix, from seeddelta sparsify, in place of K and score."
+    )
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Kwta:
+        conflicts = (
+            (self.k is not None and self.k_abs, "kwta k and k_abs both say how many units are kept"),
+            (self.file is not None and (self.k is not None or self.k_abs), "the kwta file has the fractions"),
+            (self.select == "threshold" and self.file is None, "thresholds need a kwta file (seeddelta sparsify)"),
+            (self.select == "threshold" and self.block > 1, "thresholds are for single units, not for blocks"),
+        )
+        for conflict, what in conflicts:
+            if conflict:
+                raise ValueError(f"{what}; leave one of the two out")
+        return self
+
+    def keep_of(self, group: tuple[str, ...]) -> float | None:
+        """Fraction for matrices that read one input; None: computed whole."""
+        values = as_values(self.k) if self.k is not None else {} if self.k_abs else DEFAULT_KEEP
+        return value_of(group, values, self.target)
+
+
+class StatePackMLP(Settings):
+    """StatePack: a bitmap of the inputs that are not nearly zero; the others are skipped, and what is kept is exact."""
+
+    mode: Annotated[
+        Literal["binary", "ternary"],
+        Flag(
+            names=("--state-pack-mlp",),
+            shown=True,
+            metavar="binary|ternary|none",
+            bare="binary",
+            off="none",
+            core="pack",
+        ),
+    ] = Field(
+        default="binary",
+        description="Skip inputs of the MLP that are nearly zero, by one bitmap, or by one of positive and one of "
+        "negative inputs (the same units pass).",
+    )
+    eps: Annotated[Positive | dict[str, Positive], _ByMatrix, Flag(metavar="EPS")] = Field(
+        default=1e-4, description="Inputs of this magnitude or less are skipped. A number, or PATTERN=NUMBER,…"
+    )
+    relative: Annotated[float, Flag(old=("--state-pack-relative",), core="pack_relative")] = Field(
+        default=0.0, ge=0, le=1, description="And those below this share of the moving average of what passes."
+    )
+    rho: Annotated[Share | dict[str, Share], _ByMatrix, Flag(old=("--state-pack-rho",), metavar="RHO")] = Field(
+        default=0.15,
+        description="Share of inputs that pass, on a moving average of about 10 tokens, above which the bitmap is not "
+        "used. A number, or PATTERN=NUMBER,…",
+    )
+    hysteresis: Annotated[float, Flag(core="pack_hysteresis")] = Field(
+        default=0.1, ge=0, lt=1, description="It is used again when the share falls below rho · (1 - hysteresis)."
+    )
+    popcnt: Annotated[bool, Flag(core="pack_popcount")] = Field(
+        default=True, description="Count bits with vector instructions (VPOPCNTDQ, PSHUFB, CNT), else word by word."
+    )
+    target: Annotated[Literal["mlp", "attn", "both"], Flag()] = Field(
+        default="mlp", description="Matrices whose inputs have a bitmap."
+    )
+    aggressive: Annotated[bool, Flag(old=("--state-pack-aggressive",), core="pack_aggressive")] = Field(
+        default=False,
+        description="While the bitmap is used, multiply the signs of the inputs by ternary weights, with popcount (Li "
+        "et al. 2016, Ternary Weight Networks; needs ternary and --columns f16). It makes a model useless.",
+    )
+
+    @model_validator(mode="after")
+    def _check_together(self) -> StatePackMLP:
+        if self.aggressive and self.mode != "ternary":
+            raise ValueError(f"aggressive state-pack multiplies signs, and {self.mode} has none; use ternary")
+        return self
+
+
+class EventDriven(Settings):
+    """Event-driven inputs: a token sends the inputs that have changed enough since they were last sent.
+
+    y = W x̂, where x̂ has the values last sent: what is not sent is stale, never missing. The first token after a prompt
+    sends everything.
+
+    With the target `kv` it is windows of 128 positions of the KV cache, for each KV head, that are computed when they
+    have changed enough, and reused else (docs/guide/skipping.md). What is said of inputs is then said of them.
+    """
+
+    delta_theta: Annotated[float | None, Flag(metavar="T")] = Field(
+        default=None,
+        ge=0,
+        description="Change that is sent, in multiples of the root mean square of the inputs. Of a window: relative "
+        "distance of the query from the one that it was computed with, times its share of the softmax. Default: 0.3, "
+        "and 0.01 for kv.",
+    )
+    topk: Annotated[float, Flag(core="topk")] = Field(
+        default=1.0, gt=0, le=1, description="Largest fraction of the inputs that a token sends, largest changes first."
+    )
+    quorum: Annotated[float, Flag(core="quorum")] = Field(
+        default=1.0, gt=0, le=1,
+        description="The largest changes are sent until they have this share of the energy of all changes.",
+    )  # fmt: skip
+    budget_ms: Annotated[float | None, Flag(metavar="MS")] = Field(
+        default=None,
+        gt=0,
+        description="Time for the products of a token, in all matrices (kv: for its attention, in all layers); results "
+        "then depend on the machine's speed. Default: any.",
+    )
+    stale_beta: Annotated[float, Flag(core="beta")] = Field(
+        default=1.0,
+        ge=0,
+        description="The threshold of an input that was not sent for a tokens is T · beta · exp(-lambda · a).",
+    )
+    stale_lambda: Annotated[float, Flag(core="lambda")] = Field(
+        default=0.02, ge=0, description="How fast that threshold falls with the tokens."
+    )
+    age_max: Annotated[int, Flag(core="age_max")] = Field(
+        default=64, ge=0, description="Tokens after which an input is sent whatever its change; 0: at once."
+    )
+    gap_tol: Annotated[float | None, Flag(metavar="G")] = Field(
+        default=None,
+        ge=0,
+        description="Relative error of one product (kv: of one layer) beyond which nothing is skipped for "
+        "--event-rearm tokens. Default: 0.3, and 0.05 for kv, whose checks begin 1, 3, 7, … tokens after a window is "
+        "new.",
+    )
+    gap_every: Annotated[int, Flag(core="gap_every")] = Field(
+        default=32, ge=0, description="Tokens between comparisons with the full product, which replaces it; 0: never."
+    )
+    rearm: Annotated[int, Flag(core="rearm")] = Field(
+        default=128, ge=0, description="Tokens for which nothing is skipped after a failed comparison."
+    )
+    target: Annotated[Literal["mlp", "attn", "both", "kv"], Flag()] = Field(
+        default="mlp",
+        description="Matrices whose inputs are events, which must be by columns; or (kv) windows of the KV cache in "
+        "attention, which is then ours, with F16 or Q8_0 keys and values.",
+    )
+
+    @property
+    def theta(self) -> float:
+        """`delta_theta`, or the default of the target."""
+        if self.delta_theta is not None:
+            return self.delta_theta
+        return 0.01 if self.target == "kv" else 0.3
+
+    @property
+    def tolerance(self) -> float:
+        """`gap_tol`, or the default of the target."""
+        if self.gap_tol is not None:
+            return self.gap_tol
+        return 0.05 if self.target == "kv" else 0.3
+
+    def limits(self) -> dict[str, Any]:
+        """What the extension gets, without the budget."""
+        return self.core_options() | {"theta": self.theta, "gap_tolerance": self.tolerance}

@@ -1,0 +1,235 @@
+"""Every flag of every command arrives in the one setting that it is for, through the program's own parser."""
+
+from __future__ import annotations
+
+import importlib
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from seeddelta.cli._command import environment_of, kind_of
+from seeddelta.cli.main import COMMANDS, main, make_app, run_guarded
+from seeddelta.settings import Setting, Settings, settings_of
+
+MODULES = {name: importlib.import_module(path) for name, path in COMMANDS.items()}
+TREES: dict[str, type[Settings]] = {
+    name: module.command.tree for name, module in MODULES.items() if hasattr(module.command, "tree")
+}
+VISIBLE = 25
+# what a setting needs beside it, so that the settings fit together
+BESIDE: dict[str, list[str]] = {
+    "runtime.gap": ["--seeddelta-fallback", __file__],
+    "runtime.dense": ["--seeddelta-fallback", __file__],
+    "runtime.proc_sparse": ["--seeddelta-fallback", __file__],
+    "runtime.kwta.select": ["--kwta-file", "skip.yaml"],
+    "runtime.state_pack_mlp.aggressive": ["--state-pack-mlp", "ternary", "--columns", "f16"],
+    "runtime.state_pack_mlp.mode": ["--state-pack-mlp-eps", "0.5"],
+}
+TEXTS = {"runtime.fallback": __file__}
+
+
+def flags() -> Iterator[Any]:
+    for command, tree in TREES.items():
+        for setting in settings_of(tree):
+            for flag in (*setting.names, *setting.flag.old):
+                yield pytest.param(command, setting, flag, id=f"{command} {flag}")
+
+
+def example(setting: Setting) -> tuple[str, Any]:
+    """A text for the flag that is not the default, and the value that it means."""
+    kind, default = kind_of(setting), setting.field.default
+    if setting.name in TEXTS:
+        return TEXTS[setting.name], Path(TEXTS[setting.name])
+    if setting.field.examples:
+        text = str(setting.field.examples[0])
+        return text, (text,) if typing.get_origin(kind) is tuple else text
+    if setting.group is not None:
+        return "on", setting.group()
+    if typing.get_origin(kind) is Literal:
+        choice = next(one for one in reversed(typing.get_args(kind)) if one != default)
+        return str(choice), choice
+    if kind in (int, float):
+        return number(kind, setting)
+    if kind is Path:
+        return "some/file", Path("some/file")
+    if typing.get_origin(kind) is tuple:
+        of = typing.get_args(kind)[0]
+        inner = getattr(of, "__origin__", of)
+        return ("3", (3,)) if inner is int else ("one", (inner("one"),))
+    assert kind is str, f"{setting.name}: give an example in its Field"
+    return "some text", "some text"
+
+
+def number(kind: type, setting: Setting) -> tuple[str, Any]:
+    """One inside the range of the setting."""
+    rules = setting.field.metadata
+    low = max([getattr(rule, "ge", None) or getattr(rule, "gt", None) or 0 for rule in rules], default=0)
+    high = min([v for r in rules for v in (getattr(r, "le", None), getattr(r, "lt", None)) if v], default=1e9)
+    candidates = (low + 3, low + 2) if kind is int else (low + 0.375, low + 0.25)
+    value = next(one for one in candidates if one != setting.field.default and one <= high)
+    return str(value), value
+
+
+def required(command: str, but: Setting) -> list[str]:
+    """Arguments that the command cannot do without."""
+    found: list[str] = []
+    for setting in settings_of(TREES[command]):
+        if setting.field.is_required() and len(setting.path) == 1 and setting.path != but.path:
+            found += [*(() if setting.flag.argument else setting.names[:1]), example(setting)[0]]
+    return found
+
+
+def handed(command: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The settings that the command gets for these arguments."""
+    got: list[Any] = []
+    monkeypatch.setattr(MODULES[command].command, "run", got.append)
+    app = make_app({command: COMMANDS[command]})
+    assert run_guarded(lambda: app(args=[command, *arguments])) == 0
+    return got[0]
+
+
+def at(settings: Any, path: tuple[str, ...]) -> Any:
+    for part in path:
+        settings = getattr(settings, part)
+    return settings
+
+
+def differences(one: Any, other: Any, path: tuple[str, ...] = ()) -> set[str]:
+    """Names of the settings in which two trees differ; a group that only one has is one of them."""
+    found: set[str] = set()
+    for name in type(one).model_fields:
+        a, b = getattr(one, name), getattr(other, name)
+        if isinstance(a, Settings) and isinstance(b, Settings):
+            found |= differences(a, b, (*path, name))
+        elif a != b:
+            found.add(".".join((*path, name)))
+    return found
+
+
+@pytest.mark.parametrize(("command", "setting", "flag"), list(flags()))
+def test_it_arrives(command: str, setting: Setting, flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = BESIDE.get(setting.name, [])
+    arguments = [*required(command, setting), *beside]
+    if kind_of(setting) is bool:
+        wanted = not setting.field.default
+        given = [flag if wanted else f"--no-{flag.removeprefix('--')}"]
+    else:
+        text, wanted = example(setting)
+        given = [text] if setting.flag.argument else [flag, text]
+    found = handed(command, [*arguments, *given], monkeypatch)
+    assert at(found, setting.path) == wanted
+    assert type(at(found, setting.path)) is type(wanted) or isinstance(wanted, (Path, bool))
+    if not setting.field.is_required():
+        without = handed(command, arguments, monkeypatch)
+        group = ".".join(setting.optional) if at(without, setting.optional or ()) is None else ""
+        assert differences(without, found) == {group or setting.name}  # and nowhere else
+
+
+@pytest.mark.parametrize("command", TREES)
+def test_few_are_shown_and_all_are_told(command: str, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert sum(line.startswith(("│ --", "│ *")) for line in shown.splitlines()) <= VISIBLE
+    assert main([command, "--help-all"]) == 0
+    everything = capsys.readouterr().out
+    for setting in settings_of(TREES[command]):
+        assert all(name in everything for name in setting.names)
+
+
+def test_help_of_run_fits_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["run", "--help"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) <= 70
+
+
+RUN = ["-m", "model.gguf", "-p", "text"]
+
+
+@pytest.mark.parametrize(
+    ("spelled", "means"),
+    [
+        (["--kwta=on", "--kwta-k=0.4", "--kwta-temp=0.5", "--kwta-duty=2", "--kwta-target=mlp"],
+         {"kwta": {"k": 0.4, "temperature": 0.5, "duty": 2, "target": "mlp"}}),
+        (["--kwta", "--kwta-k-abs=128"], {"kwta": {"k_abs": 128}}),
+        (["--kwta"], {"kwta": {}}),
+        (["--kwta=off", "--event-driven=off", "--state-pack=none"], {}),
+        (["--event-driven=on", "--event-budget-ms=4", "--event-quorum=0.6", "--event-topk=0.4",
+          "--event-delta-theta=0.01", "--event-gap-tol=0.03", "--event-target=both"],
+         {"event": {"budget_ms": 4, "quorum": 0.6, "topk": 0.4, "delta_theta": 0.01, "gap_tol": 0.03,
+                    "target": "both"}}),
+        (["--state-pack=ternary", "--state-pack-eps=2e-4", "--state-pack-popcnt"],
+         {"state_pack_mlp": {"mode": "ternary", "eps": 2e-4}}),
+        (["--state-pack", "binary", "--no-state-pack-popcnt", "--state-pack-target", "attn"],
+         {"state_pack_mlp": {"popcnt": False, "target": "attn"}}),
+        (["--state-pack=binary", "--state-pack-target=kv", "--state-pack-eps=1", "--state-pack-popcnt"],
+         {"state_pack_kv": {"mode": "binary", "eps": 1, "popcount": True}}),
+        (["--state-pack", "exact", "--state-pack-budget", "64"], {"state_pack_kv": {"mode": "exact", "budget": 64}}),
+        (["--seeddelta", "--statecells", "--proc-sparse=on"], {"statecells": True}),
+        (["--set", "event.delta_theta=0.3", "--set", "kwta.k={ffn_down: 0.5}"],
+         {"event": {"delta_theta": 0.3}, "kwta": {"k": {"ffn_down": 0.5}}}),
+    ],
+)  # fmt: skip
+def test_spellings_of_the_seeds(spelled: list[str], means: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = handed("run", [*RUN, *spelled], monkeypatch).runtime
+    assert found == type(found)(**means)
+
+
+def test_features_that_compose_can_be_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    three = handed("run", [*RUN, "--columns", "i8", "--kwta", "--state-pack-mlp=ternary", "--state-pack-kv=binary"],
+                   monkeypatch).runtime  # fmt: skip
+    assert all((three.kwta, three.state_pack_mlp, three.state_pack_kv))
+    assert three.event is None
+    three = handed("run", [*RUN, "--columns", "i8", "--kwta", "--event-driven", "--state-pack-kv"], monkeypatch).runtime
+    assert all((three.kwta, three.event, three.state_pack_kv))
+
+
+def test_a_file_the_environment_and_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text("n_predict: 7\nkwta: {k: 0.5, duty: 3}\nstate_pack_kv.budget: 0.125\ntop_k: 3\n")
+    monkeypatch.setenv("SEEDDELTA_KWTA_K", "0.25")
+    found = handed("run", [*RUN, "--config", str(config), "--top-k", "9"], monkeypatch)
+    assert (found.n_predict, found.top_k, found.runtime.state_pack_kv.budget) == (7, 9, 0.125)
+    assert (found.runtime.kwta.k, found.runtime.kwta.duty) == (0.25, 3)
+    found = handed("run", [*RUN, "--config", str(config), "--kwta-k", "0.75", "--set", "kwta.duty=1"], monkeypatch)
+    assert (found.runtime.kwta.k, found.runtime.kwta.duty) == (0.75, 1)
+
+
+def test_every_run_time_flag_has_its_own_variable() -> None:
+    names = [environment_of(s) for s in settings_of(TREES["run"]) if s.names and s.path[0] == "runtime"]
+    assert len(set(names)) == len(names)
+    assert {"SEEDDELTA_KWTA", "SEEDDELTA_FALLBACK", "SEEDDELTA_GAP"} < set(names)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ([*RUN, "--kwta", "maybe"], "unexpected extra argument"), ([*RUN, "--kwta=off", "--kwta-k=0.5"], "contradicts"),
+    ([*RUN, "--state-pack-mlp=none", "--state-pack-mlp-eps=0.5"], "contradicts"), ([*RUN, "--kwta=x"], "on or off"),
+    ([*RUN, "--kwta-k", "half"], "k: 'half' is no number"), ([*RUN, "--kwta-k", "2"], "less than or equal to 1"),
+    ([*RUN, "--set", "gap_every=3"], "event.gap_every, runtime.state_pack_kv.gap_every"),
+    ([*RUN, "--set", "kwtak=3"], "'kwtak' is not known"), ([*RUN, "--set", "kwta.k"], "NAME=VALUE"),
+    ([*RUN, "--config", "none.yaml"], "none.yaml: cannot be read"), (["-p", "x"], "-m must be given"),
+    ([*RUN, "-t", "two"], "threads"), ([*RUN, "--state-pack-kv=odd"], "mode 'odd'"),
+])  # fmt: skip
+def test_what_is_wrong_is_said_in_a_line(arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    code = main(["run", *arguments])
+    error = capfd.readouterr().err
+    if code == 2:  # usage, drawn in a box
+        assert message in " ".join(error.split())
+        return
+    assert code == 1
+    assert message in error
+    assert error.count("\n") == 1
+    assert error.startswith("seeddelta: error: ")
+
+
+def test_the_first_of_several_models_is_the_reference(smollm2_quantized: Path) -> None:
+    from seeddelta.cli._options import model_options
+    from seeddelta.settings import RuntimeConfig
+
+    config = {"columns": "f16", "kwta": {"k": 0.5}, "state_pack_kv": {"mode": "exact"}}
+    assert model_options([smollm2_quantized], RuntimeConfig(**config)) == [{"config": config}]
+    both = model_options([smollm2_quantized] * 2, RuntimeConfig(**config, fallback="x"))
+    assert both == [{}, {"config": config}]
+    assert model_options([smollm2_quantized] * 2, RuntimeConfig()) == [{}, {}]
