@@ -24,8 +24,8 @@ class RuntimeConfig(Settings):
     )
     gap: Annotated[float | None, Flag(names=("--seeddelta-gap",), metavar="ERROR")] = Field(
         default=None,
-        description="Largest relative error of a tensor, about the figure that the builder's gap is of; one above it is "
-        "the fallback's from the start. Default: whatever the file has is used.",
+        description="Largest relative error of a tensor, about the figure that the builder's gap is of; one above it "
+        "is the fallback's from the start. Default: whatever the file has is used.",
     )
     dense: Annotated[Listed, Flag(metavar="NAMES")] = Field(
         default=(),
