@@ -6,7 +6,6 @@ import difflib
 import inspect
 import os
 from collections.abc import Mapping
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -132,7 +131,7 @@ def _refuse_unknown(kwargs: Mapping[str, Any]) -> None:
     for name in kwargs:
         if name in known:
             continue
-        options = {field.name for field in fields(RuntimeConfig)}
+        options = set(RuntimeConfig.model_fields)
         near = difflib.get_close_matches(name, sorted(known | options), 3)
         if name in options:
             hint = f"it is an option of the run time: config=seeddelta.RuntimeConfig({name}=…)"

@@ -75,7 +75,9 @@ class Settings(BaseModel):
 
 def message_of(error: ValidationError, settings: type[Settings]) -> str:
     """The first thing that is wrong, in one line: the setting, its value, and what it may be."""
-    first = error.errors()[0]
+    errors = error.errors()
+    same = [one for one in errors if one["loc"][:1] == errors[0]["loc"][:1]]
+    first = max(same, key=lambda one: len(one["loc"]))  # of a value with several forms, the form that it nearly has
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if not first["loc"]:
         return message
