@@ -33,7 +33,7 @@ class RuntimeConfig(Settings):
     )
     statecells: Annotated[bool, Flag()] = Field(
         default=False,
-        description="Refuse a model without StateCells weights (docs/guide/statecells.md); they are served in any case.",
+        description="Refuse a model without StateCells weights (docs/guide/statecells.md), served in any case.",
     )
     proc_sparse: Annotated[bool, Flag()] = Field(
         default=True, description="Serve proc-sparse weights (docs/guide/proc-sparse.md); else they are the fallback's."
