@@ -174,7 +174,7 @@ def test_cancelling_frees_the_slot(scheduler: Scheduler) -> None:
 
 
 def test_what_cannot_be_asked(scheduler: Scheduler) -> None:
-    with pytest.raises(RequestError, match=r"Requested tokens \(256\) exceed context window of 256"):
+    with pytest.raises(RequestError, match=r"256 tokens.*holds 256"):
         scheduler.submit([5] * 256)
     with pytest.raises(RequestError, match="empty"):
         scheduler.submit([])

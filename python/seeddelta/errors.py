@@ -74,7 +74,21 @@ class ExecutorError(SeedDeltaError):
 
 
 class RequestError(SeedDeltaError, ValueError):
-    """A request to a served model cannot be answered: too long a prompt, a grammar or an option that is wrong."""
+    """A request to a served model cannot be answered: too long a prompt, a grammar or an option that is wrong.
+
+    `code` is what OpenAI's API calls it, where it has a name for it.
+    """
+
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class UnknownModelError(RequestError):
+    """A request names a model that is not served; the message says which are."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "model_not_found")
 
 
 class BusyError(SeedDeltaError):

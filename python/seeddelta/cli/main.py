@@ -25,6 +25,7 @@ COMMANDS = {
     "imatrix": "seeddelta.cli.imatrix",
     "autotune": "seeddelta.cli.autotune",
     "run": "seeddelta.cli.run",
+    "serve": "seeddelta.cli.serve",
     "eval": "seeddelta.cli.eval",
     "bench": "seeddelta.cli.bench",
     "report": "seeddelta.cli.report",

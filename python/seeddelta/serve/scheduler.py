@@ -11,8 +11,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 import numpy as np
 from llama_cpp import _internals as internals
@@ -28,6 +29,8 @@ from .slots import Slot, choose_slot
 # rounds more; with fewer a reply does not depend on who asks at the same time.
 CHUNK = 48
 QUEUE = 64  # requests that may wait
+
+T = TypeVar("T")
 
 
 class Scheduler:
@@ -62,6 +65,7 @@ class Scheduler:
                 native.llama_memory_seq_rm(memory, slot.index, -1, -1)
         llm.reset()
         self._waiting: deque[Job] = deque()
+        self._calls: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="seeddelta-scheduler", daemon=True)
@@ -108,6 +112,15 @@ class Scheduler:
         """Slots at work."""
         return sum(slot.job is not None for slot in self._slots)
 
+    def between_passes(self, function: Callable[[], T]) -> T:
+        """Result of a function that is called while nothing is decoded: counters of a model must not be read
+        otherwise. Not to be called when the scheduler is closed."""
+        result: SimpleQueue[T] = SimpleQueue()
+        with self._changed:
+            self._calls.append(lambda: result.put(function()))
+            self._changed.notify_all()
+        return result.get()
+
     def drain(self) -> None:
         """Take no more requests; those that wait are refused, those at work go on."""
         with self._changed:
@@ -118,13 +131,17 @@ class Scheduler:
                 job.close()
             self._changed.notify_all()
 
-    def close(self) -> None:
-        """Stop everything that is at work and end the thread."""
-        self.drain()
+    def cancel_all(self) -> None:
+        """End the replies that are at work where they are."""
         for slot in self._slots:
             job = slot.job
             if job is not None:
                 job.cancel()
+
+    def close(self) -> None:
+        """Stop everything that is at work and end the thread."""
+        self.drain()
+        self.cancel_all()
         self._thread.join()
         self._batch.close()
 
@@ -133,8 +150,9 @@ class Scheduler:
             raise RequestError("the prompt is empty; give some text")
         if len(prompt) >= self.context_length:
             raise RequestError(
-                f"Requested tokens ({len(prompt)}) exceed context window of {self.context_length}; "
-                "shorten the prompt, or serve the model with a larger --ctx"
+                f"the prompt has {len(prompt)} tokens, and the context of a request holds {self.context_length}, reply "
+                "included; shorten the prompt, or serve the model with a larger --ctx",
+                "context_length_exceeded",
             )
 
     def _enqueue(self, job: Job) -> None:
@@ -153,10 +171,13 @@ class Scheduler:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._waiting and not self.active:
+                while self._calls:
+                    self._calls.popleft()()
+                if not self._waiting and not self.active:
                     if self._closing:
                         return
                     self._changed.wait()
+                    continue
                 self._admit()
             working = self._working()
             if not working:

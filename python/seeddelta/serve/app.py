@@ -1,0 +1,225 @@
+"""The OpenAI-compatible HTTP server: llama-cpp-python's request types and chat formats over our schedulers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypeVar
+
+from .._extras import needs_extra
+from ..errors import BusyError, RequestError, SeedDeltaError, UnknownModelError
+from . import tools
+from .bodies import ChatBody, CompletionBody, EmbeddingBody
+from .completions import Completions
+from .metrics import CONTENT_TYPE, prometheus
+from .models import Models
+from .options import ServeOptions
+
+with needs_extra("serve"):
+    import anyio
+    from anyio import to_thread
+    from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.middleware.cors import CORSMiddleware
+    from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+    from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+    from llama_cpp.server.types import DetokenizeInputRequest, TokenizeInputRequest
+
+T = TypeVar("T")
+_BEARER = HTTPBearer(auto_error=False)
+_WATCH = 0.1  # seconds between looks at whether a client is still there
+
+
+def make_app(models: Models, options: ServeOptions) -> FastAPI:
+    """The application. It closes the models when it ends."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        app.state.threads = anyio.CapacityLimiter(models.room + 8)  # a request waits in a thread
+        yield
+        await to_thread.run_sync(models.close)
+
+    app = FastAPI(title="seeddelta", lifespan=lifespan)
+    app.state.models, app.state.api_key = models, options.api_key
+    if options.cors:
+        app.add_middleware(CORSMiddleware, allow_origins=options.cors, allow_methods=["*"], allow_headers=["*"])
+    app.include_router(router)
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        return {"status": "ok", "models": [name for name, _ in models]}
+
+    app.add_exception_handler(SeedDeltaError, _on_error)
+    app.add_exception_handler(ValueError, _on_error)
+    app.add_exception_handler(HTTPException, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_error)
+    return app
+
+
+async def _on_error(request: Request, error: Exception) -> JSONResponse:
+    """Any error in the form of OpenAI's API."""
+    status, kind, code, headers = 500, "server_error", None, None
+    message = str(error)
+    if isinstance(error, HTTPException):
+        status, message, kind, code = error.status_code, str(error.detail), "invalid_request_error", "invalid_api_key"
+    elif isinstance(error, UnknownModelError):
+        status, kind, code = 404, "invalid_request_error", error.code
+    elif isinstance(error, RequestError):
+        status, kind, code = 400, "invalid_request_error", error.code
+    elif isinstance(error, BusyError):
+        status, kind, headers = 503, "server_busy", {"Retry-After": "1"}
+    elif isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        status, kind = 400, "invalid_request_error"
+        message = f"{'.'.join(str(part) for part in first['loc'][1:])}: {first['msg']}"
+    elif isinstance(error, ValueError) and not isinstance(error, SeedDeltaError):  # of a chat format: a wrong message
+        status, kind = 400, "invalid_request_error"
+    body = {"message": message, "type": kind, "param": None, "code": code}
+    return JSONResponse({"error": body}, status, headers)
+
+
+def authenticate(
+    request: Request, sent: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)] = None
+) -> None:
+    """Lets a client in that has the key, when there is one."""
+    key = request.app.state.api_key
+    if key is not None and (sent is None or not secrets.compare_digest(sent.credentials.encode(), key.encode())):
+        raise HTTPException(401, "the API key is missing or wrong")
+
+
+router = APIRouter(dependencies=[Depends(authenticate)])
+
+
+@router.get("/v1/models")
+async def list_models(request: Request) -> dict[str, Any]:
+    models: Models = request.app.state.models
+    data = [
+        {"id": name, "object": "model", "created": 0, "owned_by": "seeddelta", "context_length": one.context_length}
+        for name, one in models
+    ]
+    return {"object": "list", "data": data}
+
+
+@router.post("/v1/completions")
+async def create_completion(request: Request, body: CompletionBody) -> Any:
+    name, scheduler = request.app.state.models.find(body.model)
+    completions = Completions(scheduler, name, body.min_tokens)
+    options = body.options()
+    if body.stream:
+        return await _stream(request, body, completions, lambda: completions.create_completion(stream=True, **options))
+    return await _whole(request, completions, lambda: completions.create_completion(**options))
+
+
+@router.post("/v1/chat/completions")
+async def create_chat_completion(request: Request, body: ChatBody) -> Any:
+    name, scheduler = request.app.state.models.find(body.model)
+    completions = Completions(scheduler, name, body.min_tokens)
+    options = body.options()
+    free = bool(body.tools) and not isinstance(body.tool_choice, dict)  # the model says whether it calls one
+
+    def whole() -> dict[str, Any]:
+        reply: dict[str, Any] = completions.create_chat_completion(**options)
+        return tools.with_calls(reply) if free else reply
+
+    def chunks() -> Iterator[dict[str, Any]]:
+        if free and body.tool_choice != "none":
+            return tools.as_chunks(whole())  # a call is known when it is whole
+        return tools.names_once(completions.create_chat_completion(stream=True, **options))
+
+    return await (_stream(request, body, completions, chunks) if body.stream else _whole(request, completions, whole))
+
+
+@router.post("/v1/embeddings")
+async def create_embedding(request: Request, body: EmbeddingBody) -> Any:
+    name, scheduler = request.app.state.models.find(body.model)
+    texts = [
+        scheduler.llm.tokenize(text.encode(), special=True) if isinstance(text, str) else text for text in body.texts()
+    ]
+
+    def embed() -> list[Any]:
+        return [job.result() for job in [scheduler.embed(tokens) for tokens in texts]]
+
+    vectors = await to_thread.run_sync(embed, limiter=request.app.state.threads)
+    packed = body.encoding_format == "base64"
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": base64.b64encode(vector.tobytes()).decode() if packed else vector.tolist(),
+        }
+        for index, vector in enumerate(vectors)
+    ]
+    count = sum(map(len, texts))
+    return {"object": "list", "data": data, "model": name, "usage": {"prompt_tokens": count, "total_tokens": count}}
+
+
+@router.post("/extras/tokenize")
+async def tokenize(request: Request, body: TokenizeInputRequest) -> dict[str, list[int]]:
+    _, scheduler = request.app.state.models.find(body.model)
+    return {"tokens": scheduler.llm.tokenize(body.input.encode(), special=True)}
+
+
+@router.post("/extras/detokenize")
+async def detokenize(request: Request, body: DetokenizeInputRequest) -> dict[str, str]:
+    _, scheduler = request.app.state.models.find(body.model)
+    return {"text": scheduler.llm.detokenize(body.tokens).decode("utf-8", "replace")}
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> PlainTextResponse:
+    text = await to_thread.run_sync(prometheus, request.app.state.models)
+    return PlainTextResponse(text, media_type=CONTENT_TYPE)
+
+
+async def _whole(request: Request, completions: Completions, call: Callable[[], T]) -> T:
+    """The result of a call in a thread, which is stopped when the client goes away."""
+    outcome: list[T | Exception] = []
+
+    async def work() -> None:
+        try:
+            outcome.append(await to_thread.run_sync(call, limiter=request.app.state.threads))
+        except Exception as error:  # raised below, outside of the task group
+            outcome.append(error)
+        group.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(work)
+        while not await request.is_disconnected():
+            await anyio.sleep(_WATCH)
+        completions.cancel()
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    return outcome[0]
+
+
+async def _stream(request: Request, body: Any, completions: Completions, call: Callable[[], Any]) -> StreamingResponse:
+    """A stream of server-sent events. What is wrong with the request is raised before it begins."""
+    threads = request.app.state.threads
+    try:
+        chunks = iter(await to_thread.run_sync(call, limiter=threads, abandon_on_cancel=True))
+    except BaseException:
+        completions.cancel()
+        raise
+
+    async def events() -> AsyncIterator[str]:
+        try:
+            while chunk := await to_thread.run_sync(next, chunks, None, limiter=threads, abandon_on_cancel=True):
+                last = chunk
+                yield _event(chunk)
+            if (body.stream_options or {}).get("include_usage"):
+                yield _event(last | {"choices": [], "usage": completions.usage()})
+        except SeedDeltaError as error:  # the status is sent already
+            yield _event({"error": {"message": str(error), "type": "server_error", "param": None, "code": None}})
+        finally:
+            completions.cancel()
+        yield "data: [DONE]\n\n"
+
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(events(), media_type="text/event-stream", headers=headers)
+
+
+def _event(value: Any) -> str:
+    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"

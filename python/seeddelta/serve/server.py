@@ -1,0 +1,68 @@
+"""The process: a socket, signals, and an orderly end."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from .._extras import needs_extra
+from ..errors import OutputError
+from .app import make_app
+from .models import Models
+from .options import ServeOptions
+
+with needs_extra("serve"):
+    import uvicorn
+
+_AFTER_GRACE = 5  # seconds for connections to be closed when the replies have been ended
+
+
+class _Server(uvicorn.Server):
+    """Stops in order: no new requests, then `grace` seconds for replies that are at work, then these are cut off."""
+
+    def __init__(self, config: uvicorn.Config, models: Models, grace: float) -> None:
+        super().__init__(config)
+        self._models, self._grace = models, grace
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # not uvicorn's own: it would end the process by the signal, as if it had not been handled
+        if self.should_exit:
+            self.force_exit = True
+        else:
+            self.should_exit = True
+            threading.Thread(target=self._stop, daemon=True).start()
+
+    def _stop(self) -> None:
+        self._models.drain()
+        timer = threading.Timer(self._grace, self._models.cancel_all)
+        timer.daemon = True
+        timer.start()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises OutputError when the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise OutputError(f"{host}:{port}: cannot listen there ({error.strerror}); choose another --port") from error
+    return bound
+
+
+def serve(options: ServeOptions, bound: socket.socket, on_ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until SIGINT or SIGTERM. The models are loaded first; `on_ready` is called when clients can come."""
+    models = Models(options.models)
+    config = uvicorn.Config(
+        make_app(models, options),
+        log_level="warning",
+        timeout_graceful_shutdown=int(options.grace) + _AFTER_GRACE,
+        lifespan="on",
+    )
+    bound.listen(config.backlog)  # from now on nobody is turned away
+    on_ready()
+    _Server(config, models, options.grace).run(sockets=[bound])
