@@ -12,6 +12,7 @@
 #include "simd/lanes_x86.hpp"
 #include "simd/popcount_avx2.hpp"
 #include "simd/tile_256.hpp"
+#include "simd/lane_search.hpp"
 #include "simd/viterbi.hpp"
 #include "simd/words_avx2.hpp"
 
@@ -72,6 +73,7 @@ const KernelTable &kernels_avx2() {
                                        quantize_simd<xsimd::avx2>,
                                        compute_simd<xsimd::avx2, Tile256<Ops>, LaneWords256<Ops>>,
                                        viterbi_simd<xsimd::avx2, Words>,
+                                       lane_search_simd<xsimd::avx2, Words>,
                                        subtract_product_simd<xsimd::avx2>,
                                        dictionary_simd<xsimd::avx2>,
                                        fht_struct_simd<xsimd::avx2>,

@@ -13,6 +13,7 @@
 #include "simd/fht.hpp"
 #include "simd/popcount_avx2.hpp"
 #include "simd/tile_256.hpp"
+#include "simd/lane_search.hpp"
 #include "simd/viterbi.hpp"
 #include "simd/words_avx512.hpp"
 
@@ -111,6 +112,7 @@ const KernelTable &kernels_avx512bw() {
                                        quantize_simd<Arch>,
                                        compute_simd<Arch, Tile256<Ops>, LaneWords512<Dot512>>,
                                        viterbi_simd<Arch, Words>,
+                                       lane_search_simd<Arch, Words>,
                                        subtract_product_simd<Arch>,
                                        dictionary_simd<Arch>,
                                        fht_struct_simd<Arch>,

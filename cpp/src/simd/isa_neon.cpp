@@ -11,6 +11,7 @@
 #include "simd/fht.hpp"
 #include "simd/lanes_neon.hpp"
 #include "simd/tile_neon.hpp"
+#include "simd/lane_search.hpp"
 #include "simd/viterbi.hpp"
 #include "format/float16.hpp"
 
@@ -99,6 +100,7 @@ const KernelTable &kernels_neon() {
                                        quantize_simd<Arch>,
                                        compute_simd<Arch, TileNeon<Dot>, LaneWordsNeon<Dot>>,
                                        viterbi_simd<Arch, Words>,
+                                       lane_search_simd<Arch, Words>,
                                        subtract_product_simd<Arch>,
                                        dictionary_simd<Arch>,
                                        fht_struct_simd<Arch>,

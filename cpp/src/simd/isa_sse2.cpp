@@ -10,6 +10,7 @@
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
 #include "simd/fht.hpp"
+#include "simd/lane_search.hpp"
 #include "simd/viterbi.hpp"
 #include "format/float16.hpp"
 
@@ -168,6 +169,7 @@ const KernelTable &kernels_sse2() {
                                        quantize_simd<xsimd::sse2>,
                                        compute_simd<xsimd::sse2, Tile128, void>,
                                        viterbi_simd<xsimd::sse2, Words>,
+                                       lane_search_simd<xsimd::sse2, Words>,
                                        subtract_product_simd<xsimd::sse2>,
                                        dictionary_simd<xsimd::sse2>,
                                        fht_struct_simd<xsimd::sse2>,

@@ -11,6 +11,7 @@
 #include "format/rotation.hpp"
 #include "format/trellis.hpp"
 #include "simd/viterbi_scalar.hpp"
+#include "simd/lane_search_scalar.hpp"
 #include "simd/columns_scalar.hpp"
 #include "simd/kernel_table.hpp"
 #include "format/residual.hpp"
@@ -168,6 +169,7 @@ const KernelTable &kernels_scalar() {
                                    quantize,
                                    compute,
                                    viterbi_scalar,
+                                   lane_search_scalar,
                                    subtract_product,
                                    dictionary_dot,
                                    fht_struct_block,
