@@ -1,8 +1,11 @@
 // Encoders: dense float32 rows in, arrays of the format out. Deterministic, whatever the number of threads.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 namespace seeddelta {
+
+struct LaneCode;
 
 struct TrellisSpec {
     int step_bits = 4;
@@ -29,6 +32,20 @@ struct Feedback {
 // With feedback the rows and the importance are those of the trellis' columns (already rotated), and rotation_block is 0.
 void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *importance,
                     const Feedback *feedback, uint16_t *codes, uint16_t *row_scale, int threads);
+
+struct LanesSpec {
+    const LaneCode *code = nullptr;
+    uint32_t rotation_block = 0;
+    uint64_t seed = 0;
+    float scale_factor = 0.0F;     // initial row scale over the row's root mean square; 0: the measured best
+    std::vector<int64_t> groups;   // steps that are decided together (encode/lane_blocks.hpp)
+    int64_t lookahead = 16;        // steps searched beyond a group before its codes are fixed
+    const float *feedback = nullptr; // [n_in, n_in], rows and columns in the order of decision; see Feedback
+};
+
+// As trellis_encode, for base kind lanes: codes [n_tiles, lines, 64].
+void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const LanesSpec &spec, const float *importance,
+                  uint8_t *codes, uint16_t *row_scale, int threads);
 
 // Column layout (docs/format.md): units [n_in, n_out] are the rows of W transposed, rotated along the outputs, in the order in
 // which they are encoded; codes [n_in, words, 16], unit_scale [n_in] (float16 bits). With `feedback`, float32 [n_in, n_in],

@@ -9,43 +9,12 @@
 #include "format/prng_block.hpp"
 #include "format/rotation.hpp"
 #include "format/trellis.hpp"
-#include "bindings/arrays.hpp"
+#include "bindings/bind_encode.hpp"
 #include "simd/kernel_table.hpp"
 #include "seeddelta/encode.hpp"
 #include "format/parallel.hpp"
 
 namespace seeddelta {
-
-using OptionalVector = std::optional<FloatMatrix>;
-
-static void require_finite(const FloatMatrix &a, const char *name) {
-    const float *data = a.data();
-    for (py::ssize_t i = 0; i < a.size(); ++i) {
-        if (!std::isfinite(data[i])) {
-            throw py::value_error(std::string(name) + " has a NaN or an infinity at flat index " + std::to_string(i));
-        }
-    }
-}
-
-static const float *importance_data(const OptionalVector &importance, int64_t n_in) {
-    if (!importance) {
-        return nullptr;
-    }
-    require_array(*importance, "importance", "f", 4, {n_in});
-    require_finite(*importance, "importance");
-    for (int64_t i = 0; i < n_in; ++i) {
-        if (importance->data()[i] <= 0) {
-            throw py::value_error("importance[" + std::to_string(i) + "] is not positive");
-        }
-    }
-    return importance->data();
-}
-
-static void require_rotation(int64_t block, int64_t n_in) {
-    if (block != 0 && (block < 0 || (block & (block - 1)) != 0 || n_in % block != 0)) {
-        throw py::value_error("rotation_block must be 0 or a power of two that divides n_in");
-    }
-}
 
 using TrellisCode = py::typing::Tuple<py::array_t<uint16_t>, py::array, float, std::vector<int>>;
 using CooEntries = py::typing::Tuple<py::array_t<uint32_t>, py::array_t<float>>;

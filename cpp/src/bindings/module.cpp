@@ -8,6 +8,7 @@ namespace py = pybind11;
 
 namespace seeddelta {
 void bind_encode(py::module_ &m);
+void bind_encode_lanes(py::module_ &m);
 void bind_weight(py::module_ &m);
 void bind_columns(py::module_ &m);
 void bind_runtime(py::module_ &m);
@@ -23,6 +24,7 @@ PYBIND11_MODULE(_core, m) {
           "Uses another instruction set from now on; ValueError if this machine cannot run it.");
     seeddelta::bind_encode(m);
     seeddelta::bind_weight(m);
+    seeddelta::bind_encode_lanes(m);
     seeddelta::bind_columns(m);
     seeddelta::bind_runtime(m);
     seeddelta::bind_capture(m);

@@ -19,27 +19,6 @@ bool trellis_rate_supported(int step_bits, int values_per_step) {
            (values_per_step == 2 && (step_bits == 3 || step_bits == 5));
 }
 
-// Importance of the trellis' columns, mean 1: that of a rotated column is the mean of those it mixes.
-static std::vector<float> column_importance(const TrellisSpec &spec, int64_t n_in, const float *importance) {
-    std::vector<float> h(static_cast<size_t>(n_in), 1.0F);
-    if (importance == nullptr) {
-        return h;
-    }
-    // The rotated columns j * g + b are mixed from the columns i * g + b.
-    const int64_t g = spec.rotation_block > 1 ? n_in / spec.rotation_block : n_in;
-    std::vector<double> sum(static_cast<size_t>(g));
-    double total = 0;
-    for (int64_t i = 0; i < n_in; ++i) {
-        sum[static_cast<size_t>(i % g)] += importance[i];
-        total += importance[i];
-    }
-    for (int64_t i = 0; i < n_in; ++i) {
-        h[static_cast<size_t>(i)] =
-            static_cast<float>(sum[static_cast<size_t>(i % g)] * static_cast<double>(g) / total);
-    }
-    return h;
-}
-
 // Appends the path to the row's bit stream (docs/format.md, "The trellis").
 static void pack_path(const TrellisSpec &spec, const uint16_t *states, int64_t steps, uint16_t *tile, int lane) {
     const auto put = [&](int64_t bit, int count, uint32_t value) {
@@ -162,7 +141,7 @@ void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const Tre
     shape.values_per_step = static_cast<uint32_t>(spec.values_per_step);
     const int64_t tile_words = shape.words() * kTileRows;
     const StateValues values(spec);
-    const std::vector<float> h = column_importance(spec, n_in, importance);
+    const std::vector<float> h = rotated_importance(spec.rotation_block, n_in, importance);
     std::vector<int16_t> weights_of_search(static_cast<size_t>(shape.steps() * spec.values_per_step));
     search_weights(spec, h, 0, shape.steps() * spec.values_per_step, weights_of_search.data());
     const double rate = static_cast<double>(spec.step_bits) / spec.values_per_step;

@@ -23,6 +23,27 @@ inline float measured_scale_factor(double rate) {
     return static_cast<float>(factors[7]);
 }
 
+// Importance of the rotated columns, mean 1: that of a rotated column is the mean of those it mixes. Null: all alike.
+inline std::vector<float> rotated_importance(uint32_t rotation_block, int64_t n_in, const float *importance) {
+    std::vector<float> h(static_cast<size_t>(n_in), 1.0F);
+    if (importance == nullptr) {
+        return h;
+    }
+    // The rotated columns j * g + b are mixed from the columns i * g + b.
+    const int64_t g = rotation_block > 1 ? n_in / rotation_block : n_in;
+    std::vector<double> sum(static_cast<size_t>(g));
+    double total = 0;
+    for (int64_t i = 0; i < n_in; ++i) {
+        sum[static_cast<size_t>(i % g)] += importance[i];
+        total += importance[i];
+    }
+    for (int64_t i = 0; i < n_in; ++i) {
+        h[static_cast<size_t>(i)] =
+            static_cast<float>(sum[static_cast<size_t>(i % g)] * static_cast<double>(g) / total);
+    }
+    return h;
+}
+
 // Values of all L-bit states, one table a multiplier.
 struct StateValues {
     std::vector<int16_t> table[2];

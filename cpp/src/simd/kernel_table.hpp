@@ -53,13 +53,11 @@ struct LaneStep {
 
 // One search of the lane code (encode/lane_search.hpp has the definition). Arrays are 64-byte aligned.
 struct LaneSearchTask {
-    const LaneStep *pattern; // [period]
-    int64_t period;
-    int64_t phase;         // of the first step in the pattern
+    const LaneStep *emitted; // [steps]
+    int64_t steps;
     const int16_t *levels; // [n_levels] values that states have
     int64_t n_levels;
     int error_shift;
-    int64_t steps;
     const int16_t *target; // [values of all steps, kSearchRows] target * weight, rounded, saturated
     const int16_t *weight; // [values of all steps]; times any level below 2^15
     const int16_t *start;  // [kSearchRows] the end before the first step; null: any

@@ -96,7 +96,7 @@ struct LaneSearch {
         }
         int64_t column = 0;
         for (int64_t step = 0; step < task.steps; ++step) {
-            const LaneStep &emitted = task.pattern[(task.phase + step) % task.period];
+            const LaneStep &emitted = task.emitted[step];
             for (int v = 0; v < emitted.values; ++v) {
                 level_costs(task, emitted.values, column + v, task.level_cost + v * task.n_levels * kSearchRows);
             }

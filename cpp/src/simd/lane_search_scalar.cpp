@@ -25,7 +25,7 @@ static void search_row(const LaneSearchTask &task, int64_t row) {
     task.total[row] = 0;
     int64_t column = 0;
     for (int64_t step = 0; step < task.steps; ++step) {
-        const LaneStep &emitted = task.pattern[(task.phase + step) % task.period];
+        const LaneStep &emitted = task.emitted[step];
         int least = kHigh;
         for (const int c : cost) {
             least = std::min(least, c & ~15);

@@ -15,9 +15,6 @@
 
 namespace seeddelta {
 
-inline constexpr int kLaneErrorShift = 6;       // 2 for the rate at 4 bits; lane_error_shift
-inline constexpr double kLaneTypicalCost = 1568; // of a step, before it is halved
-
 // Scalar definition. Ties go to the least c2.
 void lane_search_scalar(const LaneSearchTask &task);
 

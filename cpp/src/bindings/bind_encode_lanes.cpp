@@ -1,0 +1,93 @@
+// The encoder of base kind lanes.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <pybind11/typing.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "bindings/bind_encode.hpp"
+#include "encode/lane_blocks.hpp"
+#include "format/float16.hpp"
+#include "seeddelta/encode.hpp"
+
+namespace seeddelta {
+
+using LanesResult = py::typing::Tuple<py::array_t<uint8_t>, py::array>;
+
+static LanesResult encode(const FloatMatrix &weights, const LaneCode &code, const std::vector<int64_t> &groups,
+                          int64_t rotation_block, uint64_t seed, const OptionalVector &importance,
+                          std::optional<float> scale_factor, const OptionalVector &feedback, int64_t lookahead,
+                          int threads) {
+    require_array(weights, "weights", "f", 4, {-1, -1});
+    require_finite(weights, "weights");
+    const int64_t n_out = weights.shape(0);
+    const int64_t n_in = weights.shape(1);
+    require_rotation(rotation_block, n_in);
+    if (lookahead < 0) {
+        throw py::value_error("lookahead must be at least 0");
+    }
+    LanesSpec spec{&code, static_cast<uint32_t>(rotation_block), seed, scale_factor.value_or(0.0F), groups, lookahead, nullptr};
+    if (feedback) {
+        require_array(*feedback, "feedback", "f", 4, {n_in, n_in});
+        require_finite(*feedback, "feedback");
+        if (rotation_block != 0) {
+            throw py::value_error("feedback wants rows that are rotated already (rotation_block 0)");
+        }
+        spec.feedback = feedback->data();
+    }
+    const float *h = importance_data(importance, n_in);
+    py::array_t<uint8_t> codes({(n_out + kTileRows - 1) / kTileRows, code.lines(n_in), kLaneBytes});
+    py::array_t<uint16_t> row_scale(n_out);
+    uint8_t *codes_out = codes.mutable_data();
+    uint16_t *scale_out = row_scale.mutable_data();
+    {
+        // Safe without the GIL: the arrays are held by this frame, and the outputs are not yet visible to Python.
+        const py::gil_scoped_release release;
+        lanes_encode(weights.data(), n_out, n_in, spec, h, codes_out, scale_out, threads);
+    }
+    return py::make_tuple(codes, row_scale.attr("view")("float16"));
+}
+
+using Blocks = py::typing::Tuple<py::array_t<int32_t>, py::array_t<int32_t>>;
+
+static Blocks blocks(const LaneCode &code, int64_t n_in, const std::vector<int64_t> &groups) {
+    if (n_in < 1) {
+        throw py::value_error("n_in must be at least 1");
+    }
+    const LaneBlocks plan = lane_blocks(code, n_in, groups);
+    py::array_t<int32_t> order(n_in);
+    std::copy(plan.order.begin(), plan.order.end(), order.mutable_data());
+    py::array_t<int32_t> ends(static_cast<py::ssize_t>(plan.blocks.size()));
+    std::transform(plan.blocks.begin(), plan.blocks.end(), ends.mutable_data(),
+                   [](const LaneBlock &b) { return static_cast<int32_t>(b.end); });
+    return py::make_tuple(order, ends);
+}
+
+void bind_encode_lanes(py::module_ &m) {
+    m.def("lanes_encode", &encode, py::arg("weights"), py::kw_only(), py::arg("code"), py::arg("groups"),
+          py::arg("rotation_block") = 0, py::arg("seed") = 0, py::arg("importance") = py::none(),
+          py::arg("scale_factor") = py::none(), py::arg("feedback") = py::none(), py::arg("lookahead") = 16,
+          py::arg("threads") = 0,
+          "Encodes float32 [n_out, n_in] by Viterbi search over byte lanes (docs/format.md).\n\n"
+          "Args:\n"
+          "    code: one of LANE_CODES.\n"
+          "    groups: steps that are decided together, walk by walk; they add up to 2 * code.lines(n_in), and the\n"
+          "        first has 32 at least (or all).\n"
+          "    importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.\n"
+          "    scale_factor: initial row scale over the row's root mean square; None is the measured best.\n"
+          "    feedback: float32 [n_in, n_in], rows and columns in the order of `lane_blocks`; rows of block b hold\n"
+          "        (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ). The weights and the importance must be those of the rotated\n"
+          "        columns, in their own order, rotation_block 0.\n"
+          "    lookahead: steps searched beyond a group before its codes are fixed.\n"
+          "    threads: 0 is all processors. The result does not depend on it.\n"
+          "Returns: (codes uint8 [ceil(n_out / 16), lines, 64], row_scale float16 [n_out]), for base_scale 1 / code.unit.\n"
+          "Raises: ValueError for NaN or infinite weights and options out of range.");
+    m.def("lane_blocks", &blocks, py::arg("code"), py::arg("n_in"), py::arg("groups"),
+          "Columns in the order in which lanes_encode decides them, and where in it each block ends.\n\n"
+          "Returns: (int32 [n_in], int32 [4 * len(groups)]).\n"
+          "Raises: ValueError for groups that do not fit.");
+}
+
+} // namespace seeddelta

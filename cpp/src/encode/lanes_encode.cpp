@@ -1,0 +1,304 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <vector>
+
+#include "encode/lane_blocks.hpp"
+#include "encode/lane_levels.hpp"
+#include "simd/lane_search_scalar.hpp"
+#include "encode/trellis_search.hpp"
+#include "format/float16.hpp"
+#include "format/lanes.hpp"
+#include "format/parallel.hpp"
+#include "seeddelta/encode.hpp"
+
+namespace seeddelta {
+namespace {
+
+constexpr double kScaleFactor = 1.02; // row scale over root mean square before the search; .99 to 1.05 are alike
+
+template <class T>
+struct Aligned64 {
+    using value_type = T;
+    Aligned64() = default;
+    template <class U>
+    Aligned64(const Aligned64<U> &) {}
+    T *allocate(size_t n) { return static_cast<T *>(::operator new(n * sizeof(T), std::align_val_t{64})); }
+    void deallocate(T *p, size_t) { ::operator delete(p, std::align_val_t{64}); }
+    bool operator==(const Aligned64 &) const { return true; }
+};
+template <class T>
+using AlignedVector = std::vector<T, Aligned64<T>>;
+
+// What the rows of one tensor share.
+struct Job {
+    const LanesSpec &spec;
+    const LaneCode &code;
+    int64_t n_in, steps, loop;
+    LaneBlocks plan;
+    std::vector<int32_t> position; // of a column in the order of decision
+    std::vector<float> importance; // of the columns in their own order
+    LaneLevels levels;
+    LaneWeights weights;
+
+    Job(const LanesSpec &s, int64_t columns, const float *h)
+        : spec(s), code(*s.code), n_in(columns), steps(2 * code.lines(columns)), loop(lane_first_group(code, columns)),
+          plan(lane_blocks(code, columns, s.groups)), position(static_cast<size_t>(columns)),
+          importance(rotated_importance(s.rotation_block, columns, h)), levels(code), weights(code) {
+        for (size_t i = 0; i < plan.order.size(); ++i) {
+            position[static_cast<size_t>(plan.order[i])] = static_cast<int32_t>(i);
+        }
+    }
+    int64_t longest_search() const {
+        int64_t longest = 0;
+        for (const LaneBlock &block : plan.blocks) {
+            longest = std::max(longest, block.steps);
+        }
+        return longest + loop + spec.lookahead;
+    }
+};
+
+// 32 rows of one worker.
+class Rows {
+public:
+    explicit Rows(const Job &job)
+        : job_(job), value_(static_cast<size_t>(kSearchRows * job.n_in)), error_(value_.size()),
+          codes_(static_cast<size_t>(kSearchRows * kLaneWalks * job.steps)),
+          level_cost_(2 * job.levels.levels.size() * kSearchRows), before_(kLaneEnds * kSearchRows),
+          cost_(before_.size()) {
+        const auto longest = static_cast<size_t>(job.longest_search());
+        back_.resize(longest * kLaneEnds * kSearchRows);
+        trace_.resize(longest);
+    }
+
+    // rows [count, n_in], rotated
+    void load(const float *rows, int64_t count) {
+        count_ = count;
+        std::fill(value_.begin(), value_.end(), 0.0F);
+        for (int64_t r = 0; r < kSearchRows; ++r) {
+            double energy = 0;
+            for (int64_t i = 0; r < count && i < job_.n_in; ++i) {
+                const float w = rows[r * job_.n_in + job_.plan.order[static_cast<size_t>(i)]];
+                value_[static_cast<size_t>(r * job_.n_in + i)] = w;
+                energy += static_cast<double>(w) * w;
+            }
+            const double factor = job_.spec.scale_factor > 0 ? job_.spec.scale_factor : kScaleFactor;
+            unit_[r] = std::sqrt(energy / static_cast<double>(job_.n_in)) * factor / job_.code.unit;
+        }
+    }
+
+    void encode() {
+        for (const LaneBlock &block : job_.plan.blocks) {
+            int64_t step = block.step;
+            if (step == 0) {
+                decide_loop(block.walk);
+                step = job_.loop;
+            }
+            if (step < block.step + block.steps) {
+                decide(block.walk, step, block.step + block.steps - step);
+            }
+            if (job_.spec.feedback != nullptr && block.end < job_.n_in) {
+                feed_back(block);
+            }
+        }
+    }
+
+    const uint8_t *codes(int64_t row, int64_t walk) const {
+        return codes_.data() + (row * kLaneWalks + walk) * job_.steps;
+    }
+    bool is_zero(int64_t row) const { return unit_[row] == 0; }
+
+    // Values of the row's codes at the steps [step, step + count) of a walk, to take(column, value).
+    template <class Take>
+    void values(int64_t row, int64_t walk, int64_t step, int64_t count, Take take) const {
+        const uint8_t *c = codes(row, walk);
+        int64_t column = lane_values_before(job_.code, step) * kLaneWalks + walk;
+        for (int64_t t = step; t < step + count; ++t) {
+            const int c1 = c[t >= 1 ? t - 1 : job_.loop - 1];
+            const int c2 = c[t >= 2 ? t - 2 : job_.loop - 2 + t];
+            const auto phase = static_cast<size_t>(t % job_.code.steps);
+            for (int i = 0; i < job_.code.emits[phase]; ++i, column += kLaneWalks) {
+                if (column < job_.n_in) {
+                    take(column, lane_value(job_.code, job_.levels.first_value[phase] + i, i == 1, c[t], c1, c2));
+                }
+            }
+        }
+    }
+
+private:
+    // Adds the steps [step, step + count) of a walk to the search.
+    void add_steps(int64_t walk, int64_t step, int64_t count) {
+        const int64_t first = lane_values_before(job_.code, step);
+        for (int64_t t = step; t < step + count; ++t) {
+            emitted_.push_back(job_.levels.pattern[static_cast<size_t>(t % job_.code.steps)]);
+        }
+        for (int64_t value = first; value < lane_values_before(job_.code, step + count); ++value) {
+            const int64_t column = value * kLaneWalks + walk;
+            columns_.push_back(column < job_.n_in ? column : -1);
+        }
+    }
+
+    // Searches the steps that were added, from the ends in start_ or from any.
+    void search(bool from_start) {
+        std::vector<float> importance;
+        for (const int64_t column : columns_) {
+            importance.push_back(column < 0 ? 0.0F : job_.importance[static_cast<size_t>(column)]);
+        }
+        weight_.resize(columns_.size());
+        job_.weights(importance, weight_.data());
+        target_.resize(columns_.size() * kSearchRows);
+        const float least = job_.levels.levels.front();
+        const float most = job_.levels.levels.back();
+        for (size_t i = 0; i < columns_.size(); ++i) {
+            for (int64_t r = 0; r < kSearchRows; ++r) {
+                double x = 0;
+                if (columns_[i] >= 0 && unit_[r] > 0) {
+                    const auto at = static_cast<size_t>(job_.position[static_cast<size_t>(columns_[i])]);
+                    x = value_[static_cast<size_t>(r * job_.n_in) + at] / unit_[r];
+                }
+                // beyond the outermost level the search would see no slope; NaN: what was fed back overflowed
+                x = x == x ? std::clamp<double>(x, least, most) : 0.0;
+                target_[i * kSearchRows + static_cast<size_t>(r)] = static_cast<int16_t>(std::nearbyint(x * weight_[i]));
+            }
+        }
+        task_ = {emitted_.data(), static_cast<int64_t>(emitted_.size()), job_.levels.levels.data(),
+                 static_cast<int64_t>(job_.levels.levels.size()), job_.weights.error_shift, target_.data(),
+                 weight_.data(), from_start ? start_ : nullptr, level_cost_.data(), before_.data(), cost_.data(),
+                 total_, back_.data()};
+        kernels().lane_search(task_);
+    }
+
+    void clear() {
+        emitted_.clear();
+        columns_.clear();
+    }
+
+    // The first steps of a walk, whose last two codes are those before its first: one lap and a lap with what follows
+    // find these, then the lap is searched once more between them.
+    void decide_loop(int64_t walk) {
+        clear();
+        add_steps(walk, 0, job_.loop);
+        add_steps(walk, 0, std::min(job_.loop + job_.spec.lookahead, job_.steps));
+        search(false);
+        for (int64_t r = 0; r < kSearchRows; ++r) {
+            lane_trace(task_, task_.steps, lane_best_end(task_, r), r, trace_.data(), 1);
+            start_[r] = static_cast<int16_t>(trace_[static_cast<size_t>(job_.loop - 2)] * 16 +
+                                             trace_[static_cast<size_t>(job_.loop - 1)]);
+        }
+        clear();
+        add_steps(walk, 0, job_.loop);
+        search(true);
+        for (int64_t r = 0; r < kSearchRows; ++r) {
+            lane_trace(task_, task_.steps, start_[r], r, codes_.data() + (r * kLaneWalks + walk) * job_.steps, 1);
+        }
+    }
+
+    // Steps [step, step + count) of a walk, given those before, with those that follow in sight.
+    void decide(int64_t walk, int64_t step, int64_t count) {
+        for (int64_t r = 0; r < kSearchRows; ++r) {
+            start_[r] = static_cast<int16_t>(codes(r, walk)[step - 2] * 16 + codes(r, walk)[step - 1]);
+        }
+        clear();
+        add_steps(walk, step, std::min(count + job_.spec.lookahead, job_.steps - step));
+        search(true);
+        for (int64_t r = 0; r < kSearchRows; ++r) {
+            lane_trace(task_, task_.steps, lane_best_end(task_, r), r, trace_.data(), 1);
+            std::copy_n(trace_.data(), count, codes_.data() + (r * kLaneWalks + walk) * job_.steps + step);
+        }
+    }
+
+    // Lets the columns to come make up for the error of a block (GPTQ's update).
+    void feed_back(const LaneBlock &block) {
+        const int64_t n = job_.n_in;
+        const int64_t width = block.end - block.begin;
+        if (width == 0) {
+            return;
+        }
+        for (int64_t r = 0; r < count_; ++r) {
+            values(r, block.walk, block.step, block.steps, [&](int64_t column, int value) {
+                const int64_t at = job_.position[static_cast<size_t>(column)];
+                error_[static_cast<size_t>(r * width + at - block.begin)] =
+                    value_[static_cast<size_t>(r * n + at)] - static_cast<float>(unit_[r] * value);
+            });
+        }
+        kernels().subtract_product(value_.data() + block.end, n, error_.data(), width,
+                                   job_.spec.feedback + block.begin * n + block.end, n, count_, width, n - block.end);
+    }
+
+    const Job &job_;
+    int64_t count_ = 0;
+    std::vector<float> value_; // [kSearchRows, n_in] in the order of decision
+    std::vector<float> error_;
+    std::vector<uint8_t> codes_; // [kSearchRows, kLaneWalks, steps]
+    double unit_[kSearchRows] = {};
+    LaneSearchTask task_ = {};
+    std::vector<LaneStep> emitted_;
+    std::vector<int64_t> columns_; // of the search; -1: padding
+    std::vector<int16_t> weight_;
+    AlignedVector<int16_t> target_, level_cost_, before_, cost_;
+    AlignedVector<uint8_t> back_;
+    std::vector<uint8_t> trace_;
+    int16_t start_[kSearchRows] = {};
+    int32_t total_[kSearchRows] = {};
+};
+
+} // namespace
+
+// Weighted least squares of the row on its values.
+static uint16_t refit_scale(const Job &job, const Rows &rows, int64_t r, const float *row) {
+    double cross = 0;
+    double square = 0;
+    for (int64_t walk = 0; walk < kLaneWalks; ++walk) {
+        rows.values(r, walk, 0, job.steps, [&](int64_t column, int value) {
+            const double h = job.importance[static_cast<size_t>(column)];
+            const double v = static_cast<double>(value) / job.code.unit;
+            cross += h * row[column] * v;
+            square += h * v * v;
+        });
+    }
+    return float_to_half(square > 0 && cross > 0 ? static_cast<float>(cross / square) : 0.0F);
+}
+
+void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const LanesSpec &spec, const float *importance,
+                  uint8_t *codes, uint16_t *row_scale, int threads) {
+    const Job job(spec, n_in, importance);
+    const int64_t lines = spec.code->lines(n_in);
+    const int64_t n_tiles = (n_out + kTileRows - 1) / kTileRows;
+    std::memset(codes, 0, static_cast<size_t>(n_tiles * lines * kLaneBytes));
+    const int64_t jobs = (n_out + kSearchRows - 1) / kSearchRows;
+    const int workers = worker_count(jobs, threads);
+    std::vector<std::unique_ptr<Rows>> scratch(static_cast<size_t>(workers));
+
+    parallel_for(jobs, workers, [&](int64_t index, int worker) {
+        auto &mine = scratch[static_cast<size_t>(worker)];
+        if (mine == nullptr) {
+            mine = std::make_unique<Rows>(job);
+        }
+        const int64_t row0 = index * kSearchRows;
+        const int64_t count = std::min(kSearchRows, n_out - row0);
+        std::vector<float> rows(weights + row0 * n_in, weights + (row0 + count) * n_in);
+        if (spec.rotation_block > 1) {
+            for (int64_t r = 0; r < count; ++r) {
+                kernels().rotate(rows.data() + r * n_in, n_in, spec.rotation_block, spec.seed);
+            }
+        }
+        mine->load(rows.data(), count);
+        mine->encode();
+        for (int64_t r = 0; r < count; ++r) {
+            const bool zero = mine->is_zero(r);
+            row_scale[row0 + r] = zero ? uint16_t{0} : refit_scale(job, *mine, r, rows.data() + r * n_in);
+            uint8_t *tile = codes + (row0 + r) / kTileRows * lines * kLaneBytes + (row0 + r) % kTileRows * kLaneWalks;
+            for (int64_t walk = 0; !zero && walk < kLaneWalks; ++walk) {
+                const uint8_t *c = mine->codes(r, walk);
+                for (int64_t step = 0; step < job.steps; ++step) {
+                    tile[step / 2 * kLaneBytes + walk] |= static_cast<uint8_t>(c[step] << (step % 2 * 4));
+                }
+            }
+        }
+    });
+}
+
+} // namespace seeddelta
