@@ -19,6 +19,7 @@ namespace seeddelta {
 namespace {
 
 constexpr double kScaleFactor = 1.02; // row scale over root mean square before the search; .99 to 1.05 are alike
+constexpr int64_t kSight = 16;        // steps that tell which codes suit the ends of a loop
 
 template <class T>
 struct Aligned64 {
@@ -129,70 +130,95 @@ public:
     }
 
 private:
-    // Adds the steps [step, step + count) of a walk to the search.
-    void add_steps(int64_t walk, int64_t step, int64_t count) {
-        const int64_t first = lane_values_before(job_.code, step);
-        for (int64_t t = step; t < step + count; ++t) {
-            emitted_.push_back(job_.levels.pattern[static_cast<size_t>(t % job_.code.steps)]);
-        }
-        for (int64_t value = first; value < lane_values_before(job_.code, step + count); ++value) {
+    // Fixes the weights' unit for searches within the steps [step, step + count) of a walk.
+    void weigh(int64_t walk, int64_t step, int64_t count) {
+        std::vector<float> importance;
+        for (int64_t value = lane_values_before(job_.code, step); value < lane_values_before(job_.code, step + count);
+             ++value) {
             const int64_t column = value * kLaneWalks + walk;
-            columns_.push_back(column < job_.n_in ? column : -1);
+            importance.push_back(column < job_.n_in ? job_.importance[static_cast<size_t>(column)] : 0.0F);
         }
+        weight_unit_ = job_.weights.unit(importance);
     }
 
-    // Searches the steps that were added, from the ends in start_ or from any.
-    void search(bool from_start) {
-        std::vector<float> importance;
-        for (const int64_t column : columns_) {
-            importance.push_back(column < 0 ? 0.0F : job_.importance[static_cast<size_t>(column)]);
-        }
-        weight_.resize(columns_.size());
-        job_.weights(importance, weight_.data());
-        target_.resize(columns_.size() * kSearchRows);
-        const float least = job_.levels.levels.front();
-        const float most = job_.levels.levels.back();
-        for (size_t i = 0; i < columns_.size(); ++i) {
-            for (int64_t r = 0; r < kSearchRows; ++r) {
-                double x = 0;
-                if (columns_[i] >= 0 && unit_[r] > 0) {
-                    const auto at = static_cast<size_t>(job_.position[static_cast<size_t>(columns_[i])]);
-                    x = value_[static_cast<size_t>(r * job_.n_in) + at] / unit_[r];
-                }
-                // beyond the outermost level the search would see no slope; NaN: what was fed back overflowed
-                x = x == x ? std::clamp<double>(x, least, most) : 0.0;
-                target_[i * kSearchRows + static_cast<size_t>(r)] = static_cast<int16_t>(std::nearbyint(x * weight_[i]));
+    // Searches the steps [step, step + count) of a walk from the ends in start_ (or from any), or backwards.
+    void search(int64_t walk, int64_t step, int64_t count, bool from_start, bool backwards = false) {
+        emitted_.clear();
+        columns_.clear();
+        for (int64_t i = 0; i < count; ++i) {
+            const int64_t t = backwards ? step + count - 1 - i : step + i;
+            const auto phase = static_cast<size_t>(t % job_.code.steps);
+            emitted_.push_back(backwards ? job_.levels.backwards[phase] : job_.levels.forwards[phase]);
+            for (int v = 0; v < job_.code.emits[phase]; ++v) {
+                columns_.push_back((lane_values_before(job_.code, t) + v) * kLaneWalks + walk);
             }
         }
-        task_ = {emitted_.data(), static_cast<int64_t>(emitted_.size()), job_.levels.levels.data(),
-                 static_cast<int64_t>(job_.levels.levels.size()), job_.weights.error_shift, target_.data(),
-                 weight_.data(), from_start ? start_ : nullptr, level_cost_.data(), before_.data(), cost_.data(),
-                 total_, back_.data()};
+        set_targets();
+        task_ = {emitted_.data(), count, job_.levels.levels.data(), static_cast<int64_t>(job_.levels.levels.size()),
+                 job_.weights.error_shift, target_.data(), weight_.data(), from_start ? start_ : nullptr,
+                 level_cost_.data(), before_.data(), cost_.data(), total_, back_.data()};
         kernels().lane_search(task_);
     }
 
-    void clear() {
-        emitted_.clear();
-        columns_.clear();
+    void set_targets() {
+        weight_.resize(columns_.size());
+        target_.resize(columns_.size() * kSearchRows);
+        const double least = job_.levels.levels.front();
+        const double most = job_.levels.levels.back();
+        for (size_t i = 0; i < columns_.size(); ++i) {
+            int16_t *target = target_.data() + i * kSearchRows;
+            if (columns_[i] >= job_.n_in) {
+                weight_[i] = 1;
+                std::fill_n(target, kSearchRows, int16_t{0});
+                continue;
+            }
+            const auto column = static_cast<size_t>(columns_[i]);
+            weight_[i] = LaneWeights::weight(weight_unit_, job_.importance[column]);
+            const float *value = value_.data() + job_.position[column];
+            for (int64_t r = 0; r < kSearchRows; ++r) {
+                double x = unit_[r] > 0 ? value[r * job_.n_in] / unit_[r] : 0.0;
+                // beyond the outermost level the search would see no slope; NaN: what was fed back overflowed
+                x = x == x ? std::clamp(x, least, most) : 0.0;
+                target[r] = static_cast<int16_t>(std::nearbyint(x * weight_[i]));
+            }
+        }
     }
 
-    // The first steps of a walk, whose last two codes are those before its first: one lap and a lap with what follows
-    // find these, then the lap is searched once more between them.
-    void decide_loop(int64_t walk) {
-        clear();
-        add_steps(walk, 0, job_.loop);
-        add_steps(walk, 0, std::min(job_.loop + job_.spec.lookahead, job_.steps));
-        search(false);
-        for (int64_t r = 0; r < kSearchRows; ++r) {
-            lane_trace(task_, task_.steps, lane_best_end(task_, r), r, trace_.data(), 1);
-            start_[r] = static_cast<int16_t>(trace_[static_cast<size_t>(job_.loop - 2)] * 16 +
-                                             trace_[static_cast<size_t>(job_.loop - 1)]);
+    // Adds the costs of the last search to those of the ends that a walk may have before its first step.
+    void add_costs(bool backwards) {
+        for (int64_t end = 0; end < kLaneEnds; ++end) {
+            const int64_t from = backwards ? end % 16 * 16 + end / 16 : end;
+            for (int64_t r = 0; r < kSearchRows; ++r) {
+                end_cost_[end * kSearchRows + r] += cost_[static_cast<size_t>(from * kSearchRows + r)] >> 4;
+            }
         }
-        clear();
-        add_steps(walk, 0, job_.loop);
-        search(true);
+    }
+
+    // The first steps of a walk, whose last two codes are those before its first. The pair that suits all it touches
+    // (the end of the loop, its begin, and what follows) is chosen, then the loop is searched between the two.
+    void decide_loop(int64_t walk) {
+        const int64_t sight = std::min(job_.loop, kSight);
+        const int64_t after = std::min(job_.steps - job_.loop, kSight);
+        weigh(walk, 0, job_.loop + after);
+        std::fill(end_cost_, end_cost_ + kLaneEnds * kSearchRows, 0);
+        search(walk, job_.loop - sight, sight, false);
+        add_costs(false);
+        search(walk, 0, sight, false, true);
+        add_costs(true);
+        if (after > 0) {
+            search(walk, job_.loop, after, false, true);
+            add_costs(true);
+        }
         for (int64_t r = 0; r < kSearchRows; ++r) {
-            lane_trace(task_, task_.steps, start_[r], r, codes_.data() + (r * kLaneWalks + walk) * job_.steps, 1);
+            int64_t best = 0;
+            for (int64_t end = 1; end < kLaneEnds; ++end) {
+                best = end_cost_[end * kSearchRows + r] < end_cost_[best * kSearchRows + r] ? end : best;
+            }
+            start_[r] = static_cast<int16_t>(best);
+        }
+        search(walk, 0, job_.loop, true);
+        for (int64_t r = 0; r < kSearchRows; ++r) {
+            lane_trace(task_, job_.loop, start_[r], r, codes_.data() + (r * kLaneWalks + walk) * job_.steps, 1);
         }
     }
 
@@ -201,11 +227,11 @@ private:
         for (int64_t r = 0; r < kSearchRows; ++r) {
             start_[r] = static_cast<int16_t>(codes(r, walk)[step - 2] * 16 + codes(r, walk)[step - 1]);
         }
-        clear();
-        add_steps(walk, step, std::min(count + job_.spec.lookahead, job_.steps - step));
-        search(true);
+        const int64_t searched = std::min(count + job_.spec.lookahead, job_.steps - step);
+        weigh(walk, step, searched);
+        search(walk, step, searched, true);
         for (int64_t r = 0; r < kSearchRows; ++r) {
-            lane_trace(task_, task_.steps, lane_best_end(task_, r), r, trace_.data(), 1);
+            lane_trace(task_, searched, lane_best_end(task_, r), r, trace_.data(), 1);
             std::copy_n(trace_.data(), count, codes_.data() + (r * kLaneWalks + walk) * job_.steps + step);
         }
     }
@@ -243,6 +269,8 @@ private:
     std::vector<uint8_t> trace_;
     int16_t start_[kSearchRows] = {};
     int32_t total_[kSearchRows] = {};
+    int32_t end_cost_[kLaneEnds * kSearchRows] = {};
+    double weight_unit_ = 1;
 };
 
 } // namespace
