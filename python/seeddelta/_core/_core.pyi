@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'columns_encode', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_codes', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
+__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'columns_encode', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
 class LaneCode:
     """
     A code of base kind lanes (docs/format.md), one of lane_codes().
@@ -436,9 +436,34 @@ def isa_select(name: str) -> None:
     """
     Uses another instruction set from now on; ValueError if this machine cannot run it.
     """
+def lane_blocks(code: LaneCode, n_in: typing.SupportsInt | typing.SupportsIndex, groups: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> tuple[numpy.typing.NDArray[numpy.int32], numpy.typing.NDArray[numpy.int32]]:
+    """
+    Columns in the order in which lanes_encode decides them, and where in it each block ends.
+
+    Returns: (int32 [n_in], int32 [4 * len(groups)]).
+    Raises: ValueError for groups that do not fit.
+    """
 def lane_codes() -> list[LaneCode]:
     """
     All codes of base kind lanes, by number.
+    """
+def lanes_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, code: LaneCode, groups: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, seed: typing.SupportsInt | typing.SupportsIndex = 0, importance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, lookahead: typing.SupportsInt | typing.SupportsIndex = 16, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint8], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]]:
+    """
+    Encodes float32 [n_out, n_in] by Viterbi search over byte lanes (docs/format.md).
+
+    Args:
+        code: one of lane_codes().
+        groups: steps that are decided together, walk by walk; they add up to 2 * code.lines(n_in), and the
+            first has 32 at least (or all).
+        importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.
+        scale_factor: initial row scale over the row's root mean square; None is the measured best.
+        feedback: float32 [n_in, n_in], rows and columns in the order of `lane_blocks`; rows of block b hold
+            (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ). The weights and the importance must be those of the rotated
+            columns, in their own order, rotation_block 0.
+        lookahead: steps searched beyond a group before its codes are fixed.
+        threads: 0 is all processors. The result does not depend on it.
+    Returns: (codes uint8 [ceil(n_out / 16), lines, 64], row_scale float16 [n_out]), for base_scale 1 / code.unit.
+    Raises: ValueError for NaN or infinite weights and options out of range.
     """
 def popcount(words: typing.Annotated[numpy.typing.ArrayLike, numpy.uint64]) -> int:
     """

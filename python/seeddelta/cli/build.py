@@ -23,7 +23,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "resume": ("--resume/--no-resume",),
 }
 METAVARS = {
-    "base_kind": "prng_block|fht_struct|trellis|none",
+    "base_kind": "prng_block|fht_struct|trellis|lanes|none",
     "scheme": "coo|block|codebook|none",
     "vals": "fp16|int8",
     "row_scale": "f16|f32",

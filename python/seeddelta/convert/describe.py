@@ -22,7 +22,7 @@ from ..gguf.schema import (
     TensorDescription,
     TrellisBase,
 )
-from .rates import RATES
+from .rates import RATES, lane_code
 from .recipe import Recipe
 from .report import Compute
 from .residual import Residual
@@ -43,7 +43,13 @@ def describe(
         if recipe.proc_base_scale > 0:
             scale = float(np.float32(recipe.proc_base_scale / _core.PRNG_BLOCK_STD))
             base = PrngBlockBase(kind="prng_block", scale=scale, block=recipe.proc_block)
-    elif recipe.base_kind == "trellis":
+    elif recipe.has_trellis:
+        code = lane_code(recipe.bits) if recipe.base_kind == "lanes" and not column else None
+        rotation = recipe.rotation_for(shape[0] if column else n_in)
+        scaled = not column and (
+            (recipe.hessian is not None and recipe.covariance_power > 0)
+            or (recipe.imatrix is not None and (recipe.column_power or 0.0) > 0)
+        )
         base = TrellisBase(
             kind="trellis",
             scale=0.0,
@@ -51,13 +57,13 @@ def describe(
             values_per_step=values,  # type: ignore[arg-type]
             state_bits=recipe.state_bits,
             multipliers=(1,) * values,
-            rotation_block=recipe.rotation_for(shape[0] if column else n_in),
-            column_scale=not column
-            and (
-                (recipe.hessian is not None and recipe.covariance_power > 0)
-                or (recipe.imatrix is not None and (recipe.column_power or 0.0) > 0)
-            ),
+            rotation_block=rotation,
+            column_scale=scaled,
         )
+        if code is not None:
+            base = LanesBase(
+                kind="lanes", scale=1 / code.unit, code=code.number, rotation_block=rotation, column_scale=scaled
+            )
     elif recipe.base_kind == "prng_block":
         base = PrngBlockBase(
             kind="prng_block", scale=recipe.base_scale or 0.0, block=recipe.block, seed_per=recipe.seed_per

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gguf import schema
-from ..gguf.schema import FhtStructBase, NoResidual, Norms, PrngBlockBase, TensorDescription, TrellisBase
+from ..gguf.schema import FhtStructBase, LanesBase, NoResidual, Norms, PrngBlockBase, TensorDescription, TrellisBase
 from .column_layout import encode_columns
 from .columns import column_scale
 from .describe import describe
@@ -56,7 +56,7 @@ def encode_tensor(
     The result depends on the arguments and on nothing else (not on `recipe.threads`). With `feedback` (trellis only)
     the error of the outputs is minimised.
     """
-    if recipe.base_kind == "trellis" and recipe.seed_search > 1:  # other signs of the rotation
+    if recipe.has_trellis and recipe.seed_search > 1:  # other signs of the rotation
         single = recipe.model_copy(update={"seed_search": 0})
         trials = (
             encode_tensor(name, weights, source_type, seeded, importance)
@@ -78,7 +78,7 @@ def encode_tensor(
 def join_experts(encoded: Sequence[EncodedTensor]) -> EncodedTensor:
     """One tensor from the matrices of its experts, which were encoded by the same recipe."""
     first = encoded[0].description
-    if isinstance(first.base, TrellisBase) and any(schema.COLUMN_SCALE in one.arrays for one in encoded):
+    if isinstance(first.base, (TrellisBase, LanesBase)) and any(schema.COLUMN_SCALE in one.arrays for one in encoded):
         flat = {schema.COLUMN_SCALE: np.zeros(first.shape[1], np.int8)}  # of an expert whose columns matter alike
         encoded = [replace(one, arrays=flat | one.arrays) for one in encoded]
         first = first.model_copy(update={"base": first.base.model_copy(update={"column_scale": True})})
@@ -117,7 +117,7 @@ def _encode_matrix(
         assert not isinstance(feedback, Feedback)
         base, codes, row_scale = encode_columns(name, weights, base, recipe, feedback)
         arrays[schema.CODES] = codes
-    elif isinstance(base, TrellisBase):
+    elif isinstance(base, (TrellisBase, LanesBase)):
         assert not isinstance(feedback, ColumnFeedback)
         scales = None
         if feedback is not None:

@@ -15,6 +15,7 @@ from seeddelta import _core
 
 from ..errors import ImatrixError
 from .columns import column_factor, column_scale
+from .lanes import decision_order
 
 F32 = npt.NDArray[np.float32]
 BLOCK = 64  # columns; 32 and 16 were no better
@@ -26,7 +27,8 @@ LOOKAHEAD = 8  # steps searched beyond a block: 0 costs a third more error, 16 g
 class Feedback:
     """What the encoder needs, over scaled and rotated columns.
 
-    `matrix` float32 [n_in, n_in] has in the rows of block b and the columns after it (H⁻¹_bb)⁻¹ H⁻¹_b,rest;
+    `matrix` float32 [n_in, n_in] has in the rows of block b and the columns after it (H⁻¹_bb)⁻¹ H⁻¹_b,rest, rows and
+    columns in the order in which the encoder decides them;
     `importance` float32 [n_in] is the diagonal of every (H⁻¹_bb)⁻¹ (what a weight's error costs once the later columns
     have made up for it); `covariance` float32 [n_in, n_in] is H itself, without damping.
     """
@@ -48,9 +50,16 @@ def rotated_covariance(covariance: F32, rotation_block: int, seed: int) -> F32:
 
 
 def make_feedback(
-    name: str, covariance: F32, *, rotation_block: int, seed: int, damp: float = 0.01, column_power: float = 0.0
+    name: str,
+    covariance: F32,
+    *,
+    rotation_block: int,
+    seed: int,
+    damp: float = 0.01,
+    column_power: float = 0.0,
+    code: _core.LaneCode | None = None,
 ) -> Feedback:
-    """Feedback of one input from its covariance, float32 [n_in, n_in].
+    """Feedback of one input from its covariance, float32 [n_in, n_in], for the hashed trellis or a code of byte lanes.
 
     The columns are scaled by the power -`column_power` of its diagonal.
 
@@ -62,15 +71,21 @@ def make_feedback(
     scales = column_scale(np.maximum(diagonal, _LEAST * diagonal.mean()), column_power) if diagonal.any() else None
     factor = column_factor(scales)
     rotated = rotated_covariance(covariance * factor * factor[:, None], rotation_block, seed)
-    upper = damped_factor(name, rotated.astype(np.float64), damp)
+    if code is None:
+        order = np.arange(n, dtype=np.int32)
+        ends = np.append(np.arange(BLOCK, n, BLOCK, dtype=np.int32), np.int32(n))
+    else:
+        order, ends = decision_order(code, n)
+    upper = damped_factor(name, rotated[np.ix_(order, order)].astype(np.float64), damp)
     inverse = np.triu(np.linalg.inv(upper))  # H⁻¹ = inverseᵀ · inverse
     matrix = np.zeros((n, n), np.float32)
     importance = np.empty(n, np.float32)
-    for begin in range(0, n, BLOCK):
-        end = min(begin + BLOCK, n)
+    begin = 0
+    for end in ends:
         own = np.linalg.inv(inverse[begin:end, begin:end])
         matrix[begin:end, end:] = own @ inverse[begin:end, end:]
-        importance[begin:end] = np.einsum("ij,ij->i", own, own)
+        importance[order[begin:end]] = np.einsum("ij,ij->i", own, own)
+        begin = end
     return Feedback(matrix, importance, rotated, rotation_block, seed, scales)
 
 

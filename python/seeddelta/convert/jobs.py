@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from seeddelta import _core
+
 from .. import __version__
 from .._extras import needs_extra
 from ..calibrate.covariance import Covariance, open_covariance
@@ -189,14 +191,15 @@ _feedbacks: dict[Any, Feedback | ColumnFeedback] = {}
 def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | ColumnFeedback | None:
     """Feedback of the tensor's input, or None without a covariance of it. The last ones are kept."""
     base = description.base
-    if job.recipe.hessian is None or not isinstance(base, schema.TrellisBase):
+    if job.recipe.hessian is None or not isinstance(base, (schema.TrellisBase, schema.LanesBase)):
         return None
     covariance = _covariance(job)
     if not covariance.has(job.name):
         return None
     same, damp, seed = covariance.representative(job.name), job.recipe.hessian_damp, job.recipe.seed
     power = job.recipe.covariance_power
-    key: tuple[Any, ...] = (job.covariance_sha256, same, base.rotation_block, seed, damp, power)
+    code = _core.lane_codes()[base.code] if isinstance(base, schema.LanesBase) else None
+    key: tuple[Any, ...] = (job.covariance_sha256, same, base.rotation_block, seed, damp, power, code and code.number)
     if description.is_column:
         key = (job.covariance_sha256, same, "column", damp)
     with _feedback_lock:  # jobs that share an input wait for it instead of computing it again
@@ -207,7 +210,13 @@ def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | Col
                 made = make_column_feedback(job.name, matrix, damp=damp)
             else:
                 made = make_feedback(
-                    job.name, matrix, rotation_block=base.rotation_block, seed=seed, damp=damp, column_power=power
+                    job.name,
+                    matrix,
+                    rotation_block=base.rotation_block,
+                    seed=seed,
+                    damp=damp,
+                    column_power=power,
+                    code=code,
                 )
             while len(_feedbacks) >= _FEEDBACKS_KEPT:
                 del _feedbacks[next(iter(_feedbacks))]

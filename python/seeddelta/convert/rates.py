@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from seeddelta import _core
+
 from ..gguf import names
 
 # bits a weight -> (step_bits, values_per_step) of the trellis
@@ -14,6 +16,11 @@ RATES: dict[float, tuple[int, int]] = {
 }  # fmt: skip
 # one bit more, or the next rate there is
 NEXT_RATE: dict[float, float] = {1: 2, 1.5: 2.5, 2: 3, 2.5: 3, 3: 4, 4: 5, 5: 6, 6: 6}
+
+
+def lane_code(bits: float) -> _core.LaneCode | None:
+    """The code of base kind lanes with this rate, or None."""
+    return next((code for code in _core.lane_codes() if code.bits == bits), None)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from .rates import RATES, Proc, Rate, overridden, parse_override, rate_of
 
 MAX_ROTATION = 64  # the block that was measured (larger ones cost more time a token and gain nothing)
 
+TRELLIS_KINDS = ("trellis", "lanes")
 COLUMN_POWER = 0.2  # measured on SmolLM2: 0.1 to 0.25 are alike, and better than none and than 0.35
 # preset -> what it sets; options given beside it win
 PRESETS: dict[str, dict[str, Any]] = {
@@ -95,7 +96,11 @@ class Recipe(Options):
         "embd (embeddings), head (output matrix), full (everything). Default: full; all with --layers or a base other "
         "than the trellis.",
     )
-    base_kind: Literal["prng_block", "fht_struct", "trellis", "none"] = Field(default="trellis", description="Base W0.")
+    base_kind: Literal["prng_block", "fht_struct", "trellis", "lanes", "none"] = Field(
+        default="trellis",
+        description="Base W0. lanes: the trellis in byte lanes for the rates that it has (2, 3 and 4 bits, in rows), "
+        "and the hashed trellis elsewhere.",
+    )
     bits: float = Field(
         default=4,
         description="Bits a weight of the trellis: 1, 1.5, 2, 2.5, 3, 4, 5 or 6; embd and head get one step more.",
@@ -251,14 +256,14 @@ class Recipe(Options):
             raise ValueError(f"preset {preset!r} is not known; choose from {', '.join(PRESETS)}")
         if options.get("scheme") == "codebook":  # the flag --seeddelta-scheme calls it so
             options = options | {"scheme": "codebook_resid"}
-        if options.get("base_kind", "trellis") == "trellis" or "preset" in options:
+        if options.get("base_kind", "trellis") in TRELLIS_KINDS or "preset" in options:
             given = any(options.get(name) is not None for name in _RATES)
             options = {k: v for k, v in PRESETS[preset].items() if not (given and k in _RATES)} | options
         if options.get("proc_sparse"):
             groups = {"mlp": "ffn", "attn": "attn", "both": "ffn,attn"}
             group = groups.get(str(options.get("proc_target", "mlp")), "all")
             return {"targets": group} | options
-        blocks = options.get("base_kind", "trellis") != "trellis"
+        blocks = options.get("base_kind", "trellis") not in TRELLIS_KINDS
         return {"targets": ("all",) if blocks else names.default_targets(options.get("layers"))} | options
 
     @field_validator("targets", mode="before")
@@ -328,7 +333,7 @@ class Recipe(Options):
     def _check_together(self) -> Recipe:
         if self.base_kind == "none" and self.scheme == "none":
             raise ValueError("a base of none with a residual of none stores nothing; use --scheme coo")
-        if self.base_kind in ("trellis", "none") and self.base_scale is not None:
+        if self.base_kind not in ("prng_block", "fht_struct") and self.base_scale is not None:
             raise ValueError("--base-scale is for --base-kind prng_block or fht_struct")
         if self.seed_search and (self.base_kind == "none" or self.hessian is not None):
             raise ValueError("--seed-search is for a base with a seed, and not with --hessian")
@@ -338,13 +343,13 @@ class Recipe(Options):
             raise ValueError("--block 8 and 16 are for --base-kind prng_block, and not with --scheme block")
         if self.residual_scheme == "codebook_resid" and self.vals == "int8":
             raise ValueError("--vals int8 is for the schemes coo and block")
-        if self.base_kind == "trellis" and self.K == "auto" and self.residual_scheme != "none":
+        if self.has_trellis and self.K == "auto" and self.residual_scheme != "none":
             raise ValueError("--K auto is for bases other than the trellis, which uses up --bits; give a number")
-        if self.base_kind != "trellis" and self.hessian is not None:
+        if not self.has_trellis and self.hessian is not None:
             raise ValueError("--hessian is for --base-kind trellis")
-        if self.base_kind != "trellis" and self.rotation_block not in ("auto", 0):
+        if not self.has_trellis and self.rotation_block not in ("auto", 0):
             raise ValueError("--rotation-block is for --base-kind trellis")
-        if self.proc_sparse and self.base_kind != "trellis":
+        if self.proc_sparse and not self.has_trellis:
             raise ValueError(
                 "--proc-sparse is a weight of its own: leave --base-kind and presets other than trellis out"
             )
@@ -353,11 +358,9 @@ class Recipe(Options):
             raise ValueError(f"--{given[0].replace('_', '-')} is for --proc-sparse, or --tensor-type REGEX=proc:FANOUT")
         if self.target_bpw is not None and self.target_size is not None:
             raise ValueError("--target-bpw and --target-size exclude each other")
-        if (self.target_bpw is not None or self.target_size is not None) and self.base_kind != "trellis":
+        if (self.target_bpw is not None or self.target_size is not None) and not self.has_trellis:
             raise ValueError("--target-bpw and --target-size are for --base-kind trellis")
-        if (self.layout == "column" or self.column_tensor) and (
-            self.base_kind != "trellis" or self.residual_scheme != "none"
-        ):
+        if (self.layout == "column" or self.column_tensor) and (not self.has_trellis or self.residual_scheme != "none"):
             raise ValueError("--layout column and --column-tensor are for --base-kind trellis without --scheme")
         if self.no_checkpoint and self.checkpoint is not None:
             raise ValueError("--checkpoint and --no-checkpoint exclude each other")
@@ -374,10 +377,15 @@ class Recipe(Options):
             raise ValueError(f"--seed-per {self.seed_per} needs --seed-search 2 to {schema.MAX_SEED_CHOICES}")
 
     @property
+    def has_trellis(self) -> bool:
+        """True when the base is a trellis, hashed or in byte lanes."""
+        return self.base_kind in TRELLIS_KINDS
+
+    @property
     def residual_scheme(self) -> Literal["coo", "block", "codebook_resid", "none"]:
         """The scheme, with the default of the base filled in."""
         if self.scheme is None:
-            return "none" if self.base_kind == "trellis" else "coo"
+            return "none" if self.has_trellis else "coo"
         return self.scheme
 
     @property
@@ -421,7 +429,7 @@ class Recipe(Options):
 
     def rotation_for(self, n_in: int) -> int:
         """`rotation_block` of a tensor with n_in columns. Raises RecipeError when a given one does not divide it."""
-        if self.base_kind != "trellis":
+        if not self.has_trellis:
             return 0
         if self.rotation_block == "auto":
             block = min(n_in & -n_in, MAX_ROTATION)

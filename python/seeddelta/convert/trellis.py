@@ -10,9 +10,11 @@ import numpy.typing as npt
 from seeddelta import _core
 
 from ..gguf import schema
-from ..gguf.schema import TrellisBase
+from ..gguf.schema import LanesBase, TrellisBase
 from .columns import column_factor
 from .feedback import BLOCK, LOOKAHEAD, Feedback, covariance_error, refitted_row_scale
+from .lanes import LOOKAHEAD as LANES_LOOKAHEAD
+from .lanes import lane_groups
 from .recipe import Recipe
 
 Array = np.ndarray[Any, Any]
@@ -22,53 +24,66 @@ F32 = npt.NDArray[np.float32]
 def encode_trellis(
     name: str,
     weights: F32,
-    base: TrellisBase,
+    base: TrellisBase | LanesBase,
     scales: npt.NDArray[np.int8] | None,
     recipe: Recipe,
     importance: F32 | None,
     feedback: Feedback | None,
-) -> tuple[TrellisBase, Array, F32]:
+) -> tuple[TrellisBase | LanesBase, Array, F32]:
     """The completed base, its codes as stored and the row scales."""
-    options: dict[str, Any] = dict(
-        step_bits=base.step_bits,
-        values_per_step=base.values_per_step,
-        state_bits=base.state_bits,
-        threads=recipe.threads,
-    )
     factor = column_factor(scales)
     if feedback is None:
-        codes, fitted, scale, multipliers = _core.trellis_encode(
-            weights / factor,
-            rotation_block=base.rotation_block,
-            seed=recipe.seed,
-            importance=None if importance is None else importance * factor**2,
-            **options,
-        )
+        options = {
+            "rotation_block": base.rotation_block,
+            "seed": recipe.seed,
+            "importance": None if importance is None else importance * factor**2,
+        }
+        known, codes, fitted = _search(weights / factor, base, recipe, None, options)
         row_scale = np.asarray(fitted, np.float32)
     else:
         rows = _rotated(weights, feedback)
-        codes, fitted, scale, multipliers = _core.trellis_encode(
-            rows,
-            importance=feedback.importance,
-            feedback=feedback.matrix,
-            feedback_block=BLOCK,
-            lookahead=LOOKAHEAD,
-            **options,
-        )
+        options = {"importance": feedback.importance, "feedback": feedback.matrix}
+        known, codes, fitted = _search(rows, base, recipe, feedback, options)
+        arguments = {
+            key: known[key] for key in ("step_bits", "values_per_step", "multipliers", "lane_code") if key in known
+        }
         unit = _core.Weight(
-            name, *rows.shape, base_kind=schema.BASE_KINDS["trellis"], base_scale=scale, step_bits=base.step_bits,
-            values_per_step=base.values_per_step, multipliers=multipliers, codes=codes,
-            row_scale=np.ones(len(rows), np.float32),
+            name, *rows.shape, base_kind=schema.BASE_KINDS[base.kind], base_scale=known["scale"], codes=codes,
+            row_scale=np.ones(len(rows), np.float32), **arguments,
         ).dequantize()  # fmt: skip
         row_scale = refitted_row_scale(rows, unit, feedback.covariance)
-    base = base.model_copy(
-        update={
-            "scale": float(scale),
-            "multipliers": tuple(int(m) for m in multipliers),
-            "column_scale": scales is not None,
-        }
+    known = {key: value for key, value in known.items() if key in type(base).model_fields}
+    return base.model_copy(update=known | {"column_scale": scales is not None}), codes, row_scale
+
+
+Searched = tuple[dict[str, Any], Array, Array]
+
+
+def _search(
+    rows: F32, base: TrellisBase | LanesBase, recipe: Recipe, feedback: Feedback | None, options: dict[str, Any]
+) -> Searched:
+    """Codes as stored, fitted row scales, and what the core wants to know of the base."""
+    if isinstance(base, LanesBase):
+        return _search_lanes(rows, base, recipe, feedback, options)
+    if feedback is not None:
+        options |= {"feedback_block": BLOCK, "lookahead": LOOKAHEAD}
+    rate: dict[str, Any] = {"step_bits": base.step_bits, "values_per_step": base.values_per_step}
+    codes, fitted, scale, multipliers = _core.trellis_encode(
+        rows, state_bits=base.state_bits, threads=recipe.threads, **rate, **options
     )
-    return base, np.asarray(codes).view("<i2"), row_scale
+    known = rate | {"scale": float(scale), "multipliers": tuple(int(m) for m in multipliers)}
+    return known, np.asarray(codes).view("<i2"), fitted
+
+
+def _search_lanes(
+    rows: F32, base: LanesBase, recipe: Recipe, feedback: Feedback | None, options: dict[str, Any]
+) -> Searched:
+    code = _core.lane_codes()[base.code]
+    groups = lane_groups(code, rows.shape[1], feedback=feedback is not None)
+    codes, fitted = _core.lanes_encode(
+        rows, code=code, groups=groups, lookahead=LANES_LOOKAHEAD, threads=recipe.threads, **options
+    )
+    return {"scale": base.scale, "lane_code": base.code}, np.asarray(codes).view("i1"), fitted
 
 
 def _rotated(weights: F32, feedback: Feedback) -> F32:
