@@ -44,7 +44,7 @@ class Weight:
     """
     One converted matrix: arrays of a SeedΔ file and the product with it.
 
-    Ŵ = row_scale · (base_scale · v · R + Δ), docs/format.md. The arrays are kept, not copied; shapes, dtypes
+    Ŵ = row_scale · (base_scale · v · R + Δ), docs/reference/format.md. The arrays are kept, not copied; shapes, dtypes
     and index ranges are checked here and a wrong one raises ValueError naming the tensor.
 
     Args:
@@ -122,7 +122,7 @@ class Gate:
         pack_aggressive: products of one token are those of signs where the weight has sign_bits (ternary only).
         pack_density, pack_hysteresis: above this share the bitmap is off, below (1 - hysteresis) of it on again.
         event: not empty: changes of the inputs are sent. theta, topk, quorum, beta, lambda, age_max, budget_ns,
-            gap_every, gap_tolerance, rearm; docs/skipping.md.
+            gap_every, gap_tolerance, rearm; docs/guide/skipping.md.
         prompts: choose for products of several tokens, too.
     Raises ValueError for an option out of range.
     """
