@@ -28,7 +28,8 @@ static LanesResult encode(const FloatMatrix &weights, const LaneCode &code, cons
     if (lookahead < 0) {
         throw py::value_error("lookahead must be at least 0");
     }
-    LanesSpec spec{&code, static_cast<uint32_t>(rotation_block), seed, scale_factor.value_or(0.0F), groups, lookahead, nullptr};
+    LanesSpec spec{&code,  static_cast<uint32_t>(rotation_block), seed, scale_factor.value_or(0.0F), groups, lookahead,
+                   nullptr};
     if (feedback) {
         require_array(*feedback, "feedback", "f", 4, {n_in, n_in});
         require_finite(*feedback, "feedback");
@@ -78,11 +79,13 @@ void bind_encode_lanes(py::module_ &m) {
           "    importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.\n"
           "    scale_factor: initial row scale over the row's root mean square; None is the measured best.\n"
           "    feedback: float32 [n_in, n_in], rows and columns in the order of `lane_blocks`; rows of block b hold\n"
-          "        (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ). The weights and the importance must be those of the rotated\n"
+          "        (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ). The weights and the importance must be those of the "
+          "rotated\n"
           "        columns, in their own order, rotation_block 0.\n"
           "    lookahead: steps searched beyond a group before its codes are fixed.\n"
           "    threads: 0 is all processors. The result does not depend on it.\n"
-          "Returns: (codes uint8 [ceil(n_out / 16), lines, 64], row_scale float16 [n_out]), for base_scale 1 / code.unit.\n"
+          "Returns: (codes uint8 [ceil(n_out / 16), lines, 64], row_scale float16 [n_out]), for base_scale 1 / "
+          "code.unit.\n"
           "Raises: ValueError for NaN or infinite weights and options out of range.");
     m.def("lane_blocks", &blocks, py::arg("code"), py::arg("n_in"), py::arg("groups"),
           "Columns in the order in which lanes_encode decides them, and where in it each block ends.\n\n"

@@ -53,11 +53,12 @@ private:
     std::vector<uint16_t> index_[2];
 };
 
-// Columns of a search with the fixed-point weights: f[c] = round(f0 * sqrt(importance)), where f0 makes a column of mean
-// importance cost about kTypical, and no weight more than kLargest.
+// Columns of a search with the fixed-point weights: f[c] = round(f0 * sqrt(importance)), where f0 makes a column of
+// mean importance cost about kTypical, and no weight more than kLargest.
 struct LaneWeights {
-    static constexpr double kTypical = 400; // before it is halved: of 65535. 800 leaves too little above it (3 bits: +.5%)
-    static constexpr double kLargest = 511;  // times any level (63) below 2^15
+    static constexpr double kTypical =
+        400; // before it is halved: of 65535. 800 leaves too little above it (3 bits: +.5%)
+    static constexpr double kLargest = 511; // times any level (63) below 2^15
 
     int error_shift; // about the rate, as the typical error halves with every bit, and two for unequal weights
     double typical;  // f0 where the mean importance is 1

@@ -8,12 +8,12 @@
 
 #include "encode/lane_blocks.hpp"
 #include "encode/lane_levels.hpp"
-#include "simd/lane_search_scalar.hpp"
 #include "encode/trellis_search.hpp"
 #include "format/float16.hpp"
 #include "format/lanes.hpp"
 #include "format/parallel.hpp"
 #include "seeddelta/encode.hpp"
+#include "simd/lane_search_scalar.hpp"
 
 namespace seeddelta {
 namespace {
@@ -154,9 +154,19 @@ private:
             }
         }
         set_targets();
-        task_ = {emitted_.data(), count, job_.levels.levels.data(), static_cast<int64_t>(job_.levels.levels.size()),
-                 job_.weights.error_shift, target_.data(), weight_.data(), from_start ? start_ : nullptr,
-                 level_cost_.data(), before_.data(), cost_.data(), total_, back_.data()};
+        task_ = {emitted_.data(),
+                 count,
+                 job_.levels.levels.data(),
+                 static_cast<int64_t>(job_.levels.levels.size()),
+                 job_.weights.error_shift,
+                 target_.data(),
+                 weight_.data(),
+                 from_start ? start_ : nullptr,
+                 level_cost_.data(),
+                 before_.data(),
+                 cost_.data(),
+                 total_,
+                 back_.data()};
         kernels().lane_search(task_);
     }
 
@@ -194,20 +204,41 @@ private:
         }
     }
 
-    // The first steps of a walk, whose last two codes are those before its first. The pair that suits all it touches
-    // (the end of the loop, its begin, and what follows) is chosen, then the loop is searched between the two.
-    void decide_loop(int64_t walk) {
-        const int64_t sight = std::min(job_.loop, kSight);
-        const int64_t after = std::min(job_.steps - job_.loop, kSight);
-        weigh(walk, 0, job_.loop + after);
-        std::fill(end_cost_, end_cost_ + kLaneEnds * kSearchRows, 0);
-        search(walk, job_.loop - sight, sight, false);
+    // What each pair of codes costs that ends the loop of a walk and begins it, by all it touches: the end of the loop,
+    // its begin, and what follows.
+    void price_ends(int64_t walk, int64_t after) {
+        search(walk, job_.loop - kSight, kSight, false);
         add_costs(false);
-        search(walk, 0, sight, false, true);
+        search(walk, 0, kSight, false, true);
         add_costs(true);
         if (after > 0) {
             search(walk, job_.loop, after, false, true);
             add_costs(true);
+        }
+    }
+
+    // The same where the loop is too short for its end and its begin to be apart: every pair is tried.
+    void price_short_loop(int64_t walk) {
+        for (int end = 0; end < kLaneEnds; ++end) {
+            std::fill_n(start_, kSearchRows, static_cast<int16_t>(end));
+            search(walk, 0, job_.loop, true);
+            for (int64_t r = 0; r < kSearchRows; ++r) {
+                const int64_t at = end * kSearchRows + r;
+                end_cost_[at] = (total_[r] + cost_[static_cast<size_t>(at)]) >> 4;
+            }
+        }
+    }
+
+    // The first steps of a walk, whose last two codes are those before its first: the pair is chosen, then the loop is
+    // searched between the two.
+    void decide_loop(int64_t walk) {
+        const int64_t after = std::min(job_.steps - job_.loop, kSight);
+        weigh(walk, 0, job_.loop + after);
+        std::fill(end_cost_, end_cost_ + kLaneEnds * kSearchRows, 0);
+        if (job_.loop < kSight) {
+            price_short_loop(walk);
+        } else {
+            price_ends(walk, after);
         }
         for (int64_t r = 0; r < kSearchRows; ++r) {
             int64_t best = 0;

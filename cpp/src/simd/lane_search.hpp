@@ -22,8 +22,10 @@ struct LaneSearch {
             const I target = I::load_aligned(task.target + column * kSearchRows + lane);
             for (int64_t i = 0; i < task.n_levels; ++i) {
                 const I difference = xsimd::ssub(target, I(static_cast<int16_t>(task.levels[i] * task.weight[column])));
-                const U a = xsimd::min(xsimd::bitwise_cast<uint16_t>(xsimd::abs(difference)), largest) << task.error_shift;
-                const I cost = xsimd::bitwise_cast<int16_t>((Words::high(a, a) >> 1) & U(static_cast<uint16_t>(0xFFF0)));
+                const U a = xsimd::min(xsimd::bitwise_cast<uint16_t>(xsimd::abs(difference)), largest)
+                            << task.error_shift;
+                const I cost =
+                    xsimd::bitwise_cast<int16_t>((Words::high(a, a) >> 1) & U(static_cast<uint16_t>(0xFFF0)));
                 xsimd::min(cost, limit).store_aligned(out + i * kSearchRows + lane);
             }
         }
@@ -104,9 +106,15 @@ struct LaneSearch {
             prepare(task);
             uint8_t *back = task.back + step * kLaneEnds * kSearchRows;
             switch (emitted.values) {
-            case 0: select<0>(task, emitted, back); break;
-            case 1: select<1>(task, emitted, back); break;
-            default: select<2>(task, emitted, back); break;
+            case 0:
+                select<0>(task, emitted, back);
+                break;
+            case 1:
+                select<1>(task, emitted, back);
+                break;
+            default:
+                select<2>(task, emitted, back);
+                break;
             }
         }
     }

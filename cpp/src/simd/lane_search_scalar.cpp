@@ -8,7 +8,9 @@ namespace seeddelta {
 static constexpr int kLow = -32768;
 static constexpr int kHigh = 32767;
 
-static int saturate(int x) { return std::clamp(x, kLow, kHigh); }
+static int saturate(int x) {
+    return std::clamp(x, kLow, kHigh);
+}
 
 static int level_cost(const LaneSearchTask &task, int values, int64_t column, int64_t row, int level) {
     const int error = saturate(task.target[column * kSearchRows + row] - level * task.weight[column]);

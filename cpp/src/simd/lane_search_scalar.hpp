@@ -4,7 +4,8 @@
 //
 // A step appends a code: the state is c2 * 256 + c1 * 16 + c0, c0 the newest. Path costs are kept for the 256 pairs
 // c1 * 16 + c0 ("ends"), as int16 above -32768, in multiples of 16; the low four bits hold c2 of the best path.
-// Cost of emitting level v against a target, with the column's weight f[c] = round(f0 * sqrt(importance)) and a shift z:
+// Cost of emitting level v against a target, with the column's weight f[c] = round(f0 * sqrt(importance)) and a shift
+// z:
 //     e = saturate16(target - v * f),   a = min(|e|, 65535 >> z) << z,   cost = min((a^2 >> 17) & ~15, limit)
 // where limit is 32752 over the values of a step, so that the paths from a given start never meet saturation in their
 // first two steps, in which all others are cut off by it.
@@ -21,8 +22,8 @@ void lane_search_scalar(const LaneSearchTask &task);
 // The end of least cost of a row; ties go to the least.
 int lane_best_end(const LaneSearchTask &task, int64_t row);
 
-// Codes of steps [0, steps) of a row whose path has this end after the last of them: out[step * stride]. Returns the end
-// before step 0.
+// Codes of steps [0, steps) of a row whose path has this end after the last of them: out[step * stride]. Returns the
+// end before step 0.
 int lane_trace(const LaneSearchTask &task, int64_t steps, int end, int64_t row, uint8_t *out, int64_t stride);
 
 } // namespace seeddelta

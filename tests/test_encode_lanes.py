@@ -1,0 +1,125 @@
+"""The encoder of base kind lanes: equal bits everywhere, error bounds, feedback."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from seeddelta import _core, reference
+from seeddelta.convert.feedback import covariance_error, make_feedback
+from seeddelta.convert.lanes import LOOKAHEAD, lane_groups
+from test_core_kernels import _restore_isa  # noqa: F401
+
+F32 = npt.NDArray[np.float32]
+# relative error on Gaussian rows of 576 columns, without feedback
+ERROR = {4.0: 0.0712, 3.0: 0.1425, 2.0: 0.2760}
+CODES = _core.lane_codes()
+
+
+def encode(rows: F32, code: _core.LaneCode, *, feedback: bool = False, **options: Any) -> tuple[Any, Any]:
+    groups = options.pop("groups", lane_groups(code, rows.shape[1], feedback=feedback))
+    return _core.lanes_encode(rows, code=code, groups=groups, lookahead=LOOKAHEAD, **options)
+
+
+def decode(codes: Any, scale: Any, code: _core.LaneCode, shape: tuple[int, int]) -> F32:
+    values = reference.lanes_values(codes, *shape, code.emits, code.tables)
+    return np.asarray(values / np.float32(code.unit) * np.asarray(scale, np.float32)[:, None], np.float32)
+
+
+def gaussian(rows: int, columns: int, seed: int = 0) -> F32:
+    return np.random.default_rng(seed).standard_normal((rows, columns)).astype(np.float32)
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda code: f"{code.bits:g}")
+def test_error_on_gaussians(code: _core.LaneCode) -> None:
+    rows = gaussian(256, 576)
+    decoded = decode(*encode(rows, code), code, rows.shape)
+    assert np.linalg.norm(rows - decoded) / np.linalg.norm(rows) < ERROR[code.bits]
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda code: f"{code.bits:g}")
+@pytest.mark.parametrize(("n_out", "n_in"), [(3, 8), (17, 100), (34, 192)])
+def test_core_decodes_as_numpy(code: _core.LaneCode, n_out: int, n_in: int) -> None:
+    rows = gaussian(n_out, n_in)
+    rows[1] = 0
+    codes, scale = encode(rows, code)
+    assert scale[1] == 0
+    weight = _core.Weight(
+        "w", n_out, n_in, base_kind=3, base_scale=1 / code.unit, lane_code=code.number, codes=codes, row_scale=scale
+    )
+    decoded = decode(codes, scale, code, rows.shape)
+    np.testing.assert_allclose(weight.dequantize(), decoded, rtol=1e-6, atol=1e-7)
+    assert np.linalg.norm(rows - decoded) < 1.3 * ERROR[code.bits] * np.linalg.norm(rows)
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda code: f"{code.bits:g}")
+def test_equal_bits_on_every_instruction_set(code: _core.LaneCode) -> None:
+    rows = gaussian(33, 136)
+    rows[4] *= 50 * (np.arange(136) % 7 == 0)  # far beyond the levels
+    importance = np.exp(gaussian(1, 136)[0])
+    covariance = correlated(136)
+    feedback = make_feedback("w", covariance, rotation_block=0, seed=0, code=code)
+    found = set()
+    for isa in _core.isa_available():
+        _core.isa_select(isa)
+        plain = encode(rows, code, importance=importance, rotation_block=8, seed=3)
+        fed = _core.lanes_encode(
+            rows,
+            code=code,
+            groups=lane_groups(code, 136, feedback=True),
+            lookahead=LOOKAHEAD,
+            importance=feedback.importance,
+            feedback=feedback.matrix,
+        )
+        found.add(hashlib.sha256(b"".join(np.asarray(a).tobytes() for a in (*plain, *fed))).hexdigest())
+    assert len(found) == 1
+
+
+def test_threads_do_not_matter() -> None:
+    rows, code = gaussian(130, 96), CODES[0]
+    one, many = (encode(rows, code, threads=threads) for threads in (1, 5))
+    assert all((np.asarray(a) == np.asarray(b)).all() for a, b in zip(one, many, strict=True))
+
+
+def correlated(n: int) -> F32:
+    x = gaussian(4 * n, n, 7) @ (np.eye(n) + 0.3 * gaussian(n, n, 8) / 3)
+    return np.asarray(x.T @ x / len(x), np.float32)
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda code: f"{code.bits:g}")
+def test_feedback_lowers_the_error_of_the_outputs(code: _core.LaneCode) -> None:
+    n = 192
+    rows, covariance = gaussian(64, n), correlated(n)
+    feedback = make_feedback("w", covariance, rotation_block=0, seed=0, code=code)
+    alone = decode(*encode(rows, code, importance=np.ascontiguousarray(np.diagonal(covariance))), code, rows.shape)
+    codes, scale = _core.lanes_encode(
+        rows,
+        code=code,
+        groups=lane_groups(code, n, feedback=True),
+        lookahead=LOOKAHEAD,
+        importance=feedback.importance,
+        feedback=feedback.matrix,
+    )
+    fed = decode(codes, scale, code, rows.shape)
+    assert covariance_error(rows, fed, covariance) < 0.9 * covariance_error(rows, alone, covariance)
+
+
+def test_importance_moves_the_error() -> None:
+    rows, code = gaussian(64, 256), CODES[0]
+    importance = np.where(np.arange(256) % 8 < 4, 9.0, 1.0).astype(np.float32)
+    error = (rows - decode(*encode(rows, code, importance=importance), code, rows.shape)) ** 2
+    assert error[:, importance > 1].mean() < 0.75 * error[:, importance == 1].mean()
+
+
+def test_groups_must_fit() -> None:
+    rows, code = gaussian(16, 576), CODES[0]
+    with pytest.raises(ValueError, match="add up to 144"):
+        encode(rows, code, groups=[32, 32])
+    with pytest.raises(ValueError, match="the first 32"):
+        encode(rows, code, groups=[16, 128])
+    order, ends = _core.lane_blocks(code, 576, lane_groups(code, 576, feedback=True))
+    assert sorted(order) == list(range(576))
+    assert ends[-1] == 576
