@@ -19,7 +19,7 @@ from seeddelta.gguf.reader import open_seeddelta
 from test_core_kernels import _restore_isa, check_all  # noqa: F401
 from tiny_models import TARGET_NAMES, write_model
 
-DOCS = Path(__file__).parents[1] / "docs" / "format.md"
+DOCS = Path(__file__).parents[1] / "docs" / "reference" / "format.md"
 CODES = [code.number for code in _core.lane_codes()]
 LANES = 3
 

@@ -81,7 +81,7 @@ def test_nan_activations(smollm2_two_layers: Path, smollm2_f16: Path, tmp_path: 
 
 
 def test_context_that_is_made_in_another_way(smollm2_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "new_model", lambda make: contextlib.nullcontext())
+    monkeypatch.setattr(model, "new_model", lambda make, sequences=1: contextlib.nullcontext())
     with pytest.raises(UnsupportedLlamaError, match="llama_init_from_model"):
         load(smollm2_two_layers)
 

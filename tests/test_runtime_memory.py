@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("llama_cpp")
+pytestmark = pytest.mark.slow
 
 CHILD = """
 import json, sys
 import seeddelta
-
-pytestmark = pytest.mark.slow
 model, fallback = sys.argv[1:]
 llm = seeddelta.load(model, fallback=fallback, n_ctx=512, n_threads=2, n_threads_batch=2, verbose=True)
 never = {llm.token_eos(): -100.0}

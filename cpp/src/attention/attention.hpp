@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "linear/workspace.hpp"
 #include "attention/key_pack.hpp"
+#include "linear/workspace.hpp"
 
 namespace seeddelta {
 
@@ -67,23 +67,28 @@ public:
                 PackOutcome &outcome, int ith, int nth);
 
 private:
-    struct Mine; // scratch of a thread
+    struct Scratch; // of a thread
 
     // Returns how many rows of v were read.
-    int64_t attend(const AttentionProblem &p, Mine &mine, int64_t kv_head, int64_t chunk, const int32_t *rows,
+    int64_t attend(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk, const int32_t *rows,
                    const float *bias, int64_t n, const float *given, float negligible, float *partials,
                    float *keys = nullptr) const;
-    void attend_all(const AttentionProblem &p, Mine &mine, int64_t kv_head, int64_t chunk, float *partials,
+    void attend_all(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk, float *partials,
                     float *keys = nullptr) const;
-    void attend_kept(const AttentionProblem &p, Mine &mine, int64_t kv_head, int64_t chunk,
+    void attend_kept(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk,
                      const PackSettings &settings, PackOutcome &outcome) const;
-    void score(const AttentionProblem &p, const KeyPack &pack, const PackSettings &settings, Mine &mine,
+    void score(const AttentionProblem &p, const KeyPack &pack, const PackSettings &settings, Scratch &scratch,
                int64_t kv_head, int64_t chunk);
-    void choose(const AttentionProblem &p, const KeyPack &pack, const PackSettings &settings, Mine &mine,
+    void choose(const AttentionProblem &p, const KeyPack &pack, const PackSettings &settings, Scratch &scratch,
                 int64_t kv_head, bool all, PackOutcome &outcome, bool count) const;
     float limit_of(const PackSettings &settings, float share, const float *near, int64_t n, int64_t visible) const;
     void merge(const AttentionProblem &p, int64_t head, const float *partials, const float *shift, float *out,
                float *top, float *sum) const;
+    void pack_keys(const AttentionProblem &p, KeyPack &pack, const PackSettings &settings, int ith, int nth);
+    void audit(const AttentionProblem &p, KeyPack &pack, const PackSettings &settings, PackOutcome &outcome, int ith,
+               int nth) const;
+    void compare_head(const AttentionProblem &p, Scratch &scratch, int64_t head, float kept_top, float kept_sum);
+    void sum_comparison(const AttentionProblem &p, PackOutcome &outcome) const;
     float *partial_of(const AttentionProblem &p, float *partials, int64_t chunk, int64_t head) const;
 
     SpinBarrier barrier_;

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "linear/workspace.hpp"
 #include "attention/attention.hpp"
 #include "gating/event.hpp"
+#include "linear/workspace.hpp"
 
 namespace seeddelta {
 

@@ -92,7 +92,7 @@ class View:
         libc.mmap.restype = ctypes.c_void_p
         libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
         size = max(_LEAST_NAN, -(-(end - begin) // (_NAN_MAPPINGS * mmap.PAGESIZE)) * mmap.PAGESIZE)
-        nan = os.memfd_create("seeddelta:nan") if hasattr(os, "memfd_create") else _unnamed_file()
+        nan = _open_anonymous(Path("nan"))
         try:
             os.pwrite(nan, _NAN * size, 0)
             for address, offset, length in places:

@@ -1,0 +1,126 @@
+// What a thread of an attention works with, and the few functions that exact and packed attention share.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "attention/attention.hpp"
+#include "format/float16.hpp"
+
+namespace seeddelta {
+
+inline constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+inline void count_attention(std::atomic<uint64_t> &counter, int64_t n) {
+    counter.fetch_add(static_cast<uint64_t>(n), std::memory_order_relaxed);
+}
+
+// Slopes of ALiBi as llama.cpp has them (ggml, ops.cpp): powers of two roots of 2^-max_bias.
+inline float slope_of(const AttentionProblem &p, int64_t head) {
+    if (p.max_bias <= 0.0F) {
+        return 1.0F;
+    }
+    const auto power = static_cast<int64_t>(1) << static_cast<int64_t>(std::floor(std::log2(p.n_head)));
+    const float base = std::pow(2.0F, (head < power ? -p.max_bias : -p.max_bias / 2.0F) / static_cast<float>(power));
+    return std::pow(base, static_cast<float>(head < power ? head + 1 : 2 * (head - power) + 1));
+}
+
+// Positions of the bits, and what the mask adds to them. Returns how many; `biased` says whether any is not zero.
+inline int64_t gather(const AttentionProblem &p, int64_t chunk, const uint64_t bits[2], int32_t *rows, float *bias,
+                      bool &biased) {
+    int64_t n = 0;
+    biased = false;
+    for (int64_t half = 0; half < 2; ++half) {
+        const auto first = static_cast<int32_t>(chunk * kAttentionChunk + 64 * half);
+        if (bits[half] == ~uint64_t{0}) {
+            for (int32_t i = 0; i < 64; ++i) {
+                rows[n + i] = first + i;
+            }
+            n += 64;
+            continue;
+        }
+        for (uint64_t word = bits[half]; word != 0; word &= word - 1) {
+            rows[n++] = first + static_cast<int32_t>(std::countr_zero(word));
+        }
+    }
+    if (p.masked()) {
+        uint32_t any = 0;
+        for (int64_t i = 0; i < n; ++i) {
+            any |= 2 * p.mask_bits(rows[i]); // without the sign
+        }
+        biased = any != 0;
+        for (int64_t i = 0; biased && i < n; ++i) {
+            bias[i] = p.mask != nullptr ? half_to_float(p.mask[rows[i]]) : p.mask32[rows[i]];
+        }
+    }
+    return n;
+}
+
+// A query as the look-up of key bits needs it: six bits a channel, or with popcount its sign.
+struct QueryBits {
+    float step;  // of the quantised query
+    int32_t sum; // of it
+};
+
+// Carved out of the thread's scratch.
+struct Attention::Scratch {
+    float *q;         // [heads, dim_k] scaled
+    float *slope;     // [heads]
+    float *floats;    // of the kernel
+    float *near;      // [padded positions]
+    float *given;     // [group, kAttentionChunk]
+    float *bias;      // [kAttentionChunk]
+    float *top;       // [group]
+    uint64_t *keep;   // [chunks, 2]
+    int32_t *rows;    // [kAttentionChunk]
+    int16_t *sums;    // [kAttentionChunk]
+    int8_t *table;    // [group, dim_k / 4, 16]
+    uint8_t *plus;    // [group, dim_k / 8]
+    uint8_t *minus;   // [group, dim_k / 8]
+    QueryBits *query; // [group]
+    float *out;       // [dim_v]
+    int64_t table_of = -1;
+    int64_t keep_of = -1;
+
+    explicit Scratch(const AttentionProblem &p) {
+        carve(p, thread_scratch(carve(p, nullptr)));
+        const float scale = p.softcap != 0.0F ? p.scale / p.softcap : p.scale;
+        for (int64_t head = 0; head < p.n_head; ++head) {
+            slope[head] = slope_of(p, head);
+            for (int64_t d = 0; d < p.dim_k; ++d) {
+                q[head * p.dim_k + d] = p.q[head * p.q_stride + d] * scale;
+            }
+        }
+    }
+
+    // Returns the bytes that it takes; with null it only counts them.
+    int64_t carve(const AttentionProblem &p, uint8_t *base) {
+        int64_t used = 0;
+        const auto take = [&](auto *&pointer, int64_t n) {
+            using T = std::remove_reference_t<decltype(*pointer)>;
+            pointer = base == nullptr ? nullptr : reinterpret_cast<T *>(base + used);
+            used += (n * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+        };
+        take(q, p.n_head * p.dim_k);
+        take(slope, p.n_head);
+        take(floats, attention_scratch_floats(p.group(), p.dim_k));
+        take(near, p.padded());
+        take(given, p.group() * kAttentionChunk);
+        take(bias, kAttentionChunk);
+        take(top, p.group());
+        take(keep, 2 * p.chunks());
+        take(rows, kAttentionChunk);
+        take(sums, kAttentionChunk);
+        take(table, p.group() * p.dim_k * 4);
+        take(plus, p.group() * p.dim_k / 8);
+        take(minus, p.group() * p.dim_k / 8);
+        take(query, p.group());
+        take(out, p.dim_v);
+        return used;
+    }
+};
+
+} // namespace seeddelta
