@@ -26,6 +26,7 @@ COMMANDS = {
     "autotune": "seeddelta.cli.autotune",
     "run": "seeddelta.cli.run",
     "serve": "seeddelta.cli.serve",
+    "chat": "seeddelta.cli.chat",
     "eval": "seeddelta.cli.eval",
     "bench": "seeddelta.cli.bench",
     "report": "seeddelta.cli.report",

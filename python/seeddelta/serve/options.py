@@ -38,12 +38,12 @@ class ModelOptions(BaseModel):
 
     path: Path
     alias: str | None = None
-    context: int = Field(DEFAULT_CONTEXT, ge=0)
-    parallel: int = Field(4, ge=1, le=64)
-    queue: int = Field(64, ge=0)
-    chunk: int = Field(48, ge=1)
-    drafts: int = Field(0, ge=0)
-    threads: int | None = Field(None, ge=1)
+    context: int = Field(default=DEFAULT_CONTEXT, ge=0)
+    parallel: int = Field(default=4, ge=1, le=64)
+    queue: int = Field(default=64, ge=0)
+    chunk: int = Field(default=48, ge=1)
+    drafts: int = Field(default=0, ge=0)
+    threads: int | None = Field(default=None, ge=1)
     chat_format: str | None = None
     fallback: Path | None = None
     runtime: dict[str, Any] = Field(default_factory=dict)
@@ -70,10 +70,10 @@ class ServeOptions(BaseModel):
 
     models: list[ModelOptions] = Field(min_length=1)
     host: str = "127.0.0.1"
-    port: int = Field(8080, ge=0, le=65535)
+    port: int = Field(default=8080, ge=0, le=65535)
     api_key: str | None = Field(default_factory=lambda: os.environ.get("SEEDDELTA_API_KEY") or None)
     cors: list[str] = Field(default_factory=list)
-    grace: float = Field(30.0, ge=0)
+    grace: float = Field(default=30.0, ge=0)
 
 
 def make_options(values: dict[str, Any], origin: str = "options") -> ServeOptions:

@@ -1,0 +1,142 @@
+"""`seeddelta chat`: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from .._extras import needs_extra
+from ..errors import SeedDeltaError
+
+if TYPE_CHECKING:
+    from ..serve.conversation import Conversation
+
+COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
+
+_HELP = """\
+/save FILE   write the conversation (JSON)
+/load FILE   go on with a written one
+/reset       begin anew
+/stats       tokens, speed and memory
+/help        this list
+/exit        leave (or Ctrl-D)
+@FILE in a line puts the file's text there. Ctrl-C stops a reply."""
+
+
+def command(
+    model: Annotated[Path, typer.Option("--model", "-m", help="GGUF or SeedΔ model.")],
+    system: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--system", help="System prompt; @FILE takes it from a file."),
+    ] = None,
+    context: Annotated[int, typer.Option("--ctx", "-c", min=0, help="Context in tokens; 0: as trained.")] = 4096,
+    n_predict: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--n-predict", "-n", min=1, help="Tokens of a reply at most. Default: what fits."),
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option("--temp", min=0, help="Temperature; 0 takes the likeliest token.")
+    ] = 0.7,
+    seed: Annotated[Optional[int], typer.Option("--seed", "-s", help="Seed of the sampling.")] = None,  # noqa: UP045
+    threads: Annotated[Optional[int], typer.Option("--threads", "-t", min=1, help="Default: all cores.")] = None,  # noqa: UP045
+    drafts: Annotated[int, typer.Option("--drafts", min=0, help="Tokens guessed ahead from the context.")] = 0,
+    chat_format: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--chat-format", help="A chat format of llama-cpp-python in place of the model's template."),
+    ] = None,
+    history: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--history", metavar="FILE", help="Keep the lines that you wrote here, for the up arrow."),
+    ] = None,
+) -> None:
+    """Talk with a model. /help lists the commands; Ctrl-C stops a reply, Ctrl-D ends.
+
+    Example: seeddelta chat -m model.seeddelta.gguf --system "Answer in one sentence."
+    """
+    with needs_extra("cli"):
+        from rich.console import Console
+    from ..serve.conversation import Conversation, with_files
+    from ..serve.models import open_scheduler
+    from ..serve.options import ModelOptions
+
+    read = _reader(history)
+    options = ModelOptions(
+        path=model, context=context, parallel=1, threads=threads, drafts=drafts, chat_format=chat_format
+    )
+    sampling = {"temperature": temperature, "max_tokens": n_predict, "seed": seed}
+    scheduler = open_scheduler(options)
+    try:
+        conversation = Conversation(scheduler, None if system is None else with_files(system), sampling)
+        console = Console(highlight=False, soft_wrap=True)
+        console.print(f"{options.name}; /help lists the commands", style="dim")
+        _converse(conversation, console, read)
+    finally:
+        scheduler.close()
+        scheduler.llm.close()
+
+
+def _reader(history: Path | None) -> Callable[[], str]:
+    """Reads a line, by prompt_toolkit in a terminal. Raises EOFError at the end."""
+    if not sys.stdin.isatty():
+        return input
+    with needs_extra("cli"):
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.history import FileHistory, InMemoryHistory
+    session: PromptSession[str] = PromptSession(history=FileHistory(str(history)) if history else InMemoryHistory())
+    return lambda: session.prompt("> ")
+
+
+def _converse(conversation: Conversation, console: Any, read: Callable[[], str]) -> None:
+    while True:
+        try:
+            line = read().strip()
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            continue  # the line is thrown away, as in a shell
+        try:
+            if line in ("/exit", "/quit"):
+                return
+            if line.startswith("/"):
+                _obey(line, conversation, console)
+            elif line:
+                _reply(line, conversation, console)
+        except SeedDeltaError as error:
+            console.print(str(error), style="red", markup=False)
+
+
+def _reply(line: str, conversation: Conversation, console: Any) -> None:
+    with closing(conversation.say(line)) as pieces:  # type: ignore[type-var]
+        try:
+            for piece in pieces:
+                console.out(piece, end="", highlight=False)
+                console.file.flush()
+        except KeyboardInterrupt:
+            console.print(" [stopped]", style="dim", markup=False, end="")
+    console.print()
+
+
+def _obey(line: str, conversation: Conversation, console: Any) -> None:
+    word, _, argument = line.partition(" ")
+    path = Path(argument.strip()).expanduser()
+    if word in ("/save", "/load") and not argument.strip():
+        console.print(f"{word} FILE: give the name of a file", style="red")
+    elif word == "/save":
+        conversation.save(path)
+        console.print(f"written to {path}", style="dim", markup=False)
+    elif word == "/load":
+        conversation.load(path)
+        console.print(f"{len(conversation.messages)} messages from {path}", style="dim", markup=False)
+    elif word == "/reset":
+        conversation.reset()
+        console.print("a new conversation", style="dim")
+    elif word == "/stats":
+        for name, value in conversation.stats().items():
+            console.print(f"{name:>12}  {value}", markup=False)
+    else:
+        console.print(_HELP, markup=False)
