@@ -25,6 +25,8 @@ def command(settings: RunSettings) -> None:
 
     Example: seeddelta run -m model.gguf -p "The capital of France is" --columns i8 --kwta-k 0.6
 
+    Example: seeddelta run -m model.gguf -f report.txt --json-schema summary.json -n 256
+
     Example: seeddelta run -m model.gguf --chat -p "Why is the sky blue?" --temp 0.7
     """
     from ..evaluate.model import open_model
@@ -32,7 +34,7 @@ def command(settings: RunSettings) -> None:
 
     if settings.runtime.statecells:
         require_statecells([settings.model])
-    prompt = sys.stdin.read() if settings.prompt == "-" else settings.prompt
+    prompt = _prompt(settings)
     more: dict[str, Any] = {} if settings.seed is None else {"seed": settings.seed}
     # a token is at least a byte, so this is enough for the prompt; the chat form adds some
     room = len(prompt.encode()) + settings.n_predict + (256 if settings.chat else 0)
@@ -48,12 +50,41 @@ def command(settings: RunSettings) -> None:
             )
         sampling = {
             "max_tokens": settings.n_predict, "temperature": settings.temperature, "top_k": settings.top_k,
-            "top_p": settings.top_p,
+            "top_p": settings.top_p, "min_p": settings.min_p, "repeat_penalty": settings.repeat_penalty,
+            "grammar": _grammar(settings),
         }  # fmt: skip
         times = _stream(llm, prompt, settings.chat, sampling)
         _summarise(llm, settings.model, count, times, settings.metrics_json, settings.quiet)
     finally:
         llm.close()
+
+
+def _prompt(settings: RunSettings) -> str:
+    if settings.file is not None:
+        return _text(settings.file)
+    return sys.stdin.read() if settings.prompt == "-" else settings.prompt or ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise EvaluationError(f"{path}: cannot be read ({error}); give a text file in UTF-8") from error
+
+
+def _grammar(settings: RunSettings) -> Any:
+    from llama_cpp import LlamaGrammar
+
+    if settings.grammar is not None:
+        return LlamaGrammar.from_string(_text(settings.grammar), verbose=False)
+    if settings.json_schema is None:
+        return None
+    try:
+        return LlamaGrammar.from_json_schema(_text(settings.json_schema), verbose=False)
+    except EvaluationError:
+        raise
+    except Exception as error:  # its converter raises whatever it stumbles over
+        raise EvaluationError(f"{settings.json_schema}: cannot be made a grammar ({error})") from error
 
 
 def _stream(llm: llama_cpp.Llama, prompt: str, chat: bool, sampling: dict[str, Any]) -> list[float]:

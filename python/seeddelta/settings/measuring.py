@@ -43,8 +43,11 @@ class RunSettings(Serving):
     """`seeddelta run`."""
 
     model: Annotated[Path, Flag(names=("--model", "-m"))] = Field(description="GGUF or SeedΔ model.")
-    prompt: Annotated[str, Flag(names=("--prompt", "-p"))] = Field(
-        description="Text to continue; - reads it from stdin."
+    prompt: Annotated[str | None, Flag(names=("--prompt", "-p"), shown=True)] = Field(
+        default=None, description="Text to continue; - reads it from stdin."
+    )
+    file: Annotated[Path | None, Flag(names=("--file", "-f"), shown=True)] = Field(
+        default=None, description="Text to continue, from a file (UTF-8)."
     )
     n_predict: Annotated[int, Flag(names=("--n-predict", "-n"), shown=True)] = Field(
         default=128, ge=1, description="Tokens to generate at most."
@@ -56,7 +59,19 @@ class RunSettings(Serving):
     top_p: Annotated[float, Flag()] = Field(
         default=0.95, ge=0, le=1, description="Sample among the likeliest tokens that have this share."
     )
+    min_p: Annotated[float, Flag()] = Field(
+        default=0.05, ge=0, le=1, description="Sample among tokens of at least this share of the likeliest one's."
+    )
+    repeat_penalty: Annotated[float, Flag()] = Field(
+        default=1.0, gt=0, description="Divides the logits of the last 64 tokens; 1: no penalty."
+    )
     seed: Annotated[int | None, Flag(names=("--seed", "-s"))] = Field(default=None, description="Seed of the sampling.")
+    grammar: Annotated[Path | None, Flag()] = Field(
+        default=None, description="The text follows the GBNF grammar in this file."
+    )
+    json_schema: Annotated[Path | None, Flag()] = Field(
+        default=None, description="The text is JSON that follows the schema in this file."
+    )
     context: Annotated[int | None, Flag(names=("--ctx", "-c"), shown=True)] = Field(
         default=None, ge=1, description="Context in tokens. Default: what is needed, at least 512."
     )
@@ -66,6 +81,14 @@ class RunSettings(Serving):
     metrics_json: Annotated[Path | None, Flag(shown=True)] = Field(
         default=None, description="Write speed, memory and counters to this file."
     )
+
+    @model_validator(mode="after")
+    def _check_texts(self) -> RunSettings:
+        if (self.prompt is None) == (self.file is None):
+            raise ValueError("give one of --prompt TEXT and --file FILE")
+        if self.grammar is not None and self.json_schema is not None:
+            raise ValueError("--grammar and --json-schema both say what the text must be; leave one of them out")
+        return self
 
 
 class Comparing(Serving):

@@ -1,0 +1,51 @@
+"""Texts, grammars and samplers of `seeddelta run`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from seeddelta.cli.main import main
+
+pytest.importorskip("llama_cpp")
+
+
+@pytest.fixture
+def run(smollm2_quantized: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    def call(*arguments: str, fails: bool = False) -> str:
+        code = main(["run", "-m", str(smollm2_quantized), "-q", "-t", "2", *arguments])
+        shown = capsys.readouterr()
+        assert bool(code) == fails
+        return shown.err if fails else shown.out
+
+    return call
+
+
+def test_a_prompt_from_a_file(run: Callable[..., str], tmp_path: Path) -> None:
+    text = tmp_path / "prompt.txt"
+    text.write_text("The capital of France is")
+    assert run("-f", str(text), "-n", "6") == run("-p", "The capital of France is", "-n", "6")
+    assert "one of" in run("-n", "6", fails=True)
+    assert "cannot be read" in run("-f", "/nowhere.txt", fails=True)
+
+
+def test_grammars(run: Callable[..., str], tmp_path: Path) -> None:
+    grammar, schema = tmp_path / "one.gbnf", tmp_path / "schema.json"
+    grammar.write_text('root ::= " Rome" | " Madrid"')
+    assert run("-p", "The capital of France is", "--grammar", str(grammar)).split()[-1] in ("Rome", "Madrid")
+    schema.write_text('{"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}')
+    text = run("-p", "JSON:", "--json-schema", str(schema)).removeprefix("JSON:")
+    assert json.loads(text)["city"] in ("Paris", "Rome")
+    assert "leave one" in run("-p", "x", "--grammar", str(grammar), "--json-schema", str(schema), fails=True)
+    schema.write_text('{"$ref": "#/nowhere"}')
+    assert "grammar" in run("-p", "x", "--json-schema", str(schema), fails=True)
+
+
+def test_sampling(run: Callable[..., str]) -> None:
+    ask = ("-p", "la la la la la la", "-n", "12")
+    assert run(*ask) != run(*ask, "--repeat-penalty", "1.8")
+    hot = (*ask, "--temp", "3", "--top-k", "0", "--top-p", "1", "-s", "1")
+    assert run(*hot, "--min-p", "1") == run(*ask)
+    assert run(*hot, "--min-p", "0") != run(*ask)
