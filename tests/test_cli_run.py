@@ -27,7 +27,8 @@ def test_a_prompt_from_a_file(run: Callable[..., str], tmp_path: Path) -> None:
     text = tmp_path / "prompt.txt"
     text.write_text("The capital of France is")
     assert run("-f", str(text), "-n", "6") == run("-p", "The capital of France is", "-n", "6")
-    assert "one of" in run("-n", "6", fails=True)
+    assert "nothing to continue" in run("-n", "6", fails=True)
+    assert "leave one" in run("-p", "x", "-f", str(text), fails=True)
     assert "cannot be read" in run("-f", "/nowhere.txt", fails=True)
 
 

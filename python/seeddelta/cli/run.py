@@ -62,7 +62,9 @@ def command(settings: RunSettings) -> None:
 def _prompt(settings: RunSettings) -> str:
     if settings.file is not None:
         return _text(settings.file)
-    return sys.stdin.read() if settings.prompt == "-" else settings.prompt or ""
+    if settings.prompt is None:
+        raise EvaluationError("nothing to continue; give --prompt TEXT or --file FILE")
+    return sys.stdin.read() if settings.prompt == "-" else settings.prompt
 
 
 def _text(path: Path) -> str:

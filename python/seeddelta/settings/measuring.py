@@ -84,8 +84,8 @@ class RunSettings(Serving):
 
     @model_validator(mode="after")
     def _check_texts(self) -> RunSettings:
-        if (self.prompt is None) == (self.file is None):
-            raise ValueError("give one of --prompt TEXT and --file FILE")
+        if self.prompt is not None and self.file is not None:
+            raise ValueError("--prompt and --file both say what to continue; leave one of them out")
         if self.grammar is not None and self.json_schema is not None:
             raise ValueError("--grammar and --json-schema both say what the text must be; leave one of them out")
         return self
