@@ -340,7 +340,7 @@ def test_command_line(dense: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert output.read_bytes() == first
     assert main([*arguments, "--dry-run"]) == 0
     text = capsys.readouterr().out
-    assert "MiB of tensors" in text
+    assert "MB of tensors" in text
     assert "bits a converted weight" in text
     assert main([*arguments, "--executor", "cloud"]) == 1
     assert "dask://host:port" in capsys.readouterr().err

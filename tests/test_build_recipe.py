@@ -9,9 +9,10 @@ import pytest
 from pydantic import ValidationError
 from seeddelta import Recipe
 from seeddelta.convert.describe import describe
-from seeddelta.convert.recipe import PRESETS, RATES
+from seeddelta.convert.rates import RATES
 from seeddelta.errors import RecipeError
 from seeddelta.gguf import schema
+from seeddelta.settings.recipe import PRESETS
 
 
 def recipe(**options: Any) -> Recipe:

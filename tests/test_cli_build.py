@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 from gguf import GGMLQuantizationType as Kind
 from seeddelta.cli import legacy
-from seeddelta.cli.build import expand_row_scale
 from seeddelta.cli.main import COMMANDS, main
-from seeddelta.convert.recipe import Recipe
 from seeddelta.errors import RecipeError
 from seeddelta.gguf.header import read_header
 from seeddelta.gguf.reader import open_seeddelta
@@ -49,18 +47,6 @@ def test_quiet(dense: Path, out: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert capfd.readouterr() == ("", "")
 
 
-def test_every_option_of_the_recipe_is_a_flag(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    assert main(["build", "--help"]) == 0
-    text = capsys.readouterr().out
-    for name in Recipe.model_fields:
-        assert f"--{name.replace('_', '-')}" in text
-    for flag in ("--seeddelta", "--seeddelta-scheme", "--seeddelta-vals", "--seeddelta-row-scale", "--config"):
-        assert flag in text
-
-
 @pytest.mark.parametrize("old_name", [False, True])
 def test_flags_of_the_seed(dense: Path, out: Path, old_name: bool) -> None:
     report = out.with_suffix(".json")
@@ -92,12 +78,6 @@ def test_flags_of_the_patch_plan(dense: Path, out: Path) -> None:
         "int8",
         "f16",
     )
-
-
-def test_row_scale_alone_or_with_a_type() -> None:
-    assert expand_row_scale(["--row-scale", "-q"]) == ["--row-scale", "f16", "-q"]
-    assert expand_row_scale(["--row-scale", "f32"]) == ["--row-scale", "f32"]
-    assert expand_row_scale(["-q", "--seeddelta-row-scale"]) == ["-q", "--seeddelta-row-scale", "f16"]
 
 
 def test_yaml_and_flags(dense: Path, out: Path, tmp_path: Path) -> None:

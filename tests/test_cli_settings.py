@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,9 +26,41 @@ BESIDE: dict[str, list[str]] = {
     "runtime.proc_sparse": ["--seeddelta-fallback", __file__],
     "runtime.kwta.select": ["--kwta-file", "skip.yaml"],
     "runtime.state_pack_mlp.aggressive": ["--state-pack-mlp", "ternary", "--columns", "f16"],
+    "base_scale": ["--base-kind", "prng_block"],
+    "seed_per": ["--base-kind", "prng_block", "--seed-search", "2"],
+    "block": ["--base-kind", "prng_block"],
+    **{
+        f"proc_{name}": ["--proc-sparse", "--targets", "all"]
+        for name in ("target", "fanout", "block", "base_scale", "watermark", "shed_eps", "head")
+    },
     "runtime.state_pack_mlp.mode": ["--state-pack-mlp-eps", "0.5"],
 }
-TEXTS = {"runtime.fallback": __file__}
+# a text and what it means, where the type does not say it
+TEXTS: dict[str, tuple[str, Any]] = {
+    "runtime.fallback": (__file__, Path(__file__)),
+    "input": ("in.gguf", Path("in.gguf")),
+    "preset": ("prng-coo", "prng-coo"),
+    "layers": ("0-1", "0-1"),
+    "targets": ("ffn", ("ffn",)),
+    "tensor_type": ("attn_v=5", ("attn_v=5",)),
+    "column_tensor": ("attn", ("attn",)),
+    "bits": ("2.5", 2.5),
+    "rotation_block": ("32", 32),
+    "K": ("16", 16),
+    "scheme": ("codebook", "codebook_resid"),
+    "executor": ("processes:2", "processes:2"),
+    "size": ("90M", "90M"),
+    "target_size": ("90M", "90M"),
+}
+# settings that change with another one
+ALSO: dict[str, set[str]] = {
+    "preset": {"base_kind", "scheme", "K", "vals", "targets"},
+    "base_kind": {"targets"},
+    "layers": {"targets"},
+    "proc_sparse": {"targets"},
+    "size": {"target_size"},
+    "statecells": {"preset", "base_kind", "scheme", "K", "targets"},
+}
 
 
 def flags() -> Iterator[Any]:
@@ -41,7 +74,7 @@ def example(setting: Setting) -> tuple[str, Any]:
     """A text for the flag that is not the default, and the value that it means."""
     kind, default = kind_of(setting), setting.field.default
     if setting.name in TEXTS:
-        return TEXTS[setting.name], Path(TEXTS[setting.name])
+        return TEXTS[setting.name]
     if setting.field.examples:
         text = str(setting.field.examples[0])
         return text, (text,) if typing.get_origin(kind) is tuple else text
@@ -124,7 +157,8 @@ def test_it_arrives(command: str, setting: Setting, flag: str, monkeypatch: pyte
     if not setting.field.is_required():
         without = handed(command, arguments, monkeypatch)
         group = ".".join(setting.optional) if at(without, setting.optional or ()) is None else ""
-        assert differences(without, found) == {group or setting.name}  # and nowhere else
+        wanted_changes = {group or setting.name} | ALSO.get(setting.name, set())
+        assert differences(without, found) == wanted_changes  # and nowhere else
 
 
 @pytest.mark.parametrize("command", TREES)
@@ -233,3 +267,65 @@ def test_the_first_of_several_models_is_the_reference(smollm2_quantized: Path) -
     both = model_options([smollm2_quantized] * 2, RuntimeConfig(**config, fallback="x"))
     assert both == [{}, {"config": config}]
     assert model_options([smollm2_quantized] * 2, RuntimeConfig()) == [{}, {}]
+
+
+BUILD = ["-i", "in.gguf", "-o", "out.gguf"]
+
+
+def test_a_base_and_a_residual_are_one_of_several_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "recipe.yaml"
+    config.write_text("base: {kind: prng_block, block: 32, seed: 9}\nresidual: {scheme: coo, K: 16, vals: int8}\n")
+    nested = handed("build", [*BUILD, "--config", str(config)], monkeypatch)
+    flags = [
+        "--base-kind",
+        "prng_block",
+        "--block",
+        "32",
+        "--seed",
+        "9",
+        "--scheme",
+        "coo",
+        "--K",
+        "16",
+        "--vals",
+        "int8",
+    ]
+    flat = handed("build", [*BUILD, *flags], monkeypatch)
+    assert nested == flat
+    assert nested.recipe().provenance() == flat.recipe().provenance()
+    assert nested.base.model_dump() == {
+        "kind": "prng_block", "block": 32, "seed": 9, "seed_search": 0, "seed_per": "tensor", "base_scale": None,
+    }  # fmt: skip
+    assert nested.residual.model_dump() == {"scheme": "coo", "K": 16, "vals": "int8"}
+    assert handed("build", [*BUILD, "--set", "base.bits=3"], monkeypatch).bits == 3
+    assert handed("build", [*BUILD, "--set", "bits=3"], monkeypatch).base.model_dump()["bits"] == 3
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--set", "base.kind=fht_struct", "--set", "base.bits=3"], "bits"), (["--set", "base.kind=odd"], "odd"),
+    (["--set", "base.bits=3", "--bits", "2"], "bits is given twice"),
+    (["--size", "1M", "--target-size", "1M"], "give one"),
+])  # fmt: skip
+def test_what_is_wrong_with_a_build(arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["build", *BUILD, *arguments]) == 1
+    assert message in capfd.readouterr().err
+
+
+def test_sizes_are_decimal(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert handed("build", [*BUILD, "--size", "90M"], monkeypatch).recipe().target_size == "90000000"
+
+
+def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "build"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    kinds = found["properties"]["base"]["discriminator"]["mapping"]
+    assert set(kinds) == {"trellis", "lanes", "prng_block", "fht_struct", "none"}
+    trellis = found["$defs"][kinds["trellis"].rpartition("/")[2]]["properties"]
+    assert trellis["state_bits"]["enum"] == [12, 14, 16]
+    assert "block" not in trellis
+    assert main(["schema"]) == 0
+    every = json.loads(capsys.readouterr().out)
+    assert set(every) == set(TREES)
+    kwta = every["run"]["$defs"]["Kwta"]["properties"]["duty"]
+    assert (kwta["default"], kwta["minimum"]) == (1, 1)
+    assert main(["schema", "nothing"]) == 1

@@ -73,7 +73,7 @@ def test_the_site_builds(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     commands = (tmp_path / "site" / "reference" / "cli" / "index.html").read_text(encoding="utf-8")
-    assert "--target-bpw" in commands
+    assert "--bpw" in commands
     assert "seeddelta verify" in commands
     python = (tmp_path / "site" / "reference" / "python" / "index.html").read_text(encoding="utf-8")
     assert "llama_kwargs" in python

@@ -28,7 +28,7 @@ class Spelling:
     def of(cls, settings: Iterable[Setting]) -> Spelling:
         from ._command import kind_of, metavar_of
 
-        old: dict[str, str] = {}
+        old: dict[str, str] = {"--recipe": "--config"}
         switches = {"--quiet", "-q", "--verbose", "-v", "-vv", "--seeddelta", "--help-all", "--help"}
         bare: dict[str, tuple[str, tuple[str, ...]]] = {}
         negated: dict[str, str] = {}

@@ -21,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from . import build
 
         app = typer.Typer(name=program, add_completion=False, pretty_exceptions_enable=False)
-        app.command(**build.COMMAND_OPTIONS)(build.command)
+        app.command(**build.command.options)(build.command)  # type: ignore[attr-defined]
         return app(args=None if argv is None else list(argv), prog_name=program)
 
     return run_guarded(run, program)

@@ -37,6 +37,7 @@ COMMANDS = {
     "inspect": "seeddelta.cli.inspect",
     "verify": "seeddelta.cli.verify",
     "diff": "seeddelta.cli.diff",
+    "schema": "seeddelta.cli.schema",
 }
 
 
@@ -74,6 +75,11 @@ def make_app(commands: dict[str, str] | None = None) -> typer.Typer:
         options: dict[str, Any] = getattr(module, "COMMAND_OPTIONS", None) or getattr(module.command, "options", {})
         app.command(name, **options)(module.command)
     return app
+
+
+def settings_tree(name: str) -> Any:
+    """The settings class of a command, None where it has a signature of its own."""
+    return getattr(importlib.import_module(COMMANDS[name]).command, "tree", None)
 
 
 def run_guarded(run: Callable[[], Any], program: str = "seeddelta") -> int:

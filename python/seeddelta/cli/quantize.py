@@ -8,7 +8,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from ..convert.recipe import PRESETS
+from ..settings.recipe import PRESETS
 
 COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
 

@@ -29,6 +29,7 @@ from ..calibrate.covariance import Covariance, open_covariance
 from ..errors import ExecutorError, ImatrixError, SourceModelError
 from ..gguf import schema
 from ..gguf.source import SourceModel, open_source
+from ..settings.base import deciding
 from .describe import describe
 from .encode import EncodedTensor, encode_tensor
 from .feedback import ColumnFeedback, Feedback, make_column_feedback, make_feedback
@@ -36,11 +37,6 @@ from .proc_sparse import encode_proc_sparse
 from .recipe import Recipe
 
 _FEEDBACKS_KEPT = 2  # tensors that share an input are near each other in the file
-# options of a build that a tensor's payload does not depend on, or that are in the job's other fields
-_ELSEWHERE = {
-    "input", "layers", "targets", "tensor_type", "seeddelta_gap", "imatrix", "imatrix_power", "imatrix_eps",
-    "hessian", "target_bpw", "target_size",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ class Job:
         identity = {
             "encoder": [self.version, encoder],
             "tensor": [self.name, self.shape, self.experts, self.source_type, self.sha256],
-            "options": {k: v for k, v in self.recipe.provenance().items() if k not in _ELSEWHERE},
+            "options": self.recipe.model_dump(mode="json", exclude=deciding(Recipe, "nothing", "choice")),
             "importance": None if self.importance is None else hashlib.sha256(self.importance.tobytes()).hexdigest(),
             "covariance": self.covariance_sha256,
         }

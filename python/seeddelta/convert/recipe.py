@@ -1,43 +1,25 @@
-"""All options of a build, in one frozen model. The command line is made from it: descriptions are the help texts."""
+"""What to convert and how: the settings of settings/recipe.py, checked together, and what they mean for a tensor."""
 
 from __future__ import annotations
 
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import TypeAdapter, ValidationError, field_validator, model_validator
 
 from .._extras import needs_extra
 from .._yaml import load_yaml
 from ..errors import RecipeError
 from ..gguf import names, schema
+from ..settings.base import deciding, message_of
+from ..settings.recipe import MAX_ROTATION, PRESETS, Base, Group, RecipeSettings, Residual
 from .rates import RATES, Proc, Rate, overridden, parse_override, rate_of
-
-MAX_ROTATION = 64  # the block that was measured (larger ones cost more time a token and gain nothing)
 
 TRELLIS_KINDS = ("trellis", "lanes")
 COLUMN_POWER = 0.2  # measured on SmolLM2: 0.1 to 0.25 are alike, and better than none and than 0.35
-# preset -> what it sets; options given beside it win
-PRESETS: dict[str, dict[str, Any]] = {
-    "trellis-4": {"base_kind": "trellis", "bits": 4},
-    "trellis-3": {"base_kind": "trellis", "bits": 3},
-    "trellis-2.5": {"base_kind": "trellis", "bits": 2.5},
-    "trellis-2": {"base_kind": "trellis", "bits": 2},
-    "tiny": {"base_kind": "trellis", "target_bpw": 2.4},
-    "small": {"base_kind": "trellis", "target_bpw": 3.4},
-    "balanced": {"base_kind": "trellis", "target_bpw": 4.4, "state_bits": 14},
-    "quality": {"base_kind": "trellis", "target_bpw": 5.1, "state_bits": 14},
-    "trellis-4-fine": {"base_kind": "trellis", "bits": 4, "state_bits": 14},
-    "statecells": {"base_kind": "none", "scheme": "codebook_resid", "bits": 4, "K": "auto"},
-    "prng-coo": {"base_kind": "prng_block", "scheme": "coo", "bits": 4, "K": "auto", "vals": "int8"},
-}
 _RATES = ("bits", "target_bpw", "target_size")  # of which one that is given takes the place of the preset's
-# options that do not change the output
-_NOT_IN_THE_BYTES = {
-    "output", "report_json", "threads", "dry_run", "preset", "executor", "checkpoint", "no_checkpoint", "resume",
-}  # fmt: skip
 _EXECUTOR = re.compile(r"(threads|processes)(?::([1-9]\d{0,3}))?|dask://([^/\s]+:\d+)/?")
 
 
@@ -54,203 +36,64 @@ def parse_executor(text: str) -> tuple[str, int | None, str | None]:
     return match[1], int(match[2]) if match[2] else None, None
 
 
-def parse_size(text: str) -> int:
-    """Bytes of `1234`, `90M`, `1.5G`, `90MiB`. Raises ValueError."""
+def parse_size(text: str, kilo: int = 1024) -> int:
+    """Bytes of `1234`, `90M`, `1.5G`, `90MiB`, in powers of `kilo`. Raises ValueError."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None or not 0 < float(match[1]) < 1e15:
         raise ValueError(f"{text!r} is no size; give bytes, or for example 90M or 1.5G")
-    return int(float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " "))
+    return int(float(match[1]) * kilo ** " KMG".index(match[2].upper() or " "))
 
 
-class Options(BaseModel):
-    """Options that do not change. Raises RecipeError, naming the option, where pydantic raises ValidationError."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    def __init__(self, **options: Any) -> None:
-        try:
-            super().__init__(**options)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"][:1])
-            message = first["msg"].removeprefix("Value error, ")
-            raise RecipeError(f"{where}: {message}" if where else message) from error
+_BASE: TypeAdapter[Any] = TypeAdapter(Base)
+_RESIDUAL: TypeAdapter[Any] = TypeAdapter(Residual)
 
 
-class Recipe(Options):
+def _flat(options: dict[str, Any]) -> dict[str, Any]:
+    """Options in which `base` and `residual`, groups of one kind each, are the settings that they consist of."""
+    found = dict(options)
+    for name, adapter in (("base", _BASE), ("residual", _RESIDUAL)):
+        if name in found:
+            group = found.pop(name)
+            if name == "base" and isinstance(group, dict):
+                group = {"kind": "trellis"} | group
+            if not isinstance(group, Group):
+                try:
+                    group = adapter.validate_python(group)
+                except ValidationError as error:
+                    raise ValueError(f"{name}: {message_of(error, Group)}") from error
+            kind = {one: getattr(group, one) for one in ("kind", "scheme") if hasattr(group, one)}
+            given = group.model_dump(exclude_unset=True) | kind
+            if "kind" in given:
+                given["base_kind"] = given.pop("kind")
+            twice = sorted(set(given) & set(found))
+            if twice:
+                raise ValueError(f"{twice[0]} is given twice, beside and in {name}")
+            found |= given
+    size = found.get("size")
+    if size is not None:
+        if found.get("target_size") is not None:
+            raise ValueError("--size and --target-size say the same in other units; give one")
+        found["target_size"] = str(parse_size(str(size), kilo=1000))
+    return found
+
+
+def _form(adapter: TypeAdapter[Any], kind: dict[str, str], recipe: Recipe) -> Group:
+    empty = type(adapter.validate_python(kind))
+    shared = {name: getattr(recipe, name) for name in empty.model_fields if name not in kind}
+    made: Group = adapter.validate_python(kind | shared)
+    return made
+
+
+class Recipe(RecipeSettings):
     """What to convert and how. Equal recipes and inputs give the same bytes, whatever the threads, executor and paths.
 
     Raises RecipeError for options that contradict each other or are out of range.
     """
 
-    input: Path = Field(description="Dense GGUF model (F32, F16, BF16 or quantised).")
-    output: Path = Field(description="SeedΔ file to write.")
-    preset: str = Field(
-        default="trellis-4", description=f"Named set of options: {', '.join(PRESETS)}. Others given win over it."
-    )
-    layers: str | None = Field(default=None, description="Layers to convert: A-B, or a list like 0-3,8. Default: all.")
-    targets: tuple[str, ...] = Field(
-        default=("full",),
-        description="Matrices to convert, with commas: attn_q, ffn_up, … by their names in the model, or by role: ffn "
-        "(with experts and shared), experts, shared (experts), attn (with mla), mla, ssm, other, all (of the layers); "
-        "embd (embeddings), head (output matrix), full (everything). Default: full; all with --layers or a base other "
-        "than the trellis.",
-    )
-    base_kind: Literal["prng_block", "fht_struct", "trellis", "lanes", "none"] = Field(
-        default="trellis",
-        description="Base W0. lanes: the trellis in byte lanes for the rates that it has (2, 3 and 4 bits, in rows), "
-        "and the hashed trellis elsewhere.",
-    )
-    bits: float = Field(
-        default=4,
-        description="Bits a weight of the trellis: 1, 1.5, 2, 2.5, 3, 4, 5 or 6; embd and head get one step more.",
-    )
-    tensor_type: tuple[str, ...] = Field(
-        default=(),
-        description="REGEX=RATE: bits of the trellis, dense, or proc:FANOUT (proc-sparse), for tensors whose name has "
-        "the expression. May be given often; the last that fits wins, over presets too.",
-    )
-    target_bpw: float | None = Field(
-        default=None,
-        gt=0,
-        le=16,
-        description="Choose the rates so that the converted tensors take at most this many bits a weight, all bytes "
-        "counted (in place of --bits; --tensor-type still wins).",
-    )
-    target_size: str | None = Field(
-        default=None, description="The same for the size of the whole file: bytes, or with K, M or G (powers of 1024)."
-    )
-    state_bits: Literal[12, 14, 16] = Field(
-        default=12,
-        description="Bits of the trellis state: 14 and 16 lose less and take 4 and 16 times as long to encode.",
-    )
-    rotation_block: Literal["auto"] | int = Field(
-        default="auto",
-        description=f"Columns rotated together: 0, a power of two, or auto (the largest up to {MAX_ROTATION}).",
-    )
-    layout: Literal["auto", "row", "column"] = Field(
-        default="auto",
-        description="How a matrix is stored: row, or column (all outputs of an input together, so that inputs can be "
-        "skipped; trellis without a residual; not for experts, embd and head, which stay in rows). auto is row.",
-    )
-    column_tensor: tuple[str, ...] = Field(
-        default=(),
-        description="REGEX: column layout for tensors whose name has the expression, whatever --layout says. May be "
-        "given often.",
-    )
-    column_power: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="Columns are scaled by this power of their importance before the rotation, so that important ones "
-        "err less (8 bits a column). Default: 0.2 with --hessian, 0 with --imatrix alone, whose few largest columns "
-        "would own it.",
-    )
-    seed: int = Field(default=1, ge=0, lt=1 << 64, description="Seed of the base, and of the signs of the rotation.")
-    seed_search: int = Field(
-        default=0,
-        ge=0,
-        description="Seeds tried for each tensor (or --seed-per), from --seed on; the one of the lowest error is kept "
-        "(a trellis is encoded that often, and not with --hessian).",
-    )
-    seed_per: Literal["tensor", "row", "block"] = Field(
-        default="tensor",
-        description="What the seed search chooses a seed for (prng_block): row takes 2 bytes a row, block 3 bytes a "
-        "block of --block columns and gives each block a gain; both need --seed-search 2 to 65536.",
-    )
-    base_scale: float | None = Field(
-        default=None, description="Scale of a prng_block or fht_struct base. Default: fitted to each tensor."
-    )
-    scheme: Literal["coo", "block", "codebook_resid", "none"] | None = Field(
-        default=None, description="Residual Δ. Default: none for the trellis, coo for the other bases."
-    )
-    K: Literal["auto"] | Annotated[int, Field(ge=1)] | None = Field(
-        default=None,
-        description="What a row keeps: entries (coo, default 32), blocks (block, default 1) or atoms (codebook_resid, "
-        "default 8); auto: as many as fit in --bits (not with the trellis).",
-    )
-    codebook_size: int = Field(
-        default=256, ge=1, le=65536, description="Atoms of the dictionary of codebook_resid, one for each tensor."
-    )
-    block: Literal[8, 16, 32, 64] = Field(
-        default=64,
-        description="Columns of a block of the prng_block base (and of the block scheme: 32 or 64).",
-    )
-    vals: Literal["fp16", "int8"] = Field(default="fp16", description="Type of the residual's values.")
-    proc_sparse: bool = Field(
-        default=False,
-        description="Store the tensors of --proc-target as blocks of int8 that a row keeps, on a hashed base of small "
-        "scale, and nothing outside of the blocks (docs/proc-sparse.md). Other targets, if any are given, as usual.",
-    )
-    proc_target: Literal["mlp", "attn", "both"] = Field(
-        default="mlp", description="Tensors of --proc-sparse; they are the targets when --targets is not given."
-    )
-    proc_fanout: float = Field(
-        default=64,
-        gt=0,
-        description="Blocks that a row keeps at most; below 1: the share of them. For single layers: --tensor-type "
-        "REGEX=proc:FANOUT.",
-    )
-    proc_block: Literal[32, 64] = Field(default=32, description="Columns of a block of --proc-sparse.")
-    proc_base_scale: float = Field(
-        default=0.05,
-        ge=0,
-        le=1,
-        description="Standard deviation of the hashed base, in units of the row's rms; 0: no base and no hashing.",
-    )
-    proc_watermark: int = Field(
-        default=4096, ge=1, description="Entries of a row beyond this number are shed, the smallest first."
-    )
-    proc_shed_eps: float = Field(
-        default=1e-3, ge=0, le=1, description="Entries below this, in units of the row's rms, are shed."
-    )
-    proc_head: int = Field(
-        default=0,
-        ge=0,
-        description="Size of an attention head: rows of a head of attn_q, attn_k and attn_v keep the same blocks, and "
-        "--proc-fanout is for the columns of each head of attn_output. 0: rows choose for themselves.",
-    )
-    row_scale: Literal["f16", "f32"] = Field(default="f16", description="Type of the scale of each row.")
-    imatrix: Path | None = Field(default=None, description="Importance matrix of llama-imatrix (GGUF or .dat).")
-    imatrix_power: float = Field(default=1.0, ge=0, le=4, description="Power of E[x²] that weighs the columns.")
-    imatrix_eps: float = Field(default=1e-3, ge=0, description="Added to E[x²], in units of its mean.")
-    hessian: Path | None = Field(
-        default=None,
-        description="Covariance of the inputs, from seeddelta imatrix --hessian: the trellis makes up for an error in "
-        "the columns that go together with it.",
-    )
-    hessian_damp: float = Field(
-        default=0.01, gt=0, le=1, description="Added to the diagonal of the covariance, in units of its mean."
-    )
-    eval_cols: int = Field(default=1024, ge=0, description="Columns on which the seed search compares seeds; 0: all.")
-    seeddelta_gap: float = Field(
-        default=1.0,
-        gt=0,
-        description="Largest relative error (of the outputs with a covariance, weighted with an imatrix); a tensor "
-        "above it stays dense.",
-    )
-    report_json: Path | None = Field(default=None, description="Write the report of the build to this file.")
-    threads: int = Field(default=0, ge=0, description="Threads; 0: all cores. The result does not depend on it.")
-    executor: str = Field(
-        default="threads",
-        description="Where tensors are encoded: threads[:N] or processes[:N] (N at a time, which share --threads; by "
-        "default 1 and the number of cores), or dask://host:port, a scheduler whose workers see the same paths "
-        "(--threads each, 0: one). The result does not depend on it (with --hessian on one kind of CPU).",
-    )
-    checkpoint: Path | None = Field(
-        default=None,
-        description="Folder for finished tensors, removed with the output complete. Default: OUTPUT.parts.",
-    )
-    no_checkpoint: bool = Field(default=False, description="Keep no finished tensors: a killed build starts anew.")
-    resume: bool = Field(
-        default=True,
-        description="Go on with the finished tensors of a build that was killed, if model and options are the same.",
-    )
-    dry_run: bool = Field(default=False, description="Show what would be converted and its size; write nothing.")
-
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, options: dict[str, Any]) -> dict[str, Any]:
+        options = _flat(options)
         preset = options.get("preset", "trellis-4")
         if not isinstance(preset, str) or preset not in PRESETS:
             raise ValueError(f"preset {preset!r} is not known; choose from {', '.join(PRESETS)}")
@@ -382,6 +225,16 @@ class Recipe(Options):
         return self.base_kind in TRELLIS_KINDS
 
     @property
+    def base(self) -> Group:
+        """The settings of the base's kind alone."""
+        return _form(_BASE, {"kind": self.base_kind}, self)
+
+    @property
+    def residual(self) -> Group:
+        """The settings of the residual's scheme alone."""
+        return _form(_RESIDUAL, {"scheme": self.residual_scheme}, self)
+
+    @property
     def residual_scheme(self) -> Literal["coo", "block", "codebook_resid", "none"]:
         """The scheme, with the default of the base filled in."""
         if self.scheme is None:
@@ -476,7 +329,7 @@ class Recipe(Options):
 
     def provenance(self) -> dict[str, Any]:
         """The options that decide the bytes of the file, for its key `seeddelta.recipe`: no paths, no threads."""
-        options = self.model_dump(mode="json", exclude=_NOT_IN_THE_BYTES)
+        options = self.model_dump(mode="json", exclude=deciding(type(self), "nothing"))
         options["input"] = self.input.name
         options["imatrix"] = None if self.imatrix is None else self.imatrix.name
         options["hessian"] = None if self.hessian is None else self.hessian.name

@@ -5,6 +5,11 @@ The command line, --set, YAML files, the JSON schema, the reference page and wha
 
 from __future__ import annotations
 
+from .._extras import needs_extra
+
+with needs_extra("cli"):
+    import pydantic as _pydantic  # noqa: F401
+
 from .attention import StatePackKV
 from .base import Flag, Setting, Settings, settings_of
 from .runtime import RuntimeConfig

@@ -41,9 +41,12 @@ class Assignment:
         name, found, value = text.partition("=")
         if not found or not name:
             raise ConfigError(f"--set {text}: write NAME=VALUE, for example --set event.delta_theta=0.3")
-        setting = self.find(name, f"--set {text}")
-        plain = load_yaml(value) if value[:1] in ("[", "{") or value in ("null", "none", "") else value
-        self.put(setting.path, None if plain == "none" else plain)
+        plain = load_yaml(value) if value[:1] in ("[", "{") or value in ("null", "") else value
+        form = name.replace("-", "_").split(".")
+        if form[0] in self._tree.forms:
+            self.put(tuple(form), plain)
+            return
+        self.put(self.find(name, f"--set {text}").path, plain)
 
     def put(self, path: Path_, value: Any) -> None:
         """A value, or for a group None (without it) or {} (with it)."""
@@ -78,6 +81,9 @@ class Assignment:
 
     def _mapping(self, values: Mapping[str, Any], below: Path_, where: str) -> None:
         for name, value in values.items():
+            if not below and name in self._tree.forms:
+                self.put((name,), value)
+                continue
             setting = self.find(name, where, below)
             if setting.group is not None and isinstance(value, Mapping):
                 self.put(setting.path, {})

@@ -53,6 +53,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     error: ClassVar[type[SeedDeltaError]] = ConfigError
+    forms: ClassVar[tuple[str, ...]] = ()  # groups of one of several kinds, which the settings are put into on the way
 
     def __init__(self, *values: Any, **options: Any) -> None:
         """Settings by name; the first ones may be given in their order, too."""
@@ -100,6 +101,11 @@ def group_of(field: FieldInfo) -> type[Settings] | None:
 def flag_of(field: FieldInfo) -> Flag:
     """The Flag beside a field."""
     return next((one for one in field.metadata if isinstance(one, Flag)), Flag())
+
+
+def deciding(settings: type[Settings], *what: str) -> set[str]:
+    """Names of the settings that decide one of `what`; see Flag.decides."""
+    return {name for name, field in settings.model_fields.items() if flag_of(field).decides in what}
 
 
 @dataclass(frozen=True)

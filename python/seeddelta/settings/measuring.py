@@ -12,7 +12,7 @@ from .patterns import Threads
 from .runtime import RuntimeConfig
 
 SERVING = "Model"
-_QUIET = Flag(names=("--quiet", "-q"), shown=True, panel="For every command")
+QUIET = Flag(names=("--quiet", "-q"), shown=True, panel="For every command")
 _RUNTIME = Flag(prefix="--", panel=SERVING)
 
 
@@ -25,7 +25,7 @@ class Serving(Settings):
     runtime: Annotated[RuntimeConfig, _RUNTIME] = Field(
         default_factory=RuntimeConfig, description="How SeedΔ weights are served, and what is skipped."
     )
-    quiet: Annotated[bool, _QUIET] = Field(default=False, description="No progress bars, and no summary.")
+    quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bars, and no summary.")
 
     @model_validator(mode="after")
     def _check_fallback(self) -> Serving:

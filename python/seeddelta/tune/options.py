@@ -7,10 +7,11 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from ..convert.rates import RATES, Proc, parse_override
-from ..convert.recipe import Options, Recipe
+from ..convert.recipe import Recipe
+from ..settings.recipe import Group
 
 
-class TuneOptions(Options):
+class TuneOptions(Group):
     """Options of an autotuning. Raises RecipeError for options that contradict each other or are out of range.
 
     `recipe` is everything but the rates, with the budget as its `target_bpw` or `target_size`; tensors that its

@@ -1,0 +1,421 @@
+"""Settings of a build, in the groups that belong together, and the forms that a base and a residual can have.
+
+`Recipe` (convert/recipe.py) has all of them side by side; `base` and `residual` are the same settings as one of several
+kinds each, which has no other settings than its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, create_model
+
+from ..errors import RecipeError, SeedDeltaError
+from .base import Flag, Settings
+from .patterns import Whole
+
+MAX_ROTATION = 64  # the block that was measured (larger ones cost more time a token and gain nothing)
+# preset -> what it sets; options given beside it win
+PRESETS: dict[str, dict[str, Any]] = {
+    "trellis-4": {"base_kind": "trellis", "bits": 4},
+    "trellis-3": {"base_kind": "trellis", "bits": 3},
+    "trellis-2.5": {"base_kind": "trellis", "bits": 2.5},
+    "trellis-2": {"base_kind": "trellis", "bits": 2},
+    "tiny": {"base_kind": "trellis", "target_bpw": 2.4},
+    "small": {"base_kind": "trellis", "target_bpw": 3.4},
+    "balanced": {"base_kind": "trellis", "target_bpw": 4.4, "state_bits": 14},
+    "quality": {"base_kind": "trellis", "target_bpw": 5.1, "state_bits": 14},
+    "trellis-4-fine": {"base_kind": "trellis", "bits": 4, "state_bits": 14},
+    "statecells": {"base_kind": "none", "scheme": "codebook_resid", "bits": 4, "K": "auto"},
+    "prng-coo": {"base_kind": "prng_block", "scheme": "coo", "bits": 4, "K": "auto", "vals": "int8"},
+}
+
+
+def _number(given: Any) -> Any:
+    """A whole number from text, in any base that Python writes (0x10)."""
+    try:
+        return int(given, 0) if isinstance(given, str) else given
+    except ValueError:
+        return given
+
+
+_Seed = BeforeValidator(_number)
+
+
+class Group(Settings):
+    error: ClassVar[type[SeedDeltaError]] = RecipeError
+
+
+class FileOptions(Group):
+    """Which file, and which of its matrices."""
+
+    input: Annotated[Path, Flag(names=("--input", "-i"), panel="File", decides="choice")] = Field(
+        description="Dense GGUF model (F32, F16, BF16 or quantised)."
+    )
+    output: Annotated[Path, Flag(names=("--output", "-o"), panel="File", decides="nothing")] = Field(
+        description="SeedΔ file to write."
+    )
+    preset: Annotated[str, Flag(shown=True, metavar="NAME", panel="File", decides="nothing")] = Field(
+        default="trellis-4", description=f"Named set of options: {', '.join(PRESETS)}. Others given win over it."
+    )
+    layers: Annotated[str | None, Flag(shown=True, metavar="A-B", panel="File", decides="choice")] = Field(
+        default=None, description="Layers to convert: A-B, or a list like 0-3,8. Default: all."
+    )
+    targets: Annotated[tuple[str, ...], Flag(shown=True, metavar="NAMES", panel="File", decides="choice")] = Field(
+        default=("full",),
+        description="Matrices to convert, with commas: attn_q, ffn_up, … by their names in the model, or by role: ffn "
+        "(with experts and shared), experts, shared (experts), attn (with mla), mla, ssm, other, all (of the layers); "
+        "embd (embeddings), head (output matrix), full (everything). Default: full; all with --layers or a base other "
+        "than the trellis.",
+    )
+    tensor_type: Annotated[
+        tuple[str, ...], Flag(shown=True, metavar="REGEX=RATE", repeat=True, panel="File", decides="choice")
+    ] = Field(
+        default=(),
+        description="REGEX=RATE: bits of the trellis, dense, or proc:FANOUT (proc-sparse), for tensors whose name has "
+        "the expression. May be given often; the last that fits wins, over presets too.",
+    )
+    target_bpw: Annotated[
+        float | None,
+        Flag(names=("--bpw",), old=("--target-bpw",), shown=True, metavar="BITS", panel="File", decides="choice"),
+    ] = Field(
+        default=None,
+        gt=0,
+        le=16,
+        description="Choose the rates so that the converted tensors take at most this many bits a weight, all bytes "
+        "counted (in place of --bits; --tensor-type still wins).",
+    )
+    size: Annotated[str | None, Flag(shown=True, metavar="SIZE", panel="File", decides="nothing")] = Field(
+        default=None,
+        examples=["90M"],
+        description="The same for the size of the whole file: bytes, or with K, M or G (powers of 1000, as sizes are "
+        "printed).",
+    )
+    target_size: Annotated[str | None, Flag(metavar="SIZE", panel="File", decides="choice")] = Field(
+        default=None, examples=["90M"], description="The same, in powers of 1024."
+    )
+
+
+class SeedOptions(Group):
+    """A base with a seed."""
+
+    seed: Annotated[int, _Seed, Flag(metavar="N", panel="Base")] = Field(
+        default=1, ge=0, lt=1 << 64, description="Seed of the base, and of the signs of the rotation."
+    )
+    seed_search: Annotated[int, Flag(panel="Base")] = Field(
+        default=0,
+        ge=0,
+        description="Seeds tried for each tensor (or --seed-per), from --seed on; the one of the lowest error is kept "
+        "(a trellis is encoded that often, and not with --hessian).",
+    )
+
+
+class TrellisOptions(Group):
+    """The trellis: a seeded hash walked by codes."""
+
+    bits: Annotated[float, Flag(shown=True, metavar="1|1.5|2|2.5|3|4|5|6", panel="Base")] = Field(
+        default=4,
+        description="Bits a weight of the trellis: 1, 1.5, 2, 2.5, 3, 4, 5 or 6; embd and head get one step more.",
+    )
+    state_bits: Annotated[Literal[12, 14, 16], Whole, Flag(panel="Base")] = Field(
+        default=12,
+        description="Bits of the trellis state: 14 and 16 lose less and take 4 and 16 times as long to encode.",
+    )
+    rotation_block: Annotated[Literal["auto"] | int, Flag(metavar="N|auto", panel="Base")] = Field(
+        default="auto",
+        description=f"Columns rotated together: 0, a power of two, or auto (the largest up to {MAX_ROTATION}).",
+    )
+    column_power: Annotated[float | None, Flag(panel="Base")] = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Columns are scaled by this power of their importance before the rotation, so that important ones "
+        "err less (8 bits a column). Default: 0.2 with --hessian, 0 with --imatrix alone, whose few largest columns "
+        "would own it.",
+    )
+
+
+class ScaledOptions(Group):
+    """A base whose scale is fitted."""
+
+    base_scale: Annotated[float | None, Flag(metavar="X", panel="Base")] = Field(
+        default=None, description="Scale of a prng_block or fht_struct base. Default: fitted to each tensor."
+    )
+
+
+class BlockOptions(Group):
+    """Blocks of columns."""
+
+    block: Annotated[Literal[8, 16, 32, 64], Whole, Flag(panel="Base")] = Field(
+        default=64,
+        description="Columns of a block of the prng_block base (and of the block scheme: 32 or 64).",
+    )
+
+
+class PrngOptions(Group):
+    """A base of random numbers."""
+
+    seed_per: Annotated[Literal["tensor", "row", "block"], Flag(panel="Base")] = Field(
+        default="tensor",
+        description="What the seed search chooses a seed for (prng_block): row takes 2 bytes a row, block 3 bytes a "
+        "block of --block columns and gives each block a gain; both need --seed-search 2 to 65536.",
+    )
+
+
+class EntryOptions(Group):
+    """What a row of the residual keeps."""
+
+    K: Annotated[
+        Literal["auto"] | Annotated[int, Field(ge=1)] | None, Flag(names=("--K",), metavar="N|auto", panel="Residual")
+    ] = Field(
+        default=None,
+        description="What a row keeps: entries (coo, default 32), blocks (block, default 1) or atoms (codebook_resid, "
+        "default 8); auto: as many as fit in --bits (not with the trellis).",
+    )
+
+
+class ValueOptions(Group):
+    """Values of the residual."""
+
+    vals: Annotated[Literal["fp16", "int8"], Flag(old=("--seeddelta-vals",), panel="Residual")] = Field(
+        default="fp16", description="Type of the residual's values."
+    )
+
+
+class CodebookOptions(Group):
+    """The codebook of the residual."""
+
+    codebook_size: Annotated[int, Flag(panel="Residual")] = Field(
+        default=256, ge=1, le=65536, description="Atoms of the dictionary of codebook_resid, one for each tensor."
+    )
+
+
+class LayoutOptions(Group):
+    """How a matrix is stored."""
+
+    layout: Annotated[Literal["auto", "row", "column"], Flag(shown=True, panel="Layout")] = Field(
+        default="auto",
+        description="How a matrix is stored: row, or column (all outputs of an input together, so that inputs can be "
+        "skipped; trellis without a residual; not for experts, embd and head, which stay in rows). auto is row.",
+    )
+    column_tensor: Annotated[tuple[str, ...], Flag(metavar="REGEX", repeat=True, panel="Layout")] = Field(
+        default=(),
+        description="REGEX: column layout for tensors whose name has the expression, whatever --layout says. May be "
+        "given often.",
+    )
+    row_scale: Annotated[Literal["f16", "f32"], Flag(old=("--seeddelta-row-scale",), bare="f16", panel="Layout")] = (
+        Field(default="f16", description="Type of the scale of each row.")
+    )
+
+
+class ProcOptions(Group):
+    """Proc-sparse weights."""
+
+    proc_sparse: Annotated[bool, Flag(shown=True, panel="Proc-sparse")] = Field(
+        default=False,
+        description="Store the tensors of --proc-target as blocks of int8 that a row keeps, on a hashed base of small "
+        "scale, and nothing outside of the blocks (docs/proc-sparse.md). Other targets, if any are given, as usual.",
+    )
+    proc_target: Annotated[Literal["mlp", "attn", "both"], Flag(panel="Proc-sparse")] = Field(
+        default="mlp", description="Tensors of --proc-sparse; they are the targets when --targets is not given."
+    )
+    proc_fanout: Annotated[float, Flag(panel="Proc-sparse")] = Field(
+        default=64,
+        gt=0,
+        description="Blocks that a row keeps at most; below 1: the share of them. For single layers: --tensor-type "
+        "REGEX=proc:FANOUT.",
+    )
+    proc_block: Annotated[Literal[32, 64], Whole, Flag(panel="Proc-sparse")] = Field(
+        default=32, description="Columns of a block of --proc-sparse."
+    )
+    proc_base_scale: Annotated[float, Flag(panel="Proc-sparse")] = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Standard deviation of the hashed base, in units of the row's rms; 0: no base and no hashing.",
+    )
+    proc_watermark: Annotated[int, Flag(panel="Proc-sparse")] = Field(
+        default=4096, ge=1, description="Entries of a row beyond this number are shed, the smallest first."
+    )
+    proc_shed_eps: Annotated[float, Flag(panel="Proc-sparse")] = Field(
+        default=1e-3, ge=0, le=1, description="Entries below this, in units of the row's rms, are shed."
+    )
+    proc_head: Annotated[int, Flag(panel="Proc-sparse")] = Field(
+        default=0,
+        ge=0,
+        description="Size of an attention head: rows of a head of attn_q, attn_k and attn_v keep the same blocks, and "
+        "--proc-fanout is for the columns of each head of attn_output. 0: rows choose for themselves.",
+    )
+
+
+class MeasuredOptions(Group):
+    """What was measured of the inputs."""
+
+    imatrix: Annotated[Path | None, Flag(shown=True, panel="Calibration", decides="choice")] = Field(
+        default=None, description="Importance matrix of llama-imatrix (GGUF or .dat)."
+    )
+    imatrix_power: Annotated[float, Flag(panel="Calibration", decides="choice")] = Field(
+        default=1.0, ge=0, le=4, description="Power of E[x²] that weighs the columns."
+    )
+    imatrix_eps: Annotated[float, Flag(panel="Calibration", decides="choice")] = Field(
+        default=1e-3, ge=0, description="Added to E[x²], in units of its mean."
+    )
+    hessian: Annotated[Path | None, Flag(shown=True, panel="Calibration", decides="choice")] = Field(
+        default=None,
+        description="Covariance of the inputs, from seeddelta imatrix --hessian: the trellis makes up for an error in "
+        "the columns that go together with it.",
+    )
+    hessian_damp: Annotated[float, Flag(panel="Calibration")] = Field(
+        default=0.01, gt=0, le=1, description="Added to the diagonal of the covariance, in units of its mean."
+    )
+    eval_cols: Annotated[int, Flag(panel="Calibration")] = Field(
+        default=1024, ge=0, description="Columns on which the seed search compares seeds; 0: all."
+    )
+
+
+class RunningOptions(Group):
+    """Where and how the build runs; the file does not depend on it."""
+
+    seeddelta_gap: Annotated[float, Flag(shown=True, metavar="ERROR", panel="Run", decides="choice")] = Field(
+        default=1.0,
+        gt=0,
+        description="Largest relative error (of the outputs with a covariance, weighted with an imatrix); a tensor "
+        "above it stays dense.",
+    )
+    report_json: Annotated[Path | None, Flag(panel="Run", decides="nothing")] = Field(
+        default=None, description="Write the report of the build to this file."
+    )
+    threads: Annotated[int, Flag(names=("--threads", "-t"), shown=True, panel="Run", decides="nothing")] = Field(
+        default=0, ge=0, description="Threads; 0: all cores. The result does not depend on it."
+    )
+    executor: Annotated[
+        str, Flag(shown=True, metavar="threads[:N]|processes[:N]|dask://host:port", panel="Run", decides="nothing")
+    ] = Field(
+        default="threads",
+        description="Where tensors are encoded: threads[:N] or processes[:N] (N at a time, which share --threads; by "
+        "default 1 and the number of cores), or dask://host:port, a scheduler whose workers see the same paths "
+        "(--threads each, 0: one). The result does not depend on it (with --hessian on one kind of CPU).",
+    )
+    checkpoint: Annotated[Path | None, Flag(metavar="DIR", panel="Run", decides="nothing")] = Field(
+        default=None,
+        description="Folder for finished tensors, removed with the output complete. Default: OUTPUT.parts.",
+    )
+    no_checkpoint: Annotated[bool, Flag(panel="Run", decides="nothing")] = Field(
+        default=False, description="Keep no finished tensors: a killed build starts anew."
+    )
+    resume: Annotated[bool, Flag(panel="Run", decides="nothing")] = Field(
+        default=True,
+        description="Go on with the finished tensors of a build that was killed, if model and options are the same.",
+    )
+    dry_run: Annotated[bool, Flag(shown=True, panel="Run", decides="nothing")] = Field(
+        default=False, description="Show what would be converted and its size; write nothing."
+    )
+
+
+class KindOptions(Group):
+    """Which base, and which residual."""
+
+    base_kind: Annotated[
+        Literal["prng_block", "fht_struct", "trellis", "lanes", "none"], Flag(shown=True, panel="Base")
+    ] = Field(
+        default="trellis",
+        description="Base W0. lanes: the trellis in byte lanes for the rates that it has (2, 3 and 4 bits, in rows), "
+        "and the hashed trellis elsewhere.",
+    )
+    scheme: Annotated[
+        Literal["coo", "block", "codebook_resid", "none"] | None,
+        Flag(shown=True, old=("--seeddelta-scheme",), metavar="coo|block|codebook|none", panel="Residual"),
+    ] = Field(default=None, description="Residual Δ. Default: none for the trellis, coo for the other bases.")
+
+
+class Trellis(TrellisOptions, SeedOptions):
+    """Weights of a seeded hash, walked by the codes of the best path."""
+
+    kind: Literal["trellis"] = "trellis"
+
+
+class Lanes(TrellisOptions, SeedOptions):
+    """The trellis in byte lanes, for the rates that it has."""
+
+    kind: Literal["lanes"] = "lanes"
+
+
+class PrngBlock(PrngOptions, BlockOptions, ScaledOptions, SeedOptions):
+    """Random weights, a block of columns after the other."""
+
+    kind: Literal["prng_block"] = "prng_block"
+
+
+class FhtStruct(ScaledOptions, SeedOptions):
+    """Random signs between fast Hadamard transforms."""
+
+    kind: Literal["fht_struct"] = "fht_struct"
+
+
+class NoBase(Group):
+    """The residual is the weight."""
+
+    kind: Literal["none"] = "none"
+
+
+class Coo(EntryOptions, ValueOptions):
+    """Single entries of a row."""
+
+    scheme: Literal["coo"] = "coo"
+
+
+class Blocks(EntryOptions, ValueOptions, BlockOptions):
+    """Blocks of a row."""
+
+    scheme: Literal["block"] = "block"
+
+
+class Codebook(EntryOptions, CodebookOptions):
+    """Atoms of a dictionary."""
+
+    scheme: Literal["codebook_resid"] = "codebook_resid"
+
+
+class NoResidual(Group):
+    """The base is the weight."""
+
+    scheme: Literal["none"] = "none"
+
+
+Base = Annotated[Trellis | Lanes | PrngBlock | FhtStruct | NoBase, Field(discriminator="kind")]
+Residual = Annotated[Coo | Blocks | Codebook | NoResidual, Field(discriminator="scheme")]
+
+
+class RecipeSettings(
+    RunningOptions, MeasuredOptions, ProcOptions, LayoutOptions, CodebookOptions, ValueOptions, EntryOptions,
+    PrngOptions, BlockOptions, ScaledOptions, TrellisOptions, SeedOptions, KindOptions, FileOptions,
+):  # fmt: skip
+    """All settings of a build."""
+
+    forms = ("base", "residual")
+
+
+_IN_FORMS = {
+    name for form in (Trellis, Lanes, PrngBlock, FhtStruct, Coo, Blocks, Codebook) for name in form.model_fields
+}
+
+
+class RecipeForm(Settings):
+    """A build with its base and residual as one of several kinds each: what its JSON schema is of."""
+
+    base: Base = Field(default_factory=Trellis, description="Base W0: what is made from the seed.")
+    residual: Residual | None = Field(
+        default=None, description="Residual Δ. Default: none for the trellis, coo for the other bases."
+    )
+
+
+def recipe_form(tree: type[RecipeSettings]) -> type[Settings]:
+    """The settings of a tree that has those of a build, with `base` and `residual` in place of what is in them."""
+    apart = {
+        name: (field.annotation, field)
+        for name, field in tree.model_fields.items()
+        if name not in _IN_FORMS | {"base_kind", "scheme"}
+    }
+    made: type[Settings] = create_model(tree.__name__, __base__=RecipeForm, **apart)  # type: ignore[call-overload]
+    return made
