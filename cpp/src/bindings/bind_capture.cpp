@@ -103,6 +103,12 @@ void bind_capture(py::module_ &m) {
         .def_property_readonly(
             "representatives", [](const PyCapture &c) { return c.hook.representatives(); },
             "Matrix -> the matrix under whose name the sums of the same input stand.")
+        .def_property_readonly(
+            "order", [](const PyCapture &c) { return c.hook.order(); },
+            "The representatives in the order of the graph.")
+        .def(
+            "stop_after", [](PyCapture &c, const std::string &name) { c.hook.stop_after(name); }, py::arg("name"),
+            "Leaves out the rest of every graph, once the values of this one of `taken` are copied.")
         .def(
             "tokens", [](PyCapture &c, const std::string &name) { return sums_of(c, name).tokens; }, py::arg("name"))
         .def(

@@ -37,8 +37,9 @@ bool CaptureHook::callback(void *tensor, bool ask, void *user_data) noexcept {
             const bool wanted = hook->wanted(tensor);
             return hook->is_taken(tensor) || wanted;
         }
-        hook->take(tensor);
-        return !hook->is_summed(tensor) || hook->collect(tensor) || !hook->taken_.empty();
+        const bool goes_on = hook->take(tensor);
+        const bool more = !hook->is_summed(tensor) || hook->collect(tensor) || !hook->taken_.empty();
+        return goes_on && more;
     } catch (const std::exception &e) {
         hook->error_ = e.what();
         return false; // an exception must not cross C; the caller looks at error()
@@ -59,6 +60,9 @@ bool CaptureHook::wanted(const void *node) {
     if (known == representatives_.end()) {
         // Matrices that read the same input follow one another in the graph.
         representatives_[name] = input == last_input_ ? last_name_ : name;
+        if (representatives_[name] == name) {
+            order_.push_back(name);
+        }
         if (representatives_.size() == targets_.size()) {
             final_name_ = representatives_[name];
         }
@@ -85,15 +89,17 @@ bool CaptureHook::is_taken(const void *node) const {
                                                                     taken_.count(name_of(abi_.src_of(node, 0))) != 0));
 }
 
-void CaptureHook::take(const void *node) {
+bool CaptureHook::take(const void *node) {
     if (!is_taken(node)) {
-        return;
+        return true;
     }
-    const std::string name = name_of(node);
-    const bool own = taken_.count(name) != 0;
-    if (!copy(own ? name : name_of(abi_.src_of(node, 0)), own ? node : abi_.src_of(node, 1))) {
+    const std::string own = name_of(node);
+    const bool is_node = taken_.count(own) != 0;
+    const std::string name = is_node ? own : name_of(abi_.src_of(node, 0));
+    if (!copy(name, is_node ? node : abi_.src_of(node, 1))) {
         error_ = "the values of '" + name + "' are not a float32 matrix in host memory";
     }
+    return name != stop_after_;
 }
 
 bool CaptureHook::copy(const std::string &name, const void *values) {

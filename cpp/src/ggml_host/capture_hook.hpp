@@ -45,6 +45,10 @@ public:
     // Matrix -> the matrix (maybe itself) under whose name the sums of the same input stand.
     const std::map<std::string, std::string> &representatives() const { return representatives_; }
     std::map<std::string, TakenValues> &taken() { return taken_; }
+    // The representatives in the order of the graph.
+    const std::vector<std::string> &order() const { return order_; }
+    // One of the taken: once its values are copied, the rest of the graph is left out.
+    void stop_after(const std::string &name) { stop_after_ = name; }
     // Empty, or why the statistics cannot be trusted.
     const std::string &error() const { return error_; }
 
@@ -53,7 +57,8 @@ private:
     // Whether the node's values are to be copied, or it multiplies by a matrix whose inputs are.
     bool is_taken(const void *node) const;
     bool copy(const std::string &name, const void *values);
-    void take(const void *node);
+    // False when the rest of the graph is not needed.
+    bool take(const void *node);
     std::string name_of(const void *tensor) const;
     // False: nothing that comes after in the graph is wanted, so that llama.cpp can leave it out.
     bool collect(const void *node);
@@ -73,6 +78,8 @@ private:
     float clip_;
     std::map<std::string, InputSums> sums_;
     std::map<std::string, TakenValues> taken_;
+    std::vector<std::string> order_;
+    std::string stop_after_;
     std::map<std::string, std::string> representatives_;
     const void *last_input_ = nullptr;
     std::string last_name_;

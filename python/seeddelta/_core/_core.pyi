@@ -371,6 +371,10 @@ class CaptureHook:
         """
         Sum of x², float64 [n_experts, n_in]; [1, n_in] for any other matrix.
         """
+    def stop_after(self, name: str) -> None:
+        """
+        Leaves out the rest of every graph, once the values of this one of `taken` are copied.
+        """
     def tokens(self, name: str) -> int:
         ...
     def values(self, name: str) -> numpy.typing.NDArray[numpy.float32]:
@@ -384,6 +388,11 @@ class CaptureHook:
     def error(self) -> str:
         """
         Empty, or what went wrong.
+        """
+    @property
+    def order(self) -> list[str]:
+        """
+        The representatives in the order of the graph.
         """
     @property
     def representatives(self) -> dict[str, str]:

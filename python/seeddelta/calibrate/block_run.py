@@ -47,8 +47,9 @@ class BlockRun:
     """The blocks `first` to `last` - 1 of a model; a context manager.
 
     `summed` are matrices (by their names in the model, like everything here) whose inputs are summed by the hook,
-    `taken` those whose inputs `inputs` gives. With `vocabulary` int32[n] (ascending) the blocks begin with the
-    embedding of tokens, without it with hidden states. `replaced`: see `block_view`. Raises SourceModelError,
+    `taken` those whose inputs `inputs` gives; `nodes` are nodes of the view's graph, for `values`. `advance` leaves the
+    graph after the product with `stop`, one of `taken`. With `vocabulary` int32[n] (ascending) the blocks begin with
+    the embedding of tokens, without it with hidden states. `replaced`: see `block_view`. Raises SourceModelError,
     FormatError and OutputError for a view that cannot be made, ImatrixError when llama.cpp does not load it.
     """
 
@@ -61,6 +62,8 @@ class BlockRun:
         ctx: int,
         summed: Iterable[str] = (),
         taken: Iterable[str] = (),
+        nodes: Iterable[str] = (),
+        stop: str | None = None,
         covariance: bool = True,
         vocabulary: npt.NDArray[np.int32] | None = None,
         replaced: Mapping[str, F32] | None = None,
@@ -77,8 +80,16 @@ class BlockRun:
         self._vocabulary = vocabulary
         self._output = f"l_out-{last - first - 1}"
         self.hook = _core.CaptureHook(
-            ggml_abi(), self._views(summed), covariance, skip, threads, clip, [self._output, *self._views(taken)]
+            ggml_abi(),
+            self._views(summed),
+            covariance,
+            skip,
+            threads,
+            clip,
+            [self._output, *self._views(taken), *nodes],
         )
+        if stop is not None:
+            self.hook.stop_after(*self._views([stop]))
         view = block_view(source, first, last, tokens=vocabulary, replaced=replaced)
         try:
             self._llm = open_hooked(view.path, self.hook, ctx, threads)
@@ -97,23 +108,35 @@ class BlockRun:
 
         Every call is a text of its own. Raises ImatrixError when llama.cpp or the hook fails.
         """
+        self.advance(chunk)
+        try:
+            return self.hook.values(self._output)
+        except KeyError:
+            raise ImatrixError(f"{self._where}: the graph has no node {self._output}; run the whole model") from None
+
+    @property
+    def _where(self) -> str:
+        return f"{self.source.path}: blocks {self.first} to {self.last - 1}"
+
+    def advance(self, chunk: npt.NDArray[Any]) -> None:
+        """The same without looking at the hidden states: for `inputs` and `values`."""
         api = self._api
         api.llama_memory_clear(api.llama_get_memory(self._llm.ctx), True)
         if self._vocabulary is not None:
             chunk = np.searchsorted(self._vocabulary, chunk).astype(np.int32)
         code = api.llama_decode(self._llm.ctx, self._batch.fill(chunk))
-        where = f"{self.source.path}: blocks {self.first} to {self.last - 1}"
         if code != 0:
-            raise ImatrixError(f"{where}: llama.cpp cannot compute {len(chunk)} tokens (code {code})")
+            raise ImatrixError(f"{self._where}: llama.cpp cannot compute {len(chunk)} tokens (code {code})")
         api.llama_synchronize(self._llm.ctx)
         if self.hook.error:
-            raise ImatrixError(f"{where}: {self.hook.error}")
+            raise ImatrixError(f"{self._where}: {self.hook.error}")
+
+    def values(self, node: str) -> F32 | None:
+        """Values of one of `nodes` in the last run, float32[n, columns], or None when the graph has no such node."""
         try:
-            return self.hook.values(self._output)
+            return self.hook.values(node)
         except KeyError:
-            raise ImatrixError(
-                f"{where}: the graph has no node {self._output}, so blocks cannot be run alone"
-            ) from None
+            return None
 
     def inputs(self, name: str) -> F32:
         """Inputs of a matrix of `taken` in the last run, float32[n, n_in]."""
@@ -125,6 +148,11 @@ class BlockRun:
         """Matrix -> the matrix under whose name the sums of the same input stand."""
         names = self.hook.representatives.items()
         return {model_name(name, self.first): model_name(same, self.first) for name, same in names}
+
+    @property
+    def order(self) -> list[str]:
+        """The representatives in the order of the graph."""
+        return [model_name(name, self.first) for name in self.hook.order]
 
     def _views(self, wanted: Iterable[str]) -> list[str]:
         found = [(name, view_name(name, self.first, self.last)) for name in wanted]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ..gguf import names
 from ..gguf.source import SourceModel
@@ -17,16 +20,17 @@ from .states import States, write_states
 from .text import Windows
 
 
-def states_name(block: int) -> str:
-    """Name of the file of the hidden states that go into a block."""
-    return f"states-{block}.f32"
+def states_name(block: int, stream: str = "dense") -> str:
+    """Name of the file of the hidden states of a stream that go into a block."""
+    return f"{stream}-{block}.f32"
 
 
 class BlockEngine:
     """Takes a text through a model, a group of blocks at a time; `folder` has the hidden states between them.
 
-    `groups` are all groups of the model in order (see `find_groups`). The results depend on the model, the text, `skip`
-    and `clip` alone: not on threads, on how often a group is run again, or on the process that ran the one before.
+    `groups` are all groups of the model in order (see `find_groups`), `stream` names the hidden states. The results
+    depend on the model, the text, `skip` and `clip` alone: not on threads, on how often a group is run again, or on the
+    process that ran the one before.
     """
 
     def __init__(
@@ -39,15 +43,16 @@ class BlockEngine:
         threads: int = 0,
         skip: int = 0,
         clip: float = 0.0,
+        stream: str = "dense",
     ) -> None:
         self.source, self.windows, self.groups, self.folder = source, windows, groups, folder
-        self.skip, self.clip, self.threads = skip, clip, threads
+        self.skip, self.clip, self.threads, self.stream = skip, clip, threads, stream
         architecture = source.metadata.scalar("general.architecture", str, "")
         self._n_embd = int(source.metadata[f"{architecture}.embedding_length"])
 
     def states_before(self, block: int) -> States:
         """Hidden states that go into a block; those before block 0 are the embedding's and have no file."""
-        return States(self.folder / states_name(block), self.windows.ctx, self._n_embd)
+        return States(self.folder / states_name(block, self.stream), self.windows.ctx, self._n_embd)
 
     def matrices(self, group: Group) -> list[str]:
         """Names of all tensors that the group's view has: its blocks', and of the last group the output matrix."""
@@ -60,38 +65,35 @@ class BlockEngine:
             or (last and name == head)
         ]
 
+    def open(self, group: Group, **options: Any) -> BlockRun:
+        """A group as a BlockRun with these options of its own, to be fed with what `fed` gives."""
+        begins: dict[str, Any] = {"vocabulary": self.windows.vocabulary} if group.first == 0 else {}
+        shared = {"threads": self.threads, "skip": self.skip, "clip": self.clip, "ctx": self.windows.ctx}
+        return BlockRun(self.source, group.first, group.last, **(shared | begins | options))
+
+    def fed(self, group: Group, chunk: int) -> npt.NDArray[Any]:
+        """What a chunk of the text is when it comes to a group: tokens int32[ctx], or float32[ctx, n_embd]."""
+        if group.first == 0:
+            return np.asarray(self.windows.tokens[chunk])
+        return np.asarray(np.float32(group.scale) * self.states_before(group.first).read(chunk))
+
     @contextmanager
     def run(
-        self,
-        group: Group,
-        summed: Iterable[str],
-        *,
-        covariance: bool = True,
-        keep: bool = True,
-        chunks: int | None = None,
-        progress: Callable[[int], object] = lambda _: None,
+        self, group: Group, summed: Iterable[str], *, keep: bool = True, chunks: int | None = None, **options: Any
     ) -> Iterator[BlockRun]:
         """Run a group over the text (its first `chunks`); gives the run with the sums of the inputs of `summed`.
 
-        With `keep` the hidden states after the group are kept for the next one. `progress` is called with the number of
-        every chunk. Raises as BlockRun, and OutputError when the states cannot be written.
+        With `keep` the hidden states after the group are kept for the next one. `options` are those of BlockRun.
+        Raises as BlockRun, and OutputError when the states cannot be written.
         """
-        begins = group.first == 0
-        states = self.states_before(group.first)
-        options: dict[str, Any] = {"vocabulary": self.windows.vocabulary} if begins else {}
-        options |= {"threads": self.threads, "skip": self.skip, "clip": self.clip, "covariance": covariance}
-        with (
-            BlockRun(self.source, group.first, group.last, ctx=self.windows.ctx, summed=summed, **options) as run,
-            ExitStack() as stack,
-        ):
+        with self.open(group, summed=summed, **options) as run, ExitStack() as stack:
             writer = None
             if keep and group != self.groups[-1]:
                 writer = stack.enter_context(write_states(self.states_before(group.last).path))
             for chunk in range(self.windows.chunks if chunks is None else chunks):
-                after = run.run(self.windows.tokens[chunk] if begins else group.scale * states.read(chunk))
+                after = run.run(self.fed(group, chunk))
                 if writer is not None:
                     writer.add(after)
-                progress(chunk)
             stack.close()
             yield run
 

@@ -328,7 +328,7 @@ def job_of(recipe: Recipe, plan: Plan, name: str, threads: int) -> Job:
     return Job(
         name=name,
         shape=_matrix_shape(info),
-        source_type=info.type.name,
+        source_type=plan.targets[name].source_type,
         sha256=tensor_sha256(plan.source, name),
         recipe=plan.recipes[name].model_copy(update=changes),
         importance=_importance(recipe, plan.imatrix, info),

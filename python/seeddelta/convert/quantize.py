@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gguf import GGUFValueType
 
@@ -25,6 +25,7 @@ from ..calibrate.groups import Group, find_groups
 from ..calibrate.text import Windows, read_windows
 from ..errors import ImatrixError, RecipeError
 from ..gguf import names, schema
+from ..gguf.source import open_source
 from ..gguf.writer import Typed, Value
 from .checkpoint import Checkpoint, Part
 from .jobs import encoder_identity, forget
@@ -33,6 +34,7 @@ from .memory import sums_bytes, sums_limit, wanted_inputs
 from .pipeline import Plan, check_outputs, encode_all, finish, hash_in_background, make_plan, planned_report
 from .recipe import Recipe, parse_size
 from .report import BuildReport
+from .sequential import SequentialGroups
 
 DEFAULT_PRESET = "balanced"
 DEFAULT_CHUNKS = 48  # more gave nothing on SmolLM2 (docs/quality.md)
@@ -48,11 +50,15 @@ def quantize(
     ctx: int = 512,
     chunks: int | None = DEFAULT_CHUNKS,
     ram: str = "8G",
+    calibrate: Literal["dense", "sequential"] = "dense",
     executor: Executor | str | None = None,
     progress: bool = True,
     **options: Any,
 ) -> BuildReport:
     """Measure a dense GGUF model on a text, encode it, and return the report.
+
+    With `calibrate` "sequential" the inputs are those that the encoded blocks before give, and each matrix makes up for
+    what they have changed (calibrate/alignment.py); it takes more time and memory.
 
     `options` are those of `Recipe` (bits, preset, targets, threads, dry_run, …), `executor` as there or any of
     `concurrent.futures`; without a rate the preset is "balanced". `chunks` of `ctx` tokens are taken from all over the
@@ -63,6 +69,8 @@ def quantize(
     # llama.cpp's threads spin between its steps and keep the sums waiting; OpenMP reads this once, when it is loaded
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     started = time.perf_counter()
+    if calibrate not in ("dense", "sequential"):
+        raise RecipeError(f"calibrate {calibrate!r} is not known; choose dense or sequential")
     if isinstance(executor, str):
         options["executor"], executor = executor, None
     recipe = _recipe(Path(model), Path(output), options)
@@ -78,10 +86,10 @@ def quantize(
         hashed = hash_in_background(plan, stack)
         checkpoint = stack.enter_context(Checkpoint(recipe.output, recipe.parts_folder, resume=recipe.resume))
         checkpoint.keep_only(set(plan.targets))
-        journal = stack.enter_context(Journal(checkpoint.folder / _FOLDER, _identity(recipe, windows)))
-        work = _Work(recipe, plan, windows, checkpoint, journal, parse_size(ram), executor)
+        journal = stack.enter_context(Journal(checkpoint.folder / _FOLDER, _identity(recipe, windows, calibrate)))
+        work = _Work(recipe, plan, windows, checkpoint, journal, parse_size(ram), executor, calibrate)
         parts, restored = work.run(progress)
-        more = _metadata(windows)
+        more = _metadata(windows, calibrate)
         report = finish(recipe, plan, parts, hashed, checkpoint, started=started, restored=restored, more=more)
         journal.finish()
     return report
@@ -98,17 +106,24 @@ def _recipe(model: Path, output: Path, options: Mapping[str, Any]) -> Recipe:
     return Recipe(input=model, output=output, **(dict(options) | {"hessian": folder / _FOLDER / "covariance.gguf"}))
 
 
-def _identity(recipe: Recipe, windows: Windows) -> dict[str, Any]:
+def _identity(recipe: Recipe, windows: Windows, calibrate: str) -> dict[str, Any]:
     status = recipe.input.stat()
     model = [str(recipe.input.absolute()), status.st_size, status.st_mtime_ns]
-    return {"encoder": encoder_identity(), "model": model, "windows": windows.identity(), "recipe": recipe.provenance()}
+    return {
+        "encoder": encoder_identity(),
+        "model": model,
+        "windows": windows.identity(),
+        "calibrate": calibrate,
+        "recipe": recipe.provenance(),
+    }
 
 
-def _metadata(windows: Windows) -> dict[str, Value]:
+def _metadata(windows: Windows, calibrate: str) -> dict[str, Value]:
     return {
         schema.KEY_CALIBRATION_TEXT: Typed(windows.name, GGUFValueType.STRING),
         schema.KEY_CALIBRATION_SHA256: Typed(windows.sha256, GGUFValueType.STRING),
         schema.KEY_CALIBRATION_CHUNKS: Typed(windows.chunks, GGUFValueType.UINT32),
+        schema.KEY_CALIBRATION_MODE: Typed(calibrate, GGUFValueType.STRING),
         schema.KEY_CALIBRATION_CTX: Typed(windows.ctx, GGUFValueType.UINT32),
     }
 
@@ -122,6 +137,7 @@ class _Work:
     journal: Journal
     ram: int
     executor: Executor | None
+    calibrate: str
 
     def run(self, progress: bool) -> tuple[dict[str, Part], int]:
         """Parts of all targets, and how many of them an earlier run had made."""
@@ -139,7 +155,10 @@ class _Work:
             total=sum(sizes.values()), initial=done, unit="w", unit_scale=True, desc="quantize", disable=not progress,
             smoothing=0,
         ) as bar:  # fmt: skip
-            for step, (made, found) in enumerate(self._blocks(groups, bar) if groups else self._whole(bar)):
+            way = self._whole(bar) if not groups else self._blocks(groups, bar)
+            if groups and self.calibrate == "sequential":
+                way = self._sequential(groups, bar)
+            for step, (made, found) in enumerate(way):
                 parts |= made
                 restored += found
                 bar.update(sum(sizes[name] for name in made))
@@ -189,6 +208,43 @@ class _Work:
             yield made, found
             engine.states_before(group.first).remove()
 
+    def _sequential(self, groups: list[Group], bar: Any) -> Iterator[tuple[dict[str, Part], int]]:
+        """The same on what the encoded blocks before give."""
+        engines = [
+            BlockEngine(
+                self.plan.source, self.windows, groups, self.journal.folder, threads=self.recipe.threads, stream=stream
+            )
+            for stream in ("dense", "encoded")
+        ]
+        reused = 0
+
+        def encode(targets: list[str], captured: Capture, path: Path | None) -> dict[str, Part]:
+            nonlocal reused
+            bar.set_postfix_str(f"encode {targets[0].removesuffix('.weight')}", refresh=True)
+            self._write(captured)
+            changed = set() if path is None else set(open_source(path).tensors)
+            parts: dict[str, Part] = {}
+            for some, source in (
+                ([n for n in targets if n in changed], path),
+                ([n for n in targets if n not in changed], None),
+            ):
+                if some:
+                    made, found = self._encode(some, self.recipe.hessian, source)
+                    parts |= made
+                    reused += found
+            return parts
+
+        streams = SequentialGroups(engines[0], engines[1], encode, self.recipe.threads)
+        for number, group in enumerate(groups):
+            if number < self.journal.steps_done:
+                yield {}, 0
+                continue
+            reused = 0
+            made = streams.run(group, [name for name in engines[0].matrices(group) if name in self.plan.targets])
+            yield made, reused
+            for engine in engines:
+                engine.states_before(group.first).remove()
+
     def _whole(self, bar: Any) -> Iterator[tuple[dict[str, Part], int]]:
         """The same in passes of the whole model, each for as many layers as the memory allows."""
         source = self.plan.source
@@ -224,17 +280,20 @@ class _Work:
             replace(captured, text_name=self.windows.name, text_sha256=self.windows.sha256, model_sha256=""),
         )
 
-    def _encode(self, targets: list[str], hessian: Path | None) -> tuple[dict[str, Part], int]:
+    def _encode(
+        self, targets: list[str], hessian: Path | None, changed: Path | None = None
+    ) -> tuple[dict[str, Part], int]:
+        """Encode some targets, of the model or of the file `changed`."""
         plan = replace(
             self.plan,
             covariance=None if hessian is None else open_covariance(hessian),
             targets={name: self.plan.targets[name] for name in targets},
             recipes={name: self.plan.recipes[name] for name in targets},
         )
-        recipe = self.recipe if hessian is not None else self.recipe.model_copy(update={"hessian": None})
+        recipe = self.recipe.model_copy(update={"hessian": hessian})
+        if changed is not None:
+            plan, recipe = replace(plan, source=open_source(changed)), recipe.model_copy(update={"input": changed})
         try:
             return encode_all(recipe, plan, self.checkpoint, self.executor, progress=False)
         finally:
             forget()
-            if hessian is not None:
-                hessian.unlink(missing_ok=True)

@@ -1,0 +1,203 @@
+"""Encoding on what the encoded blocks before really give: a dense and an encoded stream through each group of blocks.
+
+The matrices of a group are encoded in the order of the graph, those that share an input together. Each input is
+measured in both models, the encoded one with everything before it already encoded; see calibrate/alignment.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType, GGUFValueType
+
+from seeddelta import _core
+
+from ..calibrate.alignment import Moments, Target
+from ..calibrate.block_run import BlockRun
+from ..calibrate.capture import Capture
+from ..calibrate.engine import BlockEngine
+from ..calibrate.groups import Group
+from ..gguf import names
+from ..gguf.reader import weight_arguments
+from ..gguf.schema import payload_layout
+from ..gguf.writer import PlannedTensor, Typed, write_gguf
+from .checkpoint import Part
+from .jobs import one_blas_thread
+
+F32 = npt.NDArray[np.float32]
+_SAME = 0.01  # relative: products in half precision differ by 0.001, and what is not the stream by 1
+# encodes matrices of a covariance file, from the source or (by the path) from a file of targets
+Encode = Callable[[list[str], Capture, Path | None], dict[str, Part]]
+
+
+def decoded(part: Part) -> F32:
+    """What a finished tensor stands for, float32[rows, n_in]."""
+    description = part.header.description
+    layout = payload_layout(description)
+    arrays = {
+        suffix: np.frombuffer(b"".join(piece.tobytes() for piece in part.read(tensor)), dtype).reshape(shape)
+        for (suffix, (shape, dtype)), tensor in zip(layout.items(), part.payloads, strict=True)
+    }
+    weight = _core.Weight(description.name, *description.shape, **weight_arguments(description, arrays))
+    return np.asarray(weight.dequantize(0, description.rows), np.float32)
+
+
+@dataclass
+class _Sums:
+    """Moments of one input in the form of a capture's sums."""
+
+    moments: Moments
+
+    def tokens(self, name: str) -> int:
+        return self.moments.tokens
+
+    def nonfinite_tokens(self, name: str) -> int:
+        return 0
+
+    def counts(self, name: str) -> npt.NDArray[np.int64]:
+        return np.array([self.moments.tokens])
+
+    def square(self, name: str) -> npt.NDArray[np.float64]:
+        return self.norm_square(name)
+
+    def norm_square(self, name: str) -> npt.NDArray[np.float64]:
+        return np.diagonal(self.moments.covariance).astype(np.float64)[None]
+
+    def covariance(self, name: str) -> F32:
+        return self.moments.covariance
+
+
+@dataclass
+class SequentialGroups:
+    """Two streams through the model; `encode` is called for the matrices of one input after the other."""
+
+    dense: BlockEngine
+    encoded: BlockEngine
+    encode: Encode
+    threads: int
+    chosen: dict[str, Target] = field(default_factory=dict)
+
+    def run(self, group: Group, targets: list[str]) -> dict[str, Part]:
+        """Encode the targets of a group, and take both streams through it."""
+        parts: dict[str, Part] = {}
+        replaced: dict[str, F32] = {}
+        inputs, writers = self._probe(group, targets) if targets else ({}, {})
+        for same, members in inputs.items():
+            if names.is_stacked(same):
+                made = self._experts(group, members, replaced)
+            else:
+                made = self._input(group, same, members, replaced, writers.get(same))
+            parts |= made
+            replaced |= {name: decoded(part) for name, part in made.items()}
+        if group != self.dense.groups[-1]:
+            for engine, other in ((self.dense, {}), (self.encoded, replaced)):
+                with engine.run(group, [], replaced=other):
+                    pass
+        return parts
+
+    def _probe(self, group: Group, targets: list[str]) -> tuple[dict[str, list[str]], dict[str, str]]:
+        """Matrices by their common input, in the order of the graph; and of those that write to the residual stream the
+        node of the stream before them. Which ones do is tried: stream + W x must be the stream after them.
+        """
+        nodes = [f"{node}-{i}" for i in range(group.last - group.first) for node in ("l_out", "ffn_inp")]
+        with self.dense.open(group, summed=targets, covariance=False) as run:
+            run.advance(self.dense.fed(group, 0))
+            shared = run.representatives
+            inputs = {same: [n for n in targets if shared.get(n) == same] for same in run.order}
+        plain = [same for same in inputs if not names.is_stacked(same)]
+        writers: dict[str, str] = {}
+        with self.dense.open(group, taken=plain, nodes=nodes) as run:
+            run.advance(self.dense.fed(group, 0))
+            for same in plain:
+                place = names.split_name(same)
+                if place is None or len(inputs[same]) > 1:
+                    continue
+                block = place[0] - group.first
+                added = run.inputs(same) @ self.dense.source.matrix(same).T
+                for before, after in (
+                    (f"l_out-{block - 1}", f"ffn_inp-{block}"),
+                    (f"ffn_inp-{block}", f"l_out-{block}"),
+                ):
+                    stream = self._stream(self.dense, group, run, before, 0)
+                    following = run.values(after)
+                    if stream is None or following is None or following.shape != added.shape:
+                        continue
+                    if np.linalg.norm(following - stream - added) < _SAME * np.linalg.norm(added):
+                        writers[same] = before
+        return inputs, writers
+
+    @staticmethod
+    def _stream(engine: BlockEngine, group: Group, run: BlockRun, node: str, chunk: int) -> F32 | None:
+        """Values of a node; the one before the first block is what the group is fed with (None: embeddings)."""
+        if node != "l_out--1":
+            return run.values(node)
+        return None if group.first == 0 else engine.states_before(group.first).read(chunk)
+
+    def _input(
+        self, group: Group, same: str, members: list[str], replaced: Mapping[str, F32], writer: str | None
+    ) -> dict[str, Part]:
+        """Measure one input in both streams, and encode the targets of the matrices that read it."""
+        source = self.dense.source
+        weights = {name: source.matrix(name) for name in members if name not in names.MODEL_TENSORS}
+        n_out = weights[same].shape[0] if writer is not None else 0
+        nodes = [] if writer in (None, "l_out--1") else [str(writer)]
+        moments = Moments(source.tensors[same].shape[-1], n_out, self.threads)
+        with ExitStack() as stack:
+            stack.callback(moments.close)
+            stack.enter_context(one_blas_thread())
+            dense = stack.enter_context(self.dense.open(group, taken=[same], nodes=nodes, stop=same))
+            encoded = stack.enter_context(
+                self.encoded.open(group, taken=[same], nodes=nodes, stop=same, replaced=replaced)
+            )
+            for chunk in range(self.dense.windows.chunks):
+                dense.advance(self.dense.fed(group, chunk))
+                encoded.advance(self.encoded.fed(group, chunk))
+                x = dense.inputs(same)
+                outputs = drift = None
+                if writer is not None:
+                    streams = [
+                        self._stream(engine, group, run, writer, chunk)
+                        for engine, run in ((self.dense, dense), (self.encoded, encoded))
+                    ]
+                    assert streams[0] is not None
+                    assert streams[1] is not None
+                    outputs, drift = x @ weights[same].T, streams[1] - streams[0]
+                moments.add(chunk, x, encoded.inputs(same), outputs, drift)
+            aligned = {}
+            if weights and (group.first > 0 or replaced):  # before that both streams are the same
+                aligned = moments.targets(weights)
+            self.chosen |= aligned
+            path = self._write_targets(aligned)
+            return self.encode(members, self._capture(same, members, moments), path)
+
+    def _experts(self, group: Group, members: list[str], replaced: Mapping[str, F32]) -> dict[str, Part]:
+        """Experts see few tokens each: they are encoded as they are, on the inputs of the encoded stream."""
+        with self.encoded.open(group, summed=members, replaced=replaced) as run:
+            for chunk in range(self.encoded.windows.chunks):
+                run.advance(self.encoded.fed(group, chunk))
+            return self.encode(members, self.encoded.capture(run, ""), None)
+
+    def _capture(self, same: str, members: list[str], moments: Moments) -> Capture:
+        windows = self.dense.windows
+        return Capture(
+            hook=_Sums(moments), representatives=dict.fromkeys(members, same), tokens=moments.tokens,
+            chunks=windows.chunks, ctx=windows.ctx, skip=0, clip=0.0, model_name=self.dense.source.path.name,
+            model_sha256="", text_name=windows.name, text_sha256=windows.sha256, covariance=True,
+        )  # fmt: skip
+
+    def _write_targets(self, aligned: Mapping[str, Target]) -> Path | None:
+        """A GGUF with the targets that differ from the model's matrices, in float32; None when none does."""
+        changed = {name: target.weights for name, target in aligned.items() if target.damping is not None}
+        if not changed:
+            return None
+        path = self.dense.folder / "targets.gguf"
+        metadata: dict[str, Any] = {"general.architecture": Typed("targets", GGUFValueType.STRING)}
+        plan = [PlannedTensor(name, w.shape, GGMLQuantizationType.F32) for name, w in changed.items()]
+        write_gguf(path, metadata, plan, lambda tensor: [changed[tensor.name]])
+        return path
