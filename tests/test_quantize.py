@@ -12,7 +12,7 @@ import tiny_llama
 from llama_helpers import load_small, logits_of, tokens_of
 from seeddelta.calibrate import capture, groups, write_covariance
 from seeddelta.calibrate.engine import BlockEngine
-from seeddelta.calibrate.text import read_windows
+from seeddelta.calibrate.text import bundled_text, read_windows
 from seeddelta.cli.main import main
 from seeddelta.convert import memory, quantize
 from seeddelta.errors import ImatrixError, RecipeError
@@ -162,6 +162,39 @@ def test_command(model: Path, text: Path, made: Path, tmp_path: Path, capsys: py
     assert path.read_bytes() == made.read_bytes()
     assert main([*arguments, "--chunks", "4000"]) == 1
     assert "longer text" in capsys.readouterr().err
+
+
+def test_the_text_of_the_package_is_enough(smollm2_quantized: Path) -> None:
+    """For the chunks of the default, with a tokenizer of 49k tokens; and it has more than one alphabet."""
+    windows = read_windows(smollm2_quantized, bundled_text(), "bundled", 512, None)
+    assert windows.chunks > 2 * quantize.DEFAULT_CHUNKS
+    assert 300_000 < bundled_text().stat().st_size < 600_000
+    content = bundled_text().read_text(encoding="utf-8")
+    for sign in ("def ", "Assistant:", "—" if "—" in content else "--", "ж", "の", "的", "ب"):
+        assert sign in content
+
+
+def test_sequential(model: Path, text: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bytes for any threads and after a stop."""
+    path, options = tmp_path / made.name, OPTIONS | {"calibrate": "sequential", "chunks": 24, "bits": 2}
+    seeddelta.quantize(model, path, text=text, **options)
+    assert read_header(path).metadata["seeddelta.calibration.mode"] == "sequential"
+    first = path.read_bytes()
+    path.unlink()
+    original = quantize.encode_all
+
+    def stops(recipe: Any, plan: Any, *rest: Any, **more: Any) -> Any:
+        if "blk.1.attn_output.weight" in plan.targets:
+            raise KeyboardInterrupt
+        return original(recipe, plan, *rest, **more)
+
+    monkeypatch.setattr(quantize, "encode_all", stops)
+    with pytest.raises(KeyboardInterrupt):
+        seeddelta.quantize(model, path, text=text, **options)
+    monkeypatch.setattr(quantize, "encode_all", original)
+    report = seeddelta.quantize(model, path, text=text, **(options | {"threads": 2}))
+    assert path.read_bytes() == first
+    assert report.tensors_restored >= 7
 
 
 def test_what_it_does_itself_cannot_be_given(model: Path, text: Path, tmp_path: Path) -> None:

@@ -40,6 +40,11 @@ class Windows:
         return [hashlib.sha256(self.tokens.astype("<i4").tobytes()).hexdigest(), self.chunks, self.ctx]
 
 
+def bundled_text() -> Path:
+    """The calibration text of the package: prose, code, dialogue, several languages (data/LICENCES.md)."""
+    return Path(__file__).parent / "data" / "calibration.txt"
+
+
 def read_windows(model: Path, text: str | os.PathLike[str] | bytes, name: str, ctx: int, chunks: int | None) -> Windows:
     """Windows of a text (a file, or its bytes), tokenised by a model.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Optional, cast
 
 import typer
 
@@ -30,10 +30,15 @@ def command(
     ] = None,
     text: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--text", "-f", help="Calibration text in UTF-8, never one that you evaluate on."),
+        typer.Option(
+            "--text", "-f", help="Calibration text in UTF-8, never one that you evaluate on. [default: a mixed one]"
+        ),
     ] = None,
     chunks: Annotated[int, typer.Option("--chunks", help="Chunks of the text to use, from all over it.")] = 48,
     ctx: Annotated[int, typer.Option("--ctx", help="Tokens a chunk.")] = 512,
+    calibrate: Annotated[
+        str, typer.Option("--calibrate", help="dense, or sequential: better and slower, needs more memory.")
+    ] = "dense",
     ram: Annotated[str, typer.Option("--ram", help="Memory to keep to, for example 6G.")] = "8G",
     threads: Annotated[int, typer.Option("--threads", "-t", help="Threads; 0 is all processors.")] = 0,
     executor: Annotated[
@@ -62,8 +67,8 @@ def command(
     given = {"preset": preset, "bits": bits, "targets": targets}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     report = quantize(
-        model, output, text=text, ctx=ctx, chunks=chunks, ram=ram, progress=not quiet, threads=threads,
-        executor=executor, resume=resume, dry_run=dry_run, **options,
+        model, output, text=text, calibrate=cast(Any, calibrate), ctx=ctx, chunks=chunks, ram=ram,
+        progress=not quiet, threads=threads, executor=executor, resume=resume, dry_run=dry_run, **options,
     )  # fmt: skip
     if quiet:
         return

@@ -22,7 +22,7 @@ from ..calibrate.capture import Capture, capture
 from ..calibrate.covariance import open_covariance, write_covariance
 from ..calibrate.engine import BlockEngine, states_name
 from ..calibrate.groups import Group, find_groups
-from ..calibrate.text import Windows, read_windows
+from ..calibrate.text import Windows, bundled_text, read_windows
 from ..errors import ImatrixError, RecipeError
 from ..gguf import names, schema
 from ..gguf.source import open_source
@@ -55,7 +55,7 @@ def quantize(
     progress: bool = True,
     **options: Any,
 ) -> BuildReport:
-    """Measure a dense GGUF model on a text, encode it, and return the report.
+    """Measure a dense GGUF model on a text (None: that of the package), encode it, and return the report.
 
     With `calibrate` "sequential" the inputs are those that the encoded blocks before give, and each matrix makes up for
     what they have changed (calibrate/alignment.py); it takes more time and memory.
@@ -75,8 +75,7 @@ def quantize(
         options["executor"], executor = executor, None
     recipe = _recipe(Path(model), Path(output), options)
     plan = make_plan(recipe, measured=False)
-    if text is None:
-        raise ImatrixError(f"{recipe.input}: there is no calibration text; give one with --text")
+    text = bundled_text() if text is None else text
     windows = read_windows(recipe.input, text, Path(text).name, ctx, chunks)
     if recipe.dry_run:
         return planned_report(recipe, plan, started)
