@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..settings.attention import StatePackKV
@@ -22,6 +23,7 @@ def load(
     config: RuntimeConfig | None = None,
     statecells: bool = False,
     parallel: int = 1,
+    lora: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     **llama_kwargs: Any,
 ) -> SeedDeltaLlama:
     """Load a SeedΔ model, or any other GGUF model, as a `llama_cpp.Llama`.
@@ -33,6 +35,7 @@ def load(
         statecells: refuse a model without StateCells weights; the same as `config.statecells`.
         parallel: sequences that the context holds at once, each of `n_ctx / parallel` positions; `Llama`'s own methods
             use the first one, `seeddelta.serve.Scheduler` all of them.
+        lora: LoRA adapters (GGUF), `FILE` or `FILE:SCALE`, added to those of `config.lora`; also to SeedΔ weights.
         llama_kwargs: keywords of `llama_cpp.Llama` (`n_ctx`, `n_threads`, `verbose`, …).
     Returns:
         A `llama_cpp.Llama` whose attribute `seeddelta` is a RuntimeHandle.
@@ -51,5 +54,11 @@ def load(
     except ModuleNotFoundError as error:
         raise MissingDependencyError(f"{error.name} is not installed; run: pip install 'seeddelta[llama]'") from error
     return SeedDeltaLlama(
-        os.fspath(path), fallback=fallback, config=config, statecells=statecells, parallel=parallel, **llama_kwargs
+        os.fspath(path),
+        fallback=fallback,
+        config=config,
+        statecells=statecells,
+        parallel=parallel,
+        lora=lora,
+        **llama_kwargs,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from .columns import prepare_columns, require_columns
 from .contexts import handle_of, new_model
 from .handle import RuntimeHandle
 from .library import ggml_abi, unsupported
+from .lora import add_adapters
 from .weights import PreparedModel, prepare
 
 
@@ -49,11 +50,12 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         config: RuntimeConfig | None = None,
         statecells: bool = False,
         parallel: int = 1,
+        lora: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
         **kwargs: Any,
     ) -> None:
         _refuse_unknown(kwargs)
-        options = {"fallback": fallback, "config": config, "statecells": statecells, "parallel": parallel}
-        self._seeddelta_options = options
+        self._seeddelta_options: dict[str, Any] = {"fallback": fallback, "config": config, "statecells": statecells}
+        self._seeddelta_options |= {"parallel": parallel, "lora": lora}
         self.parallel = parallel
         config = config or RuntimeConfig()
         fallback = fallback if fallback is not None else config.fallback
@@ -64,6 +66,8 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
                 "or leave statecells out"
             )
         check_parallel(parallel, config)
+        given = [lora] if isinstance(lora, (str, os.PathLike)) else lora
+        adapters = [*config.lora, *(os.fspath(one) for one in given)]
         if config.attention is not None:
             kwargs = check_arguments(kwargs)
         if is_seeddelta(model_path):
@@ -77,6 +81,7 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         else:
             require_columns(config, model_path)
             self._init_plain(model_path, config, kwargs)
+            self._add_adapters(adapters)
             return
         _check_arguments(kwargs)
         try:
@@ -94,6 +99,7 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         finally:
             prepared.view.close()
         self.model_path = model_path
+        self._add_adapters(adapters)
 
     def _init_plain(self, model_path: str, config: RuntimeConfig, kwargs: dict[str, Any]) -> None:
         """A model without weights of ours: there is a hook only when attention is ours."""
@@ -104,6 +110,14 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         with new_model(partial(_new_handle, None, config), self.parallel):
             super().__init__(model_path, **kwargs)
         self._attach()
+
+    def _add_adapters(self, adapters: Sequence[str]) -> None:
+        if adapters:
+            try:
+                add_adapters(self, adapters)
+            except SeedDeltaError:
+                self.close()
+                raise
 
     def _attach(self) -> None:
         handle = handle_of(self._ctx.ctx)
@@ -162,4 +176,4 @@ def _check_arguments(kwargs: dict[str, Any]) -> None:
     if kwargs.get("use_mlock"):
         raise ConfigError("use_mlock would lock the holes of the dense matrices in memory; leave it off")
     if kwargs.get("lora_path"):
-        raise ConfigError("lora_path switches llama.cpp's mapping off; merge the adapter, then build again")
+        raise ConfigError("lora_path switches llama.cpp's mapping off; give lora=FILE, which is added after loading")

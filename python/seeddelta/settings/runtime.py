@@ -71,6 +71,10 @@ class RuntimeConfig(Settings):
         default=None, description="Attention of single tokens by our kernels. Default: by llama.cpp."
     )
 
+    lora: Annotated[tuple[str, ...], Flag(shown=True, repeat=True, metavar="FILE[:SCALE]")] = Field(
+        default=(), description="LoRA adapter (GGUF), added to SeedΔ weights, too; repeat it for several."
+    )
+
     @model_validator(mode="after")
     def _check_together(self) -> RuntimeConfig:
         if self.state_pack_mlp is not None and self.state_pack_mlp.aggressive and self.columns != "f16":
