@@ -34,6 +34,8 @@ COMMANDS = {
     "permute": "seeddelta.cli.permute",
     "demo": "seeddelta.cli.demo",
     "dequantize": "seeddelta.cli.dequantize",
+    "card": "seeddelta.cli.card",
+    "push": "seeddelta.cli.push",
     "inspect": "seeddelta.cli.inspect",
     "verify": "seeddelta.cli.verify",
     "diff": "seeddelta.cli.diff",

@@ -1,0 +1,114 @@
+"""A model's page on the Hugging Face hub, from what its file and a comparison say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .._extras import needs_extra
+from ..errors import EvaluationError, SourceModelError
+from ..gguf.header import read_header
+from ..gguf.reader import is_seeddelta, open_seeddelta
+from ..inspection.summary import summarize
+
+# options of a build that are worth a line, in this order
+_RECIPE = (
+    "bits",
+    "target_bpw",
+    "target_size",
+    "targets",
+    "base_kind",
+    "scheme",
+    "row_scale",
+    "imatrix",
+    "hessian",
+    "seed",
+)
+
+
+def model_card(
+    path: Path, *, base_model: str | None = None, license: str | None = None, evaluation: Path | None = None
+) -> str:
+    """Markdown with the hub's metadata in front.
+
+    Args:
+        path: a SeedΔ file.
+        base_model: `owner/name` of the model that it was made from.
+        license: as the hub calls it; default: what the file says.
+        evaluation: what `seeddelta eval --json` printed. The file is found in it by its name.
+
+    Raises SourceModelError for a file that is not SeedΔ, EvaluationError for an evaluation that does not fit.
+    """
+    with needs_extra("hub"):
+        from huggingface_hub import ModelCard, ModelCardData
+    if not is_seeddelta(path):
+        raise SourceModelError(f"{path}: is no SeedΔ file; make one with `seeddelta build`")
+    found = summarize(open_seeddelta(path))
+    metadata = read_header(path).metadata
+    data = ModelCardData(
+        base_model=base_model,
+        base_model_relation=None if base_model is None else "quantized",
+        license=license or metadata.get("general.license"),
+        library_name="seeddelta",
+        pipeline_tag="text-generation",
+        tags=["gguf", "seeddelta", "quantized"],
+    )
+    name = metadata.get("general.name") or path.name.removesuffix(".seeddelta.gguf")
+    lines = [f"---\n{data.to_yaml()}\n---", *_body(path, name, found)]
+    if evaluation is not None:
+        lines += _measurements(path, evaluation)
+    return str(ModelCard("\n".join(lines) + "\n"))
+
+
+def _body(path: Path, name: str, found: Mapping[str, Any]) -> Iterator[str]:
+    yield f"# {name} as SeedΔ"
+    yield (
+        f"{found['bytes'] / 1e6:.0f} MB; {found['weights'] / 1e6:.1f} million of {found['model_weights'] / 1e6:.1f} "
+        f"million weights at {found['bits_per_weight']:.2f} bits, {found['model_bits_per_weight']:.2f} bits a "
+        "weight of the whole model.\n"
+    )
+    yield "## How to run it\n```bash\npip install 'seeddelta[cli,llama,serve]'"
+    yield f'seeddelta run -m {path.name} -p "Once upon a time" -n 64'
+    yield f"seeddelta serve -m {path.name}\n```\n"
+    yield "## How it was made"
+    yield "| | |\n| --- | --- |"
+    recipe, keys = found["recipe"], found["keys"]
+    for key, label in (("source.file", "source"), ("source.sha256", "its SHA-256"), ("generator", "made by")):
+        if f"seeddelta.{key}" in keys:
+            yield f"| {label} | {keys[f'seeddelta.{key}']} |"
+    for option in _RECIPE:
+        value = recipe.get(option)
+        if value not in (None, "", []):
+            yield f"| {option} | {', '.join(map(str, value)) if isinstance(value, list) else value} |"
+    yield "\n| matrices | number | bits a weight | relative error |\n| --- | --- | --- | --- |"
+    for role in found["roles"]:
+        yield f"| {role['role']} | {role['tensors']} | {role['bits_per_weight']:.2f} | {role['rel_l2']:.4f} |"
+
+
+def _measurements(path: Path, evaluation: Path) -> Iterator[str]:
+    try:
+        models = json.loads(evaluation.read_text(encoding="utf-8"))["models"]
+        paths = [Path(model["path"]).name for model in models]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EvaluationError(
+            f"{evaluation}: no evaluation ({error}); give what seeddelta eval --json printed"
+        ) from error
+    if path.name not in paths:
+        raise EvaluationError(f"{evaluation}: has no model {path.name}, only {', '.join(paths)}")
+    yield "\n## How good it is"
+    yield "The first model is what the others are compared with, on the same text.\n"
+    yield "| model | MB | perplexity | change | KL divergence | same first token |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for name, model in zip(paths, models, strict=True):
+        scored, change, kl = model.get("perplexity"), model.get("difference"), model.get("divergence")
+        cells = [
+            name,
+            f"{model['file_bytes'] / 1e6:.0f}",
+            "" if not scored else f"{scored['ppl']:.3f} ± {scored['stderr']:.3f}",
+            "" if not change else f"{change['percent']:+.2f} ± {change['percent_stderr']:.2f}%",
+            "" if not kl else f"{kl['mean']:.4f} ± {kl['stderr']:.4f}",
+            "" if not kl else f"{kl['same_top_percent']:.1f}%",
+        ]
+        yield f"| {' | '.join(cells)} |"
