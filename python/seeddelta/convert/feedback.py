@@ -7,9 +7,11 @@ by the columns after it, as far as the inputs go together. Here a block is searc
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import lapack
 
 from seeddelta import _core
 
@@ -19,6 +21,7 @@ from .lanes import decision_order
 
 F32 = npt.NDArray[np.float32]
 BLOCK = 64  # columns; 32 and 16 were no better
+_PANEL = 512  # rows that are copied at a time
 _LEAST = 1e-7  # of the mean: a column that was never seen has an importance, too
 LOOKAHEAD = 8  # steps searched beyond a block: 0 costs a third more error, 16 gains 1% more
 
@@ -46,7 +49,9 @@ def rotated_covariance(covariance: F32, rotation_block: int, seed: int) -> F32:
     if rotation_block < 2:
         return np.ascontiguousarray(covariance, np.float32)
     half = _core.rotate(np.ascontiguousarray(covariance, np.float32), rotation_block, seed)
-    return np.asarray(_core.rotate(np.ascontiguousarray(half.T), rotation_block, seed), np.float32)
+    del covariance  # it may be large, and the caller's last reference
+    half = np.ascontiguousarray(half.T)
+    return np.asarray(_core.rotate(half, rotation_block, seed), np.float32)
 
 
 def make_feedback(
@@ -70,19 +75,18 @@ def make_feedback(
     diagonal = np.diagonal(covariance).astype(np.float32)
     scales = column_scale(np.maximum(diagonal, _LEAST * diagonal.mean()), column_power) if diagonal.any() else None
     factor = column_factor(scales)
-    rotated = rotated_covariance(covariance * factor * factor[:, None], rotation_block, seed)
+    rotated = rotated_covariance(_scaled(covariance, factor), rotation_block, seed)
     if code is None:
         order = np.arange(n, dtype=np.int32)
         ends = np.append(np.arange(BLOCK, n, BLOCK, dtype=np.int32), np.int32(n))
     else:
         order, ends = decision_order(code, n)
-    upper = damped_factor(name, rotated[np.ix_(order, order)].astype(np.float64), damp)
-    inverse = np.triu(np.linalg.inv(upper))  # H⁻¹ = inverseᵀ · inverse
+    inverse = inverse_factor(name, rotated, order, damp)
     matrix = np.zeros((n, n), np.float32)
     importance = np.empty(n, np.float32)
     begin = 0
     for end in ends:
-        own = np.linalg.inv(inverse[begin:end, begin:end])
+        own = lapack.dtrtri(inverse[begin:end, begin:end])[0]
         matrix[begin:end, end:] = own @ inverse[begin:end, end:]
         importance[order[begin:end]] = np.einsum("ij,ij->i", own, own)
         begin = end
@@ -106,10 +110,40 @@ class ColumnFeedback:
 def make_column_feedback(name: str, covariance: F32, *, damp: float = 0.01) -> ColumnFeedback:
     """Feedback of one input from its covariance, float32 [n_in, n_in]; `damp` and errors as in `make_feedback`."""
     order = np.argsort(-np.diagonal(covariance), kind="stable")
-    upper = damped_factor(name, covariance[np.ix_(order, order)].astype(np.float64), damp)
-    inverse = np.triu(np.linalg.inv(upper))  # H⁻¹ = inverseᵀ · inverse
+    inverse = inverse_factor(name, covariance, order, damp)
     matrix = (inverse / np.diagonal(inverse)[:, None]).T
     return ColumnFeedback(np.ascontiguousarray(matrix, np.float32), order, covariance)
+
+
+def _scaled(covariance: F32, factor: F32) -> F32:
+    scaled = covariance * factor
+    scaled *= factor[:, None]
+    return np.asarray(scaled, np.float32)
+
+
+def inverse_factor(
+    name: str, covariance: F32, order: npt.NDArray[np.integer[Any]], damp: float
+) -> npt.NDArray[np.float64]:
+    """Upper triangular V with Vᵀ V = (H + damping)⁻¹, float64 [n, n], columns in `order`; otherwise as `damped_factor`.
+
+    In place: one matrix in double precision is all that it takes.
+    """
+    n = len(covariance)
+    back = order[::-1]
+    mean = float(np.trace(covariance, dtype=np.float64)) / n
+    while mean > 0 and damp <= 1.0:
+        h = np.empty((n, n), np.float64)
+        for begin in range(0, n, _PANEL):
+            h[begin : begin + _PANEL] = covariance[back[begin : begin + _PANEL][:, None], back]
+        h[np.diag_indices(n)] += damp * mean
+        # the transpose is in LAPACK's order: its upper factor is, row by row, the lower one of H backwards
+        factor, failed = lapack.dpotrf(h.T, lower=0, overwrite_a=1)
+        if not failed:
+            factor, failed = lapack.dtrtri(factor, lower=0, overwrite_c=1)
+        if not failed:
+            return np.asarray(factor.T[::-1, ::-1], np.float64)
+        damp *= 10
+    raise ImatrixError(f"the covariance of the inputs of '{name}' is not positive; capture it again on more text")
 
 
 def damped_factor(name: str, h: npt.NDArray[np.float64], damp: float) -> npt.NDArray[np.float64]:
