@@ -11,9 +11,9 @@ from typing import Any
 import seeddelta
 from cache_state import load_sequence, sequence_state, transposed
 from seeddelta import RuntimeConfig, StatePackKV
-from seeddelta.evaluate.decoder import Decoder
-from seeddelta.evaluate.scoring import read_text, tokenize
 from seeddelta.runtime import EventDriven
+from seeddelta.runtime.decoder import Decoder
+from seeddelta.runtime.session import read_text, tokenize
 
 # name -> fields of StatePackKV; None: llama.cpp's attention
 SPEED: dict[str, dict[str, Any] | None] = {

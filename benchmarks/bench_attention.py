@@ -38,9 +38,9 @@ from attention_windows import reuse, thresholds
 from cache_state import fill_cache
 from ggml_attention import GgmlAttention
 from seeddelta import _core
-from seeddelta.evaluate.scoring import read_text, tokenize
 from seeddelta.evaluate.speed import collect, measure, summary
 from seeddelta.report.figures import speed_figure
+from seeddelta.runtime.session import read_text, tokenize
 
 NEEDLES = ("exact", "llama.cpp", "binary 1/4", "ternary 1/4", "binary 1/8", "ternary 1/8", "ternary 1/16")
 BUDGETS = (0.02, 0.04, 0.08, 0.16, 0.32)

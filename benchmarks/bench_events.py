@@ -25,8 +25,8 @@ import seeddelta
 from attention_models import fill
 from bench_skipping import quality_row, skipping_metrics, stored
 from seeddelta.cli._options import parse_threads
-from seeddelta.evaluate.decoder import Decoder
-from seeddelta.evaluate.scoring import read_text, tokenize
+from seeddelta.runtime.decoder import Decoder
+from seeddelta.runtime.session import read_text, tokenize
 
 sys.path.append(str(Path(__file__).parents[1] / "research" / "token_weights"))
 from gradient_covariance import Llama

@@ -15,10 +15,10 @@ import pytest
 import seeddelta
 from llama_helpers import TEXT
 from seeddelta import _core
-from seeddelta.evaluate.decoder import Decoder
-from seeddelta.evaluate.model import open_model
 from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, write_imatrix
 from seeddelta.gguf.source import open_source
+from seeddelta.runtime.decoder import Decoder
+from seeddelta.runtime.session import open_model
 from tiny_llama import write_llama
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

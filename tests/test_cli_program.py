@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 import seeddelta
+from seeddelta.errors import ModelError
+from seeddelta.runtime.session import open_model
 
 
 def program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -28,3 +32,14 @@ def test_imatrix_is_a_function() -> None:
     from seeddelta.calibrate import capture
 
     assert seeddelta.imatrix is capture
+
+
+def test_verbose_says_what_is_done(smollm2_quantized: Path) -> None:
+    done = program("run", "-m", str(smollm2_quantized), "-p", "a", "-n", "1", "-t", "1", "-v", "-q")
+    assert done.returncode == 0, done.stderr
+    assert f"seeddelta.runtime.session: opening {smollm2_quantized} with a context of 512 and 1 threads" in done.stderr
+
+
+def test_a_missing_model_is_named() -> None:
+    with pytest.raises(ModelError, match=r"none\.gguf: no such file"):
+        open_model("none.gguf")

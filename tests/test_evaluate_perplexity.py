@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from llama_helpers import TEXT
 from seeddelta.errors import EvaluationError
-from seeddelta.evaluate import PerplexityResult, paired_difference, perplexity, scoring
-from seeddelta.evaluate.decoder import Decoder
-from seeddelta.evaluate.model import open_model
+from seeddelta.evaluate import PerplexityResult, paired_difference, perplexity
 from seeddelta.evaluate.speed import measure
+from seeddelta.runtime import session
+from seeddelta.runtime.decoder import Decoder
+from seeddelta.runtime.session import open_model
 
 N_CTX = 128
 
@@ -28,7 +29,7 @@ def llm(smollm2_quantized: Path) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def tokens(llm: Any) -> Any:
-    tokens = scoring.tokenize(llm, TEXT * 8)
+    tokens = session.tokenize(llm, TEXT * 8)
     assert len(tokens) > 3 * N_CTX
     return tokens
 
@@ -81,7 +82,7 @@ def test_the_size_of_batches_does_not_matter(tokens: Any, smollm2_f16: Path) -> 
 def test_a_model_that_wants_bos_gets_it(
     llm: Any, tokens: Any, smollm2_quantized: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert scoring.bos_token(llm) is None  # SmolLM2 has add_bos_token = false
+    assert session.bos_token(llm) is None  # SmolLM2 has add_bos_token = false
     monkeypatch.setattr(scoring, "bos_token", lambda _: 1)
     result = perplexity(llm, tokens, n_ctx=N_CTX, chunks=1)
     np.testing.assert_allclose(result.nll, direct_nll(smollm2_quantized, tokens, 1, bos=1), rtol=0, atol=1e-4)
@@ -96,7 +97,7 @@ def test_text_and_tokens_are_the_same(llm: Any, tokens: Any) -> None:
 
 def test_all_chunks_are_whole_ones(llm: Any, tokens: Any) -> None:
     assert perplexity(llm, tokens[: 2 * N_CTX + N_CTX // 2], n_ctx=N_CTX).chunks == 2
-    assert scoring.plan_chunks(2 * N_CTX + 1, N_CTX, 9) == 2
+    assert session.plan_chunks(2 * N_CTX + 1, N_CTX, 9) == 2
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_all_chunks_are_whole_ones(llm: Any, tokens: Any) -> None:
 )
 def test_what_cannot_be_scored(n_tokens: int, n_ctx: int, chunks: int | None, message: str) -> None:
     with pytest.raises(EvaluationError, match=message):
-        scoring.plan_chunks(n_tokens, n_ctx, chunks)
+        session.plan_chunks(n_tokens, n_ctx, chunks)
 
 
 def test_a_context_that_is_too_small(llm: Any) -> None:
@@ -145,9 +146,9 @@ def test_paired_difference_is_sharper_than_either_error() -> None:
 def test_read_text_drops_one_newline(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"a\n\n")
-    assert scoring.read_text(path) == b"a\n"
+    assert session.read_text(path) == b"a\n"
     with pytest.raises(EvaluationError, match="cannot be read"):
-        scoring.read_text(tmp_path / "none")
+        session.read_text(tmp_path / "none")
 
 
 def test_speed_leaves_the_model_usable(llm: Any) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,55 @@ def test_core_has_no_weak_symbols_of_instruction_sets() -> None:
         lines = (line.split(maxsplit=2) for line in done.stdout.splitlines())
         shared += [f"{path.name}: {name}" for _, kind, name in lines if kind == "W"]
     assert not shared, shared[:10]
+
+
+PACKAGE = ROOT / "python" / "seeddelta"
+# Each package imports from those before it, and from the modules beside them (errors, _yaml, …), which import none.
+PACKAGES = (
+    "_core", "reference", "gguf", "settings", "runtime", "calibrate", "convert", "evaluate", "serve", "tune",
+    "sparsify", "inspection", "report", "cli",
+)  # fmt: skip
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines and packages (or modules) of seeddelta that a file imports, also inside of functions; not for types."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    inside = path.relative_to(PACKAGE).parts[:-1]
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or node in for_types:
+            continue
+        names = (node.module or "").split(".") if node.module else []
+        if node.level:
+            names = [*inside[: len(inside) - node.level + 1], *names]
+        elif names[:1] == ["seeddelta"]:
+            names = names[1:]
+        else:
+            continue
+        yield from ((node.lineno, target) for target in (names[:1] or [alias.name for alias in node.names]))
+
+
+def test_packages_are_known() -> None:
+    found = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert found == set(PACKAGES)
+
+
+def test_imports_point_down() -> None:
+    above = {package: set(PACKAGES[at + 1 :]) for at, package in enumerate(PACKAGES)}
+    wrong = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        own = path.relative_to(PACKAGE).parts[0]
+        if own in ("__init__.py", "__main__.py"):  # the public names, loaded when they are used
+            continue
+        forbidden = above.get(own, set(PACKAGES))  # a module beside the packages imports none of them
+        wrong += [
+            f"{path.relative_to(PACKAGE)}:{line} imports {target}"
+            for line, target in imported(path)
+            if target in forbidden
+        ]
+    assert not wrong

@@ -151,7 +151,7 @@ def test_exchanged_matrices_are_what_llama_computes_with(
 
 
 def last_logits(llm: object, tokens: list[int]) -> np.ndarray:
-    from seeddelta.evaluate.decoder import Decoder
+    from seeddelta.runtime.decoder import Decoder
 
     decoder = Decoder(llm)
     return decoder.decode(np.asarray(tokens, np.int32), 0)[0].copy()

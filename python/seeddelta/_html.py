@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .convert import BuildReport, Recipe
-    from .evaluate.compare import Comparison
-    from .gguf.reader import SeedDeltaFile
-    from .runtime.handle import RuntimeHandle
+from importlib import import_module
 
 _LEFT, _RIGHT = "text-align: left", "text-align: right; font-variant-numeric: tabular-nums"
 
@@ -35,74 +29,8 @@ def folded(title: str, inside: str) -> str:
     return f"<details><summary>{escape(title)}</summary>{inside}</details>"
 
 
-def of_file(file: SeedDeltaFile) -> str:
-    """A SeedΔ file: totals, and a row a role."""
-    from .inspection.summary import summarize
-    from .report.values import role_rows
+class Shown:
+    """An object that notebooks show as what report/html.py makes of it; that page knows all kinds, none knows it."""
 
-    summary = summarize(file)
-    count, bits = len(summary["converted"]), summary["bits_per_weight"]
-    source = file.metadata.get("seeddelta.source.file", "?")
-    return (
-        line(f"{file.path.name}: {count} SeedΔ tensors of {bits:.3f} bits a weight, made from {source}")
-        + table(("role", "tensors", "weights, M", "MB", "bits", "error, %", "weighted, %"), role_rows(summary))
-        + folded("keys", table((), [(key, str(value)) for key, value in summary["keys"].items()], text_columns=2))
-    )
-
-
-def of_handle(handle: RuntimeHandle, path: str = "") -> str:
-    """A loaded model: what is served from the SeedΔ file, and what it did so far."""
-    name = f"{path.rpartition('/')[2]}: " if path else ""
-    if not handle.enabled:
-        return line(f"{name}an ordinary GGUF model, without SeedΔ weights")
-    rows = [(key, str(value)) for key, value in handle.metrics().items()]
-    text = f"{name}{len(handle.tensors)} SeedΔ weights served, {len(handle.dense)} dense"
-    return line(text) + table(("metric", ""), rows)
-
-
-def of_build(report: BuildReport) -> str:
-    """A build: totals, kept tensors, and every tensor."""
-    from .convert.report import human_bytes
-
-    before, after = human_bytes(report.model_bytes_before), human_bytes(report.model_bytes_after)
-    text = (
-        f"{len(report.tensors)} tensors, {report.bits_per_weight:.3f} bits a weight; model {before} → {after}, "
-        f"{report.seconds:.1f} s"
-    )
-    rows = []
-    for tensor in report.tensors:
-        metrics = tensor.metrics
-        errors = ("", "") if metrics is None else (f"{100 * metrics.rel_l2:.2f}", f"{100 * metrics.rel_l2_w:.2f}")
-        shape = "x".join(map(str, tensor.shape))
-        rows.append((tensor.name, tensor.reason or tensor.status, shape, f"{tensor.bits_per_weight:.3f}", *errors))
-    columns = ("tensor", "", "shape", "bits", "error, %", "weighted, %")
-    return line(text) + folded("tensors", table(columns, rows, text_columns=2))
-
-
-def of_comparison(comparison: Comparison) -> str:
-    """Models beside each other, one a row."""
-    from .report.measurements import of_comparison as series_of
-    from .report.values import headings, model_values, settings_text
-
-    series = series_of(comparison)
-    columns = headings(series)
-    rows = [[cell(model_values(model, series)) for cell in columns.values()] for model in series.models]
-    return line(settings_text(series)) + table(list(columns), rows, text_columns=2)
-
-
-def of_recipe(recipe: Recipe) -> str:
-    """The options that were given, or that differ from the defaults."""
-    fields = type(recipe).model_fields
-    values: Mapping[str, Any] = recipe.model_dump(mode="json")
-    shown = [
-        (name, _option(value))
-        for name, value in values.items()
-        if name in recipe.model_fields_set or value != fields[name].get_default()
-    ]
-    return table(("option", "value"), shown, text_columns=2)
-
-
-def _option(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    def _repr_html_(self) -> str:
+        return str(import_module("seeddelta.report.html").html_of(self))

@@ -25,6 +25,10 @@ class SourceModelError(SeedDeltaError):
     """The source model cannot be converted: unknown type, NaN weights, no target tensor, wrong shape."""
 
 
+class ModelError(SeedDeltaError):
+    """A model to run is not there, or llama.cpp cannot load it."""
+
+
 class ImatrixError(SeedDeltaError):
     """An importance matrix is unreadable, lacks an entry, or does not fit the model."""
 

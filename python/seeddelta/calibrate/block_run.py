@@ -32,8 +32,8 @@ def open_hooked(path: str, hook: _core.CaptureHook, ctx: int, threads: int = 0) 
     with needs_extra("llama"):
         import llama_cpp
 
-    from ..evaluate.scoring import processors
     from ..runtime.contexts import evaluation_callback
+    from ..runtime.session import processors
 
     workers = threads or processors()
     with evaluation_callback(hook):

@@ -121,9 +121,9 @@ def capture(
     with needs_extra("llama"):
         from tqdm.auto import tqdm
 
-    from ..evaluate.decoder import Decoder
-    from ..evaluate.scoring import bos_token, plan_chunks, read_text, tokenize
+    from ..runtime.decoder import Decoder
     from ..runtime.library import ggml_abi
+    from ..runtime.session import bos_token, plan_chunks, read_text, tokenize
     from .block_run import open_hooked
 
     model_path = Path(model_path)

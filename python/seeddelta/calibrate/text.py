@@ -54,7 +54,7 @@ def read_windows(model: Path, text: str | os.PathLike[str] | bytes, name: str, c
     with needs_extra("llama"):
         import llama_cpp
 
-    from ..evaluate.scoring import bos_token, plan_chunks, read_text, tokenize
+    from ..runtime.session import bos_token, plan_chunks, read_text, tokenize
 
     data = text if isinstance(text, bytes) else read_text(text)
     try:

@@ -29,8 +29,7 @@ def command(settings: RunSettings) -> None:
 
     Example: seeddelta run -m model.gguf --chat -p "Why is the sky blue?" --temp 0.7
     """
-    from ..evaluate.model import open_model
-    from ..evaluate.scoring import tokenize
+    from ..runtime.session import open_model, tokenize
 
     if settings.runtime.statecells:
         require_statecells([settings.model])

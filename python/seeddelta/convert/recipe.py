@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError, field_validator, model_validator
 
 from .._extras import needs_extra
+from .._html import Shown
 from .._yaml import load_yaml
 from ..errors import RecipeError
 from ..gguf import names, schema
@@ -84,7 +85,7 @@ def _form(adapter: TypeAdapter[Any], kind: dict[str, str], recipe: Recipe) -> Gr
     return made
 
 
-class Recipe(RecipeSettings):
+class Recipe(Shown, RecipeSettings):
     """What to convert and how. Equal recipes and inputs give the same bytes, whatever the threads, executor and paths.
 
     Raises RecipeError for options that contradict each other or are out of range.
@@ -321,11 +322,6 @@ class Recipe(RecipeSettings):
         if scheme == "codebook_resid":
             room -= 16 * self.codebook_size * n_in / n_out  # the dictionary
         return max(1, min(int(room // entry), most))
-
-    def _repr_html_(self) -> str:
-        from .. import _html
-
-        return _html.of_recipe(self)
 
     def provenance(self) -> dict[str, Any]:
         """The options that decide the bytes of the file, for its key `seeddelta.recipe`: no paths, no threads."""

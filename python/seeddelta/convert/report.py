@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from .._extras import needs_extra
+from .._html import Shown
 from ..gguf.writer import atomic_output
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class TensorReport(BaseModel):
     seconds: float = 0.0
 
 
-class BuildReport(BaseModel):
+class BuildReport(Shown, BaseModel):
     """A whole build. Bytes and weights of the model are those of all its tensors; `file_bytes` is 0 for a dry run.
 
     `tensors_restored` counts the tensors that an earlier, unfinished run had encoded. `uncalibrated` are tensors that
@@ -118,11 +119,6 @@ class BuildReport(BaseModel):
     def to_json(self) -> str:
         """The report as indented JSON."""
         return self.model_dump_json(indent=2) + "\n"
-
-    def _repr_html_(self) -> str:
-        from .. import _html
-
-        return _html.of_build(self)
 
     def save(self, path: Path) -> None:
         """Write the JSON atomically. Raises OutputError."""

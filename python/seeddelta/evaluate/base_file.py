@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import EvaluationError
-from .decoder import Tokens
+from ..runtime.decoder import Tokens
 from .scoring import Scored, scored_positions
 
 _MAGIC = b"_logits_"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._html import Shown
 from ..errors import EvaluationError
 from .client import Worker
 from .files import FileSize, file_size
@@ -70,7 +71,7 @@ class ModelReport:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Shown):
     """Reports in the order of the paths. Differences and divergences are from the first model."""
 
     models: tuple[ModelReport, ...]
@@ -78,11 +79,6 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         return {"settings": dict(self.settings), "models": [model.to_dict() for model in self.models]}
-
-    def _repr_html_(self) -> str:
-        from .. import _html
-
-        return _html.of_comparison(self)
 
 
 def evaluate(

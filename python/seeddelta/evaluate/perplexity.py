@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import EvaluationError
-from .decoder import Tokens
-from .scoring import Float64s, Observer, Scored, score, tokenize
+from ..runtime.decoder import Tokens
+from ..runtime.session import tokenize
+from .scoring import Float64s, Observer, Scored, score
 
 if TYPE_CHECKING:
     import llama_cpp

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import EvaluationError
+from ..runtime.session import plan_chunks, read_text, tokenize
 from .base_file import BaseWriter
 from .chunk_log import ChunkLog, log_name
 from .kl import DivergenceObserver
 from .perplexity import NllObserver
-from .scoring import Observer, plan_chunks, read_text, score, scored_positions, tokenize
+from .scoring import Observer, score, scored_positions
 
 if TYPE_CHECKING:
     import llama_cpp

@@ -7,17 +7,16 @@ token when the model wants BOS; the second half of a chunk is predicted, so that
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import EvaluationError
-from .decoder import Decoder, Tokens
+from ..runtime.decoder import Decoder, Tokens
+from ..runtime.session import bos_token, plan_chunks
 
 if TYPE_CHECKING:
     import llama_cpp
@@ -45,34 +44,6 @@ class Observer(Protocol):
     """A measure of the logits: NllObserver (perplexity.py), BaseWriter (base_file.py), DivergenceObserver (kl.py)."""
 
     def update(self, scored: Scored) -> None: ...
-
-
-def read_text(path: str | os.PathLike[str]) -> bytes:
-    """A text file's bytes without one newline at the end, as llama-perplexity reads it. Raises EvaluationError."""
-    try:
-        return Path(path).read_bytes().removesuffix(b"\n")
-    except OSError as error:
-        raise EvaluationError(f"{path}: cannot be read ({error.strerror}); give a text file in UTF-8") from error
-
-
-def tokenize(llm: llama_cpp.Llama, text: str | bytes) -> Tokens:
-    """All tokens of a text, with BOS in front when the model's add_bos says so; special tokens are plain text."""
-    data = text.encode("utf-8") if isinstance(text, str) else text
-    return np.asarray(llm.tokenize(data, add_bos=True, special=False), dtype=np.int32)
-
-
-def plan_chunks(n_tokens: int, n_ctx: int, chunks: int | None) -> int:
-    """Number of chunks that will be scored. Raises EvaluationError for a text below 2·n_ctx tokens."""
-    if n_ctx < 4:
-        raise EvaluationError(f"a context of {n_ctx} leaves nothing to score; use at least 4 (usual: 512)")
-    if chunks is not None and chunks < 1:
-        raise EvaluationError(f"{chunks} chunks leave nothing to score; use at least 1")
-    if n_tokens < 2 * n_ctx:
-        raise EvaluationError(
-            f"the text has {n_tokens} tokens, but at least {2 * n_ctx} are needed for a context of {n_ctx}; "
-            "use a longer text or a smaller context"
-        )
-    return min(n_tokens // n_ctx, chunks or n_tokens)
 
 
 def scored_positions(n_ctx: int) -> int:
@@ -112,21 +83,6 @@ def score(
             on_chunk(chunk + 1, total)
     decoder.clear()
     return total
-
-
-def processors() -> int:
-    """Processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def bos_token(llm: llama_cpp.Llama) -> int | None:
-    """The token that begins every chunk, or None when the model has none."""
-    from llama_cpp import llama_cpp
-
-    vocab = llama_cpp.llama_model_get_vocab(llm.model)
-    return int(llama_cpp.llama_vocab_bos(vocab)) if llama_cpp.llama_vocab_get_add_bos(vocab) else None
 
 
 def _score_chunk(decoder: Decoder, chunk: int, window: Tokens) -> Iterator[Scored]:

@@ -37,7 +37,7 @@ class Session:
         """Open the model (arguments of `open_model`). Returns the memory before and after."""
         import llama_cpp  # noqa: F401 (its own memory belongs to `before`)
 
-        from .model import open_model
+        from ..runtime.session import open_model
 
         before = read_memory()
         if "config" in options:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gguf import GGUFValueType
 
+from .._html import Shown
 from ..errors import FormatError, UnsupportedVersionError
 from . import schema
 from .header import NUMPY_TYPES, Header, read_header
@@ -90,7 +91,7 @@ def weight_arguments(description: TensorDescription, arrays: Mapping[str, np.nda
     return arguments
 
 
-class SeedDeltaFile:
+class SeedDeltaFile(Shown):
     """An open, checked SeedΔ file. Arrays are views of the mapped file; `close` drops this object's references.
 
     `checksums` has the CRC-32 of every tensor in the file (payload and kept) by its name, None for a file without them.
@@ -118,11 +119,6 @@ class SeedDeltaFile:
     def close(self) -> None:
         self.tensors = {}
         self._data = None
-
-    def _repr_html_(self) -> str:
-        from .. import _html
-
-        return _html.of_file(self)
 
     def __enter__(self) -> SeedDeltaFile:
         return self

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from .._html import Shown
 from ..errors import ConfigError, IdleWeightsWarning, NumericalError, OutOfMemoryError, some
 from ..gguf.schema import TensorDescription
 from ..settings.runtime import RuntimeConfig
@@ -25,7 +26,7 @@ _COUNTERS = (
 )  # fmt: skip
 
 
-class RuntimeHandle:
+class RuntimeHandle(Shown):
     """`llm.seeddelta`: what is served and what it did.
 
     Attributes:
@@ -137,11 +138,6 @@ class RuntimeHandle:
             for name, value in counters.items():
                 sums[f"seeddelta.{name}"] += value
         return sums | skipping_metrics(self._config, self._gates, self._hook.gates())
-
-    def _repr_html_(self) -> str:
-        from .. import _html
-
-        return _html.of_handle(self)
 
     def _proc_metrics(self) -> dict[str, int | float]:
         weights = {name: one for name, one in self.tensors.items() if one.is_proc_sparse}

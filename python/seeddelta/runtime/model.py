@@ -12,6 +12,7 @@ from typing import Any
 import llama_cpp
 
 from .. import _core
+from .._html import Shown
 from ..errors import ConfigError, FormatError, SeedDeltaError
 from ..gguf.reader import has_statecells, is_seeddelta
 from ..settings.runtime import RuntimeConfig
@@ -36,7 +37,7 @@ def _new_handle(prepared: PreparedModel | None, config: RuntimeConfig) -> Runtim
     return RuntimeHandle(prepared, hook, config, attention)
 
 
-class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
+class SeedDeltaLlama(Shown, llama_cpp.Llama):  # type: ignore[misc]
     """A `llama_cpp.Llama` for SeedΔ and ordinary GGUF files; everything of `Llama` works unchanged.
 
     `seeddelta` is the RuntimeHandle: what is served, counters, metrics. See `seeddelta.load` for arguments and errors.
@@ -124,11 +125,6 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         if handle is None:
             raise unsupported("llama_cpp.Llama does not make its context through llama_init_from_model")
         self.seeddelta = handle
-
-    def _repr_html_(self) -> str:
-        from .. import _html
-
-        return _html.of_handle(self.seeddelta, self.model_path)
 
     def close(self) -> None:
         """Free the model and its context."""

@@ -57,8 +57,8 @@ class Models:
 
 def open_scheduler(options: ModelOptions) -> Scheduler:
     """Load one model with room for its requests."""
-    from ..evaluate.model import open_model
     from ..runtime import RuntimeConfig
+    from ..runtime.session import open_model
 
     settings: dict[str, Any] = dict(options.load)
     if options.chat_format is not None:

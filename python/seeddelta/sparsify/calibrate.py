@@ -13,12 +13,12 @@ import numpy as np
 
 from ..errors import ConfigError
 from ..evaluate.base_file import BaseWriter
-from ..evaluate.decoder import Tokens
 from ..evaluate.kl import DivergenceObserver
 from ..evaluate.perplexity import PerplexityResult, paired_difference, perplexity
-from ..evaluate.scoring import plan_chunks, read_text, tokenize
 from ..gguf import names
 from ..gguf.reader import is_seeddelta
+from ..runtime.decoder import Tokens
+from ..runtime.session import plan_chunks, read_text, tokenize
 from ..runtime.skip_file import Skip, SkipFile
 from ..settings.runtime import RuntimeConfig
 from ..settings.skipping import Kwta
@@ -74,7 +74,7 @@ def sparsify(
     Raises:
         ConfigError for options out of range, EvaluationError for a text that is too short, and what loading raises.
     """
-    from ..evaluate.model import open_model
+    from ..runtime.session import open_model
 
     if keep is not None and max_percent is not None:
         raise ConfigError("keep and max_percent both set the limit; give one of them")

@@ -11,9 +11,8 @@ import numpy as np
 from ..convert.jobs import forget, run_job
 from ..convert.pipeline import at_rates, job_of
 from ..convert.rates import RATES
-from ..evaluate.model import open_model
 from ..evaluate.perplexity import perplexity
-from ..evaluate.scoring import read_text
+from ..runtime.session import open_model, read_text
 from .groups import Group
 from .options import TuneOptions
 from .search import STEPS

@@ -20,9 +20,9 @@ import numpy as np
 from ..convert.rates import RATES
 from ..errors import EvaluationError
 from ..evaluate.base_file import BaseWriter
-from ..evaluate.decoder import Tokens
 from ..evaluate.kl import DivergenceObserver
 from ..evaluate.scoring import score
+from ..runtime.decoder import Tokens
 from .groups import Group
 from .state import State
 from .store import EncodedStore

@@ -18,9 +18,9 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
 from ..errors import SourceModelError
-from ..evaluate.model import open_model
 from ..gguf.header import read_header
 from ..gguf.source import SourceModel
+from ..runtime.session import open_model
 from ..runtime.view import Piece, make_view
 
 _FLOATS = (GGMLQuantizationType.F16, GGMLQuantizationType.F32, GGMLQuantizationType.BF16)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import EvaluationError
-from ..evaluate.decoder import Tokens
-from ..evaluate.scoring import read_text, tokenize
 from ..gguf.writer import atomic_output
+from ..runtime.decoder import Tokens
+from ..runtime.session import read_text, tokenize
 from .options import TuneOptions
 
 

@@ -1,0 +1,87 @@
+"""A model in llama.cpp for everything that measures or talks: opened, its texts read, tokenised and cut into chunks."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import EvaluationError, ModelError, SeedDeltaError
+from .decoder import Tokens
+
+if TYPE_CHECKING:
+    import llama_cpp
+
+_log = logging.getLogger(__name__)
+
+
+def open_model(
+    path: str | os.PathLike[str], *, n_ctx: int = 512, n_batch: int = 512, threads: int | None = None, **options: Any
+) -> llama_cpp.Llama:
+    """The model as a `llama_cpp.Llama`, quiet, with flash attention on as llama-perplexity has it.
+
+    `threads` is used for prompts and for generation (default: all cores). `options` go to `seeddelta.load`.
+    Raises ModelError when there is no such file or llama.cpp refuses it, MissingDependencyError without
+    llama-cpp-python, and what `seeddelta.load` raises.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file; give a GGUF model")
+    from . import load
+
+    threads = threads or os.cpu_count() or 1
+    settings: dict[str, Any] = {"n_threads": threads, "n_threads_batch": threads, "flash_attn": True, "verbose": False}
+    _log.info("opening %s with a context of %d and %d threads", path, n_ctx, threads)
+    _log.debug("keywords of llama_cpp.Llama and seeddelta.load: %s", options)
+    try:
+        return load(path, n_ctx=n_ctx, n_batch=n_batch, n_ubatch=min(n_batch, 512), **(settings | options))
+    except SeedDeltaError:
+        raise
+    except (ValueError, RuntimeError) as error:
+        raise ModelError(f"{path}: llama.cpp cannot load it ({error}); is it complete?") from error
+
+
+def read_text(path: str | os.PathLike[str]) -> bytes:
+    """A text file's bytes without one newline at the end, as llama-perplexity reads it. Raises EvaluationError."""
+    try:
+        return Path(path).read_bytes().removesuffix(b"\n")
+    except OSError as error:
+        raise EvaluationError(f"{path}: cannot be read ({error.strerror}); give a text file in UTF-8") from error
+
+
+def tokenize(llm: llama_cpp.Llama, text: str | bytes) -> Tokens:
+    """All tokens of a text, with BOS in front when the model's add_bos says so; special tokens are plain text."""
+    data = text.encode("utf-8") if isinstance(text, str) else text
+    return np.asarray(llm.tokenize(data, add_bos=True, special=False), dtype=np.int32)
+
+
+def plan_chunks(n_tokens: int, n_ctx: int, chunks: int | None) -> int:
+    """Number of chunks that will be scored. Raises EvaluationError for a text below 2·n_ctx tokens."""
+    if n_ctx < 4:
+        raise EvaluationError(f"a context of {n_ctx} leaves nothing to score; use at least 4 (usual: 512)")
+    if chunks is not None and chunks < 1:
+        raise EvaluationError(f"{chunks} chunks leave nothing to score; use at least 1")
+    if n_tokens < 2 * n_ctx:
+        raise EvaluationError(
+            f"the text has {n_tokens} tokens, but at least {2 * n_ctx} are needed for a context of {n_ctx}; "
+            "use a longer text or a smaller context"
+        )
+    return min(n_tokens // n_ctx, chunks or n_tokens)
+
+
+def bos_token(llm: llama_cpp.Llama) -> int | None:
+    """The token that begins every chunk, or None when the model has none."""
+    from llama_cpp import llama_cpp
+
+    vocab = llama_cpp.llama_model_get_vocab(llm.model)
+    return int(llama_cpp.llama_vocab_bos(vocab)) if llama_cpp.llama_vocab_get_add_bos(vocab) else None
+
+
+def processors() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
