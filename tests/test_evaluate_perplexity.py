@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from llama_helpers import TEXT
 from seeddelta.errors import EvaluationError
-from seeddelta.evaluate import PerplexityResult, paired_difference, perplexity
+from seeddelta.evaluate import PerplexityResult, paired_difference, perplexity, scoring
 from seeddelta.evaluate.speed import measure
 from seeddelta.runtime import session
 from seeddelta.runtime.decoder import Decoder
