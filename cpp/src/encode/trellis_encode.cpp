@@ -14,6 +14,9 @@
 
 namespace seeddelta {
 
+// Rows that are encoded together where a tile is divided among threads: as many as the feedback takes at a time.
+constexpr int64_t kFewRows = 4;
+
 bool trellis_rate_supported(int step_bits, int values_per_step) {
     return (values_per_step == 1 && step_bits >= 1 && step_bits <= 6) ||
            (values_per_step == 2 && (step_bits == 3 || step_bits == 5));
@@ -147,19 +150,22 @@ void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const Tre
     const double rate = static_cast<double>(spec.step_bits) / spec.values_per_step;
     const Job job{spec, values,       h, spec.scale_factor > 0 ? spec.scale_factor : measured_scale_factor(rate),
                   n_in, shape.steps()};
-    const int workers = worker_count(shape.n_tiles(), threads);
-    const int64_t rows_at_once = feedback != nullptr ? kTileRows : 1;
+    // A part of a tile is encoded at a time, smaller where there are fewer tiles than threads.
+    const int64_t part = shape.n_tiles() < worker_count(kTileRows * shape.n_tiles(), threads) ? kFewRows : kTileRows;
+    const int64_t parts = (n_out + part - 1) / part;
+    const int workers = worker_count(parts, threads);
+    const int64_t rows_at_once = feedback != nullptr ? part : 1;
     std::vector<std::vector<std::unique_ptr<Scratch>>> scratch(static_cast<size_t>(workers));
+    std::memset(codes, 0, static_cast<size_t>(shape.n_tiles() * tile_words) * sizeof(uint16_t));
 
-    parallel_for(shape.n_tiles(), workers, [&](int64_t tile_index, int worker) {
+    parallel_for(parts, workers, [&](int64_t index, int worker) {
         auto &mine = scratch[static_cast<size_t>(worker)];
         while (static_cast<int64_t>(mine.size()) < rows_at_once) {
             mine.push_back(std::make_unique<Scratch>(spec, job.steps));
         }
-        uint16_t *tile = codes + tile_index * tile_words;
-        std::memset(tile, 0, static_cast<size_t>(tile_words) * sizeof(uint16_t));
-        const int64_t row0 = tile_index * kTileRows;
-        const int64_t n_rows = std::min(kTileRows, n_out - row0);
+        const int64_t row0 = index * part;
+        uint16_t *tile = codes + row0 / kTileRows * tile_words;
+        const int64_t n_rows = std::min(part, n_out - row0);
         std::vector<float> rows(weights + row0 * n_in, weights + (row0 + n_rows) * n_in);
         double unit[kTileRows];
         for (int64_t r = 0; r < n_rows; ++r) {
@@ -184,7 +190,7 @@ void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const Tre
                 search(job, row, unit[r], 0, job.steps, -1, weights_of_search.data(), s);
             }
             row_scale[row0 + r] = refit_scale(job, row, s.states.data());
-            pack_path(spec, s.states.data(), job.steps, tile, static_cast<int>(r));
+            pack_path(spec, s.states.data(), job.steps, tile, static_cast<int>((row0 + r) % kTileRows));
         }
     });
 }

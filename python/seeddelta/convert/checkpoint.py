@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -23,7 +23,7 @@ from ..errors import OutputError
 from ..gguf.schema import TensorDescription, payload_layout
 from ..gguf.writer import TYPE_OF_DTYPE, PlannedTensor, atomic_output, hold, is_abandoned, output_error
 from .encode import EncodedTensor
-from .report import Metrics
+from .report import Method, Metrics
 
 _MAGIC = b"seeddelta part 1 "
 _SUFFIX = ".sdpart"
@@ -38,7 +38,7 @@ class PartHeader(BaseModel):
     key: str
     description: TensorDescription
     metrics: Metrics
-    method: Literal["plain", "weighted", "feedback"]
+    method: Method
     base_seed: int
     seconds: float
 

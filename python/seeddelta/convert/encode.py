@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,11 @@ from .feedback import ColumnFeedback, Feedback, covariance_error
 from .measure import measure, metrics_of
 from .plain_base import fit_base, row_rms, search_seed
 from .recipe import Recipe
-from .report import Metrics
+from .report import Method, Metrics
+from .row_feedback import RowFeedback
 from .seeds import choose_seeds
 from .stored import Stored
-from .trellis import encode_trellis, output_error
+from .trellis import encode_trellis, loss_error, output_error
 
 Array = np.ndarray[Any, Any]
 F32 = npt.NDArray[np.float32]
@@ -38,7 +39,7 @@ class EncodedTensor:
     description: TensorDescription
     arrays: dict[str, Array]
     metrics: Metrics
-    method: Literal["plain", "weighted", "feedback"] = "plain"
+    method: Method = "plain"
 
 
 def encode_tensor(
@@ -48,13 +49,15 @@ def encode_tensor(
     recipe: Recipe,
     importance: F32 | None = None,
     feedback: Feedback | ColumnFeedback | None = None,
+    row_feedback: RowFeedback | None = None,
 ) -> EncodedTensor:
     """Encode float32[n_out, n_in] by the recipe; `importance` is float32[n_in] with the mean 1.
 
     Or float32[experts, n_out, n_in], with an importance of float32[experts, n_in]; every expert is encoded by itself,
     with the same feedback.
     The result depends on the arguments and on nothing else (not on `recipe.threads`). With `feedback` (trellis only)
-    the error of the outputs is minimised.
+    the error of the outputs is minimised, with `row_feedback` beside it (a matrix in rows, no residual) the loss that
+    this error causes.
     """
     if recipe.has_trellis and recipe.seed_search > 1:  # other signs of the rotation
         single = recipe.model_copy(update={"seed_search": 0})
@@ -67,7 +70,7 @@ def encode_tensor(
         )
         return min(trials, key=lambda encoded: encoded.metrics.rel_l2_w)  # the first one wins a tie
     if weights.ndim == 2:
-        return _encode_matrix(name, weights, source_type, recipe, importance, feedback)
+        return _encode_matrix(name, weights, source_type, recipe, importance, feedback, row_feedback)
     describe(recipe, name, weights.shape[1:], source_type, len(weights))  # raises for what experts cannot have
     own = [None] * len(weights) if importance is None else importance
     return join_experts(
@@ -108,6 +111,7 @@ def _encode_matrix(
     recipe: Recipe,
     importance: F32 | None,
     feedback: Feedback | ColumnFeedback | None,
+    row_feedback: RowFeedback | None = None,
 ) -> EncodedTensor:
     n_out, n_in = weights.shape
     description = describe(recipe, name, (n_out, n_in), source_type)
@@ -124,7 +128,7 @@ def _encode_matrix(
             scales = feedback.column_scale
         elif importance is not None:
             scales = column_scale(importance, recipe.column_power or 0.0)
-        base, codes, row_scale = encode_trellis(name, weights, base, scales, recipe, importance, feedback)
+        base, codes, row_scale = encode_trellis(name, weights, base, scales, recipe, importance, feedback, row_feedback)
         arrays[schema.CODES] = codes
         if scales is not None:
             arrays[schema.COLUMN_SCALE] = scales
@@ -161,5 +165,9 @@ def _encode_matrix(
     description = description.model_copy(update={"norms": norms})
     ordered = {suffix: arrays[suffix] for suffix in schema.payload_layout(description)}
     weighted = importance is not None and not description.is_column
-    method: Any = "feedback" if feedback is not None else "weighted" if weighted else "plain"
+    method: Method = "feedback" if feedback is not None else "weighted" if weighted else "plain"
+    if row_feedback is not None:
+        assert isinstance(feedback, Feedback)
+        method = "row feedback"
+        metrics = metrics.model_copy(update={"rel_grad": loss_error(weights, weight, feedback, row_feedback)})
     return EncodedTensor(description, ordered, metrics, method)

@@ -26,6 +26,7 @@ from seeddelta import _core
 from .. import __version__
 from .._extras import needs_extra
 from ..calibrate.covariance import Covariance, open_covariance
+from ..calibrate.gradient_file import Gradient, open_gradient
 from ..errors import ExecutorError, ImatrixError, SourceModelError
 from ..gguf import schema
 from ..gguf.source import SourceModel, open_source
@@ -33,8 +34,10 @@ from ..settings.base import deciding
 from .describe import describe
 from .encode import EncodedTensor, encode_tensor
 from .feedback import ColumnFeedback, Feedback, make_column_feedback, make_feedback
+from .lanes import SEARCHED_ROWS
 from .proc_sparse import encode_proc_sparse
 from .recipe import Recipe
+from .row_feedback import TILE, RowFeedback, make_row_feedback
 
 _FEEDBACKS_KEPT = 2  # tensors that share an input are near each other in the file
 
@@ -43,7 +46,7 @@ _FEEDBACKS_KEPT = 2  # tensors that share an input are near each other in the fi
 class Job:
     """What to encode. `recipe` has the tensor's own rate; paths are absolute and must mean the same file everywhere.
 
-    `sha256` is that of the tensor's bytes in the source, `covariance_sha256` that of the whole covariance file.
+    `sha256` is that of the tensor's bytes in the source, `covariance_sha256` and `gradient_sha256` are of whole files.
     `shape` is [n_out, n_in], of each of the `experts` where there are some. `importance` is float32[n_in] with the mean
     1 (of experts float32[experts, n_in]), or None.
     """
@@ -55,6 +58,7 @@ class Job:
     recipe: Recipe
     importance: npt.NDArray[np.float32] | None = None
     covariance_sha256: str | None = None
+    gradient_sha256: str | None = None
     experts: int | None = None
     version: str = __version__
 
@@ -66,6 +70,7 @@ class Job:
             "options": self.recipe.model_dump(mode="json", exclude=deciding(Recipe, "nothing", "choice")),
             "importance": None if self.importance is None else hashlib.sha256(self.importance.tobytes()).hexdigest(),
             "covariance": self.covariance_sha256,
+            "gradient": self.gradient_sha256,
         }
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
@@ -99,7 +104,8 @@ def run_job(job: Job) -> JobResult:
             importance = _covariance(job).importance(job.name)
             if job.experts is not None:
                 importance = np.broadcast_to(importance, (job.experts, importance.size))
-        encoded = encode_tensor(job.name, weights, job.source_type, job.recipe, importance, feedback)
+        row_feedback = _row_feedback(job, description) if isinstance(feedback, Feedback) else None
+        encoded = encode_tensor(job.name, weights, job.source_type, job.recipe, importance, feedback, row_feedback)
     return JobResult(encoded, time.perf_counter() - begin)
 
 
@@ -157,6 +163,11 @@ def _open_covariance(path: Path, stamp: tuple[int, int]) -> Covariance:
     return open_covariance(path)
 
 
+@lru_cache(maxsize=1)
+def _open_gradient(path: Path, stamp: tuple[int, int]) -> Gradient:
+    return open_gradient(path)
+
+
 def _covariance(job: Job) -> Covariance:
     path = job.recipe.hessian
     assert path is not None
@@ -166,6 +177,28 @@ def _covariance(job: Job) -> Covariance:
     if covariance.sha256 != job.covariance_sha256:
         raise ImatrixError(f"{path}: is another file on {platform.node()}; give all workers the same covariance")
     return covariance
+
+
+def _row_feedback(job: Job, description: schema.TensorDescription) -> RowFeedback | None:
+    """Feedback between the rows of the tensor, or None without gradients of it."""
+    path = job.recipe.gradient
+    if path is None or job.experts is not None:
+        return None
+    if not path.is_file():
+        raise ImatrixError(f"{path}: no such file on {platform.node()}; workers need the gradients under this path")
+    gradient = _open_gradient(path, _stamp(path))
+    if gradient.sha256 != job.gradient_sha256:
+        raise ImatrixError(f"{path}: is another file on {platform.node()}; give all workers the same gradients")
+    if not gradient.has(job.name):
+        return None
+    matrix = gradient.matrix(job.name)
+    if len(matrix) != job.shape[0]:
+        raise ImatrixError(
+            f"{path}: the gradients of {job.name!r} are those of {len(matrix)} rows, the tensor has {job.shape[0]}; "
+            "make them with this model"
+        )
+    batch = SEARCHED_ROWS if isinstance(description.base, schema.LanesBase) else TILE
+    return make_row_feedback(job.name, matrix, damp=job.recipe.gradient_damp, batch=batch)
 
 
 def _covariance_of(job: Job) -> npt.NDArray[np.float32]:
@@ -226,6 +259,7 @@ def forget() -> None:
         _feedbacks.clear()
     _open_source.cache_clear()
     _open_covariance.cache_clear()
+    _open_gradient.cache_clear()
 
 
 _blas_lock = threading.Lock()

@@ -22,6 +22,7 @@ def own_metadata(
     descriptions: Sequence[TensorDescription],
     sha256: str,
     hessian_sha256: str | None,
+    gradient_sha256: str | None = None,
 ) -> dict[str, Value]:
     """The keys with their types. Nothing here may depend on the time, the folder or the number of threads."""
 
@@ -62,6 +63,10 @@ def own_metadata(
         values[schema.KEY_HESSIAN_FILE] = text(recipe.hessian.name)
         values[schema.KEY_HESSIAN_SHA256] = text(hessian_sha256)
         values[schema.KEY_HESSIAN_DAMP] = f32(recipe.hessian_damp)
+    if recipe.gradient is not None and gradient_sha256 is not None:
+        values[schema.KEY_GRADIENT_FILE] = text(recipe.gradient.name)
+        values[schema.KEY_GRADIENT_SHA256] = text(gradient_sha256)
+        values[schema.KEY_GRADIENT_DAMP] = f32(recipe.gradient_damp)
     if descriptions:
         texts = [one.model_dump_json(exclude=_left_out(one)) for one in descriptions]
         values[schema.KEY_TENSORS] = Typed(texts, GGUFValueType.ARRAY, GGUFValueType.STRING)

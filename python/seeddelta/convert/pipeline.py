@@ -24,6 +24,7 @@ import numpy as np
 from gguf import GGUFValueType
 
 from ..calibrate.covariance import Covariance, open_covariance
+from ..calibrate.gradient_file import Gradient, open_gradient
 from ..errors import CalibrationWarning, ImatrixError, OutputError, RecipeError, SourceModelError, some
 from ..gguf import names, schema, targets
 from ..gguf.header import TensorInfo
@@ -51,7 +52,7 @@ class Plan:
     """What a recipe means for a model: target tensors in file order with their future descriptions.
 
     `recipes` has the recipe of each target: that of the build, with the tensor's own rate. `uncalibrated` are targets
-    that neither the imatrix nor the covariance has; they are encoded without.
+    that neither the imatrix nor the covariance has; they are encoded without. The gradients may lack any target.
     """
 
     source: SourceModel
@@ -60,6 +61,7 @@ class Plan:
     targets: dict[str, TensorDescription]
     recipes: dict[str, Recipe]
     uncalibrated: tuple[str, ...] = ()
+    gradient: Gradient | None = None
 
     @property
     def dense_bytes(self) -> int:
@@ -111,7 +113,18 @@ def make_plan(recipe: Recipe, *, measured: bool = True) -> Plan:
         for info in chosen:
             _importance(recipe, imatrix, info)  # all of them are checked before hours of work
     uncalibrated = tuple(name for name in described if _lacks_calibration(name, imatrix, covariance))
-    return Plan(source, imatrix, covariance, described, recipes, uncalibrated)
+    return Plan(source, imatrix, covariance, described, recipes, uncalibrated, _gradient(recipe, described))
+
+
+def _gradient(recipe: Recipe, described: Mapping[str, TensorDescription]) -> Gradient | None:
+    if recipe.gradient is None:
+        return None
+    if recipe.hessian is None:
+        raise RecipeError("--gradient is of use with --hessian only; make that with seeddelta imatrix --hessian")
+    gradient = open_gradient(recipe.gradient)
+    if not any(gradient.has(name) for name in described):
+        raise ImatrixError(f"{gradient.path}: has no gradients of any of the tensors; make it with this model")
+    return gradient
 
 
 def _lacks_calibration(name: str, imatrix: Imatrix | None, covariance: Covariance | None) -> bool:
@@ -324,7 +337,8 @@ def job_of(recipe: Recipe, plan: Plan, name: str, threads: int) -> Job:
     """The job of a target."""
     info = plan.source.tensors[name]
     hessian = None if recipe.hessian is None else recipe.hessian.absolute()
-    changes = {"threads": threads, "input": recipe.input.absolute(), "hessian": hessian}
+    gradient = None if recipe.gradient is None else recipe.gradient.absolute()
+    changes = {"threads": threads, "input": recipe.input.absolute(), "hessian": hessian, "gradient": gradient}
     return Job(
         name=name,
         shape=_matrix_shape(info),
@@ -333,6 +347,7 @@ def job_of(recipe: Recipe, plan: Plan, name: str, threads: int) -> Job:
         recipe=plan.recipes[name].model_copy(update=changes),
         importance=_importance(recipe, plan.imatrix, info),
         covariance_sha256=None if plan.covariance is None else plan.covariance.sha256,
+        gradient_sha256=None if plan.gradient is None else plan.gradient.sha256,
         experts=_experts(info),
     )
 
@@ -351,7 +366,8 @@ def _write(recipe: Recipe, plan: Plan, parts: dict[str, Part], sha256: str, more
     descriptions = [parts[name].header.description for name in source.tensors if name in parts]
     hessian_sha256 = None if plan.covariance is None else plan.covariance.sha256
     metadata: dict[str, Value] = copied_metadata(source.header, without=schema.PREFIX)
-    metadata |= own_metadata(recipe, source, descriptions, sha256, hessian_sha256) | dict(more)
+    gradient_sha256 = None if plan.gradient is None else plan.gradient.sha256
+    metadata |= own_metadata(recipe, source, descriptions, sha256, hessian_sha256, gradient_sha256) | dict(more)
 
     def chunks(tensor: PlannedTensor) -> Iterator[np.ndarray[Any, Any]]:
         if tensor.name in owner:

@@ -191,6 +191,8 @@ class Recipe(Shown, RecipeSettings):
             raise ValueError("--K auto is for bases other than the trellis, which uses up --bits; give a number")
         if not self.has_trellis and self.hessian is not None:
             raise ValueError("--hessian is for --base-kind trellis")
+        if self.gradient is not None and self.residual_scheme != "none":
+            raise ValueError("--gradient is for a trellis without --scheme")
         if not self.has_trellis and self.rotation_block not in ("auto", 0):
             raise ValueError("--rotation-block is for --base-kind trellis")
         if self.proc_sparse and not self.has_trellis:
@@ -329,6 +331,7 @@ class Recipe(Shown, RecipeSettings):
         options["input"] = self.input.name
         options["imatrix"] = None if self.imatrix is None else self.imatrix.name
         options["hessian"] = None if self.hessian is None else self.hessian.name
+        options["gradient"] = None if self.gradient is None else self.gradient.name
         return options
 
     @classmethod

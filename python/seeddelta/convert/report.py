@@ -14,6 +14,7 @@ from ..gguf.writer import atomic_output
 if TYPE_CHECKING:
     from rich.table import Table
 
+Method = Literal["", "plain", "weighted", "feedback", "row feedback"]
 _FROZEN = ConfigDict(frozen=True)
 
 
@@ -21,7 +22,8 @@ class Metrics(BaseModel):
     """How near Ŵ is to W. `rel_l2` = ‖W−Ŵ‖/‖W‖, `cos` = ⟨W,Ŵ⟩/(‖W‖‖Ŵ‖), `norm_ratio` = ‖Ŵ‖/‖W‖.
 
     Those with `_w` weigh the columns with the importance; without an imatrix they equal the plain ones. `rel_out` is
-    the error of the outputs, sqrt(tr(E H Eᵀ) / tr(W H Wᵀ)) with E = W−Ŵ and H the covariance of the inputs, if known.
+    the error of the outputs, sqrt(tr(E H Eᵀ) / tr(W H Wᵀ)) with E = W−Ŵ and H the covariance of the inputs, if known;
+    `rel_grad` is the same as the loss sees it, sqrt(tr(G E H Eᵀ) / tr(G W H Wᵀ)), G the covariance of its gradients.
     """
 
     model_config = _FROZEN
@@ -32,6 +34,7 @@ class Metrics(BaseModel):
     cos_w: float
     norm_ratio_w: float
     rel_out: float | None = None
+    rel_grad: float | None = None
 
     @property
     def error(self) -> float:
@@ -64,7 +67,7 @@ class TensorReport(BaseModel):
     source_type: str
     status: Literal["converted", "dense", "planned"]
     reason: str = ""
-    method: Literal["", "plain", "weighted", "feedback"] = ""
+    method: Method = ""
     base_seed: int | None = None
     bytes_before: int
     bytes_after: int

@@ -16,6 +16,7 @@ from .feedback import BLOCK, LOOKAHEAD, Feedback, covariance_error, refitted_row
 from .lanes import LOOKAHEAD as LANES_LOOKAHEAD
 from .lanes import lane_groups
 from .recipe import Recipe
+from .row_feedback import RowFeedback, encode_in_order, gradient_error
 
 Array = np.ndarray[Any, Any]
 F32 = npt.NDArray[np.float32]
@@ -29,6 +30,7 @@ def encode_trellis(
     recipe: Recipe,
     importance: F32 | None,
     feedback: Feedback | None,
+    row_feedback: RowFeedback | None = None,
 ) -> tuple[TrellisBase | LanesBase, Array, F32]:
     """The completed base, its codes as stored and the row scales."""
     factor = column_factor(scales)
@@ -41,9 +43,28 @@ def encode_trellis(
         known, codes, fitted = _search(weights / factor, base, recipe, None, options)
         row_scale = np.asarray(fitted, np.float32)
     else:
-        rows = _rotated(weights, feedback)
+        known, codes, row_scale = _search_with_feedback(name, weights, base, recipe, feedback, row_feedback)
+    known = {key: value for key, value in known.items() if key in type(base).model_fields}
+    return base.model_copy(update=known | {"column_scale": scales is not None}), codes, row_scale
+
+
+Searched = tuple[dict[str, Any], Array, Array]
+
+
+def _search_with_feedback(
+    name: str,
+    weights: F32,
+    base: TrellisBase | LanesBase,
+    recipe: Recipe,
+    feedback: Feedback,
+    row_feedback: RowFeedback | None,
+) -> Searched:
+    known: dict[str, Any] = {}
+
+    def encode(rows: F32) -> tuple[Array, F32, F32]:
         options = {"importance": feedback.importance, "feedback": feedback.matrix}
-        known, codes, fitted = _search(rows, base, recipe, feedback, options)
+        found, codes, _ = _search(rows, base, recipe, feedback, options)
+        known.update(found)  # the same every time
         arguments = {
             key: known[key] for key in ("step_bits", "values_per_step", "multipliers", "lane_code") if key in known
         }
@@ -51,12 +72,14 @@ def encode_trellis(
             name, *rows.shape, base_kind=schema.BASE_KINDS[base.kind], base_scale=known["scale"], codes=codes,
             row_scale=np.ones(len(rows), np.float32), **arguments,
         ).dequantize()  # fmt: skip
-        row_scale = refitted_row_scale(rows, unit, feedback.covariance)
-    known = {key: value for key, value in known.items() if key in type(base).model_fields}
-    return base.model_copy(update=known | {"column_scale": scales is not None}), codes, row_scale
+        return codes, refitted_row_scale(rows, unit, feedback.covariance), unit
 
-
-Searched = tuple[dict[str, Any], Array, Array]
+    rows = _rotated(weights, feedback)
+    if row_feedback is None:
+        codes, row_scale, _ = encode(rows)
+    else:
+        codes, row_scale = encode_in_order(rows, row_feedback, encode, "f2" if recipe.row_scale == "f16" else "f4")
+    return known, codes, row_scale
 
 
 def _search(
@@ -96,3 +119,9 @@ def _rotated(weights: F32, feedback: Feedback) -> F32:
 def output_error(weights: F32, stored: _core.Weight, feedback: Feedback) -> float:
     """Relative error of the outputs under the covariance of the feedback."""
     return covariance_error(_rotated(weights, feedback), _rotated(stored.dequantize(), feedback), feedback.covariance)
+
+
+def loss_error(weights: F32, stored: _core.Weight, feedback: Feedback, row_feedback: RowFeedback) -> float:
+    """The same, with the outputs weighted by the covariance of their gradients."""
+    rows, decoded = (_rotated(matrix, feedback) for matrix in (weights, stored.dequantize()))
+    return gradient_error(rows, decoded, feedback.covariance, row_feedback.gradient)

@@ -269,6 +269,14 @@ class MeasuredOptions(Group):
     hessian_damp: Annotated[float, Flag(panel="Calibration")] = Field(
         default=0.01, gt=0, le=1, description="Added to the diagonal of the covariance, in units of its mean."
     )
+    gradient: Annotated[Path | None, Flag(shown=True, panel="Calibration", decides="choice")] = Field(
+        default=None,
+        description="Covariance of the loss' gradients at the outputs, from seeddelta imatrix --gradient; with "
+        "--hessian: a row makes up for the errors of the rows before it.",
+    )
+    gradient_damp: Annotated[float, Flag(panel="Calibration")] = Field(
+        default=0.1, gt=0, le=1, description="Added to the diagonal of that covariance, in units of its mean."
+    )
     eval_cols: Annotated[int, Flag(panel="Calibration")] = Field(
         default=1024, ge=0, description="Columns on which the seed search compares seeds; 0: all."
     )
