@@ -13,7 +13,9 @@ from seeddelta.calibrate.gradient_file import open_gradient, write_gradient
 from seeddelta.calibrate.text import Windows
 from seeddelta.convert.encode import encode_tensor
 from seeddelta.convert.feedback import make_feedback
-from seeddelta.convert.row_feedback import make_row_feedback
+from seeddelta.convert.lanes import SEARCHED_ROWS
+from seeddelta.convert.rates import lane_code
+from seeddelta.convert.row_feedback import TILE, make_row_feedback
 from seeddelta.convert.stored import Stored
 from seeddelta.errors import ImatrixError, RecipeError
 from seeddelta.inspection import verify
@@ -36,8 +38,11 @@ INPUTS, GRADIENTS = second_moment(N_IN), second_moment(N_OUT)
 
 def encoded(gradients: Any = None, **options: Any) -> Any:
     recipe = seeddelta.Recipe(input="a", output="b", hessian="h", **({"bits": 3, "threads": 1} | options))
-    feedback = make_feedback("t", INPUTS, rotation_block=64, seed=1, column_power=0.2)
-    rows = None if gradients is None else make_row_feedback("t", gradients)
+    lanes = recipe.base_kind == "lanes"
+    code = lane_code(recipe.bits) if lanes else None
+    feedback = make_feedback("t", INPUTS, rotation_block=64, seed=1, column_power=0.2, code=code)
+    batch = SEARCHED_ROWS if lanes else TILE
+    rows = None if gradients is None else make_row_feedback("t", gradients, batch=batch)
     return encode_tensor("t", WEIGHTS, "F16", recipe, None, feedback, rows)
 
 
@@ -48,19 +53,22 @@ def cost(tensor: Any) -> float:
     return float(np.trace(GRADIENTS @ error @ INPUTS @ error.T))
 
 
-def test_the_cost_falls() -> None:
-    plain, fed = encoded(), encoded(GRADIENTS)
+@pytest.mark.parametrize("kind", ["trellis", "lanes"])
+def test_the_cost_falls(kind: str) -> None:
+    plain, fed = encoded(base_kind=kind), encoded(GRADIENTS, base_kind=kind)
     assert (plain.method, fed.method) == ("feedback", "row feedback")
-    assert cost(fed) < 0.5 * cost(plain)
+    assert cost(fed) < 0.6 * cost(plain)
     whole = np.trace(GRADIENTS.astype(np.float64) @ WEIGHTS @ INPUTS @ WEIGHTS.T)
     assert fed.metrics.rel_grad == pytest.approx(np.sqrt(cost(fed) / whole), rel=1e-3)
     assert fed.metrics.rel_out > plain.metrics.rel_out  # which is what it costs
     assert fed.description.base == plain.description.base
 
 
-def test_rows_that_have_nothing_to_do_with_each_other_are_encoded_as_before() -> None:
+@pytest.mark.parametrize("kind", ["trellis", "lanes"])
+def test_rows_that_have_nothing_to_do_with_each_other_are_encoded_as_before(kind: str) -> None:
     """Their order is one of the encoder only: every row's codes are at the row's place in the tiles."""
-    plain, fed = encoded(), encoded(np.diag(RANDOM.permutation(N_OUT) + 1.0).astype(np.float32))
+    diagonal = np.diag(RANDOM.permutation(N_OUT) + 1.0).astype(np.float32)
+    plain, fed = encoded(base_kind=kind), encoded(diagonal, base_kind=kind)
     for suffix, array in plain.arrays.items():
         np.testing.assert_array_equal(fed.arrays[suffix], array)
 

@@ -23,6 +23,25 @@ def write_llama(path: Path, tokenizer_of: Path, *, tied: bool = True, seed: int 
     return _write(path, "llama", tokenizer_of, tensors)
 
 
+def write_qwen(path: Path, tokenizer_of: Path, architecture: str) -> Path:
+    """A qwen2 (biases) or a qwen3 (norms of queries and keys) of two layers."""
+    random = _Random(6)
+    mlp = {"gate": (N_FF, N_EMBD), "up": (N_FF, N_EMBD), "down": (N_EMBD, N_FF)}
+
+    def block() -> Tensors:
+        tensors = _attention(random) | _mlp(random, mlp)
+        if architecture == "qwen2":
+            sizes = {"q": N_HEAD, "k": N_KV_HEAD, "v": N_KV_HEAD}
+            return tensors | {f"attn_{n}.bias": random.matrix(h * HEAD).astype(np.float32) for n, h in sizes.items()}
+        return tensors | {f"attn_{name}_norm": random.norm()[:HEAD] for name in "qk"}
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_key_length(HEAD)
+        writer.add_value_length(HEAD)
+
+    return _write(path, architecture, tokenizer_of, _model(random, False, block), keys)
+
+
 def write_phi3(path: Path, tokenizer_of: Path) -> Path:
     """A phi3 of two layers: one matrix for queries, keys and values, and gate and up in one."""
     random = _Random(1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .capture import Capture, capture
 from .covariance import Covariance, open_covariance, write_covariance
+from .gradient import capture_gradient
 
 imatrix = capture  # `seeddelta.imatrix`, by the name of the command
 
-__all__ = ["Capture", "Covariance", "capture", "imatrix", "open_covariance", "write_covariance"]
+__all__ = ["Capture", "Covariance", "capture", "capture_gradient", "imatrix", "open_covariance", "write_covariance"]

@@ -105,7 +105,7 @@ def write_gradient(
     metadata: dict[str, Value] = {
         "general.type": Typed(TYPE, GGUFValueType.STRING),
         f"{TYPE}.version": Typed(VERSION, GGUFValueType.UINT32),
-        f"{TYPE}.tokens": number(windows.chunks * (windows.ctx - 1)),
+        f"{TYPE}.tokens": number(windows.chunks * windows.ctx),
         f"{TYPE}.chunks": number(windows.chunks),
         f"{TYPE}.ctx": number(windows.ctx),
         f"{TYPE}.seed": number(seed),

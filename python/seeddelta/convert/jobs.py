@@ -11,8 +11,6 @@ import json
 import platform
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +22,7 @@ import numpy.typing as npt
 from seeddelta import _core
 
 from .. import __version__
-from .._extras import needs_extra
+from .._blas import one_blas_thread
 from ..calibrate.covariance import Covariance, open_covariance
 from ..calibrate.gradient_file import Gradient, open_gradient
 from ..errors import ExecutorError, ImatrixError, SourceModelError
@@ -260,27 +258,3 @@ def forget() -> None:
     _open_source.cache_clear()
     _open_covariance.cache_clear()
     _open_gradient.cache_clear()
-
-
-_blas_lock = threading.Lock()
-_blas_users = 0
-_blas_limit: Any = None
-
-
-@contextmanager
-def one_blas_thread() -> Iterator[None]:
-    """NumPy's BLAS runs with one thread while any thread is inside; the setting is of the whole process."""
-    global _blas_users, _blas_limit
-    with needs_extra("cli"):
-        from threadpoolctl import threadpool_limits
-    with _blas_lock:
-        if _blas_users == 0:
-            _blas_limit = threadpool_limits(1, user_api="blas")
-        _blas_users += 1
-    try:
-        yield
-    finally:
-        with _blas_lock:
-            _blas_users -= 1
-            if _blas_users == 0:
-                _blas_limit.restore_original_limits()

@@ -18,6 +18,7 @@ from gguf import GGMLQuantizationType, GGUFValueType
 
 from seeddelta import _core
 
+from .._blas import one_blas_thread
 from ..calibrate.alignment import Moments, Target
 from ..calibrate.block_run import BlockRun
 from ..calibrate.capture import Capture
@@ -28,7 +29,6 @@ from ..gguf.reader import weight_arguments
 from ..gguf.schema import payload_layout
 from ..gguf.writer import PlannedTensor, Typed, write_gguf
 from .checkpoint import Part
-from .jobs import one_blas_thread
 
 F32 = npt.NDArray[np.float32]
 _SAME = 0.01  # relative: products in half precision differ by 0.001, and what is not the stream by 1

@@ -269,7 +269,7 @@ class MeasuredOptions(Group):
     hessian_damp: Annotated[float, Flag(panel="Calibration")] = Field(
         default=0.01, gt=0, le=1, description="Added to the diagonal of the covariance, in units of its mean."
     )
-    gradient: Annotated[Path | None, Flag(shown=True, panel="Calibration", decides="choice")] = Field(
+    gradient: Annotated[Path | None, Flag(panel="Calibration", decides="choice")] = Field(
         default=None,
         description="Covariance of the loss' gradients at the outputs, from seeddelta imatrix --gradient; with "
         "--hessian: a row makes up for the errors of the rows before it.",

@@ -1,0 +1,155 @@
+"""Second moments of the loss' gradients at the outputs of a model's matrices: how errors of rows go together.
+
+For a matrix with outputs y_t the loss grows by about ½ Σ_t (g_tᵀ E x_t)², g_t = ∂loss/∂y_t, the loss being that of
+tokens drawn from the model's own prediction (its expected gradient squares are the Fisher information). What is kept is
+G = Σ_t g_t g_tᵀ / ‖g_t‖: tokens of large gradients count more, but do not own it.
+
+The gradient comes down from the logits block by block: on the way up the hidden states before each block are written to
+the disk, on the way down each block is computed again. So memory holds one block, its G and a chunk for each thread.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from .._blas import one_blas_thread
+from .._extras import needs_extra
+from ..gguf import names
+from ..gguf.source import SourceModel, open_source
+from ..gguf.writer import check_writable
+from .gradient_file import write_gradient
+from .llama_block import MATRICES, LlamaBlock, LlamaHead, LlamaShape, llama_shape
+from .states import States, write_states
+from .text import Windows, read_windows
+
+F32 = npt.NDArray[np.float32]
+T = TypeVar("T")
+DEFAULT_CHUNKS = 16
+
+
+def capture_gradient(
+    model: str | os.PathLike[str],
+    text: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    ctx: int = 512,
+    chunks: int | None = DEFAULT_CHUNKS,
+    seed: int = 1,
+    threads: int = 0,
+    progress: bool = True,
+) -> int:
+    """Write the gradient file of a dense GGUF model of the llama family; returns how many matrices it has.
+
+    `chunks` of `ctx` tokens are taken from all over the text (None: all of it). `seed` is that of the drawn labels. The
+    result does not depend on `threads` (0: all processors). The hidden states before every block take 4 · chunks ·
+    ctx · n_embd bytes each in the folder of the output. Raises NotAvailableError for another kind of model,
+    EvaluationError for a text that is too short, OutputError for the output.
+    """
+    with needs_extra("llama"):
+        from tqdm.auto import tqdm
+
+    source, output = open_source(Path(model)), Path(output)
+    shape = llama_shape(source)
+    check_writable(output)
+    windows = read_windows(source.path, text, Path(text).name, ctx, chunks)
+    rows = {
+        name: source.tensors[name].shape[0]
+        for layer in reversed(range(shape.layers))  # as they are found
+        for name in (f"blk.{layer}.{kind}.weight" for kind in MATRICES)
+    }
+    with (
+        one_blas_thread(),
+        tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder,
+        ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool,
+        tqdm(desc="gradient", unit="block", total=2 * shape.layers, disable=not progress) as bar,
+    ):
+        found = _Backward(source, shape, windows, Path(folder), pool, seed, lambda: bar.update())
+        write_gradient(output, rows, found.matrix, model_name=source.path.name, windows=windows, seed=seed)
+    return len(rows)
+
+
+class _Backward:
+    """Goes through the model upwards, then gives G block by block downwards."""
+
+    def __init__(
+        self,
+        source: SourceModel,
+        shape: LlamaShape,
+        windows: Windows,
+        folder: Path,
+        pool: ThreadPoolExecutor,
+        seed: int,
+        done: Callable[[], object],
+    ) -> None:
+        self.source, self.shape, self.windows, self.folder, self.pool = source, shape, windows, folder, pool
+        self.done = done
+        self.gradient = self._forward(seed)  # ∂loss/∂x of every chunk, after the block `self.layer`
+        self.layer = shape.layers
+        self.found: dict[str, F32] = {}
+
+    def matrix(self, name: str) -> F32:
+        """G of a matrix, the mean of its diagonal 1; blocks must be asked for from the last to the first."""
+        place = names.split_name(name)
+        assert place is not None
+        while self.layer > place[0]:
+            self.layer -= 1
+            self.found = self._backward(self.layer)
+        g = self.found.pop(name)
+        return np.asarray((g + g.T) / (2 * np.diagonal(g).mean(dtype=np.float64)), np.float32)
+
+    def _states(self, layer: int) -> States:
+        return States(self.folder / f"states-{layer}.f32", self.windows.ctx, self.shape.n_embd)
+
+    def _each(self, work: Callable[[int], T]) -> Iterator[T]:
+        """Results of all chunks in their order, a few at a time."""
+        at_once: int = self.pool._max_workers
+        for begin in range(0, self.windows.chunks, at_once):
+            yield from self.pool.map(work, range(begin, min(begin + at_once, self.windows.chunks)))
+
+    def _forward(self, seed: int) -> list[F32]:
+        with write_states(self._states(0).path) as writer:
+            embedding = self.source.matrix(names.EMBEDDING)
+            for tokens in self.windows.tokens:
+                writer.add(embedding[tokens])
+            del embedding
+        for layer in range(self.shape.layers):
+            block, before = LlamaBlock(self.source, self.shape, layer), self._states(layer)
+            with write_states(self._states(layer + 1).path) as writer:
+                for after in self._each(lambda chunk, b=block, s=before: b.forward(s.read(chunk))[0]):  # type: ignore[misc]
+                    writer.add(after)
+            self.done()
+        head, last = LlamaHead(self.source, self.shape), self._states(self.shape.layers)
+        return list(self._each(lambda chunk: head.gradient(last.read(chunk), np.random.default_rng([seed, chunk]))))
+
+    def _backward(self, layer: int) -> dict[str, F32]:
+        block, before = LlamaBlock(self.source, self.shape, layer), self._states(layer)
+        self._states(layer + 1).remove()
+        sums = {kind: np.zeros((len(block.w[kind]),) * 2, np.float32) for kind in MATRICES}
+
+        def back(chunk: int) -> dict[str, F32]:
+            weighted: dict[str, F32] = {}
+
+            def seen(kind: str, g: F32) -> None:
+                square = (g * g).sum(-1, keepdims=True, dtype=np.float64)
+                weighted[kind] = np.asarray(g / np.maximum(square, 1e-60) ** 0.25, np.float32)
+
+            kept = block.forward(before.read(chunk))[1]
+            self.gradient[chunk] = block.backward(kept, self.gradient[chunk], seen)
+            return weighted
+
+        for weighted in self._each(back):
+
+            def add(kind: str, weighted: dict[str, F32] = weighted) -> None:
+                sums[kind] += weighted[kind].T @ weighted[kind]
+
+            list(self.pool.map(add, MATRICES))
+        self.done()
+        return {f"blk.{layer}.{kind}.weight": g for kind, g in sums.items()}
