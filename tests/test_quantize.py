@@ -156,7 +156,9 @@ def test_command(model: Path, text: Path, made: Path, tmp_path: Path, capsys: py
     path = tmp_path / made.name
     arguments = ["quantize", str(model), "-o", str(path), "--bits", "4", "--text", str(text), "--ctx", "64", "-t", "1"]
     assert main([*arguments, "--chunks", "4", "--dry-run"]) == 0
-    assert "dry run" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "dry run" in shown
+    assert "it takes about 1 minutes" in " ".join(shown.split())
     assert not path.exists()
     assert main([*arguments, "--chunks", "4", "-q"]) == 0
     assert path.read_bytes() == made.read_bytes()
@@ -195,6 +197,16 @@ def test_sequential(model: Path, text: Path, made: Path, tmp_path: Path, monkeyp
     report = seeddelta.quantize(model, path, text=text, **(options | {"threads": 2}))
     assert path.read_bytes() == first
     assert report.tensors_restored >= 7
+
+
+def test_an_estimate_grows_with_the_work(model: Path, text: Path, tmp_path: Path) -> None:
+    options = {"text": text, "ctx": 64, "bits": 4, "threads": 1}
+    small = quantize.estimate_quantize(model, tmp_path / "a", chunks=2, **options)
+    large = quantize.estimate_quantize(model, tmp_path / "a", chunks=40, **options)
+    assert small.seconds > 0
+    assert small.disk < large.disk
+    assert small.memory == large.memory
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_it_does_itself_cannot_be_given(model: Path, text: Path, tmp_path: Path) -> None:

@@ -48,11 +48,11 @@ class BlockEngine:
         self.source, self.windows, self.groups, self.folder = source, windows, groups, folder
         self.skip, self.clip, self.threads, self.stream = skip, clip, threads, stream
         architecture = source.metadata.scalar("general.architecture", str, "")
-        self._n_embd = int(source.metadata[f"{architecture}.embedding_length"])
+        self.n_embd = int(source.metadata[f"{architecture}.embedding_length"])
 
     def states_before(self, block: int) -> States:
         """Hidden states that go into a block; those before block 0 are the embedding's and have no file."""
-        return States(self.folder / states_name(block, self.stream), self.windows.ctx, self._n_embd)
+        return States(self.folder / states_name(block, self.stream), self.windows.ctx, self.n_embd)
 
     def matrices(self, group: Group) -> list[str]:
         """Names of all tensors that the group's view has: its blocks', and of the last group the output matrix."""

@@ -62,7 +62,7 @@ def command(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from rich.console import Console
 
-    from ..convert.quantize import quantize
+    from ..convert.quantize import estimate_quantize, quantize
 
     given = {"preset": preset, "bits": bits, "targets": targets}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -77,6 +77,11 @@ def command(
     console.print(report.to_table())
     bits_text = f"{report.bits_per_weight:.3f} bits a converted weight, {report.model_bits_per_weight:.3f} over all"
     if dry_run:
+        needs = estimate_quantize(
+            model, output, text=text, calibrate=cast(Any, calibrate), ctx=ctx, chunks=chunks, ram=ram, threads=threads,
+            **options,
+        )  # fmt: skip
         console.print(f"dry run: {output} is not written; {report.model_bytes_after / 2**20:.1f} MiB, {bits_text}")
+        console.print(f"it takes {needs}")
     else:
         console.print(f"{output}: {report.file_bytes / 2**20:.1f} MiB, {bits_text}")

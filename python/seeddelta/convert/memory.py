@@ -9,7 +9,7 @@ from ..calibrate.groups import Group
 from ..errors import ImatrixError
 from ..gguf.source import SourceModel
 
-_PROCESS = 400 << 20  # Python, NumPy, llama.cpp, its buffers for 512 tokens of a small model
+PROCESS_BYTES = 400 << 20  # Python, NumPy, llama.cpp, its buffers for 512 tokens of a small model
 _FLOAT = 4
 
 
@@ -23,7 +23,7 @@ def group_bytes(source: SourceModel, group: Group | None) -> int:
 
 def sums_limit(source: SourceModel, group: Group | None, ram: int) -> int:
     """Bytes that covariances may take beside a group."""
-    return ram - _PROCESS - group_bytes(source, group)
+    return ram - PROCESS_BYTES - group_bytes(source, group)
 
 
 def sums_bytes(source: SourceModel, inputs: Sequence[str]) -> int:

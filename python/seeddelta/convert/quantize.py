@@ -28,6 +28,7 @@ from ..gguf import names, schema
 from ..gguf.source import open_source
 from ..gguf.writer import Typed, Value
 from .checkpoint import Checkpoint, Part
+from .estimate import Estimate, estimate
 from .jobs import encoder_identity, forget
 from .journal import Journal
 from .memory import sums_bytes, sums_limit, wanted_inputs
@@ -73,10 +74,7 @@ def quantize(
         raise RecipeError(f"calibrate {calibrate!r} is not known; choose dense or sequential")
     if isinstance(executor, str):
         options["executor"], executor = executor, None
-    recipe = _recipe(Path(model), Path(output), options)
-    plan = make_plan(recipe, measured=False)
-    text = bundled_text() if text is None else text
-    windows = read_windows(recipe.input, text, Path(text).name, ctx, chunks)
+    recipe, plan, windows = _prepared(model, output, text, ctx, chunks, options)
     if recipe.dry_run:
         return planned_report(recipe, plan, started)
     check_outputs(recipe, plan)
@@ -92,6 +90,36 @@ def quantize(
         report = finish(recipe, plan, parts, hashed, checkpoint, started=started, restored=restored, more=more)
         journal.finish()
     return report
+
+
+def estimate_quantize(
+    model: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    text: str | os.PathLike[str] | None = None,
+    ctx: int = 512,
+    chunks: int | None = DEFAULT_CHUNKS,
+    ram: str = "8G",
+    calibrate: Literal["dense", "sequential"] = "dense",
+    **options: Any,
+) -> Estimate:
+    """Time, memory and disk that `quantize` will take with these arguments; one chunk is measured to know."""
+    recipe, plan, windows = _prepared(model, output, text, ctx, chunks, options)
+    return estimate(recipe, plan, windows, parse_size(ram), calibrate)
+
+
+def _prepared(
+    model: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    text: str | os.PathLike[str] | None,
+    ctx: int,
+    chunks: int | None,
+    options: Mapping[str, Any],
+) -> tuple[Recipe, Plan, Windows]:
+    recipe = _recipe(Path(model), Path(output), options)
+    plan = make_plan(recipe, measured=False)
+    text = bundled_text() if text is None else text
+    return recipe, plan, read_windows(recipe.input, text, Path(text).name, ctx, chunks)
 
 
 def _recipe(model: Path, output: Path, options: Mapping[str, Any]) -> Recipe:
