@@ -28,6 +28,7 @@ COMMANDS = {
     "serve": "seeddelta.cli.serve",
     "chat": "seeddelta.cli.chat",
     "eval": "seeddelta.cli.eval",
+    "tasks": "seeddelta.cli.tasks",
     "bench": "seeddelta.cli.bench",
     "report": "seeddelta.cli.report",
     "sparsify": "seeddelta.cli.sparsify",

@@ -1,0 +1,132 @@
+"""Multiple-choice tasks from the files of llama-perplexity: HellaSwag and Winogrande.
+
+Formats and scores are those of llama.cpp's tools/perplexity/perplexity.cpp: a choice's score is the mean
+log-probability of its tokens behind what all choices begin with; the one with the largest is the model's answer.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import EvaluationError
+from .continuations import score_continuation
+from .decoder import Decoder
+
+if TYPE_CHECKING:
+    import llama_cpp
+
+_MIN_TRAILING = 3  # Winogrande: what follows the choice is scored alone when it has more tokens (k_min_trailing_ctx)
+
+
+@dataclass(frozen=True)
+class Task:
+    """texts: one a choice, in two parts; the model's answer is judged by the second, or behind what is common.
+    gold: the index of the right one."""
+
+    texts: tuple[tuple[str, str], ...]
+    gold: int
+
+
+@dataclass(frozen=True)
+class ChoiceResult:
+    """right: bool[tasks]."""
+
+    right: npt.NDArray[np.bool_]
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.right.mean())
+
+    @property
+    def stderr(self) -> float:
+        return math.sqrt(self.accuracy * (1 - self.accuracy) / max(len(self.right) - 1, 1))
+
+    def difference(self, base: ChoiceResult) -> tuple[float, float]:
+        """Accuracy minus that of a base on the same tasks, and its standard error, of paired tasks."""
+        paired = self.right.astype(np.float64) - base.right
+        error = paired.std(ddof=1) / math.sqrt(len(paired)) if len(paired) > 1 else 0.0
+        return float(paired.mean()), float(error)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"accuracy": self.accuracy, "stderr": self.stderr, "tasks": len(self.right)}
+
+
+def read_hellaswag(path: str | os.PathLike[str]) -> list[Task]:
+    """Six lines a task: context, index of the right ending, four endings. Raises EvaluationError."""
+    lines = _lines(path)
+    tasks = []
+    for at in range(0, len(lines), 6):
+        part = lines[at : at + 6]
+        if len(part) < 6 or part[1].strip() not in ("0", "1", "2", "3"):
+            raise EvaluationError(f"{path}: line {at + 1}: no HellaSwag task (context, 0-3, four endings)")
+        tasks.append(Task(tuple((part[0], f" {ending}") for ending in part[2:]), int(part[1])))
+    return tasks
+
+
+def read_winogrande(path: str | os.PathLike[str]) -> list[Task]:
+    """CSV lines: index, sentence with `_`, two choices, 1 or 2. Raises EvaluationError."""
+    tasks = []
+    for number, row in enumerate(csv.reader(_lines(path)), 1):
+        if len(row) != 5 or "_" not in row[1] or row[4].strip() not in ("1", "2"):
+            raise EvaluationError(
+                f"{path}: line {number}: no Winogrande task (index,sentence with _,choice,choice,1-2)"
+            )
+        before, _, after = row[1].partition("_")
+        tasks.append(Task(tuple((before + choice, after) for choice in row[2:4]), int(row[4]) - 1))
+    return tasks
+
+
+READERS: dict[str, Callable[[str | os.PathLike[str]], list[Task]]] = {
+    "hellaswag": read_hellaswag,
+    "winogrande": read_winogrande,
+}
+
+
+def score_tasks(
+    llm: llama_cpp.Llama, tasks: Sequence[Task], on_task: Callable[[], None] = lambda: None
+) -> ChoiceResult:
+    """The model's answers. Raises EvaluationError for a task that does not fit the context."""
+    decoder = Decoder(llm)
+    right = []
+    for task in tasks:
+        right.append(_answer(llm, decoder, task) == task.gold)
+        on_task()
+    decoder.clear()
+    return ChoiceResult(np.array(right, dtype=bool))
+
+
+def _answer(llm: llama_cpp.Llama, decoder: Decoder, task: Task) -> int:
+    whole = [llm.tokenize((first + second).encode(), special=False) for first, second in task.texts]
+    common = 0
+    while all(common < len(one) and one[common] == whole[0][common] for one in whole):
+        common += 1
+    starts = [max(common, 1)] * len(whole)
+    behind = [len(llm.tokenize(first.encode(), special=False)) for first, _ in task.texts]
+    heads_differ = len({first for first, _ in task.texts}) > 1
+    if heads_differ and all(len(one) - at > _MIN_TRAILING for one, at in zip(whole, behind, strict=True)):
+        starts = behind
+    scores = []
+    for index, (tokens, start) in enumerate(zip(whole, starts, strict=True)):
+        found = score_continuation(decoder, tokens, start, keep=max(common - 1, 0) if index else 0)
+        scores.append(found.log_probs.mean() if len(found.log_probs) else -np.inf)
+    return int(np.argmax(scores))
+
+
+def _lines(path: str | os.PathLike[str]) -> list[str]:
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise EvaluationError(f"{path}: cannot be read ({error}); give a text file in UTF-8") from error
+    lines = [line for line in lines if line.strip()]
+    if not lines:
+        raise EvaluationError(f"{path}: has no tasks")
+    return lines

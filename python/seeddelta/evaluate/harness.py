@@ -1,0 +1,102 @@
+"""Models for lm-evaluation-harness (`lm_eval`): log-likelihoods and greedy replies, SeedΔ or any other GGUF."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .._extras import needs_extra
+from ..errors import EvaluationError
+from .continuations import score_continuation
+from .decoder import Decoder
+from .model import open_model
+
+with needs_extra("tasks"):
+    from lm_eval.api.model import LM
+    from lm_eval.api.registry import register_model
+
+_MAX_REPLY = 256  # tokens, where a task does not say
+
+
+@register_model("seeddelta")  # type: ignore[misc, unused-ignore]
+class SeedDeltaLM(LM):  # type: ignore[misc]
+    """`lm_eval`'s view of a model.
+
+    Args:
+        path: GGUF or SeedΔ file.
+        n_ctx: context in tokens; longer prompts lose their beginning.
+        threads: default: all cores.
+        options: further keywords of `seeddelta.load`.
+    """
+
+    def __init__(self, path: str, n_ctx: int = 2048, threads: int | None = None, **options: Any) -> None:
+        super().__init__()
+        options = {
+            name: value for name, value in options.items() if name not in ("batch_size", "max_batch_size", "device")
+        }
+        self.llm = open_model(Path(path), n_ctx=int(n_ctx), threads=threads, **options)
+        self._decoder = Decoder(self.llm)
+
+    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """(log-probability of the continuation, whether it is the greedy one) of each (context, continuation)."""
+        return [self._score(*request.args) for request in requests]
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+        """Log-probability of each whole text, in windows of the context without overlap."""
+        found = []
+        for request in requests:
+            tokens = self._tokens(request.args[0])
+            sums = 0.0
+            for begin in range(0, len(tokens), self._decoder.n_ctx - 1):
+                window = [self.llm.token_bos(), *tokens[begin : begin + self._decoder.n_ctx - 1]]
+                sums += float(score_continuation(self._decoder, window, 1).log_probs.sum())
+            found.append(sums)
+        return found
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        """Greedy replies, up to one of the texts `until`."""
+        replies = []
+        for request in requests:
+            prompt, options = request.args
+            count = int(options.get("max_gen_toks", _MAX_REPLY))
+            until = options.get("until") or []
+            tokens = self.llm.tokenize(prompt.encode(), special=True)[-(self._decoder.n_ctx - count) :]
+            self._decoder.clear()
+            stop = [until] if isinstance(until, str) else list(until)
+            reply = self.llm.create_completion(tokens, max_tokens=count, temperature=0, stop=stop)
+            replies.append(str(reply["choices"][0]["text"]))
+        return replies
+
+    def _score(self, context: str, continuation: str) -> tuple[float, bool]:
+        blanks = len(context) - len(context.rstrip())
+        if blanks:  # a blank belongs to the token behind it
+            context, continuation = context[:-blanks], context[-blanks:] + continuation
+        begin = self._tokens(context)
+        tokens = [self.llm.token_bos(), *self._tokens(context + continuation)]
+        first = max(1, min(len(begin) + 1, len(tokens) - 1))
+        drop = max(0, len(tokens) - self._decoder.n_ctx)
+        found = score_continuation(self._decoder, tokens[drop:], max(1, first - drop))
+        return float(found.log_probs.sum()), found.greedy
+
+    def _tokens(self, text: str) -> list[int]:
+        return list(self.llm.tokenize(text.encode(), add_bos=False, special=True))
+
+
+def run_tasks(lm: SeedDeltaLM, names: list[str], include: Path | None, limit: int | None) -> list[dict[str, Any]]:
+    """Accuracy of each task by `lm_eval.simple_evaluate`. Raises EvaluationError for a task without one."""
+    import lm_eval
+    from lm_eval.tasks import TaskManager
+
+    manager = TaskManager(include_path=None if include is None else str(include))
+    found = lm_eval.simple_evaluate(model=lm, tasks=list(names), limit=limit, task_manager=manager, bootstrap_iters=0)
+    rows = []
+    for name, result in found["results"].items():
+        if "acc,none" not in result:
+            raise EvaluationError(f"task {name}: has no accuracy; run lm_eval --model seeddelta for its other measures")
+        count = int(found["n-samples"][name]["effective"])
+        error = result["acc,none"] * (1 - result["acc,none"])
+        rows.append(
+            {"task": name, "tasks": count, "accuracy": result["acc,none"], "stderr": (error / max(count - 1, 1)) ** 0.5,
+             "change": None, "change_stderr": None}
+        )  # fmt: skip
+    return rows
