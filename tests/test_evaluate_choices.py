@@ -13,7 +13,7 @@ from seeddelta.cli.main import main
 from seeddelta.errors import EvaluationError
 from seeddelta.evaluate.choices import ChoiceResult, Task, read_hellaswag, read_winogrande, score_tasks
 from seeddelta.evaluate.continuations import score_continuation
-from seeddelta.evaluate.decoder import Decoder
+from seeddelta.runtime.decoder import Decoder
 
 pytest.importorskip("llama_cpp")
 

@@ -68,7 +68,7 @@ def command(
 
 def _choices(models: list[Path], chosen: dict[str, Any], context: int, threads: int | None) -> list[dict[str, Any]]:
     from ..evaluate.choices import ChoiceResult, score_tasks
-    from ..evaluate.model import open_model
+    from ..runtime.session import open_model
 
     rows: list[dict[str, Any]] = []
     base: dict[str, ChoiceResult] = {}

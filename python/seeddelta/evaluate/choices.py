@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import EvaluationError
+from ..runtime.decoder import Decoder
 from .continuations import score_continuation
-from .decoder import Decoder
 
 if TYPE_CHECKING:
     import llama_cpp

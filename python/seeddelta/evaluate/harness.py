@@ -7,9 +7,9 @@ from typing import Any
 
 from .._extras import needs_extra
 from ..errors import EvaluationError
+from ..runtime.decoder import Decoder
+from ..runtime.session import open_model
 from .continuations import score_continuation
-from .decoder import Decoder
-from .model import open_model
 
 with needs_extra("tasks"):
     from lm_eval.api.model import LM
