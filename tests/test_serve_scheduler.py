@@ -216,6 +216,20 @@ def test_too_many_wait(model: Path) -> None:
         llm.close()
 
 
+def test_what_is_read_between_passes(model: Path) -> None:
+    llm = load(model)
+    scheduler = Scheduler(llm)
+    request = ask(scheduler, "the", 100)
+    seen = [scheduler.between_passes(llm.seeddelta.metrics)["seeddelta.calls"] for _ in range(5)]
+    assert seen == sorted(seen)
+    with pytest.raises(ZeroDivisionError):
+        scheduler.between_passes(lambda: 1 // 0)
+    text_of(request)  # it goes on
+    scheduler.close()
+    assert scheduler.between_passes(llm.seeddelta.metrics)["seeddelta.calls"] > seen[-1]
+    llm.close()
+
+
 def test_drafts_change_no_text(model: Path, alone: Any) -> None:
     llm = load(model, parallel=2)
     scheduler = Scheduler(llm, drafts=6)

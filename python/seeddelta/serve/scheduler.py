@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import numpy as np
@@ -67,7 +67,7 @@ class Scheduler:
         self._waiting: deque[Job] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
-        self._closing = False
+        self._closing = self._ended = False
         self._thread = threading.Thread(target=self._run, name="seeddelta-scheduler", daemon=True)
         self._thread.start()
 
@@ -114,12 +114,22 @@ class Scheduler:
 
     def between_passes(self, function: Callable[[], T]) -> T:
         """Result of a function that is called while nothing is decoded: counters of a model must not be read
-        otherwise. Not to be called when the scheduler is closed."""
-        result: SimpleQueue[T] = SimpleQueue()
+        otherwise."""
+        result: Future[T] = Future()
+
+        def call() -> None:
+            try:
+                result.set_result(function())
+            except Exception as error:  # the caller's, not this thread's
+                result.set_exception(error)
+
         with self._changed:
-            self._calls.append(lambda: result.put(function()))
-            self._changed.notify_all()
-        return result.get()
+            if self._ended:
+                call()
+            else:
+                self._calls.append(call)
+                self._changed.notify_all()
+        return result.result()
 
     def drain(self) -> None:
         """Take no more requests; those that wait are refused, those at work go on."""
@@ -175,6 +185,7 @@ class Scheduler:
                     self._calls.popleft()()
                 if not self._waiting and not self.active:
                     if self._closing:
+                        self._ended = True
                         return
                     self._changed.wait()
                     continue
