@@ -25,6 +25,7 @@ from .._extras import needs_extra
 from ..gguf import names
 from ..gguf.source import SourceModel, open_source
 from ..gguf.writer import check_writable
+from ..settings.calibration import GRADIENT_CHUNKS
 from .gradient_file import write_gradient
 from .llama_block import MATRICES, LlamaBlock, LlamaHead, LlamaShape, llama_shape
 from .states import States, write_states
@@ -32,7 +33,6 @@ from .text import Windows, read_windows
 
 F32 = npt.NDArray[np.float32]
 T = TypeVar("T")
-DEFAULT_CHUNKS = 16
 
 
 def capture_gradient(
@@ -41,7 +41,7 @@ def capture_gradient(
     output: str | os.PathLike[str],
     *,
     ctx: int = 512,
-    chunks: int | None = DEFAULT_CHUNKS,
+    chunks: int | None = GRADIENT_CHUNKS,
     seed: int = 1,
     threads: int = 0,
     progress: bool = True,

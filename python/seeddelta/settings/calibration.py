@@ -1,0 +1,72 @@
+"""Settings of `seeddelta imatrix`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from ..errors import ImatrixError, SeedDeltaError
+from .base import Flag, Settings
+from .measuring import QUIET
+
+GRADIENT_CHUNKS = 16
+
+
+class CaptureSettings(Settings):
+    """What goes into a model's matrices, measured on a text."""
+
+    error: ClassVar[type[SeedDeltaError]] = ImatrixError
+
+    model: Annotated[Path | None, Flag(names=("--model", "-m"), shown=True)] = Field(
+        default=None, description="Dense (or quantised) GGUF model."
+    )
+    text: Annotated[Path | None, Flag(names=("--text", "-f"), old=("--file",), shown=True)] = Field(
+        default=None, description="Calibration text. Never the text you evaluate on."
+    )
+    output: Annotated[Path | None, Flag(names=("--output", "-o"), shown=True)] = Field(
+        default=None, description="Importance matrix, GGUF, as llama-imatrix writes it."
+    )
+    in_file: Annotated[Path | None, Flag(shown=True)] = Field(
+        default=None, description="An importance matrix to show (--show-statistics); nothing is measured."
+    )
+    hessian: Annotated[Path | None, Flag(shown=True)] = Field(
+        default=None, description="Also write the covariance of the inputs, for `seeddelta build --hessian`."
+    )
+    gradient: Annotated[Path | None, Flag(shown=True)] = Field(
+        default=None,
+        description="Also write the covariance of the loss' gradients at the outputs, for `seeddelta build --gradient` "
+        "(llama, qwen2, qwen3).",
+    )
+    gradient_chunks: Annotated[int, Flag()] = Field(
+        default=GRADIENT_CHUNKS, ge=1, description="Chunks that --gradient takes from all over the text."
+    )
+    ctx: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(
+        default=512, ge=1, description="Tokens a chunk."
+    )
+    chunks: Annotated[int | None, Flag(shown=True)] = Field(
+        default=None, ge=1, description="Chunks to read. Default: the whole text."
+    )
+    skip: Annotated[int, Flag()] = Field(default=0, ge=0, description="Leave out the first tokens of every chunk.")
+    clip: Annotated[float, Flag()] = Field(
+        default=0.0,
+        ge=0,
+        description="Limit each normalised input (root mean square 1) to this magnitude; 0 is none.",
+    )
+    targets: Annotated[str | None, Flag(shown=True, metavar="NAMES")] = Field(
+        default=None, description="Matrices, as for build. Default: full; all with --layers."
+    )
+    layers: Annotated[str | None, Flag(shown=True, metavar="A-B")] = Field(
+        default=None, description="Layers to measure. Default: all."
+    )
+    threads: Annotated[int, Flag(names=("--threads", "-t"), shown=True)] = Field(
+        default=0, ge=0, description="Threads; 0 is all processors."
+    )
+    resume: Annotated[bool, Flag(shown=True)] = Field(
+        default=True, description="Go on from OUTPUT.checkpoint, where an earlier run stopped."
+    )
+    show_statistics: Annotated[bool, Flag(shown=True)] = Field(
+        default=False, description="Print for each input how unevenly its columns matter."
+    )
+    quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar, and no summary.")
