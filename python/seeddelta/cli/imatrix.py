@@ -76,4 +76,4 @@ def _show(path: Path) -> None:
     from ..gguf.imatrix import read_imatrix
     from ..report.tables import make_console
 
-    make_console().print(imatrix_table(read_imatrix(path)))
+    make_console(width=160).print(imatrix_table(read_imatrix(path)))

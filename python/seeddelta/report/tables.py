@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 WIDTH = 120  # of output that is not a terminal
 
 
-def make_console(*, stderr: bool = False) -> Console:
-    """Console for tables: as wide as the terminal, or WIDTH columns in a file or pipe."""
+def make_console(*, stderr: bool = False, width: int = WIDTH) -> Console:
+    """Console for tables: as wide as the terminal, or `width` columns in a file or pipe."""
     with needs_extra("report"):
         from rich.console import Console
     console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH)
+    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=width)
 
 
 def comparison_table(comparison: Comparison, *, title: str | None = None) -> Table:

@@ -57,7 +57,7 @@ class Kwta(Settings):
     renormalise: Annotated[bool, Flag(names=("--kwta-renorm",), core="renormalise")] = Field(
         default=False, description="Divide what is kept by its share."
     )
-    file: Annotated[Path | None, Flag(shown=True)] = Field(
+    file: Annotated[Path | None, Flag()] = Field(
         default=None, description="Fractions and thresholds a matrix, from seeddelta sparsify, in place of K and score."
     )
 
