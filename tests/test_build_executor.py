@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import seeddelta
 from seeddelta import Recipe
+from seeddelta._blas import one_blas_thread
 from seeddelta.convert import executors, jobs
 from seeddelta.convert.checkpoint import Checkpoint
 from seeddelta.convert.executors import map_in_order, open_pool
@@ -401,8 +402,8 @@ def test_linear_algebra_of_jobs_has_one_thread() -> None:
 
     with threadpool_limits(2, user_api="blas"):
         before = threads()
-        with jobs.one_blas_thread():
-            with jobs.one_blas_thread():
+        with one_blas_thread():
+            with one_blas_thread():
                 assert threads() == {1}
             assert threads() == {1}
         assert threads() == before

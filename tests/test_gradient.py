@@ -15,9 +15,9 @@ from seeddelta.calibrate.gradient_file import open_gradient
 from seeddelta.calibrate.llama_block import MATRICES, LlamaBlock, LlamaHead, llama_shape, rms_norm, softmax
 from seeddelta.calibrate.text import read_windows
 from seeddelta.errors import NotAvailableError
-from seeddelta.evaluate.decoder import Decoder
-from seeddelta.evaluate.model import open_model
 from seeddelta.gguf.source import open_source
+from seeddelta.runtime.decoder import Decoder
+from seeddelta.runtime.session import open_model
 from tiny_llama import write_experts, write_gemma2, write_llama, write_qwen
 
 TOKENS = np.random.default_rng(0).integers(260, 500, 24)
@@ -146,3 +146,14 @@ def test_other_models_are_refused(smollm2_quantized: Path, text: Path, tmp_path:
         with pytest.raises(NotAvailableError, match=reason):
             capture_gradient(model, text, tmp_path / "g.gguf", progress=False)
     assert not (tmp_path / "g.gguf").exists()
+
+
+@pytest.mark.parametrize("calibrate", ["dense", "sequential"])
+def test_quantize(calibrate: str, models: dict[str, Path], text: Path, tmp_path: Path) -> None:
+    gradient = tmp_path / "gradient.gguf"
+    capture_gradient(models["llama"], text, gradient, ctx=64, chunks=4, threads=1, progress=False)
+    report = seeddelta.quantize(
+        models["llama"], tmp_path / "o.gguf", text=text, ctx=64, chunks=8, bits=3, targets="all", gradient=gradient,
+        calibrate=calibrate, threads=1, progress=False,
+    )  # fmt: skip
+    assert {row.method for row in report.tensors} == {"row feedback"}
