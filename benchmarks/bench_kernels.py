@@ -5,6 +5,9 @@
     python benchmarks/bench_kernels.py --suite pages --reps 15
     python benchmarks/bench_kernels.py --suite memory --reps 9
     python benchmarks/bench_kernels.py --suite statepack --reps 15
+    python benchmarks/bench_kernels.py --suite lanes --reps 15
+    python benchmarks/bench_kernels.py --suite lanes-memory --reps 9
+    python benchmarks/bench_kernels.py --suite lanes-batch --reps 11
 
 Instruction sets: SEEDDELTA_FORCE_ISA chooses ours; ggml's is the one that it was compiled
 for. The result file names both.
@@ -31,7 +34,7 @@ from typing import Any, Literal
 import common
 import numpy as np
 from seeddelta import _core
-from seeddelta.gguf.schema import LANES, column_words, trellis_words
+from seeddelta.gguf.schema import LANE_BYTES, LANES, column_words, trellis_words
 from seeddelta.runtime.library import native_library
 
 GGML_TYPES = {
@@ -49,6 +52,7 @@ GGML_TYPES |= {"IQ2_XXS": 16}  # ggml.h, enum ggml_type
 F32 = 0
 TARGET_SECONDS = 0.05  # of one sample
 SHARES = (1.0, 0.7, 0.5, 0.3, 0.1)  # of the inputs that are active
+BATCHES = (1, 2, 4, 8, 16, 64)  # tokens of one product
 MANY = 24  # matrices of the suite "pages", so that no cache holds them
 MEMORY_WEIGHTS = 128 << 20  # of all matrices of the suite "memory"
 QUANTIZED_ROWS = 16  # ggml's IQ types take seconds a megabyte to quantise: the matrix repeats this many rows
@@ -146,10 +150,10 @@ class GgmlProduct:
 
 
 class SeedDeltaProduct:
-    """W·x by our kernels."""
+    """W·x by our kernels, of one token's x, float32 [n_in], or of several, [n_tokens, n_in]."""
 
     def __init__(self, weight: _core.Weight, x: np.ndarray[Any, Any]) -> None:
-        self._weight, self._x = weight, x[None, :]
+        self._weight, self._x = weight, np.atleast_2d(x)
 
     def seconds(self, calls: int) -> float:
         self._weight.matmul(self._x)
@@ -207,6 +211,24 @@ def random_weight(
         codes=codes.reshape(shape),
         row_scale=np.ones(n_out if rows else n_in, np.float16),
         layout=layout,
+    )
+
+
+def random_lanes(n_out: int, n_in: int, bits: float, generator: Any) -> _core.Weight:
+    """Random codes of base kind lanes, for the first code of so many bits."""
+    code = next(code for code in _core.lane_codes() if code.bits == bits)
+    codes = generator.integers(0, 256, (-(-n_out // LANES), code.lines(n_in), LANE_BYTES), dtype=np.uint8)
+    return _core.Weight(
+        "w",
+        n_out,
+        n_in,
+        base_kind=3,
+        base_seed=1,
+        base_scale=1 / code.unit,
+        lane_code=code.number,
+        rotation_block=64,
+        codes=aligned(codes),
+        row_scale=np.ones(n_out, np.float16),
     )
 
 
@@ -353,7 +375,59 @@ def kernel_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]
     return products
 
 
+def lanes_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
+    """Byte lanes beside the trellis and ggml's K types of like bits."""
+    ggml = Ggml()
+    x = generator.standard_normal(n_in, dtype=np.float32)
+    dense = generator.standard_normal((n_out, n_in), dtype=np.float32)
+    products: dict[str, Product] = {}
+    for bits in (4, 3, 2):
+        products[f"lanes-{bits}"] = SeedDeltaProduct(random_lanes(n_out, n_in, bits, generator), x)
+        products[f"trellis-{bits}"] = SeedDeltaProduct(random_weight(n_out, n_in, bits, 1, generator), x)
+    for name in ("Q4_K", "Q4_0", "Q3_K", "Q2_K"):
+        if n_in % ggml.blck_size(GGML_TYPES[name]) == 0:
+            products[name] = GgmlProduct(ggml, GGML_TYPES[name], dense, x)
+    return products
+
+
+def lanes_memory_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
+    """The same from memory, with as many matrices as no cache holds."""
+    ggml, many = Ggml(), -(-MEMORY_WEIGHTS // (n_out * n_in))
+    x = generator.standard_normal(n_in, dtype=np.float32)
+    dense = generator.standard_normal((n_out, n_in), dtype=np.float32)
+    kinds = {
+        "lanes-4": lambda: random_lanes(n_out, n_in, 4, generator),
+        "trellis-4": lambda: random_weight(n_out, n_in, 4, 1, generator),
+    }
+    products: dict[str, Product] = {}
+    for name, make in kinds.items():
+        rows = [make() for _ in range(many)]
+        products[name] = ManyProducts(
+            [partial(ask_and_multiply, rows[i - 1], weight, x[None, :]) for i, weight in reversed([*enumerate(rows)])]
+        )
+    products["Q4_K"] = GgmlProduct(ggml, GGML_TYPES["Q4_K"], dense, x, many)
+    return products
+
+
+def lanes_batch_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
+    """One product of several tokens, of byte lanes and of the trellis at 4 bits."""
+    weights = {
+        "lanes": random_lanes(n_out, n_in, 4, generator),
+        "trellis": random_weight(n_out, n_in, 4, 1, generator),
+    }
+    return {
+        f"{name}, tokens {tokens}": SeedDeltaProduct(
+            weight, generator.standard_normal((tokens, n_in), dtype=np.float32)
+        )
+        for name, weight in weights.items()
+        for tokens in BATCHES
+    }
+
+
 SUITES = {
+    "lanes": lanes_products,
+    "lanes-memory": lanes_memory_products,
+    "lanes-batch": lanes_batch_products,
     "ggml": kernel_products,
     "columns": column_products,
     "pages": page_products,
@@ -363,12 +437,12 @@ SUITES = {
 
 
 def measure(shape: tuple[int, int], reps: int, suite: str) -> dict[str, Any]:
-    """Rates in Gweights/s; of an active share those of the whole matrix: what is left out counts as done."""
+    """Rates in Gweights/s, a product counted once; of an active share as if nothing was left out."""
     n_out, n_in = shape
     generator = np.random.default_rng(1)
     products = SUITES[suite](n_out, n_in, generator)
     many = -(-MEMORY_WEIGHTS // (n_out * n_in))
-    once = {"pages": MANY, "memory": many, "statepack": many}.get(suite)
+    once = {"pages": MANY, "memory": many, "statepack": many, "lanes-memory": many}.get(suite)
     calls = {name: once or calibrate(product.seconds) for name, product in products.items()}
     rates: dict[str, list[float]] = {name: [] for name in products}
     for _ in range(reps):
@@ -399,6 +473,9 @@ def main() -> int:
         "pages": "8192x4096",
         "memory": "2048x8192,576x1536,1536x576",
         "statepack": "2048x8192,576x1536",
+        "lanes": "8192x4096,2048x2048,576x1536",
+        "lanes-memory": "8192x4096",
+        "lanes-batch": "2048x8192,1536x576",
     }
     for text in (options.shapes or default.get(options.suite, "8192x4096,576x1536")).split(","):
         n_out, n_in = map(int, text.split("x"))

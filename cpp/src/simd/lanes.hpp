@@ -1,12 +1,13 @@
-// Byte lanes: products of a tile of 16 rows with one or several tokens, for any instruction set. Include inside an
+// Byte lanes: products of a tile of 16 rows with one to eight tokens, for any instruction set. Include inside an
 // instruction-set unit only.
 //
 // A line of codes is 64 bytes, four walks of 16 rows. Decoded, byte 4 * r + i is the value of row r in one of four
 // neighbouring columns: what a product of bytes wants that adds four neighbours. The codes of the steps before are the
-// registers of the steps before, so a value takes two look-ups and two additions and nothing else.
+// registers of the steps before, so a value takes two look-ups and two additions and nothing else: decoding it again for
+// every eight tokens costs less than reading it from a panel in memory.
 //
 // `Ops` has the words: V (bytes), kParts (registers a line), direct_parts(n) (parts decoded together for n tokens), load,
-// store, low, high (codes), table, look, add, wrap (sums of codes for look), start (sums of products), four (broadcast),
+// low, high (codes), table, look, add, wrap (sums of codes for look), start (sums of products), four (broadcast),
 // dot, F (floats of a register's rows), no_floats, add_group, store_rows; kBias is added to every value, for products of unsigned and signed bytes.
 #pragma once
 #include <utility>
@@ -54,7 +55,7 @@ struct LaneTile {
     using F = typename Ops::F;
     static constexpr int kBytes = static_cast<int>(kLaneBytes) / Ops::kParts;
     static constexpr int kRows = static_cast<int>(kTileRows) / Ops::kParts;
-    static constexpr int64_t kMost = 8; // tokens of multiply
+    static constexpr int64_t kTokens = 8; // of multiply, at most
 
     template <class Pattern>
     struct Tables {
@@ -199,11 +200,11 @@ struct LaneTile {
         }
     }
 
-    // A tile for `count` tokens, 1 .. kMost: every register of codes is decoded once.
+    // A tile for `count` tokens, 1 .. kTokens: every register of codes is decoded once.
     static void multiply(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, int64_t first,
                          int64_t count, float (*acc)[kTileRows]) {
-        int64_t token[kMost];
-        for (int64_t n = 0; n < kMost; ++n) {
+        int64_t token[kTokens];
+        for (int64_t n = 0; n < kTokens; ++n) {
             token[n] = first + (n < count ? n : count - 1);
         }
         with_pattern(*ctx.lane_code, [&]<class Pattern>() {
@@ -217,72 +218,6 @@ struct LaneTile {
                 multiply_n<Pattern, 8>(ctx, codes, a, token, acc);
             }
         });
-    }
-
-    // The values of a tile, biased: panel [columns / 4][64 bytes].
-    static void decode(const seeddelta_ctx &ctx, const uint8_t *codes, uint8_t *panel) {
-        with_pattern(*ctx.lane_code, [&]<class Pattern>() {
-            const Tables<Pattern> t(*ctx.lane_code);
-            Before<Ops::kParts> before(ctx, codes);
-            for (int64_t chunk = 0; chunk < ctx.lane_lines / Pattern::kLines; ++chunk) {
-                line<Pattern, Ops::kParts, 0>(codes, t, before, [&](int quad, const V *v) SEEDDELTA_INLINE_LAMBDA {
-                    for (int p = 0; p < Ops::kParts; ++p) {
-                        Ops::store(panel + quad * kLaneBytes + p * kBytes, v[p]);
-                    }
-                });
-                codes += Pattern::kLines * kLaneBytes;
-                panel += Pattern::kQuads * kLaneBytes;
-            }
-        });
-    }
-
-    // Panels of T tiles, `panel_stride` bytes apart, by N tokens.
-    template <int T, int N>
-    static void multiply_panels_n(const seeddelta_ctx &ctx, const uint8_t *panel, int64_t panel_stride,
-                                  const Activations &a, int64_t token, float (*acc)[kTileRows]) {
-        constexpr int parts = T * Ops::kParts;
-        const int64_t groups = a.stride / kGroup;
-        F total[N][parts];
-        for (int n = 0; n < N; ++n) {
-            for (int p = 0; p < parts; ++p) {
-                total[n][p] = Ops::no_floats();
-            }
-        }
-        int64_t quads = ctx.lane_code->chunk_columns() * ctx.lane_code->chunks(ctx.n_in) / 4;
-        for (int64_t group = 0; quads > 0; ++group) {
-            const int8_t *q = a.q + token * a.stride + group * kGroup;
-            V sum[N][parts];
-            for (int n = 0; n < N; ++n) {
-                for (int p = 0; p < parts; ++p) {
-                    sum[n][p] = Ops::start(a.sum[(token + n) * groups + group]);
-                }
-            }
-            const int64_t count = quads < kGroup / 4 ? quads : kGroup / 4;
-            for (int64_t i = 0; i < count; ++i) {
-                V v[parts];
-                for (int p = 0; p < parts; ++p) {
-                    v[p] = Ops::load(panel + p / Ops::kParts * panel_stride + p % Ops::kParts * kBytes);
-                }
-                panel += kLaneBytes;
-                for (int n = 0; n < N; ++n) {
-                    const V x = Ops::four(q + n * a.stride + 4 * i);
-                    for (int p = 0; p < parts; ++p) {
-                        sum[n][p] = Ops::dot(sum[n][p], v[p], x);
-                    }
-                }
-            }
-            quads -= count;
-            for (int n = 0; n < N; ++n) {
-                for (int p = 0; p < parts; ++p) {
-                    total[n][p] = Ops::add_group(total[n][p], sum[n][p], a.scale[(token + n) * groups + group]);
-                }
-            }
-        }
-        for (int n = 0; n < N; ++n) {
-            for (int p = 0; p < parts; ++p) {
-                Ops::store_rows(acc[n * T + p / Ops::kParts] + p % Ops::kParts * kRows, total[n][p]);
-            }
-        }
     }
 };
 

@@ -15,11 +15,8 @@ struct LaneWordsNeon {
     static constexpr int kParts = 4;
     static constexpr int kBias = 0;
     static constexpr int direct_parts(int n) { return n > 4 ? 2 : 4; }
-    static constexpr int kPanelTiles = 1;
-    static constexpr int kPanelTokens = 4;
 
     static SEEDDELTA_INLINE V load(const uint8_t *p) { return vld1q_u8(p); }
-    static SEEDDELTA_INLINE void store(uint8_t *p, V v) { vst1q_u8(p, v); }
     static SEEDDELTA_INLINE V low(V both) { return vandq_u8(both, vdupq_n_u8(15)); }
     static SEEDDELTA_INLINE V high(V both) { return vshrq_n_u8(both, 4); }
     static SEEDDELTA_INLINE V table(const int8_t *t) { return vreinterpretq_u8_s8(vld1q_s8(t)); }

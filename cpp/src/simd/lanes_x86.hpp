@@ -17,11 +17,8 @@ struct LaneWords256 {
     static constexpr int kBias = 64;
     // the sixteen registers hold the sums of one part for more than two tokens
     static constexpr int direct_parts(int n) { return n > 2 ? 1 : 2; }
-    static constexpr int kPanelTiles = 1;
-    static constexpr int kPanelTokens = 4;
 
     static SEEDDELTA_INLINE V load(const uint8_t *p) { return _mm256_loadu_si256(reinterpret_cast<const V *>(p)); }
-    static SEEDDELTA_INLINE void store(uint8_t *p, V v) { _mm256_storeu_si256(reinterpret_cast<V *>(p), v); }
     static SEEDDELTA_INLINE V low(V both) { return _mm256_and_si256(both, _mm256_set1_epi8(15)); }
     static SEEDDELTA_INLINE V high(V both) {
         return _mm256_and_si256(_mm256_srli_epi16(both, 4), _mm256_set1_epi8(15));
@@ -56,11 +53,8 @@ struct LaneWords512 {
     static constexpr int kParts = 1;
     static constexpr int kBias = 64;
     static constexpr int direct_parts(int) { return 1; }
-    static constexpr int kPanelTiles = 2;
-    static constexpr int kPanelTokens = 8;
 
     static SEEDDELTA_INLINE V load(const uint8_t *p) { return _mm512_loadu_si512(p); }
-    static SEEDDELTA_INLINE void store(uint8_t *p, V v) { _mm512_storeu_si512(p, v); }
     static SEEDDELTA_INLINE V low(V both) { return _mm512_and_si512(both, _mm512_set1_epi8(15)); }
     static SEEDDELTA_INLINE V high(V both) {
         return _mm512_and_si512(_mm512_srli_epi16(both, 4), _mm512_set1_epi8(15));
