@@ -15,7 +15,7 @@ from seeddelta.calibrate.engine import BlockEngine
 from seeddelta.calibrate.text import bundled_text, read_windows
 from seeddelta.cli.main import main
 from seeddelta.convert import memory, quantize
-from seeddelta.errors import ImatrixError, RecipeError
+from seeddelta.errors import ImatrixError, MemoryWarning, RecipeError
 from seeddelta.gguf.header import read_header
 
 pytest.importorskip("llama_cpp")
@@ -197,6 +197,14 @@ def test_sequential(model: Path, text: Path, made: Path, tmp_path: Path, monkeyp
     report = seeddelta.quantize(model, path, text=text, **(options | {"threads": 2}))
     assert path.read_bytes() == first
     assert report.tensors_restored >= 7
+
+
+def test_a_matrix_that_does_not_fit_is_named(model: Path, text: Path, made: Path, tmp_path: Path) -> None:
+    """PROCESS_BYTES leaves nothing of 400 MiB; the covariances of so small a model fit into what rounding leaves."""
+    path = tmp_path / made.name
+    with pytest.warns(MemoryWarning, match=r"'token_embd.weight'.*--ram"):
+        seeddelta.quantize(model, path, text=text, **(OPTIONS | {"ram": "400.5M"}))
+    assert path.read_bytes() == made.read_bytes()
 
 
 def test_an_estimate_grows_with_the_work(model: Path, text: Path, tmp_path: Path) -> None:

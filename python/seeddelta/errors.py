@@ -37,6 +37,10 @@ class CalibrationWarning(UserWarning):
     """An importance matrix or a covariance lacks some of the tensors; the message has their names."""
 
 
+class MemoryWarning(UserWarning):
+    """A single matrix takes more memory to encode than was given; the message has its name and the size."""
+
+
 class RecipeError(SeedDeltaError, ValueError):
     """The options of a build contradict each other or are out of range."""
 

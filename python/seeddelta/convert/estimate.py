@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 from ..calibrate.engine import BlockEngine
 from ..calibrate.groups import groups_of
 from ..calibrate.text import Windows
+from ..errors import MemoryWarning, some
 from ..gguf.source import SourceModel
 from ..gguf.targets import computed_layers
 from .encode import encode_tensor
@@ -60,6 +62,19 @@ def estimate(recipe: Recipe, plan: Plan, windows: Windows, ram: int, calibrate: 
     streams = 2 if calibrate == "sequential" else 1
     disk = 2 * streams * states + sums + plan.payload_bytes
     return Estimate(measure + weights / _encoding_speed(recipe, plan, source, wanted), memory, disk)
+
+
+def warn_too_large(plan: Plan, ram: int) -> None:
+    """Warn of matrices that are encoded as a whole and do not fit, as the embedding of a large vocabulary."""
+    large = {name: size for name in plan.targets if (size := PROCESS_BYTES + _encoding_bytes(plan, name)) > ram}
+    if large:
+        most = max(large.values()) / 2**30
+        warnings.warn(
+            f"{plan.source.path}: to encode {some(list(large))} takes up to {most:.1f} GiB, more than --ram; "
+            "give more, or leave it out with --targets",
+            MemoryWarning,
+            stacklevel=3,
+        )
 
 
 def _encoding_bytes(plan: Plan, name: str) -> int:

@@ -28,7 +28,7 @@ from ..gguf import names, schema
 from ..gguf.source import open_source
 from ..gguf.writer import Typed, Value
 from .checkpoint import Checkpoint, Part
-from .estimate import Estimate, estimate
+from .estimate import Estimate, estimate, warn_too_large
 from .jobs import encoder_identity, forget
 from .journal import Journal
 from .memory import sums_bytes, sums_limit, wanted_inputs
@@ -63,9 +63,10 @@ def quantize(
 
     `options` are those of `Recipe` (bits, preset, targets, threads, dry_run, …), `executor` as there or any of
     `concurrent.futures`; without a rate the preset is "balanced". `chunks` of `ctx` tokens are taken from all over the
-    text (None: all of it). The memory that `ram` gives is kept to, apart from what the operating system caches; the
-    bytes of the output do not depend on it. A run that was stopped goes on where it was. Raises as `build`,
-    ImatrixError when the model cannot be measured in the memory, and EvaluationError for a text that is too short.
+    text (None: all of it). Covariances are summed as `ram` allows; a matrix that takes more to be encoded gives a
+    MemoryWarning. The bytes of the output do not depend on it. A run that was stopped goes on where it was. Raises as
+    `build`, ImatrixError when the model cannot be measured in the memory, and EvaluationError for a text that is too
+    short.
     """
     # llama.cpp's threads spin between its steps and keep the sums waiting; OpenMP reads this once, when it is loaded
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -78,6 +79,7 @@ def quantize(
     if recipe.dry_run:
         return planned_report(recipe, plan, started)
     check_outputs(recipe, plan)
+    warn_too_large(plan, parse_size(ram))
     with ExitStack() as stack:
         stack.callback(forget)
         hashed = hash_in_background(plan, stack)
