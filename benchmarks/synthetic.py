@@ -65,6 +65,7 @@ class Shape:
 SHAPES = {
     "1b": Shape(n_embd=2048, n_ff=8192, n_layers=16, n_head=32, n_kv_head=8),  # Llama 3.2 1B
     "3b": Shape(n_embd=3072, n_ff=8192, n_layers=28, n_head=24, n_kv_head=8),  # Llama 3.2 3B
+    "8b": Shape(n_embd=4096, n_ff=14336, n_layers=32, n_head=32, n_kv_head=8),  # Llama 3.1 8B
     "tiny": Shape(n_embd=256, n_ff=512, n_layers=2, n_head=4, n_kv_head=2),  # for trying the programs
 }
 # llama.h, enum llama_ftype: the mixture whose default type it is

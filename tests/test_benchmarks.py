@@ -109,6 +109,13 @@ def test_speed_of_proc_sparse_weights(work: Path) -> None:
 
 
 @pytest.mark.slow
+def test_stages_of_quantize(work: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "bench_quantize.py"), "--shape", "tiny", "--chunks", "2"]
+    done = subprocess.run([*command, "--work", str(work)], capture_output=True, text=True, check=True)
+    for stage in ("forward and covariance", "factor", "encode"):
+        assert stage in done.stdout
+
+
 def test_autotuned_beside_uniform_and_llama(smollm2_quantized: Path, tmp_path: Path) -> None:
     """A tiny model, one budget: every model is scored, tuned and uniform in pairs, and the figure is written."""
     dense = write_llama(tmp_path / "dense.gguf", smollm2_quantized)
