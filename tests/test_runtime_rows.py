@@ -149,4 +149,4 @@ def test_ids_inside_another_tensor(graph: Graph, hook: _core.GraphHook, weight: 
 def test_other_operations_are_refused(graph: Graph, hook: _core.GraphHook) -> None:
     w = graph.tensor(F32, N_EMBD, N_ROWS, name="w", data=np.zeros((N_ROWS, N_EMBD), np.float32))
     graph.compute(hook, graph.op("add", w, w))
-    assert hook.take_error() == ("not_served", "w", "ADD")
+    assert hook.take_error() == ("not_served", "w", "ADD, node 'node_0'")

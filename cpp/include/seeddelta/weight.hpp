@@ -59,7 +59,6 @@ struct seeddelta_ctx {
     const uint16_t *row_scale_f16 = nullptr; // [n_out] float16 bits; exactly one of the two
     const float *row_scale_f32 = nullptr;
     const ColumnWeight *columns = nullptr; // column layout: all but shape and seed is there (columns.hpp)
-    float tolerance_gap = 0.0F;
 
     [[gnu::always_inline]] int64_t n_tiles() const { return (n_out + kTileRows - 1) / kTileRows; }
     [[gnu::always_inline]] int64_t n_groups() const { return (n_in + kGroup - 1) / kGroup; }

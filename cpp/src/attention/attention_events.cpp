@@ -7,6 +7,8 @@
 #include <cstring>
 #include <limits>
 
+#include "format/counter.hpp"
+
 namespace seeddelta {
 
 static constexpr float kNone = -std::numeric_limits<float>::infinity();
@@ -15,10 +17,6 @@ static constexpr int64_t kMaskBytes = kAttentionChunk * 4; // of a window, in fl
 
 static size_t size_of(int64_t n) {
     return static_cast<size_t>(n);
-}
-
-static void count(std::atomic<uint64_t> &counter, int64_t n = 1) {
-    counter.fetch_add(static_cast<uint64_t>(n), std::memory_order_relaxed);
 }
 
 // Sums in kLanes parts, which the compiler makes vectors of; the same for every instruction set. n: a multiple of them.

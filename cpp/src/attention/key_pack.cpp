@@ -59,7 +59,6 @@ int64_t KeyPack::nbytes() const {
 
 void KeyPack::written(int64_t row) {
     valid_[count_of(row / 64)] &= ~(uint64_t{1} << (row % 64));
-    last_written_ = row;
     ++pending;
     int64_t &oldest = ring_[ring_next_];
     const int64_t gone = oldest;
@@ -75,7 +74,6 @@ void KeyPack::forget() {
     std::fill(valid_.begin(), valid_.end(), 0);
     std::fill(recent_words_.begin(), recent_words_.end(), 0);
     std::fill(ring_.begin(), ring_.end(), -1);
-    last_written_ = -1;
     calibrated = false;
     pending = capacity_;
 }

@@ -119,7 +119,6 @@ public:
     const uint64_t *valid_words() const { return valid_.data(); }
     // Positions written last, as bits; at most `recent` of them.
     const std::vector<uint64_t> &recent_words() const { return recent_words_; }
-    int64_t last_written() const { return last_written_; }
     const uint8_t *plane(int64_t kv_head, int64_t chunk, bool negative) const;
     // What the query's channels are multiplied with before they meet the bits.
     const float *scale(int64_t kv_head) const { return scale_.data() + kv_head * dim_; }
@@ -134,7 +133,6 @@ public:
     int64_t calibration_rows = 0;
     uint64_t calibrated_at = 0; // of the operations
     uint64_t operations = 0;    // chooses the positions whose bits are compared with their keys
-    uint64_t packed_rows = 0;
 
 private:
     struct Row; // bits and magnitude of one key
@@ -147,7 +145,6 @@ private:
     std::vector<uint64_t> valid_, recent_words_;
     std::vector<int64_t> ring_; // positions written last; -1: none
     size_t ring_next_ = 0;
-    int64_t last_written_ = -1;
     std::vector<uint8_t> positive_, negative_; // [kv_head][block][dim / 8][kKeyBlock]
     std::vector<float> mean_, scale_;          // [kv_head, dim] of a channel: mean, mean distance from it
     std::vector<float> magnitude_, gamma_;     // [kv_head, capacity]

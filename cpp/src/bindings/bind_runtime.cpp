@@ -178,11 +178,12 @@ py::typing::List<FloatDict> gates(const PyHook &h) {
         d["event_budget"] = c.event_budget.load();
         d["event_checks"] = c.event_checks.load();
         d["event_failed"] = c.event_failed.load();
-        d["event_gap"] = gate.event().gap();
-        d["event_ns"] = gate.event().last_ns();
-        d["event_active"] = gate.spec().event.enabled && !gate.event().disabled();
-        d["pack_gamma"] = gate.pack().gamma;
-        d["pack_active"] = gate.spec().pack.enabled && gate.pack().active;
+        const Gate::Published &p = gate.published();
+        d["event_gap"] = p.gap.load();
+        d["event_ns"] = p.event_ns.load();
+        d["event_active"] = p.events_active.load();
+        d["pack_gamma"] = p.gamma.load();
+        d["pack_active"] = p.pack_active.load();
         all.append(d);
     }
     return all;

@@ -6,10 +6,12 @@
 namespace seeddelta {
 
 static inline float half_to_float(uint16_t h) {
-    // Shift exponent and mantissa into place, then multiply by 2^112 to move the exponent's bias: right for subnormals too.
-    const float magnitude = std::bit_cast<float>(static_cast<uint32_t>(h & 0x7FFFU) << 13) * 0x1p112F;
-    const uint32_t special = (h & 0x7C00U) == 0x7C00U ? 0x7F800000U : 0U;
-    return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | special | (static_cast<uint32_t>(h & 0x8000U) << 16));
+    // Exponent and mantissa are shifted into place and the exponent's bias moved; a subnormal is its mantissa as a
+    // number. No float here is subnormal, so that a process that takes those for zero gets the same bits.
+    const uint32_t bits = h & 0x7FFFU;
+    const uint32_t normal = (bits << 13) + (bits >= 0x7C00U ? 0x70000000U : 0x38000000U);
+    const uint32_t small = std::bit_cast<uint32_t>(static_cast<float>(static_cast<int32_t>(bits)) * 0x1p-24F);
+    return std::bit_cast<float>((bits < 0x0400U ? small : normal) | (static_cast<uint32_t>(h & 0x8000U) << 16));
 }
 
 // Rounds to nearest even; overflow gives infinity.

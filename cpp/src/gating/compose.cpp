@@ -5,13 +5,11 @@
 #include <cmath>
 #include <functional>
 
+#include "format/counter.hpp"
+
 namespace seeddelta {
 
 namespace {
-
-void count(std::atomic<uint64_t> &counter, int64_t n = 1) {
-    counter.fetch_add(static_cast<uint64_t>(n), std::memory_order_relaxed);
-}
 
 bool bit(const uint64_t *bits, int64_t i) {
     return (bits[i / 64] >> (i % 64) & 1) != 0;

@@ -68,7 +68,9 @@ int64_t list_bits(const float *x, const uint64_t *bits, int64_t n, int32_t *inde
 // The state of one GateSpec in one llama context.
 class Gate {
 public:
-    explicit Gate(const GateSpec &spec) : spec_(spec), event_(spec.event, spec.event.enabled ? spec.n_in : 0) {}
+    explicit Gate(const GateSpec &spec) : spec_(spec), event_(spec.event, spec.event.enabled ? spec.n_in : 0) {
+        publish();
+    }
 
     const GateSpec &spec() const { return spec_; }
     const GateCounters &counters() const { return counters_; }
@@ -109,6 +111,21 @@ public:
     EventState &event() { return event_; }
     const EventState &event() const { return event_; }
     void report_gap(float gap);
+    // For those who read while something is computed: what follows is as it was after the last product. By one thread.
+    void publish() {
+        published_.gap.store(event_.gap(), std::memory_order_relaxed);
+        published_.event_ns.store(event_.last_ns(), std::memory_order_relaxed);
+        published_.events_active.store(spec_.event.enabled && !event_.disabled(), std::memory_order_relaxed);
+        published_.gamma.store(pack_.gamma, std::memory_order_relaxed);
+        published_.pack_active.store(spec_.pack.enabled && pack_.active, std::memory_order_relaxed);
+    }
+    struct Published {
+        std::atomic<float> gap{0.0F};
+        std::atomic<double> event_ns{0.0};
+        std::atomic<bool> events_active{false}, pack_active{false};
+        std::atomic<float> gamma{0.0F};
+    };
+    const Published &published() const { return published_; }
     // Whether the token just chosen for is multiplied by its signs.
     bool signs() const { return spec_.pack.aggressive && pack_.active && !profiling_; }
     void count_signs() { counters_.pack_signs.fetch_add(1, std::memory_order_relaxed); }
@@ -120,6 +137,7 @@ private:
     EventChoice choose_events(const float *x, const GateScratch &scratch, int32_t *index, float *value, bool &finite);
     int64_t rank(const float *x, const uint64_t *bits, int64_t passed, int32_t *score, int32_t *index, float *value);
 
+    Published published_;
     GateSpec spec_;
     GateCounters counters_;
     PackState pack_;

@@ -139,6 +139,76 @@ void probe_operations(const Prober &p, const Symbols &symbols, CustomFunction fu
     abi.params_function = at_function - abi.params;
 }
 
+// Bytes of a tensor that a call changes, which must be one int32.
+template <class Call>
+size_t changed_int(const Prober &p, const void *tensor, const char *field, Call call) {
+    const auto *bytes = static_cast<const uint8_t *>(tensor);
+    const std::vector<uint8_t> before(bytes, bytes + p.overhead());
+    call();
+    return p.find(field, 4, 4, [&](size_t o) { return !bytes_at(tensor, o, before.data() + o, 4); });
+}
+
+NodeForm form_of(const GgmlAbi &abi, const void *node, int sources, size_t hint) {
+    NodeForm form;
+    const auto *bytes = static_cast<const uint8_t *>(node);
+    form.bytes.assign(bytes + abi.params_begin(), bytes + abi.src);
+    form.known.assign(form.bytes.size(), 0);
+    form.sources = sources;
+    form.hint = hint;
+    for (const size_t at : {abi.flags, hint}) {
+        for (size_t o = at; o < at + 4 && o >= abi.params_begin() && o < abi.src; ++o) {
+            form.known[o - abi.params_begin()] = 1;
+        }
+    }
+    return form;
+}
+
+// Where everything lies that a node says beyond its operation and its sources, and what plain nodes have there.
+void probe_forms(const Prober &p, const Symbols &symbols, GgmlAbi &abi) {
+    void *a = p.tensor(kTypeF32, 4, 4);
+    void *b = p.tensor(kTypeF32, 4, 4);
+    const void *view = p.checked(
+        symbols.get<void *(*)(void *, void *, int64_t, size_t)>("ggml_view_1d")(p.context(), a, 4, 16), "a view");
+    abi.view_src = p.find("view_src", sizeof(void *), sizeof(void *),
+                          [&](size_t o) { return o != abi.src && GgmlAbi::read<void *>(view, o) == a; });
+    const size_t offset = 16; // behind it lies where the view begins
+    if (abi.params_begin() > abi.params || abi.params >= abi.src || abi.view_src <= abi.src || abi.n_src() < 5 ||
+        abi.n_src() > 64 || abi.data != abi.view_src + 16 ||
+        !bytes_at(view, abi.view_src + 8, &offset, sizeof(offset))) {
+        fail("the fields of ggml_tensor have another order");
+    }
+    abi.flags = changed_int(p, b, "flags", [&] { symbols.get<void (*)(void *)>("ggml_set_output")(b); });
+    void *c = p.tensor(kTypeF32, 4, 4);
+    const auto mul_mat = symbols.get<void *(*)(void *, void *, void *)>("ggml_mul_mat");
+    void *product = p.checked(mul_mat(p.context(), a, c), "a tensor of ggml_mul_mat");
+    void *precise = p.checked(mul_mat(p.context(), a, c), "a tensor of ggml_mul_mat");
+    constexpr int32_t kPrecise = 10; // GGML_PREC_F32
+    const size_t hint = changed_int(p, precise, "precision", [&] {
+        symbols.get<void (*)(void *, int32_t)>("ggml_mul_mat_set_prec")(precise, kPrecise);
+    });
+    if (GgmlAbi::read<int32_t>(precise, hint) != kPrecise || hint < abi.params_begin() || hint >= abi.src) {
+        fail("ggml_mul_mat_set_prec stores the precision in an unknown way");
+    }
+    void *rows = p.tensor(kTypeI32, 4, 1);
+    void *experts = p.tensor(kTypeF32, 4, 4, 2);
+    void *inputs = p.tensor(kTypeF32, 4, 2, 3);
+    void *ids = p.tensor(kTypeI32, 2, 3);
+    abi.form_mul_mat = form_of(abi, product, 2, hint);
+    abi.form_mul_mat_id = form_of(
+        abi,
+        symbols.get<void *(*)(void *, void *, void *, void *)>("ggml_mul_mat_id")(p.context(), experts, inputs, ids), 3,
+        0);
+    abi.form_get_rows =
+        form_of(abi, symbols.get<void *(*)(void *, void *, void *)>("ggml_get_rows")(p.context(), a, rows), 2, 0);
+    for (const NodeForm *form : {&abi.form_mul_mat, &abi.form_mul_mat_id, &abi.form_get_rows}) {
+        for (size_t i = 0; i < form->bytes.size(); ++i) {
+            if (form->known[i] == 0 && form->bytes[i] != 0) { // ours would not know what it means
+                fail("a plain product or look-up has parameters");
+            }
+        }
+    }
+}
+
 // The widening of F16 and BF16 rows are public functions: where the table of F16 points to the one and the table of
 // BF16 to the other is the field of the widening of every type.
 void probe_type_traits(const Symbols &symbols, GgmlAbi &abi) {
@@ -173,6 +243,9 @@ const std::vector<std::string> &ggml_required_symbols() {
                                                    "ggml_mul_mat_id",
                                                    "ggml_get_rows",
                                                    "ggml_custom_4d",
+                                                   "ggml_view_1d",
+                                                   "ggml_set_output",
+                                                   "ggml_mul_mat_set_prec",
                                                    "ggml_op_name",
                                                    "ggml_type_name",
                                                    "ggml_type_size",
@@ -201,6 +274,7 @@ GgmlAbi probe_ggml(const std::map<std::string, uintptr_t> &table, CustomFunction
     probe_shape(prober, abi);
     probe_data_and_name(prober, symbols, abi);
     probe_operations(prober, symbols, function, abi);
+    probe_forms(prober, symbols, abi);
     probe_type_traits(symbols, abi);
     return abi;
 }

@@ -7,6 +7,7 @@ namespace seeddelta {
 const std::vector<std::string> &attention_required_symbols() {
     static const std::vector<std::string> names = {"ggml_flash_attn_ext",
                                                    "ggml_flash_attn_ext_add_sinks",
+                                                   "ggml_flash_attn_ext_set_prec",
                                                    "ggml_soft_max_ext",
                                                    "ggml_set_rows",
                                                    "ggml_view_1d",
@@ -55,6 +56,31 @@ AttentionAbi probe_attention(const std::map<std::string, uintptr_t> &table, cons
         fail("ggml_flash_attn_ext stores its parameters or sources in an unknown way");
     }
 
+    const auto form_of = [&](const void *node, int sources, size_t parameters) {
+        NodeForm form;
+        const auto *bytes = static_cast<const uint8_t *>(node);
+        form.bytes.assign(bytes + abi.params_begin(), bytes + abi.src);
+        form.known.assign(form.bytes.size(), 0);
+        form.sources = sources;
+        for (size_t o = abi.params; o < abi.params + 4 * parameters; ++o) {
+            form.known[o - abi.params_begin()] = 1;
+        }
+        for (size_t o = abi.flags; o < abi.flags + 4 && o < abi.src; ++o) {
+            form.known[o - abi.params_begin()] = 1;
+        }
+        return form;
+    };
+    found.form_flash = form_of(attention, 5, 3);
+    constexpr int32_t kPrecise = 10; // GGML_PREC_F32
+    symbols.get<void (*)(void *, int32_t)>("ggml_flash_attn_ext_set_prec")(attention, kPrecise);
+    found.form_flash.hint = abi.params + sizeof(params);
+    if (GgmlAbi::read<int32_t>(attention, found.form_flash.hint) != kPrecise) {
+        fail("ggml_flash_attn_ext_set_prec stores the precision in an unknown way");
+    }
+    for (size_t o = 0; o < 4; ++o) {
+        found.form_flash.known[found.form_flash.hint + o - abi.params_begin()] = 1;
+    }
+
     void *scores = p.tensor(kTypeF32, 64, 1, 4);
     void *weights = p.checked(symbols.get<void *(*)(void *, void *, void *, float, float)>("ggml_soft_max_ext")(
                                   context, scores, mask, params[0], params[1]),
@@ -66,6 +92,7 @@ AttentionAbi probe_attention(const std::map<std::string, uintptr_t> &table, cons
         !bytes_at(weights, abi.src, of_weights, sizeof(of_weights))) {
         fail("ggml_soft_max_ext stores its parameters or sources in an unknown way");
     }
+    found.form_soft_max = form_of(weights, 3, 2);
     const void *scaled = p.checked(
         symbols.get<void *(*)(void *, void *, float)>("ggml_scale")(context, scores, params[2]), "ggml_scale");
     found.op_scale = number_of(scaled, "SCALE");
@@ -74,10 +101,12 @@ AttentionAbi probe_attention(const std::map<std::string, uintptr_t> &table, cons
         abi.src_of(scaled, 0) != scores) {
         fail("ggml_scale stores its parameters or sources in an unknown way");
     }
+    found.form_scale = form_of(scaled, 1, 2);
     const void *bent =
         p.checked(symbols.get<void *(*)(void *, void *)>("ggml_tanh")(context, scores), "a tensor of ggml_tanh");
     found.op_unary = number_of(bent, "UNARY");
     found.unary_tanh = GgmlAbi::read<int32_t>(bent, abi.params);
+    found.form_tanh = form_of(bent, 1, 1);
 
     void *rows = p.tensor(kTypeF32, dim, 3);
     void *index = p.tensor(kTypeI64, 3, 1);

@@ -22,6 +22,7 @@ struct AttentionAbi {
     int32_t op_reshape = 0;
     int32_t op_permute = 0;
     int32_t op_transpose = 0;
+    NodeForm form_flash, form_soft_max, form_scale, form_tanh;
 
     bool is_view(int32_t op) const {
         return op == op_view || op == op_reshape || op == op_permute || op == op_transpose;

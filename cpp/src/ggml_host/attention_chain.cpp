@@ -3,6 +3,8 @@
 #include <cstring>
 #include <utility>
 
+#include "ggml_host/node_form.hpp"
+
 namespace seeddelta {
 
 bool AttentionChain::one_query(const void *product) const {
@@ -18,7 +20,8 @@ AttentionChain::Found AttentionChain::see(void *node) {
     const void *first = abi_.src_of(node, 0);
     const bool follows = !links_.empty() && first == links_.back();
     const bool weighed = std::exchange(weighed_, false);
-    if (weighed && op == abi_.op_mul_mat && abi_.src_of(node, 1) == links_.back()) {
+    if (weighed && op == abi_.op_mul_mat && abi_.src_of(node, 1) == links_.back() &&
+        is_plain(abi_, node, abi_.form_mul_mat)) {
         operands_.v = first;
         whole_ = std::exchange(links_, {});
         return Found::whole;
@@ -49,6 +52,9 @@ AttentionChain::Found AttentionChain::see(void *node) {
 bool AttentionChain::complete() {
     const void *scores = links_.front();
     const void *weights = links_.back();
+    if (!is_plain(abi_, scores, abi_.form_mul_mat) || !is_plain(abi_, weights, attention_.form_soft_max)) {
+        return false;
+    }
     operands_ = {};
     operands_.k = abi_.src_of(scores, 0);
     operands_.q = abi_.src_of(scores, 1);
@@ -64,7 +70,8 @@ bool AttentionChain::complete() {
     if (links_.size() != 5 || abi_.op_of(links_[1]) != attention_.op_scale ||
         abi_.op_of(links_[2]) != attention_.op_unary ||
         GgmlAbi::read<int32_t>(links_[2], abi_.params) != attention_.unary_tanh ||
-        abi_.op_of(links_[3]) != attention_.op_scale) {
+        abi_.op_of(links_[3]) != attention_.op_scale || !is_plain(abi_, links_[1], attention_.form_scale) ||
+        !is_plain(abi_, links_[2], attention_.form_tanh) || !is_plain(abi_, links_[3], attention_.form_scale)) {
         return false;
     }
     const auto factor = [&](const void *node) { return GgmlAbi::read<float>(node, abi_.params); };

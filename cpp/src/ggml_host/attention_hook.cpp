@@ -4,22 +4,21 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "format/counter.hpp"
+#include "ggml_host/node_form.hpp"
+
 namespace seeddelta {
 
 static constexpr int64_t kRepackAt = 32;  // positions without bits are attended to; so many are packed at once
 static constexpr float kGapShare = 0.25F; // of a comparison in a layer's moving mean
 static constexpr std::string_view kCacheName = "cache_k_l"; // llama.cpp's name of a layer's keys
 
-static void count(std::atomic<uint64_t> &counter, uint64_t n = 1) {
-    counter.fetch_add(n, std::memory_order_relaxed);
-}
-
 AttentionHook::AttentionHook(const GgmlAbi &abi, const AttentionAbi &attention, AttentionSettings settings)
     : abi_(abi), attention_(attention), settings_(std::move(settings)), chain_(abi, attention) {}
 
 bool AttentionHook::visit(void *node) {
     if (invalid_.exchange(false, std::memory_order_acq_rel)) {
-        for (auto &[address, layer] : layers_) {
+        for (auto &[place, layer] : layers_) {
             layer.forget();
         }
     }
@@ -57,7 +56,15 @@ bool AttentionHook::take_flash(void *node) {
     operands.scale = GgmlAbi::read<float>(node, abi_.params);
     operands.max_bias = GgmlAbi::read<float>(node, abi_.params + 4);
     operands.softcap = GgmlAbi::read<float>(node, abi_.params + 8);
+    if (operands.q == nullptr || operands.k == nullptr || operands.v == nullptr) {
+        return false;
+    }
     if (abi_.ne_of(operands.q, 1) != 1) { // a prompt
+        others_compute(operands.k);
+        return false;
+    }
+    if (!is_plain(abi_, node, attention_.form_flash)) {
+        leave("its node has parameters or sources that are not known");
         others_compute(operands.k);
         return false;
     }
@@ -143,9 +150,9 @@ void AttentionHook::Layer::forget_queries() {
 
 // The queries of a prompt, or of a token that is not ours, are not remembered.
 void AttentionHook::others_compute(const void *k) {
-    const auto layer = layers_.find(reinterpret_cast<uintptr_t>(abi_.data_of(k)));
-    if (layer != layers_.end()) {
-        layer->second.forget_queries();
+    const auto base = reinterpret_cast<uintptr_t>(abi_.data_of(k));
+    for (auto at = layers_.lower_bound({base, INT64_MIN}); at != layers_.end() && at->first.first == base; ++at) {
+        at->second.forget_queries();
     }
 }
 
@@ -194,18 +201,32 @@ PackSettings AttentionHook::settings_of(int64_t layer, int64_t n_kv_head) {
     return found;
 }
 
-// The layer whose cache the keys are a view of; made when it is met first.
-AttentionHook::Layer *AttentionHook::layer_of(const void *k) {
-    const auto base = reinterpret_cast<uintptr_t>(abi_.data_of(k));
-    const auto known = layers_.find(base);
+// The number of the layer that a node belongs to: llama.cpp's names end in it ("__fattn__-3"). -1: none.
+int64_t AttentionHook::number_of(const void *node) const {
+    const char *text = abi_.name_of(node);
+    const std::string_view name(text, strnlen(text, kMaxName));
+    const size_t dash = name.rfind('-');
+    if (dash == std::string_view::npos || dash + 1 == name.size() || name.size() - dash > 8 ||
+        name.find_first_not_of("0123456789", dash + 1) != std::string_view::npos) {
+        return -1;
+    }
+    return std::strtol(text + dash + 1, nullptr, 10);
+}
+
+// What is remembered of a layer whose keys are a view of a cache; made when it is met first. Layers may share a cache,
+// but each has queries of its own.
+AttentionHook::Layer *AttentionHook::layer_of(const void *node, const void *k) {
+    const Place place{reinterpret_cast<uintptr_t>(abi_.data_of(k)), number_of(node)};
+    const auto known = layers_.find(place);
     if (known != layers_.end()) {
         return &known->second;
     }
+    const std::lock_guard lock(mutex_);
     const void *cache = k;
     while (cache != nullptr && attention_.is_view(abi_.op_of(cache))) {
         cache = abi_.src_of(cache, 0);
     }
-    Layer &layer = layers_[base];
+    Layer &layer = layers_[place];
     if (cache == nullptr || abi_.op_of(cache) != abi_.op_none) {
         return &layer;
     }
@@ -214,7 +235,8 @@ AttentionHook::Layer *AttentionHook::layer_of(const void *k) {
     if (name.substr(0, kCacheName.size()) != kCacheName) {
         return &layer;
     }
-    layer.number = std::strtol(std::string(name.substr(kCacheName.size())).c_str(), nullptr, 10);
+    layer.number = place.second >= 0 ? place.second
+                                     : std::strtol(std::string(name.substr(kCacheName.size())).c_str(), nullptr, 10);
     layer.rows = abi_.ne_of(cache, 1);
     layer.row_bytes = abi_.nb_of(cache, 1);
     layer.settings = settings_of(layer.number, abi_.ne_of(k, 2));
@@ -228,7 +250,7 @@ AttentionHook::Layer *AttentionHook::layer_of(const void *k) {
 
 // What the next computation of the node will do. All its threads go by it.
 void AttentionHook::plan(const void *node, Node &served) {
-    Layer &layer = *layer_of(served.operands.k);
+    Layer &layer = *layer_of(node, served.operands.k);
     served.layer = &layer;
     served.done = false;
     const AttentionProblem p = problem_of(node, served);
@@ -259,6 +281,7 @@ bool AttentionHook::plan_events(const AttentionProblem &p, const Node &served) {
         if (layer.number < 0 || layer.pack != nullptr || abi_.nb_of(served.operands.k, 1) != layer.row_bytes) {
             return false;
         }
+        const std::lock_guard lock(mutex_);
         layer.events = std::make_unique<EventMemory>(settings_.event, p, layer.rows, event_counters_);
         ++event_layers_;
     }
@@ -311,12 +334,18 @@ void AttentionHook::deliver(void *dst, int ith, int nth, void *userdata) noexcep
     }
 }
 
+// What others may read meanwhile is written under the lock, once an operation.
 void AttentionHook::settle(Node &node) {
+    const std::lock_guard lock(mutex_);
+    Layer &layer = *node.layer;
     if (!node.packed) {
         count(node.events ? counters_.events : counters_.exact);
+        if (layer.events != nullptr) {
+            layer.told = {!layer.events->limits().disabled(), layer.events->limits().gap(), layer.events->last_ns(),
+                          layer.events->nbytes()};
+        }
         return;
     }
-    Layer &layer = *node.layer;
     PackOutcome &outcome = node.outcome;
     count(counters_.packed);
     count(counters_.repacks, node.repack ? 1 : 0);
@@ -357,16 +386,18 @@ void AttentionHook::settle(Node &node) {
 }
 
 int64_t AttentionHook::pack_bytes() const {
+    const std::lock_guard lock(mutex_);
     int64_t sum = 0;
-    for (const auto &[address, layer] : layers_) {
+    for (const auto &[place, layer] : layers_) {
         sum += layer.pack != nullptr ? layer.pack->nbytes() : 0;
     }
     return sum;
 }
 
 std::vector<AttentionHook::HeadTotal> AttentionHook::heads() const {
+    const std::lock_guard lock(mutex_);
     std::vector<HeadTotal> found;
-    for (const auto &[address, layer] : layers_) {
+    for (const auto &[place, layer] : layers_) {
         for (size_t head = 0; head < layer.heads.size(); ++head) {
             const auto kv_head = static_cast<int64_t>(head);
             found.push_back({layer.number, kv_head, layer.settings.exact(kv_head), layer.settings.budget_of(kv_head),
@@ -377,22 +408,24 @@ std::vector<AttentionHook::HeadTotal> AttentionHook::heads() const {
 }
 
 AttentionHook::EventTotal AttentionHook::event_total() const {
+    const std::lock_guard lock(mutex_);
     EventTotal sum;
-    for (const auto &[address, layer] : layers_) {
+    for (const auto &[place, layer] : layers_) {
         if (layer.events != nullptr) {
             ++sum.layers;
-            sum.active += layer.events->limits().disabled() ? 0 : 1;
-            sum.gap = std::max(sum.gap, layer.events->limits().gap());
-            sum.last_ns += layer.events->last_ns();
-            sum.bytes += layer.events->nbytes();
+            sum.active += layer.told.active ? 1 : 0;
+            sum.gap = std::max(sum.gap, layer.told.gap);
+            sum.last_ns += layer.told.last_ns;
+            sum.bytes += layer.told.bytes;
         }
     }
     return sum;
 }
 
 int64_t AttentionHook::packed_layers() const {
+    const std::lock_guard lock(mutex_);
     int64_t sum = 0;
-    for (const auto &[address, layer] : layers_) {
+    for (const auto &[place, layer] : layers_) {
         sum += layer.pack != nullptr && !layer.disabled ? 1 : 0;
     }
     return sum;

@@ -6,13 +6,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "attention/attention.hpp"
-#include "ggml_host/attention_chain.hpp"
 #include "attention/attention_events.hpp"
+#include "ggml_host/attention_chain.hpp"
 
 namespace seeddelta {
 
@@ -73,8 +74,14 @@ public:
     // Whether a result was zeros, because a graph was not computed as a whole.
     bool torn() const { return torn_.load(std::memory_order_relaxed); }
     // Sums over the comparisons: of the relative errors, of the kept softmax masses.
-    double gap_sum() const { return gap_sum_; }
-    double recall_sum() const { return recall_sum_; }
+    double gap_sum() const {
+        const std::lock_guard lock(mutex_);
+        return gap_sum_;
+    }
+    double recall_sum() const {
+        const std::lock_guard lock(mutex_);
+        return recall_sum_;
+    }
     int64_t pack_bytes() const;
     int64_t packed_layers() const;
     // A layer and a KV head that is named in `layers` and that it does not have; -1: none.
@@ -112,6 +119,12 @@ private:
         uint64_t operations = 0;
         std::vector<HeadOutcome> heads;
         std::unique_ptr<EventMemory> events; // null: none
+        struct {
+            bool active = true;
+            float gap = 0.0F;
+            double last_ns = 0.0;
+            int64_t bytes = 0;
+        } told; // of the events, after the last operation
 
         bool remembers() const { return pack != nullptr || events != nullptr; }
         void written(int64_t row);
@@ -138,7 +151,8 @@ private:
     bool receives(const void *node, const AttentionOperands &operands, int heads) const;
     Node &node_of(const void *node, const AttentionOperands &operands);
     AttentionProblem problem_of(const void *node, Node &served) const;
-    Layer *layer_of(const void *k);
+    int64_t number_of(const void *node) const;
+    Layer *layer_of(const void *node, const void *k);
     PackSettings settings_of(int64_t layer, int64_t n_kv_head);
     void plan(const void *node, Node &served);
     bool plan_events(const AttentionProblem &p, const Node &served);
@@ -152,7 +166,10 @@ private:
     AttentionSettings settings_;
     AttentionChain chain_;
     Attention compute_;
-    std::map<uintptr_t, Layer> layers_; // by the address of the cache's first key
+    using Place = std::pair<uintptr_t, int64_t>; // address of the cache's first key, number of the layer
+    std::map<Place, Layer> layers_;
+    // Held where layers and sums change, and by those who read them in another thread than the graph's.
+    mutable std::mutex mutex_;
     std::unordered_map<const void *, std::unique_ptr<Node>>
         nodes_; // by the address of the node, which graphs use again
     AttentionCounters counters_;

@@ -34,7 +34,8 @@ const char *misfit(const GgmlAbi &abi, const AttentionOperands &o) {
         o.mask == nullptr || ((mask_type() == kTypeF16 || mask_type() == kTypeF32) &&
                               abi.nb_of(o.mask, 0) == (mask_type() == kTypeF16 ? 2 : 4) &&
                               ne(o.mask, 0) >= ne(o.k, 1) && ne(o.mask, 2) == 1 && ne(o.mask, 3) == 1);
-    const bool sinks_fit = o.sinks == nullptr || (abi.type_of(o.sinks) == kTypeF32 && ne(o.sinks, 0) == ne(o.q, 2));
+    const bool sinks_fit = o.sinks == nullptr || (abi.type_of(o.sinks) == kTypeF32 && abi.nb_of(o.sinks, 0) == 4 &&
+                                                  ne(o.sinks, 0) == ne(o.q, 2));
     return fits && mask_fits && sinks_fit ? nullptr : "its operands have an unexpected type or layout";
 }
 

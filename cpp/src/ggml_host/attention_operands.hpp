@@ -1,8 +1,8 @@
 // What an attention of llama.cpp's graph works on, however the graph has it: one FLASH_ATTN_EXT node, or two products
 // with a softmax between them (attention_chain.hpp).
 #pragma once
-#include "ggml_host/attention_abi.hpp"
 #include "attention/key_pack.hpp"
+#include "ggml_host/attention_abi.hpp"
 
 namespace seeddelta {
 

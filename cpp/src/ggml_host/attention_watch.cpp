@@ -9,7 +9,7 @@ namespace seeddelta {
 void AttentionHook::watch(const void *node) {
     const int32_t op = abi_.op_of(node);
     const auto data = reinterpret_cast<uintptr_t>(abi_.data_of(node));
-    auto after = layers_.upper_bound(data);
+    auto after = layers_.upper_bound({data, INT64_MAX});
     if (attention_.is_view(op) || op == abi_.op_none || after == layers_.begin()) {
         return;
     }
@@ -17,9 +17,12 @@ void AttentionHook::watch(const void *node) {
         watch_rows(node);
         return;
     }
-    auto &[address, layer] = *--after;
-    if (data < address + static_cast<uintptr_t>(layer.rows * layer.row_bytes)) {
-        layer.forget();
+    const uintptr_t address = std::prev(after)->first.first;
+    while (after != layers_.begin() && (--after)->first.first == address) {
+        Layer &layer = after->second;
+        if (data < address + static_cast<uintptr_t>(layer.rows * layer.row_bytes)) {
+            layer.forget();
+        }
     }
 }
 
@@ -34,23 +37,24 @@ void AttentionHook::watch_rows(const void *node) {
     const bool readable = (wide || type == kTypeI32) && abi_.op_of(index) == abi_.op_none &&
                           abi_.data_of(index) != nullptr && abi_.ne_of(index, 1) == 1 && abi_.ne_of(index, 2) == 1;
     // the keys of several streams lie one after another in the tensor that is written
-    auto layer = layers_.upper_bound(data);
-    if (layer != layers_.begin() &&
-        std::prev(layer)->first +
-                static_cast<uintptr_t>(std::prev(layer)->second.rows * std::prev(layer)->second.row_bytes) >
-            data) {
-        --layer;
+    auto layer = layers_.upper_bound({data, INT64_MAX});
+    if (layer != layers_.begin()) {
+        layer = layers_.lower_bound({std::prev(layer)->first.first, INT64_MIN});
     }
-    for (; layer != layers_.end() && layer->first < end; ++layer) {
+    for (; layer != layers_.end() && layer->first.first < end; ++layer) {
+        const uintptr_t address = layer->first.first;
+        if (address + static_cast<uintptr_t>(layer->second.rows * layer->second.row_bytes) <= data) {
+            continue;
+        }
         if (!layer->second.remembers()) {
             continue;
         }
-        if (!readable || row_bytes != layer->second.row_bytes || data > layer->first ||
-            (layer->first - data) % static_cast<uintptr_t>(row_bytes) != 0) {
+        if (!readable || row_bytes != layer->second.row_bytes || data > address ||
+            (address - data) % static_cast<uintptr_t>(row_bytes) != 0) {
             layer->second.forget();
             continue;
         }
-        const auto first = static_cast<int64_t>((layer->first - data) / static_cast<uintptr_t>(row_bytes));
+        const auto first = static_cast<int64_t>((address - data) / static_cast<uintptr_t>(row_bytes));
         if (abi_.ne_of(index, 0) > 1) { // a prompt, whose queries are not remembered
             layer->second.forget_queries();
         }

@@ -28,6 +28,14 @@ inline constexpr int32_t kTypeI32 = 26;
 inline constexpr int32_t kTypeBF16 = 30;
 inline constexpr size_t kMaxName = 64; // GGML_MAX_NAME of every release so far; the probe needs that much room
 
+// What the probe saw of one operation, and what we understand of it. See node_form.hpp.
+struct NodeForm {
+    std::vector<uint8_t> bytes; // from the field behind `op` to the sources
+    std::vector<uint8_t> known; // 1: understood, or without meaning for the result
+    int sources = 0;            // that have a meaning; others must be absent
+    size_t hint = 0;            // offset in ggml_tensor of a precision; 0: there is none
+};
+
 // Offsets in bytes inside ggml_tensor, numbers of the operations, and how a custom operation stores its parameters.
 struct GgmlAbi {
     size_t overhead = 0; // ggml_tensor_overhead(): no search goes beyond it
@@ -36,6 +44,8 @@ struct GgmlAbi {
     size_t nb = 0;
     size_t op = 0;
     size_t src = 0;
+    size_t view_src = 0; // behind the last source, followed by an offset and `data`
+    size_t flags = 0;    // int32: input, output, …; no meaning for a result
     size_t data = 0;
     size_t name = 0;
     int32_t op_none = 0;
@@ -43,9 +53,10 @@ struct GgmlAbi {
     int32_t op_mul_mat_id = 0;
     int32_t op_get_rows = 0;
     int32_t op_custom = 0;
-    size_t params = 0;                  // where the parameters of a custom operation begin
-    size_t params_userdata = 0;         // of the userdata, from `params`
-    size_t params_function = 0;         // of the function
+    size_t params = 0;          // where the parameters of a custom operation begin
+    size_t params_userdata = 0; // of the userdata, from `params`
+    size_t params_function = 0; // of the function
+    NodeForm form_mul_mat, form_mul_mat_id, form_get_rows;
     std::vector<uint8_t> params_custom; // a template: our function, all threads, userdata to be filled in
 
     const char *(*op_name)(int32_t) = nullptr;
@@ -65,6 +76,13 @@ struct GgmlAbi {
     int64_t ne_of(const void *t, int i) const { return read<int64_t>(t, ne + 8 * static_cast<size_t>(i)); }
     int64_t nb_of(const void *t, int i) const { return read<int64_t>(t, nb + 8 * static_cast<size_t>(i)); }
     void *src_of(const void *t, int i) const { return read<void *>(t, src + sizeof(void *) * static_cast<size_t>(i)); }
+    int n_src() const { return static_cast<int>((view_src - src) / sizeof(void *)); }
+    size_t params_begin() const { return op + sizeof(int32_t); }
+    // The tensor whose data a view lies in, or the tensor itself.
+    const void *root_of(const void *t) const {
+        const auto *root = read<const void *>(t, view_src);
+        return root == nullptr ? t : root;
+    }
     void *data_of(const void *t) const { return read<void *>(t, data); }
     const char *name_of(const void *t) const { return static_cast<const char *>(t) + name; }
 

@@ -1,14 +1,14 @@
 #include "ggml_host/graph_hook.hpp"
 
+#include <cstdio>
 #include <string_view>
+
+#include "format/counter.hpp"
+#include "ggml_host/node_form.hpp"
 
 namespace seeddelta {
 
 namespace {
-
-void count(std::atomic<uint64_t> &counter, uint64_t n = 1) {
-    counter.fetch_add(n, std::memory_order_relaxed);
-}
 
 void count_kind(KindCounters &kinds, const RegisteredWeight &weight) {
     if (weight.columns != nullptr) {
@@ -138,12 +138,16 @@ void GraphHook::visit(void *node) {
     const WeightUse use = use_of(node);
     bool elsewhere = false;
     ServedWeight *served = use == WeightUse::none ? nullptr : find(abi_.src_of(node, 0), elsewhere);
+    check_use(node, served != nullptr && !elsewhere ? 1 : 0);
     if (served == nullptr || elsewhere) {
-        check_use(node);
         return;
     }
     if (!fits(node, use, *served->weight->ctx) || (served->weight->columns != nullptr && use != WeightUse::product)) {
-        record(HookErrorKind::layout, served, "has operands of an unexpected type or layout");
+        refuse(HookErrorKind::layout, *served, node, "has operands of an unexpected type or layout");
+        return;
+    }
+    if (!is_plain(abi_, node, form_of(use)) && abi_.op_of(node) != abi_.op_custom) {
+        refuse(HookErrorKind::layout, *served, node, difference(abi_, node, form_of(use)).c_str());
         return;
     }
     served->dense = served->weight->use_dense.load(std::memory_order_relaxed);
@@ -167,9 +171,17 @@ WeightUse GraphHook::use_of(const void *node) const {
     if (op == abi_.op_get_rows) {
         return WeightUse::lookup;
     }
-    const bool ours = op == abi_.op_custom && std::memcmp(static_cast<const uint8_t *>(node) + abi_.params,
-                                                          abi_.params_custom.data(), abi_.params_userdata) == 0;
-    return ours ? static_cast<const ServedWeight::Node *>(abi_.custom_userdata(node))->use : WeightUse::none;
+    if (!abi_.is_custom(node, &GraphHook::compute)) {
+        return WeightUse::none;
+    }
+    const auto *own = static_cast<const ServedWeight::Node *>(abi_.custom_userdata(node));
+    return own->hook == this ? own->use : WeightUse::none;
+}
+
+const NodeForm &GraphHook::form_of(WeightUse use) const {
+    return use == WeightUse::product   ? abi_.form_mul_mat
+           : use == WeightUse::experts ? abi_.form_mul_mat_id
+                                       : abi_.form_get_rows;
 }
 
 void GraphHook::serve_product(void *node, ServedWeight &served, WeightUse use) {
@@ -221,23 +233,52 @@ ServedWeight *GraphHook::find(const void *tensor, bool &elsewhere) {
     return served;
 }
 
-// A registered weight has no dense data: any other use of it would read zeros.
-void GraphHook::check_use(const void *node) {
-    for (int i = 0; i < 2; ++i) {
-        bool elsewhere = false;
-        const ServedWeight *served = find(abi_.src_of(node, i), elsewhere);
-        if (served != nullptr) {
-            const char *op = abi_.op_name(abi_.op_of(node));
-            record(HookErrorKind::not_served, served, elsewhere ? "a copy on another device" : op);
+// A registered weight has no dense data: any other use of it, whole or a part, would read its hole. `first` sources are
+// served.
+void GraphHook::check_use(const void *node, int first) {
+    for (int i = first; i < abi_.n_src(); ++i) {
+        const void *source = abi_.src_of(node, i);
+        if (source == nullptr) {
+            continue; // sources may follow: those of attention without a mask do
         }
+        bool elsewhere = false;
+        const ServedWeight *served = find(abi_.root_of(source), elsewhere);
+        if (served != nullptr) {
+            refuse(HookErrorKind::not_served, *served, node,
+                   elsewhere ? "a copy on another device" : abi_.op_name(abi_.op_of(node)));
+        }
+    }
+}
+
+// Names the node, too.
+void GraphHook::refuse(HookErrorKind kind, const ServedWeight &served, const void *node, const char *what) {
+    int none = 0;
+    if (error_kind_.compare_exchange_strong(none, -1)) {
+        const char *name = abi_.name_of(node);
+        std::snprintf(refusal_.data(), refusal_.size(), "%s, node '%.*s'", what,
+                      static_cast<int>(strnlen(name, kMaxName)), name);
+        error_weight_.store(&served);
+        error_detail_.store(refusal_.data());
+        error_kind_.store(static_cast<int>(kind));
     }
 }
 
 bool GraphHook::fits(const void *node, WeightUse use, const seeddelta_ctx &ctx) const {
     const void *w = abi_.src_of(node, 0);
+    const void *second = abi_.src_of(node, 1);
     if (abi_.ne_of(w, 0) != ctx.n_in || abi_.ne_of(w, 1) != ctx.n_out || abi_.ne_of(w, 2) != ctx.n_experts ||
-        abi_.ne_of(w, 3) != 1 || abi_.src_of(node, 1) == nullptr || abi_.type_of(node) != kTypeF32 ||
+        abi_.ne_of(w, 3) != 1 || !contiguous(w) || second == nullptr || abi_.type_of(node) != kTypeF32 ||
         (use != WeightUse::experts && ctx.n_experts != 1)) {
+        return false;
+    }
+    for (int i = 0; i < 4; ++i) {
+        if (abi_.ne_of(node, i) < 0 || abi_.ne_of(second, i) < 0) {
+            return false;
+        }
+    }
+    const bool empty = tokens_of(node) == 0;
+    if (!empty && (abi_.data_of(node) == nullptr || abi_.data_of(second) == nullptr ||
+                   abi_.nb_of(node, 1) < abi_.nb_of(node, 0) * abi_.ne_of(node, 0))) {
         return false;
     }
     if (use == WeightUse::lookup) {
@@ -248,14 +289,33 @@ bool GraphHook::fits(const void *node, WeightUse use, const seeddelta_ctx &ctx) 
         abi_.ne_of(node, 0) != ctx.n_out) {
         return false;
     }
-    return use == WeightUse::experts ? fits_experts(node) : tokens_of(x) == tokens_of(node);
+    if (use == WeightUse::experts) {
+        return fits_experts(node);
+    }
+    return abi_.ne_of(x, 1) == abi_.ne_of(node, 1) && abi_.ne_of(x, 2) == abi_.ne_of(node, 2) &&
+           abi_.ne_of(x, 3) == abi_.ne_of(node, 3);
+}
+
+// A whole tensor: its rows one after another.
+bool GraphHook::contiguous(const void *tensor) const {
+    const auto nb = [&](int i) { return abi_.nb_of(tensor, i); };
+    const int32_t type = abi_.type_of(tensor);
+    return nb(0) == static_cast<int64_t>(abi_.type_size(type)) &&
+           nb(1) == nb(0) * (abi_.ne_of(tensor, 0) / abi_.block_size(type)) && nb(2) == nb(1) * abi_.ne_of(tensor, 1) &&
+           nb(3) == nb(2) * abi_.ne_of(tensor, 2);
+}
+
+// Whole int32 that are nowhere before the data.
+bool GraphHook::numbers(const void *ids) const {
+    return abi_.nb_of(ids, 0) >= 4 && abi_.nb_of(ids, 0) % 4 == 0 && abi_.nb_of(ids, 1) >= 0 &&
+           abi_.nb_of(ids, 1) % 4 == 0;
 }
 
 // One stride leads from each column to the next.
 bool GraphHook::uniform(const void *tensor) const {
     const auto ne = [&](int i) { return abi_.ne_of(tensor, i); };
     const auto nb = [&](int i) { return abi_.nb_of(tensor, i); };
-    return nb(0) == 4 && nb(1) % 4 == 0 && (ne(2) == 1 || nb(2) == nb(1) * ne(1)) &&
+    return nb(0) == 4 && nb(1) % 4 == 0 && nb(1) >= 0 && (ne(2) == 1 || nb(2) == nb(1) * ne(1)) &&
            (ne(3) == 1 || nb(3) == nb(2) * ne(2));
 }
 
@@ -329,6 +389,9 @@ void GraphHook::finish(void *dst, const ServedWeight::Node &node, bool dense, bo
             const int64_t active = active_units_.load(std::memory_order_relaxed);
             count(counters.active_units, static_cast<uint64_t>(active));
             count(counters.skipped_units, static_cast<uint64_t>(tokens_of(dst) * weight.ctx->n_in - active));
+        }
+        if (node.served->gate != nullptr) {
+            node.served->gate->publish();
         }
         prepared_x_ = dense ? nullptr : x;
         count(products_);

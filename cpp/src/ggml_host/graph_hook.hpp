@@ -2,6 +2,7 @@
 // GET_ROWS of a registered weight into a custom operation in place; ggml's own thread pool then runs ours. One context
 // computes one node at a time, so one hook has one workspace.
 #pragma once
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -34,7 +35,8 @@ struct WeightCounters {
 };
 
 // Products computed from the seed and the residual, by what the kernels made of them; one product counts for its base
-// and for its residual. A whole weight made of a codebook (StateCells, docs/guide/statecells.md) is counted apart from both.
+// and for its residual. A whole weight made of a codebook (StateCells, docs/guide/statecells.md) is counted apart from
+// both.
 struct KindCounters {
     std::atomic<uint64_t> prng_block{0}, fht_struct{0}, trellis{0}, lanes{0};
     std::atomic<uint64_t> seed_choice{0}; // those of prng_block with seeds chosen by row or block
@@ -121,7 +123,11 @@ private:
     bool fits_experts(const void *node) const;
     bool uniform(const void *tensor) const;
     void serve_product(void *node, ServedWeight &served, WeightUse use);
-    void check_use(const void *node);
+    const NodeForm &form_of(WeightUse use) const;
+    bool contiguous(const void *tensor) const;
+    bool numbers(const void *ids) const;
+    void check_use(const void *node, int first);
+    void refuse(HookErrorKind kind, const ServedWeight &served, const void *node, const char *what);
     void run(void *dst, int ith, int nth, const ServedWeight::Node &node);
     void run_product(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse);
     void run_experts(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse);
@@ -164,6 +170,7 @@ private:
     std::atomic<int> error_kind_{0};
     std::atomic<const ServedWeight *> error_weight_{nullptr};
     std::atomic<const char *> error_detail_{nullptr};
+    std::array<char, 256> refusal_{}; // the detail, where it names a node
 };
 
 } // namespace seeddelta

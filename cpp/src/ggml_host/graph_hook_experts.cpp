@@ -10,8 +10,9 @@ namespace seeddelta {
 bool GraphHook::fits_experts(const void *node) const {
     const void *x = abi_.src_of(node, 1);
     const void *ids = abi_.src_of(node, 2);
-    return ids != nullptr && abi_.type_of(ids) == kTypeI32 && abi_.ne_of(ids, 2) == 1 && abi_.ne_of(ids, 3) == 1 &&
-           abi_.ne_of(x, 1) > 0 && abi_.ne_of(ids, 0) % abi_.ne_of(x, 1) == 0 &&
+    return ids != nullptr && abi_.type_of(ids) == kTypeI32 && abi_.ne_of(ids, 0) >= 0 && abi_.ne_of(ids, 1) >= 0 &&
+           numbers(ids) && (abi_.data_of(ids) != nullptr || tokens_of(node) == 0) && abi_.ne_of(ids, 2) == 1 &&
+           abi_.ne_of(ids, 3) == 1 && abi_.ne_of(x, 1) > 0 && abi_.ne_of(ids, 0) % abi_.ne_of(x, 1) == 0 &&
            abi_.ne_of(x, 2) == abi_.ne_of(ids, 1) && abi_.ne_of(x, 3) == 1 &&
            abi_.ne_of(node, 1) == abi_.ne_of(ids, 0) && abi_.ne_of(node, 2) == abi_.ne_of(ids, 1) &&
            abi_.ne_of(node, 3) == 1;

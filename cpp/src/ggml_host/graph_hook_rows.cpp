@@ -7,7 +7,7 @@ namespace seeddelta {
 
 bool GraphHook::fits_lookup(const void *node, const seeddelta_ctx &ctx) const {
     const void *ids = abi_.src_of(node, 1);
-    return abi_.type_of(ids) == kTypeI32 && abi_.ne_of(ids, 1) == 1 && abi_.ne_of(ids, 2) == 1 &&
+    return abi_.type_of(ids) == kTypeI32 && numbers(ids) && abi_.ne_of(ids, 1) == 1 && abi_.ne_of(ids, 2) == 1 &&
            abi_.ne_of(ids, 3) == 1 && abi_.ne_of(node, 0) == ctx.n_in && abi_.ne_of(node, 1) == abi_.ne_of(ids, 0) &&
            tokens_of(node) == abi_.ne_of(ids, 0) && abi_.nb_of(node, 0) == 4 && abi_.nb_of(node, 1) % 4 == 0;
 }

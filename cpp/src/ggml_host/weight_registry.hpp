@@ -7,9 +7,9 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "gating/compose.hpp"
 #include "seeddelta/columns.hpp"
 #include "seeddelta/weight.hpp"
-#include "gating/compose.hpp"
 
 namespace seeddelta {
 

@@ -15,6 +15,8 @@ inline constexpr int kSpins = 2000;
 inline void relax() {
 #if defined(__x86_64__) || defined(__i386__)
     _mm_pause();
+#elif defined(__aarch64__)
+    asm volatile("isb"); // waits a few ten cycles; yield is a no-op on most cores
 #endif
 }
 

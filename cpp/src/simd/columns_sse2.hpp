@@ -21,8 +21,12 @@ struct ColumnsSse2 {
         const __m128i h =
             _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)), _mm_setzero_si128());
         const __m128i sign = _mm_slli_epi32(_mm_and_si128(h, _mm_set1_epi32(0x8000)), 16);
-        const __m128i magnitude = _mm_slli_epi32(_mm_and_si128(h, _mm_set1_epi32(0x7FFF)), 13);
-        return _mm_or_ps(_mm_mul_ps(_mm_castsi128_ps(magnitude), _mm_set1_ps(0x1p112F)), _mm_castsi128_ps(sign));
+        const __m128i bits = _mm_and_si128(h, _mm_set1_epi32(0x7FFF));
+        const __m128i normal = _mm_add_epi32(_mm_slli_epi32(bits, 13), _mm_set1_epi32(0x38000000));
+        const __m128i small = _mm_castps_si128(_mm_mul_ps(_mm_cvtepi32_ps(bits), _mm_set1_ps(0x1p-24F)));
+        const __m128i is_small = _mm_cmplt_epi32(bits, _mm_set1_epi32(0x0400));
+        const __m128i magnitude = _mm_or_si128(_mm_and_si128(is_small, small), _mm_andnot_si128(is_small, normal));
+        return _mm_castsi128_ps(_mm_or_si128(magnitude, sign));
     }
     static SEEDDELTA_INLINE __m128i widen(const int8_t *p) {
         const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(p));

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <stdexcept>
 
-#include "simd/kernel_table.hpp"
 #include "seeddelta/isa.hpp"
+#include "simd/kernel_table.hpp"
 
 #if defined(SEEDDELTA_HAVE_SSE2)
 #include <cpuid.h>
@@ -28,12 +28,23 @@ static bool has_avxvnni() {
 }
 #endif
 
+#if defined(SEEDDELTA_HAVE_SSE2)
+// CPUID leaf 1, ECX bit 29; not every compiler has its name.
+static bool has_f16c() {
+    unsigned a = 0;
+    unsigned b = 0;
+    unsigned c = 0;
+    unsigned d = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & (1U << 29)) != 0;
+}
+#endif
+
 static std::vector<const KernelTable *> supported() {
     std::vector<const KernelTable *> tables{&kernels_scalar()};
 #if defined(SEEDDELTA_HAVE_SSE2)
     __builtin_cpu_init();
     tables.push_back(&kernels_sse2());
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
         tables.push_back(&kernels_avx2());
         if (has_avxvnni()) {
             tables.push_back(&kernels_avxvnni());
