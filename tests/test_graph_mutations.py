@@ -14,9 +14,8 @@ from seeddelta import _core
 
 pytest.importorskip("llama_cpp")
 
-from seeddelta.runtime import library
+from seeddelta.runtime import StatePackKV, library
 from seeddelta.runtime.attention import OwnAttention
-from seeddelta.runtime.state_pack import StatePackKV
 
 N_OUT, N_IN, TOKENS, EXPERTS, USED, HEADS, DIM, POSITIONS = 40, 128, 6, 3, 2, 4, 32, 256
 SLACK = 1 << 16  # bytes behind the data of a tensor that a longer stride may reach

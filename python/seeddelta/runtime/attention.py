@@ -13,7 +13,8 @@ from .. import _core
 from ..errors import ConfigError
 from ..settings.attention import StatePackKV
 from ..settings.skipping import EventDriven
-from .library import attention_symbols, ggml_abi, unsupported
+from .library import attention_symbols, ggml_abi, native_library, unsupported
+from .selftest import compute_attention
 
 # Functions of llama_cpp that write to a KV cache without a graph, which the hook would see.
 _WRITERS = (
@@ -58,6 +59,7 @@ class OwnAttention:
         except RuntimeError as error:
             raise unsupported(f"attention cannot be taken over: {error}") from error
         self._proven = False
+        _check_computing()
         _watch_writers()
         _live.add(self)
 
@@ -184,6 +186,17 @@ def check_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
     if not flash and kwargs.get("type_v") == llama_cpp.GGML_TYPE_Q8_0:
         raise ConfigError("type_v: llama.cpp has a cache of values of type Q8_0 with flash attention only")
     return kwargs | {"flash_attn": flash, "n_gpu_layers": 0, "op_offload": False}
+
+
+@functools.cache
+def _check_computing() -> None:
+    """Compute the attention of one token beside ggml's own. Raises UnsupportedLlamaError for another result."""
+    library = native_library()
+    if hasattr(library, "ggml_graph_compute_with_ctx"):
+        hook = _core.AttentionHook(ggml_abi(), attention_symbols(), _core.PackSettings("exact"))
+        wrong = compute_attention(ggml_abi(), hook, library)
+        if wrong is not None:
+            raise unsupported(wrong)
 
 
 @functools.cache

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+import subprocess
+import sys
 from typing import Any
 
 import llama_cpp
 
 from .. import _core
 from ..errors import UnsupportedLlamaError
+from .selftest import compute_products
 
 TESTED_VERSIONS = (
     "0.3.16",
@@ -18,6 +21,7 @@ TESTED_VERSIONS = (
     "0.3.30",
     "0.3.36",
 )  # docs/internals/runtime.md
+_TRIAL = "from seeddelta.runtime import library; library.examine()"
 _DEVICE_TYPE_ACCEL = 3  # GGML_BACKEND_DEVICE_TYPE_ACCEL after CPU, GPU, IGPU
 
 
@@ -68,10 +72,38 @@ def probe(symbols: dict[str, int]) -> _core.GgmlAbi:
 
 @functools.cache
 def ggml_abi() -> _core.GgmlAbi:
-    """Layout of the loaded ggml, probed once a process."""
+    """Layout of the loaded ggml, probed once a process; at the end a rewritten graph is computed.
+
+    A release that no test knows is tried in a process of its own first: what ends that would have ended this one.
+    """
     check_version()
     check_devices()
-    return probe(ggml_symbols())
+    if llama_cpp.__version__.split("+")[0] not in TESTED_VERSIONS:
+        _try_elsewhere()
+    return examine()
+
+
+def examine() -> _core.GgmlAbi:
+    """Probe the loaded ggml and compute. Raises UnsupportedLlamaError."""
+    abi = probe(ggml_symbols())
+    if hasattr(native_library(), "ggml_graph_compute_with_ctx"):  # not when the CPU's functions are loaded later
+        wrong = compute_products(abi, native_library())
+        if wrong is not None:
+            raise unsupported(wrong)
+    return abi
+
+
+def _try_elsewhere() -> None:
+    paths = [path for path in sys.path if path]
+    program = f"import sys; sys.path[:0] = {paths!r}; {_TRIAL}"
+    try:
+        trial = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise unsupported(f"it was not tested, and trying it in another process failed ({error})") from error
+    if trial.returncode != 0:
+        how = f"signal {-trial.returncode}" if trial.returncode < 0 else f"status {trial.returncode}"
+        said = (trial.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise unsupported(f"it was not tested, and a trial of it ended with {how}: {said}")
 
 
 def check_version() -> None:

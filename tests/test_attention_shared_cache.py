@@ -1,0 +1,76 @@
+"""Layers that share a cache of keys, and metrics that are read while a model computes."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ggml_graph import F16, F32, Graph
+from seeddelta import _core
+
+pytest.importorskip("llama_cpp")
+
+from llama_helpers import load_small
+from seeddelta.runtime import EventDriven, RuntimeConfig, StatePackKV, library
+from seeddelta.runtime.attention import OwnAttention
+from tiny_llama import write_llama
+
+DIM, POSITIONS, HEADS = 32, 512, 4
+
+
+def test_layers_with_one_cache_remember_their_own_queries() -> None:
+    """The same two queries again and again, each of its layer: nothing has changed for either."""
+    rng = np.random.default_rng(6)
+    own = OwnAttention(StatePackKV("exact", min_context=1), EventDriven(target="kv", delta_theta=0.5, gap_every=0))
+    hook = _core.GraphHook(_core.WeightRegistry(library.ggml_abi()))
+    hook.set_attention(own.hook)
+    lib: Any = library.native_library()
+    lib.ggml_flash_attn_ext.restype = ctypes.c_void_p
+    graph = Graph(1 << 25)
+    half = rng.normal(size=(2, POSITIONS, DIM)).astype(np.float16).view(np.uint16)
+    k = graph.tensor(F16, DIM, POSITIONS, 2, name="cache_k_l0", data=half)
+    v = graph.tensor(F16, DIM, POSITIONS, 2, name="cache_v_l0", data=half[::-1])
+    mask = graph.tensor(F16, POSITIONS, 64, data=np.zeros((64, POSITIONS), np.uint16))
+    queries = [graph.tensor(F32, DIM, 1, HEADS, data=rng.normal(size=(HEADS, DIM)).astype(np.float32)) for _ in "ab"]
+    floats = ctypes.c_float(0.2), ctypes.c_float(0), ctypes.c_float(0)
+    for _ in range(5):
+        nodes = [ctypes.c_void_p(lib.ggml_flash_attn_ext(graph._context, q, k, v, mask, *floats)) for q in queries]
+        for layer, node in enumerate(nodes):
+            lib.ggml_set_name(node, f"__fattn__-{layer}".encode())
+        graph.compute(hook, *nodes, threads=1)
+    metrics = own.metrics()
+    graph.close()
+    assert metrics["event.enabled"] == 2
+    assert metrics["attention.events"] + metrics["event.full"] >= 8
+    assert metrics["event.windows_reused"] > 0
+
+
+def test_metrics_are_read_while_a_model_computes(smollm2_quantized: Path, tmp_path: Path) -> None:
+    config = RuntimeConfig(state_pack_kv=StatePackKV("binary", min_context=8, gap=9.0, layers=""), columns="i8")
+    llm = load_small(write_llama(tmp_path / "dense.gguf", smollm2_quantized), 1, config=config)
+    done, seen, wrong = threading.Event(), [], []
+
+    def read() -> None:
+        try:
+            while not done.is_set():
+                metrics = llm.seeddelta.metrics()
+                seen.append((metrics["attention.packed"], len(llm.seeddelta.attention_heads())))
+        except Exception as error:
+            wrong.append(repr(error))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(10):
+        llm.reset()
+        for token in range(5, 45):
+            llm.eval([token])
+    done.set()
+    reader.join()
+    llm.close()
+    assert wrong == []
+    assert seen[-1][0] > 0
+    assert [one[0] for one in seen] == sorted(one[0] for one in seen)
