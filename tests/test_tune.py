@@ -234,7 +234,7 @@ def test_dry_run_says_what_and_how_long(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"recipe": {"target_bpw": None}}, "give one of --budget, --bpw and --max-dppl"),
+        ({"recipe": {"target_bpw": None}}, "give one of --size, --bpw and --max-dppl"),
         ({"max_dppl": 2.0}, "give one of"),
         ({"verify_chunks": 1}, "too few to compare"),
         ({"reference": 3.3}, "is no rate"),

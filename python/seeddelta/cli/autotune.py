@@ -26,9 +26,11 @@ def command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Recipe to write (YAML).")],
     budget: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(
-            "--budget", metavar="SIZE", help="Size of the whole file: bytes, or with K, M, G (powers of 1024)."
-        ),
+        typer.Option("--budget", metavar="SIZE", hidden=True, help="--size in powers of 1024."),
+    ] = None,
+    size: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--size", metavar="SIZE", help="Size of the whole file: bytes, or with K, M, G (powers of 1000)."),
     ] = None,
     bpw: Annotated[
         Optional[float],  # noqa: UP045
@@ -122,6 +124,7 @@ def command(
         "input": model,
         "output": build or output.with_suffix(".seeddelta.gguf"),
         "target_size": budget,
+        "size": size,
         "target_bpw": bpw,
         "hessian": hessian,
         "imatrix": imatrix,
@@ -134,7 +137,7 @@ def command(
     }
     more = {} if config is None else read_yaml(config)
     more |= {name: value for name, value in given.items() if value is not None}
-    if max_dppl is not None or budget is not None:  # a preset may have a target, too
+    if max_dppl is not None or budget is not None or size is not None:  # a preset may have a target, too
         more["target_bpw"] = bpw
     options = TuneOptions(
         recipe=Recipe(**more), output=output, build=build is not None, max_dppl=_percent(max_dppl), text=text,

@@ -70,7 +70,7 @@ def _flat(options: dict[str, Any]) -> dict[str, Any]:
             if twice:
                 raise ValueError(f"{twice[0]} is given twice, beside and in {name}")
             found |= given
-    size = found.get("size")
+    size = found.pop("size", None)
     if size is not None:
         if found.get("target_size") is not None:
             raise ValueError("--size and --target-size say the same in other units; give one")

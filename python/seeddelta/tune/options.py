@@ -49,7 +49,7 @@ class TuneOptions(Group):
     def _check_together(self) -> TuneOptions:
         budgets = (self.recipe.target_bpw, self.recipe.target_size, self.max_dppl)
         if sum(budget is not None for budget in budgets) != 1:
-            raise ValueError("give one of --budget, --bpw and --max-dppl")
+            raise ValueError("give one of --size, --bpw and --max-dppl")
         if not self.recipe.has_trellis or self.recipe.residual_scheme != "none":
             raise ValueError(
                 "rates are those of --base-kind trellis without a residual; leave --base-kind and --scheme out"
