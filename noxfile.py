@@ -14,8 +14,29 @@ nox.options.reuse_existing_virtualenvs = True
 LLAMA_RELEASES = ("0.3.36", "0.3.30", "0.3.20", "0.3.16")  # newest first; TESTED_VERSIONS of seeddelta.runtime.library
 # Each is built from its source, once, without the library for images and with little optimisation.
 LLAMA_BUILD = "-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF '-DCMAKE_C_FLAGS_RELEASE={0}' '-DCMAKE_CXX_FLAGS_RELEASE={0}'"
-RUNTIME_TESTS = ("test_runtime_probe.py", "test_runtime_model.py", "test_runtime_kinds.py", "test_runtime_guard.py",
-                 "test_runtime_experts.py", "test_attention_llama.py")  # fmt: skip
+RUNTIME_TESTS = (
+    "test_runtime_probe.py",
+    "test_runtime_selftest.py",
+    "test_runtime_arguments.py",
+    "test_runtime_contexts.py",
+    "test_runtime_model.py",
+    "test_runtime_kinds.py",
+    "test_runtime_guard.py",
+    "test_runtime_rows.py",
+    "test_runtime_columns.py",
+    "test_runtime_column_layout.py",
+    "test_runtime_proc_sparse.py",
+    "test_runtime_experts.py",
+    "test_runtime_lanes.py",
+    "test_runtime_lora.py",
+    "test_runtime_full.py",
+    "test_runtime_memory.py",
+    "test_graph_mutations.py",
+    "test_lifetimes.py",
+    "test_attention_llama.py",
+    "test_attention_events_llama.py",
+    "test_attention_shared_cache.py",
+)
 
 # Of the units of instruction sets: their headers are for one unit each (unnamed namespaces and definitions), their
 # indices are those of a tile of 64 x 64 in registers (int), their int8 are numbers, and rates are chosen by templates
