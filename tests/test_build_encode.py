@@ -79,7 +79,7 @@ def test_metrics_are_those_of_the_stored_weights(options: dict[str, Any], weight
 @pytest.mark.parametrize("bits", [1.5, 2, 2.5])
 def test_the_layout_has_the_words_of_the_encoder(bits: float, n_in: int) -> None:
     """Two values a step: a row is filled up to 32 columns, not to 16."""
-    encoded = encode(WEIGHTS[:20, :n_in], bits=bits)
+    encoded = encode(WEIGHTS[:20, :n_in], bits=bits, base_kind="trellis")
     shape, _ = schema.payload_layout(encoded.description)["codes"]
     assert encoded.arrays["codes"].shape == shape
     assert decode(encoded).shape == (20, n_in)
@@ -87,7 +87,7 @@ def test_the_layout_has_the_words_of_the_encoder(bits: float, n_in: int) -> None
 
 @pytest.mark.parametrize(("bits", "limit"), [(4, 0.085), (3, 0.16), (2.5, 0.23), (2, 0.30), (1.5, 0.41), (1, 0.57)])
 def test_error_by_rate(bits: float, limit: float) -> None:
-    encoded = encode(bits=bits)
+    encoded = encode(bits=bits, base_kind="trellis")
     assert encoded.metrics.rel_l2 < limit
     words = encoded.arrays[schema.CODES].shape[1]
     assert words == -(-int(16 + bits * 192 - encoded.description.base.step_bits) // 16)  # type: ignore[union-attr]

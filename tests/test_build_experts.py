@@ -221,7 +221,7 @@ def test_tied_embedding(smollm2_quantized: Path, tmp_path: Path) -> None:
             difference = file.tensors[names.EMBEDDING].to_weight().dequantize() - seeddelta.gguf.source.open_source(
                 model
             ).matrix(names.EMBEDDING)
-        assert {name: base.step_bits for name, base in bases.items() if base.step_bits != 3} == {names.EMBEDDING: 4}
+        assert {name: base.bits for name, base in bases.items() if base.bits != 3} == {names.EMBEDDING: 4}
         scaled = {name for name, base in bases.items() if base.column_scale}
         assert scaled == (set() if hessian is None else set(bases) - {names.EMBEDDING})
         row = next(row for row in report.tensors if row.name == names.EMBEDDING)

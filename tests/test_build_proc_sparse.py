@@ -214,7 +214,7 @@ def test_targets_and_fanouts_of_single_tensors(source: Path, tmp_path: Path) -> 
             "blk.0.ffn_gate.weight": 1, "blk.0.ffn_down.weight": 1,
             "blk.1.ffn_up.weight": 2, "blk.1.ffn_down.weight": 1,
         }  # fmt: skip
-        assert file.tensors["blk.0.ffn_up.weight"].description.base.kind == "trellis"
+        assert file.tensors["blk.0.ffn_up.weight"].description.base.kind == "lanes"
         assert "blk.1.ffn_gate.weight" in file.dense_tensors
         assert not any("attn" in name for name in file.tensors)
     recipe = Recipe(input=source, output=tmp_path / "b.gguf", tensor_type=["ffn_up=proc:1"], proc_base_scale=0)
@@ -222,7 +222,7 @@ def test_targets_and_fanouts_of_single_tensors(source: Path, tmp_path: Path) -> 
     with open_seeddelta(tmp_path / "b.gguf") as file:
         kinds = {name: tensor.description.base.kind for name, tensor in file.tensors.items()}
         assert {kind for name, kind in kinds.items() if "ffn_up" in name} == {"none"}
-        assert {kind for name, kind in kinds.items() if "ffn_up" not in name} == {"trellis"}
+        assert {kind for name, kind in kinds.items() if "ffn_up" not in name} == {"lanes", "trellis"}
 
 
 @pytest.mark.parametrize(

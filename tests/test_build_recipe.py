@@ -21,7 +21,7 @@ def recipe(**options: Any) -> Recipe:
 
 def test_defaults() -> None:
     default = recipe()
-    assert (default.base_kind, default.bits, default.residual_scheme) == ("trellis", 4, "none")
+    assert (default.base_kind, default.bits, default.residual_scheme) == ("lanes", 4, "none")
     assert default.targets == ("full",)
     assert recipe(layers="0-1").targets == recipe(base_kind="prng_block").targets == ("all",)
     assert recipe(layers="0-1", targets="embd").targets == ("embd",)
@@ -139,7 +139,7 @@ def test_schemes_have_equal_bytes(scheme: str, vals: str) -> None:
         ({"imatrix_eps": -1}, "imatrix_eps"),
         ({"seeddelta_gap": 0}, "seeddelta_gap"),
         ({"threads": -1}, "threads"),
-        ({"preset": "best"}, "choose from trellis-4"),
+        ({"preset": "best"}, "choose from lanes-4"),
         ({"output": "in.gguf"}, "same file"),
         ({"bit": 3}, "bit"),
     ],

@@ -56,7 +56,7 @@ def _flat(options: dict[str, Any]) -> dict[str, Any]:
         if name in found:
             group = found.pop(name)
             if name == "base" and isinstance(group, dict):
-                group = {"kind": "trellis"} | group
+                group = {"kind": "lanes"} | group
             if not isinstance(group, Group):
                 try:
                     group = adapter.validate_python(group)
@@ -95,19 +95,19 @@ class Recipe(Shown, RecipeSettings):
     @classmethod
     def _apply_preset(cls, options: dict[str, Any]) -> dict[str, Any]:
         options = _flat(options)
-        preset = options.get("preset", "trellis-4")
+        preset = options.get("preset", "lanes-4")
         if not isinstance(preset, str) or preset not in PRESETS:
             raise ValueError(f"preset {preset!r} is not known; choose from {', '.join(PRESETS)}")
         if options.get("scheme") == "codebook":  # the flag --seeddelta-scheme calls it so
             options = options | {"scheme": "codebook_resid"}
-        if options.get("base_kind", "trellis") in TRELLIS_KINDS or "preset" in options:
+        if options.get("base_kind", "lanes") in TRELLIS_KINDS or "preset" in options:
             given = any(options.get(name) is not None for name in _RATES)
             options = {k: v for k, v in PRESETS[preset].items() if not (given and k in _RATES)} | options
         if options.get("proc_sparse"):
             groups = {"mlp": "ffn", "attn": "attn", "both": "ffn,attn"}
             group = groups.get(str(options.get("proc_target", "mlp")), "all")
             return {"targets": group} | options
-        blocks = options.get("base_kind", "trellis") not in TRELLIS_KINDS
+        blocks = options.get("base_kind", "lanes") not in TRELLIS_KINDS
         return {"targets": ("all",) if blocks else names.default_targets(options.get("layers"))} | options
 
     @field_validator("targets", mode="before")

@@ -18,14 +18,17 @@ from .patterns import Whole
 MAX_ROTATION = 64  # the block that was measured (larger ones cost more time a token and gain nothing)
 # preset -> what it sets; options given beside it win
 PRESETS: dict[str, dict[str, Any]] = {
+    "lanes-4": {"base_kind": "lanes", "bits": 4},
+    "lanes-3": {"base_kind": "lanes", "bits": 3},
+    "lanes-2": {"base_kind": "lanes", "bits": 2},
     "trellis-4": {"base_kind": "trellis", "bits": 4},
     "trellis-3": {"base_kind": "trellis", "bits": 3},
     "trellis-2.5": {"base_kind": "trellis", "bits": 2.5},
     "trellis-2": {"base_kind": "trellis", "bits": 2},
-    "tiny": {"base_kind": "trellis", "target_bpw": 2.4},
-    "small": {"base_kind": "trellis", "target_bpw": 3.4},
-    "balanced": {"base_kind": "trellis", "target_bpw": 4.4, "state_bits": 14},
-    "quality": {"base_kind": "trellis", "target_bpw": 5.1, "state_bits": 14},
+    "tiny": {"base_kind": "lanes", "target_bpw": 2.4},
+    "small": {"base_kind": "lanes", "target_bpw": 3.4},
+    "balanced": {"base_kind": "lanes", "target_bpw": 4.4, "state_bits": 14},
+    "quality": {"base_kind": "lanes", "target_bpw": 5.1, "state_bits": 14},
     "trellis-4-fine": {"base_kind": "trellis", "bits": 4, "state_bits": 14},
     "statecells": {"base_kind": "none", "scheme": "codebook_resid", "bits": 4, "K": "auto"},
     "prng-coo": {"base_kind": "prng_block", "scheme": "coo", "bits": 4, "K": "auto", "vals": "int8"},
@@ -57,7 +60,7 @@ class FileOptions(Group):
         description="SeedΔ file to write."
     )
     preset: Annotated[str, Flag(shown=True, metavar="NAME", panel="File", decides="nothing")] = Field(
-        default="trellis-4", description=f"Named set of options: {', '.join(PRESETS)}. Others given win over it."
+        default="lanes-4", description=f"Named set of options: {', '.join(PRESETS)}. Others given win over it."
     )
     layers: Annotated[str | None, Flag(shown=True, metavar="A-B", panel="File", decides="choice")] = Field(
         default=None, description="Layers to convert: A-B, or a list like 0-3,8. Default: all."
@@ -327,7 +330,7 @@ class KindOptions(Group):
     base_kind: Annotated[
         Literal["prng_block", "fht_struct", "trellis", "lanes", "none"], Flag(shown=True, panel="Base")
     ] = Field(
-        default="trellis",
+        default="lanes",
         description="Base W0. lanes: the trellis in byte lanes for the rates that it has (2, 3 and 4 bits, in rows), "
         "and the hashed trellis elsewhere.",
     )
@@ -412,7 +415,7 @@ _IN_FORMS = {
 class RecipeForm(Settings):
     """A build with its base and residual as one of several kinds each: what its JSON schema is of."""
 
-    base: Base = Field(default_factory=Trellis, description="Base W0: what is made from the seed.")
+    base: Base = Field(default_factory=Lanes, description="Base W0: what is made from the seed.")
     residual: Residual | None = Field(
         default=None, description="Residual Δ. Default: none for the trellis, coo for the other bases."
     )
