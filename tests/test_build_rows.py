@@ -81,7 +81,7 @@ def test_same_codes_for_any_threads() -> None:
 
 
 def test_scales_in_full_precision_are_those_that_errors_are_measured_with() -> None:
-    assert cost(encoded(GRADIENTS, row_scale="f32")) < 0.5 * cost(encoded())
+    assert cost(encoded(GRADIENTS, row_scale="f32")) < 0.6 * cost(encoded())
 
 
 def test_gradients_that_are_no_covariance() -> None:
