@@ -9,7 +9,7 @@ import typer
 
 from ..errors import ConfigError
 from ..settings import Settings
-from ..settings.recipe import RecipeSettings, recipe_form
+from ..settings.forms import RecipeSettings, recipe_form
 
 
 def schema_of(tree: type[Settings]) -> dict[str, Any]:

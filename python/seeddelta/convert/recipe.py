@@ -15,7 +15,8 @@ from .._yaml import load_yaml
 from ..errors import RecipeError
 from ..gguf import names, schema
 from ..settings.base import deciding, message_of
-from ..settings.recipe import MAX_ROTATION, PRESETS, Base, Group, RecipeSettings, Residual
+from ..settings.forms import Base, RecipeSettings, Residual
+from ..settings.recipe import MAX_ROTATION, PRESETS, Group
 from .rates import RATES, Proc, Rate, overridden, parse_override, rate_of
 
 TRELLIS_KINDS = ("trellis", "lanes")
