@@ -32,10 +32,9 @@ from ..settings.base import deciding
 from .describe import describe
 from .encode import EncodedTensor, encode_tensor
 from .feedback import ColumnFeedback, Feedback, make_column_feedback, make_feedback
-from .lanes import SEARCHED_ROWS
 from .proc_sparse import encode_proc_sparse
 from .recipe import Recipe
-from .row_feedback import TILE, RowFeedback, make_row_feedback
+from .row_feedback import RowFeedback, make_row_feedback
 
 _FEEDBACKS_KEPT = 2  # tensors that share an input are near each other in the file
 
@@ -102,7 +101,7 @@ def run_job(job: Job) -> JobResult:
             importance = _covariance(job).importance(job.name)
             if job.experts is not None:
                 importance = np.broadcast_to(importance, (job.experts, importance.size))
-        row_feedback = _row_feedback(job, description) if isinstance(feedback, Feedback) else None
+        row_feedback = _row_feedback(job) if isinstance(feedback, Feedback) else None
         encoded = encode_tensor(job.name, weights, job.source_type, job.recipe, importance, feedback, row_feedback)
     return JobResult(encoded, time.perf_counter() - begin)
 
@@ -177,7 +176,7 @@ def _covariance(job: Job) -> Covariance:
     return covariance
 
 
-def _row_feedback(job: Job, description: schema.TensorDescription) -> RowFeedback | None:
+def _row_feedback(job: Job) -> RowFeedback | None:
     """Feedback between the rows of the tensor, or None without gradients of it."""
     path = job.recipe.gradient
     if path is None or job.experts is not None:
@@ -195,8 +194,7 @@ def _row_feedback(job: Job, description: schema.TensorDescription) -> RowFeedbac
             f"{path}: the gradients of {job.name!r} are those of {len(matrix)} rows, the tensor has {job.shape[0]}; "
             "make them with this model"
         )
-    batch = SEARCHED_ROWS if isinstance(description.base, schema.LanesBase) else TILE
-    return make_row_feedback(job.name, matrix, damp=job.recipe.gradient_damp, batch=batch)
+    return make_row_feedback(job.name, matrix, damp=job.recipe.gradient_damp)
 
 
 def _covariance_of(job: Job) -> npt.NDArray[np.float32]:

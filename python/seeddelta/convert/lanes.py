@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from seeddelta import _core
 
-SEARCHED_ROWS = 32  # at a time; fewer take as long
 LOOKAHEAD = 16  # steps searched beyond a group: 8 costs 2% of the squared error under feedback, 24 gains .2%
 _ALONE = 128  # steps of a group without feedback, where a seam costs nothing but time
 _GROUP = 32  # with feedback (16 and 24 are alike, 64 costs 3%); also what a walk's first group has at least
