@@ -124,10 +124,23 @@ def _scaled(covariance: F32, factor: F32) -> F32:
 def inverse_factor(
     name: str, covariance: F32, order: npt.NDArray[np.integer[Any]], damp: float
 ) -> npt.NDArray[np.float64]:
-    """Upper triangular V with Vᵀ V = (H + damping)⁻¹, float64 [n, n], columns in `order`; otherwise as `damped_factor`.
+    """V = U⁻¹ of `upper_factor`, upper triangular: Vᵀ V = (H + damping)⁻¹."""
+    factor = _lapack_factor(name, covariance, order, damp)
+    inverse, _ = lapack.dtrtri(factor, lower=0, overwrite_c=1)
+    return np.asarray(inverse.T[::-1, ::-1], np.float64)
 
-    In place: one matrix in double precision is all that it takes.
-    """
+
+def upper_factor(
+    name: str, covariance: F32, order: npt.NDArray[np.integer[Any]], damp: float
+) -> npt.NDArray[np.float64]:
+    """Upper triangular U with U Uᵀ = H + damping, float64 [n, n], columns in `order`; otherwise as `damped_factor`."""
+    return np.asarray(_lapack_factor(name, covariance, order, damp).T[::-1, ::-1], np.float64)
+
+
+def _lapack_factor(
+    name: str, covariance: F32, order: npt.NDArray[np.integer[Any]], damp: float
+) -> npt.NDArray[np.float64]:
+    """U backwards and transposed. In place: one matrix in double precision is all that it takes."""
     n = len(covariance)
     back = order[::-1]
     mean = float(np.trace(covariance, dtype=np.float64)) / n
@@ -139,9 +152,7 @@ def inverse_factor(
         # the transpose is in LAPACK's order: its upper factor is, row by row, the lower one of H backwards
         factor, failed = lapack.dpotrf(h.T, lower=0, overwrite_a=1)
         if not failed:
-            factor, failed = lapack.dtrtri(factor, lower=0, overwrite_c=1)
-        if not failed:
-            return np.asarray(factor.T[::-1, ::-1], np.float64)
+            return np.asarray(factor, np.float64)
         damp *= 10
     raise ImatrixError(f"the covariance of the inputs of '{name}' is not positive; capture it again on more text")
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ImatrixError
-from .feedback import damped_factor
+from .feedback import upper_factor
 
 Array = np.ndarray[Any, Any]
 F32 = npt.NDArray[np.float32]
@@ -49,13 +49,12 @@ def make_row_feedback(name: str, gradient: F32, *, damp: float = 0.1) -> RowFeed
     """
     order = np.argsort(-np.diagonal(gradient), kind="stable")
     try:
-        upper = damped_factor(name, gradient[np.ix_(order, order)].astype(np.float64), damp)
+        upper = upper_factor(name, gradient, order, damp)
     except ImatrixError as error:
         raise ImatrixError(
             f"the gradient covariance of {name!r} is not positive; capture it again on more text"
         ) from error
-    upper /= np.diagonal(upper)  # U = M · sqrt(D)
-    matrix = np.zeros(upper.shape, np.float32)
+    matrix = np.zeros(upper.shape, np.float32)  # of U = M · sqrt(D): the sqrt(D) cancel
     for begin in range(0, len(upper), BATCH):
         end = min(begin + BATCH, len(upper))
         matrix[:begin, begin:end] = upper[:begin, begin:end] @ np.linalg.inv(upper[begin:end, begin:end])
