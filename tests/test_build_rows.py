@@ -54,7 +54,7 @@ def cost(tensor: Any) -> float:
 def test_the_cost_falls(kind: str) -> None:
     plain, fed = encoded(base_kind=kind), encoded(GRADIENTS, base_kind=kind)
     assert (plain.method, fed.method) == ("feedback", "row feedback")
-    assert cost(fed) < 0.5 * cost(plain)
+    assert cost(fed) < 0.55 * cost(plain)
     whole = np.trace(GRADIENTS.astype(np.float64) @ WEIGHTS @ INPUTS @ WEIGHTS.T)
     assert fed.metrics.rel_grad == pytest.approx(np.sqrt(cost(fed) / whole), rel=1e-3)
     assert fed.metrics.rel_out > plain.metrics.rel_out  # which is what it costs
