@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +160,21 @@ def test_quantize(calibrate: str, models: dict[str, Path], text: Path, tmp_path:
         calibrate=calibrate, threads=1, progress=False,
     )  # fmt: skip
     assert {row.method for row in report.tensors} == {"row feedback"}
+
+
+def test_commands(models: dict[str, Path], text: Path, tmp_path: Path) -> None:
+    """What imatrix writes, quantize takes."""
+    gradient, output = tmp_path / "gradient.gguf", tmp_path / "o.gguf"
+    small = ["-f", str(text), "--ctx", "64", "-t", "1"]
+    files = ["-o", str(tmp_path / "i.gguf"), "--gradient", str(gradient)]
+    run(["imatrix", "-m", str(models["llama"]), *files, "--chunks", "2", "--gradient-chunks", "3", *small])
+    assert len(open_gradient(gradient).tensors) == 2 * len(MATRICES)
+    options = ["--gradient", str(gradient), "--chunks", "4", "--targets", "all", "--bits", "3"]
+    run(["quantize", str(models["llama"]), "-o", str(output), *options, *small])
+    with seeddelta.open_seeddelta(output) as file:
+        assert file.metadata["seeddelta.gradient.sha256"] == open_gradient(gradient).sha256
+
+
+def run(arguments: list[str]) -> None:
+    paths = os.pathsep.join([str(Path(seeddelta.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    subprocess.run([sys.executable, "-m", "seeddelta", *arguments], check=True, env=os.environ | {"PYTHONPATH": paths})

@@ -39,6 +39,10 @@ def command(
     calibrate: Annotated[
         str, typer.Option("--calibrate", help="dense, or sequential: better and slower, needs more memory.")
     ] = "dense",
+    gradient: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--gradient", help="Covariance of the loss' gradients, from seeddelta imatrix --gradient."),
+    ] = None,
     ram: Annotated[str, typer.Option("--ram", help="Memory to keep to, for example 6G.")] = "8G",
     threads: Annotated[int, typer.Option("--threads", "-t", help="Threads; 0 is all processors.")] = 0,
     executor: Annotated[
@@ -64,7 +68,7 @@ def command(
 
     from ..convert.quantize import estimate_quantize, quantize
 
-    given = {"preset": preset, "bits": bits, "targets": targets}
+    given = {"preset": preset, "bits": bits, "targets": targets, "gradient": gradient}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     report = quantize(
         model, output, text=text, calibrate=cast(Any, calibrate), ctx=ctx, chunks=chunks, ram=ram,
