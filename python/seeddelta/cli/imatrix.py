@@ -18,7 +18,7 @@ def command(settings: CaptureSettings) -> None:
 
     The importance matrix tells the encoder (and llama-quantize) how much an error in each column costs. The covariance
     says which columns go together, so that the encoder can make up for an error in one column in the next ones:
-    at 4 bits this takes away most of the loss. The gradients say the same of the rows, for a tenth of the rest.
+    at 4 bits this takes away most of the loss. The gradients say the same of the rows.
 
     Example: seeddelta imatrix -m dense.gguf -f valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
 
