@@ -13,7 +13,7 @@ F32, F16, I32 = 0, 1, 26
 _CTYPES = {F32: ctypes.c_float, F16: ctypes.c_uint16, I32: ctypes.c_int32}
 _POINTERS = (
     "ggml_init", "ggml_new_tensor_4d", "ggml_view_2d", "ggml_get_data", "ggml_set_name", "ggml_mul_mat",
-    "ggml_get_rows", "ggml_mul_mat_id", "ggml_add", "ggml_new_graph",
+    "ggml_get_rows", "ggml_mul_mat_id", "ggml_add", "ggml_new_graph", "ggml_permute",
 )  # fmt: skip
 
 
@@ -52,6 +52,9 @@ class Graph:
     def view(self, tensor: ctypes.c_void_p, ne0: int, ne1: int, nb1: int, offset: int) -> ctypes.c_void_p:
         sizes = ctypes.c_int64(ne0), ctypes.c_int64(ne1), ctypes.c_size_t(nb1), ctypes.c_size_t(offset)
         return ctypes.c_void_p(self._lib.ggml_view_2d(self._context, tensor, *sizes))
+
+    def permute(self, tensor: ctypes.c_void_p, *axes: int) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self._lib.ggml_permute(self._context, tensor, *axes))
 
     def op(self, name: str, *sources: ctypes.c_void_p) -> ctypes.c_void_p:
         return ctypes.c_void_p(getattr(self._lib, f"ggml_{name}")(self._context, *sources))

@@ -143,7 +143,7 @@ def graph() -> Iterator[Graph]:
     graph.close()
 
 
-def experts(scheme: str) -> _core.Weight:
+def experts(scheme: str, base_scale: float | None = None) -> _core.Weight:
     """Random experts, with scales of the columns, or a residual of scheme coo or block."""
     rng = np.random.default_rng(7)
     rows = rng.normal(0, 0.1, (N_EXPERT, N_OUT, N_IN)).astype(np.float32)
@@ -161,7 +161,8 @@ def experts(scheme: str) -> _core.Weight:
             "b_scale": rng.uniform(0, 0.02, (N_EXPERT * N_OUT, 1)).astype(np.float16),
         }  # fmt: skip
     return _core.Weight(
-        "w", N_OUT, N_IN, n_experts=N_EXPERT, base_kind=2, base_seed=3, base_scale=parts[0][2], step_bits=4,
+        "w", N_OUT, N_IN, n_experts=N_EXPERT, base_kind=2, base_seed=3, base_scale=base_scale or parts[0][2],
+        step_bits=4,
         multipliers=parts[0][3], rotation_block=32, codes=np.concatenate([part[0] for part in parts]),
         row_scale=np.concatenate([part[1] for part in parts]), **residual,
     )  # fmt: skip
@@ -238,10 +239,58 @@ def test_experts_that_are_not_there(graph: Graph) -> None:
         raise _exception(*error)
 
 
+@pytest.mark.parametrize("scheme", ["none", "columns", "coo", "block"])
+@pytest.mark.parametrize(("tokens", "streams"), [(1, 1), (7, 1), (70, 1), (5, 3)])
+@pytest.mark.parametrize("permuted", [False, True])
+def test_a_matrix_for_each_head(graph: Graph, scheme: str, tokens: int, streams: int, permuted: bool) -> None:
+    """MUL_MAT by several matrices: the same bits as each one's own product, also of a view that is not contiguous."""
+    weight = experts(scheme)
+    rng = np.random.default_rng(tokens)
+    x = rng.normal(0, 1, (streams, N_EXPERT, tokens, N_IN)).astype(np.float32)
+    if permuted:  # stored with the heads of a token side by side
+        flat = graph.tensor(F32, N_IN, N_EXPERT, tokens, streams, data=x.swapaxes(1, 2))
+        input = graph.permute(flat, 0, 2, 1, 3)
+    else:
+        input = graph.tensor(F32, N_IN, tokens, N_EXPERT, streams, data=x)
+    for threads in (1, 3):
+        hook = hook_of(weight)
+        w = graph.tensor(F16, N_IN, N_OUT, N_EXPERT, name="w")
+        y = graph.op("mul_mat", w, input)
+        graph.compute(hook, y, threads=threads)
+        assert hook.take_error() is None
+        result = graph.array(y, F32, N_OUT, tokens, N_EXPERT, streams).copy()
+        for stream, head in np.ndindex(streams, N_EXPERT):
+            np.testing.assert_array_equal(result[stream, head], weight.matmul(x[stream, head], expert=head))
+        counts = hook.counters()["w"]
+        assert (counts["calls"], counts["tokens"], counts["experts"]) == (1, tokens * N_EXPERT * streams, N_EXPERT)
+        graph.compute(hook, y, threads=threads)  # the node is ours by now
+        np.testing.assert_array_equal(graph.array(y, F32, N_OUT, tokens, N_EXPERT, streams), result)
+        assert hook.counters()["w"]["calls"] == 2
+
+
+def test_heads_from_the_fallback(graph: Graph) -> None:
+    weight, rng = experts("none", 3e38), np.random.default_rng(1)
+    dense = rng.normal(0, 1, (N_EXPERT * N_OUT, N_IN)).astype(np.float32)
+    x = rng.normal(0, 1, (N_EXPERT, 3, N_IN)).astype(np.float32)
+    registry = _core.WeightRegistry(library.ggml_abi())
+    registry.add(weight)
+    registry.set_dense("w", dense.view(np.uint8).reshape(len(dense), -1), 0)
+    hook = _core.GraphHook(registry)
+    w = graph.tensor(F16, N_IN, N_OUT, N_EXPERT, name="w")
+    y = graph.op("mul_mat", w, graph.tensor(F32, N_IN, 3, N_EXPERT, data=x))
+    expected = np.einsum("hoi,hti->hto", dense.reshape(N_EXPERT, N_OUT, N_IN), x)
+    for calls in (1, 2):  # the second time the weight is dense from the start
+        graph.compute(hook, y)
+        assert hook.take_error() is None
+        assert hook.counters()["w"]["dense_calls"] == calls
+        np.testing.assert_allclose(graph.array(y, F32, N_OUT, 3, N_EXPERT), expected, rtol=1e-5, atol=1e-4)
+    assert hook.counters()["w"]["nonfinite_events"] == 1
+
+
 def test_other_uses_are_refused(graph: Graph) -> None:
-    """A plain product with a tensor of experts is none of the uses, nor are experts of another number."""
+    """Matrices for heads that share inputs, or experts of another number, are none of the uses."""
     for name, sources in {
-        "mul_mat": [graph.tensor(F32, N_IN, 3, N_EXPERT, data=np.ones(3 * N_EXPERT * N_IN))],
+        "mul_mat": [graph.tensor(F32, N_IN, 3, 2 * N_EXPERT, data=np.ones(6 * N_EXPERT * N_IN))],
         "mul_mat_id": [
             graph.tensor(F32, N_IN, 1, 3, data=np.ones(3 * N_IN)),
             graph.tensor(I32, 2, 3, data=np.zeros((3, 2))),

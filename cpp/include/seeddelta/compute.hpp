@@ -1,9 +1,10 @@
-// y = W x for a seeddelta_ctx. The arithmetic is fixed by docs/reference/format.md, "What is computed": every instruction set, thread
-// count and batch shape gives the same bits.
+// y = W x for a seeddelta_ctx. The arithmetic is fixed by docs/reference/format.md, "What is computed": every instruction
+// set, thread count and batch shape gives the same bits.
 #pragma once
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 
 #include "seeddelta/weight.hpp"
@@ -20,6 +21,8 @@ struct ComputeStatus {
 // Who multiplies what in one product of experts: token t has `used` experts, slot s that of number ids[t, s], and its
 // result is row t * used + s of y. The input of a slot is row t * inputs + s mod inputs of x; inputs is 1 when all
 // experts of a token read the same x. Strides are in bytes.
+// Without ids every matrix multiplies its own rows: n_tokens is that of heads times streams, `used` that of the tokens
+// of each, token t is head t mod heads, and the input of a slot is x[t / heads, t mod heads, s].
 struct ExpertBatch {
     int64_t n_tokens = 0;
     int64_t used = 0;
@@ -31,12 +34,34 @@ struct ExpertBatch {
     int64_t x_stride = 0;
     float *y = nullptr;
     int64_t y_stride = 0;
+    int64_t heads = 1;         // the rest is of a product without ids
+    int64_t head_stride = 0;   // of x
+    int64_t stream_stride = 0; // of x
 
     int64_t pairs() const { return n_tokens * used; }
+
+    // Number of the matrix of a pair (token * used + slot); it may be none that is there.
+    int64_t expert_of(int64_t pair) const {
+        if (ids == nullptr) {
+            return pair / used % heads;
+        }
+        int32_t id = 0;
+        std::memcpy(&id, ids + pair / used * token_stride + pair % used * id_stride, sizeof(id));
+        return id;
+    }
+
+    const float *input_of(int64_t pair) const {
+        const int64_t token = pair / used;
+        const int64_t slot = pair % used;
+        const int64_t offset = ids == nullptr
+                                   ? token / heads * stream_stride + token % heads * head_stride + slot * x_stride
+                                   : (token * inputs + slot % inputs) * x_stride;
+        return reinterpret_cast<const float *>(reinterpret_cast<const uint8_t *>(x) + offset);
+    }
 };
 
-// Rotated, quantised activations and the barrier that the threads of one product share. Owned by one llama context, which
-// computes one node at a time. Grows, never shrinks.
+// Rotated, quantised activations and the barrier that the threads of one product share. Owned by one llama context,
+// which computes one node at a time. Grows, never shrinks.
 class Workspace {
 public:
     Workspace();
@@ -61,11 +86,11 @@ private:
 
 // All nth threads of one product call this with the same arguments but ith. x and y are float32 with the given strides
 // in bytes between tokens. With reuse_activations the rotated, quantised x of the previous product of this workspace is
-// used again: x, n_in, column_scale, rotation_block and base_seed must be the same. y must not overlap x. Contains a spin barrier:
-// all nth threads must run at the same time.
-void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride_bytes, float *y,
-                                int64_t y_stride_bytes, Workspace &workspace, int ith, int nth, bool reuse_activations,
-                                ComputeStatus &status);
+// used again: x, n_in, column_scale, rotation_block and base_seed must be the same. y must not overlap x. Contains a
+// spin barrier: all nth threads must run at the same time.
+void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride_bytes,
+                                float *y, int64_t y_stride_bytes, Workspace &workspace, int ith, int nth,
+                                bool reuse_activations, ComputeStatus &status);
 
 // The same for the chosen experts of every token; ctx.expert says of which weights. An expert is decoded once however
 // many tokens have it. With reuse_activations the ids must be the same, too, and the product before must have had a

@@ -124,6 +124,9 @@ bool CaptureHook::copy(const std::string &name, const void *values) {
 bool CaptureHook::gather(const void *node, int64_t n_experts) {
     const void *input = abi_.src_of(node, 1);
     const bool many = abi_.op_of(node) == abi_.op_mul_mat_id;
+    if (!many && n_experts > 1) {
+        return gather_heads(input, n_experts);
+    }
     const int64_t inputs = many ? abi_.ne_of(input, 1) : 1;
     const int64_t n_tokens = abi_.ne_of(input, many ? 2 : 1);
     const auto *data = static_cast<const uint8_t *>(abi_.data_of(input));
@@ -158,11 +161,31 @@ bool CaptureHook::gather(const void *node, int64_t n_experts) {
     return true;
 }
 
+// [n_in, tokens, heads]: every head has a matrix of its own.
+bool CaptureHook::gather_heads(const void *input, int64_t n_heads) {
+    const auto *data = static_cast<const uint8_t *>(abi_.data_of(input));
+    const int64_t n_tokens = abi_.ne_of(input, 1);
+    rows_.clear();
+    experts_.clear();
+    if (abi_.type_of(input) != kTypeF32 || abi_.nb_of(input, 0) != 4 || data == nullptr ||
+        abi_.ne_of(input, 2) != n_heads || abi_.ne_of(input, 3) != 1) {
+        return false;
+    }
+    for (int64_t t = std::min(skip_, n_tokens); t < n_tokens; ++t) {
+        for (int64_t head = 0; head < n_heads; ++head) {
+            const int64_t offset = t * abi_.nb_of(input, 1) + head * abi_.nb_of(input, 2);
+            rows_.push_back(reinterpret_cast<const float *>(data + offset));
+            experts_.push_back(head);
+        }
+    }
+    return true;
+}
+
 bool CaptureHook::collect(const void *node) {
     const void *weight = abi_.src_of(node, 0);
     const std::string name = name_of(weight);
     const bool many = abi_.op_of(node) == abi_.op_mul_mat_id;
-    const int64_t n_experts = many ? abi_.ne_of(weight, 2) : 1;
+    const int64_t n_experts = abi_.ne_of(weight, 2); // 1 for one matrix, or as many as there are heads
     const int64_t n_in = abi_.ne_of(weight, 0);
     if (!gather(node, n_experts)) {
         error_ = "the input of '" + name + "' is not a float32 matrix in host memory";
@@ -200,7 +223,7 @@ bool CaptureHook::collect(const void *node) {
         scales_.push_back(energy[t] > 0 ? static_cast<float>(std::sqrt(static_cast<double>(n_in) / energy[t])) : 0.0F);
     }
     rows_.resize(kept);
-    s.tokens += static_cast<int64_t>(kept) / (many ? abi_.ne_of(node, 1) : 1);
+    s.tokens += static_cast<int64_t>(kept) / (many ? abi_.ne_of(node, 1) : n_experts);
     add_normalised(s);
     if (!s.covariance.empty()) { // slots of a token that share an input count once
         const void *input = abi_.src_of(node, 1);

@@ -135,19 +135,23 @@ void GraphHook::visit(void *node) {
         products_at_visit_ = products;
         previous_ = {};
     }
-    const WeightUse use = use_of(node);
+    WeightUse use = use_of(node);
     bool elsewhere = false;
     ServedWeight *served = use == WeightUse::none ? nullptr : find(abi_.src_of(node, 0), elsewhere);
     check_use(node, served != nullptr && !elsewhere ? 1 : 0);
     if (served == nullptr || elsewhere) {
         return;
     }
+    const WeightUse as_found = use;
+    if (use == WeightUse::product && served->weight->ctx->n_experts > 1) {
+        use = WeightUse::experts; // every head its own
+    }
     if (!fits(node, use, *served->weight->ctx) || (served->weight->columns != nullptr && use != WeightUse::product)) {
         refuse(HookErrorKind::layout, *served, node, "has operands of an unexpected type or layout");
         return;
     }
-    if (!is_plain(abi_, node, form_of(use)) && abi_.op_of(node) != abi_.op_custom) {
-        refuse(HookErrorKind::layout, *served, node, difference(abi_, node, form_of(use)).c_str());
+    if (!is_plain(abi_, node, form_of(as_found)) && abi_.op_of(node) != abi_.op_custom) {
+        refuse(HookErrorKind::layout, *served, node, difference(abi_, node, form_of(as_found)).c_str());
         return;
     }
     served->dense = served->weight->use_dense.load(std::memory_order_relaxed);
@@ -285,14 +289,14 @@ bool GraphHook::fits(const void *node, WeightUse use, const seeddelta_ctx &ctx) 
         return fits_lookup(node, ctx);
     }
     const void *x = abi_.src_of(node, 1);
-    if (abi_.type_of(x) != kTypeF32 || !uniform(x) || !uniform(node) || abi_.ne_of(x, 0) != ctx.n_in ||
+    if (abi_.type_of(x) != kTypeF32 || !uniform(node) || abi_.ne_of(x, 0) != ctx.n_in ||
         abi_.ne_of(node, 0) != ctx.n_out) {
         return false;
     }
     if (use == WeightUse::experts) {
         return fits_experts(node);
     }
-    return abi_.ne_of(x, 1) == abi_.ne_of(node, 1) && abi_.ne_of(x, 2) == abi_.ne_of(node, 2) &&
+    return uniform(x) && abi_.ne_of(x, 1) == abi_.ne_of(node, 1) && abi_.ne_of(x, 2) == abi_.ne_of(node, 2) &&
            abi_.ne_of(x, 3) == abi_.ne_of(node, 3);
 }
 

@@ -46,7 +46,7 @@ struct KindCounters {
 };
 
 // What a node of a graph does with a weight: y = W x (MUL_MAT), y = W[e] x for the experts e of every token
-// (MUL_MAT_ID), or rows of W by number (GET_ROWS).
+// (MUL_MAT_ID) or for the head e of every x (MUL_MAT), or rows of W by number (GET_ROWS).
 enum class WeightUse : uint8_t { none, product, experts, lookup };
 
 // A registered weight in one context. The nodes are the userdata of the custom operation.
@@ -119,6 +119,7 @@ private:
     ServedWeight *find(const void *tensor, bool &elsewhere);
     WeightUse use_of(const void *node) const;
     bool fits(const void *node, WeightUse use, const seeddelta_ctx &ctx) const;
+    bool fits_heads(const void *node) const;
     bool fits_lookup(const void *node, const seeddelta_ctx &ctx) const;
     bool fits_experts(const void *node) const;
     bool uniform(const void *tensor) const;

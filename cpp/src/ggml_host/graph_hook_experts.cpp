@@ -1,4 +1,5 @@
-// MUL_MAT_ID of a registered weight: the experts that a router chose for every token.
+// MUL_MAT_ID of a registered weight: the experts that a router chose for every token. MUL_MAT of one with several
+// matrices: one for each head, as the compressed attention of DeepSeek has them.
 #include <cmath>
 #include <vector>
 
@@ -10,7 +11,10 @@ namespace seeddelta {
 bool GraphHook::fits_experts(const void *node) const {
     const void *x = abi_.src_of(node, 1);
     const void *ids = abi_.src_of(node, 2);
-    return ids != nullptr && abi_.type_of(ids) == kTypeI32 && abi_.ne_of(ids, 0) >= 0 && abi_.ne_of(ids, 1) >= 0 &&
+    if (ids == nullptr) {
+        return fits_heads(node);
+    }
+    return uniform(x) && abi_.type_of(ids) == kTypeI32 && abi_.ne_of(ids, 0) >= 0 && abi_.ne_of(ids, 1) >= 0 &&
            numbers(ids) && (abi_.data_of(ids) != nullptr || tokens_of(node) == 0) && abi_.ne_of(ids, 2) == 1 &&
            abi_.ne_of(ids, 3) == 1 && abi_.ne_of(x, 1) > 0 && abi_.ne_of(ids, 0) % abi_.ne_of(x, 1) == 0 &&
            abi_.ne_of(x, 2) == abi_.ne_of(ids, 1) && abi_.ne_of(x, 3) == 1 &&
@@ -18,9 +22,30 @@ bool GraphHook::fits_experts(const void *node) const {
            abi_.ne_of(node, 3) == 1;
 }
 
+// x [n_in, tokens, heads, streams] may be any view whose columns are whole.
+bool GraphHook::fits_heads(const void *node) const {
+    const void *x = abi_.src_of(node, 1);
+    bool fits = abi_.nb_of(x, 0) == 4 && abi_.ne_of(x, 2) == abi_.ne_of(abi_.src_of(node, 0), 2);
+    for (int i = 1; i < 4; ++i) {
+        fits = fits && abi_.nb_of(x, i) % 4 == 0 && abi_.ne_of(x, i) > 0 && abi_.ne_of(x, i) == abi_.ne_of(node, i);
+    }
+    return fits;
+}
+
 ExpertBatch GraphHook::batch_of(const void *node) const {
     const void *x = abi_.src_of(node, 1);
     const void *ids = abi_.src_of(node, 2);
+    if (ids == nullptr) {
+        return {.n_tokens = abi_.ne_of(x, 2) * abi_.ne_of(x, 3),
+                .used = abi_.ne_of(x, 1),
+                .x = static_cast<const float *>(abi_.data_of(x)),
+                .x_stride = abi_.nb_of(x, 1),
+                .y = static_cast<float *>(abi_.data_of(node)),
+                .y_stride = abi_.nb_of(node, 1),
+                .heads = abi_.ne_of(x, 2),
+                .head_stride = abi_.nb_of(x, 2),
+                .stream_stride = abi_.nb_of(x, 3)};
+    }
     return {.n_tokens = abi_.ne_of(ids, 1),
             .used = abi_.ne_of(ids, 0),
             .inputs = abi_.ne_of(x, 1),
@@ -55,8 +80,7 @@ void GraphHook::multiply_experts_dense(const RegisteredWeight &weight, const voi
     const ExpertBatch b = batch_of(dst);
     std::vector<std::vector<int64_t>> pairs(static_cast<size_t>(ctx.n_experts));
     for (int64_t pair = 0; pair < b.pairs(); ++pair) {
-        const size_t at = static_cast<size_t>(pair / b.used * b.token_stride + pair % b.used * b.id_stride);
-        const int32_t expert = GgmlAbi::read<int32_t>(b.ids, at);
+        const int64_t expert = b.expert_of(pair);
         if (expert >= 0 && expert < ctx.n_experts) {
             pairs[static_cast<size_t>(expert)].push_back(pair);
             continue;
@@ -71,10 +95,7 @@ void GraphHook::multiply_experts_dense(const RegisteredWeight &weight, const voi
         for (int64_t row = row_begin; row < row_end && !own.empty(); ++row) {
             row_dense(weight, expert * ctx.n_out + row, widened.data());
             for (const int64_t pair : own) {
-                const int64_t column = pair / b.used * b.inputs + pair % b.used % b.inputs;
-                const auto *x =
-                    reinterpret_cast<const float *>(reinterpret_cast<const uint8_t *>(b.x) + column * b.x_stride);
-                const float y = dense_dot(widened.data(), x, ctx.n_in);
+                const float y = dense_dot(widened.data(), b.input_of(pair), ctx.n_in);
                 finite = finite && std::isfinite(y);
                 reinterpret_cast<float *>(reinterpret_cast<uint8_t *>(b.y) + pair * b.y_stride)[row] = y;
             }

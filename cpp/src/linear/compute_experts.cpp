@@ -24,22 +24,12 @@ static float *output_of(const ExpertBatch &b, int64_t pair) {
     return reinterpret_cast<float *>(reinterpret_cast<uint8_t *>(b.y) + pair * b.y_stride);
 }
 
-static const float *input_of(const ExpertBatch &b, int64_t pair) {
-    const int64_t column = pair / b.used * b.inputs + pair % b.used % b.inputs;
-    return reinterpret_cast<const float *>(reinterpret_cast<const uint8_t *>(b.x) + column * b.x_stride);
-}
-
 // Counting sort of the pairs by expert. Those of no expert are left out.
 static void sort_pairs(const seeddelta_ctx &ctx, const ExpertBatch &b, Workspace::Impl &w, ComputeStatus &status) {
-    const auto expert_of = [&](int64_t pair) {
-        int32_t id = 0;
-        std::memcpy(&id, b.ids + pair / b.used * b.token_stride + pair % b.used * b.id_stride, sizeof(id));
-        return static_cast<int64_t>(id);
-    };
     int64_t *begin = w.begin.data;
     std::fill_n(begin, ctx.n_experts + 1, int64_t{0});
     for (int64_t pair = 0; pair < b.pairs(); ++pair) {
-        const int64_t expert = expert_of(pair);
+        const int64_t expert = b.expert_of(pair);
         if (expert < 0 || expert >= ctx.n_experts) {
             status.bad_index.store(true, std::memory_order_relaxed);
             std::memset(output_of(b, pair), 0, static_cast<size_t>(ctx.n_out) * sizeof(float));
@@ -58,7 +48,7 @@ static void sort_pairs(const seeddelta_ctx &ctx, const ExpertBatch &b, Workspace
     }
     begin[ctx.n_experts] = end;
     for (int64_t pair = b.pairs() - 1; pair >= 0; --pair) { // backwards: every begin moves to its place
-        const int64_t expert = expert_of(pair);
+        const int64_t expert = b.expert_of(pair);
         if (expert >= 0 && expert < ctx.n_experts) {
             w.pairs.data[--begin[expert]] = pair;
         }
@@ -74,7 +64,7 @@ static void prepare_pairs(const seeddelta_ctx &ctx, const ExpertBatch &b, Worksp
         while (w.begin.data[expert + 1] <= i) {
             ++expert;
         }
-        const float *x = input_of(b, w.pairs.data[i]);
+        const float *x = b.input_of(w.pairs.data[i]);
         all_finite &= prepare_token(ctx.expert(expert), x, i, w, rotated);
         if (ctx.scheme != ResidualScheme::none) {
             std::memcpy(w.x.data + i * ctx.n_in, x, static_cast<size_t>(ctx.n_in) * sizeof(float));

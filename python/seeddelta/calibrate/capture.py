@@ -197,5 +197,5 @@ def capture(
 
 
 def _only_looked_up(name: str, header: Header) -> bool:
-    """True for the embedding of a model with an output matrix of its own: nothing is multiplied by it."""
-    return name == names.EMBEDDING and names.HEAD in header.tensors
+    """True for embeddings of layers, and of a model with an output matrix of its own: nothing is multiplied by them."""
+    return name == names.LAYER_EMBEDDING or (name == names.EMBEDDING and names.HEAD in header.tensors)

@@ -48,7 +48,7 @@ def has_matrix_shape(info: TensorInfo) -> bool:
     """True for two dimensions, or three where the name says that it is a stack of matrices; one row is a vector."""
     if len(info.shape) != (3 if names.is_stacked(info.name) else 2):
         return False
-    return info.shape[-2] > 1 and not info.name.endswith(tuple(f".{m}.weight" for m in names.HEAD_MATRICES))
+    return info.shape[-2] > 1
 
 
 def convertible(header: Header) -> dict[str, TensorInfo]:
