@@ -81,6 +81,9 @@ def test_what_is_converted(model: Converted) -> None:
     assert {name for name in stays if not any(part in name for part in KEPT)} == set(model.report.idle)
     idle = {"qwen35": targets.MTP, "glm4moe": targets.MTP, "gemma3n": targets.SHARED_KV}
     assert set(model.report.idle.values()) == ({idle[model.name]} if model.name in idle else set())
+    types = {name: info.type.name for name, info in read_header(model.seeddelta).tensors.items()}
+    assert {types[name] for name in model.report.idle if name in types} <= {"Q8_0"}
+    assert model.report.model_bits_per_weight < (7 if model.report.idle else 5.2)  # tiny ones keep more in F32
     if model.name == "gemma3n":
         assert set(model.report.idle) == {f"blk.{layer}.attn_{kv}.weight" for layer in (20, 21) for kv in "kv"}
 

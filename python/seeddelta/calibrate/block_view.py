@@ -62,7 +62,7 @@ def block_view(
             values = np.ascontiguousarray(replaced[name], np.float32)
             pieces.append(Piece(renamed, info.shape, 0, values.nbytes, values.data.cast("B")))
         else:
-            pieces.append(Piece(renamed, info.shape, int(info.type), info.nbytes, (source.path, info.offset)))
+            pieces.append(Piece(renamed, info.shape, int(info.type), info.nbytes, (info.path, info.offset)))
     return make_view(header, pieces, _changed_metadata(header, first, last, len(rows), tokens is not None))
 
 

@@ -128,6 +128,7 @@ def capture(
 
     model_path = Path(model_path)
     header = read_header(model_path)
+    model_path = header.path  # the first part, when there are several
     selected = names.default_targets(layers) if targets is None else names.parse_targets(targets)
     wanted = [info.name for info in chosen(header, selected, layers) if not _only_looked_up(info.name, header)]
     wanted = wanted if only is None else [name for name in wanted if name in set(only)]
@@ -146,7 +147,7 @@ def capture(
             text_name, text_sha256 = "tokens", hashlib.sha256(tokens.astype("<i4").tobytes()).hexdigest()
         total = plan_chunks(len(tokens), ctx, chunks)
         identity = dict(
-            model=file_sha256(model_path), text=text_sha256, ctx=ctx, skip=skip, clip=clip,
+            model=file_sha256(header.parts), text=text_sha256, ctx=ctx, skip=skip, clip=clip,
             covariance=covariance, names=wanted,
         )  # fmt: skip
         store = Checkpoint(Path(checkpoint), identity) if checkpoint is not None else None

@@ -66,7 +66,7 @@ def command(settings: BuildSettings) -> None:
             soft_wrap=True,
         )
     else:
-        console.print(f"{recipe.output}: {report.file_bytes / 1e6:.1f} MB, {bits}", soft_wrap=True)
+        console.print(f"{', '.join(report.files)}: {report.file_bytes / 1e6:.1f} MB, {bits}", soft_wrap=True)
     if report.kept_dense:
         console.print(
             f"{len(report.kept_dense)} tensors are kept dense, beyond --seeddelta-gap {recipe.seeddelta_gap:g}"

@@ -14,14 +14,14 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGUFValueType
+from gguf import GGMLQuantizationType, GGUFValueType
 
 from ..calibrate.covariance import Covariance, open_covariance
 from ..calibrate.gradient_file import Gradient, open_gradient
@@ -31,7 +31,8 @@ from ..gguf.header import TensorInfo
 from ..gguf.imatrix import Imatrix, read_imatrix
 from ..gguf.schema import TensorDescription
 from ..gguf.source import SourceModel, can_dequantize, open_source
-from ..gguf.writer import PlannedTensor, Typed, Value, check_writable, copied_metadata, crc32, write_gguf
+from ..gguf.split import write_split
+from ..gguf.writer import PlannedTensor, Typed, Value, check_writable, copied_metadata, crc32
 from .budget import fit_rates
 from .checkpoint import Checkpoint, Part, stored_bytes
 from .describe import compute_estimate, describe
@@ -41,6 +42,7 @@ from .metadata import own_metadata
 from .rates import Proc, Rate, overridden
 from .recipe import Recipe, parse_size
 from .report import BuildReport, TensorReport
+from .rest import kept_chunks, kept_tensor, rest_types
 
 _TABLE_BYTES = 1200  # of a converted tensor in the file beside its payload
 # key/value pairs and tensor tables are small; what may not fit is data
@@ -62,10 +64,12 @@ class Plan:
     recipes: dict[str, Recipe]
     uncalibrated: tuple[str, ...] = ()
     gradient: Gradient | None = None
+    rest: dict[str, GGMLQuantizationType] = field(default_factory=dict)  # of kept tensors that get another type
 
     @property
     def dense_bytes(self) -> int:
-        return sum(info.nbytes for name, info in self.source.tensors.items() if name not in self.targets)
+        kept = (name for name in self.source.tensors if name not in self.targets)
+        return sum(kept_tensor(self.source, name, self.rest).nbytes for name in kept)
 
     @property
     def payload_bytes(self) -> int:
@@ -113,7 +117,8 @@ def make_plan(recipe: Recipe, *, measured: bool = True) -> Plan:
         for info in chosen:
             _importance(recipe, imatrix, info)  # all of them are checked before hours of work
     uncalibrated = tuple(name for name in described if _lacks_calibration(name, imatrix, covariance))
-    return Plan(source, imatrix, covariance, described, recipes, uncalibrated, _gradient(recipe, described))
+    rest = rest_types(source.header, recipe.rest)
+    return Plan(source, imatrix, covariance, described, recipes, uncalibrated, _gradient(recipe, described), rest)
 
 
 def _gradient(recipe: Recipe, described: Mapping[str, TensorDescription]) -> Gradient | None:
@@ -177,7 +182,8 @@ def budget_bytes(recipe: Recipe, source: SourceModel, counted: Iterable[str]) ->
         return int(recipe.target_bpw * sum(prod(source.tensors[name].shape) for name in counted) / 8)
     assert recipe.target_size is not None
     chosen = set(counted)
-    rest = sum(info.nbytes for name, info in source.tensors.items() if name not in chosen)
+    smaller = rest_types(source.header, recipe.rest)
+    rest = sum(kept_tensor(source, name, smaller).nbytes for name in source.tensors if name not in chosen)
     # the table of tensors, their descriptions and the padding of the payloads
     return parse_size(recipe.target_size) - rest - source.header.data_offset - _TABLE_BYTES * len(chosen)
 
@@ -242,9 +248,10 @@ def finish(
     rows = [_row(recipe, plan.source.tensors[name], parts[name]) for name in plan.targets]
     converted = {row.name: parts[row.name] for row in rows if row.status == "converted"}
     sha256 = hashed.result()
-    file_bytes = _write(recipe, plan, converted, sha256, more or {})
+    files, file_bytes = _write(recipe, plan, converted, sha256, more or {})
     checkpoint.finish()
     report = _report(recipe, plan, rows, sha256=sha256, file_bytes=file_bytes, started=started, restored=restored)
+    report = report.model_copy(update={"files": tuple(map(str, files))})
     if recipe.report_json is not None:
         report.save(recipe.report_json)
     return report
@@ -352,17 +359,19 @@ def job_of(recipe: Recipe, plan: Plan, name: str, threads: int) -> Job:
     )
 
 
-def _write(recipe: Recipe, plan: Plan, parts: dict[str, Part], sha256: str, more: Mapping[str, Value]) -> int:
+def _write(
+    recipe: Recipe, plan: Plan, parts: dict[str, Part], sha256: str, more: Mapping[str, Value]
+) -> tuple[list[Path], int]:
     source = plan.source
     tensors: list[PlannedTensor] = []
     owner: dict[str, Part] = {}
-    for name, info in source.tensors.items():
+    for name in source.tensors:
         if name in parts:
             payloads = parts[name].payloads
             owner |= {payload.name: parts[name] for payload in payloads}
             tensors += payloads
         else:
-            tensors.append(PlannedTensor(name, info.shape, info.type))
+            tensors.append(kept_tensor(source, name, plan.rest))
     descriptions = [parts[name].header.description for name in source.tensors if name in parts]
     hessian_sha256 = None if plan.covariance is None else plan.covariance.sha256
     metadata: dict[str, Value] = copied_metadata(source.header, without=schema.PREFIX)
@@ -373,11 +382,12 @@ def _write(recipe: Recipe, plan: Plan, parts: dict[str, Part], sha256: str, more
         if tensor.name in owner:
             yield from owner[tensor.name].read(tensor)
         else:
-            yield source.raw(tensor.name)
+            yield from kept_chunks(source, tensor)
 
     checksums = [crc32(chunks(tensor)) for tensor in tensors]
     metadata[schema.KEY_CRC32] = Typed(checksums, GGUFValueType.ARRAY, GGUFValueType.UINT32)
-    return write_gguf(recipe.output, metadata, tensors, chunks, alignment=source.header.alignment)
+    limit = sys.maxsize if recipe.split_max_size is None else parse_size(recipe.split_max_size)
+    return write_split(recipe.output, metadata, tensors, chunks, limit, alignment=source.header.alignment)
 
 
 def _check_space(recipe: Recipe, plan: Plan) -> None:
@@ -456,6 +466,7 @@ def _report(
     weights = sum(prod(row.shape) for row in converted)
     idle = targets.idle_tensors(plan.source.header)
     model_before = sum(info.nbytes for info in plan.source.tensors.values())
+    saved = sum(plan.source.tensors[n].nbytes - kept_tensor(plan.source, n, plan.rest).nbytes for n in plan.rest)
     return BuildReport(
         recipe=recipe.model_dump(mode="json"),
         source_sha256=sha256,
@@ -465,7 +476,7 @@ def _report(
         target_bytes_before=before,
         target_bytes_after=after,
         model_bytes_before=model_before,
-        model_bytes_after=model_before - before + after,
+        model_bytes_after=model_before - before + after - saved,
         model_weights=sum(prod(info.shape) for info in plan.source.tensors.values()),
         file_bytes=file_bytes,
         tensors_restored=restored,

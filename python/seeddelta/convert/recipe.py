@@ -154,7 +154,7 @@ class Recipe(Shown, RecipeSettings):
                 raise ValueError(f"{text!r} is no regular expression ({error})") from error
         return patterns
 
-    @field_validator("target_size")
+    @field_validator("target_size", "split_max_size")
     @classmethod
     def _check_target_size(cls, value: str | None) -> str | None:
         if value is not None:

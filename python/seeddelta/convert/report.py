@@ -81,6 +81,7 @@ class TensorReport(BaseModel):
 class BuildReport(Shown, BaseModel):
     """A whole build. Bytes and weights of the model are those of all its tensors; `file_bytes` is 0 for a dry run.
 
+    `files` are the output, several when it is split.
     `tensors_restored` counts the tensors that an earlier, unfinished run had encoded. `uncalibrated` are tensors that
     the imatrix or covariance given lacks. `idle` are matrices that llama.cpp's graph does not use, and why; they are
     kept, and `idle_weights` of the model's weights are theirs.
@@ -98,6 +99,7 @@ class BuildReport(Shown, BaseModel):
     model_bytes_after: int
     model_weights: int
     file_bytes: int
+    files: tuple[str, ...] = ()
     tensors_restored: int = 0
     uncalibrated: tuple[str, ...] = ()
     idle: dict[str, str] = {}

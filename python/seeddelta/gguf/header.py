@@ -56,13 +56,14 @@ NUMPY_TYPES: dict[int, np.dtype[Any]] = {
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One entry of the tensor table. `shape` is NumPy's order (rows first), `offset` is from the start of the file."""
+    """One entry of the tensor table. `shape` is NumPy's order (rows first), `offset` is from the start of `path`."""
 
     name: str
     shape: tuple[int, ...]
     type: GGMLQuantizationType
     offset: int
     nbytes: int
+    path: Path
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,15 @@ class _Value:
 
 
 class Header:
-    """Checked header of a GGUF file: `.metadata`, `.tensors` in file order, `.alignment`, `.data_offset`."""
+    """Checked header of a GGUF file: `.metadata`, `.tensors` in file order, `.alignment`, `.data_offset`.
+
+    Of a split model it is that of all `parts`: `path` is the first of them, `file_size` the sum, the keys `split.*` are
+    left out.
+    """
 
     def __init__(self, path: Path, version: int, values: dict[str, _Value], tensors: dict[str, TensorInfo]) -> None:
         self.path = path
+        self.parts = [path]
         self.version = version
         self.tensors = tensors
         self.metadata = Metadata(path, values)
@@ -108,6 +114,11 @@ class Metadata(Mapping[str, Any]):
         if type(value) is not kind:
             raise FormatError(f"{self._path}: the key {key} is no {kind.__name__}; the file is corrupt, make it again")
         return value
+
+    def forget(self, prefix: str) -> None:
+        """Drop all keys that begin with a prefix."""
+        for key in [key for key in self._values if key.startswith(prefix)]:
+            del self._values[key], self._raw[key]
 
     def __getitem__(self, key: str) -> Any:
         return _decode(self._raw[key])
@@ -204,12 +215,20 @@ class _Cursor:
 
 
 def read_header(path: str | os.PathLike[str]) -> Header:
-    """Parse and check the header of a GGUF file; tensor data is not touched.
+    """Parse and check the header of a GGUF file, or of all parts of a split model, of which any one is given.
+
+    Tensor data is not touched.
 
     Raises FormatError for anything that is not a well-formed little-endian GGUF of version 2 or 3 whose tensors lie
     inside the file, aligned and without overlap; the message names the file and the tensor or key.
     """
-    path = Path(path)
+    from . import split  # which needs Header
+
+    header = _read_one(Path(path))
+    return split.join(header, _read_one) if split.is_part(header) else header
+
+
+def _read_one(path: Path) -> Header:
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size < 24:
@@ -276,7 +295,7 @@ def _check_tensor(header: Header, name: str, shape: tuple[int, ...], kind: int, 
     begin = header.data_offset + offset
     if begin + nbytes > header.file_size:
         raise fail(f"ends at byte {begin + nbytes} of a file of {header.file_size} bytes")
-    return TensorInfo(name, shape, quant, begin, nbytes)
+    return TensorInfo(name, shape, quant, begin, nbytes, header.path)
 
 
 def _check_overlap(header: Header) -> None:

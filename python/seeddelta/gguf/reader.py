@@ -27,6 +27,7 @@ from .schema import (
     TensorDescription,
     TrellisBase,
 )
+from .split import MappedData
 
 if TYPE_CHECKING:
     from seeddelta import _core
@@ -98,9 +99,7 @@ class SeedDeltaFile(Shown):
     They are not compared with the data here; `seeddelta verify` does that.
     """
 
-    def __init__(
-        self, header: Header, tensors: dict[str, StoredTensor], dense: list[str], data: np.ndarray[Any, Any]
-    ) -> None:
+    def __init__(self, header: Header, tensors: dict[str, StoredTensor], dense: list[str], data: MappedData) -> None:
         self.path: Path = header.path
         self.header = header
         self.version: int = header.metadata[schema.KEY_VERSION]
@@ -108,7 +107,7 @@ class SeedDeltaFile(Shown):
         self.tensors = tensors
         self.dense_tensors = dense
         self.checksums = _checksums(header)
-        self._data: np.ndarray[Any, Any] | None = data
+        self._data: MappedData | None = data
 
     def dense(self, name: str) -> np.ndarray[Any, Any]:
         """A kept tensor's array; a quantised type is seen as bytes, one flat row."""
@@ -129,9 +128,9 @@ class SeedDeltaFile(Shown):
         self.close()
 
 
-def _view(data: np.ndarray[Any, Any], header: Header, name: str) -> np.ndarray[Any, Any]:
+def _view(data: MappedData, header: Header, name: str) -> np.ndarray[Any, Any]:
     info = header.tensors[name]
-    flat = data[info.offset : info.offset + info.nbytes]
+    flat = data(info)
     dtype = NUMPY_TYPES.get(info.type)
     return flat if dtype is None else flat.view(dtype).reshape(info.shape)
 
@@ -167,7 +166,7 @@ def open_seeddelta(path: str | os.PathLike[str], *, check_data: bool = True) -> 
     if not header.metadata.scalar(schema.KEY_ENABLED, bool, False):
         raise FormatError(f"{header.path}: a GGUF file, but not a SeedΔ file; make one with `seeddelta build`")
     _check_version(header)
-    data: np.ndarray[Any, Any] = np.asarray(np.memmap(header.path, dtype=np.uint8, mode="r"))
+    data = MappedData(header)
     if data.size != header.file_size:
         raise FormatError(f"{header.path}: the file changed while it was opened; try again")
 
@@ -227,9 +226,7 @@ def _checksums(header: Header) -> dict[str, int] | None:
     return dict(zip(header.tensors, map(int, values), strict=True))
 
 
-def _payload(
-    header: Header, data: np.ndarray[Any, Any], description: TensorDescription
-) -> dict[str, np.ndarray[Any, Any]]:
+def _payload(header: Header, data: MappedData, description: TensorDescription) -> dict[str, np.ndarray[Any, Any]]:
     arrays = {}
     for suffix, (shape, dtype) in schema.payload_layout(description).items():
         name = f"{description.stem}.{suffix}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from gguf import GGMLQuantizationType
 from ..errors import FormatError, SourceModelError
 from . import schema
 from .header import Header, TensorInfo, read_header
+from .split import MappedData
 
 CHUNK_ELEMENTS = 1 << 22  # weights that are dequantised at a time: 16 MiB of float32
 
@@ -27,7 +28,7 @@ class SourceModel:
         self.path: Path = header.path
         self.header = header
         self.metadata = header.metadata
-        self._data: np.ndarray[Any, Any] = np.asarray(np.memmap(header.path, dtype=np.uint8, mode="r"))
+        self._data = MappedData(header)
 
     @property
     def tensors(self) -> dict[str, TensorInfo]:
@@ -41,8 +42,7 @@ class SourceModel:
 
     def raw(self, name: str) -> np.ndarray[Any, Any]:
         """Bytes of a tensor, uint8[nbytes], a view of the file."""
-        info = self.tensors[name]
-        return self._data[info.offset : info.offset + info.nbytes]
+        return self._data(self.tensors[name])
 
     def chunks(self, name: str) -> Iterator[npt.NDArray[np.float32]]:
         """Consecutive rows of a tensor as float32[rows, n_in] (leading dimensions are flattened).
@@ -85,26 +85,27 @@ class SourceModel:
             ) from error
 
     def sha256(self, progress: Callable[[int], object] | None = None) -> str:
-        """Hash of the file; `progress` is called with the number of bytes of every piece."""
-        return file_sha256(self.path, progress)
+        """Hash of the file, or of its parts in order; `progress` is called with the bytes of every piece."""
+        return file_sha256(self.header.parts, progress)
 
 
-def file_sha256(path: Path, progress: Callable[[int], object] | None = None) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+def file_sha256(path: Path | Sequence[Path], progress: Callable[[int], object] | None = None) -> str:
+    """SHA-256 of a file, or of several one after the other, in hexadecimal."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 22):
-            digest.update(piece)
-            if progress is not None:
-                progress(len(piece))
+    for one in [path] if isinstance(path, Path) else path:
+        with one.open("rb") as file:
+            while piece := file.read(1 << 22):
+                digest.update(piece)
+                if progress is not None:
+                    progress(len(piece))
     return digest.hexdigest()
 
 
 def open_source(path: str | os.PathLike[str]) -> SourceModel:
     """Open a dense GGUF model.
 
-    Raises SourceModelError when there is no such file, it is a SeedΔ file, an importance matrix or one part of a split
-    model; FormatError when it is not a well-formed GGUF file.
+    Raises SourceModelError when there is no such file, it is a SeedΔ file, or an importance matrix; FormatError when
+    it is not a well-formed GGUF file or a part of it is missing.
     """
     path = Path(path)
     if not path.is_file():
@@ -117,8 +118,6 @@ def open_source(path: str | os.PathLike[str]) -> SourceModel:
         raise SourceModelError(f"{path}: is a SeedΔ file already; give the dense model that it was made from")
     if header.metadata.scalar("general.type", str, "") == "imatrix":
         raise SourceModelError(f"{path}: is an importance matrix, not a model; give it with --imatrix")
-    if header.metadata.scalar("split.count", int, 0) > 1:
-        raise SourceModelError(f"{path}: is one part of a split model; join it with llama-gguf-split --merge")
     return SourceModel(header)
 
 

@@ -98,35 +98,47 @@ def write_gguf(
     leaves no file behind and an existing file as it was. Raises OutputError when the file cannot be written.
     """
     with atomic_output(path) as temporary:
-        writer = _Writer(temporary, "")
-        writer.data_alignment = alignment
-        try:
-            for key, value in metadata.items():
-                if isinstance(value, Raw):
-                    writer.add_key_value(key, value, GGUFValueType.STRING)
-                else:
-                    writer.add_key_value(key, value.value, value.type, value.item)
-            for tensor in tensors:
-                writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), tensor.nbytes, tensor.type)
-            writer.write_header_to_file()
-            writer.write_kv_data_to_file()
-            writer.write_ti_data_to_file()
-            (file,) = writer.fout
-            writer.write_padding(file, file.tell())
-            for tensor in tensors:
-                written = 0
-                for chunk in chunks(tensor):
-                    file.write(_bytes_of(chunk))
-                    written += chunk.nbytes
-                if written != tensor.nbytes:
-                    raise RuntimeError(f"tensor {tensor.name!r}: {written} bytes given, {tensor.nbytes} planned")
-                writer.write_padding(file, written)
-            file.flush()
-            os.fsync(file.fileno())
-            return int(file.tell())
-        finally:
-            with contextlib.suppress(OSError):  # a full disk: the first error is the one to tell
-                writer.close()
+        return write_into(temporary, metadata, tensors, chunks, alignment=alignment)
+
+
+def write_into(
+    path: Path,
+    metadata: Mapping[str, Value],
+    tensors: Sequence[PlannedTensor],
+    chunks: Callable[[PlannedTensor], Iterable[np.ndarray[Any, Any]]],
+    *,
+    alignment: int,
+) -> int:
+    """The same without a temporary file."""
+    writer = _Writer(path, "")
+    writer.data_alignment = alignment
+    try:
+        for key, value in metadata.items():
+            if isinstance(value, Raw):
+                writer.add_key_value(key, value, GGUFValueType.STRING)
+            else:
+                writer.add_key_value(key, value.value, value.type, value.item)
+        for tensor in tensors:
+            writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), tensor.nbytes, tensor.type)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        (file,) = writer.fout
+        writer.write_padding(file, file.tell())
+        for tensor in tensors:
+            written = 0
+            for chunk in chunks(tensor):
+                file.write(_bytes_of(chunk))
+                written += chunk.nbytes
+            if written != tensor.nbytes:
+                raise RuntimeError(f"tensor {tensor.name!r}: {written} bytes given, {tensor.nbytes} planned")
+            writer.write_padding(file, written)
+        file.flush()
+        os.fsync(file.fileno())
+        return int(file.tell())
+    finally:
+        with contextlib.suppress(OSError):  # a full disk: the first error is the one to tell
+            writer.close()
 
 
 @contextlib.contextmanager

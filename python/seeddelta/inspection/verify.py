@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..calibrate.covariance import open_covariance
+from ..convert.rest import kept_chunks, rest_types
 from ..errors import SourceModelError
 from ..gguf import schema
 from ..gguf.imatrix import read_imatrix
 from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
 from ..gguf.schema import LanesBase, TrellisBase
 from ..gguf.source import SourceModel, file_sha256, open_source
-from ..gguf.writer import crc32
+from ..gguf.writer import PlannedTensor, crc32
 
 F32 = npt.NDArray[np.float32]
 # The norms are sums in double precision of float32 numbers that are the same bits everywhere: only the order differs.
@@ -131,9 +132,12 @@ class _Verifier:
         for what, key in keys.items():
             stored = self.file.header.metadata.scalar(key, str, "")
             if what in self.files:
-                found = (
-                    self.covariance.sha256 if what == "hessian" and self.covariance else file_sha256(self.files[what])
-                )
+                if what == "source" and self.source is not None:
+                    found = self.source.sha256()
+                elif what == "hessian" and self.covariance is not None:
+                    found = self.covariance.sha256
+                else:
+                    found = file_sha256(self.files[what])
                 self._add("", f"SHA-256 of the {what}", stored or "none", found)
             elif stored:
                 self.skipped.append(f"the {what} is not given (--{what}): {self.file.metadata.get(f'{key[:-6]}file')}")
@@ -213,6 +217,11 @@ class _Verifier:
             info, theirs = self.file.header.tensors[name], self.source.tensors.get(name)
             if theirs is None:
                 self._add(name, "kept tensor", f"{info.type.name}{list(info.shape)}", "not in the source")
+            elif theirs.shape == info.shape and name in rest_types(self.source.header, info.type.name.lower()):
+                rounded = kept_chunks(self.source, PlannedTensor(name, info.shape, info.type))
+                same = crc32(rounded) == crc32([self.own.raw(name)])
+                found = "same" if same else "other"
+                self.checks.append(Check(name, "kept tensor", f"the source's in {info.type.name}", found, same))
             elif (theirs.type, theirs.shape) != (info.type, info.shape):
                 kinds = (f"{one.type.name}{list(one.shape)}" for one in (info, theirs))
                 self._add(name, "kept tensor", *kinds)

@@ -119,7 +119,7 @@ def _pieces(source: SourceModel, chosen: set[str]) -> list[Piece]:
     return [
         hole(info.name, info.shape)
         if info.name in chosen
-        else Piece(info.name, info.shape, int(info.type), info.nbytes, (source.path, info.offset))
+        else Piece(info.name, info.shape, int(info.type), info.nbytes, (info.path, info.offset))
         for info in source.tensors.values()
     ]
 

@@ -14,6 +14,7 @@ import llama_cpp
 from .. import _core
 from .._html import Shown
 from ..errors import ConfigError, FormatError, SeedDeltaError
+from ..gguf.header import read_header
 from ..gguf.reader import has_statecells, is_seeddelta
 from ..settings.runtime import RuntimeConfig
 from .attention import OwnAttention, check_arguments
@@ -81,7 +82,7 @@ class SeedDeltaLlama(Shown, llama_cpp.Llama):  # type: ignore[misc]
             prepared = prepare_columns(model_path, config)
         else:
             require_columns(config, model_path)
-            self._init_plain(model_path, config, kwargs)
+            self._init_plain(str(read_header(model_path).path), config, kwargs)
             self._add_adapters(adapters)
             return
         _check_arguments(kwargs)

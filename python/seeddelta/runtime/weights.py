@@ -15,6 +15,7 @@ from ..errors import ConfigError, SourceModelError
 from ..gguf.header import Header, TensorInfo, read_header
 from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
 from ..gguf.schema import TensorDescription, TrellisBase
+from ..gguf.split import MappedData
 from ..settings.runtime import RuntimeConfig
 from .gates import GateMaker, MadeGate, input_groups
 from .library import ggml_abi
@@ -119,7 +120,7 @@ def _dense_reason(tensor: StoredTensor, config: RuntimeConfig) -> str | None:
 
 def _pieces(file: SeedDeltaFile, dense: dict[str, StoredTensor], dense_model: Header | None) -> list[Piece]:
     def copied(info: TensorInfo, header: Header) -> Piece:
-        return Piece(info.name, info.shape, int(info.type), info.nbytes, (header.path, info.offset))
+        return Piece(info.name, info.shape, int(info.type), info.nbytes, (info.path, info.offset))
 
     pieces = [copied(file.header.tensors[name], file.header) for name in file.dense_tensors]
     for name, tensor in file.tensors.items():
@@ -147,10 +148,10 @@ def register_fallback(
     registry: _core.WeightRegistry, shapes: Mapping[str, tuple[int, ...]], dense_model: Header
 ) -> None:
     """Dense copies for weights of the registry, by name and shape [n_out, n_in]; the file is mapped, not read."""
-    data = np.memmap(dense_model.path, dtype=np.uint8, mode="r")
+    data = MappedData(dense_model)
     for name, shape in shapes.items():
         info = dense_model.tensors[name]
-        rows = np.asarray(data[info.offset : info.offset + info.nbytes]).reshape(int(np.prod(shape[:-1])), -1)
+        rows = data(info).reshape(int(np.prod(shape[:-1])), -1)
         try:
             registry.set_dense(name, rows, int(info.type))
         except ValueError as error:

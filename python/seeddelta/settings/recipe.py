@@ -94,6 +94,17 @@ class FileOptions(Group):
     target_size: Annotated[str | None, Flag(metavar="SIZE", panel="File", decides="choice")] = Field(
         default=None, examples=["90M"], description="The same, in powers of 1024."
     )
+    rest: Annotated[Literal["q8_0", "f16", "keep"], Flag(panel="File", decides="choice")] = Field(
+        default="q8_0",
+        description="Type of matrices that cannot be converted: those of blocks that predict further tokens, and small "
+        "ones that llama.cpp's quantiser leaves alone. keep: as they are.",
+    )
+    split_max_size: Annotated[str | None, Flag(metavar="SIZE", panel="File", decides="nothing")] = Field(
+        default=None,
+        examples=["20G"],
+        description="Write the output in parts NAME-00001-of-0000N.gguf of at most this much data: bytes, or with K, M "
+        "or G (powers of 1024).",
+    )
 
 
 class SeedOptions(Group):

@@ -38,7 +38,7 @@ class SwitchedModel:
         self._source = source
         self._types = {}
         pieces = {
-            name: Piece(name, info.shape, int(info.type), info.nbytes, (source.path, info.offset))
+            name: Piece(name, info.shape, int(info.type), info.nbytes, (info.path, info.offset))
             for name, info in source.tensors.items()
         }
         for name in names:
