@@ -72,7 +72,7 @@ def test_what_is_no_dense_model(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("not a model at all, only some text")
     with pytest.raises(FormatError, match="not a GGUF file"):
         open_source(tmp_path / "text")
-    for key, value, message in (("general.type", "imatrix", "--imatrix"), ("split.count", 3, "--merge")):
+    for key, value, message in (("general.type", "imatrix", "--imatrix"),):
         writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
         writer.add_string(key, value) if isinstance(value, str) else writer.add_uint16(key, value)
         writer.add_tensor("t", np.ones(8, np.float32))
