@@ -32,6 +32,7 @@ SUITES: dict[str, dict[str, dict[str, Any]]] = {
     "models": {
         "tiny": H | {"preset": "tiny"},
         "small": H | {"preset": "small"},
+        "lanes-4": H | {"preset": "lanes-4"},
         "trellis-4": H | {"preset": "trellis-4"},
         "balanced": H | {"preset": "balanced"},
         "quality": H | {"preset": "quality"},
@@ -62,6 +63,7 @@ SUITES: dict[str, dict[str, dict[str, Any]]] = {
     "files": {
         "tiny": H | {"preset": "tiny"},
         "small": H | {"preset": "small"},
+        "lanes-4": H | {"preset": "lanes-4"},
         "trellis-4": H | {"preset": "trellis-4"},
         "balanced": H | {"preset": "balanced"},
         "quality": H | {"preset": "quality"},

@@ -20,7 +20,7 @@ import common
 ROOT = Path(__file__).parents[1]
 FIGURE = ROOT / "docs" / "figures" / "size-quality.png"
 _MARKED = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end of table -->)", flags=re.DOTALL)
-_NAMES = {"trellis-4": "SeedΔ, 4 bits", "seeddelta-4": "SeedΔ, 4 bits", "seeddelta-3": "SeedΔ, 3 bits",
+_NAMES = {"lanes-4": "SeedΔ, 4 bits", "trellis-4": "SeedΔ, 4 bits, hashed trellis", "seeddelta-4": "SeedΔ, 4 bits", "seeddelta-3": "SeedΔ, 3 bits",
           "seeddelta-2": "SeedΔ, 2 bits", "balanced": "SeedΔ, `--preset balanced`", "small": "SeedΔ, `--preset small`",
           "quality": "SeedΔ, `--preset quality`", "F16": "dense F16"}  # fmt: skip
 
@@ -91,7 +91,7 @@ def files_table(names: tuple[str, ...] = ()) -> list[str]:
 
 def short_table() -> list[str]:
     """Four rows for the first page."""
-    return files_table(("F16", "Q4_K_M", "Q4_0", "trellis-4"))
+    return files_table(("F16", "Q4_K_M", "Q4_0", "lanes-4"))
 
 
 def speed_table() -> list[str]:
@@ -141,7 +141,7 @@ def figure(path: Path) -> None:
         points = sorted(groups[ours])
         axes.plot([p[0] for p in points], [p[1] for p in points], marker, label=label)
         for x, y, name in points:
-            text = "4 bits" if name == "trellis-4" else name
+            text = "4 bits" if name == "lanes-4" else name
             axes.annotate(text, (x, y), textcoords="offset points", xytext=(6, 4), fontsize=8)
     axes.set(xlabel="size of the file, MB", ylabel="KL divergence from F16, nats", yscale="log")
     axes.set_title("SmolLM2-135M-Instruct, WikiText-2 test, 8160 tokens (below and left is better)", fontsize=9)
