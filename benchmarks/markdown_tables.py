@@ -91,7 +91,7 @@ def files_table(names: tuple[str, ...] = ()) -> list[str]:
 
 def short_table() -> list[str]:
     """Four rows for the first page."""
-    return files_table(("F16", "Q4_K_M", "Q4_0", "lanes-4"))
+    return files_table(("F16", "Q4_K_M", "Q4_0", "lanes-4", "balanced"))
 
 
 def speed_table() -> list[str]:
