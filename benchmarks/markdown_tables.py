@@ -20,9 +20,17 @@ import common
 ROOT = Path(__file__).parents[1]
 FIGURE = ROOT / "docs" / "figures" / "size-quality.png"
 _MARKED = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end of table -->)", flags=re.DOTALL)
-_NAMES = {"lanes-4": "SeedΔ, 4 bits", "trellis-4": "SeedΔ, 4 bits, hashed trellis", "seeddelta-4": "SeedΔ, 4 bits", "seeddelta-3": "SeedΔ, 3 bits",
-          "seeddelta-2": "SeedΔ, 2 bits", "balanced": "SeedΔ, `--preset balanced`", "small": "SeedΔ, `--preset small`",
-          "quality": "SeedΔ, `--preset quality`", "F16": "dense F16"}  # fmt: skip
+_NAMES = {
+    "F16": "dense F16",
+    "small": "SeedΔ, `--preset small`",
+    "balanced": "SeedΔ, `--preset balanced`",
+    "quality": "SeedΔ, `--preset quality`",
+    "lanes-4": "SeedΔ, 4 bits",
+    "trellis-4": "SeedΔ, 4 bits, hashed trellis",
+    "seeddelta-4": "SeedΔ, 4 bits",
+    "seeddelta-3": "SeedΔ, 3 bits",
+    "seeddelta-2": "SeedΔ, 2 bits",
+}
 
 
 def quality(result: dict[str, Any]) -> list[str]:

@@ -34,7 +34,14 @@ def good(folder: Path) -> Path:
     """A file with trellis tensors that have a coo residual in int8."""
     source = write_model(folder / "dense.gguf")
     recipe = seeddelta.Recipe(
-        input=source, output=folder / "good.gguf", bits=3, scheme="coo", K=5, vals="int8", targets="all"
+        input=source,
+        output=folder / "good.gguf",
+        bits=3,
+        base_kind="trellis",
+        scheme="coo",
+        K=5,
+        vals="int8",
+        targets="all",
     )
     seeddelta.build(recipe, progress=False)
     return folder / "good.gguf"

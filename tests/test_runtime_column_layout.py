@@ -52,7 +52,7 @@ def test_serves_what_the_file_stands_for(model: Path, tmp_path: Path) -> None:
     after = llm.seeddelta.metrics()
     ran = after["seeddelta.calls.columns_trellis"] - start["seeddelta.calls.columns_trellis"]
     assert ran == 3 * N_LAYERS * decodes
-    assert after["seeddelta.calls.trellis"] - start["seeddelta.calls.trellis"] == 4 * N_LAYERS * decodes
+    assert after["seeddelta.calls.lanes"] - start["seeddelta.calls.lanes"] == 4 * N_LAYERS * decodes
     assert after["seeddelta.dense_calls"] == after["seeddelta.nonfinite_events"] == 0
     llm.close()
 

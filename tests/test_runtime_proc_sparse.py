@@ -70,7 +70,7 @@ def test_beside_a_trellis(dense: Path, tmp_path: Path) -> None:
     metrics = json.loads(out.read_text())
     assert metrics["proc.weights"] == 2
     assert metrics["proc.calls"] > 0
-    assert metrics["seeddelta.calls"] == metrics["proc.calls"] + metrics["seeddelta.calls.trellis"]
+    assert metrics["seeddelta.calls"] == metrics["proc.calls"] + metrics["seeddelta.calls.lanes"]
     llm = load_small(dense)
     assert not llm.seeddelta.enabled
     plain = load_small(built(dense, "plain"))

@@ -18,7 +18,7 @@ import seeddelta
 from serve_process import ServerProcess, running_server
 from tiny_llama import write_llama
 
-pytest.importorskip("llama_cpp")
+llama_cpp = pytest.importorskip("llama_cpp")
 pytest.importorskip("fastapi")
 openai = pytest.importorskip("openai")
 
@@ -230,7 +230,7 @@ def test_forty_clients_get_their_own_text(server: ServerProcess, tiny: Path) -> 
         llm.reset()
         tokens: list[int] = []
         for token in llm.generate(llm.tokenize(prompt.encode(), special=True), temp=0):
-            if token == llm.token_eos() or len(tokens) == 24:
+            if llama_cpp.llama_vocab_is_eog(llm._model.vocab, token) or len(tokens) == 24:
                 break
             tokens.append(token)
         expected.append(llm.detokenize(tokens).decode("utf-8", "replace"))

@@ -70,7 +70,7 @@ def test_other_models_are_refused_when_asked_for(dense: Path, trellis: Path) -> 
     llm = small(trellis)
     logits_of(llm, tokens_of(llm, 4))
     metrics = llm.seeddelta.metrics()
-    assert metrics["seeddelta.calls.codebook_resid"] == metrics["seeddelta.calls.trellis"] == MATRICES
+    assert metrics["seeddelta.calls.codebook_resid"] == metrics["seeddelta.calls.lanes"] == MATRICES
     assert metrics["statecells.calls"] == metrics["statecells.weights"] == 0
 
 
