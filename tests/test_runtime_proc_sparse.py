@@ -70,7 +70,10 @@ def test_beside_a_trellis(dense: Path, tmp_path: Path) -> None:
     metrics = json.loads(out.read_text())
     assert metrics["proc.weights"] == 2
     assert metrics["proc.calls"] > 0
-    assert metrics["seeddelta.calls"] == metrics["proc.calls"] + metrics["seeddelta.calls.lanes"]
+    assert (
+        metrics["seeddelta.calls"]
+        == metrics["proc.calls"] + metrics["seeddelta.calls.lanes"] + metrics["seeddelta.calls.trellis"]
+    )
     llm = load_small(dense)
     assert not llm.seeddelta.enabled
     plain = load_small(built(dense, "plain"))
