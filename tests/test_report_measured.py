@@ -35,7 +35,7 @@ def test_models_are_measured_and_shown(dense: Path, tmp_path: Path) -> None:
     with (out / "models.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == ["tiny", "4", "Q4_0", "Q8_0"]
-    assert [row["kind"] for row in rows] == ["F16", "SeedΔ trellis 4b", "Q4_0", "Q8_0"]
+    assert [row["kind"] for row in rows] == ["F16", "SeedΔ lanes 4b", "Q4_0", "Q8_0"]
     assert all(float(row["kl_nats"]) > 0 for row in rows[1:])
     assert float(rows[3]["kl_nats"]) < float(rows[2]["kl_nats"])
     for name in ("Q4_0", "Q8_0"):  # kept, for the next report
