@@ -39,11 +39,14 @@ class Stages:
 
     def _watch(self) -> None:
         while True:
-            lines = Path("/proc/self/status").read_text().splitlines()
-            found = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines if line.startswith("Rss")}
-            before = self.memory.get(self._now, (0, 0))
-            self.memory[self._now] = max(before[0], found["RssAnon"]), max(before[1], found["RssShmem"])
+            self._look(self._now)
             time.sleep(0.05)
+
+    def _look(self, stage: str) -> None:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        found = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines if line.startswith("Rss")}
+        before = self.memory.get(stage, (0, 0))
+        self.memory[stage] = max(before[0], found["RssAnon"]), max(before[1], found["RssShmem"])
 
     def wrap(self, owner: Any, name: str, stage: str) -> None:
         function: Callable[..., Any] = getattr(owner, name)
@@ -53,6 +56,7 @@ class Stages:
             try:
                 return function(*arguments, **options)
             finally:
+                self._look(stage)  # of a stage shorter than the pause between two looks, too
                 self._now = outer
                 self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - begun
 
@@ -87,8 +91,9 @@ def main() -> int:
             model, Path(folder) / "out.gguf", chunks=options.chunks, bits=options.bits, ram=options.ram,
             threads=options.threads,
         )  # fmt: skip
-    for name, (anonymous, shared) in stages.memory.items():
+    for name in dict.fromkeys([*stages.seconds, *stages.memory]):
         seconds = stages.seconds.get(name)
+        anonymous, shared = stages.memory[name]
         shown = "" if seconds is None else f"{seconds:8.1f} s"
         print(f"{name:26} {shown:>10}  {anonymous / 1e6:8.0f} MB anonymous  {shared / 1e6:8.0f} MB shared")
     return 0
