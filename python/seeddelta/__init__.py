@@ -27,6 +27,7 @@ _LAZY = {
     "RuntimeConfig": "seeddelta.runtime",
     "StatePackKV": "seeddelta.runtime",
     "load": "seeddelta.runtime",
+    "SeedDeltaLlama": "seeddelta.runtime.model",
     "quantize": "seeddelta.convert.quantize",
     "dequantize": "seeddelta.gguf.dequantize",
     "imatrix": "seeddelta.calibrate",
@@ -40,6 +41,7 @@ __all__ = [
     "Recipe",
     "RuntimeConfig",
     "SeedDeltaError",
+    "SeedDeltaLlama",
     "StatePackKV",
     "TuneOptions",
     "__version__",
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from .gguf.dequantize import dequantize
     from .gguf.reader import open_seeddelta
     from .runtime import RuntimeConfig, StatePackKV, load
+    from .runtime.model import SeedDeltaLlama
     from .tune import TuneOptions, autotune
 
 

@@ -29,6 +29,10 @@ class ModelError(SeedDeltaError):
     """A model to run is not there, or llama.cpp cannot load it."""
 
 
+class HubError(SeedDeltaError):
+    """The Hugging Face hub does not give a model: no access, no such file, more than one that fits, no network."""
+
+
 class ImatrixError(SeedDeltaError):
     """An importance matrix is unreadable, lacks an entry, or does not fit the model."""
 

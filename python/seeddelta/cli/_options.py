@@ -57,9 +57,10 @@ def parse_threads(text: str | None) -> list[int] | None:
 
 def require_statecells(models: Sequence[Path]) -> None:
     """Raises EvaluationError when none of the models has a weight that is a codebook alone."""
+    from ..gguf.hub import located
     from ..gguf.reader import has_statecells
 
-    if not any(model.is_file() and has_statecells(model) for model in models):
+    if not any(located(model).is_file() and has_statecells(model) for model in models):
         names = ", ".join(map(str, models))
         raise EvaluationError(
             f"{names}: no StateCells weights; make some with `seeddelta build --statecells`, or leave --statecells out"
@@ -68,11 +69,13 @@ def require_statecells(models: Sequence[Path]) -> None:
 
 def load_options(fallback: Path | None, gap: float | None, proc_sparse: bool = True) -> dict[str, Any]:
     """Keywords of `seeddelta.load` that JSON can hold (`config` as a dict). Raises EvaluationError."""
+    from ..gguf.hub import located
+
     if gap is not None and fallback is None:
         raise EvaluationError("--seeddelta-gap needs --seeddelta-fallback dense.gguf to take the tensors from")
     if not proc_sparse and fallback is None:
         raise EvaluationError("--no-proc-sparse needs --seeddelta-fallback dense.gguf to take the tensors from")
-    if fallback is not None and not fallback.is_file():
+    if fallback is not None and not located(fallback).is_file():
         raise EvaluationError(f"{fallback}: no such file; give the dense GGUF model")
     options: dict[str, Any] = {} if fallback is None else {"fallback": str(fallback)}
     config = ({} if gap is None else {"gap": gap}) | ({} if proc_sparse else {"proc_sparse": False})
@@ -87,11 +90,12 @@ _OF_ORDINARY = {"columns", "column_targets"}
 def model_options(models: Sequence[Path], runtime: RuntimeConfig) -> list[dict[str, Any]]:
     """Keywords of `seeddelta.load` for each model: fallback and gap for SeedΔ files, skipping and attention for all but
     the first of several, which the others are compared with."""
+    from ..gguf.hub import located
     from ..gguf.reader import is_seeddelta
 
     found = []
     for index, model in enumerate(models):
-        converted = model.is_file() and is_seeddelta(model)
+        converted = located(model).is_file() and is_seeddelta(model)
         leave_out = _OF_ORDINARY if converted else _OF_SEEDDELTA
         if index == 0 and len(models) > 1:
             leave_out = set(RuntimeConfig.model_fields) - (_OF_SEEDDELTA if converted else set())

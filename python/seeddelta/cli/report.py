@@ -69,10 +69,11 @@ def command(
 
     Example: seeddelta report -m dense.gguf -m model.seeddelta.gguf --quants Q4_K_M,Q3_K_M --text wiki.txt -o report
     """
+    from ..gguf.hub import located
     from ..report.measurements import read_measurements
     from ..report.page import write_report
 
-    models = list(model or ())
+    models = [located(path) for path in model or ()]
     if saved:
         if text is not None or quants is not None:
             raise EvaluationError("--from takes measurements that are there; leave --text and --quants out")

@@ -198,6 +198,7 @@ def build(recipe: Recipe, *, executor: Executor | None = None, progress: bool = 
     ExecutorError when workers die or cannot be reached.
     """
     started = time.perf_counter()
+    recipe = recipe.fetched()
     plan = make_plan(recipe)
     _warn_uncalibrated(plan)
     if recipe.dry_run:

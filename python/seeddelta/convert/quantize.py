@@ -25,6 +25,7 @@ from ..calibrate.groups import Group, find_groups
 from ..calibrate.text import Windows, bundled_text, read_windows
 from ..errors import ImatrixError, RecipeError
 from ..gguf import names, schema
+from ..gguf.hub import located
 from ..gguf.source import open_source
 from ..gguf.writer import Typed, Value
 from .checkpoint import Checkpoint, Part
@@ -56,7 +57,8 @@ def quantize(
     progress: bool = True,
     **options: Any,
 ) -> BuildReport:
-    """Measure a dense GGUF model on a text (None: that of the package), encode it, and return the report.
+    """Measure a dense GGUF model (a path, or hf://…) on a text (None: that of the package), encode it, and
+    return the report.
 
     With `calibrate` "sequential" the inputs are those that the encoded blocks before give, and each matrix makes up for
     what they have changed (calibrate/alignment.py); it takes more time and memory.
@@ -118,10 +120,10 @@ def _prepared(
     chunks: int | None,
     options: Mapping[str, Any],
 ) -> tuple[Recipe, Plan, Windows]:
-    recipe = _recipe(Path(model), Path(output), options)
+    recipe = _recipe(located(model), Path(output), options)
     plan = make_plan(recipe, measured=False)
     text = bundled_text() if text is None else text
-    return recipe, plan, read_windows(recipe.input, text, Path(text).name, ctx, chunks)
+    return recipe, plan, read_windows(plan.source.path, text, Path(text).name, ctx, chunks)
 
 
 def _recipe(model: Path, output: Path, options: Mapping[str, Any]) -> Recipe:

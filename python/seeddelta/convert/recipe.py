@@ -14,6 +14,7 @@ from .._html import Shown
 from .._yaml import load_yaml
 from ..errors import RecipeError
 from ..gguf import names, schema
+from ..gguf.hub import is_address, located
 from ..settings.base import deciding, message_of
 from ..settings.forms import Base, RecipeSettings, Residual
 from ..settings.recipe import MAX_ROTATION, PRESETS, Group
@@ -222,6 +223,10 @@ class Recipe(Shown, RecipeSettings):
             raise ValueError(f"--seed-per {self.seed_per} is for --base-kind prng_block without --base-scale")
         if not 2 <= self.seed_search <= schema.MAX_SEED_CHOICES:
             raise ValueError(f"--seed-per {self.seed_per} needs --seed-search 2 to {schema.MAX_SEED_CHOICES}")
+
+    def fetched(self) -> Recipe:
+        """The recipe with the file itself as its input, where that is an address on the hub; downloaded when needed."""
+        return self.model_copy(update={"input": located(self.input)}) if is_address(self.input) else self
 
     @property
     def has_trellis(self) -> bool:

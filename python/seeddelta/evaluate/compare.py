@@ -11,6 +11,7 @@ from typing import Any
 
 from .._html import Shown
 from ..errors import EvaluationError
+from ..gguf.hub import located
 from .client import Worker
 from .files import FileSize, file_size
 from .kl import DivergenceResult
@@ -103,7 +104,7 @@ def evaluate(
     """Compare models on one text.
 
     Args:
-        paths: GGUF or SeedΔ files; the first is what the others are compared with.
+        paths: GGUF or SeedΔ files, or addresses hf://…; the first is what the others are compared with.
         text: text file for the perplexity; None: no perplexity.
         n_ctx, chunks: as in `perplexity`.
         threads: threads of llama.cpp; several numbers measure the speed at each (the perplexity uses the last).
@@ -128,7 +129,7 @@ def evaluate(
     Raises:
         EvaluationError, and what the loading of a model raises.
     """
-    files = [Path(path) for path in paths]
+    files = [located(path) for path in paths]
     if not files:
         raise EvaluationError("no model is given; use -m model.gguf")
     counts = _thread_counts(threads)

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def file_size(path: str | os.PathLike[str]) -> FileSize:
         kinds[kind] += count
     block_weights, weights = kinds.total(), sum(entry[2] for entry in stored)
     return FileSize(
-        file_bytes=Path(path).stat().st_size,
+        file_bytes=header.file_size,
         kind=max(kinds, key=kinds.__getitem__) if kinds else "?",
         block_weights=block_weights,
         bits_per_weight=_bits(blocks, block_weights),

@@ -18,6 +18,7 @@ from gguf import GGMLQuantizationType, GGUFValueType
 from ..errors import RecipeError, SourceModelError
 from . import names, schema
 from .header import TensorInfo
+from .hub import located
 from .reader import SeedDeltaFile, is_seeddelta, open_seeddelta
 from .source import CHUNK_ELEMENTS, SourceModel, open_source
 from .writer import PlannedTensor, Typed, Value, copied_metadata, write_gguf
@@ -43,7 +44,7 @@ def dequantize(
     Raises FormatError or SourceModelError for an input that cannot be read, has NaN, or does not fit F16; OutputError
     when the output cannot be written (an existing one is left as it was).
     """
-    src, dst = Path(src), Path(dst)
+    src, dst = located(src), Path(dst)
     type = type.lower()
     if type not in TYPES:
         raise RecipeError(f"type {type!r} is not known; choose from {', '.join(TYPES)}")

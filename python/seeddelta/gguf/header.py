@@ -217,14 +217,14 @@ class _Cursor:
 def read_header(path: str | os.PathLike[str]) -> Header:
     """Parse and check the header of a GGUF file, or of all parts of a split model, of which any one is given.
 
-    Tensor data is not touched.
+    An address on the hub is one, too (gguf/hub.py). Tensor data is not touched.
 
     Raises FormatError for anything that is not a well-formed little-endian GGUF of version 2 or 3 whose tensors lie
     inside the file, aligned and without overlap; the message names the file and the tensor or key.
     """
-    from . import split  # which needs Header
+    from . import hub, split  # which need Header
 
-    header = _read_one(Path(path))
+    header = _read_one(hub.located(path))
     return split.join(header, _read_one) if split.is_part(header) else header
 
 

@@ -16,6 +16,7 @@ from gguf import GGMLQuantizationType
 from ..errors import FormatError, SourceModelError
 from . import schema
 from .header import Header, TensorInfo, read_header
+from .hub import located
 from .split import MappedData
 
 CHUNK_ELEMENTS = 1 << 22  # weights that are dequantised at a time: 16 MiB of float32
@@ -102,12 +103,12 @@ def file_sha256(path: Path | Sequence[Path], progress: Callable[[int], object] |
 
 
 def open_source(path: str | os.PathLike[str]) -> SourceModel:
-    """Open a dense GGUF model.
+    """Open a dense GGUF model, a path or an address on the hub (gguf/hub.py).
 
     Raises SourceModelError when there is no such file, it is a SeedΔ file, or an importance matrix; FormatError when
-    it is not a well-formed GGUF file or a part of it is missing.
+    it is not a well-formed GGUF file or a part of it is missing; HubError as `located`.
     """
-    path = Path(path)
+    path = located(path)
     if not path.is_file():
         raise SourceModelError(f"{path}: no such file; give the GGUF model to convert")
     try:

@@ -28,6 +28,14 @@ def part_path(path: Path, number: int, count: int) -> Path:
     return path.with_name(f"{path.name.removesuffix('.gguf')}-{number + 1:05d}-of-{count:05d}.gguf")
 
 
+def names_of_parts(name: str) -> list[str]:
+    """Names of all parts of the model of which this is the name of one; the name itself when there is one part only."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return [name]
+    return [f"{match[1]}-{n + 1:05d}-of-{match[3]}{match[4] or ''}" for n in range(int(match[3]))]
+
+
 def is_part(header: Header) -> bool:
     """True for a header of one of several parts."""
     return header.metadata.scalar(_COUNT, int, 1) > 1
@@ -42,7 +50,7 @@ def join(one: Header, read_one: Callable[[Path], Header]) -> Header:
             f"{one.path}: is one of {count} parts of a model but is not named NAME-00001-of-{count:05d}.gguf; "
             "give all parts the names that they had"
         )
-    paths = [one.path.with_name(f"{match[1]}-{n + 1:05d}-of-{count:05d}{match[4] or ''}") for n in range(count)]
+    paths = [one.path.with_name(name) for name in names_of_parts(one.path.name)]
     missing = [path.name for path in paths if not path.exists()]
     if missing:
         raise FormatError(

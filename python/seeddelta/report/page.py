@@ -145,6 +145,7 @@ def _summaries(
     found: dict[str, dict[str, Any]] = {}
     missing: list[str] = []
     done: set[Path] = set()
+    at_hand: set[str] = set()  # by name: a file in the hub's cache is a link to one of another name
     wanted = [(str(model["name"]), Path(model["path"])) for one in series for model in one.models]
     given = [(Path(path).name.removesuffix(".gguf").removesuffix(".seeddelta"), Path(path)) for path in models]
     files = {path.name: path for _, path in given}
@@ -152,9 +153,9 @@ def _summaries(
         path = path if path.is_file() else files.get(path.name, path)  # measured elsewhere, given with -m
         if path.is_file() and path.resolve() not in done and is_seeddelta(path):
             done.add(path.resolve())
+            at_hand.add(path.name)
             with open_seeddelta(path, check_data=False) as file:
                 found[name if name not in found else str(path)] = summarize(file)
-    at_hand = {path.name for path in done}
     for one in series:
         for model in one.models:
             if family(model) == "SeedΔ" and Path(model["path"]).name not in at_hand and model["name"] not in missing:

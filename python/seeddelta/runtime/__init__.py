@@ -29,7 +29,8 @@ def load(
     """Load a SeedΔ model, or any other GGUF model, as a `llama_cpp.Llama`.
 
     Args:
-        path: the model. A GGUF file that is not a SeedΔ file gives an ordinary model with `.seeddelta.enabled` False.
+        path: the model, or its address hf://owner/name[:file-or-quant] on the Hugging Face hub. A GGUF file that is not
+            a SeedΔ file gives an ordinary model with `.seeddelta.enabled` False.
         fallback: the dense model; the same as `config.fallback`, which it replaces.
         config: what the run time does; see RuntimeConfig.
         statecells: refuse a model without StateCells weights; the same as `config.statecells`.
@@ -44,6 +45,7 @@ def load(
             StateCells weights though `statecells` asks for them.
         UnsupportedLlamaError: the installed llama.cpp does not behave as the hook needs it to.
         SourceModelError: the fallback does not fit, or a tensor needs one and none is given.
+        HubError: an address of which the hub gives no model.
         ConfigError: options of `config` do not fit each other, the keywords or the model.
         MissingDependencyError: llama-cpp-python or gguf is not installed.
     """

@@ -15,6 +15,7 @@ from .. import _core
 from .._html import Shown
 from ..errors import ConfigError, FormatError, SeedDeltaError
 from ..gguf.header import read_header
+from ..gguf.hub import fetch, located
 from ..gguf.reader import has_statecells, is_seeddelta
 from ..settings.runtime import RuntimeConfig
 from .attention import OwnAttention, check_arguments
@@ -61,6 +62,7 @@ class SeedDeltaLlama(Shown, llama_cpp.Llama):  # type: ignore[misc]
         self.parallel = parallel
         config = config or RuntimeConfig()
         fallback = fallback if fallback is not None else config.fallback
+        model_path, fallback = str(located(model_path)), None if fallback is None else located(fallback)
         self.seeddelta = RuntimeHandle()
         if (statecells or config.statecells) and not has_statecells(model_path):
             raise FormatError(
@@ -102,6 +104,27 @@ class SeedDeltaLlama(Shown, llama_cpp.Llama):  # type: ignore[misc]
             prepared.view.close()
         self.model_path = model_path
         self._add_adapters(adapters)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        repo_id: str,
+        filename: str | None = None,
+        additional_files: Sequence[str] | None = None,
+        local_dir: str | os.PathLike[str] | None = None,
+        local_dir_use_symlinks: bool | str = "auto",
+        cache_dir: str | os.PathLike[str] | None = None,
+        **kwargs: Any,
+    ) -> SeedDeltaLlama:
+        """A model of the Hugging Face hub, by llama-cpp-python's arguments; `kwargs` are those of `seeddelta.load`.
+
+        `filename` may be the name of a file, a pattern, or a type such as Q4_K_M; None where the repository has one
+        model. All parts of a split model are downloaded, and with them `additional_files`. `local_dir_use_symlinks` is
+        of no effect, as in today's huggingface_hub. Raises HubError, and what `seeddelta.load` raises.
+        """
+        for name in additional_files or ():
+            fetch(repo_id, name, local_dir=local_dir, cache_dir=cache_dir)
+        return cls(str(fetch(repo_id, filename, local_dir=local_dir, cache_dir=cache_dir)[0]), **kwargs)
 
     def _init_plain(self, model_path: str, config: RuntimeConfig, kwargs: dict[str, Any]) -> None:
         """A model without weights of ours: there is a hook only when attention is ours."""

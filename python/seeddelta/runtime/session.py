@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import EvaluationError, ModelError, SeedDeltaError
+from ..gguf.hub import located
 from .decoder import Tokens
 
 if TYPE_CHECKING:
@@ -21,13 +22,13 @@ _log = logging.getLogger(__name__)
 def open_model(
     path: str | os.PathLike[str], *, n_ctx: int = 512, n_batch: int = 512, threads: int | None = None, **options: Any
 ) -> llama_cpp.Llama:
-    """The model as a `llama_cpp.Llama`, quiet, with flash attention on as llama-perplexity has it.
+    """The model (a path, or hf://…) as a `llama_cpp.Llama`, quiet, with flash attention on as llama-perplexity has it.
 
     `threads` is used for prompts and for generation (default: all cores). `options` go to `seeddelta.load`.
     Raises ModelError when there is no such file or llama.cpp refuses it, MissingDependencyError without
     llama-cpp-python, and what `seeddelta.load` raises.
     """
-    path = Path(path)
+    path = located(path)
     if not path.is_file():
         raise ModelError(f"{path}: no such file; give a GGUF model")
     from . import load

@@ -29,12 +29,14 @@ class Serving(Settings):
 
     @model_validator(mode="after")
     def _check_fallback(self) -> Serving:
+        from ..gguf.hub import located
+
         runtime = self.runtime
         needs = {"--seeddelta-gap": runtime.gap is not None, "--no-proc-sparse": not runtime.proc_sparse}
         for flag, given in (needs | {"--dense": bool(runtime.dense)}).items():
             if given and runtime.fallback is None:
                 raise ValueError(f"{flag} needs --seeddelta-fallback dense.gguf to take the tensors from")
-        if runtime.fallback is not None and not runtime.fallback.is_file():
+        if runtime.fallback is not None and not located(runtime.fallback).is_file():
             raise ValueError(f"{runtime.fallback}: no such file; give the dense GGUF model")
         return self
 

@@ -44,6 +44,7 @@ def plan(options: TuneOptions) -> TunePlan:
     Raises what `autotune` raises for its inputs.
     """
     read_text(options.text)
+    options = options.model_copy(update={"recipe": options.recipe.fetched()})
     tuning = Tuning(options, progress=False)
     rate = _weights_a_second(tuning)
     chunk = _seconds_a_chunk(options)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import EvaluationError
+from ..gguf.header import read_header
 from ..gguf.writer import atomic_output
 from ..runtime.decoder import Tokens
 from ..runtime.session import read_text, tokenize
@@ -52,7 +53,7 @@ def choose_texts(options: TuneOptions) -> Texts:
 def _tokens(options: TuneOptions, data: bytes) -> Tokens:
     from llama_cpp import Llama
 
-    llm = Llama(str(options.recipe.input), vocab_only=True, verbose=False)
+    llm = Llama(str(read_header(options.recipe.input).path), vocab_only=True, verbose=False)
     try:
         return tokenize(llm, data)
     finally:

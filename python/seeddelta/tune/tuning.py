@@ -135,6 +135,7 @@ def autotune(options: TuneOptions, *, progress: bool = True) -> TuneReport:
     Raises what a build and an evaluation raise, RecipeError for a budget that cannot be met.
     """
     started = time.perf_counter()
+    options = options.model_copy(update={"recipe": options.recipe.fetched()})
     check_writable(options.output)
     if options.build:
         check_writable(options.recipe.output)
