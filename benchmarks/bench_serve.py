@@ -1,63 +1,213 @@
-"""Tokens/s of all replies together, by the number of requests at work: `python benchmarks/bench_serve.py MODEL…`.
+"""Tokens a second of all replies together, by the number of clients: `seeddelta serve` beside `llama_cpp.server`.
 
-Each measurement asks for so many greedy replies of `--tokens` tokens to short prompts at once. Models and numbers of
-requests take turns; medians are told.
+    python benchmarks/bench_serve.py --seeddelta lanes-4=model.seeddelta.gguf --stock F16=f16.gguf Q4_K_M=q4km.gguf
+
+Every model has a server process of its own, and the clients are threads of this one, so all of it runs on the machine's
+cores. Models take turns; medians are told. Then one client asks for a reply to a short prompt while the server reads
+another client's long prompt.
 """
 
 from __future__ import annotations
 
-import argparse
+import http.client
+import itertools
 import json
+import os
+import re
+import socket
 import statistics
+import subprocess
+import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import seeddelta
-from seeddelta.serve import Limits, Sampling, Scheduler
+import common
 
 PROMPTS = ("Once upon a time", "The history of Rome begins", "A good way to learn is", "The sea was calm and")
+READY = 120  # seconds for a server to load its model
+BEFORE_SHORT = 0.1  # seconds from a long prompt to the short one behind it
 
 
-def measure(scheduler: Scheduler, streams: int, tokens: int) -> float:
-    """Total tokens/s of the replies, prompts included in the time."""
-    ask = Sampling(temperature=0, min_tokens=tokens)
+class Server:
+    """One server process, at `port`."""
+
+    def __init__(self, path: Path, stock: bool, threads: int, streams: int, context: int) -> None:
+        self.stock = stock
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        if stock:
+            command = [
+                "llama_cpp.server", "--model", str(path), "--model_alias", "m", "--port", str(self.port),
+                "--n_ctx", str(context), "--n_threads", str(threads), "--n_threads_batch", str(threads),
+                "--flash_attn", "true", "--interrupt_requests", "false", "--verbose", "false",
+            ]  # fmt: skip
+        else:
+            command = [
+                "seeddelta", "serve", "-m", f"m={path}", "--port", str(self.port), "--ctx", str(context),
+                "--threads", str(threads), "--parallel", str(streams),
+            ]  # fmt: skip
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        threading.Thread(target=self._read_errors, daemon=True).start()
+        self._errors: list[str] = []
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._errors = [*self._errors[-20:], line]
+
+    def wait(self) -> None:
+        end = time.monotonic() + READY
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), 1):
+                    return
+            except OSError:
+                if self._process.poll() is not None or time.monotonic() > end:
+                    raise SystemExit("a server did not start:\n" + "".join(self._errors)) from None
+                time.sleep(0.1)
+
+    def close(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def passes(self) -> tuple[float, float] | None:
+        """Decodes and the seconds in them, of ours only."""
+        if self.stock:
+            return None
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+        found = [re.search(rf"^seeddelta_{name}{{[^}}]*}} (\S+)$", text, re.MULTILINE) for name in _PASSES]
+        assert all(found), text
+        return tuple(float(one[1]) for one in found if one)  # type: ignore[return-value]
+
+    def ask(self, prompt: str, tokens: int) -> dict[str, Any]:
+        """One streamed greedy reply: its tokens, and the seconds to the first and to the last."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+        body = {"model": "m", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True}
+        begin = time.perf_counter()
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise SystemExit(f"{answer.status}: {answer.read()!r}")
+        first, chunks, whole = None, 0, False
+        for line in answer:
+            if line.startswith(b'data: {"'):
+                first = first or time.perf_counter() - begin
+                chunks += 1
+                whole = whole or b'"finish_reason": "length"' in line
+        connection.close()
+        return {
+            "tokens": tokens if whole else max(chunks - 1, 0),
+            "first": first,
+            "seconds": time.perf_counter() - begin,
+        }
+
+
+_PASSES = ("decodes_total", "decode_seconds_total")
+
+
+def throughput(server: Server, streams: int, tokens: int, number: int) -> dict[str, float]:
+    """So many clients at once: tokens/s of all; of ours also milliseconds of a pass in llama.cpp and outside of it."""
+    prompts = [f"{number * 10 + i}. {PROMPTS[i % len(PROMPTS)]}" for i in range(streams)]
+    before = server.passes()
     begin = time.perf_counter()
-    requests = [
-        scheduler.submit(scheduler.llm.tokenize(f"{PROMPTS[i % 4]} {i}".encode()), ask, Limits(max_tokens=tokens))
-        for i in range(streams)
-    ]
-    for request in requests:
-        list(request)
-    return sum(len(request.tokens) for request in requests) / (time.perf_counter() - begin)
+    with ThreadPoolExecutor(streams) as pool:
+        replies = list(pool.map(lambda prompt: server.ask(prompt, tokens), prompts))
+    seconds = time.perf_counter() - begin
+    found = {"speed": sum(reply["tokens"] for reply in replies) / seconds}
+    after = server.passes()
+    if before is not None and after is not None:
+        decodes, inside = after[0] - before[0], after[1] - before[1]
+        found |= {"pass_ms": 1e3 * inside / decodes, "outside_ms": 1e3 * (seconds - inside) / decodes}
+    return found
+
+
+def first_token(server: Server, words: int, number: int) -> dict[str, float]:
+    """Milliseconds to the first token of a short prompt, alone and behind another's long one, and of that one."""
+    alone = server.ask(f"{number}: {PROMPTS[0]}", 4)
+    long = f"{number} " + " ".join(f"word{i % 89}" for i in range(words))
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(server.ask, long, 4)
+        time.sleep(BEFORE_SHORT)
+        behind = server.ask(f"{number}; {PROMPTS[1]}", 4)
+        long_first = other.result()["first"]
+    return {"alone": 1e3 * alone["first"], "behind": 1e3 * behind["first"], "long_prompt": 1e3 * long_first}
+
+
+def named(text: str) -> tuple[str, Path]:
+    name, sign, path = text.partition("=")
+    return (name, Path(path)) if sign else (Path(text).stem, Path(text))
+
+
+def medians(samples: list[dict[str, float]]) -> dict[str, Any]:
+    keys = samples[0]
+    return {key: round(statistics.median(one[key] for one in samples), 3) for key in keys} | {"samples": samples}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="+", type=Path)
-    parser.add_argument("--streams", default="1,4,8")
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--reps", type=int, default=3)
-    arguments = parser.parse_args()
+    options = common.parser(__doc__)
+    options.add_argument("--seeddelta", nargs="*", type=named, default=[], metavar="NAME=FILE", help="served by us")
+    options.add_argument("--stock", nargs="*", type=named, default=[], metavar="NAME=FILE", help="by llama_cpp.server")
+    options.add_argument("--streams", default="1,4,8")
+    options.add_argument("--tokens", type=int, default=96)
+    options.add_argument("--long", type=int, default=500, help="words of the long prompt")
+    options.add_argument("--context", type=int, default=2048)
+    options.add_argument("--threads", type=int, default=2)
+    options.add_argument("--reps", type=int, default=3)
+    arguments = options.parse_args()
     counts = [int(count) for count in arguments.streams.split(",")]
-    options: dict[str, Any] = {"n_threads": arguments.threads, "n_threads_batch": arguments.threads, "verbose": False}
-    found: dict[str, dict[int, list[float]]] = {}
-    for _ in range(arguments.reps):
-        for model in arguments.models:
-            llm = seeddelta.load(model, parallel=max(counts), n_ctx=512 * max(counts), flash_attn=True, **options)
-            scheduler = Scheduler(llm)
-            measure(scheduler, max(counts), 4)  # pages and caches
-            for count in counts:
-                speed = measure(scheduler, count, arguments.tokens)
-                found.setdefault(model.name, {}).setdefault(count, []).append(speed)
-            scheduler.close()
-            llm.close()
-    medians = {
-        name: {count: round(statistics.median(speeds), 1) for count, speeds in by_count.items()}
-        for name, by_count in found.items()
-    }
-    print(json.dumps(medians, indent=2))
+    given = {name: (path, False) for name, path in arguments.seeddelta}
+    given |= {name: (path, True) for name, path in arguments.stock}
+    speeds: dict[str, dict[int, list[dict[str, float]]]] = {name: {count: [] for count in counts} for name in given}
+    firsts: dict[str, list[dict[str, float]]] = {name: [] for name in given}
+    numbers = itertools.count(1)
+    with ExitStack() as stack:
+        servers = {}
+        for name, (path, stock) in given.items():
+            server = Server(path, stock, arguments.threads, max(counts), arguments.context)
+            stack.callback(server.close)
+            server.wait()
+            throughput(server, max(counts), 4, next(numbers))  # pages and caches
+            servers[name] = server
+        for _ in range(arguments.reps):
+            for name, server in servers.items():
+                for count in counts:
+                    speeds[name][count].append(throughput(server, count, arguments.tokens, next(numbers)))
+            for name, server in servers.items():
+                firsts[name].append(first_token(server, arguments.long, next(numbers)))
+    result = {
+        "settings": {
+            "streams": counts, "tokens": arguments.tokens, "threads": arguments.threads, "reps": arguments.reps,
+            "context": arguments.context, "long_words": arguments.long,
+        },
+        "models": {
+            name: {
+                "server": "llama_cpp.server" if stock else "seeddelta serve",
+                "file": path.name,
+                "file_bytes": os.path.getsize(path),
+                "streams": {str(count): medians(speeds[name][count]) for count in counts},
+                "first_token_ms": medians(firsts[name]),
+            }
+            for name, (path, stock) in given.items()
+        },
+    }  # fmt: skip
+    common.save(arguments.name or "serve", result, arguments.results)
+    for name, model in result["models"].items():  # type: ignore[attr-defined]
+        by_count = {count: one["speed"] for count, one in model["streams"].items()}
+        firsts_told = {key: value for key, value in model["first_token_ms"].items() if key != "samples"}
+        print(name, by_count, firsts_told)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import secrets
+import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any, TypeVar
 
 from .._extras import needs_extra
@@ -205,20 +208,66 @@ async def _stream(request: Request, body: Any, completions: Completions, call: C
         raise
 
     async def events() -> AsyncIterator[str]:
+        ready = _Events(chunks, asyncio.get_running_loop())
+        threading.Thread(target=ready.fill, name="seeddelta-stream", daemon=True).start()
         try:
-            while chunk := await to_thread.run_sync(next, chunks, None, limiter=threads, abandon_on_cancel=True):
-                last = chunk
-                yield _event(chunk)
-            if (body.stream_options or {}).get("include_usage"):
-                yield _event(last | {"choices": [], "usage": completions.usage()})
-        except SeedDeltaError as error:  # the status is sent already
-            yield _event({"error": {"message": str(error), "type": "server_error", "param": None, "code": None}})
+            while text := await ready.take():
+                yield text
+            if (body.stream_options or {}).get("include_usage") and ready.last is not None:
+                yield _event(ready.last | {"choices": [], "usage": completions.usage()})
         finally:
             completions.cancel()
         yield "data: [DONE]\n\n"
 
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     return StreamingResponse(events(), media_type="text/event-stream", headers=headers)
+
+
+class _Events:
+    """Chunks of a reply on their way from a thread that waits for them to the loop that sends them.
+
+    The thread lives as long as the reply: one for each chunk would cost more than the chunk. What has come since the
+    loop last looked is sent together.
+
+    Attributes:
+        last: the last chunk, when all are taken.
+    """
+
+    def __init__(self, chunks: Iterator[Any], loop: asyncio.AbstractEventLoop) -> None:
+        self._chunks, self._loop = chunks, loop
+        self._texts: deque[str] = deque()
+        self._ended = False
+        self._changed = asyncio.Event()
+        self.last: dict[str, Any] | None = None
+
+    def fill(self) -> None:
+        """In the thread: every chunk, until there are no more."""
+        try:
+            for chunk in self._chunks:
+                self.last = chunk
+                self._put(_event(chunk))
+        except SeedDeltaError as error:  # the status is sent already
+            self._put(_event({"error": {"message": str(error), "type": "server_error", "param": None, "code": None}}))
+            self.last = None
+        finally:
+            self._ended = True
+            self._wake()
+
+    async def take(self) -> str:
+        """In the loop: what has come; "" at the end."""
+        while not self._texts and not self._ended:
+            self._changed.clear()
+            await self._changed.wait()
+        count = len(self._texts)
+        return "".join(self._texts.popleft() for _ in range(count))
+
+    def _put(self, text: str) -> None:
+        self._texts.append(text)
+        self._wake()
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody reads on
+            self._loop.call_soon_threadsafe(self._changed.set)
 
 
 def _event(value: Any) -> str:

@@ -99,7 +99,7 @@ class Completions:
                 min_tokens=self._min_tokens,
                 **sampling,
             ),
-            Limits(max_tokens, stops, logprobs),
+            Limits(max_tokens, stops, logprobs, stream),
         )
         if self._cancelled:
             self.generation.cancel()

@@ -64,12 +64,14 @@ class Job:
 class Limits:
     """When a reply ends: after `max_tokens` (None: when the context is full), or before one of the strings `stop`.
 
-    `logprobs`: how many of the likeliest tokens to tell with each; None tells no probabilities.
+    `logprobs`: how many of the likeliest tokens to tell with each; None tells no probabilities. `streamed`: whether the
+    text comes as it is made, else in one piece at the end, which wakes its reader only once.
     """
 
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
+    streamed: bool = True
 
 
 class Generation(Job):
@@ -93,6 +95,8 @@ class Generation(Job):
         self.first_token: float | None = None
         self.finish: FinishReason | None = None
         self._text = StreamedText(limits.stop)
+        self._streamed = limits.streamed
+        self._unsent: list[str] = []
         self._scores: list[TokenScore] = []
         self._pieces: queue.SimpleQueue[Piece | BaseException] = queue.SimpleQueue()
 
@@ -138,7 +142,11 @@ class Generation(Job):
         self._put(text, reason)
 
     def _put(self, text: str, finish: FinishReason | None) -> None:
-        scores, self._scores = tuple(self._scores), []
+        self._unsent.append(text)
+        if finish is None and not self._streamed:
+            return
+        text = "".join(self._unsent)
+        scores, self._scores, self._unsent = tuple(self._scores), [], []
         self._pieces.put(Piece(text, scores, finish))
 
 
@@ -169,6 +177,17 @@ class Embedding(Job):
         if isinstance(found, BaseException):
             raise found
         return found
+
+
+def token_score(job: Generation, token: int, logits: npt.NDArray[np.float32]) -> TokenScore | None:
+    """The token's log-probability and the likeliest ones', from logits f32[n_vocab]; None where nobody asked."""
+    if job.logprobs is None:
+        return None
+    scores = logits.astype(np.float64)
+    scores -= scores.max()
+    scores -= np.log(np.exp(scores).sum())
+    top = np.argsort(-scores)[: job.logprobs]
+    return TokenScore(token, float(scores[token]), tuple((int(one), float(scores[one])) for one in top))
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

@@ -10,11 +10,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from llama_cpp import _internals as internals
 from llama_cpp import llama_cpp as native
 
 from ..errors import RequestError
+from .vocabulary import Vocabulary
 
+Row = npt.NDArray[np.float32]
+_NO_PENALTIES = (1.0, 0.0, 0.0)
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 _REPEAT_WINDOW = 64  # tokens that the penalties look back; `last_n_tokens_size` of llama_cpp.Llama
 _MIROSTAT_M = 100  # as llama_cpp.Llama has it
@@ -55,28 +59,36 @@ class Sampler:
     Raises RequestError for a grammar that llama.cpp cannot read.
     """
 
-    def __init__(self, llm: Any, options: Sampling) -> None:
+    def __init__(self, vocabulary: Vocabulary, options: Sampling) -> None:
         self._stack = ExitStack()
-        self._n_vocab = llm.n_vocab()
+        self._n_vocab = vocabulary.size
         self._chosen = 0
         self._min_tokens = options.min_tokens
-        self._ends = _end_tokens(llm) if options.min_tokens else []
+        self._ends = vocabulary.ends if options.min_tokens else np.empty(0, np.intp)
         self._grammar = None
+        # The likeliest token needs no chain, which would write out all candidates first.
+        self._plain = options.temperature <= 0 and options.grammar is None and not _changes_logits(options)
         if options.grammar is not None:
             # beside the chain: it is asked about one token first, and about all only when that one is not allowed
-            self._grammar = native.llama_sampler_init_grammar(llm._model.vocab, options.grammar.encode(), b"root")
+            self._grammar = native.llama_sampler_init_grammar(
+                vocabulary.llm._model.vocab, options.grammar.encode(), b"root"
+            )
             if not self._grammar:
                 raise RequestError("grammar: llama.cpp cannot read it; give GBNF with a rule named root")
             self._stack.callback(native.llama_sampler_free, self._grammar)
         self._chain = self._stack.enter_context(closing(_chain(self._n_vocab, options)))
 
-    def sample(self, context: Any, index: int) -> int:
-        """The next token from row `index` of the last decode's batch."""
+    def sample(self, context: Any, index: int, logits: Row) -> int:
+        """The next token from row `index` of the last decode's batch, whose logits are f32[n_vocab]."""
         suppressed = self._chosen < self._min_tokens
         self._chosen += 1
+        if self._plain:
+            if suppressed:
+                logits = logits.copy()
+                logits[self._ends] = -np.inf
+            return int(logits.argmax())
         if self._grammar is None and not suppressed:
             return int(self._chain.sample(context, index))
-        logits = np.ctypeslib.as_array(context.get_logits_ith(index), shape=(self._n_vocab,))
         token = self._pick(logits, suppressed, False)
         if self._grammar is not None and not self._allowed(token):
             token = self._pick(logits, suppressed, True)
@@ -88,7 +100,7 @@ class Sampler:
     def close(self) -> None:
         self._stack.close()
 
-    def _pick(self, logits: np.ndarray[Any, Any], suppressed: bool, constrained: bool) -> int:
+    def _pick(self, logits: Row, suppressed: bool, constrained: bool) -> int:
         candidates = np.empty(len(logits), _CANDIDATE)
         candidates["id"] = np.arange(len(logits), dtype=np.int32)
         candidates["logit"] = logits
@@ -107,14 +119,21 @@ class Sampler:
         return bool(np.isfinite(one["logit"][0]))
 
 
+def _penalties(options: Sampling) -> tuple[float, float, float]:
+    return options.repeat_penalty, options.frequency_penalty, options.presence_penalty
+
+
+def _changes_logits(options: Sampling) -> bool:
+    return bool(options.logit_bias) or _penalties(options) != _NO_PENALTIES
+
+
 def _chain(n_vocab: int, options: Sampling) -> Any:
     """The samplers in the order of `llama_cpp.Llama`."""
     chain = internals.LlamaSampler()
     if options.logit_bias:
         chain.add_logit_bias(n_vocab, dict(options.logit_bias))
-    penalties = options.repeat_penalty, options.frequency_penalty, options.presence_penalty
-    if penalties != (1.0, 0.0, 0.0):
-        chain.add_penalties(n_vocab, _REPEAT_WINDOW, *penalties)
+    if _penalties(options) != _NO_PENALTIES:
+        chain.add_penalties(n_vocab, _REPEAT_WINDOW, *_penalties(options))
     seed = secrets.randbits(32) if options.seed is None else options.seed & 0xFFFFFFFF
     if options.temperature <= 0:
         chain.add_greedy()
@@ -136,8 +155,3 @@ def _token_array(candidates: np.ndarray[Any, Any]) -> Any:
     """A view of the candidates; it is valid as long as they live."""
     data = ctypes.cast(candidates.ctypes.data, ctypes.POINTER(native.llama_token_data))
     return native.llama_token_data_array(data=data, size=len(candidates), selected=-1, sorted=False)
-
-
-def _end_tokens(llm: Any) -> list[int]:
-    vocabulary = llm._model.vocab
-    return [token for token in range(llm.n_vocab()) if native.llama_vocab_is_eog(vocabulary, token)]

@@ -21,9 +21,10 @@ from llama_cpp import llama_cpp as native
 
 from ..errors import BusyError, ConfigError, RequestError
 from .counters import Counters
-from .request import Embedding, Generation, Job, Limits, TokenScore
-from .sampling import Sampler, Sampling
+from .request import Embedding, Generation, Job, Limits, token_score
+from .sampling import Row, Sampler, Sampling
 from .slots import Slot, choose_slot
+from .vocabulary import Vocabulary
 
 # Tokens of prompts in one pass. From 64 tokens of a sequence on, ggml's flash attention takes another kernel, which
 # rounds more; with fewer a reply does not depend on who asks at the same time.
@@ -51,6 +52,7 @@ class Scheduler:
         self.queue_limit = queue
         self.counters = Counters()
         self._context = llm._ctx
+        self._vocabulary = Vocabulary(llm)
         self._chunk = min(chunk, llm.n_batch)
         self._draft = _draft_model(llm, drafts)
         memory = native.llama_get_memory(llm.ctx)
@@ -82,7 +84,7 @@ class Scheduler:
         self._check_prompt(prompt)
         room = self.context_length - len(prompt)
         wanted = room if limits.max_tokens is None or limits.max_tokens <= 0 else min(limits.max_tokens, room)
-        sampler = Sampler(self.llm, sampling or Sampling())
+        sampler = Sampler(self._vocabulary, sampling or Sampling())
         job = Generation(prompt, sampler, wanted, limits)
         try:
             self._enqueue(job)
@@ -254,22 +256,31 @@ class Scheduler:
         return [(slot, len(slot.todo) if slot.generating else counts[slot.index]) for slot in slots]
 
     def _decode(self, plan: list[tuple[Slot, int]]) -> None:
-        rows: dict[int, int] = {}  # slot -> row of the batch of its first logits
+        rows: dict[int, tuple[int, int]] = {}  # slot -> row of the batch, and of the logits, of its first logits
+        outputs = 0
         self._batch.reset()
         for slot, count in plan:
             whole = count == len(slot.todo)
             first = count - 1 - slot.drafts if whole else count
-            rows[slot.index] = self._batch.batch.n_tokens + first
+            rows[slot.index] = self._batch.batch.n_tokens + first, outputs
+            outputs += count - first
             self._append(slot, count, first)
         begin = time.perf_counter()
         self._context.decode(self._batch)
         self.counters.decoded(len(plan), self._batch.batch.n_tokens, time.perf_counter() - begin)
+        logits = None
+        if outputs:  # in the order of the batch
+            logits = np.ctypeslib.as_array(
+                native.llama_get_logits(self.llm.ctx), shape=(outputs, self._vocabulary.size)
+            )
         for slot, count in plan:
             slot.cached += slot.todo[:count]
             if count < len(slot.todo):
                 del slot.todo[:count]
             else:
-                self._advance(slot, rows[slot.index])
+                assert logits is not None
+                row, output = rows[slot.index]
+                self._advance(slot, row, logits[output:])
 
     def _append(self, slot: Slot, count: int, first_output: int) -> None:
         batch = self._batch.batch
@@ -282,16 +293,16 @@ class Scheduler:
             batch.logits[at] = offset >= first_output
             batch.n_tokens = at + 1
 
-    def _advance(self, slot: Slot, row: int) -> None:
+    def _advance(self, slot: Slot, row: int, logits: Row) -> None:
         """Choose the tokens that follow what was decoded: one, and one more for each guess that was right."""
         job, drafts = slot.job, slot.todo[len(slot.todo) - slot.drafts :]
         assert isinstance(job, Generation)
         accepted = 0
         while True:
-            token = job.sampler.sample(self._context, row + accepted)
-            if native.llama_vocab_is_eog(self.llm._model.vocab, token):
+            token = job.sampler.sample(self._context, row + accepted, logits[accepted])
+            if self._vocabulary.is_end(token):
                 job.end("stop")
-            elif job.add(token, self.llm.detokenize([token]), self._score(job, token, row + accepted)):
+            elif job.add(token, self._vocabulary.bytes_of(token), token_score(job, token, logits[accepted])):
                 self.counters.generated_tokens += 1
                 if accepted < len(drafts) and token == drafts[accepted]:
                     accepted += 1
@@ -320,17 +331,6 @@ class Scheduler:
         slot.drafts = len(guess)
         job.drafted += slot.drafts
         self.counters.drafted += slot.drafts
-
-    def _score(self, job: Generation, token: int, row: int) -> TokenScore | None:
-        if job.logprobs is None:
-            return None
-        logits = np.ctypeslib.as_array(self._context.get_logits_ith(row), shape=(self.llm.n_vocab(),)).astype(
-            np.float64
-        )
-        logits -= logits.max()
-        logits -= np.log(np.exp(logits).sum())
-        top = np.argsort(-logits)[: job.logprobs]
-        return TokenScore(token, float(logits[token]), tuple((int(one), float(logits[one])) for one in top))
 
     def _embed(self, slot: Slot, job: Embedding) -> None:
         """The next piece of a text, alone in its pass; with the model's own pooling all of it."""
