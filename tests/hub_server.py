@@ -14,6 +14,11 @@ from typing import Any
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
+def _sha1(data: bytes) -> str:
+    """What git calls a file of this content."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
 @dataclass
 class Hub:
     """Repositories (`owner/name` -> files), and what was asked for.
@@ -63,6 +68,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(404, "RepoNotFound", "Repository not found")
         elif token is not None and self.headers.get("Authorization") != f"Bearer {token}":
             self._fail(401, "GatedRepo", "Access to this repository is restricted")
+        elif about and words[4:5] == ["tree"]:
+            tree = [
+                {"type": "file", "path": name, "size": len(data), "oid": _sha1(data)} for name, data in files.items()
+            ]
+            self._send(200, json.dumps(tree).encode(), {})
         elif about:
             siblings = [{"rfilename": name} for name in files]
             self._send(200, json.dumps({"id": repository, "sha": COMMIT, "siblings": siblings}).encode(), {})

@@ -45,7 +45,8 @@ def hub(files: Path) -> Iterator[Hub]:
         "me/llama": {"llama-F16.gguf": data["llama.gguf"], "llama-SD4.gguf": data["llama.sd.gguf"]},
         "me/gated": {"tiny.gguf": data["tiny.gguf"]},
         "me/large": {"large.gguf": LARGE},
-        "me/tensors": {"config.json": b"{}", "model.safetensors": b""},
+        "me/text": {"README.md": b"# Nothing"},
+        "me/tensors": {"config.json": b"{}", "model.safetensors": b"tensors", "model.onnx": b""},
     }
     with serving(Hub(repositories, tokens={"me/gated": TOKEN}, broken={"large.gguf"})) as hub:
         yield hub
@@ -136,7 +137,8 @@ def test_access(client: Client) -> None:
     ("address", "message"),
     [
         ("hf://me/nothing", "hf://me/nothing: the hub has no such repository"),
-        ("hf://me/tensors", "the repository has no GGUF file"),
+        ("hf://me/tensors", "has safetensors and no GGUF file; make a GGUF of it by llama.cpp's converter"),
+        ("hf://me/text", "the repository has no GGUF file"),
         ("hf://me/parts:Q4_0", "no such model; the repository has F16/model-00001-of-00003.gguf, tiny-Q8_0.gguf"),
         ("hf://me", "is no address; write hf://owner/name"),
     ],
@@ -205,6 +207,17 @@ scheduler.close()
     assert sorted(path.name for path in (tmp_path / "here").glob("*.gguf")) == ["llama-F16.gguf", "llama-SD4.gguf"]
     assert (tmp_path / "i.gguf").exists()
     assert (tmp_path / "q.gguf").exists()
+
+
+def test_safetensors_of_the_hub(client: Client, tmp_path: Path) -> None:
+    converter = tmp_path / "convert_hf_to_gguf.py"
+    converter.write_text("import os, sys; print(*sorted(os.listdir(sys.argv[1]))); sys.exit(3)")
+    done = client.command(
+        "build", "-i", "hf://me/tensors", "--converter", str(converter), "-o", str(tmp_path / "out.gguf")
+    )
+    assert done.returncode == 1
+    assert "(exit status 3); its last lines: config.json model.safetensors" in done.stderr
+    assert client.hub.downloads("model.onnx") == []
 
 
 def test_without_the_package(client: Client) -> None:

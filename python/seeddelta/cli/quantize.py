@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Optional, cast
+from typing import Annotated, Any, Optional
 
 import typer
 
@@ -14,7 +14,9 @@ COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
 
 
 def command(
-    model: Annotated[Path, typer.Argument(help="Dense GGUF model (F32, F16, BF16 or quantised).")],
+    model: Annotated[
+        Path, typer.Argument(help="Dense GGUF model (F32, F16, BF16 or quantised), or hf://owner/name[:file-or-quant].")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="SeedΔ file to write.")],
     preset: Annotated[
         Optional[str],  # noqa: UP045
@@ -27,6 +29,10 @@ def command(
     targets: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option("--targets", help="Matrices to convert, as for build. [default: full]"),
+    ] = None,
+    converter: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--converter", help="llama.cpp's convert_hf_to_gguf.py, for a folder of safetensors."),
     ] = None,
     text: Annotated[
         Optional[Path],  # noqa: UP045
@@ -70,10 +76,11 @@ def command(
 
     given = {"preset": preset, "bits": bits, "targets": targets, "gradient": gradient}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    report = quantize(
-        model, output, text=text, calibrate=cast(Any, calibrate), ctx=ctx, chunks=chunks, ram=ram,
-        progress=not quiet, threads=threads, executor=executor, resume=resume, dry_run=dry_run, **options,
-    )  # fmt: skip
+    measured: dict[str, Any] = {
+        "text": text, "calibrate": calibrate, "ctx": ctx, "chunks": chunks, "ram": ram, "threads": threads,
+        "converter": converter, **options,
+    }  # fmt: skip
+    report = quantize(model, output, progress=not quiet, executor=executor, resume=resume, dry_run=dry_run, **measured)
     if quiet:
         return
     console = Console()
@@ -81,10 +88,7 @@ def command(
     console.print(report.to_table())
     bits_text = f"{report.bits_per_weight:.3f} bits a converted weight, {report.model_bits_per_weight:.3f} over all"
     if dry_run:
-        needs = estimate_quantize(
-            model, output, text=text, calibrate=cast(Any, calibrate), ctx=ctx, chunks=chunks, ram=ram, threads=threads,
-            **options,
-        )  # fmt: skip
+        needs = estimate_quantize(model, output, **measured)
         console.print(f"dry run: {output} is not written; {report.model_bytes_after / 2**20:.1f} MiB, {bits_text}")
         console.print(f"it takes {needs}")
     else:

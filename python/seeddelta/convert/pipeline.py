@@ -198,13 +198,13 @@ def build(recipe: Recipe, *, executor: Executor | None = None, progress: bool = 
     ExecutorError when workers die or cannot be reached.
     """
     started = time.perf_counter()
-    recipe = recipe.fetched()
-    plan = make_plan(recipe)
-    _warn_uncalibrated(plan)
-    if recipe.dry_run:
-        return planned_report(recipe, plan, started)
-    check_outputs(recipe, plan)
     with ExitStack() as stack:
+        recipe = stack.enter_context(recipe.with_dense_input(progress=progress))
+        plan = make_plan(recipe)
+        _warn_uncalibrated(plan)
+        if recipe.dry_run:
+            return planned_report(recipe, plan, started)
+        check_outputs(recipe, plan)
         stack.callback(forget)
         hashed = hash_in_background(plan, stack)
         checkpoint = stack.enter_context(Checkpoint(recipe.output, recipe.parts_folder, resume=recipe.resume))

@@ -25,7 +25,6 @@ from ..calibrate.groups import Group, find_groups
 from ..calibrate.text import Windows, bundled_text, read_windows
 from ..errors import ImatrixError, RecipeError
 from ..gguf import names, schema
-from ..gguf.hub import located
 from ..gguf.source import open_source
 from ..gguf.writer import Typed, Value
 from .checkpoint import Checkpoint, Part
@@ -57,9 +56,9 @@ def quantize(
     progress: bool = True,
     **options: Any,
 ) -> BuildReport:
-    """Measure a dense GGUF model (a path, or hf://…) on a text (None: that of the package), encode it, and
-    return the report.
+    """Measure a dense model on a text (None: that of the package), encode it, and return the report.
 
+    The model is a GGUF file or hf://owner/name[:file-or-quant]; with `converter` (of `Recipe`) one as safetensors.
     With `calibrate` "sequential" the inputs are those that the encoded blocks before give, and each matrix makes up for
     what they have changed (calibrate/alignment.py); it takes more time and memory.
 
@@ -77,12 +76,13 @@ def quantize(
         raise RecipeError(f"calibrate {calibrate!r} is not known; choose dense or sequential")
     if isinstance(executor, str):
         options["executor"], executor = executor, None
-    recipe, plan, windows = _prepared(model, output, text, ctx, chunks, options)
-    if recipe.dry_run:
-        return planned_report(recipe, plan, started)
-    check_outputs(recipe, plan)
-    warn_too_large(plan, parse_size(ram))
     with ExitStack() as stack:
+        given = stack.enter_context(_recipe(Path(model), Path(output), options).with_dense_input(progress=progress))
+        recipe, plan, windows = _prepared(given, text, ctx, chunks)
+        if recipe.dry_run:
+            return planned_report(recipe, plan, started)
+        check_outputs(recipe, plan)
+        warn_too_large(plan, parse_size(ram))
         stack.callback(forget)
         hashed = hash_in_background(plan, stack)
         checkpoint = stack.enter_context(Checkpoint(recipe.output, recipe.parts_folder, resume=recipe.resume))
@@ -108,19 +108,14 @@ def estimate_quantize(
     **options: Any,
 ) -> Estimate:
     """Time, memory and disk that `quantize` will take with these arguments; one chunk is measured to know."""
-    recipe, plan, windows = _prepared(model, output, text, ctx, chunks, options)
-    return estimate(recipe, plan, windows, parse_size(ram), calibrate)
+    with _recipe(Path(model), Path(output), options).with_dense_input(progress=False) as given:
+        recipe, plan, windows = _prepared(given, text, ctx, chunks)
+        return estimate(recipe, plan, windows, parse_size(ram), calibrate)
 
 
 def _prepared(
-    model: str | os.PathLike[str],
-    output: str | os.PathLike[str],
-    text: str | os.PathLike[str] | None,
-    ctx: int,
-    chunks: int | None,
-    options: Mapping[str, Any],
+    recipe: Recipe, text: str | os.PathLike[str] | None, ctx: int, chunks: int | None
 ) -> tuple[Recipe, Plan, Windows]:
-    recipe = _recipe(located(model), Path(output), options)
     plan = make_plan(recipe, measured=False)
     text = bundled_text() if text is None else text
     return recipe, plan, read_windows(plan.source.path, text, Path(text).name, ctx, chunks)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +17,7 @@ from .._html import Shown
 from .._yaml import load_yaml
 from ..errors import RecipeError
 from ..gguf import names, schema
-from ..gguf.hub import is_address, located
+from ..gguf.converter import dense_gguf
 from ..settings.base import deciding, message_of
 from ..settings.forms import Base, RecipeSettings, Residual
 from ..settings.recipe import MAX_ROTATION, PRESETS, Group
@@ -224,9 +227,16 @@ class Recipe(Shown, RecipeSettings):
         if not 2 <= self.seed_search <= schema.MAX_SEED_CHOICES:
             raise ValueError(f"--seed-per {self.seed_per} needs --seed-search 2 to {schema.MAX_SEED_CHOICES}")
 
-    def fetched(self) -> Recipe:
-        """The recipe with the file itself as its input, where that is an address on the hub; downloaded when needed."""
-        return self.model_copy(update={"input": located(self.input)}) if is_address(self.input) else self
+    @contextmanager
+    def with_dense_input(self, *, progress: bool = True) -> Iterator[Recipe]:
+        """The recipe with a GGUF file as its input: downloaded, or made by the converter and removed at the end."""
+
+        def say(line: str) -> None:
+            if progress:
+                print(line, file=sys.stderr)
+
+        with dense_gguf(self.input, self.converter, self.output.absolute().parent, say) as model:
+            yield self.model_copy(update={"input": model} | ({"converter": None} if self.converter else {}))
 
     @property
     def has_trellis(self) -> bool:

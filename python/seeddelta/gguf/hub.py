@@ -15,13 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from .._extras import needs_extra
-from ..errors import HubError
+from ..errors import HubError, SourceModelError
 from .split import names_of_parts
 
 # one slash where the address went through pathlib
 _ADDRESS = re.compile(r"hf:/{1,2}(?P<repository>[^/@:]+/[^/@:]+)(?:@(?P<revision>[^:]+))?(?::(?P<choice>.+))?")
 _NO_MODEL = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # other files that are GGUF
 _SHOWN = 20  # files that a message names
+_CONVERTER = (
+    "make a GGUF of it by llama.cpp's converter: give seeddelta quantize or build --converter "
+    "llama.cpp/convert_hf_to_gguf.py, or run "
+    "`python llama.cpp/convert_hf_to_gguf.py FOLDER --outtype bf16 --outfile model.gguf`; it is in "
+    "https://github.com/ggml-org/llama.cpp and needs `pip install torch transformers sentencepiece`"
+)
+# of a repository, what the converter reads
+_SAFETENSORS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 
 
 def is_address(path: str | os.PathLike[str]) -> bool:
@@ -33,17 +41,43 @@ def located(path: str | os.PathLike[str]) -> Path:
     """The path itself; for an address the path of the model in the cache, downloaded where it is not there.
 
     Of a model in several parts it is the first, and all are there. One address is one file as long as the process runs.
-    Raises HubError, MissingDependencyError without huggingface_hub.
+    Raises HubError, SourceModelError for what is no GGUF but safetensors, MissingDependencyError without
+    huggingface_hub.
     """
-    return _located(os.fspath(path)) if is_address(path) else Path(path)
+    path = _located(os.fspath(path)) if is_address(path) else Path(path)
+    if path.suffix == ".safetensors" or (path.is_dir() and any(path.glob("*.safetensors"))):
+        raise SourceModelError(f"{path}: is a model as safetensors; {_CONVERTER}")
+    return path
 
 
 @lru_cache(maxsize=64)
 def _located(address: str) -> Path:
+    match = _parse(address)
+    return fetch(match["repository"], match["choice"], revision=match["revision"])[0]
+
+
+def _parse(address: str) -> re.Match[str]:
     match = _ADDRESS.fullmatch(address)
     if match is None:
         raise HubError(f"{address}: is no address; write hf://owner/name, hf://owner/name:Q4_K_M or …:file.gguf")
-    return fetch(match["repository"], match["choice"], revision=match["revision"])[0]
+    return match
+
+
+def fetch_safetensors(address: str | os.PathLike[str]) -> Path:
+    """Folder in the cache with the safetensors of a repository, and with what belongs to them. Raises as `located`."""
+    match = _parse(os.fspath(address))
+    what = f"hf://{match['repository']}"
+    if match["choice"] is not None:
+        raise HubError(f"{what}:{match['choice']}: with --converter the whole repository is taken; leave the file out")
+    with needs_extra("hub"):
+        from huggingface_hub import snapshot_download
+    try:
+        folder = snapshot_download(match["repository"], revision=match["revision"], allow_patterns=list(_SAFETENSORS))
+    except Exception as error:
+        raise _refused(what, error) from error
+    if not any(Path(folder).glob("*.safetensors")):
+        raise HubError(f"{what}: the repository has no safetensors to convert; leave --converter out")
+    return Path(folder)
 
 
 def fetch(
@@ -99,6 +133,8 @@ def choose(address: str, files: Sequence[str], choice: str | None) -> list[str]:
         models = [name for name in models if not _NO_MODEL.search(Path(name).name)]
     found = models if choice is None else [name for name in models if _fits(name, choice)]
     what = address if choice is None else f"{address}:{choice}"
+    if not known and any(name.endswith(".safetensors") for name in files):
+        raise HubError(f"{what}: the repository has safetensors and no GGUF file; {_CONVERTER}")
     if not known:
         raise HubError(f"{what}: the repository has no GGUF file; take one that has, most are called …-GGUF")
     if not found:

@@ -50,7 +50,12 @@ class FileOptions(Group):
     """Which file, and which of its matrices."""
 
     input: Annotated[Path, Flag(names=("--input", "-i"), panel="File", decides="choice")] = Field(
-        description="Dense GGUF model (F32, F16, BF16 or quantised)."
+        description="Dense GGUF model (F32, F16, BF16 or quantised), or hf://owner/name[:file-or-quant]."
+    )
+    converter: Annotated[Path | None, Flag(panel="File", decides="nothing")] = Field(
+        default=None,
+        description="llama.cpp's convert_hf_to_gguf.py, for an input that is a folder of safetensors, or "
+        "hf://owner/name with them; a BF16 GGUF is beside the output meanwhile.",
     )
     output: Annotated[Path, Flag(names=("--output", "-o"), panel="File", decides="nothing")] = Field(
         description="SeedΔ file to write."

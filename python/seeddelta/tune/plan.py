@@ -44,7 +44,11 @@ def plan(options: TuneOptions) -> TunePlan:
     Raises what `autotune` raises for its inputs.
     """
     read_text(options.text)
-    options = options.model_copy(update={"recipe": options.recipe.fetched()})
+    with options.recipe.with_dense_input(progress=False) as recipe:
+        return _plan(options.model_copy(update={"recipe": recipe}))
+
+
+def _plan(options: TuneOptions) -> TunePlan:
     tuning = Tuning(options, progress=False)
     rate = _weights_a_second(tuning)
     chunk = _seconds_a_chunk(options)

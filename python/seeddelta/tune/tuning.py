@@ -135,11 +135,12 @@ def autotune(options: TuneOptions, *, progress: bool = True) -> TuneReport:
     Raises what a build and an evaluation raise, RecipeError for a budget that cannot be met.
     """
     started = time.perf_counter()
-    options = options.model_copy(update={"recipe": options.recipe.fetched()})
     check_writable(options.output)
     if options.build:
         check_writable(options.recipe.output)
     with ExitStack() as stack:
+        given = options.recipe
+        options = options.model_copy(update={"recipe": stack.enter_context(given.with_dense_input(progress=progress))})
         stack.callback(forget)
         tuning = Tuning(options, progress=progress)
         stack.enter_context(Checkpoint(options.output, options.folder))  # its lock: one autotuning at a time
@@ -154,7 +155,7 @@ def autotune(options: TuneOptions, *, progress: bool = True) -> TuneReport:
             verifier = Verifier(options, tuning.store, state, texts.held_out, progress=progress)
         result = _decide(tuning, allocator, verifier)
         report = _report(tuning, sensitivity, result, state.measured, state.restored, started)
-        _deliver(tuning, result, verifier)
+        _deliver(tuning, result, verifier, given)
         for file in options.folder.glob("candidate-*"):  # the parts make them again in seconds
             shutil.rmtree(file) if file.is_dir() else file.unlink()
         if not options.keep:
@@ -290,11 +291,12 @@ def _report(
     )
 
 
-def _deliver(tuning: Tuning, found: Decision, verifier: Verifier | None) -> None:
-    """Write the recipe, and move the model to its place."""
+def _deliver(tuning: Tuning, found: Decision, verifier: Verifier | None, given: Recipe) -> None:
+    """Write the recipe, with the input that was given, and move the model to its place."""
     options = tuning.options
+    where = {"input": given.input} | ({"converter": given.converter} if given.converter else {})
     with atomic_output(options.output) as temporary:
-        found.recipe.to_yaml(temporary)
+        found.recipe.model_copy(update=where).to_yaml(temporary)
     if not options.build:
         return
     recipe = found.recipe.model_copy(update={"output": options.recipe.output})
