@@ -44,7 +44,14 @@ def command(
     ] = 0.7,
     seed: Annotated[Optional[int], typer.Option("--seed", "-s", help="Seed of the sampling.")] = None,  # noqa: UP045
     threads: Annotated[Optional[int], typer.Option("--threads", "-t", min=1, help="Default: all cores.")] = None,  # noqa: UP045
-    drafts: Annotated[int, typer.Option("--drafts", min=0, help="Tokens guessed ahead from the context.")] = 0,
+    drafts: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option("--drafts", min=0, help="Tokens guessed ahead. [default: 0; with --draft 4]"),
+    ] = None,
+    draft: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--draft", metavar="MODEL", help="A smaller model of the same vocabulary that guesses."),
+    ] = None,
     chat_format: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option("--chat-format", help="A chat format of llama-cpp-python in place of the model's template."),
@@ -66,7 +73,7 @@ def command(
 
     read = _reader(history)
     options = ModelOptions(
-        path=model, context=context, parallel=1, threads=threads, drafts=drafts, chat_format=chat_format
+        path=model, context=context, parallel=1, threads=threads, drafts=drafts, draft=draft, chat_format=chat_format
     )
     sampling = {"temperature": temperature, "max_tokens": n_predict, "seed": seed}
     scheduler = open_scheduler(options)

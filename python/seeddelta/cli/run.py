@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import EvaluationError
 from ..settings.measuring import RunSettings
 from ._command import from_settings
 from ._options import require_statecells
-
-if TYPE_CHECKING:
-    import llama_cpp
 
 
 @from_settings(RunSettings)
@@ -52,10 +51,40 @@ def command(settings: RunSettings) -> None:
             "top_p": settings.top_p, "min_p": settings.min_p, "repeat_penalty": settings.repeat_penalty,
             "grammar": _grammar(settings),
         }  # fmt: skip
-        times = _stream(llm, prompt, settings.chat, sampling)
-        _summarise(llm, settings.model, count, times, settings.metrics_json, settings.quiet)
+        with _source(llm, settings, context, threads) as (source, drafted):
+            times = _stream(source, prompt, settings.chat, sampling)
+            counts = {"prompt_tokens": count, "generated_tokens": len(times) - 1} | drafted()
+        _summarise(llm, settings.model, counts, times, settings.metrics_json, settings.quiet)
     finally:
         llm.close()
+
+
+@contextmanager
+def _source(
+    llm: Any, settings: RunSettings, context: int, threads: int | None
+) -> Iterator[tuple[Any, Callable[[], dict[str, int]]]]:
+    """What completes the text, the model itself or with drafts a scheduler, and a function that counts them."""
+    if not settings.drafts and settings.draft is None:
+        yield llm, dict
+        return
+    from ..serve.completions import Completions
+    from ..serve.drafts import open_draft
+    from ..serve.scheduler import Scheduler
+
+    count, draft = open_draft(settings.draft, settings.drafts, n_ctx=context, threads=threads)
+    scheduler = Scheduler(llm, drafts=count, draft=draft)
+    try:
+        completions = Completions(scheduler, settings.model.name)
+
+        def counted() -> dict[str, int]:
+            reply = completions.generation
+            assert reply is not None
+            drafts = {"drafted": reply.drafted, "accepted_drafts": reply.accepted}
+            return {"generated_tokens": len(reply.tokens)} | drafts
+
+        yield completions, counted
+    finally:
+        scheduler.close()
 
 
 def _prompt(settings: RunSettings) -> str:
@@ -88,7 +117,7 @@ def _grammar(settings: RunSettings) -> Any:
         raise EvaluationError(f"{settings.json_schema}: cannot be made a grammar ({error})") from error
 
 
-def _stream(llm: llama_cpp.Llama, prompt: str, chat: bool, sampling: dict[str, Any]) -> list[float]:
+def _stream(llm: Any, prompt: str, chat: bool, sampling: dict[str, Any]) -> list[float]:
     """Print the text as it comes. Returns the times of the start and of each piece."""
     times = [time.perf_counter()]
     pieces: Any
@@ -110,17 +139,16 @@ def _stream(llm: llama_cpp.Llama, prompt: str, chat: bool, sampling: dict[str, A
 
 
 def _summarise(
-    llm: Any, model: Path, prompt_tokens: int, times: list[float], metrics_json: Path | None, quiet: bool
+    llm: Any, model: Path, counts: dict[str, int], times: list[float], metrics_json: Path | None, quiet: bool
 ) -> None:
     from ..evaluate.memory import read_memory
 
     memory = read_memory()
-    generated = len(times) - 1
+    generated = counts["generated_tokens"]
     speed = (generated - 1) / (times[-1] - times[1]) if generated > 1 else None
     metrics = {
         "model": str(model),
-        "prompt_tokens": prompt_tokens,
-        "generated_tokens": generated,
+        **counts,
         "first_token_seconds": times[1] - times[0] if generated else None,
         "generation_tokens_per_second": speed,
         "memory": memory.to_dict(),
@@ -133,7 +161,9 @@ def _summarise(
             temporary.write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
     if quiet:
         return
-    parts = [f"{prompt_tokens} prompt tokens", f"{generated} generated"]
+    parts = [f"{counts['prompt_tokens']} prompt tokens", f"{generated} generated"]
+    if "drafted" in counts:
+        parts.append(f"{counts['accepted_drafts']} of {counts['drafted']} guesses right")
     if speed is not None:
         parts.append(f"{speed:.1f} tokens/s")
     if memory.resident is not None:

@@ -38,7 +38,11 @@ def command(
     threads: Annotated[Optional[int], typer.Option("--threads", "-t", help="Threads. [default: all cores]")] = None,  # noqa: UP045
     drafts: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option("--drafts", metavar="N", help="Tokens guessed ahead from the context. [default: 0]"),
+        typer.Option("--drafts", metavar="N", help="Tokens guessed ahead. [default: 0; with --draft 4]"),
+    ] = None,
+    draft: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--draft", metavar="MODEL", help="A smaller model of the same vocabulary that guesses."),
     ] = None,
     chat_format: Annotated[
         Optional[str],  # noqa: UP045
@@ -73,7 +77,7 @@ def command(
     values |= {name: value for name, value in server.items() if value is not None}
     each = {
         "parallel": parallel, "context": context, "queue": queue, "threads": threads, "drafts": drafts,
-        "chat_format": chat_format,
+        "draft": draft,         "chat_format": chat_format,
     }  # fmt: skip
     if model:
         values["models"] = [_named(one) for one in model]

@@ -35,6 +35,7 @@ class RuntimeHandle(Shown):
         enabled: False for a model of which llama.cpp computes all products; tensors, dense and columns are then empty.
         tensors: description of every weight computed from the SeedΔ file.
         own_attention: whether attention of single tokens is computed by our kernels.
+        skips: whether inputs of products are left out.
         single_tokens: whether single tokens are computed otherwise than those of a prompt, beyond the order of sums.
         dense: description of every converted tensor that is dense from the start.
         columns: kind (f16, i8) of every matrix of an ordinary model that was stored by columns at loading. Those of a
@@ -59,6 +60,7 @@ class RuntimeHandle(Shown):
         self._gates = [] if prepared is None else prepared.gates
         self._config = config or RuntimeConfig()
         pack = self._config.state_pack_mlp
+        self.skips = self._config.skips
         self.single_tokens = self.own_attention or (pack is not None and pack.aggressive)
         self._file_bytes = 0 if prepared is None else prepared.file_bytes
         self._proven = False

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..errors import ConfigError, UnknownModelError
+from .drafts import open_draft
 from .options import ModelOptions
 from .scheduler import Scheduler
 
@@ -71,10 +72,20 @@ def open_scheduler(options: ModelOptions) -> Scheduler:
     llm = open_model(
         options.path, n_ctx=context * options.parallel, threads=options.threads, parallel=options.parallel, **settings
     )
+    draft = None
     try:
-        return Scheduler(llm, queue=options.queue, chunk=options.chunk, drafts=options.drafts)
+        drafts, draft = open_draft(
+            options.draft,
+            options.drafts,
+            n_ctx=context * options.parallel,
+            threads=options.threads,
+            parallel=options.parallel,
+        )
+        return Scheduler(llm, queue=options.queue, chunk=options.chunk, drafts=drafts, draft=draft)
     except BaseException:
         llm.close()
+        if draft is not None:
+            draft.close()
         raise
 
 

@@ -26,7 +26,8 @@ class ModelOptions(BaseModel):
         parallel: requests at work at the same time.
         queue: requests that may wait for a slot.
         chunk: tokens of prompts that are read in one pass, in between others' replies.
-        drafts: tokens guessed ahead from the context; 0 for none.
+        drafts: tokens guessed ahead; None is 4 with a draft model, else 0.
+        draft: a smaller model that guesses, in place of looking up what followed in the context.
         threads: None takes all cores.
         chat_format: a chat format of llama-cpp-python in place of the model's own template.
         fallback: dense model for SeedΔ weights that give NaN.
@@ -42,7 +43,8 @@ class ModelOptions(BaseModel):
     parallel: int = Field(default=4, ge=1, le=64)
     queue: int = Field(default=64, ge=0)
     chunk: int = Field(default=48, ge=1)
-    drafts: int = Field(default=0, ge=0)
+    drafts: int | None = Field(default=None, ge=0)
+    draft: Path | None = None
     threads: int | None = Field(default=None, ge=1)
     chat_format: str | None = None
     fallback: Path | None = None

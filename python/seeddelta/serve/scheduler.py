@@ -21,6 +21,7 @@ from llama_cpp import llama_cpp as native
 
 from ..errors import BusyError, ConfigError, RequestError
 from .counters import Counters
+from .drafts import Drafter, LookupDrafter, ModelDrafter, forgets_nothing
 from .request import Embedding, Generation, Job, Limits, token_score
 from .sampling import Row, Sampler, Sampling
 from .slots import Slot, choose_slot
@@ -41,11 +42,14 @@ class Scheduler:
         llm: the model; it stays open when the scheduler is closed.
         queue: requests that may wait for a slot; one more is a BusyError.
         chunk: tokens of prompts decoded in one pass, so that others' replies go on in between.
-        drafts: tokens guessed ahead by looking up what followed the last two tokens before; 0 for none. The text is the
-            same for greedy decoding.
+        drafts: tokens guessed ahead; 0 for none. The text is the same for greedy decoding.
+        draft: a smaller model of the same vocabulary that guesses, loaded with the same `parallel`; closed with the
+            scheduler. Without it the guesses are what followed the last two tokens before.
+
+    Raises ConfigError for drafts that cannot be had.
     """
 
-    def __init__(self, llm: Any, *, queue: int = QUEUE, chunk: int = CHUNK, drafts: int = 0) -> None:
+    def __init__(self, llm: Any, *, queue: int = QUEUE, chunk: int = CHUNK, drafts: int = 0, draft: Any = None) -> None:
         self.llm = llm
         self.parallel = getattr(llm, "parallel", 1)
         self.context_length = llm.n_ctx() // self.parallel
@@ -54,7 +58,8 @@ class Scheduler:
         self._context = llm._ctx
         self._vocabulary = Vocabulary(llm)
         self._chunk = min(chunk, llm.n_batch)
-        self._draft = _draft_model(llm, drafts)
+        self._drafts = drafts
+        self._drafter = _drafter(llm, drafts, draft)
         memory = native.llama_get_memory(llm.ctx)
         self._own_pooling = llm.pooling_type() not in (
             native.LLAMA_POOLING_TYPE_NONE,
@@ -156,6 +161,8 @@ class Scheduler:
         self.cancel_all()
         self._thread.join()
         self._batch.close()
+        if self._drafter is not None:
+            self._drafter.close()
 
     def _check_prompt(self, prompt: Sequence[int]) -> None:
         if not prompt:
@@ -322,12 +329,12 @@ class Scheduler:
 
     def _next(self, slot: Slot, job: Generation, token: int) -> None:
         slot.todo, slot.drafts = [token], 0
-        if self._draft is None:
+        if self._drafter is None:
             return
         # the reply's last token needs no guess behind it, and the batch must hold everybody's guesses
-        room = min(job.max_tokens - len(job.tokens) - 1, self.llm.n_batch // (2 * self.parallel))
-        guess = self._draft(np.array([*slot.cached, token], dtype=np.intc))[: max(room, 0)]
-        slot.todo += [int(one) for one in guess]
+        room = min(self._drafts, job.max_tokens - len(job.tokens) - 1, self.llm.n_batch // (2 * self.parallel))
+        guess = self._drafter.guess(slot.index, [*slot.cached, token], room) if room > 0 else []
+        slot.todo += guess
         slot.drafts = len(guess)
         job.drafted += slot.drafts
         self.counters.drafted += slot.drafts
@@ -366,13 +373,18 @@ class Scheduler:
         slot.truncate(0)
 
 
-def _draft_model(llm: Any, count: int) -> Any:
-    if count == 0:
-        return None
-    if count < 0 or native.llama_model_is_recurrent(llm.model) or native.llama_model_is_hybrid(llm.model):
+def _drafter(llm: Any, count: int, draft: Any) -> Drafter | None:
+    if count < 0 or (count > 0 and forgets_nothing(llm)):
         raise ConfigError(
             f"drafts {count}: give 0 or more, and 0 for a model with recurrent state, which forgets nothing"
         )
-    from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
-
-    return LlamaPromptLookupDecoding(num_pred_tokens=count)
+    if count > 0 and (llm.seeddelta.skips or llm.seeddelta.single_tokens):
+        raise ConfigError(
+            f"drafts {count}: guesses are checked several at once, and this model computes single tokens otherwise "
+            "(skipping, events or attention by our kernels); leave one of them out"
+        )
+    if draft is not None:
+        if count == 0:
+            raise ConfigError("a draft model needs a number of drafts from 1 on")
+        return ModelDrafter(draft, llm, count)
+    return LookupDrafter(count) if count else None

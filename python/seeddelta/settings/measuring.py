@@ -80,6 +80,15 @@ class RunSettings(Serving):
     chat: Annotated[bool, Flag(shown=True)] = Field(
         default=False, description="Give the prompt as a question, in the model's chat form."
     )
+    drafts: Annotated[int | None, Flag()] = Field(
+        default=None,
+        ge=0,
+        description="Tokens guessed ahead, checked together; greedy text stays the same. Default: 0, with --draft 4.",
+    )
+    draft: Annotated[Path | None, Flag(shown=True, metavar="MODEL")] = Field(
+        default=None,
+        description="A smaller model of the same vocabulary that guesses. Without it the text before is searched.",
+    )
     metrics_json: Annotated[Path | None, Flag(shown=True)] = Field(
         default=None, description="Write speed, memory and counters to this file."
     )
