@@ -30,7 +30,7 @@ from ..gguf import names, schema, targets
 from ..gguf.header import TensorInfo
 from ..gguf.imatrix import Imatrix, read_imatrix
 from ..gguf.schema import TensorDescription
-from ..gguf.source import SourceModel, can_dequantize, open_source
+from ..gguf.source import SourceModel, can_dequantize, cannot_dequantize, open_source
 from ..gguf.split import write_split
 from ..gguf.writer import PlannedTensor, Typed, Value, check_writable, copied_metadata, crc32
 from .budget import fit_rates
@@ -98,10 +98,7 @@ def make_plan(recipe: Recipe, *, measured: bool = True) -> Plan:
         )
     for info in chosen:
         if not can_dequantize(info.type):
-            raise SourceModelError(
-                f"{source.path}: tensor {info.name!r} has the type {info.type.name}, which gguf-py cannot dequantise; "
-                "start from an F16 or BF16 model"
-            )
+            raise cannot_dequantize(source.path, info)
     if recipe.target_bpw is not None or recipe.target_size is not None:
         rates |= _fitted(recipe, source, {info.name: rates[info.name] for info in chosen})
     recipes = {info.name: _own_recipe(recipe, info.name, rates[info.name]) for info in chosen}

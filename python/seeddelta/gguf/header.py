@@ -284,7 +284,10 @@ def _check_tensor(header: Header, name: str, shape: tuple[int, ...], kind: int, 
         quant = GGMLQuantizationType(kind)
         block, size = gguf.GGML_QUANT_SIZES[quant]
     except (ValueError, KeyError):
-        raise fail(f"has the unknown type {kind}") from None
+        raise FormatError(
+            f"{header.path}: tensor {name!r} has the unknown type {kind}; the file is corrupt, or it is of a newer "
+            "llama.cpp: pip install -U gguf"
+        ) from None
     if min(shape) < 1 or max(shape) > MAX_ELEMENTS or prod(shape) > MAX_ELEMENTS:
         raise fail(f"has the impossible shape {shape}")
     if shape[-1] % block:

@@ -1,4 +1,4 @@
-"""A dense model as a source of float32 matrices: F32, F16, BF16 and every quantised type that gguf-py knows."""
+"""A dense model as a source of float32 matrices: F32, F16, BF16 and every quantised type that gguf-py or ggml knows."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType
 
 from ..errors import FormatError, SourceModelError
 from . import schema
+from .ggml_types import by_ggml
 from .header import Header, TensorInfo, read_header
 from .hub import located
 from .split import MappedData
@@ -76,14 +77,14 @@ class SourceModel:
 
     def _dequantize(self, info: TensorInfo, raw: np.ndarray[Any, Any]) -> npt.NDArray[np.float32]:
         # what a view as float would need: a chunk of bytes that starts anywhere
-        try:
-            with np.errstate(all="ignore"):  # NaN is looked for afterwards, by name
-                return np.asarray(gguf.quants.dequantize(np.ascontiguousarray(raw), info.type), dtype=np.float32)
-        except NotImplementedError as error:
-            raise SourceModelError(
-                f"{self.path}: tensor {info.name!r} has the type {info.type.name}, which gguf-py cannot dequantise; "
-                "start from an F16 or BF16 model"
-            ) from error
+        raw = np.ascontiguousarray(raw)
+        if not _known_to_gguf(info.type):
+            dequantize = by_ggml(info.type)
+            if dequantize is None:
+                raise cannot_dequantize(self.path, info)
+            return dequantize(raw)
+        with np.errstate(all="ignore"):  # NaN is looked for afterwards, by name
+            return np.asarray(gguf.quants.dequantize(raw, info.type), dtype=np.float32)
 
     def sha256(self, progress: Callable[[int], object] | None = None) -> str:
         """Hash of the file, or of its parts in order; `progress` is called with the bytes of every piece."""
@@ -123,6 +124,18 @@ def open_source(path: str | os.PathLike[str]) -> SourceModel:
 
 
 def can_dequantize(kind: GGMLQuantizationType) -> bool:
-    """True when gguf-py knows how to turn the type into float32."""
+    """True when gguf-py, or else the installed llama.cpp, knows how to turn the type into float32."""
+    return _known_to_gguf(kind) or by_ggml(kind) is not None
+
+
+def cannot_dequantize(path: Path, info: TensorInfo) -> SourceModelError:
+    """The exception for a tensor of a type that neither of them knows."""
+    return SourceModelError(
+        f"{path}: tensor {info.name!r} has the type {info.type.name}, which neither gguf-py nor the installed "
+        "llama.cpp can dequantise; install a newer llama-cpp-python, or start from an F16 or BF16 model"
+    )
+
+
+def _known_to_gguf(kind: GGMLQuantizationType) -> bool:
     floats = (GGMLQuantizationType.F32, GGMLQuantizationType.F16)
     return kind in floats or kind in gguf.quants._type_traits
