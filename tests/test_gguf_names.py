@@ -89,6 +89,9 @@ def test_embedding_and_head_are_in_no_layer() -> None:
         ("per_layer_token_embd.weight", "embd"),
         ("output.weight", "head"),
         ("dense_2.weight", "other"),
+        ("altup_proj.weight", "other"),
+        ("per_layer_model_proj.weight", "other"),
+        ("blk.0.laurel_l.weight", "other"),
     ],
 )
 def test_roles(name: str, role: str) -> None:

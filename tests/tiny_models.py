@@ -41,11 +41,14 @@ def write_model(
     *,
     architecture: str = "llama",
     alignment: int | None = None,
+    keys: Mapping[str, int] | None = None,
 ) -> Path:
     """Write a model with matrices of a type that gguf-py can quantise; vectors stay F32."""
     writer = gguf.GGUFWriter(path, architecture)
     if alignment is not None:
         writer.add_custom_alignment(alignment)
+    for key, value in (keys or {}).items():
+        writer.add_uint32(key, value)
     writer.add_block_count(N_LAYERS)
     writer.add_embedding_length(N_EMBD)
     writer.add_token_list(["<s>", "a", "Ω", "\n"])

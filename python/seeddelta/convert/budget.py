@@ -27,9 +27,11 @@ SENSITIVITY = {
     "attn_q": 0.5, "attn_k": 2.0, "attn_v": 4.0, "attn_qkv": 2.0, "attn_output": 1.0,
     "ffn_gate": 0.75, "ffn_up": 1.0, "ffn_down": 1.5, "embd": 2.0, "head": 2.0,
     # Not measured, by analogy: all heads read the compressed keys and values, as k and v; what mixes tokens into a
-    # state is taken for qkv and attn_output; a row of the embeddings of the layers is one input of many.
+    # state is taken for qkv and attn_output; a row of the embeddings of the layers is one input of many; what stands
+    # between the streams of gemma3n is small and passed by every token.
     "attn_kv_a_mqa": 4.0, "attn_kv_b": 3.0, "attn_k_b": 2.0, "attn_v_b": 4.0, "attn_q_b": 0.5,
     "ssm_in": 2.0, "ssm_out": 1.0, "shortconv.in_proj": 2.0, "shortconv.out_proj": 1.0, "per_layer_token_embd": 0.5,
+    "altup_proj": 4.0, "altup_unembd_proj": 4.0, "per_layer_model_proj": 4.0, "laurel_l": 4.0, "laurel_r": 4.0,
 }  # fmt: skip
 OTHERS = 1.0  # of matrices that the table does not have; not measured
 OUTER = {"ffn_up": 4.0, "ffn_down": 4.0}  # of the first and the last layer

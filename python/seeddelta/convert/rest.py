@@ -9,7 +9,7 @@ import gguf.quants
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
-from ..gguf import names, targets
+from ..gguf import targets
 from ..gguf.header import Header
 from ..gguf.source import SourceModel
 from ..gguf.writer import PlannedTensor
@@ -21,9 +21,8 @@ _BLOCK = gguf.GGML_QUANT_SIZES[Kind.Q8_0][0]
 def rest_types(header: Header, rest: str) -> dict[str, Kind]:
     """Types of the matrices that cannot be converted and that change with `rest` (q8_0, f16 or keep).
 
-    These are matrices that no graph of the decoder uses, and small ones that llama.cpp's quantiser leaves alone though
-    it multiplies by them. What a user leaves out (--targets, --layers, dense) is none of them, nor are vectors, routers
-    and convolutions.
+    These are matrices that no graph of the decoder uses. What a user leaves out (--targets, --layers, dense) is none of
+    them, nor are vectors, routers and convolutions.
     """
     if rest not in ("q8_0", "f16"):
         return {}
@@ -32,7 +31,7 @@ def rest_types(header: Header, rest: str) -> dict[str, Kind]:
     return {
         name: kind
         for name, info in header.tensors.items()
-        if (name in idle or names.is_small_matrix(name))
+        if name in idle
         and info.type in _FLOATS
         and info.type != kind
         and len(info.shape) > 1

@@ -20,6 +20,7 @@ EMBEDDING, HEAD, LAYER_EMBEDDING = "token_embd.weight", "output.weight", "per_la
 MODEL_TENSORS = {EMBEDDING: "embd", HEAD: "head"}
 # One matrix a head: llama.cpp multiplies by all of them in one MUL_MAT.
 HEAD_MATRICES = ("attn_k_b", "attn_v_b")
+STREAM_MATRICES = ("altup_proj.weight", "altup_unembd_proj.weight")  # gemma3n: one a stream of hidden states
 _MLA = ("attn_q_a", "attn_q_b", "attn_kv_a_mqa", "attn_kv_b", *HEAD_MATRICES)
 BLOCK_ROLES = ("ffn", "experts", "shared", "attn", "mla", "ssm", "other")
 ROLES = (*BLOCK_ROLES, "embd", "head")
@@ -29,15 +30,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
     **{role: (role,) for role in ROLES if role not in ("ffn", "attn")},
 }  # fmt: skip
 
-# Parts of names that are no matrices, as in llama.cpp's list.
+# Parts of names that are no matrices, as in llama.cpp's list but for what that leaves alone for its size.
 _NO_MATRIX = re.compile(
-    r"norm(?:_\d|_exps)?\.weight|exp_probs|^blk\.\d+\.ffn\.|ffn_gate_inp|ffn_gate_tid2eid|altup|laurel|per_layer_model_proj|position_embd|token_types|"
+    r"norm(?:_\d|_exps)?\.weight|exp_probs|^blk\.\d+\.ffn\.|ffn_gate_inp|ffn_gate_tid2eid|altup_(?:router|predict|correct)|position_embd|token_types|"
     r"conv1d|shortconv\.conv\.|indexer\.[kq]_proj|attn_rel_b|attn_sinks|rope_f|layer_output_scale|attn_rot_embd|"
     r"time_mix_(?:first|lerp|ln|k_k|k_a|r_k|[wva][012]|g[12]|decay)|channel_mix_lerp|ssm_[ad]\.|_tokens_ordering|"
     r"^(?:posnet|convnext|v|mm|a|s|t)\."
 )
-# Of those, what is multiplied by all the same, and that ggml multiplies by in Q8_0 as well.
-_SMALL_MATRIX = re.compile(r"altup_(?:un)?(?:embd_)?proj\.weight|laurel_[lr]\.weight|per_layer_model_proj\.weight")
+_SMALL_MATRIX = re.compile(r"altup_(?:unembd_)?proj\.weight|laurel_[lr]\.weight|per_layer_model_proj\.weight")
 _NAME = re.compile(r"blk\.(\d+)\.([\w.]+)\.weight")
 _LAYERS = re.compile(r"(\d+)(?:-(\d+))?")
 _FIRST: Final = (
@@ -111,7 +111,7 @@ def is_matrix(name: str) -> bool:
 
 
 def is_small_matrix(name: str) -> bool:
-    """True for a matrix that llama.cpp's quantiser leaves alone for its size, though Q8_0 would do."""
+    """True for a matrix that llama.cpp's quantiser leaves alone for its size."""
     return _SMALL_MATRIX.search(name) is not None
 
 
@@ -160,9 +160,11 @@ def order_of(matrix: str) -> tuple[int, str]:
 
 
 def is_stacked(name: str) -> bool:
-    """True for a tensor of three dimensions: a matrix for each expert, or each head."""
+    """True for a tensor of three dimensions: a matrix for each expert, each head, or each stream."""
     place = split_name(name)
-    return place is not None and (role_of_matrix(place[1]) == "experts" or place[1] in HEAD_MATRICES)
+    if place is None:
+        return name in STREAM_MATRICES
+    return role_of_matrix(place[1]) == "experts" or place[1] in HEAD_MATRICES
 
 
 def is_target(name: str, targets: Sequence[str], layers: frozenset[int] | None) -> bool:

@@ -101,8 +101,8 @@ class FileOptions(Group):
     )
     rest: Annotated[Literal["q8_0", "f16", "keep"], Flag(panel="File", decides="choice")] = Field(
         default="q8_0",
-        description="Type of matrices that cannot be converted: those of blocks that predict further tokens, and small "
-        "ones that llama.cpp's quantiser leaves alone. keep: as they are.",
+        description="Type of matrices that no graph of llama.cpp uses, such as those of blocks that predict further "
+        "tokens. keep: as they are.",
     )
     split_max_size: Annotated[str | None, Flag(metavar="SIZE", panel="File", decides="nothing")] = Field(
         default=None,

@@ -141,9 +141,9 @@ def _overrides(groups: Mapping[str, Group], rates: Mapping[str, Rate], most: flo
     for group, rate in rates.items():
         for name in groups[group].tensors:
             place = names.split_name(name)
-            if place is None:  # without an override it would have one step more
+            if place is None:  # without an override it, or a small matrix, would have one step more
                 alone.append(f"^{re.escape(name)}$={_text(rate)}")
-            elif rate != most:
+            elif rate != most or names.is_small_matrix(name):
                 layers.setdefault((place[1], rate), []).append(place[0])
     texts = [
         rf"^blk\.({'|'.join(map(str, sorted(found)))})\.{role}\.weight$={_text(rate)}"
