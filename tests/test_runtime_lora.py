@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import pytest
 import seeddelta
-from llama_helpers import divergence, load_small, logits_of, tokens_of
+from llama_helpers import divergence, load, load_small, logits_of, tokens_of
 from seeddelta.cli.main import main
 from seeddelta.errors import ConfigError, FormatError
 from seeddelta.gguf.header import read_header
@@ -72,6 +72,24 @@ def test_the_change_is_that_of_the_dense_model(ours: Path, dense: Path, adapter:
     rounding = divergence(logits(dense), plain)
     assert divergence(plain, adapted) > 50 * rounding  # the adapter does something
     assert divergence(logits(dense, lora=adapter), adapted) < 5 * rounding
+
+
+@pytest.mark.slow
+def test_smollm2(smollm2_f16: Path, tmp_path: Path) -> None:
+    """With an adapter ours is as near to the dense model as it is without."""
+    ours = tmp_path / "smollm2-6.seeddelta.gguf"
+    seeddelta.build(seeddelta.Recipe(input=smollm2_f16, output=ours, bits=6, targets="all"), progress=False)
+    adapter = write_adapter(tmp_path / "smollm2-adapter.gguf", smollm2_f16, scale=4.0)
+    plain, adapted = {}, {}
+    for path in (smollm2_f16, ours):
+        for found, options in ((plain, {}), (adapted, {"lora": adapter})):
+            llm = load(path, **options)
+            found[path] = logits_of(llm, tokens_of(llm, 256))
+            llm.close()
+    base = divergence(plain[smollm2_f16], plain[ours])
+    assert base <= 0.05
+    assert divergence(plain[smollm2_f16], adapted[smollm2_f16]) > max(0.1, 4 * base)  # the adapter does something
+    assert divergence(adapted[smollm2_f16], adapted[ours]) <= 0.05
 
 
 def test_scales_and_several(ours: Path, dense: Path, adapter: Path, tmp_path: Path) -> None:

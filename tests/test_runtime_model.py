@@ -209,7 +209,6 @@ def test_state_and_pickle(smollm2_two_layers: Path) -> None:
         ({"n_gpu_layers": -1}, "n_gpu_layers"),
         ({"op_offload": True}, "op_offload"),
         ({"use_mmap": False}, "use_mmap"),
-        ({"use_mlock": True}, "use_mlock"),
         ({"lora_path": "x.gguf"}, "lora_path"),
     ],
 )

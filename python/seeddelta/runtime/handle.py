@@ -38,6 +38,7 @@ class RuntimeHandle(Shown):
         skips: whether inputs of products are left out.
         single_tokens: whether single tokens are computed otherwise than those of a prompt, beyond the order of sums.
         dense: description of every converted tensor that is dense from the start.
+        locked_bytes: memory that use_mlock has locked.
         columns: kind (f16, i8) of every matrix of an ordinary model that was stored by columns at loading. Those of a
             SeedΔ file are in `tensors`, with the layout column.
     """
@@ -63,6 +64,7 @@ class RuntimeHandle(Shown):
         self.skips = self._config.skips
         self.single_tokens = self.own_attention or (pack is not None and pack.aggressive)
         self._file_bytes = 0 if prepared is None else prepared.file_bytes
+        self.locked_bytes = 0
         self._proven = False
 
     def counters(self) -> dict[str, dict[str, int]]:
@@ -82,8 +84,8 @@ class RuntimeHandle(Shown):
 
     def metrics(self) -> dict[str, int | float]:
         """Sums of the counters (`seeddelta.calls`, …), `seeddelta.weights`, `seeddelta.dense_weights`,
-        `seeddelta.idle_weights` (used by no graph yet) and `seeddelta.file_bytes`; when attention is ours, those of
-        OwnAttention. Empty when neither is.
+        `seeddelta.idle_weights` (used by no graph yet), `seeddelta.file_bytes` and `seeddelta.locked_bytes` (by
+        use_mlock); when attention is ours, those of OwnAttention. Empty when neither is.
 
         `seeddelta.calls.KIND` are the products of a base kind or a residual scheme (one product counts for both),
         without those from the fallback; `seeddelta.calls.seed_choice` those of prng_block with seeds chosen by row or
@@ -127,6 +129,7 @@ class RuntimeHandle(Shown):
             "seeddelta.dense_weights": len(self.dense),
             "seeddelta.idle_weights": len(self.idle),
             "seeddelta.file_bytes": self._file_bytes,
+            "seeddelta.locked_bytes": self.locked_bytes,
             "seeddelta.nodes_seen": self._hook.nodes_seen,
         }
         sums |= {f"seeddelta.{name}": 0 for name in _COUNTERS}  # also when every weight is dense from the start

@@ -23,8 +23,12 @@ from .columns import prepare_columns, require_columns
 from .contexts import handle_of, new_model
 from .handle import RuntimeHandle
 from .library import ggml_abi, unsupported
+from .locking import lock_memory
 from .lora import add_adapters
 from .weights import PreparedModel, prepare
+
+# what llama.cpp gets: the weights are computed here, and it would lock the holes, too
+_OURS = {"n_gpu_layers": 0, "op_offload": False, "use_mlock": False}
 
 
 def _new_handle(prepared: PreparedModel | None, config: RuntimeConfig) -> RuntimeHandle:
@@ -88,11 +92,20 @@ class SeedDeltaLlama(Shown, llama_cpp.Llama):  # type: ignore[misc]
             self._add_adapters(adapters)
             return
         _check_arguments(kwargs)
+        lock = bool(kwargs.get("use_mlock"))
+        if lock and config.columns is not None:
+            raise ConfigError(
+                "use_mlock: matrices stored by columns at loading lie in memory of their own, which is not locked; "
+                "leave use_mlock or columns out, or build a SeedΔ file with --layout column"
+            )
+        self._seeddelta_options["use_mlock"] = lock
         try:
             with new_model(partial(_new_handle, prepared, config), parallel):
-                super().__init__(prepared.view.path, **(kwargs | {"n_gpu_layers": 0, "op_offload": False}))
+                super().__init__(prepared.view.path, **(kwargs | _OURS))
             self._attach()
             prepared.view.seal()
+            if lock:
+                self.seeddelta.locked_bytes = lock_memory(prepared.payload, prepared.view.kept())
         except UnicodeDecodeError as error:
             raise FormatError(
                 f"{model_path}: a text of its tokenizer or metadata is not UTF-8 ({error}); build the file again"
@@ -193,7 +206,5 @@ def _check_arguments(kwargs: dict[str, Any]) -> None:
         raise ConfigError("op_offload: SeedΔ weights are computed on the CPU; leave it off")
     if not kwargs.get("use_mmap", True):
         raise ConfigError("use_mmap=False would copy the holes of the dense matrices into memory; leave it at True")
-    if kwargs.get("use_mlock"):
-        raise ConfigError("use_mlock would lock the holes of the dense matrices in memory; leave it off")
     if kwargs.get("lora_path"):
         raise ConfigError("lora_path switches llama.cpp's mapping off; give lora=FILE, which is added after loading")

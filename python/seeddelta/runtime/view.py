@@ -106,6 +106,13 @@ class View:
         finally:
             os.close(nan)
 
+    def kept(self) -> Iterator[tuple[int, int]]:
+        """Address and bytes of what is no hole, where this process has the view mapped."""
+        for address, offset, length in self._mappings():
+            end = self._holes[0] or offset + length
+            if offset < end:
+                yield address, min(length, end - offset)
+
     def _mappings(self) -> Iterator[tuple[int, int, int]]:
         """Address, offset in the file and length of every mapping of the view in this process."""
         wanted = os.fstat(self._fd)

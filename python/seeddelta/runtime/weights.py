@@ -27,7 +27,7 @@ class PreparedModel:
     """A model made ready: `served` weights are in the registry, `dense` ones are dense from the start.
 
     `columns` are the matrices of an ordinary model that were transposed, with their kind; `gates` choose the inputs of
-    matrices by columns, of these and of SeedΔ files.
+    matrices by columns, of these and of SeedΔ files. `payload` are the arrays of served weights in the mapped file.
     """
 
     file_bytes: int
@@ -37,6 +37,7 @@ class PreparedModel:
     view: View
     columns: dict[str, str] = field(default_factory=dict)
     gates: list[MadeGate] = field(default_factory=list)
+    payload: list[npt.NDArray[np.generic]] = field(default_factory=list)
 
 
 def prepare(
@@ -66,6 +67,7 @@ def prepare(
         registry=registry,
         view=make_view(file.header, _pieces(file, dense, dense_model)),
         gates=gates,
+        payload=[array for tensor in served.values() for array in tensor.arrays.values()],
     )
 
 
