@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import seeddelta
+from architectures import write_architecture
 from llama_helpers import TEXT
 from seeddelta.cli.main import main
 from seeddelta.errors import EvaluationError, RecipeError, SourceModelError
@@ -272,3 +273,29 @@ def test_a_real_model(smollm2_f16: Path, text: Path, tmp_path: Path) -> None:
     assert groups["attn_v 1"].rate > groups["attn_v 0"].rate
     assert report.bits_per_weight <= 3.1
     assert all(0.3 < check.measured_kl / check.predicted_kl < 3 for check in report.checks)
+
+
+_MLA = {"attn_kv_a_mqa", "attn_k_b", "attn_v_b", "ffn_up_exps", "ffn_up_shexp"}
+_STREAMS = {"laurel_l", "inp_gate", "altup_proj", "per_layer_model_proj"}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "targets", "measured"),
+    [
+        pytest.param("deepseek2", "mla,experts,shared", _MLA, marks=pytest.mark.slow, id="deepseek2"),
+        pytest.param("granitehybrid", "ssm", {"ssm_in", "ssm_out"}, id="granitehybrid"),
+        pytest.param("gemma3n", "other", _STREAMS, marks=pytest.mark.slow, id="gemma3n"),
+    ],
+)
+def test_roles_of_other_architectures(
+    architecture: str, targets: str, measured: set[str], smollm2_quantized: Path, text: Path, tmp_path: Path
+) -> None:
+    dense = write_architecture(tmp_path / "dense.gguf", smollm2_quantized, architecture)
+    recipe = {"target_bpw": 3.9, "targets": targets}
+    options = options_of(tmp_path, dense, text, recipe=recipe, verify_chunks=0, chunks=1, bands=1)
+    report = autotune(options, progress=False)
+    assert all(group.kl > 0 for group in report.groups)
+    assert measured <= {group.name.split()[0] for group in report.groups}
+    made = seeddelta.Recipe.from_yaml(options.output, output=tmp_path / "built.gguf")
+    built = seeddelta.build(made, progress=False)
+    assert sum(tensor.bytes_after for tensor in built.tensors) == report.target_bytes  # every matrix has its rate
