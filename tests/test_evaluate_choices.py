@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import seeddelta
 from llama_helpers import load_small, logits_of
 from seeddelta.cli.main import main
 from seeddelta.errors import EvaluationError
-from seeddelta.evaluate.choices import ChoiceResult, Task, read_hellaswag, read_winogrande, score_tasks
+from seeddelta.evaluate.choices import (
+    ChoiceResult,
+    Task,
+    read_hellaswag,
+    read_multiple_choice,
+    read_winogrande,
+    score_tasks,
+)
 from seeddelta.evaluate.continuations import score_continuation
 from seeddelta.runtime.decoder import Decoder
 
@@ -77,6 +89,35 @@ def test_formats(tmp_path: Path) -> None:
             reader(wino)
 
 
+def packed_choices(tasks: list[tuple[str, list[str], int]]) -> bytes:
+    """llama-perplexity's binary format."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<I", len(value.encode())) + value.encode()
+
+    def answers(values: list[str], right: int) -> bytes:
+        labels = struct.pack(f"<{len(values)}i", *(int(i == right) for i in range(len(values))))
+        return struct.pack("<I", len(values)) + b"".join(map(text, values)) + labels
+
+    bodies = [text(question) + answers(values, right) + answers([], 0) for question, values, right in tasks]
+    begins = [4 + 4 * len(bodies) + sum(map(len, bodies[:at])) for at in range(len(bodies))]
+    return struct.pack(f"<{len(bodies) + 1}I", len(bodies), *begins) + b"".join(bodies)
+
+
+def test_binary_multiple_choice(llm: Any, tmp_path: Path) -> None:
+    path = tmp_path / "tasks.bin"
+    tasks = [("The capital of France is", ["a blue cheese.", "Paris."], 1), ("Two and two make", ["four.", "süß."], 0)]
+    path.write_bytes(packed_choices(tasks))
+    found = read_multiple_choice(path)
+    assert [task.gold for task in found] == [1, 0]
+    assert found[1].texts == (("Two and two make", " four."), ("Two and two make", " süß."))
+    assert score_tasks(llm, found).accuracy == 1
+    for broken in (path.read_bytes()[:-30], b"", struct.pack("<I", 0), packed_choices([("q", ["a"], 5)])):
+        path.write_bytes(broken)
+        with pytest.raises(EvaluationError, match="task"):
+            read_multiple_choice(path)
+
+
 def test_answers(llm: Any, tmp_path: Path) -> None:
     swag = tmp_path / "swag.txt"
     swag.write_text(HELLASWAG)
@@ -115,11 +156,23 @@ def test_command(smollm2_quantized: Path, tmp_path: Path, capsys: pytest.Capture
     assert main(["tasks", "-m", model]) == 1
 
 
-def test_the_harness(smollm2_quantized: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+FACTS = [
+    ("The capital of France is", ["Paris", "Banana"]),
+    ("Two and two make", ["four", "purple"]),
+    ("The sun rises in the", ["east", "spoon"]),
+    ("Water boils when it is", ["hot", "green"]),
+    ("The opposite of black is", ["white", "table"]),
+    ("A dog has four", ["legs", "moons"]),
+]
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> Path:
+    """A folder with a task of the harness, made of local files."""
     pytest.importorskip("lm_eval")
     lines = [
-        {"question": "The capital of France is", "choices": ["Paris", "Banana"], "answer": 0},
-        {"question": "Two and two make", "choices": ["purple", "four"], "answer": 1},
+        {"question": question, "choices": choices[:: 1 - 2 * (at % 2)], "answer": at % 2}
+        for at, (question, choices) in enumerate(FACTS)
     ]
     data = tmp_path / "facts.jsonl"
     data.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -132,10 +185,42 @@ output_type: multiple_choice
 doc_to_text: "{{{{question}}}}"
 doc_to_choice: "{{{{choices}}}}"
 doc_to_target: "{{{{answer}}}}"
-metric_list: [{{metric: acc}}]
+metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
 """)
-    arguments = ["tasks", "-m", str(smollm2_quantized), "--tasks", "facts", "--include", str(tmp_path), "-t", "2"]
+    return tmp_path
+
+
+def test_the_harness(smollm2_quantized: Path, facts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["tasks", "-m", str(smollm2_quantized), "--tasks", "facts", "--include", str(facts), "-t", "2"]
     assert main([*arguments, "--json"]) == 0
     shown = capsys.readouterr().out
     rows = json.loads(shown[shown.rindex("[\n") :])
-    assert (rows[0]["task"], rows[0]["tasks"], rows[0]["accuracy"]) == ("facts", 2, 1.0)
+    assert (rows[0]["task"], rows[0]["tasks"], rows[0]["accuracy"]) == ("facts", len(FACTS), 1.0)
+
+
+def scores_of(model: Path, facts: Path, name: str) -> tuple[float, list[float]]:
+    """Accuracy and log-likelihoods by the harness's own command line."""
+    arguments = ["--model", "seeddelta", "--model_args", f"path={model},n_ctx=256,threads=2", "--tasks", "facts"]
+    arguments += ["--include_path", str(facts), "--output_path", str(facts / name), "--log_samples"]
+    paths = [str(Path(seeddelta.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_DATASETS_OFFLINE": "1"}
+    command = [sys.executable, "-m", "seeddelta.evaluate.lm_eval", *arguments]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    folder = facts / name
+    result = json.loads(next(folder.rglob("results_*.json")).read_text())
+    lines = [json.loads(line) for line in next(folder.rglob("samples_facts_*.jsonl")).read_text().splitlines()]
+    lines.sort(key=lambda line: line["doc_id"])
+    found = [float(one[0]) for line in lines for one in line["filtered_resps"]]
+    return result["results"]["facts"]["acc,none"], found
+
+
+@pytest.mark.slow
+def test_the_harness_and_the_dequantised_model(smollm2_seeddelta: Path, smollm2_dequantized: Path, facts: Path) -> None:
+    """Ours and stock llama.cpp on the same weights: what differs is the rounding of activations to 8 bits."""
+    accuracy, ours = scores_of(smollm2_seeddelta, facts, "ours")
+    stock_accuracy, stock = scores_of(smollm2_dequantized, facts, "stock")
+    assert len(ours) == 2 * len(FACTS)
+    assert accuracy == stock_accuracy
+    np.testing.assert_allclose(ours, stock, rtol=0.05, atol=0.15)  # measured: 0.35 of -12
+    assert np.abs(np.subtract(ours, stock)).mean() < 0.15  # measured: 0.08

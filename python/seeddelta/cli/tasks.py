@@ -23,6 +23,10 @@ def command(
         Optional[Path],  # noqa: UP045
         typer.Option("--winogrande", metavar="FILE", help="Tasks in llama-perplexity's format: CSV."),
     ] = None,
+    multiple_choice: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--multiple-choice", metavar="FILE", help="Tasks in llama-perplexity's binary format."),
+    ] = None,
     harness: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option("--tasks", metavar="NAME[,NAME…]", help="Tasks of lm-evaluation-harness (extra tasks)."),
@@ -44,10 +48,10 @@ def command(
     """
     from ..evaluate.choices import READERS
 
-    files = {"hellaswag": hellaswag, "winogrande": winogrande}
+    files = {"hellaswag": hellaswag, "winogrande": winogrande, "multiple_choice": multiple_choice}
     chosen = {name: READERS[name](path)[:limit] for name, path in files.items() if path is not None}
     if not chosen and harness is None:
-        raise EvaluationError("no tasks; give --hellaswag FILE, --winogrande FILE or --tasks NAMES")
+        raise EvaluationError("no tasks; give --hellaswag, --winogrande or --multiple-choice FILE, or --tasks NAMES")
     rows = _choices(model, chosen, context, threads) if chosen else []
     if harness is not None:
         rows += _harness(model, harness.split(","), include, limit, context, threads)

@@ -1,4 +1,4 @@
-"""Multiple-choice tasks from the files of llama-perplexity: HellaSwag and Winogrande.
+"""Multiple-choice tasks from the files of llama-perplexity: HellaSwag, Winogrande and its binary multiple choice.
 
 Formats and scores are those of llama.cpp's tools/perplexity/perplexity.cpp: a choice's score is the mean
 log-probability of its tokens behind what all choices begin with; the one with the largest is the model's answer.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from .continuations import score_continuation
 if TYPE_CHECKING:
     import llama_cpp
 
+_MOST_ANSWERS = 100  # of a task, as llama-perplexity has it
 _MIN_TRAILING = 3  # Winogrande: what follows the choice is scored alone when it has more tokens (k_min_trailing_ctx)
 
 
@@ -85,9 +87,58 @@ def read_winogrande(path: str | os.PathLike[str]) -> list[Task]:
     return tasks
 
 
+def read_multiple_choice(path: str | os.PathLike[str]) -> list[Task]:
+    """llama-perplexity's binary file (ARC, MMLU, TruthfulQA): of each task the answers of which one is right.
+
+    Little-endian: the number of tasks, their offsets, then each task: the question, and two lists of answers with
+    labels (int32, 1: right). Texts are a length and bytes; numbers are uint32. Raises EvaluationError.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise EvaluationError(f"{path}: cannot be read ({error.strerror}); give the file of the tasks") from error
+    tasks = []
+    try:
+        (count,) = struct.unpack_from("<I", data)
+        at = 4 + 4 * count
+        for _ in range(count):
+            question, at = _packed_text(data, at)
+            answers, labels, at = _packed_answers(data, at)
+            _, _, at = _packed_answers(data, at)
+            tasks.append(Task(tuple((question, f" {answer}") for answer in answers), labels.index(1)))
+    except (struct.error, ValueError, MemoryError) as error:
+        raise EvaluationError(
+            f"{path}: task {len(tasks) + 1}: not in llama-perplexity's format of multiple-choice tasks ({error})"
+        ) from error
+    if not tasks:
+        raise EvaluationError(f"{path}: has no tasks")
+    return tasks
+
+
+def _packed_text(data: bytes, at: int) -> tuple[str, int]:
+    (size,) = struct.unpack_from("<I", data, at)
+    end = at + 4 + size
+    if end > len(data):
+        raise ValueError("it ends inside a text")
+    return data[at + 4 : end].decode(), end
+
+
+def _packed_answers(data: bytes, at: int) -> tuple[list[str], list[int], int]:
+    (count,) = struct.unpack_from("<I", data, at)
+    if count > _MOST_ANSWERS:
+        raise ValueError(f"{count} answers")
+    at += 4
+    answers = []
+    for _ in range(count):
+        answer, at = _packed_text(data, at)
+        answers.append(answer)
+    return answers, list(struct.unpack_from(f"<{count}i", data, at)), at + 4 * count
+
+
 READERS: dict[str, Callable[[str | os.PathLike[str]], list[Task]]] = {
     "hellaswag": read_hellaswag,
     "winogrande": read_winogrande,
+    "multiple_choice": read_multiple_choice,
 }
 
 

@@ -92,7 +92,10 @@ def run_tasks(lm: SeedDeltaLM, names: list[str], include: Path | None, limit: in
     rows = []
     for name, result in found["results"].items():
         if "acc,none" not in result:
-            raise EvaluationError(f"task {name}: has no accuracy; run lm_eval --model seeddelta for its other measures")
+            raise EvaluationError(
+                f"task {name}: has no accuracy; for its other measures run "
+                "python -m seeddelta.evaluate.lm_eval --model seeddelta"
+            )
         count = int(found["n-samples"][name]["effective"])
         error = result["acc,none"] * (1 - result["acc,none"])
         rows.append(
