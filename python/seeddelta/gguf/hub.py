@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -22,6 +23,7 @@ from .split import names_of_parts
 _ADDRESS = re.compile(r"hf:/{1,2}(?P<repository>[^/@:]+/[^/@:]+)(?:@(?P<revision>[^:]+))?(?::(?P<choice>.+))?")
 _NO_MODEL = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # other files that are GGUF
 _SHOWN = 20  # files that a message names
+_ATTEMPTS, _PAUSE = 4, 1.0  # to download a file; seconds between them
 _CONVERTER = (
     "make a GGUF of it by llama.cpp's converter: give seeddelta quantize or build --converter "
     "llama.cpp/convert_hf_to_gguf.py, or run "
@@ -97,7 +99,7 @@ def fetch(
     Raises HubError, which names repository, file and remedy.
     """
     with needs_extra("hub"):
-        from huggingface_hub import HfApi, hf_hub_download
+        from huggingface_hub import HfApi
     from .. import __version__
 
     who: dict[str, Any] = {"library_name": "seeddelta", "library_version": __version__}
@@ -110,14 +112,23 @@ def fetch(
             raise _refused(f"hf://{repository}", error) from error
         return _cached(repository, choice, revision, where, error)
     parts = choose(f"hf://{repository}", [sibling.rfilename for sibling in info.siblings or ()], choice)
-    paths = []
-    for part in parts:
+    # by the name of the revision, which the cache then knows without a network
+    return [_download(repository, part, revision=revision, **who, **where) for part in parts]
+
+
+def _download(repository: str, file: str, **options: Any) -> Path:
+    """One file. Newer clients go on by themselves when a connection breaks, older ones when they are called again."""
+    from huggingface_hub import hf_hub_download
+
+    for attempt in range(_ATTEMPTS):
         try:
-            # by the name of the revision, which the cache then knows without a network
-            paths.append(Path(str(hf_hub_download(repository, part, revision=revision, **who, **where))))
+            return Path(str(hf_hub_download(repository, file, **options)))
         except Exception as error:
-            raise _refused(f"hf://{repository}:{part}", error) from error
-    return paths
+            broken = _status(error) is None and getattr(error, "errno", None) is None  # neither an answer nor the disk
+            if not broken or attempt + 1 == _ATTEMPTS:
+                raise _refused(f"hf://{repository}:{file}", error) from error
+            time.sleep(_PAUSE)
+    raise AssertionError
 
 
 def choose(address: str, files: Sequence[str], choice: str | None) -> list[str]:
