@@ -10,6 +10,7 @@ from typing import Any
 from .._extras import needs_extra
 from ..errors import EvaluationError, SourceModelError
 from ..gguf.header import read_header
+from ..gguf.hub import located
 from ..gguf.reader import is_seeddelta, open_seeddelta
 from ..inspection.summary import summarize
 
@@ -34,7 +35,7 @@ def model_card(
     """Markdown with the hub's metadata in front.
 
     Args:
-        path: a SeedΔ file.
+        path: a SeedΔ file, or its address on the hub.
         base_model: `owner/name` of the model that it was made from.
         license: as the hub calls it; default: what the file says.
         evaluation: what `seeddelta eval --json` printed. The file is found in it by its name.
@@ -43,6 +44,7 @@ def model_card(
     """
     with needs_extra("hub"):
         from huggingface_hub import ModelCard, ModelCardData
+    path = located(path)
     if not is_seeddelta(path):
         raise SourceModelError(f"{path}: is no SeedΔ file; make one with `seeddelta build`")
     found = summarize(open_seeddelta(path))
