@@ -115,7 +115,28 @@ def speed_table() -> list[str]:
     return lines
 
 
-TABLES = {"short": short_table, "files": files_table, "speed": speed_table}
+def serve_table() -> list[str]:
+    """Servers: tokens a second of all replies by the number of clients, and milliseconds to a first token."""
+    result = _load("serve")
+    counts = [str(count) for count in result["settings"]["streams"]]
+    heads = [f"{count} client{'s' if count != '1' else ''}" for count in counts]
+    lines = [
+        f"| server, model | {' | '.join(heads)} | first token, ms | first token behind a long prompt, ms |",
+        "| --- |" + " --- |" * (len(counts) + 2),
+    ]
+    for name, model in result["models"].items():
+        alone = model["streams"][counts[0]]["speed"]
+        cells = [f"`{model['server']}`, {_label(name)}"]
+        for count in counts:
+            speed = model["streams"][count]["speed"]
+            cells.append(f"{speed:.0f}" + ("" if count == counts[0] else f" ({speed / alone:.2f}x)"))
+        first = model["first_token_ms"]
+        cells += [f"{first['alone']:.0f}", f"{first['behind']:.0f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+TABLES = {"short": short_table, "files": files_table, "speed": speed_table, "serve": serve_table}
 
 
 def updated(text: str) -> str:

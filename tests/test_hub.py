@@ -180,7 +180,7 @@ def test_models_run_from_the_hub(client: Client, files: Path, tmp_path: Path) ->
 import numpy as np, seeddelta
 from seeddelta.cli.main import main
 from seeddelta.serve.models import open_scheduler
-from seeddelta.serve.options import ModelOptions
+from seeddelta.settings.serving import ModelOptions
 options = dict(n_ctx=64, n_threads=2, n_threads_batch=2, logits_all=True, verbose=False)
 def logits(llm):
     llm.eval(list(range(40, 60)))

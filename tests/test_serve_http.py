@@ -316,11 +316,17 @@ def test_sigterm_in_the_middle_of_a_stream(smollm2_quantized: Path, grace: str) 
 
 def test_options_from_a_file(tiny: Path, tmp_path: Path) -> None:
     config = tmp_path / "serve.yaml"
-    config.write_text(f"cors: ['*']\nmodels:\n  - path: {tiny}\n    alias: mine\n    context: 512\n    drafts: 4\n")
-    with running_server("--config", str(config), "--parallel", "2") as server:
+    config.write_text(
+        f"cors: ['*']\nmodels:\n  - path: {tiny}\n    alias: mine\n    context: 512\n    drafts: 4\n"
+        f"  - path: {tiny}\n    alias: other\n    runtime: {{state_pack_kv: {{mode: exact}}}}\n    parallel: 1\n"
+    )
+    with running_server("--config", str(config), "--parallel", "2", "--set", "context=256") as server:
         client = client_of(server)
-        model = next(iter(client.models.list()))
-        assert (model.id, model.context_length) == ("mine", 512)
+        models = [(model.id, model.context_length) for model in client.models.list()]
+        assert models == [("mine", 512), ("other", 256)]
         client.completions.create(model="mine", prompt="a b a b a b a b", max_tokens=60, temperature=0)
+        client.completions.create(model="other", prompt="a b a b a b a b", max_tokens=9, temperature=0)
         assert metric(server, "seeddelta_slots", "mine") == 2
+        assert metric(server, "seeddelta_slots", "other") == 1
+        assert metric(server, "seeddelta_model_attention_exact", "other") > 0  # its own setting of the run time
         assert metric(server, "seeddelta_drafted_total", "mine") > 0

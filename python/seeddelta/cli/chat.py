@@ -6,17 +6,15 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from .._extras import needs_extra
 from ..errors import SeedDeltaError
+from ..settings.serving import ChatSettings, ModelOptions, Talking
+from ._command import from_settings
 
 if TYPE_CHECKING:
     from ..serve.conversation import Conversation
-
-COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
 
 _HELP = """\
 /save FILE   write the conversation (JSON)
@@ -28,39 +26,8 @@ _HELP = """\
 @FILE in a line puts the file's text there. Ctrl-C stops a reply."""
 
 
-def command(
-    model: Annotated[Path, typer.Option("--model", "-m", help="GGUF or SeedΔ model.")],
-    system: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--system", help="System prompt; @FILE takes it from a file."),
-    ] = None,
-    context: Annotated[int, typer.Option("--ctx", "-c", min=0, help="Context in tokens; 0: as trained.")] = 4096,
-    n_predict: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option("--n-predict", "-n", min=1, help="Tokens of a reply at most. Default: what fits."),
-    ] = None,
-    temperature: Annotated[
-        float, typer.Option("--temp", min=0, help="Temperature; 0 takes the likeliest token.")
-    ] = 0.7,
-    seed: Annotated[Optional[int], typer.Option("--seed", "-s", help="Seed of the sampling.")] = None,  # noqa: UP045
-    threads: Annotated[Optional[int], typer.Option("--threads", "-t", min=1, help="Default: all cores.")] = None,  # noqa: UP045
-    drafts: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option("--drafts", min=0, help="Tokens guessed ahead. [default: 0; with --draft 4]"),
-    ] = None,
-    draft: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--draft", metavar="MODEL", help="A smaller model of the same vocabulary that guesses."),
-    ] = None,
-    chat_format: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--chat-format", help="A chat format of llama-cpp-python in place of the model's template."),
-    ] = None,
-    history: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--history", metavar="FILE", help="Keep the lines that you wrote here, for the up arrow."),
-    ] = None,
-) -> None:
+@from_settings(ChatSettings)
+def command(settings: ChatSettings) -> None:
     """Talk with a model. /help lists the commands; Ctrl-C stops a reply, Ctrl-D ends.
 
     Example: seeddelta chat -m model.seeddelta.gguf --system "Answer in one sentence."
@@ -69,16 +36,16 @@ def command(
         from rich.console import Console
     from ..serve.conversation import Conversation, with_files
     from ..serve.models import open_scheduler
-    from ..serve.options import ModelOptions
 
-    read = _reader(history)
-    options = ModelOptions(
-        path=model, context=context, parallel=1, threads=threads, drafts=drafts, draft=draft, chat_format=chat_format
-    )
-    sampling = {"temperature": temperature, "max_tokens": n_predict, "seed": seed}
+    read = _reader(settings.history)
+    shared = {name: getattr(settings, name) for name in Talking.model_fields}
+    threads = None if settings.threads is None else settings.threads[-1]
+    options = ModelOptions(path=settings.model, parallel=1, threads=threads, runtime=settings.runtime, **shared)
+    sampling = {"temperature": settings.temperature, "max_tokens": settings.n_predict, "seed": settings.seed}
+    system = None if settings.system is None else with_files(settings.system)
     scheduler = open_scheduler(options)
     try:
-        conversation = Conversation(scheduler, None if system is None else with_files(system), sampling)
+        conversation = Conversation(scheduler, system, sampling)
         console = Console(highlight=False, soft_wrap=True)
         console.print(f"{options.name}; /help lists the commands", style="dim")
         _converse(conversation, console, read)

@@ -14,12 +14,12 @@ from typing import Annotated, Any, TypeVar
 
 from .._extras import needs_extra
 from ..errors import BusyError, RequestError, SeedDeltaError, UnknownModelError
+from ..settings.serving import ServeSettings
 from . import tools
 from .bodies import ChatBody, CompletionBody, EmbeddingBody
 from .completions import Completions
 from .metrics import CONTENT_TYPE, prometheus
 from .models import Models
-from .options import ServeOptions
 
 with needs_extra("serve"):
     import anyio
@@ -36,7 +36,7 @@ _BEARER = HTTPBearer(auto_error=False)
 _WATCH = 0.1  # seconds between looks at whether a client is still there
 
 
-def make_app(models: Models, options: ServeOptions) -> FastAPI:
+def make_app(models: Models, settings: ServeSettings) -> FastAPI:
     """The application. It closes the models when it ends."""
 
     @asynccontextmanager
@@ -46,9 +46,9 @@ def make_app(models: Models, options: ServeOptions) -> FastAPI:
         await to_thread.run_sync(models.close)
 
     app = FastAPI(title="seeddelta", lifespan=lifespan)
-    app.state.models, app.state.api_key = models, options.api_key
-    if options.cors:
-        app.add_middleware(CORSMiddleware, allow_origins=options.cors, allow_methods=["*"], allow_headers=["*"])
+    app.state.models, app.state.api_key = models, settings.key
+    if settings.cors:
+        app.add_middleware(CORSMiddleware, allow_origins=list(settings.cors), allow_methods=["*"], allow_headers=["*"])
     app.include_router(router)
 
     @app.get("/health")

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..errors import ConfigError, UnknownModelError
+from ..settings.serving import ModelOptions
 from .drafts import open_draft
-from .options import ModelOptions
 from .scheduler import Scheduler
 
 
@@ -58,16 +58,12 @@ class Models:
 
 def open_scheduler(options: ModelOptions) -> Scheduler:
     """Load one model with room for its requests."""
-    from ..runtime import RuntimeConfig
     from ..runtime.session import open_model
 
     settings: dict[str, Any] = dict(options.load)
     if options.chat_format is not None:
         settings["chat_format"] = options.chat_format
-    if options.fallback is not None:
-        settings["fallback"] = options.fallback
-    if options.runtime:
-        settings["config"] = RuntimeConfig.from_dict(options.runtime)
+    settings["config"] = options.runtime
     context = options.context or _trained_context(options)
     llm = open_model(
         options.path, n_ctx=context * options.parallel, threads=options.threads, parallel=options.parallel, **settings

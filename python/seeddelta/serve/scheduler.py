@@ -20,17 +20,13 @@ from llama_cpp import _internals as internals
 from llama_cpp import llama_cpp as native
 
 from ..errors import BusyError, ConfigError, RequestError
+from ..settings.serving import CHUNK, QUEUE
 from .counters import Counters
 from .drafts import Drafter, LookupDrafter, ModelDrafter, forgets_nothing
 from .request import Embedding, Generation, Job, Limits, token_score
 from .sampling import Row, Sampler, Sampling
 from .slots import Slot, choose_slot
 from .vocabulary import Vocabulary
-
-# Tokens of prompts in one pass. From 64 tokens of a sequence on, ggml's flash attention takes another kernel, which
-# rounds more; with fewer a reply does not depend on who asks at the same time.
-CHUNK = 48
-QUEUE = 64  # requests that may wait
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from types import FrameType
 
 from .._extras import needs_extra
 from ..errors import OutputError
+from ..settings.serving import ServeSettings
 from .app import make_app
 from .models import Models
-from .options import ServeOptions
 
 with needs_extra("serve"):
     import uvicorn
@@ -58,16 +58,16 @@ def listen(host: str, port: int) -> socket.socket:
     return bound
 
 
-def serve(options: ServeOptions, bound: socket.socket, on_ready: Callable[[], None] = lambda: None) -> None:
+def serve(settings: ServeSettings, bound: socket.socket, on_ready: Callable[[], None] = lambda: None) -> None:
     """Serve until SIGINT or SIGTERM. The models are loaded first; `on_ready` is called when clients can come."""
     sys.setswitchinterval(_SWITCH)
-    models = Models(options.models)
+    models = Models(settings.served())
     config = uvicorn.Config(
-        make_app(models, options),
+        make_app(models, settings),
         log_level="warning",
-        timeout_graceful_shutdown=int(options.grace) + _AFTER_GRACE,
+        timeout_graceful_shutdown=int(settings.grace) + _AFTER_GRACE,
         lifespan="on",
     )
     bound.listen(config.backlog)  # from now on nobody is turned away
     on_ready()
-    _Server(config, models, options.grace).run(sockets=[bound])
+    _Server(config, models, settings.grace).run(sockets=[bound])

@@ -28,6 +28,7 @@ class Flag:
         off: value that leaves the whole group out.
         repeat: the flag may be given often.
         argument: it has no flag but a place.
+        file_only: it has no flag; files and --set give it.
         prefix: of a group: what the flags of its settings begin with. A group that may be None is a switch, on or off.
         core: name of the setting in the extension; None: the extension does not get it.
         decides: of a build, what the setting decides: the bytes of a `tensor`, the `choice` of tensors and rates, or
@@ -43,6 +44,7 @@ class Flag:
     off: str | None = None
     repeat: bool = False
     argument: bool = False
+    file_only: bool = False
     prefix: str | None = None
     core: str | None = None
     decides: str = "tensor"
@@ -144,7 +146,7 @@ def settings_of(
         flag, path = flag_of(field), (*at, name)
         title = flag.panel or panel
         inner = group_of(field)
-        own = () if inner is not None else (f"{prefix}{name.replace('_', '-')}",)
+        own = () if inner is not None or flag.file_only else (f"{prefix}{name.replace('_', '-')}",)
         yield Setting(path, field, flag, flag.names or own, title, optional)
         if inner is not None:
             around = path if field.default is None else optional

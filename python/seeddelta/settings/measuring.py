@@ -7,38 +7,16 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from .base import Flag, Settings
-from .patterns import Threads
-from .runtime import RuntimeConfig
+from .base import Flag
+from .serving import UsingModels
 
-SERVING = "Model"
 QUIET = Flag(names=("--quiet", "-q"), shown=True, panel="For every command")
-_RUNTIME = Flag(prefix="--", panel=SERVING)
 
 
-class Serving(Settings):
-    """What the commands that use models share."""
+class Serving(UsingModels):
+    """What the commands that use models for a while share."""
 
-    threads: Annotated[Threads, Flag(names=("--threads", "-t"), shown=True, metavar="N[,N…]")] = Field(
-        default=None, description="Threads. Default: all cores."
-    )
-    runtime: Annotated[RuntimeConfig, _RUNTIME] = Field(
-        default_factory=RuntimeConfig, description="How SeedΔ weights are served, and what is skipped."
-    )
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bars, and no summary.")
-
-    @model_validator(mode="after")
-    def _check_fallback(self) -> Serving:
-        from ..gguf.hub import located
-
-        runtime = self.runtime
-        needs = {"--seeddelta-gap": runtime.gap is not None, "--no-proc-sparse": not runtime.proc_sparse}
-        for flag, given in (needs | {"--dense": bool(runtime.dense)}).items():
-            if given and runtime.fallback is None:
-                raise ValueError(f"{flag} needs --seeddelta-fallback dense.gguf to take the tensors from")
-        if runtime.fallback is not None and not located(runtime.fallback).is_file():
-            raise ValueError(f"{runtime.fallback}: no such file; give the dense GGUF model")
-        return self
 
 
 class RunSettings(Serving):

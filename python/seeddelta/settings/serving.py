@@ -1,0 +1,161 @@
+"""Settings of a model that answers requests: chat and serve."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from .base import Flag, Settings
+from .patterns import Threads
+from .runtime import RuntimeConfig
+
+# Tokens of prompts in one pass. From 64 tokens of a sequence on, ggml's flash attention takes another kernel, which
+# rounds more; with fewer a reply does not depend on who asks at the same time.
+CHUNK = 48
+QUEUE = 64
+
+
+class UsingModels(Settings):
+    """What the commands that use models share."""
+
+    threads: Annotated[Threads, Flag(names=("--threads", "-t"), shown=True, metavar="N[,N…]")] = Field(
+        default=None, description="Threads. Default: all cores."
+    )
+    runtime: Annotated[RuntimeConfig, Flag(prefix="--", panel="Model")] = Field(
+        default_factory=RuntimeConfig, description="How SeedΔ weights are served, and what is skipped."
+    )
+
+    @model_validator(mode="after")
+    def _check_fallback(self) -> UsingModels:
+        from ..gguf.hub import located
+
+        runtime = self.runtime
+        needs = {"--seeddelta-gap": runtime.gap is not None, "--no-proc-sparse": not runtime.proc_sparse}
+        for flag, given in (needs | {"--dense": bool(runtime.dense)}).items():
+            if given and runtime.fallback is None:
+                raise ValueError(f"{flag} needs --seeddelta-fallback dense.gguf to take the tensors from")
+        if runtime.fallback is not None and not located(runtime.fallback).is_file():
+            raise ValueError(f"{runtime.fallback}: no such file; give the dense GGUF model")
+        return self
+
+
+class Talking(Settings):
+    """What a model that talks has."""
+
+    context: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(
+        default=4096, ge=0, description="Tokens of a request or a conversation, replies included; 0: as trained."
+    )
+    drafts: Annotated[int | None, Flag()] = Field(
+        default=None,
+        ge=0,
+        description="Tokens guessed ahead, checked together; greedy text stays the same. Default: 0, with --draft 4.",
+    )
+    draft: Annotated[Path | None, Flag(shown=True, metavar="MODEL")] = Field(
+        default=None,
+        description="A smaller model of the same vocabulary that guesses. Without it the text before is searched.",
+    )
+    chat_format: Annotated[str | None, Flag()] = Field(
+        default=None, description="A chat format of llama-cpp-python in place of the model's own template."
+    )
+
+
+class Sharing(Talking):
+    """What a model that several clients share has."""
+
+    parallel: Annotated[int, Flag(names=("--parallel", "-np"), shown=True)] = Field(
+        default=4, ge=1, le=64, description="Requests at work at the same time."
+    )
+    queue: Annotated[int, Flag(shown=True)] = Field(
+        default=QUEUE, ge=0, description="Requests that may wait; beyond them: 503."
+    )
+    chunk: Annotated[int, Flag()] = Field(
+        default=CHUNK, ge=1, description="Tokens of prompts that are read in one pass, in between others' replies."
+    )
+
+
+class ModelOptions(Sharing):
+    """One model that is served. `load` has further keywords of llama_cpp.Llama."""
+
+    path: Path
+    alias: str | None = None
+    threads: int | None = Field(default=None, ge=1)
+    runtime: RuntimeConfig = Field(default_factory=RuntimeConfig)
+    load: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The alias, or the file's name without endings."""
+        return self.alias or self.path.name.removesuffix(".gguf").removesuffix(".seeddelta")
+
+
+class ChatSettings(Talking, UsingModels):
+    """`seeddelta chat`."""
+
+    model: Annotated[Path, Flag(names=("--model", "-m"))] = Field(description="GGUF or SeedΔ model.")
+    system: Annotated[str | None, Flag(shown=True)] = Field(
+        default=None, description="System prompt; @FILE takes it from a file."
+    )
+    n_predict: Annotated[int | None, Flag(names=("--n-predict", "-n"), shown=True)] = Field(
+        default=None, ge=1, description="Tokens of a reply at most. Default: what fits."
+    )
+    temperature: Annotated[float, Flag(names=("--temp",), shown=True)] = Field(
+        default=0.7, ge=0, description="Temperature; 0 takes the likeliest token."
+    )
+    seed: Annotated[int | None, Flag(names=("--seed", "-s"), shown=True)] = Field(
+        default=None, description="Seed of the sampling."
+    )
+    history: Annotated[Path | None, Flag(shown=True)] = Field(
+        default=None, description="Keep the lines that you wrote here, for the up arrow."
+    )
+
+
+class ServeSettings(Sharing, UsingModels):
+    """`seeddelta serve`. What is given for all models counts where a model of `models` does not say its own."""
+
+    model: Annotated[
+        tuple[str, ...], Flag(names=("--model", "-m"), shown=True, repeat=True, metavar="[ALIAS=]FILE")
+    ] = Field(default=(), description="GGUF or SeedΔ model; repeat it for several.")
+    models: Annotated[tuple[dict[str, Any], ...], Flag(file_only=True)] = Field(
+        default=(), description="Models with settings of their own: path, alias, and those of all models."
+    )
+    host: Annotated[str, Flag(shown=True)] = Field(default="127.0.0.1", description="Address to listen on.")
+    port: Annotated[int, Flag(shown=True)] = Field(
+        default=8080, ge=0, le=65535, description="Port; 0 takes a free one."
+    )
+    api_key: Annotated[str | None, Flag(shown=True)] = Field(
+        default=None, description="Key that clients must send. Default: that of the variable SEEDDELTA_API_KEY."
+    )
+    cors: Annotated[tuple[str, ...], Flag(shown=True, repeat=True, metavar="ORIGIN")] = Field(
+        default=(), description="Origin of web pages that may ask, or *; repeat it for several."
+    )
+    grace: Annotated[float, Flag(shown=True, metavar="SECONDS")] = Field(
+        default=30.0, ge=0, description="Time for replies to end when it is stopped."
+    )
+
+    @model_validator(mode="after")
+    def _check_models(self) -> ServeSettings:
+        names = [model.name for model in self.served()]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two models are called {twice[0]!r}; give one an alias")
+        return self
+
+    @property
+    def key(self) -> str | None:
+        """What clients must send; None lets everybody in."""
+        return self.api_key or os.environ.get("SEEDDELTA_API_KEY") or None
+
+    def served(self) -> list[ModelOptions]:
+        """The models, each with all of its settings. Raises ConfigError for one that is wrong."""
+        shared = {name: getattr(self, name) for name in Sharing.model_fields}
+        shared |= {"runtime": self.runtime, "threads": None if self.threads is None else self.threads[-1]}
+        given = [_named(text) for text in self.model] or self.models
+        return [ModelOptions(**(shared | one)) for one in given]
+
+
+def _named(text: str) -> dict[str, Any]:
+    alias, sign, path = text.partition("=")
+    return {"alias": alias, "path": path} if sign and not Path(text).exists() else {"path": text}
