@@ -116,6 +116,30 @@ def test_stages_of_quantize(work: Path) -> None:
         assert stage in done.stdout
 
 
+@pytest.mark.slow
+def test_clients_of_a_server(smollm2_quantized: Path, tmp_path: Path) -> None:
+    """Throughput and a soak, of a tiny model for seconds."""
+    pytest.importorskip("fastapi")
+    pytest.importorskip("openai")
+    model = tmp_path / "tiny.seeddelta.gguf"
+    dense = write_llama(tmp_path / "dense.gguf", smollm2_quantized)
+    seeddelta.build(seeddelta.Recipe(input=dense, output=model, bits=4, targets="full"), progress=False)
+    paths = [str(Path(seeddelta.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    for program, arguments in (
+        ("bench_serve.py", ["--seeddelta", f"tiny={model}", "--streams", "1,2", "--tokens", "8", "--reps", "1"]),
+        ("soak_serve.py", [str(model), "--minutes", "0.1", "--clients", "4"]),
+    ):
+        command = [sys.executable, str(BENCHMARKS / program), *arguments, "--results", str(tmp_path)]
+        subprocess.run(command, check=True, env=environment)
+    served = json.loads((tmp_path / "serve.json").read_text(encoding="utf-8"))["models"]["tiny"]
+    assert [count for count, one in served["streams"].items() if one["speed"] > 0 < one["pass_ms"]] == ["1", "2"]
+    assert served["first_token_ms"]["behind"] > 0
+    soak = json.loads((tmp_path / "soak.json").read_text(encoding="utf-8"))
+    assert (soak["failed"], soak["exit_code"]) == (0, 0)
+    assert sum(soak["requests"].values()) > 20
+
+
 def test_autotuned_beside_uniform_and_llama(smollm2_quantized: Path, tmp_path: Path) -> None:
     """A tiny model, one budget: every model is scored, tuned and uniform in pairs, and the figure is written."""
     dense = write_llama(tmp_path / "dense.gguf", smollm2_quantized)
