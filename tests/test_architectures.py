@@ -105,6 +105,18 @@ def test_equals_stock_llama(model: Converted) -> None:
     assert_alike(expected[:12], logits_of(ours, TOKENS[:12], batch=1))
 
 
+@pytest.mark.slow
+def test_in_one_command(model: Converted, tmp_path: Path) -> None:
+    """Some of these cannot be run block by block, and the trial of it ends in an assert of llama.cpp's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = seeddelta.quantize(
+            model.dense, tmp_path / "out.gguf", bits=4, ctx=32, chunks=2, threads=2, progress=False
+        )
+    assert report.converted_share >= LEAST_SHARE
+    assert set(report.uncalibrated) <= {"token_embd.weight", "per_layer_token_embd.weight"}
+
+
 def decode(llm: Any, tokens: list[tuple[int, int, int]]) -> np.ndarray[Any, Any]:
     """Logits [n, n_vocab] of one batch of (token, position, sequence)."""
     batch = llama_cpp.llama_batch_init(len(tokens), 0, 1)

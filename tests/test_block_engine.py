@@ -8,12 +8,15 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import seeddelta
 import tiny_llama
+from architectures import write_architecture
 from seeddelta.calibrate import capture
 from seeddelta.calibrate.block_run import BlockRun
 from seeddelta.calibrate.engine import BlockEngine
 from seeddelta.calibrate.groups import Group, find_groups, groups_of
 from seeddelta.calibrate.text import Windows, read_windows
+from seeddelta.convert.quantize import estimate_quantize
 from seeddelta.errors import EvaluationError
 from seeddelta.gguf import names
 from seeddelta.gguf.source import open_source
@@ -75,6 +78,16 @@ def test_a_pattern_of_blocks_is_kept(smollm2_quantized: Path, tmp_path: Path, mo
 def test_a_model_whose_pattern_is_as_long_as_itself_is_run_whole(smollm2_quantized: Path, tmp_path: Path) -> None:
     path = tiny_llama.write_gemma2(tmp_path / "model.gguf", smollm2_quantized)
     assert find_groups(open_source(path), windows_of(tiny_llama.N_VOCAB).tokens[0], threads=2) is None
+
+
+def test_a_model_without_a_kind_of_block_may_end_the_trial(smollm2_quantized: Path, tmp_path: Path) -> None:
+    """lfm2: llama.cpp's asserts want both kinds of blocks."""
+    path = write_architecture(tmp_path / "model.gguf", smollm2_quantized, "lfm2")
+    assert find_groups(open_source(path), windows_of(tiny_llama.N_VOCAB).tokens[0], threads=2) is None
+    options: dict[str, Any] = {"bits": 4, "ctx": 32, "chunks": 2, "threads": 2}
+    assert estimate_quantize(path, tmp_path / "out.gguf", **options).seconds > 0
+    report = seeddelta.quantize(path, tmp_path / "out.gguf", **options, progress=False)
+    assert report.converted_share > 0.97
 
 
 def test_arrays_of_the_layers_are_cut(smollm2_quantized: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,12 @@ views of 1, 2, 3, … consecutive blocks, and the first size whose outputs are t
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +22,14 @@ import numpy.typing as npt
 from seeddelta import _core
 
 from ..errors import FormatError, ImatrixError
-from ..gguf.source import SourceModel
+from ..gguf.source import SourceModel, open_source
 from ..gguf.targets import computed_layers
 from .block_run import BlockRun, open_hooked
 
 F32 = npt.NDArray[np.float32]
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12)  # periods of the patterns that llama.cpp's models have
 _SAME = 1e-5  # relative difference of the outputs; they are equal as a rule, and a wrong kind of block differs by 0.01
+_SAYS = "seeddelta blocks: "  # before the lines of the trial
 _log = logging.getLogger(__name__)
 
 
@@ -47,13 +53,66 @@ def groups_of(n_layers: int, size: int, scale: float = 1.0) -> list[Group]:
 def find_groups(source: SourceModel, window: npt.NDArray[np.int32], threads: int = 0) -> list[Group] | None:
     """Groups of as few blocks as can be run alone, or None when the model has to be run as a whole.
 
-    `window` int32[n] are the tokens of a chunk. Raises ImatrixError when the model itself does not run.
+    `window` int32[n] are the tokens of a chunk. It is tried in another process: a graph without some kinds of blocks is
+    one that llama.cpp does not expect, and its asserts end the process (llama4, models with recurrent blocks). Raises
+    ImatrixError when that process cannot be run at all.
     """
+    sizes = list(_sizes(source))
+    while sizes:
+        answer, tried = _try_elsewhere(source, window, threads, sizes)
+        if answer is not None:
+            return None if answer == "none" else [Group(*group) for group in json.loads(answer)]
+        sizes = [size for size in sizes if size > max(tried, default=sizes[-1])]
+    return None
+
+
+def _try_elsewhere(
+    source: SourceModel, window: npt.NDArray[np.int32], threads: int, sizes: list[int]
+) -> tuple[str | None, list[int]]:
+    """What `_main` says of the sizes, None when its process ended, and the sizes that it came to."""
+    paths = [path for path in sys.path if path]
+    program = f"import sys; sys.path[:0] = {paths!r}; from seeddelta.calibrate import groups; groups._main()"
+    question = json.dumps([str(source.path), window.tolist(), threads, sizes])
+    environment = {"GGML_NO_BACKTRACE": "1", "OMP_WAIT_POLICY": "passive"} | os.environ
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], input=question, capture_output=True, text=True, errors="replace",
+            env=environment,
+        )  # fmt: skip
+    except OSError as error:
+        raise ImatrixError(f"{source.path}: {sys.executable} cannot be run to try the blocks ({error})") from error
+    said = [line.removeprefix(_SAYS) for line in done.stdout.splitlines() if line.startswith(_SAYS)]
+    if done.returncode == 0 and said:
+        return said[-1], []
+    _log.info("a trial of the blocks of %s ended with %d: %s", source.path, done.returncode, done.stderr[-500:])
+    return None, [int(line) for line in said]
+
+
+def _main() -> None:
+    """The trial: a line for each size that is come to, at the end the groups, or none."""
+    path, window, threads, sizes = json.load(sys.stdin)
+
+    def say(text: object) -> None:
+        print(f"{_SAYS}{text}", flush=True)
+
+    found = _groups_of_sizes(open_source(path), np.asarray(window, np.int32), threads, sizes, say)
+    say("none" if found is None else json.dumps([[one.first, one.last, one.scale] for one in found]))
+
+
+def _sizes(source: SourceModel) -> Iterator[int]:
+    n_layers = computed_layers(source.header) or 0
+    return (size for size in SIZES if size == 1 or size < n_layers)
+
+
+def _groups_of_sizes(
+    source: SourceModel, window: npt.NDArray[np.int32], threads: int, sizes: list[int], come_to: Callable[[int], object]
+) -> list[Group] | None:
     n_layers = computed_layers(source.header) or 0
     whole = _outputs(source, window, n_layers, threads)
     if whole is None:
         return None
-    for size in (size for size in SIZES if size == 1 or size < n_layers):
+    for size in sizes:
+        come_to(size)
         for scale in (1.0, whole[0].shape[1] ** -0.5):
             groups = groups_of(n_layers, size, scale)
             if all(_is_same(source, group, window, whole, threads) for group in groups):
@@ -69,8 +128,9 @@ def _outputs(source: SourceModel, window: npt.NDArray[np.int32], n_layers: int, 
     llm = open_hooked(str(source.path), hook, len(window), threads)
     try:
         llm.eval(window.tolist())
-        if hook.error:
-            raise ImatrixError(f"{source.path}: {hook.error}")
+        if hook.error:  # they have another form, as in gemma3n, or the model does not run: the capture will say so
+            _log.info("%s: %s", source.path, hook.error)
+            return None
         return [hook.values(f"l_out-{i}") for i in range(n_layers)]
     except KeyError:
         return None

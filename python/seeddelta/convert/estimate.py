@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from ..calibrate.capture import capture
 from ..calibrate.engine import BlockEngine
-from ..calibrate.groups import groups_of
+from ..calibrate.groups import Group, find_groups
 from ..calibrate.text import Windows
 from ..errors import MemoryWarning, some
+from ..gguf import names
 from ..gguf.source import SourceModel
-from ..gguf.targets import computed_layers
 from .encode import encode_tensor
 from .memory import PROCESS_BYTES, group_bytes, sums_bytes
 from .pipeline import Plan
@@ -44,24 +45,50 @@ class Estimate:
 
 
 def estimate(recipe: Recipe, plan: Plan, windows: Windows, ram: int, calibrate: str) -> Estimate:
-    """Of a model whose blocks can be run one at a time. Runs one chunk through the first block."""
-    source = plan.source
-    groups = groups_of(computed_layers(source.header) or 1, 1)
+    """Runs one chunk through the first group of blocks, or through a model that has to be run as a whole."""
+    groups = find_groups(plan.source, windows.tokens[0], recipe.threads)
+    if groups is None:
+        wanted, measure, states, sums = _of_whole(recipe, plan, windows, ram)
+        running = 0  # llama.cpp maps the model
+    else:
+        wanted, measure, states, sums = _of_blocks(recipe, plan, windows, groups, ram)
+        measure *= _RUNS[calibrate]
+        running = group_bytes(plan.source, groups[0])
+    weights = sum(description.weights for description in plan.targets.values())
+    largest = max((_encoding_bytes(plan, name) for name in plan.targets), default=0)
+    memory = PROCESS_BYTES + max(largest, running + sums)
+    streams = 2 if calibrate == "sequential" else 1
+    disk = 2 * streams * states + sums + plan.payload_bytes
+    return Estimate(measure + weights / _encoding_speed(recipe, plan, plan.source, wanted), memory, disk)
+
+
+def _of_blocks(
+    recipe: Recipe, plan: Plan, windows: Windows, groups: list[Group], ram: int
+) -> tuple[list[str], float, int, int]:
+    """Matrices of the first group, seconds to measure all groups, bytes of hidden states and of sums."""
     with tempfile.TemporaryDirectory() as folder:
-        engine = BlockEngine(source, windows, groups, Path(folder), threads=recipe.threads)
+        engine = BlockEngine(plan.source, windows, groups, Path(folder), threads=recipe.threads)
         wanted = [name for name in engine.matrices(groups[0]) if name in plan.targets]
-        states = 4 * windows.tokens.size * engine.n_embd
         begun = time.perf_counter()
         with engine.run(groups[0], wanted, keep=False, chunks=1):
             chunk = time.perf_counter() - begun
-    measure = chunk * windows.chunks * len(groups) * _RUNS[calibrate]
-    weights = sum(description.weights for description in plan.targets.values())
-    largest = max((_encoding_bytes(plan, name) for name in plan.targets), default=0)
-    sums = min(sums_bytes(source, wanted), ram)
-    memory = PROCESS_BYTES + max(largest, group_bytes(source, groups[0]) + sums)
-    streams = 2 if calibrate == "sequential" else 1
-    disk = 2 * streams * states + sums + plan.payload_bytes
-    return Estimate(measure + weights / _encoding_speed(recipe, plan, source, wanted), memory, disk)
+    states = 4 * windows.tokens.size * engine.n_embd
+    return wanted, chunk * windows.chunks * len(groups), states, min(sums_bytes(plan.source, wanted), ram)
+
+
+def _of_whole(recipe: Recipe, plan: Plan, windows: Windows, ram: int) -> tuple[list[str], float, int, int]:
+    """The same where every pass goes through the whole model, for as many matrices as the memory allows."""
+    wanted = [name for name in plan.targets if names.split_name(name) is not None][:1]
+    if not wanted:
+        return [], 0.0, 0, 0
+    begun = time.perf_counter()
+    capture(
+        plan.source.path, np.tile(windows.tokens[0], 2), ctx=windows.ctx, chunks=1, threads=recipe.threads,
+        only=wanted, progress=False,
+    )  # fmt: skip
+    chunk = time.perf_counter() - begun
+    sums = sums_bytes(plan.source, list(plan.targets))
+    return wanted, chunk * windows.chunks * -(-sums // ram), 0, min(sums, ram)
 
 
 def warn_too_large(plan: Plan, ram: int) -> None:
