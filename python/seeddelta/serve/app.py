@@ -246,7 +246,7 @@ class _Events:
             for chunk in self._chunks:
                 self.last = chunk
                 self._put(_event(chunk))
-        except SeedDeltaError as error:  # the status is sent already
+        except Exception as error:  # the status is sent already: the client is told in the stream
             self._put(_event({"error": {"message": str(error), "type": "server_error", "param": None, "code": None}}))
             self.last = None
         finally:
