@@ -190,6 +190,7 @@ metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_harness(smollm2_quantized: Path, facts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["tasks", "-m", str(smollm2_quantized), "--tasks", "facts", "--include", str(facts), "-t", "2"]
     assert main([*arguments, "--json"]) == 0
