@@ -93,6 +93,10 @@ struct ColumnCounts {
     int64_t total = 0;  // inputs that there were
 };
 
+// Makes room for a product of `threads` threads, so that computing it allocates nothing. Returns the bytes of scratch
+// that each thread needs. Throws std::bad_alloc. Not thread safe.
+int64_t columns_reserve(const ColumnWeight &w, bool gated, int64_t n_tokens, int threads, Workspace &workspace);
+
 // y = W x over the inputs that `gate` chooses; null: all of them. All nth threads of one product call this with the
 // same arguments but ith; x and y are float32 with the given strides in bytes between tokens. With reuse_selection the
 // choice of the previous product of this workspace holds: x, n_in and gate must be the same. Contains a spin barrier.

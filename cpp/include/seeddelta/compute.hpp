@@ -1,5 +1,5 @@
-// y = W x for a seeddelta_ctx. The arithmetic is fixed by docs/reference/format.md, "What is computed": every instruction
-// set, thread count and batch shape gives the same bits.
+// y = W x for a seeddelta_ctx. The arithmetic is fixed by docs/reference/format.md, "What is computed": every
+// instruction set, thread count and batch shape gives the same bits.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -91,6 +91,10 @@ private:
 void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride_bytes,
                                 float *y, int64_t y_stride_bytes, Workspace &workspace, int ith, int nth,
                                 bool reuse_activations, ComputeStatus &status);
+
+// Bytes of scratch that a thread of a product of rows or of experts needs; of looking up rows.
+int64_t product_scratch(const seeddelta_ctx &ctx, int64_t n_tokens);
+int64_t lookup_scratch(const seeddelta_ctx &ctx);
 
 // The same for the chosen experts of every token; ctx.expert says of which weights. An expert is decoded once however
 // many tokens have it. With reuse_activations the ids must be the same, too, and the product before must have had a

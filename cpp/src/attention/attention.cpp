@@ -21,6 +21,10 @@ void Attention::reserve(const AttentionProblem &p, bool packed, bool compare) {
     }
 }
 
+int64_t Attention::scratch_bytes(const AttentionProblem &p) {
+    return Scratch().carve(p, nullptr);
+}
+
 float *Attention::partial_of(const AttentionProblem &p, float *partials, int64_t chunk, int64_t head) const {
     return partials + (chunk * p.n_head + head) * (2 + p.dim_v);
 }

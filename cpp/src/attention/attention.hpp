@@ -50,6 +50,9 @@ public:
     // Makes room. Not thread safe; before the threads start.
     void reserve(const AttentionProblem &p, bool packed, bool compare);
 
+    // Bytes of scratch that a thread needs.
+    static int64_t scratch_bytes(const AttentionProblem &p);
+
     // Single windows of positions, by the caller alone: the pairs `items` of chunk · n_kv_head + KV head. Writes to
     // partials [chunks, heads, 2 + dim_v] and, unless it is null, to keys [chunks, heads, 2 + dim_k]: AttentionTask.
     void windows(const AttentionProblem &p, const int32_t *items, int64_t n, float *partials, float *keys) const;

@@ -85,6 +85,7 @@ struct Attention::Scratch {
     int64_t table_of = -1;
     int64_t keep_of = -1;
 
+    Scratch() = default; // to be counted
     explicit Scratch(const AttentionProblem &p) {
         carve(p, thread_scratch(carve(p, nullptr)));
         const float scale = p.softcap != 0.0F ? p.scale / p.softcap : p.scale;

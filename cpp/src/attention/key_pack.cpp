@@ -102,7 +102,7 @@ void KeyPack::calibrate(const AttentionProblem &p, int64_t kv_head) {
     float *scale = scale_.data() + kv_head * dim_;
     const int64_t step = std::max<int64_t>(1, p.n_kv / kCalibrationRows);
     const auto average = [&](auto value, float *out) {
-        std::vector<double> sum(count_of(dim_));
+        double sum[kLargestKey] = {};
         int64_t rows = 0;
         for (int64_t row = 0; row < p.n_kv; row += step) {
             if (p.hidden(row)) {
@@ -111,12 +111,12 @@ void KeyPack::calibrate(const AttentionProblem &p, int64_t kv_head) {
             float key[kLargestKey];
             p.key(kv_head, row, key);
             for (int64_t d = 0; d < dim_; ++d) {
-                sum[count_of(d)] += value(key[d], d);
+                sum[d] += value(key[d], d);
             }
             ++rows;
         }
         for (int64_t d = 0; d < dim_; ++d) {
-            out[d] = rows > 0 ? static_cast<float>(sum[count_of(d)] / static_cast<double>(rows)) : 0.0F;
+            out[d] = rows > 0 ? static_cast<float>(sum[d] / static_cast<double>(rows)) : 0.0F;
         }
         return rows;
     };

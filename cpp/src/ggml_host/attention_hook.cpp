@@ -9,8 +9,7 @@
 
 namespace seeddelta {
 
-static constexpr int64_t kRepackAt = 32;  // positions without bits are attended to; so many are packed at once
-static constexpr float kGapShare = 0.25F; // of a comparison in a layer's moving mean
+static constexpr int64_t kRepackAt = 32; // positions without bits are attended to; so many are packed at once
 static constexpr std::string_view kCacheName = "cache_k_l"; // llama.cpp's name of a layer's keys
 
 AttentionHook::AttentionHook(const GgmlAbi &abi, const AttentionAbi &attention, AttentionSettings settings)
@@ -221,22 +220,26 @@ AttentionHook::Layer *AttentionHook::layer_of(const void *node, const void *k) {
     if (known != layers_.end()) {
         return &known->second;
     }
+    Layer layer = new_layer(k, place.second);
     const std::lock_guard lock(mutex_);
+    return &layers_.emplace(place, std::move(layer)).first->second;
+}
+
+AttentionHook::Layer AttentionHook::new_layer(const void *k, int64_t number) {
+    Layer layer;
     const void *cache = k;
     while (cache != nullptr && attention_.is_view(abi_.op_of(cache))) {
         cache = abi_.src_of(cache, 0);
     }
-    Layer &layer = layers_[place];
     if (cache == nullptr || abi_.op_of(cache) != abi_.op_none) {
-        return &layer;
+        return layer;
     }
     const char *text = abi_.name_of(cache);
     const std::string_view name(text, strnlen(text, kMaxName));
     if (name.substr(0, kCacheName.size()) != kCacheName) {
-        return &layer;
+        return layer;
     }
-    layer.number = place.second >= 0 ? place.second
-                                     : std::strtol(std::string(name.substr(kCacheName.size())).c_str(), nullptr, 10);
+    layer.number = number >= 0 ? number : std::strtol(std::string(name.substr(kCacheName.size())).c_str(), nullptr, 10);
     layer.rows = abi_.ne_of(cache, 1);
     layer.row_bytes = abi_.nb_of(cache, 1);
     layer.settings = settings_of(layer.number, abi_.ne_of(k, 2));
@@ -245,14 +248,15 @@ AttentionHook::Layer *AttentionHook::layer_of(const void *node, const void *k) {
                                                layer.settings.recent);
         layer.heads.resize(static_cast<size_t>(abi_.ne_of(k, 2)));
     }
-    return &layer;
+    return layer;
 }
 
 // What the next computation of the node will do. All its threads go by it.
 void AttentionHook::plan(const void *node, Node &served) {
+    served.ready = false;
+    served.done = false;
     Layer &layer = *layer_of(node, served.operands.k);
     served.layer = &layer;
-    served.done = false;
     const AttentionProblem p = problem_of(node, served);
     served.packed = layer.pack != nullptr && !layer.disabled && p.n_kv > settings_.min_context &&
                     p.n_kv <= layer.pack->capacity() && p.masked() && p.max_bias == 0.0F;
@@ -271,6 +275,8 @@ void AttentionHook::plan(const void *node, Node &served) {
         served.outcome.heads.assign(layer.heads.size(), {});
     }
     compute_.reserve(p, served.packed, served.compare);
+    arenas_.reserve(Attention::scratch_bytes(p));
+    served.ready = true;
     count(counters_.nodes);
 }
 
@@ -297,7 +303,7 @@ void AttentionHook::compute(void *dst, int ith, int nth, void *userdata) noexcep
     node->hook->run(dst, ith, nth, *node);
 }
 
-void AttentionHook::run(void *dst, int ith, int nth, Node &node) {
+void AttentionHook::attend(void *dst, int ith, int nth, Node &node) {
     const AttentionProblem p = problem_of(dst, node);
     if (node.packed) {
         compute_.packed(p, *node.layer->pack, node.layer->settings, node.repack, node.compare, node.outcome, ith, nth);
@@ -306,6 +312,17 @@ void AttentionHook::run(void *dst, int ith, int nth, Node &node) {
         node.layer->events->attend(p, compute_, budget, ith, nth);
     } else {
         compute_.exact(p, ith, nth);
+    }
+}
+
+void AttentionHook::run(void *dst, int ith, int nth, Node &node) {
+    if (!node.ready) { // the decode is refused
+        return;
+    }
+    const int workers = arenas_.workers(nth);
+    if (ith < workers) {
+        const Arenas::Loan loan(arenas_, ith);
+        attend(dst, ith, workers, node);
     }
     // The last thread to leave sees what all others wrote; nobody waits, ggml has its own barrier.
     if (node.finished.fetch_add(1, std::memory_order_acq_rel) + 1 == nth) {
@@ -321,7 +338,7 @@ void AttentionHook::deliver(void *dst, int ith, int nth, void *userdata) noexcep
     const GgmlAbi &abi = node->hook->abi_;
     const int64_t dim = abi.ne_of(dst, 0);
     const int64_t heads = abi.ne_of(dst, 2);
-    if (!node->done) {
+    if (!node->done && node->ready) {
         node->hook->torn_.store(true, std::memory_order_relaxed);
     }
     for (int64_t head = heads * ith / nth; head < heads * (ith + 1) / nth; ++head) {
@@ -332,103 +349,6 @@ void AttentionHook::deliver(void *dst, int ith, int nth, void *userdata) noexcep
             std::fill_n(out, dim, 0.0F);
         }
     }
-}
-
-// What others may read meanwhile is written under the lock, once an operation.
-void AttentionHook::settle(Node &node) {
-    const std::lock_guard lock(mutex_);
-    Layer &layer = *node.layer;
-    if (!node.packed) {
-        count(node.events ? counters_.events : counters_.exact);
-        if (layer.events != nullptr) {
-            layer.told = {!layer.events->limits().disabled(), layer.events->limits().gap(), layer.events->last_ns(),
-                          layer.events->nbytes()};
-        }
-        return;
-    }
-    PackOutcome &outcome = node.outcome;
-    count(counters_.packed);
-    count(counters_.repacks, node.repack ? 1 : 0);
-    count(counters_.visible, outcome.visible.exchange(0));
-    count(counters_.kept, outcome.kept.exchange(0));
-    const uint64_t scored = outcome.scored.exchange(0);
-    count(counters_.scored, scored);
-    count(counters_.popcount, layer.settings.popcount ? scored : 0);
-    count(counters_.values, outcome.values.exchange(0));
-    count(counters_.dense, outcome.dense.exchange(0));
-    outcome.unpacked.store(0);
-    const bool stale = outcome.stale.exchange(false);
-    count(counters_.stale, stale ? 1 : 0);
-    for (size_t head = 0; head < layer.heads.size(); ++head) {
-        HeadOutcome &of = outcome.heads[head];
-        if (stale) { // the result was exact
-            of.compared = 0;
-            of.gap = of.recall = 0.0;
-        }
-        layer.heads[head] += of;
-    }
-    if (!outcome.compared) {
-        return;
-    }
-    outcome.compared = false;
-    if (stale) {
-        return;
-    }
-    count(counters_.compared);
-    gap_sum_ += outcome.gap;
-    recall_sum_ += outcome.recall;
-    const auto gap = static_cast<float>(outcome.gap);
-    layer.gap = layer.gap < 0.0F ? gap : layer.gap + kGapShare * (gap - layer.gap);
-    if (!(layer.gap <= settings_.gap_limit)) { // also when it is no number
-        layer.disabled = true;
-        count(counters_.disabled);
-    }
-}
-
-int64_t AttentionHook::pack_bytes() const {
-    const std::lock_guard lock(mutex_);
-    int64_t sum = 0;
-    for (const auto &[place, layer] : layers_) {
-        sum += layer.pack != nullptr ? layer.pack->nbytes() : 0;
-    }
-    return sum;
-}
-
-std::vector<AttentionHook::HeadTotal> AttentionHook::heads() const {
-    const std::lock_guard lock(mutex_);
-    std::vector<HeadTotal> found;
-    for (const auto &[place, layer] : layers_) {
-        for (size_t head = 0; head < layer.heads.size(); ++head) {
-            const auto kv_head = static_cast<int64_t>(head);
-            found.push_back({layer.number, kv_head, layer.settings.exact(kv_head), layer.settings.budget_of(kv_head),
-                             layer.heads[head]});
-        }
-    }
-    return found;
-}
-
-AttentionHook::EventTotal AttentionHook::event_total() const {
-    const std::lock_guard lock(mutex_);
-    EventTotal sum;
-    for (const auto &[place, layer] : layers_) {
-        if (layer.events != nullptr) {
-            ++sum.layers;
-            sum.active += layer.told.active ? 1 : 0;
-            sum.gap = std::max(sum.gap, layer.told.gap);
-            sum.last_ns += layer.told.last_ns;
-            sum.bytes += layer.told.bytes;
-        }
-    }
-    return sum;
-}
-
-int64_t AttentionHook::packed_layers() const {
-    const std::lock_guard lock(mutex_);
-    int64_t sum = 0;
-    for (const auto &[place, layer] : layers_) {
-        sum += layer.pack != nullptr && !layer.disabled ? 1 : 0;
-    }
-    return sum;
 }
 
 } // namespace seeddelta

@@ -14,6 +14,7 @@
 #include "attention/attention.hpp"
 #include "attention/attention_events.hpp"
 #include "ggml_host/attention_chain.hpp"
+#include "linear/arenas.hpp"
 
 namespace seeddelta {
 
@@ -137,6 +138,7 @@ private:
         Layer *layer = nullptr;
         AttentionOperands operands;
         std::vector<float> result; // [heads, dim_v] without flash attention
+        bool ready = false;        // there is room for what the plan says; else nothing is computed
         bool done = false;         // the result is there; written by one thread
         bool packed = false, repack = false, compare = false, events = false;
         PackOutcome outcome;
@@ -153,12 +155,14 @@ private:
     AttentionProblem problem_of(const void *node, Node &served) const;
     int64_t number_of(const void *node) const;
     Layer *layer_of(const void *node, const void *k);
+    Layer new_layer(const void *k, int64_t number);
     PackSettings settings_of(int64_t layer, int64_t n_kv_head);
     void plan(const void *node, Node &served);
     bool plan_events(const AttentionProblem &p, const Node &served);
     void watch(const void *node);
     void watch_rows(const void *node);
     void run(void *dst, int ith, int nth, Node &node);
+    void attend(void *dst, int ith, int nth, Node &node);
     void settle(Node &node);
 
     const GgmlAbi &abi_;
@@ -166,6 +170,7 @@ private:
     AttentionSettings settings_;
     AttentionChain chain_;
     Attention compute_;
+    Arenas arenas_;
     using Place = std::pair<uintptr_t, int64_t>; // address of the cache's first key, number of the layer
     std::map<Place, Layer> layers_;
     // Held where layers and sums change, and by those who read them in another thread than the graph's.

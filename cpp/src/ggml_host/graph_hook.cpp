@@ -1,10 +1,8 @@
 #include "ggml_host/graph_hook.hpp"
 
-#include <cstdio>
-#include <string_view>
+#include <cstring>
 
 #include "format/counter.hpp"
-#include "ggml_host/node_form.hpp"
 
 namespace seeddelta {
 
@@ -65,23 +63,6 @@ void count_kind(KindCounters &kinds, const RegisteredWeight &weight) {
     }
 }
 
-// True when a product with `second` can use what one with `first` has prepared: of columns the choice of units, else
-// the quantised activations. Experts' inputs for a residual are copied, too.
-bool same_activations(const ServedWeight &first, const ServedWeight &second) {
-    const seeddelta_ctx &a = *first.weight->ctx;
-    const seeddelta_ctx &b = *second.weight->ctx;
-    if (first.weight->columns != nullptr || second.weight->columns != nullptr) {
-        return first.weight->columns != nullptr && second.weight->columns != nullptr && a.n_in == b.n_in &&
-               first.gate == second.gate;
-    }
-    const auto columns = static_cast<size_t>(a.n_experts * a.n_in);
-    return a.n_in == b.n_in && a.rotation_block == b.rotation_block && a.n_experts == b.n_experts &&
-           (a.rotation_block <= 1 || a.base_seed == b.base_seed) &&
-           (a.column_scale == b.column_scale || (a.column_scale != nullptr && b.column_scale != nullptr &&
-                                                 std::memcmp(a.column_scale, b.column_scale, columns) == 0)) &&
-           (a.n_experts == 1 || a.scheme != ResidualScheme::none || b.scheme == ResidualScheme::none);
-}
-
 } // namespace
 
 GraphHook::GraphHook(const GgmlAbi &abi, WeightRegistry &registry) : abi_(abi), registry_(registry) {
@@ -105,16 +86,34 @@ GraphHook::GraphHook(const GgmlAbi &abi, WeightRegistry &registry) : abi_(abi), 
 }
 
 bool GraphHook::callback(void *tensor, bool ask, void *user_data) noexcept {
-    if (!ask) {
-        return true;
-    }
     auto *hook = static_cast<GraphHook *>(user_data);
-    try {
-        hook->visit(tensor);
-    } catch (...) { // only allocations can throw
-        hook->record(HookErrorKind::no_memory, nullptr, "out of memory while a graph was prepared");
+    if (!ask) {
+        return !hook->given_up_.load(std::memory_order_relaxed);
     }
-    return false;
+    if (!hook->given_up_.load(std::memory_order_relaxed)) {
+        try {
+            hook->visit(tensor);
+        } catch (...) { // only allocations can throw
+            hook->give_up();
+        }
+    }
+    return hook->given_up_.load(std::memory_order_relaxed);
+}
+
+// Of what the graph was to change nothing is known.
+void GraphHook::give_up() noexcept {
+    record(HookErrorKind::no_memory, nullptr,
+           "no memory for the next computation, which was not done; free some, or use a shorter context or batch");
+    given_up_.store(true, std::memory_order_relaxed);
+    previous_ = {};
+    for (Gate &gate : gates_) {
+        if (gate.events()) {
+            gate.event().forget();
+        }
+    }
+    if (attention_ != nullptr) {
+        attention_->invalidate();
+    }
 }
 
 void GraphHook::compute(void *dst, int ith, int nth, void *userdata) noexcept {
@@ -122,211 +121,8 @@ void GraphHook::compute(void *dst, int ith, int nth, void *userdata) noexcept {
     node->hook->run(dst, ith, nth, *node);
 }
 
-// All nodes of a split are visited in order before any of them is computed.
-void GraphHook::visit(void *node) {
-    count(nodes_seen_);
-    if (attention_ != nullptr && attention_->visit(node)) {
-        return;
-    }
-    // Activations are shared between neighbours of one walk only: not when a product ran since (a new walk), and not
-    // when x itself is computed again or overwritten.
-    const uint64_t products = products_.load(std::memory_order_relaxed);
-    if (products != products_at_visit_ || node == previous_.x || abi_.data_of(node) == previous_.data) {
-        products_at_visit_ = products;
-        previous_ = {};
-    }
-    WeightUse use = use_of(node);
-    bool elsewhere = false;
-    ServedWeight *served = use == WeightUse::none ? nullptr : find(abi_.src_of(node, 0), elsewhere);
-    check_use(node, served != nullptr && !elsewhere ? 1 : 0);
-    if (served == nullptr || elsewhere) {
-        return;
-    }
-    const WeightUse as_found = use;
-    if (use == WeightUse::product && served->weight->ctx->n_experts > 1) {
-        use = WeightUse::experts; // every head its own
-    }
-    if (!fits(node, use, *served->weight->ctx) || (served->weight->columns != nullptr && use != WeightUse::product)) {
-        refuse(HookErrorKind::layout, *served, node, "has operands of an unexpected type or layout");
-        return;
-    }
-    if (!is_plain(abi_, node, form_of(as_found)) && abi_.op_of(node) != abi_.op_custom) {
-        refuse(HookErrorKind::layout, *served, node, difference(abi_, node, form_of(as_found)).c_str());
-        return;
-    }
-    served->dense = served->weight->use_dense.load(std::memory_order_relaxed);
-    if (use == WeightUse::lookup) {
-        abi_.make_custom(node, &served->lookup);
-    } else {
-        serve_product(node, *served, use);
-    }
-    count(served->counters.rewrites);
-}
-
-// What a node would do with a weight in its first source; our own nodes are met again when a graph is used again.
-WeightUse GraphHook::use_of(const void *node) const {
-    const int32_t op = abi_.op_of(node);
-    if (op == abi_.op_mul_mat) {
-        return WeightUse::product;
-    }
-    if (op == abi_.op_mul_mat_id) {
-        return WeightUse::experts;
-    }
-    if (op == abi_.op_get_rows) {
-        return WeightUse::lookup;
-    }
-    if (!abi_.is_custom(node, &GraphHook::compute)) {
-        return WeightUse::none;
-    }
-    const auto *own = static_cast<const ServedWeight::Node *>(abi_.custom_userdata(node));
-    return own->hook == this ? own->use : WeightUse::none;
-}
-
-const NodeForm &GraphHook::form_of(WeightUse use) const {
-    return use == WeightUse::product   ? abi_.form_mul_mat
-           : use == WeightUse::experts ? abi_.form_mul_mat_id
-                                       : abi_.form_get_rows;
-}
-
-void GraphHook::serve_product(void *node, ServedWeight &served, WeightUse use) {
-    const seeddelta_ctx &ctx = *served.weight->ctx;
-    const void *x = abi_.src_of(node, 1);
-    const void *data = abi_.data_of(x);
-    const void *ids = use == WeightUse::experts ? abi_.src_of(node, 2) : nullptr;
-    const bool reuse = previous_.served != nullptr && previous_.x == x && previous_.data == data &&
-                       previous_.ids == ids && same_activations(*previous_.served, served);
-    if (use == WeightUse::experts) {
-        workspace_.reserve(batch_of(node), ctx);
-        abi_.make_custom(node, reuse ? &served.experts_reuse : &served.experts);
-    } else {
-        if (served.weight->columns == nullptr) {
-            workspace_.reserve(tokens_of(x), ctx);
-        }
-        abi_.make_custom(node, reuse ? &served.reuse : &served.fresh);
-    }
-    previous_ = {x, data, ids, &served};
-    if (last_product_ != nullptr) {
-        last_product_->next = use == WeightUse::product ? &served : nullptr; // which experts come is not known yet
-    }
-    last_product_ = &served;
-}
-
-// The weight behind a tensor, by pointer, the first time by name. `elsewhere` is set for a copy that the scheduler made
-// for another device ("CUDA0#blk.0.ffn_up.weight#0").
-ServedWeight *GraphHook::find(const void *tensor, bool &elsewhere) {
-    if (tensor == nullptr || abi_.op_of(tensor) != abi_.op_none) {
-        return nullptr;
-    }
-    const char *text = abi_.name_of(tensor);
-    const std::string_view name(text, strnlen(text, kMaxName));
-    const auto known = by_pointer_.find(tensor);
-    if (known != by_pointer_.end() && (known->second == nullptr || known->second->weight->name == name)) {
-        return known->second;
-    }
-    RegisteredWeight *weight = registry_.find(name);
-    if (weight == nullptr && name.find('#') != std::string_view::npos) {
-        const size_t begin = name.find('#') + 1;
-        weight = registry_.find(name.substr(begin, name.rfind('#') - begin));
-        if (weight != nullptr) {
-            elsewhere = true;
-            return served_of_.at(weight);
-        }
-    }
-    ServedWeight *served = weight == nullptr ? nullptr : served_of_.at(weight);
-    by_pointer_[tensor] = served;
-    return served;
-}
-
-// A registered weight has no dense data: any other use of it, whole or a part, would read its hole. `first` sources are
-// served.
-void GraphHook::check_use(const void *node, int first) {
-    for (int i = first; i < abi_.n_src(); ++i) {
-        const void *source = abi_.src_of(node, i);
-        if (source == nullptr) {
-            continue; // sources may follow: those of attention without a mask do
-        }
-        bool elsewhere = false;
-        const ServedWeight *served = find(abi_.root_of(source), elsewhere);
-        if (served != nullptr) {
-            refuse(HookErrorKind::not_served, *served, node,
-                   elsewhere ? "a copy on another device" : abi_.op_name(abi_.op_of(node)));
-        }
-    }
-}
-
-// Names the node, too.
-void GraphHook::refuse(HookErrorKind kind, const ServedWeight &served, const void *node, const char *what) {
-    int none = 0;
-    if (error_kind_.compare_exchange_strong(none, -1)) {
-        const char *name = abi_.name_of(node);
-        std::snprintf(refusal_.data(), refusal_.size(), "%s, node '%.*s'", what,
-                      static_cast<int>(strnlen(name, kMaxName)), name);
-        error_weight_.store(&served);
-        error_detail_.store(refusal_.data());
-        error_kind_.store(static_cast<int>(kind));
-    }
-}
-
-bool GraphHook::fits(const void *node, WeightUse use, const seeddelta_ctx &ctx) const {
-    const void *w = abi_.src_of(node, 0);
-    const void *second = abi_.src_of(node, 1);
-    if (abi_.ne_of(w, 0) != ctx.n_in || abi_.ne_of(w, 1) != ctx.n_out || abi_.ne_of(w, 2) != ctx.n_experts ||
-        abi_.ne_of(w, 3) != 1 || !contiguous(w) || second == nullptr || abi_.type_of(node) != kTypeF32 ||
-        (use != WeightUse::experts && ctx.n_experts != 1)) {
-        return false;
-    }
-    for (int i = 0; i < 4; ++i) {
-        if (abi_.ne_of(node, i) < 0 || abi_.ne_of(second, i) < 0) {
-            return false;
-        }
-    }
-    const bool empty = tokens_of(node) == 0;
-    if (!empty && (abi_.data_of(node) == nullptr || abi_.data_of(second) == nullptr ||
-                   abi_.nb_of(node, 1) < abi_.nb_of(node, 0) * abi_.ne_of(node, 0))) {
-        return false;
-    }
-    if (use == WeightUse::lookup) {
-        return fits_lookup(node, ctx);
-    }
-    const void *x = abi_.src_of(node, 1);
-    if (abi_.type_of(x) != kTypeF32 || !uniform(node) || abi_.ne_of(x, 0) != ctx.n_in ||
-        abi_.ne_of(node, 0) != ctx.n_out) {
-        return false;
-    }
-    if (use == WeightUse::experts) {
-        return fits_experts(node);
-    }
-    return uniform(x) && abi_.ne_of(x, 1) == abi_.ne_of(node, 1) && abi_.ne_of(x, 2) == abi_.ne_of(node, 2) &&
-           abi_.ne_of(x, 3) == abi_.ne_of(node, 3);
-}
-
-// A whole tensor: its rows one after another.
-bool GraphHook::contiguous(const void *tensor) const {
-    const auto nb = [&](int i) { return abi_.nb_of(tensor, i); };
-    const int32_t type = abi_.type_of(tensor);
-    return nb(0) == static_cast<int64_t>(abi_.type_size(type)) &&
-           nb(1) == nb(0) * (abi_.ne_of(tensor, 0) / abi_.block_size(type)) && nb(2) == nb(1) * abi_.ne_of(tensor, 1) &&
-           nb(3) == nb(2) * abi_.ne_of(tensor, 2);
-}
-
-// Whole int32 that are nowhere before the data.
-bool GraphHook::numbers(const void *ids) const {
-    return abi_.nb_of(ids, 0) >= 4 && abi_.nb_of(ids, 0) % 4 == 0 && abi_.nb_of(ids, 1) >= 0 &&
-           abi_.nb_of(ids, 1) % 4 == 0;
-}
-
-// One stride leads from each column to the next.
-bool GraphHook::uniform(const void *tensor) const {
-    const auto ne = [&](int i) { return abi_.ne_of(tensor, i); };
-    const auto nb = [&](int i) { return abi_.nb_of(tensor, i); };
-    return nb(0) == 4 && nb(1) % 4 == 0 && nb(1) >= 0 && (ne(2) == 1 || nb(2) == nb(1) * ne(1)) &&
-           (ne(3) == 1 || nb(3) == nb(2) * ne(2));
-}
-
-void GraphHook::run(void *dst, int ith, int nth, const ServedWeight::Node &node) {
-    // Both are constant while the threads run: the last one to leave changes them.
-    const bool dense = node.served->dense;
-    const bool reuse = node.reuse && prepared_x_ == abi_.src_of(dst, 1);
+void GraphHook::run_share(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse) {
+    const Arenas::Loan loan(arenas_, ith);
     if (node.use == WeightUse::lookup) {
         run_lookup(dst, ith, nth, *node.served->weight, dense);
     } else if (node.use == WeightUse::experts) {
@@ -334,9 +130,23 @@ void GraphHook::run(void *dst, int ith, int nth, const ServedWeight::Node &node)
     } else {
         run_product(dst, ith, nth, node, dense, reuse);
     }
+}
+
+void GraphHook::run(void *dst, int ith, int nth, const ServedWeight::Node &node) {
+    if (given_up_.load(std::memory_order_relaxed)) { // there may be no room
+        return;
+    }
+    // Both are constant while the threads run: the last one to leave changes them.
+    const bool dense = node.served->dense;
+    const bool reuse = node.reuse && prepared_x_ == abi_.src_of(dst, 1);
+    const int workers = arenas_.workers(nth);
+    if (ith < workers) {
+        run_share(dst, ith, workers, node, dense, reuse);
+    }
     // The last thread to leave sees what all others wrote and settles the node; nobody waits, ggml has its own barrier.
     if (finished_threads_.fetch_add(1, std::memory_order_acq_rel) + 1 == nth) {
         finished_threads_.store(0, std::memory_order_relaxed);
+        const Arenas::Loan loan(arenas_, 0);
         finish(dst, node, dense, reuse && !dense);
     }
 }
@@ -456,6 +266,7 @@ HookError GraphHook::take_error() {
     const char *detail = error_detail_.load();
     HookError error{static_cast<HookErrorKind>(kind), served == nullptr ? "" : served->weight->name,
                     detail == nullptr ? "" : detail};
+    given_up_.store(false);
     error_kind_.store(0);
     return error;
 }

@@ -13,6 +13,7 @@
 #include "ggml_host/attention_hook.hpp"
 #include "ggml_host/ggml_abi.hpp"
 #include "ggml_host/weight_registry.hpp"
+#include "linear/arenas.hpp"
 #include "seeddelta/compute.hpp"
 
 namespace seeddelta {
@@ -79,6 +80,8 @@ struct HookError {
     std::string detail;
 };
 
+// Bytes of scratch that a thread of a product from the dense model needs; `tokens` are pairs of experts' products.
+int64_t dense_scratch(const seeddelta_ctx &ctx, WeightUse use, int64_t tokens);
 // Inner product of n floats.
 float dense_dot(const float *a, const float *b, int64_t n);
 
@@ -89,7 +92,8 @@ public:
     GraphHook(const GraphHook &) = delete;
     GraphHook &operator=(const GraphHook &) = delete;
 
-    // ggml_backend_sched_eval_callback; user_data is the hook. Always returns false for ask: a split stays whole.
+    // ggml_backend_sched_eval_callback; user_data is the hook. Returns false for ask: a split stays whole. Without
+    // memory for a node it ends the graph there.
     static bool callback(void *tensor, bool ask, void *user_data) noexcept;
     // ggml_custom_op_t; userdata is a ServedWeight::Node.
     static void compute(void *dst, int ith, int nth, void *userdata) noexcept;
@@ -116,6 +120,8 @@ private:
     };
 
     void visit(void *node);
+    void give_up() noexcept;
+    void make_room(const void *node, const ServedWeight &served, WeightUse use);
     ServedWeight *find(const void *tensor, bool &elsewhere);
     WeightUse use_of(const void *node) const;
     bool fits(const void *node, WeightUse use, const seeddelta_ctx &ctx) const;
@@ -130,6 +136,7 @@ private:
     void check_use(const void *node, int first);
     void refuse(HookErrorKind kind, const ServedWeight &served, const void *node, const char *what);
     void run(void *dst, int ith, int nth, const ServedWeight::Node &node);
+    void run_share(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse);
     void run_product(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse);
     void run_experts(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse);
     ExpertBatch batch_of(const void *node) const;
@@ -160,6 +167,8 @@ private:
     KindCounters kinds_;
 
     Workspace workspace_;
+    Arenas arenas_;
+    std::atomic<bool> given_up_{false}; // nothing is computed until the error is taken
     ComputeStatus status_;
     std::atomic<int> finished_threads_{0};
     std::atomic<int64_t> active_units_{0}; // of the last product over columns

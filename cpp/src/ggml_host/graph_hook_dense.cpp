@@ -1,6 +1,5 @@
 // The way home of the graph hook: products and rows from the dense model. Plain code for a rare case.
 #include <cmath>
-#include <vector>
 
 #include "ggml_host/graph_hook.hpp"
 
@@ -20,6 +19,12 @@ float dense_dot(const float *a, const float *b, int64_t n) {
     }
     return ((partial[0] + partial[4]) + (partial[1] + partial[5])) +
            ((partial[2] + partial[6]) + (partial[3] + partial[7]));
+}
+
+int64_t dense_scratch(const seeddelta_ctx &ctx, WeightUse use, int64_t tokens) {
+    const int64_t row = ctx.n_in * static_cast<int64_t>(sizeof(float));
+    const int64_t lists = (ctx.n_experts + 1 + tokens) * static_cast<int64_t>(sizeof(int64_t));
+    return use == WeightUse::experts ? lists + row : row;
 }
 
 // One row of the dense model, widened to out [n_in]. Returns false when it has NaN or infinity.
@@ -66,13 +71,12 @@ void GraphHook::multiply_dense(const RegisteredWeight &weight, const void *dst, 
     const void *x = abi_.src_of(dst, 1);
     const auto *x_data = static_cast<const uint8_t *>(abi_.data_of(x));
     auto *y_data = static_cast<uint8_t *>(abi_.data_of(dst));
-    thread_local std::vector<float> widened;
-    widened.resize(static_cast<size_t>(n_in));
+    auto *widened = reinterpret_cast<float *>(thread_scratch(dense_scratch(*weight.ctx, WeightUse::product, 0)));
     for (int64_t row = row_begin; row < row_end; ++row) {
-        row_dense(weight, row, widened.data());
+        row_dense(weight, row, widened);
         for (int64_t token = 0; token < tokens_of(x); ++token) {
             const auto *column = reinterpret_cast<const float *>(x_data + token * abi_.nb_of(x, 1));
-            const float y = dense_dot(widened.data(), column, n_in);
+            const float y = dense_dot(widened, column, n_in);
             finite = finite && std::isfinite(y);
             reinterpret_cast<float *>(y_data + token * abi_.nb_of(dst, 1))[row] = y;
         }

@@ -1,7 +1,8 @@
 // MUL_MAT_ID of a registered weight: the experts that a router chose for every token. MUL_MAT of one with several
 // matrices: one for each head, as the compressed attention of DeepSeek has them.
+#include <algorithm>
 #include <cmath>
-#include <vector>
+#include <numeric>
 
 #include "ggml_host/graph_hook.hpp"
 
@@ -78,24 +79,34 @@ void GraphHook::multiply_experts_dense(const RegisteredWeight &weight, const voi
                                        int64_t row_end, bool &finite) {
     const seeddelta_ctx &ctx = *weight.ctx;
     const ExpertBatch b = batch_of(dst);
-    std::vector<std::vector<int64_t>> pairs(static_cast<size_t>(ctx.n_experts));
+    auto *end = reinterpret_cast<int64_t *>(thread_scratch(dense_scratch(ctx, WeightUse::experts, b.pairs())));
+    int64_t *pairs = end + ctx.n_experts + 1; // by expert: those of one end where the next one's begin
+    auto *widened = reinterpret_cast<float *>(pairs + b.pairs());
+    std::fill_n(end, ctx.n_experts + 1, int64_t{0});
+    const auto known = [&](int64_t expert) { return expert >= 0 && expert < ctx.n_experts; };
     for (int64_t pair = 0; pair < b.pairs(); ++pair) {
         const int64_t expert = b.expert_of(pair);
-        if (expert >= 0 && expert < ctx.n_experts) {
-            pairs[static_cast<size_t>(expert)].push_back(pair);
+        if (known(expert)) {
+            ++end[expert + 1];
             continue;
         }
         status_.bad_index.store(true, std::memory_order_relaxed);
         std::memset(static_cast<uint8_t *>(abi_.data_of(dst)) + pair * b.y_stride + row_begin * 4, 0,
                     static_cast<size_t>(row_end - row_begin) * sizeof(float));
     }
-    std::vector<float> widened(static_cast<size_t>(ctx.n_in));
-    for (int64_t expert = 0; expert < ctx.n_experts; ++expert) {
-        const auto &own = pairs[static_cast<size_t>(expert)];
-        for (int64_t row = row_begin; row < row_end && !own.empty(); ++row) {
-            row_dense(weight, expert * ctx.n_out + row, widened.data());
-            for (const int64_t pair : own) {
-                const float y = dense_dot(widened.data(), b.input_of(pair), ctx.n_in);
+    std::partial_sum(end, end + ctx.n_experts + 1, end);
+    for (int64_t pair = 0; pair < b.pairs(); ++pair) {
+        const int64_t expert = b.expert_of(pair);
+        if (known(expert)) {
+            pairs[end[expert]++] = pair;
+        }
+    }
+    for (int64_t expert = 0, i = 0; expert < ctx.n_experts; i = end[expert++]) {
+        for (int64_t row = row_begin; row < row_end && i < end[expert]; ++row) {
+            row_dense(weight, expert * ctx.n_out + row, widened);
+            for (int64_t at = i; at < end[expert]; ++at) {
+                const int64_t pair = pairs[at];
+                const float y = dense_dot(widened, b.input_of(pair), ctx.n_in);
                 finite = finite && std::isfinite(y);
                 reinterpret_cast<float *>(reinterpret_cast<uint8_t *>(b.y) + pair * b.y_stride)[row] = y;
             }

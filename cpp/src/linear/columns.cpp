@@ -7,9 +7,9 @@
 #include <cstring>
 
 #include "format/rotation.hpp"
-#include "simd/columns_scalar.hpp"
-#include "linear/workspace.hpp"
 #include "gating/compose.hpp"
+#include "linear/workspace.hpp"
+#include "simd/columns_scalar.hpp"
 
 namespace seeddelta {
 
@@ -46,9 +46,22 @@ bool needs_quantised(const ColumnWeight &w) {
     return w.kind != ColumnKind::f16;
 }
 
+int64_t gate_bytes(int64_t n_in) {
+    return Pieces::bytes<int32_t>(n_in) + Pieces::bytes<uint64_t>(2 * bitmap_words(n_in));
+}
+
+int64_t unit_bytes(int64_t n_in) {
+    const int64_t n = padded(n_in);
+    return Pieces::bytes<float>(n) + 2 * Pieces::bytes<int16_t>(n) + 3 * Pieces::bytes<float>(n / kGroup + 1);
+}
+
+int64_t sign_bytes(int64_t n_in) {
+    return 4 * Pieces::bytes<uint64_t>(bitmap_words(n_in));
+}
+
 // Scratch of a gate. Of the calling thread, which must not use more of its own meanwhile.
 GateScratch gate_scratch(int64_t n_in) {
-    Pieces pieces(Pieces::bytes<int32_t>(n_in) + Pieces::bytes<uint64_t>(2 * bitmap_words(n_in)));
+    Pieces pieces(gate_bytes(n_in));
     GateScratch scratch;
     scratch.score = pieces.take<int32_t>(n_in);
     scratch.bits = pieces.take<uint64_t>(2 * bitmap_words(n_in));
@@ -61,13 +74,7 @@ int64_t list_stride(int64_t n_in) {
 
 // Chooses the units of one token. What others need of it is small, since a line that one core has written takes another
 // one long to get: bits of the units, from which every thread lists them for itself.
-void choose(Gate *gate, const float *x, int64_t n_in, Workspace::Impl &ws, int nth) {
-    if (ws.every.capacity < n_in) {
-        auto *every = ws.every.reserve(n_in);
-        for (int64_t i = 0; i < n_in; ++i) {
-            every[i] = static_cast<int32_t>(i);
-        }
-    }
+void choose(Gate *gate, const float *x, int64_t n_in, Workspace::Impl &ws) {
     bool finite = true;
     ws.mode = EventMode::full;
     ws.listed = n_in;
@@ -75,8 +82,8 @@ void choose(Gate *gate, const float *x, int64_t n_in, Workspace::Impl &ws, int n
     if (gate == nullptr) {
         finite = all_finite(x, n_in);
     } else {
-        auto *index = ws.index.reserve(nth * list_stride(n_in));
-        auto *value = ws.value.reserve(nth * list_stride(n_in));
+        auto *index = ws.index.data;
+        auto *value = ws.value.data;
         if (gate->events()) {
             ws.mode = gate->send(x, gate_scratch(n_in), index, value, ws.listed, finite);
             ws.changes = ws.mode != EventMode::full;
@@ -85,7 +92,7 @@ void choose(Gate *gate, const float *x, int64_t n_in, Workspace::Impl &ws, int n
             ws.changes = gate->spec().kwta.renormalise;
             gate->advance(1);
         }
-        auto *bits = ws.bits.reserve(bitmap_words(n_in));
+        auto *bits = ws.bits.data;
         std::fill_n(bits, bitmap_words(n_in), uint64_t{0});
         for (int64_t i = 0; i < ws.listed; ++i) {
             bits[index[i] / 64] |= uint64_t{1} << (index[i] % 64);
@@ -138,7 +145,7 @@ ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
     const int64_t n = padded(w.n_in);
     const int64_t groups = n / kGroup;
     const bool wide = w.kind == ColumnKind::i8;
-    Pieces pieces(Pieces::bytes<float>(n) + 2 * Pieces::bytes<int16_t>(n) + 3 * Pieces::bytes<float>(groups + 1));
+    Pieces pieces(unit_bytes(w.n_in));
     auto *x = pieces.take<float>(n);
     auto *dense = pieces.take<int16_t>(n);
     auto *q = pieces.take<int16_t>(n);
@@ -251,7 +258,7 @@ void multiply(const ColumnWeight &w, const ActiveSet &set, Slice slice, float *y
 void multiply_signs(const ColumnWeight &w, const PackSpec &spec, const float *x, const uint64_t *chosen,
                     const ActiveSet &set, Slice slice, float *y) {
     const int64_t words = bitmap_words(w.n_in);
-    Pieces pieces(4 * Pieces::bytes<uint64_t>(words));
+    Pieces pieces(sign_bytes(w.n_in));
     auto *positive = pieces.take<uint64_t>(words);
     auto *negative = pieces.take<uint64_t>(words);
     auto *equal = pieces.take<uint64_t>(words);
@@ -301,10 +308,6 @@ void follow_events(const ColumnWeight &w, Gate &gate, const float *x, Slice slic
         size += static_cast<double>(y[o]) * static_cast<double>(y[o]);
         state[o] = y[o];
     }
-    if (ith == 0) {
-        ws.squares.reserve(int64_t{2} * nth);
-    }
-    ws.barrier(nth);
     double *mine = ws.squares.data + int64_t{2} * ith;
     mine[0] = gap;
     mine[1] = size;
@@ -320,12 +323,38 @@ void follow_events(const ColumnWeight &w, Gate &gate, const float *x, Slice slic
     }
 }
 
+// Room in the workspace for a product. Thread 0 does it, while the others wait.
+void make_room(const ColumnWeight &w, bool gated, int64_t n_tokens, int threads, Workspace::Impl &ws) {
+    const int64_t n_in = w.n_in;
+    if (n_tokens == 1 && ws.every.capacity < n_in) {
+        auto *every = ws.every.reserve(n_in);
+        for (int64_t i = 0; i < n_in; ++i) {
+            every[i] = static_cast<int32_t>(i);
+        }
+    }
+    if (gated) {
+        ws.index.reserve(threads * list_stride(n_in));
+        ws.value.reserve(threads * list_stride(n_in));
+        ws.bits.reserve(bitmap_words(n_in));
+        ws.squares.reserve(int64_t{2} * threads);
+        ws.masked.reserve(n_tokens > 1 ? n_tokens * n_in : 0);
+    }
+    if (n_tokens > 1 && needs_quantised(w)) {
+        const int64_t stride = padded(n_in);
+        ws.wide.reserve(n_tokens * stride);
+        ws.q.reserve(n_tokens * stride);
+        ws.sum.reserve(n_tokens * stride / kGroup);
+        ws.scale.reserve(n_tokens * stride / kGroup);
+    }
+}
+
 // One token: only what is listed is read.
 void decode(const ColumnWeight &w, Gate *gate, const float *x, float *y, float *state, Workspace::Impl &ws, int ith,
             int nth, bool reuse) {
     if (!reuse) {
         if (ith == 0) {
-            choose(gate, x, w.n_in, ws, nth);
+            make_room(w, gate != nullptr, 1, nth, ws);
+            choose(gate, x, w.n_in, ws);
         }
         ws.barrier(nth);
     }
@@ -362,11 +391,7 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
         if (ith == 0) {
             ws.all_finite.store(true, std::memory_order_relaxed);
             ws.active.store(0, std::memory_order_relaxed);
-            if (gate != nullptr) {
-                ws.index.reserve(nth * w.n_in);
-                ws.value.reserve(nth * w.n_in);
-                ws.masked.reserve(n_tokens * w.n_in);
-            }
+            make_room(w, gate != nullptr, n_tokens, nth, ws);
         }
         ws.barrier(nth);
         if (gate != nullptr) {
@@ -398,11 +423,8 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
         return;
     }
     const int64_t stride = padded(w.n_in);
-    if (ith == 0) {
-        ws.wide.reserve(n_tokens * stride);
-        ws.q.reserve(n_tokens * stride);
-        ws.sum.reserve(n_tokens * stride / kGroup);
-        ws.scale.reserve(n_tokens * stride / kGroup);
+    if (ith == 0 && reuse) { // what was reserved is for the weight before
+        make_room(w, gate != nullptr, n_tokens, nth, ws);
     }
     ws.barrier(nth);
     for (int64_t token = n_tokens * ith / nth; token < n_tokens * (ith + 1) / nth; ++token) {
@@ -431,6 +453,11 @@ void rotate_outputs(const ColumnWeight &w, float *y, int64_t n_tokens, int64_t y
 }
 
 } // namespace
+
+int64_t columns_reserve(const ColumnWeight &w, bool gated, int64_t n_tokens, int threads, Workspace &workspace) {
+    make_room(w, gated, n_tokens, threads, workspace.impl());
+    return std::max({gate_bytes(w.n_in), unit_bytes(w.n_in), sign_bytes(w.n_in)});
+}
 
 ColumnCounts columns_compute_threaded(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
                                       int64_t x_stride_bytes, float *y, int64_t y_stride_bytes, Workspace &workspace,

@@ -9,10 +9,10 @@
 #include "format/fht_struct.hpp"
 #include "format/lanes.hpp"
 #include "format/prng_block.hpp"
+#include "format/residual.hpp"
 #include "format/rotation.hpp"
 #include "format/trellis.hpp"
 #include "linear/workspace.hpp"
-#include "format/residual.hpp"
 
 namespace seeddelta {
 
@@ -60,6 +60,26 @@ static void prepare_weight(const seeddelta_ctx &ctx, const float *x, int64_t n_t
             std::memcpy(y + token * y_stride + row, out, static_cast<size_t>(rows) * sizeof(float));
         }
     }
+}
+
+int64_t product_scratch(const seeddelta_ctx &ctx, int64_t n_tokens) {
+    int64_t floats = ctx.n_in; // prepare, and an atom of a dictionary
+    if (ctx.base == BaseKind::fht_struct) {
+        floats = std::max(floats, 2 * fht_struct_size(ctx.n_in));
+    }
+    int64_t panel = panel_bytes(ctx);
+    if (ctx.n_experts > 1) {
+        panel = expert_panel(ctx) + n_tokens * kTileRows * static_cast<int64_t>(sizeof(float));
+    }
+    return std::max(floats * static_cast<int64_t>(sizeof(float)), panel);
+}
+
+static int64_t lookup_floats(const seeddelta_ctx &ctx) {
+    return ctx.base == BaseKind::fht_struct ? fht_struct_size(ctx.n_in) : 0;
+}
+
+int64_t lookup_scratch(const seeddelta_ctx &ctx) {
+    return lookup_floats(ctx) * static_cast<int64_t>(sizeof(float)) + 2 * ctx.n_in;
 }
 
 void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride_bytes,
@@ -129,11 +149,8 @@ void seeddelta_dequantize(const seeddelta_ctx &ctx, int64_t row_begin, int64_t r
         columns_dequantize(*ctx.columns, row_begin, row_end, out);
         return;
     }
-    // a row is looked up for every token: no allocation here
-    const int64_t floats = ctx.base == BaseKind::fht_struct ? fht_struct_size(ctx.n_in) : 0;
-    auto *scratch =
-        reinterpret_cast<float *>(thread_scratch(floats * static_cast<int64_t>(sizeof(float)) + 2 * ctx.n_in));
-    auto *values = reinterpret_cast<int16_t *>(scratch + floats);
+    auto *scratch = reinterpret_cast<float *>(thread_scratch(lookup_scratch(ctx)));
+    auto *values = reinterpret_cast<int16_t *>(scratch + lookup_floats(ctx));
     const bool sparse = ctx.scheme == ResidualScheme::proc_sparse; // its base is in the kept blocks only
     std::memset(values, 0, static_cast<size_t>(ctx.n_in) * sizeof(int16_t));
     for (int64_t row = row_begin; row < row_end; ++row, out += ctx.n_in) {

@@ -113,7 +113,7 @@ void seeddelta_compute_experts(const seeddelta_ctx &ctx, const ExpertBatch &batc
     const int64_t stride = padded(ctx.n_in);
     const int64_t groups = stride / kGroup;
     const int64_t tiles = ctx.n_tiles();
-    const int64_t panel_end = (panel_bytes(ctx) + 63) / 64 * 64;
+    const int64_t panel_end = expert_panel(ctx);
     const auto part_bytes = batch.pairs() * kTileRows * static_cast<int64_t>(sizeof(float));
     uint8_t *panel = thread_scratch(panel_end + part_bytes);
     for (int64_t i = 0; i < w.n_chosen; ++i) {

@@ -4,10 +4,10 @@
 #include <cstring>
 #include <new>
 
-#include "simd/kernel_table.hpp"
+#include "gating/event.hpp"
 #include "linear/spin_barrier.hpp"
 #include "seeddelta/compute.hpp"
-#include "gating/event.hpp"
+#include "simd/kernel_table.hpp"
 
 namespace seeddelta {
 
@@ -16,6 +16,9 @@ template <class T>
 struct Buffer {
     T *data = nullptr;
     int64_t capacity = 0;
+    Buffer() = default;
+    Buffer(const Buffer &) = delete;
+    Buffer &operator=(const Buffer &) = delete;
     ~Buffer() { std::free(data); }
     T *reserve(int64_t n) {
         if (n > capacity) {
@@ -60,8 +63,27 @@ inline int64_t padded(int64_t n_in) {
     return (n_in + kGroup - 1) / kGroup * kGroup;
 }
 
-// Scratch of the calling thread, 64-byte aligned: ggml's pool threads live as long as their context.
+// Of a product of experts, before the results of a tile.
+inline int64_t expert_panel(const seeddelta_ctx &ctx) {
+    return (panel_bytes(ctx) + 63) / 64 * 64;
+}
+
+// What a thread has been lent (linear/arenas.hpp).
+struct Lent {
+    uint8_t *data = nullptr;
+    int64_t bytes = 0;
+};
+
+inline Lent &lent_scratch() {
+    thread_local Lent lent;
+    return lent;
+}
+
+// Scratch of the calling thread, 64-byte aligned: what it has been lent, which is enough, or else its own, which grows.
 [[gnu::returns_nonnull]] inline uint8_t *thread_scratch(int64_t bytes) {
+    if (bytes <= lent_scratch().bytes) {
+        return lent_scratch().data;
+    }
     thread_local Buffer<uint8_t> scratch;
     // NOLINTNEXTLINE(clang-analyzer-unix.Malloc): the analyzer ends a thread's variable with its scope
     return scratch.reserve(bytes < 1 ? 1 : bytes);

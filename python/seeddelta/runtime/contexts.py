@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import llama_cpp
 from llama_cpp import llama_cpp as native
 
-from ..errors import ConfigError, ForkedProcessError
+from ..errors import ConfigError, ForkedProcessError, OutOfMemoryError
 from .handle import RuntimeHandle
 
 
@@ -82,7 +82,10 @@ def _init(original: Callable[..., Any], model: Any, params: Any) -> Any:
     if make is not None:
         _models[address] = make
     make = _models.get(address)
-    handle = None if make is None else make()
+    try:
+        handle = None if make is None else make()
+    except MemoryError as error:
+        raise OutOfMemoryError("no memory for another context of the model; free some, or load fewer") from error
     hook = getattr(_local, "hook", None) if handle is None else handle.hook
     if hook is None:
         return original(model, params)
