@@ -65,7 +65,7 @@ NO_GATES = {"gap": 1e9, "gap_every": 0, "density": 1.0}  # quality is that of th
 
 def config_of(event: dict[str, Any]) -> RuntimeConfig:
     """Event-driven attention with these fields of EventDriven."""
-    return RuntimeConfig(state_pack_kv=StatePackKV("exact"), event=EventDriven(target="kv", **event))
+    return RuntimeConfig(state_pack_kv=StatePackKV("exact"), event=EventDriven(target="kv", **event), force=True)
 
 
 @contextmanager
@@ -78,7 +78,8 @@ def opened(
         config = config_of({"gap_every": 0} | EVENTS[name.removesuffix(NO_FLASH)])
     else:
         fields = QUALITY[name.removesuffix(NO_FLASH)] if isinstance(name, str) else name
-        config = RuntimeConfig(state_pack_kv=None if fields is None else StatePackKV(**(gates | fields)))
+        packed = None if fields is None else StatePackKV(**(gates | fields))
+        config = RuntimeConfig(state_pack_kv=packed, force=True)
     llm = seeddelta.load(
         dense, config=config, n_ctx=n_ctx, n_batch=512, n_threads=threads,
         n_threads_batch=threads, flash_attn=flash_attn, verbose=False,

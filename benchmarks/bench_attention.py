@@ -127,6 +127,7 @@ def vars_of(options: Any) -> dict[str, Any]:
 def speed(dense: Path, options: Any, threads: list[int], path: Path) -> dict[str, Any]:
     configs = {name: {} if fields is None else {"state_pack_kv": fields} for name, fields in SPEED.items()}
     configs |= {name: {"event": EVENTS[name] | {"target": "kv"}} for name in SPEED_EVENTS}
+    configs = {name: config and config | {"force": True} for name, config in configs.items()}
     if options.settings:
         configs = {name: configs[name] for name in options.settings.split(";")}
     flash = {"flash_attn": not options.no_flash_attention}

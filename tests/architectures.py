@@ -256,13 +256,28 @@ ARCHITECTURES: dict[str, tuple[Keys, Blocks]] = {
         lambda r: [r.mamba2() for _ in range(2)],
     ),
     "nemotron": ({"attention.layer_norm_epsilon": 1e-5}, _nemotron),
+    "arcee": ({}, lambda r: [r.attention() | r.mlp(gate=False) for _ in range(2)]),
 }
 _UNTIED = {"nemotron", "gpt-oss", "phi3", "deepseek2"}
 _NO_FFN_NORM = {"qwen3next", "qwen35", "glm4moe", "gpt-oss", "mamba2"}
 
 
-def write_architecture(path: Path, tokenizer_of: Path, name: str, seed: int = 0) -> Path:
-    """A model of one of ARCHITECTURES, F16, two layers (and what the architecture has beside them)."""
+def _add_zeros(tensors: Tensors) -> None:
+    """Of a model with a ReLU: about 85% of the inputs of ffn_down become 0. One of the hidden states is large, the same
+    for every token and written by no layer, and every row of ffn_up has it with a negative weight."""
+    embedding = tensors["token_embd.weight"]
+    embedding *= np.float16(N**0.5)
+    embedding[:, 0] = 16
+    for name, tensor in tensors.items():
+        if name.endswith(("attn_output.weight", "ffn_down.weight")):
+            tensor[0] = 0
+        elif name.endswith("ffn_up.weight"):
+            tensor[:, 0] = -0.11
+
+
+def write_architecture(path: Path, tokenizer_of: Path, name: str, seed: int = 0, *, zeros: bool = False) -> Path:
+    """A model of one of ARCHITECTURES, F16, two layers (and what the architecture has beside them). `zeros`: see
+    _add_zeros."""
     keys, make = ARCHITECTURES[name]
     random = _Random(seed)
     blocks = make(random)
@@ -278,6 +293,8 @@ def write_architecture(path: Path, tokenizer_of: Path, name: str, seed: int = 0)
     for layer, block in enumerate(blocks):
         norms = {"attn_norm.weight": random.norm()} | ({} if name in _NO_FFN_NORM else {ffn_norm: random.norm()})
         tensors |= {f"blk.{layer}.{key}": tensor for key, tensor in (norms | block).items()}
+    if zeros:
+        _add_zeros(tensors)
     common: Keys = {
         "context_length": 512, "embedding_length": N, "block_count": len(blocks), "feed_forward_length": FF,
         "attention.head_count": HEADS, "attention.head_count_kv": KV, "attention.layer_norm_rms_epsilon": 1e-5,

@@ -31,7 +31,7 @@ def load_fixture(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]
 
     def open_one(path: Path, pack: StatePackKV | RuntimeConfig | None, threads: int = 1, **options: Any) -> Any:
         settings: dict[str, Any] = {"n_ctx": 256, "n_batch": 64, "flash_attn": True, "logits_all": True}
-        config = pack if isinstance(pack, RuntimeConfig) else RuntimeConfig(state_pack_kv=pack)
+        config = pack if isinstance(pack, RuntimeConfig) else RuntimeConfig(state_pack_kv=pack, force=True)
         llm = seeddelta.load(
             path, config=config, n_threads=threads, n_threads_batch=threads, verbose=False, **(settings | options)
         )

@@ -32,7 +32,7 @@ NO_CHECKS: dict[str, Any] = {"gap_every": 0}
 
 
 def events(**options: Any) -> RuntimeConfig:
-    return RuntimeConfig(state_pack_kv=EXACT, event=EventDriven(target="kv", **options))
+    return RuntimeConfig(state_pack_kv=EXACT, event=EventDriven(target="kv", **options), force=True)
 
 
 def run(llm: Any, prompt: int = 700, count: int = 40) -> Array:
@@ -207,7 +207,7 @@ def test_a_state_that_is_loaded_secretly_is_noticed(tiny: Path, load: Callable[.
 
 
 def test_short_contexts_are_exact(tiny: Path, load: Callable[..., Any]) -> None:
-    llm = load(tiny, RuntimeConfig(event=EventDriven(target="kv", delta_theta=9.0)), **ROOM)
+    llm = load(tiny, RuntimeConfig(event=EventDriven(target="kv", delta_theta=9.0), force=True), **ROOM)
     run(llm, 300, 5)
     metrics = llm.seeddelta.metrics()
     assert (metrics["attention.events"], metrics["attention.exact"]) == (0, 5 * N_LAYERS)

@@ -77,7 +77,7 @@ def mixed(model: Path, model_dir: Path) -> Path:
 
 
 def load_config(path: Path, threads: int = 2, **options: Any) -> Any:
-    return load_small(path, threads, config=RuntimeConfig(**options))
+    return load_small(path, threads, config=RuntimeConfig(**({"force": True} | options)))
 
 
 def test_threads_change_nothing(columns: Path) -> None:

@@ -21,7 +21,7 @@ INPUTS = 30 * 4  # of q, k and v; of the attention's output; of gate and up; of 
 
 
 def load_columns(path: Path, threads: int = 2, kind: str = "f16", **options: object):
-    return load_small(path, threads, config=RuntimeConfig(columns=kind, **options))
+    return load_small(path, threads, config=RuntimeConfig(**({"force": True} | options), columns=kind))
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,12 @@ N_EXPERT, N_USED, N_FF_EXPERT = 6, 2, 40  # rows that are no whole tiles
 N_VOCAB = 512  # the special tokens, all bytes, and the first merges
 
 
-def write_llama(path: Path, tokenizer_of: Path, *, tied: bool = True, seed: int = 0) -> Path:
-    """A llama of two layers, F16."""
+def write_llama(path: Path, tokenizer_of: Path, *, tied: bool = True, seed: int = 0, width: int = N_FF) -> Path:
+    """A llama of two layers, F16; `width` is that of its MLP."""
     random = _Random(seed)
-    mlp = {"gate": (N_FF, N_EMBD), "up": (N_FF, N_EMBD), "down": (N_EMBD, N_FF)}
+    mlp = {"gate": (width, N_EMBD), "up": (width, N_EMBD), "down": (N_EMBD, width)}
     tensors = _model(random, tied, lambda: _attention(random) | _mlp(random, mlp))
-    return _write(path, "llama", tokenizer_of, tensors)
+    return _write(path, "llama", tokenizer_of, tensors, feed_forward=width)
 
 
 def write_qwen(path: Path, tokenizer_of: Path, architecture: str) -> Path:

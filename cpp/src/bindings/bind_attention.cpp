@@ -131,6 +131,7 @@ FloatDict events(const PyAttention &h) {
     d["layers"] = static_cast<double>(total.layers);
     d["active"] = static_cast<double>(total.active);
     d["gap"] = total.gap;
+    d["given_up"] = static_cast<double>(total.given_up);
     d["last_ns"] = total.last_ns;
     d["bytes"] = static_cast<double>(total.bytes);
     return d;
@@ -325,6 +326,19 @@ void bind_attention(py::module_ &m) {
         .def(
             "invalidate", [](PyAttention &h) { h.hook.invalidate(); },
             "Forgets the bits of all keys: something other than a graph wrote to the caches.")
+        .def(
+            "pause", [](PyAttention &h, bool exact) { h.hook.pause(exact); }, py::arg("exact"),
+            "Whether all attention is exact from the next graph on. Not while a graph is computed.")
+        .def(
+            "activity",
+            [](const PyAttention &h) {
+                const AttentionCounters &c = h.hook.counters();
+                const EventCounters &e = h.hook.events();
+                const uint64_t changed = e.operations.load() - e.full.load();
+                return std::tuple(c.packed.load(), changed, c.disabled.load(), h.hook.event_total().given_up);
+            },
+            "Operations with chosen keys, operations with the windows that have changed, and layers that became exact: "
+            "by their\nmean error, and by an error of events in one of the first checks.")
         .def("counters", &counters, "What it did so far; `left` are nodes of single tokens that ggml computed.")
         .def("heads", &heads,
              "For every KV head of the layers that choose: layer, head, exact and budget (its settings), and of all\n"

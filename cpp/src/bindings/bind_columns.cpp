@@ -107,6 +107,8 @@ EventSpec event_of(const std::map<std::string, double> &options) {
             e.gap_tolerance = static_cast<float>(value);
         } else if (name == "rearm") {
             e.rearm = whole;
+        } else if (name == "early_checks") {
+            e.early_checks = whole;
         } else {
             require(false, "", "event has no option " + name);
         }
@@ -128,15 +130,23 @@ static std::unique_ptr<PyGate> make_gate(int64_t n_in, bool kwta, double keep, i
     require(duty >= 1, "", "duty must be 1 or more");
     require(temperature >= 0 && std::isfinite(temperature), "", "temperature must be 0 or more");
     require(!std::isnan(threshold), "", "threshold must be a number");
-    require(pack == "none" || pack == "binary" || pack == "ternary", "", "pack must be none, binary or ternary");
+    require(pack == "none" || pack == "binary" || pack == "ternary" || pack == "zeros", "",
+            "pack must be none, binary, ternary or zeros");
     require(pack_eps >= 0 && pack_relative >= 0 && pack_density >= 0 && pack_hysteresis >= 0 && pack_hysteresis < 1, "",
             "pack_eps, pack_relative, pack_density and pack_hysteresis must be 0 or more, the last below 1");
     require(!pack_aggressive || pack == "ternary", "", "pack_aggressive needs a ternary pack");
     g->spec.n_in = n_in;
     g->spec.prompts = prompts;
     g->spec.kwta = {kwta, keep, keep_count, block, duty, temperature, renormalise, threshold, nullptr};
-    g->spec.pack = {pack != "none", pack == "ternary", pack_eps,      pack_relative,
-                    pack_density,   pack_hysteresis,   pack_popcount, pack_aggressive};
+    g->spec.pack = {.enabled = pack != "none",
+                    .zeros = pack == "zeros",
+                    .ternary = pack == "ternary",
+                    .eps = pack_eps,
+                    .relative = pack_relative,
+                    .density = pack_density,
+                    .hysteresis = pack_hysteresis,
+                    .vector_popcount = pack_popcount,
+                    .aggressive = pack_aggressive};
     g->spec.event = event_of(event);
     require(!g->spec.event.enabled || (pack == "none" && threshold < 0 && block == 1 && !renormalise), "",
             "events exclude pack, threshold, block and renormalise");
@@ -229,11 +239,14 @@ void bind_columns(py::module_ &m) {
         "    norm: float32 [n_in]. Kept, not copied.\n"
         "    pack: none, binary or ternary bitmap of |x| > max(pack_eps, pack_relative · mean |x| of those that "
         "passed).\n"
+        "        Or zeros: all but exact zeros pass, so that the product keeps its bits; of pack_… it takes "
+        "pack_popcount only.\n"
         "    pack_aggressive: products of one token are those of signs where the weight has sign_bits (ternary only).\n"
         "    pack_density, pack_hysteresis: above this share the bitmap is off, below (1 - hysteresis) of it on "
         "again.\n"
         "    event: not empty: changes of the inputs are sent. theta, topk, quorum, beta, lambda, age_max, budget_ns,\n"
-        "        gap_every, gap_tolerance, rearm; docs/guide/skipping.md.\n"
+        "        gap_every, gap_tolerance, rearm, early_checks (in which a failure is one for good);\n"
+        "        docs/guide/skipping.md.\n"
         "    prompts: choose for products of several tokens, too.\n"
         "Raises ValueError for an option out of range.")
         .def(py::init(&make_gate), py::arg("n_in"), py::kw_only(), py::arg("kwta") = false, py::arg("keep") = 1.0,

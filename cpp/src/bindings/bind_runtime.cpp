@@ -179,6 +179,8 @@ py::typing::List<FloatDict> gates(const PyHook &h) {
         d["event_checks"] = c.event_checks.load();
         d["event_failed"] = c.event_failed.load();
         const Gate::Published &p = gate.published();
+        d["pack_zeros"] = gate.spec().pack.zeros ? 1.0 : 0.0;
+        d["event_given_up"] = gate.published().given_up.load() ? 1.0 : 0.0;
         d["event_gap"] = p.gap.load();
         d["event_ns"] = p.event_ns.load();
         d["event_active"] = p.events_active.load();
@@ -204,6 +206,18 @@ void tune_gate(PyHook &h, size_t number, double keep, float threshold) {
         throw py::value_error("there is no such gate, or keep is not above 0 and at most 1");
     }
     h.hook.gates()[number].tune(keep, threshold);
+}
+
+void pause_gates(PyHook &h, unsigned features) {
+    if (features > (kKwta | kPack | kEvents | kZeros)) {
+        throw py::value_error("there is no such feature of a gate");
+    }
+    h.hook.pause(features);
+}
+
+std::tuple<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t> gate_activity(const PyHook &h) {
+    const GraphHook::GateActivity a = h.hook.activity();
+    return {a.kwta, a.pack, a.events, a.zeros, a.given_up};
 }
 
 void profile_gates(PyHook &h, bool on) {
@@ -291,6 +305,12 @@ void bind_runtime(py::module_ &m) {
             "tune_gate", &tune_gate, py::arg("number"), py::arg("keep"), py::arg("threshold") = -1.0F,
             "What KWTA keeps from now on: a fraction, or (0 or more) the scores above a threshold. Not while a product "
             "is\ncomputed.")
+        .def("pause_gates", &pause_gates, py::arg("features"),
+             "What all gates leave out from now on, a sum of 1 (KWTA), 2 (StatePack), 4 (events) and 8 (zeros). Not "
+             "while a\nproduct is computed.")
+        .def("gate_activity", &gate_activity,
+             "Tokens that KWTA and StatePack chose for, tokens whose changes were sent, tokens whose zeros were left "
+             "out, of all\ngates together, and gates whose events failed one of the first checks.")
         .def("profile_gates", &profile_gates, py::arg("on"),
              "Start new profiles, or stop. Meanwhile KWTA keeps everything. Not while a product is computed.")
         .def("profiles", &profiles,

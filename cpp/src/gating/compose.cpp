@@ -15,6 +15,14 @@ bool bit(const uint64_t *bits, int64_t i) {
     return (bits[i / 64] >> (i % 64) & 1) != 0;
 }
 
+bool all_finite(const float *x, int64_t n) {
+    uint32_t largest = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        largest = std::max(largest, std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFFU);
+    }
+    return largest < 0x7F800000U;
+}
+
 int64_t list_all(const float *x, int64_t n, int32_t *index, float *value) {
     for (int64_t i = 0; i < n; ++i) {
         index[i] = static_cast<int32_t>(i);
@@ -123,7 +131,7 @@ EventChoice Gate::choose_events(const float *x, const GateScratch &scratch, int3
         choice.sent = n;
         return choice;
     }
-    const bool limited = kwta.enabled && step_ % kwta.duty == 0;
+    const bool limited = this->kwta() && step_ % kwta.duty == 0;
     int64_t most = n;
     if (limited) {
         most = kwta.keep_count > 0 ? kwta.keep_count : std::llround(kwta.keep * static_cast<double>(n));
@@ -139,7 +147,7 @@ EventChoice Gate::choose_events(const float *x, const GateScratch &scratch, int3
     count(counters_.kwta_calls, limited ? 1 : 0);
     count(counters_.kwta_kept, limited ? choice.sent : 0);
     count(counters_.kwta_seen, limited ? n : 0);
-    count(counters_.duty_hits, kwta.enabled && !limited ? 1 : 0);
+    count(counters_.duty_hits, this->kwta() && !limited ? 1 : 0);
     count(counters_.event_sent, choice.sent);
     count(counters_.event_seen, n);
     count(counters_.event_forced, choice.forced);
@@ -193,7 +201,8 @@ void Gate::add_to_profile(int32_t *score, int64_t units) {
 int64_t Gate::select(const float *x, int64_t token, const GateScratch &scratch, int32_t *index, float *value,
                      bool &finite) {
     const int64_t n = spec_.n_in;
-    finite = kwta_scores(x, n, spec_.kwta.norm, spec_.kwta.block, scratch.score);
+    finite = kwta() || profiling_ ? kwta_scores(x, n, spec_.kwta.norm, spec_.kwta.block, scratch.score)
+                                  : all_finite(x, n); // a bitmap would drop what is no number
     if (!finite) {
         return list_all(x, n, index, value);
     }
@@ -203,7 +212,7 @@ int64_t Gate::select(const float *x, int64_t token, const GateScratch &scratch, 
     }
     const uint64_t *bits = nullptr;
     int64_t passed = n;
-    if (spec_.pack.enabled) {
+    if (packs()) {
         const PackResult packed = pack_select(spec_.pack, x, n, scratch.bits, scratch.bits + bitmap_words(n), pack_);
         count(counters_.pack_tokens);
         count(counters_.pack_used, packed.used ? 1 : 0);
@@ -214,10 +223,10 @@ int64_t Gate::select(const float *x, int64_t token, const GateScratch &scratch, 
         bits = packed.used ? scratch.bits : nullptr;
         passed = packed.used ? packed.units : n;
     }
-    if (spec_.kwta.enabled && (step_ + token) % spec_.kwta.duty == 0) {
+    if (kwta() && (step_ + token) % spec_.kwta.duty == 0) {
         return rank(x, bits, passed, scratch.score, index, value);
     }
-    count(counters_.duty_hits, spec_.kwta.enabled ? 1 : 0);
+    count(counters_.duty_hits, kwta() ? 1 : 0);
     return bits == nullptr ? list_all(x, n, index, value) : list_bits(x, bits, n, index, value);
 }
 

@@ -65,6 +65,9 @@ struct GateScratch {
 // Units whose bit is set, ascending, and their inputs; index and value have room for n. Returns their number.
 int64_t list_bits(const float *x, const uint64_t *bits, int64_t n, int32_t *index, float *value);
 
+// What a gate may do, as bits of a set.
+enum GateFeature : unsigned { kKwta = 1, kPack = 2, kEvents = 4, kZeros = 8 };
+
 // The state of one GateSpec in one llama context.
 class Gate {
 public:
@@ -76,17 +79,22 @@ public:
     const GateCounters &counters() const { return counters_; }
     const PackState &pack() const { return pack_; }
     // Whether it chooses anything for a product of so many tokens.
-    bool works(int64_t n_tokens) const {
-        return (spec_.kwta.enabled || spec_.pack.enabled || events()) && (n_tokens == 1 || spec_.prompts);
-    }
+    bool works(int64_t n_tokens) const { return (kwta() || packs() || events()) && (n_tokens == 1 || spec_.prompts); }
     // Tokens must be chosen in order, by one thread: StatePack remembers.
-    bool sequential() const { return spec_.pack.enabled || events() || profiling_; }
+    bool sequential() const { return packs() || events() || profiling_; }
 
     // The following while no product is computed:
     // How many KWTA keeps from now on.
     void tune(double keep, float threshold) {
         spec_.kwta.keep = keep;
         spec_.kwta.threshold = threshold;
+    }
+    // Features that are left out from now on. What was sent before a pause of events is not known after it.
+    void pause(unsigned features) {
+        if (((features ^ paused_) & kEvents) != 0) {
+            event_.forget();
+        }
+        paused_ = features;
     }
     // Starts a new profile, or stops. Meanwhile nothing is skipped by KWTA.
     void profile(bool on) {
@@ -107,7 +115,7 @@ public:
     // The same for a token of a prompt: what its product is computed with, [n_in]. index is scratch of n_in. Returns
     // how many units were sent.
     int64_t send_row(const float *x, const GateScratch &scratch, int32_t *index, float *row, bool &finite);
-    bool events() const { return spec_.event.enabled && !profiling_; }
+    bool events() const { return spec_.event.enabled && !profiling_ && (paused_ & kEvents) == 0; }
     EventState &event() { return event_; }
     const EventState &event() const { return event_; }
     void report_gap(float gap);
@@ -116,23 +124,26 @@ public:
         published_.gap.store(event_.gap(), std::memory_order_relaxed);
         published_.event_ns.store(event_.last_ns(), std::memory_order_relaxed);
         published_.events_active.store(spec_.event.enabled && !event_.disabled(), std::memory_order_relaxed);
+        published_.given_up.store(event_.given_up(), std::memory_order_relaxed);
         published_.gamma.store(pack_.gamma, std::memory_order_relaxed);
         published_.pack_active.store(spec_.pack.enabled && pack_.active, std::memory_order_relaxed);
     }
     struct Published {
         std::atomic<float> gap{0.0F};
         std::atomic<double> event_ns{0.0};
-        std::atomic<bool> events_active{false}, pack_active{false};
+        std::atomic<bool> events_active{false}, pack_active{false}, given_up{false};
         std::atomic<float> gamma{0.0F};
     };
     const Published &published() const { return published_; }
     // Whether the token just chosen for is multiplied by its signs.
-    bool signs() const { return spec_.pack.aggressive && pack_.active && !profiling_; }
+    bool signs() const { return spec_.pack.aggressive && packs() && pack_.active && !profiling_; }
     void count_signs() { counters_.pack_signs.fetch_add(1, std::memory_order_relaxed); }
     // The product is chosen for: the next one continues counting tokens here. By one thread.
     void advance(int64_t n_tokens) { step_ += n_tokens; }
 
 private:
+    bool kwta() const { return spec_.kwta.enabled && (profiling_ || (paused_ & kKwta) == 0); }
+    bool packs() const { return spec_.pack.enabled && (paused_ & (spec_.pack.zeros ? kZeros : kPack)) == 0; }
     void add_to_profile(int32_t *score, int64_t units);
     EventChoice choose_events(const float *x, const GateScratch &scratch, int32_t *index, float *value, bool &finite);
     int64_t rank(const float *x, const uint64_t *bits, int64_t passed, int32_t *score, int32_t *index, float *value);
@@ -144,6 +155,7 @@ private:
     EventState event_;
     GateProfile profile_;
     bool profiling_ = false;
+    unsigned paused_ = 0;
     int64_t step_ = 0;
     std::atomic<int32_t> guess_{0x3F000000}; // 0.5
 };

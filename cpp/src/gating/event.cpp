@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "gating/kwta.hpp"
 
@@ -111,6 +112,7 @@ EventChoice EventLimits::choose(int32_t *score, int64_t n, float unit, int64_t m
     choice.mode = EventMode::delta;
     if (spec_.gap_every > 0 && ++since_check_ >= check_after_) {
         since_check_ = 0;
+        ++checked_;
         check_after_ = std::min<int64_t>(2 * check_after_, spec_.gap_every);
         gap_ = 0.0F;
         choice.mode = EventMode::check;
@@ -152,7 +154,8 @@ EventChoice EventState::choose(const float *x, const float *norm, int64_t most, 
 void EventLimits::report_gap(float gap) {
     gap_ = std::max(gap_, gap);
     if (!(gap <= spec_.gap_tolerance)) {
-        pause_ = spec_.rearm;
+        given_up_ = given_up_ || checked_ <= spec_.early_checks;
+        pause_ = given_up_ ? std::numeric_limits<int64_t>::max() : spec_.rearm;
     }
 }
 

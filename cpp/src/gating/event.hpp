@@ -19,6 +19,7 @@ struct EventSpec {
     int gap_every = 32;         // tokens between comparisons with the full product
     float gap_tolerance = 0.3F; // |y - y_full| / |y_full| above which every token is computed whole
     int rearm = 128;            // tokens until changes are sent again
+    int early_checks = 0;       // a failure in so many first checked tokens is one for good; they come early
 };
 
 enum class EventMode : uint8_t {
@@ -61,6 +62,8 @@ public:
 
     float gap() const { return gap_; }
     bool disabled() const { return pause_ > 0; }
+    // One of the first checks failed: changes are never sent again.
+    bool given_up() const { return given_up_; }
     int64_t pause() const { return pause_; }
     bool known() const { return known_; }
     double last_ns() const { return last_ns_; }
@@ -75,7 +78,9 @@ private:
     int64_t since_check_ = 0;
     int64_t check_after_; // so many tokens, at most gap_every
     int64_t pause_ = 0;   // tokens that are still computed whole
-    float gap_ = 0.0F;    // the last one measured
+    int64_t checked_ = 0; // tokens
+    bool given_up_ = false;
+    float gap_ = 0.0F; // the last one measured
     double spent_ns_ = 0.0, last_ns_ = 0.0, ns_per_unit_ = 0.0;
     int64_t last_sent_ = 0;
     int32_t guess_ = 0x3F000000;
@@ -84,7 +89,11 @@ private:
 // The memory of one input in one llama context.
 class EventState : public EventLimits {
 public:
-    EventState(const EventSpec &spec, int64_t n_in) : EventLimits(spec, n_in), sent_(static_cast<size_t>(n_in)) {}
+    EventState(const EventSpec &spec, int64_t n_in) : EventLimits(spec, n_in), sent_(static_cast<size_t>(n_in)) {
+        if (spec.early_checks > 0) {
+            check_soon();
+        }
+    }
 
     // Chooses for one token. With EventMode::full index and value are not written; else the units sent, ascending, and
     // their changes. `most` is the number of candidates that KWTA leaves. score [n_in] is scratch.

@@ -25,6 +25,15 @@ PackResult pack_select(const PackSpec &spec, const float *x, int64_t n, uint64_t
     const int64_t words = bitmap_words(n);
     const bool first = state.density < 0.0F;
     PackResult result;
+    if (spec.zeros) {
+        k.bitmaps(x, n, 0.0F, pos, neg);
+        for (int64_t i = 0; i < words; ++i) {
+            pos[i] |= neg[i];
+        }
+        result.units = popcount(pos, words);
+        result.used = true;
+        return result;
+    }
     k.bitmaps(x, n, std::max(spec.eps, spec.relative * state.gamma), pos, neg);
     if (spec.ternary) {
         result.negative = popcount(neg, words);

@@ -7,6 +7,7 @@ namespace seeddelta {
 
 struct PackSpec {
     bool enabled = false;
+    bool zeros = false;      // of inputs that are exactly 0 only: the product has the same bits
     bool ternary = false;    // bitmaps of positive and negative inputs, instead of one of both
     float eps = 1e-4F;       // |x| of a unit that passes is larger
     float relative = 0.0F;   // and larger than this share of gamma

@@ -258,11 +258,15 @@ void AttentionHook::plan(const void *node, Node &served) {
     Layer &layer = *layer_of(node, served.operands.k);
     served.layer = &layer;
     const AttentionProblem p = problem_of(node, served);
-    served.packed = layer.pack != nullptr && !layer.disabled && p.n_kv > settings_.min_context &&
+    const bool paused = paused_.load(std::memory_order_relaxed);
+    served.packed = !paused && layer.pack != nullptr && !layer.disabled && p.n_kv > settings_.min_context &&
                     p.n_kv <= layer.pack->capacity() && p.masked() && p.max_bias == 0.0F;
     served.repack = false;
     served.compare = false;
-    served.events = settings_.event.enabled && plan_events(p, served);
+    served.events = !paused && settings_.event.enabled && plan_events(p, served);
+    if (paused && layer.events != nullptr) {
+        layer.events->forget(); // of what the tokens in between have changed
+    }
     if (served.packed) {
         KeyPack &pack = *layer.pack;
         pack.outgrow();

@@ -70,6 +70,8 @@ public:
     const AttentionCounters &counters() const { return counters_; }
     const EventCounters &events() const { return event_counters_; }
     const AttentionSettings &settings() const { return settings_; }
+    // Whether all attention is exact from the next graph on. While nothing is computed.
+    void pause(bool exact) { paused_.store(exact, std::memory_order_relaxed); }
     // Why nodes were left to ggml; null when none was.
     const char *left_because() const { return left_because_.load(std::memory_order_relaxed); }
     // Whether a result was zeros, because a graph was not computed as a whole.
@@ -100,7 +102,7 @@ public:
     // Of the layers with events: their number, those that compute with them now, the largest gap of the last checks,
     // the time of their last operations, and the bytes of their memory.
     struct EventTotal {
-        int64_t layers = 0, active = 0;
+        int64_t layers = 0, active = 0, given_up = 0;
         float gap = 0.0F;
         double last_ns = 0.0;
         int64_t bytes = 0;
@@ -125,6 +127,7 @@ private:
             float gap = 0.0F;
             double last_ns = 0.0;
             int64_t bytes = 0;
+            bool given_up = false;
         } told; // of the events, after the last operation
 
         bool remembers() const { return pack != nullptr || events != nullptr; }
@@ -182,6 +185,7 @@ private:
     int64_t event_layers_ = 0;
     std::atomic<bool> invalid_{false};
     std::atomic<bool> torn_{false};
+    std::atomic<bool> paused_{false};
     std::atomic<const char *> left_because_{nullptr};
     double gap_sum_ = 0.0, recall_sum_ = 0.0;
     std::pair<int64_t, int64_t> missing_head_{-1, -1};

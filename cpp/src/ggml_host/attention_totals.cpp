@@ -16,7 +16,7 @@ void AttentionHook::settle(Node &node) {
         count(node.events ? counters_.events : counters_.exact);
         if (layer.events != nullptr) {
             layer.told = {!layer.events->limits().disabled(), layer.events->limits().gap(), layer.events->last_ns(),
-                          layer.events->nbytes()};
+                          layer.events->nbytes(), layer.events->limits().given_up()};
         }
         return;
     }
@@ -88,6 +88,7 @@ AttentionHook::EventTotal AttentionHook::event_total() const {
         if (layer.events != nullptr) {
             ++sum.layers;
             sum.active += layer.told.active ? 1 : 0;
+            sum.given_up += layer.told.given_up ? 1 : 0;
             sum.gap = std::max(sum.gap, layer.told.gap);
             sum.last_ns += layer.told.last_ns;
             sum.bytes += layer.told.bytes;

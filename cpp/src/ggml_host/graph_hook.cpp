@@ -85,6 +85,24 @@ GraphHook::GraphHook(const GgmlAbi &abi, WeightRegistry &registry) : abi_(abi), 
     }
 }
 
+void GraphHook::pause(unsigned features) {
+    for (Gate &gate : gates_) {
+        gate.pause(features);
+    }
+}
+
+GraphHook::GateActivity GraphHook::activity() const {
+    GateActivity sum;
+    for (const Gate &gate : gates_) {
+        const GateCounters &c = gate.counters();
+        sum.kwta += c.kwta_calls.load(std::memory_order_relaxed);
+        (gate.spec().pack.zeros ? sum.zeros : sum.pack) += c.pack_tokens.load(std::memory_order_relaxed);
+        sum.events += c.event_calls.load(std::memory_order_relaxed) - c.event_full.load(std::memory_order_relaxed);
+        sum.given_up += gate.published().given_up.load(std::memory_order_relaxed) ? 1 : 0;
+    }
+    return sum;
+}
+
 bool GraphHook::callback(void *tensor, bool ask, void *user_data) noexcept {
     auto *hook = static_cast<GraphHook *>(user_data);
     if (!ask) {

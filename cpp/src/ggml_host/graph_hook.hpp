@@ -106,6 +106,15 @@ public:
     // To be changed while nothing is computed.
     std::deque<Gate> &gates() { return gates_; }
     const std::deque<Gate> &gates() const { return gates_; }
+    // What the gates leave out of the next products, a set of GateFeature. While nothing is computed.
+    void pause(unsigned features);
+    // What the gates have done, summed over them.
+    struct GateActivity {
+        uint64_t kwta = 0, pack = 0, zeros = 0; // tokens that they chose for
+        uint64_t events = 0;                    // tokens whose changes were sent
+        uint64_t given_up = 0;                  // gates whose events failed one of the first checks
+    };
+    GateActivity activity() const;
     uint64_t nodes_seen() const { return nodes_seen_.load(std::memory_order_relaxed); }
     // The first error since the last call, which clears it.
     HookError take_error();

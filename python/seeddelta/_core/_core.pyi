@@ -119,10 +119,12 @@ class Gate:
         threshold: 0 or more: keep the scores above it, however many.
         norm: float32 [n_in]. Kept, not copied.
         pack: none, binary or ternary bitmap of |x| > max(pack_eps, pack_relative · mean |x| of those that passed).
+            Or zeros: all but exact zeros pass, so that the product keeps its bits; of pack_… it takes pack_popcount only.
         pack_aggressive: products of one token are those of signs where the weight has sign_bits (ternary only).
         pack_density, pack_hysteresis: above this share the bitmap is off, below (1 - hysteresis) of it on again.
         event: not empty: changes of the inputs are sent. theta, topk, quorum, beta, lambda, age_max, budget_ns,
-            gap_every, gap_tolerance, rearm; docs/guide/skipping.md.
+            gap_every, gap_tolerance, rearm, early_checks (in which a failure is one for good);
+            docs/guide/skipping.md.
         prompts: choose for products of several tokens, too.
     Raises ValueError for an option out of range.
     """
@@ -206,6 +208,11 @@ class AttentionHook:
     """
     def __init__(self, abi: GgmlAbi, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex], pack: PackSettings, *, layers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsFloat | typing.SupportsIndex]] = [], min_context: typing.SupportsInt | typing.SupportsIndex = 1024, gap_every: typing.SupportsInt | typing.SupportsIndex = 64, gap_limit: typing.SupportsFloat | typing.SupportsIndex = 0.30000001192092896, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
         ...
+    def activity(self) -> tuple[int, int, int, int]:
+        """
+        Operations with chosen keys, operations with the windows that have changed, and layers that became exact: by their
+        mean error, and by an error of events in one of the first checks.
+        """
     def counters(self) -> dict[str, float]:
         """
         What it did so far; `left` are nodes of single tokens that ggml computed.
@@ -222,6 +229,10 @@ class AttentionHook:
     def invalidate(self) -> None:
         """
         Forgets the bits of all keys: something other than a graph wrote to the caches.
+        """
+    def pause(self, exact: bool) -> None:
+        """
+        Whether all attention is exact from the next graph on. Not while a graph is computed.
         """
     @property
     def left_because(self) -> str | None:
@@ -292,6 +303,11 @@ class GraphHook:
         Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, active_units,
         skipped_units since the hook was made.
         """
+    def gate_activity(self) -> tuple[int, int, int, int, int]:
+        """
+        Tokens that KWTA and StatePack chose for, tokens whose changes were sent, tokens whose zeros were left out, of all
+        gates together, and gates whose events failed one of the first checks.
+        """
     def gates(self) -> list[dict[str, float]]:
         """
         Per gate, in the order of the weights: what KWTA and StatePack have chosen.
@@ -300,6 +316,11 @@ class GraphHook:
         """
         Products from seed and residual, by base kind and by residual scheme; a codebook that is the whole
         weight counts as statecells only.
+        """
+    def pause_gates(self, features: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        What all gates leave out from now on, a sum of 1 (KWTA), 2 (StatePack), 4 (events) and 8 (zeros). Not while a
+        product is computed.
         """
     def profile_gates(self, on: bool) -> None:
         """

@@ -16,7 +16,7 @@ from ..gguf.header import Header
 from ..gguf.source import SourceModel, open_source
 from ..settings.patterns import value_of
 from ..settings.runtime import RuntimeConfig
-from .gates import GateMaker, input_groups
+from .gates import GateMaker, input_groups, zero_inputs
 from .library import ggml_abi
 from .view import Piece, hole, make_view
 from .weights import PreparedModel, register_fallback
@@ -43,7 +43,8 @@ def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> Prep
         )
     pack = config.state_pack_mlp
     registry = _core.WeightRegistry(abi)
-    gates = GateMaker(config, {name: source.tensors[name].shape for name in chosen}, str(path))
+    shapes = {name: source.tensors[name].shape for name in chosen}
+    gates = GateMaker(config, shapes, str(path), zero_inputs(source.header, source.tensors))
     for group in input_groups(chosen):
         weights, squares = [], np.zeros(source.tensors[group[0]].shape[-1], np.float64)
         for name in group:

@@ -119,7 +119,7 @@ def _compute(original: Callable[..., Any], *arguments: Any) -> Any:
             "this process was forked after the model was loaded and lacks the threads that compute; "
             "load the model in the child"
         )
-    result = original(*arguments)
+    result = handle.compute(original, arguments) if handle is not None else original(*arguments)
     if handle is not None:
         if result == 0:
             handle.check()

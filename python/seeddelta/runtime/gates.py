@@ -12,8 +12,17 @@ import numpy.typing as npt
 
 from .. import _core
 from ..errors import ConfigError
+from ..gguf.header import Header
 from ..settings.patterns import as_values, value_of
 from ..settings.runtime import RuntimeConfig
+
+# Of checked tokens: the error of events in one of these switches them off at the place for good.
+EARLY_CHECKS = 8
+
+# llama.cpp's architectures with LLM_FFN_RELU or LLM_FFN_RELU_SQR, and those with a ReLU of their own (RWKV)
+_RELU = frozenset(
+    ("nemotron", "nemotron_h", "nemotron_h_moe", "arcee", "plm", "jais2", "t5", "t5encoder", "rwkv6", "rwkv7")
+)
 
 # matrices that read the same input, in the order of llama.cpp's graph
 _SHARED = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"), ("ffn_gate_shexp", "ffn_up_shexp"))
@@ -39,6 +48,16 @@ def input_groups(columns: Iterable[str], rows: Container[str] = ()) -> list[tupl
     return groups
 
 
+def zero_inputs(header: Header, matrices: Iterable[str]) -> frozenset[str]:
+    """Those of a model's matrices whose inputs come out of a (squared) ReLU, and so are often exactly 0."""
+    if header.metadata.scalar("general.architecture", str, "") not in _RELU:
+        return frozenset()
+    matrices = set(matrices)
+    gated = {name.replace("ffn_gate", "ffn_down") for name in matrices if ".ffn_gate." in name}
+    ends = (".ffn_down.weight", ".channel_mix_value.weight")
+    return frozenset(name for name in matrices - gated if name.endswith(ends))
+
+
 @dataclass(frozen=True)
 class MadeGate:
     """A gate in the registry, in its order there. `group` are the matrices that share it."""
@@ -47,14 +66,21 @@ class MadeGate:
     kwta: bool
     pack: bool
     event: bool
+    zeros: bool = False
 
 
 class GateMaker:
     """Makes the gates of one model. Raises ConfigError when the kwta file is not of this model."""
 
-    def __init__(self, config: RuntimeConfig, shapes: Mapping[str, tuple[int, ...]], model: str) -> None:
-        """`shapes` are those of all matrices by columns."""
-        self._config = config
+    def __init__(
+        self,
+        config: RuntimeConfig,
+        shapes: Mapping[str, tuple[int, ...]],
+        model: str,
+        zeros: Container[str] = (),
+    ) -> None:
+        """`shapes` are those of all matrices by columns; the inputs of those in `zeros` are often exactly 0."""
+        self._config, self._zeros = config, zeros
         self._costs = {name: int(np.prod(shape)) for name, shape in shapes.items()}
         self.made: list[MadeGate] = []
         self._file = None
@@ -72,9 +98,13 @@ class GateMaker:
         None when all inputs are computed with.
         """
         options: dict[str, Any] = self._kwta(group, norm) | self._pack(group) | self._event(group, norm)
+        zeros = self._config.zeros and group[0] in self._zeros and not options.keys() & {"pack", "event"}
+        if zeros:
+            options["pack"] = "zeros"
         if not options:
             return None
-        self.made.append(MadeGate(group, options.get("kwta", False), "pack" in options, "event" in options))
+        kwta, pack = options.get("kwta", False), "pack" in options and not zeros
+        self.made.append(MadeGate(group, kwta, pack, "event" in options, zeros))
         return _core.Gate(len(norm), prompts=self._config.skip_prompt, **options)
 
     def _kwta(self, group: tuple[str, ...], norm: npt.NDArray[np.float32]) -> dict[str, Any]:
@@ -115,13 +145,16 @@ class GateMaker:
         event = self._config.event
         if event is None or event.target == "kv" or value_of(group, {"*": 1.0}, event.target) is None:
             return {}
-        options = event.limits()
+        options = event.limits() | {"early_checks": 0 if self._config.force else EARLY_CHECKS}
         if event.budget_ms is not None:
             every = {name: cost for name, cost in self._costs.items() if value_of((name,), {"*": 1.0}, event.target)}
             share = sum(every[name] for name in group) / sum(every.values())
             options["budget_ns"] = event.budget_ms * 1e6 * share
         score = "wina" if self._config.kwta is None else self._config.kwta.score
         return {"event": options} | ({"norm": norm} if score == "wina" else {})
+
+
+_PACK = ("pack_tokens", "pack_used", "pack_units", "pack_seen")
 
 
 def skipping_metrics(
@@ -131,7 +164,8 @@ def skipping_metrics(
     made, counts = list(made), list(counts)
 
     def total(name: str) -> float:
-        return sum(count[name] for count in counts)
+        zeros = name in _PACK  # are told apart
+        return sum(count[name] for count in counts if not (zeros and count["pack_zeros"]))
 
     def share(part: str, whole: str) -> float:
         return total(part) / total(whole) if total(whole) else 0.0
@@ -159,6 +193,13 @@ def skipping_metrics(
             "pack.switches": int(total("pack_switches")),
             "pack.aggressive": int(total("pack_signs")),
             "pack.gamma": sum(count["pack_gamma"] for count in active) / len(active) if active else 0.0,
+        }
+    if any(gate.zeros for gate in made):
+        calls = {name: sum(count[name] for count in counts if count["pack_zeros"]) for name in _PACK}
+        metrics |= {
+            "zeros.gates": sum(gate.zeros for gate in made),
+            "zeros.calls": int(calls["pack_tokens"]),
+            "zeros.share": 1 - calls["pack_units"] / calls["pack_seen"] if calls["pack_seen"] else 0.0,
         }
     if config.event is not None and config.event.target != "kv":
         eventful = [count for gate, count in zip(made, counts, strict=True) if gate.event]

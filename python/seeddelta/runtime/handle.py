@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from .._html import Shown
 from ..errors import ConfigError, IdleWeightsWarning, NumericalError, OutOfMemoryError, some
@@ -13,6 +13,7 @@ from ..gguf.schema import TensorDescription
 from ..settings.runtime import RuntimeConfig
 from .gates import skipping_metrics
 from .library import unsupported
+from .proof import Proof, gates_of, gates_of_attention
 
 if TYPE_CHECKING:
     from .. import _core
@@ -66,6 +67,23 @@ class RuntimeHandle(Shown):
         self._file_bytes = 0 if prepared is None else prepared.file_bytes
         self.locked_bytes = 0
         self._proven = False
+        self._proof: Proof | None = None
+        if hook is not None and not self._config.force and not self._config.skip_prompt:
+            gates = gates_of(hook, self._gates)
+            if attention is not None:
+                gates += gates_of_attention(attention, "pack.kv" if self.enabled and pack is not None else "pack")
+            self._proof = Proof(gates) if gates else None
+
+    def compute(self, original: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """What `original` (llama_decode or llama_encode) returns. Single tokens are timed where gates are on trial."""
+        if self._proof is None or getattr(arguments[-1], "n_tokens", 0) != 1:
+            return original(*arguments)
+        return self._proof.timed(lambda: original(*arguments))
+
+    @property
+    def switched_off(self) -> dict[str, str]:
+        """Why gates were switched off while the model generated, by the beginning of their metrics (`kwta`, …)."""
+        return {} if self._proof is None else dict(self._proof.reasons)
 
     def counters(self) -> dict[str, dict[str, int]]:
         """Per weight, since loading: `rewrites` (graph nodes served), `calls` (products), `tokens` (their columns),
@@ -111,11 +129,15 @@ class RuntimeHandle(Shown):
         and `event.budget_hits` (tokens in which these left changes out), `event.budget_ms_used` (of the last token),
         `event.gap_checks`, `event.gap_failures` (products), `event.quality_gap` (largest of the last checks). Those of
         events in attention are described in OwnAttention.metrics.
+        With skipping of zeros: `zeros.gates`, `zeros.calls` (tokens, of all gates), `zeros.share` (of their inputs).
+        What gates were found to be worth while the model generated, unless forced: those of Proof.metrics;
+        `switched_off` says it in words.
         """
         found = self._weight_metrics()
         ours = {} if self._attention is None else self._attention.metrics()
         prefix = "pack.kv." if "pack.enabled" in found else "pack."  # StatePack of the MLP is on, too
-        return found | {name.replace("pack.", prefix, 1): value for name, value in ours.items()}
+        found |= {name.replace("pack.", prefix, 1): value for name, value in ours.items()}
+        return found if self._proof is None else found | self._proof.metrics()
 
     def attention_heads(self) -> list[dict[str, float]]:
         """What each KV head that chooses keys did (OwnAttention.heads); empty when attention is not ours."""

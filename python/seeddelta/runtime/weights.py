@@ -17,7 +17,7 @@ from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
 from ..gguf.schema import TensorDescription, TrellisBase
 from ..gguf.split import MappedData
 from ..settings.runtime import RuntimeConfig
-from .gates import GateMaker, MadeGate, input_groups
+from .gates import GateMaker, MadeGate, input_groups, zero_inputs
 from .library import ggml_abi
 from .view import Piece, View, hole, make_view
 
@@ -56,7 +56,9 @@ def prepare(
             )
     registry = _core.WeightRegistry(abi)
     served = {name: tensor for name, tensor in file.tensors.items() if name not in dense}
-    gates = _register(registry, served, config, str(path))
+    gates = _register(
+        registry, served, config, str(path), zero_inputs(file.header, [*file.header.tensors, *file.tensors])
+    )
     if dense_model is not None:
         shapes = {name: _dense_tensor(dense_model, tensor).shape for name, tensor in served.items()}
         register_fallback(registry, shapes, dense_model)
@@ -72,7 +74,11 @@ def prepare(
 
 
 def _register(
-    registry: _core.WeightRegistry, served: Mapping[str, StoredTensor], config: RuntimeConfig, path: str
+    registry: _core.WeightRegistry,
+    served: Mapping[str, StoredTensor],
+    config: RuntimeConfig,
+    path: str,
+    zeros: frozenset[str],
 ) -> list[MadeGate]:
     """Fill the registry; matrices in column layout get what chooses their inputs."""
     columns = {name: tensor for name, tensor in served.items() if tensor.description.is_column}
@@ -84,7 +90,8 @@ def _register(
         )
     for name in rows:
         registry.add(served[name].to_weight())
-    gates = GateMaker(config, {name: tensor.description.tensor_shape for name, tensor in columns.items()}, path)
+    shapes = {name: tensor.description.tensor_shape for name, tensor in columns.items()}
+    gates = GateMaker(config, shapes, path, zeros)
     for group in input_groups(columns, rows):
         squares = sum(np.square(unit_norm(columns[name])) for name in group)
         gate = gates.make(group, np.sqrt(squares, dtype=np.float32))

@@ -62,6 +62,17 @@ class RuntimeConfig(Settings):
         "to windows of the KV cache that have. With KWTA, that says how many may be sent. On when another --event "
         "setting is given.",
     )
+    zeros: Annotated[bool, Flag(panel="Skipping")] = Field(
+        default=True,
+        description="Skip inputs of ffn_down that are exactly zero, where it is by columns and the model's MLP has a "
+        "(squared) ReLU and no gate: nemotron, arcee, … The results have the same bits.",
+    )
+    force: Annotated[bool, Flag(panel="Skipping")] = Field(
+        default=False,
+        description="Keep KWTA, StatePack, events and skipping of zeros on. Default: each is measured while tokens are "
+        "generated one by one, and switched off when it saves less than 2% of their time, or when one of the first 8 "
+        "checks of events fails.",
+    )
     skip_prompt: Annotated[bool, Flag(panel="Skipping")] = Field(
         default=False,
         description="Skip in products of several tokens, too. That gives the quality of skipping (eval does it by "
