@@ -166,7 +166,7 @@ def repeat_layer(source: Path, path: Path, n_layers: int) -> None:
     header = read_header(source)
     stored = np.memmap(source, dtype=np.uint8, mode="r")
     metadata = copied_metadata(header, without=schema.KEY_CRC32) | {
-        "llama.block_count": Typed(n_layers, GGUFValueType.UINT32)
+        f"{header.metadata['general.architecture']}.block_count": Typed(n_layers, GGUFValueType.UINT32)
     }
     if schema.KEY_TENSORS in metadata:
         described = [schema.parse_description(text, str(source)) for text in header.metadata[schema.KEY_TENSORS]]
