@@ -40,6 +40,13 @@ def test_killed_builds_end_in_the_same_bytes(tmp_path: Path) -> None:
     assert killed.builds >= 1
 
 
+@pytest.mark.slow
+def test_many_killed_builds(tmp_path: Path) -> None:
+    killed = kill_builds(tmp_path, 30, Random(7))
+    assert killed.wrong == []
+    assert killed.kills == 30
+
+
 def test_what_a_killed_build_leaves_goes_with_the_next(tmp_path: Path) -> None:
     dense, output = write_dense(tmp_path, 1), tmp_path / "built" / "out.gguf"
     output.parent.mkdir()

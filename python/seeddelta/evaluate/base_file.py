@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,7 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import EvaluationError
+from ..errors import EvaluationError, OutputError
+from ..gguf.writer import atomic_output
 from ..runtime.decoder import Tokens
 from .scoring import Scored, scored_positions
 
@@ -100,22 +102,33 @@ class BaseFile:
 
 
 class BaseWriter:
-    """Observer of the base model: writes its log-probabilities. Close it, or use it in a `with` block.
+    """Observer of the base model: writes its log-probabilities. Use it in a `with` block: the file has its name from
+    the block's end on, and is left as it was when the block ends with an exception.
 
-    `tokens` are those of the whole text, i32[chunks · n_ctx]. `keep` chunks are taken from the file that is there, when
-    an earlier run has written so many. Without room on the disk EvaluationError says so before the model has run for an
+    `tokens` are those of the whole text, i32[chunks · n_ctx]. What a `resumable` run has written is kept as PATH.part;
+    `keep` chunks are taken from there. Without room on the disk EvaluationError says so before the model has run for an
     hour.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], tokens: Tokens, n_ctx: int, n_vocab: int, *, keep: int = 0
+        self,
+        path: str | os.PathLike[str],
+        tokens: Tokens,
+        n_ctx: int,
+        n_vocab: int,
+        *,
+        keep: int = 0,
+        resumable: bool = False,
     ) -> None:
         self._path = Path(path)
+        part = self._path.with_name(self._path.name + ".part")
+        self._part = part if resumable and (not keep or part.exists()) else None
+        source = self._part or self._path
         self._type = row_type(n_vocab)
         chunks = len(tokens) // n_ctx
         head = _MAGIC + np.array([n_ctx, n_vocab, chunks], "<i4").tobytes() + np.asarray(tokens, "<i4").tobytes()
         begin, end = (_offset(n_ctx, chunks, self._type, chunk) for chunk in (keep, chunks))
-        there = self._path.stat().st_size if keep and self._path.is_file() else 0
+        there = source.stat().st_size if keep and source.is_file() else 0
         if there < (begin if keep else 0):
             raise EvaluationError(f"{path}: lacks some of the {keep} chunks that are done; start with an empty folder")
         free = shutil.disk_usage(self._path.parent).free
@@ -124,16 +137,20 @@ class BaseWriter:
                 f"{self._path.parent}: the divergence needs {(end - there) / 1e9:.1f} GB of disk, and "
                 f"{free / 1e9:.1f} GB are free; use fewer chunks, --no-kl, or another folder (TMPDIR)"
             )
-        try:
-            self._file = self._path.open("r+b" if keep else "wb")
-            if not keep:
-                self._file.write(head)
-            elif self._file.read(len(head)) != head:
-                raise EvaluationError(f"{path}: is of another text or model; give another file or an empty folder")
-            self._file.seek(begin)
-            self._file.truncate()
-        except OSError as error:
-            raise self._failed(error) from error
+        with ExitStack() as stack:
+            try:
+                if not keep and not resumable:
+                    source = stack.enter_context(atomic_output(self._path))
+                self._file = stack.enter_context(source.open("r+b" if keep else "wb"))
+                if not keep:
+                    self._file.write(head)
+                elif self._file.read(len(head)) != head:
+                    raise EvaluationError(f"{path}: is of another text or model; give another file or an empty folder")
+                self._file.seek(begin)
+                self._file.truncate()
+            except OSError as error:
+                raise self._failed(error) from error
+            self._stack = stack.pop_all()
 
     def update(self, scored: Scored) -> None:
         rows = np.zeros(len(scored.targets), self._type)
@@ -155,10 +172,9 @@ class BaseWriter:
         except OSError as error:
             raise self._failed(error) from error
 
-    def close(self) -> None:
-        self._file.close()
-
     def _failed(self, error: OSError) -> EvaluationError:
+        if isinstance(error, OutputError):
+            return EvaluationError(str(error))
         return EvaluationError(f"{self._path}: cannot be written ({error.strerror}); use --no-kl or another TMPDIR")
 
     def __enter__(self) -> BaseWriter:
@@ -167,7 +183,12 @@ class BaseWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self._stack.__exit__(kind, error, trace)
+            if kind is None and self._part is not None:
+                os.replace(self._part, self._path)
+        except OSError as failure:
+            raise self._failed(failure) from failure
 
 
 def _offset(n_ctx: int, chunks: int, row: np.dtype[np.void], chunk: int) -> int:

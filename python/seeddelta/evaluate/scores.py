@@ -66,7 +66,9 @@ def score_text(
         if save_base is not None:
             keep = min(len(log), total)
             writer = stack.enter_context(
-                BaseWriter(save_base, tokens[: total * n_ctx], n_ctx, llm.n_vocab(), keep=keep)
+                BaseWriter(
+                    save_base, tokens[: total * n_ctx], n_ctx, llm.n_vocab(), keep=keep, resumable=folder is not None
+                )
             )
             observers.append(writer)
 
