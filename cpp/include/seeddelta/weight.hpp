@@ -86,11 +86,6 @@ struct seeddelta_ctx {
         c.column_factor = column_factor == nullptr ? nullptr : column_factor + number * n_in;
         return c;
     }
-    // The rows of one tile of a single matrix, with the same limits.
-    seeddelta_ctx tile(int64_t number) const {
-        const int64_t row = number * kTileRows;
-        return part(row, number, n_out - row < kTileRows ? n_out - row : kTileRows);
-    }
 
 private:
     seeddelta_ctx part(int64_t row, int64_t first_tile, int64_t rows) const {

@@ -150,7 +150,7 @@ ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
     auto *dense = pieces.take<int16_t>(n);
     auto *q = pieces.take<int16_t>(n);
     auto *scale = pieces.take<float>(groups);
-    auto *sum = pieces.take<int32_t>(groups);
+    auto *bias = pieces.take<int32_t>(groups);
     auto *begin = pieces.take<int32_t>(groups + 1);
     auto *dense8 = reinterpret_cast<int8_t *>(dense);
     auto *q8 = reinterpret_cast<int8_t *>(q);
@@ -161,7 +161,7 @@ ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
     if (wide) {
         quantise_wide(x, n, dense, scale);
     } else {
-        kernels().quantize(x, w.n_in, dense8, scale, sum);
+        kernels().quantize(x, w.n_in, dense8, scale, bias);
     }
     int64_t i = 0;
     for (int64_t g = 0; g < groups; ++g) {
@@ -193,7 +193,7 @@ void quantise_row(const ColumnWeight &w, const float *x, int64_t token, Workspac
         quantise_wide(scaled, stride, row, scale);
         return;
     }
-    kernels().quantize(scaled, w.n_in, ws.q.data + token * stride, scale, ws.sum.data + token * (stride / kGroup));
+    kernels().quantize(scaled, w.n_in, ws.q.data + token * stride, scale, ws.bias.data + token * (stride / kGroup));
 }
 
 // Masks the tokens of a prompt into the workspace, each thread its share.
@@ -343,7 +343,7 @@ void make_room(const ColumnWeight &w, bool gated, int64_t n_tokens, int threads,
         const int64_t stride = padded(n_in);
         ws.wide.reserve(n_tokens * stride);
         ws.q.reserve(n_tokens * stride);
-        ws.sum.reserve(n_tokens * stride / kGroup);
+        ws.bias.reserve(n_tokens * stride / kGroup);
         ws.scale.reserve(n_tokens * stride / kGroup);
     }
 }
@@ -436,7 +436,7 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
         kernels().columns_i8_batch(w, batch, begin, end, y, y_stride);
     }
     if (begin < end && w.kind == ColumnKind::trellis) {
-        const Activations rows{n_tokens, w.n_in, stride, ws.q.data, ws.scale.data, ws.sum.data, x, x_stride, nullptr};
+        const Activations rows{n_tokens, w.n_in, stride, ws.q.data, ws.scale.data, ws.bias.data, x, x_stride, nullptr};
         kernels().columns_trellis_many(w, rows, begin, end, y, y_stride);
     }
 }

@@ -24,7 +24,7 @@ void Workspace::reserve(int64_t n_tokens, const seeddelta_ctx &ctx) {
     impl_->p.reserve(n_tokens * ctx.dictionary_size);
     impl_->q.reserve(n_tokens * stride);
     impl_->scale.reserve(n_tokens * stride / kGroup);
-    impl_->sum.reserve(n_tokens * stride / kGroup);
+    impl_->bias.reserve(n_tokens * stride / kGroup);
 }
 
 static void prepare(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride, Workspace::Impl &w,
@@ -67,11 +67,7 @@ int64_t product_scratch(const seeddelta_ctx &ctx, int64_t n_tokens) {
     if (ctx.base == BaseKind::fht_struct) {
         floats = std::max(floats, 2 * fht_struct_size(ctx.n_in));
     }
-    int64_t panel = panel_bytes(ctx);
-    if (ctx.n_experts > 1) {
-        panel = expert_panel(ctx) + n_tokens * kTileRows * static_cast<int64_t>(sizeof(float));
-    }
-    return std::max(floats * static_cast<int64_t>(sizeof(float)), panel);
+    return std::max(floats * static_cast<int64_t>(sizeof(float)), panel_bytes(ctx, n_tokens));
 }
 
 static int64_t lookup_floats(const seeddelta_ctx &ctx) {
@@ -111,9 +107,9 @@ void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_
         status.nonfinite_input.store(true, std::memory_order_relaxed);
     }
     const Activations a{n_tokens,   ctx.n_in, padded(ctx.n_in), w.q.data, w.scale.data,
-                        w.sum.data, x,        x_stride,         w.p.data};
+                        w.bias.data, x,        x_stride,         w.p.data};
     const int64_t tiles = ctx.n_tiles();
-    uint8_t *panel = thread_scratch(panel_bytes(ctx));
+    uint8_t *panel = thread_scratch(panel_bytes(ctx, n_tokens));
     if (!kernels().compute(ctx, a, tiles * ith / nth, tiles * (ith + 1) / nth, panel, y, y_stride)) {
         status.nonfinite_output.store(true, std::memory_order_relaxed);
     }

@@ -75,25 +75,6 @@ static void prepare_pairs(const seeddelta_ctx &ctx, const ExpertBatch &b, Worksp
     }
 }
 
-// Tiles [tile_begin, tile_end) of one expert for its tokens. A tile's results go through `part`, 16 floats a token: the
-// rows of y are far apart.
-static bool multiply_expert(const seeddelta_ctx &ctx, const Activations &a, const int64_t *pairs, const ExpertBatch &b,
-                            int64_t tile_begin, int64_t tile_end, uint8_t *panel, float *part) {
-    if (a.n_tokens == 1) {
-        return kernels().compute(ctx, a, tile_begin, tile_end, panel, output_of(b, pairs[0]), 0);
-    }
-    bool finite = true;
-    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
-        const seeddelta_ctx rows = ctx.tile(tile);
-        finite &= kernels().compute(rows, a, 0, 1, panel, part, kTileRows);
-        for (int64_t t = 0; t < a.n_tokens; ++t) {
-            std::memcpy(output_of(b, pairs[t]) + tile * kTileRows, part + t * kTileRows,
-                        static_cast<size_t>(rows.n_out) * sizeof(float));
-        }
-    }
-    return finite;
-}
-
 void seeddelta_compute_experts(const seeddelta_ctx &ctx, const ExpertBatch &batch, Workspace &workspace, int ith,
                                int nth, bool reuse_activations, ComputeStatus &status) {
     Workspace::Impl &w = workspace.impl();
@@ -113,9 +94,12 @@ void seeddelta_compute_experts(const seeddelta_ctx &ctx, const ExpertBatch &batc
     const int64_t stride = padded(ctx.n_in);
     const int64_t groups = stride / kGroup;
     const int64_t tiles = ctx.n_tiles();
-    const int64_t panel_end = expert_panel(ctx);
-    const auto part_bytes = batch.pairs() * kTileRows * static_cast<int64_t>(sizeof(float));
-    uint8_t *panel = thread_scratch(panel_end + part_bytes);
+    int64_t most = 0;
+    for (int64_t i = 0; i < w.n_chosen; ++i) {
+        const int64_t expert = w.chosen.data[i];
+        most = std::max(most, w.begin.data[expert + 1] - w.begin.data[expert]);
+    }
+    uint8_t *panel = thread_scratch(panel_bytes(ctx, most));
     for (int64_t i = 0; i < w.n_chosen; ++i) {
         const int64_t expert = w.chosen.data[i];
         const int64_t first = w.begin.data[expert];
@@ -124,12 +108,13 @@ void seeddelta_compute_experts(const seeddelta_ctx &ctx, const ExpertBatch &batc
                             stride,
                             w.q.data + first * stride,
                             w.scale.data + first * groups,
-                            w.sum.data + first * groups,
+                            w.bias.data + first * groups,
                             w.x.data + (w.x.data == nullptr ? 0 : first * ctx.n_in),
                             ctx.n_in,
-                            nullptr};
-        if (!multiply_expert(ctx.expert(expert), a, w.pairs.data + first, batch, tiles * ith / nth,
-                             tiles * (ith + 1) / nth, panel, reinterpret_cast<float *>(panel + panel_end))) {
+                            nullptr,
+                            w.pairs.data + first};
+        if (!kernels().compute(ctx.expert(expert), a, tiles * ith / nth, tiles * (ith + 1) / nth, panel, batch.y,
+                               batch.y_stride / static_cast<int64_t>(sizeof(float)))) {
             status.nonfinite_output.store(true, std::memory_order_relaxed);
         }
     }

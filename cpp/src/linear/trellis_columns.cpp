@@ -51,8 +51,8 @@ void columns_compute_active(const ColumnWeight &w, const ActiveSet &active, floa
     const int64_t stride = padded(w.n_in);
     std::vector<int8_t> q(static_cast<size_t>(stride));
     std::vector<float> scale(static_cast<size_t>(stride / kGroup));
-    std::vector<int32_t> sum(scale.size());
-    kernels().quantize(scaled.data(), w.n_in, q.data(), scale.data(), sum.data());
+    std::vector<int32_t> bias(scale.size());
+    kernels().quantize(scaled.data(), w.n_in, q.data(), scale.data(), bias.data());
     multiply_one(w, q.data(), scale.data(), 0, w.n_out, y);
     if (w.rotation_block > 1) {
         kernels().rotate_back(y, w.n_out, w.rotation_block, w.rotation_seed, 0, w.n_out / w.rotation_block);

@@ -38,7 +38,7 @@ struct Buffer {
 struct Workspace::Impl : SpinBarrier {
     Buffer<int8_t> q;
     Buffer<float> scale;
-    Buffer<int32_t> sum;
+    Buffer<int32_t> bias;
     Buffer<float> p; // dictionary times x
     // of experts: pairs of token and slot by expert, where each expert's begin, the experts that have any, their inputs
     Buffer<int64_t> pairs, begin, chosen;
@@ -61,11 +61,6 @@ struct Workspace::Impl : SpinBarrier {
 
 inline int64_t padded(int64_t n_in) {
     return (n_in + kGroup - 1) / kGroup * kGroup;
-}
-
-// Of a product of experts, before the results of a tile.
-inline int64_t expert_panel(const seeddelta_ctx &ctx) {
-    return (panel_bytes(ctx) + 63) / 64 * 64;
 }
 
 // What a thread has been lent (linear/arenas.hpp).
@@ -108,7 +103,7 @@ inline bool prepare_token(const seeddelta_ctx &ctx, const float *x, int64_t toke
         x = rotated;
     }
     return k.quantize(x, ctx.n_in, w.q.data + token * stride, w.scale.data + token * stride / kGroup,
-                      w.sum.data + token * stride / kGroup);
+                      w.bias.data + token * stride / kGroup);
 }
 
 } // namespace seeddelta

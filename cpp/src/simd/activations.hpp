@@ -3,6 +3,8 @@
 #include <xsimd/xsimd.hpp>
 
 #include "format/rotation.hpp"
+#include "format/trellis.hpp"
+#include "simd/hadamard.hpp"
 #include "simd/kernel_table.hpp"
 
 namespace seeddelta {
@@ -28,28 +30,36 @@ inline void butterflies(float *low, float *high, int64_t n) {
     }
 }
 
+// Flips the signs of the floats whose bits in `word` are set.
+inline void flip_some(float *x, uint64_t word, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+        x[i] = (word >> i & 1) != 0 ? -x[i] : x[i];
+    }
+}
+
 template <class Arch>
 void flip_signs(float *row, int64_t n, uint64_t seed) {
     using F = xsimd::batch<float, Arch>;
     using U = xsimd::batch<uint32_t, Arch>;
     constexpr int64_t lanes = F::size;
-    alignas(64) uint32_t lane_numbers[lanes];
+    alignas(64) uint32_t lane_bits[lanes];
     for (int64_t i = 0; i < lanes; ++i) {
-        lane_numbers[i] = static_cast<uint32_t>(i);
+        lane_bits[i] = uint32_t{1} << i;
     }
-    const U lane = U::load_aligned(lane_numbers);
-    for (int64_t start = 0; start < n; start += 64) {
+    const U bits = U::load_aligned(lane_bits);
+    const U sign(0x80000000U);
+    int64_t start = 0;
+    for (; start + 64 <= n; start += 64) {
         const uint64_t word = rotation_sign_word(seed, static_cast<uint64_t>(start / 64));
-        const int64_t count = n - start < 64 ? n - start : 64;
-        int64_t i = 0;
-        for (; i + lanes <= count; i += lanes) {
+        for (int64_t i = 0; i < 64; i += lanes) {
             float *x = row + start + i;
-            const U bits = (U(static_cast<uint32_t>(word >> i)) >> lane) << 31;
-            xsimd::bitwise_cast<float>(xsimd::bitwise_cast<uint32_t>(F::load_unaligned(x)) ^ bits).store_unaligned(x);
+            const auto negative = (U(static_cast<uint32_t>(word >> i)) & bits) == bits;
+            const U own = xsimd::bitwise_cast<uint32_t>(F::load_unaligned(x));
+            xsimd::bitwise_cast<float>(own ^ xsimd::select(negative, sign, U(0U))).store_unaligned(x);
         }
-        for (; i < count; ++i) {
-            row[start + i] = (word >> i & 1) != 0 ? -row[start + i] : row[start + i];
-        }
+    }
+    if (start < n) {
+        flip_some(row + start, rotation_sign_word(seed, static_cast<uint64_t>(start / 64)), n - start);
     }
 }
 
@@ -58,11 +68,7 @@ void rotate_simd(float *row, int64_t n, uint32_t block, uint64_t seed) {
     using F = xsimd::batch<float, Arch>;
     constexpr int64_t lanes = F::size;
     flip_signs<Arch>(row, n, seed);
-    for (int64_t stride = n / block; stride < n; stride *= 2) {
-        for (int64_t start = 0; start < n; start += 2 * stride) {
-            butterflies<Arch>(row + start, row + start + stride, stride);
-        }
-    }
+    hadamard_simd<Arch>(row, n, n / block);
     const float scale = rotation_scale(block);
     int64_t i = 0;
     for (; i + lanes <= n; i += lanes) {
@@ -75,7 +81,7 @@ void rotate_simd(float *row, int64_t n, uint32_t block, uint64_t seed) {
 
 // One group of kGroup floats. Returns whether all are finite.
 template <class Arch>
-inline bool quantize_group(const float *x, int8_t *q, float *scale, int32_t *sum) {
+inline bool quantize_group(const float *x, int8_t *q, float *scale, int32_t *bias) {
     using F = xsimd::batch<float, Arch>;
     constexpr int64_t lanes = F::size;
     F largest(0.0F);
@@ -92,7 +98,7 @@ inline bool quantize_group(const float *x, int8_t *q, float *scale, int32_t *sum
             q[i] = 0;
         }
         *scale = 0.0F;
-        *sum = 0;
+        *bias = 0;
         return finite;
     }
     *scale = amax / 127.0F;
@@ -106,23 +112,23 @@ inline bool quantize_group(const float *x, int8_t *q, float *scale, int32_t *sum
         q[i] = static_cast<int8_t>(rounded[i]);
         total += rounded[i];
     }
-    *sum = total;
+    *bias = -kValueBias * total;
     return true;
 }
 
 template <class Arch>
-bool quantize_simd(const float *x, int64_t n, int8_t *q, float *scale, int32_t *sum) {
+bool quantize_simd(const float *x, int64_t n, int8_t *q, float *scale, int32_t *bias) {
     bool finite = true;
     int64_t start = 0;
     for (; start + kGroup <= n; start += kGroup) {
-        finite &= quantize_group<Arch>(x + start, q + start, scale++, sum++);
+        finite &= quantize_group<Arch>(x + start, q + start, scale++, bias++);
     }
     if (start < n) {
         alignas(64) float tail[kGroup] = {};
         for (int64_t i = start; i < n; ++i) {
             tail[i - start] = x[i];
         }
-        finite &= quantize_group<Arch>(tail, q + start, scale, sum);
+        finite &= quantize_group<Arch>(tail, q + start, scale, bias);
     }
     return finite;
 }

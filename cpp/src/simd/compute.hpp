@@ -74,18 +74,18 @@ inline void prng_tile(const Activations &a, int64_t rows, const uint8_t *panel, 
         float sum = 0.0F;
         for (int64_t g = 0; g < groups; ++g) {
             const int32_t dot =
-                Tile::dot64(panel + i * stride + g * kGroup, q + g * kGroup) - kValueBias * a.sum[token * groups + g];
+                Tile::dot64(panel + i * stride + g * kGroup, q + g * kGroup) + a.bias[token * groups + g];
             sum = sum + static_cast<float>(dot) * a.scale[token * groups + g];
         }
         acc[i] = sum;
     }
 }
 
-template <class Arch, class Tile, class LaneOps>
+template <class Arch, class Tile, class LaneOps, class LaneMany = LaneOps>
 bool compute_simd(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end, uint8_t *panel,
                   float *y, int64_t y_stride) {
     if (ctx.base == BaseKind::lanes) {
-        return lanes_compute<Arch, LaneOps>(ctx, a, tile_begin, tile_end, panel, y, y_stride);
+        return lanes_compute<Arch, LaneOps, LaneMany>(ctx, a, tile_begin, tile_end, panel, y, y_stride);
     }
     bool finite = true;
     constexpr int64_t block = Tile::kTokens;
@@ -134,14 +134,14 @@ bool compute_simd(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_b
             } else {
                 __builtin_memset(acc, 0, sizeof(acc));
                 for (int64_t t = 0; ctx.base == BaseKind::fht_struct && t < count; ++t) {
-                    __builtin_memcpy(acc[t], y + (token + t) * y_stride + row0,
+                    __builtin_memcpy(acc[t], y + a.place(token + t) * y_stride + row0,
                                      static_cast<size_t>(rows) * sizeof(float));
                 }
             }
             for (int64_t t = 0; t < count; ++t) {
                 const float *x = a.x == nullptr ? nullptr : a.x + (token + t) * a.x_stride; // there for a residual
                 finite &= finish_tile<Arch>(ctx, row0, rows, row_scale, acc[nth + t], x,
-                                            a.p + (token + t) * ctx.dictionary_size, y + (token + t) * y_stride);
+                                            a.p + (token + t) * ctx.dictionary_size, y + a.place(token + t) * y_stride);
             }
         }
     }

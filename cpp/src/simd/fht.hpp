@@ -7,35 +7,6 @@
 namespace seeddelta {
 namespace {
 
-// Strides 1, 2, 4 and 8 of 16 neighbours: written so that each output is one vector lane.
-inline void hadamard_16(float *row) {
-    float a[16];
-    float b[16];
-    __builtin_memcpy(a, row, sizeof(a));
-    const auto pass = [](const float *in, float *out, int stride) __attribute__((always_inline)) {
-        for (int i = 0; i < 16; ++i) {
-            out[i] = (i & stride) != 0 ? in[i ^ stride] - in[i] : in[i] + in[i ^ stride];
-        }
-    };
-    pass(a, b, 1);
-    pass(b, a, 2);
-    pass(a, b, 4);
-    pass(b, a, 8);
-    __builtin_memcpy(row, a, sizeof(a));
-}
-
-template <class Arch>
-inline void hadamard_simd(float *row, int64_t d) {
-    for (int64_t start = 0; start < d; start += 16) {
-        hadamard_16(row + start);
-    }
-    for (int64_t stride = 16; stride < d; stride *= 2) {
-        for (int64_t start = 0; start < d; start += 2 * stride) {
-            butterflies<Arch>(row + start, row + start + stride, stride);
-        }
-    }
-}
-
 template <class Arch>
 void fht_struct_simd(uint64_t seed, int64_t block, int64_t n_in, const float *x, float *out, float *scratch) {
     const int64_t d = fht_struct_size(n_in);
@@ -44,7 +15,7 @@ void fht_struct_simd(uint64_t seed, int64_t block, int64_t n_in, const float *x,
     __builtin_memcpy(scratch, x, static_cast<size_t>(n_in) * sizeof(float));
     __builtin_memset(scratch + n_in, 0, static_cast<size_t>(d - n_in) * sizeof(float));
     flip_signs<Arch>(scratch, n_in, block_seed);
-    hadamard_simd<Arch>(scratch, d);
+    hadamard_simd<Arch>(scratch, d, 1);
     for (int64_t word = 0; word < d / 8; ++word) {
         const uint64_t bytes = fht_struct_gauss_word(block_seed, d, word);
         for (int i = 0; i < 8; ++i) {
@@ -53,7 +24,7 @@ void fht_struct_simd(uint64_t seed, int64_t block, int64_t n_in, const float *x,
                 static_cast<float>(fht_struct_gauss(static_cast<uint8_t>(bytes >> (8 * i)))) * scratch[permutation(k)];
         }
     }
-    hadamard_simd<Arch>(out, d);
+    hadamard_simd<Arch>(out, d, 1);
 }
 
 } // namespace

@@ -25,6 +25,10 @@ struct Ops : WordsAvx2 {
     }
 };
 
+struct DirectLanes : LaneWords256<Ops> {
+    static constexpr int64_t kDirect = 2;
+};
+
 // 16-bit words of the Viterbi search
 struct Words {
     using U = xsimd::batch<uint16_t, xsimd::avx2>;
@@ -71,7 +75,7 @@ const KernelTable &kernels_avx2() {
     static constexpr KernelTable table{"avx2",
                                        rotate_simd<xsimd::avx2>,
                                        quantize_simd<xsimd::avx2>,
-                                       compute_simd<xsimd::avx2, Tile256<Ops>, LaneWords256<Ops>>,
+                                       compute_simd<xsimd::avx2, Tile256<Ops>, DirectLanes, LanePairs256>,
                                        viterbi_simd<xsimd::avx2, Words>,
                                        lane_search_simd<xsimd::avx2, Words>,
                                        subtract_product_simd<xsimd::avx2>,

@@ -16,10 +16,14 @@ struct Activations {
     int64_t stride;     // int8 a token: n_in rounded up to a multiple of kGroup; the padding is 0
     const int8_t *q;    // [n_tokens, stride]
     const float *scale; // [n_tokens, stride / kGroup]
-    const int32_t *sum; // [n_tokens, stride / kGroup]: sum of a group's q
+    const int32_t *bias; // [n_tokens, stride / kGroup]: -kValueBias times the sum of a group's q: what kernels of
+                         // unsigned values begin with
     const float *x;     // what went in, float32, for the residuals
     int64_t x_stride;   // in floats
     const float *p;     // [n_tokens, dictionary_size] with a codebook: dictionary times x
+    const int64_t *places = nullptr; // [n_tokens] of the outputs in y; null: 0, 1, 2, ...
+
+    int64_t place(int64_t token) const { return places == nullptr ? token : places[token]; }
 };
 
 // One Viterbi search (encode/viterbi.hpp has the definition).
@@ -74,10 +78,10 @@ struct KernelTable {
     void (*rotate)(float *row, int64_t n, uint32_t block, uint64_t seed);
     // One token: int8 values, scales and sums a group. q has n rounded up to kGroup entries. Returns false when x has a
     // NaN or an infinity (its group is then all 0).
-    bool (*quantize)(const float *x, int64_t n, int8_t *q, float *scale, int32_t *sum);
-    // Rows of tiles [tile_begin, tile_end) for all tokens; y has y_stride floats a token. With base fht_struct y holds
-    // the base's share and is finished in place. panel is scratch of panel_bytes(ctx) bytes, 64-byte aligned. Returns
-    // false when an output is NaN or infinite.
+    bool (*quantize)(const float *x, int64_t n, int8_t *q, float *scale, int32_t *bias);
+    // Rows of tiles [tile_begin, tile_end) for all tokens; y has y_stride floats a place (`places`). With base
+    // fht_struct y holds the base's share and is finished in place. panel is scratch of panel_bytes(ctx, n_tokens)
+    // bytes, 64-byte aligned. Returns false when an output is NaN or infinite.
     bool (*compute)(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end,
                     uint8_t *panel, float *y, int64_t y_stride);
     void (*viterbi)(const ViterbiTask &task);
@@ -117,9 +121,26 @@ struct KernelTable {
     void (*rotate_back)(float *row, int64_t n, uint32_t block, uint64_t seed, int64_t begin, int64_t end);
 };
 
-// Scratch for one thread: a decoded tile, two bytes a value at most, plus slack for whole vectors.
-static inline int64_t panel_bytes(const seeddelta_ctx &ctx) {
-    return (ctx.n_in + 2 * kGroup) * kTileRows * 2 + 256;
+// Many tokens with lanes (lanes_many.hpp): columns that are decoded together, tokens that are multiplied together.
+inline constexpr int64_t kLanePanelColumns = 512;
+inline constexpr int64_t kLaneBlock = 8;
+
+// Scratch of a decoded stretch of columns, and of one block of tokens.
+inline constexpr int64_t kLanePanelBytes = kLanePanelColumns * kTileRows * 3 / 2;
+static inline int64_t lane_block_bytes(int64_t groups) {
+    constexpr int64_t a_group = kGroup + static_cast<int64_t>(sizeof(float) + sizeof(int32_t)); // q, scale, bias
+    return kLaneBlock * (groups * a_group + kTileRows * static_cast<int64_t>(sizeof(float)));
+}
+
+// Scratch for one thread: a decoded tile, two bytes a value at most, plus slack for whole vectors. With lanes the
+// activations of all tokens, in blocks.
+static inline int64_t panel_bytes(const seeddelta_ctx &ctx, int64_t n_tokens) {
+    const int64_t tile = (ctx.n_in + 2 * kGroup) * kTileRows * 2 + 256;
+    if (ctx.base != BaseKind::lanes) {
+        return tile;
+    }
+    const int64_t packed = kLanePanelBytes + (n_tokens + kLaneBlock - 1) / kLaneBlock * lane_block_bytes(ctx.n_groups());
+    return packed > tile ? packed : tile;
 }
 
 const KernelTable &kernels_scalar();

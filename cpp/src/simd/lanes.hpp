@@ -3,12 +3,12 @@
 //
 // A line of codes is 64 bytes, four walks of 16 rows. Decoded, byte 4 * r + i is the value of row r in one of four
 // neighbouring columns: what a product of bytes wants that adds four neighbours. The codes of the steps before are the
-// registers of the steps before, so a value takes two look-ups and two additions and nothing else: decoding it again for
-// every eight tokens costs less than reading it from a panel in memory.
+// registers of the steps before, so a value takes two look-ups and two additions and nothing else.
 //
-// `Ops` has the words: V (bytes), kParts (registers a line), direct_parts(n) (parts decoded together for n tokens), load,
-// low, high (codes), table, look, add, wrap (sums of codes for look), start (sums of products), four (broadcast),
-// dot, F (floats of a register's rows), no_floats, add_group, store_rows; kBias is added to every value, for products of unsigned and signed bytes.
+// `Ops` has the words: V (bytes), kParts (registers a line), direct_parts(n) (parts decoded together for n tokens),
+// load, low, high (codes), table, look, add, wrap (sums of codes for look), start (sums of products), four (broadcast),
+// dot, F (floats of a register's rows), no_floats, add_group, store_rows; kBias is added to every value, for products
+// of unsigned and signed bytes. kDirect: more tokens are for lanes_many.hpp.
 #pragma once
 #include <utility>
 
@@ -55,7 +55,7 @@ struct LaneTile {
     using F = typename Ops::F;
     static constexpr int kBytes = static_cast<int>(kLaneBytes) / Ops::kParts;
     static constexpr int kRows = static_cast<int>(kTileRows) / Ops::kParts;
-    static constexpr int64_t kTokens = 8; // of multiply, at most
+    static constexpr int64_t kTokens = Ops::kDirect; // of multiply, at most
 
     template <class Pattern>
     struct Tables {
@@ -154,7 +154,7 @@ struct LaneTile {
             V sum[N][Parts];
             for (int n = 0; n < N; ++n) {
                 for (int p = 0; p < Parts; ++p) {
-                    sum[n][p] = Ops::start(a.sum[token[n] * groups + group]);
+                    sum[n][p] = Ops::start(a.bias[token[n] * groups + group]);
                 }
             }
             const int64_t count = chunks < chunks_a_group ? chunks : chunks_a_group;
@@ -200,22 +200,25 @@ struct LaneTile {
         }
     }
 
-    // A tile for `count` tokens, 1 .. kTokens: every register of codes is decoded once.
-    static void multiply(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, int64_t first,
-                         int64_t count, float (*acc)[kTileRows]) {
+    // A tile for 1 .. kTokens tokens: every register of codes is decoded once.
+    static void multiply(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a,
+                         float (*acc)[kTileRows]) {
+        const int64_t count = a.n_tokens;
         int64_t token[kTokens];
         for (int64_t n = 0; n < kTokens; ++n) {
-            token[n] = first + (n < count ? n : count - 1);
+            token[n] = n < count ? n : count - 1;
         }
         with_pattern(*ctx.lane_code, [&]<class Pattern>() {
             if (count == 1) {
                 multiply_n<Pattern, 1>(ctx, codes, a, token, acc);
             } else if (count == 2) {
                 multiply_n<Pattern, 2>(ctx, codes, a, token, acc);
-            } else if (count <= 4) {
-                multiply_n<Pattern, 4>(ctx, codes, a, token, acc);
-            } else {
-                multiply_n<Pattern, 8>(ctx, codes, a, token, acc);
+            } else if constexpr (kTokens > 2) {
+                if (count <= 4) {
+                    multiply_n<Pattern, 4>(ctx, codes, a, token, acc);
+                } else {
+                    multiply_n<Pattern, 8>(ctx, codes, a, token, acc);
+                }
             }
         });
     }

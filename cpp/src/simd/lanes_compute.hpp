@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "simd/finish.hpp"
-#include "simd/lanes.hpp"
+#include "simd/lanes_many.hpp"
 
 namespace seeddelta {
 namespace {
@@ -20,28 +20,53 @@ inline bool finish_tokens(const seeddelta_ctx &ctx, const Activations &a, int64_
     for (int64_t t = 0; t < count; ++t) {
         const float *x = a.x == nullptr ? nullptr : a.x + (first + t) * a.x_stride; // there for a residual
         finite &= finish_tile<Arch>(ctx, row0, rows, row_scale, acc[t], x,
-                                    a.p + (first + t) * ctx.dictionary_size, y + (first + t) * y_stride);
+                                    a.p + (first + t) * ctx.dictionary_size, y + a.place(first + t) * y_stride);
     }
     return finite;
 }
 
-// Ops: void for the scalar definition.
+// All tokens at once: their activations are packed once for the tiles of a call.
 template <class Arch, class Ops>
+bool lanes_compute_many(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end,
+                        uint8_t *scratch, float *y, int64_t y_stride) {
+    using P = LanePanel<Ops>;
+    const int64_t groups = a.stride / kGroup;
+    for (int64_t token = 0; token < a.n_tokens; token += P::kBlock) {
+        P::pack(a, token, P::block(scratch, groups, token / P::kBlock));
+    }
+    bool finite = true;
+    const uint8_t *codes = ctx.lane_codes + tile_begin * ctx.tile_bytes();
+    for (int64_t tile = tile_begin; tile < tile_end; ++tile, codes += ctx.tile_bytes()) {
+        with_pattern(*ctx.lane_code, [&]<class Pattern>() {
+            P::template tile<Pattern>(ctx, codes, a.n_tokens, groups, scratch);
+        });
+        for (int64_t token = 0; token < a.n_tokens; token += P::kBlock) {
+            const int64_t count = a.n_tokens - token < P::kBlock ? a.n_tokens - token : P::kBlock;
+            const auto *total = reinterpret_cast<const float(*)[kTileRows]>(
+                P::block(scratch, groups, token / P::kBlock).total);
+            finite &= finish_tokens<Arch>(ctx, a, tile, token, count, total, y, y_stride);
+        }
+    }
+    return finite;
+}
+
+// Ops: void for the scalar definition. Many: the words for more than Ops::kDirect tokens.
+template <class Arch, class Ops, class Many>
 bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end,
                    uint8_t *panel, float *y, int64_t y_stride) {
     if constexpr (std::is_void_v<Ops>) { // no look-up of bytes
         return kernels_scalar().compute(ctx, a, tile_begin, tile_end, panel, y, y_stride);
     } else {
         using L = LaneTile<Ops>;
+        if (a.n_tokens > Ops::kDirect) {
+            return lanes_compute_many<Arch, Many>(ctx, a, tile_begin, tile_end, panel, y, y_stride);
+        }
         bool finite = true;
         alignas(64) float acc[L::kTokens][kTileRows];
         const uint8_t *codes = ctx.lane_codes + tile_begin * ctx.tile_bytes();
         for (int64_t tile = tile_begin; tile < tile_end; ++tile, codes += ctx.tile_bytes()) {
-            for (int64_t token = 0; token < a.n_tokens; token += L::kTokens) {
-                const int64_t count = a.n_tokens - token < L::kTokens ? a.n_tokens - token : L::kTokens;
-                L::multiply(ctx, codes, a, token, count, acc);
-                finite &= finish_tokens<Arch>(ctx, a, tile, token, count, acc, y, y_stride);
-            }
+            L::multiply(ctx, codes, a, acc);
+            finite &= finish_tokens<Arch>(ctx, a, tile, 0, a.n_tokens, acc, y, y_stride);
         }
         return finite;
     }

@@ -14,9 +14,12 @@ struct LaneWords256 {
     using V = __m256i;
     using F = __m256;
     static constexpr int kParts = 2;
+    static constexpr int64_t kDirect = 8;
     static constexpr int kBias = 64;
     // the sixteen registers hold the sums of one part for more than two tokens
     static constexpr int direct_parts(int n) { return n > 2 ? 1 : 2; }
+    static constexpr uint32_t kFlip = 0;
+    static constexpr bool kHasBase = false;
 
     static SEEDDELTA_INLINE V load(const uint8_t *p) { return _mm256_loadu_si256(reinterpret_cast<const V *>(p)); }
     static SEEDDELTA_INLINE V low(V both) { return _mm256_and_si256(both, _mm256_set1_epi8(15)); }
@@ -30,18 +33,44 @@ struct LaneWords256 {
     static SEEDDELTA_INLINE V look(V table, V index) { return _mm256_shuffle_epi8(table, index); }
     static SEEDDELTA_INLINE V wrap(V sum) { return sum; }
     static SEEDDELTA_INLINE V add(V a, V b) { return _mm256_add_epi8(a, b); }
-    static SEEDDELTA_INLINE V start(int32_t sum) { return _mm256_set1_epi32(-kBias * sum); }
+    static SEEDDELTA_INLINE V start(int32_t bias) { return _mm256_set1_epi32(bias); }
     static SEEDDELTA_INLINE V four(const int8_t *q) {
         int32_t bits;
         __builtin_memcpy(&bits, q, 4);
         return _mm256_set1_epi32(bits);
     }
     static SEEDDELTA_INLINE V dot(V sum, V values, V x) { return Dot::dot(sum, values, x); }
+    static SEEDDELTA_INLINE V pair(V sum, V v0, V v1, V, V x0, V x1) { return dot(dot(sum, v0, x0), v1, x1); }
+    static SEEDDELTA_INLINE void store(uint8_t *out, V v) { _mm256_storeu_si256(reinterpret_cast<V *>(out), v); }
     static SEEDDELTA_INLINE F no_floats() { return _mm256_setzero_ps(); }
+    static SEEDDELTA_INLINE F load_floats(const float *p) { return _mm256_loadu_ps(p); }
     static SEEDDELTA_INLINE F add_group(F total, V sum, float scale) {
         return _mm256_add_ps(total, _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_set1_ps(scale)));
     }
     static SEEDDELTA_INLINE void store_rows(float *out, F total) { _mm256_storeu_ps(out, total); }
+};
+
+// For many tokens without VNNI: sums of four products in 16 bits, so that eight columns take one VPMADDWD and not two.
+// The activations plus 128 are unsigned, the values signed: what that adds, 128 times the sum of four values, is the
+// same for all tokens. Each VPMADDUBSW is at most 2 * 255 * 63 < 2^15; the sum of two wraps, and the difference to
+// `base`, at most 4 * 127 * 63 < 2^15, does not.
+struct LanePairs256 : LaneWords256<void> {
+    static constexpr int kBias = 0;
+    static constexpr uint32_t kFlip = 0x80808080;
+    static constexpr bool kHasBase = true;
+
+    static SEEDDELTA_INLINE V start(int32_t) { return _mm256_setzero_si256(); }
+    static SEEDDELTA_INLINE V base(V v0, V v1) {
+        const V by_128 = _mm256_set1_epi8(-128); // unsigned 128
+        return _mm256_add_epi16(_mm256_maddubs_epi16(by_128, v0), _mm256_maddubs_epi16(by_128, v1));
+    }
+    static SEEDDELTA_INLINE V pair(V sum, V v0, V v1, V base, V x0, V x1) {
+        const V four =
+            _mm256_add_epi16(_mm256_sub_epi16(_mm256_maddubs_epi16(x0, v0), base), _mm256_maddubs_epi16(x1, v1));
+        V added = _mm256_add_epi32(sum, _mm256_madd_epi16(four, _mm256_set1_epi16(1)));
+        asm("" : "+x"(added)); // stay in a register: GCC would keep some sums in memory as well
+        return added;
+    }
 };
 
 #if defined(__AVX512BW__)
@@ -51,8 +80,11 @@ struct LaneWords512 {
     using V = __m512i;
     using F = __m512;
     static constexpr int kParts = 1;
+    static constexpr int64_t kDirect = 8;
     static constexpr int kBias = 64;
     static constexpr int direct_parts(int) { return 1; }
+    static constexpr uint32_t kFlip = 0;
+    static constexpr bool kHasBase = false;
 
     static SEEDDELTA_INLINE V load(const uint8_t *p) { return _mm512_loadu_si512(p); }
     static SEEDDELTA_INLINE V low(V both) { return _mm512_and_si512(both, _mm512_set1_epi8(15)); }
@@ -65,14 +97,17 @@ struct LaneWords512 {
     static SEEDDELTA_INLINE V look(V table, V index) { return _mm512_shuffle_epi8(table, index); }
     static SEEDDELTA_INLINE V wrap(V sum) { return sum; }
     static SEEDDELTA_INLINE V add(V a, V b) { return _mm512_add_epi8(a, b); }
-    static SEEDDELTA_INLINE V start(int32_t sum) { return _mm512_set1_epi32(-kBias * sum); }
+    static SEEDDELTA_INLINE V start(int32_t bias) { return _mm512_set1_epi32(bias); }
     static SEEDDELTA_INLINE V four(const int8_t *q) {
         int32_t bits;
         __builtin_memcpy(&bits, q, 4);
         return _mm512_set1_epi32(bits);
     }
     static SEEDDELTA_INLINE V dot(V sum, V values, V x) { return Dot::dot(sum, values, x); }
+    static SEEDDELTA_INLINE V pair(V sum, V v0, V v1, V, V x0, V x1) { return dot(dot(sum, v0, x0), v1, x1); }
+    static SEEDDELTA_INLINE void store(uint8_t *out, V v) { _mm512_storeu_si512(out, v); }
     static SEEDDELTA_INLINE F no_floats() { return _mm512_setzero_ps(); }
+    static SEEDDELTA_INLINE F load_floats(const float *p) { return _mm512_loadu_ps(p); }
     static SEEDDELTA_INLINE F add_group(F total, V sum, float scale) {
         return _mm512_add_ps(total, _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(scale)));
     }

@@ -192,7 +192,7 @@ inline bool proc_outputs(const seeddelta_ctx &ctx, const Activations &a, int64_t
             const int i = r * Tokens + t;
             const float out = row_scale[r] * (acc[i] * ctx.base_scale + res[i] * value_scale);
             finite &= (__builtin_bit_cast(uint32_t, out) & 0x7F800000U) != 0x7F800000U;
-            y[(token + t) * y_stride + row + r] = out;
+            y[a.place(token + t) * y_stride + row + r] = out;
         }
     }
     return finite;

@@ -22,13 +22,13 @@ static bool finite(float x) {
     return (std::bit_cast<uint32_t>(x) & 0x7F800000U) != 0x7F800000U;
 }
 
-static bool quantize(const float *x, int64_t n, int8_t *q, float *scale, int32_t *sum) {
+static bool quantize(const float *x, int64_t n, int8_t *q, float *scale, int32_t *bias) {
     bool all_finite = true;
     for (int64_t start = 0, group = 0; start < n; start += kGroup, ++group) {
         const int64_t count = n - start < kGroup ? n - start : kGroup;
         std::memset(q + start, 0, kGroup);
         scale[group] = 0.0F;
-        sum[group] = 0;
+        bias[group] = 0;
         float amax = 0.0F;
         bool group_finite = true;
         for (int64_t i = 0; i < count; ++i) {
@@ -44,7 +44,7 @@ static bool quantize(const float *x, int64_t n, int8_t *q, float *scale, int32_t
         const float inverse = 127.0F / amax;
         for (int64_t i = 0; i < count; ++i) {
             q[start + i] = static_cast<int8_t>(std::nearbyint(x[start + i] * inverse));
-            sum[group] += q[start + i];
+            bias[group] -= kValueBias * q[start + i];
         }
     }
     return all_finite;
@@ -81,7 +81,7 @@ static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile
         for (int64_t token = 0; token < a.n_tokens; ++token) {
             const int8_t *q = a.q + token * a.stride;
             const bool computed = ctx.base == BaseKind::fht_struct || sparse;
-            float acc = ctx.base == BaseKind::fht_struct ? y[token * y_stride + row] : 0.0F;
+            float acc = ctx.base == BaseKind::fht_struct ? y[a.place(token) * y_stride + row] : 0.0F;
             for (int64_t group = 0; !computed && group < ctx.n_groups(); ++group) {
                 int32_t dot = 0;
                 for (int64_t i = group * kGroup; i < std::min((group + 1) * kGroup, ctx.n_in); ++i) {
@@ -98,7 +98,7 @@ static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile
             }
             const float out = row_scale * (acc * ctx.base_scale + residual);
             all_finite = all_finite && finite(out);
-            y[token * y_stride + row] = out;
+            y[a.place(token) * y_stride + row] = out;
         }
     }
     return all_finite;

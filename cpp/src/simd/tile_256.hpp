@@ -99,7 +99,7 @@ struct Tile256 {
         __m256 hi_total = _mm256_setzero_ps();
         int64_t chunks = ctx.steps() / 16;
         for (int64_t group = 0; chunks > 0; ++group) {
-            __m256i lo_sum = _mm256_set1_epi32(-kValueBias * a.sum[group]);
+            __m256i lo_sum = _mm256_set1_epi32(a.bias[group]);
             __m256i hi_sum = lo_sum;
             const int64_t count = chunks < chunks_a_group ? chunks : chunks_a_group;
             for (int64_t i = 0; i < count; ++i) {
@@ -151,7 +151,7 @@ struct Tile256 {
             __m256i hi_sum[N];
             const int8_t *q = a.q + token * a.stride + group * kGroup;
             for (int n = 0; n < N; ++n) {
-                lo_sum[n] = hi_sum[n] = _mm256_set1_epi32(-kValueBias * a.sum[(token + n) * groups + group]);
+                lo_sum[n] = hi_sum[n] = _mm256_set1_epi32(a.bias[(token + n) * groups + group]);
             }
             const int64_t count = quads < kGroup / 4 ? quads : kGroup / 4;
             for (int64_t i = 0; i < count; ++i) {

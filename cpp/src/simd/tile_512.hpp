@@ -113,7 +113,7 @@ struct Tile512 : Tile256<Ops> {
         __m512i words[K + 1];
         words[K] = load(low, high, 0);
         for (int64_t group = 0; chunks > 0; ++group) {
-            __m512i lo_sum = _mm512_set1_epi32(-kValueBias * a.sum[group]);
+            __m512i lo_sum = _mm512_set1_epi32(a.bias[group]);
             __m512i hi_sum = lo_sum;
             const int64_t count = chunks < chunks_a_group ? chunks : chunks_a_group;
             for (int64_t i = 0; i < count; ++i) {

@@ -208,7 +208,10 @@ void columns_trellis_many_simd(const ColumnWeight &w, const Activations &a, int6
 template <class Arch>
 void rotate_back_simd(float *row, int64_t n, uint32_t block, uint64_t seed, int64_t begin, int64_t end) {
     const int64_t g = n / block;
-    for (int64_t stride = g; stride < n; stride *= 2) {
+    if (begin == 0 && end == g) {
+        hadamard_simd<Arch>(row, n, g);
+    }
+    for (int64_t stride = g; stride < n && end - begin < g; stride *= 2) {
         for (int64_t start = 0; start < n; start += g) {
             if (start / stride % 2 == 0) {
                 butterflies<Arch>(row + start + begin, row + start + stride + begin, end - begin);

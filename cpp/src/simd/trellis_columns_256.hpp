@@ -101,7 +101,7 @@ struct Columns256 {
             __m256i lo_sum[N];
             __m256i hi_sum[N];
             for (int n = 0; n < N; ++n) {
-                lo_sum[n] = hi_sum[n] = _mm256_set1_epi32(-kValueBias * a.sum[(token + n) * groups + group]);
+                lo_sum[n] = hi_sum[n] = _mm256_set1_epi32(a.bias[(token + n) * groups + group]);
             }
             for (int64_t u = 0; u < count; u += 4) {
                 const __m256i lo = _mm256_load_si256(values++);
