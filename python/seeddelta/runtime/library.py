@@ -19,6 +19,7 @@ TESTED_VERSIONS = (
     "0.3.16",
     "0.3.20",
     "0.3.30",
+    "0.3.33",
     "0.3.36",
 )  # docs/internals/runtime.md
 _TRIAL = "from seeddelta.runtime import library; library.examine()"
