@@ -12,12 +12,16 @@ import seeddelta
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seeddelta import _core, reference
+from seeddelta.calibrate import capture, write_covariance
+from seeddelta.calibrate.covariance import open_covariance
 from seeddelta.cli.main import main
 from seeddelta.convert.encode import encode_tensor
 from seeddelta.errors import RecipeError, SeedDeltaError
 from seeddelta.gguf import schema
 from seeddelta.gguf.reader import open_seeddelta
+from seeddelta.gguf.source import open_source
 from test_gguf_reader import Arrays, Texts, assert_named, damaged, description
+from tiny_llama import N_VOCAB, write_llama
 from tiny_models import write_model
 
 F32 = np.float32
@@ -332,3 +336,27 @@ def test_damage_is_named(files: dict[str, Path], tmp_path: Path, case: str) -> N
     per, change, message = CASES[case]
     path = damaged(files[per], tmp_path / "bad.gguf", lambda keys, arrays, texts: change(arrays, texts))
     assert_named(path, message, STEM)
+
+
+def test_seed_search_para_minimizar_error_ponderado(tmp_path: Path, smollm2_quantized: Path) -> None:
+    """`Seed search (pocos trials) para minimizar error ponderado`: by the diagonal of a covariance, too."""
+    pytest.importorskip("llama_cpp")
+    dense = write_llama(tmp_path / "dense.gguf", smollm2_quantized)
+    hessian = tmp_path / "cov.gguf"
+    tokens = np.random.default_rng(0).integers(32, N_VOCAB, 128)
+    write_covariance(hessian, capture(dense, tokens, ctx=64, threads=1, progress=False))
+    options: dict[str, Any] = {"input": dense, "base_kind": "prng_block", "seed_search": 6, "targets": "ffn", "K": 4}
+    recipe = seeddelta.Recipe(output=tmp_path / "sd.gguf", hessian=hessian, **options)
+    seeddelta.build(recipe, progress=False)
+    plain, different = seeddelta.Recipe(output=tmp_path / "plain.gguf", **options), 0
+    source, covariance = open_source(dense), open_covariance(hessian)
+    with open_seeddelta(tmp_path / "sd.gguf") as file:
+        for name, tensor in file.tensors.items():
+            weighted = encode_tensor(name, source.matrix(name), "F16", plain, covariance.importance(name))
+            assert tensor.description.base_seed == weighted.arrays["base_seed"].view(np.uint64)[0]
+            assert tensor.description.norms.w_w == weighted.description.norms.w_w
+            different += (
+                weighted.arrays["base_seed"]
+                != encode_tensor(name, source.matrix(name), "F16", plain).arrays["base_seed"]
+            )
+    assert different  # the weights make a difference

@@ -226,7 +226,7 @@ void profile_gates(PyHook &h, bool on) {
     }
 }
 
-using Profile = std::tuple<int64_t, std::vector<double>, std::vector<double>>;
+using Profile = std::tuple<int64_t, std::vector<double>, std::vector<double>, double>;
 
 std::vector<Profile> profiles(const PyHook &h) {
     std::vector<Profile> all;
@@ -239,7 +239,7 @@ std::vector<Profile> profiles(const PyHook &h) {
             threshold[static_cast<size_t>(i)] /= tokens;
             dropped[static_cast<size_t>(i)] /= tokens;
         }
-        all.emplace_back(p.tokens, threshold, dropped);
+        all.emplace_back(p.tokens, threshold, dropped, p.zeros / tokens);
     }
     return all;
 }
@@ -315,7 +315,7 @@ void bind_runtime(py::module_ &m) {
              "Start new profiles, or stop. Meanwhile KWTA keeps everything. Not while a product is computed.")
         .def("profiles", &profiles,
              "Per gate: tokens seen, and for each fraction 1/20, 2/20 .. 1 of the units the mean score of the last one "
-             "kept\nand the mean share of the squares of the scores that is left out.")
+             "kept\nand the mean share of the squares of the scores that is left out; and the mean share of the scores that are 0.")
         .def("gates", &gates, "Per gate, in the order of the weights: what KWTA and StatePack have chosen.")
         .def("kinds", &kinds,
              "Products from seed and residual, by base kind and by residual scheme; a codebook that is the whole\n"

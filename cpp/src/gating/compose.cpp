@@ -195,6 +195,8 @@ void Gate::add_to_profile(int32_t *score, int64_t units) {
         profile_.threshold[level] += static_cast<double>(std::bit_cast<float>(score[k - 1]));
         profile_.dropped[level] += all > 0.0 ? 1.0 - kept / all : 0.0;
     }
+    const auto zeros = std::count_if(score, score + units, [](int32_t s) { return s == 0; });
+    profile_.zeros += static_cast<double>(zeros) / static_cast<double>(units);
     ++profile_.tokens;
 }
 

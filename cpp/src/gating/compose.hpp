@@ -54,6 +54,7 @@ struct GateProfile {
     int64_t tokens = 0;
     double threshold[kProfileLevels] = {};
     double dropped[kProfileLevels] = {};
+    double zeros = 0.0; // share of the units whose score is 0
 };
 
 // Scratch of one selection.

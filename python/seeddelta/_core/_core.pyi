@@ -326,10 +326,10 @@ class GraphHook:
         """
         Start new profiles, or stop. Meanwhile KWTA keeps everything. Not while a product is computed.
         """
-    def profiles(self) -> list[tuple[int, list[float], list[float]]]:
+    def profiles(self) -> list[tuple[int, list[float], list[float], float]]:
         """
         Per gate: tokens seen, and for each fraction 1/20, 2/20 .. 1 of the units the mean score of the last one kept
-        and the mean share of the squares of the scores that is left out.
+        and the mean share of the squares of the scores that is left out; and the mean share of the scores that are 0.
         """
     def set_attention(self, attention: AttentionHook) -> None:
         """

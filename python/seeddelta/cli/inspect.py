@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -18,6 +18,10 @@ def command(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="SeedΔ or plain GGUF file.")],
     tensors: Annotated[bool, typer.Option("--tensors/--no-tensors", help="List every converted tensor.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    text: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--text", "-f", metavar="FILE", help="And the share of inputs that are exactly 0 on this text."),
+    ] = None,
 ) -> None:
     """Show what is in a file: where it comes from, how it was made, and for every tensor base, residual, rate, bits a
     weight by bytes, relative error (plain and weighted by the importance of the columns) and seed.
@@ -25,23 +29,43 @@ def command(
     Shapes, sizes and indices are checked on the way; `seeddelta verify` checks the data.
 
     Example: seeddelta inspect model.seeddelta.gguf --no-tensors
+
+    Example: seeddelta inspect arcee-f16.gguf --text wiki.valid.txt (a SeedΔ file needs matrices in column layout)
     """
     from ..gguf.header import read_header
     from ..gguf.reader import is_seeddelta, open_seeddelta
     from ..inspection.summary import summarize, totals
 
     if not is_seeddelta(path):
-        summary = {"path": str(path), "seeddelta": False, **totals(read_header(path))}
-        _print_json(summary) if as_json else typer.echo(
+        summary = {"path": str(path), "seeddelta": False, **totals(read_header(path)), **_zeros(path, text)}
+        if as_json:
+            _print_json(summary)
+            return
+        typer.echo(
             f"{path}: a plain GGUF, no SeedΔ file; {summary['tensors']} tensors, {summary['bytes'] / 2**20:.1f} MiB"
         )
+        _print_zeros(summary)
         return
     with open_seeddelta(path) as file:
-        summary = summarize(file)
+        summary = summarize(file) | _zeros(path, text)
     if as_json:
         _print_json(summary)
     else:
         _print_tables(summary, tensors)
+        _print_zeros(summary)
+
+
+def _zeros(path: Path, text: Path | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    from ..sparsify import zero_shares
+
+    return {"zero_inputs": zero_shares(path, text)}
+
+
+def _print_zeros(summary: dict[str, Any]) -> None:
+    for kind, share in summary.get("zero_inputs", {}).items():
+        typer.echo(f"{kind}: {share:.1%} of the inputs are exactly 0")
 
 
 def _print_json(summary: dict[str, Any]) -> None:

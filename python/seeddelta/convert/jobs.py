@@ -97,7 +97,7 @@ def run_job(job: Job) -> JobResult:
             return JobResult(_proc_sparse(job, weights), time.perf_counter() - begin)
         description = describe(job.recipe, job.name, job.shape, job.source_type, job.experts)
         feedback, importance = _feedback(job, description), job.importance
-        if importance is None and feedback is not None:
+        if importance is None and job.recipe.hessian is not None and _covariance(job).has(job.name):
             importance = _covariance(job).importance(job.name)
             if job.experts is not None:
                 importance = np.broadcast_to(importance, (job.experts, importance.size))

@@ -184,8 +184,8 @@ class Recipe(Shown, RecipeSettings):
             raise ValueError("a base of none with a residual of none stores nothing; use --scheme coo")
         if self.base_kind not in ("prng_block", "fht_struct") and self.base_scale is not None:
             raise ValueError("--base-scale is for --base-kind prng_block or fht_struct")
-        if self.seed_search and (self.base_kind == "none" or self.hessian is not None):
-            raise ValueError("--seed-search is for a base with a seed, and not with --hessian")
+        if self.seed_search and (self.base_kind == "none" or (self.has_trellis and self.hessian is not None)):
+            raise ValueError("--seed-search is for a base with a seed, and of a trellis not with --hessian")
         if self.seed_per != "tensor":
             self._check_seed_per()
         if self.block < 32 and (self.base_kind != "prng_block" or self.residual_scheme == "block"):
@@ -194,8 +194,8 @@ class Recipe(Shown, RecipeSettings):
             raise ValueError("--vals int8 is for the schemes coo and block")
         if self.has_trellis and self.K == "auto" and self.residual_scheme != "none":
             raise ValueError("--K auto is for bases other than the trellis, which uses up --bits; give a number")
-        if not self.has_trellis and self.hessian is not None:
-            raise ValueError("--hessian is for --base-kind trellis")
+        if not self.has_trellis and self.hessian is not None and not self.seed_search:
+            raise ValueError("--hessian is for --base-kind trellis, and for --seed-search, whose columns it weighs")
         if self.gradient is not None and self.residual_scheme != "none":
             raise ValueError("--gradient is for a trellis without --scheme")
         if not self.has_trellis and self.rotation_block not in ("auto", 0):

@@ -204,9 +204,9 @@ class RuntimeHandle(Shown):
         if self._hook is not None:
             self._hook.profile_gates(on)
 
-    def profiles(self) -> list[tuple[int, list[float], list[float]]]:
+    def profiles(self) -> list[tuple[int, list[float], list[float], float]]:
         """Per place: tokens, and for the fractions 1/20, 2/20 … 1 the mean score of the last unit kept and the mean
-        share of the squared scores left out."""
+        share of the squared scores left out; then the mean share of the units that are exactly 0."""
         return [] if self._hook is None else self._hook.profiles()
 
     def raise_error(self) -> None:

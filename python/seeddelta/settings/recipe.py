@@ -122,7 +122,7 @@ class SeedOptions(Group):
         default=0,
         ge=0,
         description="Seeds tried for each tensor (or --seed-per), from --seed on; the one of the lowest error is kept "
-        "(a trellis is encoded that often, and not with --hessian).",
+        "(a trellis is encoded that often, and not with --hessian, whose diagonal weighs the columns elsewhere).",
     )
 
 

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from .._callable import make_callable
-from .calibrate import Calibration, sparsify
+from .calibrate import Calibration, sparsify, zero_shares
 from .permute import permute
 
-__all__ = ["Calibration", "permute", "sparsify"]
+__all__ = ["Calibration", "permute", "sparsify", "zero_shares"]
 
 make_callable(__name__)

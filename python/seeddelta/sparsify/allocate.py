@@ -16,7 +16,8 @@ class Profile:
     """One input that several matrices may read.
 
     `keep`, `threshold`, `dropped` f64[levels]: fractions of the units, ascending to 1, the mean score of the last unit
-    kept, and the mean share of the squared scores left out. `cost` is the number of weights that read the input.
+    kept, and the mean share of the squared scores left out. `cost` is the number of weights that read the input,
+    `zeros` the mean share of its units that are exactly 0.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Profile:
     keep: npt.NDArray[np.float64]
     threshold: npt.NDArray[np.float64]
     dropped: npt.NDArray[np.float64]
+    zeros: float = 0.0
 
     def dropped_at(self, keep: float) -> float:
         return float(np.interp(keep, self.keep, self.dropped))

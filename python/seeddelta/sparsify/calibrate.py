@@ -85,7 +85,7 @@ def sparsify(
         tokens = tokenize(llm, read_text(text))
         tuner = _Tuner(llm, tokens, n_ctx)
         profiles = tuner.profile(probe_chunks)
-        say(f"profiled {len(profiles)} inputs on {probe_chunks} chunks")
+        say(f"profiled {len(profiles)} inputs on {probe_chunks} chunks{_zeros_line(profiles)}")
         harm = tuner.harm(profiles, probe_chunks, per_layer, say)
         percent: float | None = None
         tried: list[tuple[float, float]] = []
@@ -104,6 +104,39 @@ def sparsify(
     scored = max(chunks if keep is None else 0, probe_chunks) * n_ctx
     file = SkipFile(score=score, model=Path(model).name, text=Path(text).name, tokens=scored, inputs=inputs)
     return Calibration(file, share, percent, tuple(tried))
+
+
+def zero_shares(
+    model: str | os.PathLike[str],
+    text: str | os.PathLike[str],
+    *,
+    chunks: int = 1,
+    n_ctx: int = 512,
+    threads: int | None = None,
+) -> dict[str, float]:
+    """The share of the inputs that are exactly 0 on a text, by kind of matrix; of those that read one input the first.
+
+    `model` as in `sparsify`. Raises EvaluationError for a text that is too short, and what loading raises.
+    """
+    from ..runtime.session import open_model
+
+    config = RuntimeConfig(columns=None if is_seeddelta(model) else "f16", kwta=Kwta(k=1.0), skip_prompt=True)
+    llm: Any = open_model(model, n_ctx=n_ctx, threads=threads, config=config)
+    try:
+        return by_kind(_Tuner(llm, tokenize(llm, read_text(text)), n_ctx).profile(chunks))
+    finally:
+        llm.close()
+
+
+def by_kind(profiles: Sequence[Profile]) -> dict[str, float]:
+    """The mean share of zeros of each kind."""
+    kinds = dict.fromkeys(profile.kind for profile in profiles)
+    return {kind: float(np.mean([one.zeros for one in profiles if one.kind == kind])) for kind in kinds}
+
+
+def _zeros_line(profiles: Sequence[Profile]) -> str:
+    some = {kind: share for kind, share in by_kind(profiles).items() if share > 0}
+    return "".join(f"; {share:.1%} of the inputs of {kind} are exactly 0" for kind, share in some.items())
 
 
 class _Tuner:
@@ -126,12 +159,13 @@ class _Tuner:
         found = handle.profiles()
         handle.profile(False)
         profiles = []
-        for group, (_, threshold, dropped) in zip(handle.gate_groups, found, strict=True):
+        for group, (_, threshold, dropped, zeros) in zip(handle.gate_groups, found, strict=True):
             split = names.split_name(group[0])
             assert split is not None
             cost = sum(int(np.prod(handle.shapes[name])) for name in group)
             levels = np.arange(1, len(threshold) + 1) / len(threshold)
-            profiles.append(Profile(group[0], *split, cost, levels, np.asarray(threshold), np.asarray(dropped)))
+            found_there = np.asarray(threshold), np.asarray(dropped)
+            profiles.append(Profile(group[0], *split, cost, levels, *found_there, zeros))
         return profiles
 
     def harm(self, profiles: Sequence[Profile], chunks: int, per_layer: bool, say: Say) -> list[float]:
