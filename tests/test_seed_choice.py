@@ -353,8 +353,8 @@ def test_seed_search_para_minimizar_error_ponderado(tmp_path: Path, smollm2_quan
     with open_seeddelta(tmp_path / "sd.gguf") as file:
         for name, tensor in file.tensors.items():
             weighted = encode_tensor(name, source.matrix(name), "F16", plain, covariance.importance(name))
-            assert tensor.description.base_seed == weighted.arrays["base_seed"].view(np.uint64)[0]
-            assert tensor.description.norms.w_w == weighted.description.norms.w_w
+            assert tensor.base_seed == weighted.arrays["base_seed"].view(np.uint64)[0]
+            assert tensor.description.norms == weighted.description.norms
             different += (
                 weighted.arrays["base_seed"]
                 != encode_tensor(name, source.matrix(name), "F16", plain).arrays["base_seed"]
