@@ -31,10 +31,22 @@ def command(settings: EvalSettings) -> None:
 
     Example: seeddelta eval -m a.gguf -m b.gguf --kl-base dense.kld --no-speed --resume eval-parts
 
+    Example: seeddelta eval -m dense.gguf -m model.seeddelta.gguf --tasks arc_easy,piqa
+
     Example: seeddelta eval -m m.gguf -m m.gguf -f wiki.test.txt -c 4096 --state-pack binary --state-pack-target kv
     """
     from ..evaluate import evaluate
 
+    if settings.tasks is not None:
+        from .tasks import command as score_tasks
+
+        threads = settings.threads[0] if settings.threads else None
+        context = settings.context if "context" in settings.model_fields_set else None
+        score_tasks(
+            settings.model, harness=settings.tasks, include=settings.include, threads=threads,
+            as_json=settings.as_json, **({} if context is None else {"context": context}),
+        )  # fmt: skip
+        return
     if settings.runtime.statecells:
         require_statecells(settings.model)
     runtime = settings.runtime

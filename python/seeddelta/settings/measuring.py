@@ -121,6 +121,12 @@ class EvalSettings(Comparing):
     resume: Annotated[Path | None, Flag(shown=True, metavar="DIR")] = Field(
         default=None, description="Keep finished chunks here, and go on from those that are there."
     )
+    tasks: Annotated[str | None, Flag(metavar="NAME[,NAME…]")] = Field(
+        default=None, description="Score tasks of lm-evaluation-harness and nothing else, as `seeddelta tasks` does."
+    )
+    include: Annotated[Path | None, Flag(metavar="DIR")] = Field(
+        default=None, description="Directory with tasks of your own for --tasks (YAML)."
+    )
 
 
 class BenchSettings(Comparing):
