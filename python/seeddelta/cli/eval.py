@@ -41,10 +41,9 @@ def command(settings: EvalSettings) -> None:
         from .tasks import command as score_tasks
 
         threads = settings.threads[0] if settings.threads else None
-        context = settings.context if "context" in settings.model_fields_set else None
         score_tasks(
-            settings.model, harness=settings.tasks, include=settings.include, threads=threads,
-            as_json=settings.as_json, **({} if context is None else {"context": context}),
+            settings.model, harness=settings.tasks, include=settings.include, context=settings.task_context,
+            threads=threads, as_json=settings.as_json,
         )  # fmt: skip
         return
     if settings.runtime.statecells:

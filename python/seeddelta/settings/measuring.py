@@ -128,6 +128,11 @@ class EvalSettings(Comparing):
         default=None, description="Directory with tasks of your own for --tasks (YAML)."
     )
 
+    @property
+    def task_context(self) -> int:
+        """Context for --tasks in tokens: a chunk's default is too short for many."""
+        return self.context if "context" in self.model_fields_set else 2048
+
 
 class BenchSettings(Comparing):
     """`seeddelta bench`."""
