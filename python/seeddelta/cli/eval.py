@@ -42,7 +42,7 @@ def command(settings: EvalSettings) -> None:
 
         threads = settings.threads[0] if settings.threads else None
         score_tasks(
-            settings.model, harness=settings.tasks, include=settings.include, context=settings.task_context,
+            list(settings.model), harness=settings.tasks, include=settings.include, context=settings.task_context,
             threads=threads, as_json=settings.as_json,
         )  # fmt: skip
         return
