@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -85,13 +86,26 @@ def _converse(conversation: Conversation, console: Any, read: Callable[[], str])
 
 
 def _reply(line: str, conversation: Conversation, console: Any) -> None:
-    with closing(conversation.say(line)) as pieces:  # type: ignore[type-var]
-        try:
+    stopped = False
+
+    def stop(*_: Any) -> None:
+        nonlocal stopped
+        stopped = True
+        conversation.stop()
+
+    # a KeyboardInterrupt would be lost where Python ignores exceptions, as in a callback of a library
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        with closing(conversation.say(line)) as pieces:  # type: ignore[type-var]
             for piece in pieces:
                 console.out(piece, end="", highlight=False)
                 console.file.flush()
-        except KeyboardInterrupt:
-            console.print(" [stopped]", style="dim", markup=False, end="")
+                if stopped:
+                    break
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if stopped:
+        console.print(" [stopped]", style="dim", markup=False, end="")
     console.print()
 
 

@@ -35,6 +35,7 @@ class Conversation:
         self._system = system
         self._sampling = dict(sampling or {})
         self._completions: Completions | None = None
+        self._running: Completions | None = None
         self._seconds = 0.0
         self.messages: list[dict[str, str]] = []
         self.reset()
@@ -56,6 +57,7 @@ class Conversation:
         completions = Completions(self._scheduler, "chat")
         begin, reply = time.perf_counter(), ""
         try:
+            self._running = completions
             options: dict[str, Any] = {"messages": self.messages, "stream": True} | self._sampling
             chunks: Any = completions.create_chat_completion(**options)
             self._completions = completions
@@ -65,12 +67,19 @@ class Conversation:
                 if piece:
                     yield piece
         finally:
+            self._running = None
             completions.cancel()
             self._seconds = time.perf_counter() - begin
             if completions.generation is None:
                 self.messages.remove(asked)
             else:
                 self.messages.append({"role": "assistant", "content": reply})
+
+    def stop(self) -> None:
+        """End the reply that is being written, from a handler of a signal or another thread."""
+        running = self._running
+        if running is not None:
+            running.cancel()
 
     def stats(self) -> dict[str, str]:
         """What the last reply was, and how full the context is."""
