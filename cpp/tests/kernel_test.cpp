@@ -156,11 +156,11 @@ void check_activations(Random &r) {
         const int64_t groups = (n + kGroup - 1) / kGroup;
         std::vector<int8_t> q(static_cast<size_t>(groups * kGroup));
         std::vector<float> scale(static_cast<size_t>(groups));
-        std::vector<int32_t> sum(static_cast<size_t>(groups));
-        std::vector<double> all{kernels().quantize(broken.data(), n, q.data(), scale.data(), sum.data()) ? 1.0 : 0.0};
+        std::vector<int32_t> bias(static_cast<size_t>(groups));
+        std::vector<double> all{kernels().quantize(broken.data(), n, q.data(), scale.data(), bias.data()) ? 1.0 : 0.0};
         all.insert(all.end(), q.begin(), q.end());
         all.insert(all.end(), scale.begin(), scale.end());
-        all.insert(all.end(), sum.begin(), sum.end());
+        all.insert(all.end(), bias.begin(), bias.end());
         return all;
     });
 }

@@ -180,7 +180,7 @@ py::typing::List<FloatDict> gates(const PyHook &h) {
         d["event_failed"] = c.event_failed.load();
         const Gate::Published &p = gate.published();
         d["pack_zeros"] = gate.spec().pack.zeros ? 1.0 : 0.0;
-        d["event_given_up"] = gate.published().given_up.load() ? 1.0 : 0.0;
+        d["event_given_up"] = p.given_up.load() ? 1.0 : 0.0;
         d["event_gap"] = p.gap.load();
         d["event_ns"] = p.event_ns.load();
         d["event_active"] = p.events_active.load();
@@ -315,7 +315,8 @@ void bind_runtime(py::module_ &m) {
              "Start new profiles, or stop. Meanwhile KWTA keeps everything. Not while a product is computed.")
         .def("profiles", &profiles,
              "Per gate: tokens seen, and for each fraction 1/20, 2/20 .. 1 of the units the mean score of the last one "
-             "kept\nand the mean share of the squares of the scores that is left out; and the mean share of the scores that are 0.")
+             "kept\nand the mean share of the squares of the scores that is left out; and the mean share of the scores that "
+             "are 0.")
         .def("gates", &gates, "Per gate, in the order of the weights: what KWTA and StatePack have chosen.")
         .def("kinds", &kinds,
              "Products from seed and residual, by base kind and by residual scheme; a codebook that is the whole\n"

@@ -10,26 +10,6 @@
 namespace seeddelta {
 namespace {
 
-// Butterflies of two stretches of n floats.
-template <class Arch>
-inline void butterflies(float *low, float *high, int64_t n) {
-    using F = xsimd::batch<float, Arch>;
-    constexpr int64_t lanes = F::size;
-    int64_t j = 0;
-    for (; j + lanes <= n; j += lanes) {
-        const F a = F::load_unaligned(low + j);
-        const F b = F::load_unaligned(high + j);
-        (a + b).store_unaligned(low + j);
-        (a - b).store_unaligned(high + j);
-    }
-    for (; j < n; ++j) {
-        const float a = low[j];
-        const float b = high[j];
-        low[j] = a + b;
-        high[j] = a - b;
-    }
-}
-
 // Flips the signs of the floats whose bits in `word` are set.
 inline void flip_some(float *x, uint64_t word, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {

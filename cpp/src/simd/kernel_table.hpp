@@ -76,8 +76,8 @@ struct KernelTable {
     const char *name;
     // Signs and Hadamard transform of one row, in place. block divides n.
     void (*rotate)(float *row, int64_t n, uint32_t block, uint64_t seed);
-    // One token: int8 values, scales and sums a group. q has n rounded up to kGroup entries. Returns false when x has a
-    // NaN or an infinity (its group is then all 0).
+    // One token: int8 values, and for each group its scale and its bias (Activations). q has n rounded up to kGroup
+    // entries. Returns false when x has a NaN or an infinity (its group is then all 0).
     bool (*quantize)(const float *x, int64_t n, int8_t *q, float *scale, int32_t *bias);
     // Rows of tiles [tile_begin, tile_end) for all tokens; y has y_stride floats a place (`places`). With base
     // fht_struct y holds the base's share and is finished in place. panel is scratch of panel_bytes(ctx, n_tokens)

@@ -130,18 +130,20 @@ struct LaneTile {
         }
     }
 
-    // Rows of `Parts` registers from part `part` on, for N tokens. token[n] is their number: they may be the same.
+    // Rows of `Parts` registers from part `part` on, for N tokens. Where there are fewer, the last one stands for the
+    // rest.
     template <class Pattern, int Parts, int N>
     [[gnu::noinline]] static void multiply_part(const seeddelta_ctx &ctx, const uint8_t *codes, int part,
-                                                const Activations &a, const int64_t *token, float (*acc)[kTileRows]) {
+                                                const Activations &a, float (*acc)[kTileRows]) {
         constexpr int64_t chunks_a_group = kGroup / (4 * Pattern::kQuads);
         codes += part * kBytes;
         const Tables<Pattern> t(*ctx.lane_code);
         Before<Parts> before(ctx, codes);
         const int64_t groups = a.stride / kGroup;
+        const auto token = [&](int64_t n) { return n < a.n_tokens ? n : a.n_tokens - 1; };
         const int8_t *q[N];
         for (int n = 0; n < N; ++n) {
-            q[n] = a.q + token[n] * a.stride;
+            q[n] = a.q + token(n) * a.stride;
         }
         F total[N][Parts];
         for (int n = 0; n < N; ++n) {
@@ -154,7 +156,7 @@ struct LaneTile {
             V sum[N][Parts];
             for (int n = 0; n < N; ++n) {
                 for (int p = 0; p < Parts; ++p) {
-                    sum[n][p] = Ops::start(a.bias[token[n] * groups + group]);
+                    sum[n][p] = Ops::start(a.bias[token(n) * groups + group]);
                 }
             }
             const int64_t count = chunks < chunks_a_group ? chunks : chunks_a_group;
@@ -180,7 +182,7 @@ struct LaneTile {
             chunks -= count;
             for (int n = 0; n < N; ++n) {
                 for (int p = 0; p < Parts; ++p) {
-                    total[n][p] = Ops::add_group(total[n][p], sum[n][p], a.scale[token[n] * groups + group]);
+                    total[n][p] = Ops::add_group(total[n][p], sum[n][p], a.scale[token(n) * groups + group]);
                 }
             }
         }
@@ -192,11 +194,11 @@ struct LaneTile {
     }
 
     template <class Pattern, int N>
-    static void multiply_n(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, const int64_t *token,
+    static void multiply_n(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a,
                            float (*acc)[kTileRows]) {
         constexpr int parts = Ops::direct_parts(N);
         for (int part = 0; part < Ops::kParts; part += parts) {
-            multiply_part<Pattern, parts, N>(ctx, codes, part, a, token, acc);
+            multiply_part<Pattern, parts, N>(ctx, codes, part, a, acc);
         }
     }
 
@@ -204,20 +206,16 @@ struct LaneTile {
     static void multiply(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a,
                          float (*acc)[kTileRows]) {
         const int64_t count = a.n_tokens;
-        int64_t token[kTokens];
-        for (int64_t n = 0; n < kTokens; ++n) {
-            token[n] = n < count ? n : count - 1;
-        }
         with_pattern(*ctx.lane_code, [&]<class Pattern>() {
             if (count == 1) {
-                multiply_n<Pattern, 1>(ctx, codes, a, token, acc);
+                multiply_n<Pattern, 1>(ctx, codes, a, acc);
             } else if (count == 2) {
-                multiply_n<Pattern, 2>(ctx, codes, a, token, acc);
+                multiply_n<Pattern, 2>(ctx, codes, a, acc);
             } else if constexpr (kTokens > 2) {
                 if (count <= 4) {
-                    multiply_n<Pattern, 4>(ctx, codes, a, token, acc);
+                    multiply_n<Pattern, 4>(ctx, codes, a, acc);
                 } else {
-                    multiply_n<Pattern, 8>(ctx, codes, a, token, acc);
+                    multiply_n<Pattern, 8>(ctx, codes, a, acc);
                 }
             }
         });

@@ -1,8 +1,9 @@
-// Words of x86 for lanes.hpp. Include inside an instruction-set unit only. The values plus 64 are unsigned bytes below
-// 128: VPMADDUBSW does not saturate.
+// Words of x86 for lanes.hpp. Include inside an instruction-set unit only. The values plus kValueBias are unsigned bytes
+// below 128: VPMADDUBSW does not saturate.
 #pragma once
 #include <immintrin.h>
 
+#include "format/trellis.hpp"
 #include "simd/inline.hpp"
 
 namespace seeddelta {
@@ -15,7 +16,7 @@ struct LaneWords256 {
     using F = __m256;
     static constexpr int kParts = 2;
     static constexpr int64_t kDirect = 8;
-    static constexpr int kBias = 64;
+    static constexpr int kBias = kValueBias;
     // the sixteen registers hold the sums of one part for more than two tokens
     static constexpr int direct_parts(int n) { return n > 2 ? 1 : 2; }
     static constexpr uint32_t kFlip = 0;
@@ -81,7 +82,7 @@ struct LaneWords512 {
     using F = __m512;
     static constexpr int kParts = 1;
     static constexpr int64_t kDirect = 8;
-    static constexpr int kBias = 64;
+    static constexpr int kBias = kValueBias;
     static constexpr int direct_parts(int) { return 1; }
     static constexpr uint32_t kFlip = 0;
     static constexpr bool kHasBase = false;

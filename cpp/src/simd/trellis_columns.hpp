@@ -205,16 +205,37 @@ void columns_trellis_many_simd(const ColumnWeight &w, const Activations &a, int6
     });
 }
 
+// Butterflies of two stretches of n floats.
+template <class Arch>
+inline void butterflies(float *low, float *high, int64_t n) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t lanes = F::size;
+    int64_t j = 0;
+    for (; j + lanes <= n; j += lanes) {
+        const F a = F::load_unaligned(low + j);
+        const F b = F::load_unaligned(high + j);
+        (a + b).store_unaligned(low + j);
+        (a - b).store_unaligned(high + j);
+    }
+    for (; j < n; ++j) {
+        const float a = low[j];
+        const float b = high[j];
+        low[j] = a + b;
+        high[j] = a - b;
+    }
+}
+
 template <class Arch>
 void rotate_back_simd(float *row, int64_t n, uint32_t block, uint64_t seed, int64_t begin, int64_t end) {
     const int64_t g = n / block;
     if (begin == 0 && end == g) {
         hadamard_simd<Arch>(row, n, g);
-    }
-    for (int64_t stride = g; stride < n && end - begin < g; stride *= 2) {
-        for (int64_t start = 0; start < n; start += g) {
-            if (start / stride % 2 == 0) {
-                butterflies<Arch>(row + start + begin, row + start + stride + begin, end - begin);
+    } else {
+        for (int64_t stride = g; stride < n; stride *= 2) {
+            for (int64_t start = 0; start < n; start += g) {
+                if (start / stride % 2 == 0) {
+                    butterflies<Arch>(row + start + begin, row + start + stride + begin, end - begin);
+                }
             }
         }
     }
