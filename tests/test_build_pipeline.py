@@ -23,6 +23,7 @@ from seeddelta.gguf.header import read_header
 from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, write_imatrix
 from seeddelta.gguf.reader import open_seeddelta
 from seeddelta.gguf.source import open_source
+from seeddelta.inspection.summary import summarize
 from tiny_models import N_EMBD, N_FF, SHAPES, TARGET_NAMES, tiny_weights, write_model
 
 
@@ -167,6 +168,29 @@ def test_gap_keeps_tensors_dense_and_says_so(dense: Path) -> None:
     assert len(nothing.kept_dense) == len(TARGET_NAMES)
     with open_seeddelta(dense.parent / "out.gguf") as file:
         assert not file.tensors
+
+
+def test_beyond_the_gap_tensors_are_stored_and_marked_unsafe(dense: Path) -> None:
+    """The payload is that of a build without a gap; the parts of a build of the other kind are used again."""
+    everything = build(dense, bits=2)
+    errors = {row.name: row.metrics.error for row in everything.tensors if row.metrics is not None}
+    plain = (dense.parent / "out.gguf").read_bytes()
+    gap = float(np.median(list(errors.values())))
+    far = {name for name, error in errors.items() if error > gap}
+    report = build(dense, bits=2, seeddelta_gap=gap, beyond_gap="fallback")
+    assert not report.kept_dense
+    assert {row.name for row in report.unsafe} == far != set()
+    assert all("unsafe, needs the fallback: error" in row.reason for row in report.unsafe)
+    assert [row.bytes_after for row in report.tensors] == [row.bytes_after for row in everything.tensors]
+    with open_seeddelta(dense.parent / "out.gguf") as file:
+        assert {name for name, tensor in file.tensors.items() if tensor.description.unsafe} == far
+        assert file.metadata["seeddelta.gap"] == pytest.approx(gap)
+        summary = summarize(file)
+    assert {t["name"] for t in summary["converted"] if t["unsafe"]} == far
+    assert {t["name"]: t["error"] for t in summary["converted"]} == errors
+    data = (dense.parent / "out.gguf").read_bytes()
+    at = open_seeddelta(dense.parent / "out.gguf").header.data_offset
+    assert data[at:] == plain[-len(data[at:]) :]
 
 
 def test_dry_run_plans_the_exact_bytes_and_writes_nothing(dense: Path) -> None:

@@ -7,14 +7,16 @@ import os
 import pickle
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import seeddelta
-from llama_helpers import TEXT, divergence, load, logits_of, marked_unsafe, perplexity_of, tokens_of
+from llama_helpers import TEXT, divergence, load, load_small, logits_of, marked_unsafe, perplexity_of, tokens_of
 from seeddelta import _core
 from seeddelta.errors import ConfigError, FormatError, SourceModelError
 from seeddelta.runtime import RuntimeConfig
+from tiny_llama import write_llama
 
 llama_cpp = pytest.importorskip("llama_cpp")
 
@@ -252,6 +254,32 @@ def test_unsafe_tensor(smollm2_two_layers: Path, smollm2_f16: Path, tmp_path: Pa
     assert list(llm.seeddelta.dense) == ["blk.1.attn_v.weight"]
     logits_of(llm, tokens_of(llm, 4))
     assert llm.seeddelta.metrics()["seeddelta.calls"] == 13
+
+
+def test_tensors_that_missed_the_gap_of_the_build(smollm2_quantized: Path, tmp_path: Path) -> None:
+    """They are stored, marked, and run from the fallback: the same as leaving them dense."""
+    source = write_llama(tmp_path / "source.gguf", smollm2_quantized)
+
+    def build(name: str, **options: Any) -> tuple[Path, seeddelta.BuildReport]:
+        recipe = seeddelta.Recipe(input=source, output=tmp_path / name, bits=2, **options)
+        return tmp_path / name, seeddelta.build(recipe, progress=False)
+
+    _, everything = build("all.gguf", seeddelta_gap=9)
+    gap = float(np.median([row.metrics.error for row in everything.tensors if row.metrics is not None]))
+    kept, report = build("kept.gguf", seeddelta_gap=gap)
+    unsafe, marked = build("unsafe.gguf", seeddelta_gap=gap, beyond_gap="fallback")
+    names = {row.name for row in marked.unsafe}
+    assert names == {row.name for row in report.kept_dense} != set()
+    with pytest.raises(SourceModelError, match=r"blk.*is marked unsafe by its build \(relative.*--seeddelta-fallback"):
+        load(unsafe)
+    tokens = list(range(3, 40))
+    llm = load_small(unsafe, fallback=source)
+    assert set(llm.seeddelta.dense) == names
+    logits = logits_of(llm, tokens)
+    np.testing.assert_array_equal(logits, logits_of(load_small(kept), tokens))
+    assert llm.seeddelta.metrics()["seeddelta.calls"] > 0
+    same_gap = load_small(unsafe, config=RuntimeConfig(gap=gap), fallback=source)  # one metric on both sides
+    assert set(same_gap.seeddelta.dense) == names
 
 
 def test_gap(smollm2_two_layers: Path, smollm2_f16: Path) -> None:

@@ -69,6 +69,10 @@ class OutOfMemoryError(SeedDeltaError, MemoryError):
     """No memory for what the next computation needs; nothing was computed."""
 
 
+class ChangedFileError(SeedDeltaError):
+    """A model file was changed or truncated while it was in use; what was computed since does not count."""
+
+
 class ForkedProcessError(SeedDeltaError, RuntimeError):
     """A model is used in a child of the process that loaded it."""
 

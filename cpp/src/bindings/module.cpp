@@ -13,6 +13,7 @@ void bind_weight(py::module_ &m);
 void bind_columns(py::module_ &m);
 void bind_runtime(py::module_ &m);
 void bind_capture(py::module_ &m);
+void bind_file_guard(py::module_ &m);
 } // namespace seeddelta
 
 PYBIND11_MODULE(_core, m) {
@@ -28,4 +29,5 @@ PYBIND11_MODULE(_core, m) {
     seeddelta::bind_columns(m);
     seeddelta::bind_runtime(m);
     seeddelta::bind_capture(m);
+    seeddelta::bind_file_guard(m);
 }

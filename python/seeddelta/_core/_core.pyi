@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'columns_encode', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
+__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'FileGuard', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'columns_encode', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
 class LaneCode:
     """
     A code of base kind lanes (docs/format.md), one of lane_codes().
@@ -423,6 +423,19 @@ class CaptureHook:
     @property
     def user_data(self) -> int:
         ...
+class FileGuard:
+    """
+    Watches a mapped file: `data` is uint8 [bytes], all of it, and `fd` the file's descriptor, which may be
+    closed afterwards. Pages that are gone because the file was made shorter are zeros from then on, in place of a
+    SIGBUS. Keeps the mapping. Raises RuntimeError when the file cannot be asked for its state.
+    """
+    def __init__(self, fd: typing.SupportsInt | typing.SupportsIndex, data: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]) -> None:
+        ...
+    @property
+    def intact(self) -> bool:
+        """
+        False once a page was gone, or when the file has another size or time of change than in the beginning.
+        """
 def attention_required_symbols() -> list[str]:
     """
     Names of the ggml functions that AttentionHook needs, beside those of ggml_required_symbols.

@@ -71,3 +71,9 @@ def command(settings: BuildSettings) -> None:
         console.print(
             f"{len(report.kept_dense)} tensors are kept dense, beyond --seeddelta-gap {recipe.seeddelta_gap:g}"
         )
+    if report.unsafe:
+        console.print(
+            f"{len(report.unsafe)} tensors are unsafe, beyond --seeddelta-gap {recipe.seeddelta_gap:g}: run the file "
+            f"with --seeddelta-fallback {recipe.input}",
+            soft_wrap=True,
+        )

@@ -11,14 +11,14 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType
@@ -244,9 +244,10 @@ def finish(
 ) -> BuildReport:
     """Write the output from the parts of all targets, with `more` metadata; the parts go. Raises OutputError."""
     rows = [_row(recipe, plan.source.tensors[name], parts[name]) for name in plan.targets]
-    converted = {row.name: parts[row.name] for row in rows if row.status == "converted"}
+    converted = {row.name: parts[row.name] for row in rows if row.status != "dense"}
+    unsafe = {row.name for row in rows if row.status == "unsafe"}
     sha256 = hashed.result()
-    files, file_bytes = _write(recipe, plan, converted, sha256, more or {})
+    files, file_bytes = _write(recipe, plan, converted, unsafe, sha256, more or {})
     checkpoint.finish()
     report = _report(recipe, plan, rows, sha256=sha256, file_bytes=file_bytes, started=started, restored=restored)
     report = report.model_copy(update={"files": tuple(map(str, files))})
@@ -358,7 +359,7 @@ def job_of(recipe: Recipe, plan: Plan, name: str, threads: int) -> Job:
 
 
 def _write(
-    recipe: Recipe, plan: Plan, parts: dict[str, Part], sha256: str, more: Mapping[str, Value]
+    recipe: Recipe, plan: Plan, parts: dict[str, Part], unsafe: Set[str], sha256: str, more: Mapping[str, Value]
 ) -> tuple[list[Path], int]:
     source = plan.source
     tensors: list[PlannedTensor] = []
@@ -370,7 +371,11 @@ def _write(
             tensors += payloads
         else:
             tensors.append(kept_tensor(source, name, plan.rest))
-    descriptions = [parts[name].header.description for name in source.tensors if name in parts]
+    descriptions = [
+        parts[name].header.description.model_copy(update={"unsafe": name in unsafe})
+        for name in source.tensors
+        if name in parts
+    ]
     hessian_sha256 = None if plan.covariance is None else plan.covariance.sha256
     metadata: dict[str, Value] = copied_metadata(source.header, without=schema.PREFIX)
     gradient_sha256 = None if plan.gradient is None else plan.gradient.sha256
@@ -415,13 +420,19 @@ def _row(recipe: Recipe, info: TensorInfo, part: Part) -> TensorReport:
     description, metrics = part.header.description, part.header.metrics
     size = schema.payload_bytes(description)
     error = description.norms.error
-    near = error <= recipe.seeddelta_gap
+    status: Literal["converted", "unsafe", "dense"] = "converted"
+    reason = ""
+    if error > recipe.seeddelta_gap:
+        status = "unsafe" if recipe.beyond_gap == "fallback" else "dense"
+        words = "unsafe, needs the fallback" if status == "unsafe" else "kept dense"
+        reason = f"{words}: error {error:.4f} > gap {recipe.seeddelta_gap:g}"
+    near = status != "dense"
     return TensorReport(
         name=info.name,
         shape=info.shape,
         source_type=info.type.name,
-        status="converted" if near else "dense",
-        reason="" if near else f"kept dense: error {error:.4f} > gap {recipe.seeddelta_gap:g}",
+        status=status,
+        reason=reason,
         method=part.header.method,
         base_seed=part.header.base_seed,
         bytes_before=info.nbytes,

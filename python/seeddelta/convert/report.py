@@ -56,7 +56,8 @@ class Compute(BaseModel):
 
 
 class TensorReport(BaseModel):
-    """One target tensor. `bytes_after` and `bits_per_weight` count all payload bytes.
+    """One target tensor. `bytes_after` and `bits_per_weight` count all payload bytes. One above the gap is `dense` in
+    the file, or `unsafe`: stored in seeds, and run from the fallback.
 
     `trims` are the entries that were shed (proc-sparse).
     """
@@ -65,7 +66,7 @@ class TensorReport(BaseModel):
     name: str
     shape: tuple[int, ...]
     source_type: str
-    status: Literal["converted", "dense", "planned"]
+    status: Literal["converted", "unsafe", "dense", "planned"]
     reason: str = ""
     method: Method = ""
     base_seed: int | None = None
@@ -121,6 +122,11 @@ class BuildReport(Shown, BaseModel):
         """Tensors that were to be converted but exceed the gap."""
         return tuple(tensor for tensor in self.tensors if tensor.status == "dense")
 
+    @property
+    def unsafe(self) -> tuple[TensorReport, ...]:
+        """Tensors that exceed the gap and are stored all the same, to be run from the fallback."""
+        return tuple(tensor for tensor in self.tensors if tensor.status == "unsafe")
+
     def to_json(self) -> str:
         """The report as indented JSON."""
         return self.model_dump_json(indent=2) + "\n"
@@ -153,7 +159,7 @@ class BuildReport(Shown, BaseModel):
                 human_bytes(tensor.bytes_before),
                 human_bytes(tensor.bytes_after),
                 tensor.reason or " ".join([tensor.status, tensor.method]).strip(),
-                style="yellow" if tensor.status == "dense" else None,
+                style="yellow" if tensor.status in ("dense", "unsafe") else None,
             )
         table.add_section()
         after = human_bytes(self.target_bytes_after)

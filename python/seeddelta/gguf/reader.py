@@ -108,6 +108,7 @@ class SeedDeltaFile(Shown):
         self.dense_tensors = dense
         self.checksums = _checksums(header)
         self._data: MappedData | None = data
+        self.guards = data.guards
 
     def dense(self, name: str) -> np.ndarray[Any, Any]:
         """A kept tensor's array; a quantised type is seen as bytes, one flat row."""
@@ -116,7 +117,7 @@ class SeedDeltaFile(Shown):
         return _view(self._data, self.header, name)
 
     def close(self) -> None:
-        self.tensors = {}
+        self.tensors, self.guards = {}, {}
         self._data = None
 
     def __enter__(self) -> SeedDeltaFile:
@@ -155,10 +156,10 @@ def has_statecells(path: str | os.PathLike[str]) -> bool:
     return any(description.is_statecells for description in _descriptions(header))
 
 
-def open_seeddelta(path: str | os.PathLike[str], *, check_data: bool = True) -> SeedDeltaFile:
+def open_seeddelta(path: str | os.PathLike[str], *, check_data: bool = True, watch: bool = False) -> SeedDeltaFile:
     """Map a SeedΔ file, with every shape, type, size and index range checked.
 
-    `check_data=False` leaves out what has to look at the payload (indices and finite scales).
+    `check_data=False` leaves out what has to look at the payload (indices and finite scales). `watch` as in MappedData.
     Raises FormatError, or UnsupportedVersionError for a version, kind, scheme or field that is not known; the message
     names the file, the tensor and the remedy.
     """
@@ -166,7 +167,7 @@ def open_seeddelta(path: str | os.PathLike[str], *, check_data: bool = True) -> 
     if not header.metadata.scalar(schema.KEY_ENABLED, bool, False):
         raise FormatError(f"{header.path}: a GGUF file, but not a SeedΔ file; make one with `seeddelta build`")
     _check_version(header)
-    data = MappedData(header)
+    data = MappedData(header, watch=watch)
     if data.size != header.file_size:
         raise FormatError(f"{header.path}: the file changed while it was opened; try again")
 

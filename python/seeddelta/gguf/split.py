@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gguf import GGUFValueType
@@ -17,6 +17,9 @@ from gguf import GGUFValueType
 from ..errors import FormatError
 from .header import DEFAULT_ALIGNMENT, Header, TensorInfo
 from .writer import PlannedTensor, Typed, Value, atomic_output, check_writable, write_into
+
+if TYPE_CHECKING:
+    from .. import _core
 
 _NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.[^.]+)?")
 _COUNT, _NUMBER, _TENSORS = "split.count", "split.no", "split.tensors.count"
@@ -75,10 +78,22 @@ def join(one: Header, read_one: Callable[[Path], Header]) -> Header:
 
 
 class MappedData:
-    """Bytes of the tensors of a header, of one file or of several, which stay mapped."""
+    """Bytes of the tensors of a header, of one file or of several, which stay mapped.
 
-    def __init__(self, header: Header) -> None:
-        self._maps = {part: np.asarray(np.memmap(part, dtype=np.uint8, mode="r")) for part in header.parts}
+    With `watch` `guards` has what notices, by file, that one is changed or made shorter meanwhile. Pages that are gone
+    are zeros then and no longer end the process, so whoever watches has to ask.
+    """
+
+    def __init__(self, header: Header, *, watch: bool = False) -> None:
+        self._maps: dict[Path, np.ndarray[Any, Any]] = {}
+        self.guards: dict[Path, _core.FileGuard] = {}
+        for part in header.parts:
+            with part.open("rb") as file:
+                self._maps[part] = np.asarray(np.memmap(file, dtype=np.uint8, mode="r"))
+                if watch:
+                    from .. import _core
+
+                    self.guards[part] = _core.FileGuard(file.fileno(), self._maps[part])
 
     @property
     def size(self) -> int:

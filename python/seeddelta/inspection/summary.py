@@ -30,7 +30,8 @@ def summarize(file: SeedDeltaFile) -> dict[str, Any]:
 
     `converted` has a dictionary a converted tensor: its description, `role` and `layer`, `base_seed`, `payload_bytes`,
     `bits_per_weight` (all payload bytes), `rate` (bits a weight of the trellis alone) and `rel_l2`, `rel_l2_w`: the
-    relative error ‖W−Ŵ‖/‖W‖, plain and weighted by the columns' importance. `roles` sums them up by role (ffn_up, …),
+    relative error ‖W−Ŵ‖/‖W‖, plain and weighted by the columns' importance, and `error`, the one that a gap is about.
+    `unsafe` ones need the fallback to run. `roles` sums them up by role (ffn_up, …),
     with the errors of all their weights together; `kept` the tensors that were not converted, by type.
     """
     converted = [
@@ -121,6 +122,7 @@ def _tensor(description: TensorDescription, seed: int, payload_bytes: int) -> di
         "rate": base.bits if isinstance(base, (TrellisBase, LanesBase)) else None,
         "rel_l2": ratio(norms.err, norms.w),
         "rel_l2_w": ratio(norms.err_w, norms.w_w),
+        "error": norms.error,
     }
 
 

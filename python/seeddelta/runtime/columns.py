@@ -55,7 +55,7 @@ def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> Prep
         gate = gates.make(group, np.sqrt(squares).astype(np.float32))
         for weight in weights:
             registry.add_columns(weight, gate)
-    register_fallback(registry, {name: source.tensors[name].shape for name in chosen}, source.header)
+    guards = register_fallback(registry, {name: source.tensors[name].shape for name in chosen}, source.header)
     return PreparedModel(
         file_bytes=source.header.file_size,
         served={},
@@ -64,6 +64,7 @@ def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> Prep
         registry=registry,
         view=make_view(source.header, _pieces(source, set(chosen))),
         gates=gates.made,
+        guards=guards,
     )
 
 

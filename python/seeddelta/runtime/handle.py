@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._html import Shown
-from ..errors import ConfigError, IdleWeightsWarning, NumericalError, OutOfMemoryError, some
+from ..errors import ChangedFileError, ConfigError, IdleWeightsWarning, NumericalError, OutOfMemoryError, some
 from ..gguf.schema import TensorDescription
 from ..settings.runtime import RuntimeConfig
 from .gates import skipping_metrics
@@ -60,6 +60,7 @@ class RuntimeHandle(Shown):
         self.dense: Mapping[str, TensorDescription] = {} if prepared is None else prepared.dense
         self.columns: Mapping[str, str] = {} if prepared is None else prepared.columns
         self._gates = [] if prepared is None else prepared.gates
+        self._guards = {} if prepared is None else prepared.guards
         self._config = config or RuntimeConfig()
         pack = self._config.state_pack_mlp
         self.skips = self._config.skips
@@ -210,7 +211,13 @@ class RuntimeHandle(Shown):
         return [] if self._hook is None else self._hook.profiles()
 
     def raise_error(self) -> None:
-        """Raise the first error that the hook met since the last call. Those who read results do this."""
+        """Raise the first error that the hook met since the last call. Those who read results do this.
+
+        Raises ChangedFileError, each time, when a file that weights are computed from is no longer what was loaded.
+        """
+        for path, guard in self._guards.items():
+            if not guard.intact:
+                raise ChangedFileError(f"{path}: was changed or truncated while the model was in use; load it again")
         error = None if self._hook is None else self._hook.take_error()
         if error is not None:
             raise _exception(*error)
@@ -218,8 +225,9 @@ class RuntimeHandle(Shown):
     def check(self) -> None:
         """Raise what the hook met since the last call. Every llama_decode and llama_encode does this.
 
-        Raises NumericalError naming the tensor for NaN or infinity without a fallback that helps, UnsupportedLlamaError
-        when llama.cpp used a weight in a way that cannot be served or did not use the hook at all.
+        Raises ChangedFileError when a file is not what was loaded, NumericalError naming the tensor for NaN or infinity
+        without a fallback that helps, UnsupportedLlamaError when llama.cpp used a weight in a way that cannot be served
+        or did not use the hook at all.
         """
         if self._hook is None:
             return

@@ -104,6 +104,7 @@ class SeedDeltaLlama(Shown, llama_cpp.Llama):  # type: ignore[misc]
                 super().__init__(prepared.view.path, **(kwargs | _OURS))
             self._attach()
             prepared.view.seal()
+            self.seeddelta.raise_error()
             if lock:
                 self.seeddelta.locked_bytes = lock_memory(prepared.payload, prepared.view.kept())
         except UnicodeDecodeError as error:

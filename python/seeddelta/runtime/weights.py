@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,8 @@ class PreparedModel:
     """A model made ready: `served` weights are in the registry, `dense` ones are dense from the start.
 
     `columns` are the matrices of an ordinary model that were transposed, with their kind; `gates` choose the inputs of
-    matrices by columns, of these and of SeedΔ files. `payload` are the arrays of served weights in the mapped file.
+    matrices by columns, of these and of SeedΔ files. `payload` are the arrays of served weights in the mapped file;
+    `guards` notice changes of the mapped files.
     """
 
     file_bytes: int
@@ -38,6 +40,7 @@ class PreparedModel:
     columns: dict[str, str] = field(default_factory=dict)
     gates: list[MadeGate] = field(default_factory=list)
     payload: list[npt.NDArray[np.generic]] = field(default_factory=list)
+    guards: dict[Path, _core.FileGuard] = field(default_factory=dict)
 
 
 def prepare(
@@ -45,7 +48,8 @@ def prepare(
 ) -> PreparedModel:
     """Open and check the files, write the view, fill the registry. Payload and fallback are mapped, not read."""
     abi = ggml_abi()
-    file = open_seeddelta(path)
+    file = open_seeddelta(path, watch=True)
+    guards = dict(file.guards)
     dense_model = None if fallback is None else read_header(fallback)
     dense = {name: tensor for name, tensor in file.tensors.items() if _dense_reason(tensor, config)}
     for name, tensor in dense.items():
@@ -61,7 +65,7 @@ def prepare(
     )
     if dense_model is not None:
         shapes = {name: _dense_tensor(dense_model, tensor).shape for name, tensor in served.items()}
-        register_fallback(registry, shapes, dense_model)
+        guards |= register_fallback(registry, shapes, dense_model)
     return PreparedModel(
         file_bytes=file.header.file_size,
         served={name: tensor.description for name, tensor in served.items()},
@@ -70,6 +74,7 @@ def prepare(
         view=make_view(file.header, _pieces(file, dense, dense_model)),
         gates=gates,
         payload=[array for tensor in served.values() for array in tensor.arrays.values()],
+        guards=guards,
     )
 
 
@@ -116,7 +121,7 @@ def unit_norm(tensor: StoredTensor) -> npt.NDArray[np.float32]:
 def _dense_reason(tensor: StoredTensor, config: RuntimeConfig) -> str | None:
     """Why a tensor is dense from the start, or None."""
     if tensor.description.unsafe:
-        return "is marked unsafe"
+        return f"is marked unsafe by its build (relative error {tensor.description.norms.error:.4g})"
     if tensor.description.is_proc_sparse and not config.proc_sparse:
         return "is proc-sparse, which is switched off,"
     error = tensor.description.norms.error
@@ -155,9 +160,10 @@ def _dense_tensor(dense_model: Header, tensor: StoredTensor) -> TensorInfo:
 
 def register_fallback(
     registry: _core.WeightRegistry, shapes: Mapping[str, tuple[int, ...]], dense_model: Header
-) -> None:
-    """Dense copies for weights of the registry, by name and shape [n_out, n_in]; the file is mapped, not read."""
-    data = MappedData(dense_model)
+) -> dict[Path, _core.FileGuard]:
+    """Dense copies for weights of the registry, by name and shape [n_out, n_in]; the file is mapped, not read. Returns
+    what notices its changes."""
+    data = MappedData(dense_model, watch=True)
     for name, shape in shapes.items():
         info = dense_model.tensors[name]
         rows = data(info).reshape(int(np.prod(shape[:-1])), -1)
@@ -165,3 +171,4 @@ def register_fallback(
             registry.set_dense(name, rows, int(info.type))
         except ValueError as error:
             raise SourceModelError(f"{dense_model.path}: {error}; convert the fallback to F16") from error
+    return data.guards

@@ -306,6 +306,11 @@ class RunningOptions(Group):
         description="Largest relative error (of the outputs with a covariance, weighted with an imatrix); a tensor "
         "above it stays dense.",
     )
+    beyond_gap: Annotated[Literal["dense", "fallback"], Flag(panel="Run", decides="choice")] = Field(
+        default="dense",
+        description="What becomes of a tensor above the gap: dense keeps it in the file as it was; fallback stores it "
+        "in seeds all the same, marked unsafe, and who runs the file gives the dense model with --seeddelta-fallback.",
+    )
     report_json: Annotated[Path | None, Flag(panel="Run", decides="nothing")] = Field(
         default=None, description="Write the report of the build to this file."
     )

@@ -83,7 +83,8 @@ class Verifier:
 
     def build(self, recipe: Recipe, rates: Mapping[str, float]) -> BuildReport:
         """Write the file of a candidate."""
-        changes = {"output": self.path(recipe), "report_json": None, "checkpoint": None, "no_checkpoint": False}
+        own = {"report_json": None, "checkpoint": None, "no_checkpoint": False, "beyond_gap": "dense"}
+        changes = own | {"output": self.path(recipe)}
         recipe = recipe.model_copy(update=changes)
         assert recipe.parts_folder is not None
         self._store.offer(rates, recipe.parts_folder)
