@@ -4,16 +4,17 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 
-#include "format/column_trellis.hpp"
-#include "fuzz_bytes.hpp"
 #include "attention/attention_events.hpp"
-#include "seeddelta/columns.hpp"
+#include "format/column_trellis.hpp"
+#include "format/float16.hpp"
+#include "fuzz_bytes.hpp"
+#include "gating/compose.hpp"
 #include "seeddelta/compute.hpp"
 #include "seeddelta/isa.hpp"
-#include "gating/compose.hpp"
-#include "format/float16.hpp"
+#include "seeddelta/make_weight.hpp"
 
 using namespace seeddelta;
 
@@ -37,42 +38,68 @@ float amount(FuzzBytes &in) {
 
 struct Weight {
     ColumnWeight w;
+    std::unique_ptr<CheckedWeight> trellis; // or none, behind w
     std::vector<uint16_t> half;
     std::vector<int8_t> bytes;
     std::vector<float> scale;
 
     explicit Weight(FuzzBytes &in) {
-        static constexpr uint32_t kRates[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {3, 2}, {5, 2}};
         static constexpr ColumnKind kKinds[] = {ColumnKind::f16, ColumnKind::i8, ColumnKind::trellis};
-        w.kind = kKinds[in.between(0, 2)];
-        w.n_out = in.flag() ? in.between(1, 140) : 64 * in.between(1, 3);
-        w.n_in = in.between(1, 130);
-        if (w.kind == ColumnKind::f16) {
-            half = in.array<uint16_t>(w.n_in * w.n_out);
-            for (uint16_t &h : half) { // bind_columns.cpp refuses what is not finite
+        const ColumnKind kind = kKinds[in.between(0, 2)];
+        const int64_t n_out = in.flag() ? in.between(1, 140) : 64 * in.between(1, 3);
+        const int64_t n_in = in.between(1, 130);
+        if (kind == ColumnKind::f16) {
+            half = in.array<uint16_t>(n_in * n_out);
+            for (uint16_t &h : half) { // what is not finite is refused
                 h = (h & 0x7C00U) == 0x7C00U ? uint16_t{0} : h;
             }
-            w.f16 = half.data();
+            w = make_columns("fuzzed",
+                             {.n_out = n_out, .n_in = n_in, .f16 = Array::of_half(half.data(), {n_in, n_out})});
             return;
         }
-        scale = finite(in, w.n_in);
-        w.unit_scale = scale.data();
-        w.rotation_block = in.flag() ? static_cast<uint32_t>(std::min<int64_t>(w.n_out & -w.n_out, 64)) : 0;
-        w.rotation_seed = in.value<uint64_t>();
-        if (w.kind == ColumnKind::i8) {
-            bytes = in.array<int8_t>(w.n_in * w.n_out);
-            w.i8 = bytes.data();
+        scale = finite(in, n_in);
+        const Array scales = Array::of(scale.data(), {n_in});
+        const int rotation = in.flag() ? static_cast<int>(std::min<int64_t>(n_out & -n_out, 64)) : 0;
+        const auto seed = in.value<uint64_t>();
+        if (kind == ColumnKind::i8) {
+            bytes = in.array<int8_t>(n_in * n_out);
+            w = make_columns("fuzzed", {.n_out = n_out,
+                                        .n_in = n_in,
+                                        .i8 = Array::of(bytes.data(), {n_in, n_out}),
+                                        .unit_scale = scales,
+                                        .rotation_block = rotation,
+                                        .rotation_seed = seed});
             return;
         }
+        trellis = make_trellis(in, n_out, n_in, scales, rotation, seed);
+        w = trellis->columns();
+    }
+
+    std::unique_ptr<CheckedWeight> make_trellis(FuzzBytes &in, int64_t n_out, int64_t n_in, const Array &scales,
+                                                int rotation, uint64_t seed) {
+        static constexpr int kRates[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {3, 2}, {5, 2}};
         const auto *rate = kRates[in.between(0, 7)];
-        w.step_bits = rate[0];
-        w.values_per_step = rate[1];
-        for (uint16_t &multiplier : w.multiplier) {
-            multiplier = std::max<uint16_t>(1, in.value<uint16_t>());
+        WeightArrays arrays{.n_out = n_out,
+                            .n_in = n_in,
+                            .by_column = true,
+                            .base_kind = static_cast<uint32_t>(BaseKind::trellis),
+                            .base_seed = seed,
+                            .base_scale = 1.0F,
+                            .rotation_block = rotation,
+                            .step_bits = rate[0],
+                            .values_per_step = rate[1],
+                            .row_scale = scales};
+        for (int i = 0; i < rate[1]; ++i) {
+            arrays.multipliers.push_back(std::max<uint16_t>(1, in.value<uint16_t>()));
         }
-        w.words = column_words(w.step_bits, w.steps());
-        half = in.array<uint16_t>(w.n_in * w.words * kTileRows);
-        w.codes = half.data();
+        const ColumnWeight shape{.kind = ColumnKind::trellis,
+                                 .n_out = n_out,
+                                 .step_bits = static_cast<uint32_t>(rate[0]),
+                                 .values_per_step = static_cast<uint32_t>(rate[1])};
+        const int64_t words = column_words(rate[0], shape.steps());
+        half = in.array<uint16_t>(n_in * words * kTileRows);
+        arrays.codes = Array::of(half.data(), {n_in, words, kTileRows});
+        return std::make_unique<CheckedWeight>("fuzzed", arrays);
     }
 };
 
@@ -114,7 +141,14 @@ GateSpec gate_of(FuzzBytes &in, int64_t n_in, std::vector<float> &norm) {
     spec.kwta.renormalise = in.flag();
     spec.kwta.temperature = amount(in);
     spec.kwta.threshold = in.flag() ? -1.0F : amount(in);
-    spec.pack = {in.flag(), in.flag(), amount(in), amount(in), amount(in), in.real(0.0F, 0.99F), in.flag()};
+    spec.pack = {.enabled = in.flag(),
+                 .zeros = in.flag(),
+                 .ternary = in.flag(),
+                 .eps = amount(in),
+                 .relative = amount(in),
+                 .density = amount(in),
+                 .hysteresis = in.real(0.0F, 0.99F),
+                 .vector_popcount = in.flag()};
     return spec;
 }
 

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "seeddelta/check.hpp"
+
 namespace seeddelta {
 
 struct LaneCode;
@@ -16,9 +18,6 @@ struct TrellisSpec {
     uint16_t multiplier[2] = {0, 0};
     float scale_factor = 0.0F; // initial row scale over the row's root mean square; 0: the measured best for the rate
 };
-
-// Range of rates: k bits for one value (1 .. 6) or for two (3, 5).
-bool trellis_rate_supported(int step_bits, int values_per_step);
 
 // Error feedback between blocks of columns (GPTQ, Frantar et al. 2023; LDLQ, Chee et al. 2023), over the trellis' columns.
 struct Feedback {

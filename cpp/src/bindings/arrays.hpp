@@ -5,53 +5,35 @@
 
 #include <cstdint>
 #include <initializer_list>
-#include <sstream>
+#include <optional>
 #include <string>
+
+#include "seeddelta/make_weight.hpp"
 
 namespace seeddelta {
 namespace py = pybind11;
 
-inline std::string shape_text(const py::array &a) {
-    std::ostringstream text;
-    text << '[';
-    for (py::ssize_t i = 0; i < a.ndim(); ++i) {
-        text << (i ? ", " : "") << a.shape(i);
-    }
-    text << ']';
-    return text.str();
+// For the checks of make_weight.hpp. Borrowed.
+inline Array view_of(const py::array &a) {
+    const bool native = a.itemsize() == 1 || a.dtype().byteorder() == '=';
+    return {.data = a.data(),
+            .kind = native ? a.dtype().kind() : '>', // no array here has another byte order
+            .item_size = a.itemsize(),
+            .shape = {a.shape(), a.shape() + a.ndim()},
+            .contiguous = (a.flags() & py::array::c_style) != 0};
 }
 
-// Throws ValueError unless `a` is C-contiguous and aligned to its items, has the item size and one of the kinds ("f",
-// "iu"), and the shape.
-// -1 accepts any length.
+inline Array view_of(const std::optional<py::array> &a) {
+    return a ? view_of(*a) : Array{};
+}
+
+inline std::string shape_text(const py::array &a) {
+    return view_of(a).shape_text();
+}
+
 inline void require_array(const py::array &a, const char *name, const char *kinds, py::ssize_t item_size,
                           std::initializer_list<int64_t> shape) {
-    const char kind = a.dtype().kind();
-    std::ostringstream wrong;
-    if (std::string(kinds).find(kind) == std::string::npos || a.itemsize() != item_size) {
-        wrong << "dtype " << py::str(a.dtype()).cast<std::string>();
-    } else if ((a.flags() & py::array::c_style) == 0) {
-        wrong << "a layout that is not C-contiguous";
-    } else if (reinterpret_cast<uintptr_t>(a.data()) % static_cast<uintptr_t>(item_size) != 0) {
-        wrong << "an address that is not a multiple of its item size";
-    } else {
-        bool fits = a.ndim() == static_cast<py::ssize_t>(shape.size());
-        py::ssize_t i = 0;
-        for (const int64_t n : shape) {
-            fits = fits && (n < 0 || a.shape(i) == n);
-            ++i;
-        }
-        if (fits) {
-            return;
-        }
-        wrong << "shape " << shape_text(a);
-    }
-    std::ostringstream wanted;
-    for (const int64_t n : shape) {
-        wanted << (wanted.tellp() > 0 ? ", " : "") << (n < 0 ? std::string("n") : std::to_string(n));
-    }
-    throw py::value_error(std::string(name) + " has " + wrong.str() + "; wanted " + kinds + std::to_string(8 * item_size) + " [" +
-                          wanted.str() + "]");
+    require_array(view_of(a), name, kinds, item_size, shape);
 }
 
 using FloatMatrix = py::array_t<float, py::array::c_style | py::array::forcecast>;

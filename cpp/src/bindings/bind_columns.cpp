@@ -25,56 +25,27 @@ static void require(bool holds, const std::string &name, const std::string &what
     }
 }
 
-static const void *adopt(PyColumnWeight &w, const py::array &a) {
-    w.keep.push_back(a);
-    w.nbytes += a.nbytes();
-    return a.data();
-}
-
-static std::unique_ptr<PyColumnWeight> make_columns(const std::string &name, int64_t n_out, int64_t n_in,
-                                                    const OptionalArray &f16, const OptionalArray &i8,
-                                                    const OptionalArray &unit_scale, int rotation_block,
-                                                    uint64_t rotation_seed, const OptionalArray &sign_bits,
-                                                    const OptionalArray &sign_gamma) {
+static std::unique_ptr<PyColumnWeight> make_py_columns(const std::string &name, int64_t n_out, int64_t n_in,
+                                                       const OptionalArray &f16, const OptionalArray &i8,
+                                                       const OptionalArray &unit_scale, int rotation_block,
+                                                       uint64_t rotation_seed, const OptionalArray &sign_bits,
+                                                       const OptionalArray &sign_gamma) {
     auto w = std::make_unique<PyColumnWeight>();
-    constexpr int64_t most = int64_t{1} << 28;
-    require(n_out > 0 && n_in > 0 && n_out < most && n_in < most, name, "shape out of range");
-    require(f16.has_value() != i8.has_value(), name, "give either f16 or i8");
-    require(rotation_block >= 0 && (rotation_block & (rotation_block - 1)) == 0 &&
-                (rotation_block == 0 || (i8 && n_out % rotation_block == 0)),
-            name, "rotation_block must be 0, or of i8 a power of two that divides n_out");
-    w->weight.rotation_block = static_cast<uint32_t>(rotation_block);
-    w->weight.rotation_seed = rotation_seed;
-    require(i8.has_value() == unit_scale.has_value(), name, "i8 needs unit_scale, f16 has none");
-    require(sign_bits.has_value() == sign_gamma.has_value() && (f16 || !sign_bits), name,
-            "sign_bits and sign_gamma belong together, and to f16");
     w->name = name;
-    w->weight.n_out = n_out;
-    w->weight.n_in = n_in;
-    if (f16) {
-        require_array(*f16, "f16", "f", 2, {n_in, n_out});
-        w->weight.kind = ColumnKind::f16;
-        w->weight.f16 = static_cast<const uint16_t *>(adopt(*w, *f16));
-        for (int64_t i = 0; i < n_in * n_out; ++i) {
-            if ((w->weight.f16[i] & 0x7C00U) == 0x7C00U) {
-                require(false, name, "f16 is not finite");
-            }
+    w->weight = make_columns(name, {.n_out = n_out,
+                                    .n_in = n_in,
+                                    .f16 = view_of(f16),
+                                    .i8 = view_of(i8),
+                                    .unit_scale = view_of(unit_scale),
+                                    .rotation_block = rotation_block,
+                                    .rotation_seed = rotation_seed,
+                                    .sign_bits = view_of(sign_bits),
+                                    .sign_gamma = view_of(sign_gamma)});
+    for (const OptionalArray *array : {&f16, &i8, &unit_scale, &sign_bits, &sign_gamma}) {
+        if (*array) {
+            w->keep.push_back(**array);
+            w->nbytes += (*array)->nbytes();
         }
-        if (sign_bits) {
-            require_array(*sign_bits, "sign_bits", "u", 8, {n_out, 2, (n_in + 63) / 64});
-            require_array(*sign_gamma, "sign_gamma", "f", 4, {n_out});
-            w->weight.sign_bits = static_cast<const uint64_t *>(adopt(*w, *sign_bits));
-            w->weight.sign_gamma = static_cast<const float *>(adopt(*w, *sign_gamma));
-        }
-        return w;
-    }
-    require_array(*i8, "i8", "i", 1, {n_in, n_out});
-    require_array(*unit_scale, "unit_scale", "f", 4, {n_in});
-    w->weight.kind = ColumnKind::i8;
-    w->weight.i8 = static_cast<const int8_t *>(adopt(*w, *i8));
-    w->weight.unit_scale = static_cast<const float *>(adopt(*w, *unit_scale));
-    for (int64_t i = 0; i < n_in; ++i) {
-        require(std::isfinite(w->weight.unit_scale[i]), name, "unit_scale is not finite");
     }
     return w;
 }
@@ -270,7 +241,7 @@ void bind_columns(py::module_ &m) {
         "magnitude.\n"
         "    rotation_block, rotation_seed: of i8: the rows of i8 are those of rotate(W.T, block, seed).\n"
         "The arrays are kept, not copied. Raises ValueError naming the tensor.")
-        .def(py::init(&make_columns), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(),
+        .def(py::init(&make_py_columns), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(),
              py::arg("f16") = py::none(), py::arg("i8") = py::none(), py::arg("unit_scale") = py::none(),
              py::arg("rotation_block") = 0, py::arg("rotation_seed") = 0, py::arg("sign_bits") = py::none(),
              py::arg("sign_gamma") = py::none())

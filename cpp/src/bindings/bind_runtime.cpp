@@ -80,11 +80,11 @@ const GateSpec *spec_of(PyRegistry &r, const std::string &name, int64_t n_in, Op
 // `weight` is a reference into a Python object, which the registry keeps.
 void add(PyRegistry &r, const PyWeight &weight, OptionalGate gate) {
     if (weight.is_column()) {
-        r.registry.add(weight.name, weight.columns, spec_of(r, weight.name, weight.columns.n_in, gate));
+        r.registry.add(weight.name, weight.checked.columns(), spec_of(r, weight.name, weight.ctx().n_in, gate));
     } else if (gate.value_or(nullptr) != nullptr) {
         throw py::value_error("tensor '" + weight.name + "': a gate is for the column layout");
     } else {
-        r.registry.add(weight.name, weight.ctx);
+        r.registry.add(weight.name, weight.ctx());
     }
     r.keep.push_back(py::cast(&weight, py::return_value_policy::reference));
 }

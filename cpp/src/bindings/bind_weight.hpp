@@ -1,4 +1,4 @@
-// The Python class Weight: a seeddelta_ctx and the arrays it points to.
+// The Python class Weight: a checked weight and the arrays it points to.
 #pragma once
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -6,23 +6,20 @@
 #include <string>
 #include <vector>
 
-#include "seeddelta/columns.hpp"
-#include "seeddelta/weight.hpp"
+#include "seeddelta/make_weight.hpp"
 
 namespace seeddelta {
 
 class PyWeight {
 public:
     std::string name;
-    seeddelta_ctx ctx;
-    std::vector<pybind11::object> keep; // the arrays behind ctx's pointers
-    std::vector<float> column_factor;   // behind ctx.column_factor
-    ColumnWeight columns;               // behind ctx.columns, in column layout
-    std::vector<float> unit_scale;      // behind columns.unit_scale
+    CheckedWeight checked;
+    std::vector<pybind11::object> keep; // the arrays behind its pointers
     int64_t nbytes = 0;
 
-    bool is_column() const { return ctx.columns != nullptr; }
-    int64_t rows() const { return ctx.n_experts * ctx.n_out; }
+    PyWeight(const std::string &tensor, const WeightArrays &arrays) : name(tensor), checked(tensor, arrays) {}
+    const seeddelta_ctx &ctx() const { return checked.ctx(); }
+    bool is_column() const { return checked.is_column(); }
 };
 
 } // namespace seeddelta

@@ -17,11 +17,6 @@ namespace seeddelta {
 // Rows that are encoded together where a tile is divided among threads: as many as the feedback takes at a time.
 constexpr int64_t kFewRows = 4;
 
-bool trellis_rate_supported(int step_bits, int values_per_step) {
-    return (values_per_step == 1 && step_bits >= 1 && step_bits <= 6) ||
-           (values_per_step == 2 && (step_bits == 3 || step_bits == 5));
-}
-
 // Appends the path to the row's bit stream (docs/format.md, "The trellis").
 static void pack_path(const TrellisSpec &spec, const uint16_t *states, int64_t steps, uint16_t *tile, int lane) {
     const auto put = [&](int64_t bit, int count, uint32_t value) {

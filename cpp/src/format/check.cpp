@@ -75,6 +75,11 @@ std::string check_proc_sparse(const seeddelta_ctx &c) {
 
 } // namespace
 
+bool trellis_rate_supported(int step_bits, int values_per_step) {
+    return (values_per_step == 1 && step_bits >= 1 && step_bits <= 6) ||
+           (values_per_step == 2 && (step_bits == 3 || step_bits == 5));
+}
+
 std::string check_contents(const seeddelta_ctx &ctx) {
     const int64_t rows = ctx.n_experts * ctx.n_out;
     std::string wrong = check_row_scale(ctx, ctx.columns != nullptr ? ctx.n_in : rows);

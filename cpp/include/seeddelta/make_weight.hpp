@@ -1,0 +1,108 @@
+// A weight from the arrays of a file. Shapes, types and contents are checked here, once; kernels do not look again.
+#pragma once
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "seeddelta/columns.hpp"
+#include "seeddelta/weight.hpp"
+
+namespace seeddelta {
+
+// An array of a file, the last dimension contiguous. Borrowed.
+struct Array {
+    const void *data = nullptr;
+    char kind = 0;         // NumPy's: 'f', 'i', 'u'; 0: there is no such array
+    int64_t item_size = 0; // in bytes
+    std::vector<int64_t> shape;
+    bool contiguous = true;
+
+    template <class T>
+    static Array of(const T *data, std::vector<int64_t> shape) {
+        const char kind = std::is_floating_point_v<T> ? 'f' : std::is_signed_v<T> ? 'i' : 'u';
+        return {.data = data, .kind = kind, .item_size = sizeof(T), .shape = std::move(shape)};
+    }
+    // Bits of float16.
+    static Array of_half(const uint16_t *data, std::vector<int64_t> shape) {
+        return {.data = data, .kind = 'f', .item_size = 2, .shape = std::move(shape)};
+    }
+
+    explicit operator bool() const { return kind != 0; }
+    template <class T>
+    const T *as() const {
+        return static_cast<const T *>(data);
+    }
+    std::string shape_text() const;
+};
+
+// Throws std::invalid_argument unless the array is contiguous and aligned to its items, and has the item size, one of
+// the kinds ("f", "iu") and the shape; -1 accepts any length.
+void require_array(const Array &a, const char *name, const char *kinds, int64_t item_size,
+                   std::initializer_list<int64_t> shape);
+
+// What a file says of a matrix; docs/reference/format.md has the names. Arrays of `n_experts` matrices hold the rows
+// (tiles, columns) of one after those of another.
+struct WeightArrays {
+    int64_t n_out = 0;
+    int64_t n_in = 0;
+    int64_t n_experts = 1;
+    bool by_column = false; // layout column: a trellis whose codes are [n_in, words, 16] and row_scale [n_in]
+    uint32_t base_kind = static_cast<uint32_t>(BaseKind::none);
+    uint64_t base_seed = 0;
+    float base_scale = 0.0F;
+    int rotation_block = 0;
+    int base_block = 64;                        // prng_block
+    int step_bits = 0;                          // trellis
+    int values_per_step = 1;                    // trellis
+    std::vector<int> multipliers = {};          // trellis
+    int lane_code = -1;                         // lanes
+    Array codes = {};                           // trellis: 16 bits [tiles, words, 16]; lanes: 8 bits [tiles, lines, 64]
+    Array row_scale = {};                       // float16 or float32 [n_out]
+    Array column_scale = {};                    // int8 [n_in]
+    Array d_idx = {}, d_val = {}, d_scale = {}; // coo
+    Array b_map = {}, b_val = {}, b_scale = {}; // block
+    Array r_dict = {}, r_codes = {}, r_vals = {}; // codebook_resid
+    Array p_map = {}, p_val = {}, p_scale = {};   // proc_sparse
+    Array seed_idx = {}, seed_gain = {};          // prng_block
+};
+
+// A weight that has passed the checks, and what it needs beside the file's arrays. Does not move: `ctx` points into it.
+class CheckedWeight {
+public:
+    // Throws std::invalid_argument, which names the tensor or the array.
+    CheckedWeight(const std::string &name, const WeightArrays &arrays);
+    CheckedWeight(const CheckedWeight &) = delete;
+    CheckedWeight &operator=(const CheckedWeight &) = delete;
+
+    const seeddelta_ctx &ctx() const { return ctx_; }
+    const ColumnWeight &columns() const { return columns_; } // in column layout
+    bool is_column() const { return ctx_.columns != nullptr; }
+    int64_t rows() const { return ctx_.n_experts * ctx_.n_out; }
+
+private:
+    seeddelta_ctx ctx_;
+    std::vector<float> column_factor_; // behind ctx.column_factor
+    ColumnWeight columns_;             // behind ctx.columns
+    std::vector<float> unit_scale_;    // behind columns.unit_scale
+};
+
+// What ColumnWeight is made of: either f16, with or without a matrix of signs, or i8 with unit_scale.
+struct ColumnArrays {
+    int64_t n_out = 0;
+    int64_t n_in = 0;
+    Array f16 = {};         // float16 [n_in, n_out]
+    Array i8 = {};          // int8 [n_in, n_out]
+    Array unit_scale = {};  // float32 [n_in], of i8
+    int rotation_block = 0; // of i8
+    uint64_t rotation_seed = 0;
+    Array sign_bits = {};  // uint64 [n_out, 2, n_in / 64 rounded up], of f16
+    Array sign_gamma = {}; // float32 [n_out], of f16
+};
+
+// Throws std::invalid_argument naming the tensor.
+ColumnWeight make_columns(const std::string &name, const ColumnArrays &arrays);
+
+} // namespace seeddelta

@@ -1,0 +1,343 @@
+#include "seeddelta/make_weight.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <stdexcept>
+
+#include "format/column_trellis.hpp"
+#include "format/float16.hpp"
+#include "format/lanes.hpp"
+#include "format/proc_sparse.hpp"
+#include "format/rotation.hpp"
+#include "seeddelta/check.hpp"
+
+namespace seeddelta {
+
+namespace {
+
+constexpr int64_t kMost = int64_t{1} << 28; // rows, columns: products of them fit 64 bits
+
+// Fills a weight from arrays.
+struct Builder {
+    const std::string &name;
+    const WeightArrays &in;
+    seeddelta_ctx &c;
+
+    int64_t rows() const { return c.n_experts * c.n_out; }
+    void require(bool holds, const std::string &what) const {
+        if (!holds) {
+            throw std::invalid_argument("tensor '" + name + "': " + what);
+        }
+    }
+};
+
+void set_shape(const Builder &b) {
+    const WeightArrays &in = b.in;
+    seeddelta_ctx &c = b.c;
+    b.require(in.n_out > 0 && in.n_in > 0 && in.n_out < kMost && in.n_in < kMost, "shape out of range");
+    b.require(in.n_experts > 0 && in.n_experts < kMost / in.n_out, "n_experts out of range");
+    c.base = static_cast<BaseKind>(in.base_kind);
+    const bool may_have_experts = c.base == BaseKind::trellis || c.base == BaseKind::lanes || c.base == BaseKind::none;
+    b.require(in.n_experts == 1 || (may_have_experts && !in.r_dict),
+              "experts have a trellis, lanes or no base, and no codebook");
+    b.require(c.base == BaseKind::prng_block || (!in.seed_idx && !in.seed_gain), "seed_idx is for prng_block");
+    c.n_experts = in.n_experts;
+    c.n_out = in.n_out;
+    c.n_in = in.n_in;
+    c.base_seed = in.base_seed;
+    c.base_scale = in.base_scale;
+    b.require(std::isfinite(in.base_scale), "base_scale is not finite");
+    const int64_t rotated = in.by_column ? in.n_out : in.n_in;
+    b.require(in.rotation_block == 0 ||
+                  (in.rotation_block > 0 && std::has_single_bit(static_cast<unsigned>(in.rotation_block)) &&
+                   rotated % in.rotation_block == 0),
+              "rotation_block must be 0 or a power of two that divides n_in (in column layout n_out)");
+    c.rotation_block = static_cast<uint32_t>(in.rotation_block);
+}
+
+void set_rate(const Builder &b) {
+    const WeightArrays &in = b.in;
+    b.require(trellis_rate_supported(in.step_bits, in.values_per_step),
+              "unsupported trellis rate: step_bits " + std::to_string(in.step_bits) + ", values_per_step " +
+                  std::to_string(in.values_per_step));
+    b.require(in.multipliers.size() == static_cast<size_t>(in.values_per_step),
+              "one multiplier a value of a step is needed");
+    b.require(bool(in.codes), "a trellis needs codes");
+    b.c.step_bits = static_cast<uint32_t>(in.step_bits);
+    b.c.values_per_step = static_cast<uint32_t>(in.values_per_step);
+    for (size_t v = 0; v < in.multipliers.size(); ++v) {
+        b.require(in.multipliers[v] > 0 && in.multipliers[v] < 65536, "multiplier out of range");
+        b.c.multiplier[v] = static_cast<uint16_t>(in.multipliers[v]);
+    }
+}
+
+void set_trellis(const Builder &b) {
+    set_rate(b);
+    require_array(b.in.codes, "codes", "iu", 2, {b.c.n_experts * b.c.n_tiles(), b.c.words(), kTileRows});
+    b.c.codes = b.in.codes.as<uint16_t>();
+}
+
+void set_lanes(const Builder &b) {
+    const int number = b.in.lane_code;
+    const LaneCode *code = number < 0 ? nullptr : lane_code(static_cast<uint32_t>(number));
+    b.require(code != nullptr, "there is no code of byte lanes with the number " + std::to_string(number));
+    b.require(bool(b.in.codes), "base lanes needs codes");
+    b.c.lane_code = code;
+    b.c.lane_lines = code->lines(b.c.n_in);
+    require_array(b.in.codes, "codes", "iu", 1, {b.c.n_experts * b.c.n_tiles(), b.c.lane_lines, kLaneBytes});
+    b.c.lane_codes = b.in.codes.as<uint8_t>();
+}
+
+void set_prng_block(const Builder &b) {
+    const Array &index = b.in.seed_idx;
+    const Array &gain = b.in.seed_gain;
+    const int block = b.in.base_block;
+    b.require(block == 8 || block == 16 || block == 32 || block == 64, "base_block must be 8, 16, 32 or 64");
+    b.c.base_block = static_cast<uint32_t>(block);
+    b.require(index || !gain, "seed_gain without seed_idx");
+    if (gain) {
+        require_array(gain, "seed_gain", "i", 1, {b.c.n_out, b.c.base_blocks()});
+        require_array(index, "seed_idx", "iu", 2, {b.c.n_out, b.c.base_blocks()});
+        b.c.seed_gain = gain.as<int8_t>();
+    } else if (index) {
+        require_array(index, "seed_idx", "iu", 2, {b.c.n_out});
+    }
+    b.c.seed_index = index.as<uint16_t>();
+}
+
+void set_base(const Builder &b) {
+    switch (b.c.base) {
+    case BaseKind::trellis:
+        set_trellis(b);
+        break;
+    case BaseKind::lanes:
+        set_lanes(b);
+        break;
+    case BaseKind::prng_block:
+        set_prng_block(b);
+        break;
+    case BaseKind::fht_struct:
+        b.require(b.c.rotation_block <= 1, "fht_struct has no rotation");
+        break;
+    case BaseKind::none:
+        break;
+    default:
+        b.require(false, "unknown base kind " + std::to_string(b.in.base_kind));
+    }
+}
+
+void set_row_scale(const Builder &b) {
+    const bool half = b.in.row_scale.item_size == 2;
+    require_array(b.in.row_scale, "row_scale", "f", half ? 2 : 4, {b.in.by_column ? b.c.n_in : b.rows()});
+    b.c.row_scale_f16 = half ? b.in.row_scale.as<uint16_t>() : nullptr;
+    b.c.row_scale_f32 = half ? nullptr : b.in.row_scale.as<float>();
+}
+
+// What the stored scales of the columns mean.
+std::vector<float> set_column_scale(const Builder &b) {
+    if (!b.in.column_scale) {
+        return {};
+    }
+    b.require(b.c.base == BaseKind::trellis || b.c.base == BaseKind::lanes, "column_scale is for a trellis or lanes");
+    const int64_t n = b.c.n_experts * b.c.n_in;
+    require_array(b.in.column_scale, "column_scale", "i", 1, {n});
+    b.c.column_scale = b.in.column_scale.as<int8_t>();
+    std::vector<float> factor(static_cast<size_t>(n));
+    std::transform(b.c.column_scale, b.c.column_scale + n, factor.begin(), column_factor_of);
+    return factor;
+}
+
+// int8 values with their float16 scales, or float16 values.
+void set_values(const Builder &b, const Array &value, const Array &scale, const char *names[2],
+                std::initializer_list<int64_t> shape, std::initializer_list<int64_t> scale_shape) {
+    const bool half = value.item_size == 2;
+    require_array(value, names[0], half ? "f" : "i", half ? 2 : 1, shape);
+    if (half) {
+        b.c.residual_vals_f16 = value.as<uint16_t>();
+        return;
+    }
+    b.require(bool(scale), std::string("int8 ") + names[0] + " needs " + names[1]);
+    require_array(scale, names[1], "f", 2, scale_shape);
+    b.c.residual_vals_i8 = value.as<int8_t>();
+    b.c.residual_scale = scale.as<uint16_t>();
+}
+
+void set_coo(const Builder &b) {
+    const Array &index = b.in.d_idx;
+    const bool wide = index.item_size == 4;
+    require_array(index, "d_idx", "iu", wide ? 4 : 2, {b.rows(), -1});
+    const int64_t k = index.shape[1];
+    b.require(bool(b.in.d_val), "d_idx without d_val");
+    b.c.scheme = ResidualScheme::coo;
+    b.c.residual_size = static_cast<uint32_t>(k);
+    b.c.residual_index = wide ? nullptr : index.as<uint16_t>();
+    b.c.residual_index32 = wide ? index.as<uint32_t>() : nullptr;
+    const char *names[] = {"d_val", "d_scale"};
+    set_values(b, b.in.d_val, b.in.d_scale, names, {b.rows(), k}, {b.rows()});
+}
+
+void set_block(const Builder &b) {
+    const Array &value = b.in.b_val;
+    require_array(b.in.b_map, "b_map", "iu", 2, {b.rows(), -1});
+    const int64_t kept = b.in.b_map.shape[1];
+    b.require(value.shape.size() == 3, "b_map without b_val of [n_out, kept, block]");
+    const int64_t block = value.shape[2];
+    b.require(block == 32 || block == 64, "a block of b_val must have 32 or 64 columns");
+    b.require(value.item_size != 2 || !b.in.b_scale, "float16 b_val has no b_scale");
+    b.c.scheme = ResidualScheme::block;
+    b.c.residual_size = static_cast<uint32_t>(kept);
+    b.c.residual_block = static_cast<uint32_t>(block);
+    b.c.residual_index = b.in.b_map.as<uint16_t>();
+    const char *names[] = {"b_val", "b_scale"};
+    set_values(b, value, b.in.b_scale, names, {b.rows(), kept, block}, {b.rows(), kept});
+}
+
+void set_codebook(const Builder &b) {
+    const Array &dictionary = b.in.r_dict;
+    require_array(dictionary, "r_dict", "f", 2, {-1, b.c.n_in});
+    const int64_t atoms = dictionary.shape[0];
+    b.require(atoms > 0 && atoms <= 65536, "r_dict must have 1 to 65536 atoms");
+    b.require(b.in.r_codes && b.in.r_vals, "r_dict without r_codes and r_vals");
+    require_array(b.in.r_codes, "r_codes", "iu", 2, {b.rows(), -1});
+    const int64_t k = b.in.r_codes.shape[1];
+    require_array(b.in.r_vals, "r_vals", "f", 2, {b.rows(), k});
+    b.c.scheme = ResidualScheme::codebook_resid;
+    b.c.residual_size = static_cast<uint32_t>(k);
+    b.c.dictionary_size = static_cast<uint32_t>(atoms);
+    b.c.dictionary = dictionary.as<uint16_t>();
+    b.c.residual_index = b.in.r_codes.as<uint16_t>();
+    b.c.residual_vals_f16 = b.in.r_vals.as<uint16_t>();
+}
+
+void set_proc_sparse(const Builder &b) {
+    const Array &value = b.in.p_val;
+    seeddelta_ctx &c = b.c;
+    b.require(value && b.in.p_scale, "p_map without p_val and p_scale");
+    b.require(value.shape.size() == 3, "p_val must be [n_out, kept, block]");
+    const int64_t kept = value.shape[1];
+    const int64_t block = value.shape[2];
+    b.require(block == 32 || block == 64, "the block of p_val must have 32 or 64 columns");
+    b.require(c.base == BaseKind::none || (c.base == BaseKind::prng_block && c.base_block == block &&
+                                           c.seed_index == nullptr && c.rotation_block == 0),
+              "proc_sparse has the base none, or prng_block of the same block with one seed and no rotation");
+    b.require(c.n_experts == 1, "proc_sparse has no experts");
+    c.scheme = ResidualScheme::proc_sparse;
+    c.residual_size = static_cast<uint32_t>(kept);
+    c.residual_block = static_cast<uint32_t>(block);
+    require_array(value, "p_val", "i", 1, {c.n_out, kept, block});
+    require_array(b.in.p_map, "p_map", "iu", 1, {c.n_out, proc_map_bytes(c)});
+    require_array(b.in.p_scale, "p_scale", "f", 2, {c.n_out});
+    c.block_map = b.in.p_map.as<uint8_t>();
+    c.residual_vals_i8 = value.as<int8_t>();
+    c.residual_scale = b.in.p_scale.as<uint16_t>();
+}
+
+void set_residual(const Builder &b) {
+    const std::pair<const Array &, void (*)(const Builder &)> schemes[] = {
+        {b.in.d_idx, set_coo}, {b.in.b_map, set_block}, {b.in.r_dict, set_codebook}, {b.in.p_map, set_proc_sparse}};
+    b.require(std::count_if(std::begin(schemes), std::end(schemes), [](const auto &s) { return bool(s.first); }) <= 1,
+              "more than one residual scheme");
+    for (const auto &[index, set] : schemes) {
+        if (index) {
+            set(b);
+        }
+    }
+}
+
+ColumnWeight column_layout(const Builder &b) {
+    const WeightArrays &in = b.in;
+    b.require(b.c.base == BaseKind::trellis && !in.column_scale && !in.d_idx && !in.b_map && !in.r_dict && !in.p_map &&
+                  b.c.n_experts == 1,
+              "column layout is for one matrix of a trellis, without column_scale and residual");
+    set_rate(b);
+    ColumnWeight w{.kind = ColumnKind::trellis,
+                   .n_out = b.c.n_out,
+                   .n_in = b.c.n_in,
+                   .step_bits = b.c.step_bits,
+                   .values_per_step = b.c.values_per_step,
+                   .multiplier = {b.c.multiplier[0], b.c.multiplier[1]},
+                   .codes = in.codes.as<uint16_t>(),
+                   .rotation_block = b.c.rotation_block,
+                   .rotation_seed = b.c.base_seed};
+    w.words = column_words(w.step_bits, w.steps());
+    require_array(in.codes, "codes", "iu", 2, {w.n_in, w.words, kTileRows});
+    return w;
+}
+
+void check(const Builder &b) {
+    const std::string wrong = check_contents(b.c);
+    b.require(wrong.empty(), wrong);
+}
+
+} // namespace
+
+CheckedWeight::CheckedWeight(const std::string &name, const WeightArrays &arrays) {
+    const Builder b{name, arrays, ctx_};
+    set_shape(b);
+    if (!arrays.by_column) {
+        set_base(b);
+        set_row_scale(b);
+        column_factor_ = set_column_scale(b);
+        ctx_.column_factor = arrays.column_scale ? column_factor_.data() : nullptr;
+        set_residual(b);
+        check(b);
+        return;
+    }
+    columns_ = column_layout(b);
+    ctx_.columns = &columns_;
+    set_row_scale(b);
+    check(b);
+    for (int64_t j = 0; j < ctx_.n_in; ++j) {
+        const float scale =
+            ctx_.row_scale_f16 != nullptr ? half_to_float(ctx_.row_scale_f16[j]) : ctx_.row_scale_f32[j];
+        unit_scale_.push_back(scale * ctx_.base_scale);
+    }
+    columns_.unit_scale = unit_scale_.data();
+}
+
+ColumnWeight make_columns(const std::string &name, const ColumnArrays &in) {
+    const auto require = [&](bool holds, const char *what) {
+        if (!holds) {
+            throw std::invalid_argument("tensor '" + name + "': " + what);
+        }
+    };
+    const int64_t n_out = in.n_out;
+    const int64_t n_in = in.n_in;
+    require(n_out > 0 && n_in > 0 && n_out < kMost && n_in < kMost, "shape out of range");
+    require(bool(in.f16) != bool(in.i8), "give either f16 or i8");
+    const int block = in.rotation_block;
+    require(block == 0 ||
+                (block > 0 && std::has_single_bit(static_cast<unsigned>(block)) && in.i8 && n_out % block == 0),
+            "rotation_block must be 0, or of i8 a power of two that divides n_out");
+    require(bool(in.i8) == bool(in.unit_scale), "i8 needs unit_scale, f16 has none");
+    require(bool(in.sign_bits) == bool(in.sign_gamma) && (in.f16 || !in.sign_bits),
+            "sign_bits and sign_gamma belong together, and to f16");
+    ColumnWeight w{.n_out = n_out,
+                   .n_in = n_in,
+                   .f16 = in.f16.as<uint16_t>(),
+                   .i8 = in.i8.as<int8_t>(),
+                   .unit_scale = in.unit_scale.as<float>(),
+                   .rotation_block = static_cast<uint32_t>(block),
+                   .rotation_seed = in.rotation_seed,
+                   .sign_bits = in.sign_bits.as<uint64_t>(),
+                   .sign_gamma = in.sign_gamma.as<float>()};
+    if (in.i8) {
+        w.kind = ColumnKind::i8;
+        require_array(in.i8, "i8", "i", 1, {n_in, n_out});
+        require_array(in.unit_scale, "unit_scale", "f", 4, {n_in});
+        require(std::all_of(w.unit_scale, w.unit_scale + n_in, [](float s) { return std::isfinite(s); }),
+                "unit_scale is not finite");
+        return w;
+    }
+    require_array(in.f16, "f16", "f", 2, {n_in, n_out});
+    require(std::none_of(w.f16, w.f16 + n_in * n_out, [](uint16_t h) { return (h & 0x7C00U) == 0x7C00U; }),
+            "f16 is not finite");
+    if (in.sign_bits) {
+        require_array(in.sign_bits, "sign_bits", "u", 8, {n_out, 2, (n_in + 63) / 64});
+        require_array(in.sign_gamma, "sign_gamma", "f", 4, {n_out});
+    }
+    return w;
+}
+
+} // namespace seeddelta
