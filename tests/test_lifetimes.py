@@ -5,8 +5,13 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import subprocess
+import sys
+import textwrap
 import threading
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +21,10 @@ from seeddelta import _core
 
 pytest.importorskip("llama_cpp")
 
+from llama_cpp import llama_cpp as native
 from llama_helpers import load_small, logits_of
+from seeddelta.errors import OutOfMemoryError
+from seeddelta.runtime import model
 from tiny_llama import write_llama
 
 TOKENS = list(range(5, 25))
@@ -100,3 +108,86 @@ def test_threads_that_load_compute_and_free(tiny: Path) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def assert_same_bits(tiny: Path, counts: Iterable[int]) -> None:
+    """A prompt and a single token. A handful, for threads that wait for their turn hold up all others at each node."""
+    results = []
+    for threads in counts:
+        llm = load_small(tiny, threads)
+        results.append(np.vstack([logits_of(llm, TOKENS[:5]), logits_of(llm, TOKENS[:1])]))
+        llm.close()
+    for found in results:
+        np.testing.assert_array_equal(found, results[0])
+
+
+def test_more_threads_than_the_machine_has(tiny: Path) -> None:
+    assert_same_bits(tiny, (1, 3, 16))
+
+
+@pytest.mark.slow
+def test_one_to_sixteen_threads(tiny: Path) -> None:
+    assert_same_bits(tiny, range(1, 17))
+
+
+# What is going on when the interpreter ends.
+ENDINGS = {
+    "a generator half consumed": "next(text); next(text)",
+    "a generator that nobody began": "",
+    "a thread that generates": """
+        def generate():
+            for piece in text:
+                begun.set()
+        threading.Thread(target=generate, daemon=True).start()
+        begun.wait()
+    """,
+    "a thread that decodes batches": """
+        def decode():
+            while True:
+                llm.reset()
+                llm.eval(list(range(5, 125)))
+                begun.set()
+        threading.Thread(target=decode, daemon=True).start()
+        begun.wait()
+    """,
+    "an exception in between": "next(text); raise SystemExit(0)",
+    "a cycle": "next(text); llm.itself = [llm, text]; del llm, text",
+    "a child that was forked": "next(text); child = os.fork(); child and os.waitpid(child, 0)",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_interpreter_ends_in_the_middle(tiny: Path, ending: str) -> None:
+    if "fork" in ENDINGS[ending] and not hasattr(os, "fork"):
+        pytest.skip("there is no fork here")
+    program = f"""
+        import os, sys, threading
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from llama_helpers import load_small
+        llm, begun = load_small({str(tiny)!r}, 1), threading.Event()
+        text = llm.create_completion("The sea", max_tokens=100, stream=True, logit_bias={{}})
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program) + textwrap.dedent(ENDINGS[ending])],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Fatal" not in done.stderr
+    assert "terminate" not in done.stderr
+
+
+def test_no_memory_for_another_context(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model stays as it was."""
+    llm = load_small(tiny, 1)
+    expected = logits_of(llm, TOKENS)
+
+    def no_memory(registry: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "_core", SimpleNamespace(GraphHook=no_memory, WeightRegistry=_core.WeightRegistry))
+        with pytest.raises(OutOfMemoryError, match="no memory for another context"):
+            native.llama_init_from_model(llm._model.model, native.llama_context_default_params())
+        with pytest.raises(OutOfMemoryError, match="no memory for another context"):
+            load_small(tiny, 1)
+    np.testing.assert_array_equal(logits_of(llm, TOKENS), expected)

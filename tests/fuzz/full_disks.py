@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the command line; pytest has it there already
@@ -62,6 +63,12 @@ COMMANDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
 }  # fmt: skip
 OLD = b"what was there"
 TOLD = ("cannot be written", "no room for the kept tensors")  # and the second is about the memory of a view
+
+
+class Found(Protocol):
+    """What a campaign found to be wrong."""
+
+    wrong: list[str]
 
 
 @dataclass
@@ -136,15 +143,15 @@ def fill(folder: Path, name: str, disks: int, rng: Random, filled: Filled) -> No
     shutil.rmtree(output)
 
 
-def check(output: Path, where: str, names: tuple[str, ...], expected: Mapping[str, bytes], filled: Filled) -> None:
+def check(output: Path, where: str, names: tuple[str, ...], expected: Mapping[str, bytes], found: Found) -> None:
     """Outputs are as they were, or whole; what is kept to go on with has the name of one."""
     for one in names:
         data = (output / one).read_bytes() if (output / one).exists() else None
         if data not in (OLD, expected[one]):
-            filled.wrong.append(where + f"{one} is harmed")
+            found.wrong.append(where + f"{one} is harmed")
     for left in sorted(path.name for path in output.iterdir() if path.name not in names):
         if not left.startswith(names):
-            filled.wrong.append(where + f"leaves {left} behind")
+            found.wrong.append(where + f"leaves {left} behind")
 
 
 def fill_disks(
