@@ -7,6 +7,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -80,17 +81,19 @@ const GateSpec *spec_of(PyRegistry &r, const std::string &name, int64_t n_in, Op
 // `weight` is a reference into a Python object, which the registry keeps.
 void add(PyRegistry &r, const PyWeight &weight, OptionalGate gate) {
     if (weight.is_column()) {
-        r.registry.add(weight.name, weight.checked.columns(), spec_of(r, weight.name, weight.ctx().n_in, gate));
+        const ColumnWeight &columns = weight.checked.columns();
+        r.registry.add(weight.name, column_operator(columns, spec_of(r, weight.name, columns.n_in, gate)));
     } else if (gate.value_or(nullptr) != nullptr) {
         throw py::value_error("tensor '" + weight.name + "': a gate is for the column layout");
     } else {
-        r.registry.add(weight.name, weight.ctx());
+        r.registry.add(weight.name, row_operator(weight.ctx()));
     }
     r.keep.push_back(py::cast(&weight, py::return_value_policy::reference));
 }
 
 void add_columns(PyRegistry &r, const PyColumnWeight &weight, OptionalGate gate) {
-    r.registry.add(weight.name, weight.weight, spec_of(r, weight.name, weight.weight.n_in, gate));
+    r.registry.add(weight.name,
+                   column_operator(weight.weight, spec_of(r, weight.name, weight.weight.n_in, gate)));
     r.keep.push_back(py::cast(&weight, py::return_value_policy::reference));
 }
 
@@ -99,14 +102,17 @@ void set_dense(PyRegistry &r, const std::string &name, const py::array &rows, in
     if (weight == nullptr) {
         throw py::key_error("the weight '" + name + "' is not registered");
     }
-    const int64_t n_in = weight->ctx->n_in;
+    const MatrixShape shape = weight->op->shape();
+    const int64_t n_in = shape.n_in;
     const int64_t block = r.abi->block_size(type);
     if (block <= 0 || n_in % block != 0 || (type != kTypeF32 && r.abi->to_float_of(type) == nullptr)) {
         throw py::value_error("tensor '" + name + "': ggml type " + std::to_string(type) + " cannot be a fallback");
     }
     const auto row_bytes = n_in / block * static_cast<int64_t>(r.abi->type_size(type));
-    require_array(rows, "rows", "u", 1, {weight->ctx->n_experts * weight->ctx->n_out, row_bytes});
-    weight->dense = {static_cast<const uint8_t *>(rows.data()), type, row_bytes};
+    require_array(rows, "rows", "u", 1, {shape.n_experts * shape.n_out, row_bytes});
+    weight->dense = dense_operator(shape, {.data = static_cast<const uint8_t *>(rows.data()),
+                                           .row_bytes = row_bytes,
+                                           .widen = type == kTypeF32 ? nullptr : r.abi->to_float_of(type)});
     r.keep.push_back(rows);
 }
 
@@ -131,22 +137,17 @@ py::typing::Dict<py::str, IntDict> counters(PyHook &h) {
     return all;
 }
 
-IntDict kinds(const PyHook &h) {
-    const KindCounters &c = h.hook.kinds();
+IntDict kinds(PyHook &h) {
     IntDict d;
-    d["prng_block"] = c.prng_block.load();
-    d["seed_choice"] = c.seed_choice.load();
-    d["fht_struct"] = c.fht_struct.load();
-    d["trellis"] = c.trellis.load();
-    d["lanes"] = c.lanes.load();
-    d["coo"] = c.coo.load();
-    d["block"] = c.block.load();
-    d["codebook_resid"] = c.codebook_resid.load();
-    d["proc_sparse"] = c.proc_sparse.load();
-    d["statecells"] = c.statecells.load();
-    d["columns_f16"] = c.columns_f16.load();
-    d["columns_i8"] = c.columns_i8.load();
-    d["columns_trellis"] = c.columns_trellis.load();
+    for (const char *name : operator_names()) {
+        uint64_t calls = 0;
+        for (const ServedWeight &s : h.hook.served()) {
+            for (const char *of_weight : s.weight->op->names()) {
+                calls += std::string_view(of_weight) == name ? s.counters.own_calls.load() : 0;
+            }
+        }
+        d[name] = calls;
+    }
     return d;
 }
 
@@ -194,8 +195,9 @@ py::typing::List<FloatDict> gates(const PyHook &h) {
 py::typing::Dict<py::str, std::pair<int64_t, int64_t>> column_shapes(PyHook &h) {
     py::typing::Dict<py::str, std::pair<int64_t, int64_t>> all;
     for (const ServedWeight &s : h.hook.served()) {
-        if (s.weight->columns != nullptr) {
-            all[py::str(s.weight->name)] = std::pair(s.weight->columns->n_out, s.weight->columns->n_in);
+        const InputForm form = s.weight->op->input_form();
+        if (form.by_column) {
+            all[py::str(s.weight->name)] = std::pair(form.shape.n_out, form.shape.n_in);
         }
     }
     return all;

@@ -24,6 +24,7 @@ class GraphHook;
 struct WeightCounters {
     std::atomic<uint64_t> rewrites{0};    // nodes met in graphs and served, also those of a graph that is used again
     std::atomic<uint64_t> calls{0};       // products computed
+    std::atomic<uint64_t> own_calls{0};   // of them those of the operator; the others are of the dense model
     std::atomic<uint64_t> tokens{0};      // columns of those products
     std::atomic<uint64_t> reused{0};      // products that took the quantised activations of the one before
     std::atomic<uint64_t> prefetched{0};  // products whose first codes the one before asked the memory for
@@ -34,21 +35,6 @@ struct WeightCounters {
     std::atomic<uint64_t> active_units{0};     // of columns: inputs computed with
     std::atomic<uint64_t> skipped_units{0};    // and those left out
 };
-
-// Products computed from the seed and the residual, by what the kernels made of them; one product counts for its base
-// and for its residual. A whole weight made of a codebook (StateCells, docs/guide/statecells.md) is counted apart from
-// both.
-struct KindCounters {
-    std::atomic<uint64_t> prng_block{0}, fht_struct{0}, trellis{0}, lanes{0};
-    std::atomic<uint64_t> seed_choice{0}; // those of prng_block with seeds chosen by row or block
-    std::atomic<uint64_t> coo{0}, block{0}, codebook_resid{0}, proc_sparse{0};
-    std::atomic<uint64_t> statecells{0};
-    std::atomic<uint64_t> columns_f16{0}, columns_i8{0}, columns_trellis{0}; // stored by columns; not in those above
-};
-
-// What a node of a graph does with a weight: y = W x (MUL_MAT), y = W[e] x for the experts e of every token
-// (MUL_MAT_ID) or for the head e of every x (MUL_MAT), or rows of W by number (GET_ROWS).
-enum class WeightUse : uint8_t { none, product, experts, lookup };
 
 // A registered weight in one context. The nodes are the userdata of the custom operation.
 struct ServedWeight {
@@ -62,8 +48,7 @@ struct ServedWeight {
     // The weight's use_dense as this context sees it: it changes between products only, so that all threads agree.
     bool dense = false;
     ServedWeight *next = nullptr; // whose product comes after this one's in the graph; null: not known
-    Gate *gate = nullptr;         // of this context; null: all units
-    std::vector<float> state;     // of a gate with events, [n_out]
+    OperatorState state;
     WeightCounters counters;
     Node fresh{};
     Node reuse{};
@@ -79,11 +64,6 @@ struct HookError {
     std::string tensor;
     std::string detail;
 };
-
-// Bytes of scratch that a thread of a product from the dense model needs; `tokens` are pairs of experts' products.
-int64_t dense_scratch(const seeddelta_ctx &ctx, WeightUse use, int64_t tokens);
-// Inner product of n floats.
-float dense_dot(const float *a, const float *b, int64_t n);
 
 class GraphHook {
 public:
@@ -102,7 +82,6 @@ public:
     void set_attention(AttentionHook *attention) { attention_ = attention; }
 
     std::deque<ServedWeight> &served() { return served_; }
-    const KindCounters &kinds() const { return kinds_; }
     // To be changed while nothing is computed.
     std::deque<Gate> &gates() { return gates_; }
     const std::deque<Gate> &gates() const { return gates_; }
@@ -133,31 +112,25 @@ private:
     void make_room(const void *node, const ServedWeight &served, WeightUse use);
     ServedWeight *find(const void *tensor, bool &elsewhere);
     WeightUse use_of(const void *node) const;
-    bool fits(const void *node, WeightUse use, const seeddelta_ctx &ctx) const;
+    bool fits(const void *node, WeightUse use, const Operator &op) const;
+    bool fits_product(const void *node, WeightUse use, const MatrixShape &shape) const;
     bool fits_heads(const void *node) const;
-    bool fits_lookup(const void *node, const seeddelta_ctx &ctx) const;
+    bool fits_lookup(const void *node, const MatrixShape &shape) const;
     bool fits_experts(const void *node) const;
     bool uniform(const void *tensor) const;
-    void serve_product(void *node, ServedWeight &served, WeightUse use);
-    const NodeForm &form_of(WeightUse use) const;
     bool contiguous(const void *tensor) const;
     bool numbers(const void *ids) const;
+    Work work_of(const void *node, WeightUse use, bool reuse) const;
+    ExpertBatch batch_of(const void *node) const;
+    void serve_product(void *node, ServedWeight &served, WeightUse use);
+    const NodeForm &form_of(WeightUse use) const;
     void check_use(const void *node, int first);
     void refuse(HookErrorKind kind, const ServedWeight &served, const void *node, const char *what);
     void run(void *dst, int ith, int nth, const ServedWeight::Node &node);
-    void run_share(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse);
-    void run_product(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse);
-    void run_experts(void *dst, int ith, int nth, const ServedWeight::Node &node, bool dense, bool reuse);
-    ExpertBatch batch_of(const void *node) const;
     void prefetch_next(const ServedWeight &served, int ith, int nth) const;
-    void run_lookup(void *dst, int ith, int nth, const RegisteredWeight &weight, bool dense);
     void finish(void *dst, const ServedWeight::Node &node, bool dense, bool reused);
-    void compute_dense(const void *dst, const RegisteredWeight &weight, WeightUse use, bool &finite);
-    void multiply_dense(const RegisteredWeight &weight, const void *dst, int64_t row_begin, int64_t row_end,
-                        bool &finite) const;
-    void multiply_experts_dense(const RegisteredWeight &weight, const void *dst, int64_t row_begin, int64_t row_end,
-                                bool &finite);
-    bool row_dense(const RegisteredWeight &weight, int64_t row, float *out) const;
+    void count_product(const void *dst, const ServedWeight::Node &node, bool dense, bool reused);
+    bool recover(const void *dst, const ServedWeight::Node &node);
     int64_t tokens_of(const void *x) const { return abi_.ne_of(x, 1) * abi_.ne_of(x, 2) * abi_.ne_of(x, 3); }
     void record(HookErrorKind kind, const ServedWeight *served, const char *detail) noexcept;
 
@@ -173,15 +146,12 @@ private:
     ServedWeight *last_product_ = nullptr; // of the walk; a walk's first comes after the last of the one before
     uint64_t products_at_visit_ = 0;
     std::atomic<uint64_t> nodes_seen_{0};
-    KindCounters kinds_;
 
     Workspace workspace_;
     Arenas arenas_;
     std::atomic<bool> given_up_{false}; // nothing is computed until the error is taken
     ComputeStatus status_;
     std::atomic<int> finished_threads_{0};
-    std::atomic<int64_t> active_units_{0}; // of the last product over columns
-    std::atomic<bool> dense_finite_{true};
     std::atomic<uint64_t> products_{0};
     // Whose activations the workspace holds. Written by the last thread of a product, read by all threads of the next.
     const void *prepared_x_ = nullptr;

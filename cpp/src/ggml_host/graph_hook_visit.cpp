@@ -1,5 +1,4 @@
-// How the graph hook looks at a node: which weight it is of, whether everything about it is understood, and what it
-// takes.
+// How the graph hook walks a graph: which weight a node is of, whether it is served, and what it takes.
 #include "ggml_host/graph_hook.hpp"
 
 #include <algorithm>
@@ -11,23 +10,6 @@
 #include "ggml_host/node_form.hpp"
 
 namespace seeddelta {
-
-// True when a product with `second` can use what one with `first` has prepared: of columns the choice of units, else
-// the quantised activations. Experts' inputs for a residual are copied, too.
-static bool same_activations(const ServedWeight &first, const ServedWeight &second) {
-    const seeddelta_ctx &a = *first.weight->ctx;
-    const seeddelta_ctx &b = *second.weight->ctx;
-    if (first.weight->columns != nullptr || second.weight->columns != nullptr) {
-        return first.weight->columns != nullptr && second.weight->columns != nullptr && a.n_in == b.n_in &&
-               first.gate == second.gate;
-    }
-    const auto columns = static_cast<size_t>(a.n_experts * a.n_in);
-    return a.n_in == b.n_in && a.rotation_block == b.rotation_block && a.n_experts == b.n_experts &&
-           (a.rotation_block <= 1 || a.base_seed == b.base_seed) &&
-           (a.column_scale == b.column_scale || (a.column_scale != nullptr && b.column_scale != nullptr &&
-                                                 std::memcmp(a.column_scale, b.column_scale, columns) == 0)) &&
-           (a.n_experts == 1 || a.scheme != ResidualScheme::none || b.scheme == ResidualScheme::none);
-}
 
 // All nodes of a split are visited in order before any of them is computed.
 void GraphHook::visit(void *node) {
@@ -50,10 +32,11 @@ void GraphHook::visit(void *node) {
         return;
     }
     const WeightUse as_found = use;
-    if (use == WeightUse::product && served->weight->ctx->n_experts > 1) {
+    const Operator &op = *served->weight->op;
+    if (use == WeightUse::product && op.shape().n_experts > 1) {
         use = WeightUse::experts; // every head its own
     }
-    if (!fits(node, use, *served->weight->ctx) || (served->weight->columns != nullptr && use != WeightUse::product)) {
+    if (!fits(node, use, op)) {
         refuse(HookErrorKind::layout, *served, node, "has operands of an unexpected type or layout");
         return;
     }
@@ -99,24 +82,10 @@ const NodeForm &GraphHook::form_of(WeightUse use) const {
 // Everything that computing the node takes, also from the dense model when the result is not finite.
 void GraphHook::make_room(const void *node, const ServedWeight &served, WeightUse use) {
     const RegisteredWeight &weight = *served.weight;
-    const seeddelta_ctx &ctx = *weight.ctx;
-    int64_t tokens = tokens_of(abi_.src_of(node, 1));
-    int64_t bytes = 0;
-    if (use == WeightUse::lookup) {
-        bytes = lookup_scratch(ctx);
-    } else if (weight.columns != nullptr) {
-        bytes = columns_reserve(*weight.columns, served.gate != nullptr, tokens, arenas_.wanted(), workspace_);
-    } else if (use == WeightUse::experts) {
-        const ExpertBatch batch = batch_of(node);
-        tokens = batch.pairs();
-        workspace_.reserve(batch, ctx);
-        bytes = product_scratch(ctx, tokens);
-    } else {
-        workspace_.reserve(tokens, ctx);
-        bytes = product_scratch(ctx, tokens);
-    }
-    if (weight.dense.data != nullptr) {
-        bytes = std::max(bytes, dense_scratch(ctx, use, tokens));
+    const Work work = work_of(node, use, false);
+    int64_t bytes = weight.op->reserve(work, served.state, arenas_.wanted(), workspace_);
+    if (weight.dense != nullptr) {
+        bytes = std::max(bytes, weight.dense->reserve(work, served.state, arenas_.wanted(), workspace_));
     }
     arenas_.reserve(bytes);
 }
@@ -126,7 +95,8 @@ void GraphHook::serve_product(void *node, ServedWeight &served, WeightUse use) {
     const void *data = abi_.data_of(x);
     const void *ids = use == WeightUse::experts ? abi_.src_of(node, 2) : nullptr;
     const bool reuse = previous_.served != nullptr && previous_.x == x && previous_.data == data &&
-                       previous_.ids == ids && same_activations(*previous_.served, served);
+                       previous_.ids == ids &&
+                       can_reuse(previous_.served->weight->op->input_form(), served.weight->op->input_form());
     if (use == WeightUse::experts) {
         abi_.make_custom(node, reuse ? &served.experts_reuse : &served.experts);
     } else {
@@ -193,62 +163,6 @@ void GraphHook::refuse(HookErrorKind kind, const ServedWeight &served, const voi
         error_detail_.store(refusal_.data());
         error_kind_.store(static_cast<int>(kind));
     }
-}
-
-bool GraphHook::fits(const void *node, WeightUse use, const seeddelta_ctx &ctx) const {
-    const void *w = abi_.src_of(node, 0);
-    const void *second = abi_.src_of(node, 1);
-    if (abi_.ne_of(w, 0) != ctx.n_in || abi_.ne_of(w, 1) != ctx.n_out || abi_.ne_of(w, 2) != ctx.n_experts ||
-        abi_.ne_of(w, 3) != 1 || !contiguous(w) || second == nullptr || abi_.type_of(node) != kTypeF32 ||
-        (use != WeightUse::experts && ctx.n_experts != 1)) {
-        return false;
-    }
-    for (int i = 0; i < 4; ++i) {
-        if (abi_.ne_of(node, i) < 0 || abi_.ne_of(second, i) < 0) {
-            return false;
-        }
-    }
-    const bool empty = tokens_of(node) == 0;
-    if (!empty && (abi_.data_of(node) == nullptr || abi_.data_of(second) == nullptr ||
-                   abi_.nb_of(node, 1) < abi_.nb_of(node, 0) * abi_.ne_of(node, 0))) {
-        return false;
-    }
-    if (use == WeightUse::lookup) {
-        return fits_lookup(node, ctx);
-    }
-    const void *x = abi_.src_of(node, 1);
-    if (abi_.type_of(x) != kTypeF32 || !uniform(node) || abi_.ne_of(x, 0) != ctx.n_in ||
-        abi_.ne_of(node, 0) != ctx.n_out) {
-        return false;
-    }
-    if (use == WeightUse::experts) {
-        return fits_experts(node);
-    }
-    return uniform(x) && abi_.ne_of(x, 1) == abi_.ne_of(node, 1) && abi_.ne_of(x, 2) == abi_.ne_of(node, 2) &&
-           abi_.ne_of(x, 3) == abi_.ne_of(node, 3);
-}
-
-// A whole tensor: its rows one after another.
-bool GraphHook::contiguous(const void *tensor) const {
-    const auto nb = [&](int i) { return abi_.nb_of(tensor, i); };
-    const int32_t type = abi_.type_of(tensor);
-    return nb(0) == static_cast<int64_t>(abi_.type_size(type)) &&
-           nb(1) == nb(0) * (abi_.ne_of(tensor, 0) / abi_.block_size(type)) && nb(2) == nb(1) * abi_.ne_of(tensor, 1) &&
-           nb(3) == nb(2) * abi_.ne_of(tensor, 2);
-}
-
-// Whole int32 that are nowhere before the data.
-bool GraphHook::numbers(const void *ids) const {
-    return abi_.nb_of(ids, 0) >= 4 && abi_.nb_of(ids, 0) % 4 == 0 && abi_.nb_of(ids, 1) >= 0 &&
-           abi_.nb_of(ids, 1) % 4 == 0;
-}
-
-// One stride leads from each column to the next.
-bool GraphHook::uniform(const void *tensor) const {
-    const auto ne = [&](int i) { return abi_.ne_of(tensor, i); };
-    const auto nb = [&](int i) { return abi_.nb_of(tensor, i); };
-    return nb(0) == 4 && nb(1) % 4 == 0 && nb(1) >= 0 && (ne(2) == 1 || nb(2) == nb(1) * ne(1)) &&
-           (ne(3) == 1 || nb(3) == nb(2) * ne(2));
 }
 
 } // namespace seeddelta

@@ -3,40 +3,28 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
-#include "gating/compose.hpp"
-#include "seeddelta/columns.hpp"
-#include "seeddelta/weight.hpp"
+#include "linear/operator.hpp"
 
 namespace seeddelta {
 
-// Rows of the dense matrix in a mapped file, any ggml type.
-struct DenseRows {
-    const uint8_t *data = nullptr; // borrowed
-    int32_t type = 0;
-    int64_t row_bytes = 0;
-};
-
 struct RegisteredWeight {
     std::string name;
-    const seeddelta_ctx *ctx = nullptr;    // borrowed; of columns only the shape holds
-    const ColumnWeight *columns = nullptr; // borrowed; null: stored by rows
-    const GateSpec *gate = nullptr;        // of columns, null: all units
-    seeddelta_ctx shape;                   // of columns
-    DenseRows dense;
+    std::unique_ptr<Operator> op;
+    std::unique_ptr<Operator> dense;    // of the dense model; null: there is none
     std::atomic<bool> use_dense{false}; // set for good by the first result that is not finite, when `dense` is there
 };
 
 // Filled before the first context uses it, constant afterwards (but for use_dense).
 class WeightRegistry {
 public:
-    // Throws std::invalid_argument for a name that is there already. The address is stable.
-    RegisteredWeight &add(const std::string &name, const seeddelta_ctx &ctx);
-    // The same for a matrix stored by columns. Weights that read the same input share a gate, or null.
-    RegisteredWeight &add(const std::string &name, const ColumnWeight &columns, const GateSpec *gate);
+    // Throws std::invalid_argument for a name that is there already. The address is stable. Operators by column that
+    // read the same input share a gate of the registry.
+    RegisteredWeight &add(const std::string &name, std::unique_ptr<Operator> op);
     const GateSpec *add_gate(const GateSpec &spec) { return &gates_.emplace_back(spec); }
     std::deque<GateSpec> &gates() { return gates_; }
     RegisteredWeight *find(std::string_view name);
