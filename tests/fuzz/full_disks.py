@@ -143,14 +143,23 @@ def fill(folder: Path, name: str, disks: int, rng: Random, filled: Filled) -> No
     shutil.rmtree(output)
 
 
-def check(output: Path, where: str, names: tuple[str, ...], expected: Mapping[str, bytes], found: Found) -> None:
-    """Outputs are as they were, or whole; what is kept to go on with has the name of one."""
+def check(
+    output: Path,
+    where: str,
+    names: tuple[str, ...],
+    expected: Mapping[str, bytes],
+    found: Found,
+    *,
+    was_killed: bool = False,
+) -> None:
+    """Outputs are as they were, or whole; what is kept to go on with has the name of one. What a killed process was
+    writing has that name, too, and a dot before it: the next one that writes the output removes it."""
     for one in names:
         data = (output / one).read_bytes() if (output / one).exists() else None
         if data not in (OLD, expected[one]):
             found.wrong.append(where + f"{one} is harmed")
     for left in sorted(path.name for path in output.iterdir() if path.name not in names):
-        if not left.startswith(names):
+        if not (left.removeprefix(".") if was_killed else left).startswith(names):
             found.wrong.append(where + f"leaves {left} behind")
 
 

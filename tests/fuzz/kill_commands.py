@@ -98,7 +98,7 @@ def kill_command(folder: Path, name: str, kills: int, rng: Random, killed: Kille
         took = in_child(work, rng.uniform(0, whole) if rng.random() < 0.8 else None)
         killed.kills += took is None
         killed.runs += took is not None
-        check(output, f"{name}, kill {killed.kills}: ", names, expected, killed)
+        check(output, f"{name}, kill {killed.kills}: ", names, expected, killed, was_killed=True)
         if took is not None:
             end(output, name, expected, killed)
             fresh()
