@@ -303,8 +303,12 @@ def write_architecture(path: Path, tokenizer_of: Path, name: str, seed: int = 0,
     return _write(path, name, tokenizer_of, common | keys, tensors)
 
 
-def _write(path: Path, name: str, tokenizer_of: Path, keys: Keys, tensors: Tensors) -> Path:
+def _write(
+    path: Path, name: str, tokenizer_of: Path, keys: Keys, tensors: Tensors, token_types: int | None = None
+) -> Path:
     writer = gguf.GGUFWriter(path, name)
+    if token_types is not None:
+        writer.add_token_type_count(token_types)
     add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}
     for key, value in keys.items():
         add[type(value)](f"{name}.{key}", value)

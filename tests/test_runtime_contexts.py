@@ -16,6 +16,7 @@ from seeddelta.runtime import contexts
 
 llama_cpp = pytest.importorskip("llama_cpp")
 
+from architectures import _write as write_table  # noqa: E402
 from llama_cpp import _internals as internals  # noqa: E402
 from llama_cpp import llama_cpp as native  # noqa: E402
 from llama_helpers import load_small, logits_of, with_nan_in  # noqa: E402
@@ -175,3 +176,48 @@ def test_a_child_is_told_to_load_for_itself(llm: Any) -> None:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     np.testing.assert_array_equal(logits_of(llm, TOKENS), expected)
+
+
+def write_bert(path: Path, tokenizer_of: Path) -> Path:
+    """An encoder of two layers, whose attention sees all tokens."""
+    rng, n, width = np.random.default_rng(4), 64, 96
+
+    def matrix(*shape: int) -> np.ndarray[Any, Any]:
+        return rng.normal(0, shape[-1] ** -0.5, shape).astype(np.float16)
+
+    def norm(name: str) -> dict[str, np.ndarray[Any, Any]]:
+        return {f"{name}.weight": np.ones(n, np.float32), f"{name}.bias": np.zeros(n, np.float32)}
+
+    tensors: dict[str, np.ndarray[Any, Any]] = {"token_embd.weight": matrix(N_VOCAB, n)}
+    tensors |= {"position_embd.weight": 0.1 * rng.normal(size=(128, n)).astype(np.float32)} | norm("token_embd_norm")
+    tensors |= {"token_types.weight": 0.1 * rng.normal(size=(2, n)).astype(np.float32)}
+    for layer in range(2):
+        block = {f"attn_{name}.weight": matrix(n, n) for name in ("q", "k", "v", "output")}
+        block |= {f"attn_{name}.bias": np.zeros(n, np.float32) for name in ("q", "k", "v", "output")}
+        block |= {"ffn_up.weight": matrix(width, n), "ffn_up.bias": np.zeros(width, np.float32)}
+        block |= {"ffn_down.weight": matrix(n, width), "ffn_down.bias": np.zeros(n, np.float32)}
+        block |= norm("attn_output_norm") | norm("layer_output_norm")
+        tensors |= {f"blk.{layer}.{name}": tensor for name, tensor in block.items()}
+    keys = {
+        "context_length": 128, "embedding_length": n, "block_count": 2, "feed_forward_length": width,
+        "attention.head_count": 4, "attention.layer_norm_epsilon": 1e-5, "attention.causal": False, "pooling_type": 1,
+    }  # fmt: skip
+    return write_table(path, "bert", tokenizer_of, keys, tensors, token_types=2)
+
+
+def test_an_encoder(smollm2_quantized: Path, tmp_path: Path) -> None:
+    dense = write_bert(tmp_path / "bert.gguf", smollm2_quantized)
+    seeddelta.build(seeddelta.Recipe(input=dense, output=tmp_path / "sd.gguf", bits=4, seeddelta_gap=9), progress=False)
+    stored = seeddelta.dequantize(tmp_path / "sd.gguf", tmp_path / "stored.gguf", type="f32", progress=False)
+    found = []
+    for path in (tmp_path / "sd.gguf", stored):
+        llm = load_small(path, 1, embedding=True)
+        assert decode(llm._ctx.ctx, TOKENS, native.llama_encode) == 0
+        vector = native.llama_get_embeddings_seq(llm._ctx.ctx, 0)
+        found.append(np.ctypeslib.as_array(vector, shape=(64,)).copy())
+        np.testing.assert_allclose(found[-1], found[0], atol=0.03 * np.abs(found[0]).max())
+        if llm.seeddelta.enabled:
+            assert llm.seeddelta.metrics()["seeddelta.calls"] == 12
+            assert llm.seeddelta.idle == []
+        assert np.isfinite(llm.embed("The sea")).all()
+        llm.close()

@@ -42,6 +42,7 @@ _READS = ("llama_get_logits", "llama_get_logits_ith", "llama_get_embeddings", "l
 
 _models: dict[int, MakeHandle] = {}  # by address of a llama_model with holes
 _contexts: dict[int, RuntimeHandle] = {}  # by address of a llama_context; keeps the hook alive until it is freed
+_NO_DEVICES = (ctypes.c_void_p * 1)()  # a list that ends at once
 _local = threading.local()  # what the context that this thread makes next gets
 
 
@@ -71,6 +72,16 @@ def new_model(make: MakeHandle | None, sequences: int = 1) -> Iterator[None]:
 def handle_of(context: int | None) -> RuntimeHandle | None:
     """The handle of a llama_context; None for one that has no hook."""
     return None if context is None else _contexts.get(context)
+
+
+def _load(original: Callable[..., Any], path: Any, params: Any) -> Any:
+    """A model of ours is loaded without devices: a build of llama.cpp for GPUs computes it as one for the CPU does, for
+    its scheduler then knows the CPU only. (n_gpu_layers=0 alone leaves the GPU in the scheduler.)"""
+    if getattr(_local, "make", None) is None:
+        return original(path, params)
+    own = type(params).from_buffer_copy(params)
+    own.devices = ctypes.cast(_NO_DEVICES, ctypes.c_void_p)
+    return original(path, own)
 
 
 def _init(original: Callable[..., Any], model: Any, params: Any) -> Any:
@@ -150,6 +161,8 @@ def _address(pointer: Any) -> int:
 @functools.cache
 def _wrap() -> None:
     wrappers: dict[str, Callable[..., Any]] = {
+        "llama_model_load_from_file": _load,
+        "llama_load_model_from_file": _load,
         "llama_init_from_model": _init,
         "llama_new_context_with_model": _init,
         "llama_free": _free,
