@@ -74,16 +74,16 @@ std::unique_ptr<PyAttention> make_hook(const std::shared_ptr<GgmlAbi> &abi,
 using FloatDict = py::typing::Dict<py::str, py::float_>;
 
 FloatDict counters(const PyAttention &h) {
-    const AttentionCounters &c = h.hook.counters();
+    const PackCounters &c = h.hook.totals().pack;
     FloatDict d;
     const auto put = [&](const char *name, const std::atomic<uint64_t> &value) {
         d[name] = static_cast<double>(value.load());
     };
-    put("nodes", c.nodes);
-    put("left", c.left);
-    put("exact", c.exact);
-    put("packed", c.packed);
-    put("events", c.events);
+    put("nodes", h.hook.counters().nodes);
+    put("left", h.hook.counters().left);
+    put("exact", h.hook.counters().exact);
+    put("packed", c.operations);
+    put("events", h.hook.totals().event_operations);
     put("visible", c.visible);
     put("kept", c.kept);
     put("scored", c.scored);
@@ -95,10 +95,12 @@ FloatDict counters(const PyAttention &h) {
     put("stale", c.stale);
     put("compared", c.compared);
     put("disabled", c.disabled);
-    d["gap_sum"] = h.hook.gap_sum();
-    d["recall_sum"] = h.hook.recall_sum();
-    d["bytes"] = static_cast<double>(h.hook.pack_bytes());
-    d["layers"] = static_cast<double>(h.hook.packed_layers());
+    const auto [gap_sum, recall_sum] = h.hook.gap_and_recall_sum();
+    const SelectorReport report = h.hook.report();
+    d["gap_sum"] = gap_sum;
+    d["recall_sum"] = recall_sum;
+    d["bytes"] = static_cast<double>(report.pack_bytes);
+    d["layers"] = static_cast<double>(report.packed_layers);
     return d;
 }
 
@@ -126,20 +128,21 @@ FloatDict event_counters(const EventCounters &c) {
 }
 
 FloatDict events(const PyAttention &h) {
-    FloatDict d = event_counters(h.hook.events());
-    const AttentionHook::EventTotal total = h.hook.event_total();
-    d["layers"] = static_cast<double>(total.layers);
-    d["active"] = static_cast<double>(total.active);
-    d["gap"] = total.gap;
-    d["given_up"] = static_cast<double>(total.given_up);
-    d["last_ns"] = total.last_ns;
-    d["bytes"] = static_cast<double>(total.bytes);
+    FloatDict d = event_counters(h.hook.totals().event);
+    const SelectorReport report = h.hook.report();
+    d["layers"] = static_cast<double>(report.event_layers);
+    d["active"] = static_cast<double>(report.event_active);
+    d["gap"] = report.event_gap;
+    d["given_up"] = static_cast<double>(report.event_given_up);
+    d["last_ns"] = report.event_ns;
+    d["bytes"] = static_cast<double>(report.event_bytes);
     return d;
 }
 
 py::typing::List<FloatDict> heads(const PyAttention &h) {
     py::typing::List<FloatDict> found;
-    for (const AttentionHook::HeadTotal &one : h.hook.heads()) {
+    const SelectorReport report = h.hook.report();
+    for (const HeadTotal &one : report.heads) {
         FloatDict d;
         d["layer"] = static_cast<double>(one.layer);
         d["head"] = static_cast<double>(one.kv_head);
@@ -332,10 +335,10 @@ void bind_attention(py::module_ &m) {
         .def(
             "activity",
             [](const PyAttention &h) {
-                const AttentionCounters &c = h.hook.counters();
-                const EventCounters &e = h.hook.events();
-                const uint64_t changed = e.operations.load() - e.full.load();
-                return std::tuple(c.packed.load(), changed, c.disabled.load(), h.hook.event_total().given_up);
+                const SelectorTotals &t = h.hook.totals();
+                const uint64_t changed = t.event.operations.load() - t.event.full.load();
+                return std::tuple(t.pack.operations.load(), changed, t.pack.disabled.load(),
+                                  h.hook.report().event_given_up);
             },
             "Operations with chosen keys, operations with the windows that have changed, and layers that became exact: "
             "by their\nmean error, and by an error of events in one of the first checks.")

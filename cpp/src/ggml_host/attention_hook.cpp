@@ -9,7 +9,6 @@
 
 namespace seeddelta {
 
-static constexpr int64_t kRepackAt = 32; // positions without bits are attended to; so many are packed at once
 static constexpr std::string_view kCacheName = "cache_k_l"; // llama.cpp's name of a layer's keys
 
 AttentionHook::AttentionHook(const GgmlAbi &abi, const AttentionAbi &attention, AttentionSettings settings)
@@ -18,7 +17,9 @@ AttentionHook::AttentionHook(const GgmlAbi &abi, const AttentionAbi &attention, 
 bool AttentionHook::visit(void *node) {
     if (invalid_.exchange(false, std::memory_order_acq_rel)) {
         for (auto &[place, layer] : layers_) {
-            layer.forget();
+            if (layer.selector != nullptr) {
+                layer.selector->forget();
+            }
         }
     }
     if (abi_.is_custom(node, &AttentionHook::compute)) { // a graph that is used again
@@ -125,33 +126,13 @@ AttentionHook::Node &AttentionHook::node_of(const void *node, const AttentionOpe
     return *kept;
 }
 
-void AttentionHook::Layer::written(int64_t row) {
-    if (pack != nullptr) {
-        pack->written(row);
-    }
-    if (events != nullptr) {
-        events->written(row);
-    }
-}
-
-void AttentionHook::Layer::forget() {
-    if (pack != nullptr) {
-        pack->forget();
-    }
-    forget_queries();
-}
-
-void AttentionHook::Layer::forget_queries() {
-    if (events != nullptr) {
-        events->forget();
-    }
-}
-
 // The queries of a prompt, or of a token that is not ours, are not remembered.
 void AttentionHook::others_compute(const void *k) {
     const auto base = reinterpret_cast<uintptr_t>(abi_.data_of(k));
     for (auto at = layers_.lower_bound({base, INT64_MIN}); at != layers_.end() && at->first.first == base; ++at) {
-        at->second.forget_queries();
+        if (at->second.selector != nullptr) {
+            at->second.selector->forget_queries();
+        }
     }
 }
 
@@ -168,38 +149,6 @@ AttentionProblem AttentionHook::problem_of(const void *node, Node &served) const
     return p;
 }
 
-// The last override that names a head holds for it. What differs among the heads of a layer is in `heads`.
-PackSettings AttentionHook::settings_of(int64_t layer, int64_t n_kv_head) {
-    PackSettings found = settings_.pack;
-    std::vector<PackMode> modes(static_cast<size_t>(n_kv_head), found.mode);
-    found.heads.assign(modes.size(), {false, found.budget});
-    for (const LayerOverride &other : settings_.layers) {
-        if (settings_.pack.mode == PackMode::exact || layer < other.first || layer > other.last) {
-            continue;
-        }
-        if (other.last_head >= n_kv_head) {
-            missing_head_ = {layer, other.last_head};
-        }
-        const int64_t last = other.first_head < 0 ? n_kv_head - 1 : std::min(other.last_head, n_kv_head - 1);
-        for (auto head = static_cast<size_t>(std::max<int64_t>(other.first_head, 0)); head <= static_cast<size_t>(last);
-             ++head) {
-            modes[head] = other.mode;
-            found.heads[head] = {other.mode == PackMode::exact, other.budget};
-        }
-    }
-    found.mode = PackMode::exact;
-    bool alike = true;
-    for (size_t head = 0; head < modes.size(); ++head) {
-        found.mode = modes[head] != PackMode::exact ? modes[head] : found.mode;
-        alike = alike && modes[head] == modes[0] && found.heads[head].budget == found.heads[0].budget;
-    }
-    if (alike) {
-        found.budget = found.heads[0].budget;
-        found.heads.clear();
-    }
-    return found;
-}
-
 // The number of the layer that a node belongs to: llama.cpp's names end in it ("__fattn__-3"). -1: none.
 int64_t AttentionHook::number_of(const void *node) const {
     const char *text = abi_.name_of(node);
@@ -214,18 +163,18 @@ int64_t AttentionHook::number_of(const void *node) const {
 
 // What is remembered of a layer whose keys are a view of a cache; made when it is met first. Layers may share a cache,
 // but each has queries of its own.
-AttentionHook::Layer *AttentionHook::layer_of(const void *node, const void *k) {
+AttentionHook::Layer *AttentionHook::layer_of(const void *node, const void *k, const AttentionProblem &p) {
     const Place place{reinterpret_cast<uintptr_t>(abi_.data_of(k)), number_of(node)};
     const auto known = layers_.find(place);
     if (known != layers_.end()) {
         return &known->second;
     }
-    Layer layer = new_layer(k, place.second);
     const std::lock_guard lock(mutex_);
+    Layer layer = new_layer(k, place.second, p);
     return &layers_.emplace(place, std::move(layer)).first->second;
 }
 
-AttentionHook::Layer AttentionHook::new_layer(const void *k, int64_t number) {
+AttentionHook::Layer AttentionHook::new_layer(const void *k, int64_t number, const AttentionProblem &p) {
     Layer layer;
     const void *cache = k;
     while (cache != nullptr && attention_.is_view(abi_.op_of(cache))) {
@@ -239,14 +188,13 @@ AttentionHook::Layer AttentionHook::new_layer(const void *k, int64_t number) {
     if (name.substr(0, kCacheName.size()) != kCacheName) {
         return layer;
     }
-    layer.number = number >= 0 ? number : std::strtol(std::string(name.substr(kCacheName.size())).c_str(), nullptr, 10);
+    if (number < 0) {
+        number = std::strtol(std::string(name.substr(kCacheName.size())).c_str(), nullptr, 10);
+    }
     layer.rows = abi_.ne_of(cache, 1);
     layer.row_bytes = abi_.nb_of(cache, 1);
-    layer.settings = settings_of(layer.number, abi_.ne_of(k, 2));
-    if (layer.settings.mode != PackMode::exact && abi_.nb_of(k, 1) == layer.row_bytes) {
-        layer.pack = std::make_unique<KeyPack>(abi_.ne_of(k, 2), abi_.ne_of(k, 0), layer.rows, layer.settings.mode,
-                                               layer.settings.recent);
-        layer.heads.resize(static_cast<size_t>(abi_.ne_of(k, 2)));
+    if (abi_.nb_of(k, 1) == layer.row_bytes) {
+        layer.selector = make_selector(settings_, number, p, layer.rows, totals_, missing_head_);
     }
     return layer;
 }
@@ -255,68 +203,27 @@ AttentionHook::Layer AttentionHook::new_layer(const void *k, int64_t number) {
 void AttentionHook::plan(const void *node, Node &served) {
     served.ready = false;
     served.done = false;
-    Layer &layer = *layer_of(node, served.operands.k);
-    served.layer = &layer;
     const AttentionProblem p = problem_of(node, served);
-    const bool paused = paused_.load(std::memory_order_relaxed);
-    served.packed = !paused && layer.pack != nullptr && !layer.disabled && p.n_kv > settings_.min_context &&
-                    p.n_kv <= layer.pack->capacity() && p.masked() && p.max_bias == 0.0F;
-    served.repack = false;
-    served.compare = false;
-    served.events = !paused && settings_.event.enabled && plan_events(p, served);
-    if (paused && layer.events != nullptr) {
-        layer.events->forget(); // of what the tokens in between have changed
-    }
-    if (served.packed) {
-        KeyPack &pack = *layer.pack;
-        pack.outgrow();
-        served.repack = !pack.calibrated || pack.pending >= kRepackAt || !layer.settings.refine;
-        if (!pack.calibrated && layer.operations > 0) {
-            count(counters_.rebuilds);
+    served.layer = layer_of(node, served.operands.k, p);
+    KeySelector *selector = served.layer->selector.get();
+    served.plan.chosen = false;
+    if (selector != nullptr) {
+        if (!paused_.load(std::memory_order_relaxed) && p.n_kv > settings_.min_context && p.masked() &&
+            p.max_bias == 0.0F && selector->fits(p)) {
+            served.plan.chosen = selector->plan(p, compute_, served.plan);
+        } else {
+            selector->forget_queries(); // of what this token changes
         }
-        served.compare = settings_.gap_every > 0 && layer.operations % static_cast<uint64_t>(settings_.gap_every) == 0;
-        ++layer.operations;
-        served.outcome.heads.assign(layer.heads.size(), {});
     }
-    compute_.reserve(p, served.packed, served.compare);
+    compute_.reserve(p, false, false);
     arenas_.reserve(Attention::scratch_bytes(p));
     served.ready = true;
     count(counters_.nodes);
 }
 
-// Whether the next operation of the layer computes what has changed only. Made when it is first of use.
-bool AttentionHook::plan_events(const AttentionProblem &p, const Node &served) {
-    Layer &layer = *served.layer;
-    if (layer.events == nullptr) {
-        if (layer.number < 0 || layer.pack != nullptr || abi_.nb_of(served.operands.k, 1) != layer.row_bytes) {
-            return false;
-        }
-        const std::lock_guard lock(mutex_);
-        layer.events = std::make_unique<EventMemory>(settings_.event, p, layer.rows, event_counters_);
-        ++event_layers_;
-    }
-    if (p.n_kv <= settings_.min_context || !p.masked() || p.max_bias != 0.0F || !layer.events->fits(p)) {
-        layer.events->forget();
-        return false;
-    }
-    return !layer.events->rests();
-}
-
 void AttentionHook::compute(void *dst, int ith, int nth, void *userdata) noexcept {
     auto *node = static_cast<Node *>(userdata);
     node->hook->run(dst, ith, nth, *node);
-}
-
-void AttentionHook::attend(void *dst, int ith, int nth, Node &node) {
-    const AttentionProblem p = problem_of(dst, node);
-    if (node.packed) {
-        compute_.packed(p, *node.layer->pack, node.layer->settings, node.repack, node.compare, node.outcome, ith, nth);
-    } else if (node.events) {
-        const double budget = settings_.event.budget_ns / static_cast<double>(event_layers_);
-        node.layer->events->attend(p, compute_, budget, ith, nth);
-    } else {
-        compute_.exact(p, ith, nth);
-    }
 }
 
 void AttentionHook::run(void *dst, int ith, int nth, Node &node) {
@@ -326,7 +233,12 @@ void AttentionHook::run(void *dst, int ith, int nth, Node &node) {
     const int workers = arenas_.workers(nth);
     if (ith < workers) {
         const Arenas::Loan loan(arenas_, ith);
-        attend(dst, ith, workers, node);
+        const AttentionProblem p = problem_of(dst, node);
+        if (node.plan.chosen) {
+            node.layer->selector->attend(p, compute_, node.plan, ith, workers);
+        } else {
+            compute_.exact(p, ith, workers);
+        }
     }
     // The last thread to leave sees what all others wrote; nobody waits, ggml has its own barrier.
     if (node.finished.fetch_add(1, std::memory_order_acq_rel) + 1 == nth) {
@@ -353,6 +265,31 @@ void AttentionHook::deliver(void *dst, int ith, int nth, void *userdata) noexcep
             std::fill_n(out, dim, 0.0F);
         }
     }
+}
+
+// What others may read meanwhile is written under the lock, once an operation.
+void AttentionHook::settle(Node &node) {
+    const std::lock_guard lock(mutex_);
+    count(counters_.exact, node.plan.chosen ? 0 : 1);
+    if (node.layer->selector != nullptr) {
+        node.layer->selector->settle(node.plan);
+    }
+}
+
+SelectorReport AttentionHook::report() const {
+    const std::lock_guard lock(mutex_);
+    SelectorReport sum;
+    for (const auto &[place, layer] : layers_) {
+        if (layer.selector != nullptr) {
+            layer.selector->report(sum);
+        }
+    }
+    return sum;
+}
+
+std::pair<double, double> AttentionHook::gap_and_recall_sum() const {
+    const std::lock_guard lock(mutex_);
+    return {totals_.pack.gap_sum, totals_.pack.recall_sum};
 }
 
 } // namespace seeddelta

@@ -1,6 +1,6 @@
 // Takes over the attention of single tokens (FLASH_ATTN_EXT, or two products and a softmax, with one query and a cache
-// of F16 or Q8_0) in the graphs of one llama context, and keeps the bits of its keys (KeyPack) in step with what is
-// written to the cache.
+// of F16 or Q8_0) in the graphs of one llama context, and tells the selectors of its layers what is written to the
+// cache.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -11,45 +11,16 @@
 #include <utility>
 #include <vector>
 
-#include "attention/attention.hpp"
-#include "attention/attention_events.hpp"
+#include "attention/key_selector.hpp"
 #include "ggml_host/attention_chain.hpp"
 #include "linear/arenas.hpp"
 
 namespace seeddelta {
 
-// Layers [first, last], or their KV heads [first_head, last_head], have another mode or budget. The heads of a layer
-// have bits of one mode, or are exact.
-struct LayerOverride {
-    int64_t first;
-    int64_t last;
-    int64_t first_head; // -1: all heads
-    int64_t last_head;
-    PackMode mode;
-    float budget;
-};
-
-struct AttentionSettings {
-    PackSettings pack; // its mode exact: all keys, in every layer
-    std::vector<LayerOverride> layers;
-    int64_t min_context = 1024; // positions below which attention is exact
-    int64_t gap_every = 64;     // operations of a layer between comparisons with the exact result; 0: none
-    float gap_limit = 0.3F;     // a layer whose mean relative error is above it becomes exact
-    EventSpec event;            // of layers that are exact
-};
-
 struct AttentionCounters {
-    std::atomic<uint64_t> nodes{0};  // of attention met and taken over
-    std::atomic<uint64_t> left{0};   // of one token and left to ggml, because they do not fit
-    std::atomic<uint64_t> exact{0};  // operations with all keys
-    std::atomic<uint64_t> packed{0}; // operations with chosen keys
-    std::atomic<uint64_t> events{0}; // operations with the windows that have changed
-    std::atomic<uint64_t> visible{0}, kept{0}, scored{0}, popcount{0}, values{0}, dense{0}; // see PackOutcome
-    std::atomic<uint64_t> repacks{0};  // operations that packed keys first
-    std::atomic<uint64_t> rebuilds{0}; // caches of which everything had to be packed again
-    std::atomic<uint64_t> stale{0};    // of those, found by comparing bits with keys
-    std::atomic<uint64_t> compared{0}; // with the exact result
-    std::atomic<uint64_t> disabled{0}; // layers that became exact
+    std::atomic<uint64_t> nodes{0}; // of attention met and taken over
+    std::atomic<uint64_t> left{0};  // of one token and left to ggml, because they do not fit
+    std::atomic<uint64_t> exact{0}; // operations with all keys
 };
 
 class AttentionHook {
@@ -68,7 +39,7 @@ public:
     void invalidate() { invalid_.store(true, std::memory_order_release); }
 
     const AttentionCounters &counters() const { return counters_; }
-    const EventCounters &events() const { return event_counters_; }
+    const SelectorTotals &totals() const { return totals_; }
     const AttentionSettings &settings() const { return settings_; }
     // Whether all attention is exact from the next graph on. While nothing is computed.
     void pause(bool exact) { paused_.store(exact, std::memory_order_relaxed); }
@@ -76,64 +47,18 @@ public:
     const char *left_because() const { return left_because_.load(std::memory_order_relaxed); }
     // Whether a result was zeros, because a graph was not computed as a whole.
     bool torn() const { return torn_.load(std::memory_order_relaxed); }
-    // Sums over the comparisons: of the relative errors, of the kept softmax masses.
-    double gap_sum() const {
-        const std::lock_guard lock(mutex_);
-        return gap_sum_;
-    }
-    double recall_sum() const {
-        const std::lock_guard lock(mutex_);
-        return recall_sum_;
-    }
-    int64_t pack_bytes() const;
-    int64_t packed_layers() const;
+    // Of all selectors, and under the lock: what totals() sums over comparisons.
+    SelectorReport report() const;
+    std::pair<double, double> gap_and_recall_sum() const;
     // A layer and a KV head that is named in `layers` and that it does not have; -1: none.
     std::pair<int64_t, int64_t> missing_head() const { return missing_head_; }
-
-    // What one KV head did in all operations of its layer that were packed.
-    struct HeadTotal {
-        int64_t layer;
-        int64_t kv_head;
-        bool exact; // by its settings
-        float budget;
-        HeadOutcome outcome;
-    };
-    std::vector<HeadTotal> heads() const;
-    // Of the layers with events: their number, those that compute with them now, the largest gap of the last checks,
-    // the time of their last operations, and the bytes of their memory.
-    struct EventTotal {
-        int64_t layers = 0, active = 0, given_up = 0;
-        float gap = 0.0F;
-        double last_ns = 0.0;
-        int64_t bytes = 0;
-    };
-    EventTotal event_total() const;
 
 private:
     // The keys of one layer.
     struct Layer {
-        int64_t number = -1; // of the layer; -1: its cache has an unknown name
-        PackSettings settings;
-        std::unique_ptr<KeyPack> pack; // null: exact
-        int64_t rows = 0;              // of the cache
+        int64_t rows = 0; // of the cache
         int64_t row_bytes = 0;
-        float gap = -1.0F; // moving mean; -1: not compared yet
-        bool disabled = false;
-        uint64_t operations = 0;
-        std::vector<HeadOutcome> heads;
-        std::unique_ptr<EventMemory> events; // null: none
-        struct {
-            bool active = true;
-            float gap = 0.0F;
-            double last_ns = 0.0;
-            int64_t bytes = 0;
-            bool given_up = false;
-        } told; // of the events, after the last operation
-
-        bool remembers() const { return pack != nullptr || events != nullptr; }
-        void written(int64_t row);
-        void forget();
-        void forget_queries();
+        std::unique_ptr<KeySelector> selector; // null: all keys
     };
     // One attention node; the userdata of the custom operation. Lives as long as the hook.
     struct Node {
@@ -143,8 +68,7 @@ private:
         std::vector<float> result; // [heads, dim_v] without flash attention
         bool ready = false;        // there is room for what the plan says; else nothing is computed
         bool done = false;         // the result is there; written by one thread
-        bool packed = false, repack = false, compare = false, events = false;
-        PackOutcome outcome;
+        SelectorPlan plan;
         std::atomic<int> finished{0};
     };
 
@@ -157,15 +81,12 @@ private:
     Node &node_of(const void *node, const AttentionOperands &operands);
     AttentionProblem problem_of(const void *node, Node &served) const;
     int64_t number_of(const void *node) const;
-    Layer *layer_of(const void *node, const void *k);
-    Layer new_layer(const void *k, int64_t number);
-    PackSettings settings_of(int64_t layer, int64_t n_kv_head);
+    Layer *layer_of(const void *node, const void *k, const AttentionProblem &p);
+    Layer new_layer(const void *k, int64_t number, const AttentionProblem &p);
     void plan(const void *node, Node &served);
-    bool plan_events(const AttentionProblem &p, const Node &served);
     void watch(const void *node);
     void watch_rows(const void *node);
     void run(void *dst, int ith, int nth, Node &node);
-    void attend(void *dst, int ith, int nth, Node &node);
     void settle(Node &node);
 
     const GgmlAbi &abi_;
@@ -181,13 +102,11 @@ private:
     std::unordered_map<const void *, std::unique_ptr<Node>>
         nodes_; // by the address of the node, which graphs use again
     AttentionCounters counters_;
-    EventCounters event_counters_;
-    int64_t event_layers_ = 0;
+    SelectorTotals totals_;
     std::atomic<bool> invalid_{false};
     std::atomic<bool> torn_{false};
     std::atomic<bool> paused_{false};
     std::atomic<const char *> left_because_{nullptr};
-    double gap_sum_ = 0.0, recall_sum_ = 0.0;
     std::pair<int64_t, int64_t> missing_head_{-1, -1};
 };
 

@@ -20,8 +20,8 @@ void AttentionHook::watch(const void *node) {
     const uintptr_t address = std::prev(after)->first.first;
     while (after != layers_.begin() && (--after)->first.first == address) {
         Layer &layer = after->second;
-        if (data < address + static_cast<uintptr_t>(layer.rows * layer.row_bytes)) {
-            layer.forget();
+        if (layer.selector != nullptr && data < address + static_cast<uintptr_t>(layer.rows * layer.row_bytes)) {
+            layer.selector->forget();
         }
     }
 }
@@ -46,17 +46,18 @@ void AttentionHook::watch_rows(const void *node) {
         if (address + static_cast<uintptr_t>(layer->second.rows * layer->second.row_bytes) <= data) {
             continue;
         }
-        if (!layer->second.remembers()) {
+        KeySelector *selector = layer->second.selector.get();
+        if (selector == nullptr) {
             continue;
         }
         if (!readable || row_bytes != layer->second.row_bytes || data > address ||
             (address - data) % static_cast<uintptr_t>(row_bytes) != 0) {
-            layer->second.forget();
+            selector->forget();
             continue;
         }
         const auto first = static_cast<int64_t>((address - data) / static_cast<uintptr_t>(row_bytes));
         if (abi_.ne_of(index, 0) > 1) { // a prompt, whose queries are not remembered
-            layer->second.forget_queries();
+            selector->forget_queries();
         }
         const auto *numbers = static_cast<const uint8_t *>(abi_.data_of(index));
         for (int64_t i = 0; i < abi_.ne_of(index, 0); ++i) {
@@ -64,7 +65,7 @@ void AttentionHook::watch_rows(const void *node) {
             const int64_t row =
                 (wide ? GgmlAbi::read<int64_t>(numbers, at) : GgmlAbi::read<int32_t>(numbers, at)) - first;
             if (row >= 0 && row < layer->second.rows) {
-                layer->second.written(row);
+                selector->written(row);
             }
         }
     }
