@@ -57,6 +57,8 @@ public:
 private:
     enum class Kind : uint8_t { empty, given, ranked }; // no key is visible; always computed; may be reused
 
+    bool same_mask(const AttentionProblem &p, int64_t chunk);
+    void sort_windows(const AttentionProblem &p, bool whole);
     void begin(const AttentionProblem &p);
     void compute(const AttentionProblem &p, Attention &attention, const std::vector<int32_t> &items, int64_t n, int ith,
                  int nth);

@@ -1,0 +1,90 @@
+// The parts of a product over columns that its drivers (columns.cpp) share: scratch, the units of a token, their
+// rounding, and signs.
+#pragma once
+#include <algorithm>
+
+#include "gating/compose.hpp"
+#include "linear/workspace.hpp"
+#include "seeddelta/columns.hpp"
+
+namespace seeddelta {
+
+// Pieces of one stretch of the calling thread's scratch, each 64-byte aligned. Count the bytes first, then take.
+class Pieces {
+public:
+    template <class T>
+    static int64_t bytes(int64_t n) {
+        return (n * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+    }
+    explicit Pieces(int64_t bytes) : at_(thread_scratch(bytes)) {}
+    template <class T>
+    T *take(int64_t n) {
+        T *piece = reinterpret_cast<T *>(at_);
+        at_ += bytes<T>(n);
+        return piece;
+    }
+
+private:
+    uint8_t *at_;
+};
+
+inline bool all_finite(const float *x, int64_t n) {
+    uint32_t worst = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        worst = std::max(worst, __builtin_bit_cast(uint32_t, x[i]) & 0x7F800000U);
+    }
+    return worst != 0x7F800000U;
+}
+
+inline bool needs_quantised(const ColumnWeight &w) {
+    return w.kind != ColumnKind::f16;
+}
+
+inline int64_t gate_bytes(int64_t n_in) {
+    return Pieces::bytes<int32_t>(n_in) + Pieces::bytes<uint64_t>(2 * bitmap_words(n_in));
+}
+
+inline int64_t unit_bytes(int64_t n_in) {
+    const int64_t n = padded(n_in);
+    return Pieces::bytes<float>(n) + 2 * Pieces::bytes<int16_t>(n) + 3 * Pieces::bytes<float>(n / kGroup + 1);
+}
+
+inline int64_t list_stride(int64_t n_in) {
+    return (n_in + 15) / 16 * 16; // whole cache lines
+}
+
+struct Slice {
+    int64_t begin, end;
+};
+
+inline Slice slice_of(const ColumnWeight &w, int ith, int nth) {
+    const int64_t slices = (w.n_out + kOutputSlice - 1) / kOutputSlice;
+    return {slices * ith / nth * kOutputSlice, std::min(slices * (ith + 1) / nth * kOutputSlice, w.n_out)};
+}
+
+// columns_units.cpp
+// Chooses the units of one token, null: all of them. What others need of it is small, since a line that one core has
+// written takes another one long to get: bits of the units, from which every thread lists them for itself.
+void choose_units(Gate *gate, const float *x, int64_t n_in, Workspace::Impl &ws);
+// What was chosen, for thread `ith`. With `reuse` it has listed it before.
+ActiveSet chosen_units(const float *x, int64_t n_in, Workspace::Impl &ws, int ith, bool reuse);
+// Masks the tokens of a prompt into the workspace, each thread its share.
+void mask_tokens(Gate &gate, const float *x, int64_t n_tokens, int64_t x_stride, int64_t n_in, Workspace::Impl &ws,
+                 int ith, int nth);
+
+// columns_quantise.cpp
+// Units of `set` scaled and quantised, in the calling thread's scratch: cheaper than to wait for one thread to do it.
+ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set);
+// One token's inputs (those that are not active are 0) scaled and quantised, to row `token` of the workspace.
+void quantise_row(const ColumnWeight &w, const float *x, int64_t token, Workspace::Impl &ws);
+
+// columns_signs.cpp
+int64_t sign_bytes(int64_t n_in);
+// Whether a product of one token is that of signs.
+bool uses_signs(const ColumnWeight &w, const Gate &gate);
+// The inputs of `set`, whose bits are `chosen`, as signs times their mean magnitude, the weights as theirs: only bits
+// are read.
+void multiply_signs(const ColumnWeight &w, const PackSpec &spec, const float *x, const uint64_t *chosen,
+                    const ActiveSet &set, Slice slice, float *y);
+
+} // namespace seeddelta

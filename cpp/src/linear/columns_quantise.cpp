@@ -1,0 +1,88 @@
+// Units times their scales, rounded to integers.
+#include <cmath>
+#include <cstring>
+
+#include "linear/columns_parts.hpp"
+
+namespace seeddelta {
+
+static constexpr float kLargest = 32767.0F;
+
+// Groups of kGroup inputs to 16 bits; x and q have n, a multiple of kGroup. Written to be the same in every unit.
+static void quantise_wide(const float *x, int64_t n, int16_t *q, float *scale) {
+    for (int64_t start = 0; start < n; start += kGroup) {
+        float amax = 0.0F;
+        for (int64_t i = start; i < start + kGroup; ++i) {
+            const float magnitude = std::fabs(x[i]);
+            amax = amax < magnitude ? magnitude : amax;
+        }
+        // Below 2^-100 the inverse would overflow, and the group is nothing beside the others.
+        const bool usable = amax >= 0x1p-100F && amax <= 0x1p127F;
+        scale[start / kGroup] = usable ? amax / kLargest : 0.0F;
+        const float inverse = usable ? kLargest / amax : 0.0F;
+        constexpr float round = 12582912.0F; // 1.5 * 2^23: what is added to it is rounded to an integer, ties to even
+        for (int64_t i = start; usable && i < start + kGroup; ++i) {
+            const float rounded = (x[i] * inverse + round) - round;
+            q[i] = rounded == rounded ? static_cast<int16_t>(static_cast<int32_t>(rounded)) : int16_t{0}; // NaN: 0
+        }
+        for (int64_t i = start; !usable && i < start + kGroup; ++i) {
+            q[i] = 0;
+        }
+    }
+}
+
+ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
+    const int64_t n = padded(w.n_in);
+    const int64_t groups = n / kGroup;
+    const bool wide = w.kind == ColumnKind::i8;
+    Pieces pieces(unit_bytes(w.n_in));
+    auto *x = pieces.take<float>(n);
+    auto *dense = pieces.take<int16_t>(n);
+    auto *q = pieces.take<int16_t>(n);
+    auto *scale = pieces.take<float>(groups);
+    auto *bias = pieces.take<int32_t>(groups);
+    auto *begin = pieces.take<int32_t>(groups + 1);
+    auto *dense8 = reinterpret_cast<int8_t *>(dense);
+    auto *q8 = reinterpret_cast<int8_t *>(q);
+    std::memset(x, 0, static_cast<size_t>(n) * sizeof(float));
+    for (int64_t i = 0; i < set.n; ++i) {
+        x[set.index[i]] = set.value[i] * w.unit_scale[set.index[i]];
+    }
+    if (wide) {
+        quantise_wide(x, n, dense, scale);
+    } else {
+        kernels().quantize(x, w.n_in, dense8, scale, bias);
+    }
+    int64_t i = 0;
+    for (int64_t g = 0; g < groups; ++g) {
+        begin[g] = static_cast<int32_t>(i);
+        for (; i < set.n && set.index[i] < (g + 1) * kGroup; ++i) {
+            if (wide) {
+                q[i] = dense[set.index[i]];
+            } else {
+                q8[i] = dense8[set.index[i]];
+            }
+        }
+    }
+    begin[groups] = static_cast<int32_t>(i);
+    return {set.n, set.index, wide ? nullptr : q8, wide ? q : nullptr, groups, begin, scale};
+}
+
+void quantise_row(const ColumnWeight &w, const float *x, int64_t token, Workspace::Impl &ws) {
+    const int64_t stride = padded(w.n_in);
+    int16_t *row = ws.wide.data + token * stride;
+    float *scale = ws.scale.data + token * (stride / kGroup);
+    Pieces pieces(Pieces::bytes<float>(stride));
+    auto *scaled = pieces.take<float>(stride);
+    std::memset(scaled, 0, static_cast<size_t>(stride) * sizeof(float));
+    for (int64_t i = 0; i < w.n_in; ++i) {
+        scaled[i] = x[i] * w.unit_scale[i];
+    }
+    if (w.kind == ColumnKind::i8) {
+        quantise_wide(scaled, stride, row, scale);
+        return;
+    }
+    kernels().quantize(scaled, w.n_in, ws.q.data + token * stride, scale, ws.bias.data + token * (stride / kGroup));
+}
+
+} // namespace seeddelta
