@@ -34,6 +34,8 @@ RUNTIME_TESTS = (
     "test_graph_mutations.py",
     "test_allocations.py",
     "test_lifetimes.py",
+    "test_changed_files.py",
+    "test_runtime_devices.py",
     "test_runtime_lock.py",
     "test_attention_llama.py",
     "test_attention_events_llama.py",
