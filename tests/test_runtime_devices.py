@@ -19,7 +19,7 @@ from tiny_llama import write_llama
 TOKENS = list(range(5, 25))
 GPU, ACCEL = 1, 3  # ggml_backend_dev_type
 
-# A device as a GPU's or a BLAS library's backend registers it (ggml-backend-impl.h); it counts how often llama.cpp wants
+# A device as the backend of a GPU or of BLAS registers it (ggml-backend-impl.h); it counts how often llama.cpp wants
 # something computed, and refuses.
 PROGRAM = """
     import ctypes, sys
