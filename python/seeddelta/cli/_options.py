@@ -67,19 +67,16 @@ def require_statecells(models: Sequence[Path]) -> None:
         )
 
 
-def load_options(fallback: Path | None, gap: float | None, proc_sparse: bool = True) -> dict[str, Any]:
+def load_options(fallback: Path | None, gap: float | None) -> dict[str, Any]:
     """Keywords of `seeddelta.load` that JSON can hold (`config` as a dict). Raises EvaluationError."""
     from ..gguf.hub import located
 
     if gap is not None and fallback is None:
         raise EvaluationError("--seeddelta-gap needs --seeddelta-fallback dense.gguf to take the tensors from")
-    if not proc_sparse and fallback is None:
-        raise EvaluationError("--no-proc-sparse needs --seeddelta-fallback dense.gguf to take the tensors from")
     if fallback is not None and not located(fallback).is_file():
         raise EvaluationError(f"{fallback}: no such file; give the dense GGUF model")
     options: dict[str, Any] = {} if fallback is None else {"fallback": str(fallback)}
-    config = ({} if gap is None else {"gap": gap}) | ({} if proc_sparse else {"proc_sparse": False})
-    return options | {"config": config} if config else options
+    return options if gap is None else options | {"config": {"gap": gap}}
 
 
 # what an ordinary model can do with the settings of a SeedΔ file, and the other way round

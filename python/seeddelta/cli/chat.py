@@ -40,7 +40,7 @@ def command(settings: ChatSettings) -> None:
 
     read = _reader(settings.history)
     shared = {name: getattr(settings, name) for name in Talking.model_fields}
-    threads = None if settings.threads is None else settings.threads[-1]
+    threads = settings.thread_count
     options = ModelOptions(path=settings.model, parallel=1, threads=threads, runtime=settings.runtime, **shared)
     sampling = {"temperature": settings.temperature, "max_tokens": settings.n_predict, "seed": settings.seed}
     system = None if settings.system is None else with_files(settings.system)

@@ -40,10 +40,9 @@ def command(settings: EvalSettings) -> None:
     if settings.tasks is not None:
         from .tasks import command as score_tasks
 
-        threads = settings.threads[0] if settings.threads else None
         score_tasks(
             list(settings.model), harness=settings.tasks, include=settings.include, context=settings.task_context,
-            threads=threads, as_json=settings.as_json,
+            threads=settings.thread_count, as_json=settings.as_json,
         )  # fmt: skip
         return
     if settings.runtime.statecells:

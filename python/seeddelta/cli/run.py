@@ -37,7 +37,7 @@ def command(settings: RunSettings) -> None:
     # a token is at least a byte, so this is enough for the prompt; the chat form adds some
     room = len(prompt.encode()) + settings.n_predict + (256 if settings.chat else 0)
     context = settings.context or max(512, room)
-    threads = None if settings.threads is None else settings.threads[-1]
+    threads = settings.thread_count
     llm = open_model(settings.model, n_ctx=context, threads=threads, config=settings.runtime, **more)
     try:
         count = len(tokenize(llm, prompt))

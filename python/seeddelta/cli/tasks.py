@@ -9,6 +9,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from ..errors import EvaluationError
+from ..settings.measuring import TASK_CONTEXT
 
 COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
 
@@ -36,7 +37,7 @@ def command(
         typer.Option("--include", metavar="DIR", help="Directory with tasks of your own for --tasks (YAML)."),
     ] = None,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Tasks at most. Default: all.")] = None,  # noqa: UP045
-    context: Annotated[int, typer.Option("--ctx", "-c", min=16, help="Context in tokens.")] = 2048,
+    context: Annotated[int, typer.Option("--ctx", "-c", min=16, help="Context in tokens.")] = TASK_CONTEXT,
     threads: Annotated[Optional[int], typer.Option("--threads", "-t", min=1, help="Default: all cores.")] = None,  # noqa: UP045
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:

@@ -9,6 +9,7 @@ from .._extras import needs_extra
 from ..errors import EvaluationError
 from ..runtime.decoder import Decoder
 from ..runtime.session import open_model
+from ..settings.measuring import TASK_CONTEXT
 from .continuations import score_continuation
 
 with needs_extra("tasks"):
@@ -29,7 +30,7 @@ class SeedDeltaLM(LM):  # type: ignore[misc]
         options: further keywords of `seeddelta.load`.
     """
 
-    def __init__(self, path: str, n_ctx: int = 2048, threads: int | None = None, **options: Any) -> None:
+    def __init__(self, path: str, n_ctx: int = TASK_CONTEXT, threads: int | None = None, **options: Any) -> None:
         super().__init__()
         options = {
             name: value for name, value in options.items() if name not in ("batch_size", "max_batch_size", "device")

@@ -133,13 +133,13 @@ def _dense_reason(tensor: StoredTensor, config: RuntimeConfig) -> str | None:
 
 
 def _pieces(file: SeedDeltaFile, dense: dict[str, StoredTensor], dense_model: Header | None) -> list[Piece]:
-    def copied(info: TensorInfo, header: Header) -> Piece:
+    def copied(info: TensorInfo) -> Piece:
         return Piece(info.name, info.shape, int(info.type), info.nbytes, (info.path, info.offset))
 
-    pieces = [copied(file.header.tensors[name], file.header) for name in file.dense_tensors]
+    pieces = [copied(file.header.tensors[name]) for name in file.dense_tensors]
     for name, tensor in file.tensors.items():
         if name in dense and dense_model is not None:
-            pieces.append(copied(_dense_tensor(dense_model, tensor), dense_model))
+            pieces.append(copied(_dense_tensor(dense_model, tensor)))
         else:
             pieces.append(hole(name, tensor.description.tensor_shape))
     return pieces

@@ -8,8 +8,9 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from .base import Flag
-from .serving import UsingModels
+from .serving import Drafting, UsingModels
 
+TASK_CONTEXT = 2048  # tokens; a chunk of 512 is too short for many tasks
 QUIET = Flag(names=("--quiet", "-q"), shown=True, panel="For every command")
 
 
@@ -19,7 +20,7 @@ class Serving(UsingModels):
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bars, and no summary.")
 
 
-class RunSettings(Serving):
+class RunSettings(Drafting, Serving):
     """`seeddelta run`."""
 
     model: Annotated[Path, Flag(names=("--model", "-m"))] = Field(description="GGUF or SeedΔ model.")
@@ -57,15 +58,6 @@ class RunSettings(Serving):
     )
     chat: Annotated[bool, Flag(shown=True)] = Field(
         default=False, description="Give the prompt as a question, in the model's chat form."
-    )
-    drafts: Annotated[int | None, Flag()] = Field(
-        default=None,
-        ge=0,
-        description="Tokens guessed ahead, checked together; greedy text stays the same. Default: 0, with --draft 4.",
-    )
-    draft: Annotated[Path | None, Flag(shown=True, metavar="MODEL")] = Field(
-        default=None,
-        description="A smaller model of the same vocabulary that guesses. Without it the text before is searched.",
     )
     metrics_json: Annotated[Path | None, Flag(shown=True)] = Field(
         default=None, description="Write speed, memory and counters to this file."
@@ -130,8 +122,8 @@ class EvalSettings(Comparing):
 
     @property
     def task_context(self) -> int:
-        """Context for --tasks in tokens: a chunk's default is too short for many."""
-        return self.context if "context" in self.model_fields_set else 2048
+        """Context for --tasks in tokens."""
+        return self.context if "context" in self.model_fields_set else TASK_CONTEXT
 
 
 class BenchSettings(Comparing):

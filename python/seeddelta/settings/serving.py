@@ -28,6 +28,11 @@ class UsingModels(Settings):
         default_factory=RuntimeConfig, description="How SeedΔ weights are served, and what is skipped."
     )
 
+    @property
+    def thread_count(self) -> int | None:
+        """The number of threads for what is run once: the last of `threads`; None: all cores."""
+        return None if self.threads is None else self.threads[-1]
+
     @model_validator(mode="after")
     def _check_fallback(self) -> UsingModels:
         from ..gguf.hub import located
@@ -42,12 +47,9 @@ class UsingModels(Settings):
         return self
 
 
-class Talking(Settings):
-    """What a model that talks has."""
+class Drafting(Settings):
+    """What a model that generates text has."""
 
-    context: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(
-        default=4096, ge=0, description="Tokens of a request or a conversation, replies included; 0: as trained."
-    )
     drafts: Annotated[int | None, Flag()] = Field(
         default=None,
         ge=0,
@@ -56,6 +58,14 @@ class Talking(Settings):
     draft: Annotated[Path | None, Flag(shown=True, metavar="MODEL")] = Field(
         default=None,
         description="A smaller model of the same vocabulary that guesses. Without it the text before is searched.",
+    )
+
+
+class Talking(Drafting):
+    """What a model that talks has."""
+
+    context: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(
+        default=4096, ge=0, description="Tokens of a request or a conversation, replies included; 0: as trained."
     )
     chat_format: Annotated[str | None, Flag()] = Field(
         default=None, description="A chat format of llama-cpp-python in place of the model's own template."
@@ -151,7 +161,7 @@ class ServeSettings(Sharing, UsingModels):
     def served(self) -> list[ModelOptions]:
         """The models, each with all of its settings. Raises ConfigError for one that is wrong."""
         shared = {name: getattr(self, name) for name in Sharing.model_fields}
-        shared |= {"runtime": self.runtime, "threads": None if self.threads is None else self.threads[-1]}
+        shared |= {"runtime": self.runtime, "threads": self.thread_count}
         given = [_named(text) for text in self.model] or self.models
         return [ModelOptions(**(shared | one)) for one in given]
 
