@@ -15,7 +15,7 @@ from llama_helpers import TEXT
 from seeddelta.calibrate import capture, write_covariance
 from seeddelta.calibrate.gradient import capture_gradient
 from seeddelta.calibrate.gradient_file import open_gradient
-from seeddelta.calibrate.llama_block import MATRICES, LlamaBlock, LlamaHead, llama_shape, rms_norm, softmax
+from seeddelta.calibrate.llama_block import MATRICES, llama_shape, read_block, read_head, rms_norm, softmax
 from seeddelta.calibrate.text import read_windows
 from seeddelta.errors import NotAvailableError
 from seeddelta.gguf.source import open_source
@@ -25,6 +25,7 @@ from tiny_llama import write_experts, write_gemma2, write_llama, write_qwen
 
 TOKENS = np.random.default_rng(0).integers(260, 500, 24)
 KINDS = ("llama", "qwen2", "qwen3")
+NORMS = ("attn_norm", "ffn_norm")
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +42,8 @@ class Model:
         source = open_source(path)
         self.shape = llama_shape(source)
         self.embedding = source.matrix("token_embd.weight")
-        self.blocks = [LlamaBlock(source, self.shape, layer) for layer in range(self.shape.layers)]
-        self.head = LlamaHead(source, self.shape)
+        self.blocks = [read_block(source, self.shape, layer) for layer in range(self.shape.layers)]
+        self.head = read_head(source, self.shape)
 
     def forward(self, tokens: Any) -> tuple[Any, list[Any]]:
         x, kept = self.embedding[tokens], []
@@ -55,13 +56,17 @@ class Model:
         return rms_norm(self.forward(tokens)[0], self.head.norm, self.head.eps)[0] @ self.head.matrix.T
 
     def gradients(self, tokens: Any, random: Any) -> dict[str, Any]:
-        """∂loss/∂y float32 [tokens, n_out] of every matrix."""
+        """∂loss/∂y and y, float32 [tokens, n_out], of every matrix and norm."""
         x, kept = self.forward(tokens)
         dx, found = self.head.gradient(x, random), {}
         for layer in reversed(range(self.shape.layers)):
             seen = {}
-            dx = self.blocks[layer].backward(kept[layer], dx, seen.__setitem__)
-            found |= {f"blk.{layer}.{kind}.weight": g for kind, g in seen.items()}
+
+            def keep(kind: str, g: Any, y: Any, seen: Any = seen) -> None:
+                seen[kind] = (g, y)
+
+            dx = self.blocks[layer].backward(kept[layer], dx, keep)
+            found |= {f"blk.{layer}.{kind}.weight": pair for kind, pair in seen.items()}
         return found
 
 
@@ -79,10 +84,10 @@ def test_logits_are_those_of_llama_cpp(kind: str, models: dict[str, Path]) -> No
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_are_differences(kind: str, models: dict[str, Path]) -> None:
-    """Every output of a matrix is moved by something of its own, as a bias does."""
+    """Every output of a matrix is moved by something of its own, as a bias does, and every weight of a norm changed."""
     model, random = Model(models[kind]), np.random.default_rng(1)
     found = model.gradients(TOKENS, np.random.default_rng(2))
-    assert len(found) == 2 * len(MATRICES)
+    assert len(found) == 2 * len(MATRICES + NORMS)
     logits = model.logits(TOKENS)
     noise = np.random.default_rng(2).random(logits.shape, np.float32)
     labels = (logits - np.log(-np.log(noise + np.float32(1e-12)))).argmax(-1)
@@ -91,17 +96,19 @@ def test_gradients_are_differences(kind: str, models: dict[str, Path]) -> None:
         p = softmax(model.logits(TOKENS).astype(np.float64))
         return float(-np.log(p[np.arange(len(labels)), labels]).sum())
 
-    for name, gradient in found.items():
+    for name, (gradient, y) in found.items():
         _, layer, matrix, _ = name.split(".")
         weights = model.blocks[int(layer)].w
-        own = weights.get(f"{matrix}.bias", np.float32(0))
-        step = (0.004 * random.normal(size=gradient.shape)).astype(np.float32)
+        at = matrix if matrix in NORMS else f"{matrix}.bias"
+        own = weights.get(at, np.float32(0))
+        step = (0.004 * random.normal(size=y.shape[1:] if matrix in NORMS else y.shape)).astype(np.float32)
         values = []
         for sign in (1, -1):
-            weights[f"{matrix}.bias"] = own + sign * step
+            weights[at] = own * np.exp(sign * step) if matrix in NORMS else own + sign * step
             values.append(loss())
-        weights[f"{matrix}.bias"] = own
-        expected = float((gradient.astype(np.float64) * step).sum())
+        weights[at] = own
+        moved = y * step if matrix in NORMS else step
+        expected = float((gradient.astype(np.float64) * moved).sum())
         assert (values[0] - values[1]) / 2 == pytest.approx(expected, rel=0.01, abs=2e-4), name
 
 
@@ -120,7 +127,9 @@ def test_second_moments(models: dict[str, Path], text: Path, tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.gguf", "2.gguf"]
     model, sums = Model(models["qwen2"]), {}
     for chunk, tokens in enumerate(read_windows(models["qwen2"], text, "text", 64, 3).tokens):
-        for name, g in model.gradients(tokens, np.random.default_rng([7, chunk])).items():
+        for name, (g, _) in model.gradients(tokens, np.random.default_rng([7, chunk])).items():
+            if "norm" in name:
+                continue
             wide = g.astype(np.float64)
             length = np.sqrt(np.square(wide).sum(-1, keepdims=True))
             sums[name] = sums.get(name, 0) + (wide / np.maximum(length, 1e-30)).T @ wide

@@ -150,6 +150,8 @@ def test_a_model_that_is_run_as_a_whole(smollm2_quantized: Path, text: Path, tmp
     model = tiny_llama.write_gemma2(tmp_path / "gemma2.gguf", smollm2_quantized)
     report = seeddelta.quantize(model, tmp_path / "out.gguf", text=text, **OPTIONS)
     assert {row.method for row in report.tensors} == {"feedback"}
+    with pytest.raises(RecipeError, match=r"gemma2.gguf: its blocks do not run by themselves.*--calibrate"):
+        seeddelta.quantize(model, tmp_path / "two.gguf", text=text, **OPTIONS, calibrate="sequential")
 
 
 def test_command(model: Path, text: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

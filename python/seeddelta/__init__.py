@@ -30,6 +30,7 @@ _LAZY = {
     "SeedDeltaLlama": "seeddelta.runtime.model",
     "quantize": "seeddelta.convert.quantize",
     "dequantize": "seeddelta.gguf.dequantize",
+    "fit": "seeddelta.convert.fit",
     "imatrix": "seeddelta.calibrate",
     "open_seeddelta": "seeddelta.gguf.reader",
     "evaluate": "seeddelta.evaluate",
@@ -51,6 +52,7 @@ __all__ = [
     "dequantize",
     "errors",
     "evaluate",
+    "fit",
     "imatrix",
     "load",
     "open_seeddelta",
@@ -61,6 +63,7 @@ __all__ = [
 if TYPE_CHECKING:
     from .calibrate import imatrix
     from .convert import BuildReport, Recipe, build
+    from .convert.fit import fit
     from .convert.quantize import quantize
     from .evaluate import evaluate
     from .evaluate.perplexity import perplexity

@@ -27,7 +27,7 @@ from ..gguf.source import SourceModel, open_source
 from ..gguf.writer import check_writable
 from ..settings.calibration import GRADIENT_CHUNKS
 from .gradient_file import write_gradient
-from .llama_block import MATRICES, LlamaBlock, LlamaHead, LlamaShape, llama_shape
+from .llama_block import MATRICES, LlamaShape, llama_shape, read_block, read_head
 from .states import States, write_states
 from .text import Windows, read_windows
 
@@ -121,23 +121,25 @@ class _Backward:
                 writer.add(embedding[tokens])
             del embedding
         for layer in range(self.shape.layers):
-            block, before = LlamaBlock(self.source, self.shape, layer), self._states(layer)
+            block, before = read_block(self.source, self.shape, layer), self._states(layer)
             with write_states(self._states(layer + 1).path) as writer:
                 for after in self._each(lambda chunk, b=block, s=before: b.forward(s.read(chunk))[0]):  # type: ignore[misc]
                     writer.add(after)
             self.done()
-        head, last = LlamaHead(self.source, self.shape), self._states(self.shape.layers)
+        head, last = read_head(self.source, self.shape), self._states(self.shape.layers)
         return list(self._each(lambda chunk: head.gradient(last.read(chunk), np.random.default_rng([seed, chunk]))))
 
     def _backward(self, layer: int) -> dict[str, F32]:
-        block, before = LlamaBlock(self.source, self.shape, layer), self._states(layer)
+        block, before = read_block(self.source, self.shape, layer), self._states(layer)
         self._states(layer + 1).remove()
         sums = {kind: np.zeros((len(block.w[kind]),) * 2, np.float32) for kind in MATRICES}
 
         def back(chunk: int) -> dict[str, F32]:
             weighted: dict[str, F32] = {}
 
-            def seen(kind: str, g: F32) -> None:
+            def seen(kind: str, g: F32, _: F32) -> None:
+                if kind not in sums:
+                    return
                 square = (g * g).sum(-1, keepdims=True, dtype=np.float64)
                 weighted[kind] = np.asarray(g / np.maximum(square, 1e-60) ** 0.25, np.float32)
 

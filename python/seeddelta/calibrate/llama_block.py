@@ -6,7 +6,7 @@ qwen2 (biases) and qwen3 (norms of queries and keys).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,8 @@ from ..gguf import names
 from ..gguf.source import SourceModel
 
 F32 = npt.NDArray[np.float32]
-Seen = Callable[[str, F32], object]  # name of a matrix in its block, ∂loss/∂y float32 [tokens, n_out]
+# name of a matrix or a norm in its block, ∂loss/∂y and y (without a bias), float32 [tokens, n_out]
+Seen = Callable[[str, F32, F32], object]
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 _HALVES = {"llama": False, "qwen2": True, "qwen3": True}  # rotated pairs are halves of a head, not neighbours
 _KNOWN = (
@@ -53,7 +54,7 @@ def llama_shape(source: SourceModel) -> LlamaShape:
     def refuse(what: str) -> NotAvailableError:
         return NotAvailableError(
             f"{source.path}: gradients are available for {', '.join(_HALVES)} of the usual form, {what}; "
-            "build without --gradient"
+            "go on without them"
         )
 
     if architecture not in _HALVES:
@@ -81,53 +82,53 @@ def llama_shape(source: SourceModel) -> LlamaShape:
 
 
 class LlamaBlock:
-    """The weights of one block, float32; `forward` gives what `backward` needs."""
+    """One block. `w` are its weights, float32, named without `blk.N.` and `.weight`."""
 
-    def __init__(self, source: SourceModel, shape: LlamaShape, layer: int) -> None:
-        self.shape = shape
-        start = f"blk.{layer}."
-        self.w: dict[str, F32] = {
-            name.removeprefix(start).removesuffix(".weight"): source.matrix(name).reshape(info.shape)
-            for name, info in source.tensors.items()
-            if name.startswith(start)
-        }
+    def __init__(self, shape: LlamaShape, w: dict[str, F32]) -> None:
+        self.shape, self.w = shape, w
 
-    def _linear(self, name: str, x: F32) -> F32:
-        y = x @ self.w[name].T
+    def _linear(self, name: str, x: F32, outputs: dict[str, F32]) -> F32:
+        y = outputs[name] = np.asarray(x @ self.w[name].T)
         bias = self.w.get(f"{name}.bias")
-        return np.asarray(y if bias is None else y + bias)
+        return y if bias is None else y + bias
 
     def forward(self, x: F32) -> tuple[F32, Any]:
         """Hidden states after the block, float32 [tokens, n_embd], from those before it; and what is kept."""
         s, n = self.shape, len(x)
-        a, norm_a = rms_norm(x, self.w["attn_norm"], s.eps)
+        y: dict[str, F32] = {}
+        y["attn_norm"], norm_a = rms_norm(x, self.w["attn_norm"], s.eps)
         turn = turns(s, n)
-        q, norm_q = self._heads("attn_q", a, s.heads, turn)
-        k, norm_k = self._heads("attn_k", a, s.kv_heads, turn)
-        v = self._linear("attn_v", a).reshape(n, s.kv_heads, s.head)
+        q, norm_q = self._heads("attn_q", s.heads, turn, y)
+        k, norm_k = self._heads("attn_k", s.kv_heads, turn, y)
+        v = self._linear("attn_v", y["attn_norm"], y).reshape(n, s.kv_heads, s.head)
         q, k, v = (self._grouped(part) for part in (q, k, v))
         hidden = np.triu(np.full((n, n), -np.inf, np.float32), 1)
         p = softmax(np.asarray(q @ k.swapaxes(-1, -2) * np.float32(s.head**-0.5) + hidden, np.float32))
         o = np.moveaxis(p @ v, 2, 0).reshape(n, -1)
-        x = x + self._linear("attn_output", o)
-        m, norm_m = rms_norm(x, self.w["ffn_norm"], s.eps)
-        gate, up = self._linear("ffn_gate", m), self._linear("ffn_up", m)
+        x = x + self._linear("attn_output", o, y)
+        y["ffn_norm"], norm_m = rms_norm(x, self.w["ffn_norm"], s.eps)
+        gate, up = (self._linear(name, y["ffn_norm"], y) for name in ("ffn_gate", "ffn_up"))
         sigmoid = np.asarray(1 / (1 + np.exp(-gate)), np.float32)
-        after = x + self._linear("ffn_down", gate * sigmoid * up)
-        return after, (norm_a, norm_q, norm_k, turn, q, k, v, p, norm_m, gate, up, sigmoid)
+        after = x + self._linear("ffn_down", gate * sigmoid * up, y)
+        return after, (y, norm_a, norm_q, norm_k, turn, q, k, v, p, norm_m, gate, up, sigmoid)
 
     def backward(self, kept: Any, dx: F32, seen: Seen) -> F32:
-        """∂loss/∂x before the block from that after it, float32 [tokens, n_embd]; `seen` gets ∂loss/∂y of matrices."""
-        norm_a, norm_q, norm_k, turn, q, k, v, p, norm_m, gate, up, sigmoid = kept
+        """∂loss/∂x before the block from that after it, float32 [tokens, n_embd]; `seen` gets ∂loss/∂y and y of
+        its matrices and norms."""
+        y, norm_a, norm_q, norm_k, turn, q, k, v, p, norm_m, gate, up, sigmoid = kept
         n, size = len(dx), self.shape.head
 
         def back(name: str, dy: F32) -> F32:
-            seen(name, dy)
+            seen(name, dy, y[name])
             return np.asarray(dy @ self.w[name])
+
+        def back_norm(name: str, dy: F32, kept: Any) -> F32:
+            seen(name, dy, y[name])
+            return norm_back(dy, kept)
 
         dd = back("ffn_down", dx)
         d_gate = dd * up * sigmoid * (1 + gate * (1 - sigmoid))
-        dx = dx + norm_back(back("ffn_gate", d_gate) + back("ffn_up", dd * gate * sigmoid), norm_m)
+        dx = dx + back_norm("ffn_norm", back("ffn_gate", d_gate) + back("ffn_up", dd * gate * sigmoid), norm_m)
         do = self._grouped(back("attn_output", dx))
         dp = do @ v.swapaxes(-1, -2)
         ds = p * (dp - (dp * p).sum(-1, keepdims=True)) * np.float32(size**-0.5)
@@ -136,15 +137,18 @@ class LlamaBlock:
         dq, dk, dv = (np.moveaxis(g, 2, 0).reshape(n, -1, size) for g in (ds @ k, dk, dv))
         da = back("attn_q", self._heads_back(dq, norm_q, turn)) + back("attn_k", self._heads_back(dk, norm_k, turn))
         da = da + back("attn_v", dv.reshape(n, -1))
-        return np.asarray(dx + norm_back(da, norm_a))
+        return np.asarray(dx + back_norm("attn_norm", da, norm_a))
 
     def _grouped(self, x: F32) -> F32:
         """[kv head, head of its group, token, size of a head]"""
         return np.moveaxis(x.reshape(len(x), self.shape.kv_heads, -1, self.shape.head), 0, 2)
 
-    def _heads(self, name: str, a: F32, heads: int, turn: npt.NDArray[np.complex64]) -> tuple[F32, Any]:
+    def _heads(
+        self, name: str, heads: int, turn: npt.NDArray[np.complex64], outputs: dict[str, F32]
+    ) -> tuple[F32, Any]:
         """Queries or keys of all heads, normalised where the model does that, and rotated."""
-        y, kept = self._linear(name, a).reshape(len(a), heads, -1), None
+        a = outputs["attn_norm"]
+        y, kept = self._linear(name, a, outputs).reshape(len(a), heads, -1), None
         if f"{name}_norm" in self.w:
             y, kept = rms_norm(y, self.w[f"{name}_norm"], self.shape.eps)
         return rotate(y, turn, self.shape.halves), kept
@@ -154,13 +158,31 @@ class LlamaBlock:
         return (dy if kept is None else norm_back(dy, kept)).reshape(len(dy), -1)
 
 
-class LlamaHead:
-    """The last norm and the output matrix."""
+def read_block(source: SourceModel, shape: LlamaShape, layer: int) -> LlamaBlock:
+    """A block of a dense model."""
+    start = f"blk.{layer}."
+    weights = {
+        name.removeprefix(start).removesuffix(".weight"): source.matrix(name).reshape(info.shape)
+        for name, info in source.tensors.items()
+        if name.startswith(start)
+    }
+    return LlamaBlock(shape, weights)
 
-    def __init__(self, source: SourceModel, shape: LlamaShape) -> None:
-        self.eps = shape.eps
-        self.norm = source.matrix("output_norm.weight").ravel()
-        self.matrix = source.matrix(names.HEAD if names.HEAD in source.tensors else names.EMBEDDING)
+
+@dataclass
+class LlamaHead:
+    """The last norm, float32 [n_embd], and the output matrix, float32 [vocabulary, n_embd]."""
+
+    norm: F32
+    matrix: F32
+    eps: float
+
+    def predictions(self, x: F32) -> Iterator[tuple[slice, F32]]:
+        """Logarithms of the probabilities of all tokens after some of the hidden states, and which states these are."""
+        last = rms_norm(x, self.norm, self.eps)[0]
+        for begin in range(0, len(last), _SLICE):
+            some = slice(begin, begin + _SLICE)
+            yield some, log_softmax(last[some] @ self.matrix.T)
 
     def gradient(self, x: F32, random: np.random.Generator) -> F32:
         """∂loss/∂x float32 [tokens, n_embd]: the loss is Σ −log p(label), the labels are drawn from the prediction."""
@@ -174,6 +196,12 @@ class LlamaHead:
             p[np.arange(len(p)), label] -= 1
             gradient[begin : begin + _SLICE] = p @ self.matrix
         return norm_back(gradient, kept)
+
+
+def read_head(source: SourceModel, shape: LlamaShape) -> LlamaHead:
+    """The head of a dense model."""
+    matrix = source.matrix(names.HEAD if names.HEAD in source.tensors else names.EMBEDDING)
+    return LlamaHead(source.matrix("output_norm.weight").ravel(), matrix, shape.eps)
 
 
 def turns(shape: LlamaShape, tokens: int) -> npt.NDArray[np.complex64]:
@@ -208,3 +236,9 @@ def softmax(x: F32) -> F32:
     """Along the last axis."""
     e = np.exp(x - x.max(-1, keepdims=True))
     return np.asarray(e / e.sum(-1, keepdims=True))
+
+
+def log_softmax(x: F32) -> F32:
+    """Along the last axis."""
+    x = x - x.max(-1, keepdims=True)
+    return np.asarray(x - np.log(np.exp(x).sum(-1, keepdims=True)))

@@ -23,6 +23,7 @@ COMMANDS = {
     "quantize": "seeddelta.cli.quantize",
     "build": "seeddelta.cli.build",
     "imatrix": "seeddelta.cli.imatrix",
+    "fit": "seeddelta.cli.fit",
     "autotune": "seeddelta.cli.autotune",
     "run": "seeddelta.cli.run",
     "serve": "seeddelta.cli.serve",

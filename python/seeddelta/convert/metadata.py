@@ -68,9 +68,13 @@ def own_metadata(
         values[schema.KEY_GRADIENT_SHA256] = text(gradient_sha256)
         values[schema.KEY_GRADIENT_DAMP] = f32(recipe.gradient_damp)
     if descriptions:
-        texts = [one.model_dump_json(exclude=_left_out(one)) for one in descriptions]
-        values[schema.KEY_TENSORS] = Typed(texts, GGUFValueType.ARRAY, GGUFValueType.STRING)
+        values[schema.KEY_TENSORS] = Typed(tensor_texts(descriptions), GGUFValueType.ARRAY, GGUFValueType.STRING)
     return values
+
+
+def tensor_texts(descriptions: Sequence[TensorDescription]) -> list[str]:
+    """The descriptions as they stand in a file, JSON each."""
+    return [one.model_dump_json(exclude=_left_out(one)) for one in descriptions]
 
 
 def _left_out(description: TensorDescription) -> dict[str, Any]:

@@ -172,6 +172,11 @@ class _Work:
         groups = self.journal.groups
         if groups is None:
             groups = find_groups(self.plan.source, self.windows.tokens[0], self.recipe.threads) or []
+            if not groups and self.calibrate == "sequential":
+                raise RecipeError(
+                    f"{self.plan.source.path}: its blocks do not run by themselves, as sequential calibration needs; "
+                    "leave --calibrate out"
+                )
             self.journal.begin(groups)
         parts = self._restored()
         restored = len(parts)

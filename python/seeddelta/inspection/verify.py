@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..calibrate.covariance import open_covariance
 from ..convert.rest import kept_chunks, rest_types
 from ..errors import SourceModelError
-from ..gguf import schema
+from ..gguf import names, schema
 from ..gguf.imatrix import read_imatrix
 from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
 from ..gguf.schema import LanesBase, TrellisBase
@@ -105,7 +105,9 @@ class _Verifier:
         self.source = None if source is None else open_source(source)
         self.imatrix = None if imatrix is None else read_imatrix(imatrix)
         self.covariance = None if hessian is None else open_covariance(hessian)
-        self.weighted = self.imatrix is not None or self.covariance is not None
+        # fitted scales and norms belong to no importance, and to no tensor of the source
+        self.fitted = schema.KEY_FIT_SHA256 in file.header.metadata
+        self.weighted = not self.fitted and (self.imatrix is not None or self.covariance is not None)
         given = {"source": source, "imatrix": imatrix, "hessian": hessian}
         self.files = {what: Path(given_path) for what, given_path in given.items() if given_path is not None}
 
@@ -213,7 +215,11 @@ class _Verifier:
     def _kept(self) -> None:
         if self.source is None:
             return
+        if self.fitted:
+            self.skipped.append("the norms and row scales are fitted (seeddelta fit): no weighted norms")
         for name in self.file.dense_tensors:
+            if self.fitted and names.is_norm(name):
+                continue
             info, theirs = self.file.header.tensors[name], self.source.tensors.get(name)
             if theirs is None:
                 self._add(name, "kept tensor", f"{info.type.name}{list(info.shape)}", "not in the source")

@@ -1,0 +1,180 @@
+"""`seeddelta.fit`: a SeedΔ file with row scales and norms that are fitted to the dense model's predictions."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGUFValueType
+from pydantic import BaseModel
+
+from seeddelta import _core
+
+from .._blas import one_blas_thread
+from ..calibrate.llama_block import llama_shape, read_head
+from ..calibrate.text import Windows, bundled_text, read_windows
+from ..errors import RecipeError, SourceModelError
+from ..gguf import schema
+from ..gguf.hub import located
+from ..gguf.reader import SeedDeltaFile, open_seeddelta, weight_arguments
+from ..gguf.source import SourceModel, open_source
+from ..gguf.writer import PlannedTensor, Typed, Value, check_writable, copied_metadata, crc32, write_gguf
+from ..settings.fitting import FIT_CHUNKS, FIT_PASSES, LEAST_CHUNKS
+from .fit_scales import BATCH, Adam, Fit, Student
+from .measure import measure
+from .metadata import tensor_texts
+
+
+class FitReport(BaseModel):
+    """Mean divergence from the dense model in nats on held-out chunks, before and after; `tensors` were changed."""
+
+    path: str
+    tensors: int
+    factors: int
+    chunks: int
+    held_out: int
+    before: float
+    after: float
+
+
+def fit(
+    model: str | os.PathLike[str],
+    dense: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    text: str | os.PathLike[str] | None = None,
+    ctx: int = 512,
+    chunks: int = FIT_CHUNKS,
+    passes: int = FIT_PASSES,
+    threads: int = 0,
+    resume: bool = True,
+    progress: bool = True,
+) -> FitReport:
+    """Write a SeedΔ file whose row scales and norms are fitted to the predictions of the dense model it was made from.
+
+    Needs no more bytes and no more time at run time. For models of the llama family (llama, qwen2, qwen3). `chunks` of
+    `ctx` tokens are taken from all over the text (None: that of the package), each `passes` times; one of eight is held
+    out to measure. A run that was stopped goes on from OUTPUT.fit. The result does not depend on `threads` (0: all).
+
+    Raises NotAvailableError for another kind of model, SourceModelError for a dense model of other shapes, RecipeError
+    when nothing can be fitted or nothing was gained, EvaluationError for a text that is too short, OutputError.
+    """
+    model, dense, output = located(model), located(dense), Path(output)
+    check_writable(output)
+    text = bundled_text() if text is None else Path(text)
+    source = open_source(dense)
+    shape = llama_shape(source)
+    state = output.with_name(output.name + ".fit")
+    with open_seeddelta(model) as file:
+        _check_same(file, source)
+        windows = read_windows(source.path, text, text.name, ctx, chunks)
+        held = np.arange(chunks) % LEAST_CHUNKS == LEAST_CHUNKS - 1
+        if not held.any():
+            raise RecipeError(f"{chunks} chunks are too few to hold one out; give {LEAST_CHUNKS} or more")
+        teacher = read_head(source, shape)
+        student = Student(file, shape, teacher)
+        if not student.places:
+            raise RecipeError(f"{model}: has neither row scales nor norms that can be fitted")
+        identity = _identity(model, dense, windows, passes)
+        with (
+            one_blas_thread(),
+            ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool,
+            _bar(shape.layers, int((~held).sum()), int(held.sum()), passes, progress) as bar,
+        ):
+            job = Fit(source, student, windows.tokens[~held], windows.tokens[held], pool, teacher, bar.update)
+            before, after = _descend(job, passes, state if resume else None, identity, bar)
+        if not after < before:
+            state.unlink(missing_ok=True)
+            raise RecipeError(
+                f"{model}: nothing was gained: the divergence on text that was held out is {before:.4f} and was "
+                f"{after:.4f} after fitting; give more or other --text"
+            )
+        _write(file, source, student, output, windows)
+        state.unlink(missing_ok=True)
+    return FitReport(
+        path=str(output), tensors=len(student.places), factors=len(student.theta), chunks=chunks,
+        held_out=int(held.sum()), before=before, after=after,
+    )  # fmt: skip
+
+
+def _check_same(file: SeedDeltaFile, source: SourceModel) -> None:
+    for name, tensor in file.tensors.items():
+        info, wanted = source.tensors.get(name), tensor.description.tensor_shape
+        if info is None or info.shape != wanted:
+            what = "is not there" if info is None else f"has the shape {list(info.shape)}, not {list(wanted)}"
+            raise SourceModelError(
+                f"{source.path}: {name!r} {what}; give the dense model that {file.path} was made from"
+            )
+
+
+def _identity(model: Path, dense: Path, windows: Windows, passes: int) -> str:
+    files = [[str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns] for path in (model, dense)]
+    return json.dumps([files, windows.identity(), passes])
+
+
+def _bar(layers: int, train: int, held: int, passes: int, progress: bool) -> Any:
+    from tqdm.auto import tqdm
+
+    total = layers * (train + held + 2 * held + 3 * passes * train)
+    return tqdm(desc="fit", total=total, unit="block", smoothing=0, disable=not progress)
+
+
+def _descend(job: Fit, passes: int, state: Path | None, identity: str, bar: Any) -> tuple[float, float]:
+    """Fit; the divergence on held-out text before and after."""
+    student, count = job.student, len(job.tokens)
+    orders = [np.random.default_rng([1, number]).permutation(count).tolist() for number in range(passes)]
+    batches = [order[at : at + BATCH] for order in orders for at in range(0, count, BATCH)]
+    adam = Adam(len(student.theta), len(batches))
+    before = adam.load(state, student.theta, identity) if state is not None else None
+    job.prepare()
+    if before is None:
+        before = job.divergence()
+    for batch in batches[adam.step :]:
+        loss, gradient = job.gradient(batch)
+        adam.move(student.theta, gradient)
+        bar.set_postfix_str(f"KL {loss:.4f}", refresh=False)
+        if state is not None:
+            adam.save(state, student.theta, identity, before)
+    return before, job.divergence()
+
+
+def _write(file: SeedDeltaFile, source: SourceModel, student: Student, output: Path, windows: Windows) -> None:
+    stored = SourceModel(file.header)
+    changed: dict[str, np.ndarray[Any, Any]] = {}
+    descriptions = []
+    for name, tensor in file.tensors.items():
+        description = tensor.description
+        if name in student.places:
+            scale = tensor.arrays[schema.ROW_SCALE]
+            changed[f"{description.stem}.{schema.ROW_SCALE}"] = (scale * student.factor(name)).astype(scale.dtype)
+            arrays = dict(tensor.arrays) | {schema.ROW_SCALE: changed[f"{description.stem}.{schema.ROW_SCALE}"]}
+            weight = _core.Weight(name, *description.shape, **weight_arguments(description, arrays))
+            norms, _ = measure(source.matrix(name), weight, None, None)
+            description = description.model_copy(update={"norms": norms})
+        descriptions.append(description)
+    for name in student.places:
+        if name not in file.tensors:
+            changed[name] = student.matrix(name).astype(np.float32)
+    plan = [PlannedTensor(info.name, info.shape, info.type) for info in file.header.tensors.values()]
+
+    def chunks(tensor: PlannedTensor) -> Iterator[np.ndarray[Any, Any]]:
+        yield changed.get(tensor.name, stored.raw(tensor.name))
+
+    metadata: dict[str, Value] = copied_metadata(file.header) | _metadata(windows)
+    metadata[schema.KEY_TENSORS] = Typed(tensor_texts(descriptions), GGUFValueType.ARRAY, GGUFValueType.STRING)
+    checksums = [crc32(chunks(tensor)) for tensor in plan]
+    metadata[schema.KEY_CRC32] = Typed(checksums, GGUFValueType.ARRAY, GGUFValueType.UINT32)
+    write_gguf(output, metadata, plan, chunks, alignment=file.header.alignment)
+
+
+def _metadata(windows: Windows) -> dict[str, Value]:
+    return {
+        schema.KEY_FIT_TEXT: Typed(windows.name, GGUFValueType.STRING),
+        schema.KEY_FIT_SHA256: Typed(windows.sha256, GGUFValueType.STRING),
+        schema.KEY_FIT_CHUNKS: Typed(windows.chunks, GGUFValueType.UINT32),
+    }

@@ -1,0 +1,243 @@
+"""Row scales and norms of an encoded llama, fitted to the dense model's predictions by gradient descent.
+
+The loss is KL(p_dense ‖ p), the mean over all tokens of a text (knowledge distillation, Hinton et al. 2015; tuning only
+what is not quantised after the matrices are, as in AQLM, Egiazarian et al. 2024, and QuIP#, Tseng et al. 2024). Fitted
+are factors exp(θ) of the scale of every row and of every weight of a norm, so nothing takes more bytes. Gradients come
+down through one block at a time; memory holds it and the hidden states of a batch before every block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from zipfile import BadZipFile
+
+import numpy as np
+import numpy.typing as npt
+
+from ..calibrate.llama_block import (
+    MATRICES,
+    LlamaBlock,
+    LlamaHead,
+    LlamaShape,
+    norm_back,
+    read_block,
+    rms_norm,
+)
+from ..gguf import names
+from ..gguf.reader import SeedDeltaFile
+from ..gguf.source import SourceModel
+from ..gguf.writer import atomic_output, output_error
+
+F32 = npt.NDArray[np.float32]
+T = TypeVar("T")
+OUTPUT_NORM = "output_norm.weight"
+BATCH = 4  # chunks a step
+RATE = 0.003  # of a step at its largest, in logarithms of the factors
+_MOMENTS = (0.9, 0.95)  # of Adam (Kingma and Ba 2015)
+_WARM_UP = 4  # steps
+
+
+def fitted_tensors(file: SeedDeltaFile) -> dict[str, int]:
+    """Names of the tensors that can be fitted and how many factors each has: matrices whose rows have a scale and
+    nothing beside it, and norms in float32."""
+    found = {}
+    for name in file.header.tensors:
+        if name in file.dense_tensors and names.is_norm(name) and file.dense(name).dtype == np.float32:
+            found[name] = int(file.dense(name).size)
+    for name, tensor in file.tensors.items():
+        place, one = names.split_name(name), tensor.description
+        plain = one.base.kind in ("trellis", "lanes") and one.residual.scheme == "none" and not one.is_column
+        if place is not None and place[1] in MATRICES and plain and one.experts is None:
+            found[name] = one.rows
+    return found
+
+
+class Student:
+    """The encoded model; `theta` float32 are logarithms of the factors of `fitted_tensors`, one after the other."""
+
+    def __init__(self, file: SeedDeltaFile, shape: LlamaShape, teacher: LlamaHead) -> None:
+        self.file, self.shape, self._source = file, shape, SourceModel(file.header)
+        sizes = fitted_tensors(file)
+        ends = np.cumsum(list(sizes.values()))
+        self.places = {n: slice(int(end) - size, int(end)) for (n, size), end in zip(sizes.items(), ends, strict=True)}
+        self.theta: F32 = np.zeros(int(ends[-1]) if sizes else 0, np.float32)
+        self._tied = names.HEAD not in file.tensors and names.HEAD not in self._source.tensors
+        head = names.EMBEDDING if self._tied else names.HEAD
+        # a head that was not converted is the dense one
+        matrix = self.matrix(head) if head in file.tensors else teacher.matrix
+        self._head = LlamaHead(self._source.matrix(OUTPUT_NORM).ravel(), matrix, shape.eps)
+
+    def factor(self, name: str) -> F32:
+        """exp(θ) of a tensor, float32 [rows] or [n_embd]; ones for one that is not fitted."""
+        return np.exp(self.theta[self.places[name]]) if name in self.places else np.ones(1, np.float32)
+
+    def matrix(self, name: str) -> F32:
+        """A tensor with its factors, float32."""
+        if name not in self.file.tensors:
+            plain = self._source.matrix(name).reshape(self._source.tensors[name].shape)
+            return np.asarray(plain * self.factor(name))
+        rows = self.file.tensors[name].description.rows
+        return np.asarray(self.file.tensors[name].to_weight().dequantize(0, rows) * self.factor(name)[:, None])
+
+    def embedding(self) -> F32:
+        """float32 [vocabulary, n_embd]"""
+        return self._head.matrix if self._tied else self.matrix(names.EMBEDDING)
+
+    def block(self, layer: int) -> LlamaBlock:
+        start = f"blk.{layer}."
+        all_names = [*self.file.tensors, *self.file.dense_tensors]
+        short = {n: n.removeprefix(start).removesuffix(".weight") for n in all_names if n.startswith(start)}
+        return LlamaBlock(self.shape, {own: self.matrix(name) for name, own in short.items()})
+
+    def head(self) -> LlamaHead:
+        return LlamaHead(self._head.norm * self.factor(OUTPUT_NORM), self._head.matrix, self.shape.eps)
+
+
+@dataclass
+class Fit:
+    """Fits a `Student` on `tokens` int32[chunks, ctx]; those of `held` int32[n, ctx] only measure it."""
+
+    dense: SourceModel
+    student: Student
+    tokens: npt.NDArray[np.int32]
+    held: npt.NDArray[np.int32]
+    pool: ThreadPoolExecutor
+    teacher: LlamaHead
+    done: Callable[[int], object]  # is told of chunks, a pass forwards counts 1
+    # hidden states of the dense model after the last block
+    wanted: list[F32] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        """Take all text through the dense model."""
+        shape = self.student.shape
+        embedding = self.dense.matrix(names.EMBEDDING)
+        states = [embedding[chunk] for chunk in (*self.tokens, *self.held)]
+        del embedding
+        for layer in range(shape.layers):
+            block = read_block(self.dense, shape, layer)
+            states = list(self._each(lambda x, b=block: b.forward(x)[0], states))  # type: ignore[misc]
+            self.done(len(states))
+        self.wanted = states
+
+    def divergence(self) -> float:
+        """Mean KL divergence in nats on the text that is held out."""
+        embedding = self.student.embedding()
+        states = [embedding[chunk] for chunk in self.held]
+        del embedding
+        for layer in range(self.student.shape.layers):
+            block = self.student.block(layer)
+            states = list(self._each(lambda x, b=block: b.forward(x)[0], states))  # type: ignore[misc]
+            self.done(len(states))
+        head = self.student.head()
+        pairs = list(zip(states, self.wanted[len(self.tokens) :], strict=True))
+        return float(np.mean([self._loss(head, x, wanted)[0] for x, wanted in pairs]))
+
+    def gradient(self, chunks: list[int]) -> tuple[float, F32]:
+        """Mean divergence on chunks of the text, and ∂/∂θ."""
+        student, shape = self.student, self.student.shape
+        embedding = student.embedding()
+        states = [embedding[self.tokens[chunk]] for chunk in chunks]
+        del embedding
+        before = []
+        for layer in range(shape.layers):
+            block = student.block(layer)
+            before.append(states)
+            states = list(self._each(lambda x, b=block: b.forward(x)[0], states))  # type: ignore[misc]
+            self.done(len(states))
+        total = np.zeros(len(student.theta))
+        head = student.head()
+        found = list(self._each(lambda pair: self._loss(head, *pair), [
+            (x, self.wanted[chunk]) for x, chunk in zip(states, chunks, strict=True)
+        ]))  # fmt: skip
+        for _, _, own in found:
+            self._add(total, {OUTPUT_NORM: own})
+        slopes = [dx for _, dx, _ in found]
+        for layer in reversed(range(shape.layers)):
+            block, given = student.block(layer), before.pop()
+            backs = self._each(lambda pair, b=block: _back(b, *pair), list(zip(given, slopes, strict=True)))  # type: ignore[misc]
+            slopes = []
+            for dx, own_of in backs:
+                slopes.append(dx)
+                self._add(total, {f"blk.{layer}.{kind}.weight": own for kind, own in own_of.items()})
+            self.done(2 * len(slopes))
+        count = len(chunks) * self.tokens.shape[1]
+        return float(np.mean([loss for loss, _, _ in found])), np.asarray(total / count, np.float32)
+
+    def _add(self, total: npt.NDArray[np.float64], found: Mapping[str, F32]) -> None:
+        for name, own in found.items():
+            if name in self.student.places:
+                total[self.student.places[name]] += own
+
+    def _loss(self, head: LlamaHead, x: F32, wanted: F32) -> tuple[float, F32, F32]:
+        """Mean divergence of a chunk, and of its sum ∂/∂x and ∂/∂θ of the last norm."""
+        last, kept = rms_norm(x, head.norm, head.eps)
+        slope, loss = np.empty_like(last), 0.0
+        for some, dense in self.teacher.predictions(wanted):
+            ((_, own),) = head.predictions(x[some])
+            p = np.exp(dense)
+            loss += float((p * (dense - own)).sum(dtype=np.float64))
+            slope[some] = (np.exp(own) - p) @ head.matrix
+        return loss / len(x), norm_back(slope, kept), np.einsum("ti,ti->i", slope, last)
+
+    def _each(self, work: Callable[[Any], T], items: list[Any]) -> Iterator[T]:
+        """Results in order, as many at a time as there are threads."""
+        at_once: int = self.pool._max_workers
+        for begin in range(0, len(items), at_once):
+            yield from self.pool.map(work, items[begin : begin + at_once])
+
+
+def _back(block: LlamaBlock, x: F32, dx: F32) -> tuple[F32, dict[str, F32]]:
+    """∂/∂x before a block, and ∂/∂θ of its matrices and norms."""
+    found: dict[str, F32] = {}
+
+    def seen(kind: str, dy: F32, y: F32) -> None:
+        found[kind] = np.einsum("to,to->o", dy, y)
+
+    return block.backward(block.forward(x)[1], dx, seen), found
+
+
+class Adam:
+    """Steps of the method Adam, its rate rising at first and falling as a cosine to 0; can be saved and loaded."""
+
+    def __init__(self, size: int, steps: int, rate: float = RATE) -> None:
+        self.steps, self.rate, self.step = steps, rate, 0
+        self._mean, self._square = np.zeros(size, np.float32), np.zeros(size, np.float32)
+
+    def move(self, theta: F32, gradient: F32) -> None:
+        """One step, in place."""
+        for moment, value, share in ((self._mean, gradient, _MOMENTS[0]), (self._square, gradient**2, _MOMENTS[1])):
+            moment *= share
+            moment += (1 - share) * value
+        self.step += 1
+        mean, square = (m / (1 - s**self.step) for m, s in zip((self._mean, self._square), _MOMENTS, strict=True))
+        warm = min(1.0, self.step / _WARM_UP)
+        rate = self.rate * warm * (1 + math.cos(math.pi * (self.step - 1) / self.steps)) / 2
+        theta -= rate * mean / (np.sqrt(square) + np.float32(1e-12))
+
+    def save(self, path: Path, theta: F32, identity: str, before: float) -> None:
+        """Raises OutputError."""
+        try:
+            with atomic_output(path) as temporary, temporary.open("wb") as file:
+                np.savez(
+                    file, theta=theta, mean=self._mean, square=self._square, step=self.step, identity=identity,
+                    before=before,
+                )  # fmt: skip
+        except OSError as error:
+            raise output_error(path, error) from error
+
+    def load(self, path: Path, theta: F32, identity: str) -> float | None:
+        """What `before` was; None when there is nothing that belongs to this run."""
+        try:
+            with np.load(path) as stored:
+                if str(stored["identity"]) != identity or stored["theta"].shape != theta.shape:
+                    return None
+                theta[:], self._mean[:], self._square[:] = stored["theta"], stored["mean"], stored["square"]
+                self.step = int(stored["step"])
+                return float(stored["before"])
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+            return None

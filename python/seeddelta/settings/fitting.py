@@ -1,0 +1,48 @@
+"""Settings of `seeddelta fit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from ..errors import RecipeError, SeedDeltaError
+from .base import Flag, Settings
+from .measuring import QUIET
+
+FIT_CHUNKS = 48
+FIT_PASSES = 2
+LEAST_CHUNKS = 8  # one of so many is held out
+
+
+class FitSettings(Settings):
+    """Row scales and norms of a SeedΔ file, fitted to the dense model."""
+
+    error: ClassVar[type[SeedDeltaError]] = RecipeError
+
+    model: Annotated[Path, Flag(names=("--model", "-m"))] = Field(description="SeedΔ file to start from.")
+    dense: Annotated[Path, Flag(names=("--dense", "-d"))] = Field(description="Dense GGUF model that it was made from.")
+    output: Annotated[Path, Flag(names=("--output", "-o"))] = Field(description="SeedΔ file to write.")
+    text: Annotated[Path | None, Flag(names=("--text", "-f"), shown=True)] = Field(
+        default=None, description="Text in UTF-8, never one that you evaluate on. Default: that of the package."
+    )
+    chunks: Annotated[int, Flag(shown=True)] = Field(
+        default=FIT_CHUNKS, ge=LEAST_CHUNKS, description="Chunks of the text, from all over it; an eighth is held out."
+    )
+    ctx: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(
+        default=512, ge=16, description="Tokens a chunk."
+    )
+    passes: Annotated[int, Flag(shown=True)] = Field(
+        default=FIT_PASSES, ge=1, description="How often the text is gone through."
+    )
+    threads: Annotated[int, Flag(names=("--threads", "-t"), shown=True)] = Field(
+        default=0, ge=0, description="Threads; 0 is all processors."
+    )
+    resume: Annotated[bool, Flag(shown=True)] = Field(
+        default=True, description="Go on from OUTPUT.fit, where an earlier run stopped."
+    )
+    as_json: Annotated[bool, Flag(names=("--json",), shown=True)] = Field(
+        default=False, description="Print JSON to stdout instead of a summary."
+    )
+    quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar, and no summary.")
