@@ -51,6 +51,8 @@ TEXTS: dict[str, tuple[str, Any]] = {
     "executor": ("processes:2", "processes:2"),
     "target_size": ("90M", "90M"),
 }
+# commands with the settings of a build, and what else they are given: a preset other than that of a build hides rates
+BUILDS: dict[str, list[str]] = {"build": [], "quantize": ["--preset", "lanes-4"], "autotune": []}
 # settings of a build that change with another one
 ALSO: dict[str, set[str]] = {
     "preset": {"base_kind", "scheme", "K", "vals", "targets"},
@@ -144,7 +146,8 @@ def differences(one: Any, other: Any, path: tuple[str, ...] = ()) -> set[str]:
 @pytest.mark.parametrize(("command", "setting", "flag"), list(flags()))
 def test_it_arrives(command: str, setting: Setting, flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
     beside = BESIDE.get(setting.name, [])
-    arguments = [*required(command, setting), *beside]
+    preset = [] if setting.name == "preset" else BUILDS.get(command, [])
+    arguments = [*required(command, setting), *preset, *beside]
     if kind_of(setting) is bool:
         wanted = not setting.field.default
         given = [flag if wanted else f"--no-{flag.removeprefix('--')}"]
@@ -157,7 +160,9 @@ def test_it_arrives(command: str, setting: Setting, flag: str, monkeypatch: pyte
     if not setting.field.is_required():
         without = handed(command, arguments, monkeypatch)
         group = ".".join(setting.optional) if at(without, setting.optional or ()) is None else ""
-        wanted_changes = {group or setting.name} | (ALSO.get(setting.name, set()) if command == "build" else set())
+        wanted_changes = {group or setting.name} | (ALSO.get(setting.name, set()) if command in BUILDS else set())
+        if command == "quantize" and setting.name == "preset":
+            wanted_changes |= {"state_bits", "target_bpw"}  # of the preset that it has without
         assert differences(without, found) == wanted_changes  # and nowhere else
 
 
@@ -170,7 +175,7 @@ def test_few_are_shown_and_all_are_told(command: str, capsys: pytest.CaptureFixt
     assert main([command, "--help-all"]) == 0
     everything = capsys.readouterr().out
     for setting in settings_of(TREES[command]):
-        assert all(name in everything for name in setting.names)
+        assert setting.flag.argument or all(name in everything for name in setting.names)
 
 
 def test_help_of_run_fits_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,7 +160,7 @@ def test_command(model: Path, text: Path, made: Path, tmp_path: Path, capsys: py
     assert main([*arguments, "--chunks", "4", "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "dry run" in shown
-    assert "it takes about 1 minutes" in " ".join(shown.split())
+    assert "it takes about 1 minute," in " ".join(shown.split())
     assert not path.exists()
     assert main([*arguments, "--chunks", "4", "-q"]) == 0
     assert path.read_bytes() == made.read_bytes()
@@ -171,7 +171,7 @@ def test_command(model: Path, text: Path, made: Path, tmp_path: Path, capsys: py
 def test_the_text_of_the_package_is_enough(smollm2_quantized: Path) -> None:
     """For the chunks of the default, with a tokenizer of 49k tokens; and it has more than one alphabet."""
     windows = read_windows(smollm2_quantized, bundled_text(), "bundled", 512, None)
-    assert windows.chunks > 2 * quantize.DEFAULT_CHUNKS
+    assert windows.chunks > 2 * quantize.CHUNKS
     assert 300_000 < bundled_text().stat().st_size < 600_000
     content = bundled_text().read_text(encoding="utf-8")
     for sign in ("def ", "Assistant:", "—" if "—" in content else "--", "ж", "の", "的", "ب"):

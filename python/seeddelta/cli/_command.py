@@ -215,7 +215,7 @@ def full_help(settings: list[Setting]) -> str:
 def usage_of(setting: Setting) -> str:
     """The flags of a setting and what stands for its value."""
     if setting.flag.argument:
-        return setting.path[-1].upper()
+        return setting.flag.metavar or setting.path[-1].upper()
     names = ", ".join(reversed(setting.names))
     if kind_of(setting) is bool:
         return f"{names}, --no-{setting.names[0].removeprefix('--')}" if setting.field.default else names

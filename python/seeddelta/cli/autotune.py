@@ -4,106 +4,54 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
+from pydantic import Field
 
-from ..errors import RecipeError
-from ._options import AsJson, Quiet
+from ..convert.recipe import Recipe
+from ..settings import Flag
+from ..settings.measuring import QUIET
+from ..settings.recipe import PRESETS
+from ..settings.tuning import TuneSettings
+from ._command import from_settings
 
 if TYPE_CHECKING:
     from ..tune.plan import TunePlan
     from ..tune.report import TuneReport
 
-COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
+
+class AutotuneSettings(Recipe, TuneSettings):
+    """A recipe without its rates, and how they are chosen."""
+
+    rare: ClassVar[frozenset[str]] = frozenset(
+        ("preset", "base_kind", "scheme", "layout", "proc_sparse", "bits", "seeddelta_gap", "executor", "bands",
+         "verify_chunks")
+    )  # fmt: skip
+
+    input: Annotated[Path, Flag(names=("--model", "-m"), panel="File", decides="choice")] = Field(
+        description="Dense GGUF model (F16 or BF16 is best)."
+    )
+    output: Annotated[Path, Flag(names=("--output", "-o"), panel="File", decides="nothing")] = Field(
+        description="Recipe to write (YAML)."
+    )
+    build: Annotated[Path | None, Flag(shown=True, metavar="OUT.GGUF", panel="File", decides="nothing")] = Field(
+        default=None, description="Also keep the model that the recipe makes."
+    )
+    target_size: Annotated[str | None, Flag(old=("--budget",), metavar="SIZE", panel="File", decides="choice")] = Field(
+        default=None, examples=["90M"], description="--size in powers of 1024."
+    )
+    checkpoint: Annotated[Path | None, Flag(metavar="DIR", panel="Run", decides="nothing")] = Field(
+        default=None, description="Folder of what is measured. Default: OUTPUT.autotune."
+    )
+    as_json: Annotated[bool, Flag(names=("--json",), shown=True, panel="Run", decides="nothing")] = Field(
+        default=False, description="Print JSON to stdout instead of tables."
+    )
+    quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar and no table.")
 
 
-def command(
-    model: Annotated[Path, typer.Option("--model", "-m", help="Dense GGUF model (F16 or BF16 is best).")],
-    text: Annotated[
-        Path, typer.Option("--text", "-f", help="Calibration text, used from its end. Never the text you evaluate on.")
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Recipe to write (YAML).")],
-    budget: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--budget", metavar="SIZE", hidden=True, help="--size in powers of 1024."),
-    ] = None,
-    size: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--size", metavar="SIZE", help="Size of the whole file: bytes, or with K, M, G (powers of 1000)."),
-    ] = None,
-    bpw: Annotated[
-        Optional[float],  # noqa: UP045
-        typer.Option("--bpw", metavar="BITS", help="Bits a weight of the converted matrices, all bytes counted."),
-    ] = None,
-    max_dppl: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(
-            "--max-dppl",
-            metavar="PERCENT",
-            help="In place of a budget: the largest change of the perplexity on the held-out text, with a margin of "
-            "1.64 standard errors. Several models are built to find the smallest.",
-        ),
-    ] = None,
-    build: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--build", metavar="OUT.GGUF", help="Also keep the model that the recipe makes."),
-    ] = None,
-    hessian: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--hessian", help="Covariance of the inputs (seeddelta imatrix --hessian)."),
-    ] = None,
-    imatrix: Annotated[Optional[Path], typer.Option("--imatrix", help="Importance matrix.")] = None,  # noqa: UP045
-    config: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--config", help="YAML file of more options of a build; those given here win."),
-    ] = None,
-    targets: Annotated[Optional[str], typer.Option("--targets", help="Matrices, as for build.")] = None,  # noqa: UP045
-    layers: Annotated[Optional[str], typer.Option("--layers", help="Layers A-B, as for build.")] = None,  # noqa: UP045
-    tensor_type: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--tensor-type", metavar="REGEX=RATE", help="Tensors whose rate is given; they are not measured."),
-    ] = None,
-    state_bits: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option("--state-bits", metavar="12|14|16", help="Bits of the trellis state of what is built."),
-    ] = None,
-    gap: Annotated[
-        Optional[float],  # noqa: UP045
-        typer.Option(
-            "--seeddelta-gap", help="Largest relative error of a matrix: its group gets a higher rate, or stays dense."
-        ),
-    ] = None,
-    verify_text: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--verify-text", help="Held-out text that the result is compared on. Default: the end of --text."),
-    ] = None,
-    context: Annotated[int, typer.Option("--ctx", "-c", help="Tokens of a chunk; the second half is scored.")] = 512,
-    chunks: Annotated[int, typer.Option("--chunks", help="Chunks that every group is measured on.")] = 4,
-    verify_chunks: Annotated[
-        int, typer.Option("--verify-chunks", help="Chunks of the held-out text; 0: the result is not compared.")
-    ] = 16,
-    bands: Annotated[
-        int, typer.Option("--bands", help="Bands of layers; the first and the last layer are their own.")
-    ] = 4,
-    detail: Annotated[
-        bool, typer.Option("--detail", help="Measure every layer by itself: several times as long.")
-    ] = False,
-    reference: Annotated[float, typer.Option("--reference", help="Bits at which the groups are measured.")] = 3,
-    threads: Annotated[int, typer.Option("--threads", "-t", help="Threads; 0: all cores.")] = 0,
-    checkpoint: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--checkpoint", metavar="DIR", help="Folder of what is measured. Default: OUTPUT.autotune."),
-    ] = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep that folder: another budget of the model then takes a build, no more.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be measured, and about how long it takes.")
-    ] = False,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+@from_settings(AutotuneSettings)
+def command(settings: AutotuneSettings) -> None:
     """Choose the bits of every group of matrices for a budget, by what each group costs.
 
     A group is a role in a band of layers, such as attn_v of 8-14. Each is replaced by its encoded form while the others
@@ -117,51 +65,25 @@ def command(
 
     Then: seeddelta build --recipe recipe.yaml
     """
-    from ..convert.recipe import Recipe, read_yaml
     from ..tune import TuneOptions, autotune, plan
 
-    given = {
-        "input": model,
-        "output": build or output.with_suffix(".seeddelta.gguf"),
-        "target_size": budget,
-        "size": size,
-        "target_bpw": bpw,
-        "hessian": hessian,
-        "imatrix": imatrix,
-        "targets": targets,
-        "layers": layers,
-        "tensor_type": tuple(tensor_type) if tensor_type else None,
-        "state_bits": state_bits,
-        "seeddelta_gap": gap,
-        "threads": threads or None,
-    }
-    more = {} if config is None else read_yaml(config)
-    more |= {name: value for name, value in given.items() if value is not None}
-    if max_dppl is not None or budget is not None or size is not None:  # a preset may have a target, too
-        more["target_bpw"] = bpw
-    options = TuneOptions(
-        recipe=Recipe(**more), output=output, build=build is not None, max_dppl=_percent(max_dppl), text=text,
-        verify_text=verify_text, ctx=context, chunks=chunks, verify_chunks=verify_chunks, bands=bands, detail=detail,
-        reference=reference, checkpoint=checkpoint, keep=keep,
-    )  # fmt: skip
-    if dry_run:
+    own = {*AutotuneSettings.model_fields} - {*Recipe.model_fields} | {"checkpoint", "size", "preset"}
+    recipe = settings.model_dump(exclude_unset=True, exclude=own)
+    other = settings.max_dppl is not None or settings.target_size is not None
+    if other and recipe.get("target_bpw") == PRESETS[settings.preset].get("target_bpw"):
+        recipe["target_bpw"] = None  # a preset may have a target, too
+    recipe["output"] = settings.build or settings.output.with_suffix(".seeddelta.gguf")
+    tuning = settings.model_dump(exclude_unset=True, include={*TuneSettings.model_fields, "output", "checkpoint"})
+    options = TuneOptions(recipe=Recipe(**recipe), build=settings.build is not None, **tuning)
+    if settings.dry_run:
         planned = plan(options)
-        typer.echo(json.dumps(planned.to_dict(), indent=2) if as_json else _planned_text(planned))
+        typer.echo(json.dumps(planned.to_dict(), indent=2) if settings.as_json else _planned_text(planned))
         return
-    report = autotune(options, progress=not quiet)
-    if as_json:
+    report = autotune(options, progress=not settings.quiet)
+    if settings.as_json:
         typer.echo(report.to_json(), nl=False)
-    elif not quiet:
+    elif not settings.quiet:
         _print(report)
-
-
-def _percent(text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return float(text.strip().removesuffix("%"))
-    except ValueError:
-        raise RecipeError(f"--max-dppl {text} is no percentage; write for example 2%") from None
 
 
 def _planned_text(planned: TunePlan) -> str:

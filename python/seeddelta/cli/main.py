@@ -51,6 +51,7 @@ def make_app(commands: dict[str, str] | None = None) -> typer.Typer:
     Raises MissingDependencyError when typer or pydantic is not installed.
     """
     with needs_extra("cli"):
+        import pydantic  # noqa: F401 (their settings are made of it)
         import rich  # noqa: F401 (the commands print tables with it)
         import typer
     app = typer.Typer(

@@ -39,7 +39,7 @@ class Estimate:
     def __str__(self) -> str:
         minutes = max(1, round(self.seconds / 60))
         return (
-            f"about {minutes} minutes, at most {self.memory / 2**30:.1f} GiB of memory and "
+            f"about {minutes} minute{'s' * (minutes > 1)}, at most {self.memory / 2**30:.1f} GiB of memory and "
             f"{self.disk / 2**30:.1f} GiB of temporary files"
         )
 

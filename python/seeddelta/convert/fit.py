@@ -24,7 +24,8 @@ from ..gguf.hub import located
 from ..gguf.reader import SeedDeltaFile, open_seeddelta, weight_arguments
 from ..gguf.source import SourceModel, open_source
 from ..gguf.writer import PlannedTensor, Typed, Value, check_writable, copied_metadata, crc32, write_gguf
-from ..settings.fitting import FIT_CHUNKS, FIT_PASSES, LEAST_CHUNKS
+from ..settings.calibration import CHUNKS
+from ..settings.fitting import FIT_PASSES, LEAST_CHUNKS
 from .fit_scales import BATCH, Adam, Fit, Student
 from .measure import measure
 from .metadata import tensor_texts
@@ -49,7 +50,7 @@ def fit(
     *,
     text: str | os.PathLike[str] | None = None,
     ctx: int = 512,
-    chunks: int = FIT_CHUNKS,
+    chunks: int = CHUNKS,
     passes: int = FIT_PASSES,
     threads: int = 0,
     resume: bool = True,

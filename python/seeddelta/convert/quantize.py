@@ -27,19 +27,17 @@ from ..errors import ImatrixError, RecipeError
 from ..gguf import names, schema
 from ..gguf.source import open_source
 from ..gguf.writer import Typed, Value
+from ..settings.calibration import CHUNKS
 from .checkpoint import Checkpoint, Part
 from .estimate import Estimate, estimate, warn_too_large
 from .jobs import encoder_identity, forget
 from .journal import Journal
 from .memory import sums_bytes, sums_limit, wanted_inputs
 from .pipeline import Plan, check_outputs, encode_all, finish, hash_in_background, make_plan, planned_report
-from .recipe import Recipe, parse_size
+from .recipe import Recipe, parse_size, with_rate
 from .report import BuildReport
 from .sequential import SequentialGroups
 
-DEFAULT_PRESET = "balanced"
-DEFAULT_CHUNKS = 48  # more gave nothing on SmolLM2 (docs/quality.md)
-_RATE_OPTIONS = ("preset", "bits", "target_bpw", "target_size")
 _FOLDER = "blocks"  # in the folder of the finished tensors: hidden states, a group's covariances, what is done
 
 
@@ -49,7 +47,7 @@ def quantize(
     *,
     text: str | os.PathLike[str] | None = None,
     ctx: int = 512,
-    chunks: int | None = DEFAULT_CHUNKS,
+    chunks: int | None = CHUNKS,
     ram: str = "8G",
     calibrate: Literal["dense", "sequential"] = "dense",
     executor: Executor | str | None = None,
@@ -102,7 +100,7 @@ def estimate_quantize(
     *,
     text: str | os.PathLike[str] | None = None,
     ctx: int = 512,
-    chunks: int | None = DEFAULT_CHUNKS,
+    chunks: int | None = CHUNKS,
     ram: str = "8G",
     calibrate: Literal["dense", "sequential"] = "dense",
     **options: Any,
@@ -124,8 +122,7 @@ def _prepared(
 def _recipe(model: Path, output: Path, options: Mapping[str, Any]) -> Recipe:
     if options.get("hessian") is not None or options.get("no_checkpoint"):
         raise RecipeError("quantize measures by itself and keeps what is finished; leave hessian and no_checkpoint out")
-    if not any(options.get(name) is not None for name in _RATE_OPTIONS):
-        options = {"preset": DEFAULT_PRESET} | dict(options)
+    options = with_rate(options)
     recipe = Recipe(input=model, output=output, **options)
     folder = recipe.parts_folder
     assert folder is not None

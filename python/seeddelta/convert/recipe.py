@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from .rates import RATES, Proc, Rate, overridden, parse_override, rate_of
 TRELLIS_KINDS = ("trellis", "lanes")
 COLUMN_POWER = 0.2  # measured on SmolLM2: 0.1 to 0.25 are alike, and better than none and than 0.35
 _RATES = ("bits", "target_bpw", "target_size")  # of which one that is given takes the place of the preset's
+QUANTIZE_PRESET = "balanced"  # of `quantize` without a rate
 _EXECUTOR = re.compile(r"(threads|processes)(?::([1-9]\d{0,3}))?|dask://([^/\s]+:\d+)/?")
 
 
@@ -48,6 +49,12 @@ def parse_size(text: str, kilo: int = 1024) -> int:
     if match is None or not 0 < float(match[1]) < 1e15:
         raise ValueError(f"{text!r} is no size; give bytes, or for example 90M or 1.5G")
     return int(float(match[1]) * kilo ** " KMG".index(match[2].upper() or " "))
+
+
+def with_rate(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options for `quantize`, with its preset where they have no rate."""
+    given = any(options.get(name) is not None for name in ("preset", "size", *_RATES))
+    return dict(options) if given else {"preset": QUANTIZE_PRESET} | dict(options)
 
 
 _BASE: TypeAdapter[Any] = TypeAdapter(Base)

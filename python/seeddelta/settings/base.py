@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from .._extras import needs_extra
@@ -56,6 +56,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     error: ClassVar[type[SeedDeltaError]] = ConfigError
     forms: ClassVar[tuple[str, ...]] = ()  # groups of one of several kinds, which the settings are put into on the way
+    rare: ClassVar[frozenset[str]] = frozenset()  # settings that other trees show in --help and this one in --help-all
 
     def __init__(self, *values: Any, **options: Any) -> None:
         """Settings by name; the first ones may be given in their order, too."""
@@ -144,6 +145,8 @@ def settings_of(
     """All settings of a tree in their order; a group is followed by its own settings."""
     for name, field in tree.model_fields.items():
         flag, path = flag_of(field), (*at, name)
+        if name in tree.rare:
+            flag = replace(flag, shown=False)
         title = flag.panel or panel
         inner = group_of(field)
         own = () if inner is not None or flag.file_only else (f"{prefix}{name.replace('_', '-')}",)

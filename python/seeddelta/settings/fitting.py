@@ -9,9 +9,9 @@ from pydantic import Field
 
 from ..errors import RecipeError, SeedDeltaError
 from .base import Flag, Settings
+from .calibration import CHUNKS
 from .measuring import QUIET
 
-FIT_CHUNKS = 48
 FIT_PASSES = 2
 LEAST_CHUNKS = 8  # one of so many is held out
 
@@ -28,7 +28,7 @@ class FitSettings(Settings):
         default=None, description="Text in UTF-8, never one that you evaluate on. Default: that of the package."
     )
     chunks: Annotated[int, Flag(shown=True)] = Field(
-        default=FIT_CHUNKS, ge=LEAST_CHUNKS, description="Chunks of the text, from all over it; an eighth is held out."
+        default=CHUNKS, ge=LEAST_CHUNKS, description="Chunks of the text, from all over it; an eighth is held out."
     )
     ctx: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(
         default=512, ge=16, description="Tokens a chunk."

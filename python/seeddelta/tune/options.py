@@ -8,10 +8,10 @@ from pydantic import Field, model_validator
 
 from ..convert.rates import RATES, Proc, parse_override
 from ..convert.recipe import Recipe
-from ..settings.recipe import Group
+from ..settings.tuning import TuneSettings
 
 
-class TuneOptions(Group):
+class TuneOptions(TuneSettings):
     """Options of an autotuning. Raises RecipeError for options that contradict each other or are out of range.
 
     `recipe` is everything but the rates, with the budget as its `target_bpw` or `target_size`; tensors that its
@@ -21,29 +21,7 @@ class TuneOptions(Group):
     recipe: Recipe
     output: Path = Field(description="Recipe to write, YAML, for seeddelta build --recipe.")
     build: bool = Field(default=False, description="Keep the model of the recipe, as its output.")
-    max_dppl: float | None = Field(
-        default=None,
-        gt=0,
-        le=100,
-        description="In place of a budget: the largest change of the perplexity in percent, on the held-out text, with "
-        "a margin of 1.64 standard errors. The smallest model that keeps to it is searched for.",
-    )
-    text: Path = Field(description="Calibration text. Never the text you evaluate on.")
-    verify_text: Path | None = Field(default=None, description="Held-out text. Default: the end of --text.")
-    ctx: int = Field(default=512, ge=8, description="Tokens of a chunk; the second half is scored.")
-    chunks: int = Field(default=4, ge=1, description="Chunks that every group is measured on.")
-    verify_chunks: int = Field(
-        default=16,
-        ge=0,
-        description="Chunks of the held-out text that the result is compared on; 0: it is not compared.",
-    )
-    bands: int = Field(
-        default=4, ge=1, description="Bands that the layers between the first and the last one are cut into."
-    )
-    detail: bool = Field(default=False, description="Measure every layer by itself: several times as long.")
-    reference: float = Field(default=3, description="Bits at which the groups are measured.")
     checkpoint: Path | None = Field(default=None, description="Folder of what is measured. Default: OUTPUT.autotune.")
-    keep: bool = Field(default=False, description="Keep that folder, for another budget of the same model.")
 
     @model_validator(mode="after")
     def _check_together(self) -> TuneOptions:
