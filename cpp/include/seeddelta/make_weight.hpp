@@ -21,6 +21,7 @@ struct Array {
     bool contiguous = true;
 
     template <class T>
+    // NOLINTNEXTLINE(performance-unnecessary-value-param): it is moved, by a designator
     static Array of(const T *data, std::vector<int64_t> shape) {
         const char kind = std::is_floating_point_v<T> ? 'f' : std::is_signed_v<T> ? 'i' : 'u';
         return {.data = data, .kind = kind, .item_size = sizeof(T), .shape = std::move(shape)};

@@ -44,7 +44,7 @@ void pass_on(int number, siginfo_t *info, void *context) {
     if (previous_action.sa_handler == SIG_DFL || previous_action.sa_handler == SIG_IGN) {
         end_process(number);
         if (info->si_code <= 0) { // sent by a process; what touched a page touches it again
-            raise(number);
+            static_cast<void>(raise(number));
         }
         return;
     }

@@ -116,14 +116,14 @@ void GraphHook::prefetch_next(const ServedWeight &served, int ith, int nth) cons
 void GraphHook::count_product(const void *dst, const ServedWeight::Node &node, bool dense, bool reused) {
     WeightCounters &counters = node.served->counters;
     count(counters.calls);
-    count(counters.tokens, static_cast<uint64_t>(tokens_of(dst)));
+    count(counters.tokens, tokens_of(dst));
     if (!dense) {
         const Tally tally = node.served->weight->op->tally(work_of(dst, node.use, reused), workspace_);
         count(counters.own_calls);
         count(counters.reused, reused ? 1 : 0);
-        count(counters.experts, static_cast<uint64_t>(tally.experts));
-        count(counters.active_units, static_cast<uint64_t>(tally.active));
-        count(counters.skipped_units, static_cast<uint64_t>(tally.skipped));
+        count(counters.experts, tally.experts);
+        count(counters.active_units, tally.active);
+        count(counters.skipped_units, tally.skipped);
     }
     if (node.served->state.gate != nullptr) {
         node.served->state.gate->publish();
@@ -152,7 +152,7 @@ bool GraphHook::recover(const void *dst, const ServedWeight::Node &node) {
 void GraphHook::finish(void *dst, const ServedWeight::Node &node, bool dense, bool reused) {
     WeightCounters &counters = node.served->counters;
     if (node.use == WeightUse::lookup) {
-        count(counters.rows, static_cast<uint64_t>(abi_.ne_of(dst, 1)));
+        count(counters.rows, abi_.ne_of(dst, 1));
     } else {
         count_product(dst, node, dense, reused);
     }

@@ -157,8 +157,8 @@ void GraphHook::refuse(HookErrorKind kind, const ServedWeight &served, const voi
     int none = 0;
     if (error_kind_.compare_exchange_strong(none, -1)) {
         const char *name = abi_.name_of(node);
-        std::snprintf(refusal_.data(), refusal_.size(), "%s, node '%.*s'", what,
-                      static_cast<int>(strnlen(name, kMaxName)), name);
+        static_cast<void>(std::snprintf(refusal_.data(), refusal_.size(), "%s, node '%.*s'", what,
+                                        static_cast<int>(strnlen(name, kMaxName)), name));
         error_weight_.store(&served);
         error_detail_.store(refusal_.data());
         error_kind_.store(static_cast<int>(kind));
