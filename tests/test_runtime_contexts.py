@@ -207,7 +207,8 @@ def write_bert(path: Path, tokenizer_of: Path) -> Path:
 
 def test_an_encoder(smollm2_quantized: Path, tmp_path: Path) -> None:
     dense = write_bert(tmp_path / "bert.gguf", smollm2_quantized)
-    seeddelta.build(seeddelta.Recipe(input=dense, output=tmp_path / "sd.gguf", bits=4, seeddelta_gap=9), progress=False)
+    recipe = seeddelta.Recipe(input=dense, output=tmp_path / "sd.gguf", base_kind="prng_block", seeddelta_gap=9)
+    seeddelta.build(recipe, progress=False)
     stored = seeddelta.dequantize(tmp_path / "sd.gguf", tmp_path / "stored.gguf", type="f32", progress=False)
     found = []
     for path in (tmp_path / "sd.gguf", stored):
