@@ -287,6 +287,34 @@ def test_a_hole_in_another_place(where: str) -> None:
     assert "node '" in detail
 
 
+@pytest.mark.parametrize("hole", [False, True])
+def test_a_custom_operation_of_somebody_else(hole: bool) -> None:
+    """No node of ours, whatever its user data: it computes as it did, and what it does with a weight is refused."""
+    hook, graph, w, x = plain_hook()
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
+    seen = []
+    theirs = signature(lambda dst, ith, nth, data: seen.append(data))
+    lib: Any = library.native_library()
+    lib.ggml_custom_4d.restype = ctypes.c_void_p
+    sources = (ctypes.c_void_p * 1)(w.value if hole else x.value)
+    sizes = [ctypes.c_int64(n) for n in (N_OUT, TOKENS, 1, 1)]
+    for data in (0, hook.user_data):
+        made = lib.ggml_custom_4d(
+            graph._context, F32, *sizes, sources, 1, theirs, 1, ctypes.c_void_p(data)
+        )  # fmt: skip
+        node = ctypes.c_void_p(made)
+        raw = (ctypes.c_uint8 * 256).from_address(made)
+        before = bytes(raw)
+        error = shown(hook, node)
+        assert bytes(raw) == before
+        assert (error or ("", "", ""))[:2] == (("not_served", "w") if hole else ("", ""))
+        if not hole:
+            plan = ctypes.c_void_p(lib.ggml_new_graph(graph._context))
+            lib.ggml_build_forward_expand(plan, node)
+            assert lib.ggml_graph_compute_with_ctx(graph._context, plan, 1) == 0
+    assert seen == ([] if hole else [None, hook.user_data])
+
+
 def test_attention_with_fields_that_are_not_known_is_left_to_ggml() -> None:
     rng = np.random.default_rng(5)
     half = rng.normal(size=(2, POSITIONS, DIM)).astype(np.float16).view(np.uint16)
