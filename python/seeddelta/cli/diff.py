@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 
-from ._options import AsJson, Quiet
+from ..settings.files import DiffSettings
+from ._command import from_settings
 
 if TYPE_CHECKING:
     from ..inspection import Difference
 
-COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
 
-
-def command(
-    a: Annotated[Path, typer.Argument(metavar="A", help="SeedΔ or plain GGUF file.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="SeedΔ or plain GGUF file.")],
-    weights: Annotated[bool, typer.Option("--weights/--no-weights", help="Compare the weights, dequantised.")] = True,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+@from_settings(DiffSettings)
+def command(settings: DiffSettings) -> None:
     """Compare two files: keys and recipe, what every tensor is stored as, its bytes, and the weights that come out.
 
     The difference of the weights is ‖A−B‖/‖A‖. The exit code is 0 when both files hold the same, else 1.
@@ -33,8 +26,8 @@ def command(
     """
     from ..inspection import diff
 
-    found = diff(a, b, weights=weights, progress=not quiet)
-    if as_json:
+    found = diff(settings.a, settings.b, weights=settings.weights, progress=not settings.quiet)
+    if settings.as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
     else:
         _print(found)

@@ -38,12 +38,12 @@ def command(settings: EvalSettings) -> None:
     from ..evaluate import evaluate
 
     if settings.tasks is not None:
-        from .tasks import command as score_tasks
+        from ..settings.showing import TaskSettings
+        from .tasks import show_tasks
 
-        score_tasks(
-            list(settings.model), harness=settings.tasks, include=settings.include, context=settings.task_context,
-            threads=settings.thread_count, as_json=settings.as_json,
-        )  # fmt: skip
+        names = tuple(settings.tasks.split(","))
+        shared = settings.model_dump(include={"model", "include", "threads", "as_json"})
+        show_tasks(TaskSettings(tasks=names, context=settings.task_context, **shared))
         return
     if settings.runtime.statecells:
         require_statecells(settings.model)

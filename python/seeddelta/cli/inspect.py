@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 import typer
+
+from ..settings.files import InspectSettings
+from ._command import from_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
 
-
-def command(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="SeedΔ or plain GGUF file.")],
-    tensors: Annotated[bool, typer.Option("--tensors/--no-tensors", help="List every converted tensor.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    text: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--text", "-f", metavar="FILE", help="And the share of inputs that are exactly 0 on this text."),
-    ] = None,
-) -> None:
+@from_settings(InspectSettings)
+def command(settings: InspectSettings) -> None:
     """Show what is in a file: where it comes from, how it was made, and for every tensor base, residual, rate, bits a
     weight by bytes, relative error (plain and weighted by the importance of the columns) and seed.
 
@@ -36,22 +30,23 @@ def command(
     from ..gguf.reader import is_seeddelta, open_seeddelta
     from ..inspection.summary import summarize, totals
 
+    path, text = settings.path, settings.text
     if not is_seeddelta(path):
         summary = {"path": str(path), "seeddelta": False, **totals(read_header(path)), **_zeros(path, text)}
-        if as_json:
+        if settings.as_json:
             _print_json(summary)
             return
         typer.echo(
-            f"{path}: a plain GGUF, no SeedΔ file; {summary['tensors']} tensors, {summary['bytes'] / 2**20:.1f} MiB"
+            f"{path}: a plain GGUF, no SeedΔ file; {summary['tensors']} tensors, {summary['bytes'] / 1e6:.1f} MB"
         )
         _print_zeros(summary)
         return
     with open_seeddelta(path) as file:
         summary = summarize(file) | _zeros(path, text)
-    if as_json:
+    if settings.as_json:
         _print_json(summary)
     else:
-        _print_tables(summary, tensors)
+        _print_tables(summary, settings.tensors)
         _print_zeros(summary)
 
 
@@ -73,12 +68,11 @@ def _print_json(summary: dict[str, Any]) -> None:
 
 
 def _print_tables(summary: dict[str, Any], tensors: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=150)
+    from ..report.tables import make_console
+
+    console = make_console()
     keys = Table(title=summary["path"], show_header=False)
     for key, value in summary["keys"].items():
         keys.add_row(key, str(value))
@@ -89,8 +83,8 @@ def _print_tables(summary: dict[str, Any], tensors: bool) -> None:
         _print_converted(console, summary)
     console.print(
         f"{len(summary['converted'])} converted tensors: {summary['weights'] / 1e6:.1f}M weights, "
-        f"{summary['payload_bytes'] / 2**20:.1f} MiB, {summary['bits_per_weight']:.3f} bits a weight; "
-        f"{summary['dense_tensors']} dense tensors: {summary['dense_bytes'] / 2**20:.1f} MiB; "
+        f"{summary['payload_bytes'] / 1e6:.1f} MB, {summary['bits_per_weight']:.3f} bits a weight; "
+        f"{summary['dense_tensors']} dense tensors: {summary['dense_bytes'] / 1e6:.1f} MB; "
         f"{summary['model_bits_per_weight']:.3f} bits a weight over the whole model"
     )
 
@@ -100,17 +94,17 @@ def _print_roles(console: Console, summary: dict[str, Any]) -> None:
 
     table = Table(title="by role")
     table.add_column("role", no_wrap=True)
-    for heading in ("tensors", "weights, M", "MiB", "bits", "rel_l2", "rel_l2_w"):
+    for heading in ("tensors", "weights, M", "MB", "bits", "rel_l2", "rel_l2_w"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in summary["roles"]:
         table.add_row(
-            row["role"], str(row["tensors"]), f"{row['weights'] / 1e6:.2f}", f"{row['payload_bytes'] / 2**20:.2f}",
+            row["role"], str(row["tensors"]), f"{row['weights'] / 1e6:.2f}", f"{row['payload_bytes'] / 1e6:.2f}",
             f"{row['bits_per_weight']:.3f}", f"{row['rel_l2']:.4f}", f"{row['rel_l2_w']:.4f}",
         )  # fmt: skip
     for kind, row in summary["kept"].items():
         bits = 8 * row["bytes"] / row["weights"]
         table.add_row(
-            f"kept, {kind}", str(row["tensors"]), f"{row['weights'] / 1e6:.2f}", f"{row['bytes'] / 2**20:.2f}",
+            f"kept, {kind}", str(row["tensors"]), f"{row['weights'] / 1e6:.2f}", f"{row['bytes'] / 1e6:.2f}",
             f"{bits:.3f}", "", "",
         )  # fmt: skip
     console.print(table)

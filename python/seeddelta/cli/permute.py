@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
-
-import typer
-
-COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
+from ..settings.files import PermuteSettings
+from ._command import from_settings
 
 
-def command(
-    model: Annotated[
-        Path, typer.Option("--model", "-m", help="Ordinary GGUF model whose ffn_down is F16, BF16 or F32.")
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="GGUF model to write.")],
-    hessian: Annotated[
-        Path,
-        typer.Option("--hessian", metavar="FILE", help="Covariance of its inputs, from seeddelta imatrix --hessian."),
-    ],
-    block: Annotated[int, typer.Option("--block", metavar="N", help="Neurons that shall be skipped together.")] = 16,
-) -> None:
+@from_settings(PermuteSettings)
+def command(settings: PermuteSettings) -> None:
     """Reorder the neurons of the feed-forward layers so that those that matter for the same tokens are neighbours.
 
     The model stays the same (rows of gate and up, columns of down), but for the order of sums. It makes blocks
@@ -30,5 +17,5 @@ def command(
     """
     from ..sparsify import permute
 
-    orders = permute(model, output, hessian, block=block)
-    print(f"{output}: neurons of {len(orders)} layers in blocks of {block}")
+    orders = permute(settings.model, settings.output, settings.hessian, block=settings.block)
+    print(f"{settings.output}: neurons of {len(orders)} layers in blocks of {settings.block}")

@@ -4,48 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Any
 
-import typer
-
-from ..errors import ConfigError
-from ._options import Quiet, Threads, parse_threads
-
-COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
+from ..settings.sparsifying import SparsifySettings
+from ._command import from_settings
 
 
-def command(
-    model: Annotated[
-        Path, typer.Option("--model", "-m", help="Ordinary GGUF model, or a SeedΔ file in column layout.")
-    ],
-    text: Annotated[
-        Path, typer.Option("--text", "-f", metavar="FILE", help="Calibration text, never the one evaluated on.")
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="File for --kwta-file: .yaml, or .json.")
-    ],
-    max_dppl: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--max-dppl", metavar="PERCENT", help="Largest rise of the perplexity on the text. Default: 2%."),
-    ] = None,
-    keep: Annotated[
-        Optional[float],  # noqa: UP045
-        typer.Option("--keep", help="Share of the weights that a token shall read, instead; not evaluated."),
-    ] = None,
-    score: Annotated[str, typer.Option("--kwta-score", metavar="magnitude|wina", help="Score of an input.")] = "wina",
-    target: Annotated[str, typer.Option("--kwta-target", metavar="mlp|attn|both", help="Matrices.")] = "both",
-    chunks: Annotated[int, typer.Option("--chunks", min=1, help="Chunks that perplexities are measured on.")] = 8,
-    probe_chunks: Annotated[
-        int, typer.Option("--probe-chunks", min=1, help="Chunks for the profile, and for every kind and layer.")
-    ] = 2,
-    context: Annotated[int, typer.Option("--ctx", "-c", help="Tokens of a chunk.")] = 512,
-    per_layer: Annotated[
-        bool, typer.Option("--per-layer/--no-per-layer", help="Probe every layer; without, layers count alike.")
-    ] = True,
-    threads: Threads = None,
-    quiet: Quiet = False,
-) -> None:
+@from_settings(SparsifySettings)
+def command(settings: SparsifySettings) -> None:
     """Measure which inputs matter, and write fractions and thresholds for --kwta-file.
 
     The inputs of every matrix are profiled; then half of those of each kind, and of each layer, is skipped to see what
@@ -61,26 +27,21 @@ def command(
     from ..gguf.writer import atomic_output
     from ..sparsify import sparsify
 
-    counts = parse_threads(threads)
+    options = settings.model_dump(include={"keep", "score", "target", "chunks", "probe_chunks", "per_layer"})
     found = sparsify(
-        model,
-        text,
-        keep=keep,
-        max_percent=None if max_dppl is None else _percent(max_dppl),
-        score=score,  # type: ignore[arg-type]
-        target=target,  # type: ignore[arg-type]
-        chunks=chunks,
-        probe_chunks=probe_chunks,
-        n_ctx=context,
-        threads=None if counts is None else counts[-1],
-        per_layer=per_layer,
-        say=lambda line: None if quiet else print(line, file=sys.stderr),
+        settings.model,
+        settings.text,
+        max_percent=settings.max_dppl,
+        n_ctx=settings.context,
+        threads=settings.thread_count,
+        say=lambda line: None if settings.quiet else print(line, file=sys.stderr),
+        **options,
     )
     data = found.file.model_dump(mode="json")
-    with atomic_output(output) as temporary:
-        temporary.write_text(_dump(data, output.suffix), encoding="utf-8")
-    change = "" if found.percent is None else f", perplexity {found.percent:+.2f}% on {text.name}"
-    print(f"{output}: {found.share:.1%} of the weights are read for a token{change}")
+    with atomic_output(settings.output) as temporary:
+        temporary.write_text(_dump(data, settings.output.suffix), encoding="utf-8")
+    change = "" if found.percent is None else f", perplexity {found.percent:+.2f}% on {settings.text.name}"
+    print(f"{settings.output}: {found.share:.1%} of the weights are read for a token{change}")
 
 
 def _dump(data: dict[str, Any], suffix: str) -> str:
@@ -89,13 +50,3 @@ def _dump(data: dict[str, Any], suffix: str) -> str:
     import yaml
 
     return str(yaml.safe_dump(data, sort_keys=False))
-
-
-def _percent(text: str) -> float:
-    try:
-        value = float(text.removesuffix("%"))
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1000:
-        raise ConfigError(f"--max-dppl {text}: write a percentage, for example 2%")
-    return value

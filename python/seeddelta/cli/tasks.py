@@ -4,59 +4,34 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Any
 
 import typer
 
-from ..errors import EvaluationError
-from ..settings.measuring import TASK_CONTEXT
-
-COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
+from ..settings.showing import TaskSettings
+from ._command import from_settings
 
 
-def command(
-    model: Annotated[list[Path], typer.Option("--model", "-m", help="GGUF or SeedΔ model; repeat it to compare.")],
-    hellaswag: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--hellaswag", metavar="FILE", help="Tasks in llama-perplexity's format: six lines each."),
-    ] = None,
-    winogrande: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--winogrande", metavar="FILE", help="Tasks in llama-perplexity's format: CSV."),
-    ] = None,
-    multiple_choice: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--multiple-choice", metavar="FILE", help="Tasks in llama-perplexity's binary format."),
-    ] = None,
-    harness: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--tasks", metavar="NAME[,NAME…]", help="Tasks of lm-evaluation-harness (extra tasks)."),
-    ] = None,
-    include: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--include", metavar="DIR", help="Directory with tasks of your own for --tasks (YAML)."),
-    ] = None,
-    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Tasks at most. Default: all.")] = None,  # noqa: UP045
-    context: Annotated[int, typer.Option("--ctx", "-c", min=16, help="Context in tokens.")] = TASK_CONTEXT,
-    threads: Annotated[Optional[int], typer.Option("--threads", "-t", min=1, help="Default: all cores.")] = None,  # noqa: UP045
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-) -> None:
+@from_settings(TaskSettings)
+def command(settings: TaskSettings) -> None:
     """Score models on tasks. Accuracies come with standard errors, and with the paired difference from the first model.
 
     Example: seeddelta tasks -m dense.gguf -m model.seeddelta.gguf --hellaswag hellaswag_val_full.txt --limit 400
 
     Example: seeddelta tasks -m model.seeddelta.gguf --tasks arc_easy,piqa --limit 200
     """
+    show_tasks(settings)
+
+
+def show_tasks(settings: TaskSettings) -> None:
+    """Score, and print a table or JSON."""
     from ..evaluate.choices import READERS
 
-    files = {"hellaswag": hellaswag, "winogrande": winogrande, "multiple_choice": multiple_choice}
-    chosen = {name: READERS[name](path)[:limit] for name, path in files.items() if path is not None}
-    if not chosen and harness is None:
-        raise EvaluationError("no tasks; give --hellaswag, --winogrande or --multiple-choice FILE, or --tasks NAMES")
-    rows = _choices(model, chosen, context, threads) if chosen else []
-    if harness is not None:
-        rows += _harness(model, harness.split(","), include, limit, context, threads)
-    if as_json:
+    files = {name: getattr(settings, name) for name in ("hellaswag", "winogrande", "multiple_choice")}
+    chosen = {name: READERS[name](path)[: settings.limit] for name, path in files.items() if path is not None}
+    rows = _choices(settings, chosen) if chosen else []
+    rows += _harness(settings) if settings.tasks else []
+    if settings.as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
     from rich.table import Table
@@ -71,14 +46,14 @@ def command(
     make_console().print(table)
 
 
-def _choices(models: list[Path], chosen: dict[str, Any], context: int, threads: int | None) -> list[dict[str, Any]]:
+def _choices(settings: TaskSettings, chosen: dict[str, Any]) -> list[dict[str, Any]]:
     from ..evaluate.choices import ChoiceResult, score_tasks
     from ..runtime.session import open_model
 
     rows: list[dict[str, Any]] = []
     base: dict[str, ChoiceResult] = {}
-    for path in models:
-        llm = open_model(path, n_ctx=context, threads=threads)
+    for path in settings.model:
+        llm = open_model(path, n_ctx=settings.context, threads=settings.thread_count)
         try:
             for name, tasks in chosen.items():
                 result = score_tasks(llm, tasks)
@@ -93,16 +68,17 @@ def _choices(models: list[Path], chosen: dict[str, Any], context: int, threads: 
     return rows
 
 
-def _harness(
-    models: list[Path], names: list[str], include: Path | None, limit: int | None, context: int, threads: int | None
-) -> list[dict[str, Any]]:
+def _harness(settings: TaskSettings) -> list[dict[str, Any]]:
     from ..evaluate.harness import SeedDeltaLM, run_tasks
 
     rows = []
-    for path in models:
-        lm = SeedDeltaLM(str(path), n_ctx=context, threads=threads)
+    for path in settings.model:
+        lm = SeedDeltaLM(str(path), n_ctx=settings.context, threads=settings.thread_count)
         try:
-            rows += [{"model": str(path)} | row for row in run_tasks(lm, names, include, limit)]
+            rows += [
+                {"model": str(path)} | row
+                for row in run_tasks(lm, list(settings.tasks), settings.include, settings.limit)
+            ]
         finally:
             lm.llm.close()
     return rows

@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING
 
 import typer
 
-from ._options import AsJson, Quiet
+from ..settings.files import VerifySettings
+from ._command import from_settings
 
 if TYPE_CHECKING:
     from ..inspection import Verification
 
-COMMAND_OPTIONS: dict[str, Any] = {"no_args_is_help": True}
 
-
-def command(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="SeedΔ file.")],
-    source: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--source", metavar="DENSE.GGUF", help="Dense model that it was made from."),
-    ] = None,
-    imatrix: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--imatrix", metavar="FILE", help="Importance matrix of the build: weighted norms, too."),
-    ] = None,
-    hessian: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--hessian", metavar="FILE", help="Covariance of the build: weighted norms, too."),
-    ] = None,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-) -> None:
+@from_settings(VerifySettings)
+def command(settings: VerifySettings) -> None:
     """Check a SeedΔ file: checksums of all tensors, and the norms of the weights, computed anew.
 
     Without --source the norm of every stored matrix is compared. With it also the source's SHA-256, the norms of its
@@ -42,10 +25,13 @@ def command(
     """
     from ..inspection import verify
 
-    found = verify(path, source=source, imatrix=imatrix, hessian=hessian, progress=not quiet)
-    if as_json:
+    found = verify(
+        settings.path, source=settings.source, imatrix=settings.imatrix, hessian=settings.hessian,
+        progress=not settings.quiet,
+    )  # fmt: skip
+    if settings.as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
-    elif not quiet or not found.ok:
+    elif not settings.quiet or not found.ok:
         _print(found)
     if not found.ok:
         raise typer.Exit(1)

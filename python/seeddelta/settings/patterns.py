@@ -47,6 +47,15 @@ def parse_counts(given: Any) -> Any:
     return given.split(",") if isinstance(given, str) else given
 
 
+def parse_percent(given: Any) -> Any:
+    """A number from 2 or 2%; anything but text as it is. Raises ValueError."""
+    try:
+        return float(given.strip().removesuffix("%")) if isinstance(given, str) else given
+    except ValueError:
+        raise ValueError(f"{given} is no percentage; write for example 2%") from None
+
+
+Percent = Annotated[float, BeforeValidator(parse_percent)]
 Threads = Annotated[tuple[Annotated[int, Field(ge=1)], ...] | None, BeforeValidator(parse_counts)]
 Listed = Annotated[tuple[str, ...], BeforeValidator(parse_list)]
 

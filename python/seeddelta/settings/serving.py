@@ -18,20 +18,25 @@ CHUNK = 48
 QUEUE = 64
 
 
-class UsingModels(Settings):
-    """What the commands that use models share."""
+class Threaded(Settings):
+    """Threads; several numbers where one is measured after the other."""
 
     threads: Annotated[Threads, Flag(names=("--threads", "-t"), shown=True, metavar="N[,N…]")] = Field(
         default=None, description="Threads. Default: all cores."
-    )
-    runtime: Annotated[RuntimeConfig, Flag(prefix="--", panel="Model")] = Field(
-        default_factory=RuntimeConfig, description="How SeedΔ weights are served, and what is skipped."
     )
 
     @property
     def thread_count(self) -> int | None:
         """The number of threads for what is run once: the last of `threads`; None: all cores."""
         return None if self.threads is None else self.threads[-1]
+
+
+class UsingModels(Threaded):
+    """What the commands that use models share."""
+
+    runtime: Annotated[RuntimeConfig, Flag(prefix="--", panel="Model")] = Field(
+        default_factory=RuntimeConfig, description="How SeedΔ weights are served, and what is skipped."
+    )
 
     @model_validator(mode="after")
     def _check_fallback(self) -> UsingModels:

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from .base import Flag
+from .patterns import Percent
 from .recipe import Group
-
-
-def _percent(given: Any) -> Any:
-    """A number from 2 or 2%."""
-    try:
-        return float(given.strip().removesuffix("%")) if isinstance(given, str) else given
-    except ValueError:
-        raise ValueError(f"{given} is no percentage; write for example 2%") from None
-
-
-Percent = Annotated[float, BeforeValidator(_percent)]
 
 
 class TuneSettings(Group):

@@ -1,0 +1,107 @@
+"""Settings of the commands that look into files, change them, or send them away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from .base import Flag, Settings
+from .measuring import QUIET
+
+_JSON = Flag(names=("--json",), shown=True)
+
+
+class InspectSettings(Settings):
+    """`seeddelta inspect`."""
+
+    path: Annotated[Path, Flag(argument=True, metavar="FILE")] = Field(description="SeedΔ or plain GGUF file.")
+    tensors: Annotated[bool, Flag(shown=True)] = Field(default=True, description="List every converted tensor.")
+    as_json: Annotated[bool, _JSON] = Field(default=False, description="Print JSON.")
+    text: Annotated[Path | None, Flag(names=("--text", "-f"), shown=True)] = Field(
+        default=None, description="And the share of inputs that are exactly 0 on this text."
+    )
+
+
+class VerifySettings(Settings):
+    """`seeddelta verify`."""
+
+    path: Annotated[Path, Flag(argument=True, metavar="FILE")] = Field(description="SeedΔ file.")
+    source: Annotated[Path | None, Flag(shown=True, metavar="DENSE.GGUF")] = Field(
+        default=None, description="Dense model that it was made from."
+    )
+    imatrix: Annotated[Path | None, Flag(shown=True)] = Field(
+        default=None, description="Importance matrix of the build: weighted norms, too."
+    )
+    hessian: Annotated[Path | None, Flag(shown=True)] = Field(
+        default=None, description="Covariance of the build: weighted norms, too."
+    )
+    as_json: Annotated[bool, _JSON] = Field(default=False, description="Print JSON to stdout instead of a table.")
+    quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar; nothing where all agrees.")
+
+
+class DiffSettings(Settings):
+    """`seeddelta diff`."""
+
+    a: Annotated[Path, Flag(argument=True, metavar="A")] = Field(description="SeedΔ or plain GGUF file.")
+    b: Annotated[Path, Flag(argument=True, metavar="B")] = Field(description="SeedΔ or plain GGUF file.")
+    weights: Annotated[bool, Flag(shown=True)] = Field(default=True, description="Compare the weights, dequantised.")
+    as_json: Annotated[bool, _JSON] = Field(default=False, description="Print JSON to stdout instead of tables.")
+    quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar.")
+
+
+class DequantizeSettings(Settings):
+    """`seeddelta dequantize`."""
+
+    source: Annotated[Path, Flag(argument=True, metavar="INPUT")] = Field(description="SeedΔ or quantised GGUF model.")
+    output: Annotated[Path, Flag(argument=True, metavar="OUTPUT")] = Field(description="Plain GGUF model to write.")
+    type: Annotated[str, Flag(shown=True, metavar="TYPE")] = Field(
+        default="f16", description="Type of the matrices: f32, f16, bf16, q8_0, q5_1 … q4_0."
+    )
+    quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar.")
+
+
+class PermuteSettings(Settings):
+    """`seeddelta permute`."""
+
+    model: Annotated[Path, Flag(names=("--model", "-m"))] = Field(
+        description="Ordinary GGUF model whose ffn_down is F16, BF16 or F32."
+    )
+    output: Annotated[Path, Flag(names=("--output", "-o"))] = Field(description="GGUF model to write.")
+    hessian: Annotated[Path, Flag()] = Field(description="Covariance of its inputs, from seeddelta imatrix --hessian.")
+    block: Annotated[int, Flag(shown=True)] = Field(default=16, description="Neurons that shall be skipped together.")
+
+
+class CardSettings(Settings):
+    """`seeddelta card`."""
+
+    model: Annotated[Path, Flag(argument=True, metavar="MODEL")] = Field(description="SeedΔ file.")
+    evaluation: Annotated[Path | None, Flag(names=("--eval",), shown=True)] = Field(
+        default=None, description="What `seeddelta eval --json` printed; makes a table."
+    )
+    base_model: Annotated[str | None, Flag(shown=True, metavar="OWNER/NAME")] = Field(
+        default=None, description="The model on the hub that it was made from."
+    )
+    license: Annotated[str | None, Flag(shown=True)] = Field(
+        default=None, description="License as the hub calls it. Default: what the file says."
+    )
+    output: Annotated[Path | None, Flag(names=("--output", "-o"), shown=True)] = Field(
+        default=None, description="Write it here, README.md for one. Default: stdout."
+    )
+
+
+class PushSettings(Settings):
+    """`seeddelta push`."""
+
+    model: Annotated[tuple[Path, ...], Flag(argument=True, repeat=True, metavar="MODEL…")] = Field(
+        min_length=1, description="SeedΔ files."
+    )
+    repository: Annotated[str, Flag(names=("--repo",), metavar="OWNER/NAME")] = Field(
+        description="Repository; made when not there."
+    )
+    card: Annotated[Path | None, Flag(shown=True)] = Field(
+        default=None, description="Its page (seeddelta card); uploaded as README.md."
+    )
+    private: Annotated[bool, Flag(shown=True)] = Field(default=False, description="A new repository is private.")
+    dry_run: Annotated[bool, Flag(shown=True)] = Field(default=False, description="Only tell what would be uploaded.")

@@ -1,0 +1,124 @@
+"""Settings of the commands that show models: report, tasks and demo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from .base import Flag
+from .measuring import QUIET, TASK_CONTEXT
+from .patterns import Listed
+from .serving import Threaded
+
+
+class ReportSettings(Threaded):
+    """`seeddelta report`."""
+
+    output: Annotated[Path, Flag(names=("--output", "-o"), metavar="DIR")] = Field(description="Folder of the report.")
+    saved: Annotated[tuple[Path, ...], Flag(names=("--from",), shown=True, repeat=True, metavar="FILE")] = Field(
+        default=(), description="JSON of `seeddelta eval --json`; repeat it. Nothing is measured."
+    )
+    model: Annotated[tuple[Path, ...], Flag(names=("--model", "-m"), shown=True, repeat=True, metavar="FILE")] = Field(
+        default=(), description="Model to measure, the dense one first; with --from: SeedΔ file to show."
+    )
+    quants: Annotated[str | None, Flag(shown=True, metavar="Q4_K_M,…")] = Field(
+        default=None, description="Types of llama.cpp to make of the first model, and measure."
+    )
+    imatrix: Annotated[Path | None, Flag(shown=True)] = Field(
+        default=None, description="Importance matrix for --quants."
+    )
+    work: Annotated[Path | None, Flag(shown=True, metavar="DIR")] = Field(
+        default=None, description="Folder of the models of --quants, kept. Default: DIR/models."
+    )
+    text: Annotated[Path | None, Flag(names=("--text", "-f"), shown=True)] = Field(
+        default=None, description="Text for the perplexity (UTF-8). Without it: none."
+    )
+    context: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(
+        default=512, description="Tokens of a chunk; the second half is scored."
+    )
+    chunks: Annotated[int | None, Flag(shown=True)] = Field(default=None, description="Chunks at most. Default: all.")
+    speed: Annotated[bool, Flag(shown=True)] = Field(
+        default=True, description="Measure the speed, models taking turns."
+    )
+    reps: Annotated[int, Flag(names=("--reps", "-r"), shown=True)] = Field(
+        default=3, ge=1, description="Measurements of speed; medians are shown."
+    )
+    prompt: Annotated[str | None, Flag(names=("--prompt", "-p"), shown=True)] = Field(
+        default=None, description="Text that every model goes on with, for the page."
+    )
+    title: Annotated[str, Flag(shown=True)] = Field(default="SeedΔ report", description="Title of the page.")
+    fallback: Annotated[Path | None, Flag(names=("--seeddelta-fallback",), shown=True, metavar="DENSE.GGUF")] = Field(
+        default=None, description="Dense model for weights that give NaN or miss the gap."
+    )
+    gap: Annotated[float | None, Flag(names=("--seeddelta-gap",), shown=True)] = Field(
+        default=None, description="Tensors with a larger relative error are taken from the fallback."
+    )
+    quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bars.")
+
+    @model_validator(mode="after")
+    def _check_together(self) -> ReportSettings:
+        if self.saved and (self.text is not None or self.quants is not None):
+            raise ValueError("--from takes measurements that are there; leave --text and --quants out")
+        if not self.saved and not self.model:
+            raise ValueError("nothing to report: give --from eval.json, or models with -m")
+        if self.gap is not None and self.fallback is None:
+            raise ValueError("--seeddelta-gap needs --seeddelta-fallback dense.gguf to take the tensors from")
+        return self
+
+
+class TaskSettings(Threaded):
+    """`seeddelta tasks`."""
+
+    model: Annotated[tuple[Path, ...], Flag(names=("--model", "-m"), repeat=True)] = Field(
+        min_length=1, description="GGUF or SeedΔ model; repeat it to compare."
+    )
+    hellaswag: Annotated[Path | None, Flag(shown=True)] = Field(
+        default=None, description="Tasks in llama-perplexity's format: six lines each."
+    )
+    winogrande: Annotated[Path | None, Flag(shown=True)] = Field(
+        default=None, description="Tasks in llama-perplexity's format: CSV."
+    )
+    multiple_choice: Annotated[Path | None, Flag(shown=True)] = Field(
+        default=None, description="Tasks in llama-perplexity's binary format."
+    )
+    tasks: Annotated[Listed, Flag(shown=True, metavar="NAME[,NAME…]")] = Field(
+        default=(), description="Tasks of lm-evaluation-harness (extra tasks)."
+    )
+    include: Annotated[Path | None, Flag(shown=True, metavar="DIR")] = Field(
+        default=None, description="Directory with tasks of your own for --tasks (YAML)."
+    )
+    limit: Annotated[int | None, Flag(shown=True)] = Field(
+        default=None, ge=1, description="Tasks at most. Default: all."
+    )
+    context: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(
+        default=TASK_CONTEXT, ge=16, description="Context in tokens."
+    )
+    as_json: Annotated[bool, Flag(names=("--json",), shown=True)] = Field(
+        default=False, description="Print JSON instead of a table."
+    )
+
+    @model_validator(mode="after")
+    def _check_tasks(self) -> TaskSettings:
+        if not (self.hellaswag or self.winogrande or self.multiple_choice or self.tasks):
+            raise ValueError("no tasks; give --hellaswag, --winogrande or --multiple-choice FILE, or --tasks NAMES")
+        return self
+
+
+class DemoSettings(Threaded):
+    """`seeddelta demo`."""
+
+    keep: Annotated[Path | None, Flag(shown=True, metavar="DIR")] = Field(
+        default=None, description="Keep the models in this folder. Default: a temporary one."
+    )
+    bits: Annotated[float, Flag(shown=True)] = Field(
+        default=4, description="Bits a weight of the SeedΔ model: 2, 2.5, 3 or 4."
+    )
+    chunks: Annotated[int, Flag(shown=True)] = Field(
+        default=8, ge=1, description="Chunks of 512 tokens for the perplexity."
+    )
+    as_json: Annotated[bool, Flag(names=("--json",), shown=True)] = Field(
+        default=False, description="Print JSON to stdout instead of a table."
+    )
+    quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bars.")
