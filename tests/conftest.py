@@ -7,17 +7,42 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import seeddelta
+from seeddelta import _core
 
 # Several processes with two threads each on two cores: a thread that waits must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
 _MODELS = Path(tempfile.gettempdir()) / f"seeddelta-tests-{_RUN}"
+
+
+@contextmanager
+def _skip_what_is_left_out() -> Iterator[None]:
+    """A build without the kinds that measurements advise against says so; tests of them are skipped with its words."""
+    try:
+        yield
+    except (Exception, pytest.fail.Exception) as error:
+        if not _core.ablations and "SEEDDELTA_ABLATIONS=OFF" in str(error):
+            pytest.skip(str(error))
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None]:
+    with _skip_what_is_left_out():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None]:
+    with _skip_what_is_left_out():
+        return (yield)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -90,21 +90,21 @@ def test_fht_struct(n_out: int, n_in: int) -> None:
     share = reference.fht_struct_product(99, n_out, x)
     check_all(weight, x, row_scale.astype(np.float32) * (share * np.float32(0.25)))
     values = reference.fht_struct_values(99, 0, n_out, n_in)
-    np.testing.assert_array_equal(_core.fht_struct_values(99, 0, n_out, n_in), values)
-    np.testing.assert_array_equal(_core.fht_struct_values(99, n_out - 3, n_out, n_in), values[-3:])
+    np.testing.assert_array_equal(_core.base_values(FHT, 99, 0, n_out, n_in), values)
+    np.testing.assert_array_equal(_core.base_values(FHT, 99, n_out - 3, n_out, n_in), values[-3:])
     dense = values * np.float32(0.25) * row_scale.astype(np.float32)[:, None]
     np.testing.assert_array_equal(weight.dequantize(), dense)
     np.testing.assert_allclose(share, x @ values.T, rtol=1e-4, atol=1e-4 * np.abs(share).max())
 
 
 def test_fht_struct_values_look_random() -> None:
-    values = _core.fht_struct_values(7, 0, 2048, 576) / (_core.TRELLIS_STD * np.sqrt(1024))
+    values = _core.base_values(FHT, 7, 0, 2048, 576) / (_core.TRELLIS_STD * np.sqrt(1024))
     assert abs(values.mean()) < 0.01
     assert values.std() == pytest.approx(1, rel=0.05)
     unit = values / np.linalg.norm(values, axis=1, keepdims=True)
     overlap = np.abs(unit @ unit.T - np.eye(2048))
     assert overlap.max() < 8 / np.sqrt(576)
-    assert _core.fht_struct_values(8, 0, 4, 576).tolist() != _core.fht_struct_values(7, 0, 4, 576).tolist()
+    assert _core.base_values(FHT, 8, 0, 4, 576).tolist() != _core.base_values(FHT, 7, 0, 4, 576).tolist()
 
 
 @pytest.mark.parametrize("residual", ["block", "codebook"])

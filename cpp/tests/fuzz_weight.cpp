@@ -217,6 +217,18 @@ int64_t tokens_of(FuzzBytes &in) {
     return in.between(0, 7) == 0 ? in.between(3, 9) : in.between(1, 2);
 }
 
+void compute_columns(FuzzBytes &in, const ColumnWeight &w) {
+    const int64_t tokens = tokens_of(in);
+    const auto x = in.floats(tokens * w.n_in);
+    std::vector<float> y(static_cast<size_t>(tokens * w.n_out));
+    Workspace workspace;
+    ComputeStatus status;
+    columns_compute_threaded(w, nullptr, x.data(), tokens, w.n_in * 4, y.data(), w.n_out * 4, workspace, 0, 1, false,
+                             status);
+    std::vector<float> dense(static_cast<size_t>(w.n_out * w.n_in));
+    columns_dequantize(w, 0, w.n_out, dense.data());
+}
+
 void compute(FuzzBytes &in, const seeddelta_ctx &c) {
     const int64_t tokens = tokens_of(in);
     if (c.n_experts == 1) {
@@ -269,7 +281,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     try {
         const CheckedWeight weight("fuzzed", a.in);
-        compute(in, weight.ctx());
+        if (weight.is_column()) {
+            compute_columns(in, weight.columns());
+        } else {
+            compute(in, weight.ctx());
+        }
     } catch (const std::invalid_argument &) { // contents that a file must not have
         return 0;
     }

@@ -2,19 +2,16 @@
 // shapes, rates, bases and residuals. Needs neither Python nor llama.cpp, so that it runs in an emulator too.
 //
 //     kernel_test [rounds] [seed] [name ...]     instruction sets that must be there
-#include <bit>
 #include <cmath>
-#include <numeric>
 
 #include "format/column_trellis.hpp"
-#include "format/fht_struct.hpp"
-#include "simd/viterbi_scalar.hpp"
+#include "gating/compose.hpp"
 #include "kernel_test.hpp"
-#include "simd/kernel_table.hpp"
 #include "linear/trellis_columns.hpp"
 #include "seeddelta/columns.hpp"
 #include "seeddelta/compute.hpp"
-#include "gating/compose.hpp"
+#include "simd/kernel_table.hpp"
+#include "simd/viterbi_scalar.hpp"
 
 using namespace kernel_test;
 
@@ -69,16 +66,14 @@ void check_column_trellis(Random &r) {
         columns_compute_active(w, {static_cast<int64_t>(index.size()), index.data(), values.data()}, y.data());
         return y;
     });
-    seeddelta_ctx ctx;
-    ctx.n_out = w.n_out;
-    ctx.n_in = w.n_in;
-    ctx.base = BaseKind::trellis;
-    ctx.columns = &w;
     const int64_t tokens = r.between(1, 19);
     const auto x = r.reals(tokens * w.n_in);
     compare("columns_trellis_many", what + " tokens " + std::to_string(tokens), [&] {
         std::vector<float> y(static_cast<size_t>(tokens * w.n_out));
-        seeddelta_compute(ctx, x.data(), y.data(), static_cast<size_t>(tokens));
+        Workspace workspace;
+        ComputeStatus status;
+        columns_compute_threaded(w, nullptr, x.data(), tokens, w.n_in * 4, y.data(), w.n_out * 4, workspace, 0, 1,
+                                 false, status);
         return y;
     });
 }
@@ -144,7 +139,7 @@ void check_activations(Random &r) {
     const uint64_t seed = r.next();
     compare("rotate", std::to_string(n) + " block " + std::to_string(block), [&] {
         auto row = x;
-        kernels().rotate(row.data(), n, block, seed);
+        kernels().linear.rotate(row.data(), n, block, seed);
         return row;
     });
     auto broken = x;
@@ -157,7 +152,8 @@ void check_activations(Random &r) {
         std::vector<int8_t> q(static_cast<size_t>(groups * kGroup));
         std::vector<float> scale(static_cast<size_t>(groups));
         std::vector<int32_t> bias(static_cast<size_t>(groups));
-        std::vector<double> all{kernels().quantize(broken.data(), n, q.data(), scale.data(), bias.data()) ? 1.0 : 0.0};
+        std::vector<double> all{kernels().linear.quantize(broken.data(), n, q.data(), scale.data(), bias.data()) ? 1.0
+                                                                                                                 : 0.0};
         all.insert(all.end(), q.begin(), q.end());
         all.insert(all.end(), scale.begin(), scale.end());
         all.insert(all.end(), bias.begin(), bias.end());
@@ -192,20 +188,20 @@ void check_viterbi(Random &r) {
         std::vector<uint16_t> best(static_cast<size_t>(states) + 64);
         std::vector<uint8_t> back(static_cast<size_t>(steps * states));
         std::vector<uint16_t> path(static_cast<size_t>(steps));
-        kernels().viterbi({bits,
-                           step,
-                           per_step,
-                           shift,
-                           {values[0].data(), values[1].data()},
-                           target.data(),
-                           weight.data(),
-                           steps,
-                           start,
-                           end,
-                           {cost[0].data(), cost[1].data()},
-                           best.data(),
-                           back.data(),
-                           path.data()});
+        kernels().encode.viterbi({bits,
+                                  step,
+                                  per_step,
+                                  shift,
+                                  {values[0].data(), values[1].data()},
+                                  target.data(),
+                                  weight.data(),
+                                  steps,
+                                  start,
+                                  end,
+                                  {cost[0].data(), cost[1].data()},
+                                  best.data(),
+                                  back.data(),
+                                  path.data()});
         return path;
     });
 }
@@ -219,18 +215,8 @@ void check_floats(Random &r) {
     const auto f = r.reals(inner * n);
     compare("subtract_product", std::to_string(rows) + "x" + std::to_string(inner) + "x" + std::to_string(n), [&] {
         auto out = w;
-        kernels().subtract_product(out.data(), n, e.data(), inner, f.data(), n, rows, inner, n);
+        kernels().encode.subtract_product(out.data(), n, e.data(), inner, f.data(), n, rows, inner, n);
         return out;
-    });
-    const int64_t n_in = r.between(1, 700);
-    const auto x = r.reals(n_in);
-    const uint64_t seed = r.next();
-    const int64_t d = fht_struct_size(n_in);
-    compare("fht_struct", std::to_string(n_in), [&] {
-        Scratch scratch(2 * d * static_cast<int64_t>(sizeof(float)));
-        auto *out = scratch.as<float>();
-        kernels().fht_struct(seed, 3, n_in, x.data(), out, out + d);
-        return std::vector<float>(out, out + d);
     });
 }
 
@@ -277,105 +263,7 @@ void check_columns(Random &r) {
     const auto words = r.words<uint64_t>(r.between(0, 40));
     const auto count = static_cast<int64_t>(words.size());
     compare("popcount", std::to_string(count),
-            [&] { return std::vector<int64_t>{kernels().popcount(words.data(), count)}; });
-}
-
-void check_attention(Random &r) {
-    AttentionTask task{};
-    task.heads = r.between(1, 9);
-    task.dim_k = kLanes * r.between(1, 8);
-    task.dim_v = kLanes * r.between(1, 8);
-    task.n = r.between(1, kAttentionChunk);
-    const auto q = r.reals(task.heads * task.dim_k);
-    const auto k = r.halves(300 * task.dim_k);
-    const auto v = r.halves(300 * task.dim_v);
-    const auto bias = r.reals(kAttentionChunk);
-    const auto slope = r.reals(task.heads);
-    std::vector<int32_t> rows;
-    for (int64_t i = 0; i < task.n; ++i) {
-        rows.push_back(static_cast<int32_t>(2 * i + r.between(0, 1)));
-    }
-    task.v_by_channel = r.between(0, 1) == 0;
-    task.positions = 300;
-    if (task.v_by_channel) { // of one chunk, as attention has them
-        std::vector<int32_t> chunk(static_cast<size_t>(kAttentionChunk));
-        std::iota(chunk.begin(), chunk.end(), static_cast<int32_t>(kAttentionChunk));
-        while (static_cast<int64_t>(chunk.size()) > task.n) {
-            chunk.erase(chunk.begin() + r.between(0, static_cast<int64_t>(chunk.size()) - 1));
-        }
-        rows = chunk;
-        task.positions = rows.back() + r.between(1, 40); // fewer than a block behind the last one
-    }
-    task.q = q.data();
-    task.k = reinterpret_cast<const uint8_t *>(k.data());
-    task.v = reinterpret_cast<const uint8_t *>(v.data());
-    task.k_stride = 2 * task.dim_k;
-    task.v_stride = task.v_by_channel ? 2 * int64_t{300} : 2 * task.dim_v;
-    task.rows = rows.data();
-    task.bias = r.between(0, 1) == 0 ? nullptr : bias.data();
-    task.slope = slope.data();
-    task.softcap = r.between(0, 2) == 0 ? 2.0F : 0.0F;
-    task.negligible = r.between(0, 1) == 0 ? 0.0F : 0.3F;
-    compare("attend", std::to_string(task.heads) + " heads, " + std::to_string(task.n) + " positions", [&] {
-        Scratch scratch(attention_scratch_floats(task.heads, task.dim_k) * static_cast<int64_t>(sizeof(float)));
-        std::vector<float> out(static_cast<size_t>(task.heads * (2 + task.dim_v)) + 1);
-        task.scratch = scratch.as<float>();
-        task.partial = out.data();
-        kernels().attention->attend(task);
-        out.back() = static_cast<float>(task.values);
-        return out;
-    });
-
-    const int64_t dim = kLanes * r.between(1, 16);
-    const int64_t blocks = r.between(1, 5);
-    const auto plane = r.words<uint8_t>(blocks * kKeyBlock * dim / 8);
-    const auto plus = r.words<uint8_t>(dim / 8);
-    const auto minus = r.words<uint8_t>(dim / 8);
-    const auto before = r.words<int8_t>(blocks * kKeyBlock);
-    const int add = static_cast<int>(r.between(-1, 1));
-    for (const bool popcount : {false, true}) {
-        std::vector<int8_t> table(static_cast<size_t>(dim * 4)); // with popcount that of the signs
-        for (int64_t i = 0; i < dim * 4; ++i) {
-            const auto bits = [&](const std::vector<uint8_t> &mask) {
-                const int64_t four = i / 16;
-                const int nibble = mask[static_cast<size_t>(four / 2)] >> (4 * (four % 2)) & 15;
-                return std::popcount(static_cast<unsigned>(nibble & (i % 16)));
-            };
-            table[static_cast<size_t>(i)] =
-                static_cast<int8_t>(popcount ? bits(plus) - bits(minus) : r.between(-124, 124));
-        }
-        compare(popcount ? "popcount" : "score", std::to_string(dim) + " channels", [&] {
-            std::vector<int16_t> sums(before.begin(), before.end());
-            const ScoreTask score{plane.data(), dim, blocks, table.data(), plus.data(), minus.data(), sums.data(), add};
-            (popcount ? kernels().attention->popcount : kernels().attention->score)(score);
-            return sums;
-        });
-    }
-
-    const int64_t n = 64 * r.between(1, 5);
-    const int64_t heads = r.between(1, 5);
-    const auto sums = r.words<int16_t>(n);
-    const auto gamma = r.reals(n);
-    const auto estimates = r.reals(heads * n, 3.0F);
-    const auto top = r.reals(heads);
-    const float limit = r.real();
-    compare("estimates", std::to_string(n), [&] {
-        const AttentionKernels &a = *kernels().attention;
-        std::vector<float> out(static_cast<size_t>(2 * n));
-        const float most = a.estimate(sums.data(), gamma.data(), n, 0.01F, limit, out.data());
-        a.nearness(estimates.data(), n, top.data(), heads, n, out.data() + n);
-        std::vector<uint64_t> words(static_cast<size_t>(n / 64));
-        a.above(estimates.data(), n, limit, words.data());
-        out.push_back(most);
-        out.push_back(static_cast<float>(a.count(estimates.data(), n, limit)));
-        out.push_back(a.mass(estimates.data(), n, limit));
-        for (const uint64_t word : words) {
-            out.push_back(static_cast<float>(word >> 40));
-            out.push_back(static_cast<float>(word >> 16 & 0xFFFFFF));
-            out.push_back(static_cast<float>(word & 0xFFFF));
-        }
-        return out;
-    });
+            [&] { return std::vector<int64_t>{kernels().gating.popcount(words.data(), count)}; });
 }
 
 } // namespace

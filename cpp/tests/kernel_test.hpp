@@ -7,14 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "format/float16.hpp"
 #include "format/lanes.hpp"
+#include "format/proc_sparse.hpp"
 #include "format/rotation.hpp"
 #include "format/splitmix64.hpp"
 #include "format/trellis.hpp"
-#include "format/proc_sparse.hpp"
+#include "simd/kinds/kinds.hpp"
 #include "seeddelta/isa.hpp"
 #include "seeddelta/weight.hpp"
-#include "format/float16.hpp"
 
 namespace kernel_test {
 
@@ -114,13 +115,17 @@ struct RandomWeight {
     std::string what;
 
     explicit RandomWeight(Random &r) {
-        static constexpr BaseKind kBases[] = {BaseKind::trellis,    BaseKind::trellis,    BaseKind::trellis,
-                                              BaseKind::lanes,      BaseKind::lanes,      BaseKind::lanes,
-                                              BaseKind::prng_block, BaseKind::fht_struct, BaseKind::none};
+        std::vector<BaseKind> bases = {BaseKind::trellis, BaseKind::trellis, BaseKind::trellis, BaseKind::lanes,
+                                       BaseKind::lanes,   BaseKind::lanes,   BaseKind::none};
+        Kinds::each([&]<class K>() {
+            if constexpr (requires { K::kBase; }) {
+                bases.push_back(K::kBase);
+            }
+        });
         static constexpr uint32_t kRates[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {3, 2}, {5, 2}};
         ctx.n_out = r.between(1, 90);
         ctx.n_in = r.between(0, 1) == 0 ? r.between(1, 500) : 64 * r.between(1, 12);
-        ctx.base = kBases[r.between(0, 8)];
+        ctx.base = bases[static_cast<size_t>(r.between(0, static_cast<int64_t>(bases.size()) - 1))];
         ctx.base_seed = r.next();
         ctx.base_scale = r.real();
         ctx.base_block = r.between(0, 1) == 0 ? 32 : 64;
@@ -169,10 +174,17 @@ struct RandomWeight {
     }
 
     void residual(Random &r) {
-        static constexpr ResidualScheme kSchemes[] = {ResidualScheme::none, ResidualScheme::coo, ResidualScheme::block,
-                                                      ResidualScheme::codebook_resid, ResidualScheme::proc_sparse};
+        std::vector<ResidualScheme> schemes = {ResidualScheme::none};
+        Kinds::each([&]<class K>() {
+            if constexpr (requires { K::kScheme; }) {
+                schemes.push_back(K::kScheme);
+            }
+        });
         const bool one_seed = ctx.base == BaseKind::prng_block && ctx.seed_index == nullptr;
-        ctx.scheme = kSchemes[r.between(0, ctx.base == BaseKind::none || one_seed ? 4 : 3)];
+        if (ctx.base == BaseKind::none || one_seed) {
+            schemes.push_back(ResidualScheme::proc_sparse);
+        }
+        ctx.scheme = schemes[static_cast<size_t>(r.between(0, static_cast<int64_t>(schemes.size()) - 1))];
         if (ctx.scheme == ResidualScheme::none) {
             return;
         }
@@ -239,6 +251,7 @@ struct RandomWeight {
     }
 };
 
+void check_attention(Random &r); // kernel_attention.cpp
 // Products, attention and encoders by several threads.
 void check_threads(Random &r); // kernel_threads.cpp
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -44,6 +45,12 @@ struct Array {
 void require_array(const Array &a, const char *name, const char *kinds, int64_t item_size,
                    std::initializer_list<int64_t> shape);
 
+// A base, a residual or a product that this library was built without (SEEDDELTA_ABLATIONS=OFF).
+class LeftOutError : public std::invalid_argument {
+public:
+    using std::invalid_argument::invalid_argument;
+};
+
 // What a file says of a matrix; docs/reference/format.md has the names. Arrays of `n_experts` matrices hold the rows
 // (tiles, columns) of one after those of another.
 struct WeightArrays {
@@ -70,7 +77,8 @@ struct WeightArrays {
     Array seed_idx = {}, seed_gain = {};          // prng_block
 };
 
-// A weight that has passed the checks, and what it needs beside the file's arrays. Does not move: `ctx` points into it.
+// A weight that has passed the checks, and what it needs beside the file's arrays. Does not move: its pointers lead
+// into it.
 class CheckedWeight {
 public:
     // Throws std::invalid_argument, which names the tensor or the array.
@@ -78,16 +86,16 @@ public:
     CheckedWeight(const CheckedWeight &) = delete;
     CheckedWeight &operator=(const CheckedWeight &) = delete;
 
-    const seeddelta_ctx &ctx() const { return ctx_; }
+    bool is_column() const { return by_column_; }
+    const seeddelta_ctx &ctx() const { return ctx_; }        // in column layout its shape and scales only
     const ColumnWeight &columns() const { return columns_; } // in column layout
-    bool is_column() const { return ctx_.columns != nullptr; }
-    int64_t rows() const { return ctx_.n_experts * ctx_.n_out; }
 
 private:
+    bool by_column_;
     seeddelta_ctx ctx_;
     std::vector<float> column_factor_; // behind ctx.column_factor
-    ColumnWeight columns_;             // behind ctx.columns
-    std::vector<float> unit_scale_;    // behind columns.unit_scale
+    ColumnWeight columns_;
+    std::vector<float> unit_scale_; // behind columns.unit_scale
 };
 
 // What ColumnWeight is made of: either f16, with or without a matrix of signs, or i8 with unit_scale.

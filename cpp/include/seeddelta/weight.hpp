@@ -4,7 +4,6 @@
 
 namespace seeddelta {
 
-struct ColumnWeight;
 struct LaneCode;
 
 enum class BaseKind : uint32_t { prng_block = 0, fht_struct = 1, trellis = 2, lanes = 3, none = 255 };
@@ -16,8 +15,8 @@ inline constexpr int64_t kTileRows = 16;
 inline constexpr int64_t kGroup = 64;
 
 // One converted matrix, or the matrices of all experts of a layer, which share everything but their rows: arrays with a
-// row, tile or column in front then hold those of expert 0, then those of expert 1, …; see `expert`. All pointers are borrowed
-// and must outlive the struct; shapes are validated by whoever fills it.
+// row, tile or column in front then hold those of expert 0, then those of expert 1, …; see `expert`. All pointers are
+// borrowed and must outlive the struct; shapes are validated by whoever fills it.
 struct seeddelta_ctx {
     bool enabled = true;
     int64_t n_out = 0; // of one expert
@@ -39,9 +38,9 @@ struct seeddelta_ctx {
     uint16_t multiplier[2] = {0, 0};
     const uint16_t *codes = nullptr; // [n_tiles, words, 16]
 
-    const LaneCode *lane_code = nullptr;  // lanes
-    int64_t lane_lines = 0;               // lane_code->lines(n_in)
-    const uint8_t *lane_codes = nullptr;  // [n_tiles, lane_lines, 64]
+    const LaneCode *lane_code = nullptr; // lanes
+    int64_t lane_lines = 0;              // lane_code->lines(n_in)
+    const uint8_t *lane_codes = nullptr; // [n_tiles, lane_lines, 64]
 
     ResidualScheme scheme = ResidualScheme::none;
     // K a row: entries (coo), blocks (block, proc_sparse), atoms (codebook_resid)
@@ -58,7 +57,6 @@ struct seeddelta_ctx {
 
     const uint16_t *row_scale_f16 = nullptr; // [n_out] float16 bits; exactly one of the two
     const float *row_scale_f32 = nullptr;
-    const ColumnWeight *columns = nullptr; // column layout: all but shape and seed is there (columns.hpp)
 
     [[gnu::always_inline]] int64_t n_tiles() const { return (n_out + kTileRows - 1) / kTileRows; }
     [[gnu::always_inline]] int64_t n_groups() const { return (n_in + kGroup - 1) / kGroup; }
@@ -67,7 +65,9 @@ struct seeddelta_ctx {
         const int64_t chunk = 16 * static_cast<int64_t>(values_per_step);
         return (n_in + chunk - 1) / chunk * 16; // NOLINT(clang-analyzer-core.DivideZero): there is one value or two
     }
-    [[gnu::always_inline]] int64_t words() const { return (16 + static_cast<int64_t>(step_bits) * (steps() - 1) + 15) / 16; }
+    [[gnu::always_inline]] int64_t words() const {
+        return (16 + static_cast<int64_t>(step_bits) * (steps() - 1) + 15) / 16;
+    }
 
     [[gnu::always_inline]] int64_t tile_bytes() const {
         return base == BaseKind::lanes ? lane_lines * 4 * kTileRows

@@ -64,7 +64,7 @@ int64_t Attention::attend(const AttentionProblem &p, Scratch &scratch, int64_t k
         }
         return 0;
     }
-    kernels().attention->attend(task);
+    kernels().attention.attend(task);
     return task.values;
 }
 

@@ -111,7 +111,7 @@ QueryBits query_bits(const float *query, const float *scale, int64_t dim, const 
 // Estimates of one chunk for all heads that share the KV head; what is not visible or has no bits gets none.
 void Attention::score(const AttentionProblem &p, const KeyPack &pack, const PackSettings &settings, Scratch &scratch,
                       int64_t kv_head, int64_t chunk) {
-    const AttentionKernels &k = *kernels().attention;
+    const AttentionKernels &k = kernels().attention;
     const bool ternary = pack.mode() == PackMode::ternary;
     if (scratch.table_of != kv_head) {
         for (int64_t h = 0; h < p.group(); ++h) {
@@ -170,7 +170,7 @@ void Attention::score(const AttentionProblem &p, const KeyPack &pack, const Pack
 // The least nearness that is kept.
 float Attention::limit_of(const PackSettings &settings, float share, const float *near, int64_t n,
                           int64_t visible) const {
-    const AttentionKernels &k = *kernels().attention;
+    const AttentionKernels &k = kernels().attention;
     const double wanted = share <= 1.0F ? std::ceil(static_cast<double>(share) * static_cast<double>(visible))
                                         : static_cast<double>(share);
     const auto budget = static_cast<int64_t>(std::min(wanted, static_cast<double>(visible))); // it may be infinite
@@ -204,7 +204,7 @@ void Attention::choose(const AttentionProblem &p, const KeyPack &pack, const Pac
             const float *tops = tops_.data + (kv_head * p.group() + h) * p.chunks();
             scratch.top[h] = *std::max_element(tops, tops + p.chunks());
         }
-        const AttentionKernels &k = *kernels().attention;
+        const AttentionKernels &k = kernels().attention;
         k.nearness(estimates_.data + kv_head * p.group() * p.padded(), p.padded(), scratch.top, p.group(), p.padded(),
                    scratch.near);
         const float limit = limit_of(settings, settings.budget_of(kv_head), scratch.near, p.padded(), visible);

@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "bindings/arrays.hpp"
-#include "simd/kernel_table.hpp"
 #include "seeddelta/compute.hpp"
+#include "simd/kernel_table.hpp"
 
 namespace seeddelta {
 
@@ -106,6 +106,9 @@ static std::unique_ptr<PyGate> make_gate(int64_t n_in, bool kwta, double keep, i
     require(pack_eps >= 0 && pack_relative >= 0 && pack_density >= 0 && pack_hysteresis >= 0 && pack_hysteresis < 1, "",
             "pack_eps, pack_relative, pack_density and pack_hysteresis must be 0 or more, the last below 1");
     require(!pack_aggressive || pack == "ternary", "", "pack_aggressive needs a ternary pack");
+    if (pack_aggressive && SEEDDELTA_ABLATIONS == 0) {
+        throw LeftOutError("pack_aggressive is left out of this build (SEEDDELTA_ABLATIONS=OFF)");
+    }
     g->spec.n_in = n_in;
     g->spec.prompts = prompts;
     g->spec.kwta = {kwta, keep, keep_count, block, duty, temperature, renormalise, threshold, nullptr};
@@ -193,7 +196,7 @@ static py::typing::List<py::array_t<int32_t>> select(const PyGate &gate, const F
 }
 
 static int64_t popcount(const py::array_t<uint64_t, py::array::c_style | py::array::forcecast> &words) {
-    return kernels().popcount(words.data(), words.size());
+    return kernels().gating.popcount(words.data(), words.size());
 }
 
 void bind_columns(py::module_ &m) {

@@ -4,26 +4,25 @@
 #include <cmath>
 #include <optional>
 
+#include "bindings/bind_encode.hpp"
 #include "format/column_trellis.hpp"
-#include "format/fht_struct.hpp"
-#include "format/prng_block.hpp"
+#include "format/parallel.hpp"
+#include "format/procedural.hpp"
 #include "format/rotation.hpp"
 #include "format/trellis.hpp"
-#include "bindings/bind_encode.hpp"
-#include "simd/kernel_table.hpp"
 #include "seeddelta/encode.hpp"
-#include "format/parallel.hpp"
+#include "simd/kernel_table.hpp"
 
 namespace seeddelta {
 
 using TrellisCode = py::typing::Tuple<py::array_t<uint16_t>, py::array, float, std::vector<int>>;
-using CooEntries = py::typing::Tuple<py::array_t<uint32_t>, py::array_t<float>>;
 
 static TrellisSpec make_spec(int step_bits, int values_per_step, int state_bits, std::optional<float> scale_factor,
                              const std::vector<int> &chosen_multipliers, std::vector<int> &multipliers) {
     if (!trellis_rate_supported(step_bits, values_per_step)) {
-        throw py::value_error("unsupported trellis rate: step_bits " + std::to_string(step_bits) + ", values_per_step " +
-                              std::to_string(values_per_step) + "; use 1 to 6 bits for one value, 3 or 5 for two");
+        throw py::value_error("unsupported trellis rate: step_bits " + std::to_string(step_bits) +
+                              ", values_per_step " + std::to_string(values_per_step) +
+                              "; use 1 to 6 bits for one value, 3 or 5 for two");
     }
     if (state_bits < 12 || state_bits > 16) {
         throw py::value_error("state_bits must be between 12 and 16");
@@ -44,10 +43,10 @@ static TrellisSpec make_spec(int step_bits, int values_per_step, int state_bits,
     return spec;
 }
 
-static TrellisCode encode(const FloatMatrix &weights, int step_bits, int values_per_step, int state_bits, int64_t rotation_block,
-                        uint64_t seed, const OptionalVector &importance, std::optional<float> scale_factor,
-                        const std::vector<int> &chosen_multipliers, const OptionalVector &feedback,
-                        int64_t feedback_block, int64_t lookahead, int threads) {
+static TrellisCode encode(const FloatMatrix &weights, int step_bits, int values_per_step, int state_bits,
+                          int64_t rotation_block, uint64_t seed, const OptionalVector &importance,
+                          std::optional<float> scale_factor, const std::vector<int> &chosen_multipliers,
+                          const OptionalVector &feedback, int64_t feedback_block, int64_t lookahead, int threads) {
     require_array(weights, "weights", "f", 4, {-1, -1});
     require_finite(weights, "weights");
     const int64_t n_out = weights.shape(0);
@@ -70,8 +69,9 @@ static TrellisCode encode(const FloatMatrix &weights, int step_bits, int values_
         require_array(*feedback, "feedback", "f", 4, {n_in, n_in});
         require_finite(*feedback, "feedback");
         if (rotation_block != 0 || feedback_block < 16 || feedback_block % 16 != 0 || lookahead < 0) {
-            throw py::value_error("feedback wants rows that are rotated already (rotation_block 0), a feedback_block that is "
-                                  "a multiple of 16, and lookahead >= 0");
+            throw py::value_error(
+                "feedback wants rows that are rotated already (rotation_block 0), a feedback_block that is "
+                "a multiple of 16, and lookahead >= 0");
         }
         feed.matrix = feedback->data();
     }
@@ -86,7 +86,8 @@ static TrellisCode encode(const FloatMatrix &weights, int step_bits, int values_
 }
 
 static TrellisCode encode_columns(const FloatMatrix &units, int step_bits, int values_per_step, int state_bits,
-                                  std::optional<float> scale_factor, const OptionalVector &feedback, int64_t window, int64_t rounds, int threads) {
+                                  std::optional<float> scale_factor, const OptionalVector &feedback, int64_t window,
+                                  int64_t rounds, int threads) {
     require_array(units, "units", "f", 4, {-1, -1});
     require_finite(units, "units");
     const int64_t n_in = units.shape(0);
@@ -111,72 +112,11 @@ static TrellisCode encode_columns(const FloatMatrix &units, int step_bits, int v
     uint16_t *scale_out = unit_scale.mutable_data();
     {
         const py::gil_scoped_release release; // as in encode
-        columns_encode(units.data(), n_out, n_in, spec, feedback ? feedback->data() : nullptr, window, rounds, codes_out, scale_out,
-                       threads);
+        columns_encode(units.data(), n_out, n_in, spec, feedback ? feedback->data() : nullptr, window, rounds,
+                       codes_out, scale_out, threads);
     }
-    return py::make_tuple(codes, unit_scale.attr("view")("float16"), static_cast<float>(1.0 / kTrellisStd), multipliers);
-}
-
-static CooEntries select(const FloatMatrix &delta, int64_t k, const OptionalVector &importance, int threads) {
-    require_array(delta, "delta", "f", 4, {-1, -1});
-    require_finite(delta, "delta");
-    const int64_t n_out = delta.shape(0);
-    const int64_t n_in = delta.shape(1);
-    if (k < 1 || k > n_in) {
-        throw py::value_error("k must be between 1 and n_in (" + std::to_string(n_in) + ")");
-    }
-    const float *h = importance_data(importance, n_in);
-    py::array_t<uint32_t> index({n_out, k});
-    py::array_t<float> value({n_out, k});
-    uint32_t *index_out = index.mutable_data();
-    float *value_out = value.mutable_data();
-    {
-        const py::gil_scoped_release release; // as in encode
-        coo_select(delta.data(), n_out, n_in, k, h, index_out, value_out, threads);
-    }
-    return py::make_tuple(index, value);
-}
-
-static bool prng_block_width(uint32_t block) {
-    return block == 8 || block == 16 || block == 32 || block == 64;
-}
-
-using ChosenSeeds = py::typing::Tuple<py::array_t<uint16_t>, std::optional<py::array_t<int8_t>>, int>;
-
-static ChosenSeeds search(const FloatMatrix &weights, uint64_t seed, uint32_t block, int64_t choices,
-                          const OptionalVector &importance, const OptionalVector &step, bool prune, int threads) {
-    require_array(weights, "weights", "f", 4, {-1, -1});
-    require_finite(weights, "weights");
-    const int64_t n_out = weights.shape(0);
-    const int64_t n_in = weights.shape(1);
-    if (choices < 1 || choices > 65536 || !prng_block_width(block)) {
-        throw py::value_error("choices must be between 1 and 65536, block 8, 16, 32 or 64");
-    }
-    const float *h = importance_data(importance, n_in);
-    const int64_t units = step ? (n_in + block - 1) / block : 1;
-    if (step) {
-        require_array(*step, "step", "f", 4, {n_out});
-        require_finite(*step, "step");
-    }
-    std::vector<py::ssize_t> shape{n_out};
-    if (step) {
-        shape.push_back(units);
-    }
-    py::array_t<uint16_t> choice(shape);
-    std::optional<py::array_t<int8_t>> gain;
-    if (step) {
-        gain.emplace(shape);
-    }
-    const SeedSearch spec{seed, block, choices, prune};
-    uint16_t *choice_out = choice.mutable_data();
-    int8_t *gain_out = gain ? gain->mutable_data() : nullptr;
-    int64_t scored = 0;
-    {
-        const py::gil_scoped_release release; // as in encode
-        scored = seed_search(weights.data(), n_out, n_in, spec, h, step ? step->data() : nullptr, choice_out, gain_out,
-                             threads);
-    }
-    return py::make_tuple(choice, gain, scored);
+    return py::make_tuple(codes, unit_scale.attr("view")("float16"), static_cast<float>(1.0 / kTrellisStd),
+                          multipliers);
 }
 
 static py::array_t<int8_t> prng_values(uint64_t seed, int64_t row_begin, int64_t row_end, int64_t n_in,
@@ -193,20 +133,6 @@ static py::array_t<int8_t> prng_values(uint64_t seed, int64_t row_begin, int64_t
     return out;
 }
 
-static py::array_t<float> fht_values(uint64_t seed, int64_t row_begin, int64_t row_end, int64_t n_in) {
-    if (row_begin < 0 || row_end < row_begin || n_in < 1 || n_in > (int64_t{1} << 18)) {
-        throw py::value_error("rows or n_in out of range");
-    }
-    py::array_t<float> out({row_end - row_begin, n_in});
-    float *data = out.mutable_data();
-    const py::gil_scoped_release release;
-    std::vector<float> scratch(static_cast<size_t>(fht_struct_size(n_in)));
-    for (int64_t row = row_begin; row < row_end; ++row) {
-        fht_struct_row(seed, row, n_in, data + (row - row_begin) * n_in, scratch.data());
-    }
-    return out;
-}
-
 static py::array_t<float> rotate_rows(const FloatMatrix &rows, int64_t block, uint64_t seed, bool inverse) {
     require_array(rows, "rows", "f", 4, {-1, -1});
     require_rotation(block, rows.shape(1));
@@ -219,7 +145,7 @@ static py::array_t<float> rotate_rows(const FloatMatrix &rows, int64_t block, ui
             if (inverse) {
                 rotate_back(data + r * n, n, static_cast<uint32_t>(block), seed);
             } else {
-                kernels().rotate(data + r * n, n, static_cast<uint32_t>(block), seed);
+                kernels().linear.rotate(data + r * n, n, static_cast<uint32_t>(block), seed);
             }
         }
     }
@@ -227,27 +153,31 @@ static py::array_t<float> rotate_rows(const FloatMatrix &rows, int64_t block, ui
 }
 
 void bind_encode(py::module_ &m) {
-    m.def("trellis_encode", &encode, py::arg("weights"), py::kw_only(), py::arg("step_bits") = 4,
-          py::arg("values_per_step") = 1, py::arg("state_bits") = 12, py::arg("rotation_block") = 0, py::arg("seed") = 0,
-          py::arg("importance") = py::none(), py::arg("scale_factor") = py::none(), py::arg("multipliers") = std::vector<int>{},
-          py::arg("feedback") = py::none(), py::arg("feedback_block") = 64, py::arg("lookahead") = 8, py::arg("threads") = 0,
-          "Encodes float32 [n_out, n_in] by Viterbi search over the hash trellis (docs/format.md).\n\n"
-          "Args:\n"
-          "    step_bits, values_per_step: k bits for each step of 1 value (1..6) or 2 values (3, 5).\n"
-          "    state_bits: L, 12 to 16. Longer is better and slower (twice the time a bit).\n"
-          "    importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.\n"
-          "    scale_factor: initial row scale over the row's root mean square; None is the measured best for the rate.\n"
-          "    multipliers: of the hash, one a value of a step; empty is the vetted choice for state_bits.\n"
-          "    feedback: float32 [n_in, n_in]; rows of column block b hold (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ). The\n"
-          "        weights and the importance must be those of the rotated columns, rotation_block 0.\n"
-          "    lookahead: steps searched beyond a block of feedback before its states are fixed.\n"
-          "    threads: 0 is all processors. The result does not depend on it.\n"
-          "Returns: (codes uint16 [ceil(n_out / 16), words, 16], row_scale float16 [n_out], base_scale, multipliers).\n"
-          "Raises: ValueError for NaN or infinite weights and options out of range.");
+    m.def(
+        "trellis_encode", &encode, py::arg("weights"), py::kw_only(), py::arg("step_bits") = 4,
+        py::arg("values_per_step") = 1, py::arg("state_bits") = 12, py::arg("rotation_block") = 0, py::arg("seed") = 0,
+        py::arg("importance") = py::none(), py::arg("scale_factor") = py::none(),
+        py::arg("multipliers") = std::vector<int>{}, py::arg("feedback") = py::none(), py::arg("feedback_block") = 64,
+        py::arg("lookahead") = 8, py::arg("threads") = 0,
+        "Encodes float32 [n_out, n_in] by Viterbi search over the hash trellis (docs/format.md).\n\n"
+        "Args:\n"
+        "    step_bits, values_per_step: k bits for each step of 1 value (1..6) or 2 values (3, 5).\n"
+        "    state_bits: L, 12 to 16. Longer is better and slower (twice the time a bit).\n"
+        "    importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.\n"
+        "    scale_factor: initial row scale over the row's root mean square; None is the measured best for the rate.\n"
+        "    multipliers: of the hash, one a value of a step; empty is the vetted choice for state_bits.\n"
+        "    feedback: float32 [n_in, n_in]; rows of column block b hold (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ). "
+        "The\n"
+        "        weights and the importance must be those of the rotated columns, rotation_block 0.\n"
+        "    lookahead: steps searched beyond a block of feedback before its states are fixed.\n"
+        "    threads: 0 is all processors. The result does not depend on it.\n"
+        "Returns: (codes uint16 [ceil(n_out / 16), words, 16], row_scale float16 [n_out], base_scale, multipliers).\n"
+        "Raises: ValueError for NaN or infinite weights and options out of range.");
     m.def("columns_encode", &encode_columns, py::arg("units"), py::kw_only(), py::arg("step_bits") = 4,
           py::arg("values_per_step") = 1, py::arg("state_bits") = 12, py::arg("scale_factor") = py::none(),
           py::arg("feedback") = py::none(), py::arg("window") = 32, py::arg("rounds") = 2, py::arg("threads") = 0,
-          "Encodes units float32 [n_in, n_out] in column layout (docs/format.md): W transposed, outputs already rotated.\n\n"
+          "Encodes units float32 [n_in, n_out] in column layout (docs/format.md): W transposed, outputs already "
+          "rotated.\n\n"
           "Args:\n"
           "    step_bits, values_per_step, state_bits, scale_factor, threads: as for trellis_encode.\n"
           "    feedback: float32 [n_in, n_in]; the error e of unit j changes each later unit l by -e · feedback[l, j]\n"
@@ -256,27 +186,8 @@ void bind_encode(py::module_ &m) {
           "    rounds: searches of the whole walk, each closed at another place; none makes it worse.\n"
           "Returns: (codes uint16 [n_in, words, 16], unit_scale float16 [n_in], base_scale, multipliers).\n"
           "Raises: ValueError for NaN or infinite weights and options out of range.");
-    m.def("coo_select", &select, py::arg("delta"), py::arg("k"), py::arg("importance") = py::none(), py::arg("threads") = 0,
-          "The k entries of each row of float32 [n_out, n_in] with the largest sqrt(importance)·|Δ|, by ascending column.\n\n"
-          "Returns: (index uint32 [n_out, k], value float32 [n_out, k]).");
-    m.def("seed_search", &search, py::arg("weights"), py::kw_only(), py::arg("seed"), py::arg("block"),
-          py::arg("choices"), py::arg("importance") = py::none(), py::arg("step") = py::none(), py::arg("prune") = true,
-          py::arg("threads") = 0,
-          "Chooses seeds of base kind prng_block for float32 [n_out, n_in], one a row or (with step) one a block.\n\n"
-          "Choice c stands for the values v of seed + c·0x9E3779B97F4A7C15. The (weighted) squared error of the best\n"
-          "multiple of v is minimised, with step that of gain·step·v for whole gains from −127 to 127.\n\n"
-          "Args:\n"
-          "    block: columns a key: 8, 16, 32 or 64.\n"
-          "    choices: seeds tried, 1 to 65536; the first one wins a tie.\n"
-          "    importance: float32 [n_in] > 0.\n"
-          "    step: float32 [n_out], what a gain of 1 multiplies v by in a row.\n"
-          "    prune: leave out seeds that cannot win. The result does not depend on it, nor on threads.\n"
-          "Returns: (seed_idx uint16 [n_out], None, scored), with step (seed_idx uint16 [n_out, blocks],\n"
-          "    seed_gain int8 [n_out, blocks], scored); `scored` counts the seeds whose error was computed.");
     m.def("prng_block_values", &prng_values, py::arg("seed"), py::arg("row_begin"), py::arg("row_end"), py::arg("n_in"),
           py::arg("block") = 64, "Values of base kind prng_block, int8 [row_end - row_begin, n_in], odd, −63 to 63.");
-    m.def("fht_struct_values", &fht_values, py::arg("seed"), py::arg("row_begin"), py::arg("row_end"), py::arg("n_in"),
-          "Values of base kind fht_struct, whole numbers in float32 [row_end - row_begin, n_in]; n_in up to 2^18.");
     m.def("rotate", &rotate_rows, py::arg("rows"), py::arg("block"), py::arg("seed"), py::arg("inverse") = false,
           "Seeded signs and block Hadamard transform of every row of float32 [n, n_in]; orthonormal. Returns a copy.");
     m.attr("PRNG_BLOCK_STD") = kPrngBlockStd;

@@ -39,4 +39,8 @@ inline void require_rotation(int64_t block, int64_t n_in) {
     }
 }
 
+inline bool prng_block_width(uint32_t block) {
+    return block == 8 || block == 16 || block == 32 || block == 64;
+}
+
 } // namespace seeddelta

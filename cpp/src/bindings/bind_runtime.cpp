@@ -137,7 +137,7 @@ py::typing::Dict<py::str, IntDict> counters(PyHook &h) {
     return all;
 }
 
-IntDict kinds(PyHook &h) {
+IntDict kind_calls(PyHook &h) {
     IntDict d;
     for (const char *name : operator_names()) {
         uint64_t calls = 0;
@@ -320,7 +320,7 @@ void bind_runtime(py::module_ &m) {
              "kept\nand the mean share of the squares of the scores that is left out; and the mean share of the scores that "
              "are 0.")
         .def("gates", &gates, "Per gate, in the order of the weights: what KWTA and StatePack have chosen.")
-        .def("kinds", &kinds,
+        .def("kinds", &kind_calls,
              "Products from seed and residual, by base kind and by residual scheme; a codebook that is the whole\n"
              "weight counts as statecells only.")
         .def("take_error", &take_error,

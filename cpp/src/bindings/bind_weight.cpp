@@ -8,7 +8,9 @@
 #include <thread>
 
 #include "bindings/arrays.hpp"
+#include "format/column_trellis.hpp"
 #include "format/lanes.hpp"
+#include "linear/operator.hpp"
 #include "linear/trellis_columns.hpp"
 #include "seeddelta/compute.hpp"
 
@@ -82,6 +84,7 @@ static py::array_t<float> matmul(const PyWeight &w, const FloatMatrix &x, int th
     require(threads >= 1 && threads <= 1024, w.name, "threads must be between 1 and 1024");
     require(expert >= 0 && expert < w.ctx().n_experts, w.name, "there is no expert of that number");
     const seeddelta_ctx ctx = w.ctx().n_experts == 1 ? w.ctx() : w.ctx().expert(expert);
+    const auto op = w.is_column() ? column_operator(w.checked.columns(), nullptr) : row_operator(ctx);
     const int64_t n_tokens = x.shape(0);
     py::array_t<float> y({n_tokens, w.ctx().n_out});
     const float *in = x.data();
@@ -91,10 +94,14 @@ static py::array_t<float> matmul(const PyWeight &w, const FloatMatrix &x, int th
         const py::gil_scoped_release release;
         Workspace workspace;
         ComputeStatus status;
-        auto run = [&](int ith) {
-            seeddelta_compute_threaded(ctx, in, n_tokens, ctx.n_in * 4, out, ctx.n_out * 4, workspace, ith, threads,
-                                       false, status);
-        };
+        OperatorState state;
+        const Work work{.use = WeightUse::product,
+                        .n_tokens = n_tokens,
+                        .x = in,
+                        .x_stride = ctx.n_in * 4,
+                        .y = out,
+                        .y_stride = ctx.n_out * 4};
+        const auto run = [&](int ith) { op->run(work, state, workspace, ith, threads, status); };
         std::vector<std::jthread> pool;
         for (int ith = 1; ith < threads; ++ith) {
             pool.emplace_back(run, ith);
@@ -122,12 +129,16 @@ static py::array_t<float> multiply_active(const PyWeight &w, const FloatMatrix &
 
 static py::array_t<float> dequantize(const PyWeight &w, int64_t row_begin, int64_t row_end) {
     if (row_end < 0) {
-        row_end = w.checked.rows();
+        row_end = w.rows();
     }
-    require(row_begin >= 0 && row_begin <= row_end && row_end <= w.checked.rows(), w.name, "rows out of range");
+    require(row_begin >= 0 && row_begin <= row_end && row_end <= w.rows(), w.name, "rows out of range");
     py::array_t<float> out({row_end - row_begin, w.ctx().n_in});
     float *data = out.mutable_data();
     const py::gil_scoped_release release;
+    if (w.is_column()) {
+        columns_dequantize(w.checked.columns(), row_begin, row_end, data);
+        return out;
+    }
     for (int64_t row = row_begin; row < row_end;) { // expert by expert
         const int64_t expert = row / w.ctx().n_out;
         const int64_t first = row - expert * w.ctx().n_out;

@@ -19,6 +19,7 @@ public:
 
     PyWeight(const std::string &tensor, const WeightArrays &arrays) : name(tensor), checked(tensor, arrays) {}
     const seeddelta_ctx &ctx() const { return checked.ctx(); }
+    int64_t rows() const { return ctx().n_experts * ctx().n_out; }
     bool is_column() const { return checked.is_column(); }
 };
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <stdexcept>
 
-#include "format/column_trellis.hpp"
 #include "encode/trellis_search.hpp"
+#include "format/column_trellis.hpp"
 #include "format/float16.hpp"
 #include "format/parallel.hpp"
 
@@ -35,20 +35,20 @@ struct Job {
 // The search over the steps whose targets and weights are given.
 void search(const Job &job, const int16_t *target, const int16_t *weight, int64_t steps, int64_t start_state,
             int64_t end_group, Scratch &s, uint16_t *states) {
-    kernels().viterbi({job.spec.state_bits,
-                       job.spec.step_bits,
-                       job.spec.values_per_step,
-                       error_shift(job.spec),
-                       {job.values.table[0].data(), job.values.table[1].data()},
-                       target,
-                       weight,
-                       steps,
-                       start_state,
-                       end_group,
-                       {s.cost[0].data(), s.cost[1].data()},
-                       s.best.data(),
-                       s.back.data(),
-                       states});
+    kernels().encode.viterbi({job.spec.state_bits,
+                              job.spec.step_bits,
+                              job.spec.values_per_step,
+                              error_shift(job.spec),
+                              {job.values.table[0].data(), job.values.table[1].data()},
+                              target,
+                              weight,
+                              steps,
+                              start_state,
+                              end_group,
+                              {s.cost[0].data(), s.cost[1].data()},
+                              s.best.data(),
+                              s.back.data(),
+                              states});
 }
 
 // Finds the closed walk of one lane: first around step 0, to choose the state there, then the whole with this state
@@ -156,9 +156,9 @@ void columns_encode(const float *units, int64_t n_out, int64_t n_in, const Trell
         const int64_t begin = n_out * worker / workers;
         const int64_t end = n_out * (worker + 1) / workers;
         const auto subtract = [&](int64_t first, int64_t last, int64_t from, int64_t count) {
-            kernels().subtract_product(moved.data() + first * n_out + begin, n_out, feedback + first * n_in + from,
-                                       n_in, error.data() + from % kLazy * n_out + begin, n_out, last - first, count,
-                                       end - begin);
+            kernels().encode.subtract_product(
+                moved.data() + first * n_out + begin, n_out, feedback + first * n_in + from, n_in,
+                error.data() + from % kLazy * n_out + begin, n_out, last - first, count, end - begin);
         };
         for (int64_t j = 0; j < n_in; ++j) {
             const float *unit = moved.data() + j * n_out;

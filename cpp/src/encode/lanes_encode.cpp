@@ -167,7 +167,7 @@ private:
                  cost_.data(),
                  total_,
                  back_.data()};
-        kernels().lane_search(task_);
+        kernels().encode.lane_search(task_);
     }
 
     void set_targets() {
@@ -281,8 +281,9 @@ private:
                     value_[static_cast<size_t>(r * n + at)] - static_cast<float>(unit_[r] * value);
             });
         }
-        kernels().subtract_product(value_.data() + block.end, n, error_.data(), width,
-                                   job_.spec.feedback + block.begin * n + block.end, n, count_, width, n - block.end);
+        kernels().encode.subtract_product(value_.data() + block.end, n, error_.data(), width,
+                                          job_.spec.feedback + block.begin * n + block.end, n, count_, width,
+                                          n - block.end);
     }
 
     const Job &job_;
@@ -341,7 +342,7 @@ void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const Lanes
         std::vector<float> rows(weights + row0 * n_in, weights + (row0 + count) * n_in);
         if (spec.rotation_block > 1) {
             for (int64_t r = 0; r < count; ++r) {
-                kernels().rotate(rows.data() + r * n_in, n_in, spec.rotation_block, spec.seed);
+                kernels().linear.rotate(rows.data() + r * n_in, n_in, spec.rotation_block, spec.seed);
             }
         }
         mine->load(rows.data(), count);

@@ -10,10 +10,10 @@
 #include <cmath>
 #include <vector>
 
-#include "format/prng_block.hpp"
-#include "simd/kernel_table.hpp"
-#include "seeddelta/encode.hpp"
 #include "format/parallel.hpp"
+#include "format/procedural.hpp"
+#include "seeddelta/encode.hpp"
+#include "simd/kernel_table.hpp"
 
 namespace seeddelta {
 
@@ -100,8 +100,8 @@ public:
             make_candidates(begin, count);
             if (unit_.spec.prune) {
                 std::fill(p_.begin(), p_.end(), 0.0F);
-                kernels().subtract_product(p_.data(), chunk_, a_.data(), unit_.columns, u_.data(), chunk_, unit_.rows,
-                                           unit_.columns, chunk_);
+                kernels().encode.subtract_product(p_.data(), chunk_, a_.data(), unit_.columns, u_.data(), chunk_,
+                                                  unit_.rows, unit_.columns, chunk_);
             }
             for (int64_t r = 0; r < unit_.rows; ++r) {
                 // stream begin + i of the slab is candidate begin + i - r of row r

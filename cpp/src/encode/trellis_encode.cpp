@@ -5,12 +5,12 @@
 #include <stdexcept>
 #include <vector>
 
-#include "format/rotation.hpp"
-#include "format/trellis.hpp"
 #include "encode/trellis_search.hpp"
-#include "seeddelta/encode.hpp"
 #include "format/float16.hpp"
 #include "format/parallel.hpp"
+#include "format/rotation.hpp"
+#include "format/trellis.hpp"
+#include "seeddelta/encode.hpp"
 
 namespace seeddelta {
 
@@ -65,20 +65,20 @@ static void search(const Job &job, const float *row, double unit, int64_t first,
         const double x = i < job.n_in ? row[i] / unit : 0.0;
         s.target[static_cast<size_t>(i)] = search_target(x, weights[i - first * v]);
     }
-    kernels().viterbi({job.spec.state_bits,
-                       job.spec.step_bits,
-                       job.spec.values_per_step,
-                       error_shift(job.spec),
-                       {job.values.table[0].data(), job.values.table[1].data()},
-                       s.target.data() + first * v,
-                       weights,
-                       count,
-                       start_state,
-                       -1,
-                       {s.cost[0].data(), s.cost[1].data()},
-                       s.best.data(),
-                       s.back.data(),
-                       s.states.data() + first});
+    kernels().encode.viterbi({job.spec.state_bits,
+                              job.spec.step_bits,
+                              job.spec.values_per_step,
+                              error_shift(job.spec),
+                              {job.values.table[0].data(), job.values.table[1].data()},
+                              s.target.data() + first * v,
+                              weights,
+                              count,
+                              start_state,
+                              -1,
+                              {s.cost[0].data(), s.cost[1].data()},
+                              s.best.data(),
+                              s.back.data(),
+                              s.states.data() + first});
 }
 
 // Weighted least squares of the row on its values.
@@ -121,8 +121,9 @@ static void encode_with_feedback(const Job &job, const Feedback &feedback, std::
             }
         }
         if (end < n_in) {
-            kernels().subtract_product(rows.data() + end, n_in, error.data(), feedback.block,
-                                       feedback.matrix + start * n_in + end, n_in, n_rows, end - start, n_in - end);
+            kernels().encode.subtract_product(rows.data() + end, n_in, error.data(), feedback.block,
+                                              feedback.matrix + start * n_in + end, n_in, n_rows, end - start,
+                                              n_in - end);
         }
     }
 }
@@ -165,7 +166,7 @@ void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const Tre
         double unit[kTileRows];
         for (int64_t r = 0; r < n_rows; ++r) {
             if (spec.rotation_block > 1) {
-                kernels().rotate(rows.data() + r * n_in, n_in, spec.rotation_block, spec.seed);
+                kernels().linear.rotate(rows.data() + r * n_in, n_in, spec.rotation_block, spec.seed);
             }
             unit[r] = initial_unit(job, rows.data() + r * n_in);
         }

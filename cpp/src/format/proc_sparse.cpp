@@ -1,7 +1,8 @@
 #include "format/proc_sparse.hpp"
 
-#include "format/prng_block.hpp"
-#include "format/coo.hpp"
+#include "format/float16.hpp"
+#include "format/partial_sums.hpp"
+#include "format/procedural.hpp"
 
 namespace seeddelta {
 
@@ -18,11 +19,11 @@ static void base_block(const seeddelta_ctx &ctx, int64_t row, int64_t block, int
 
 // Adds a block's products to the partial sums: exact integers by pairs of columns, then float32.
 static void add_products(const int8_t *values, const int8_t *q, int64_t block, float scale, float *partial) {
-    int32_t sum[kCooLanes] = {};
+    int32_t sum[kSumLanes] = {};
     for (int64_t i = 0; i < block; ++i) {
         sum[i % 32 / 2] += values[i] * q[i];
     }
-    for (int i = 0; i < kCooLanes; ++i) {
+    for (int i = 0; i < kSumLanes; ++i) {
         partial[i] += static_cast<float>(sum[i]) * scale;
     }
 }
@@ -31,8 +32,8 @@ void proc_sparse_dot(const seeddelta_ctx &ctx, int64_t row, const int8_t *q, con
                      float &res) {
     const int64_t block = ctx.residual_block;
     const int8_t *values = ctx.residual_vals_i8 + row * ctx.residual_size * block;
-    float base[kCooLanes] = {};
-    float delta[kCooLanes] = {};
+    float base[kSumLanes] = {};
+    float delta[kSumLanes] = {};
     for_kept_blocks(ctx, row, [&](int64_t entry, int64_t number) {
         const int64_t column = number * block;
         const float d = scale[column / kGroup];
@@ -43,8 +44,8 @@ void proc_sparse_dot(const seeddelta_ctx &ctx, int64_t row, const int8_t *q, con
             add_products(v, q + column, block, d, base);
         }
     });
-    acc = coo_reduce(base);
-    res = coo_reduce(delta) * half_to_float(ctx.residual_scale[row]);
+    acc = reduce_sums(base);
+    res = reduce_sums(delta) * half_to_float(ctx.residual_scale[row]);
 }
 
 void proc_sparse_add(const seeddelta_ctx &ctx, int64_t row, float *out) {

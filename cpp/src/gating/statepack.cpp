@@ -21,12 +21,12 @@ static float mean_magnitude(const float *x, const uint64_t *bits, int64_t words,
 PackResult pack_select(const PackSpec &spec, const float *x, int64_t n, uint64_t *pos, uint64_t *neg,
                        PackState &state) {
     const KernelTable &k = kernels();
-    const auto popcount = spec.vector_popcount ? k.popcount : popcount_scalar;
+    const auto popcount = spec.vector_popcount ? k.gating.popcount : popcount_scalar;
     const int64_t words = bitmap_words(n);
     const bool first = state.density < 0.0F;
     PackResult result;
     if (spec.zeros) {
-        k.bitmaps(x, n, 0.0F, pos, neg);
+        k.gating.bitmaps(x, n, 0.0F, pos, neg);
         for (int64_t i = 0; i < words; ++i) {
             pos[i] |= neg[i];
         }
@@ -34,7 +34,7 @@ PackResult pack_select(const PackSpec &spec, const float *x, int64_t n, uint64_t
         result.used = true;
         return result;
     }
-    k.bitmaps(x, n, std::max(spec.eps, spec.relative * state.gamma), pos, neg);
+    k.gating.bitmaps(x, n, std::max(spec.eps, spec.relative * state.gamma), pos, neg);
     if (spec.ternary) {
         result.negative = popcount(neg, words);
         result.units = popcount(pos, words) + result.negative;

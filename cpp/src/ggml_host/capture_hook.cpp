@@ -272,8 +272,8 @@ void CaptureHook::add_covariance(InputSums &s, int64_t every) {
                 }
             }
             for (int64_t j = begin; j < n; j += kColumnBlock) {
-                kernels().subtract_product(s.covariance.data() + begin * n + j, n, negated, kTokenBlock, x + j, stride,
-                                           rows, inner, std::min(kColumnBlock, n - j));
+                kernels().encode.subtract_product(s.covariance.data() + begin * n + j, n, negated, kTokenBlock, x + j,
+                                                  stride, rows, inner, std::min(kColumnBlock, n - j));
             }
         }
     });

@@ -18,13 +18,13 @@ void multiply(const ColumnWeight &w, const ActiveSet &set, Slice slice, float *y
     }
     switch (w.kind) {
     case ColumnKind::f16:
-        kernels().columns_f16(w, set, slice.begin, slice.end, y);
+        kernels().linear.columns_f16(w, set, slice.begin, slice.end, y);
         break;
     case ColumnKind::i8:
-        kernels().columns_i8(w, quantise_units(w, set), slice.begin, slice.end, y);
+        kernels().linear.columns_i8(w, quantise_units(w, set), slice.begin, slice.end, y);
         break;
     case ColumnKind::trellis:
-        kernels().columns_trellis(w, quantise_units(w, set), slice.begin, slice.end, y);
+        kernels().linear.columns_trellis(w, quantise_units(w, set), slice.begin, slice.end, y);
         break;
     }
 }
@@ -162,7 +162,7 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
     const auto [begin, end] = slice_of(w, ith, nth);
     if (!needs_quantised(w)) {
         if (begin < end) {
-            kernels().columns_f16_batch(w, x, n_tokens, x_stride, begin, end, y, y_stride);
+            kernels().linear.columns_f16_batch(w, x, n_tokens, x_stride, begin, end, y, y_stride);
         }
         return;
     }
@@ -177,11 +177,11 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
     ws.barrier(nth);
     const ColumnBatch batch{n_tokens, stride, ws.wide.data, ws.scale.data};
     if (begin < end && w.kind == ColumnKind::i8) {
-        kernels().columns_i8_batch(w, batch, begin, end, y, y_stride);
+        kernels().linear.columns_i8_batch(w, batch, begin, end, y, y_stride);
     }
     if (begin < end && w.kind == ColumnKind::trellis) {
         const Activations rows{n_tokens, w.n_in, stride, ws.q.data, ws.scale.data, ws.bias.data, x, x_stride, nullptr};
-        kernels().columns_trellis_many(w, rows, begin, end, y, y_stride);
+        kernels().linear.columns_trellis_many(w, rows, begin, end, y, y_stride);
     }
 }
 
@@ -191,8 +191,8 @@ void rotate_outputs(const ColumnWeight &w, float *y, int64_t n_tokens, int64_t y
                     int nth) {
     ws.barrier(nth);
     for (int64_t token = n_tokens * ith / nth; token < n_tokens * (ith + 1) / nth; ++token) {
-        kernels().rotate_back(y + token * y_stride, w.n_out, w.rotation_block, w.rotation_seed, 0,
-                              w.n_out / w.rotation_block);
+        kernels().linear.rotate_back(y + token * y_stride, w.n_out, w.rotation_block, w.rotation_seed, 0,
+                                     w.n_out / w.rotation_block);
     }
 }
 

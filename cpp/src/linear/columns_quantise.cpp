@@ -51,7 +51,7 @@ ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
     if (wide) {
         quantise_wide(x, n, dense, scale);
     } else {
-        kernels().quantize(x, w.n_in, dense8, scale, bias);
+        kernels().linear.quantize(x, w.n_in, dense8, scale, bias);
     }
     int64_t i = 0;
     for (int64_t g = 0; g < groups; ++g) {
@@ -82,7 +82,8 @@ void quantise_row(const ColumnWeight &w, const float *x, int64_t token, Workspac
         quantise_wide(scaled, stride, row, scale);
         return;
     }
-    kernels().quantize(scaled, w.n_in, ws.q.data + token * stride, scale, ws.bias.data + token * (stride / kGroup));
+    kernels().linear.quantize(scaled, w.n_in, ws.q.data + token * stride, scale,
+                              ws.bias.data + token * (stride / kGroup));
 }
 
 } // namespace seeddelta

@@ -22,7 +22,7 @@ void multiply_signs(const ColumnWeight &w, const PackSpec &spec, const float *x,
     auto *negative = pieces.take<uint64_t>(words);
     auto *equal = pieces.take<uint64_t>(words);
     auto *opposite = pieces.take<uint64_t>(words);
-    kernels().bitmaps(x, w.n_in, 0.0F, positive, negative);
+    kernels().gating.bitmaps(x, w.n_in, 0.0F, positive, negative);
     for (int64_t i = 0; i < words; ++i) {
         positive[i] &= chosen[i];
         negative[i] &= chosen[i];
@@ -32,7 +32,7 @@ void multiply_signs(const ColumnWeight &w, const PackSpec &spec, const float *x,
         sum += std::fabs(set.value[i]);
     }
     const float gamma = set.n > 0 ? sum / static_cast<float>(set.n) : 0.0F;
-    const auto popcount = spec.vector_popcount ? kernels().popcount : popcount_scalar;
+    const auto popcount = spec.vector_popcount ? kernels().gating.popcount : popcount_scalar;
     for (int64_t o = slice.begin; o < slice.end; ++o) {
         const uint64_t *plus = w.sign_bits + o * 2 * words;
         const uint64_t *minus = plus + words;

@@ -113,8 +113,8 @@ void seeddelta_compute_experts(const seeddelta_ctx &ctx, const ExpertBatch &batc
                             ctx.n_in,
                             nullptr,
                             w.pairs.data + first};
-        if (!kernels().compute(ctx.expert(expert), a, tiles * ith / nth, tiles * (ith + 1) / nth, panel, batch.y,
-                               batch.y_stride / static_cast<int64_t>(sizeof(float)))) {
+        if (!kernels().linear.compute(ctx.expert(expert), a, tiles * ith / nth, tiles * (ith + 1) / nth, panel, batch.y,
+                                      batch.y_stride / static_cast<int64_t>(sizeof(float)))) {
             status.nonfinite_output.store(true, std::memory_order_relaxed);
         }
     }

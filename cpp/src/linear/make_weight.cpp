@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <stdexcept>
 
 #include "format/column_trellis.hpp"
 #include "format/float16.hpp"
@@ -11,26 +10,14 @@
 #include "format/proc_sparse.hpp"
 #include "format/rotation.hpp"
 #include "seeddelta/check.hpp"
+#include "simd/kinds/builder.hpp"
+#include "simd/kinds/kinds.hpp"
 
 namespace seeddelta {
 
 namespace {
 
 constexpr int64_t kMost = int64_t{1} << 28; // rows, columns: products of them fit 64 bits
-
-// Fills a weight from arrays.
-struct Builder {
-    const std::string &name;
-    const WeightArrays &in;
-    seeddelta_ctx &c;
-
-    int64_t rows() const { return c.n_experts * c.n_out; }
-    void require(bool holds, const std::string &what) const {
-        if (!holds) {
-            throw std::invalid_argument("tensor '" + name + "': " + what);
-        }
-    }
-};
 
 void set_shape(const Builder &b) {
     const WeightArrays &in = b.in;
@@ -89,41 +76,29 @@ void set_lanes(const Builder &b) {
     b.c.lane_codes = b.in.codes.as<uint8_t>();
 }
 
-void set_prng_block(const Builder &b) {
-    const Array &index = b.in.seed_idx;
-    const Array &gain = b.in.seed_gain;
-    const int block = b.in.base_block;
-    b.require(block == 8 || block == 16 || block == 32 || block == 64, "base_block must be 8, 16, 32 or 64");
-    b.c.base_block = static_cast<uint32_t>(block);
-    b.require(index || !gain, "seed_gain without seed_idx");
-    if (gain) {
-        require_array(gain, "seed_gain", "i", 1, {b.c.n_out, b.c.base_blocks()});
-        require_array(index, "seed_idx", "iu", 2, {b.c.n_out, b.c.base_blocks()});
-        b.c.seed_gain = gain.as<int8_t>();
-    } else if (index) {
-        require_array(index, "seed_idx", "iu", 2, {b.c.n_out});
-    }
-    b.c.seed_index = index.as<uint16_t>();
+[[noreturn]] void leave_out(const Builder &b, const std::string &what) {
+    throw LeftOutError("tensor '" + b.name + "': " + what + " is left out of this build (SEEDDELTA_ABLATIONS=OFF)");
 }
 
 void set_base(const Builder &b) {
     switch (b.c.base) {
     case BaseKind::trellis:
-        set_trellis(b);
-        break;
+        return set_trellis(b);
     case BaseKind::lanes:
-        set_lanes(b);
-        break;
-    case BaseKind::prng_block:
-        set_prng_block(b);
-        break;
-    case BaseKind::fht_struct:
-        b.require(b.c.rotation_block <= 1, "fht_struct has no rotation");
-        break;
+        return set_lanes(b);
     case BaseKind::none:
-        break;
+        return;
     default:
-        b.require(false, "unknown base kind " + std::to_string(b.in.base_kind));
+        break;
+    }
+    if (b.c.base == BaseKind::prng_block && b.in.p_map && !b.in.seed_idx) { // of the kept blocks only
+        b.c.base_block = static_cast<uint32_t>(b.in.base_block);
+        return;
+    }
+    if (!Kinds::base(b.c.base, [&]<class K>() { K::build(b); })) {
+        b.require(b.c.base == BaseKind::prng_block || b.c.base == BaseKind::fht_struct,
+                  "unknown base kind " + std::to_string(b.in.base_kind));
+        leave_out(b, b.c.base == BaseKind::prng_block ? "base kind prng_block" : "base kind fht_struct");
     }
 }
 
@@ -146,68 +121,6 @@ std::vector<float> set_column_scale(const Builder &b) {
     std::vector<float> factor(static_cast<size_t>(n));
     std::transform(b.c.column_scale, b.c.column_scale + n, factor.begin(), column_factor_of);
     return factor;
-}
-
-// int8 values with their float16 scales, or float16 values.
-void set_values(const Builder &b, const Array &value, const Array &scale, const char *names[2],
-                std::initializer_list<int64_t> shape, std::initializer_list<int64_t> scale_shape) {
-    const bool half = value.item_size == 2;
-    require_array(value, names[0], half ? "f" : "i", half ? 2 : 1, shape);
-    if (half) {
-        b.c.residual_vals_f16 = value.as<uint16_t>();
-        return;
-    }
-    b.require(bool(scale), std::string("int8 ") + names[0] + " needs " + names[1]);
-    require_array(scale, names[1], "f", 2, scale_shape);
-    b.c.residual_vals_i8 = value.as<int8_t>();
-    b.c.residual_scale = scale.as<uint16_t>();
-}
-
-void set_coo(const Builder &b) {
-    const Array &index = b.in.d_idx;
-    const bool wide = index.item_size == 4;
-    require_array(index, "d_idx", "iu", wide ? 4 : 2, {b.rows(), -1});
-    const int64_t k = index.shape[1];
-    b.require(bool(b.in.d_val), "d_idx without d_val");
-    b.c.scheme = ResidualScheme::coo;
-    b.c.residual_size = static_cast<uint32_t>(k);
-    b.c.residual_index = wide ? nullptr : index.as<uint16_t>();
-    b.c.residual_index32 = wide ? index.as<uint32_t>() : nullptr;
-    const char *names[] = {"d_val", "d_scale"};
-    set_values(b, b.in.d_val, b.in.d_scale, names, {b.rows(), k}, {b.rows()});
-}
-
-void set_block(const Builder &b) {
-    const Array &value = b.in.b_val;
-    require_array(b.in.b_map, "b_map", "iu", 2, {b.rows(), -1});
-    const int64_t kept = b.in.b_map.shape[1];
-    b.require(value.shape.size() == 3, "b_map without b_val of [n_out, kept, block]");
-    const int64_t block = value.shape[2];
-    b.require(block == 32 || block == 64, "a block of b_val must have 32 or 64 columns");
-    b.require(value.item_size != 2 || !b.in.b_scale, "float16 b_val has no b_scale");
-    b.c.scheme = ResidualScheme::block;
-    b.c.residual_size = static_cast<uint32_t>(kept);
-    b.c.residual_block = static_cast<uint32_t>(block);
-    b.c.residual_index = b.in.b_map.as<uint16_t>();
-    const char *names[] = {"b_val", "b_scale"};
-    set_values(b, value, b.in.b_scale, names, {b.rows(), kept, block}, {b.rows(), kept});
-}
-
-void set_codebook(const Builder &b) {
-    const Array &dictionary = b.in.r_dict;
-    require_array(dictionary, "r_dict", "f", 2, {-1, b.c.n_in});
-    const int64_t atoms = dictionary.shape[0];
-    b.require(atoms > 0 && atoms <= 65536, "r_dict must have 1 to 65536 atoms");
-    b.require(b.in.r_codes && b.in.r_vals, "r_dict without r_codes and r_vals");
-    require_array(b.in.r_codes, "r_codes", "iu", 2, {b.rows(), -1});
-    const int64_t k = b.in.r_codes.shape[1];
-    require_array(b.in.r_vals, "r_vals", "f", 2, {b.rows(), k});
-    b.c.scheme = ResidualScheme::codebook_resid;
-    b.c.residual_size = static_cast<uint32_t>(k);
-    b.c.dictionary_size = static_cast<uint32_t>(atoms);
-    b.c.dictionary = dictionary.as<uint16_t>();
-    b.c.residual_index = b.in.r_codes.as<uint16_t>();
-    b.c.residual_vals_f16 = b.in.r_vals.as<uint16_t>();
 }
 
 void set_proc_sparse(const Builder &b) {
@@ -234,13 +147,22 @@ void set_proc_sparse(const Builder &b) {
 }
 
 void set_residual(const Builder &b) {
-    const std::pair<const Array &, void (*)(const Builder &)> schemes[] = {
-        {b.in.d_idx, set_coo}, {b.in.b_map, set_block}, {b.in.r_dict, set_codebook}, {b.in.p_map, set_proc_sparse}};
-    b.require(std::count_if(std::begin(schemes), std::end(schemes), [](const auto &s) { return bool(s.first); }) <= 1,
+    struct Given {
+        const Array &array;
+        ResidualScheme scheme;
+        const char *name;
+    };
+    const Given schemes[] = {{b.in.d_idx, ResidualScheme::coo, "coo"},
+                             {b.in.b_map, ResidualScheme::block, "block"},
+                             {b.in.r_dict, ResidualScheme::codebook_resid, "codebook_resid"},
+                             {b.in.p_map, ResidualScheme::proc_sparse, "proc_sparse"}};
+    b.require(std::count_if(std::begin(schemes), std::end(schemes), [](const Given &s) { return bool(s.array); }) <= 1,
               "more than one residual scheme");
-    for (const auto &[index, set] : schemes) {
-        if (index) {
-            set(b);
+    for (const Given &one : schemes) {
+        if (one.array && one.scheme == ResidualScheme::proc_sparse) {
+            set_proc_sparse(b);
+        } else if (one.array && !Kinds::scheme(one.scheme, [&]<class K>() { K::build(b); })) {
+            leave_out(b, std::string("residual scheme ") + one.name);
         }
     }
 }
@@ -265,30 +187,26 @@ ColumnWeight column_layout(const Builder &b) {
     return w;
 }
 
-void check(const Builder &b) {
-    const std::string wrong = check_contents(b.c);
-    b.require(wrong.empty(), wrong);
-}
-
 } // namespace
 
-CheckedWeight::CheckedWeight(const std::string &name, const WeightArrays &arrays) {
+CheckedWeight::CheckedWeight(const std::string &name, const WeightArrays &arrays) : by_column_(arrays.by_column) {
     const Builder b{name, arrays, ctx_};
     set_shape(b);
+    std::string wrong;
     if (!arrays.by_column) {
         set_base(b);
         set_row_scale(b);
         column_factor_ = set_column_scale(b);
         ctx_.column_factor = arrays.column_scale ? column_factor_.data() : nullptr;
         set_residual(b);
-        check(b);
-        return;
+        wrong = check_contents(ctx_);
+    } else {
+        columns_ = column_layout(b);
+        set_row_scale(b);
+        wrong = check_row_scale(ctx_, ctx_.n_in);
     }
-    columns_ = column_layout(b);
-    ctx_.columns = &columns_;
-    set_row_scale(b);
-    check(b);
-    for (int64_t j = 0; j < ctx_.n_in; ++j) {
+    b.require(wrong.empty(), wrong);
+    for (int64_t j = 0; arrays.by_column && j < ctx_.n_in; ++j) {
         const float scale =
             ctx_.row_scale_f16 != nullptr ? half_to_float(ctx_.row_scale_f16[j]) : ctx_.row_scale_f32[j];
         unit_scale_.push_back(scale * ctx_.base_scale);
@@ -334,6 +252,11 @@ ColumnWeight make_columns(const std::string &name, const ColumnArrays &in) {
     require(std::none_of(w.f16, w.f16 + n_in * n_out, [](uint16_t h) { return (h & 0x7C00U) == 0x7C00U; }),
             "f16 is not finite");
     if (in.sign_bits) {
+#if !SEEDDELTA_ABLATIONS
+        throw LeftOutError("tensor '" + name +
+                           "': a product of signs is left out of this build "
+                           "(SEEDDELTA_ABLATIONS=OFF)");
+#endif
         require_array(in.sign_bits, "sign_bits", "u", 8, {n_out, 2, (n_in + 63) / 64});
         require_array(in.sign_gamma, "sign_gamma", "f", 4, {n_out});
     }

@@ -4,34 +4,33 @@
 
 #include "linear/operator.hpp"
 #include "linear/workspace.hpp"
+#include "simd/kinds/kinds.hpp"
 
 namespace seeddelta {
 
-static constexpr const char *kNames[] = {"prng_block",  "seed_choice", "fht_struct",     "trellis",     "lanes",
-                                         "coo",         "block",       "codebook_resid", "proc_sparse", "statecells",
-                                         "columns_f16", "columns_i8",  "columns_trellis"};
-
 std::span<const char *const> operator_names() {
-    return kNames;
+    static const std::vector<const char *> names = [] {
+        std::vector<const char *> all = {"trellis",     "lanes",      "proc_sparse",
+                                         "columns_f16", "columns_i8", "columns_trellis"};
+        Kinds::each([&]<class K>() { all.insert(all.end(), std::begin(K::kNames), std::end(K::kNames)); });
+        return all;
+    }();
+    return names;
 }
 
 static std::vector<const char *> names_of(const seeddelta_ctx &ctx) {
-    // a whole matrix made of a codebook is counted apart (docs/guide/statecells.md)
-    if (ctx.base == BaseKind::none && ctx.scheme == ResidualScheme::codebook_resid) {
-        return {"statecells"};
-    }
     std::vector<const char *> names;
-    if (ctx.base != BaseKind::none) {
-        static constexpr const char *kBases[] = {"prng_block", "fht_struct", "trellis", "lanes"};
-        names.push_back(kBases[static_cast<uint32_t>(ctx.base)]);
+    if (ctx.base == BaseKind::trellis || ctx.base == BaseKind::lanes) {
+        names.push_back(ctx.base == BaseKind::trellis ? "trellis" : "lanes");
     }
-    if (ctx.seed_index != nullptr) {
-        names.push_back("seed_choice");
+    if (ctx.scheme == ResidualScheme::proc_sparse) {
+        names.push_back("proc_sparse");
     }
-    if (ctx.scheme != ResidualScheme::none) {
-        static constexpr const char *kSchemes[] = {"coo", "block", "codebook_resid", "proc_sparse"};
-        names.push_back(kSchemes[static_cast<uint32_t>(ctx.scheme)]);
-    }
+    Kinds::both(ctx, [&]<class K>() {
+        for (const char *name : K::names(ctx)) {
+            names.push_back(name);
+        }
+    });
     return names;
 }
 

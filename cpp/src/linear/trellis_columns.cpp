@@ -40,7 +40,7 @@ static void multiply_one(const ColumnWeight &w, const int8_t *q, const float *sc
     thread_local std::vector<int32_t> groups;
     thread_local std::vector<int8_t> values;
     const ColumnInput in = listed(q, scale, w.n_in, index, groups, values);
-    kernels().columns_trellis(w, in, begin, end, y);
+    kernels().linear.columns_trellis(w, in, begin, end, y);
 }
 
 void columns_compute_active(const ColumnWeight &w, const ActiveSet &active, float *y) {
@@ -52,10 +52,10 @@ void columns_compute_active(const ColumnWeight &w, const ActiveSet &active, floa
     std::vector<int8_t> q(static_cast<size_t>(stride));
     std::vector<float> scale(static_cast<size_t>(stride / kGroup));
     std::vector<int32_t> bias(scale.size());
-    kernels().quantize(scaled.data(), w.n_in, q.data(), scale.data(), bias.data());
+    kernels().linear.quantize(scaled.data(), w.n_in, q.data(), scale.data(), bias.data());
     multiply_one(w, q.data(), scale.data(), 0, w.n_out, y);
     if (w.rotation_block > 1) {
-        kernels().rotate_back(y, w.n_out, w.rotation_block, w.rotation_seed, 0, w.n_out / w.rotation_block);
+        kernels().linear.rotate_back(y, w.n_out, w.rotation_block, w.rotation_seed, 0, w.n_out / w.rotation_block);
     }
 }
 

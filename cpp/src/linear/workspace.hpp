@@ -99,11 +99,11 @@ inline bool prepare_token(const seeddelta_ctx &ctx, const float *x, int64_t toke
         if (x != rotated) {
             std::memcpy(rotated, x, static_cast<size_t>(ctx.n_in) * sizeof(float));
         }
-        k.rotate(rotated, ctx.n_in, ctx.rotation_block, ctx.base_seed);
+        k.linear.rotate(rotated, ctx.n_in, ctx.rotation_block, ctx.base_seed);
         x = rotated;
     }
-    return k.quantize(x, ctx.n_in, w.q.data + token * stride, w.scale.data + token * stride / kGroup,
-                      w.bias.data + token * stride / kGroup);
+    return k.linear.quantize(x, ctx.n_in, w.q.data + token * stride, w.scale.data + token * stride / kGroup,
+                             w.bias.data + token * stride / kGroup);
 }
 
 } // namespace seeddelta

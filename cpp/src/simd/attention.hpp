@@ -1,4 +1,5 @@
-// Attention of one token (simd/attention_kernels.hpp), for any xsimd architecture. `Ops` has what xsimd has no word for:
+// Attention of one token (simd/attention_kernels.hpp), for any xsimd architecture. `Ops` has what xsimd has no word
+// for:
 //   half(p): as many float16 as a register has floats, widened   words(p), bytes(p): the same of int16, int8
 //   half_one(h): one float16                                     sum4(a, b, c, d, out): the folded sums of four Lanes
 //   kValues: registers of channels whose sums are kept at once
@@ -6,77 +7,10 @@
 #pragma once
 #include <xsimd/xsimd.hpp>
 
-#include "simd/attention_kernels.hpp"
-#include "simd/inline.hpp"
+#include "simd/attention_bits.hpp"
 
 namespace seeddelta {
 namespace {
-
-constexpr float kNoScore = -__builtin_inff();
-
-template <class Arch>
-SEEDDELTA_INLINE xsimd::batch<float, Arch> greater(xsimd::batch<float, Arch> a, xsimd::batch<float, Arch> b) {
-    return xsimd::select(a > b, a, b);
-}
-
-// exp_defined of attention.hpp
-template <class Arch>
-SEEDDELTA_INLINE xsimd::batch<float, Arch> exp_simd(xsimd::batch<float, Arch> x) {
-    using F = xsimd::batch<float, Arch>;
-    using U = xsimd::batch<uint32_t, Arch>;
-    using C = ExpConstants;
-    const F in = xsimd::select(x > F(C::highest), F(C::highest), x);
-    const F shifted = in * F(C::log2e) + F(C::round);
-    const F n = shifted - F(C::round);
-    const F r = (in - n * F(C::ln2_high)) - n * F(C::ln2_low);
-    F p(C::p0);
-    p = p * r + F(C::p1);
-    p = p * r + F(C::p2);
-    p = p * r + F(C::p3);
-    p = p * r + F(C::p4);
-    p = p * r + F(C::p5);
-    p = (p * (r * r) + r) + F(1.0F);
-    const U bits = xsimd::bitwise_cast<uint32_t>(p) + (xsimd::bitwise_cast<uint32_t>(shifted) << 23);
-    // x - x: not a number stays so. NOLINTNEXTLINE(misc-redundant-expression)
-    const F result = xsimd::bitwise_cast<float>(bits) + (x - x);
-    return xsimd::select(x < F(C::lowest), F(0.0F), result);
-}
-
-// kLanes partial values in as many registers as that takes.
-template <class Arch>
-struct Lanes {
-    using F = xsimd::batch<float, Arch>;
-    static constexpr int kCount = static_cast<int>(kLanes / static_cast<int64_t>(F::size));
-    F r[kCount];
-    SEEDDELTA_INLINE explicit Lanes(float x) {
-        for (F &one : r) {
-            one = F(x);
-        }
-    }
-    SEEDDELTA_INLINE float sum() const {
-        alignas(64) float lane[kLanes];
-        for (int i = 0; i < kCount; ++i) {
-            r[i].store_aligned(lane + i * F::size);
-        }
-        for (int64_t half = kLanes / 2; half > 0; half /= 2) {
-            for (int64_t i = 0; i < half; ++i) {
-                lane[i] += lane[i + half];
-            }
-        }
-        return lane[0];
-    }
-    SEEDDELTA_INLINE float largest() const {
-        alignas(64) float lane[kLanes];
-        float top = kNoScore;
-        for (int i = 0; i < kCount; ++i) {
-            r[i].store_aligned(lane + i * F::size);
-        }
-        for (const float x : lane) {
-            top = x > top ? x : top;
-        }
-        return top + 0.0F;
-    }
-};
 
 // Channels d, d + 1, … of a row, as many as a register has floats.
 template <class Ops, CacheType kType>
@@ -375,70 +309,6 @@ void attend_simd(AttentionTask &t) {
         sum_rows(keys);
     }
     sum_rows(t);
-}
-
-template <class Arch, class Ops>
-float estimate_simd(const int16_t *sums, const float *gamma, int64_t n, float factor, float offset, float *out) {
-    using F = xsimd::batch<float, Arch>;
-    constexpr int64_t size = F::size;
-    Lanes<Arch> most(kNoScore);
-    for (int64_t i = 0; i < n; i += kLanes) {
-        for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
-            const int64_t at = i + r * size;
-            const F x = F::load_unaligned(gamma + at) * (F(factor) * Ops::words(sums + at) + F(offset));
-            x.store_unaligned(out + at);
-            most.r[r] = greater(x, most.r[r]);
-        }
-    }
-    return most.largest();
-}
-
-template <class Arch>
-void nearness_simd(const float *estimates, int64_t stride, const float *top, int64_t heads, int64_t n, float *out) {
-    using F = xsimd::batch<float, Arch>;
-    for (int64_t i = 0; i < n; i += F::size) {
-        F best(kNoScore);
-        for (int64_t head = 0; head < heads; ++head) {
-            best = greater(F::load_unaligned(estimates + head * stride + i) - F(top[head]), best);
-        }
-        best.store_unaligned(out + i);
-    }
-}
-
-// Plain code that the compiler makes vectors of.
-template <class Arch>
-int64_t count_simd(const float *a, int64_t n, float limit) {
-    int32_t found = 0;
-    for (int32_t i = 0; i < static_cast<int32_t>(n); ++i) {
-        found += a[i] >= limit ? 1 : 0;
-    }
-    return found;
-}
-
-template <class Arch>
-void above_simd(const float *a, int64_t n, float limit, uint64_t *words) {
-    using F = xsimd::batch<float, Arch>;
-    for (int64_t i = 0; i < n; i += 64) {
-        uint64_t word = 0;
-        for (int64_t bit = 0; bit < 64; bit += F::size) {
-            word |= static_cast<uint64_t>((F::load_unaligned(a + i + bit) >= F(limit)).mask()) << bit;
-        }
-        words[i / 64] = word;
-    }
-}
-
-template <class Arch>
-float mass_simd(const float *a, int64_t n, float limit) {
-    using F = xsimd::batch<float, Arch>;
-    constexpr int64_t size = F::size;
-    Lanes<Arch> sum(0.0F);
-    for (int64_t i = 0; i < n; i += kLanes) {
-        for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
-            const F x = F::load_unaligned(a + i + r * size);
-            sum.r[r] = sum.r[r] + xsimd::select(x >= F(limit), exp_simd<Arch>(x), F(0.0F));
-        }
-    }
-    return sum.sum();
 }
 
 } // namespace

@@ -2,8 +2,9 @@
 #pragma once
 #include <xsimd/xsimd.hpp>
 
+#include "format/float16.hpp"
+#include "simd/kinds/simd.hpp"
 #include "simd/kernel_table.hpp"
-#include "simd/residual.hpp"
 
 namespace seeddelta {
 namespace {
@@ -44,9 +45,11 @@ inline bool finish_tile(const seeddelta_ctx &ctx, int64_t row0, int64_t rows, co
         return finish_whole_tile(ctx.base_scale, row_scale, acc, y + row0);
     }
     alignas(64) float residual[kTileRows] = {};
-    if (ctx.scheme != ResidualScheme::none) {
-        residual_rows<Arch>(ctx, row0, rows, x, p, residual);
-    }
+    Kinds::scheme(ctx.scheme, [&]<class K>() {
+        for (int64_t i = 0; i < rows; ++i) {
+            residual[i] = SimdOf<K, Arch>::dot(ctx, row0 + i, x, p);
+        }
+    });
     alignas(64) float out[kTileRows];
     uint32_t worst = 0;
     for (int64_t i = 0; i < kTileRows; ++i) {
@@ -60,6 +63,20 @@ inline bool finish_tile(const seeddelta_ctx &ctx, int64_t row0, int64_t rows, co
         y[row0 + i] = out[i];
     }
     return worst != 0x7F800000U;
+}
+
+// The same for `count` tokens from `first` on.
+template <class Arch>
+inline bool finish_tokens(const seeddelta_ctx &ctx, const Activations &a, int64_t row0, int64_t rows,
+                          const float *row_scale, int64_t first, int64_t count, const float (*acc)[kTileRows], float *y,
+                          int64_t y_stride) {
+    bool finite = true;
+    for (int64_t t = 0; t < count; ++t) {
+        const float *x = a.x == nullptr ? nullptr : a.x + (first + t) * a.x_stride; // there for a residual
+        finite &= finish_tile<Arch>(ctx, row0, rows, row_scale, acc[t], x, a.p + (first + t) * ctx.dictionary_size,
+                                    y + a.place(first + t) * y_stride);
+    }
+    return finite;
 }
 
 } // namespace

@@ -1,18 +1,17 @@
 // AVX2 + FMA unit. Intrinsics where xsimd has no word: byte look-up inside 128-bit lanes, u8 x s8 products.
 #include <immintrin.h>
 
-#include "simd/columns_scalar.hpp"
 #include "simd/activations.hpp"
 #include "simd/attention_x86.hpp"
 #include "simd/columns_avx2.hpp"
-#include "simd/trellis_columns_256.hpp"
+#include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
-#include "simd/fht.hpp"
+#include "simd/lane_search.hpp"
 #include "simd/lanes_x86.hpp"
 #include "simd/popcount_avx2.hpp"
 #include "simd/tile_256.hpp"
-#include "simd/lane_search.hpp"
+#include "simd/trellis_columns_256.hpp"
 #include "simd/viterbi.hpp"
 #include "simd/words_avx2.hpp"
 
@@ -60,38 +59,36 @@ struct Words {
     }
 };
 
-constexpr AttentionKernels attention{attend_simd<xsimd::avx2, AttentionOps256>,
-                                     score_256,
-                                     score_256, // popcount: AVX2 counts bits by look-up, too
-                                     estimate_simd<xsimd::avx2, AttentionOps256>,
-                                     nearness_simd<xsimd::avx2>,
-                                     count_simd<xsimd::avx2>,
-                                     above_simd<xsimd::avx2>,
-                                     mass_simd<xsimd::avx2>};
-
 } // namespace
 
 const KernelTable &kernels_avx2() {
-    static constexpr KernelTable table{"avx2",
-                                       rotate_simd<xsimd::avx2>,
-                                       quantize_simd<xsimd::avx2>,
-                                       compute_simd<xsimd::avx2, Tile256<Ops>, DirectLanes, LanePairs256>,
-                                       viterbi_simd<xsimd::avx2, Words>,
-                                       lane_search_simd<xsimd::avx2, Words>,
-                                       subtract_product_simd<xsimd::avx2>,
-                                       dictionary_simd<xsimd::avx2>,
-                                       fht_struct_simd<xsimd::avx2>,
-                                       &attention,
-                                       columns_f16_simd<xsimd::avx2, ColumnsAvx2>,
-                                       columns_i8_simd<xsimd::avx2, ColumnsAvx2>,
-                                       columns_f16_batch_simd<xsimd::avx2, ColumnsAvx2>,
-                                       columns_i8_batch_simd<xsimd::avx2, ColumnsAvx2>,
-                                       count_above_simd<xsimd::avx2>,
-                                       bitmaps_simd<xsimd::avx2>,
-                                       popcount_avx2,
-                                       columns_trellis_simd<Columns256<Ops>>,
-                                       columns_trellis_many_simd<Columns256<Ops>>,
-                                       rotate_back_simd<xsimd::avx2>};
+    static constexpr KernelTable table{
+        .name = "avx2",
+        .linear = {.rotate = rotate_simd<xsimd::avx2>,
+                   .rotate_back = rotate_back_simd<xsimd::avx2>,
+                   .quantize = quantize_simd<xsimd::avx2>,
+                   .prepare = prepare_simd<xsimd::avx2>,
+                   .compute = compute_simd<xsimd::avx2, Tile256<Ops>, DirectLanes, LanePairs256>,
+                   .columns_f16 = columns_f16_simd<xsimd::avx2, ColumnsAvx2>,
+                   .columns_i8 = columns_i8_simd<xsimd::avx2, ColumnsAvx2>,
+                   .columns_f16_batch = columns_f16_batch_simd<xsimd::avx2, ColumnsAvx2>,
+                   .columns_i8_batch = columns_i8_batch_simd<xsimd::avx2, ColumnsAvx2>,
+                   .columns_trellis = columns_trellis_simd<Columns256<Ops>>,
+                   .columns_trellis_many = columns_trellis_many_simd<Columns256<Ops>>},
+        .attention = {.attend = attend_simd<xsimd::avx2, AttentionOps256>,
+                      .score = score_256,
+                      .popcount = score_256,
+                      .estimate = estimate_simd<xsimd::avx2, AttentionOps256>,
+                      .nearness = nearness_simd<xsimd::avx2>,
+                      .count = count_simd<xsimd::avx2>,
+                      .above = above_simd<xsimd::avx2>,
+                      .mass = mass_simd<xsimd::avx2>},
+        .gating = {.count_above = count_above_simd<xsimd::avx2>,
+                   .bitmaps = bitmaps_simd<xsimd::avx2>,
+                   .popcount = popcount_avx2},
+        .encode = {.viterbi = viterbi_simd<xsimd::avx2, Words>,
+                   .lane_search = lane_search_simd<xsimd::avx2, Words>,
+                   .subtract_product = subtract_product_simd<xsimd::avx2>}};
     return table;
 }
 

@@ -1,12 +1,12 @@
-// AVX-512 unit with VBMI, VBMI2, BITALG and VNNI (Ice Lake, Zen 4 and later): one token goes through two tiles at a time in 512
-// bits. VPSHLDW, VPERMB (whose index ignores high bits: no masking) and VPDPBUSD each save instructions. Only the
-// product and the counting of bits use them; the rest is the table of isa_avx512bw.cpp.
+// AVX-512 unit with VBMI, VBMI2, BITALG and VNNI (Ice Lake, Zen 4 and later): one token goes through two tiles at a
+// time in 512 bits. VPSHLDW, VPERMB (whose index ignores high bits: no masking) and VPDPBUSD each save instructions.
+// Only the product and the counting of bits use them; the rest is the table of isa_avx512bw.cpp.
 #include <immintrin.h>
 
-#include "simd/trellis_columns_512.hpp"
 #include "simd/compute.hpp"
 #include "simd/lanes_x86.hpp"
 #include "simd/tile_512.hpp"
+#include "simd/trellis_columns_512.hpp"
 #include "simd/words_avx512.hpp"
 
 namespace seeddelta {
@@ -53,8 +53,8 @@ void popcount_bitalg(const ScoreTask &t) {
         for (int64_t begin = 0; begin < bytes; begin += 8) {
             __m256i part = _mm256_setzero_si256();
             for (int64_t b = begin; b < (bytes < begin + 8 ? bytes : begin + 8); ++b) {
-                const __m256i bits = _mm256_loadu_si256(
-                    reinterpret_cast<const __m256i *>(t.plane + (block * bytes + b) * kKeyBlock));
+                const __m256i bits =
+                    _mm256_loadu_si256(reinterpret_cast<const __m256i *>(t.plane + (block * bytes + b) * kKeyBlock));
                 const __m256i plus = _mm256_and_si256(bits, _mm256_set1_epi8(static_cast<char>(t.plus[b])));
                 const __m256i minus = _mm256_and_si256(bits, _mm256_set1_epi8(static_cast<char>(t.minus[b])));
                 part = _mm256_sub_epi8(_mm256_add_epi8(part, _mm256_popcnt_epi8(plus)), _mm256_popcnt_epi8(minus));
@@ -77,17 +77,12 @@ void popcount_bitalg(const ScoreTask &t) {
 const KernelTable &kernels_avx512() {
     static const KernelTable table = [] {
         KernelTable t = kernels_avx512bw();
-        static const AttentionKernels attention = [&] {
-            AttentionKernels a = *t.attention;
-            a.popcount = popcount_bitalg;
-            return a;
-        }();
         t.name = "avx512";
-        t.attention = &attention;
-        t.compute = compute_simd<xsimd::avx512bw, Tile512<Ops>, LaneWordsVbmi<Dot512>>;
-        t.popcount = popcount_avx512;
-        t.columns_trellis = columns_trellis_simd<Columns512<Ops>>;
-        t.columns_trellis_many = columns_trellis_many_simd<Columns512<Ops>>;
+        t.attention.popcount = popcount_bitalg;
+        t.linear.compute = compute_simd<xsimd::avx512bw, Tile512<Ops>, LaneWordsVbmi<Dot512>>;
+        t.gating.popcount = popcount_avx512;
+        t.linear.columns_trellis = columns_trellis_simd<Columns512<Ops>>;
+        t.linear.columns_trellis_many = columns_trellis_many_simd<Columns512<Ops>>;
         return t;
     }();
     return table;

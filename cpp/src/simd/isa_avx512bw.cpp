@@ -2,18 +2,17 @@
 // VPTERNLOG and twice the registers.
 #include <immintrin.h>
 
-#include "simd/columns_scalar.hpp"
 #include "simd/activations.hpp"
 #include "simd/attention_x86.hpp"
 #include "simd/columns_avx512.hpp"
-#include "simd/trellis_columns_256.hpp"
+#include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
-#include "simd/lanes_x86.hpp"
 #include "simd/feedback.hpp"
-#include "simd/fht.hpp"
+#include "simd/lane_search.hpp"
+#include "simd/lanes_x86.hpp"
 #include "simd/popcount_avx2.hpp"
 #include "simd/tile_256.hpp"
-#include "simd/lane_search.hpp"
+#include "simd/trellis_columns_256.hpp"
 #include "simd/viterbi.hpp"
 #include "simd/words_avx512.hpp"
 
@@ -95,38 +94,34 @@ struct AttentionOps {
     static constexpr int kValues = 4;
 };
 
-constexpr AttentionKernels attention{attend_simd<Arch, AttentionOps>,
-                                     score_256,
-                                     score_256, // popcount, by look-up
-                                     estimate_simd<Arch, AttentionOps>,
-                                     nearness_simd<Arch>,
-                                     count_simd<Arch>,
-                                     above_simd<Arch>,
-                                     mass_simd<Arch>};
-
 } // namespace
 
 const KernelTable &kernels_avx512bw() {
-    static constexpr KernelTable table{"avx512bw",
-                                       rotate_simd<Arch>,
-                                       quantize_simd<Arch>,
-                                       compute_simd<Arch, Tile256<Ops>, LaneWords512<Dot512>>,
-                                       viterbi_simd<Arch, Words>,
-                                       lane_search_simd<Arch, Words>,
-                                       subtract_product_simd<Arch>,
-                                       dictionary_simd<Arch>,
-                                       fht_struct_simd<Arch>,
-                                       &attention,
-                                       columns_f16_simd<Arch, ColumnsAvx512>,
-                                       columns_i8_simd<Arch, ColumnsAvx512>,
-                                       columns_f16_batch_simd<Arch, ColumnsAvx512>,
-                                       columns_i8_batch_simd<Arch, ColumnsAvx512>,
-                                       count_above_simd<Arch>,
-                                       bitmaps_simd<Arch>,
-                                       popcount_avx2,
-                                       columns_trellis_simd<Columns256<Ops>>,
-                                       columns_trellis_many_simd<Columns256<Ops>>,
-                                       rotate_back_simd<Arch>};
+    static constexpr KernelTable table{
+        .name = "avx512bw",
+        .linear = {.rotate = rotate_simd<Arch>,
+                   .rotate_back = rotate_back_simd<Arch>,
+                   .quantize = quantize_simd<Arch>,
+                   .prepare = prepare_simd<Arch>,
+                   .compute = compute_simd<Arch, Tile256<Ops>, LaneWords512<Dot512>>,
+                   .columns_f16 = columns_f16_simd<Arch, ColumnsAvx512>,
+                   .columns_i8 = columns_i8_simd<Arch, ColumnsAvx512>,
+                   .columns_f16_batch = columns_f16_batch_simd<Arch, ColumnsAvx512>,
+                   .columns_i8_batch = columns_i8_batch_simd<Arch, ColumnsAvx512>,
+                   .columns_trellis = columns_trellis_simd<Columns256<Ops>>,
+                   .columns_trellis_many = columns_trellis_many_simd<Columns256<Ops>>},
+        .attention = {.attend = attend_simd<Arch, AttentionOps>,
+                      .score = score_256,
+                      .popcount = score_256,
+                      .estimate = estimate_simd<Arch, AttentionOps>,
+                      .nearness = nearness_simd<Arch>,
+                      .count = count_simd<Arch>,
+                      .above = above_simd<Arch>,
+                      .mass = mass_simd<Arch>},
+        .gating = {.count_above = count_above_simd<Arch>, .bitmaps = bitmaps_simd<Arch>, .popcount = popcount_avx2},
+        .encode = {.viterbi = viterbi_simd<Arch, Words>,
+                   .lane_search = lane_search_simd<Arch, Words>,
+                   .subtract_product = subtract_product_simd<Arch>}};
     return table;
 }
 

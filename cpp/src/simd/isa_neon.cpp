@@ -1,19 +1,18 @@
 // NEON unit: the baseline of AArch64. Intrinsics where xsimd has no word: byte look-up, widening byte products.
 #include <arm_neon.h>
 
-#include "simd/columns_scalar.hpp"
+#include "format/float16.hpp"
 #include "simd/activations.hpp"
 #include "simd/attention.hpp"
 #include "simd/columns_neon.hpp"
-#include "simd/trellis_columns_neon.hpp"
+#include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
-#include "simd/fht.hpp"
+#include "simd/lane_search.hpp"
 #include "simd/lanes_neon.hpp"
 #include "simd/tile_neon.hpp"
-#include "simd/lane_search.hpp"
+#include "simd/trellis_columns_neon.hpp"
 #include "simd/viterbi.hpp"
-#include "format/float16.hpp"
 
 namespace seeddelta {
 namespace {
@@ -87,34 +86,31 @@ struct AttentionOps {
 } // namespace
 
 const KernelTable &kernels_neon() {
-    static const AttentionKernels attention{attend_simd<Arch, AttentionOps>,
-                                            attention_scalar().score,
-                                            attention_scalar().popcount,
-                                            estimate_simd<Arch, AttentionOps>,
-                                            nearness_simd<Arch>,
-                                            count_simd<Arch>,
-                                            above_simd<Arch>,
-                                            mass_simd<Arch>};
-    static const KernelTable table{"neon",
-                                       rotate_simd<Arch>,
-                                       quantize_simd<Arch>,
-                                       compute_simd<Arch, TileNeon<Dot>, LaneWordsNeon<Dot>>,
-                                       viterbi_simd<Arch, Words>,
-                                       lane_search_simd<Arch, Words>,
-                                       subtract_product_simd<Arch>,
-                                       dictionary_simd<Arch>,
-                                       fht_struct_simd<Arch>,
-                                       &attention,
-                                       columns_f16_simd<Arch, ColumnsNeon>,
-                                       columns_i8_simd<Arch, ColumnsNeon>,
-                                       columns_f16_batch_simd<Arch, ColumnsNeon>,
-                                       columns_i8_batch_simd<Arch, ColumnsNeon>,
-                                       count_above_simd<Arch>,
-                                       bitmaps_simd<Arch>,
-                                       popcount_neon,
-                                       columns_trellis_simd<TrellisColumnsNeon<Dot>>,
-                                       columns_trellis_many_simd<TrellisColumnsNeon<Dot>>,
-                                       rotate_back_simd<Arch>};
+    static const KernelTable table{
+        .name = "neon",
+        .linear = {.rotate = rotate_simd<Arch>,
+                   .rotate_back = rotate_back_simd<Arch>,
+                   .quantize = quantize_simd<Arch>,
+                   .prepare = prepare_simd<Arch>,
+                   .compute = compute_simd<Arch, TileNeon<Dot>, LaneWordsNeon<Dot>>,
+                   .columns_f16 = columns_f16_simd<Arch, ColumnsNeon>,
+                   .columns_i8 = columns_i8_simd<Arch, ColumnsNeon>,
+                   .columns_f16_batch = columns_f16_batch_simd<Arch, ColumnsNeon>,
+                   .columns_i8_batch = columns_i8_batch_simd<Arch, ColumnsNeon>,
+                   .columns_trellis = columns_trellis_simd<TrellisColumnsNeon<Dot>>,
+                   .columns_trellis_many = columns_trellis_many_simd<TrellisColumnsNeon<Dot>>},
+        .attention = {.attend = attend_simd<Arch, AttentionOps>,
+                      .score = attention_scalar().score,
+                      .popcount = attention_scalar().popcount,
+                      .estimate = estimate_simd<Arch, AttentionOps>,
+                      .nearness = nearness_simd<Arch>,
+                      .count = count_simd<Arch>,
+                      .above = above_simd<Arch>,
+                      .mass = mass_simd<Arch>},
+        .gating = {.count_above = count_above_simd<Arch>, .bitmaps = bitmaps_simd<Arch>, .popcount = popcount_neon},
+        .encode = {.viterbi = viterbi_simd<Arch, Words>,
+                   .lane_search = lane_search_simd<Arch, Words>,
+                   .subtract_product = subtract_product_simd<Arch>}};
     return table;
 }
 

@@ -2,10 +2,10 @@
 // table of isa_neon.cpp.
 #include <arm_neon.h>
 
-#include "simd/trellis_columns_neon.hpp"
 #include "simd/compute.hpp"
 #include "simd/lanes_neon.hpp"
 #include "simd/tile_neon.hpp"
+#include "simd/trellis_columns_neon.hpp"
 
 namespace seeddelta {
 namespace {
@@ -22,9 +22,9 @@ const KernelTable &kernels_neon_dotprod() {
     static const KernelTable table = [] {
         KernelTable t = kernels_neon();
         t.name = "neon_dotprod";
-        t.compute = compute_simd<xsimd::neon64, TileNeon<Dot>, LaneWordsNeon<Dot>>;
-        t.columns_trellis = columns_trellis_simd<TrellisColumnsNeon<Dot>>;
-        t.columns_trellis_many = columns_trellis_many_simd<TrellisColumnsNeon<Dot>>;
+        t.linear.compute = compute_simd<xsimd::neon64, TileNeon<Dot>, LaneWordsNeon<Dot>>;
+        t.linear.columns_trellis = columns_trellis_simd<TrellisColumnsNeon<Dot>>;
+        t.linear.columns_trellis_many = columns_trellis_many_simd<TrellisColumnsNeon<Dot>>;
         return t;
     }();
     return table;

@@ -2,17 +2,16 @@
 // kept as 16-bit integers, two columns a PMADDWD.
 #include <emmintrin.h>
 
-#include "simd/columns_scalar.hpp"
+#include "format/float16.hpp"
 #include "simd/activations.hpp"
 #include "simd/attention_x86.hpp"
+#include "simd/columns_scalar.hpp"
 #include "simd/columns_sse2.hpp"
-#include "simd/trellis_columns_128.hpp"
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
-#include "simd/fht.hpp"
 #include "simd/lane_search.hpp"
+#include "simd/trellis_columns_128.hpp"
 #include "simd/viterbi.hpp"
-#include "format/float16.hpp"
 
 namespace seeddelta {
 namespace {
@@ -123,12 +122,13 @@ struct AttentionOps {
     using F = xsimd::batch<float, xsimd::sse2>;
     // half_to_float of format/float16.hpp
     static SEEDDELTA_INLINE F half(const uint16_t *p) {
-        const __m128i h = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)), _mm_setzero_si128());
+        const __m128i h =
+            _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)), _mm_setzero_si128());
         const __m128i magnitude = _mm_slli_epi32(_mm_and_si128(h, _mm_set1_epi32(0x7FFF)), 13);
         const __m128 scaled = _mm_mul_ps(_mm_castsi128_ps(magnitude), _mm_set1_ps(0x1p112F));
         const __m128i exponent = _mm_set1_epi32(0x7C00);
-        const __m128i special = _mm_and_si128(_mm_cmpeq_epi32(_mm_and_si128(h, exponent), exponent),
-                                              _mm_set1_epi32(0x7F800000));
+        const __m128i special =
+            _mm_and_si128(_mm_cmpeq_epi32(_mm_and_si128(h, exponent), exponent), _mm_set1_epi32(0x7F800000));
         const __m128i sign = _mm_slli_epi32(_mm_and_si128(h, _mm_set1_epi32(0x8000)), 16);
         return _mm_or_ps(scaled, _mm_castsi128_ps(_mm_or_si128(special, sign)));
     }
@@ -156,34 +156,32 @@ struct AttentionOps {
 } // namespace
 
 const KernelTable &kernels_sse2() {
-    static const AttentionKernels attention{attend_simd<xsimd::sse2, AttentionOps>,
-                                            attention_scalar().score,
-                                            attention_scalar().popcount,
-                                            estimate_simd<xsimd::sse2, AttentionOps>,
-                                            nearness_simd<xsimd::sse2>,
-                                            count_simd<xsimd::sse2>,
-                                            above_simd<xsimd::sse2>,
-                                            mass_simd<xsimd::sse2>};
-    static const KernelTable table{"sse2",
-                                       rotate_simd<xsimd::sse2>,
-                                       quantize_simd<xsimd::sse2>,
-                                       compute_simd<xsimd::sse2, Tile128, void>,
-                                       viterbi_simd<xsimd::sse2, Words>,
-                                       lane_search_simd<xsimd::sse2, Words>,
-                                       subtract_product_simd<xsimd::sse2>,
-                                       dictionary_simd<xsimd::sse2>,
-                                       fht_struct_simd<xsimd::sse2>,
-                                       &attention,
-                                       columns_f16_simd<xsimd::sse2, ColumnsSse2>,
-                                       columns_i8_simd<xsimd::sse2, ColumnsSse2>,
-                                       columns_f16_batch_simd<xsimd::sse2, ColumnsSse2>,
-                                       columns_i8_batch_simd<xsimd::sse2, ColumnsSse2>,
-                                       count_above_simd<xsimd::sse2>,
-                                       bitmaps_simd<xsimd::sse2>,
-                                       popcount_scalar,
-                                       columns_trellis_simd<Columns128>,
-                                       columns_trellis_many_simd<Columns128>,
-                                       rotate_back_simd<xsimd::sse2>};
+    static const KernelTable table{.name = "sse2",
+                                   .linear = {.rotate = rotate_simd<xsimd::sse2>,
+                                              .rotate_back = rotate_back_simd<xsimd::sse2>,
+                                              .quantize = quantize_simd<xsimd::sse2>,
+                                              .prepare = prepare_simd<xsimd::sse2>,
+                                              .compute = compute_simd<xsimd::sse2, Tile128, void>,
+                                              .columns_f16 = columns_f16_simd<xsimd::sse2, ColumnsSse2>,
+                                              .columns_i8 = columns_i8_simd<xsimd::sse2, ColumnsSse2>,
+                                              .columns_f16_batch = columns_f16_batch_simd<xsimd::sse2, ColumnsSse2>,
+                                              .columns_i8_batch = columns_i8_batch_simd<xsimd::sse2, ColumnsSse2>,
+                                              .columns_trellis = columns_trellis_simd<Columns128>,
+                                              .columns_trellis_many = columns_trellis_many_simd<Columns128>},
+                                   .attention = {.attend = attend_simd<xsimd::sse2, AttentionOps>,
+                                                 .score = attention_scalar().score,
+                                                 .popcount = attention_scalar().popcount,
+                                                 .estimate = estimate_simd<xsimd::sse2, AttentionOps>,
+                                                 .nearness = nearness_simd<xsimd::sse2>,
+                                                 .count = count_simd<xsimd::sse2>,
+                                                 .above = above_simd<xsimd::sse2>,
+                                                 .mass = mass_simd<xsimd::sse2>},
+                                   .gating = {.count_above = count_above_simd<xsimd::sse2>,
+                                              .bitmaps = bitmaps_simd<xsimd::sse2>,
+                                              .popcount = popcount_scalar},
+                                   .encode = {.viterbi = viterbi_simd<xsimd::sse2, Words>,
+                                              .lane_search = lane_search_simd<xsimd::sse2, Words>,
+                                              .subtract_product = subtract_product_simd<xsimd::sse2>}};
     return table;
 }
 

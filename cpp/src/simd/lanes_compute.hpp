@@ -10,19 +10,13 @@ namespace {
 
 // Applies residual and scales to one tile's sums of `count` tokens.
 template <class Arch>
-inline bool finish_tokens(const seeddelta_ctx &ctx, const Activations &a, int64_t tile, int64_t first, int64_t count,
-                          const float (*acc)[kTileRows], float *y, int64_t y_stride) {
+inline bool finish_lanes(const seeddelta_ctx &ctx, const Activations &a, int64_t tile, int64_t first, int64_t count,
+                         const float (*acc)[kTileRows], float *y, int64_t y_stride) {
     const int64_t row0 = tile * kTileRows;
     const int64_t rows = ctx.n_out - row0 < kTileRows ? ctx.n_out - row0 : kTileRows;
     alignas(64) float row_scale[kTileRows] = {};
     load_row_scale(ctx, row0, rows, row_scale);
-    bool finite = true;
-    for (int64_t t = 0; t < count; ++t) {
-        const float *x = a.x == nullptr ? nullptr : a.x + (first + t) * a.x_stride; // there for a residual
-        finite &= finish_tile<Arch>(ctx, row0, rows, row_scale, acc[t], x,
-                                    a.p + (first + t) * ctx.dictionary_size, y + a.place(first + t) * y_stride);
-    }
-    return finite;
+    return finish_tokens<Arch>(ctx, a, row0, rows, row_scale, first, count, acc, y, y_stride);
 }
 
 // All tokens at once: their activations are packed once for the tiles of a call.
@@ -37,14 +31,13 @@ bool lanes_compute_many(const seeddelta_ctx &ctx, const Activations &a, int64_t 
     bool finite = true;
     const uint8_t *codes = ctx.lane_codes + tile_begin * ctx.tile_bytes();
     for (int64_t tile = tile_begin; tile < tile_end; ++tile, codes += ctx.tile_bytes()) {
-        with_pattern(*ctx.lane_code, [&]<class Pattern>() {
-            P::template tile<Pattern>(ctx, codes, a.n_tokens, groups, scratch);
-        });
+        with_pattern(*ctx.lane_code,
+                     [&]<class Pattern>() { P::template tile<Pattern>(ctx, codes, a.n_tokens, groups, scratch); });
         for (int64_t token = 0; token < a.n_tokens; token += P::kBlock) {
             const int64_t count = a.n_tokens - token < P::kBlock ? a.n_tokens - token : P::kBlock;
-            const auto *total = reinterpret_cast<const float(*)[kTileRows]>(
-                P::block(scratch, groups, token / P::kBlock).total);
-            finite &= finish_tokens<Arch>(ctx, a, tile, token, count, total, y, y_stride);
+            const auto *total =
+                reinterpret_cast<const float (*)[kTileRows]>(P::block(scratch, groups, token / P::kBlock).total);
+            finite &= finish_lanes<Arch>(ctx, a, tile, token, count, total, y, y_stride);
         }
     }
     return finite;
@@ -52,10 +45,10 @@ bool lanes_compute_many(const seeddelta_ctx &ctx, const Activations &a, int64_t 
 
 // Ops: void for the scalar definition. Many: the words for more than Ops::kDirect tokens.
 template <class Arch, class Ops, class Many>
-bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end,
-                   uint8_t *panel, float *y, int64_t y_stride) {
+bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end, uint8_t *panel,
+                   float *y, int64_t y_stride) {
     if constexpr (std::is_void_v<Ops>) { // no look-up of bytes
-        return kernels_scalar().compute(ctx, a, tile_begin, tile_end, panel, y, y_stride);
+        return kernels_scalar().linear.compute(ctx, a, tile_begin, tile_end, panel, y, y_stride);
     } else {
         using L = LaneTile<Ops>;
         if (a.n_tokens > Ops::kDirect) {
@@ -66,7 +59,7 @@ bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_
         const uint8_t *codes = ctx.lane_codes + tile_begin * ctx.tile_bytes();
         for (int64_t tile = tile_begin; tile < tile_end; ++tile, codes += ctx.tile_bytes()) {
             L::multiply(ctx, codes, a, acc);
-            finite &= finish_tokens<Arch>(ctx, a, tile, 0, a.n_tokens, acc, y, y_stride);
+            finite &= finish_lanes<Arch>(ctx, a, tile, 0, a.n_tokens, acc, y, y_stride);
         }
         return finite;
     }

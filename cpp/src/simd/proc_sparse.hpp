@@ -4,11 +4,11 @@
 #pragma once
 #include <xsimd/xsimd.hpp>
 
-#include "format/prng_block.hpp"
-#include "simd/kernel_table.hpp"
-#include "simd/inline.hpp"
-#include "simd/residual.hpp"
 #include "format/proc_sparse.hpp"
+#include "format/procedural.hpp"
+#include "simd/kinds/entries_simd.hpp"
+#include "simd/inline.hpp"
+#include "simd/kernel_table.hpp"
 
 namespace seeddelta {
 namespace {
@@ -109,9 +109,9 @@ struct ProcRow {
     const int8_t *hashed;
 };
 
-// coo_reduce of `Count` sets of partial sums; four are added side by side.
+// reduce_sums of `Count` sets of partial sums; four are added side by side.
 template <int Count>
-SEEDDELTA_INLINE void reduce_sets(const float (*sums)[kCooLanes], float *out) {
+SEEDDELTA_INLINE void reduce_sets(const float (*sums)[kSumLanes], float *out) {
     if constexpr (Count == 4) {
         typedef float Four __attribute__((vector_size(16)));
         Four half[4];
@@ -130,9 +130,9 @@ SEEDDELTA_INLINE void reduce_sets(const float (*sums)[kCooLanes], float *out) {
         __builtin_memcpy(out, &all, sizeof(all));
     } else {
         for (int i = 0; i < Count; ++i) {
-            float set[kCooLanes];
+            float set[kSumLanes];
             __builtin_memcpy(set, sums[i], sizeof(set));
-            out[i] = coo_reduce(set);
+            out[i] = reduce_sums(set);
         }
     }
 }
@@ -165,7 +165,7 @@ SEEDDELTA_INLINE void proc_products(int64_t kept, const ProcRow *rows, bool hash
             }
         }
     }
-    alignas(64) float sets[Rows * Tokens][kCooLanes];
+    alignas(64) float sets[Rows * Tokens][kSumLanes];
     for (int row = 0; row < Rows; ++row) {
         for (int t = 0; t < Tokens; ++t) {
             sum[row][t].store(sets[row * Tokens + t]);

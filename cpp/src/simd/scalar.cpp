@@ -5,16 +5,15 @@
 #include <cstring>
 
 #include "format/column_trellis.hpp"
-#include "format/fht_struct.hpp"
+#include "format/float16.hpp"
 #include "format/lanes.hpp"
-#include "format/prng_block.hpp"
+#include "format/proc_sparse.hpp"
 #include "format/rotation.hpp"
 #include "format/trellis.hpp"
-#include "simd/viterbi_scalar.hpp"
-#include "simd/lane_search_scalar.hpp"
 #include "simd/columns_scalar.hpp"
 #include "simd/kernel_table.hpp"
-#include "format/residual.hpp"
+#include "simd/lane_search_scalar.hpp"
+#include "simd/viterbi_scalar.hpp"
 
 namespace seeddelta {
 
@@ -58,12 +57,28 @@ static void base_row(const seeddelta_ctx &ctx, int64_t row, int16_t *values) {
     case BaseKind::lanes:
         lanes_row(ctx, row, values);
         break;
-    case BaseKind::prng_block:
-        prng_block_row(ctx, row, values);
-        break;
     default:
         std::fill_n(values, ctx.n_in, int16_t{0});
+        Kinds::base(ctx.base, [&]<class K>() {
+            if constexpr (!K::kPrepares) {
+                K::values(ctx, row, values);
+            }
+        });
     }
+}
+
+static float residual_dot(const seeddelta_ctx &ctx, int64_t row, const float *x, const float *p) {
+    float sum = 0.0F;
+    Kinds::scheme(ctx.scheme, [&]<class K>() { sum = K::dot(ctx, row, x, p); });
+    return sum;
+}
+
+static void prepare(const seeddelta_ctx &ctx, const PrepareWork &work, float *scratch) {
+    Kinds::both(ctx, [&]<class K>() {
+        if constexpr (K::kPrepares) {
+            K::prepare(ctx, work, scratch);
+        }
+    });
 }
 
 static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end,
@@ -71,6 +86,7 @@ static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile
     bool all_finite = true;
     auto *values = reinterpret_cast<int16_t *>(panel);
     const int64_t row_end = std::min(tile_end * kTileRows, ctx.n_out);
+    const bool in_y = base_in_y(ctx);
     for (int64_t row = tile_begin * kTileRows; row < row_end; ++row) {
         const bool sparse = ctx.scheme == ResidualScheme::proc_sparse;
         if (!sparse) {
@@ -80,9 +96,8 @@ static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile
             ctx.row_scale_f16 != nullptr ? half_to_float(ctx.row_scale_f16[row]) : ctx.row_scale_f32[row];
         for (int64_t token = 0; token < a.n_tokens; ++token) {
             const int8_t *q = a.q + token * a.stride;
-            const bool computed = ctx.base == BaseKind::fht_struct || sparse;
-            float acc = ctx.base == BaseKind::fht_struct ? y[a.place(token) * y_stride + row] : 0.0F;
-            for (int64_t group = 0; !computed && group < ctx.n_groups(); ++group) {
+            float acc = in_y ? y[a.place(token) * y_stride + row] : 0.0F;
+            for (int64_t group = 0; !in_y && !sparse && group < ctx.n_groups(); ++group) {
                 int32_t dot = 0;
                 for (int64_t i = group * kGroup; i < std::min((group + 1) * kGroup, ctx.n_in); ++i) {
                     dot += values[i] * q[i];
@@ -164,26 +179,22 @@ static void columns_trellis_many(const ColumnWeight &w, const Activations &a, in
 }
 
 const KernelTable &kernels_scalar() {
-    static const KernelTable table{"scalar",
-                                   rotate,
-                                   quantize,
-                                   compute,
-                                   viterbi_scalar,
-                                   lane_search_scalar,
-                                   subtract_product,
-                                   dictionary_dot,
-                                   fht_struct_block,
-                                   &attention_scalar(),
-                                   columns_f16_scalar,
-                                   columns_i8_scalar,
-                                   columns_f16_batch_scalar,
-                                   columns_i8_batch_scalar,
-                                   count_above_scalar,
-                                   bitmaps_scalar,
-                                   popcount_scalar,
-                                   columns_trellis,
-                                   columns_trellis_many,
-                                   rotate_back_part};
+    static const KernelTable table{
+        .name = "scalar",
+        .linear = {.rotate = rotate,
+                   .rotate_back = rotate_back_part,
+                   .quantize = quantize,
+                   .prepare = prepare,
+                   .compute = compute,
+                   .columns_f16 = columns_f16_scalar,
+                   .columns_i8 = columns_i8_scalar,
+                   .columns_f16_batch = columns_f16_batch_scalar,
+                   .columns_i8_batch = columns_i8_batch_scalar,
+                   .columns_trellis = columns_trellis,
+                   .columns_trellis_many = columns_trellis_many},
+        .attention = attention_scalar(),
+        .gating = {.count_above = count_above_scalar, .bitmaps = bitmaps_scalar, .popcount = popcount_scalar},
+        .encode = {.viterbi = viterbi_scalar, .lane_search = lane_search_scalar, .subtract_product = subtract_product}};
     return table;
 }
 

@@ -1,5 +1,6 @@
 // SIMD twin of encode/viterbi.cpp, for any xsimd architecture. Include inside an instruction-set unit only.
-// `Words::expand<K>(p)` gives a register whose lane i is p[i >> K]; `Words::high(a, a)` the upper halves of 16-bit products.
+// `Words::expand<K>(p)` gives a register whose lane i is p[i >> K]; `Words::high(a, a)` the upper halves of 16-bit
+// products.
 #pragma once
 #include <xsimd/xsimd.hpp>
 
@@ -96,17 +97,24 @@ template <class Arch, class Words>
 void viterbi_simd(const ViterbiTask &task) {
     const int64_t n_groups = int64_t{1} << (task.state_bits - task.step_bits);
     if (n_groups < static_cast<int64_t>(xsimd::batch<uint16_t, Arch>::size)) {
-        kernels_scalar().viterbi(task);
+        kernels_scalar().encode.viterbi(task);
         return;
     }
     switch (task.step_bits) {
-    case 1: return viterbi_run<Arch, 1, Words>(task);
-    case 2: return viterbi_run<Arch, 2, Words>(task);
-    case 3: return viterbi_run<Arch, 3, Words>(task);
-    case 4: return viterbi_run<Arch, 4, Words>(task);
-    case 5: return viterbi_run<Arch, 5, Words>(task);
-    case 6: return viterbi_run<Arch, 6, Words>(task);
-    default: return kernels_scalar().viterbi(task);
+    case 1:
+        return viterbi_run<Arch, 1, Words>(task);
+    case 2:
+        return viterbi_run<Arch, 2, Words>(task);
+    case 3:
+        return viterbi_run<Arch, 3, Words>(task);
+    case 4:
+        return viterbi_run<Arch, 4, Words>(task);
+    case 5:
+        return viterbi_run<Arch, 5, Words>(task);
+    case 6:
+        return viterbi_run<Arch, 6, Words>(task);
+    default:
+        return kernels_scalar().encode.viterbi(task);
     }
 }
 

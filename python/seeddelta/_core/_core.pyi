@@ -6,7 +6,9 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'FileGuard', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'columns_encode', 'coo_select', 'fht_struct_values', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
+__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'FileGuard', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'LeftOutError', 'PRNG_BLOCK_STD', 'PackSettings', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'ablations', 'attention_required_symbols', 'base_values', 'columns_encode', 'coo_select', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
+class LeftOutError(ValueError):
+    pass
 class LaneCode:
     """
     A code of base kind lanes (docs/format.md), one of lane_codes().
@@ -440,6 +442,10 @@ def attention_required_symbols() -> list[str]:
     """
     Names of the ggml functions that AttentionHook needs, beside those of ggml_required_symbols.
     """
+def base_values(base_kind: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex, row_begin: typing.SupportsInt | typing.SupportsIndex, row_end: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float32]:
+    """
+    Values of a base kind that is made of a seed, whole numbers in float32 [row_end - row_begin, n_in]; n_in up to 2^18.
+    """
 def columns_encode(units: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, step_bits: typing.SupportsInt | typing.SupportsIndex = 4, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, state_bits: typing.SupportsInt | typing.SupportsIndex = 12, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, window: typing.SupportsInt | typing.SupportsIndex = 32, rounds: typing.SupportsInt | typing.SupportsIndex = 2, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint16], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], float, list[int]]:
     """
     Encodes units float32 [n_in, n_out] in column layout (docs/format.md): W transposed, outputs already rotated.
@@ -458,10 +464,6 @@ def coo_select(delta: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], k
     The k entries of each row of float32 [n_out, n_in] with the largest sqrt(importance)·|Δ|, by ascending column.
 
     Returns: (index uint32 [n_out, k], value float32 [n_out, k]).
-    """
-def fht_struct_values(seed: typing.SupportsInt | typing.SupportsIndex, row_begin: typing.SupportsInt | typing.SupportsIndex, row_end: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float32]:
-    """
-    Values of base kind fht_struct, whole numbers in float32 [row_end - row_begin, n_in]; n_in up to 2^18.
     """
 def ggml_required_symbols() -> list[str]:
     """
@@ -555,4 +557,5 @@ def trellis_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float
     """
 PRNG_BLOCK_STD: float = 36.945906403822335
 TRELLIS_STD: float = 19.862
+ablations: bool = True
 __version__: str

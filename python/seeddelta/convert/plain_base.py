@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from seeddelta import _core
 
+from ..gguf import schema
 from ..gguf.schema import FhtStructBase, PrngBlockBase
 from .measure import row_ranges
 from .recipe import Recipe
@@ -36,7 +37,7 @@ def fit_base(
         if isinstance(base, PrngBlockBase):
             values = _core.prng_block_values(seed, begin, end, columns, base.block).astype(np.float32)
         else:
-            values = _core.fht_struct_values(seed, begin, end, n_in)[:, :columns]
+            values = _core.base_values(schema.BASE_KINDS[base.kind], seed, begin, end, n_in)[:, :columns]
         scale = row_scale[begin:end].astype(np.float64)
         rows = np.einsum("oi,oi,i->o", weights[begin:end, :columns], values, weight, dtype=np.float64)
         cross += float((rows * scale).sum())  # not np.dot: BLAS may split sums by threads

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError, field_validator, model_validator
 
+from .. import _core
 from .._extras import needs_extra
 from .._html import Shown
 from .._yaml import load_yaml
@@ -189,6 +190,11 @@ class Recipe(Shown, RecipeSettings):
     def _check_together(self) -> Recipe:
         if self.base_kind == "none" and self.scheme == "none":
             raise ValueError("a base of none with a residual of none stores nothing; use --scheme coo")
+        if not _core.ablations and (self.base_kind in ("prng_block", "fht_struct") or self.residual_scheme != "none"):
+            raise ValueError(
+                f"base {self.base_kind} with residual {self.residual_scheme} is left out of this build "
+                "(SEEDDELTA_ABLATIONS=OFF); use a trellis without residual, or a build that has them"
+            )
         if self.base_kind not in ("prng_block", "fht_struct") and self.base_scale is not None:
             raise ValueError("--base-scale is for --base-kind prng_block or fht_struct")
         if self.seed_search and (self.base_kind == "none" or (self.has_trellis and self.hessian is not None)):

@@ -57,6 +57,8 @@ class StoredTensor:
 
         try:
             return _core.Weight(self.name, *self.description.shape, **weight_arguments(self.description, self.arrays))
+        except _core.LeftOutError as error:
+            raise UnsupportedVersionError(f"{error}; install a build that has it") from error
         except ValueError as error:
             raise FormatError(f"{error}; the file is corrupt or of a newer release, build it again") from error
 

@@ -158,7 +158,7 @@ class RuntimeHandle(Shown):
         sums |= {f"seeddelta.{name}": 0 for name in _COUNTERS}  # also when every weight is dense from the start
         calls = self._hook.kinds()
         sums["statecells.weights"] = sum(description.is_statecells for description in self.tensors.values())
-        sums["statecells.calls"] = calls.pop("statecells")
+        sums["statecells.calls"] = calls.pop("statecells", 0)
         sums |= {f"seeddelta.calls.{kind}": count for kind, count in calls.items()}
         sums["proc.calls"] = calls["proc_sparse"]
         sums |= self._proc_metrics()

@@ -7,6 +7,8 @@
 #include "format/rotation.hpp"
 #include "format/splitmix64.hpp"
 #include "format/trellis.hpp"
+#include "simd/kinds/builder.hpp"
+#include "simd/kinds/prepare.hpp"
 
 namespace seeddelta {
 
@@ -57,4 +59,33 @@ void fht_struct_block(uint64_t seed, int64_t block, int64_t n_in, const float *x
 // One row of W0, integers in float32, exact for d <= 2^18; scratch has d floats.
 void fht_struct_row(uint64_t seed, int64_t row, int64_t n_in, float *out, float *scratch);
 
+namespace kinds {
+
+struct fht_struct {
+    static constexpr BaseKind kBase = BaseKind::fht_struct;
+    static constexpr const char *kNames[] = {"fht_struct"};
+    static constexpr bool kPrepares = true;
+    static void build(const Builder &b);
+    static std::vector<const char *> names(const seeddelta_ctx &) { return {"fht_struct"}; }
+    static int64_t row_floats(const seeddelta_ctx &ctx) { return fht_struct_size(ctx.n_in); }
+    static void row(const seeddelta_ctx &ctx, int64_t row, float *out, float *scratch);
+    static int64_t prepare_floats(const seeddelta_ctx &ctx) { return 2 * fht_struct_size(ctx.n_in); }
+    static void prepare(const seeddelta_ctx &ctx, const PrepareWork &work, float *scratch);
+
+    // The share of a thread, by fht_struct_block or its twin.
+    template <class Block>
+    static void prepare_by(const seeddelta_ctx &ctx, const PrepareWork &w, float *scratch, Block &&block) {
+        const int64_t d = fht_struct_size(ctx.n_in);
+        const int64_t blocks = (ctx.n_out + d - 1) / d;
+        for (int64_t i = w.n_tokens * blocks * w.ith / w.nth; i < w.n_tokens * blocks * (w.ith + 1) / w.nth; ++i) {
+            const int64_t token = i / blocks;
+            const int64_t row = i % blocks * d;
+            block(ctx.base_seed, i % blocks, ctx.n_in, w.x + token * w.x_stride, scratch, scratch + d);
+            const int64_t rows = ctx.n_out - row < d ? ctx.n_out - row : d;
+            __builtin_memcpy(w.y + token * w.y_stride + row, scratch, static_cast<size_t>(rows) * sizeof(float));
+        }
+    }
+};
+
+} // namespace kinds
 } // namespace seeddelta

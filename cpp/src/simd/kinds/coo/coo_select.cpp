@@ -3,8 +3,8 @@
 #include <numeric>
 #include <vector>
 
-#include "seeddelta/encode.hpp"
 #include "format/parallel.hpp"
+#include "seeddelta/encode.hpp"
 
 namespace seeddelta {
 

@@ -1,14 +1,15 @@
 // The product with base kind fht_struct, for any xsimd architecture; the definition is fht_struct_block. Include inside
 // an instruction-set unit only.
 #pragma once
-#include "format/fht_struct.hpp"
 #include "simd/activations.hpp"
+#include "simd/kinds/fht_struct/kind.hpp"
+#include "simd/kinds/simd.hpp"
 
 namespace seeddelta {
 namespace {
 
 template <class Arch>
-void fht_struct_simd(uint64_t seed, int64_t block, int64_t n_in, const float *x, float *out, float *scratch) {
+inline void fht_struct_simd(uint64_t seed, int64_t block, int64_t n_in, const float *x, float *out, float *scratch) {
     const int64_t d = fht_struct_size(n_in);
     const uint64_t block_seed = fht_struct_seed(seed, block);
     const FhtPermutation permutation(block_seed, d);
@@ -26,6 +27,23 @@ void fht_struct_simd(uint64_t seed, int64_t block, int64_t n_in, const float *x,
     }
     hadamard_simd<Arch>(out, d, 1);
 }
+
+template <class Arch>
+struct SimdOf<kinds::fht_struct, Arch> {
+    template <class Tile>
+    static void tile(const seeddelta_ctx &, const Activations &a, int64_t row0, int64_t rows, uint8_t *, int64_t token,
+                     int64_t count, const float *y, int64_t y_stride, float (*acc)[kTileRows]) {
+        for (int64_t t = 0; t < count; ++t) {
+            __builtin_memcpy(acc[t], y + a.place(token + t) * y_stride + row0,
+                             static_cast<size_t>(rows) * sizeof(float));
+        }
+    }
+
+    static void prepare(const seeddelta_ctx &ctx, const PrepareWork &work, float *scratch) {
+        kinds::fht_struct::prepare_by(ctx, work, scratch,
+                                      [](auto... arguments) { fht_struct_simd<Arch>(arguments...); });
+    }
+};
 
 } // namespace
 } // namespace seeddelta

@@ -1,4 +1,4 @@
-#include "format/fht_struct.hpp"
+#include "simd/kinds/fht_struct/kind.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -60,4 +60,19 @@ void fht_struct_row(uint64_t seed, int64_t row, int64_t n_in, float *out, float 
     std::copy(scratch, scratch + n_in, out);
 }
 
+namespace kinds {
+
+void fht_struct::build(const Builder &b) {
+    b.require(b.c.rotation_block <= 1, "fht_struct has no rotation");
+}
+
+void fht_struct::row(const seeddelta_ctx &ctx, int64_t row, float *out, float *scratch) {
+    fht_struct_row(ctx.base_seed, row, ctx.n_in, out, scratch);
+}
+
+void fht_struct::prepare(const seeddelta_ctx &ctx, const PrepareWork &work, float *scratch) {
+    prepare_by(ctx, work, scratch, fht_struct_block);
+}
+
+} // namespace kinds
 } // namespace seeddelta

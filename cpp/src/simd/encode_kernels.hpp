@@ -1,0 +1,62 @@
+// What every instruction set provides for the encoders.
+#pragma once
+#include <cstdint>
+
+namespace seeddelta {
+
+// One Viterbi search (encode/viterbi.hpp has the definition).
+struct ViterbiTask {
+    int state_bits;
+    int step_bits;
+    int values_per_step;
+    int error_shift;
+    const int16_t *values[2]; // [2^state_bits] values of each state, for the first and second column of a step
+    const int16_t *target;    // [steps * values_per_step] target * weight, rounded, saturated
+    const int16_t *weight;    // [steps * values_per_step], 1 .. 595
+    int64_t steps;
+    int64_t start_state; // the state before the first step; -1: any
+    int64_t end_group;   // low state_bits - step_bits bits of the last state; -1: any
+    uint16_t *cost[2];   // [2^state_bits] each
+    uint16_t *best;      // [2^(state_bits - step_bits)]
+    uint8_t *back;       // [steps, 2^(state_bits - step_bits)]
+    uint16_t *states;    // out: [steps]
+};
+
+// Rows of one search of the lane code: two tiles.
+inline constexpr int64_t kSearchRows = 32;
+inline constexpr int64_t kLaneStates = 4096;
+inline constexpr int64_t kLaneEnds = 256;
+
+// What one step of the lane code emits.
+struct LaneStep {
+    int values;               // 0, 1 or 2
+    const uint16_t *level[2]; // [256 ends, 16 c2]: kSearchRows times the index into `levels` of the value
+};
+
+// One search of the lane code (encode/lane_search.hpp has the definition). Arrays are 64-byte aligned.
+struct LaneSearchTask {
+    const LaneStep *emitted; // [steps]
+    int64_t steps;
+    const int16_t *levels; // [n_levels] values that states have
+    int64_t n_levels;
+    int error_shift;
+    const int16_t *target; // [values of all steps, kSearchRows] target * weight, rounded, saturated
+    const int16_t *weight; // [values of all steps]; times any level below 2^15
+    const int16_t *start;  // [kSearchRows] the end before the first step; null: any
+    int16_t *level_cost;   // scratch: [2, n_levels, kSearchRows]
+    int16_t *before;       // scratch: [kLaneEnds, kSearchRows]
+    int16_t *cost;         // out: [kLaneEnds, kSearchRows] after the last step
+    int32_t *total;        // out: [kSearchRows] what was taken off the costs on the way
+    uint8_t *back;         // out: [steps, kLaneEnds, kSearchRows] c2
+};
+
+struct EncodeKernels {
+    void (*viterbi)(const ViterbiTask &task);
+    void (*lane_search)(const LaneSearchTask &task);
+    // w[r][j] -= sum over i of e[r][i] * f[i][j], i ascending, product and difference rounded apart, for `rows` rows of
+    // w_stride and e_stride floats and n columns j; f has f_stride floats a row.
+    void (*subtract_product)(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f,
+                             int64_t f_stride, int64_t rows, int64_t inner, int64_t n);
+};
+
+} // namespace seeddelta

@@ -1,0 +1,85 @@
+// What every instruction set provides for products with matrices.
+#pragma once
+#include <cstdint>
+
+#include "seeddelta/columns.hpp"
+#include "seeddelta/weight.hpp"
+#include "simd/kinds/kinds.hpp"
+
+namespace seeddelta {
+
+// Rotated and quantised activations of several tokens.
+struct Activations {
+    int64_t n_tokens;
+    int64_t n_in;
+    int64_t stride;      // int8 a token: n_in rounded up to a multiple of kGroup; the padding is 0
+    const int8_t *q;     // [n_tokens, stride]
+    const float *scale;  // [n_tokens, stride / kGroup]
+    const int32_t *bias; // [n_tokens, stride / kGroup]: -kValueBias times the sum of a group's q: what kernels of
+                         // unsigned values begin with
+    const float *x;      // what went in, float32, for the residuals
+    int64_t x_stride;    // in floats
+    const float *p;      // [n_tokens, dictionary_size] with a codebook: dictionary times x
+    const int64_t *places = nullptr; // [n_tokens] of the outputs in y; null: 0, 1, 2, ...
+
+    int64_t place(int64_t token) const { return places == nullptr ? token : places[token]; }
+};
+
+struct LinearKernels {
+    // Signs and Hadamard transform of one row, in place. block divides n.
+    void (*rotate)(float *row, int64_t n, uint32_t block, uint64_t seed);
+    // Undoes the rotation of row [n] for the columns c with begin <= c mod (n / block) < end, in place.
+    void (*rotate_back)(float *row, int64_t n, uint32_t block, uint64_t seed, int64_t begin, int64_t end);
+    // One token: int8 values, and for each group its scale and its bias (Activations). q has n rounded up to kGroup
+    // entries. Returns false when x has a NaN or an infinity (its group is then all 0).
+    bool (*quantize)(const float *x, int64_t n, int8_t *q, float *scale, int32_t *bias);
+    // What the kinds of base and residual compute before the rows (kinds/kinds.hpp), where prepares(ctx). scratch is
+    // 64-byte aligned.
+    void (*prepare)(const seeddelta_ctx &ctx, const PrepareWork &work, float *scratch);
+    // Rows of tiles [tile_begin, tile_end) for all tokens; y has y_stride floats a place (`places`), and the share of
+    // the base already where base_in_y(ctx). panel is scratch of panel_bytes(ctx, n_tokens) bytes, 64-byte aligned.
+    // Returns false when an output is NaN or infinite.
+    bool (*compute)(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end,
+                    uint8_t *panel, float *y, int64_t y_stride);
+    // Outputs [out_begin, out_end) of y, columns.hpp; out_begin is a multiple of kOutputSlice. y is that of all
+    // outputs.
+    void (*columns_f16)(const ColumnWeight &w, const ActiveSet &s, int64_t out_begin, int64_t out_end, float *y);
+    void (*columns_i8)(const ColumnWeight &w, const ColumnInput &in, int64_t out_begin, int64_t out_end, float *y);
+    // The same for several tokens, whose inactive inputs are 0.
+    void (*columns_f16_batch)(const ColumnWeight &w, const float *x, int64_t n_tokens, int64_t x_stride,
+                              int64_t out_begin, int64_t out_end, float *y, int64_t y_stride);
+    void (*columns_i8_batch)(const ColumnWeight &w, const ColumnBatch &in, int64_t out_begin, int64_t out_end, float *y,
+                             int64_t y_stride);
+    // Trellis: y[o] for outputs [begin, end) of one token, in the rotated domain. begin is a multiple of kOutputSlice,
+    // end is one or n_out.
+    void (*columns_trellis)(const ColumnWeight &w, const ColumnInput &in, int64_t begin, int64_t end, float *y);
+    // The same for all tokens of a, whose x are those of all units (0 where a unit is not active); y has y_stride
+    // floats a token. Equal bits.
+    void (*columns_trellis_many)(const ColumnWeight &w, const Activations &a, int64_t begin, int64_t end, float *y,
+                                 int64_t y_stride);
+};
+
+// Many tokens with lanes (lanes_many.hpp): columns that are decoded together, tokens that are multiplied together.
+inline constexpr int64_t kLanePanelColumns = 512;
+inline constexpr int64_t kLaneBlock = 8;
+
+// Scratch of a decoded stretch of columns, and of one block of tokens.
+inline constexpr int64_t kLanePanelBytes = kLanePanelColumns * kTileRows * 3 / 2;
+static inline int64_t lane_block_bytes(int64_t groups) {
+    constexpr int64_t a_group = kGroup + static_cast<int64_t>(sizeof(float) + sizeof(int32_t)); // q, scale, bias
+    return kLaneBlock * (groups * a_group + kTileRows * static_cast<int64_t>(sizeof(float)));
+}
+
+// Scratch for one thread: a decoded tile, two bytes a value at most, plus slack for whole vectors. With lanes the
+// activations of all tokens, in blocks.
+static inline int64_t panel_bytes(const seeddelta_ctx &ctx, int64_t n_tokens) {
+    const int64_t tile = (ctx.n_in + 2 * kGroup) * kTileRows * 2 + 256;
+    if (ctx.base != BaseKind::lanes) {
+        return tile;
+    }
+    const int64_t packed =
+        kLanePanelBytes + (n_tokens + kLaneBlock - 1) / kLaneBlock * lane_block_bytes(ctx.n_groups());
+    return packed > tile ? packed : tile;
+}
+
+} // namespace seeddelta
