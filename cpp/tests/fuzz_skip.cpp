@@ -244,36 +244,48 @@ std::vector<uint8_t> cache(FuzzBytes &in, int64_t bytes) {
     return v;
 }
 
+// One cache of keys and values, and what attends to it.
+struct Cache {
+    AttentionProblem p;
+    int64_t capacity;
+    std::vector<uint8_t> k, v;
+    std::vector<float> sinks;
+
+    explicit Cache(FuzzBytes &in) {
+        p.n_kv_head = in.between(1, 2);
+        p.n_head = p.n_kv_head * in.between(1, 3);
+        p.k_type = cache_of(in, p.dim_k);
+        p.v_type = cache_of(in, p.dim_v);
+        capacity = in.between(0, 15) == 0 ? in.between(129, 300) : in.between(1, 70);
+        p.k_head = cache_row_bytes(p.k_type, p.dim_k);
+        p.k_row = p.k_head * p.n_kv_head;
+        p.v_by_channel = p.v_type == CacheType::f16 && in.flag();
+        p.v_head = cache_row_bytes(p.v_type, p.dim_v) * (p.v_by_channel ? capacity : 1);
+        p.v_row = p.v_by_channel ? 2 * capacity : p.v_head * p.n_kv_head;
+        k = cache(in, capacity * p.k_row);
+        v = cache(in, p.v_by_channel ? p.v_head * p.n_kv_head : capacity * p.v_row);
+        sinks = in.floats(p.n_head);
+        p.k = k.data();
+        p.v = v.data();
+        p.scale = in.flag() ? 1.0F : in.value<float>();
+        p.softcap = in.flag() ? 0.0F : in.value<float>();
+        p.max_bias = in.between(0, 3) == 0 ? amount(in) : 0.0F;
+        p.sinks = in.flag() ? sinks.data() : nullptr;
+    }
+};
+
 // Operations over one cache, whose rows are written in between, seen by the pack or not.
 void attention(FuzzBytes &in) {
-    AttentionProblem p;
-    p.n_kv_head = in.between(1, 2);
-    p.n_head = p.n_kv_head * in.between(1, 3);
-    p.k_type = cache_of(in, p.dim_k);
-    p.v_type = cache_of(in, p.dim_v);
-    const int64_t capacity = in.between(0, 15) == 0 ? in.between(129, 300) : in.between(1, 70);
-    p.k_head = cache_row_bytes(p.k_type, p.dim_k);
-    p.k_row = p.k_head * p.n_kv_head;
-    p.v_by_channel = p.v_type == CacheType::f16 && in.flag();
-    p.v_head = cache_row_bytes(p.v_type, p.dim_v) * (p.v_by_channel ? capacity : 1);
-    p.v_row = p.v_by_channel ? 2 * capacity : p.v_head * p.n_kv_head;
-    auto k = cache(in, capacity * p.k_row);
-    const auto v = cache(in, p.v_by_channel ? p.v_head * p.n_kv_head : capacity * p.v_row);
+    Cache kv(in);
+    AttentionProblem &p = kv.p;
     const PackSettings settings = pack_of(in, p.n_kv_head);
-    KeyPack pack(p.n_kv_head, p.dim_k, capacity, settings.mode, settings.recent);
-    p.k = k.data();
-    p.v = v.data();
-    p.scale = in.flag() ? 1.0F : in.value<float>();
-    p.softcap = in.flag() ? 0.0F : in.value<float>();
-    p.max_bias = in.between(0, 3) == 0 ? amount(in) : 0.0F;
-    const auto sinks = in.floats(p.n_head);
-    p.sinks = in.flag() ? sinks.data() : nullptr;
+    KeyPack pack(p.n_kv_head, p.dim_k, kv.capacity, settings.mode, settings.recent);
     Attention compute;
     EventCounters counters;
-    EventMemory memory(event_of(in), p, capacity, counters);
+    EventMemory memory(event_of(in), p, kv.capacity, counters);
     const int64_t operations = in.between(1, 3);
     for (int64_t i = 0; i < operations; ++i) {
-        p.n_kv = in.between(1, capacity);
+        p.n_kv = in.between(1, kv.capacity);
         const auto q = in.floats(p.n_head * p.dim_k);
         auto mask = in.array<uint16_t>(p.n_kv);
         if (in.flag()) { // mostly what llama.cpp writes
@@ -308,8 +320,8 @@ void attention(FuzzBytes &in) {
             compute.packed(p, pack, settings, in.flag() || !pack.calibrated, compare, outcome, 0, 1);
         }
         require(outcome.kept.load() <= outcome.visible.load(), "more positions than there are");
-        const int64_t row = in.between(0, capacity - 1);
-        std::fill_n(k.begin() + row * p.k_row, p.k_row, in.value<uint8_t>());
+        const int64_t row = in.between(0, kv.capacity - 1);
+        std::fill_n(kv.k.begin() + row * p.k_row, p.k_row, in.value<uint8_t>());
         if (in.flag()) {
             pack.written(row);
             memory.written(row);

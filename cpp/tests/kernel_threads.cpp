@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <thread>
 
-#include "format/column_trellis.hpp"
-#include "kernel_test.hpp"
 #include "attention/attention_events.hpp"
+#include "format/column_trellis.hpp"
+#include "format/float16.hpp"
+#include "gating/compose.hpp"
+#include "kernel_test.hpp"
 #include "seeddelta/columns.hpp"
 #include "seeddelta/compute.hpp"
 #include "seeddelta/encode.hpp"
-#include "gating/compose.hpp"
-#include "format/float16.hpp"
 
 namespace kernel_test {
 
@@ -171,51 +171,65 @@ void columns(Random &r) {
     });
 }
 
-// Exact, then by bits with a comparison, and with events, while the cache grows.
-void attention(Random &r) {
-    constexpr int64_t kRows = 400;
+constexpr int64_t kRows = 400; // of a cache
+
+struct RandomAttention {
     AttentionProblem p;
-    p.n_kv_head = r.between(1, 3);
-    p.n_head = p.n_kv_head * r.between(1, 3);
-    p.dim_k = kLanes * r.between(1, 4);
-    p.dim_v = kLanes * r.between(1, 4);
-    p.k_head = 2 * p.dim_k;
-    p.k_row = p.k_head * p.n_kv_head;
-    p.v_by_channel = r.between(0, 1) == 0;
-    p.v_head = 2 * p.dim_v * (p.v_by_channel ? kRows : 1);
-    p.v_row = p.v_by_channel ? 2 * kRows : p.v_head * p.n_kv_head;
-    const auto k = r.halves(kRows * p.n_kv_head * p.dim_k);
-    const auto v = r.halves(kRows * p.n_kv_head * p.dim_v);
-    const auto q = r.reals(p.n_head * p.dim_k, 3.0F);
-    std::vector<uint16_t> mask(static_cast<size_t>(kRows));
-    for (uint16_t &m : mask) {
-        m = r.between(0, 5) == 0 ? 0xFC00 : 0;
+    std::vector<uint16_t> k, v, mask;
+    std::vector<float> q, mask32;
+
+    explicit RandomAttention(Random &r) {
+        p.n_kv_head = r.between(1, 3);
+        p.n_head = p.n_kv_head * r.between(1, 3);
+        p.dim_k = kLanes * r.between(1, 4);
+        p.dim_v = kLanes * r.between(1, 4);
+        p.k_head = 2 * p.dim_k;
+        p.k_row = p.k_head * p.n_kv_head;
+        p.v_by_channel = r.between(0, 1) == 0;
+        p.v_head = 2 * p.dim_v * (p.v_by_channel ? kRows : 1);
+        p.v_row = p.v_by_channel ? 2 * kRows : p.v_head * p.n_kv_head;
+        k = r.halves(kRows * p.n_kv_head * p.dim_k);
+        v = r.halves(kRows * p.n_kv_head * p.dim_v);
+        q = r.reals(p.n_head * p.dim_k, 3.0F);
+        mask.resize(static_cast<size_t>(kRows));
+        for (uint16_t &m : mask) {
+            m = r.between(0, 5) == 0 ? 0xFC00 : 0;
+        }
+        p.k = reinterpret_cast<const uint8_t *>(k.data());
+        p.v = reinterpret_cast<const uint8_t *>(v.data());
+        p.q = q.data();
+        p.q_stride = p.dim_k;
+        mask32.resize(mask.size());
+        std::transform(mask.begin(), mask.end(), mask32.begin(), half_to_float);
+        if (p.v_by_channel) { // as llama.cpp has both
+            p.mask32 = mask32.data();
+        } else {
+            p.mask = mask.data();
+        }
+        p.out_stride = p.dim_v;
     }
-    p.k = reinterpret_cast<const uint8_t *>(k.data());
-    p.v = reinterpret_cast<const uint8_t *>(v.data());
-    p.q = q.data();
-    p.q_stride = p.dim_k;
-    std::vector<float> mask32(mask.size());
-    std::transform(mask.begin(), mask.end(), mask32.begin(), half_to_float);
-    if (p.v_by_channel) { // as llama.cpp has both
-        p.mask32 = mask32.data();
-    } else {
-        p.mask = mask.data();
-    }
-    p.out_stride = p.dim_v;
+    RandomAttention(const RandomAttention &) = delete;
+    RandomAttention &operator=(const RandomAttention &) = delete;
+};
+
+PackSettings random_settings(Random &r, int64_t n_kv_head) {
     PackSettings settings;
     settings.mode = r.between(0, 1) == 0 ? PackMode::binary : PackMode::ternary;
     settings.popcount = r.between(0, 1) == 0;
     settings.refine = r.between(0, 3) != 0;
     settings.recent = 8;
     if (r.between(0, 1) == 0) {
-        settings.heads.resize(static_cast<size_t>(p.n_kv_head), {false, 0.3F});
+        settings.heads.resize(static_cast<size_t>(n_kv_head), {false, 0.3F});
         settings.heads[0].exact = true;
     }
-    EventSpec spec;
-    spec.theta = static_cast<float>(r.between(0, 2)) * 0.05F;
-    spec.gap_every = static_cast<int>(r.between(0, 3));
-    spec.gap_tolerance = 100.0F;
+    return settings;
+}
+
+// Exact, then by bits with a comparison, while the cache grows.
+void attention(Random &r) {
+    const RandomAttention cache(r);
+    const AttentionProblem &p = cache.p;
+    const PackSettings settings = random_settings(r, p.n_kv_head);
     const int64_t lengths[] = {r.between(1, 300), r.between(301, 399), kRows};
     compare_threads(r, "attention", [&](int nth) {
         std::vector<float> out(static_cast<size_t>(4 * p.n_head * p.dim_v));
@@ -238,11 +252,28 @@ void attention(Random &r) {
             out.push_back(static_cast<float>(outcome.kept.load()));
             out.push_back(static_cast<float>(outcome.gap));
         }
+        return out;
+    });
+}
+
+// With events.
+void attention_events(Random &r) {
+    const RandomAttention cache(r);
+    const AttentionProblem &p = cache.p;
+    EventSpec spec;
+    spec.theta = static_cast<float>(r.between(0, 2)) * 0.05F;
+    spec.gap_every = static_cast<int>(r.between(0, 3));
+    spec.gap_tolerance = 100.0F;
+    compare_threads(r, "attention with events", [&](int nth) {
+        std::vector<float> out;
+        Attention compute;
+        AttentionProblem mine = p;
+        mine.n_kv = kRows;
         EventCounters counters;
         EventMemory memory(spec, p, kRows, counters);
         for (int64_t i = 0; i < 8; ++i) {
             std::vector<float> result(static_cast<size_t>(p.n_head * p.dim_v));
-            auto turned = q;
+            auto turned = cache.q;
             turned[static_cast<size_t>(i)] += 0.1F;
             mine.q = turned.data();
             mine.out = result.data();
@@ -287,15 +318,18 @@ void encoders(Random &r) {
         std::vector<uint16_t> unit_scale(static_cast<size_t>(units));
         columns_encode(weights.data(), n_in, units, spec, by_feedback ? matrix.data() : nullptr, 4, 1, walks.data(),
                        unit_scale.data(), nth);
+        for (const auto &more : {scale, walks, unit_scale}) {
+            codes.insert(codes.end(), more.begin(), more.end());
+        }
+#if SEEDDELTA_ABLATIONS
         std::vector<uint16_t> choice(static_cast<size_t>(n_out));
         seed_search(weights.data(), n_out, n_in, search, nullptr, nullptr, choice.data(), nullptr, nth);
         std::vector<uint32_t> index(static_cast<size_t>(n_out * 3));
         std::vector<float> value(index.size());
         coo_select(weights.data(), n_out, n_in, 3, nullptr, index.data(), value.data(), nth);
-        for (const auto &more : {scale, walks, unit_scale, choice}) {
-            codes.insert(codes.end(), more.begin(), more.end());
-        }
+        codes.insert(codes.end(), choice.begin(), choice.end());
         codes.insert(codes.end(), index.begin(), index.end());
+#endif
         return codes;
     });
 }
@@ -307,6 +341,7 @@ void check_threads(Random &r) {
     experts(r);
     columns(r);
     attention(r);
+    attention_events(r);
     encoders(r);
 }
 

@@ -173,6 +173,44 @@ int64_t item_size(CacheType type) {
     return type == CacheType::f16 ? 2 : 1;
 }
 
+// Queries, keys and values, with their shapes checked.
+AttentionProblem problem_of(const FloatMatrix &q, const py::array &k, const py::array &v, bool v_by_channel) {
+    if (q.ndim() != 2) {
+        throw py::value_error("q must be [n_head, dim_k]");
+    }
+    AttentionProblem p;
+    p.k_type = type_of(k);
+    p.v_type = type_of(v);
+    p.dim_k = q.shape(1);
+    require_array(k, "k", kinds(p.k_type), item_size(p.k_type),
+                  {-1, -1, cache_row_bytes(p.k_type, p.dim_k) / item_size(p.k_type)});
+    p.v_by_channel = v_by_channel;
+    if (v_by_channel) {
+        require_array(v, "v", "f", 2, {k.shape(1), -1, k.shape(0)});
+    } else {
+        require_array(v, "v", kinds(p.v_type), item_size(p.v_type), {k.shape(0), k.shape(1), -1});
+    }
+    p.n_head = q.shape(0);
+    p.n_kv_head = k.shape(1);
+    p.n_kv = k.shape(0);
+    p.dim_v = v_by_channel ? v.shape(1) : p.v_type == CacheType::f16 ? v.shape(2) : v.shape(2) / kQ8Bytes * kQ8Block;
+    if (p.n_kv < 1 || p.n_kv_head < 1 || p.n_head % p.n_kv_head != 0 || p.dim_k % kLanes != 0 ||
+        p.dim_v % kLanes != 0 || p.dim_k > kLargestKey || p.dim_v < 1 ||
+        (p.k_type == CacheType::q8_0 && p.dim_k % kQ8Block != 0) ||
+        (p.v_type == CacheType::q8_0 && v.shape(2) % kQ8Bytes != 0)) {
+        throw py::value_error("heads are a multiple of the KV heads, channels of 16 (Q8_0: 32) and at most 512");
+    }
+    p.q = q.data();
+    p.q_stride = p.dim_k;
+    p.k = static_cast<const uint8_t *>(k.data());
+    p.v = static_cast<const uint8_t *>(v.data());
+    p.k_head = cache_row_bytes(p.k_type, p.dim_k);
+    p.k_row = p.k_head * p.n_kv_head;
+    p.v_head = v_by_channel ? 2 * p.dim_v * p.n_kv : cache_row_bytes(p.v_type, p.dim_v);
+    p.v_row = v_by_channel ? 2 * p.n_kv : p.v_head * p.n_kv_head;
+    return p;
+}
+
 // Keeps the bits of one array of keys between calls, and runs operations over it.
 class PyAttentionRun {
 public:
@@ -182,41 +220,10 @@ public:
                                              const std::optional<PackSettings> &settings, bool repack, bool compare,
                                              bool v_by_channel, const std::map<std::string, double> &event,
                                              const std::vector<int64_t> &written) {
-        if (q.ndim() != 2 || threads < 1) {
-            throw py::value_error("q must be [n_head, dim_k], threads 1 or more");
+        if (threads < 1) {
+            throw py::value_error("threads must be 1 or more");
         }
-        AttentionProblem p;
-        p.k_type = type_of(k);
-        p.v_type = type_of(v);
-        p.dim_k = q.shape(1);
-        require_array(k, "k", kinds(p.k_type), item_size(p.k_type),
-                      {-1, -1, cache_row_bytes(p.k_type, p.dim_k) / item_size(p.k_type)});
-        p.v_by_channel = v_by_channel;
-        if (v_by_channel) {
-            require_array(v, "v", "f", 2, {k.shape(1), -1, k.shape(0)});
-        } else {
-            require_array(v, "v", kinds(p.v_type), item_size(p.v_type), {k.shape(0), k.shape(1), -1});
-        }
-        p.n_head = q.shape(0);
-        p.n_kv_head = k.shape(1);
-        p.n_kv = k.shape(0);
-        p.dim_v = v_by_channel                 ? v.shape(1)
-                  : p.v_type == CacheType::f16 ? v.shape(2)
-                                               : v.shape(2) / kQ8Bytes * kQ8Block;
-        if (p.n_kv < 1 || p.n_kv_head < 1 || p.n_head % p.n_kv_head != 0 || p.dim_k % kLanes != 0 ||
-            p.dim_v % kLanes != 0 || p.dim_k > kLargestKey || p.dim_v < 1 ||
-            (p.k_type == CacheType::q8_0 && p.dim_k % kQ8Block != 0) ||
-            (p.v_type == CacheType::q8_0 && v.shape(2) % kQ8Bytes != 0)) {
-            throw py::value_error("heads are a multiple of the KV heads, channels of 16 (Q8_0: 32) and at most 512");
-        }
-        p.q = q.data();
-        p.q_stride = p.dim_k;
-        p.k = static_cast<const uint8_t *>(k.data());
-        p.v = static_cast<const uint8_t *>(v.data());
-        p.k_head = cache_row_bytes(p.k_type, p.dim_k);
-        p.k_row = p.k_head * p.n_kv_head;
-        p.v_head = v_by_channel ? 2 * p.dim_v * p.n_kv : cache_row_bytes(p.v_type, p.dim_v);
-        p.v_row = v_by_channel ? 2 * p.n_kv : p.v_head * p.n_kv_head;
+        AttentionProblem p = problem_of(q, k, v, v_by_channel);
         if (mask && mask->dtype().itemsize() == 4) {
             require_array(*mask, "mask", "f", 4, {p.n_kv});
             p.mask32 = static_cast<const float *>(mask->data());
@@ -234,30 +241,10 @@ public:
         Floats out({p.n_head, p.dim_v});
         p.out = out.mutable_data();
         p.out_stride = p.dim_v;
-        if (settings && settings->mode != PackMode::exact && (pack_ == nullptr || !pack_->fits(p, settings->mode))) {
-            pack_ = std::make_unique<KeyPack>(p.n_kv_head, p.dim_k, p.n_kv, settings->mode, settings->recent);
-        }
         const bool packed = settings && settings->mode != PackMode::exact;
         PackOutcome outcome;
-        outcome.heads.resize(static_cast<size_t>(p.n_kv_head));
-        if (packed && !settings->heads.empty() && settings->heads.size() != outcome.heads.size()) {
-            throw py::value_error("the settings have choices of another number of KV heads");
-        }
         const EventSpec spec = event_of(event);
-        if (spec.enabled && (packed || !mask || max_bias != 0.0F)) {
-            throw py::value_error("events are for attention with a mask, without bits and ALiBi");
-        }
-        if (spec.enabled && (events_ == nullptr || !events_->fits(p))) {
-            events_ = std::make_unique<EventMemory>(spec, p, p.n_kv, event_counters_);
-        }
-        for (const int64_t row : written) {
-            if (row < 0 || row >= p.n_kv) {
-                throw py::value_error("a row that is written is not there");
-            }
-            if (events_ != nullptr) {
-                events_->written(row);
-            }
-        }
+        remember(p, packed ? &*settings : nullptr, spec, written, outcome);
         {
             const py::gil_scoped_release release; // arrays are kept alive by the caller's references
             attention_.reserve(p, packed, compare);
@@ -278,6 +265,37 @@ public:
             }
             work(0);
         }
+        return py::typing::Tuple<Floats, FloatDict>(py::make_tuple(out, told(outcome)));
+    }
+
+private:
+    // Makes the memory that the operation needs, unless it is there.
+    void remember(const AttentionProblem &p, const PackSettings *settings, const EventSpec &spec,
+                  const std::vector<int64_t> &written, PackOutcome &outcome) {
+        outcome.heads.resize(static_cast<size_t>(p.n_kv_head));
+        if (settings != nullptr && (pack_ == nullptr || !pack_->fits(p, settings->mode))) {
+            pack_ = std::make_unique<KeyPack>(p.n_kv_head, p.dim_k, p.n_kv, settings->mode, settings->recent);
+        }
+        if (settings != nullptr && !settings->heads.empty() && settings->heads.size() != outcome.heads.size()) {
+            throw py::value_error("the settings have choices of another number of KV heads");
+        }
+        if (spec.enabled && (settings != nullptr || !p.masked() || p.max_bias != 0.0F)) {
+            throw py::value_error("events are for attention with a mask, without bits and ALiBi");
+        }
+        if (spec.enabled && (events_ == nullptr || !events_->fits(p))) {
+            events_ = std::make_unique<EventMemory>(spec, p, p.n_kv, event_counters_);
+        }
+        for (const int64_t row : written) {
+            if (row < 0 || row >= p.n_kv) {
+                throw py::value_error("a row that is written is not there");
+            }
+            if (events_ != nullptr) {
+                events_->written(row);
+            }
+        }
+    }
+
+    FloatDict told(const PackOutcome &outcome) const {
         FloatDict found = event_counters(event_counters_); // since the first call
         found["visible"] = static_cast<double>(outcome.visible.load());
         found["kept"] = static_cast<double>(outcome.kept.load());
@@ -287,10 +305,9 @@ public:
         found["stale"] = outcome.stale.load() ? 1.0 : 0.0;
         found["gap"] = outcome.gap;
         found["recall"] = outcome.recall;
-        return py::typing::Tuple<Floats, FloatDict>(py::make_tuple(out, found));
+        return found;
     }
 
-private:
     Attention attention_;
     std::unique_ptr<KeyPack> pack_;
     EventCounters event_counters_;

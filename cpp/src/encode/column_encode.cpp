@@ -120,10 +120,15 @@ uint16_t fitted_scale(const Job &job, const float *unit) {
     return float_to_half(square > 0 && cross > 0 ? static_cast<float>(cross / square) : 0.0F);
 }
 
-} // namespace
+// What is left of outputs [begin, end) of a unit.
+void take_error(const Job &job, const float *unit, uint16_t scale, int64_t begin, int64_t end, float *error) {
+    const float step = half_to_float(scale) / static_cast<float>(kTrellisStd);
+    for (int64_t i = begin; i < end; ++i) {
+        error[i] = unit[i] - (step > 0 ? step * job.value(i) : 0.0F);
+    }
+}
 
-void columns_encode(const float *units, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *feedback,
-                    int64_t window, int64_t rounds, uint16_t *codes, uint16_t *unit_scale, int threads) {
+ColumnWeight shape_of(const TrellisSpec &spec, int64_t n_out) {
     if (!trellis_rate_supported(spec.step_bits, spec.values_per_step)) {
         throw std::invalid_argument("unsupported trellis rate");
     }
@@ -132,6 +137,14 @@ void columns_encode(const float *units, int64_t n_out, int64_t n_in, const Trell
     shape.n_out = n_out;
     shape.step_bits = static_cast<uint32_t>(spec.step_bits);
     shape.values_per_step = static_cast<uint32_t>(spec.values_per_step);
+    return shape;
+}
+
+} // namespace
+
+void columns_encode(const float *units, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *feedback,
+                    int64_t window, int64_t rounds, uint16_t *codes, uint16_t *unit_scale, int threads) {
+    const ColumnWeight shape = shape_of(spec, n_out);
     const StateValues values(spec);
     Job job{spec, values, n_out, shape.steps(), std::max<int64_t>(window, 1), std::max<int64_t>(rounds, 1), {}, {}};
     const int64_t words = column_words(spec.step_bits, job.steps);
@@ -176,11 +189,7 @@ void columns_encode(const float *units, int64_t n_out, int64_t n_in, const Trell
                 }
             }
             if (feedback != nullptr) {
-                const float step = half_to_float(fitted) / static_cast<float>(kTrellisStd);
-                float *e = error.data() + j % kLazy * n_out;
-                for (int64_t i = begin; i < end; ++i) {
-                    e[i] = unit[i] - (step > 0 ? step * job.value(i) : 0.0F);
-                }
+                take_error(job, unit, fitted, begin, end, error.data() + j % kLazy * n_out);
                 const int64_t lazy = std::min((j / kLazy + 1) * kLazy, n_in);
                 subtract(j + 1, lazy, j, 1);
                 if (j + 1 == lazy) {

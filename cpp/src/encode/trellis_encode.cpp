@@ -128,6 +128,40 @@ static void encode_with_feedback(const Job &job, const Feedback &feedback, std::
     }
 }
 
+// Rows of a tile, lane `lane` and on.
+static void encode_rows(const Job &job, const Feedback *feedback, const int16_t *weights_of_search,
+                        std::vector<float> &rows, int64_t lane, std::vector<std::unique_ptr<Scratch>> &scratch,
+                        uint16_t *tile, uint16_t *row_scale) {
+    const TrellisSpec &spec = job.spec;
+    const int64_t n_in = job.n_in;
+    const auto n_rows = static_cast<int64_t>(rows.size()) / n_in;
+    double unit[kTileRows];
+    for (int64_t r = 0; r < n_rows; ++r) {
+        if (spec.rotation_block > 1) {
+            kernels().linear.rotate(rows.data() + r * n_in, n_in, spec.rotation_block, spec.seed);
+        }
+        unit[r] = initial_unit(job, rows.data() + r * n_in);
+    }
+    std::vector<float> moved;
+    if (feedback != nullptr) {
+        moved = rows;
+        encode_with_feedback(job, *feedback, moved, n_rows, unit, scratch);
+    }
+    for (int64_t r = 0; r < n_rows; ++r) {
+        row_scale[r] = 0;
+        if (unit[r] == 0) {
+            continue;
+        }
+        const float *row = rows.data() + r * n_in;
+        Scratch &s = *scratch[static_cast<size_t>(feedback != nullptr ? r : 0)];
+        if (feedback == nullptr) {
+            search(job, row, unit[r], 0, job.steps, -1, weights_of_search, s);
+        }
+        row_scale[r] = refit_scale(job, row, s.states.data());
+        pack_path(spec, s.states.data(), job.steps, tile, static_cast<int>(lane + r));
+    }
+}
+
 void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *importance,
                     const Feedback *feedback, uint16_t *codes, uint16_t *row_scale, int threads) {
     if (!trellis_rate_supported(spec.step_bits, spec.values_per_step)) {
@@ -163,31 +197,7 @@ void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const Tre
         uint16_t *tile = codes + row0 / kTileRows * tile_words;
         const int64_t n_rows = std::min(part, n_out - row0);
         std::vector<float> rows(weights + row0 * n_in, weights + (row0 + n_rows) * n_in);
-        double unit[kTileRows];
-        for (int64_t r = 0; r < n_rows; ++r) {
-            if (spec.rotation_block > 1) {
-                kernels().linear.rotate(rows.data() + r * n_in, n_in, spec.rotation_block, spec.seed);
-            }
-            unit[r] = initial_unit(job, rows.data() + r * n_in);
-        }
-        std::vector<float> moved;
-        if (feedback != nullptr) {
-            moved = rows;
-            encode_with_feedback(job, *feedback, moved, n_rows, unit, mine);
-        }
-        for (int64_t r = 0; r < n_rows; ++r) {
-            row_scale[row0 + r] = 0;
-            if (unit[r] == 0) {
-                continue;
-            }
-            const float *row = rows.data() + r * n_in;
-            Scratch &s = *mine[static_cast<size_t>(feedback != nullptr ? r : 0)];
-            if (feedback == nullptr) {
-                search(job, row, unit[r], 0, job.steps, -1, weights_of_search.data(), s);
-            }
-            row_scale[row0 + r] = refit_scale(job, row, s.states.data());
-            pack_path(spec, s.states.data(), job.steps, tile, static_cast<int>((row0 + r) % kTileRows));
-        }
+        encode_rows(job, feedback, weights_of_search.data(), rows, row0 % kTileRows, mine, tile, row_scale + row0);
     });
 }
 

@@ -49,6 +49,43 @@ void probe_data_and_name(const Prober &p, const Symbols &symbols, GgmlAbi &abi) 
     abi.name = offset;
 }
 
+// any recognisable values
+constexpr uint64_t kUserdata = 0x5EEDDE17A0C0FFEEULL;
+constexpr int32_t kTasks = 0x1234567;
+
+// Where a custom operation has its function, its userdata and the number of its tasks, and what else it sets. `marked`
+// has recognisable ones, `pattern` is the one that ours are made from, `plain` no operation.
+void probe_custom(const Prober &p, CustomFunction function, const void *plain, const void *marked, const void *pattern,
+                  GgmlAbi &abi) {
+    const size_t at_function = p.find("custom function", sizeof(function), 4,
+                                      [&](size_t o) { return bytes_at(marked, o, &function, sizeof(function)); });
+    const size_t at_userdata = p.find("custom userdata", sizeof(kUserdata), 4,
+                                      [&](size_t o) { return bytes_at(marked, o, &kUserdata, sizeof(kUserdata)); });
+    const size_t at_tasks = p.find("custom n_tasks", sizeof(kTasks), 4,
+                                   [&](size_t o) { return bytes_at(marked, o, &kTasks, sizeof(kTasks)); });
+    abi.params = std::min({at_function, at_userdata, at_tasks});
+    const size_t end =
+        std::max({at_function + sizeof(function), at_userdata + sizeof(kUserdata), at_tasks + sizeof(kTasks)});
+    if (end - abi.params > 64 || (abi.params < abi.src + 2 * sizeof(void *) && abi.src < end)) {
+        fail("the parameters of a custom operation are not in one place");
+    }
+    // A custom node must differ from a plain tensor in its operation, parameters, sources and data only.
+    const auto expected = [&](size_t o) {
+        return (o >= abi.op && o < abi.op + 4) || (o >= abi.params && o < end) ||
+               (o >= abi.src && o < abi.src + 2 * sizeof(void *)) || (o >= abi.data && o < abi.data + sizeof(void *));
+    };
+    const size_t tensor_end = abi.name; // name is the last field that both share
+    for (size_t o = 0; o < tensor_end; ++o) {
+        if (!expected(o) && GgmlAbi::read<uint8_t>(pattern, o) != GgmlAbi::read<uint8_t>(plain, o)) {
+            fail("a custom operation sets the unknown byte " + std::to_string(o) + " of ggml_tensor");
+        }
+    }
+    const auto *first = static_cast<const uint8_t *>(pattern);
+    abi.params_custom.assign(first + abi.params, first + end);
+    abi.params_userdata = at_userdata - abi.params;
+    abi.params_function = at_function - abi.params;
+}
+
 // Operation numbers come from tensors made by the operation itself, so ggml_op_name is only asked for numbers that
 // exist.
 void probe_operations(const Prober &p, const Symbols &symbols, CustomFunction function, GgmlAbi &abi) {
@@ -61,9 +98,6 @@ void probe_operations(const Prober &p, const Symbols &symbols, CustomFunction fu
     void *b = p.tensor(kTypeF32, 4, 4);
     void *rows = p.tensor(kTypeI32, 4, 1);
     void *args[2] = {b, a};
-    // any recognisable values
-    constexpr uint64_t kUserdata = 0x5EEDDE17A0C0FFEEULL;
-    constexpr int32_t kTasks = 0x1234567;
     const int kAllTasks = -1; // GGML_N_TASKS_MAX
     const auto make_custom = [&](int tasks, uint64_t userdata) {
         return p.checked(
@@ -109,34 +143,7 @@ void probe_operations(const Prober &p, const Symbols &symbols, CustomFunction fu
             fail(std::string("ggml_op_name does not know ") + name);
         }
     }
-
-    const size_t at_function = p.find("custom function", sizeof(function), 4,
-                                      [&](size_t o) { return bytes_at(marked, o, &function, sizeof(function)); });
-    const size_t at_userdata = p.find("custom userdata", sizeof(kUserdata), 4,
-                                      [&](size_t o) { return bytes_at(marked, o, &kUserdata, sizeof(kUserdata)); });
-    const size_t at_tasks = p.find("custom n_tasks", sizeof(kTasks), 4,
-                                   [&](size_t o) { return bytes_at(marked, o, &kTasks, sizeof(kTasks)); });
-    abi.params = std::min({at_function, at_userdata, at_tasks});
-    const size_t end =
-        std::max({at_function + sizeof(function), at_userdata + sizeof(kUserdata), at_tasks + sizeof(kTasks)});
-    if (end - abi.params > 64 || (abi.params < abi.src + 2 * sizeof(void *) && abi.src < end)) {
-        fail("the parameters of a custom operation are not in one place");
-    }
-    // A custom node must differ from a plain tensor in its operation, parameters, sources and data only.
-    const auto expected = [&](size_t o) {
-        return (o >= abi.op && o < abi.op + 4) || (o >= abi.params && o < end) ||
-               (o >= abi.src && o < abi.src + sizeof(args)) || (o >= abi.data && o < abi.data + sizeof(void *));
-    };
-    const size_t tensor_end = abi.name; // name is the last field that both share
-    for (size_t o = 0; o < tensor_end; ++o) {
-        if (!expected(o) && GgmlAbi::read<uint8_t>(pattern, o) != GgmlAbi::read<uint8_t>(a, o)) {
-            fail("a custom operation sets the unknown byte " + std::to_string(o) + " of ggml_tensor");
-        }
-    }
-    const auto *first = static_cast<const uint8_t *>(pattern);
-    abi.params_custom.assign(first + abi.params, first + end);
-    abi.params_userdata = at_userdata - abi.params;
-    abi.params_function = at_function - abi.params;
+    probe_custom(p, function, a, marked, pattern, abi);
 }
 
 // Bytes of a tensor that a call changes, which must be one int32.

@@ -53,6 +53,20 @@ float row_dot(CacheType type, const float *q, const uint8_t *k, int64_t n) {
     return fold(lane);
 }
 
+// Sums of the keys of the positions that index names, with their weights.
+void sum_keys(const AttentionTask &t, const int32_t *index) {
+    for (int64_t head = 0; head < t.heads; ++head) {
+        float *sum = t.keys + head * (2 + t.dim_k) + 2;
+        std::fill_n(sum, t.dim_k, 0.0F);
+        for (int64_t j = 0; j < t.values; ++j) {
+            const float p = t.scratch[head * kAttentionChunk + index[j]];
+            for (int64_t d = 0; d < t.dim_k; ++d) {
+                sum[d] += p * channel(t.k_type, t.k + t.rows[index[j]] * t.k_stride, d);
+            }
+        }
+    }
+}
+
 void attend(AttentionTask &t) {
     const int64_t stride = 2 + t.dim_v;
     bool used[kAttentionChunk] = {};
@@ -88,15 +102,8 @@ void attend(AttentionTask &t) {
             index[t.values++] = i;
         }
     }
-    for (int64_t head = 0; t.keys != nullptr && head < t.heads; ++head) {
-        float *sum = t.keys + head * (2 + t.dim_k) + 2;
-        std::fill_n(sum, t.dim_k, 0.0F);
-        for (int64_t j = 0; j < t.values; ++j) {
-            const float p = t.scratch[head * kAttentionChunk + index[j]];
-            for (int64_t d = 0; d < t.dim_k; ++d) {
-                sum[d] += p * channel(t.k_type, t.k + t.rows[index[j]] * t.k_stride, d);
-            }
-        }
+    if (t.keys != nullptr) {
+        sum_keys(t, index);
     }
     if (t.v_by_channel) {
         sum_values_by_channel(t, index, t.values);

@@ -54,13 +54,53 @@ void columns_f16_simd(const ColumnWeight &w, const ActiveSet &s, int64_t out_beg
     columns_f16_scalar(w, s, vector_end, out_end, y);
 }
 
+// Adds the products of four units, numbers i and on of those before `end`, for outputs [first, last) to dot.
+template <class Arch, class Ops>
+SEEDDELTA_INLINE void add_four_units(const ColumnWeight &w, const ColumnInput &in, int64_t i, int64_t end,
+                                     int64_t first, int64_t last, int32_t *dot) {
+    using I = xsimd::batch<int32_t, Arch>;
+    constexpr int64_t lanes = I::size;
+    constexpr int64_t width = 2 * lanes; // outputs of a pair
+    constexpr int64_t line = 64;         // int8 of a cache line
+    const int8_t *row[4];
+    const int8_t *next[4];
+    int16_t q[4];
+    for (int64_t k = 0; k < 4; ++k) { // what is missing to four counts as a unit times 0
+        const bool there = i + k < end;
+        row[k] = w.i8 + in.index[there ? i + k : i] * w.n_out;
+        next[k] = w.i8 + in.index[i + kUnitsAhead + k < in.n ? i + kUnitsAhead + k : i] * w.n_out;
+        q[k] = there ? in.q16[i + k] : static_cast<int16_t>(0);
+    }
+    const auto factor1 = Ops::factor(q[0], q[1]);
+    const auto factor2 = Ops::factor(q[2], q[3]);
+    const auto step = [&](int64_t o) SEEDDELTA_INLINE_LAMBDA {
+        I low = I::load_aligned(dot + o - first);
+        I high = I::load_aligned(dot + o - first + lanes);
+        Ops::add(low, high, Ops::pair(row[0] + o, row[1] + o), factor1);
+        Ops::add(low, high, Ops::pair(row[2] + o, row[3] + o), factor2);
+        low.store_aligned(dot + o - first);
+        high.store_aligned(dot + o - first + lanes);
+    };
+    int64_t o = first;
+    for (; o + line <= last; o += line) {
+        for (int64_t k = 0; k < 4; ++k) {
+            prefetch(next[k] + o);
+        }
+        for (int64_t v = 0; v < line; v += width) {
+            step(o + v);
+        }
+    }
+    for (; o < last; o += width) {
+        step(o);
+    }
+}
+
 template <class Arch, class Ops>
 void columns_i8_simd(const ColumnWeight &w, const ColumnInput &in, int64_t out_begin, int64_t out_end, float *y) {
     using F = xsimd::batch<float, Arch>;
     using I = xsimd::batch<int32_t, Arch>;
     constexpr int64_t lanes = F::size;
     constexpr int64_t width = 2 * lanes; // outputs of a pair
-    constexpr int64_t line = 64;         // int8 of a cache line
     const int64_t vector_end = out_begin + (out_end - out_begin) / width * width;
     alignas(64) int32_t dot[kColumnBlock];
     for (int64_t first = out_begin; first < vector_end; first += kColumnBlock) {
@@ -77,37 +117,7 @@ void columns_i8_simd(const ColumnWeight &w, const ColumnInput &in, int64_t out_b
                 I(0).store_aligned(dot + o);
             }
             for (int64_t i = in.begin[g]; i < end; i += 4) {
-                const int8_t *row[4];
-                const int8_t *next[4];
-                int16_t q[4];
-                for (int64_t k = 0; k < 4; ++k) { // what is missing to four counts as a unit times 0
-                    const bool there = i + k < end;
-                    row[k] = w.i8 + in.index[there ? i + k : i] * w.n_out;
-                    next[k] = w.i8 + in.index[i + kUnitsAhead + k < in.n ? i + kUnitsAhead + k : i] * w.n_out;
-                    q[k] = there ? in.q16[i + k] : static_cast<int16_t>(0);
-                }
-                const auto factor1 = Ops::factor(q[0], q[1]);
-                const auto factor2 = Ops::factor(q[2], q[3]);
-                const auto step = [&](int64_t o) SEEDDELTA_INLINE_LAMBDA {
-                    I low = I::load_aligned(dot + o - first);
-                    I high = I::load_aligned(dot + o - first + lanes);
-                    Ops::add(low, high, Ops::pair(row[0] + o, row[1] + o), factor1);
-                    Ops::add(low, high, Ops::pair(row[2] + o, row[3] + o), factor2);
-                    low.store_aligned(dot + o - first);
-                    high.store_aligned(dot + o - first + lanes);
-                };
-                int64_t o = first;
-                for (; o + line <= last; o += line) {
-                    for (int64_t k = 0; k < 4; ++k) {
-                        prefetch(next[k] + o);
-                    }
-                    for (int64_t v = 0; v < line; v += width) {
-                        step(o + v);
-                    }
-                }
-                for (; o < last; o += width) {
-                    step(o);
-                }
+                add_four_units<Arch, Ops>(w, in, i, end, first, last, dot);
             }
             const F scale(in.scale[g]);
             for (int64_t o = first; o < last; o += width) {
