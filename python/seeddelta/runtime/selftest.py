@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
+from ..gguf.schema import BASE_KINDS
 
 F32, F16, I32 = 0, 1, 26
 _N_OUT, _N_IN, _TOKENS, _EXPERTS, _USED = 40, 64, 3, 2, 2
@@ -92,12 +93,18 @@ def compute_products(abi: _core.GgmlAbi, library: ctypes.CDLL) -> str | None:
     """Every form of product and the look-up, beside ggml's own with the same weights. What differs, or None."""
     rng = np.random.default_rng(7)
     rows = rng.uniform(0.5, 1.5, _N_OUT).astype(np.float16)
-    entries = np.tile(np.arange(0, _N_IN, 8, dtype=np.uint16), (_EXPERTS * _N_OUT, 1))
-    many = _core.Weight(
-        "experts", _N_OUT, _N_IN, n_experts=_EXPERTS, base_kind=255, row_scale=np.tile(rows, _EXPERTS),
-        d_idx=entries, d_val=rng.normal(size=entries.shape).astype(np.float16),
-    )  # fmt: skip
-    single = _core.Weight("rows", _N_OUT, _N_IN, base_kind=0, base_scale=0.01, row_scale=rows)
+    code = _core.lane_codes()[0]
+    tile = (code.lines(_N_IN), 64)
+    tiles = -(-_N_OUT // 16)
+
+    def lanes(name: str, experts: int) -> _core.Weight:
+        codes = rng.integers(0, 256, (experts * tiles, *tile), dtype=np.uint8)
+        return _core.Weight(
+            name, _N_OUT, _N_IN, n_experts=experts, base_kind=BASE_KINDS["lanes"], base_scale=0.01,
+            lane_code=code.number, codes=codes, row_scale=np.tile(rows, experts),
+        )  # fmt: skip
+
+    single, many = lanes("rows", 1), lanes("experts", _EXPERTS)
     half = rng.normal(size=(_N_OUT, _N_IN)).astype(np.float16)
     by_columns = _core.ColumnWeight("columns", _N_OUT, _N_IN, f16=np.ascontiguousarray(half.T))
     registry = _core.WeightRegistry(abi)
