@@ -23,25 +23,32 @@ _MODELS = Path(tempfile.gettempdir()) / f"seeddelta-tests-{_RUN}"
 
 
 @contextmanager
-def _skip_what_is_left_out() -> Iterator[None]:
+def _skip_what_is_left_out(item: pytest.Item) -> Iterator[None]:
     """A build without the kinds that measurements advise against says so; tests of them are skipped with its words."""
     try:
         yield
     except (Exception, pytest.fail.Exception) as error:
-        if not _core.ablations and "SEEDDELTA_ABLATIONS=OFF" in str(error):
-            pytest.skip(str(error))
+        if _core.ablations:
+            raise
+        capture = item.config.pluginmanager.getplugin("capturemanager")
+        said = "".join(capture.read_global_capture()) if capture is not None else ""  # of a command
+        for name in {"capsys", "capfd"} & getattr(item, "funcargs", {}).keys():
+            said += "".join(item.funcargs[name].readouterr())  # type: ignore[attr-defined]
+        for line in f"{error}\n{said}".splitlines():
+            if "SEEDDELTA_ABLATIONS=OFF" in line:
+                pytest.skip(line.strip())
         raise
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup() -> Generator[None]:
-    with _skip_what_is_left_out():
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    with _skip_what_is_left_out(item):
         return (yield)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None]:
-    with _skip_what_is_left_out():
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    with _skip_what_is_left_out(item):
         return (yield)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import seeddelta
 from llama_helpers import TEXT, divergence, load, logits_of, tokens_of
+from seeddelta import _core
 from seeddelta.cli.main import main
 from seeddelta.errors import FormatError
 from seeddelta.gguf.reader import has_statecells
@@ -27,6 +28,8 @@ def dense(smollm2_quantized: Path, model_dir: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def cells(dense: Path, model_dir: Path) -> Path:
+    if not _core.ablations:
+        pytest.skip("codebooks are left out of this build (SEEDDELTA_ABLATIONS=OFF)")
     path = model_dir / "cells.seeddelta.gguf"
     assert main(["build", "-i", str(dense), "-o", str(path), "--statecells", "--codebook-size", "24", "-q"]) == 0
     return path
