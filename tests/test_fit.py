@@ -58,9 +58,9 @@ def _divergence(dense: Path, other: Path) -> float:
 
 def test_the_predictions_come_nearer(dense: Path, encoded: Path, text: Path, tmp_path: Path) -> None:
     output = tmp_path / "fitted.gguf"
-    report = seeddelta.fit(encoded, dense, output, text=text, **OPTIONS, passes=4)
+    report = seeddelta.fit(encoded, dense, output, text=text, **(OPTIONS | {"chunks": 64}))
     assert report.after < 0.97 * report.before
-    assert (report.chunks, report.held_out, report.tensors) == (16, 2, 2 * 9 + 1)
+    assert (report.chunks, report.held_out, report.tensors) == (64, 8, 2 * 9 + 1)
     assert _divergence(dense, output) < _divergence(dense, encoded)
     assert [path.name for path in tmp_path.iterdir()] == ["fitted.gguf"]
     before, after = seeddelta.open_seeddelta(encoded), seeddelta.open_seeddelta(output)
@@ -73,7 +73,7 @@ def test_the_predictions_come_nearer(dense: Path, encoded: Path, text: Path, tmp
         changes = layers and (name.endswith(".row_scale") or names.is_norm(name))
         assert np.array_equal(own[0].raw(name), own[1].raw(name)) != changes, name
     assert verify(output, source=dense).ok
-    assert after.metadata["seeddelta.fit.chunks"] == 16
+    assert after.metadata["seeddelta.fit.chunks"] == 64
 
 
 def test_threads_and_a_stop_change_nothing(
@@ -94,7 +94,7 @@ def test_threads_and_a_stop_change_nothing(
         seeddelta.fit(encoded, dense, stopped, text=text, **OPTIONS)
     assert not stopped.exists()
     report = seeddelta.fit(encoded, dense, stopped, text=text, **(OPTIONS | {"threads": 2}))
-    assert len(calls) == 4 + 5  # of eight steps three were done
+    assert len(calls) == 4 + 4  # of seven steps three were done
     assert stopped.read_bytes() == whole.read_bytes()
     assert report.after < report.before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stopped.gguf", "whole.gguf"]
@@ -103,7 +103,7 @@ def test_threads_and_a_stop_change_nothing(
 def test_command(dense: Path, encoded: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "fitted.gguf"
     files = ["-m", str(encoded), "-d", str(dense), "-o", str(output), "-f", str(text)]
-    numbers = ["--ctx", "32", "--chunks", "16", "--passes", "3", "-t", "1"]
+    numbers = ["--ctx", "32", "--chunks", "32", "-t", "1"]
     assert main(["fit", *files, *numbers, "--json", "-q"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["after"] < report["before"]

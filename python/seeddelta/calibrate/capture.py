@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -121,30 +121,17 @@ def capture(
     with needs_extra("llama"):
         from tqdm.auto import tqdm
 
-    from ..runtime.decoder import Decoder
     from ..runtime.library import ggml_abi
-    from ..runtime.session import bos_token, plan_chunks, read_text, tokenize
+    from ..runtime.session import plan_chunks
     from .block_run import open_hooked
 
-    model_path = Path(model_path)
-    header = read_header(model_path)
-    model_path = header.path  # the first part, when there are several
-    selected = names.default_targets(layers) if targets is None else names.parse_targets(targets)
-    wanted = [info.name for info in chosen(header, selected, layers) if not _only_looked_up(info.name, header)]
-    wanted = wanted if only is None else [name for name in wanted if name in set(only)]
-    if not wanted:
-        raise ImatrixError(
-            f"{model_path}: no matrix matches the targets {','.join(selected)}; look with seeddelta inspect"
-        )
+    header = read_header(Path(model_path))
+    path = header.path  # the first part, when there are several
+    wanted = _wanted(header, targets, layers, only)
     hook = _core.CaptureHook(ggml_abi(), wanted, covariance, skip, threads, clip)
-    llm = open_hooked(str(model_path), hook, ctx, threads)
+    llm = open_hooked(str(path), hook, ctx, threads)
     try:
-        if isinstance(text, (str, os.PathLike)):
-            tokens = tokenize(llm, read_text(text))
-            text_name, text_sha256 = Path(text).name, file_sha256(Path(text))
-        else:
-            tokens = np.ascontiguousarray(text, np.int32)
-            text_name, text_sha256 = "tokens", hashlib.sha256(tokens.astype("<i4").tobytes()).hexdigest()
+        tokens, text_name, text_sha256 = _tokens(llm, text)
         total = plan_chunks(len(tokens), ctx, chunks)
         identity = dict(
             model=file_sha256(header.parts), text=text_sha256, ctx=ctx, skip=skip, clip=clip,
@@ -152,49 +139,80 @@ def capture(
         )  # fmt: skip
         store = Checkpoint(Path(checkpoint), identity) if checkpoint is not None else None
         done, representatives = store.restore(hook, total) if store else (0, {})
-        decoder, bos = Decoder(llm), bos_token(llm)
         with tqdm(desc="imatrix", unit="chunk", total=total, initial=done, disable=not progress) as bar:
-            for chunk in range(done, total):
-                window = tokens[chunk * ctx : (chunk + 1) * ctx].copy()
-                if bos is not None:
-                    window[0] = bos
-                decoder.clear()
-                # All logits: of tokens that have none, the last layer computes nothing. They cost nothing, for the hook
-                # stops the graph after the last matrix.
-                decoder.decode(window, 0, slice(0, ctx))
-                if hook.error:
-                    raise ImatrixError(f"{model_path}: {hook.error}")
+            for chunk in _decoded(llm, hook, tokens, ctx, range(done, total)):
                 bar.update()
                 if store and (chunk + 1) % checkpoint_every == 0 and chunk + 1 < total:
                     store.save(hook, chunk + 1)
     finally:
         llm.close()
-    representatives = {**representatives, **hook.representatives}
-    missing = [n for n in wanted if n not in representatives]
+    representatives = _known(path, wanted, {**representatives, **hook.representatives})
+    return Capture(
+        hook=hook, representatives=representatives,
+        tokens=max(hook.tokens(n) for n in set(representatives.values())), chunks=total, ctx=ctx, skip=skip, clip=clip,
+        model_name=path.name, model_sha256=str(identity["model"]), text_name=text_name, text_sha256=text_sha256,
+        covariance=covariance, checkpoint=store,
+    )  # fmt: skip
+
+
+def _wanted(
+    header: Header, targets: str | Iterable[str] | None, layers: str | None, only: Iterable[str] | None
+) -> list[str]:
+    selected = names.default_targets(layers) if targets is None else names.parse_targets(targets)
+    wanted = [info.name for info in chosen(header, selected, layers) if not _only_looked_up(info.name, header)]
+    wanted = wanted if only is None else [name for name in wanted if name in set(only)]
+    if not wanted:
+        raise ImatrixError(
+            f"{header.path}: no matrix matches the targets {','.join(selected)}; look with seeddelta inspect"
+        )
+    return wanted
+
+
+def _tokens(
+    llm: Any, text: str | os.PathLike[str] | npt.NDArray[np.integer[Any]]
+) -> tuple[npt.NDArray[np.int32], str, str]:
+    """Tokens of the text, its name, and its SHA-256."""
+    from ..runtime.session import read_text, tokenize
+
+    if isinstance(text, (str, os.PathLike)):
+        return tokenize(llm, read_text(text)), Path(text).name, file_sha256(Path(text))
+    tokens = np.ascontiguousarray(text, np.int32)
+    return tokens, "tokens", hashlib.sha256(tokens.astype("<i4").tobytes()).hexdigest()
+
+
+def _decoded(
+    llm: Any, hook: _core.CaptureHook, tokens: npt.NDArray[np.int32], ctx: int, chunks: range
+) -> Iterator[int]:
+    """Decodes chunk after chunk. Raises ImatrixError for what the hook could not sum."""
+    from ..runtime.decoder import Decoder
+    from ..runtime.session import bos_token
+
+    decoder, bos = Decoder(llm), bos_token(llm)
+    for chunk in chunks:
+        window = tokens[chunk * ctx : (chunk + 1) * ctx].copy()
+        if bos is not None:
+            window[0] = bos
+        decoder.clear()
+        # All logits: of tokens that have none, the last layer computes nothing. They cost nothing, for the hook
+        # stops the graph after the last matrix.
+        decoder.decode(window, 0, slice(0, ctx))
+        if hook.error:
+            raise ImatrixError(f"{llm.model_path}: {hook.error}")
+        yield chunk
+
+
+def _known(path: Path, wanted: Sequence[str], found: dict[str, str]) -> dict[str, str]:
+    """The representatives that were found; warns of matrices that have none. Raises ImatrixError when none has one."""
+    missing = [name for name in wanted if name not in found]
     if len(missing) == len(wanted):
-        raise ImatrixError(f"{model_path}: the model never multiplied by {some(missing)}; choose others with --targets")
+        raise ImatrixError(f"{path}: the model never multiplied by {some(missing)}; choose others with --targets")
     if missing:
         warnings.warn(
-            f"{model_path}: the model never multiplied by {some(missing)}; nothing is known of their inputs",
+            f"{path}: the model never multiplied by {some(missing)}; nothing is known of their inputs",
             IdleWeightsWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    counted = max(hook.tokens(n) for n in set(representatives.values()))
-    return Capture(
-        hook=hook,
-        representatives=representatives,
-        tokens=counted,
-        chunks=total,
-        ctx=ctx,
-        skip=skip,
-        clip=clip,
-        model_name=model_path.name,
-        model_sha256=str(identity["model"]),
-        text_name=text_name,
-        text_sha256=text_sha256,
-        covariance=covariance,
-        checkpoint=store,
-    )
+    return found
 
 
 def _only_looked_up(name: str, header: Header) -> bool:

@@ -19,7 +19,7 @@ def command(settings: FitSettings) -> None:
     """
     from ..convert.fit import fit
 
-    options = settings.model_dump(include={"text", "ctx", "chunks", "passes", "threads", "resume"})
+    options = settings.model_dump(include={"text", "ctx", "chunks", "threads", "resume"})
     report = fit(settings.model, settings.dense, settings.output, progress=not settings.quiet, **options)
     if settings.as_json:
         typer.echo(report.model_dump_json(indent=2))

@@ -27,6 +27,8 @@ from .recipe import Recipe
 from .report import Compute
 from .residual import Residual
 
+Base = PrngBlockBase | FhtStructBase | TrellisBase | LanesBase | NoBase
+
 
 def describe(
     recipe: Recipe, name: str, shape: tuple[int, int], source_type: str, experts: int | None = None
@@ -35,52 +37,8 @@ def describe(
 
     Raises RecipeError for experts with a base or residual that they cannot have.
     """
-    n_in = shape[1]
     column = experts is None and recipe.is_column(name)
-    step_bits, values = RATES[recipe.bits]
-    base: PrngBlockBase | FhtStructBase | TrellisBase | LanesBase | NoBase = NoBase(kind="none")
-    if recipe.proc_sparse:
-        if recipe.proc_base_scale > 0:
-            scale = float(np.float32(recipe.proc_base_scale / _core.PRNG_BLOCK_STD))
-            base = PrngBlockBase(kind="prng_block", scale=scale, block=recipe.proc_block)
-    elif recipe.has_trellis:
-        code = lane_code(recipe.bits) if recipe.base_kind == "lanes" and not column else None
-        rotation = recipe.rotation_for(shape[0] if column else n_in)
-        scaled = not column and (
-            (recipe.hessian is not None and recipe.covariance_power > 0)
-            or (recipe.imatrix is not None and (recipe.column_power or 0.0) > 0)
-        )
-        base = TrellisBase(
-            kind="trellis",
-            scale=0.0,
-            step_bits=step_bits,
-            values_per_step=values,  # type: ignore[arg-type]
-            state_bits=recipe.state_bits,
-            multipliers=(1,) * values,
-            rotation_block=rotation,
-            column_scale=scaled,
-        )
-        if code is not None:
-            base = LanesBase(
-                kind="lanes", scale=1 / code.unit, code=code.number, rotation_block=rotation, column_scale=scaled
-            )
-    elif recipe.base_kind == "prng_block":
-        base = PrngBlockBase(
-            kind="prng_block", scale=recipe.base_scale or 0.0, block=recipe.block, seed_per=recipe.seed_per
-        )
-    elif recipe.base_kind == "fht_struct":
-        base = FhtStructBase(kind="fht_struct", scale=recipe.base_scale or 0.0)
-    residual: Residual = NoResidual(scheme="none")
-    entries = recipe.entries_for(n_in, shape[0])
-    if recipe.proc_sparse:
-        kept = _kept_blocks(recipe, name, *shape)
-        residual = ProcSparseResidual(scheme="proc_sparse", block=recipe.proc_block, kept=kept)
-    elif recipe.residual_scheme == "coo":
-        residual = CooResidual(scheme="coo", K=entries, vals=recipe.vals)
-    elif recipe.residual_scheme == "block":
-        residual = BlockResidual(scheme="block", block=32 if recipe.block == 32 else 64, kept=entries, vals=recipe.vals)
-    elif recipe.residual_scheme == "codebook_resid":
-        residual = CodebookResidual(scheme="codebook_resid", size=recipe.codebook_size, K=entries)
+    base, residual = _base(recipe, shape, column), _residual(recipe, name, shape)
     if experts is not None and not schema.can_have_experts(base, residual):
         raise RecipeError(
             f"tensor {name!r} has {experts} experts, which need the base trellis or none, and neither codebook nor "
@@ -100,6 +58,58 @@ def describe(
         norms=norms,
         unsafe=False,
     )
+
+
+def _base(recipe: Recipe, shape: tuple[int, int], column: bool) -> Base:
+    n_in = shape[1]
+    step_bits, values = RATES[recipe.bits]
+    if recipe.proc_sparse:
+        if recipe.proc_base_scale <= 0:
+            return NoBase(kind="none")
+        scale = float(np.float32(recipe.proc_base_scale / _core.PRNG_BLOCK_STD))
+        return PrngBlockBase(kind="prng_block", scale=scale, block=recipe.proc_block)
+    if recipe.has_trellis:
+        code = lane_code(recipe.bits) if recipe.base_kind == "lanes" and not column else None
+        rotation = recipe.rotation_for(shape[0] if column else n_in)
+        scaled = not column and (
+            (recipe.hessian is not None and recipe.covariance_power > 0)
+            or (recipe.imatrix is not None and (recipe.column_power or 0.0) > 0)
+        )
+        if code is not None:
+            return LanesBase(
+                kind="lanes", scale=1 / code.unit, code=code.number, rotation_block=rotation, column_scale=scaled
+            )
+        return TrellisBase(
+            kind="trellis",
+            scale=0.0,
+            step_bits=step_bits,
+            values_per_step=values,  # type: ignore[arg-type]
+            state_bits=recipe.state_bits,
+            multipliers=(1,) * values,
+            rotation_block=rotation,
+            column_scale=scaled,
+        )
+    if recipe.base_kind == "prng_block":
+        return PrngBlockBase(
+            kind="prng_block", scale=recipe.base_scale or 0.0, block=recipe.block, seed_per=recipe.seed_per
+        )
+    if recipe.base_kind == "fht_struct":
+        return FhtStructBase(kind="fht_struct", scale=recipe.base_scale or 0.0)
+    return NoBase(kind="none")
+
+
+def _residual(recipe: Recipe, name: str, shape: tuple[int, int]) -> Residual:
+    entries = recipe.entries_for(shape[1], shape[0])
+    if recipe.proc_sparse:
+        kept = _kept_blocks(recipe, name, *shape)
+        return ProcSparseResidual(scheme="proc_sparse", block=recipe.proc_block, kept=kept)
+    if recipe.residual_scheme == "coo":
+        return CooResidual(scheme="coo", K=entries, vals=recipe.vals)
+    if recipe.residual_scheme == "block":
+        return BlockResidual(scheme="block", block=32 if recipe.block == 32 else 64, kept=entries, vals=recipe.vals)
+    if recipe.residual_scheme == "codebook_resid":
+        return CodebookResidual(scheme="codebook_resid", size=recipe.codebook_size, K=entries)
+    return NoResidual(scheme="none")
 
 
 def head_parts(recipe: Recipe, name: str, n_out: int, n_in: int) -> tuple[int, int]:

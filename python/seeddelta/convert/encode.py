@@ -17,7 +17,7 @@ from ..gguf import schema
 from ..gguf.schema import FhtStructBase, LanesBase, NoResidual, Norms, PrngBlockBase, TensorDescription, TrellisBase
 from .column_layout import encode_columns
 from .columns import column_scale
-from .describe import describe
+from .describe import Base, describe
 from .feedback import ColumnFeedback, Feedback, covariance_error
 from .measure import measure, metrics_of
 from .plain_base import fit_base, row_rms, search_seed
@@ -104,6 +104,43 @@ def join_experts(encoded: Sequence[EncodedTensor]) -> EncodedTensor:
     return EncodedTensor(description, arrays, metrics_of(norms, cross, cross_w), encoded[0].method)
 
 
+def _encode_base(
+    name: str,
+    weights: F32,
+    description: TensorDescription,
+    recipe: Recipe,
+    importance: F32 | None,
+    feedback: Feedback | ColumnFeedback | None,
+    row_feedback: RowFeedback | None,
+) -> tuple[Base, int, dict[str, Array], F32]:
+    """The base with what was fitted, its seed, its arrays, and the row scales float32 [n_out]."""
+    base, seed = description.base, recipe.seed
+    if description.is_column:
+        assert isinstance(base, TrellisBase)
+        assert not isinstance(feedback, Feedback)
+        base, codes, row_scale = encode_columns(name, weights, base, recipe, feedback)
+        return base, seed, {schema.CODES: codes}, row_scale
+    if isinstance(base, (TrellisBase, LanesBase)):
+        assert not isinstance(feedback, ColumnFeedback)
+        scales = None
+        if feedback is not None:
+            scales = feedback.column_scale
+        elif importance is not None:
+            scales = column_scale(importance, recipe.column_power or 0.0)
+        base, codes, row_scale = encode_trellis(name, weights, base, scales, recipe, importance, feedback, row_feedback)
+        return base, seed, {schema.CODES: codes} | ({} if scales is None else {schema.COLUMN_SCALE: scales}), row_scale
+    if isinstance(base, PrngBlockBase) and base.seed_per != "tensor":
+        base, chosen, row_scale = choose_seeds(weights, base, recipe, importance)
+        return base, seed, chosen, row_scale
+    row_scale = row_rms(weights)
+    if isinstance(base, (PrngBlockBase, FhtStructBase)):
+        seed = search_seed(weights, row_scale, base, recipe, importance)
+        if recipe.base_scale is None:
+            scale = fit_base(weights, row_scale, seed, base, importance, weights.shape[1])[0]
+            base = base.model_copy(update={"scale": scale})
+    return base, seed, {}, row_scale
+
+
 def _encode_matrix(
     name: str,
     weights: F32,
@@ -115,33 +152,7 @@ def _encode_matrix(
 ) -> EncodedTensor:
     n_out, n_in = weights.shape
     description = describe(recipe, name, (n_out, n_in), source_type)
-    base, seed, arrays = description.base, recipe.seed, {}
-    if description.is_column:
-        assert isinstance(base, TrellisBase)
-        assert not isinstance(feedback, Feedback)
-        base, codes, row_scale = encode_columns(name, weights, base, recipe, feedback)
-        arrays[schema.CODES] = codes
-    elif isinstance(base, (TrellisBase, LanesBase)):
-        assert not isinstance(feedback, ColumnFeedback)
-        scales = None
-        if feedback is not None:
-            scales = feedback.column_scale
-        elif importance is not None:
-            scales = column_scale(importance, recipe.column_power or 0.0)
-        base, codes, row_scale = encode_trellis(name, weights, base, scales, recipe, importance, feedback, row_feedback)
-        arrays[schema.CODES] = codes
-        if scales is not None:
-            arrays[schema.COLUMN_SCALE] = scales
-    elif isinstance(base, PrngBlockBase) and base.seed_per != "tensor":
-        base, chosen, row_scale = choose_seeds(weights, base, recipe, importance)
-        arrays |= chosen
-    else:
-        row_scale = row_rms(weights)
-        if isinstance(base, (PrngBlockBase, FhtStructBase)):
-            seed = search_seed(weights, row_scale, base, recipe, importance)
-            if recipe.base_scale is None:
-                scale = fit_base(weights, row_scale, seed, base, importance, n_in)[0]
-                base = base.model_copy(update={"scale": scale})
+    base, seed, arrays, row_scale = _encode_base(name, weights, description, recipe, importance, feedback, row_feedback)
     description = description.model_copy(update={"base": base})
     arrays = {schema.BASE_SEED: np.array([seed], np.uint64).view("<i8"), **arrays}
 

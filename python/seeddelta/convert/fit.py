@@ -24,8 +24,7 @@ from ..gguf.hub import located
 from ..gguf.reader import SeedDeltaFile, open_seeddelta, weight_arguments
 from ..gguf.source import SourceModel, open_source
 from ..gguf.writer import PlannedTensor, Typed, Value, check_writable, copied_metadata, crc32, write_gguf
-from ..settings.calibration import CHUNKS
-from ..settings.fitting import FIT_PASSES, LEAST_CHUNKS
+from ..settings.fitting import FIT_CHUNKS, LEAST_CHUNKS
 from .fit_scales import BATCH, Adam, Fit, Student
 from .measure import measure
 from .metadata import tensor_texts
@@ -50,8 +49,7 @@ def fit(
     *,
     text: str | os.PathLike[str] | None = None,
     ctx: int = 512,
-    chunks: int = CHUNKS,
-    passes: int = FIT_PASSES,
+    chunks: int = FIT_CHUNKS,
     threads: int = 0,
     resume: bool = True,
     progress: bool = True,
@@ -59,8 +57,9 @@ def fit(
     """Write a SeedΔ file whose row scales and norms are fitted to the predictions of the dense model it was made from.
 
     Needs no more bytes and no more time at run time. For models of the llama family (llama, qwen2, qwen3). `chunks` of
-    `ctx` tokens are taken from all over the text (None: that of the package), each `passes` times; one of eight is held
-    out to measure. A run that was stopped goes on from OUTPUT.fit. The result does not depend on `threads` (0: all).
+    `ctx` tokens are taken from all over the text (None: that of the package), each once: a second time fits the text
+    and not the model. One of eight is held out to measure. A run that was stopped goes on from OUTPUT.fit. The result
+    does not depend on `threads` (0: all).
 
     Raises NotAvailableError for another kind of model, SourceModelError for a dense model of other shapes, RecipeError
     when nothing can be fitted or nothing was gained, EvaluationError for a text that is too short, OutputError.
@@ -81,14 +80,14 @@ def fit(
         student = Student(file, shape, teacher)
         if not student.places:
             raise RecipeError(f"{model}: has neither row scales nor norms that can be fitted")
-        identity = _identity(model, dense, windows, passes)
+        identity = _identity(model, dense, windows)
         with (
             one_blas_thread(),
             ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool,
-            _bar(shape.layers, int((~held).sum()), int(held.sum()), passes, progress) as bar,
+            _bar(shape.layers, int((~held).sum()), int(held.sum()), progress) as bar,
         ):
             job = Fit(source, student, windows.tokens[~held], windows.tokens[held], pool, teacher, bar.update)
-            before, after = _descend(job, passes, state if resume else None, identity, bar)
+            before, after = _descend(job, state if resume else None, identity, bar)
         if not after < before:
             state.unlink(missing_ok=True)
             raise RecipeError(
@@ -113,23 +112,23 @@ def _check_same(file: SeedDeltaFile, source: SourceModel) -> None:
             )
 
 
-def _identity(model: Path, dense: Path, windows: Windows, passes: int) -> str:
+def _identity(model: Path, dense: Path, windows: Windows) -> str:
     files = [[str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns] for path in (model, dense)]
-    return json.dumps([files, windows.identity(), passes])
+    return json.dumps([files, windows.identity()])
 
 
-def _bar(layers: int, train: int, held: int, passes: int, progress: bool) -> Any:
+def _bar(layers: int, train: int, held: int, progress: bool) -> Any:
     from tqdm.auto import tqdm
 
-    total = layers * (train + held + 2 * held + 3 * passes * train)
+    total = layers * (train + held + 2 * held + 3 * train)
     return tqdm(desc="fit", total=total, unit="block", smoothing=0, disable=not progress)
 
 
-def _descend(job: Fit, passes: int, state: Path | None, identity: str, bar: Any) -> tuple[float, float]:
+def _descend(job: Fit, state: Path | None, identity: str, bar: Any) -> tuple[float, float]:
     """Fit; the divergence on held-out text before and after."""
     student, count = job.student, len(job.tokens)
-    orders = [np.random.default_rng([1, number]).permutation(count).tolist() for number in range(passes)]
-    batches = [order[at : at + BATCH] for order in orders for at in range(0, count, BATCH)]
+    order = np.random.default_rng(1).permutation(count).tolist()
+    batches = [order[at : at + BATCH] for at in range(0, count, BATCH)]
     adam = Adam(len(student.theta), len(batches))
     before = adam.load(state, student.theta, identity) if state is not None else None
     job.prepare()

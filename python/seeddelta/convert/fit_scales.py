@@ -36,8 +36,8 @@ from ..gguf.writer import atomic_output, output_error
 F32 = npt.NDArray[np.float32]
 T = TypeVar("T")
 OUTPUT_NORM = "output_norm.weight"
-BATCH = 4  # chunks a step
-RATE = 0.003  # of a step at its largest, in logarithms of the factors
+BATCH = 2  # chunks a step
+RATE = 0.002  # of a step at its largest, in logarithms of the factors
 _MOMENTS = (0.9, 0.95)  # of Adam (Kingma and Ba 2015)
 _WARM_UP = 4  # steps
 

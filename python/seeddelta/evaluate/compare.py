@@ -169,28 +169,29 @@ def evaluate(
                 if reps:
                     speeds = measure_in_turns(workers, counts, reps, n_prompt, n_gen, progress, sorted(set(depths)))
                 for worker, (path, size, _), memory, speed in zip(workers, group, memories, speeds, strict=True):
-                    found = None if scored is None else scored.score(worker, len(reports), progress)
-                    base = reports[0].perplexity if reports else None
-                    if found is not None and found.base is not None:
-                        base = found.base
-                    reports.append(
-                        ModelReport(
-                            path=path,
-                            size=size,
-                            memory_before=Memory.from_dict(worker.memory_before),
-                            memory_loaded=Memory.from_dict(worker.memory_loaded),
-                            memory=memory,
-                            speed=speed,
-                            perplexity=None if found is None else found.perplexity,
-                            difference=None
-                            if found is None or base is None
-                            else paired_difference(found.perplexity, base),
-                            divergence=None if found is None else found.divergence,
-                            metrics=worker.request("metrics"),
-                            sample=None if prompt is None else _sample(worker, prompt),
-                        )
+                    report = ModelReport(
+                        path=path,
+                        size=size,
+                        memory_before=Memory.from_dict(worker.memory_before),
+                        memory_loaded=Memory.from_dict(worker.memory_loaded),
+                        memory=memory,
+                        speed=speed,
+                        **_scores(scored, worker, reports, progress),
+                        metrics=worker.request("metrics"),
+                        sample=None if prompt is None else _sample(worker, prompt),
                     )
+                    reports.append(report)
     return Comparison(tuple(reports), settings)
+
+
+def _scores(scored: Scoring | None, worker: Worker, before: Sequence[ModelReport], progress: bool) -> dict[str, Any]:
+    """Perplexity, its difference from the first model's (or from that of a file of the base's), and divergence."""
+    if scored is None:
+        return {"perplexity": None, "difference": None, "divergence": None}
+    found = scored.score(worker, len(before), progress)
+    base = found.base if found.base is not None else before[0].perplexity if before else None
+    difference = None if base is None else paired_difference(found.perplexity, base)
+    return {"perplexity": found.perplexity, "difference": difference, "divergence": found.divergence}
 
 
 def measure_in_turns(

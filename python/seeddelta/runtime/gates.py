@@ -164,61 +164,77 @@ def skipping_metrics(
 ) -> dict[str, int | float]:
     """`kwta.*`, `pack.*` and `event.*` from the gates' counters; empty for what is not asked for."""
     made, counts = list(made), list(counts)
-
-    def total(name: str) -> float:
-        zeros = name in _PACK  # are told apart
-        return sum(count[name] for count in counts if not (zeros and count["pack_zeros"]))
-
-    def share(part: str, whole: str) -> float:
-        return total(part) / total(whole) if total(whole) else 0.0
-
+    # zeros are told apart
+    shown = [count | dict.fromkeys(_PACK, 0) if count["pack_zeros"] else count for count in map(dict, counts)]
     metrics: dict[str, int | float] = {}
     if config.kwta is not None:
-        metrics |= {
-            "kwta.gates": sum(gate.kwta for gate in made),
-            "kwta.calls": int(total("kwta_calls")),
-            "kwta.keep_ratio": share("kwta_kept", "kwta_seen"),
-            "kwta.duty_hits": int(total("duty_hits")),
-            "kwta.passes": share("kwta_passes", "kwta_calls"),
-            "kwta.temp": config.kwta.temperature,
-        }
+        metrics |= _kwta_metrics(shown, sum(gate.kwta for gate in made), config.kwta.temperature)
     if config.state_pack_mlp is not None:
         active = [count for gate, count in zip(made, counts, strict=True) if gate.pack]
-        metrics |= {
-            "pack.enabled": len(active),
-            "pack.mode": {"binary": 1, "ternary": 2}[config.state_pack_mlp.mode],
-            "pack.calls": int(total("pack_tokens")),
-            "pack.density": share("pack_units", "pack_seen"),
-            "pack.active": share("pack_used", "pack_tokens"),
-            "pack.popcnt": int(total("pack_units")),
-            "pack.negative": int(total("pack_negative")),
-            "pack.switches": int(total("pack_switches")),
-            "pack.aggressive": int(total("pack_signs")),
-            "pack.gamma": sum(count["pack_gamma"] for count in active) / len(active) if active else 0.0,
-        }
+        metrics |= _pack_metrics(shown, active, config.state_pack_mlp.mode)
     if any(gate.zeros for gate in made):
-        calls = {name: sum(count[name] for count in counts if count["pack_zeros"]) for name in _PACK}
+        zeros = [count for count in counts if count["pack_zeros"]]
         metrics |= {
             "zeros.gates": sum(gate.zeros for gate in made),
-            "zeros.calls": int(calls["pack_tokens"]),
-            "zeros.share": 1 - calls["pack_units"] / calls["pack_seen"] if calls["pack_seen"] else 0.0,
+            "zeros.calls": int(_total(zeros, "pack_tokens")),
+            "zeros.share": 1 - _share(zeros, "pack_units", "pack_seen") if _total(zeros, "pack_seen") else 0.0,
         }
     if config.event is not None and config.event.target != "kv":
-        eventful = [count for gate, count in zip(made, counts, strict=True) if gate.event]
-        gaps = [count["event_gap"] for count in eventful]
-        metrics |= {
-            "event.enabled": len(eventful),
-            "event.active": sum(int(count["event_active"]) for count in eventful),
-            "event.calls": int(total("event_calls")),
-            "event.full": int(total("event_full")),
-            "event.topk_kept": share("event_sent", "event_seen"),
-            "event.stale_pct": 100 * (1 - share("event_sent", "event_seen")) if total("event_seen") else 0.0,
-            "event.forced": int(total("event_forced")),
-            "event.quorum_hits": int(total("event_quorum")),
-            "event.budget_hits": int(total("event_budget")),
-            "event.budget_ms_used": total("event_ns") / 1e6,
-            "event.gap_checks": int(total("event_checks")),
-            "event.gap_failures": int(total("event_failed")),
-            "event.quality_gap": max(gaps, default=0.0),
-        }
+        metrics |= _event_metrics(shown, [count for gate, count in zip(made, counts, strict=True) if gate.event])
     return metrics
+
+
+def _total(counts: Iterable[Mapping[str, float]], name: str) -> float:
+    return sum(count[name] for count in counts)
+
+
+def _share(counts: Iterable[Mapping[str, float]], part: str, whole: str) -> float:
+    counts = list(counts)
+    return _total(counts, part) / _total(counts, whole) if _total(counts, whole) else 0.0
+
+
+def _kwta_metrics(counts: list[dict[str, float]], gates: int, temperature: float) -> dict[str, int | float]:
+    return {
+        "kwta.gates": gates,
+        "kwta.calls": int(_total(counts, "kwta_calls")),
+        "kwta.keep_ratio": _share(counts, "kwta_kept", "kwta_seen"),
+        "kwta.duty_hits": int(_total(counts, "duty_hits")),
+        "kwta.passes": _share(counts, "kwta_passes", "kwta_calls"),
+        "kwta.temp": temperature,
+    }
+
+
+def _pack_metrics(
+    counts: list[dict[str, float]], active: list[Mapping[str, float]], mode: str
+) -> dict[str, int | float]:
+    return {
+        "pack.enabled": len(active),
+        "pack.mode": {"binary": 1, "ternary": 2}[mode],
+        "pack.calls": int(_total(counts, "pack_tokens")),
+        "pack.density": _share(counts, "pack_units", "pack_seen"),
+        "pack.active": _share(counts, "pack_used", "pack_tokens"),
+        "pack.popcnt": int(_total(counts, "pack_units")),
+        "pack.negative": int(_total(counts, "pack_negative")),
+        "pack.switches": int(_total(counts, "pack_switches")),
+        "pack.aggressive": int(_total(counts, "pack_signs")),
+        "pack.gamma": _total(active, "pack_gamma") / len(active) if active else 0.0,
+    }
+
+
+def _event_metrics(counts: list[dict[str, float]], eventful: list[Mapping[str, float]]) -> dict[str, int | float]:
+    stale = 1 - _share(counts, "event_sent", "event_seen") if _total(counts, "event_seen") else 0.0
+    return {
+        "event.enabled": len(eventful),
+        "event.active": int(_total(eventful, "event_active")),
+        "event.calls": int(_total(counts, "event_calls")),
+        "event.full": int(_total(counts, "event_full")),
+        "event.topk_kept": _share(counts, "event_sent", "event_seen"),
+        "event.stale_pct": 100 * stale,
+        "event.forced": int(_total(counts, "event_forced")),
+        "event.quorum_hits": int(_total(counts, "event_quorum")),
+        "event.budget_hits": int(_total(counts, "event_budget")),
+        "event.budget_ms_used": _total(counts, "event_ns") / 1e6,
+        "event.gap_checks": int(_total(counts, "event_checks")),
+        "event.gap_failures": int(_total(counts, "event_failed")),
+        "event.quality_gap": max((count["event_gap"] for count in eventful), default=0.0),
+    }

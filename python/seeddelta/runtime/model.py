@@ -7,6 +7,7 @@ import inspect
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import llama_cpp
@@ -29,6 +30,25 @@ from .weights import PreparedModel, prepare
 
 # what llama.cpp gets: the weights are computed here, and it would lock the holes, too
 _OURS = {"n_gpu_layers": 0, "op_offload": False, "use_mlock": False}
+
+
+def _prepared(model_path: str, fallback: Path | None, config: RuntimeConfig, statecells: bool) -> PreparedModel | None:
+    """What llama.cpp is given in place of the file; None for an ordinary model that it computes itself."""
+    if statecells and not has_statecells(model_path):
+        raise FormatError(
+            f"{model_path}: has no StateCells weights; make some with `seeddelta build --statecells`, "
+            "or leave statecells out"
+        )
+    if is_seeddelta(model_path):
+        if config.columns is not None:
+            raise ConfigError(
+                f"{model_path}: --columns stores an ordinary GGUF model by columns; a SeedΔ file has its layout"
+            )
+        return prepare(model_path, fallback, config)
+    if config.columns is not None:
+        return prepare_columns(model_path, config)
+    require_columns(config, model_path)
+    return None
 
 
 def _new_handle(prepared: PreparedModel | None, config: RuntimeConfig) -> RuntimeHandle:
@@ -68,26 +88,13 @@ class SeedDeltaLlama(Shown, llama_cpp.Llama):  # type: ignore[misc]
         fallback = fallback if fallback is not None else config.fallback
         model_path, fallback = str(located(model_path)), None if fallback is None else located(fallback)
         self.seeddelta = RuntimeHandle()
-        if (statecells or config.statecells) and not has_statecells(model_path):
-            raise FormatError(
-                f"{model_path}: has no StateCells weights; make some with `seeddelta build --statecells`, "
-                "or leave statecells out"
-            )
         check_parallel(parallel, config)
         given = [lora] if isinstance(lora, (str, os.PathLike)) else lora
         adapters = [*config.lora, *(os.fspath(one) for one in given)]
         if config.attention is not None:
             kwargs = check_arguments(kwargs)
-        if is_seeddelta(model_path):
-            if config.columns is not None:
-                raise ConfigError(
-                    f"{model_path}: --columns stores an ordinary GGUF model by columns; a SeedΔ file has its layout"
-                )
-            prepared = prepare(model_path, fallback, config)
-        elif config.columns is not None:
-            prepared = prepare_columns(model_path, config)
-        else:
-            require_columns(config, model_path)
+        prepared = _prepared(model_path, fallback, config, statecells or config.statecells)
+        if prepared is None:
             self._init_plain(str(read_header(model_path).path), config, kwargs)
             self._add_adapters(adapters)
             return

@@ -9,10 +9,9 @@ from pydantic import Field
 
 from ..errors import RecipeError, SeedDeltaError
 from .base import Flag, Settings
-from .calibration import CHUNKS
 from .measuring import QUIET
 
-FIT_PASSES = 2
+FIT_CHUNKS = 96
 LEAST_CHUNKS = 8  # one of so many is held out
 
 
@@ -28,13 +27,12 @@ class FitSettings(Settings):
         default=None, description="Text in UTF-8, never one that you evaluate on. Default: that of the package."
     )
     chunks: Annotated[int, Flag(shown=True)] = Field(
-        default=CHUNKS, ge=LEAST_CHUNKS, description="Chunks of the text, from all over it; an eighth is held out."
+        default=FIT_CHUNKS,
+        ge=LEAST_CHUNKS,
+        description="Chunks of the text, from all over it, each used once; an eighth is held out.",
     )
     ctx: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(
         default=512, ge=16, description="Tokens a chunk."
-    )
-    passes: Annotated[int, Flag(shown=True)] = Field(
-        default=FIT_PASSES, ge=1, description="How often the text is gone through."
     )
     threads: Annotated[int, Flag(names=("--threads", "-t"), shown=True)] = Field(
         default=0, ge=0, description="Threads; 0 is all processors."
