@@ -3,8 +3,8 @@
 #include <xsimd/xsimd.hpp>
 
 #include "format/float16.hpp"
-#include "simd/kinds/simd.hpp"
 #include "simd/kernel_table.hpp"
+#include "simd/kinds/simd.hpp"
 
 namespace seeddelta {
 namespace {
@@ -37,6 +37,17 @@ inline bool finish_whole_tile(float base_scale, const float *row_scale, const fl
     return worst != 0x7F800000U;
 }
 
+// The share of `rows` outputs of one token, before the row scales; not inline, for most weights have none.
+template <class Arch>
+[[gnu::noinline]] void residual_rows(const seeddelta_ctx &ctx, int64_t row0, int64_t rows, const float *x,
+                                     const float *p, float *out) {
+    Kinds::scheme(ctx.scheme, [&]<class K>() {
+        for (int64_t i = 0; i < rows; ++i) {
+            out[i] = SimdOf<K, Arch>::dot(ctx, row0 + i, x, p);
+        }
+    });
+}
+
 // Adds the residual, applies the scales and writes one token's rows of a tile.
 template <class Arch>
 inline bool finish_tile(const seeddelta_ctx &ctx, int64_t row0, int64_t rows, const float *row_scale, const float *acc,
@@ -45,11 +56,7 @@ inline bool finish_tile(const seeddelta_ctx &ctx, int64_t row0, int64_t rows, co
         return finish_whole_tile(ctx.base_scale, row_scale, acc, y + row0);
     }
     alignas(64) float residual[kTileRows] = {};
-    Kinds::scheme(ctx.scheme, [&]<class K>() {
-        for (int64_t i = 0; i < rows; ++i) {
-            residual[i] = SimdOf<K, Arch>::dot(ctx, row0 + i, x, p);
-        }
-    });
+    residual_rows<Arch>(ctx, row0, rows, x, p, residual);
     alignas(64) float out[kTileRows];
     uint32_t worst = 0;
     for (int64_t i = 0; i < kTileRows; ++i) {
