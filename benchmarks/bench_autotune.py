@@ -22,7 +22,7 @@ from typing import Any
 import common
 import numpy as np
 import seeddelta
-from seeddelta.convert.pipeline import make_plan
+from seeddelta.convert.plan import make_plan
 from seeddelta.evaluate import Comparison, ModelReport
 from seeddelta.report.tables import make_console
 from seeddelta.tune.store import EncodedStore

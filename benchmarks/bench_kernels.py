@@ -34,7 +34,8 @@ from typing import Any, Literal
 import common
 import numpy as np
 from seeddelta import _core
-from seeddelta.gguf.schema import LANE_BYTES, LANES, column_words, trellis_words
+from seeddelta.gguf.payload import column_words, trellis_words
+from seeddelta.gguf.schema import LANE_BYTES, LANES
 from seeddelta.runtime.library import native_library
 
 GGML_TYPES = {

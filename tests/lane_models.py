@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gguf import GGUFValueType
 from seeddelta import _core
-from seeddelta.gguf import schema
+from seeddelta.gguf import payload, schema
 from seeddelta.gguf.schema import LanesBase, NoResidual, Norms, TensorDescription
 from seeddelta.gguf.source import open_source
 from seeddelta.gguf.writer import TYPE_OF_DTYPE, PlannedTensor, Typed, copied_metadata, write_gguf
@@ -40,7 +40,7 @@ def describe(name: str, shape: tuple[int, ...], code: int, rotation: int, column
 def random_payload(one: TensorDescription, rng: np.random.Generator, rms: float) -> dict[str, np.ndarray[Any, Any]]:
     """Arrays by suffix, as stored."""
     arrays: dict[str, np.ndarray[Any, Any]] = {}
-    for suffix, (shape, dtype) in schema.payload_layout(one).items():
+    for suffix, (shape, dtype) in payload.payload_layout(one).items():
         if suffix == schema.BASE_SEED:
             arrays[suffix] = np.array([SEED], dtype)
         elif suffix == schema.ROW_SCALE:

@@ -13,7 +13,7 @@ from seeddelta import Recipe, reference
 from seeddelta.convert.encode import encode_tensor
 from seeddelta.convert.feedback import covariance_error, make_column_feedback, make_feedback
 from seeddelta.errors import FormatError, RecipeError, UnsupportedVersionError
-from seeddelta.gguf import schema
+from seeddelta.gguf import payload, schema
 from seeddelta.gguf.reader import open_seeddelta
 from tiny_models import tiny_weights, write_model
 from typer.testing import CliRunner
@@ -43,9 +43,9 @@ def test_round_trip(bits: float, shape: tuple[int, int]) -> None:
     description = encoded.description
     assert description.is_column
     assert description.rotation_block == (64 if shape[0] == 320 else 0)
-    layout = schema.payload_layout(description)
+    layout = payload.payload_layout(description)
     assert {suffix: (array.shape, array.dtype) for suffix, array in encoded.arrays.items()} == layout
-    assert schema.payload_bytes(description) == sum(array.nbytes for array in encoded.arrays.values())
+    assert payload.payload_bytes(description) == sum(array.nbytes for array in encoded.arrays.values())
     base = description.base
     values = reference.column_trellis_values(
         encoded.arrays["codes"].view(np.uint16), shape[0], base.step_bits, list(base.multipliers)

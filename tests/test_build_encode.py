@@ -10,7 +10,7 @@ from seeddelta import Recipe, _core
 from seeddelta.convert.columns import column_factor
 from seeddelta.convert.describe import compute_estimate
 from seeddelta.convert.encode import EncodedTensor, encode_tensor
-from seeddelta.gguf import schema
+from seeddelta.gguf import payload, schema
 from seeddelta.gguf.reader import weight_arguments
 
 RNG = np.random.default_rng(5)
@@ -56,8 +56,8 @@ OPTIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_metrics_are_those_of_the_stored_weights(options: dict[str, Any], weighted: bool) -> None:
     encoded = encode(importance=IMPORTANCE if weighted else None, **options)
-    assert list(encoded.arrays) == list(schema.payload_layout(encoded.description))
-    for suffix, (shape, dtype) in schema.payload_layout(encoded.description).items():
+    assert list(encoded.arrays) == list(payload.payload_layout(encoded.description))
+    for suffix, (shape, dtype) in payload.payload_layout(encoded.description).items():
         assert (encoded.arrays[suffix].shape, encoded.arrays[suffix].dtype) == (shape, dtype)
     w, w_hat = WEIGHTS.astype(np.float64), decode(encoded).astype(np.float64)
     root = np.sqrt(IMPORTANCE.astype(np.float64)) if weighted else np.ones(192)
@@ -80,7 +80,7 @@ def test_metrics_are_those_of_the_stored_weights(options: dict[str, Any], weight
 def test_the_layout_has_the_words_of_the_encoder(bits: float, n_in: int) -> None:
     """Two values a step: a row is filled up to 32 columns, not to 16."""
     encoded = encode(WEIGHTS[:20, :n_in], bits=bits, base_kind="trellis")
-    shape, _ = schema.payload_layout(encoded.description)["codes"]
+    shape, _ = payload.payload_layout(encoded.description)["codes"]
     assert encoded.arrays["codes"].shape == shape
     assert decode(encoded).shape == (20, n_in)
 
@@ -175,7 +175,7 @@ def test_compute_estimate() -> None:
     assert estimate.integer_macs == 70 * 192
     assert estimate.float_macs == 70 * 4
     assert estimate.rotation_ops == 192 * (2 + 6)
-    assert estimate.bytes_read == schema.payload_bytes(description)
+    assert estimate.bytes_read == payload.payload_bytes(description)
     assert estimate.dense_bytes_read == 70 * 192 * 2
 
 

@@ -171,7 +171,8 @@ def test_progress_counts_every_tensor_once(dense: Path, capfd: pytest.CaptureFix
     total = sum(np.prod(tensor.shape) for name, tensor in tiny_weights().items() if name in TARGET_NAMES)
     seen: list[str] = []
     with open_pool("threads:3", 0) as pool:
-        from seeddelta.convert.pipeline import job_of, make_plan
+        from seeddelta.convert.pipeline import job_of
+        from seeddelta.convert.plan import make_plan
 
         recipe = Recipe(input=dense, output=dense.parent / "out.gguf", targets="all")
         plan = make_plan(recipe)

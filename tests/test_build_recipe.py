@@ -11,7 +11,7 @@ from seeddelta import Recipe
 from seeddelta.convert.describe import describe
 from seeddelta.convert.rates import RATES
 from seeddelta.errors import RecipeError
-from seeddelta.gguf import schema
+from seeddelta.gguf import payload
 from seeddelta.settings.recipe import PRESETS
 
 
@@ -108,7 +108,7 @@ def test_schemes_have_equal_bytes(scheme: str, vals: str) -> None:
         pytest.skip("its amplitudes are float16")
     options: dict[str, Any] = {"base_kind": "none", "scheme": scheme, "vals": vals, "K": "auto", "block": 32, "bits": 5}
     description = describe(recipe(**options), "blk.0.ffn_up.weight", (1536, 576), "F16")
-    bits = 8 * schema.payload_bytes(description) / (1536 * 576)
+    bits = 8 * payload.payload_bytes(description) / (1536 * 576)
     assert 3.9 < bits <= 5 + 0.001
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seeddelta import _core, reference
-from seeddelta.gguf.schema import column_words
+from seeddelta.gguf.payload import column_words
 
 RATES = [(1, 1), (3, 2), (2, 1), (5, 2), (3, 1), (4, 1), (5, 1), (6, 1)]
 

@@ -15,7 +15,7 @@ from gguf import GGUFValueType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seeddelta.errors import FormatError, SeedDeltaError, UnsupportedVersionError
-from seeddelta.gguf import schema
+from seeddelta.gguf import payload, schema
 from seeddelta.gguf.header import NUMPY_TYPES, read_header
 from seeddelta.gguf.reader import is_seeddelta, open_seeddelta
 from seeddelta.gguf.writer import TYPE_OF_DTYPE, PlannedTensor, Typed, copied_metadata, write_gguf
@@ -88,7 +88,7 @@ def test_reads_what_was_built(good: Path) -> None:
         assert shapes == {
             "base_seed": ("uint64", (1,)),
             "row_scale": ("float16", (96,)),
-            "codes": ("uint16", (6, schema.trellis_words(64, 3, 1), 16)),
+            "codes": ("uint16", (6, payload.trellis_words(64, 3, 1), 16)),
             "d_idx": ("uint16", (96, 5)),
             "d_val": ("int8", (96, 5)),
             "d_scale": ("float16", (96,)),

@@ -20,7 +20,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..errors import OutputError
-from ..gguf.schema import TensorDescription, payload_layout
+from ..gguf.payload import payload_layout
+from ..gguf.schema import TensorDescription
 from ..gguf.writer import TYPE_OF_DTYPE, PlannedTensor, atomic_output, hold, is_abandoned, output_error
 from .encode import EncodedTensor
 from .report import Method, Metrics

@@ -7,7 +7,7 @@ import numpy as np
 from seeddelta import _core
 
 from ..errors import RecipeError
-from ..gguf import names, schema
+from ..gguf import names, payload, schema
 from ..gguf.schema import (
     BlockResidual,
     CodebookResidual,
@@ -155,7 +155,7 @@ def compute_estimate(description: TensorDescription, bytes_before: int) -> Compu
             float_macs=0,
             decode_ops=3 * weights if hashed else 0,
             rotation_ops=0,
-            bytes_read=schema.payload_bytes(description),
+            bytes_read=payload.payload_bytes(description),
             dense_macs=n_out * n_in,
             dense_bytes_read=bytes_before,
         )
@@ -179,7 +179,7 @@ def compute_estimate(description: TensorDescription, bytes_before: int) -> Compu
         float_macs=float_macs,
         decode_ops=decode_ops * n_out * n_in,
         rotation_ops=rotation_ops,
-        bytes_read=schema.payload_bytes(description) // (description.experts or 1),
+        bytes_read=payload.payload_bytes(description) // (description.experts or 1),
         dense_macs=n_out * n_in,
         dense_bytes_read=bytes_before // (description.experts or 1),
     )

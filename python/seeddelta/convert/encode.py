@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..gguf import schema
+from ..gguf import payload, schema
 from ..gguf.schema import FhtStructBase, LanesBase, NoResidual, Norms, PrngBlockBase, TensorDescription, TrellisBase
 from .column_layout import encode_columns
 from .columns import column_scale
@@ -100,7 +100,7 @@ def join_experts(encoded: Sequence[EncodedTensor]) -> EncodedTensor:
         for suffix, array in encoded[0].arrays.items()
     }
     description = first.model_copy(update={"experts": len(encoded), "norms": norms})
-    arrays = {suffix: arrays[suffix] for suffix in schema.payload_layout(description)}
+    arrays = {suffix: arrays[suffix] for suffix in payload.payload_layout(description)}
     return EncodedTensor(description, arrays, metrics_of(norms, cross, cross_w), encoded[0].method)
 
 
@@ -174,7 +174,7 @@ def _encode_matrix(
         lost = output_error(weights, weight, feedback)
     norms, metrics = measure(weights, weight, importance, lost)
     description = description.model_copy(update={"norms": norms})
-    ordered = {suffix: arrays[suffix] for suffix in schema.payload_layout(description)}
+    ordered = {suffix: arrays[suffix] for suffix in payload.payload_layout(description)}
     weighted = importance is not None and not description.is_column
     method: Method = "feedback" if feedback is not None else "weighted" if weighted else "plain"
     if row_feedback is not None:

@@ -19,7 +19,7 @@ from ..gguf import names
 from ..gguf.source import SourceModel
 from .encode import encode_tensor
 from .memory import PROCESS_BYTES, group_bytes, sums_bytes
-from .pipeline import Plan
+from .plan import Plan
 from .recipe import Recipe
 
 _ROWS = 256  # of the first matrix that are encoded

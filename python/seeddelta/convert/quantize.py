@@ -33,7 +33,8 @@ from .estimate import Estimate, estimate, warn_too_large
 from .jobs import encoder_identity, forget
 from .journal import Journal
 from .memory import sums_bytes, sums_limit, wanted_inputs
-from .pipeline import Plan, check_outputs, encode_all, finish, hash_in_background, make_plan, planned_report
+from .pipeline import check_outputs, encode_all, finish, hash_in_background, planned_report
+from .plan import Plan, make_plan
 from .recipe import Recipe, parse_size, with_rate
 from .report import BuildReport
 from .sequential import SequentialGroups

@@ -25,8 +25,8 @@ from ..calibrate.capture import Capture
 from ..calibrate.engine import BlockEngine
 from ..calibrate.groups import Group
 from ..gguf import names
+from ..gguf.payload import payload_layout
 from ..gguf.reader import weight_arguments
-from ..gguf.schema import payload_layout
 from ..gguf.writer import PlannedTensor, Typed, write_gguf
 from .checkpoint import Part
 

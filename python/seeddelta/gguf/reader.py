@@ -14,7 +14,7 @@ from gguf import GGUFValueType
 
 from .._html import Shown
 from ..errors import FormatError, UnsupportedVersionError
-from . import schema
+from . import payload, schema
 from .header import NUMPY_TYPES, Header, read_header
 from .schema import (
     BlockResidual,
@@ -174,17 +174,17 @@ def open_seeddelta(path: str | os.PathLike[str], *, check_data: bool = True, wat
         raise FormatError(f"{header.path}: the file changed while it was opened; try again")
 
     tensors: dict[str, StoredTensor] = {}
-    payload: set[str] = set()
+    stored: set[str] = set()
     for description in _descriptions(header):
         if description.name in tensors or description.name in header.tensors:
             raise FormatError(f"{header.path}: tensor {description.name!r} is there twice; build the file again")
         arrays = _payload(header, data, description)
-        payload.update(f"{description.stem}.{suffix}" for suffix in arrays)
-        tensor = StoredTensor(description.name, description, arrays, schema.payload_bytes(description))
+        stored.update(f"{description.stem}.{suffix}" for suffix in arrays)
+        tensor = StoredTensor(description.name, description, arrays, payload.payload_bytes(description))
         if check_data:
             _check_data(header, tensor)
         tensors[description.name] = tensor
-    dense = [name for name in header.tensors if name not in payload]
+    dense = [name for name in header.tensors if name not in stored]
     stray = next((name for name in dense if name.rpartition(".")[2] in schema.SUFFIXES), None)
     if stray is not None:
         raise FormatError(f"{header.path}: payload tensor {stray!r} has no description; build the file again")
@@ -231,7 +231,7 @@ def _checksums(header: Header) -> dict[str, int] | None:
 
 def _payload(header: Header, data: MappedData, description: TensorDescription) -> dict[str, np.ndarray[Any, Any]]:
     arrays = {}
-    for suffix, (shape, dtype) in schema.payload_layout(description).items():
+    for suffix, (shape, dtype) in payload.payload_layout(description).items():
         name = f"{description.stem}.{suffix}"
         info = header.tensors.get(name)
         if info is None:

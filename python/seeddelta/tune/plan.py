@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..convert.jobs import forget, run_job
-from ..convert.pipeline import at_rates, job_of
+from ..convert.pipeline import job_of
+from ..convert.plan import at_rates
 from ..convert.rates import RATES
 from ..evaluate.perplexity import perplexity
 from ..runtime.session import open_model, read_text

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..convert.pipeline import bytes_at
+from ..convert.plan import bytes_at
 from ..convert.rates import RATES
 from ..convert.recipe import Recipe
 from ..errors import RecipeError

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..convert.checkpoint import Checkpoint, Part
-from ..convert.pipeline import Plan, at_rates, encode_all, make_plan
+from ..convert.pipeline import encode_all
+from ..convert.plan import Plan, at_rates, make_plan
 from ..convert.recipe import Recipe
 from ..convert.report import Metrics
-from ..gguf import schema
+from ..gguf import payload, schema
 from ..gguf.reader import StoredTensor
 
 
@@ -50,12 +51,12 @@ class EncodedStore:
         self.encode([(name, rate)])
         part = self._parts[name, rate]
         description = part.header.description
-        layout = schema.payload_layout(description)
+        layout = payload.payload_layout(description)
         arrays: dict[str, Any] = {}
-        for payload, (suffix, (shape, dtype)) in zip(part.payloads, layout.items(), strict=True):
-            data = np.concatenate(list(part.read(payload)))
+        for tensor, (suffix, (shape, dtype)) in zip(part.payloads, layout.items(), strict=True):
+            data = np.concatenate(list(part.read(tensor)))
             arrays[suffix] = schema.as_unsigned(suffix, data.view(dtype).reshape(shape))
-        stored = StoredTensor(name, description, arrays, schema.payload_bytes(description))
+        stored = StoredTensor(name, description, arrays, payload.payload_bytes(description))
         return stored.to_weight().dequantize(0, description.rows)
 
     def metrics(self, name: str, rate: float) -> Metrics:

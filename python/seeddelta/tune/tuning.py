@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 from ..convert import build
 from ..convert.checkpoint import Checkpoint
 from ..convert.jobs import encoder_identity, forget
-from ..convert.pipeline import budget_bytes, bytes_at
+from ..convert.plan import budget_bytes, bytes_at
 from ..convert.rates import Proc, overridden
 from ..convert.recipe import Recipe
 from ..errors import SourceModelError

@@ -1,0 +1,192 @@
+"""What a build will do before it does anything: targets, rates, recipes and calibration of every matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType
+
+from ..calibrate.covariance import Covariance, open_covariance
+from ..calibrate.gradient_file import Gradient, open_gradient
+from ..errors import ImatrixError, RecipeError, SourceModelError
+from ..gguf import names, payload, targets
+from ..gguf.header import TensorInfo
+from ..gguf.imatrix import Imatrix, read_imatrix
+from ..gguf.schema import TensorDescription
+from ..gguf.source import SourceModel, can_dequantize, cannot_dequantize, open_source
+from .budget import fit_rates
+from .describe import describe
+from .rates import Proc, Rate, overridden
+from .recipe import Recipe, parse_size
+from .rest import kept_tensor, rest_types
+
+_TABLE_BYTES = 1200  # of a converted tensor in the file beside its payload
+# key/value pairs and tensor tables are small; what may not fit is data
+_SPARE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a recipe means for a model: target tensors in file order with their future descriptions.
+
+    `recipes` has the recipe of each target: that of the build, with the tensor's own rate. `uncalibrated` are targets
+    that neither the imatrix nor the covariance has; they are encoded without. The gradients may lack any target.
+    """
+
+    source: SourceModel
+    imatrix: Imatrix | None
+    covariance: Covariance | None
+    targets: dict[str, TensorDescription]
+    recipes: dict[str, Recipe]
+    uncalibrated: tuple[str, ...] = ()
+    gradient: Gradient | None = None
+    rest: dict[str, GGMLQuantizationType] = field(default_factory=dict)  # of kept tensors that get another type
+
+    @property
+    def dense_bytes(self) -> int:
+        kept = (name for name in self.source.tensors if name not in self.targets)
+        return sum(kept_tensor(self.source, name, self.rest).nbytes for name in kept)
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(payload.payload_bytes(description) for description in self.targets.values())
+
+
+def make_plan(recipe: Recipe, *, measured: bool = True) -> Plan:
+    """Open the inputs and choose the tensors. Without `measured` the covariances are not there yet.
+
+    Raises SourceModelError (no target, or one of an unknown type), ImatrixError (unreadable, or of another model) or
+    RecipeError (layers beyond the model, a rotation that does not fit).
+    """
+    source = open_source(recipe.input)
+    wanted = targets.chosen(source.header, recipe.targets, recipe.layers)
+    rates = {info.name: recipe.rate_of(info.name) for info in wanted}
+    if recipe.proc_sparse and not any(isinstance(rate, Proc) for rate in rates.values()):
+        raise RecipeError(
+            f"--proc-sparse: none of the chosen tensors is of --proc-target {recipe.proc_target}; "
+            "choose others with --proc-target, --targets and --layers"
+        )
+    chosen = [info for info in wanted if rates[info.name] != "dense"]
+    if not chosen:
+        raise SourceModelError(
+            f"{source.path}: has no matrix that is one of {','.join(recipe.targets)} in the layers asked for; "
+            "choose others with --layers and --targets"
+        )
+    for info in chosen:
+        if not can_dequantize(info.type):
+            raise cannot_dequantize(source.path, info)
+    if recipe.target_bpw is not None or recipe.target_size is not None:
+        rates |= _fitted(recipe, source, {info.name: rates[info.name] for info in chosen})
+    recipes = {info.name: _own_recipe(recipe, info.name, rates[info.name]) for info in chosen}
+    described = {
+        info.name: describe(recipes[info.name], info.name, matrix_shape(info), info.type.name, experts_of(info))
+        for info in chosen
+    }
+    covariance = None if recipe.hessian is None or not measured else open_covariance(recipe.hessian)
+    if covariance is not None and not any(covariance.has(name) for name in described):
+        raise ImatrixError(f"{covariance.path}: has no covariance for any of the tensors; make it with this model")
+    imatrix = None if recipe.imatrix is None else read_imatrix(recipe.imatrix)
+    if imatrix is not None:
+        for info in chosen:
+            importance_of(recipe, imatrix, info)  # all of them are checked before hours of work
+    uncalibrated = tuple(name for name in described if _lacks_calibration(name, imatrix, covariance))
+    rest = rest_types(source.header, recipe.rest)
+    return Plan(source, imatrix, covariance, described, recipes, uncalibrated, _gradient(recipe, described), rest)
+
+
+def _gradient(recipe: Recipe, described: Mapping[str, TensorDescription]) -> Gradient | None:
+    if recipe.gradient is None:
+        return None
+    if recipe.hessian is None:
+        raise RecipeError("--gradient is of use with --hessian only; make that with seeddelta imatrix --hessian")
+    gradient = open_gradient(recipe.gradient)
+    if not any(gradient.has(name) for name in described):
+        raise ImatrixError(f"{gradient.path}: has no gradients of any of the tensors; make it with this model")
+    return gradient
+
+
+def _lacks_calibration(name: str, imatrix: Imatrix | None, covariance: Covariance | None) -> bool:
+    """True for a matrix that others' calibration leaves out: rarely chosen experts, blocks that were not run."""
+    if (imatrix is None and covariance is None) or names.role_of(name) in ("embd", "head"):
+        return False  # embeddings are looked up, and llama-imatrix leaves the head out unless told otherwise
+    return not (imatrix is not None and imatrix.covers(name)) and not (covariance is not None and covariance.has(name))
+
+
+def _own_recipe(recipe: Recipe, name: str, rate: Rate) -> Recipe:
+    changes: dict[str, Any]
+    if isinstance(rate, Proc):
+        changes = {"proc_sparse": True, "proc_fanout": rate.fanout, "layout": "row", "column_tensor": ()}
+        return recipe.model_copy(update=changes)
+    changes = {"bits": rate, "proc_sparse": False, "column_tensor": ()}
+    changes["layout"] = "column" if recipe.is_column(name) else "row"
+    if name == names.EMBEDDING:  # its rows are inputs, too, and lose more than the output gains: KL 0.0175, not 0.0139
+        changes["column_power"] = 0.0
+    return recipe.model_copy(update=changes)
+
+
+def _fitted(recipe: Recipe, source: SourceModel, rates: dict[str, Rate]) -> dict[str, Rate]:
+    """Rates within --target-bpw or --target-size."""
+
+    fixed = {
+        name
+        for name, rate in rates.items()
+        if isinstance(rate, Proc) or overridden(name, recipe.tensor_type) is not None
+    }
+    counted = rates.keys() - fixed if recipe.target_of_preset else rates.keys()
+    budget = budget_bytes(recipe, source, counted)
+    budget += sum(bytes_at(recipe, source, name, rates[name]) for name in rates.keys() - counted)
+    weights = {name: prod(source.tensors[name].shape) for name in rates}
+    layers = targets.computed_layers(source.header)
+    return fit_rates(rates, fixed, budget, weights, partial(bytes_at, recipe, source), layers)
+
+
+def bytes_at(recipe: Recipe, source: SourceModel, name: str, rate: Rate) -> int:
+    """All bytes of a target tensor at a rate."""
+    info = source.tensors[name]
+    if rate == "dense":
+        return info.nbytes
+    known = _own_recipe(recipe, name, rate)
+    return payload.payload_bytes(describe(known, name, matrix_shape(info), info.type.name, experts_of(info)))
+
+
+def budget_bytes(recipe: Recipe, source: SourceModel, counted: Iterable[str]) -> int:
+    """What --target-bpw or --target-size leaves for the target tensors."""
+    if recipe.target_bpw is not None:
+        return int(recipe.target_bpw * sum(prod(source.tensors[name].shape) for name in counted) / 8)
+    assert recipe.target_size is not None
+    chosen = set(counted)
+    smaller = rest_types(source.header, recipe.rest)
+    rest = sum(kept_tensor(source, name, smaller).nbytes for name in source.tensors if name not in chosen)
+    # the table of tensors, their descriptions and the padding of the payloads
+    return parse_size(recipe.target_size) - rest - source.header.data_offset - _TABLE_BYTES * len(chosen)
+
+
+def at_rates(plan: Plan, recipe: Recipe, rates: Mapping[str, float]) -> Plan:
+    """The plan of some of the targets, with other rates."""
+    recipes = {name: _own_recipe(recipe, name, rate) for name, rate in rates.items()}
+    described = {}
+    for name in rates:
+        info = plan.source.tensors[name]
+        described[name] = describe(recipes[name], name, matrix_shape(info), info.type.name, experts_of(info))
+    return replace(plan, targets=described, recipes=recipes)
+
+
+def matrix_shape(info: TensorInfo) -> tuple[int, int]:
+    n_out, n_in = info.shape[-2:]
+    return n_out, n_in
+
+
+def experts_of(info: TensorInfo) -> int | None:
+    return info.shape[0] if len(info.shape) == 3 else None
+
+
+def importance_of(recipe: Recipe, imatrix: Imatrix | None, info: TensorInfo) -> np.ndarray[Any, Any] | None:
+    if imatrix is None or not imatrix.covers(info.name):
+        return None
+    power, eps = recipe.imatrix_power, recipe.imatrix_eps
+    return imatrix.importance(info.name, info.shape[-1], experts=experts_of(info), power=power, eps=eps)
