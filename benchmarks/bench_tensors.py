@@ -22,7 +22,7 @@ from typing import Any
 import common
 import numpy as np
 import numpy.typing as npt
-from bench_kernels import Ggml
+from ggml_products import Ggml
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 from seeddelta import _core
