@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import seeddelta
 from seeddelta import Recipe
-from seeddelta._blas import one_blas_thread
 from seeddelta.convert import executors, jobs
 from seeddelta.convert.checkpoint import Checkpoint
 from seeddelta.convert.executors import map_in_order, open_pool
@@ -392,19 +391,3 @@ def test_dask_that_is_not_there(dense: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(seeddelta.errors.MissingDependencyError, match=r"pip install 'seeddelta\[dask\]'"):
         build(dense, executor="dask://127.0.0.1:9")
-
-
-def test_linear_algebra_of_jobs_has_one_thread() -> None:
-    """The rounding of BLAS depends on its threads, and the setting is of the process: the last one out restores it."""
-    from threadpoolctl import threadpool_info, threadpool_limits
-
-    def threads() -> set[int]:
-        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
-
-    with threadpool_limits(2, user_api="blas"):
-        before = threads()
-        with one_blas_thread():
-            with one_blas_thread():
-                assert threads() == {1}
-            assert threads() == {1}
-        assert threads() == before

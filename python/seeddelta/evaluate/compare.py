@@ -139,20 +139,14 @@ def evaluate(
         files, text, n_ctx, chunks, kl=kl, kl_base=kl_base, save_kl_base=save_kl_base, resume=resume,
         options=each,
     )  # fmt: skip
-    settings = {
-        "text": None if text is None else str(text),
-        "n_ctx": scored.n_ctx if scored is not None else n_ctx,
-        "chunks": chunks,
-        "threads": counts,
-        "reps": reps,
-        "n_prompt": n_prompt,
-        "n_gen": n_gen,
-        "depths": sorted(set(depths)),
-        "kl": scored is not None and scored.kl,
-        "kl_base": None if kl_base is None else str(kl_base),
-    }
     if not depths or min(depths) < 0:
         raise EvaluationError(f"depths {list(depths)} must be 0 or more")
+    settings: dict[str, Any] = {
+        "text": None if text is None else str(text), "n_ctx": scored.n_ctx if scored is not None else n_ctx,
+        "chunks": chunks, "threads": counts, "reps": reps, "n_prompt": n_prompt, "n_gen": n_gen,
+        "depths": sorted(set(depths)), "kl": scored is not None and scored.kl,
+        "kl_base": None if kl_base is None else str(kl_base),
+    }  # fmt: skip
     longest = max(depths) + max(n_prompt, n_gen) if reps else 0
     context = max(scored.n_ctx if scored is not None else 0, longest, 256)
     opening = {"n_ctx": context, "n_batch": min(context, 512), "threads": counts[-1]}
@@ -169,18 +163,12 @@ def evaluate(
                 if reps:
                     speeds = measure_in_turns(workers, counts, reps, n_prompt, n_gen, progress, sorted(set(depths)))
                 for worker, (path, size, _), memory, speed in zip(workers, group, memories, speeds, strict=True):
-                    report = ModelReport(
-                        path=path,
-                        size=size,
-                        memory_before=Memory.from_dict(worker.memory_before),
-                        memory_loaded=Memory.from_dict(worker.memory_loaded),
-                        memory=memory,
-                        speed=speed,
-                        **_scores(scored, worker, reports, progress),
-                        metrics=worker.request("metrics"),
+                    reports.append(ModelReport(
+                        path=path, size=size, memory_before=Memory.from_dict(worker.memory_before),
+                        memory_loaded=Memory.from_dict(worker.memory_loaded), memory=memory, speed=speed,
+                        **_scores(scored, worker, reports, progress), metrics=worker.request("metrics"),
                         sample=None if prompt is None else _sample(worker, prompt),
-                    )
-                    reports.append(report)
+                    ))  # fmt: skip
     return Comparison(tuple(reports), settings)
 
 
