@@ -72,7 +72,7 @@ def _print_tables(summary: dict[str, Any], tensors: bool) -> None:
 
     from ..report.tables import make_console
 
-    console = make_console()
+    console = make_console(width=150)
     keys = Table(title=summary["path"], show_header=False)
     for key, value in summary["keys"].items():
         keys.add_row(key, str(value))

@@ -16,6 +16,7 @@ from scipy.linalg import lapack
 from seeddelta import _core
 
 from ..errors import ImatrixError
+from ..settings.recipe import HESSIAN_DAMP
 from .columns import column_factor, column_scale
 from .lanes import decision_order
 
@@ -60,7 +61,7 @@ def make_feedback(
     *,
     rotation_block: int,
     seed: int,
-    damp: float = 0.01,
+    damp: float = HESSIAN_DAMP,
     column_power: float = 0.0,
     code: _core.LaneCode | None = None,
 ) -> Feedback:
@@ -107,7 +108,7 @@ class ColumnFeedback:
     covariance: F32
 
 
-def make_column_feedback(name: str, covariance: F32, *, damp: float = 0.01) -> ColumnFeedback:
+def make_column_feedback(name: str, covariance: F32, *, damp: float = HESSIAN_DAMP) -> ColumnFeedback:
     """Feedback of one input from its covariance, float32 [n_in, n_in]; `damp` and errors as in `make_feedback`."""
     order = np.argsort(-np.diagonal(covariance), kind="stable")
     inverse = inverse_factor(name, covariance, order, damp)
