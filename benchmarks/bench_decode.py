@@ -21,7 +21,6 @@ from typing import Any
 import common
 import seeddelta
 import synthetic
-from seeddelta.cli._options import parse_threads
 from seeddelta.evaluate import ModelReport
 from seeddelta.evaluate.speed import Speed, summary
 from seeddelta.report.figures import speed_figure
@@ -53,7 +52,7 @@ def main() -> int:
     else:
         models = synthetic.make_models(names, options.shape, options.work)
     settings: dict[str, Any] = {
-        "threads": parse_threads(options.threads),
+        "threads": common.parse_threads(options.threads),
         "depths": [int(depth) for depth in options.depth.split(",")],
         "reps": options.reps,
         "n_prompt": options.prompt,

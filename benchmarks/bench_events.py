@@ -24,7 +24,6 @@ import numpy.typing as npt
 import seeddelta
 from attention_models import fill
 from bench_skipping import quality_row, skipping_metrics, stored
-from seeddelta.cli._options import parse_threads
 from seeddelta.runtime.decoder import Decoder
 from seeddelta.runtime.session import read_text, tokenize
 
@@ -135,7 +134,7 @@ def quality(dense: Path, options: Any) -> dict[str, Any]:
         [dense] * (1 + len(chosen)),
         text=options.text,
         chunks=options.chunks,
-        threads=parse_threads(options.threads)[:1],
+        threads=common.parse_threads(options.threads)[:1],
         reps=0,
         options=[{}, *({"config": config | {"skip_prompt": True}} for config in chosen.values())],
         progress=True,
@@ -188,7 +187,7 @@ def speed(dense: Path, options: Any) -> dict[str, Any]:
     settings: dict[str, Config | None] = {"llama.cpp F16": None}
     settings |= {name: SETTINGS[name] for name in SPEED} | OFF
     rows: dict[str, Any] = {name: {} for name in settings}
-    for threads in parse_threads(options.threads):
+    for threads in common.parse_threads(options.threads):
         runs = {name: Run(dense, config, tokens, options) for name, config in settings.items()}
         samples: dict[str, list[float]] = {name: [] for name in runs}
         for rep in range(options.reps + 1):
@@ -214,7 +213,10 @@ def budgets(dense: Path, options: Any) -> dict[str, Any]:
     tokens = text_tokens(dense, options)
     rows = {}
     cases = [
-        (threads, budget, over) for threads in parse_threads(options.threads) for budget in BUDGETS for over in OVER
+        (threads, budget, over)
+        for threads in common.parse_threads(options.threads)
+        for budget in BUDGETS
+        for over in OVER
     ]
     for threads, budget, over in cases:
         event = {"delta_theta": 0.0, "budget_ms": budget} | NO_CHECKS

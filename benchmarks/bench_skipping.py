@@ -28,7 +28,6 @@ from typing import Any
 import common
 import seeddelta
 import synthetic
-from seeddelta.cli._options import parse_threads
 from seeddelta.evaluate import ModelReport
 from seeddelta.runtime.skip_file import read_skip_file
 
@@ -193,7 +192,7 @@ def quality(
         [model, *others.values(), *(one.model for one in chosen)],
         text=options.text,
         chunks=options.chunks,
-        threads=parse_threads(options.threads),
+        threads=common.parse_threads(options.threads),
         reps=0,
         options=[{}, *({} for _ in others), *(one.options for one in chosen)],
         progress=True,
@@ -232,7 +231,7 @@ def speed(stock: dict[str, Path], settings: list[Setting], options: argparse.Nam
     """Generation; skipping as in the quality, which is on for single tokens whatever `skip_prompt` says."""
     comparison = seeddelta.evaluate(
         [*stock.values(), *(one.model for one in settings)],
-        threads=parse_threads(options.threads),
+        threads=common.parse_threads(options.threads),
         reps=options.reps,
         n_prompt=0,
         n_gen=options.gen,

@@ -16,7 +16,7 @@ from typing import Any
 from common import dense_model, parser
 from seeddelta import Recipe
 from seeddelta.convert.encode import encode_tensor
-from seeddelta.gguf.schema import payload_bytes
+from seeddelta.gguf.payload import payload_bytes
 from seeddelta.gguf.source import open_source
 
 SIZES = (64, 128, 256)  # atoms of a dictionary

@@ -20,6 +20,11 @@ WORK = Path("benchmark-models")
 SEEDDELTA_BITS = {"seeddelta-4": 4, "seeddelta-3": 3, "seeddelta-2": 2}
 
 
+def parse_threads(text: str) -> list[int]:
+    """Numbers of threads, as 1,2."""
+    return [int(part) for part in text.split(",")]
+
+
 def parser(description: str | None) -> argparse.ArgumentParser:
     """Options of every benchmark that runs models."""
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)

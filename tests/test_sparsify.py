@@ -110,4 +110,4 @@ def test_limits_contradict(smollm2_f16: Path, tmp_path: Path, capfd: pytest.Capt
     assert main([*common, "--keep", "0.5", "--max-dppl", "2%"]) == 1
     assert "give one of them" in capfd.readouterr().err
     assert main([*common, "--max-dppl", "two"]) == 1
-    assert "write a percentage" in capfd.readouterr().err
+    assert "is no percentage; write for example 2%" in capfd.readouterr().err

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from common import dense_model, parser
 from seeddelta import Recipe
 from seeddelta.convert.encode import encode_tensor
-from seeddelta.gguf.schema import payload_bytes
+from seeddelta.gguf.payload import payload_bytes
 from seeddelta.gguf.source import open_source
 
 BLOCKS = (64, 32, 16, 8)
