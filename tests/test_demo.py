@@ -46,7 +46,7 @@ def test_demo_prints_the_table_and_keeps_the_models(tmp_path: Path, capfd: pytes
     ):
         assert part in out
     assert out.count("The capital of France is") >= 3
-    assert "seeddelta build -i" in out
+    assert "seeddelta quantize " in out
     assert err == ""
     assert sorted(path.suffix for path in (tmp_path / "models").iterdir()) == [
         ".gguf",
