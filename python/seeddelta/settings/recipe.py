@@ -11,8 +11,8 @@ from ..errors import RecipeError, SeedDeltaError
 from .base import Flag, Settings
 from .patterns import Whole
 
-# Of SmolLM2 at 4 bits: .01 costs 8% more divergence on the calibration's kind of text and 7% more on another kind, .5
-# 12% more on the first and 2% less on the other (docs/internals/quality.md).
+# Of SmolLM2 at 4 bits: .01 costs 4 to 9% more divergence on the calibration's kind of text and 7% more on another kind,
+# .5 12% more on the first and 2% less on the other (docs/internals/quality.md).
 HESSIAN_DAMP = 0.1
 MAX_ROTATION = 64  # the block that was measured (larger ones cost more time a token and gain nothing)
 # preset -> what it sets; options given beside it win
