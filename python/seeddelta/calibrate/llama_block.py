@@ -6,9 +6,10 @@ qwen2 (biases) and qwen3 (norms of queries and keys).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ from ..gguf import names
 from ..gguf.source import SourceModel
 
 F32 = npt.NDArray[np.float32]
+S = TypeVar("S")
+T = TypeVar("T")
 # name of a matrix or a norm in its block, ∂loss/∂y and y (without a bias), float32 [tokens, n_out]
 Seen = Callable[[str, F32, F32], object]
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -202,6 +205,13 @@ def read_head(source: SourceModel, shape: LlamaShape) -> LlamaHead:
     """The head of a dense model."""
     matrix = source.matrix(names.HEAD if names.HEAD in source.tensors else names.EMBEDDING)
     return LlamaHead(source.matrix("output_norm.weight").ravel(), matrix, shape.eps)
+
+
+def in_order(pool: ThreadPoolExecutor, work: Callable[[S], T], items: Sequence[S]) -> Iterator[T]:
+    """Results of all items in their order, as many at a time as there are threads."""
+    at_once: int = pool._max_workers
+    for begin in range(0, len(items), at_once):
+        yield from pool.map(work, items[begin : begin + at_once])
 
 
 def turns(shape: LlamaShape, tokens: int) -> npt.NDArray[np.complex64]:

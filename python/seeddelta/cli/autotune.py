@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ..convert.recipe import Recipe
 from ..settings import Flag
-from ..settings.measuring import QUIET
+from ..settings.measuring import JSON, QUIET
 from ..settings.recipe import PRESETS
 from ..settings.tuning import TuneSettings
 from ._command import from_settings
@@ -44,9 +44,7 @@ class AutotuneSettings(Recipe, TuneSettings):
     checkpoint: Annotated[Path | None, Flag(metavar="DIR", panel="Run", decides="nothing")] = Field(
         default=None, description="Folder of what is measured. Default: OUTPUT.autotune."
     )
-    as_json: Annotated[bool, Flag(names=("--json",), shown=True, panel="Run", decides="nothing")] = Field(
-        default=False, description="Print JSON to stdout instead of tables."
-    )
+    as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON to stdout instead of tables.")
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar and no table.")
 
 

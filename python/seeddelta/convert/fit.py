@@ -18,11 +18,11 @@ from seeddelta import _core
 from .._blas import one_blas_thread
 from ..calibrate.llama_block import llama_shape, read_head
 from ..calibrate.text import Windows, bundled_text, read_windows
-from ..errors import RecipeError, SourceModelError
+from ..errors import RecipeError
 from ..gguf import schema
 from ..gguf.hub import located
 from ..gguf.reader import SeedDeltaFile, open_seeddelta, weight_arguments
-from ..gguf.source import SourceModel, open_source
+from ..gguf.source import SourceModel, file_stamp, open_source
 from ..gguf.writer import PlannedTensor, Typed, Value, check_writable, copied_metadata, crc32, write_gguf
 from ..settings.fitting import FIT_CHUNKS, LEAST_CHUNKS
 from .fit_scales import BATCH, Adam, Fit, Student
@@ -71,7 +71,8 @@ def fit(
     shape = llama_shape(source)
     state = output.with_name(output.name + ".fit")
     with open_seeddelta(model) as file:
-        _check_same(file, source)
+        for tensor in file.tensors.values():
+            tensor.dense_copy(source.header, f"give the dense model that {file.path} was made from")
         windows = read_windows(source.path, text, text.name, ctx, chunks)
         held = np.arange(chunks) % LEAST_CHUNKS == LEAST_CHUNKS - 1
         if not held.any():
@@ -102,19 +103,8 @@ def fit(
     )  # fmt: skip
 
 
-def _check_same(file: SeedDeltaFile, source: SourceModel) -> None:
-    for name, tensor in file.tensors.items():
-        info, wanted = source.tensors.get(name), tensor.description.tensor_shape
-        if info is None or info.shape != wanted:
-            what = "is not there" if info is None else f"has the shape {list(info.shape)}, not {list(wanted)}"
-            raise SourceModelError(
-                f"{source.path}: {name!r} {what}; give the dense model that {file.path} was made from"
-            )
-
-
 def _identity(model: Path, dense: Path, windows: Windows) -> str:
-    files = [[str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns] for path in (model, dense)]
-    return json.dumps([files, windows.identity()])
+    return json.dumps([file_stamp(model), file_stamp(dense), windows.identity()])
 
 
 def _bar(layers: int, train: int, held: int, progress: bool) -> Any:

@@ -9,11 +9,10 @@ down through one block at a time; memory holds it and the hidden states of a bat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
@@ -24,6 +23,8 @@ from ..calibrate.llama_block import (
     LlamaBlock,
     LlamaHead,
     LlamaShape,
+    in_order,
+    log_softmax,
     norm_back,
     read_block,
     rms_norm,
@@ -34,7 +35,6 @@ from ..gguf.source import SourceModel
 from ..gguf.writer import atomic_output, output_error
 
 F32 = npt.NDArray[np.float32]
-T = TypeVar("T")
 OUTPUT_NORM = "output_norm.weight"
 BATCH = 2  # chunks a step
 RATE = 0.002  # of a step at its largest, in logarithms of the factors
@@ -114,59 +114,59 @@ class Fit:
 
     def prepare(self) -> None:
         """Take all text through the dense model."""
-        shape = self.student.shape
         embedding = self.dense.matrix(names.EMBEDDING)
         states = [embedding[chunk] for chunk in (*self.tokens, *self.held)]
         del embedding
-        for layer in range(shape.layers):
-            block = read_block(self.dense, shape, layer)
-            states = list(self._each(lambda x, b=block: b.forward(x)[0], states))  # type: ignore[misc]
-            self.done(len(states))
-        self.wanted = states
+        shape = self.student.shape
+        self.wanted = self._through(lambda layer: read_block(self.dense, shape, layer), states)
 
     def divergence(self) -> float:
         """Mean KL divergence in nats on the text that is held out."""
         embedding = self.student.embedding()
         states = [embedding[chunk] for chunk in self.held]
         del embedding
-        for layer in range(self.student.shape.layers):
-            block = self.student.block(layer)
-            states = list(self._each(lambda x, b=block: b.forward(x)[0], states))  # type: ignore[misc]
-            self.done(len(states))
+        states = self._through(self.student.block, states)
         head = self.student.head()
         pairs = list(zip(states, self.wanted[len(self.tokens) :], strict=True))
         return float(np.mean([self._loss(head, x, wanted)[0] for x, wanted in pairs]))
 
     def gradient(self, chunks: list[int]) -> tuple[float, F32]:
         """Mean divergence on chunks of the text, and ∂/∂θ."""
-        student, shape = self.student, self.student.shape
+        student = self.student
         embedding = student.embedding()
         states = [embedding[self.tokens[chunk]] for chunk in chunks]
         del embedding
-        before = []
-        for layer in range(shape.layers):
-            block = student.block(layer)
-            before.append(states)
-            states = list(self._each(lambda x, b=block: b.forward(x)[0], states))  # type: ignore[misc]
-            self.done(len(states))
+        before: list[list[F32]] = []
+        states = self._through(student.block, states, before)
         total = np.zeros(len(student.theta))
         head = student.head()
-        found = list(self._each(lambda pair: self._loss(head, *pair), [
-            (x, self.wanted[chunk]) for x, chunk in zip(states, chunks, strict=True)
-        ]))  # fmt: skip
+        pairs = [(x, self.wanted[chunk]) for x, chunk in zip(states, chunks, strict=True)]
+        found = list(in_order(self.pool, lambda pair: self._loss(head, *pair), pairs))
         for _, _, own in found:
             self._add(total, {OUTPUT_NORM: own})
         slopes = [dx for _, dx, _ in found]
-        for layer in reversed(range(shape.layers)):
+        for layer in reversed(range(student.shape.layers)):
             block, given = student.block(layer), before.pop()
-            backs = self._each(lambda pair, b=block: _back(b, *pair), list(zip(given, slopes, strict=True)))  # type: ignore[misc]
+            pairs = list(zip(given, slopes, strict=True))
             slopes = []
-            for dx, own_of in backs:
+            for dx, own_of in in_order(self.pool, lambda pair, b=block: _back(b, *pair), pairs):  # type: ignore[misc]
                 slopes.append(dx)
                 self._add(total, {f"blk.{layer}.{kind}.weight": own for kind, own in own_of.items()})
             self.done(2 * len(slopes))
         count = len(chunks) * self.tokens.shape[1]
         return float(np.mean([loss for loss, _, _ in found])), np.asarray(total / count, np.float32)
+
+    def _through(
+        self, block_of: Callable[[int], LlamaBlock], states: list[F32], before: list[list[F32]] | None = None
+    ) -> list[F32]:
+        """The hidden states after all blocks. Those before each block are added to `before`."""
+        for layer in range(self.student.shape.layers):
+            if before is not None:
+                before.append(states)
+            block = block_of(layer)
+            states = list(in_order(self.pool, lambda x, b=block: b.forward(x)[0], states))  # type: ignore[misc]
+            self.done(len(states))
+        return states
 
     def _add(self, total: npt.NDArray[np.float64], found: Mapping[str, F32]) -> None:
         for name, own in found.items():
@@ -178,17 +178,11 @@ class Fit:
         last, kept = rms_norm(x, head.norm, head.eps)
         slope, loss = np.empty_like(last), 0.0
         for some, dense in self.teacher.predictions(wanted):
-            ((_, own),) = head.predictions(x[some])
+            own = log_softmax(last[some] @ head.matrix.T)
             p = np.exp(dense)
             loss += float((p * (dense - own)).sum(dtype=np.float64))
             slope[some] = (np.exp(own) - p) @ head.matrix
         return loss / len(x), norm_back(slope, kept), np.einsum("ti,ti->i", slope, last)
-
-    def _each(self, work: Callable[[Any], T], items: list[Any]) -> Iterator[T]:
-        """Results in order, as many at a time as there are threads."""
-        at_once: int = self.pool._max_workers
-        for begin in range(0, len(items), at_once):
-            yield from self.pool.map(work, items[begin : begin + at_once])
 
 
 def _back(block: LlamaBlock, x: F32, dx: F32) -> tuple[F32, dict[str, F32]]:

@@ -25,7 +25,7 @@ from ..calibrate.groups import Group, find_groups
 from ..calibrate.text import Windows, bundled_text, read_windows
 from ..errors import ImatrixError, RecipeError
 from ..gguf import names, schema
-from ..gguf.source import open_source
+from ..gguf.source import file_stamp, open_source
 from ..gguf.writer import Typed, Value
 from ..settings.calibration import CHUNKS
 from .checkpoint import Checkpoint, Part
@@ -131,11 +131,9 @@ def _recipe(model: Path, output: Path, options: Mapping[str, Any]) -> Recipe:
 
 
 def _identity(recipe: Recipe, windows: Windows, calibrate: str) -> dict[str, Any]:
-    status = recipe.input.stat()
-    model = [str(recipe.input.absolute()), status.st_size, status.st_mtime_ns]
     return {
         "encoder": encoder_identity(),
-        "model": model,
+        "model": file_stamp(recipe.input),
         "windows": windows.identity(),
         "calibrate": calibrate,
         "recipe": recipe.provenance(),

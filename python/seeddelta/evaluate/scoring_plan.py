@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import EvaluationError
+from ..gguf.source import file_stamp
 from .base_file import BaseFile
 from .chunk_log import log_name
 from .client import Worker
@@ -145,8 +146,8 @@ class Scoring:
         compared = self.kl_base or (self.models[0] if self.kl and index > 0 else None)
         text = None if self.text is None else hashlib.sha256(self.text.read_bytes()).hexdigest()
         return {
-            "model": _stamp(self.models[index]),
-            "base": None if compared is None else _stamp(compared),
+            "model": file_stamp(self.models[index]),
+            "base": None if compared is None else file_stamp(compared),
             "text": text,
             "n_ctx": self.n_ctx,
             "chunks": self.chunks,
@@ -154,8 +155,3 @@ class Scoring:
             "base_options": self.options[0] if compared is not None and self.kl_base is None else None,
             "saves": None if index or self.kl_base is not None else [self.kl, str(self.save_kl_base)],
         }
-
-
-def _stamp(path: Path) -> list[Any]:
-    status = path.stat()
-    return [str(path.absolute()), status.st_size, status.st_mtime_ns]

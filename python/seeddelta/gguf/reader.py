@@ -13,9 +13,9 @@ import numpy as np
 from gguf import GGUFValueType
 
 from .._html import Shown
-from ..errors import FormatError, UnsupportedVersionError
+from ..errors import FormatError, SourceModelError, UnsupportedVersionError
 from . import payload, schema
-from .header import NUMPY_TYPES, Header, read_header
+from .header import NUMPY_TYPES, Header, TensorInfo, read_header
 from .schema import (
     BlockResidual,
     CodebookResidual,
@@ -50,6 +50,14 @@ class StoredTensor:
     @property
     def base_seed(self) -> int:
         return int(self.arrays[schema.BASE_SEED][0])
+
+    def dense_copy(self, model: Header, remedy: str) -> TensorInfo:
+        """The tensor in a dense model. Raises SourceModelError when it is not there or has another shape."""
+        info, shape = model.tensors.get(self.name), self.description.tensor_shape
+        if info is None or info.shape != shape:
+            what = "is not there" if info is None else f"has the shape {list(info.shape)}, not {list(shape)}"
+            raise SourceModelError(f"{model.path}: tensor {self.name!r} {what}; {remedy}")
+        return info
 
     def to_weight(self) -> _core.Weight:
         """The tensor for computing. The arrays stay in the mapped file and are kept alive by the weight."""

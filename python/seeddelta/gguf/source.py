@@ -91,6 +91,12 @@ class SourceModel:
         return file_sha256(self.header.parts, progress)
 
 
+def file_stamp(path: Path) -> list[str | int]:
+    """What tells a file from another one, or from what it was, without reading it: name, size, time of change."""
+    status = path.stat()
+    return [str(path.absolute()), status.st_size, status.st_mtime_ns]
+
+
 def file_sha256(path: Path | Sequence[Path], progress: Callable[[int], object] | None = None) -> str:
     """SHA-256 of a file, or of several one after the other, in hexadecimal."""
     digest = hashlib.sha256()

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from ..calibrate.covariance import open_covariance
 from ..convert.rest import kept_chunks, rest_types
-from ..errors import SourceModelError
 from ..gguf import names, schema
 from ..gguf.imatrix import read_imatrix
 from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
@@ -182,12 +181,7 @@ class _Verifier:
     def _matrix(self, tensor: StoredTensor) -> F32 | None:
         if self.source is None:
             return None
-        info = self.source.tensors.get(tensor.name)
-        if info is None or info.shape != tensor.description.tensor_shape:
-            raise SourceModelError(
-                f"{self.source.path}: has no tensor {tensor.name!r} of {list(tensor.description.tensor_shape)}; "
-                "give the dense model that the file was made from"
-            )
+        tensor.dense_copy(self.source.header, "give the dense model that the file was made from")
         return self.source.matrix(tensor.name)
 
     def _importance(self, tensor: StoredTensor) -> F32 | None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..gguf.schema import BASE_KINDS
+from ..gguf.schema import BASE_KINDS, LANE_BYTES, LANES
 
 F32, F16, I32 = 0, 1, 26
 _N_OUT, _N_IN, _TOKENS, _EXPERTS, _USED = 40, 64, 3, 2, 2
@@ -94,8 +94,8 @@ def compute_products(abi: _core.GgmlAbi, library: ctypes.CDLL) -> str | None:
     rng = np.random.default_rng(7)
     rows = rng.uniform(0.5, 1.5, _N_OUT).astype(np.float16)
     code = _core.lane_codes()[0]
-    tile = (code.lines(_N_IN), 64)
-    tiles = -(-_N_OUT // 16)
+    tile = (code.lines(_N_IN), LANE_BYTES)
+    tiles = -(-_N_OUT // LANES)
 
     def lanes(name: str, experts: int) -> _core.Weight:
         codes = rng.integers(0, 256, (experts * tiles, *tile), dtype=np.uint8)

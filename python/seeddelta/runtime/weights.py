@@ -146,16 +146,7 @@ def _pieces(file: SeedDeltaFile, dense: dict[str, StoredTensor], dense_model: He
 
 
 def _dense_tensor(dense_model: Header, tensor: StoredTensor) -> TensorInfo:
-    """The dense copy of a tensor. Raises SourceModelError when the model lacks it or has it in another shape."""
-    info = dense_model.tensors.get(tensor.name)
-    shape = tensor.description.tensor_shape
-    if info is None or info.shape != shape:
-        what = "is not there" if info is None else f"has the shape {list(info.shape)}, not {list(shape)}"
-        raise SourceModelError(
-            f"{dense_model.path}: tensor {tensor.name!r} {what}; "
-            "give the model that the SeedΔ file was made from as fallback"
-        )
-    return info
+    return tensor.dense_copy(dense_model, "give the model that the SeedΔ file was made from as fallback")
 
 
 def register_fallback(

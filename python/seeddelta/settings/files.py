@@ -8,9 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from .base import Flag, Settings
-from .measuring import QUIET
-
-_JSON = Flag(names=("--json",), shown=True)
+from .measuring import JSON, QUIET
 
 
 class InspectSettings(Settings):
@@ -18,7 +16,7 @@ class InspectSettings(Settings):
 
     path: Annotated[Path, Flag(argument=True, metavar="FILE")] = Field(description="SeedΔ or plain GGUF file.")
     tensors: Annotated[bool, Flag(shown=True)] = Field(default=True, description="List every converted tensor.")
-    as_json: Annotated[bool, _JSON] = Field(default=False, description="Print JSON.")
+    as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON.")
     text: Annotated[Path | None, Flag(names=("--text", "-f"), shown=True)] = Field(
         default=None, description="And the share of inputs that are exactly 0 on this text."
     )
@@ -37,7 +35,7 @@ class VerifySettings(Settings):
     hessian: Annotated[Path | None, Flag(shown=True)] = Field(
         default=None, description="Covariance of the build: weighted norms, too."
     )
-    as_json: Annotated[bool, _JSON] = Field(default=False, description="Print JSON to stdout instead of a table.")
+    as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON to stdout instead of a table.")
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar; nothing where all agrees.")
 
 
@@ -47,7 +45,7 @@ class DiffSettings(Settings):
     a: Annotated[Path, Flag(argument=True, metavar="A")] = Field(description="SeedΔ or plain GGUF file.")
     b: Annotated[Path, Flag(argument=True, metavar="B")] = Field(description="SeedΔ or plain GGUF file.")
     weights: Annotated[bool, Flag(shown=True)] = Field(default=True, description="Compare the weights, dequantised.")
-    as_json: Annotated[bool, _JSON] = Field(default=False, description="Print JSON to stdout instead of tables.")
+    as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON to stdout instead of tables.")
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar.")
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ..errors import RecipeError, SeedDeltaError
 from .base import Flag, Settings
-from .measuring import QUIET
+from .measuring import JSON, QUIET
 
 FIT_CHUNKS = 96
 LEAST_CHUNKS = 8  # one of so many is held out
@@ -40,7 +40,5 @@ class FitSettings(Settings):
     resume: Annotated[bool, Flag(shown=True)] = Field(
         default=True, description="Go on from OUTPUT.fit, where an earlier run stopped."
     )
-    as_json: Annotated[bool, Flag(names=("--json",), shown=True)] = Field(
-        default=False, description="Print JSON to stdout instead of a summary."
-    )
+    as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON to stdout instead of a summary.")
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar, and no summary.")

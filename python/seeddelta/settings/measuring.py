@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
-from .base import Flag
+from .base import Flag, Settings
 from .serving import Drafting, UsingModels
 
 TASK_CONTEXT = 2048  # tokens; a chunk of 512 is too short for many tasks
+JSON = Flag(names=("--json",), shown=True)
 QUIET = Flag(names=("--quiet", "-q"), shown=True, panel="For every command")
 
 
@@ -78,13 +79,11 @@ class Comparing(Serving):
     model: Annotated[tuple[Path, ...], Flag(names=("--model", "-m"), repeat=True)] = Field(
         min_length=1, description="GGUF or SeedΔ model; repeat it to compare models."
     )
-    as_json: Annotated[bool, Flag(names=("--json",), shown=True)] = Field(
-        default=False, description="Print JSON to stdout instead of a table."
-    )
+    as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON to stdout instead of a table.")
 
 
-class EvalSettings(Comparing):
-    """`seeddelta eval`."""
+class Scoring(Settings):
+    """How models are compared on a text."""
 
     text: Annotated[Path | None, Flag(names=("--text", "-f"), old=("--file",), shown=True)] = Field(
         default=None, description="Text for the perplexity (UTF-8). Without it: none."
@@ -96,9 +95,16 @@ class EvalSettings(Comparing):
     speed: Annotated[bool, Flag(shown=True)] = Field(
         default=True, description="Measure the speed, models taking turns."
     )
-    reps: Annotated[int, Flag(names=("--reps", "-r"))] = Field(
+    reps: Annotated[int, Flag(names=("--reps", "-r"), shown=True)] = Field(
         default=3, ge=1, description="Measurements of speed; medians are shown."
     )
+
+
+class EvalSettings(Scoring, Comparing):
+    """`seeddelta eval`."""
+
+    rare: ClassVar[frozenset[str]] = frozenset(("reps",))
+
     kl: Annotated[bool, Flag(shown=True)] = Field(
         default=True, description="Measure the divergence from the first model (25 MB of disk a chunk)."
     )

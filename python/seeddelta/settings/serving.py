@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +32,17 @@ class Threaded(Settings):
         return None if self.threads is None else self.threads[-1]
 
 
+def check_fallback(fallback: Path | None, needs: Mapping[str, bool]) -> None:
+    """Raises ValueError for a fallback that is no file, or without one for a flag of `needs` that is given."""
+    from ..gguf.hub import located
+
+    for flag, given in needs.items():
+        if given and fallback is None:
+            raise ValueError(f"{flag} needs --seeddelta-fallback dense.gguf to take the tensors from")
+    if fallback is not None and not located(fallback).is_file():
+        raise ValueError(f"{fallback}: no such file; give the dense GGUF model")
+
+
 class UsingModels(Threaded):
     """What the commands that use models share."""
 
@@ -40,15 +52,9 @@ class UsingModels(Threaded):
 
     @model_validator(mode="after")
     def _check_fallback(self) -> UsingModels:
-        from ..gguf.hub import located
-
         runtime = self.runtime
         needs = {"--seeddelta-gap": runtime.gap is not None, "--no-proc-sparse": not runtime.proc_sparse}
-        for flag, given in (needs | {"--dense": bool(runtime.dense)}).items():
-            if given and runtime.fallback is None:
-                raise ValueError(f"{flag} needs --seeddelta-fallback dense.gguf to take the tensors from")
-        if runtime.fallback is not None and not located(runtime.fallback).is_file():
-            raise ValueError(f"{runtime.fallback}: no such file; give the dense GGUF model")
+        check_fallback(runtime.fallback, needs | {"--dense": bool(runtime.dense)})
         return self
 
 

@@ -8,12 +8,12 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from .base import Flag
-from .measuring import QUIET, TASK_CONTEXT
+from .measuring import JSON, QUIET, TASK_CONTEXT, Scoring
 from .patterns import Listed
-from .serving import Threaded
+from .serving import Threaded, check_fallback
 
 
-class ReportSettings(Threaded):
+class ReportSettings(Scoring, Threaded):
     """`seeddelta report`."""
 
     output: Annotated[Path, Flag(names=("--output", "-o"), metavar="DIR")] = Field(description="Folder of the report.")
@@ -31,19 +31,6 @@ class ReportSettings(Threaded):
     )
     work: Annotated[Path | None, Flag(shown=True, metavar="DIR")] = Field(
         default=None, description="Folder of the models of --quants, kept. Default: DIR/models."
-    )
-    text: Annotated[Path | None, Flag(names=("--text", "-f"), shown=True)] = Field(
-        default=None, description="Text for the perplexity (UTF-8). Without it: none."
-    )
-    context: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(
-        default=512, description="Tokens of a chunk; the second half is scored."
-    )
-    chunks: Annotated[int | None, Flag(shown=True)] = Field(default=None, description="Chunks at most. Default: all.")
-    speed: Annotated[bool, Flag(shown=True)] = Field(
-        default=True, description="Measure the speed, models taking turns."
-    )
-    reps: Annotated[int, Flag(names=("--reps", "-r"), shown=True)] = Field(
-        default=3, ge=1, description="Measurements of speed; medians are shown."
     )
     prompt: Annotated[str | None, Flag(names=("--prompt", "-p"), shown=True)] = Field(
         default=None, description="Text that every model goes on with, for the page."
@@ -63,8 +50,8 @@ class ReportSettings(Threaded):
             raise ValueError("--from takes measurements that are there; leave --text and --quants out")
         if not self.saved and not self.model:
             raise ValueError("nothing to report: give --from eval.json, or models with -m")
-        if self.gap is not None and self.fallback is None:
-            raise ValueError("--seeddelta-gap needs --seeddelta-fallback dense.gguf to take the tensors from")
+        if not self.saved:
+            check_fallback(self.fallback, {"--seeddelta-gap": self.gap is not None})
         return self
 
 
@@ -95,9 +82,7 @@ class TaskSettings(Threaded):
     context: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(
         default=TASK_CONTEXT, ge=16, description="Context in tokens."
     )
-    as_json: Annotated[bool, Flag(names=("--json",), shown=True)] = Field(
-        default=False, description="Print JSON instead of a table."
-    )
+    as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON instead of a table.")
 
     @model_validator(mode="after")
     def _check_tasks(self) -> TaskSettings:
@@ -118,7 +103,5 @@ class DemoSettings(Threaded):
     chunks: Annotated[int, Flag(shown=True)] = Field(
         default=8, ge=1, description="Chunks of 512 tokens for the perplexity."
     )
-    as_json: Annotated[bool, Flag(names=("--json",), shown=True)] = Field(
-        default=False, description="Print JSON to stdout instead of a table."
-    )
+    as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON to stdout instead of a table.")
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bars.")
