@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import seeddelta
 from ggml_graph import F16, F32, Graph
 from seeddelta import _core
 
@@ -50,15 +51,24 @@ def test_layers_with_one_cache_remember_their_own_queries() -> None:
 
 
 def test_metrics_are_read_while_a_model_computes(smollm2_quantized: Path, tmp_path: Path) -> None:
-    config = RuntimeConfig(state_pack_kv=StatePackKV("binary", min_context=8, gap=9.0, layers=""), columns="i8")
-    llm = load_small(write_llama(tmp_path / "dense.gguf", smollm2_quantized), 1, config=config)
+    """By another thread, again and again: each reading is of whole decodes."""
+    model = tmp_path / "tiny.gguf"
+    recipe = seeddelta.Recipe(
+        input=write_llama(tmp_path / "dense.gguf", smollm2_quantized), output=model, bits=4, seeddelta_gap=9
+    )
+    seeddelta.build(recipe, progress=False)
+    config = RuntimeConfig(state_pack_kv=StatePackKV("binary", min_context=8, gap=9.0, layers=""), force=True)
+    llm = load_small(model, 1, config=config)
+    llm.eval([5])
+    each = llm.seeddelta.metrics()["seeddelta.calls"]
     done, seen, wrong = threading.Event(), [], []
 
     def read() -> None:
         try:
             while not done.is_set():
                 metrics = llm.seeddelta.metrics()
-                seen.append((metrics["attention.packed"], len(llm.seeddelta.attention_heads())))
+                assert len(llm.seeddelta.attention_heads()) in (0, 4)
+                seen.append((metrics["seeddelta.calls"], metrics["attention.packed"]))
         except Exception as error:
             wrong.append(repr(error))
 
@@ -72,5 +82,8 @@ def test_metrics_are_read_while_a_model_computes(smollm2_quantized: Path, tmp_pa
     reader.join()
     llm.close()
     assert wrong == []
-    assert seen[-1][0] > 0
-    assert [one[0] for one in seen] == sorted(one[0] for one in seen)
+    assert each > 0
+    assert len({calls for calls, _ in seen}) > 2
+    assert [calls % each for calls, _ in seen] == [0] * len(seen)
+    assert seen[-1][1] > 0
+    assert [packed for _, packed in seen] == sorted(packed for _, packed in seen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,7 @@ class RuntimeHandle(Shown):
         self.locked_bytes = 0
         self._proven = False
         self._proof: Proof | None = None
+        self._computing = threading.RLock()  # held while a graph is computed: readings are of whole ones
         if hook is not None and not self._config.force and not self._config.skip_prompt:
             gates = gates_of(hook, self._gates)
             if attention is not None:
@@ -77,9 +79,10 @@ class RuntimeHandle(Shown):
 
     def compute(self, original: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """What `original` (llama_decode or llama_encode) returns. Single tokens are timed where gates are on trial."""
-        if self._proof is None or getattr(arguments[-1], "n_tokens", 0) != 1:
-            return original(*arguments)
-        return self._proof.timed(lambda: original(*arguments))
+        with self._computing:
+            if self._proof is None or getattr(arguments[-1], "n_tokens", 0) != 1:
+                return original(*arguments)
+            return self._proof.timed(lambda: original(*arguments))
 
     @property
     def switched_off(self) -> dict[str, str]:
@@ -93,8 +96,11 @@ class RuntimeHandle(Shown):
         `experts` (experts computed with, each once a product however many tokens chose it),
         `dense_calls` (from the fallback), `nonfinite_events`, and of matrices by columns `active_units` and
         `skipped_units` (inputs computed with and left out, of all tokens).
+
+        Like all that is read here it is of whole decodes: while another thread computes, its end is waited for.
         """
-        return {} if self._hook is None else self._hook.counters()
+        with self._computing:
+            return {} if self._hook is None else self._hook.counters()
 
     @property
     def idle(self) -> list[str]:
@@ -134,15 +140,17 @@ class RuntimeHandle(Shown):
         What gates were found to be worth while the model generated, unless forced: those of Proof.metrics;
         `switched_off` says it in words.
         """
-        found = self._weight_metrics()
-        ours = {} if self._attention is None else self._attention.metrics()
-        prefix = "pack.kv." if "pack.enabled" in found else "pack."  # StatePack of the MLP is on, too
-        found |= {name.replace("pack.", prefix, 1): value for name, value in ours.items()}
-        return found if self._proof is None else found | self._proof.metrics()
+        with self._computing:
+            found = self._weight_metrics()
+            ours = {} if self._attention is None else self._attention.metrics()
+            prefix = "pack.kv." if "pack.enabled" in found else "pack."  # StatePack of the MLP is on, too
+            found |= {name.replace("pack.", prefix, 1): value for name, value in ours.items()}
+            return found if self._proof is None else found | self._proof.metrics()
 
     def attention_heads(self) -> list[dict[str, float]]:
         """What each KV head that chooses keys did (OwnAttention.heads); empty when attention is not ours."""
-        return [] if self._attention is None else self._attention.heads()
+        with self._computing:
+            return [] if self._attention is None else self._attention.heads()
 
     def _weight_metrics(self) -> dict[str, int | float]:
         if self._hook is None or not self.enabled:
