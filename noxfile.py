@@ -95,11 +95,8 @@ def llama_matrix(session: nox.Session, release: str) -> None:
 
 @nox.session(python=False)
 def sanitizers(session: nox.Session) -> None:
-    """kernel_test under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer."""
-    for preset, rounds in (("asan-ubsan", "200"), ("tsan", "40")):
-        session.run("cmake", "--preset", preset, external=True)
-        session.run("cmake", "--build", "--preset", preset, external=True)
-        session.run(f"build/{preset}/kernel_test", rounds, external=True)
+    """.ci/sanitizers: the C++ under sanitizers, a minute of each fuzzer, and clang-tidy of what is near llama.cpp."""
+    session.run("bash", ".ci/sanitizers", external=True)
 
 
 def _clang(name: str) -> str:
