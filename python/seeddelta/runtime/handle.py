@@ -118,9 +118,9 @@ class RuntimeHandle(Shown):
         a trellis in column layout counts for `seeddelta.calls.columns_trellis` only. All are in `seeddelta.weights`
         and `seeddelta.calls`.
 
-        Of proc-sparse weights (docs/proc-sparse.md): `proc.enabled` (0 or 1), `proc.weights`, `proc.fanout` (blocks a
-        row, the mean over their rows), `proc.trims` (entries shed by the builder), `proc.calls` (products) and
-        `proc.blocks` (blocks multiplied: each kept block once a token).
+        Of proc-sparse weights (docs/guide/proc-sparse.md): `proc.enabled` (0 or 1), `proc.weights`, `proc.fanout`
+        (blocks a row, the mean over their rows), `proc.trims` (entries shed by the builder), `proc.calls` (products)
+        and `proc.blocks` (blocks multiplied: each kept block once a token).
 
         With KWTA: `kwta.gates` (places where inputs are chosen), `kwta.calls` (tokens chosen for, of all gates),
         `kwta.keep_ratio` (inputs kept, of those that StatePack let pass), `kwta.duty_hits` (tokens left whole by the
