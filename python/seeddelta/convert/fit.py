@@ -121,6 +121,9 @@ def _descend(job: Fit, state: Path | None, identity: str, bar: Any) -> tuple[flo
     batches = [order[at : at + BATCH] for at in range(0, count, BATCH)]
     adam = Adam(len(student.theta), len(batches))
     before = adam.load(state, student.theta, identity) if state is not None else None
+    if before is not None:
+        passed = 3 * sum(map(len, batches[: adam.step])) + len(job.held)
+        bar.initial = bar.n = student.shape.layers * passed
     job.prepare()
     if before is None:
         before = job.divergence()

@@ -9,7 +9,7 @@ down through one block at a time; memory holds it and the hidden states of a bat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,7 +128,8 @@ class Fit:
         states = self._through(self.student.block, states)
         head = self.student.head()
         pairs = list(zip(states, self.wanted[len(self.tokens) :], strict=True))
-        return float(np.mean([self._loss(head, x, wanted)[0] for x, wanted in pairs]))
+        losses = [sum(loss for _, loss, _, _ in self._compared(head, x, wanted)) / len(x) for x, wanted in pairs]
+        return float(np.mean(losses))
 
     def gradient(self, chunks: list[int]) -> tuple[float, F32]:
         """Mean divergence on chunks of the text, and ∂/∂θ."""
@@ -173,16 +174,22 @@ class Fit:
             if name in self.student.places:
                 total[self.student.places[name]] += own
 
-    def _loss(self, head: LlamaHead, x: F32, wanted: F32) -> tuple[float, F32, F32]:
-        """Mean divergence of a chunk, and of its sum ∂/∂x and ∂/∂θ of the last norm."""
-        last, kept = rms_norm(x, head.norm, head.eps)
-        slope, loss = np.empty_like(last), 0.0
+    def _compared(self, head: LlamaHead, x: F32, wanted: F32) -> Iterator[tuple[slice, float, F32, F32]]:
+        """Some tokens of a chunk after the other: which, their divergences' sum, and p and q [tokens, n_vocab]."""
+        last, _ = rms_norm(x, head.norm, head.eps)
         for some, dense in self.teacher.predictions(wanted):
             own = log_softmax(last[some] @ head.matrix.T)
             p = np.exp(dense)
-            loss += float((p * (dense - own)).sum(dtype=np.float64))
-            slope[some] = (np.exp(own) - p) @ head.matrix
-        return loss / len(x), norm_back(slope, kept), np.einsum("ti,ti->i", slope, last)
+            yield some, float((p * (dense - own)).sum(dtype=np.float64)), p, np.exp(own)
+
+    def _loss(self, head: LlamaHead, x: F32, wanted: F32) -> tuple[float, F32, F32]:
+        """Mean divergence of a chunk, and of its sum ∂/∂x and ∂/∂θ of the last norm."""
+        last, kept = rms_norm(x, head.norm, head.eps)
+        slope, total = np.empty_like(last), 0.0
+        for some, loss, p, q in self._compared(head, x, wanted):
+            total += loss
+            slope[some] = (q - p) @ head.matrix
+        return total / len(x), norm_back(slope, kept), np.einsum("ti,ti->i", slope, last)
 
 
 def _back(block: LlamaBlock, x: F32, dx: F32) -> tuple[F32, dict[str, F32]]:
