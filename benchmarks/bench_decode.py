@@ -26,7 +26,7 @@ from seeddelta.evaluate.speed import Speed, summary
 from seeddelta.report.figures import speed_figure
 from seeddelta.report.tables import make_console, speed_table
 
-MODELS = ("F16", "seeddelta-4", "seeddelta-3", "seeddelta-2", "Q8_0", "Q4_0", "Q4_K_M", "Q3_K_M", "Q2_K")
+MODELS = ("F16", *common.SEEDDELTA, "Q8_0", "Q4_0", "Q4_K_M", "Q3_K_M", "Q2_K")
 
 
 def main() -> int:

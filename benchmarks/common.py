@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,7 +18,12 @@ from seeddelta.runtime.quantize import quantized_model
 
 RESULTS = Path(__file__).parent / "results"
 WORK = Path("benchmark-models")
-SEEDDELTA_BITS = {"seeddelta-4": 4, "seeddelta-3": 3, "seeddelta-2": 2}
+SEEDDELTA: dict[str, dict[str, Any]] = {
+    "balanced": {"preset": "balanced"},
+    "seeddelta-4": {"bits": 4},
+    "seeddelta-3": {"bits": 3},
+    "seeddelta-2": {"bits": 2},
+}
 
 
 def parse_threads(text: str) -> list[int]:
@@ -81,21 +87,16 @@ def pydoc_text(work: Path) -> Path:
 
 
 def make_models(names: Sequence[str], dense: Path, work: Path) -> dict[str, Path]:
-    """Models by name: F16, seeddelta-N, or one of llama.cpp's types."""
+    """Models by name: F16, one of SEEDDELTA, or one of llama.cpp's types."""
     models = {}
     for name in names:
         if name == "F16":
             models[name] = dense
-        elif name in SEEDDELTA_BITS:
-            models[name] = seeddelta_model(dense, work, name, bits=SEEDDELTA_BITS[name])
+        elif name in SEEDDELTA:
+            models[name] = seeddelta_model(dense, work, name, **SEEDDELTA[name])
         else:
             models[name] = llama_model(dense, work, name)
     return models
-
-
-def machine() -> dict[str, Any]:
-    """CPU, kernel and versions that a result depends on."""
-    return describe_machine() | {"commit": _commit()}
 
 
 def _commit() -> str | None:
@@ -106,6 +107,15 @@ def _commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return head.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
+
+
+# Both as they are before anything is measured: what a benchmark does is itself a load.
+_BEFORE = {"commit": _commit(), "load_average": os.getloadavg()[0]}
+
+
+def machine() -> dict[str, Any]:
+    """CPU, kernel and versions that a result depends on, and the commit and the load when the program began."""
+    return describe_machine() | _BEFORE
 
 
 def save(name: str, result: dict[str, Any], folder: Path = RESULTS) -> Path:

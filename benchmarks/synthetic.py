@@ -89,7 +89,7 @@ def make_models(names: Sequence[str], shape: str, work: Path) -> dict[str, Path]
 
 
 def _model(name: str, shape: str, work: Path) -> Path:
-    seeddelta_file = name in common.SEEDDELTA_BITS or name == COLUMNS
+    seeddelta_file = name in common.SEEDDELTA or name == COLUMNS
     kind = ".seeddelta" if seeddelta_file else ""
     path = work / f"synthetic-{shape}-{name}{kind}.gguf"
     if path.exists():
@@ -102,7 +102,7 @@ def _model(name: str, shape: str, work: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=work) as folder:
         single = layer if name == "F16" else Path(folder) / "one-layer.gguf"
         if seeddelta_file:
-            bits, columns = common.SEEDDELTA_BITS.get(name, 4), COLUMN_TENSORS if name == COLUMNS else []
+            bits, columns = common.SEEDDELTA.get(name, {"bits": 4})["bits"], COLUMN_TENSORS if name == COLUMNS else []
             recipe = seeddelta.Recipe(
                 input=layer, output=single, bits=bits, seed=SEED, targets="all", column_tensor=columns
             )
