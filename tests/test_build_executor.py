@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 import seeddelta
 from seeddelta import Recipe
+from seeddelta.checkpoint import Store
 from seeddelta.convert import executors, jobs
-from seeddelta.convert.checkpoint import Checkpoint
 from seeddelta.convert.executors import map_in_order, open_pool
+from seeddelta.convert.parts import open_parts
 from seeddelta.convert.recipe import parse_executor
 from seeddelta.convert.report import BuildReport
 from seeddelta.errors import ExecutorError, OutputError, RecipeError, SourceModelError
@@ -188,14 +189,14 @@ def test_progress_counts_every_tensor_once(dense: Path, capfd: pytest.CaptureFix
 KILLED = """
 import os, signal, sys
 from seeddelta import Recipe, build
-from seeddelta.convert import checkpoint
-real, left = checkpoint.Checkpoint.save, [int(sys.argv[3])]
+from seeddelta.checkpoint import Store
+real, left = Store.save, [int(sys.argv[3])]
 def save(*arguments):
     if left[0] == 0:
         os.kill(os.getpid(), signal.SIGKILL)
     left[0] -= 1
     return real(*arguments)
-checkpoint.Checkpoint.save = save
+Store.save = save
 if __name__ == "__main__":
     build(Recipe(input=sys.argv[1], output=sys.argv[2], bits=3, executor=sys.argv[4], targets="all"), progress=False)
 """
@@ -235,7 +236,7 @@ def test_killed_build_goes_on(
 
 def interrupted(dense: Path, monkeypatch: pytest.MonkeyPatch, finished: int, **options: Any) -> Path:
     """Folder of the parts of a build that was stopped."""
-    real, calls = Checkpoint.save, []
+    real, calls = Store.save, []
 
     def save(*arguments: Any) -> Any:
         if len(calls) == finished:
@@ -244,7 +245,7 @@ def interrupted(dense: Path, monkeypatch: pytest.MonkeyPatch, finished: int, **o
         return real(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoint, "save", save)
+        patch.setattr(Store, "save", save)
         with pytest.raises(KeyboardInterrupt):
             build(dense, **options)
     return Path(options.get("checkpoint", dense.parent / "out.gguf.parts"))
@@ -305,7 +306,7 @@ def test_folder_of_the_caller(dense: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_one_build_at_a_time(dense: Path) -> None:
     output = dense.parent / "out.gguf"
-    with Checkpoint(output, dense.parent / "out.gguf.parts"), pytest.raises(OutputError, match="another build of out"):
+    with open_parts(output, dense.parent / "out.gguf.parts"), pytest.raises(OutputError, match="another build of out"):
         build(dense)
     build(dense)
     assert sorted(os.listdir(dense.parent)) == ["dense.gguf", "out.gguf"]

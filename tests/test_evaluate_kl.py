@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import namedtuple
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -155,20 +156,22 @@ def test_a_full_disk_is_seen_before(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_log_keeps_whole_chunks_of_its_own_identity(tmp_path: Path) -> None:
-    path = tmp_path / "parts" / "one.scores"
+    path = tmp_path / "parts" / "one"
     log = ChunkLog(path, {"model": 1}, ("nll", "kl"), 3)
     for chunk in range(2):
         log.append({"nll": np.arange(3.0) + chunk, "kl": np.arange(3.0) - chunk})
     log.close()
-    with path.open("ab") as file:
-        file.write(b"half a chunk")
+    (path / ".000002.sdpart.abc.part").write_bytes(b"half a chunk")
     again = ChunkLog(path, {"model": 1}, ("nll", "kl"), 3)
     assert len(again) == 2
     np.testing.assert_array_equal(again.column("kl"), [[0, 1, 2], [-1, 0, 1]])
     again.append({"nll": np.ones(3), "kl": np.ones(3)})
     again.close()
-    assert len(ChunkLog(path, {"model": 1}, ("nll", "kl"), 3)) == 3
-    assert len(ChunkLog(path, {"model": 2}, ("nll", "kl"), 3)) == 0
+    for model, chunk, kept in ((1, 0, 3), (1, 2, 2), (1, 1, 1), (2, 0, 0)):
+        with (path / f"{chunk:06d}.sdpart").open("ab") as file:  # damage to a chunk ends those that are used
+            file.write(b"?" * chunk)
+        with closing(ChunkLog(path, {"model": model}, ("nll", "kl"), 3)) as log:
+            assert len(log) == kept
 
 
 @pytest.fixture(scope="module")
@@ -270,9 +273,9 @@ def test_a_killed_evaluation_goes_on(tiny: tuple[Path, Path], tmp_path: Path) ->
     expected = run("--chunks", "200")
     process = subprocess.Popen([*command, "--chunks", "200", "--resume", folder], start_new_session=True)
     seen: list[Path] = []  # in the order in which they appear
-    while len(seen) < 2 or seen[1].stat().st_size < 1000 + 3 * 4 * 8 * 31:  # some chunks of the second model
+    while len(seen) < 2 or len(list(seen[1].glob("0*.sdpart"))) < 3:  # some chunks of the second model
         assert process.poll() is None
-        seen += [path for path in folder.glob("*.scores") if path not in seen]
+        seen += [path for path in folder.glob("*.chunks") if path not in seen]
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -296,8 +299,9 @@ def test_finished_chunks_are_not_scored_again(tiny: tuple[Path, Path], text: Pat
     first, rows = score(), base.read_bytes()
     assert done == [1, 2, 3, 4]
     (log,) = folder.iterdir()
-    with log.open("r+b") as file:
-        file.truncate(log.stat().st_size - 31 * 8 - 1)  # the last chunk, and a part of the one before it
+    (log / "000003.sdpart").unlink()
+    with (log / "000002.sdpart").open("r+b") as file:
+        file.truncate(100)
     base.write_bytes(rows[:-100])
     again = score()
     assert done == [3, 4]

@@ -15,10 +15,11 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
+from seeddelta._output import atomic_output
 from seeddelta.errors import OutputError
 from seeddelta.gguf.header import read_header
 from seeddelta.gguf.source import open_source
-from seeddelta.gguf.writer import PlannedTensor, atomic_output, copied_metadata, write_gguf
+from seeddelta.gguf.writer import PlannedTensor, copied_metadata, write_gguf
 from tiny_models import write_model
 
 

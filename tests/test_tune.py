@@ -15,6 +15,7 @@ import pytest
 import seeddelta
 from architectures import write_architecture
 from llama_helpers import TEXT
+from seeddelta.checkpoint import open_record
 from seeddelta.cli.main import main
 from seeddelta.errors import EvaluationError, RecipeError, SourceModelError
 from seeddelta.tune import TuneOptions, autotune, plan, tuning
@@ -184,10 +185,10 @@ def test_killed_anywhere_it_goes_on(dense: Path, text: Path, tmp_path: Path) -> 
     whole = tmp_path / "whole"
     expected = json.loads(subprocess.run(command(whole), check=True, capture_output=True, timeout=120).stdout)
     killed = tmp_path / "killed"
-    state = killed / "recipe.yaml.autotune" / "measured.json"
+    state = killed / "recipe.yaml.autotune" / "measured.sdpart"
 
     def results() -> int:
-        return len(json.loads(state.read_text())["results"]) if state.exists() else 0
+        return len(open_record(state).state) if state.exists() else 0
 
     for wanted in (2, 20, expected["evaluations"] - 2):
         process = subprocess.Popen(command(killed), start_new_session=True, stdout=subprocess.PIPE)

@@ -110,12 +110,12 @@ def test_search_without_an_end() -> None:
 
 
 def test_state_is_that_of_its_identity(tmp_path: Path) -> None:
-    path = tmp_path / "state.json"
+    path = tmp_path / "state"
     state = State(path, {"model": 1})
     assert state.once("a", lambda: [0.1, 1e-17]) == [0.1, 1e-17]
     assert State(path, {"model": 1}).once("a", lambda: pytest.fail("measured twice")) == [0.1, 1e-17]
     assert State(path, {"model": 2}).restored == 0
-    path.write_text(path.read_text()[:-10])
+    path.write_bytes(path.read_bytes()[:-10])
     assert State(path, {"model": 1}).restored == 0
 
 

@@ -1,9 +1,8 @@
-"""Sums of an unfinished capture on disk: one NumPy archive, replaced as a whole."""
+"""Sums of an unfinished capture: a record (seeddelta/checkpoint.py), replaced as a whole."""
 
 from __future__ import annotations
 
-import json
-import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from seeddelta import _core
 
-from ..gguf.writer import atomic_output
+from ..checkpoint import Array, discard_record, read_record, write_record
 
 
 class Checkpoint:
@@ -19,53 +18,38 @@ class Checkpoint:
 
     def __init__(self, path: Path, identity: dict[str, Any]) -> None:
         self.path = path
-        self.identity = json.loads(json.dumps(identity))
+        self.identity = identity
 
     def restore(self, hook: _core.CaptureHook, total: int) -> tuple[int, dict[str, str]]:
         """Fill the hook with stored sums. Returns the chunks done and the representatives.
 
         (0, {}) and an untouched hook without a file, or when it is damaged, of another capture or of more chunks.
         """
-        try:
-            with np.load(self.path) as archive:
-                state = json.loads(str(archive["state"]))
-                if state["identity"] != self.identity or state["chunks"] > total:
-                    return 0, {}
-                sums = [
-                    {key: archive[f"{i}.{key}"] for key in ("counts", "square", "norm_square")}
-                    for i in range(len(state["inputs"]))
-                ]
-                matrices = [archive.get(f"{i}.covariance") for i in range(len(sums))]
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        record = read_record(self.path, self.identity)
+        if record is None or record.state["chunks"] > total:
             return 0, {}
-        for name, arrays, matrix in zip(state["inputs"], sums, matrices, strict=True):
-            tokens, nonfinite, *counts = (int(n) for n in arrays["counts"])
-            hook.restore(
-                name, tokens, arrays["square"], arrays["norm_square"], np.array(counts, np.int64), matrix, nonfinite
-            )
-        return int(state["chunks"]), dict(state["representatives"])
+        for name in record.state["inputs"]:
+            tokens, nonfinite, *counts = (int(n) for n in record.array(f"{name}.counts"))
+            square, norm_square = (record.array(f"{name}.{key}") for key in ("square", "norm_square"))
+            matrix = record.array(f"{name}.covariance") if self.identity["covariance"] else None
+            hook.restore(name, tokens, square, norm_square, np.array(counts, np.int64), matrix, nonfinite)
+        return int(record.state["chunks"]), dict(record.state["representatives"])
 
     def save(self, hook: _core.CaptureHook, chunks: int) -> None:
         """Store the sums. Raises OutputError; an earlier checkpoint stays until this one is whole."""
         inputs = sorted(set(hook.representatives.values()))
-        state = dict(identity=self.identity, chunks=chunks, inputs=inputs, representatives=dict(hook.representatives))
-        with (
-            atomic_output(self.path) as temporary,
-            zipfile.ZipFile(temporary, "w") as archive,
-        ):
+        state = dict(chunks=chunks, inputs=inputs, representatives=dict(hook.representatives))
 
-            def add(key: str, array: Any) -> None:  # one at a time: all covariances together are as large as the model
-                with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
-                    np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
-
-            add("state", json.dumps(state))
-            for i, name in enumerate(inputs):
+        def arrays() -> Iterator[tuple[str, Array]]:  # one at a time: all covariances are as large as the model
+            for name in inputs:
                 counts = [hook.tokens(name), hook.nonfinite_tokens(name), *hook.counts(name)]
-                add(f"{i}.counts", np.array(counts, np.int64))
-                add(f"{i}.square", hook.square(name))
-                add(f"{i}.norm_square", hook.norm_square(name))
+                yield f"{name}.counts", np.array(counts, np.int64)
+                yield f"{name}.square", hook.square(name)
+                yield f"{name}.norm_square", hook.norm_square(name)
                 if self.identity["covariance"]:
-                    add(f"{i}.covariance", hook.covariance(name))
+                    yield f"{name}.covariance", hook.covariance(name)
+
+        write_record(self.path, self.identity, state, arrays())
 
     def discard(self) -> None:
-        self.path.unlink(missing_ok=True)
+        discard_record(self.path)

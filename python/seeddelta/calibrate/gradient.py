@@ -22,9 +22,9 @@ import numpy.typing as npt
 
 from .._blas import one_blas_thread
 from .._extras import needs_extra
+from .._output import check_writable
 from ..gguf import names
 from ..gguf.source import SourceModel, open_source
-from ..gguf.writer import check_writable
 from ..settings.calibration import GRADIENT_CHUNKS
 from .gradient_file import write_gradient
 from .llama_block import MATRICES, LlamaShape, in_order, llama_shape, read_block, read_head

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from .._output import atomic_output, output_error
 from ..errors import OutputError
-from ..gguf.writer import atomic_output, output_error
 
 F32 = npt.NDArray[np.float32]
 

@@ -30,10 +30,10 @@ def command(settings: CaptureSettings) -> None:
     model, text, output, hessian = settings.model, settings.text, settings.output, settings.hessian
     if model is None or text is None or output is None:
         raise ImatrixError("-m, -f and -o must be given to measure, or --in-file to show what was measured; see --help")
+    from .._output import check_writable
     from ..calibrate import capture, capture_gradient, write_covariance
     from ..calibrate.statistics import statistics_table
     from ..gguf.imatrix import write_imatrix
-    from ..gguf.writer import check_writable
     from ..report.tables import make_console
 
     for path in filter(None, (output, hessian, settings.gradient)):

@@ -68,8 +68,8 @@ def _measure(models: list[Path], settings: ReportSettings) -> Series:
 
 
 def _quantized(dense: Path, settings: ReportSettings) -> list[Path]:
+    from .._output import output_error
     from ..gguf.source import open_source
-    from ..gguf.writer import output_error
     from ..runtime.quantize import parse_types, quantized_model
 
     types, work = parse_types(settings.quants or ""), settings.work or settings.output / "models"

@@ -24,7 +24,7 @@ def command(settings: SparsifySettings) -> None:
 
     Example: seeddelta sparsify -m model.seeddelta.gguf --text wiki.valid.txt -o skip.yaml (built with --layout column)
     """
-    from ..gguf.writer import atomic_output
+    from .._output import atomic_output
     from ..sparsify import sparsify
 
     options = settings.model_dump(include={"keep", "score", "target", "chunks", "probe_chunks", "per_layer"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,14 +15,16 @@ from pydantic import BaseModel
 from seeddelta import _core
 
 from .._blas import one_blas_thread
+from .._output import check_writable
 from ..calibrate.llama_block import llama_shape, read_head
 from ..calibrate.text import Windows, bundled_text, read_windows
+from ..checkpoint import discard_record
 from ..errors import RecipeError
 from ..gguf import schema
 from ..gguf.hub import located
 from ..gguf.reader import SeedDeltaFile, open_seeddelta, weight_arguments
 from ..gguf.source import SourceModel, file_stamp, open_source
-from ..gguf.writer import PlannedTensor, Typed, Value, check_writable, copied_metadata, crc32, write_gguf
+from ..gguf.writer import PlannedTensor, Typed, Value, copied_metadata, crc32, write_gguf
 from ..settings.fitting import FIT_CHUNKS, LEAST_CHUNKS
 from .fit_scales import BATCH, Adam, Fit, Student
 from .measure import measure
@@ -90,21 +91,21 @@ def fit(
             job = Fit(source, student, windows.tokens[~held], windows.tokens[held], pool, teacher, bar.update)
             before, after = _descend(job, state if resume else None, identity, bar)
         if not after < before:
-            state.unlink(missing_ok=True)
+            discard_record(state)
             raise RecipeError(
                 f"{model}: nothing was gained: the divergence on text that was held out is {before:.4f} and was "
                 f"{after:.4f} after fitting; give more or other --text"
             )
         _write(file, source, student, output, windows)
-        state.unlink(missing_ok=True)
+        discard_record(state)
     return FitReport(
         path=str(output), tensors=len(student.places), factors=len(student.theta), chunks=chunks,
         held_out=int(held.sum()), before=before, after=after,
     )  # fmt: skip
 
 
-def _identity(model: Path, dense: Path, windows: Windows) -> str:
-    return json.dumps([file_stamp(model), file_stamp(dense), windows.identity()])
+def _identity(model: Path, dense: Path, windows: Windows) -> list[Any]:
+    return [file_stamp(model), file_stamp(dense), windows.identity()]
 
 
 def _bar(layers: int, train: int, held: int, progress: bool) -> Any:
@@ -114,7 +115,7 @@ def _bar(layers: int, train: int, held: int, progress: bool) -> Any:
     return tqdm(desc="fit", total=total, unit="block", smoothing=0, disable=not progress)
 
 
-def _descend(job: Fit, state: Path | None, identity: str, bar: Any) -> tuple[float, float]:
+def _descend(job: Fit, state: Path | None, identity: list[Any], bar: Any) -> tuple[float, float]:
     """Fit; the divergence on held-out text before and after."""
     student, count = job.student, len(job.tokens)
     order = np.random.default_rng(1).permutation(count).tolist()

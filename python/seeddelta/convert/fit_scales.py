@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from zipfile import BadZipFile
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,10 @@ from ..calibrate.llama_block import (
     read_block,
     rms_norm,
 )
+from ..checkpoint import read_record, write_record
 from ..gguf import names
 from ..gguf.reader import SeedDeltaFile
 from ..gguf.source import SourceModel
-from ..gguf.writer import atomic_output, output_error
 
 F32 = npt.NDArray[np.float32]
 OUTPUT_NORM = "output_norm.weight"
@@ -220,25 +220,16 @@ class Adam:
         rate = self.rate * warm * (1 + math.cos(math.pi * (self.step - 1) / self.steps)) / 2
         theta -= rate * mean / (np.sqrt(square) + np.float32(1e-12))
 
-    def save(self, path: Path, theta: F32, identity: str, before: float) -> None:
-        """Raises OutputError."""
-        try:
-            with atomic_output(path) as temporary, temporary.open("wb") as file:
-                np.savez(
-                    file, theta=theta, mean=self._mean, square=self._square, step=self.step, identity=identity,
-                    before=before,
-                )  # fmt: skip
-        except OSError as error:
-            raise output_error(path, error) from error
+    def save(self, path: Path, theta: F32, identity: list[Any], before: float) -> None:
+        """Store all that decides the next step; `before` is the divergence at first. Raises OutputError."""
+        arrays = {"theta": theta, "mean": self._mean, "square": self._square}
+        write_record(path, identity, {"step": self.step, "before": before}, arrays.items())
 
-    def load(self, path: Path, theta: F32, identity: str) -> float | None:
+    def load(self, path: Path, theta: F32, identity: list[Any]) -> float | None:
         """What `before` was; None when there is nothing that belongs to this run."""
-        try:
-            with np.load(path) as stored:
-                if str(stored["identity"]) != identity or stored["theta"].shape != theta.shape:
-                    return None
-                theta[:], self._mean[:], self._square[:] = stored["theta"], stored["mean"], stored["square"]
-                self.step = int(stored["step"])
-                return float(stored["before"])
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        record = read_record(path, identity)
+        if record is None or record.arrays["theta"].shape != theta.shape:
             return None
+        theta[:], self._mean[:], self._square[:] = map(record.array, ("theta", "mean", "square"))
+        self.step = int(record.state["step"])
+        return float(record.state["before"])

@@ -1,17 +1,16 @@
-"""What a `quantize` that was stopped had done: a small JSON file beside the hidden states, replaced as a whole."""
+"""What a `quantize` that was stopped had done: a record (checkpoint.py) beside the hidden states."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from .._output import output_error
 from ..calibrate.groups import Group
-from ..gguf.writer import atomic_output, output_error
+from ..checkpoint import read_record, write_record
 
-_NAME = "done.json"
+_NAME = "done.sdpart"
 
 
 class Journal:
@@ -23,7 +22,7 @@ class Journal:
 
     def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
         self.folder = folder
-        self._identity = json.loads(json.dumps(identity))
+        self._identity = identity
         self._done = False
         self.groups: list[Group] | None = None
         self.steps_done = 0
@@ -32,21 +31,18 @@ class Journal:
     def __enter__(self) -> Journal:
         try:
             self.folder.mkdir(exist_ok=True)
-            stored = json.loads((self.folder / _NAME).read_text(encoding="utf-8"))
-            if stored["identity"] == self._identity:
-                self.groups = [Group(*group) for group in stored["groups"]]
-                self.steps_done, self.keys = stored["steps_done"], stored["keys"]
+            record = read_record(self.folder / _NAME, self._identity)
+            if record is None:
+                for path in self.folder.iterdir():
+                    path.unlink()
                 return self
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            pass
         except OSError as error:
             raise output_error(self.folder, error) from error
-        self._clear()
+        self.groups = [Group(*group) for group in record.state["groups"]]
+        self.steps_done, self.keys = record.state["steps_done"], record.state["keys"]
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._done or self.groups is None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -75,10 +71,5 @@ class Journal:
     def _save(self) -> None:
         assert self.groups is not None
         groups = [[group.first, group.last, group.scale] for group in self.groups]
-        state = dict(identity=self._identity, groups=groups, steps_done=self.steps_done, keys=self.keys)
-        with atomic_output(self.folder / _NAME) as temporary:
-            temporary.write_text(json.dumps(state), encoding="utf-8")
-
-    def _clear(self) -> None:
-        for path in self.folder.iterdir():
-            path.unlink()
+        state = dict(groups=groups, steps_done=self.steps_done, keys=self.keys)
+        write_record(self.folder / _NAME, self._identity, state)

@@ -1,6 +1,6 @@
 """build(recipe): plan, encode tensor after tensor into parts, then write the file.
 
-The descriptions of all tensors come before any data in a GGUF, so encoded payloads wait on disk (checkpoint.py); so do
+The descriptions of all tensors come before any data in a GGUF, so encoded payloads wait on disk (parts.py); so do
 they when the build is killed. A job holds one dense matrix in memory.
 """
 
@@ -21,17 +21,19 @@ from typing import Any, Literal
 import numpy as np
 from gguf import GGUFValueType
 
+from .._output import check_writable
+from ..checkpoint import Store, stored_bytes
 from ..errors import CalibrationWarning, OutputError, some
 from ..gguf import payload, schema, targets
 from ..gguf.header import TensorInfo
 from ..gguf.schema import TensorDescription
 from ..gguf.split import write_split
-from ..gguf.writer import PlannedTensor, Typed, Value, check_writable, copied_metadata, crc32
-from .checkpoint import Checkpoint, Part, stored_bytes
+from ..gguf.writer import PlannedTensor, Typed, Value, copied_metadata, crc32
 from .describe import compute_estimate
 from .executors import map_in_order, open_pool
 from .jobs import Job, encoder_identity, forget, tensor_sha256
 from .metadata import own_metadata
+from .parts import Part, load_part, open_parts, save_part
 from .plan import Plan, experts_of, importance_of, make_plan, matrix_shape
 from .recipe import Recipe, parse_size
 from .report import BuildReport, TensorReport
@@ -61,7 +63,7 @@ def build(recipe: Recipe, *, executor: Executor | None = None, progress: bool = 
         check_outputs(recipe, plan)
         stack.callback(forget)
         hashed = hash_in_background(plan, stack)
-        checkpoint = stack.enter_context(Checkpoint(recipe.output, recipe.parts_folder, resume=recipe.resume))
+        checkpoint = stack.enter_context(open_parts(recipe.output, recipe.parts_folder, resume=recipe.resume))
         checkpoint.keep_only(set(plan.targets))
         parts, restored = encode_all(recipe, plan, checkpoint, executor, progress)
         return finish(recipe, plan, parts, hashed, checkpoint, started=started, restored=restored)
@@ -93,7 +95,7 @@ def finish(
     plan: Plan,
     parts: Mapping[str, Part],
     hashed: Future[str],
-    checkpoint: Checkpoint,
+    checkpoint: Store,
     *,
     started: float,
     restored: int,
@@ -125,7 +127,7 @@ def _warn_uncalibrated(plan: Plan) -> None:
 
 
 def encode_all(
-    recipe: Recipe, plan: Plan, checkpoint: Checkpoint, executor: Executor | None = None, progress: bool = True
+    recipe: Recipe, plan: Plan, checkpoint: Store, executor: Executor | None = None, progress: bool = True
 ) -> tuple[dict[str, Part], int]:
     """Parts of all targets, and how many of them an earlier run had made."""
     from tqdm.auto import tqdm
@@ -156,15 +158,15 @@ def encode_all(
                 for job, result in map_in_order(pool, jobs, finished):
                     encoded = result.encoded
                     seed = int(encoded.arrays[schema.BASE_SEED].view(np.uint64)[0])
-                    parts[job.name] = checkpoint.save(job.key(encoder), encoded, seed, result.seconds)
+                    parts[job.name] = save_part(checkpoint, job.key(encoder), encoded, seed, result.seconds)
     return parts, restored
 
 
-def _restored(recipe: Recipe, plan: Plan, checkpoint: Checkpoint, encoder: str) -> dict[str, Part]:
+def _restored(recipe: Recipe, plan: Plan, checkpoint: Store, encoder: str) -> dict[str, Part]:
     parts = {}
     for name in plan.targets:
         if checkpoint.has(name):  # only then is the tensor hashed twice
-            part = checkpoint.load(name, job_of(recipe, plan, name, recipe.threads).key(encoder))
+            part = load_part(checkpoint, name, job_of(recipe, plan, name, recipe.threads).key(encoder))
             if part is not None:
                 parts[name] = part
     return parts

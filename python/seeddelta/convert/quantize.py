@@ -23,16 +23,17 @@ from ..calibrate.covariance import open_covariance, write_covariance
 from ..calibrate.engine import BlockEngine, states_name
 from ..calibrate.groups import Group, find_groups
 from ..calibrate.text import Windows, bundled_text, read_windows
+from ..checkpoint import Store
 from ..errors import ImatrixError, RecipeError
 from ..gguf import names, schema
 from ..gguf.source import file_stamp, open_source
 from ..gguf.writer import Typed, Value
 from ..settings.calibration import CHUNKS
-from .checkpoint import Checkpoint, Part
 from .estimate import Estimate, estimate, warn_too_large
 from .jobs import encoder_identity, forget
 from .journal import Journal
 from .memory import sums_bytes, sums_limit, wanted_inputs
+from .parts import Part, load_part, open_parts
 from .pipeline import check_outputs, encode_all, finish, hash_in_background, planned_report
 from .plan import Plan, make_plan
 from .recipe import Recipe, parse_size, with_rate
@@ -84,7 +85,7 @@ def quantize(
         warn_too_large(plan, parse_size(ram))
         stack.callback(forget)
         hashed = hash_in_background(plan, stack)
-        checkpoint = stack.enter_context(Checkpoint(recipe.output, recipe.parts_folder, resume=recipe.resume))
+        checkpoint = stack.enter_context(open_parts(recipe.output, recipe.parts_folder, resume=recipe.resume))
         checkpoint.keep_only(set(plan.targets))
         journal = stack.enter_context(Journal(checkpoint.folder / _FOLDER, _identity(recipe, windows, calibrate)))
         work = _Work(recipe, plan, windows, checkpoint, journal, parse_size(ram), executor, calibrate)
@@ -155,7 +156,7 @@ class _Work:
     recipe: Recipe
     plan: Plan
     windows: Windows
-    checkpoint: Checkpoint
+    checkpoint: Store
     journal: Journal
     ram: int
     executor: Executor | None
@@ -189,7 +190,7 @@ class _Work:
                 parts |= made
                 restored += found
                 bar.update(sum(sizes[name] for name in made))
-                self.journal.done(step, {name: part.header.key for name, part in made.items()})
+                self.journal.done(step, {name: part.record.key for name, part in made.items()})
         missing = [name for name in self.plan.targets if name not in parts]
         if missing:  # blocks that no text goes through
             made, found = self._encode(missing, None)
@@ -199,7 +200,7 @@ class _Work:
 
     def _restored(self) -> dict[str, Part]:
         """Parts of the groups that are done; when one is damaged all is measured again (whole parts are used)."""
-        parts = {name: self.checkpoint.load(name, key) for name, key in self.journal.keys.items()}
+        parts = {name: load_part(self.checkpoint, name, key) for name, key in self.journal.keys.items()}
         groups, done = self.journal.groups or [], self.journal.steps_done
         states = self.journal.folder / states_name(groups[done].first) if 0 < done < len(groups) else None
         if any(part is None for part in parts.values()) or (states is not None and not states.is_file()):

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from .._extras import needs_extra
 from .._html import Shown
-from ..gguf.writer import atomic_output
+from .._output import atomic_output
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -16,8 +16,6 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFValueType
 
-from seeddelta import _core
-
 from .._blas import one_blas_thread
 from ..calibrate.alignment import Moments, Target
 from ..calibrate.block_run import BlockRun
@@ -25,27 +23,13 @@ from ..calibrate.capture import Capture
 from ..calibrate.engine import BlockEngine
 from ..calibrate.groups import Group
 from ..gguf import names
-from ..gguf.payload import payload_layout
-from ..gguf.reader import weight_arguments
 from ..gguf.writer import PlannedTensor, Typed, write_gguf
-from .checkpoint import Part
+from .parts import Part
 
 F32 = npt.NDArray[np.float32]
 _SAME = 0.01  # relative: products in half precision differ by 0.001, and what is not the stream by 1
 # encodes matrices of a covariance file, from the source or (by the path) from a file of targets
 Encode = Callable[[list[str], Capture, Path | None], dict[str, Part]]
-
-
-def decoded(part: Part) -> F32:
-    """What a finished tensor stands for, float32[rows, n_in]."""
-    description = part.header.description
-    layout = payload_layout(description)
-    arrays = {
-        suffix: np.frombuffer(b"".join(piece.tobytes() for piece in part.read(tensor)), dtype).reshape(shape)
-        for (suffix, (shape, dtype)), tensor in zip(layout.items(), part.payloads, strict=True)
-    }
-    weight = _core.Weight(description.name, *description.shape, **weight_arguments(description, arrays))
-    return np.asarray(weight.dequantize(0, description.rows), np.float32)
 
 
 @dataclass
@@ -94,7 +78,7 @@ class SequentialGroups:
             else:
                 made = self._input(group, same, members, replaced, writers.get(same))
             parts |= made
-            replaced |= {name: decoded(part) for name, part in made.items()}
+            replaced |= {name: part.decoded() for name, part in made.items()}
         if group != self.dense.groups[-1]:
             for engine, other in ((self.dense, {}), (self.encoded, replaced)):
                 with engine.run(group, [], replaced=other):

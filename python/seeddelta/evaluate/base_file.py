@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._output import atomic_output
 from ..errors import EvaluationError, OutputError
-from ..gguf.writer import atomic_output
 from ..runtime.decoder import Tokens
 from .scoring import Scored, scored_positions
 

@@ -1,52 +1,48 @@
-"""Scores of an unfinished evaluation on disk, chunk by chunk, so that a killed one goes on where it was.
-
-A file is a line of JSON, which says what was scored, and records of float64, one a chunk. A chunk that was being
-written is cut off.
-"""
+"""Scores of an unfinished evaluation, a record (checkpoint.py) a chunk, so that a killed one goes on where it was."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
-from ..errors import EvaluationError
+from ..checkpoint import Store
+from ..errors import EvaluationError, OutputError
 from .scoring import Float64s
 
 
 class ChunkLog:
-    """Columns of scores, float64[chunks, tokens a chunk] each; with `path` every finished chunk is on disk, too.
+    """Columns of scores, float64[chunks, tokens a chunk] each; with `folder` every finished chunk is on disk, too.
 
-    `identity` is what decides the scores: a file of another one is begun anew. Raises EvaluationError when the folder
-    of `path` cannot be written.
+    `identity` is what decides the scores: those of another one are not used. Raises EvaluationError when the folder
+    cannot be written.
     """
 
-    def __init__(self, path: Path | None, identity: Mapping[str, Any], columns: tuple[str, ...], tokens: int) -> None:
+    def __init__(self, folder: Path | None, identity: Mapping[str, Any], columns: tuple[str, ...], tokens: int) -> None:
         self._columns = columns
         self._tokens = tokens
         self._chunks: list[Float64s] = []
-        self._file: BinaryIO | None = None
-        if path is None:
+        self._key = {"identity": identity, "columns": columns, "tokens": tokens}
+        self._store: Store | None = None
+        self._open = ExitStack()
+        if folder is None:
             return
-        head = json.dumps({"identity": identity, "columns": columns, "tokens": tokens}, sort_keys=True).encode() + b"\n"
+        busy = "another evaluation writes there; wait for it, or give another --resume DIR"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            data = path.read_bytes() if path.is_file() else b""
-            size = 8 * len(columns) * tokens
-            whole = (len(data) - len(head)) // size if data.startswith(head) else 0
-            self._file = path.open("r+b" if whole else "wb")
-            if not whole:
-                self._file.write(head)
-        except OSError as error:
-            raise EvaluationError(f"{path}: cannot be written ({error.strerror}); give another --resume DIR") from error
-        records = np.frombuffer(data, "<f8", whole * len(columns) * tokens, len(head)) if whole else np.empty(0)
-        self._chunks = list(records.reshape(whole, len(columns), tokens))
-        self._file.truncate(len(head) + whole * size)
-        self._file.seek(0, 2)
+            self._store = self._open.enter_context(Store(folder, busy=busy))
+        except OutputError as error:
+            if not isinstance(error.__cause__, OSError):
+                raise EvaluationError(str(error)) from error
+            reason = error.__cause__.strerror
+            raise EvaluationError(f"{folder}: cannot be written ({reason}); give another --resume DIR") from error
+        while record := self._store.load(_name(len(self)), self._key):
+            self._chunks.append(record.array("scores"))
+        self._store.keep_only(map(_name, range(len(self))))
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -54,13 +50,13 @@ class ChunkLog:
     def append(self, scores: Mapping[str, Float64s]) -> None:
         """Add a chunk. Raises EvaluationError when the disk refuses."""
         record = np.stack([scores[column] for column in self._columns]).astype("<f8")
-        self._chunks.append(record)
-        if self._file is not None:
+        if self._store is not None:
             try:
-                self._file.write(record.tobytes())
-                self._file.flush()
-            except OSError as error:
-                raise EvaluationError(f"the scores cannot be written ({error.strerror}); free some space") from error
+                self._store.save(_name(len(self)), self._key, {}, [("scores", record)])
+            except OutputError as error:
+                reason = getattr(error.__cause__, "strerror", None) or str(error)
+                raise EvaluationError(f"the scores cannot be written ({reason}); free some space") from error
+        self._chunks.append(record)
 
     def column(self, name: str) -> Float64s:
         """float64[chunks, tokens a chunk]."""
@@ -68,10 +64,13 @@ class ChunkLog:
         return np.array([chunk[at] for chunk in self._chunks]).reshape(-1, self._tokens)
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._open.close()
+
+
+def _name(chunk: int) -> str:
+    return f"{chunk:06d}"
 
 
 def log_name(identity: Mapping[str, Any]) -> str:
-    """Name of the file of an identity in a folder of several."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16] + ".scores"
+    """Name of an identity in a folder of several."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]

@@ -58,7 +58,7 @@ def score_text(
     columns = ("nll",) if observer is None else ("nll", "kl", "same_top", "delta_p")
     folder = None if resume is None else Path(resume)
     with ExitStack() as stack:
-        path = None if folder is None else folder / log_name(identity or {})
+        path = None if folder is None else folder / f"{log_name(identity or {})}.chunks"
         log = stack.enter_context(closing(ChunkLog(path, identity or {}, columns, scored_positions(n_ctx))))
         nll = NllObserver()
         observers: list[Observer] = [nll] if observer is None else [nll, observer]

@@ -95,7 +95,7 @@ class Scoring:
                 ) from error
         if self._base is None and self.kl:
             if self.resume is not None:
-                self._base = self.resume / log_name(self._identity(0)).replace(".scores", ".kld")
+                self._base = self.resume / f"{log_name(self._identity(0))}.kld"
             else:
                 folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="seeddelta-eval-"))
                 self._base = Path(folder) / "base.kld"

@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFValueType
 
+from .._output import atomic_output
 from ..errors import FormatError, ImatrixError
 from .header import Header, read_header
-from .writer import PlannedTensor, Typed, Value, atomic_output, write_gguf
+from .writer import PlannedTensor, Typed, Value, write_gguf
 
 SUM_SUFFIX, COUNT_SUFFIX = ".in_sum2", ".counts"
 _REMEDY = "make it again with llama-imatrix"

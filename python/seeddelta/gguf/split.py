@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gguf import GGUFValueType
 
+from .._output import atomic_output, check_writable
 from ..errors import FormatError
 from .header import DEFAULT_ALIGNMENT, Header, TensorInfo
-from .writer import PlannedTensor, Typed, Value, atomic_output, check_writable, write_into
+from .writer import PlannedTensor, Typed, Value, write_into
 
 if TYPE_CHECKING:
     from .. import _core

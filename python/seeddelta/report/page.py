@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from .._extras import needs_extra
+from .._output import atomic_output, output_error
 from ..errors import OutputError
 from ..gguf.reader import is_seeddelta, open_seeddelta
-from ..gguf.writer import atomic_output, output_error
 from ..inspection.summary import describe_base, describe_residual, summarize
 from .bars import memory_figure, tensor_figure
 from .curves import quality_figure

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .._extras import needs_extra
+from .._output import atomic_output
 from ..errors import RecipeError, SourceModelError
-from ..gguf.writer import atomic_output
 
 # llama.cpp's names and numbers (llama.h, enum llama_ftype)
 LLAMA_TYPES = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._output import atomic_output
 from ..errors import EvaluationError
 from ..gguf.header import read_header
-from ..gguf.writer import atomic_output
 from ..runtime.decoder import Tokens
 from ..runtime.session import read_text, tokenize
 from .options import TuneOptions

@@ -14,15 +14,15 @@ from typing import Any, Literal
 
 from tqdm.auto import tqdm
 
+from .._output import atomic_output, check_writable
 from ..convert import build
-from ..convert.checkpoint import Checkpoint
 from ..convert.jobs import encoder_identity, forget
+from ..convert.parts import open_parts
 from ..convert.plan import budget_bytes, bytes_at
 from ..convert.rates import Proc, overridden
 from ..convert.recipe import Recipe
 from ..errors import SourceModelError
 from ..gguf.source import file_sha256
-from ..gguf.writer import atomic_output, check_writable
 from .allocate import Rate
 from .groups import Group, make_groups
 from .options import TuneOptions
@@ -143,8 +143,8 @@ def autotune(options: TuneOptions, *, progress: bool = True) -> TuneReport:
         options = options.model_copy(update={"recipe": stack.enter_context(given.with_dense_input(progress=progress))})
         stack.callback(forget)
         tuning = Tuning(options, progress=progress)
-        stack.enter_context(Checkpoint(options.output, options.folder))  # its lock: one autotuning at a time
-        state = State(options.folder / "measured.json", tuning.identity())
+        stack.enter_context(open_parts(options.output, options.folder))  # its lock: one autotuning at a time
+        state = State(options.folder / "measured.sdpart", tuning.identity())
         texts = choose_texts(options)
         sensitivity = _measure(tuning, state, texts.tokens)
         allocator = Allocator(
