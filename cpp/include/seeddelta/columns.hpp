@@ -54,7 +54,7 @@ struct ColumnWeight {
     }
 };
 
-// The units that one token computes, ascending, and their inputs. The one currency of everything that skips.
+// The units that one token computes, ascending, and their inputs. Every way of skipping hands one over.
 struct ActiveSet {
     int64_t n = 0;
     const int32_t *index = nullptr; // [n]

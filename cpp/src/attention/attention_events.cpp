@@ -66,7 +66,7 @@ void EventMemory::forget() {
     limits_.forget();
 }
 
-bool EventMemory::rests() {
+bool EventMemory::paused() {
     if (limits_.pause() <= 1) { // the last token of a pause fills the memory
         return false;
     }

@@ -44,7 +44,7 @@ public:
     // Nothing is known any more.
     void forget();
     // Whether the next operation is to be computed without it, because of a gap. It is counted as one.
-    bool rests();
+    bool paused();
 
     // One token's attention. All nth threads call it with the same arguments but ith. Without ALiBi, with a mask.
     // budget_ns: time that it may take; only of a spec with a budget.

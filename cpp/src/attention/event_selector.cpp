@@ -22,7 +22,7 @@ public:
 
     bool plan(const AttentionProblem &p, Attention &attention, SelectorPlan &) override {
         attention.reserve(p, false, false);
-        return !memory_.rests();
+        return !memory_.paused();
     }
 
     void attend(const AttentionProblem &p, Attention &attention, SelectorPlan &, int ith, int nth) override {

@@ -248,7 +248,7 @@ public:
         {
             const py::gil_scoped_release release; // arrays are kept alive by the caller's references
             attention_.reserve(p, packed, compare);
-            const bool changes = spec.enabled && !events_->rests();
+            const bool changes = spec.enabled && !events_->paused();
             const bool fresh = packed && (repack || !pack_->calibrated);
             std::vector<std::jthread> others;
             const auto work = [&](int ith) {
@@ -374,7 +374,7 @@ void bind_attention(py::module_ &m) {
             },
             "Why a node was left to ggml, or None.")
         .def_property_readonly(
-            "torn", [](const PyAttention &h) { return h.hook.torn(); },
+            "in_pieces", [](const PyAttention &h) { return h.hook.in_pieces(); },
             "Whether a result was zeros, because ggml computed a graph in pieces.");
     py::class_<PyAttentionRun>(m, "AttentionRun", "Attention of one token on arrays; keeps the bits of its keys.")
         .def(py::init<>())

@@ -81,7 +81,7 @@ bool AttentionChain::complete() {
     return operands_.softcap != 0.0F && offset(links_[1]) == 0.0F && offset(links_[3]) == 0.0F;
 }
 
-void AttentionChain::silence() const {
+void AttentionChain::make_no_ops() const {
     for (size_t i = 1; i < whole_.size(); ++i) {
         std::memcpy(static_cast<uint8_t *>(whole_[i]) + abi_.op, &abi_.op_none, sizeof(abi_.op_none));
     }

@@ -24,7 +24,7 @@ public:
     void *scores() const { return whole_.front(); }
     const AttentionOperands &operands() const { return operands_; }
     // Nothing is computed between the products any more.
-    void silence() const;
+    void make_no_ops() const;
 
 private:
     bool one_query(const void *product) const;

@@ -88,7 +88,7 @@ bool AttentionHook::take_chain(void *node) {
     Node &served = node_of(scores, operands);
     served.result.resize(static_cast<size_t>(abi_.ne_of(operands.v, 1) * abi_.ne_of(operands.q, 2)));
     plan(scores, served);
-    chain_.silence();
+    chain_.make_no_ops();
     abi_.make_custom(scores, &AttentionHook::compute, &served);
     abi_.make_custom(node, &AttentionHook::deliver, &served);
     return true;
@@ -255,7 +255,7 @@ void AttentionHook::deliver(void *dst, int ith, int nth, void *userdata) noexcep
     const int64_t dim = abi.ne_of(dst, 0);
     const int64_t heads = abi.ne_of(dst, 2);
     if (!node->done && node->ready) {
-        node->hook->torn_.store(true, std::memory_order_relaxed);
+        node->hook->in_pieces_.store(true, std::memory_order_relaxed);
     }
     for (int64_t head = heads * ith / nth; head < heads * (ith + 1) / nth; ++head) {
         auto *out = reinterpret_cast<float *>(static_cast<uint8_t *>(abi.data_of(dst)) + head * abi.nb_of(dst, 2));

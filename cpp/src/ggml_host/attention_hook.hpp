@@ -46,7 +46,7 @@ public:
     // Why nodes were left to ggml; null when none was.
     const char *left_because() const { return left_because_.load(std::memory_order_relaxed); }
     // Whether a result was zeros, because a graph was not computed as a whole.
-    bool torn() const { return torn_.load(std::memory_order_relaxed); }
+    bool in_pieces() const { return in_pieces_.load(std::memory_order_relaxed); }
     // Of all selectors, and under the lock: what totals() sums over comparisons.
     SelectorReport report() const;
     std::pair<double, double> gap_and_recall_sum() const;
@@ -104,7 +104,7 @@ private:
     AttentionCounters counters_;
     SelectorTotals totals_;
     std::atomic<bool> invalid_{false};
-    std::atomic<bool> torn_{false};
+    std::atomic<bool> in_pieces_{false};
     std::atomic<bool> paused_{false};
     std::atomic<const char *> left_because_{nullptr};
     std::pair<int64_t, int64_t> missing_head_{-1, -1};

@@ -72,7 +72,7 @@ void on_bus_error(int number, siginfo_t *info, void *context) {
         if (begin == 0 || address < begin || address >= end) {
             continue;
         }
-        range->torn.store(true, std::memory_order_release);
+        range->truncated.store(true, std::memory_order_release);
         const uintptr_t page = address & ~(page_size - 1);
         ours = mmap(reinterpret_cast<void *>(page), end - page, PROT_READ, // NOLINT(performance-no-int-to-ptr)
                     MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS, -1, 0) != MAP_FAILED ||
@@ -112,7 +112,7 @@ GuardedRange *add_range(uintptr_t begin, uintptr_t end) {
         range->next = ranges.load();
         ranges.store(range, std::memory_order_release);
     }
-    range->torn.store(false);
+    range->truncated.store(false);
     range->end.store(end);
     range->begin.store(begin, std::memory_order_release);
     return range;
@@ -154,7 +154,7 @@ bool FileGuard::stamp_of(int fd, Stamp &stamp) noexcept {
 
 bool FileGuard::intact() const noexcept {
     Stamp now;
-    return !range_->torn.load(std::memory_order_acquire) && stamp_of(fd_, now) && now == stamp_;
+    return !range_->truncated.load(std::memory_order_acquire) && stamp_of(fd_, now) && now == stamp_;
 }
 
 #endif

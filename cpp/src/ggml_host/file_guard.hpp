@@ -11,7 +11,7 @@ namespace seeddelta {
 struct GuardedRange {
     std::atomic<uintptr_t> begin{0}; // 0: free
     std::atomic<uintptr_t> end{0};
-    std::atomic<bool> torn{false};
+    std::atomic<bool> truncated{false};
     GuardedRange *next = nullptr;
 };
 

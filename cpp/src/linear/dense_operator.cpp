@@ -1,4 +1,4 @@
-// Products and rows of a dense matrix: the way home when the result of another operator is not finite.
+// Products and rows of a dense matrix: the fallback when the result of another operator is not finite.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

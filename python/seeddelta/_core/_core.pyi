@@ -247,7 +247,7 @@ class AttentionHook:
         A layer and a KV head of `layers` that it does not have; (-1, -1): none.
         """
     @property
-    def torn(self) -> bool:
+    def in_pieces(self) -> bool:
         """
         Whether a result was zeros, because ggml computed a graph in pieces.
         """

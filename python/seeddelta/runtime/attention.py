@@ -156,7 +156,7 @@ class OwnAttention:
     def check(self) -> None:
         """Raise UnsupportedLlamaError when single tokens were decoded without us, or wrongly, or no layer has bits,
         ConfigError when a KV head was named that the model does not have."""
-        if self.hook.torn:
+        if self.hook.in_pieces:
             raise unsupported("a graph was computed in pieces, with the attention of a token in two of them")
         if self._proven:
             return
