@@ -183,6 +183,6 @@ def test_wide_matrix_has_32_bit_indices() -> None:
     weights = np.zeros((2, 65537), np.float32)
     weights[:, 65536], weights[:, 1] = 3, -2
     encoded = encode(weights, base_kind="none", K=2)
-    assert encoded.arrays[schema.D_IDX].dtype == np.int32
-    assert encoded.arrays[schema.D_IDX].tolist() == [[1, 65536]] * 2
+    assert encoded.arrays["d_idx"].dtype == np.int32
+    assert encoded.arrays["d_idx"].tolist() == [[1, 65536]] * 2
     np.testing.assert_allclose(decode(encoded), weights, rtol=1e-3)

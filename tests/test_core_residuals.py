@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from seeddelta import _core, reference
+from seeddelta.kinds.block import block_dense, block_dot
+from seeddelta.kinds.codebook_resid import codebook_dense
+from seeddelta.kinds.fht_struct import fht_struct_product, fht_struct_values
 
 NONE, FHT, TRELLIS = 255, 1, 2
 SHAPES = [(16, 64), (40, 576), (17, 203), (5, 30), (33, 1000)]
@@ -61,9 +64,9 @@ def test_block(n_out: int, n_in: int, block: int, vals: str) -> None:
     row_scale, x = inputs(rng, n_out, n_in)
     weight = _core.Weight("w", n_out, n_in, base_kind=NONE, row_scale=row_scale, **arrays)
     stored = (arrays["b_map"], arrays["b_val"], arrays.get("b_scale"))
-    share = reference.block_dot(*stored, x)
+    share = block_dot(*stored, x)
     check_all(weight, x, row_scale.astype(np.float32) * share)
-    dense = reference.block_dense(*stored, n_in) * row_scale.astype(np.float32)[:, None]
+    dense = block_dense(*stored, n_in) * row_scale.astype(np.float32)[:, None]
     np.testing.assert_array_equal(weight.dequantize(), dense)
     np.testing.assert_allclose(row_scale * share, x @ dense.T, rtol=1e-3, atol=1e-3)
 
@@ -78,7 +81,7 @@ def test_codebook(n_out: int, n_in: int, atoms: int, k: int) -> None:
     p = reference.dictionary_dot(arrays["r_dict"], x)
     share = reference.coo_dot(arrays["r_codes"], arrays["r_vals"].astype(np.float32), p)
     check_all(weight, x, row_scale.astype(np.float32) * share)
-    dense = reference.codebook_dense(**dict(zip(("dictionary", "codes", "value"), arrays.values(), strict=True)))
+    dense = codebook_dense(**dict(zip(("dictionary", "codes", "value"), arrays.values(), strict=True)))
     np.testing.assert_allclose(weight.dequantize(), dense * row_scale.astype(np.float32)[:, None], rtol=1e-3, atol=1e-4)
 
 
@@ -87,9 +90,9 @@ def test_fht_struct(n_out: int, n_in: int) -> None:
     rng = np.random.default_rng(n_out)
     row_scale, x = inputs(rng, n_out, n_in)
     weight = _core.Weight("w", n_out, n_in, base_kind=FHT, base_seed=99, base_scale=0.25, row_scale=row_scale)
-    share = reference.fht_struct_product(99, n_out, x)
+    share = fht_struct_product(99, n_out, x)
     check_all(weight, x, row_scale.astype(np.float32) * (share * np.float32(0.25)))
-    values = reference.fht_struct_values(99, 0, n_out, n_in)
+    values = fht_struct_values(99, 0, n_out, n_in)
     np.testing.assert_array_equal(_core.base_values(FHT, 99, 0, n_out, n_in), values)
     np.testing.assert_array_equal(_core.base_values(FHT, 99, n_out - 3, n_out, n_in), values[-3:])
     dense = values * np.float32(0.25) * row_scale.astype(np.float32)[:, None]
@@ -119,7 +122,7 @@ def test_on_a_rotated_trellis(residual: str) -> None:
         rotation_block=64, codes=codes, row_scale=row_scale, **arrays,
     )  # fmt: skip
     if residual == "block":
-        share = reference.block_dot(arrays["b_map"], arrays["b_val"], arrays["b_scale"], x)
+        share = block_dot(arrays["b_map"], arrays["b_val"], arrays["b_scale"], x)
     else:
         p = reference.dictionary_dot(arrays["r_dict"], x)
         share = reference.coo_dot(arrays["r_codes"], arrays["r_vals"].astype(np.float32), p)

@@ -17,9 +17,9 @@ from seeddelta.calibrate.covariance import open_covariance
 from seeddelta.cli.main import main
 from seeddelta.convert.encode import encode_tensor
 from seeddelta.errors import RecipeError, SeedDeltaError
-from seeddelta.gguf import schema
 from seeddelta.gguf.reader import open_seeddelta
 from seeddelta.gguf.source import open_source
+from seeddelta.kinds.prng_block import SEED_GAIN, SEED_IDX
 from test_gguf_reader import Arrays, Texts, assert_named, damaged, description
 from tiny_llama import N_VOCAB, write_llama
 from tiny_models import write_model
@@ -259,12 +259,12 @@ def test_file_says_what_was_chosen(files: dict[str, Path]) -> None:
             tensor = file.tensors[NAME]
             base = tensor.description.base
             assert (base.seed_per, base.block) == (per, 8)  # type: ignore[union-attr]
-            index = tensor.arrays[schema.SEED_IDX]
+            index = tensor.arrays[SEED_IDX]
             assert index.dtype == np.uint16
             assert index.shape == ((64,) if per == "row" else (64, 12))
             assert 10 < len(np.unique(index)) <= 100
-            assert (schema.SEED_GAIN in tensor.arrays) == (per == "block")
-            arrays = {s: tensor.arrays[s] for s in (schema.SEED_IDX, schema.SEED_GAIN) if s in tensor.arrays}
+            assert (SEED_GAIN in tensor.arrays) == (per == "block")
+            arrays = {s: tensor.arrays[s] for s in (SEED_IDX, SEED_GAIN) if s in tensor.arrays}
             values = reference.prng_block_values(tensor.base_seed, 0, 64, 96, 8, **arrays)
             np.testing.assert_array_equal(np.sign(values) != 0, arrays.get("seed_gain", np.ones((64, 12)))
                                           .repeat(8, axis=1) != 0)  # fmt: skip

@@ -57,7 +57,7 @@ def test_core_has_no_weak_symbols_of_instruction_sets() -> None:
 PACKAGE = ROOT / "python" / "seeddelta"
 # Each package imports from those before it, and from the modules beside them (errors, _yaml, …), which import none.
 PACKAGES = (
-    "_core", "reference", "gguf", "settings", "runtime", "calibrate", "convert", "evaluate", "serve", "tune",
+    "_core", "reference", "kinds", "gguf", "settings", "runtime", "calibrate", "convert", "evaluate", "serve", "tune",
     "sparsify", "inspection", "report", "cli",
 )  # fmt: skip
 

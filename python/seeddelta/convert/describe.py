@@ -9,25 +9,20 @@ from seeddelta import _core
 from ..errors import RecipeError
 from ..gguf import names, payload, schema
 from ..gguf.schema import (
-    BlockResidual,
-    CodebookResidual,
-    CooResidual,
-    FhtStructBase,
     LanesBase,
     NoBase,
     NoResidual,
     Norms,
-    PrngBlockBase,
     ProcSparseResidual,
     TensorDescription,
     TrellisBase,
 )
+from ..kinds import BASE_OF, RESIDUAL_OF
+from ..kinds.kind import Base, Residual
+from ..kinds.prng_block import PrngBlockBase
 from .rates import RATES, lane_code
 from .recipe import Recipe
 from .report import Compute
-from .residual import Residual
-
-Base = PrngBlockBase | FhtStructBase | TrellisBase | LanesBase | NoBase
 
 
 def describe(
@@ -89,13 +84,8 @@ def _base(recipe: Recipe, shape: tuple[int, int], column: bool) -> Base:
             rotation_block=rotation,
             column_scale=scaled,
         )
-    if recipe.base_kind == "prng_block":
-        return PrngBlockBase(
-            kind="prng_block", scale=recipe.base_scale or 0.0, block=recipe.block, seed_per=recipe.seed_per
-        )
-    if recipe.base_kind == "fht_struct":
-        return FhtStructBase(kind="fht_struct", scale=recipe.base_scale or 0.0)
-    return NoBase(kind="none")
+    kind = BASE_OF.get(recipe.base_kind)
+    return NoBase(kind="none") if kind is None else kind.describe(recipe)
 
 
 def _residual(recipe: Recipe, name: str, shape: tuple[int, int]) -> Residual:
@@ -103,13 +93,8 @@ def _residual(recipe: Recipe, name: str, shape: tuple[int, int]) -> Residual:
     if recipe.proc_sparse:
         kept = _kept_blocks(recipe, name, *shape)
         return ProcSparseResidual(scheme="proc_sparse", block=recipe.proc_block, kept=kept)
-    if recipe.residual_scheme == "coo":
-        return CooResidual(scheme="coo", K=entries, vals=recipe.vals)
-    if recipe.residual_scheme == "block":
-        return BlockResidual(scheme="block", block=32 if recipe.block == 32 else 64, kept=entries, vals=recipe.vals)
-    if recipe.residual_scheme == "codebook_resid":
-        return CodebookResidual(scheme="codebook_resid", size=recipe.codebook_size, K=entries)
-    return NoResidual(scheme="none")
+    kind = RESIDUAL_OF.get(recipe.residual_scheme)
+    return NoResidual(scheme="none") if kind is None else kind.describe(recipe, entries)
 
 
 def head_parts(recipe: Recipe, name: str, n_out: int, n_in: int) -> tuple[int, int]:
@@ -139,14 +124,9 @@ def _kept_blocks(recipe: Recipe, name: str, n_out: int, n_in: int) -> int:
 
 
 def compute_estimate(description: TensorDescription, bytes_before: int) -> Compute:
-    """Operations and bytes for one token, and one expert where there are several.
-
-    Decoding a trellis value: a product, two look-ups, an addition; a prng_block value: 1/8 of a SplitMix64 output of
-    about 8 operations, mask and shift.
-    """
+    """Operations and bytes for one token, and one expert where there are several."""
     n_out, n_in = description.shape
     base, residual = description.base, description.residual
-    gains = isinstance(base, PrngBlockBase) and base.seed_per == "block"
     if isinstance(residual, ProcSparseResidual):
         weights = n_out * residual.kept * residual.block
         hashed = not isinstance(base, NoBase)
@@ -159,26 +139,14 @@ def compute_estimate(description: TensorDescription, bytes_before: int) -> Compu
             dense_macs=n_out * n_in,
             dense_bytes_read=bytes_before,
         )
-    decode_ops = (
-        4 if isinstance(base, (TrellisBase, LanesBase)) or gains else 3 if isinstance(base, PrngBlockBase) else 0
-    )
+    decode_ops = base.decode_ops()
     rotation = description.rotation_block
     rotation_ops = (n_out if description.is_column else n_in) * (2 + rotation.bit_length() - 1) if rotation else 0
-    if isinstance(base, FhtStructBase):  # two transforms, signs and G for each block of rows
-        d = max(64, 1 << (n_in - 1).bit_length())
-        rotation_ops = -(-n_out // d) * 2 * d * d.bit_length()
-    float_macs = 0
-    if isinstance(residual, CooResidual):
-        float_macs = n_out * residual.K
-    elif isinstance(residual, BlockResidual):
-        float_macs = n_out * residual.kept * residual.block
-    elif isinstance(residual, CodebookResidual):
-        float_macs = residual.size * n_in + n_out * residual.K
     return Compute(
         integer_macs=n_out * n_in if decode_ops else 0,
-        float_macs=float_macs,
+        float_macs=residual.float_macs(n_out, n_in),
         decode_ops=decode_ops * n_out * n_in,
-        rotation_ops=rotation_ops,
+        rotation_ops=rotation_ops + base.transform_ops(n_out, n_in),
         bytes_read=payload.payload_bytes(description) // (description.experts or 1),
         dense_macs=n_out * n_in,
         dense_bytes_read=bytes_before // (description.experts or 1),

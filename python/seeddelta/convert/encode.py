@@ -14,17 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gguf import payload, schema
-from ..gguf.schema import FhtStructBase, LanesBase, NoResidual, Norms, PrngBlockBase, TensorDescription, TrellisBase
+from ..gguf.schema import LanesBase, NoResidual, Norms, TensorDescription, TrellisBase
+from ..kinds.fitting import row_rms
+from ..kinds.kind import Base, BaseKind
+from ..kinds.prng_block import SEED_IDX
 from .column_layout import encode_columns
 from .columns import column_scale
-from .describe import Base, describe
+from .describe import describe
 from .feedback import ColumnFeedback, Feedback, covariance_error
 from .measure import measure, metrics_of
-from .plain_base import fit_base, row_rms, search_seed
 from .recipe import Recipe
 from .report import Method, Metrics
 from .row_feedback import RowFeedback
-from .seeds import choose_seeds
 from .stored import Stored
 from .trellis import encode_trellis, loss_error, output_error
 
@@ -129,16 +130,9 @@ def _encode_base(
             scales = column_scale(importance, recipe.column_power or 0.0)
         base, codes, row_scale = encode_trellis(name, weights, base, scales, recipe, importance, feedback, row_feedback)
         return base, seed, {schema.CODES: codes} | ({} if scales is None else {schema.COLUMN_SCALE: scales}), row_scale
-    if isinstance(base, PrngBlockBase) and base.seed_per != "tensor":
-        base, chosen, row_scale = choose_seeds(weights, base, recipe, importance)
-        return base, seed, chosen, row_scale
-    row_scale = row_rms(weights)
-    if isinstance(base, (PrngBlockBase, FhtStructBase)):
-        seed = search_seed(weights, row_scale, base, recipe, importance)
-        if recipe.base_scale is None:
-            scale = fit_base(weights, row_scale, seed, base, importance, weights.shape[1])[0]
-            base = base.model_copy(update={"scale": scale})
-    return base, seed, {}, row_scale
+    if isinstance(base, BaseKind):
+        return base.encode(weights, recipe, importance)
+    return base, seed, {}, row_rms(weights)
 
 
 def _encode_matrix(
@@ -158,7 +152,7 @@ def _encode_matrix(
 
     stored = Stored(description, arrays)
     residual = not isinstance(description.residual, NoResidual)
-    if schema.SEED_IDX in arrays:
+    if SEED_IDX in arrays:
         row_scale = stored.fit_row_scale(weights, importance)
     if residual:
         stored.add_residual(weights, row_scale, importance, recipe.threads)

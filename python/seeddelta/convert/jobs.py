@@ -23,12 +23,12 @@ from seeddelta import _core
 
 from .. import __version__
 from .._blas import one_blas_thread
+from .._settings import deciding
 from ..calibrate.covariance import Covariance, open_covariance
 from ..calibrate.gradient_file import Gradient, open_gradient
 from ..errors import ExecutorError, ImatrixError, SourceModelError
 from ..gguf import schema
 from ..gguf.source import SourceModel, open_source
-from ..settings.base import deciding
 from .describe import describe
 from .encode import EncodedTensor, encode_tensor
 from .feedback import ColumnFeedback, Feedback, make_column_feedback, make_feedback
@@ -120,11 +120,12 @@ def tensor_sha256(source: SourceModel, name: str) -> str:
 
 
 def encoder_identity() -> str:
-    """SHA-256 of the compiled core and of this package's modules: other code may give other bytes."""
+    """SHA-256 of the compiled core, this package's modules and the kinds': other code may give other bytes."""
     from .._core import _core
 
     digest = hashlib.sha256()
-    for path in (Path(str(_core.__file__)), *sorted(Path(__file__).parent.glob("*.py"))):
+    own = Path(__file__).parent
+    for path in (Path(str(_core.__file__)), *sorted(own.glob("*.py")), *sorted((own.parent / "kinds").glob("*.py"))):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

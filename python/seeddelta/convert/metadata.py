@@ -52,7 +52,7 @@ def own_metadata(
     }
     if recipe.residual_scheme != "none" and recipe.K != "auto":
         values[schema.KEY_RESID_K] = u32(recipe.entries_for(1 << 20, 1 << 20))
-    if recipe.residual_scheme == "block":
+    if "block" in type(recipe.residual).model_fields:
         values[schema.KEY_RESID_BLOCK] = u32(recipe.block)
     if recipe.imatrix is not None:
         values[schema.KEY_IMATRIX_FILE] = text(recipe.imatrix.name)

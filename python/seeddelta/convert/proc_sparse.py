@@ -18,12 +18,13 @@ from seeddelta import _core
 
 from ..gguf import schema
 from ..gguf.reader import weight_arguments
-from ..gguf.schema import NoBase, ProcSparseResidual
+from ..gguf.schema import ProcSparseResidual
+from ..kinds.fitting import row_rms
+from ..kinds.kind import ScaledBase
 from .describe import describe, head_parts
 from .encode import EncodedTensor
 from .feedback import covariance_error, damped_factor
 from .measure import measure
-from .plain_base import row_rms
 from .recipe import Recipe
 
 F32 = npt.NDArray[np.float32]
@@ -58,7 +59,7 @@ def encode_proc_sparse(
     )
     inside = np.repeat(blocks, residual.block, axis=1)[:, :n_in]
     base = np.zeros_like(target)
-    if not isinstance(description.base, NoBase):
+    if isinstance(description.base, ScaledBase):
         values = _core.prng_block_values(recipe.seed, 0, n_out, n_in, residual.block)
         base[inside] = values[inside] * np.float64(description.base.scale)
     entries = inside & ~hard_shed(np.where(inside, target - base, 0), recipe.proc_watermark, importance)

@@ -15,13 +15,16 @@ from pydantic import TypeAdapter, ValidationError, field_validator, model_valida
 from .. import _core
 from .._extras import needs_extra
 from .._html import Shown
+from .._settings import deciding, message_of
 from .._yaml import load_yaml
 from ..errors import RecipeError
-from ..gguf import names, schema
+from ..gguf import names
 from ..gguf.converter import dense_gguf
-from ..settings.base import deciding, message_of
+from ..kinds import BASE_OF, BASES, RESIDUAL_OF, RESIDUALS
+from ..kinds.kind import Kind
+from ..kinds.options import Group, ScaledOptions
 from ..settings.forms import Base, RecipeSettings, Residual
-from ..settings.recipe import MAX_ROTATION, PRESETS, Group
+from ..settings.recipe import MAX_ROTATION, PRESETS
 from .rates import RATES, Proc, Rate, overridden, parse_override, rate_of
 
 TRELLIS_KINDS = ("trellis", "lanes")
@@ -190,21 +193,19 @@ class Recipe(Shown, RecipeSettings):
     def _check_together(self) -> Recipe:
         if self.base_kind == "none" and self.scheme == "none":
             raise ValueError("a base of none with a residual of none stores nothing; use --scheme coo")
-        if not _core.ablations and (self.base_kind in ("prng_block", "fht_struct") or self.residual_scheme != "none"):
+        if not _core.ablations and (self.base_kind in BASE_OF or self.residual_scheme in RESIDUAL_OF):
             raise ValueError(
                 f"base {self.base_kind} with residual {self.residual_scheme} is left out of this build "
                 "(SEEDDELTA_ABLATIONS=OFF); use a trellis without residual, or a build that has them"
             )
-        if self.base_kind not in ("prng_block", "fht_struct") and self.base_scale is not None:
-            raise ValueError("--base-scale is for --base-kind prng_block or fht_struct")
+        scaled = [name for name, kind in BASE_OF.items() if issubclass(kind.options, ScaledOptions)]
+        if self.base_kind not in scaled and self.base_scale is not None:
+            raise ValueError(f"--base-scale is for --base-kind {' or '.join(scaled)}")
         if self.seed_search and (self.base_kind == "none" or (self.has_trellis and self.hessian is not None)):
             raise ValueError("--seed-search is for a base with a seed, and of a trellis not with --hessian")
-        if self.seed_per != "tensor":
-            self._check_seed_per()
-        if self.block < 32 and (self.base_kind != "prng_block" or self.residual_scheme == "block"):
-            raise ValueError("--block 8 and 16 are for --base-kind prng_block, and not with --scheme block")
-        if self.residual_scheme == "codebook_resid" and self.vals == "int8":
-            raise ValueError("--vals int8 is for the schemes coo and block")
+        kinds: tuple[type[Kind], ...] = (*BASES, *RESIDUALS)
+        for kind in kinds:
+            kind.check_recipe(self)
         if self.has_trellis and self.K == "auto" and self.residual_scheme != "none":
             raise ValueError("--K auto is for bases other than the trellis, which uses up --bits; give a number")
         if not self.has_trellis and self.hessian is not None and not self.seed_search:
@@ -234,12 +235,6 @@ class Recipe(Shown, RecipeSettings):
             raise ValueError(f"{self.output}: output and input are the same file; choose another output")
         return self
 
-    def _check_seed_per(self) -> None:
-        if self.base_kind != "prng_block" or self.base_scale is not None:
-            raise ValueError(f"--seed-per {self.seed_per} is for --base-kind prng_block without --base-scale")
-        if not 2 <= self.seed_search <= schema.MAX_SEED_CHOICES:
-            raise ValueError(f"--seed-per {self.seed_per} needs --seed-search 2 to {schema.MAX_SEED_CHOICES}")
-
     @contextmanager
     def with_dense_input(self, *, progress: bool = True) -> Iterator[Recipe]:
         """The recipe with a GGUF file as its input: downloaded, or made by the converter and removed at the end."""
@@ -267,7 +262,7 @@ class Recipe(Shown, RecipeSettings):
         return _form(_RESIDUAL, {"scheme": self.residual_scheme}, self)
 
     @property
-    def residual_scheme(self) -> Literal["coo", "block", "codebook_resid", "none"]:
+    def residual_scheme(self) -> str:
         """The scheme, with the default of the base filled in."""
         if self.scheme is None:
             return "none" if self.has_trellis else "coo"
@@ -328,31 +323,16 @@ class Recipe(Shown, RecipeSettings):
 
         Entries of coo, blocks of block, atoms of codebook_resid; 0 without a residual.
         """
-        scheme = self.residual_scheme
-        if scheme == "none":
+        kind = RESIDUAL_OF.get(self.residual_scheme)
+        if kind is None:
             return 0
-        value = 16 if self.vals == "fp16" else 8
-        if scheme == "coo":
-            most, default = n_in, 32
-            entry = value + (16 if n_in <= schema.MAX_U16_COLUMNS else 32)
-        elif scheme == "block":
-            most, default = -(-n_in // self.block), 1
-            entry = 16 + self.block * value + (16 if self.vals == "int8" else 0)
-        else:
-            most, default, entry = self.codebook_size, 8, 32
+        most, entry, beside = kind.room(self, n_in, n_out)
         if self.K != "auto":
-            return min(self.K or default, most)
+            return min(self.K or kind.entries, most)
         shared = 16 if self.row_scale == "f16" else 32
-        if scheme == "coo" and self.vals == "int8":
-            shared += 16
-        if self.seed_per == "row":
-            shared += 16
-        elif self.seed_per == "block":
-            shared += 24 * -(-n_in // self.block)
-        room = self.bits * n_in - shared
-        if scheme == "codebook_resid":
-            room -= 16 * self.codebook_size * n_in / n_out  # the dictionary
-        return max(1, min(int(room // entry), most))
+        if self.base_kind in BASE_OF:
+            shared += BASE_OF[self.base_kind].row_bits(self, n_in)
+        return max(1, min(int((self.bits * n_in - shared - beside) // entry), most))
 
     def provenance(self) -> dict[str, Any]:
         """The options that decide the bytes of the file, for its key `seeddelta.recipe`: no paths, no threads."""

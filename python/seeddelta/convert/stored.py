@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from seeddelta import _core
 
+from .._rows import row_ranges
 from ..gguf import schema
 from ..gguf.reader import weight_arguments
 from ..gguf.schema import NoBase, TensorDescription
-from .measure import row_ranges
-from .residual import needs_all_rows, residual_arrays
+from ..kinds.kind import ResidualKind
 
 Array = np.ndarray[Any, Any]
 F32 = npt.NDArray[np.float32]
@@ -35,17 +35,18 @@ class Stored:
     def add_residual(self, weights: F32, row_scale: F32, importance: F32 | None, threads: int) -> None:
         """The residual of W / row_scale − base, by the (weighted) error that it removes."""
         residual = self.description.residual
+        assert isinstance(residual, ResidualKind)
         n_out, n_in = weights.shape
         ones = np.ones(n_out, np.float32)
         inverse = np.divide(1, row_scale, out=np.zeros_like(row_scale), where=row_scale != 0)
         base = None if isinstance(self.description.base, NoBase) else self.weight(ones, residual=False)
         parts = []
-        for begin, end in [(0, n_out)] if needs_all_rows(residual) else row_ranges(n_out, n_in):
+        for begin, end in [(0, n_out)] if residual.all_rows else row_ranges(n_out, n_in):
             delta = weights[begin:end] * inverse[begin:end, None]
             if base is not None:
                 delta -= base.dequantize(begin, end)
             delta[row_scale[begin:end] == 0] = 0
-            parts.append(residual_arrays(delta, row_scale[begin:end], residual, importance, threads))
+            parts.append(residual.encode(delta, row_scale[begin:end], importance, threads))
         self.arrays.update({suffix: np.concatenate([part[suffix] for part in parts]) for suffix in parts[0]})
 
     def fit_row_scale(self, weights: F32, importance: F32 | None) -> F32:

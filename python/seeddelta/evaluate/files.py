@@ -65,6 +65,8 @@ def _bits(entries: Iterable[tuple[str, str, int, int]], weights: int) -> float |
 
 
 def _kind(tensor: StoredTensor) -> str:
+    from ..gguf.schema import LanesBase, TrellisBase
+
     base, scheme = tensor.description.base, tensor.description.residual.scheme
-    bits = f" {base.bits:g}b" if base.kind in ("trellis", "lanes") else ""
+    bits = f" {base.bits:g}b" if isinstance(base, (TrellisBase, LanesBase)) else ""
     return f"SeedΔ {base.kind}{bits}" + ("" if scheme == "none" else f" + {scheme}")

@@ -7,34 +7,14 @@ from typing import Any
 import numpy as np
 
 from .schema import (
-    B_MAP,
-    B_SCALE,
-    B_VAL,
     BASE_SEED,
     CODES,
     COLUMN_SCALE,
     COLUMN_SLICE,
-    D_IDX,
-    D_SCALE,
-    D_VAL,
     LANE_BYTES,
     LANES,
-    MAX_U16_COLUMNS,
-    P_MAP,
-    P_SCALE,
-    P_VAL,
-    R_CODES,
-    R_DICT,
-    R_VALS,
     ROW_SCALE,
-    SEED_GAIN,
-    SEED_IDX,
-    BlockResidual,
-    CodebookResidual,
-    CooResidual,
     LanesBase,
-    PrngBlockBase,
-    ProcSparseResidual,
     TensorDescription,
     TrellisBase,
     lane_codes,
@@ -77,29 +57,8 @@ def payload_layout(description: TensorDescription) -> dict[str, tuple[tuple[int,
         layout[CODES] = ((tiles, lane_codes()[base.code].lines(n_in), LANE_BYTES), np.dtype("i1"))
         if base.column_scale:
             layout[COLUMN_SCALE] = ((n_in * (description.experts or 1),), np.dtype("i1"))
-    if isinstance(base, PrngBlockBase) and base.seed_per == "row":
-        layout[SEED_IDX] = ((n_out,), np.dtype("<i2"))
-    if isinstance(base, PrngBlockBase) and base.seed_per == "block":
-        blocks = -(-n_in // base.block)
-        layout |= {SEED_IDX: ((n_out, blocks), np.dtype("<i2")), SEED_GAIN: ((n_out, blocks), np.dtype("i1"))}
-    if isinstance(residual, CooResidual):
-        layout[D_IDX] = ((n_out, residual.K), np.dtype("<i2" if n_in <= MAX_U16_COLUMNS else "<i4"))
-        layout[D_VAL] = ((n_out, residual.K), np.dtype("<f2" if residual.vals == "fp16" else "i1"))
-        if residual.vals == "int8":
-            layout[D_SCALE] = ((n_out,), np.dtype("<f2"))
-    if isinstance(residual, BlockResidual):
-        layout[B_MAP] = ((n_out, residual.kept), np.dtype("<i2"))
-        layout[B_VAL] = ((n_out, residual.kept, residual.block), np.dtype("<f2" if residual.vals == "fp16" else "i1"))
-        if residual.vals == "int8":
-            layout[B_SCALE] = ((n_out, residual.kept), np.dtype("<f2"))
-    if isinstance(residual, CodebookResidual):
-        layout[R_DICT] = ((residual.size, n_in), np.dtype("<f2"))
-        layout[R_CODES] = ((n_out, residual.K), np.dtype("<i2"))
-        layout[R_VALS] = ((n_out, residual.K), np.dtype("<f2"))
-    if isinstance(residual, ProcSparseResidual):
-        layout[P_MAP] = ((n_out, -(-n_in // (8 * residual.block))), np.dtype("i1"))
-        layout[P_VAL] = ((n_out, residual.kept, residual.block), np.dtype("i1"))
-        layout[P_SCALE] = ((n_out,), np.dtype("<f2"))
+    layout |= base.layout(n_out, n_in)
+    layout |= residual.layout(n_out, n_in)
     return layout
 
 

@@ -16,23 +16,11 @@ from .._html import Shown
 from ..errors import FormatError, SourceModelError, UnsupportedVersionError
 from . import payload, schema
 from .header import NUMPY_TYPES, Header, TensorInfo, read_header
-from .schema import (
-    BlockResidual,
-    CodebookResidual,
-    CooResidual,
-    LanesBase,
-    NoBase,
-    PrngBlockBase,
-    ProcSparseResidual,
-    TensorDescription,
-    TrellisBase,
-)
+from .schema import TensorDescription
 from .split import MappedData
 
 if TYPE_CHECKING:
     from seeddelta import _core
-
-_CHECK_ELEMENTS = 1 << 20  # entries of a residual that are checked at a time
 
 
 @dataclass(frozen=True)
@@ -81,21 +69,8 @@ def weight_arguments(description: TensorDescription, arrays: Mapping[str, np.nda
         "row_scale": arrays[schema.ROW_SCALE],
         "n_experts": description.experts or 1,
         "layout": description.layout or "row",
+        **base.arguments(arrays),
     }
-    if not isinstance(base, NoBase):
-        arguments |= {"base_scale": base.scale, "rotation_block": description.rotation_block}
-    if isinstance(base, PrngBlockBase):
-        arguments["base_block"] = base.block
-        arguments |= {suffix: arrays[suffix] for suffix in (schema.SEED_IDX, schema.SEED_GAIN) if suffix in arrays}
-    if isinstance(base, TrellisBase):
-        arguments |= {
-            "step_bits": base.step_bits,
-            "values_per_step": base.values_per_step,
-            "multipliers": list(base.multipliers),
-            "codes": arrays[schema.CODES],
-        }
-    if isinstance(base, LanesBase):
-        arguments |= {"lane_code": base.code, "codes": arrays[schema.CODES]}
     for suffix in (schema.COLUMN_SCALE, *schema.RESIDUALS):
         if suffix in arrays:
             arguments[suffix] = arrays[suffix]
@@ -260,34 +235,10 @@ def _check_data(header: Header, tensor: StoredTensor) -> None:
     def fail(what: str) -> FormatError:
         return FormatError(f"{header.path}: tensor {tensor.name!r}: {what}; the file is corrupt, build it again")
 
-    for suffix in (schema.ROW_SCALE, schema.D_SCALE, schema.B_SCALE, schema.R_DICT, schema.R_VALS, schema.P_SCALE):
+    for suffix in schema.FINITE:
         if suffix in tensor.arrays and not np.isfinite(tensor.arrays[suffix]).all():
             raise fail(f"{suffix} has NaN or infinite values")
-    n_in, residual = tensor.description.shape[1], tensor.description.residual
-    if isinstance(residual, BlockResidual):
-        blocks, count = tensor.arrays[schema.B_MAP], -(-n_in // residual.block)
-        if int(blocks.max()) >= count:
-            raise fail(f"b_map has block {int(blocks.max())} of {count}")
-        if not (blocks[:, 1:] > blocks[:, :-1]).all():
-            raise fail("b_map does not ascend")
-        if residual.vals == "fp16" and not np.isfinite(tensor.arrays[schema.B_VAL]).all():
-            raise fail("b_val has NaN or infinite values")
-    if isinstance(residual, CodebookResidual) and int(tensor.arrays[schema.R_CODES].max()) >= residual.size:
-        raise fail(f"r_codes has atom {int(tensor.arrays[schema.R_CODES].max())} of {residual.size}")
-    if isinstance(residual, ProcSparseResidual):
-        kept = np.unpackbits(tensor.arrays[schema.P_MAP], axis=1, bitorder="little")
-        if kept[:, -(-n_in // residual.block) :].any() or (kept.sum(axis=1) != residual.kept).any():
-            raise fail(f"p_map does not have {residual.kept} of {-(-n_in // residual.block)} blocks in every row")
-    if not isinstance(residual, CooResidual):
-        return
-    index, value = tensor.arrays[schema.D_IDX], tensor.arrays[schema.D_VAL]
-    rows = max(1, _CHECK_ELEMENTS // index.shape[1])
-    for begin in range(0, index.shape[0], rows):
-        i, v = index[begin : begin + rows], value[begin : begin + rows]
-        if int(i.max()) >= n_in:
-            raise fail(f"d_idx has column {int(i.max())} of {n_in}")
-        if not np.isfinite(v).all():
-            raise fail("d_val has NaN or infinite values")
-        # equal neighbours are padding: the last index again, with the value 0
-        if not ((i[:, 1:] > i[:, :-1]) | ((i[:, 1:] == i[:, :-1]) & (v[:, 1:] == 0))).all():
-            raise fail("d_idx does not ascend")
+    try:
+        tensor.description.residual.check_data(tensor.arrays, tensor.description.shape[1])
+    except ValueError as error:
+        raise fail(str(error)) from None

@@ -7,10 +7,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from .. import kinds
 from ..errors import FormatError, UnsupportedVersionError
+from ..kinds.kind import FROZEN, Arrays, Base, Layout, Residual, ScaledBase, check_kept, one_of
+from ..kinds.prng_block import PrngBlockBase
 
 if TYPE_CHECKING:
     from .. import _core
@@ -53,57 +56,20 @@ KEY_GENERATOR = "seeddelta.generator"
 KEY_TENSORS = "seeddelta.tensors"
 KEY_CRC32 = "seeddelta.crc32"
 
-BASE_KINDS = {"prng_block": 0, "fht_struct": 1, "trellis": 2, "lanes": 3, "none": 255}
-SCHEMES = {"coo": 0, "block": 1, "codebook_resid": 2, "proc_sparse": 3, "none": 255}
-
 BASE_SEED, ROW_SCALE, CODES = "base_seed", "row_scale", "codes"
-D_IDX, D_VAL, D_SCALE = "d_idx", "d_val", "d_scale"
-B_MAP, B_VAL, B_SCALE = "b_map", "b_val", "b_scale"
-R_DICT, R_CODES, R_VALS = "r_dict", "r_codes", "r_vals"
-P_MAP, P_VAL, P_SCALE = "p_map", "p_val", "p_scale"
 COLUMN_SCALE = "column_scale"
-SEED_IDX, SEED_GAIN = "seed_idx", "seed_gain"
-RESIDUALS = (D_IDX, D_VAL, D_SCALE, B_MAP, B_VAL, B_SCALE, R_DICT, R_CODES, R_VALS, P_MAP, P_VAL, P_SCALE)
-SUFFIXES = (BASE_SEED, ROW_SCALE, CODES, COLUMN_SCALE, SEED_IDX, SEED_GAIN, *RESIDUALS)
-# stored in signed ggml types, meant as unsigned
-UNSIGNED = (BASE_SEED, CODES, SEED_IDX, D_IDX, B_MAP, R_CODES, P_MAP)
+P_MAP, P_VAL, P_SCALE = "p_map", "p_val", "p_scale"
 
 LANES = 16  # rows of a tile of codes
 LANE_BYTES = 64  # of a line of base lanes: four walks of 16 rows
 COLUMN_SLICE = 64  # outputs that column layout is padded to
-MAX_U16_COLUMNS = 65536
-MAX_SEED_CHOICES = 65536
-MAX_FHT_COLUMNS = 1 << 18  # beyond, the integers of fht_struct are not exact in float32
 
 
-def as_unsigned(suffix: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A payload as it is meant: the same bytes, unsigned where the file's type is signed for want of another."""
-    return array.view(array.dtype.str.replace("i", "u")) if suffix in UNSIGNED else array
-
-
-_FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class PrngBlockBase(BaseModel):
-    """Base of uniform odd integers from SplitMix64, one stream a row and block of columns.
-
-    `seed_per` says for what a seed was chosen: row and block have their choices (and block its gains) as payload.
-    """
-
-    model_config = _FROZEN
-    kind: Literal["prng_block"]
-    scale: float
-    block: Literal[8, 16, 32, 64]
-    seed_per: Literal["tensor", "row", "block"] = "tensor"
-    rotation_block: int = Field(default=0, ge=0)
-
-
-class TrellisBase(BaseModel):
+class TrellisBase(ScaledBase):
     """Base of integers from a hash of a 16-bit window that moves `step_bits` bits every `values_per_step` columns."""
 
-    model_config = _FROZEN
+    number = 2
     kind: Literal["trellis"]
-    scale: float
     step_bits: int = Field(ge=1, le=16)
     values_per_step: Literal[1, 2]
     state_bits: int = Field(ge=8, le=16)
@@ -119,18 +85,25 @@ class TrellisBase(BaseModel):
             )
         return self
 
+    def arguments(self, arrays: Arrays) -> dict[str, Any]:
+        own = {"step_bits": self.step_bits, "values_per_step": self.values_per_step, "codes": arrays[CODES]}
+        return super().arguments(arrays) | own | {"multipliers": list(self.multipliers)}
+
+    def decode_ops(self) -> int:
+        """A product, two look-ups, an addition."""
+        return 4
+
     @property
     def bits(self) -> float:
         """Bits of the codes for a weight, without first states and padding."""
         return self.step_bits / self.values_per_step
 
 
-class LanesBase(BaseModel):
+class LanesBase(ScaledBase):
     """Base of integers from walks of 4-bit codes, four a row; `code` is the number of its pattern and tables."""
 
-    model_config = _FROZEN
+    number = 3
     kind: Literal["lanes"]
-    scale: float
     code: int = Field(ge=0)
     rotation_block: int = Field(ge=0)
     column_scale: bool = False
@@ -143,6 +116,12 @@ class LanesBase(BaseModel):
                 "unknown_lane_code", "there is no code of byte lanes with the number {n}", {"n": code}
             )
         return code
+
+    def arguments(self, arrays: Arrays) -> dict[str, Any]:
+        return super().arguments(arrays) | {"lane_code": self.code, "codes": arrays[CODES]}
+
+    def decode_ops(self) -> int:
+        return 4
 
     @property
     def bits(self) -> float:
@@ -157,66 +136,72 @@ def lane_codes() -> list[_core.LaneCode]:
     return _core.lane_codes()
 
 
-class FhtStructBase(BaseModel):
-    """Base of two Hadamard transforms, a permutation and seeded diagonals: a product takes O(d log d)."""
-
-    model_config = _FROZEN
-    kind: Literal["fht_struct"]
-    scale: float
-
-
-class NoBase(BaseModel):
+class NoBase(Base):
     """No base: the residual is everything."""
 
-    model_config = _FROZEN
+    number = 255
     kind: Literal["none"]
 
 
-class CooResidual(BaseModel):
-    """K exact entries a row, in unrotated columns."""
-
-    model_config = _FROZEN
-    scheme: Literal["coo"]
-    K: int = Field(ge=1)
-    vals: Literal["fp16", "int8"]
-
-
-class BlockResidual(BaseModel):
-    """`kept` blocks of `block` neighbouring columns a row, in unrotated columns."""
-
-    model_config = _FROZEN
-    scheme: Literal["block"]
-    block: Literal[32, 64]
-    kept: int = Field(ge=1)
-    vals: Literal["fp16", "int8"]
-
-
-class CodebookResidual(BaseModel):
-    """K atoms a row of a dictionary of `size` atoms, each with its amplitude."""
-
-    model_config = _FROZEN
-    scheme: Literal["codebook_resid"]
-    size: int = Field(ge=1, le=65536)
-    K: int = Field(ge=1)
-
-
-class ProcSparseResidual(BaseModel):
+class ProcSparseResidual(Residual):
     """The only weights there are: `kept` blocks of `block` columns a row, int8, with the base inside them only.
 
     `trims_soft` and `trims_hard` say how many entries the builder left to the base alone (docs/proc-sparse.md).
     """
 
-    model_config = _FROZEN
+    number = 3
+    suffixes = (P_MAP, P_VAL, P_SCALE)
+    unsigned = (P_MAP,)
+    finite = (P_SCALE,)
+    fits_experts = False
     scheme: Literal["proc_sparse"]
     block: Literal[32, 64]
     kept: int = Field(ge=1)
     trims_soft: int = Field(default=0, ge=0)
     trims_hard: int = Field(default=0, ge=0)
 
+    def check(self, n_out: int, n_in: int) -> None:
+        check_kept(self.kept, self.block, n_in)
 
-class NoResidual(BaseModel):
-    model_config = _FROZEN
+    def layout(self, n_out: int, n_in: int) -> Layout:
+        return {
+            P_MAP: ((n_out, -(-n_in // (8 * self.block))), np.dtype("i1")),
+            P_VAL: ((n_out, self.kept, self.block), np.dtype("i1")),
+            P_SCALE: ((n_out,), np.dtype("<f2")),
+        }
+
+    def check_data(self, arrays: Arrays, n_in: int) -> None:
+        blocks = -(-n_in // self.block)
+        kept = np.unpackbits(arrays[P_MAP], axis=1, bitorder="little")
+        if kept[:, blocks:].any() or (kept.sum(axis=1) != self.kept).any():
+            raise ValueError(f"p_map does not have {self.kept} of {blocks} blocks in every row")
+
+
+class NoResidual(Residual):
+    number = 255
     scheme: Literal["none"]
+
+
+_BASES: tuple[type[Base], ...] = (*kinds.BASES, TrellisBase, LanesBase, NoBase)
+_RESIDUALS: tuple[type[Residual], ...] = (*kinds.RESIDUALS, ProcSparseResidual, NoResidual)
+BASE_KINDS = {base.name(): base.number for base in _BASES}
+SCHEMES = {residual.name(): residual.number for residual in _RESIDUALS}
+RESIDUALS = tuple(suffix for residual in _RESIDUALS for suffix in residual.suffixes)
+SUFFIXES = (BASE_SEED, ROW_SCALE, CODES, COLUMN_SCALE, *(s for base in _BASES for s in base.suffixes), *RESIDUALS)
+# stored in signed ggml types, meant as unsigned
+UNSIGNED = (BASE_SEED, CODES, *(suffix for one in (*_BASES, *_RESIDUALS) for suffix in one.unsigned))
+FINITE = (ROW_SCALE, *(suffix for one in _RESIDUALS for suffix in one.finite))
+if TYPE_CHECKING:
+    _AnyBase = Base
+    _AnyResidual = Residual
+else:
+    _AnyBase = Annotated[one_of(_BASES), Field(discriminator="kind")]
+    _AnyResidual = Annotated[one_of(_RESIDUALS), Field(discriminator="scheme")]
+
+
+def as_unsigned(suffix: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A payload as it is meant: the same bytes, unsigned where the file's type is signed for want of another."""
+    return array.view(array.dtype.str.replace("i", "u")) if suffix in UNSIGNED else array
 
 
 class Norms(BaseModel):
@@ -225,7 +210,7 @@ class Norms(BaseModel):
     `rel_out` is the relative error of the outputs, for a matrix that was encoded with the covariance of its inputs.
     """
 
-    model_config = _FROZEN
+    model_config = FROZEN
     w: float
     w_hat: float
     err: float
@@ -253,16 +238,14 @@ class TensorDescription(BaseModel):
     of an input are stored together; without it, or with "row", rows are.
     """
 
-    model_config = _FROZEN
+    model_config = FROZEN
     name: str
     shape: tuple[Annotated[int, Field(ge=1, le=1 << 31)], Annotated[int, Field(ge=1, le=1 << 31)]]
     experts: int | None = Field(default=None, ge=1, le=65536)
     layout: Literal["row", "column"] | None = None
     source_type: str
-    base: Annotated[PrngBlockBase | FhtStructBase | TrellisBase | LanesBase | NoBase, Field(discriminator="kind")]
-    residual: Annotated[
-        CooResidual | BlockResidual | CodebookResidual | ProcSparseResidual | NoResidual, Field(discriminator="scheme")
-    ]
+    base: _AnyBase
+    residual: _AnyResidual
     row_scale: Literal["f16", "f32"]
     norms: Norms
     unsafe: bool
@@ -277,18 +260,12 @@ class TensorDescription(BaseModel):
             raise ValueError(f"rotation_block {block} is not a power of two that divides {rotated} {side}")
         if self.is_column and not can_be_column(self.base, self.residual, self.experts):
             raise ValueError("the layout column is for one trellis without column_scale and residual")
-        if isinstance(self.residual, CooResidual) and n_in < self.residual.K:
-            raise ValueError(f"K is {self.residual.K} for {n_in} columns")
-        if isinstance(self.residual, (BlockResidual, ProcSparseResidual)):
-            blocks = -(-n_in // self.residual.block)
-            if self.residual.kept > blocks or blocks > 1 << 16:
-                raise ValueError(f"kept is {self.residual.kept} for {blocks} blocks of columns")
+        self.residual.check(n_out, n_in)
         if isinstance(self.residual, ProcSparseResidual) and not self._base_fits_blocks(self.residual.block):
             raise ValueError("proc_sparse has the base none, or prng_block of the same block, one seed and no rotation")
         if self.experts is not None and not can_have_experts(self.base, self.residual):
             raise ValueError("experts have the base trellis, lanes or none, and neither codebook nor proc_sparse")
-        if isinstance(self.base, FhtStructBase) and n_in > MAX_FHT_COLUMNS:
-            raise ValueError(f"fht_struct has at most {MAX_FHT_COLUMNS} columns, not {n_in}")
+        self.base.check(n_out, n_in)
         return self
 
     def _base_fits_blocks(self, block: int) -> bool:
@@ -325,12 +302,12 @@ class TensorDescription(BaseModel):
     @property
     def rotation_block(self) -> int:
         """Columns that are rotated together; 0 for none."""
-        return 0 if isinstance(self.base, (FhtStructBase, NoBase)) else self.base.rotation_block
+        return int(getattr(self.base, "rotation_block", 0))
 
     @property
     def is_statecells(self) -> bool:
         """True for a whole weight made of a codebook alone (docs/statecells.md)."""
-        return isinstance(self.base, NoBase) and isinstance(self.residual, CodebookResidual)
+        return isinstance(self.base, NoBase) and self.residual.scheme == "codebook_resid"
 
     @property
     def kept_blocks(self) -> int:
@@ -349,11 +326,9 @@ class TensorDescription(BaseModel):
         return isinstance(self.residual, ProcSparseResidual)
 
 
-def can_have_experts(base: object, residual: object) -> bool:
+def can_have_experts(base: Base, residual: Residual) -> bool:
     """False for what numbers its rows throughout, or shares more than a rotation among them."""
-    return isinstance(base, (TrellisBase, LanesBase, NoBase)) and not isinstance(
-        residual, (CodebookResidual, ProcSparseResidual)
-    )
+    return isinstance(base, (TrellisBase, LanesBase, NoBase)) and residual.fits_experts
 
 
 def can_be_column(base: object, residual: object, experts: int | None) -> bool:

@@ -6,8 +6,6 @@ from .base import (
     TRELLIS_TABLE_1,
     TRELLIS_TABLE_2,
     column_trellis_values,
-    fht_struct_product,
-    fht_struct_values,
     prng_block_values,
     rotate,
     rotate_back,
@@ -18,9 +16,6 @@ from .base import (
 from .lanes import lane_steps, lanes_values
 from .product import column_matmul, coo_dot, dequantize, matmul, quantize_activations
 from .residual import (
-    block_dense,
-    block_dot,
-    codebook_dense,
     dictionary_dot,
     proc_sparse_base,
     proc_sparse_blocks,
@@ -31,16 +26,11 @@ from .residual import (
 __all__ = [
     "TRELLIS_TABLE_1",
     "TRELLIS_TABLE_2",
-    "block_dense",
-    "block_dot",
-    "codebook_dense",
     "column_matmul",
     "column_trellis_values",
     "coo_dot",
     "dequantize",
     "dictionary_dot",
-    "fht_struct_product",
-    "fht_struct_values",
     "lane_steps",
     "lanes_values",
     "matmul",

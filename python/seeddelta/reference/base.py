@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+MASK = (1 << 64) - 1
 
 TRELLIS_TABLE_1 = np.array([-36, -23, -17, -12, -8, -5, -3, -1, 1, 3, 5, 8, 12, 17, 23, 36], np.int8)
 TRELLIS_TABLE_2 = np.array([-19, -14, -11, -8, -6, -4, -2, -1, 1, 2, 4, 6, 8, 11, 14, 19], np.int8)
@@ -14,14 +14,14 @@ TRELLIS_TABLE_2 = np.array([-19, -14, -11, -8, -6, -4, -2, -1, 1, 2, 4, 6, 8, 11
 
 def splitmix64_mix(z: int) -> int:
     """The output function of SplitMix64 (Steele, Lea, Flood 2014)."""
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK
     return z ^ (z >> 31)
 
 
 def splitmix64_at(key: int, n: int) -> int:
     """The n-th output, from 0, of SplitMix64 started at `key`."""
-    return splitmix64_mix((key + (n + 1) * _GOLDEN) & _MASK)
+    return splitmix64_mix((key + (n + 1) * GOLDEN) & MASK)
 
 
 def prng_block_values(
@@ -42,8 +42,8 @@ def prng_block_values(
         for column in range(n_in):
             at, offset = divmod(column, block)
             choice = 0 if seed_idx is None else int(seed_idx[row] if seed_gain is None else seed_idx[row, at])
-            row_key = splitmix64_mix((seed + _GOLDEN * choice + _GOLDEN * (row + 1)) & _MASK)
-            key = splitmix64_mix((row_key + _GOLDEN * (at + 1)) & _MASK)
+            row_key = splitmix64_mix((seed + GOLDEN * choice + GOLDEN * (row + 1)) & MASK)
+            key = splitmix64_mix((row_key + GOLDEN * (at + 1)) & MASK)
             value = 2 * ((splitmix64_at(key, offset // 8) >> (8 * (offset % 8))) & 63) - 63
             out[row - row_begin, column] = value * (1 if seed_gain is None else int(seed_gain[row, at]))
     return out
@@ -113,64 +113,3 @@ def column_factor(column_scale: npt.NDArray[np.int8]) -> npt.NDArray[np.float32]
     eighths = np.float32(2.0 ** (np.arange(8) / 8))
     wide = column_scale.astype(np.int32)
     return np.asarray(np.ldexp(eighths[wide & 7], wide >> 3), np.float32)
-
-
-def fht_struct_values(seed: int, row_begin: int, row_end: int, n_in: int) -> npt.NDArray[np.float32]:
-    """Values of base kind fht_struct, whole numbers in float32 [row_end - row_begin, n_in], by matrices."""
-    d = max(64, 1 << (n_in - 1).bit_length())
-    hadamard = np.array([[1.0]])
-    while len(hadamard) < d:
-        hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
-    rows = []
-    for block in range(row_begin // d, -(-row_end // d)):
-        negative, order, gauss = _fht_struct_parts(seed, block, d)
-        signs = np.where(negative, -1.0, 1.0)
-        rows.append(((hadamard * gauss) @ hadamard[order] * signs)[:, :n_in])
-    first = row_begin // d * d
-    return np.concatenate(rows)[row_begin - first : row_end - first].astype(np.float32)
-
-
-def fht_struct_product(seed: int, n_out: int, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The base's share W0·x, float32 [n_tokens, n_out], of x [n_tokens, n_in], in the format's order of additions."""
-    n_tokens, n_in = x.shape
-    d = max(64, 1 << (n_in - 1).bit_length())
-    out = []
-    for block in range(-(-n_out // d)):
-        negative, order, gauss = _fht_struct_parts(seed, block, d)
-        padded = np.zeros((n_tokens, d), np.float32)
-        padded[:, :n_in] = x
-        mixed = _butterflies(np.where(negative, -padded, padded).astype(np.float32))
-        out.append(_butterflies(gauss.astype(np.float32) * mixed[:, order]))
-    return np.concatenate(out, axis=1)[:, :n_out]
-
-
-def _fht_struct_parts(
-    seed: int, block: int, d: int
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], npt.NDArray[np.int8]]:
-    """Where B is negative, the permutation and the diagonal G, each [d], of a block of d rows."""
-    key = splitmix64_mix((seed + _GOLDEN * (block + 1)) & _MASK)
-    negative = np.array([(splitmix64_at(key, i // 64) >> (i % 64)) & 1 for i in range(d)], bool)
-    word = splitmix64_at(key, d // 64)
-    first, second = (word & 0xFFFFFFFF) | 1, (word >> 32) | 1
-    shift = ((d - 1).bit_length() + 1) // 2
-    order = []
-    for i in range(d):
-        p = (i * first + second) % d
-        p ^= p >> shift
-        p = p * second % d
-        order.append(p ^ (p >> shift))
-    byte = np.array([(splitmix64_at(key, d // 64 + 1 + i // 8) >> (8 * (i % 8))) & 255 for i in range(d)])
-    gauss = TRELLIS_TABLE_1[byte >> 4] + TRELLIS_TABLE_2[byte & 15]
-    return negative, np.array(order), np.asarray(gauss, np.int8)
-
-
-def _butterflies(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Hadamard transform of every row, not normalised, with strides 1, 2, 4, …"""
-    n, d = rows.shape
-    stride = 1
-    while stride < d:
-        pairs = rows.reshape(n, -1, 2, stride)
-        a, b = pairs[:, :, 0], pairs[:, :, 1]
-        rows = np.stack([a + b, a - b], axis=2).reshape(n, d)
-        stride *= 2
-    return rows

@@ -57,7 +57,7 @@ def matmul(
 ) -> npt.NDArray[np.float32]:
     """y = x Ŵᵀ, float32 [n_tokens, n_out], from base values [n_out, n_in] (rotated domain) and a coo residual.
 
-    `base_share` (fht_struct_product) and `residual_share` (block_dot, or coo_dot of dictionary_dot), both float32
+    `base_share` and `residual_share` (coo_dot of dictionary_dot, or what kinds/ defines), both float32
     [n_tokens, n_out], stand for a base and a residual of other kinds.
     """
     scaled = x if column_scale is None else x * column_factor(column_scale)

@@ -10,8 +10,8 @@ from .._extras import needs_extra
 with needs_extra("cli"):
     import pydantic as _pydantic  # noqa: F401
 
+from .._settings import Flag, Setting, Settings, settings_of
 from .attention import StatePackKV
-from .base import Flag, Setting, Settings, settings_of
 from .runtime import RuntimeConfig
 from .skipping import EventDriven, Kwta, StatePackMLP
 

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from .._settings import Flag, Settings
 from ..errors import ImatrixError, SeedDeltaError
-from .base import Flag, Settings
 from .measuring import QUIET
 
 CHUNKS = 48  # more gave nothing on SmolLM2 (docs/internals/quality.md)

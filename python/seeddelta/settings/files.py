@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import Flag, Settings
+from .._settings import Flag, Settings
 from .measuring import JSON, QUIET
 
 

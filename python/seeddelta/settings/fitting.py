@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from .._settings import Flag, Settings
 from ..errors import RecipeError, SeedDeltaError
-from .base import Flag, Settings
 from .measuring import JSON, QUIET
 
 FIT_CHUNKS = 96

@@ -6,42 +6,42 @@ kinds each, which has no other settings than its own.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, create_model
 
-from .base import Flag, Settings
-from .recipe import (
-    BlockOptions,
-    CodebookOptions,
-    EntryOptions,
-    FileOptions,
-    Group,
-    LayoutOptions,
-    MeasuredOptions,
-    PrngOptions,
-    ProcOptions,
-    RunningOptions,
-    ScaledOptions,
-    SeedOptions,
-    TrellisOptions,
-    ValueOptions,
-)
+from .. import kinds
+from .._settings import Flag, Settings
+from ..kinds.kind import one_of
+from ..kinds.options import BlockOptions, EntryOptions, Group, ScaledOptions, SeedOptions, ValueOptions
+from .recipe import FileOptions, LayoutOptions, MeasuredOptions, ProcOptions, RunningOptions, TrellisOptions
+
+_BASES = (*kinds.BASE_OF, "trellis", "lanes", "none")
+_SCHEMES = (*kinds.RESIDUAL_OF, "none")
+if TYPE_CHECKING:
+    BaseName = str
+    SchemeName = str
+else:
+    BaseName = Literal[_BASES]
+    SchemeName = Literal[_SCHEMES]
 
 
 class KindOptions(Group):
     """Which base, and which residual."""
 
-    base_kind: Annotated[
-        Literal["prng_block", "fht_struct", "trellis", "lanes", "none"], Flag(shown=True, panel="Base")
-    ] = Field(
+    base_kind: Annotated[BaseName, Flag(shown=True, panel="Base")] = Field(
         default="lanes",
         description="Base W0. lanes: the trellis in byte lanes for the rates that it has (2, 3 and 4 bits, in rows), "
         "and the hashed trellis elsewhere.",
     )
     scheme: Annotated[
-        Literal["coo", "block", "codebook_resid", "none"] | None,
-        Flag(shown=True, old=("--seeddelta-scheme",), metavar="coo|block|codebook|none", panel="Residual"),
+        SchemeName | None,
+        Flag(
+            shown=True,
+            old=("--seeddelta-scheme",),
+            panel="Residual",
+            metavar="|".join(name.removesuffix("_resid") for name in _SCHEMES),
+        ),
     ] = Field(default=None, description="Residual Δ. Default: none for the trellis, coo for the other bases.")
 
 
@@ -57,40 +57,10 @@ class Lanes(TrellisOptions, SeedOptions):
     kind: Literal["lanes"] = "lanes"
 
 
-class PrngBlock(PrngOptions, BlockOptions, ScaledOptions, SeedOptions):
-    """Random weights, a block of columns after the other."""
-
-    kind: Literal["prng_block"] = "prng_block"
-
-
-class FhtStruct(ScaledOptions, SeedOptions):
-    """Random signs between fast Hadamard transforms."""
-
-    kind: Literal["fht_struct"] = "fht_struct"
-
-
 class NoBase(Group):
     """The residual is the weight."""
 
     kind: Literal["none"] = "none"
-
-
-class Coo(EntryOptions, ValueOptions):
-    """Single entries of a row."""
-
-    scheme: Literal["coo"] = "coo"
-
-
-class Blocks(EntryOptions, ValueOptions, BlockOptions):
-    """Blocks of a row."""
-
-    scheme: Literal["block"] = "block"
-
-
-class Codebook(EntryOptions, CodebookOptions):
-    """Atoms of a dictionary."""
-
-    scheme: Literal["codebook_resid"] = "codebook_resid"
 
 
 class NoResidual(Group):
@@ -99,22 +69,32 @@ class NoResidual(Group):
     scheme: Literal["none"] = "none"
 
 
-Base = Annotated[Trellis | Lanes | PrngBlock | FhtStruct | NoBase, Field(discriminator="kind")]
-Residual = Annotated[Coo | Blocks | Codebook | NoResidual, Field(discriminator="scheme")]
+_BASE_FORMS: tuple[type[Group], ...] = (Trellis, Lanes, *(kind.options for kind in kinds.BASES), NoBase)
+_RESIDUAL_FORMS: tuple[type[Group], ...] = (*(kind.options for kind in kinds.RESIDUALS), NoResidual)
+if TYPE_CHECKING:
+    Base = Group
+    Residual = Group
+
+    class _KindSettings(ValueOptions, EntryOptions, BlockOptions, ScaledOptions, TrellisOptions, SeedOptions): ...
+else:
+    Base = Annotated[one_of(_BASE_FORMS), Field(discriminator="kind")]
+    Residual = Annotated[one_of(_RESIDUAL_FORMS), Field(discriminator="scheme")]
+    _of_bases = tuple(own for kind in kinds.BASES for own in kind.own)
+    _of_residuals = tuple(own for kind in kinds.RESIDUALS for own in kind.own)
+    _shared = (BlockOptions, ScaledOptions, TrellisOptions, SeedOptions)
+    # in the order of the help, the last ones first
+    _KindSettings = type("_KindSettings", (*_of_residuals, ValueOptions, EntryOptions, *_of_bases, *_shared), {})
 
 
 class RecipeSettings(
-    RunningOptions, MeasuredOptions, ProcOptions, LayoutOptions, CodebookOptions, ValueOptions, EntryOptions,
-    PrngOptions, BlockOptions, ScaledOptions, TrellisOptions, SeedOptions, KindOptions, FileOptions,
-):  # fmt: skip
+    RunningOptions, MeasuredOptions, ProcOptions, LayoutOptions, _KindSettings, KindOptions, FileOptions
+):
     """All settings of a build."""
 
     forms = ("base", "residual")
 
 
-_IN_FORMS = {
-    name for form in (Trellis, Lanes, PrngBlock, FhtStruct, Coo, Blocks, Codebook) for name in form.model_fields
-}
+_IN_FORMS = {name for form in (*_BASE_FORMS, *_RESIDUAL_FORMS) for name in form.model_fields}
 
 
 class RecipeForm(Settings):

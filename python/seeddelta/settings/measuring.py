@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
-from .base import Flag, Settings
+from .._settings import Flag, Settings
 from .serving import Drafting, UsingModels
 
 TASK_CONTEXT = 2048  # tokens; a chunk of 512 is too short for many tasks

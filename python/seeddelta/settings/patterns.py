@@ -27,14 +27,6 @@ def parse_values(given: Any) -> Any:
         raise ValueError(f"{given!r} is no number, nor for example ffn_down=0.5,ffn_gate=0.7") from None
 
 
-def parse_whole(given: Any) -> Any:
-    """A whole number from text; anything else as it is."""
-    return int(given) if isinstance(given, str) and given.strip().isdigit() else given
-
-
-Whole = BeforeValidator(parse_whole)  # for Literal[1, 16, …], which text is not
-
-
 def parse_list(given: Any) -> Any:
     """Names from text with commas; anything else as it is."""
     return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else given

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from ..errors import RecipeError, SeedDeltaError
-from .base import Flag, Settings
-from .patterns import Whole
+from .._settings import Flag, Whole
+from ..kinds.options import Group
 
 # Of SmolLM2 at 4 bits: .01 costs 4 to 9% more divergence on the calibration's kind of text and 7% more on another kind,
 # .5 12% more on the first and 2% less on the other (docs/internals/quality.md).
@@ -32,21 +31,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "statecells": {"base_kind": "none", "scheme": "codebook_resid", "bits": 4, "K": "auto"},
     "prng-coo": {"base_kind": "prng_block", "scheme": "coo", "bits": 4, "K": "auto", "vals": "int8"},
 }
-
-
-def _number(given: Any) -> Any:
-    """A whole number from text, in any base that Python writes (0x10)."""
-    try:
-        return int(given, 0) if isinstance(given, str) else given
-    except ValueError:
-        return given
-
-
-_Seed = BeforeValidator(_number)
-
-
-class Group(Settings):
-    error: ClassVar[type[SeedDeltaError]] = RecipeError
 
 
 class FileOptions(Group):
@@ -115,20 +99,6 @@ class FileOptions(Group):
     )
 
 
-class SeedOptions(Group):
-    """A base with a seed."""
-
-    seed: Annotated[int, _Seed, Flag(metavar="N", panel="Base")] = Field(
-        default=1, ge=0, lt=1 << 64, description="Seed of the base, and of the signs of the rotation."
-    )
-    seed_search: Annotated[int, Flag(panel="Base")] = Field(
-        default=0,
-        ge=0,
-        description="Seeds tried for each tensor (or --seed-per), from --seed on; the one of the lowest error is kept "
-        "(a trellis is encoded that often, and not with --hessian, whose diagonal weighs the columns elsewhere).",
-    )
-
-
 class TrellisOptions(Group):
     """The trellis: a seeded hash walked by codes."""
 
@@ -151,61 +121,6 @@ class TrellisOptions(Group):
         description="Columns are scaled by this power of their importance before the rotation, so that important ones "
         "err less (8 bits a column). Default: 0.2 with --hessian, 0 with --imatrix alone, whose few largest columns "
         "would own it.",
-    )
-
-
-class ScaledOptions(Group):
-    """A base whose scale is fitted."""
-
-    base_scale: Annotated[float | None, Flag(metavar="X", panel="Base")] = Field(
-        default=None, description="Scale of a prng_block or fht_struct base. Default: fitted to each tensor."
-    )
-
-
-class BlockOptions(Group):
-    """Blocks of columns."""
-
-    block: Annotated[Literal[8, 16, 32, 64], Whole, Flag(panel="Base")] = Field(
-        default=64,
-        description="Columns of a block of the prng_block base (and of the block scheme: 32 or 64).",
-    )
-
-
-class PrngOptions(Group):
-    """A base of random numbers."""
-
-    seed_per: Annotated[Literal["tensor", "row", "block"], Flag(panel="Base")] = Field(
-        default="tensor",
-        description="What the seed search chooses a seed for (prng_block): row takes 2 bytes a row, block 3 bytes a "
-        "block of --block columns and gives each block a gain; both need --seed-search 2 to 65536.",
-    )
-
-
-class EntryOptions(Group):
-    """What a row of the residual keeps."""
-
-    K: Annotated[
-        Literal["auto"] | Annotated[int, Field(ge=1)] | None, Flag(names=("--K",), metavar="N|auto", panel="Residual")
-    ] = Field(
-        default=None,
-        description="What a row keeps: entries (coo, default 32), blocks (block, default 1) or atoms (codebook_resid, "
-        "default 8); auto: as many as fit in --bits (not with the trellis).",
-    )
-
-
-class ValueOptions(Group):
-    """Values of the residual."""
-
-    vals: Annotated[Literal["fp16", "int8"], Flag(old=("--seeddelta-vals",), panel="Residual")] = Field(
-        default="fp16", description="Type of the residual's values."
-    )
-
-
-class CodebookOptions(Group):
-    """The codebook of the residual."""
-
-    codebook_size: Annotated[int, Flag(panel="Residual")] = Field(
-        default=256, ge=1, le=65536, description="Atoms of the dictionary of codebook_resid, one for each tensor."
     )
 
 

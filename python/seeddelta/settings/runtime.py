@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from .._settings import Flag, Settings
 from .attention import StatePackKV
-from .base import Flag, Settings
 from .patterns import Listed
 from .skipping import EventDriven, Kwta, StatePackMLP
 

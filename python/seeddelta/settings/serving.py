@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from .base import Flag, Settings
+from .._settings import Flag, Settings
 from .patterns import Threads
 from .runtime import RuntimeConfig
 

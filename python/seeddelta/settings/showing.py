@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from .base import Flag
+from .._settings import Flag
 from .measuring import JSON, QUIET, TASK_CONTEXT, Scoring
 from .patterns import Listed
 from .serving import Threaded, check_fallback

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from .base import Flag, Settings
-from .patterns import Values, Whole, as_values, parse_values, value_of
+from .._settings import Flag, Settings, Whole
+from .patterns import Values, as_values, parse_values, value_of
 
 # A step above what cost about 1% each on SmolLM2-135M (benchmarks/bench_skipping.py): ffn_down and attn_output 0.5,
 # gate and up 0.7. Query, key and value stay whole: 0.7 cost 3%.

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .base import Flag
+from .._settings import Flag
 from .measuring import QUIET
 from .patterns import Percent
 from .serving import Threaded

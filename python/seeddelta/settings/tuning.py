@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import Flag
+from .._settings import Flag
+from ..kinds.options import Group
 from .patterns import Percent
-from .recipe import Group
 
 
 class TuneSettings(Group):

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from .._extras import needs_extra
-from ..errors import ConfigError, SeedDeltaError
+from ._extras import needs_extra
+from .errors import ConfigError, SeedDeltaError
 
 with needs_extra("cli"):
-    from pydantic import BaseModel, ConfigDict, ValidationError
+    from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
     from pydantic.fields import FieldInfo
 
 
@@ -154,3 +154,11 @@ def settings_of(
         if inner is not None:
             around = path if field.default is None else optional
             yield from settings_of(inner, path, flag.prefix or prefix, title, around)
+
+
+def parse_whole(given: Any) -> Any:
+    """A whole number from text; anything else as it is."""
+    return int(given) if isinstance(given, str) and given.strip().isdigit() else given
+
+
+Whole = BeforeValidator(parse_whole)  # for Literal[1, 16, …], which text is not
