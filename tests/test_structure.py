@@ -85,6 +85,18 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
         yield from ((node.lineno, target) for target in (names[:1] or [alias.name for alias in node.names]))
 
 
+def test_an_ablation_is_one_file() -> None:
+    """Nothing imports a kind but the list of them; the hash of prng_block is the base of proc-sparse weights, too."""
+    shared = {"kind", "options", "fitting", "prng_block"}
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        if path.parent.name != "kinds":
+            found |= set(re.findall(r"kinds\.(\w+) import", path.read_text(encoding="utf-8")))
+    assert found == shared
+    names = [path.name for path in PACKAGE.rglob("*.py") if "fht_struct" in path.read_text(encoding="utf-8")]
+    assert sorted(names) == ["__init__.py", "fht_struct.py", "options.py"]
+
+
 def test_packages_are_known() -> None:
     found = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert found == set(PACKAGES)

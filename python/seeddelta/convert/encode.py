@@ -17,7 +17,6 @@ from ..gguf import payload, schema
 from ..gguf.schema import LanesBase, NoResidual, Norms, TensorDescription, TrellisBase
 from ..kinds.fitting import row_rms
 from ..kinds.kind import Base, BaseKind
-from ..kinds.prng_block import SEED_IDX
 from .column_layout import encode_columns
 from .columns import column_scale
 from .describe import describe
@@ -152,7 +151,7 @@ def _encode_matrix(
 
     stored = Stored(description, arrays)
     residual = not isinstance(description.residual, NoResidual)
-    if SEED_IDX in arrays:
+    if not base.scales_rows():
         row_scale = stored.fit_row_scale(weights, importance)
     if residual:
         stored.add_residual(weights, row_scale, importance, recipe.threads)

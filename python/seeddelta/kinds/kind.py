@@ -77,6 +77,10 @@ class Base(Stored):
         """Integer operations for a value."""
         return 0
 
+    def scales_rows(self) -> bool:
+        """True when the row scales that it was encoded with are the best ones for it."""
+        return True
+
     def transform_ops(self, n_out: int, n_in: int) -> int:
         """Operations for the inputs of a token, beside the rotation."""
         return 0

@@ -89,6 +89,10 @@ class PrngBlockBase(FittedBase):
         """1/8 of a SplitMix64 output of about 8 operations, mask and shift, and the gain."""
         return 4 if self.seed_per == "block" else 3
 
+    def scales_rows(self) -> bool:
+        """Chosen seeds need scales beforehand."""
+        return self.seed_per == "tensor"
+
     def values(self, seed: int, begin: int, end: int, n_in: int, columns: int) -> F32:
         from .. import _core
 
