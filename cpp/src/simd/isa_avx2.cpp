@@ -3,6 +3,7 @@
 
 #include "simd/activations.hpp"
 #include "simd/attention_x86.hpp"
+#include "simd/column_slices.hpp"
 #include "simd/columns_avx2.hpp"
 #include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
@@ -10,8 +11,7 @@
 #include "simd/lane_search.hpp"
 #include "simd/lanes_x86.hpp"
 #include "simd/popcount_avx2.hpp"
-#include "simd/tile_256.hpp"
-#include "simd/trellis_columns_256.hpp"
+#include "simd/tile.hpp"
 #include "simd/viterbi.hpp"
 #include "simd/words_avx2.hpp"
 
@@ -68,13 +68,13 @@ const KernelTable &kernels_avx2() {
                    .rotate_back = rotate_back_simd<xsimd::avx2>,
                    .quantize = quantize_simd<xsimd::avx2>,
                    .prepare = prepare_simd<xsimd::avx2>,
-                   .compute = compute_simd<xsimd::avx2, Tile256<Ops>, DirectLanes, LanePairs256>,
+                   .compute = compute_simd<xsimd::avx2, Tile<Ops>, DirectLanes, LanePairs256>,
                    .columns_f16 = columns_f16_simd<xsimd::avx2, ColumnsAvx2>,
                    .columns_i8 = columns_i8_simd<xsimd::avx2, ColumnsAvx2>,
                    .columns_f16_batch = columns_f16_batch_simd<xsimd::avx2, ColumnsAvx2>,
                    .columns_i8_batch = columns_i8_batch_simd<xsimd::avx2, ColumnsAvx2>,
-                   .columns_trellis = columns_trellis_simd<Columns256<Ops>>,
-                   .columns_trellis_many = columns_trellis_many_simd<Columns256<Ops>>},
+                   .columns_trellis = columns_trellis_simd<ColumnSlices<Ops>>,
+                   .columns_trellis_many = columns_trellis_many_simd<ColumnSlices<Ops>>},
         .attention = {.attend = attend_simd<xsimd::avx2, AttentionOps256>,
                       .score = score_256,
                       .popcount = score_256,

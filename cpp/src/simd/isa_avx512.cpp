@@ -3,10 +3,10 @@
 // Only the product and the counting of bits use them; the rest is the table of isa_avx512bw.cpp.
 #include <immintrin.h>
 
+#include "simd/column_slices.hpp"
 #include "simd/compute.hpp"
 #include "simd/lanes_x86.hpp"
-#include "simd/tile_512.hpp"
-#include "simd/trellis_columns_512.hpp"
+#include "simd/tile.hpp"
 #include "simd/words_avx512.hpp"
 
 namespace seeddelta {
@@ -21,28 +21,6 @@ inline int64_t popcount_avx512(const uint64_t *words, int64_t n) {
     }
     return _mm512_reduce_add_epi64(sum);
 }
-
-struct Ops : WordsAvx512 {
-    template <int Shift>
-    static SEEDDELTA_INLINE __m256i concat(__m256i a, __m256i b) {
-        return _mm256_shldi_epi16(a, b, Shift);
-    }
-    static SEEDDELTA_INLINE __m256i lookup(__m256i p, __m256i table1, __m256i table2) {
-        // The tables repeat every 16 bytes and VPERMB looks at 5 index bits: what stands above the nibble does not
-        // matter.
-        return _mm256_add_epi8(_mm256_permutexvar_epi8(_mm256_srli_epi16(p, 4), table1),
-                               _mm256_permutexvar_epi8(p, table2));
-    }
-    static SEEDDELTA_INLINE __m256i dot(__m256i sum, __m256i values, __m256i x) {
-        return _mm256_dpbusd_epi32(sum, values, x);
-    }
-};
-
-struct Dot512 {
-    static SEEDDELTA_INLINE __m512i dot(__m512i sum, __m512i values, __m512i x) {
-        return _mm512_dpbusd_epi32(sum, values, x);
-    }
-};
 
 // popcount(plane & plus) - popcount(plane & minus), 32 keys at a time (VPOPCNTB). Eight bytes of a key differ by 64 at
 // most, which a signed byte holds.
@@ -79,10 +57,10 @@ const KernelTable &kernels_avx512() {
         KernelTable t = kernels_avx512bw();
         t.name = "avx512";
         t.attention.popcount = popcount_bitalg;
-        t.linear.compute = compute_simd<xsimd::avx512bw, Tile512<Ops>, LaneWordsVbmi<Dot512>>;
+        t.linear.compute = compute_simd<xsimd::avx512bw, Tile<WordsVbmi, WordsVbmi512>, LaneWordsVbmi<WordsVbmi512>>;
         t.gating.popcount = popcount_avx512;
-        t.linear.columns_trellis = columns_trellis_simd<Columns512<Ops>>;
-        t.linear.columns_trellis_many = columns_trellis_many_simd<Columns512<Ops>>;
+        t.linear.columns_trellis = columns_trellis_simd<ColumnSlices<WordsVbmi, WordsVbmi512>>;
+        t.linear.columns_trellis_many = columns_trellis_many_simd<ColumnSlices<WordsVbmi, WordsVbmi512>>;
         return t;
     }();
     return table;

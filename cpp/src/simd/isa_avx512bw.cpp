@@ -4,6 +4,7 @@
 
 #include "simd/activations.hpp"
 #include "simd/attention_x86.hpp"
+#include "simd/column_slices.hpp"
 #include "simd/columns_avx512.hpp"
 #include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
@@ -11,8 +12,7 @@
 #include "simd/lane_search.hpp"
 #include "simd/lanes_x86.hpp"
 #include "simd/popcount_avx2.hpp"
-#include "simd/tile_256.hpp"
-#include "simd/trellis_columns_256.hpp"
+#include "simd/tile.hpp"
 #include "simd/viterbi.hpp"
 #include "simd/words_avx512.hpp"
 
@@ -103,13 +103,13 @@ const KernelTable &kernels_avx512bw() {
                    .rotate_back = rotate_back_simd<Arch>,
                    .quantize = quantize_simd<Arch>,
                    .prepare = prepare_simd<Arch>,
-                   .compute = compute_simd<Arch, Tile256<Ops>, LaneWords512<Dot512>>,
+                   .compute = compute_simd<Arch, Tile<Ops>, LaneWords512<Dot512>>,
                    .columns_f16 = columns_f16_simd<Arch, ColumnsAvx512>,
                    .columns_i8 = columns_i8_simd<Arch, ColumnsAvx512>,
                    .columns_f16_batch = columns_f16_batch_simd<Arch, ColumnsAvx512>,
                    .columns_i8_batch = columns_i8_batch_simd<Arch, ColumnsAvx512>,
-                   .columns_trellis = columns_trellis_simd<Columns256<Ops>>,
-                   .columns_trellis_many = columns_trellis_many_simd<Columns256<Ops>>},
+                   .columns_trellis = columns_trellis_simd<ColumnSlices<Ops>>,
+                   .columns_trellis_many = columns_trellis_many_simd<ColumnSlices<Ops>>},
         .attention = {.attend = attend_simd<Arch, AttentionOps>,
                       .score = score_256,
                       .popcount = score_256,

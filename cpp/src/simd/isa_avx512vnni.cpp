@@ -2,10 +2,10 @@
 // isa_avx512bw.cpp.
 #include <immintrin.h>
 
+#include "simd/column_slices.hpp"
 #include "simd/compute.hpp"
 #include "simd/lanes_x86.hpp"
-#include "simd/tile_256.hpp"
-#include "simd/trellis_columns_256.hpp"
+#include "simd/tile.hpp"
 #include "simd/words_avx512.hpp"
 
 namespace seeddelta {
@@ -29,9 +29,9 @@ const KernelTable &kernels_avx512vnni() {
     static const KernelTable table = [] {
         KernelTable t = kernels_avx512bw();
         t.name = "avx512vnni";
-        t.linear.compute = compute_simd<xsimd::avx512bw, Tile256<Ops>, LaneWords512<Dot512>>;
-        t.linear.columns_trellis = columns_trellis_simd<Columns256<Ops>>;
-        t.linear.columns_trellis_many = columns_trellis_many_simd<Columns256<Ops>>;
+        t.linear.compute = compute_simd<xsimd::avx512bw, Tile<Ops>, LaneWords512<Dot512>>;
+        t.linear.columns_trellis = columns_trellis_simd<ColumnSlices<Ops>>;
+        t.linear.columns_trellis_many = columns_trellis_many_simd<ColumnSlices<Ops>>;
         return t;
     }();
     return table;

@@ -2,10 +2,10 @@
 // isa_avx2.cpp. The biased values are 1 .. 127, so that PMADDUBSW never saturates and VPDPBUSD adds the same sums.
 #include <immintrin.h>
 
+#include "simd/column_slices.hpp"
 #include "simd/compute.hpp"
 #include "simd/lanes_x86.hpp"
-#include "simd/tile_256.hpp"
-#include "simd/trellis_columns_256.hpp"
+#include "simd/tile.hpp"
 #include "simd/words_avx2.hpp"
 
 namespace seeddelta {
@@ -23,9 +23,9 @@ const KernelTable &kernels_avxvnni() {
     static const KernelTable table = [] {
         KernelTable t = kernels_avx2();
         t.name = "avxvnni";
-        t.linear.compute = compute_simd<xsimd::avx2, Tile256<Ops>, LaneWords256<Ops>>;
-        t.linear.columns_trellis = columns_trellis_simd<Columns256<Ops>>;
-        t.linear.columns_trellis_many = columns_trellis_many_simd<Columns256<Ops>>;
+        t.linear.compute = compute_simd<xsimd::avx2, Tile<Ops>, LaneWords256<Ops>>;
+        t.linear.columns_trellis = columns_trellis_simd<ColumnSlices<Ops>>;
+        t.linear.columns_trellis_many = columns_trellis_many_simd<ColumnSlices<Ops>>;
         return t;
     }();
     return table;

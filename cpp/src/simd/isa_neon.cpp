@@ -4,15 +4,16 @@
 #include "format/float16.hpp"
 #include "simd/activations.hpp"
 #include "simd/attention.hpp"
+#include "simd/column_slices.hpp"
 #include "simd/columns_neon.hpp"
 #include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
 #include "simd/lane_search.hpp"
 #include "simd/lanes_neon.hpp"
-#include "simd/tile_neon.hpp"
-#include "simd/trellis_columns_neon.hpp"
+#include "simd/tile.hpp"
 #include "simd/viterbi.hpp"
+#include "simd/words_neon.hpp"
 
 namespace seeddelta {
 namespace {
@@ -92,13 +93,13 @@ const KernelTable &kernels_neon() {
                    .rotate_back = rotate_back_simd<Arch>,
                    .quantize = quantize_simd<Arch>,
                    .prepare = prepare_simd<Arch>,
-                   .compute = compute_simd<Arch, TileNeon<Dot>, LaneWordsNeon<Dot>>,
+                   .compute = compute_simd<Arch, Tile<NeonWith<Dot>>, LaneWordsNeon<Dot>>,
                    .columns_f16 = columns_f16_simd<Arch, ColumnsNeon>,
                    .columns_i8 = columns_i8_simd<Arch, ColumnsNeon>,
                    .columns_f16_batch = columns_f16_batch_simd<Arch, ColumnsNeon>,
                    .columns_i8_batch = columns_i8_batch_simd<Arch, ColumnsNeon>,
-                   .columns_trellis = columns_trellis_simd<TrellisColumnsNeon<Dot>>,
-                   .columns_trellis_many = columns_trellis_many_simd<TrellisColumnsNeon<Dot>>},
+                   .columns_trellis = columns_trellis_simd<ColumnSlices<NeonWith<Dot>>>,
+                   .columns_trellis_many = columns_trellis_many_simd<ColumnSlices<NeonWith<Dot>>>},
         .attention = {.attend = attend_simd<Arch, AttentionOps>,
                       .score = attention_scalar().score,
                       .popcount = attention_scalar().popcount,

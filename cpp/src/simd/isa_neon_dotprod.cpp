@@ -2,10 +2,11 @@
 // table of isa_neon.cpp.
 #include <arm_neon.h>
 
+#include "simd/column_slices.hpp"
 #include "simd/compute.hpp"
 #include "simd/lanes_neon.hpp"
-#include "simd/tile_neon.hpp"
-#include "simd/trellis_columns_neon.hpp"
+#include "simd/tile.hpp"
+#include "simd/words_neon.hpp"
 
 namespace seeddelta {
 namespace {
@@ -22,9 +23,9 @@ const KernelTable &kernels_neon_dotprod() {
     static const KernelTable table = [] {
         KernelTable t = kernels_neon();
         t.name = "neon_dotprod";
-        t.linear.compute = compute_simd<xsimd::neon64, TileNeon<Dot>, LaneWordsNeon<Dot>>;
-        t.linear.columns_trellis = columns_trellis_simd<TrellisColumnsNeon<Dot>>;
-        t.linear.columns_trellis_many = columns_trellis_many_simd<TrellisColumnsNeon<Dot>>;
+        t.linear.compute = compute_simd<xsimd::neon64, Tile<NeonWith<Dot>>, LaneWordsNeon<Dot>>;
+        t.linear.columns_trellis = columns_trellis_simd<ColumnSlices<NeonWith<Dot>>>;
+        t.linear.columns_trellis_many = columns_trellis_many_simd<ColumnSlices<NeonWith<Dot>>>;
         return t;
     }();
     return table;
