@@ -23,7 +23,7 @@ namespace {
 template <int... Emits>
 struct LanePattern {
     static constexpr int kSteps = sizeof...(Emits);
-    static constexpr int kEmits[] = {Emits...};
+    static constexpr int kEmits[kSteps] = {Emits...};
     static constexpr int kValues = (Emits + ...);
     static constexpr int kLines = kSteps % 2 == 0 ? kSteps / 2 : kSteps; // of a chunk
     static constexpr int kQuads = kSteps % 2 == 0 ? kValues : 2 * kValues; // of four columns, in a chunk
