@@ -1,7 +1,7 @@
 """A codebook as the whole weight (StateCells) against a codebook as residual, at equal bytes, on one matrix.
 
-    python research/statecells/bench_statecells.py
-    python research/statecells/bench_statecells.py --tensor blk.15.ffn_down.weight --bits 3
+    python benchmarks/bench_statecells.py
+    python benchmarks/bench_statecells.py --tensor blk.15.ffn_down.weight --bits 3
 
 Prints bits a weight and the relative error ‖W − Ŵ‖ / ‖W‖ of each; nothing is written but the dense model.
 """

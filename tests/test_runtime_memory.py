@@ -1,4 +1,4 @@
-"""The dense matrices are never resident (docs/runtime.md, Memory)."""
+"""The dense matrices are never resident (docs/internals/runtime.md, Memory)."""
 
 from __future__ import annotations
 

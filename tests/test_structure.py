@@ -116,3 +116,14 @@ def test_imports_point_down() -> None:
             if target in forbidden
         ]
     assert not wrong
+
+
+def test_pages_that_code_names_are_there() -> None:
+    missing = {}
+    for folder in ("python", "cpp", "tests", "benchmarks", "tools", "research"):
+        for path in sorted(p for p in (ROOT / folder).rglob("*") if p.suffix in (".py", ".cpp", ".hpp")):
+            for name in re.findall(r"\b(?:docs|research)/[\w./-]+\.md\b", path.read_text(encoding="utf-8")):
+                if not (ROOT / name).is_file():
+                    missing[str(path.relative_to(ROOT))] = name
+    missing.pop("python/seeddelta/gguf/header.py", None)  # of ggml's repository
+    assert missing == {}

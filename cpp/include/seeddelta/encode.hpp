@@ -19,16 +19,19 @@ struct TrellisSpec {
     float scale_factor = 0.0F; // initial row scale over the row's root mean square; 0: the measured best for the rate
 };
 
-// Error feedback between blocks of columns (GPTQ, Frantar et al. 2023; LDLQ, Chee et al. 2023), over the trellis' columns.
+// Error feedback between blocks of columns (GPTQ, Frantar et al. 2023; LDLQ, Chee et al. 2023), over the trellis'
+// columns.
 struct Feedback {
-    const float *matrix = nullptr; // [n_in, n_in]; row i of block b holds (H^-1_bb)^-1 H^-1_b,rest in the columns after b
-    int64_t block = 64;            // columns; a multiple of 16
-    int64_t lookahead = 8;         // steps searched beyond a block before its states are fixed
+    const float *matrix =
+        nullptr;           // [n_in, n_in]; row i of block b holds (H^-1_bb)^-1 H^-1_b,rest in the columns after b
+    int64_t block = 64;    // columns; a multiple of 16
+    int64_t lookahead = 8; // steps searched beyond a block before its states are fixed
 };
 
-// weights [n_out, n_in] finite; importance [n_in] > 0 or null (unrotated columns). codes [n_tiles, words, 16] and row_scale
-// [n_out] (float16 bits) as in docs/reference/format.md, for base_scale = 1 / kTrellisStd. The row scale is refitted by (weighted) least squares.
-// With feedback the rows and the importance are those of the trellis' columns (already rotated), and rotation_block is 0.
+// weights [n_out, n_in] finite; importance [n_in] > 0 or null (unrotated columns). codes [n_tiles, words, 16] and
+// row_scale [n_out] (float16 bits) as in docs/reference/format.md, for base_scale = 1 / kTrellisStd. The row scale is
+// refitted by (weighted) least squares. With feedback the rows and the importance are those of the trellis' columns
+// (already rotated), and rotation_block is 0.
 void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *importance,
                     const Feedback *feedback, uint16_t *codes, uint16_t *row_scale, int threads);
 
@@ -36,9 +39,9 @@ struct LanesSpec {
     const LaneCode *code = nullptr;
     uint32_t rotation_block = 0;
     uint64_t seed = 0;
-    float scale_factor = 0.0F;     // initial row scale over the row's root mean square; 0: the measured best
-    std::vector<int64_t> groups;   // steps that are decided together (encode/lane_blocks.hpp)
-    int64_t lookahead = 16;        // steps searched beyond a group before its codes are fixed
+    float scale_factor = 0.0F;       // initial row scale over the row's root mean square; 0: the measured best
+    std::vector<int64_t> groups;     // steps that are decided together (encode/lane_blocks.hpp)
+    int64_t lookahead = 16;          // steps searched beyond a group before its codes are fixed
     const float *feedback = nullptr; // [n_in, n_in], rows and columns in the order of decision; see Feedback
 };
 
@@ -46,16 +49,16 @@ struct LanesSpec {
 void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const LanesSpec &spec, const float *importance,
                   uint8_t *codes, uint16_t *row_scale, int threads);
 
-// Column layout (docs/format.md): units [n_in, n_out] are the rows of W transposed, rotated along the outputs, in the order in
-// which they are encoded; codes [n_in, words, 16], unit_scale [n_in] (float16 bits). With `feedback`, float32 [n_in, n_in],
-// the error e of unit j changes each later unit l by -e * feedback[l, j] (GPTQ; H^-1_jl / H^-1_jj with H^-1 that of the
-// units not yet encoded). window: steps on each side of the seam that are searched to choose where the walk closes;
-// rounds: searches of the whole closed walk.
+// Column layout (docs/reference/format.md): units [n_in, n_out] are the rows of W transposed, rotated along the
+// outputs, in the order in which they are encoded; codes [n_in, words, 16], unit_scale [n_in] (float16 bits). With
+// `feedback`, float32 [n_in, n_in], the error e of unit j changes each later unit l by -e * feedback[l, j] (GPTQ;
+// H^-1_jl / H^-1_jj with H^-1 that of the units not yet encoded). window: steps on each side of the seam that are
+// searched to choose where the walk closes; rounds: searches of the whole closed walk.
 void columns_encode(const float *units, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *feedback,
                     int64_t window, int64_t rounds, uint16_t *codes, uint16_t *unit_scale, int threads);
 
-// The k entries of each row with the largest sqrt(importance) * |delta|, by ascending column; ties go to the lower column.
-// delta [n_out, n_in]; index and value [n_out, k]; k <= n_in.
+// The k entries of each row with the largest sqrt(importance) * |delta|, by ascending column; ties go to the lower
+// column. delta [n_out, n_in]; index and value [n_out, k]; k <= n_in.
 void coo_select(const float *delta, int64_t n_out, int64_t n_in, int64_t k, const float *importance, uint32_t *index,
                 float *value, int threads);
 

@@ -1,4 +1,4 @@
-// The weight of the format (docs/format.md): W ~ row_scale * (base_scale * v * R + delta), over plain arrays.
+// The weight of the format (docs/reference/format.md): W ~ row_scale * (base_scale * v * R + delta), over plain arrays.
 #pragma once
 #include <cstdint>
 

@@ -1,6 +1,6 @@
-// Event-driven attention (docs/skipping.md): for every window of kAttentionChunk positions a layer remembers the
-// partial result of its last computation, and with which query that was. A token computes again what has changed most;
-// of the others the remembered sum of values is used, with the weight that the new query gives it to first order.
+// Event-driven attention (docs/internals/skipping.md): for every window of kAttentionChunk positions a layer remembers
+// the partial result of its last computation, and with which query that was. A token computes again what has changed
+// most; of the others the remembered sum of values is used, with the weight that the new query gives it to first order.
 #pragma once
 #include <atomic>
 #include <chrono>

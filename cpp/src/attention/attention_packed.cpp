@@ -28,7 +28,7 @@ double relative(double error, double norm) {
 // The first of the pairs of KV head and chunk that thread `ith` attends to: all threads have as much to do, when the
 // heads' shares of the positions are what they ask for.
 int64_t first_item(const AttentionProblem &p, const PackSettings &settings, int ith, int nth) {
-    constexpr double overhead = 0.2; // of a choice, as a share of attention to everything (docs/statepack.md)
+    constexpr double overhead = 0.2; // of a choice, as a share of attention to everything (docs/internals/statepack.md)
     const auto cost = [&](int64_t kv_head) {
         const double budget = settings.budget_of(kv_head);
         const double share = budget <= 1.0 ? budget : budget / static_cast<double>(p.n_kv);

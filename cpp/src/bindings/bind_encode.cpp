@@ -159,7 +159,7 @@ void bind_encode(py::module_ &m) {
         py::arg("importance") = py::none(), py::arg("scale_factor") = py::none(),
         py::arg("multipliers") = std::vector<int>{}, py::arg("feedback") = py::none(), py::arg("feedback_block") = 64,
         py::arg("lookahead") = 8, py::arg("threads") = 0,
-        "Encodes float32 [n_out, n_in] by Viterbi search over the hash trellis (docs/format.md).\n\n"
+        "Encodes float32 [n_out, n_in] by Viterbi search over the hash trellis (docs/reference/format.md).\n\n"
         "Args:\n"
         "    step_bits, values_per_step: k bits for each step of 1 value (1..6) or 2 values (3, 5).\n"
         "    state_bits: L, 12 to 16. Longer is better and slower (twice the time a bit).\n"
@@ -176,7 +176,8 @@ void bind_encode(py::module_ &m) {
     m.def("columns_encode", &encode_columns, py::arg("units"), py::kw_only(), py::arg("step_bits") = 4,
           py::arg("values_per_step") = 1, py::arg("state_bits") = 12, py::arg("scale_factor") = py::none(),
           py::arg("feedback") = py::none(), py::arg("window") = 32, py::arg("rounds") = 2, py::arg("threads") = 0,
-          "Encodes units float32 [n_in, n_out] in column layout (docs/format.md): W transposed, outputs already "
+          "Encodes units float32 [n_in, n_out] in column layout (docs/reference/format.md): W transposed, outputs "
+          "already "
           "rotated.\n\n"
           "Args:\n"
           "    step_bits, values_per_step, state_bits, scale_factor, threads: as for trellis_encode.\n"

@@ -71,7 +71,7 @@ void bind_encode_lanes(py::module_ &m) {
           py::arg("rotation_block") = 0, py::arg("seed") = 0, py::arg("importance") = py::none(),
           py::arg("scale_factor") = py::none(), py::arg("feedback") = py::none(), py::arg("lookahead") = 16,
           py::arg("threads") = 0,
-          "Encodes float32 [n_out, n_in] by Viterbi search over byte lanes (docs/format.md).\n\n"
+          "Encodes float32 [n_out, n_in] by Viterbi search over byte lanes (docs/reference/format.md).\n\n"
           "Args:\n"
           "    code: one of lane_codes().\n"
           "    groups: steps that are decided together, walk by walk; they add up to 2 * code.lines(n_in), and the\n"

@@ -160,7 +160,7 @@ static py::array_t<int8_t> lane_tables(const LaneCode &code) {
 }
 
 static void bind_lane_codes(py::module_ &m) {
-    py::class_<LaneCode>(m, "LaneCode", "A code of base kind lanes (docs/format.md), one of lane_codes().")
+    py::class_<LaneCode>(m, "LaneCode", "A code of base kind lanes (docs/reference/format.md), one of lane_codes().")
         .def_readonly("number", &LaneCode::number, "What files call it.")
         .def_property_readonly("bits", &LaneCode::bits, "Bits a weight.")
         .def_property_readonly(

@@ -17,7 +17,7 @@ namespace seeddelta {
 // Rows that are encoded together where a tile is divided among threads: as many as the feedback takes at a time.
 constexpr int64_t kFewRows = 4;
 
-// Appends the path to the row's bit stream (docs/format.md, "The trellis").
+// Appends the path to the row's bit stream (docs/reference/format.md, "The trellis").
 static void pack_path(const TrellisSpec &spec, const uint16_t *states, int64_t steps, uint16_t *tile, int lane) {
     const auto put = [&](int64_t bit, int count, uint32_t value) {
         for (int i = 0; i < count; ++i) {

@@ -4,7 +4,7 @@
 
 namespace seeddelta {
 
-// One Viterbi search (encode/viterbi.hpp has the definition).
+// One Viterbi search (simd/viterbi_scalar.cpp has the definition).
 struct ViterbiTask {
     int state_bits;
     int step_bits;
@@ -33,7 +33,7 @@ struct LaneStep {
     const uint16_t *level[2]; // [256 ends, 16 c2]: kSearchRows times the index into `levels` of the value
 };
 
-// One search of the lane code (encode/lane_search.hpp has the definition). Arrays are 64-byte aligned.
+// One search of the lane code (simd/lane_search_scalar.cpp has the definition). Arrays are 64-byte aligned.
 struct LaneSearchTask {
     const LaneStep *emitted; // [steps]
     int64_t steps;

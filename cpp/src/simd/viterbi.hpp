@@ -1,4 +1,4 @@
-// SIMD twin of encode/viterbi.cpp, for any xsimd architecture. Include inside an instruction-set unit only.
+// SIMD twin of viterbi_scalar.hpp, for any xsimd architecture. Include inside an instruction-set unit only.
 // `Words::expand<K>(p)` gives a register whose lane i is p[i >> K]; `Words::high(a, a)` the upper halves of 16-bit
 // products.
 #pragma once

@@ -11,7 +11,7 @@ class LeftOutError(ValueError):
     pass
 class LaneCode:
     """
-    A code of base kind lanes (docs/format.md), one of lane_codes().
+    A code of base kind lanes (docs/reference/format.md), one of lane_codes().
     """
     def lines(self, n_in: typing.SupportsInt | typing.SupportsIndex) -> int:
         """
@@ -237,6 +237,11 @@ class AttentionHook:
         Whether all attention is exact from the next graph on. Not while a graph is computed.
         """
     @property
+    def in_pieces(self) -> bool:
+        """
+        Whether a result was zeros, because ggml computed a graph in pieces.
+        """
+    @property
     def left_because(self) -> str | None:
         """
         Why a node was left to ggml, or None.
@@ -245,11 +250,6 @@ class AttentionHook:
     def missing_head(self) -> tuple[int, int]:
         """
         A layer and a KV head of `layers` that it does not have; (-1, -1): none.
-        """
-    @property
-    def in_pieces(self) -> bool:
-        """
-        Whether a result was zeros, because ggml computed a graph in pieces.
         """
 class AttentionRun:
     """
@@ -448,7 +448,7 @@ def base_values(base_kind: typing.SupportsInt | typing.SupportsIndex, seed: typi
     """
 def columns_encode(units: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, step_bits: typing.SupportsInt | typing.SupportsIndex = 4, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, state_bits: typing.SupportsInt | typing.SupportsIndex = 12, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, window: typing.SupportsInt | typing.SupportsIndex = 32, rounds: typing.SupportsInt | typing.SupportsIndex = 2, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint16], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], float, list[int]]:
     """
-    Encodes units float32 [n_in, n_out] in column layout (docs/format.md): W transposed, outputs already rotated.
+    Encodes units float32 [n_in, n_out] in column layout (docs/reference/format.md): W transposed, outputs already rotated.
 
     Args:
         step_bits, values_per_step, state_bits, scale_factor, threads: as for trellis_encode.
@@ -494,7 +494,7 @@ def lane_codes() -> list[LaneCode]:
     """
 def lanes_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, code: LaneCode, groups: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, seed: typing.SupportsInt | typing.SupportsIndex = 0, importance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, lookahead: typing.SupportsInt | typing.SupportsIndex = 16, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint8], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]]:
     """
-    Encodes float32 [n_out, n_in] by Viterbi search over byte lanes (docs/format.md).
+    Encodes float32 [n_out, n_in] by Viterbi search over byte lanes (docs/reference/format.md).
 
     Args:
         code: one of lane_codes().
@@ -540,7 +540,7 @@ def seed_search(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]
     """
 def trellis_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, step_bits: typing.SupportsInt | typing.SupportsIndex = 4, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, state_bits: typing.SupportsInt | typing.SupportsIndex = 12, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, seed: typing.SupportsInt | typing.SupportsIndex = 0, importance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, feedback_block: typing.SupportsInt | typing.SupportsIndex = 64, lookahead: typing.SupportsInt | typing.SupportsIndex = 8, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint16], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], float, list[int]]:
     """
-    Encodes float32 [n_out, n_in] by Viterbi search over the hash trellis (docs/format.md).
+    Encodes float32 [n_out, n_in] by Viterbi search over the hash trellis (docs/reference/format.md).
 
     Args:
         step_bits, values_per_step: k bits for each step of 1 value (1..6) or 2 values (3, 5).

@@ -2,7 +2,8 @@
 
 What a tensor costs the model is its sensitivity a weight, times its weights, times the square of the encoder's error at
 its rate: with small errors the divergence from the dense model is a quadratic form of them, and those of different
-matrices add up (docs/autotune.md). All tensors start at the lowest rate; the step that takes off most for its bytes is
+matrices add up (docs/guide/autotune.md).
+All tensors start at the lowest rate; the step that takes off most for its bytes is
 next, while it fits. The steps of LOSS take off less and less a byte, so that no other choice of the same bytes costs
 less, but for the last step. The sensitivities are a table by kind and place, no errors are measured: equal shapes and
 names give equal rates. `seeddelta autotune` measures them instead.

@@ -1,7 +1,7 @@
 """Scales of the columns before the rotation: those whose error costs more are made larger, so that they err less.
 
 Like AWQ (Lin et al. 2023), which scales weights by a power of their inputs' size; here as a part of the format, in
-eighths of an octave (docs/format.md).
+eighths of an octave (docs/reference/format.md).
 """
 
 from __future__ import annotations

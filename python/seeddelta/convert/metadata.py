@@ -1,4 +1,4 @@
-"""Keys `seeddelta.*` of a file that is built (docs/format.md)."""
+"""Keys `seeddelta.*` of a file that is built (docs/reference/format.md)."""
 
 from __future__ import annotations
 

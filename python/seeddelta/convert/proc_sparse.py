@@ -1,4 +1,4 @@
-"""Proc-sparse weights: the blocks that matter most in each row, and nothing outside of them (docs/proc-sparse.md).
+"""Proc-sparse weights: the blocks that matter most in each row, nothing outside of them (docs/guide/proc-sparse.md).
 
 Ŵ = row_scale · (base_scale · v + Δ) inside a kept block, 0 outside, with v from the hash of prng_block. Blocks are kept
 by what their loss would cost; Δ is shed by size. With the covariance H of the inputs the kept weights make up for what

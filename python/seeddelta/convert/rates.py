@@ -25,7 +25,7 @@ def lane_code(bits: float) -> _core.LaneCode | None:
 
 @dataclass(frozen=True)
 class Proc:
-    """Proc-sparse (docs/proc-sparse.md): blocks a row at most, or, below 1, the share of them."""
+    """Proc-sparse (docs/guide/proc-sparse.md): blocks a row at most, or, below 1, the share of them."""
 
     fanout: float
 

@@ -1,4 +1,4 @@
-"""Open a SeedΔ file and check all that can be wrong with it before anything is computed (docs/format.md)."""
+"""Open a SeedΔ file and check all that can be wrong with it before anything is computed (docs/reference/format.md)."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def is_seeddelta(path: str | os.PathLike[str]) -> bool:
 
 
 def has_statecells(path: str | os.PathLike[str]) -> bool:
-    """True when a codebook is the whole weight of some tensor (docs/statecells.md). Only the header is read.
+    """True when a codebook is the whole weight of some tensor (docs/guide/statecells.md). Only the header is read.
 
     Raises FormatError as `is_seeddelta` and `open_seeddelta` do.
     """

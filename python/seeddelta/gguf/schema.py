@@ -1,4 +1,4 @@
-"""Keys, payload suffixes and tensor descriptions of a SeedΔ file, versions 1 and 2 (docs/format.md)."""
+"""Keys, payload suffixes and tensor descriptions of a SeedΔ file, versions 1 and 2 (docs/reference/format.md)."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class NoBase(Base):
 class ProcSparseResidual(Residual):
     """The only weights there are: `kept` blocks of `block` columns a row, int8, with the base inside them only.
 
-    `trims_soft` and `trims_hard` say how many entries the builder left to the base alone (docs/proc-sparse.md).
+    `trims_soft` and `trims_hard` say how many entries the builder left to the base alone (docs/guide/proc-sparse.md).
     """
 
     number = 3
@@ -306,7 +306,7 @@ class TensorDescription(BaseModel):
 
     @property
     def is_statecells(self) -> bool:
-        """True for a whole weight made of a codebook alone (docs/statecells.md)."""
+        """True for a whole weight made of a codebook alone (docs/guide/statecells.md)."""
         return isinstance(self.base, NoBase) and self.residual.scheme == "codebook_resid"
 
     @property
@@ -322,7 +322,7 @@ class TensorDescription(BaseModel):
 
     @property
     def is_proc_sparse(self) -> bool:
-        """True for a weight of which only the kept blocks exist (docs/proc-sparse.md)."""
+        """True for a weight of which only the kept blocks exist (docs/guide/proc-sparse.md)."""
         return isinstance(self.residual, ProcSparseResidual)
 
 

@@ -1,4 +1,4 @@
-"""What may be asked of a base and of a residual, as they stand in the description of a tensor (docs/format.md)."""
+"""What may be asked of a base and a residual, as they stand in a tensor's description (docs/reference/format.md)."""
 
 from __future__ import annotations
 

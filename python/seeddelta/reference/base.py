@@ -1,4 +1,4 @@
-"""Base kinds and the input rotation (docs/format.md, "The weight")."""
+"""Base kinds and the input rotation (docs/reference/format.md, "The weight")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base kind lanes (docs/format.md, "The byte lanes")."""
+"""Base kind lanes (docs/reference/format.md, "The byte lanes")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is computed (docs/format.md): float32 in the order that the format fixes, so results are equal bit for bit."""
+"""What is computed (docs/reference/format.md): float32, in the format's order, so that results are the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of residuals, and proc_sparse (docs/format.md): float32 in the order that the format fixes."""
+"""Products of residuals, and proc_sparse (docs/reference/format.md): float32 in the order that the format fixes."""
 
 from __future__ import annotations
 

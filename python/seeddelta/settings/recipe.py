@@ -148,7 +148,7 @@ class ProcOptions(Group):
     proc_sparse: Annotated[bool, Flag(shown=True, panel="Proc-sparse")] = Field(
         default=False,
         description="Store the tensors of --proc-target as blocks of int8 that a row keeps, on a hashed base of small "
-        "scale, and nothing outside of the blocks (docs/proc-sparse.md). Other targets, if any are given, as usual.",
+        "scale, nothing outside of the blocks (docs/guide/proc-sparse.md). Other targets, if any are given, as usual.",
     )
     proc_target: Annotated[Literal["mlp", "attn", "both"], Flag(panel="Proc-sparse")] = Field(
         default="mlp", description="Tensors of --proc-sparse; they are the targets when --targets is not given."
