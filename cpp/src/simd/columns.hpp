@@ -1,6 +1,7 @@
 // Products over columns, for any instruction set. Include inside an instruction-set unit only.
 // `Ops` has the words that xsimd lacks: `half` widens float16, `pair` makes int16 of the weights of two units, `add`
-// adds pair times factor to two registers of int32, and `order` sorts those two by output.
+// adds pair times factor to two registers V of int32, and `order` sorts those two by output; kTokens times kRegisters
+// sums of float16 products stay in registers.
 #pragma once
 #include <xsimd/xsimd.hpp>
 
@@ -20,6 +21,36 @@ inline void prefetch(const void *p) {
     __builtin_prefetch(p, 0, 2);
 }
 
+// The words of x86 for columns.
+template <class Words, int64_t Tokens, int64_t Registers>
+struct ColumnsX86 : Words {
+    static constexpr int64_t kTokens = Tokens;
+    static constexpr int64_t kRegisters = Registers;
+    using V = typename Words::V;
+    struct Pair {
+        V part[2];
+    };
+
+    static SEEDDELTA_INLINE Pair pair(const int8_t *a, const int8_t *b) {
+        Pair p;
+        Words::interleave(Words::widen(a), Words::widen(b), p.part);
+        return p;
+    }
+    static SEEDDELTA_INLINE V factor(int16_t a, int16_t b) {
+        return Words::repeat(static_cast<int>(static_cast<uint32_t>(static_cast<uint16_t>(a)) |
+                                              static_cast<uint32_t>(static_cast<uint16_t>(b)) << 16));
+    }
+    static SEEDDELTA_INLINE V factor(const int16_t *two) {
+        int32_t bits;
+        __builtin_memcpy(&bits, two, 4);
+        return Words::repeat(bits);
+    }
+    static SEEDDELTA_INLINE void add(V *sums, Pair p, V factor) {
+        sums[0] = Words::dot_pairs(sums[0], p.part[0], factor);
+        sums[1] = Words::dot_pairs(sums[1], p.part[1], factor);
+    }
+};
+
 // One unit after the other, so that what is read is one stream: the processor's own prefetcher follows no more.
 template <class Arch, class Ops>
 void columns_f16_simd(const ColumnWeight &w, const ActiveSet &s, int64_t out_begin, int64_t out_end, float *y) {
@@ -37,7 +68,7 @@ void columns_f16_simd(const ColumnWeight &w, const ActiveSet &s, int64_t out_beg
             const uint16_t *next = w.f16 + s.index[i + kUnitsAhead < s.n ? i + kUnitsAhead : i] * w.n_out;
             const F x(s.value[i]);
             const auto step = [&](int64_t o) SEEDDELTA_INLINE_LAMBDA {
-                (F::load_unaligned(y + o) + x * Ops::half(row + o)).store_unaligned(y + o);
+                (F::load_unaligned(y + o) + x * F(Ops::half(row + o))).store_unaligned(y + o);
             };
             int64_t o = first;
             for (; o + line <= last; o += line) {
@@ -52,6 +83,17 @@ void columns_f16_simd(const ColumnWeight &w, const ActiveSet &s, int64_t out_beg
         }
     }
     columns_f16_scalar(w, s, vector_end, out_end, y);
+}
+
+// y += sums * scale of two registers of outputs
+template <class Arch, class Ops>
+SEEDDELTA_INLINE void add_sums(typename Ops::V *sums, xsimd::batch<float, Arch> scale, float *y) {
+    using F = xsimd::batch<float, Arch>;
+    using I = xsimd::batch<int32_t, Arch>;
+    Ops::order(sums);
+    for (int64_t r = 0; r < 2; ++r, y += I::size) {
+        (F::load_unaligned(y) + xsimd::to_float(I(sums[r])) * scale).store_unaligned(y);
+    }
 }
 
 // Adds the products of four units, numbers i and on of those before `end`, for outputs [first, last) to dot.
@@ -74,12 +116,11 @@ SEEDDELTA_INLINE void add_four_units(const ColumnWeight &w, const ColumnInput &i
     const auto factor1 = Ops::factor(q[0], q[1]);
     const auto factor2 = Ops::factor(q[2], q[3]);
     const auto step = [&](int64_t o) SEEDDELTA_INLINE_LAMBDA {
-        I low = I::load_aligned(dot + o - first);
-        I high = I::load_aligned(dot + o - first + lanes);
-        Ops::add(low, high, Ops::pair(row[0] + o, row[1] + o), factor1);
-        Ops::add(low, high, Ops::pair(row[2] + o, row[3] + o), factor2);
-        low.store_aligned(dot + o - first);
-        high.store_aligned(dot + o - first + lanes);
+        typename Ops::V sums[2] = {I::load_aligned(dot + o - first), I::load_aligned(dot + o - first + lanes)};
+        Ops::add(sums, Ops::pair(row[0] + o, row[1] + o), factor1);
+        Ops::add(sums, Ops::pair(row[2] + o, row[3] + o), factor2);
+        I(sums[0]).store_aligned(dot + o - first);
+        I(sums[1]).store_aligned(dot + o - first + lanes);
     };
     int64_t o = first;
     for (; o + line <= last; o += line) {
@@ -121,11 +162,8 @@ void columns_i8_simd(const ColumnWeight &w, const ColumnInput &in, int64_t out_b
             }
             const F scale(in.scale[g]);
             for (int64_t o = first; o < last; o += width) {
-                I low = I::load_aligned(dot + o - first);
-                I high = I::load_aligned(dot + o - first + lanes);
-                Ops::order(low, high);
-                (F::load_unaligned(y + o) + xsimd::to_float(low) * scale).store_unaligned(y + o);
-                (F::load_unaligned(y + o + lanes) + xsimd::to_float(high) * scale).store_unaligned(y + o + lanes);
+                typename Ops::V sums[2] = {I::load_aligned(dot + o - first), I::load_aligned(dot + o - first + lanes)};
+                add_sums<Arch, Ops>(sums, scale, y + o);
             }
         }
     }
@@ -148,7 +186,7 @@ SEEDDELTA_INLINE void columns_f16_tile(const ColumnWeight &w, const float *x, in
     for (int64_t j = 0; j < w.n_in; ++j, row += w.n_out) {
         F weight[Registers];
         for (int64_t r = 0; r < Registers; ++r) {
-            weight[r] = Ops::half(row + r * lanes);
+            weight[r] = F(Ops::half(row + r * lanes));
         }
         for (int64_t t = 0; t < Tokens; ++t) {
             const F in(x[t * x_stride + j]);
@@ -200,29 +238,23 @@ SEEDDELTA_INLINE void columns_i8_tile(const ColumnWeight &w, const ColumnBatch &
                                       float *y, int64_t y_stride) {
     using F = xsimd::batch<float, Arch>;
     using I = xsimd::batch<int32_t, Arch>;
-    constexpr int64_t lanes = F::size;
     const int64_t begin = g * kGroup;
     const int64_t end = w.n_in - begin < kGroup ? w.n_in : begin + kGroup;
-    I low[Tokens];
-    I high[Tokens];
-    for (int64_t t = 0; t < Tokens; ++t) {
-        low[t] = I(0);
-        high[t] = I(0);
+    typename Ops::V sums[Tokens][2];
+    for (auto &token : sums) {
+        token[0] = token[1] = I(0);
     }
     const int8_t *row = w.i8 + begin * w.n_out + o;
     const int16_t *q = in.q + t0 * in.stride + begin;
     for (int64_t j = begin; j < end; j += 2, row += 2 * w.n_out, q += 2) {
         const auto pair = Ops::pair(row, j + 1 < end ? row + w.n_out : row); // q of the padding is 0
         for (int64_t t = 0; t < Tokens; ++t) {
-            Ops::add(low[t], high[t], pair, Ops::factor(q + t * in.stride));
+            Ops::add(sums[t], pair, Ops::factor(q + t * in.stride));
         }
     }
     for (int64_t t = 0; t < Tokens; ++t) {
         const F scale(in.scale[(t0 + t) * (in.stride / kGroup) + g]);
-        float *out = y + (t0 + t) * y_stride + o;
-        Ops::order(low[t], high[t]);
-        (F::load_unaligned(out) + xsimd::to_float(low[t]) * scale).store_unaligned(out);
-        (F::load_unaligned(out + lanes) + xsimd::to_float(high[t]) * scale).store_unaligned(out + lanes);
+        add_sums<Arch, Ops>(sums[t], scale, y + (t0 + t) * y_stride + o);
     }
 }
 

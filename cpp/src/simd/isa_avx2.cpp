@@ -4,7 +4,7 @@
 #include "simd/activations.hpp"
 #include "simd/attention_x86.hpp"
 #include "simd/column_slices.hpp"
-#include "simd/columns_avx2.hpp"
+#include "simd/columns.hpp"
 #include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
@@ -27,6 +27,8 @@ struct Ops : WordsAvx2 {
 struct DirectLanes : LaneWords256<Ops> {
     static constexpr int64_t kDirect = 2;
 };
+
+using ColumnsAvx2 = ColumnsX86<WordsAvx2, 4, 2>;
 
 // 16-bit words of the Viterbi search
 struct Words {

@@ -5,7 +5,7 @@
 #include "simd/activations.hpp"
 #include "simd/attention_x86.hpp"
 #include "simd/column_slices.hpp"
-#include "simd/columns_avx512.hpp"
+#include "simd/columns.hpp"
 #include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
@@ -65,6 +65,8 @@ struct Words {
         }
     }
 };
+
+using ColumnsAvx512 = ColumnsX86<Words512, 6, 4>;
 
 struct AttentionOps {
     using F = xsimd::batch<float, Arch>;

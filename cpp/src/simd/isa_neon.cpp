@@ -5,7 +5,7 @@
 #include "simd/activations.hpp"
 #include "simd/attention.hpp"
 #include "simd/column_slices.hpp"
-#include "simd/columns_neon.hpp"
+#include "simd/columns.hpp"
 #include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
@@ -19,6 +19,14 @@ namespace seeddelta {
 namespace {
 
 using Arch = xsimd::neon64;
+
+inline int64_t popcount_neon(const uint64_t *words, int64_t n) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        count += vaddv_u8(vcnt_u8(vcreate_u8(words[i])));
+    }
+    return count;
+}
 
 struct Dot {
     // 16-bit sums of two products: 2 * 127 * 127 < 2^15

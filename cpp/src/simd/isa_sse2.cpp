@@ -5,13 +5,14 @@
 #include "format/float16.hpp"
 #include "simd/activations.hpp"
 #include "simd/attention_x86.hpp"
+#include "simd/columns.hpp"
 #include "simd/columns_scalar.hpp"
-#include "simd/columns_sse2.hpp"
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
 #include "simd/lane_search.hpp"
 #include "simd/trellis_columns_128.hpp"
 #include "simd/viterbi.hpp"
+#include "simd/words_sse2.hpp"
 
 namespace seeddelta {
 namespace {
@@ -117,6 +118,8 @@ struct Words {
         return xsimd::batch<uint16_t, xsimd::sse2>::load_aligned(lanes);
     }
 };
+
+using ColumnsSse2 = ColumnsX86<WordsSse2, 4, 2>;
 
 struct AttentionOps {
     using F = xsimd::batch<float, xsimd::sse2>;

@@ -61,6 +61,17 @@ struct WordsAvx2 {
         out[1] = _mm256_unpackhi_epi16(a, b);
     }
 
+    // Columns without trellis, see columns.hpp
+    static SEEDDELTA_INLINE F half(const uint16_t *p) {
+        return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+    }
+    static SEEDDELTA_INLINE V widen(const int8_t *p) {
+        return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+    }
+    static SEEDDELTA_INLINE V dot_pairs(V sums, V values, V x) {
+        return _mm256_add_epi32(sums, _mm256_madd_epi16(values, x));
+    }
+
     // Sums, lanes of 32 bits
     static SEEDDELTA_INLINE V start(int32_t bias) { return repeat(bias); }
     static SEEDDELTA_INLINE V four(const int8_t *q) {
