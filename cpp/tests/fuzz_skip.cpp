@@ -311,7 +311,7 @@ void attention(FuzzBytes &in) {
         if (kind == 0) {
             compute.exact(p, 0, 1);
         } else if (kind < 3 && p.masked() && p.max_bias == 0.0F) {
-            if (!memory.rests()) {
+            if (!memory.paused()) {
                 memory.attend(p, compute, amount(in), 0, 1);
             }
             require(counters.sent.load() <= counters.seen.load(), "more windows than there are");
