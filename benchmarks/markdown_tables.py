@@ -19,7 +19,7 @@ import common
 
 ROOT = Path(__file__).parents[1]
 FIGURE = ROOT / "docs" / "figures" / "size-quality.png"
-_MARKED = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end of table -->)", flags=re.DOTALL)
+_MARKED = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n).*?(<!-- end of table -->)", flags=re.DOTALL)
 _NAMES = {
     "F16": "dense F16",
     "small": "SeedΔ, `--preset small`",
@@ -78,16 +78,14 @@ def _label(name: str) -> str:
     return f"**{known}**" if known.startswith("SeedΔ") else known
 
 
-def files_table(names: tuple[str, ...] = ()) -> list[str]:
-    """Whole files of SmolLM2: size and quality; all of the result, or the models named."""
+def files_table() -> list[str]:
+    """Whole files of SmolLM2: size and quality."""
     models = next(iter(_load("quality-files")["texts"].values()))["models"]
     lines = [
         "| | file, MB | bits a weight of the layers, all bytes | perplexity | change, paired | KL divergence, nats |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for name, model in sorted(models.items(), key=lambda item: -item[1]["file_bytes"]):
-        if names and name not in names:
-            continue
         change, kl, ppl = model["difference"], model["divergence"], model["perplexity"]
         cells = [_label(name), f"{model['file_bytes'] / 1e6:.0f}", f"{model['bits_per_weight']:.2f}"]
         cells.append(_with_error(ppl["ppl"], ppl["stderr"]))
@@ -98,20 +96,54 @@ def files_table(names: tuple[str, ...] = ()) -> list[str]:
 
 
 def short_table() -> list[str]:
-    """Four rows for the first page."""
-    return files_table(("F16", "Q4_K_M", "Q4_0", "lanes-4", "balanced"))
+    """Four rows for the first page: size and quality beside speed."""
+    quality, speed = next(iter(_load("quality-files")["texts"].values()))["models"], _load("decode")["models"]
+    lines = [
+        "| | file, MB | perplexity | KL divergence, nats | tokens/s, 1 / 2 threads | resident, MB |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, timed in (("F16", "F16"), ("Q4_K_M", "Q4_K_M"), ("balanced", "balanced"), ("lanes-4", "seeddelta-4")):
+        model, ppl, kl = quality[name], quality[name]["perplexity"], quality[name]["divergence"]
+        cells = [_label(name), f"{model['file_bytes'] / 1e6:.0f}", _with_error(ppl["ppl"], ppl["stderr"])]
+        cells.append("" if kl is None else f"{kl['mean']:.4f} ± {kl['stderr']:.4f}")
+        cells += [_speed(speed[timed], "generation"), _resident(speed[timed])]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _speed(model: dict[str, Any], part: str) -> str:
+    return " / ".join(f"{row[part]['median']:.0f}" for row in model["speed"] if row["depth"] == 0)
+
+
+def _resident(model: dict[str, Any]) -> str:
+    return f"{model['memory']['after_generation']['resident'] / 1e6:.0f}"
 
 
 def speed_table() -> list[str]:
     """Whole files of SmolLM2: tokens a second with 1 / 2 threads, memory."""
     lines = ["| | file, MB | prompt of 512 | generation | resident, MB |", "| --- | --- | --- | --- | --- |"]
     for name, model in _load("decode")["models"].items():
-        speed = [
-            " / ".join(f"{row[part]['median']:.0f}" for row in model["speed"] if row["depth"] == 0)
-            for part in ("prompt", "generation")
-        ]
-        resident = f"{model['memory']['after_generation']['resident'] / 1e6:.0f}"
-        lines.append("| " + " | ".join([_label(name), f"{model['file_bytes'] / 1e6:.0f}", *speed, resident]) + " |")
+        speed = [_speed(model, part) for part in ("prompt", "generation")]
+        cells = [_label(name), f"{model['file_bytes'] / 1e6:.0f}", *speed, _resident(model)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def shape_table(name: str) -> list[str]:
+    """Models of random weights in a larger shape: tokens a second with 1 / 2 threads, and over Q4_K."""
+    models = _load(name)["models"]
+    lines = [
+        "| | file, MB | prompt | generation | generation over Q4_K's |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+
+    def medians(model: dict[str, Any]) -> list[float]:
+        return [row["generation"]["median"] for row in model["speed"]]
+
+    for key, model in models.items():
+        over = (f"{a / b:.2f}" for a, b in zip(medians(model), medians(models["Q4_K"]), strict=True))
+        cells = [_label(key), f"{model['file_bytes'] / 1e6:.0f}", _speed(model, "prompt"), _speed(model, "generation")]
+        lines.append("| " + " | ".join([*cells, " / ".join(over)]) + " |")
     return lines
 
 
@@ -136,7 +168,14 @@ def serve_table() -> list[str]:
     return lines
 
 
-TABLES = {"short": short_table, "files": files_table, "speed": speed_table, "serve": serve_table}
+TABLES = {
+    "short": short_table,
+    "files": files_table,
+    "speed": speed_table,
+    "serve": serve_table,
+    "shape-1b": lambda: shape_table("decode-1b"),
+    "shape-1b-avx2": lambda: shape_table("decode-1b-avx2"),
+}
 
 
 def updated(text: str) -> str:
