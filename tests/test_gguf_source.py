@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import gguf
@@ -29,7 +30,8 @@ ERRORS = {
 
 @pytest.mark.parametrize("kind", ERRORS)
 def test_types(tmp_path: Path, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_module, "CHUNK_ELEMENTS", 1000)  # several chunks, the last one short
+    few = partial(source_module.row_ranges, chunk=1000)  # several chunks, the last one short
+    monkeypatch.setattr(source_module, "row_ranges", few)
     model = open_source(write_model(tmp_path / "m.gguf", kind=kind))
     assert model.n_layers == 2
     for name, wanted in tiny_weights().items():

@@ -19,11 +19,10 @@ struct TrellisSpec {
     float scale_factor = 0.0F; // initial row scale over the row's root mean square; 0: the measured best for the rate
 };
 
-// Error feedback between blocks of columns (GPTQ, Frantar et al. 2023; LDLQ, Chee et al. 2023), over the trellis'
-// columns.
+// Error feedback between blocks of the trellis' columns (GPTQ, Frantar et al. 2023; LDLQ, Chee et al. 2023).
 struct Feedback {
-    const float *matrix =
-        nullptr;           // [n_in, n_in]; row i of block b holds (H^-1_bb)^-1 H^-1_b,rest in the columns after b
+    // [n_in, n_in]; row i of block b holds (H^-1_bb)^-1 H^-1_b,rest in the columns after b
+    const float *matrix = nullptr;
     int64_t block = 64;    // columns; a multiple of 16
     int64_t lookahead = 8; // steps searched beyond a block before its states are fixed
 };
@@ -57,8 +56,8 @@ void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const Lanes
 void columns_encode(const float *units, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *feedback,
                     int64_t window, int64_t rounds, uint16_t *codes, uint16_t *unit_scale, int threads);
 
-// The k entries of each row with the largest sqrt(importance) * |delta|, by ascending column; ties go to the lower
-// column. delta [n_out, n_in]; index and value [n_out, k]; k <= n_in.
+// The k entries of each row with the largest sqrt(importance) * |delta|, ascending; ties go to the lower column. delta
+// [n_out, n_in]; index and value [n_out, k]; k <= n_in.
 void coo_select(const float *delta, int64_t n_out, int64_t n_in, int64_t k, const float *importance, uint32_t *index,
                 float *value, int threads);
 

@@ -176,9 +176,8 @@ void bind_encode(py::module_ &m) {
     m.def("columns_encode", &encode_columns, py::arg("units"), py::kw_only(), py::arg("step_bits") = 4,
           py::arg("values_per_step") = 1, py::arg("state_bits") = 12, py::arg("scale_factor") = py::none(),
           py::arg("feedback") = py::none(), py::arg("window") = 32, py::arg("rounds") = 2, py::arg("threads") = 0,
-          "Encodes units float32 [n_in, n_out] in column layout (docs/reference/format.md): W transposed, outputs "
-          "already "
-          "rotated.\n\n"
+          "Encodes units float32 [n_in, n_out] in column layout (docs/reference/format.md): W transposed, "
+          "outputs already rotated.\n\n"
           "Args:\n"
           "    step_bits, values_per_step, state_bits, scale_factor, threads: as for trellis_encode.\n"
           "    feedback: float32 [n_in, n_in]; the error e of unit j changes each later unit l by -e · feedback[l, j]\n"

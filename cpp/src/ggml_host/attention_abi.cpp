@@ -109,11 +109,11 @@ struct AttentionProbe {
             fail("ggml_scale stores its parameters or sources in an unknown way");
         }
         found.form_scale = form_of(scaled, 1, 2);
-        const void *tanh = p.checked(symbols.get<void *(*)(void *, void *)>("ggml_tanh")(p.context(), scores),
-                                     "a tensor of ggml_tanh");
-        found.op_unary = number_of(tanh, "UNARY");
-        found.unary_tanh = GgmlAbi::read<int32_t>(tanh, abi.params);
-        found.form_tanh = form_of(tanh, 1, 1);
+        const void *unary = p.checked(symbols.get<void *(*)(void *, void *)>("ggml_tanh")(p.context(), scores),
+                                      "a tensor of ggml_tanh");
+        found.op_unary = number_of(unary, "UNARY");
+        found.unary_tanh = GgmlAbi::read<int32_t>(unary, abi.params);
+        found.form_tanh = form_of(unary, 1, 1);
     }
 
     void set_rows() {

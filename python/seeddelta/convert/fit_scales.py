@@ -127,8 +127,10 @@ class Fit:
         del embedding
         states = self._through(self.student.block, states)
         head = self.student.head()
-        pairs = list(zip(states, self.wanted[len(self.tokens) :], strict=True))
-        losses = [sum(loss for _, loss, _, _ in self._compared(head, x, wanted)) / len(x) for x, wanted in pairs]
+        losses = []
+        for x, dense in zip(states, self.wanted[len(self.tokens) :], strict=True):
+            last, _ = rms_norm(x, head.norm, head.eps)
+            losses.append(sum(loss for _, loss, _, _ in self._compared(head, last, dense)) / len(x))
         return float(np.mean(losses))
 
     def gradient(self, chunks: list[int]) -> tuple[float, F32]:
@@ -174,9 +176,9 @@ class Fit:
             if name in self.student.places:
                 total[self.student.places[name]] += own
 
-    def _compared(self, head: LlamaHead, x: F32, wanted: F32) -> Iterator[tuple[slice, float, F32, F32]]:
-        """Some tokens of a chunk after the other: which, their divergences' sum, and p and q [tokens, n_vocab]."""
-        last, _ = rms_norm(x, head.norm, head.eps)
+    def _compared(self, head: LlamaHead, last: F32, wanted: F32) -> Iterator[tuple[slice, float, F32, F32]]:
+        """Some tokens of a chunk after the other, of their states behind the last norm: which, their divergences' sum,
+        and p and q [tokens, n_vocab]."""
         for some, dense in self.teacher.predictions(wanted):
             own = log_softmax(last[some] @ head.matrix.T)
             p = np.exp(dense)
@@ -186,7 +188,7 @@ class Fit:
         """Mean divergence of a chunk, and of its sum ∂/∂x and ∂/∂θ of the last norm."""
         last, kept = rms_norm(x, head.norm, head.eps)
         slope, total = np.empty_like(last), 0.0
-        for some, loss, p, q in self._compared(head, x, wanted):
+        for some, loss, p, q in self._compared(head, last, wanted):
             total += loss
             slope[some] = (q - p) @ head.matrix
         return total / len(x), norm_back(slope, kept), np.einsum("ti,ti->i", slope, last)

@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFValueType
 
+from .._rows import row_ranges
 from ..errors import RecipeError, SourceModelError
 from . import names, schema
 from .header import TensorInfo
 from .hub import located
 from .reader import SeedDeltaFile, is_seeddelta, open_seeddelta
-from .source import CHUNK_ELEMENTS, SourceModel, open_source
+from .source import SourceModel, open_source
 from .writer import PlannedTensor, Typed, Value, copied_metadata, write_gguf
 
 # what gguf-py writes, with the numbers of llama.h, enum llama_ftype
@@ -109,11 +110,8 @@ def _type_of_kept(info: TensorInfo, wide: GGMLQuantizationType) -> GGMLQuantizat
 def _pieces(source: SourceModel, stored: SeedDeltaFile | None, tensor: PlannedTensor) -> Iterator[np.ndarray[Any, Any]]:
     if stored is not None and tensor.name in stored.tensors:
         weight = stored.tensors[tensor.name].to_weight()
-        rows = max(1, CHUNK_ELEMENTS // tensor.shape[-1])
-        last = stored.tensors[tensor.name].description.rows
-        for begin in range(0, last, rows):
-            values = weight.dequantize(begin, min(begin + rows, last))
-            yield _narrow(source, tensor, values)
+        for begin, end in row_ranges(stored.tensors[tensor.name].description.rows, tensor.shape[-1]):
+            yield _narrow(source, tensor, weight.dequantize(begin, end))
     elif source.tensors[tensor.name].type == tensor.type:
         yield source.raw(tensor.name)
     else:

@@ -13,14 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
+from .._rows import row_ranges
 from ..errors import FormatError, SourceModelError
 from . import schema
 from .ggml_types import by_ggml
 from .header import Header, TensorInfo, read_header
 from .hub import located
 from .split import MappedData
-
-CHUNK_ELEMENTS = 1 << 22  # weights that are dequantised at a time: 16 MiB of float32
 
 
 class SourceModel:
@@ -54,9 +53,8 @@ class SourceModel:
         info = self.tensors[name]
         n_in = info.shape[-1]
         raw = self.raw(name).reshape(-1, info.nbytes * n_in // int(np.prod(info.shape)))
-        rows = max(1, CHUNK_ELEMENTS // n_in)
-        for begin in range(0, raw.shape[0], rows):
-            values = self._dequantize(info, raw[begin : begin + rows]).reshape(-1, n_in)
+        for begin, end in row_ranges(raw.shape[0], n_in):
+            values = self._dequantize(info, raw[begin:end]).reshape(-1, n_in)
             if not np.isfinite(values).all():
                 row, column = (int(i[0]) for i in np.nonzero(~np.isfinite(values)))
                 raise SourceModelError(

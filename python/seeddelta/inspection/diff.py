@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._rows import row_ranges
 from ..gguf import schema
 from ..gguf.header import Header, read_header
 from ..gguf.reader import SeedDeltaFile, StoredTensor, is_seeddelta, open_seeddelta
-from ..gguf.source import CHUNK_ELEMENTS, SourceModel, can_dequantize
+from ..gguf.source import SourceModel, can_dequantize
 from .summary import describe_base, describe_residual, ratio, recipe_of
 
 # compared in parts of their own
@@ -142,9 +143,8 @@ class _Side:
             yield from self.plain.chunks(name)
             return
         weight, last = self.converted[name].to_weight(), self.converted[name].description.rows
-        step = max(1, CHUNK_ELEMENTS // self.shape(name)[-1])
-        for begin in range(0, last, step):
-            yield weight.dequantize(begin, min(begin + step, last))
+        for begin, end in row_ranges(last, self.shape(name)[-1]):
+            yield weight.dequantize(begin, end)
 
     def same_bytes(self, name: str, other: _Side) -> bool:
         if (name in self.converted) != (name in other.converted):

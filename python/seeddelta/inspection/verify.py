@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._rows import row_ranges
 from ..calibrate.covariance import open_covariance
 from ..convert.rest import kept_chunks, rest_types
 from ..gguf import names, schema
@@ -23,7 +24,6 @@ from ..gguf.writer import PlannedTensor, crc32
 F32 = npt.NDArray[np.float32]
 # The norms are sums in double precision of float32 numbers that are the same bits everywhere: only the order differs.
 TOLERANCE = 1e-6
-_CHUNK = 1 << 22  # weights that are handled at a time
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,6 @@ def _pieces(data: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
 
 def _row_ranges(rows: int, n_out: int, n_in: int) -> Iterator[tuple[int, int]]:
     """Ranges of rows that are handled at a time; none has rows of two experts."""
-    step = max(1, _CHUNK // n_in)
     for expert in range(0, rows, n_out):
-        for begin in range(expert, expert + n_out, step):
-            yield begin, min(begin + step, expert + n_out)
+        for begin, end in row_ranges(n_out, n_in):
+            yield expert + begin, expert + end

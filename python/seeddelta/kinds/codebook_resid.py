@@ -7,16 +7,17 @@ the gain-shape k-means of StateCells. Nothing is drawn at random: the result dep
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from .._rows import row_ranges
 from .._settings import Flag
 from .kind import F32, Array, Arrays, Layout, ResidualKind
 from .options import EntryOptions, Group
+from .values import half
 
 R_DICT, R_CODES, R_VALS = "r_dict", "r_codes", "r_vals"
 # measured on five of SmolLM2's matrices: a ninth lowers the error by 0.02 to 0.23 %, 24 more by 0.2 to 1.5 % in all
@@ -114,9 +115,9 @@ def train_codebook(
         codes, amplitudes = pursue(rows, atoms, k)
         atoms = _best_atoms(rows, codes, amplitudes, weight, size)
     dictionary = np.asarray(atoms / root * np.float32(np.sqrt(n_in)), np.float32)
-    stored = np.clip(dictionary, -65504, 65504).astype("<f2")
+    stored = half(dictionary)
     codes, amplitudes = pursue(rows, stored.astype(np.float32) * root, k)
-    return stored, codes, np.clip(amplitudes, -65504, 65504).astype("<f2")
+    return stored, codes, half(amplitudes)
 
 
 def pursue(rows: F32, atoms: F32, k: int) -> tuple[npt.NDArray[np.uint16], F32]:
@@ -126,7 +127,7 @@ def pursue(rows: F32, atoms: F32, k: int) -> tuple[npt.NDArray[np.uint16], F32]:
     inverse = np.divide(1, square, out=np.zeros_like(square), where=square > 0)
     codes = np.empty((len(rows), k), np.uint16)
     amplitudes = np.empty((len(rows), k), np.float32)
-    for begin, end in _ranges(len(rows), max(len(atoms), k * k)):
+    for begin, end in row_ranges(len(rows), max(len(atoms), k * k), _CHUNK):
         inner = rows[begin:end] @ atoms.T
         left, free = inner.copy(), np.repeat(inverse[None], end - begin, axis=0)
         at = np.arange(end - begin)
@@ -166,7 +167,7 @@ def _best_atoms(
     """Least-squares atoms for given codes and amplitudes; an unused one becomes what a badly served row lacks."""
     left = np.zeros((size, size))
     right = np.zeros((size, rows.shape[1]))
-    for begin, end in _ranges(len(rows), size):
+    for begin, end in row_ranges(len(rows), size, _CHUNK):
         sparse = _spread(codes[begin:end], amplitudes[begin:end], size)
         weighted = sparse * weight[begin:end, None]
         left += sparse.T @ weighted
@@ -178,7 +179,7 @@ def _best_atoms(
     unused = np.flatnonzero(~used)
     if len(unused):
         missing = np.empty(len(rows))
-        for begin, end in _ranges(len(rows), size):
+        for begin, end in row_ranges(len(rows), size, _CHUNK):
             error = rows[begin:end] - _spread(codes[begin:end], amplitudes[begin:end], size) @ atoms
             missing[begin:end] = weight[begin:end] * np.einsum("oi,oi->o", error, error, dtype=np.float64)
         worst = np.argsort(-missing, kind="stable")[: len(unused)]
@@ -197,9 +198,3 @@ def _spread(codes: npt.NDArray[np.uint16], amplitudes: F32, size: int) -> npt.ND
 def _unit(atoms: F32) -> F32:
     norm = np.linalg.norm(atoms, axis=1, keepdims=True)
     return np.asarray(np.divide(atoms, norm, out=np.zeros_like(atoms), where=norm > 0), np.float32)
-
-
-def _ranges(n: int, width: int) -> Iterator[tuple[int, int]]:
-    rows = max(1, _CHUNK // width)
-    for begin in range(0, n, rows):
-        yield begin, min(begin + rows, n)

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from .._rows import row_ranges
 from .kind import F32, MAX_U16_COLUMNS, Array, Arrays, Layout, ResidualKind
 from .options import EntryOptions, ValueOptions
 from .values import half, int8_steps
@@ -56,9 +57,8 @@ class CooResidual(ResidualKind):
 
     def check_data(self, arrays: Arrays, n_in: int) -> None:
         index, value = arrays[D_IDX], arrays[D_VAL]
-        rows = max(1, _CHECK_ELEMENTS // index.shape[1])
-        for begin in range(0, index.shape[0], rows):
-            i, v = index[begin : begin + rows], value[begin : begin + rows]
+        for begin, end in row_ranges(len(index), index.shape[1], _CHECK_ELEMENTS):
+            i, v = index[begin:end], value[begin:end]
             if int(i.max()) >= n_in:
                 raise ValueError(f"d_idx has column {int(i.max())} of {n_in}")
             if not np.isfinite(v).all():

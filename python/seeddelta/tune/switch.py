@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
+from .._rows import row_ranges
 from ..errors import SourceModelError
 from ..gguf.header import read_header
 from ..gguf.source import SourceModel
@@ -24,7 +25,6 @@ from ..runtime.session import open_model
 from ..runtime.view import Piece, make_view
 
 _FLOATS = (GGMLQuantizationType.F16, GGMLQuantizationType.F32, GGMLQuantizationType.BF16)
-_CHUNK = 1 << 22  # weights that are converted at a time
 
 
 class SwitchedModel:
@@ -62,9 +62,8 @@ class SwitchedModel:
         """Compute with float32[rows, n_in] from now on. Raises SourceModelError for weights that F16 cannot hold."""
         kind = self._types[name]
         offset = self._offsets[name]
-        rows = max(1, _CHUNK // weights.shape[1])
-        for begin in range(0, len(weights), rows):
-            data = self._narrow(name, kind, weights[begin : begin + rows])
+        for begin, end in row_ranges(*weights.shape):
+            data = self._narrow(name, kind, weights[begin:end])
             self._write(data, offset)
             offset += len(data)
 
