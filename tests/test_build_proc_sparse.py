@@ -192,6 +192,29 @@ def test_file_round_trip(source: Path, good: Path) -> None:
             assert row.trims == tensor.description.trims
 
 
+def test_memoria_menor_o_igual_que_50_por_ciento_de_densa() -> None:
+    """`Memoria ≤50% de densa en capas objetivo`: at the defaults, for the matrices of an MLP of 576 and 1536."""
+    weights = np.random.default_rng(1).standard_normal((64, 1536)).astype(np.float32)
+    for matrix in (weights, weights[:, :576]):
+        encoded, _ = encode(weights=matrix)
+        assert sum(array.nbytes for array in encoded.arrays.values()) <= 0.5 * 2 * matrix.size
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    ({}, {"KIND": 0, "SCALE": 0.05, "block": 32}), ({"proc_base_scale": 0}, {"KIND": 255, "SCALE": 0, "block": 32}),
+    ({"proc_fanout": 3, "proc_block": 64}, {"KIND": 0, "SCALE": 0.05, "block": 64, "K": 3}),
+])  # fmt: skip
+def test_seeddelta_base_kind(options: dict[str, Any], said: dict[str, float], source: Path, tmp_path: Path) -> None:
+    """`seeddelta.base.kind`, and the other keys: of the proc-sparse tensors that the file has."""
+    seeddelta.build(recipe_of_file(source, tmp_path / "a.gguf", **options), progress=False)
+    with open_seeddelta(tmp_path / "a.gguf") as file:
+        assert {schema.BASE_KINDS[one.description.base.kind] for one in file.tensors.values()} == {said["KIND"]}
+        keys = {schema.KEY_BASE_KIND: "KIND", schema.KEY_BASE_SCALE: "SCALE", schema.KEY_RESID_K: "K",
+                schema.KEY_RESID_BLOCK: "block"}  # fmt: skip
+        found = {short: file.metadata[key] for key, short in keys.items() if key in file.metadata}
+    assert found == pytest.approx(said)
+
+
 def report_recipe(source: Path) -> Recipe:
     return recipe_of_file(source, source.with_name("x.gguf"), proc_fanout=2, proc_target="both")
 

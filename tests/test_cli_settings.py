@@ -243,8 +243,21 @@ def test_a_file_the_environment_and_flags(tmp_path: Path, monkeypatch: pytest.Mo
     assert (found.runtime.kwta.k, found.runtime.kwta.duty) == (0.75, 1)
 
 
+RUNTIME = [s for s in settings_of(TREES["run"]) if s.names and s.path[0] == "runtime"]
+
+
+@pytest.mark.parametrize("setting", [pytest.param(s, id=environment_of(s)) for s in RUNTIME])
+def test_cli_env(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`CLI/env`: what a flag sets at run time its variable SEEDDELTA_… does, too."""
+    text, wanted = ("off", False) if setting.field.default is True else ("on", True)
+    if kind_of(setting) is not bool:
+        text, wanted = example(setting)
+    monkeypatch.setenv(environment_of(setting), text)
+    assert at(handed("run", [*RUN, *BESIDE.get(setting.name, [])], monkeypatch), setting.path) == wanted
+
+
 def test_every_run_time_flag_has_its_own_variable() -> None:
-    names = [environment_of(s) for s in settings_of(TREES["run"]) if s.names and s.path[0] == "runtime"]
+    names = [environment_of(s) for s in RUNTIME]
     assert len(set(names)) == len(names)
     assert {"SEEDDELTA_KWTA", "SEEDDELTA_FALLBACK", "SEEDDELTA_GAP"} < set(names)
 

@@ -82,6 +82,16 @@ def test_beside_a_trellis(dense: Path, tmp_path: Path) -> None:
     assert metrics["proc.enabled"] == metrics["proc.weights"] == metrics["proc.calls"] == metrics["proc.blocks"] == 0
 
 
+def test_proc_sparse_on(sparse: Path, tmp_path: Path) -> None:
+    """`--proc-sparse=on`, `Toggle runtime y métricas (fanout efectivo, trims)`: `run` takes it as the seed writes it."""
+    out = tmp_path / "metrics.json"
+    arguments = ["run", "-m", str(sparse), "-p", "a b", "-n", "2", "-c", "64", "--metrics-json", str(out), "-q"]
+    assert main([*arguments, "--proc-sparse=on"]) == 0
+    metrics = json.loads(out.read_text())
+    assert metrics["proc.calls"] > 0
+    assert (metrics["proc.fanout"], metrics["proc.trims"] > 0) == (2, True)
+
+
 def test_switched_off(dense: Path, sparse: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "metrics.json"
     arguments = ["run", "-m", str(sparse), "-p", "a b", "-n", "3", "-c", "64", "--metrics-json", str(out), "-q"]

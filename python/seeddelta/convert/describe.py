@@ -59,10 +59,7 @@ def _base(recipe: Recipe, shape: tuple[int, int], column: bool) -> Base:
     n_in = shape[1]
     step_bits, values = RATES[recipe.bits]
     if recipe.proc_sparse:
-        if recipe.proc_base_scale <= 0:
-            return NoBase(kind="none")
-        scale = float(np.float32(recipe.proc_base_scale / _core.PRNG_BLOCK_STD))
-        return PrngBlockBase(kind="prng_block", scale=scale, block=recipe.proc_block)
+        return proc_base(recipe)
     if recipe.has_trellis:
         code = lane_code(recipe.bits) if recipe.base_kind == "lanes" and not column else None
         rotation = recipe.rotation_for(shape[0] if column else n_in)
@@ -86,6 +83,14 @@ def _base(recipe: Recipe, shape: tuple[int, int], column: bool) -> Base:
         )
     kind = BASE_OF.get(recipe.base_kind)
     return NoBase(kind="none") if kind is None else kind.describe(recipe)
+
+
+def proc_base(recipe: Recipe) -> Base:
+    """Of the proc-sparse tensors of a recipe."""
+    if recipe.proc_base_scale <= 0:
+        return NoBase(kind="none")
+    scale = float(np.float32(recipe.proc_base_scale / _core.PRNG_BLOCK_STD))
+    return PrngBlockBase(kind="prng_block", scale=scale, block=recipe.proc_block)
 
 
 def _residual(recipe: Recipe, name: str, shape: tuple[int, int]) -> Residual:

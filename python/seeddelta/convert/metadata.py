@@ -13,6 +13,7 @@ from ..gguf import schema
 from ..gguf.schema import TensorDescription
 from ..gguf.source import SourceModel, file_sha256
 from ..gguf.writer import Typed, Value
+from .describe import proc_base
 from .recipe import Recipe
 
 
@@ -35,13 +36,16 @@ def own_metadata(
     def f32(value: float) -> Value:
         return Typed(value, GGUFValueType.FLOAT32)
 
+    base_kind, base_scale, width = recipe.base_kind, recipe.base_scale or 0.0, recipe.block
+    if recipe.proc_sparse:
+        base_kind, base_scale, width = proc_base(recipe).kind, recipe.proc_base_scale, recipe.proc_block
     values: dict[str, Value] = {
         schema.KEY_ENABLED: Typed(True, GGUFValueType.BOOL),
         schema.KEY_VERSION: u32(schema.version_of(descriptions)),
         schema.KEY_SCHEME: u32(schema.SCHEMES["proc_sparse" if recipe.proc_sparse else recipe.residual_scheme]),
-        schema.KEY_BASE_KIND: u32(schema.BASE_KINDS[recipe.base_kind]),
+        schema.KEY_BASE_KIND: u32(schema.BASE_KINDS[base_kind]),
         schema.KEY_BASE_SEED: Typed(recipe.seed, GGUFValueType.UINT64),
-        schema.KEY_BASE_SCALE: f32(recipe.base_scale or 0.0),
+        schema.KEY_BASE_SCALE: f32(base_scale),
         schema.KEY_ROW_SCALE: Typed(True, GGUFValueType.BOOL),
         schema.KEY_ROW_SCALE_TYPE: text(recipe.row_scale),
         schema.KEY_GAP: f32(recipe.seeddelta_gap),
@@ -50,10 +54,12 @@ def own_metadata(
         schema.KEY_RECIPE: text(json.dumps(recipe.provenance(), sort_keys=True)),
         schema.KEY_GENERATOR: text(f"seeddelta {__version__}"),
     }
-    if recipe.residual_scheme != "none" and recipe.K != "auto":
+    if recipe.proc_sparse and recipe.proc_fanout >= 1:
+        values[schema.KEY_RESID_K] = u32(round(recipe.proc_fanout))
+    elif not recipe.proc_sparse and recipe.residual_scheme != "none" and recipe.K != "auto":
         values[schema.KEY_RESID_K] = u32(recipe.entries_for(1 << 20, 1 << 20))
-    if "block" in type(recipe.residual).model_fields:
-        values[schema.KEY_RESID_BLOCK] = u32(recipe.block)
+    if recipe.proc_sparse or "block" in type(recipe.residual).model_fields:
+        values[schema.KEY_RESID_BLOCK] = u32(width)
     if recipe.imatrix is not None:
         values[schema.KEY_IMATRIX_FILE] = text(recipe.imatrix.name)
         values[schema.KEY_IMATRIX_SHA256] = text(file_sha256(recipe.imatrix))

@@ -154,10 +154,10 @@ class ProcOptions(Group):
         default="mlp", description="Tensors of --proc-sparse; they are the targets when --targets is not given."
     )
     proc_fanout: Annotated[float, Flag(panel="Proc-sparse")] = Field(
-        default=64,
+        default=0.95,
         gt=0,
-        description="Blocks that a row keeps at most; below 1: the share of them. For single layers: --tensor-type "
-        "REGEX=proc:FANOUT.",
+        description="Share of a row's blocks that is kept (0.95 takes half the bytes of F16); from 1 on their number "
+        "at most. For single layers: --tensor-type REGEX=proc:FANOUT.",
     )
     proc_block: Annotated[Literal[32, 64], Whole, Flag(panel="Proc-sparse")] = Field(
         default=32, description="Columns of a block of --proc-sparse."
