@@ -83,7 +83,7 @@ def test_beside_a_trellis(dense: Path, tmp_path: Path) -> None:
 
 
 def test_proc_sparse_on(sparse: Path, tmp_path: Path) -> None:
-    """`--proc-sparse=on`, `Toggle runtime y métricas (fanout efectivo, trims)`: `run` takes it as the seed writes it."""
+    """`--proc-sparse=on`, `Toggle runtime y métricas (fanout efectivo, trims)`: `run` takes it."""
     out = tmp_path / "metrics.json"
     arguments = ["run", "-m", str(sparse), "-p", "a b", "-n", "2", "-c", "64", "--metrics-json", str(out), "-q"]
     assert main([*arguments, "--proc-sparse=on"]) == 0
