@@ -176,6 +176,31 @@ def test_the_interpreter_ends_in_the_middle(tiny: Path, ending: str) -> None:
     assert "terminate" not in done.stderr
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_metrics_in_children_that_are_forked_while_another_thread_computes(tiny: Path) -> None:
+    """The lock that readings wait for is never held in a child by a thread that is not there."""
+    program = f"""
+        import os, sys, threading
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
+        from llama_helpers import load_small
+        llm, begun = load_small({str(tiny)!r}, 1), threading.Event()
+        {ENDINGS["a thread that decodes batches"]}
+        for _ in range(30):
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if llm.seeddelta.metrics()["seeddelta.calls"] > 0 else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        before = llm.seeddelta.metrics()["seeddelta.calls"]
+        while llm.seeddelta.metrics()["seeddelta.calls"] == before:
+            pass
+        os._exit(0)
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_no_memory_for_another_context(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model stays as it was."""
     llm = load_small(tiny, 1)

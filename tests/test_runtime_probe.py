@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,6 +69,51 @@ pointer_of_object = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 def test_unexpected_behaviour(name: str, fake: Callable[..., Any], message: str) -> None:
     with pytest.raises(UnsupportedLlamaError, match=message):
         library.probe(library.ggml_symbols() | {name: address(fake)})
+
+
+FOREIGN = """
+import ctypes
+from seeddelta import _core
+from seeddelta.runtime import library
+
+pointer, number = ctypes.c_void_p, ctypes.c_int64
+custom = (pointer, ctypes.c_int, *[number] * 4, pointer, ctypes.c_int, pointer, ctypes.c_int, pointer)
+make = ctypes.CFUNCTYPE(pointer, *custom)
+symbols = library.ggml_symbols()
+real = make(symbols["ggml_custom_4d"])
+
+def userdata_first(*arguments):
+    node = real(*arguments)
+    whole = ctypes.string_at(node, 256)
+    at = whole.index(arguments[8].to_bytes(8, "little"))
+    function_and_tasks, userdata = whole[at : at + 16], whole[at + 16 : at + 24]
+    assert userdata == (arguments[10] or 0).to_bytes(8, "little")
+    ctypes.memmove(node + at, userdata + function_and_tasks, 24)
+    return node
+
+fake = make(userdata_first)
+abi = library.probe(symbols | {"ggml_custom_4d": ctypes.cast(fake, pointer).value})
+hook = _core.GraphHook(_core.WeightRegistry(abi))
+
+class InitParams(ctypes.Structure):
+    _fields_ = (("mem_size", ctypes.c_size_t), ("mem_buffer", pointer), ("no_alloc", ctypes.c_bool))
+
+context = ctypes.CFUNCTYPE(pointer, InitParams)(symbols["ggml_init"])(InitParams(1 << 16, None, False))
+tensor = ctypes.CFUNCTYPE(pointer, pointer, ctypes.c_int, *[number] * 4)(symbols["ggml_new_tensor_4d"])
+sources = (pointer * 1)(tensor(context, 0, 4, 1, 1, 1))
+node = userdata_first(context, 0, 4, 1, 1, 1, ctypes.addressof(sources), 1, ctypes.cast(fake, pointer).value, 1, 0x10)
+before = ctypes.string_at(node, 256)
+ctypes.CFUNCTYPE(ctypes.c_bool, pointer, ctypes.c_bool, pointer)(hook.callback)(node, True, hook.user_data)
+assert hook.take_error() is None
+assert ctypes.string_at(node, 256) == before
+print("left alone")
+"""
+
+
+def test_a_custom_node_of_others_where_userdata_comes_first() -> None:
+    """What tells our nodes from others must not be only what lies before the userdata: here that is nothing."""
+    run = subprocess.run([sys.executable, "-c", FOREIGN], capture_output=True, text=True, check=False)
+    assert run.stdout.strip() == "left alone", (run.returncode, run.stderr)
 
 
 def test_unexpected_type_traits() -> None:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import platform
+import shutil
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,6 +86,41 @@ def test_a_parameter_that_ggml_adds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selftest._Graph, "op", op)
     with pytest.raises(UnsupportedLlamaError, match="parameters that are not known"):
         library.examine()
+
+
+LOAD = """
+import sys, llama_cpp, seeddelta
+from seeddelta.errors import UnsupportedLlamaError
+assert llama_cpp.llama_cpp._lib._name.startswith(sys.argv[2]), llama_cpp.llama_cpp._lib._name
+try:
+    llm = seeddelta.load(sys.argv[1], n_ctx=64, verbose=False)
+except UnsupportedLlamaError as error:
+    print("refused:", error)
+else:
+    llm.eval(llm.tokenize(b"a harbour"))
+    print("served")
+"""
+DOES_NOTHING = {"x86_64": b"\xc3", "AMD64": b"\xc3", "aarch64": b"\xc0\x03\x5f\xd6"}  # the instruction ret
+
+
+@pytest.mark.skipif(platform.machine() not in DOES_NOTHING or sys.platform != "linux", reason="patches an ELF library")
+def test_a_library_that_leaves_our_nodes_out(tmp_path: Path, smollm2_two_layers: Path) -> None:
+    """The real libraries, of which one no longer calls the function of a custom node: refused at load."""
+    folder = tmp_path / "lib"
+    shutil.copytree(Path(llama_cpp.llama_cpp._lib._name).parent, folder)
+    function = ctypes.cast(library.native_library().ggml_compute_forward_custom, ctypes.c_void_p).value or 0
+    code, patched = ctypes.string_at(function, 48), 0
+    for file in folder.glob("libggml-cpu.so*"):
+        data = file.read_bytes()
+        assert data.count(code) == 1
+        file.write_bytes(data.replace(code, DOES_NOTHING[platform.machine()].ljust(4, b"\x90") + code[4:]))
+        patched += 1
+    assert patched
+    environment = os.environ | {"LLAMA_CPP_LIB_PATH": str(folder)}
+    command = [sys.executable, "-c", LOAD, str(smollm2_two_layers), str(folder)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.stdout.startswith("refused: "), (run.stdout, run.stderr)
+    assert "a rewritten node (product, rows) is not computed as it should be" in run.stdout
 
 
 def test_an_untested_release_is_tried_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,12 +121,13 @@ def _view(data: MappedData, header: Header, name: str) -> np.ndarray[Any, Any]:
     return flat if dtype is None else flat.view(dtype).reshape(info.shape)
 
 
-def is_seeddelta(path: str | os.PathLike[str]) -> bool:
+def is_seeddelta(path: str | os.PathLike[str] | Header) -> bool:
     """True when the GGUF file is a SeedΔ file of any version (the header is read, nothing else).
 
     Raises FormatError when it is not a well-formed GGUF file.
     """
-    return read_header(path).metadata.scalar(schema.KEY_ENABLED, bool, False)
+    header = path if isinstance(path, Header) else read_header(path)
+    return header.metadata.scalar(schema.KEY_ENABLED, bool, False)
 
 
 def has_statecells(path: str | os.PathLike[str]) -> bool:
@@ -135,21 +136,23 @@ def has_statecells(path: str | os.PathLike[str]) -> bool:
     Raises FormatError as `is_seeddelta` and `open_seeddelta` do.
     """
     header = read_header(path)
-    if not header.metadata.scalar(schema.KEY_ENABLED, bool, False):
+    if not is_seeddelta(header):
         return False
     _check_version(header)
     return any(description.is_statecells for description in _descriptions(header))
 
 
-def open_seeddelta(path: str | os.PathLike[str], *, check_data: bool = True, watch: bool = False) -> SeedDeltaFile:
-    """Map a SeedΔ file, with every shape, type, size and index range checked.
+def open_seeddelta(
+    path: str | os.PathLike[str] | Header, *, check_data: bool = True, watch: bool = False
+) -> SeedDeltaFile:
+    """Map a SeedΔ file, with every shape, type, size and index range checked. Its header may have been read before.
 
     `check_data=False` leaves out what has to look at the payload (indices and finite scales). `watch` as in MappedData.
     Raises FormatError, or UnsupportedVersionError for a version, kind, scheme or field that is not known; the message
     names the file, the tensor and the remedy.
     """
-    header = read_header(path)
-    if not header.metadata.scalar(schema.KEY_ENABLED, bool, False):
+    header = path if isinstance(path, Header) else read_header(path)
+    if not is_seeddelta(header):
         raise FormatError(f"{header.path}: a GGUF file, but not a SeedΔ file; make one with `seeddelta build`")
     _check_version(header)
     data = MappedData(header, watch=watch)

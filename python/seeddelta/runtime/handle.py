@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,34 @@ _COUNTERS = (
     "rewrites", "calls", "tokens", "reused", "prefetched", "rows", "experts", "dense_calls", "nonfinite_events",
     "active_units", "skipped_units",
 )  # fmt: skip
+
+
+_handles: weakref.WeakValueDictionary[int, RuntimeHandle] = weakref.WeakValueDictionary()
+_held: list[RuntimeHandle] = []
+
+
+def _hold_all() -> None:
+    """Before a fork: let every computation end, or its lock would stay locked in the child, where nobody opens it."""
+    found = [handle for reference in _handles.valuerefs() if (handle := reference()) is not None]
+    for handle in sorted(found, key=id):
+        handle._computing.acquire()
+    _held[:] = found
+
+
+def _release_all() -> None:
+    for handle in _held:
+        handle._computing.release()
+    _held.clear()
+
+
+def _renew_all() -> None:
+    for handle in _held:
+        handle._computing = threading.RLock()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=_renew_all)
 
 
 class RuntimeHandle(Shown):
@@ -71,6 +100,7 @@ class RuntimeHandle(Shown):
         self._proven = False
         self._proof: Proof | None = None
         self._computing = threading.RLock()  # held while a graph is computed: readings are of whole ones
+        _handles[id(self)] = self
         if hook is not None and not self._config.force and not self._config.skip_prompt:
             gates = gates_of(hook, self._gates)
             if attention is not None:

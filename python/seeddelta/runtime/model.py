@@ -39,12 +39,13 @@ def _prepared(model_path: str, fallback: Path | None, config: RuntimeConfig, sta
             f"{model_path}: has no StateCells weights; make some with `seeddelta build --statecells`, "
             "or leave statecells out"
         )
-    if is_seeddelta(model_path):
+    header = read_header(model_path)
+    if is_seeddelta(header):
         if config.columns is not None:
             raise ConfigError(
                 f"{model_path}: --columns stores an ordinary GGUF model by columns; a SeedΔ file has its layout"
             )
-        return prepare(model_path, fallback, config)
+        return prepare(header, fallback, config)
     if config.columns is not None:
         return prepare_columns(model_path, config)
     require_columns(config, model_path)

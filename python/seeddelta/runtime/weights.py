@@ -43,12 +43,10 @@ class PreparedModel:
     guards: dict[Path, _core.FileGuard] = field(default_factory=dict)
 
 
-def prepare(
-    path: str | os.PathLike[str], fallback: str | os.PathLike[str] | None, config: RuntimeConfig
-) -> PreparedModel:
-    """Open and check the files, write the view, fill the registry. Payload and fallback are mapped, not read."""
+def prepare(header: Header, fallback: str | os.PathLike[str] | None, config: RuntimeConfig) -> PreparedModel:
+    """Check the file of a header, write the view, fill the registry. Payload and fallback are mapped, not read."""
     abi = ggml_abi()
-    file = open_seeddelta(path, watch=True)
+    path, file = header.path, open_seeddelta(header, watch=True)
     guards = dict(file.guards)
     dense_model = None if fallback is None else read_header(fallback)
     dense = {name: tensor for name, tensor in file.tensors.items() if _dense_reason(tensor, config)}
