@@ -17,7 +17,7 @@ import pytest
 import seeddelta
 from seeddelta import Recipe
 from seeddelta.checkpoint import Store
-from seeddelta.convert import executors, jobs
+from seeddelta.convert import executors, jobs, pipeline
 from seeddelta.convert.executors import map_in_order, open_pool
 from seeddelta.convert.parts import open_parts
 from seeddelta.convert.recipe import parse_executor
@@ -134,7 +134,7 @@ def test_death_of_a_worker(dense: Path, monkeypatch: pytest.MonkeyPatch, deaths:
     from functools import partial
 
     expected, name = built(dense), TARGET_NAMES[2]
-    monkeypatch.setattr(executors, "run_job", partial(die_on, str(dense.parent), name, deaths))
+    monkeypatch.setattr(pipeline, "run_job", partial(die_on, str(dense.parent), name, deaths))
     if deaths < executors.ATTEMPTS:
         assert built(dense, executor="processes:2") == expected
         return
@@ -159,12 +159,12 @@ def test_a_worker_that_sees_another_model(dense: Path, tmp_path: Path) -> None:
     job = jobs.Job(TARGET_NAMES[0], (96, 64), "F16", "0" * 64, recipe)
     with open_pool("threads", 1) as pool:
         with pytest.raises(SourceModelError, match=rf"'{TARGET_NAMES[0]}' on .* is not the one the build began with"):
-            list(map_in_order(pool, [job]))
+            list(map_in_order(pool, jobs.run_job, [job]))
         with pytest.raises(ExecutorError, match=r"has seeddelta .* install the same"):
-            list(map_in_order(pool, [replace(job, version="0.0")]))
+            list(map_in_order(pool, jobs.run_job, [replace(job, version="0.0")]))
         elsewhere = recipe.model_copy(update={"input": tmp_path / "no.gguf"})
         with pytest.raises(SourceModelError, match=r"no\.gguf: no such file on"):
-            list(map_in_order(pool, [replace(job, recipe=elsewhere)]))
+            list(map_in_order(pool, jobs.run_job, [replace(job, recipe=elsewhere)]))
 
 
 def test_progress_counts_every_tensor_once(dense: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -176,8 +176,8 @@ def test_progress_counts_every_tensor_once(dense: Path, capfd: pytest.CaptureFix
 
         recipe = Recipe(input=dense, output=dense.parent / "out.gguf", targets="all")
         plan = make_plan(recipe)
-        jobs = (job_of(recipe, plan, name, 1) for name in plan.targets)
-        done = map_in_order(pool, jobs, lambda job: seen.append(job.name))
+        wanted = (job_of(recipe, plan, name, 1) for name in plan.targets)
+        done = map_in_order(pool, jobs.run_job, wanted, lambda job: seen.append(job.name))
         assert [job.name for job, _ in done] == list(plan.targets)
     assert sorted(seen) == sorted(plan.targets)
     seeddelta.build(recipe)  # type: ignore[operator]

@@ -89,7 +89,7 @@ def test_bytes_do_not_depend_on_the_memory(
 
     monkeypatch.setattr(BlockEngine, "run", counted)
     monkeypatch.setattr(memory, "sums_limit", lambda *_: 0)
-    monkeypatch.setattr(quantize, "sums_limit", lambda *_: 4 * 2 * 96 * 96)
+    monkeypatch.setattr(quantize, "sums_limit", lambda *_: 40_000)
     path = tmp_path / made.name
     seeddelta.quantize(model, path, text=text, **OPTIONS)
     assert path.read_bytes() == made.read_bytes()

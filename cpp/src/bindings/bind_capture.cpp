@@ -16,7 +16,7 @@ struct PyCapture {
     CaptureHook hook;
 };
 
-const InputSums &sums_of(PyCapture &c, const std::string &name) {
+InputSums &sums_of(PyCapture &c, const std::string &name) {
     const auto found = c.hook.sums().find(name);
     if (found == c.hook.sums().end()) {
         throw py::key_error("no input was captured for '" + name + "'");
@@ -30,20 +30,28 @@ py::array_t<double> rows_of(const InputSums &s, const std::vector<double> &value
                                values.data());
 }
 
-// Both triangles, not divided by the number of tokens.
-py::array_t<float> covariance(PyCapture &c, const std::string &name) {
-    const InputSums &s = sums_of(c, name);
+// Rows of both triangles, not divided by the number of tokens.
+py::array_t<float> covariance_rows(PyCapture &c, const std::string &name, int64_t begin, int64_t end) {
+    InputSums &s = sums_of(c, name);
     if (s.covariance.empty()) {
         throw py::value_error("'" + name + "' was captured without covariance");
     }
-    py::array_t<float> out({s.n_in, s.n_in});
+    if (begin < 0 || end < begin || end > s.n_in) {
+        throw py::value_error("rows " + std::to_string(begin) + " to " + std::to_string(end) + " of " +
+                              std::to_string(s.n_in));
+    }
+    py::array_t<float> out({end - begin, s.n_in});
     float *data = out.mutable_data();
-    for (int64_t i = 0; i < s.n_in; ++i) {
-        for (int64_t j = i; j < s.n_in; ++j) {
-            data[i * s.n_in + j] = data[j * s.n_in + i] = s.covariance[static_cast<size_t>(i * s.n_in + j)];
+    for (int64_t j = 0; j < s.n_in; ++j) { // what is left of the rows lies in them one after the other
+        for (int64_t i = begin; i < end; ++i) {
+            data[(i - begin) * s.n_in + j] = s.covariance_at(i, j);
         }
     }
     return out;
+}
+
+py::array_t<float> covariance(PyCapture &c, const std::string &name) {
+    return covariance_rows(c, name, 0, sums_of(c, name).n_in);
 }
 
 py::array_t<float> values(PyCapture &c, const std::string &name) {
@@ -71,7 +79,13 @@ void restore(PyCapture &c, const std::string &name, int64_t tokens, const py::ar
     s.norm_square.assign(norm_square.data(), norm_square.data() + square.size());
     if (matrix) {
         require_array(*matrix, "covariance", "f", 4, {s.n_in, s.n_in});
-        s.covariance.assign(matrix->data(), matrix->data() + s.n_in * s.n_in);
+        s.covariance.resize(
+            static_cast<size_t>(s.offset_of((s.n_in + InputSums::kRowBlock - 1) / InputSums::kRowBlock)));
+        for (int64_t i = 0; i < s.n_in; ++i) {
+            for (int64_t j = i; j < s.n_in; ++j) {
+                s.covariance_at(i, j) = matrix->data()[i * s.n_in + j];
+            }
+        }
     }
 }
 
@@ -131,7 +145,10 @@ void bind_capture(py::module_ &m) {
                 return rows_of(sums_of(c, name), sums_of(c, name).norm_square);
             },
             py::arg("name"), "Sum of x̂², as `square`.")
-        .def("covariance", &covariance, py::arg("name"), "Sum of x̂ x̂ᵀ, float32 [n_in, n_in]. Experts have none.")
+        .def("covariance", &covariance, py::arg("name"),
+             "Sum of x̂ x̂ᵀ, float32 [n_in, n_in]; of experts that of all together.")
+        .def("covariance_rows", &covariance_rows, py::arg("name"), py::arg("begin"), py::arg("end"),
+             "Rows of it, float32 [end - begin, n_in].")
         .def("values", &values, py::arg("name"),
              "float32 [rows, columns] of one of `taken` in the last evaluation: rows are tokens.")
         .def("restore", &restore, py::arg("name"), py::arg("tokens"), py::arg("square"), py::arg("norm_square"),

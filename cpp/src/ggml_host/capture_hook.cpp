@@ -10,7 +10,7 @@
 
 namespace seeddelta {
 
-static constexpr int64_t kRowBlock = 64;   // rows of the covariance a job
+static constexpr int64_t kRowBlock = InputSums::kRowBlock; // rows of the covariance a job
 static constexpr int64_t kTokenBlock = 64; // tokens and columns at a time: with the rows' own tokens they fit the first
 static constexpr int64_t kColumnBlock = 64; // cache, 32 KiB or more
 static constexpr int64_t kPadding = 16;     // floats: rows of the activations must not fall on the same cache sets
@@ -198,7 +198,7 @@ bool CaptureHook::collect(const void *node) {
         s.square.assign(static_cast<size_t>(n_experts * n_in), 0.0);
         s.norm_square.assign(static_cast<size_t>(n_experts * n_in), 0.0);
         if (covariance_) {
-            s.covariance.assign(static_cast<size_t>(n_in * n_in), 0.0F);
+            s.covariance.assign(static_cast<size_t>(s.offset_of((n_in + kRowBlock - 1) / kRowBlock)), 0.0F);
         }
     }
     std::vector<double> energy(rows_.size());
@@ -262,7 +262,8 @@ void CaptureHook::add_covariance(InputSums &s, int64_t every) {
     parallel_for((n + kRowBlock - 1) / kRowBlock, threads_, [&](int64_t block, int) {
         const int64_t begin = block * kRowBlock;
         const int64_t rows = std::min(kRowBlock, n - begin);
-        float negated[kRowBlock * kTokenBlock]; // [rows, tokens]
+        float *sums = s.covariance.data() + s.offset_of(block); // [rows, n - begin]
+        float negated[kRowBlock * kTokenBlock];                 // [rows, tokens]
         for (int64_t t = 0; t < tokens; t += kTokenBlock) {
             const int64_t inner = std::min(kTokenBlock, tokens - t);
             const float *x = normalised_.data() + t * stride;
@@ -272,8 +273,8 @@ void CaptureHook::add_covariance(InputSums &s, int64_t every) {
                 }
             }
             for (int64_t j = begin; j < n; j += kColumnBlock) {
-                kernels().encode.subtract_product(s.covariance.data() + begin * n + j, n, negated, kTokenBlock, x + j,
-                                                  stride, rows, inner, std::min(kColumnBlock, n - j));
+                kernels().encode.subtract_product(sums + (j - begin), n - begin, negated, kTokenBlock, x + j, stride,
+                                                  rows, inner, std::min(kColumnBlock, n - j));
             }
         }
     });

@@ -1,6 +1,7 @@
 // A native cb_eval that collects statistics of the inputs of chosen matrices while llama.cpp computes: E[x^2] as
 // llama-imatrix does, and of token-normalised inputs x / |x| * sqrt(n_in) the squares and the whole covariance.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -20,8 +21,29 @@ struct InputSums {
     std::vector<int64_t> counts;     // [n_experts] inputs in the sums
     std::vector<double> square;      // [n_experts, n_in] x^2
     std::vector<double> norm_square; // [n_experts, n_in] of the normalised inputs
-    std::vector<float> covariance;   // [n_in, n_in], upper triangle, of the normalised inputs of all experts together;
-                                     // empty when not wanted
+    // of the normalised inputs of all experts together, empty when not wanted: the upper triangle in blocks of
+    // kRowBlock rows, one after the other, each with the columns from its first row on
+    std::vector<float> covariance;
+
+    static constexpr int64_t kRowBlock = 64;
+
+    // Where a block of rows begins; that of the block after the last is the size of all.
+    int64_t offset_of(int64_t block) const {
+        const int64_t before = std::min(block * kRowBlock, n_in);
+        const int64_t whole = before / kRowBlock * kRowBlock;
+        // whole blocks have n_in, n_in - 64, ... columns; a last one that is not whole has n_in - whole
+        return n_in * whole - whole * (whole - kRowBlock) / 2 + (before - whole) * (n_in - whole);
+    }
+    // Columns of a block, which are its stride.
+    int64_t columns_of(int64_t block) const { return n_in - block * kRowBlock; }
+    // Of any two columns, in any order.
+    float &covariance_at(int64_t i, int64_t j) {
+        const int64_t row = std::min(i, j);
+        const int64_t block = row / kRowBlock;
+        const int64_t begin = block * kRowBlock;
+        return covariance[static_cast<size_t>(offset_of(block) + (row - begin) * columns_of(block) + std::max(i, j) -
+                                              begin)];
+    }
 };
 
 // Values of a node in the last evaluation.

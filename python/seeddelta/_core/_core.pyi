@@ -376,7 +376,11 @@ class CaptureHook:
         """
     def covariance(self, name: str) -> numpy.typing.NDArray[numpy.float32]:
         """
-        Sum of x̂ x̂ᵀ, float32 [n_in, n_in]. Experts have none.
+        Sum of x̂ x̂ᵀ, float32 [n_in, n_in]; of experts that of all together.
+        """
+    def covariance_rows(self, name: str, begin: typing.SupportsInt | typing.SupportsIndex, end: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        Rows of it, float32 [end - begin, n_in].
         """
     def nonfinite_tokens(self, name: str) -> int:
         """

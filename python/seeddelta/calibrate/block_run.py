@@ -179,6 +179,10 @@ class BlockRun:
     def covariance(self, name: str) -> F32:
         return self.hook.covariance(*self._views([name]))
 
+    def covariance_rows(self, name: str, begin: int, end: int) -> F32:
+        (name,) = self._views([name])
+        return self.hook.covariance_rows(name, begin, end)
+
     def close(self) -> None:
         self._llm.close()
 

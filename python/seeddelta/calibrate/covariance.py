@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFValueType
 
+from .._rows import row_ranges
 from ..errors import FormatError, ImatrixError
 from ..gguf.header import Header, read_header
 from ..gguf.source import file_sha256
@@ -155,7 +156,8 @@ def write_covariance(path: str | os.PathLike[str], captured: Capture) -> None:
             yield np.asarray(captured.hook.norm_square(name).sum(axis=0) / captured.hook.tokens(name), "<f4")
         else:
             name = tensor.name.removesuffix(_SUFFIX)
-            matrix = captured.hook.covariance(name)
-            yield np.divide(matrix, np.float32(captured.hook.tokens(name)), out=matrix)  # in place: it may be large
+            tokens = np.float32(captured.hook.tokens(name))
+            for begin, end in row_ranges(*tensor.shape):
+                yield captured.hook.covariance_rows(name, begin, end) / tokens
 
     write_gguf(path, metadata, plan, pieces)

@@ -16,6 +16,7 @@ from .block_run import BlockRun
 from .block_view import view_name
 from .capture import Capture
 from .groups import Group
+from .passes import RANGE, PassJob, PassSums, group_sha256, range_stream
 from .states import States, write_states
 from .text import Windows
 
@@ -53,6 +54,32 @@ class BlockEngine:
     def states_before(self, block: int) -> States:
         """Hidden states that go into a block; those before block 0 are the embedding's and have no file."""
         return States(self.folder / states_name(block, self.stream), self.windows.ctx, self.n_embd)
+
+    def jobs(self, group: Group, summed: Iterable[str], *, keep: bool, threads: int) -> Iterator[PassJob]:
+        """The text through a group as jobs; their results are added by PassSums. The states of a range are its own."""
+        keep = keep and group != self.groups[-1]
+        sha256 = group_sha256(self.source, group)
+        for number, tokens in self._ranges():
+            yield PassJob(
+                self.source.path.absolute(), sha256, tuple(self.groups), group, number, tokens, self.folder.absolute(),
+                tuple(summed), keep, threads, self.skip, self.clip,
+            )  # fmt: skip
+
+    def range_states(self, block: int) -> list[States]:
+        """What the jobs have written to go into a block."""
+        return [self.of_range(number).states_before(block) for number, _ in self._ranges()]
+
+    def of_range(self, number: int) -> BlockEngine:
+        """An engine for what the job of this range takes through the model."""
+        tokens = dict(self._ranges())[number]
+        windows = Windows(tokens, self.windows.name, self.windows.sha256)
+        options: dict[str, Any] = {"threads": self.threads, "skip": self.skip, "clip": self.clip}
+        return BlockEngine(self.source, windows, self.groups, self.folder, stream=range_stream(number), **options)
+
+    def _ranges(self) -> Iterator[tuple[int, npt.NDArray[np.int32]]]:
+        """Number and tokens of the ranges of the text."""
+        for begin in range(0, self.windows.chunks, RANGE):
+            yield begin // RANGE, self.windows.tokens[begin : begin + RANGE]
 
     def matrices(self, group: Group) -> list[str]:
         """Names of all tensors that the group's view has: its blocks', and of the last group the output matrix."""
@@ -97,8 +124,8 @@ class BlockEngine:
             stack.close()
             yield run
 
-    def capture(self, run: BlockRun, model_sha256: str) -> Capture:
-        """What a run has summed, in the form of the whole model's capture."""
+    def capture(self, run: BlockRun | PassSums, model_sha256: str) -> Capture:
+        """What a run or its jobs have summed, in the form of the whole model's capture."""
         counted = [run.tokens(name) for name in set(run.representatives.values())]
         return Capture(
             hook=run,

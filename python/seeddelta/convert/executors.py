@@ -25,17 +25,27 @@ from concurrent.futures import (
 )
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from .._extras import needs_extra
 from ..errors import ExecutorError
-from .jobs import Job, JobResult, run_job
 from .recipe import parse_executor
 
-ATTEMPTS = 3  # a tensor whose worker dies this often is given up
+ATTEMPTS = 3  # a job whose worker dies this often is given up
 _CONNECT_SECONDS = 15
 _CHECK_SECONDS = 2
 _ALONE_SECONDS = 300  # a cluster without workers is waited for so long: they may be on their way
+
+
+class Labelled(Protocol):
+    """A job: `label` tells it in messages."""
+
+    @property
+    def label(self) -> str: ...
+
+
+Job = TypeVar("Job", bound=Labelled)
+Result = TypeVar("Result")
 
 
 class Pool:
@@ -48,17 +58,19 @@ class Pool:
         threads: int,
         *,
         own: bool = True,
+        here: bool = True,
         check: Callable[[], object] = lambda: None,
     ) -> None:
         self.check = check  # raises ExecutorError when no result can come any more
         self.jobs = jobs
         self.threads = threads
+        self.jobs_here = jobs if here else 1  # that share the memory of a machine
         self._make = make
         self._own = own
         self._executor = make()
 
-    def submit(self, job: Job) -> Future[JobResult]:
-        return self._executor.submit(run_job, job)
+    def submit(self, run: Callable[[Job], Result], job: Job) -> Future[Result]:
+        return self._executor.submit(run, job)
 
     def renew(self) -> None:
         """Put a new executor in the place of one that broke."""
@@ -114,15 +126,16 @@ def open_pool(text: str, threads: int, given: Executor | None = None) -> Iterato
 
 
 def map_in_order(
-    pool: Pool, jobs: Iterable[Job], finished: Callable[[Job], object] = lambda _: None
-) -> Iterator[tuple[Job, JobResult]]:
-    """Results of the jobs in their order; `finished` is called (in any thread, in any order) as soon as one is done.
+    pool: Pool, run: Callable[[Job], Result], jobs: Iterable[Job], finished: Callable[[Job], object] = lambda _: None
+) -> Iterator[tuple[Job, Result]]:
+    """Results of `run` for the jobs in their order; `finished` is called (in any thread, in any order) as soon as one
+    is done.
 
     At most twice as many jobs as run at a time are under way or wait to be taken. When a worker dies, the first job
-    that is not done runs alone, so that it is clear whose fault it is. Raises ExecutorError naming the tensor after
+    that is not done runs alone, so that it is clear whose fault it is. Raises ExecutorError naming the job after
     ATTEMPTS deaths, and what the jobs raise.
     """
-    source, window = iter(jobs), deque[_Task]()
+    source, window = iter(jobs), deque[_Task[Job, Result]]()
     while True:
         while len(window) < 2 * pool.jobs and (job := next(source, None)) is not None:
             window.append(_Task(job))
@@ -131,7 +144,7 @@ def map_in_order(
         head = window[0]
         try:
             for task in [head] if head.deaths else window:
-                task.start(pool, finished)
+                task.start(pool, run, finished)
             assert head.future is not None
             while not wait([head.future], timeout=_CHECK_SECONDS).done:
                 pool.check()
@@ -143,7 +156,7 @@ def map_in_order(
             head.deaths += 1
             if head.deaths >= ATTEMPTS:
                 raise ExecutorError(
-                    f"tensor {head.job.name!r}: {head.deaths} workers died on it ({type(error).__name__}: {error}); "
+                    f"{head.job.label}: {head.deaths} workers died on it ({type(error).__name__}: {error}); "
                     "most often memory ran out: use fewer jobs at a time (--executor processes:1) or --executor threads"
                 ) from error
             pool.renew()
@@ -155,18 +168,18 @@ def map_in_order(
 
 
 @dataclass
-class _Task:
+class _Task(Generic[Job, Result]):
     job: Job
-    future: Future[JobResult] | None = None
+    future: Future[Result] | None = None
     deaths: int = 0
 
-    def start(self, pool: Pool, finished: Callable[[Job], object]) -> None:
+    def start(self, pool: Pool, run: Callable[[Job], Result], finished: Callable[[Job], object]) -> None:
         if self.future is not None:
             return
         job = self.job
-        self.future = pool.submit(job)
+        self.future = pool.submit(run, job)
 
-        def tell(future: Future[JobResult]) -> None:
+        def tell(future: Future[Result]) -> None:
             if not future.cancelled() and future.exception() is None:
                 finished(job)
 
@@ -246,7 +259,7 @@ def _dask(address: str, threads: int) -> Iterator[Pool]:
                 )
 
         try:
-            yield Pool(lambda: executor, slots, threads or 1, own=False, check=check)
+            yield Pool(lambda: executor, slots, threads or 1, own=False, here=False, check=check)
         finally:
             if client.status != "closed":
                 executor.shutdown(wait=False)

@@ -24,8 +24,11 @@ from seeddelta import _core
 from .. import __version__
 from .._blas import one_blas_thread
 from .._settings import deciding
+from ..calibrate import passes
 from ..calibrate.covariance import Covariance, open_covariance
 from ..calibrate.gradient_file import Gradient, open_gradient
+from ..calibrate.passes import PassJob
+from ..checkpoint import Record
 from ..errors import ExecutorError, ImatrixError, SourceModelError
 from ..gguf import schema
 from ..gguf.source import SourceModel, open_source
@@ -58,6 +61,10 @@ class Job:
     gradient_sha256: str | None = None
     experts: int | None = None
     version: str = __version__
+
+    @property
+    def label(self) -> str:
+        return f"tensor {self.name!r}"
 
     def key(self, encoder: str) -> str:
         """SHA-256 of everything that decides the payload; `encoder` identifies the code."""
@@ -230,6 +237,9 @@ def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | Col
         key = (job.covariance_sha256, same, "column", damp)
     with _feedback_lock:  # jobs that share an input wait for it instead of computing it again
         if key not in _feedbacks:
+            others = [other for other in _feedbacks if other[0] != job.covariance_sha256]
+            for other in others or list(_feedbacks)[: len(_feedbacks) - _FEEDBACKS_KEPT + 1]:
+                del _feedbacks[other]
             matrix = _covariance_of(job)
             made: Feedback | ColumnFeedback
             if description.is_column:
@@ -244,10 +254,14 @@ def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | Col
                     column_power=power,
                     code=code,
                 )
-            while len(_feedbacks) >= _FEEDBACKS_KEPT:
-                del _feedbacks[next(iter(_feedbacks))]
             _feedbacks[key] = made
         return _feedbacks[key]
+
+
+def run_pass(job: PassJob) -> Record | None:
+    """Carry out a job of measuring, where jobs of encoding may have left what takes much memory."""
+    forget()
+    return passes.run_pass(job)
 
 
 def forget() -> None:

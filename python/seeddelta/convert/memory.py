@@ -10,7 +10,7 @@ from ..errors import ImatrixError
 from ..gguf.source import SourceModel
 
 PROCESS_BYTES = 400 << 20  # Python, NumPy, llama.cpp, its buffers for 512 tokens of a small model
-_FLOAT = 4
+_FLOAT, _BLOCK = 4, 64
 
 
 def group_bytes(source: SourceModel, group: Group | None) -> int:
@@ -27,9 +27,9 @@ def sums_limit(source: SourceModel, group: Group | None, ram: int) -> int:
 
 
 def sums_bytes(source: SourceModel, inputs: Sequence[str]) -> int:
-    """Bytes of the covariances of inputs while they are summed and written: one of them is there twice."""
+    """Bytes of the covariances of inputs while they are summed: triangles with blocks of rows on the diagonal."""
     sizes = [source.tensors[name].shape[-1] for name in inputs]
-    return _FLOAT * (sum(n * n for n in sizes) + max((n * n for n in sizes), default=0))
+    return _FLOAT * sum(n * (n + _BLOCK) // 2 for n in sizes)
 
 
 def wanted_inputs(engine: BlockEngine, group: Group, targets: list[str], limit: int) -> list[list[str]]:
@@ -41,7 +41,7 @@ def wanted_inputs(engine: BlockEngine, group: Group, targets: list[str], limit: 
     source = engine.source
     if not targets or sums_bytes(source, targets) <= limit:  # even if none shared an input
         return [targets]
-    with engine.run(group, targets, covariance=False, keep=False, chunks=1) as run:
+    with engine.of_range(0).run(group, targets, covariance=False, keep=False, chunks=1) as run:
         shared = run.representatives
     turns: list[list[str]] = []
     for same in dict.fromkeys(shared.get(name, name) for name in targets):

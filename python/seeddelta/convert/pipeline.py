@@ -30,8 +30,8 @@ from ..gguf.schema import TensorDescription
 from ..gguf.split import write_split
 from ..gguf.writer import PlannedTensor, Typed, Value, copied_metadata, crc32
 from .describe import compute_estimate
-from .executors import map_in_order, open_pool
-from .jobs import Job, encoder_identity, forget, tensor_sha256
+from .executors import Pool, map_in_order, open_pool
+from .jobs import Job, encoder_identity, forget, run_job, tensor_sha256
 from .metadata import own_metadata
 from .parts import Part, load_part, open_parts, save_part
 from .plan import Plan, experts_of, importance_of, make_plan, matrix_shape
@@ -65,7 +65,8 @@ def build(recipe: Recipe, *, executor: Executor | None = None, progress: bool = 
         hashed = hash_in_background(plan, stack)
         checkpoint = stack.enter_context(open_parts(recipe.output, recipe.parts_folder, resume=recipe.resume))
         checkpoint.keep_only(set(plan.targets))
-        parts, restored = encode_all(recipe, plan, checkpoint, executor, progress)
+        with open_pool(recipe.executor, recipe.threads, executor) as pool:
+            parts, restored = encode_all(recipe, plan, checkpoint, pool, progress)
         return finish(recipe, plan, parts, hashed, checkpoint, started=started, restored=restored)
 
 
@@ -127,7 +128,7 @@ def _warn_uncalibrated(plan: Plan) -> None:
 
 
 def encode_all(
-    recipe: Recipe, plan: Plan, checkpoint: Store, executor: Executor | None = None, progress: bool = True
+    recipe: Recipe, plan: Plan, checkpoint: Store, pool: Pool, progress: bool = True
 ) -> tuple[dict[str, Part], int]:
     """Parts of all targets, and how many of them an earlier run had made."""
     from tqdm.auto import tqdm
@@ -152,13 +153,11 @@ def encode_all(
                 bar.update(sizes[job.name])
                 bar.set_postfix_str(job.name.removesuffix(".weight"), refresh=False)
 
-        if missing:
-            with open_pool(recipe.executor, recipe.threads, executor) as pool:
-                jobs = (job_of(recipe, plan, name, pool.threads) for name in missing)
-                for job, result in map_in_order(pool, jobs, finished):
-                    encoded = result.encoded
-                    seed = int(encoded.arrays[schema.BASE_SEED].view(np.uint64)[0])
-                    parts[job.name] = save_part(checkpoint, job.key(encoder), encoded, seed, result.seconds)
+        jobs = (job_of(recipe, plan, name, pool.threads) for name in missing)
+        for job, result in map_in_order(pool, run_job, jobs, finished):
+            encoded = result.encoded
+            seed = int(encoded.arrays[schema.BASE_SEED].view(np.uint64)[0])
+            parts[job.name] = save_part(checkpoint, job.key(encoder), encoded, seed, result.seconds)
     return parts, restored
 
 

@@ -20,8 +20,10 @@ from gguf import GGUFValueType
 
 from ..calibrate.capture import Capture, capture
 from ..calibrate.covariance import open_covariance, write_covariance
-from ..calibrate.engine import BlockEngine, states_name
+from ..calibrate.engine import BlockEngine
 from ..calibrate.groups import Group, find_groups
+from ..calibrate.passes import PassSums
+from ..calibrate.states import States
 from ..calibrate.text import Windows, bundled_text, read_windows
 from ..checkpoint import Store
 from ..errors import ImatrixError, RecipeError
@@ -30,7 +32,8 @@ from ..gguf.source import file_stamp, open_source
 from ..gguf.writer import Typed, Value
 from ..settings.calibration import CHUNKS
 from .estimate import Estimate, estimate, warn_too_large
-from .jobs import encoder_identity, forget
+from .executors import Pool, map_in_order, open_pool
+from .jobs import encoder_identity, forget, run_pass
 from .journal import Journal
 from .memory import sums_bytes, sums_limit, wanted_inputs
 from .parts import Part, load_part, open_parts
@@ -60,12 +63,14 @@ def quantize(
 
     The model is a GGUF file or hf://owner/name[:file-or-quant]; with `converter` (of `Recipe`) one as safetensors.
     With `calibrate` "sequential" the inputs are those that the encoded blocks before give, and each matrix makes up for
-    what they have changed (calibrate/alignment.py); it takes more time and memory.
+    what they have changed (calibrate/alignment.py); it takes more time and memory, and this process measures whatever
+    the executor is.
 
     `options` are those of `Recipe` (bits, preset, targets, threads, dry_run, …), `executor` as there or any of
-    `concurrent.futures`; without a rate the preset is "balanced". `chunks` of `ctx` tokens are taken from all over the
-    text (None: all of it). Covariances are summed as `ram` allows; a matrix that takes more to be encoded gives a
-    MemoryWarning. The bytes of the output do not depend on it. A run that was stopped goes on where it was. Raises as
+    `concurrent.futures`; without a rate the preset is "balanced". Its jobs are ranges of the text and matrices: a
+    worker that dies costs its job only. `chunks` of `ctx` tokens are taken from all over the text (None: all of it).
+    Covariances are summed as `ram` allows; a matrix that takes more to be encoded gives a MemoryWarning. The bytes of
+    the output do not depend on `ram`, `threads` and `executor`. A run that was stopped goes on where it was. Raises as
     `build`, ImatrixError when the model cannot be measured in the memory, and EvaluationError for a text that is too
     short.
     """
@@ -82,13 +87,15 @@ def quantize(
         if recipe.dry_run:
             return planned_report(recipe, plan, started)
         check_outputs(recipe, plan)
-        warn_too_large(plan, parse_size(ram))
         stack.callback(forget)
         hashed = hash_in_background(plan, stack)
         checkpoint = stack.enter_context(open_parts(recipe.output, recipe.parts_folder, resume=recipe.resume))
         checkpoint.keep_only(set(plan.targets))
         journal = stack.enter_context(Journal(checkpoint.folder / _FOLDER, _identity(recipe, windows, calibrate)))
-        work = _Work(recipe, plan, windows, checkpoint, journal, parse_size(ram), executor, calibrate)
+        pool = stack.enter_context(open_pool(recipe.executor, recipe.threads, executor))
+        memory = parse_size(ram) // pool.jobs_here
+        warn_too_large(plan, memory)
+        work = _Work(recipe, plan, windows, checkpoint, journal, memory, pool, calibrate)
         parts, restored = work.run(progress)
         more = _metadata(windows, calibrate)
         report = finish(recipe, plan, parts, hashed, checkpoint, started=started, restored=restored, more=more)
@@ -158,8 +165,8 @@ class _Work:
     windows: Windows
     checkpoint: Store
     journal: Journal
-    ram: int
-    executor: Executor | None
+    ram: int  # of a job
+    pool: Pool
     calibrate: str
 
     def run(self, progress: bool) -> tuple[dict[str, Part], int]:
@@ -202,16 +209,16 @@ class _Work:
         """Parts of the groups that are done; when one is damaged all is measured again (whole parts are used)."""
         parts = {name: load_part(self.checkpoint, name, key) for name, key in self.journal.keys.items()}
         groups, done = self.journal.groups or [], self.journal.steps_done
-        states = self.journal.folder / states_name(groups[done].first) if 0 < done < len(groups) else None
-        if any(part is None for part in parts.values()) or (states is not None and not states.is_file()):
+        engines = self._engines(groups) if 0 < done < len(groups) else []
+        states = [one for engine in engines for one in self._states(engine, groups[done])]
+        if any(part is None for part in parts.values()) or not all(one.path.is_file() for one in states):
             self.journal.forget()
             return {}
         return {name: part for name, part in parts.items() if part is not None}
 
     def _blocks(self, groups: list[Group], bar: Any) -> Iterator[tuple[dict[str, Part], int]]:
         """Measure and encode the groups that are not done."""
-        folder = self.journal.folder
-        engine = BlockEngine(self.plan.source, self.windows, groups, folder, threads=self.recipe.threads)
+        (engine,) = self._engines(groups)
         wanted = [[name for name in engine.matrices(group) if name in self.plan.targets] for group in groups]
         for number, group in enumerate(groups):
             if number < self.journal.steps_done:
@@ -224,9 +231,7 @@ class _Work:
             passes = wanted_inputs(engine, group, wanted[number], sums_limit(self.plan.source, group, self.ram))
             for turn, summed in enumerate(passes):
                 bar.set_postfix_str(f"measure block {group.first}", refresh=True)
-                with engine.run(group, summed, keep=turn == 0) as run:
-                    if summed:
-                        self._write(engine.capture(run, ""))
+                self._measure(engine, group, summed, keep=turn == 0)
                 if not summed:
                     continue
                 bar.set_postfix_str(f"encode block {group.first}", refresh=True)
@@ -234,16 +239,37 @@ class _Work:
                 made |= parts
                 found += reused
             yield made, found
-            engine.states_before(group.first).remove()
+            for states in self._states(engine, group):
+                states.remove()
 
-    def _sequential(self, groups: list[Group], bar: Any) -> Iterator[tuple[dict[str, Part], int]]:
-        """The same on what the encoded blocks before give."""
-        engines = [
+    def _measure(self, engine: BlockEngine, group: Group, summed: list[str], *, keep: bool) -> None:
+        """The text through a group; the covariances are written."""
+        jobs = engine.jobs(group, summed, keep=keep, threads=self.pool.threads)
+        with PassSums(engine.folder) as sums:
+            for _, record in map_in_order(self.pool, run_pass, jobs):
+                if record is not None:
+                    sums.add(record)
+            if summed:
+                self._write(engine.capture(sums, ""))
+
+    def _engines(self, groups: list[Group]) -> list[BlockEngine]:
+        """One for every stream of hidden states."""
+        streams = ("dense", "encoded") if self.calibrate == "sequential" else ("dense",)
+        return [
             BlockEngine(
                 self.plan.source, self.windows, groups, self.journal.folder, threads=self.recipe.threads, stream=stream
             )
-            for stream in ("dense", "encoded")
+            for stream in streams
         ]
+
+    def _states(self, engine: BlockEngine, group: Group) -> list[States]:
+        """Hidden states that go into a group."""
+        whole = self.calibrate == "sequential"
+        return [engine.states_before(group.first)] if whole else engine.range_states(group.first)
+
+    def _sequential(self, groups: list[Group], bar: Any) -> Iterator[tuple[dict[str, Part], int]]:
+        """The same on what the encoded blocks before give."""
+        engines = self._engines(groups)
         reused = 0
 
         def encode(targets: list[str], captured: Capture, path: Path | None) -> dict[str, Part]:
@@ -270,8 +296,8 @@ class _Work:
             reused = 0
             made = streams.run(group, [name for name in engines[0].matrices(group) if name in self.plan.targets])
             yield made, reused
-            for engine in engines:
-                engine.states_before(group.first).remove()
+            for states in (one for engine in engines for one in self._states(engine, group)):
+                states.remove()
 
     def _whole(self, bar: Any) -> Iterator[tuple[dict[str, Part], int]]:
         """The same in passes of the whole model, each for as many layers as the memory allows."""
@@ -322,6 +348,6 @@ class _Work:
         if changed is not None:
             plan, recipe = replace(plan, source=open_source(changed)), recipe.model_copy(update={"input": changed})
         try:
-            return encode_all(recipe, plan, self.checkpoint, self.executor, progress=False)
+            return encode_all(recipe, plan, self.checkpoint, self.pool, progress=False)
         finally:
             forget()

@@ -56,6 +56,9 @@ class _Sums:
     def covariance(self, name: str) -> F32:
         return self.moments.covariance
 
+    def covariance_rows(self, name: str, begin: int, end: int) -> F32:
+        return self.moments.covariance[begin:end]
+
 
 @dataclass
 class SequentialGroups:

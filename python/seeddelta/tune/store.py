@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..checkpoint import offer
+from ..convert.executors import open_pool
 from ..convert.parts import Part, open_parts
 from ..convert.pipeline import encode_all
 from ..convert.plan import Plan, at_rates, make_plan
@@ -37,8 +38,11 @@ class EncodedStore:
                 continue
             names = [name for name in self.plan.targets if name in set(found)]  # the order of the file
             plan = at_rates(self.plan, self.recipe, dict.fromkeys(names, rate))
-            with open_parts(self.recipe.output, self._folder / f"{rate:g}") as checkpoint:
-                parts, _ = encode_all(self.recipe, plan, checkpoint, progress=self._progress)
+            with (
+                open_parts(self.recipe.output, self._folder / f"{rate:g}") as checkpoint,
+                open_pool(self.recipe.executor, self.recipe.threads) as pool,
+            ):
+                parts, _ = encode_all(self.recipe, plan, checkpoint, pool, self._progress)
             self._parts |= {(name, rate): part for name, part in parts.items()}
 
     def weights(self, name: str, rate: float) -> npt.NDArray[np.float32]:

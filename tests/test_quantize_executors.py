@@ -1,0 +1,150 @@
+"""`seeddelta.quantize` in threads, processes and a cluster whose workers die: the same bytes everywhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import seeddelta
+import tiny_llama
+from seeddelta.calibrate import engine as engines
+from seeddelta.calibrate.engine import BlockEngine
+from seeddelta.calibrate.groups import groups_of
+from seeddelta.calibrate.passes import PassJob, PassSums, run_pass
+from seeddelta.calibrate.text import Windows
+from seeddelta.convert.executors import Pool
+from seeddelta.errors import ExecutorError, ImatrixError, SourceModelError
+from seeddelta.gguf.source import open_source
+
+pytest.importorskip("llama_cpp")
+OPTIONS: dict[str, Any] = {"ctx": 64, "chunks": 4, "bits": 4, "progress": False}
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Jobs that were given to a pool; each has one chunk of the text."""
+    monkeypatch.setattr(engines, "RANGE", 1)
+    found, original = [], Pool.submit
+
+    def submit(self: Pool, run: Any, job: Any) -> Future[Any]:
+        found.append(job)
+        return original(self, run, job)
+
+    monkeypatch.setattr(Pool, "submit", submit)
+    return found
+
+
+@pytest.fixture(scope="module")
+def model(smollm2_quantized: Path, model_dir: Path) -> Path:
+    return tiny_llama.write_llama(model_dir / "tiny-executors.gguf", smollm2_quantized)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("The history of the city begins with a harbour, a wall and a market. " * 200, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path, text: Path, model_dir: Path) -> bytes:
+    """What threads make of ranges of one chunk."""
+    path = model_dir / "out.seeddelta.gguf"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "RANGE", 1)
+        seeddelta.quantize(model, path, text=text, threads=1, **OPTIONS)
+    return path.read_bytes()
+
+
+@pytest.mark.parametrize("executor", ["threads:2", "processes:2", pytest.param("processes:1", marks=pytest.mark.slow)])
+def test_bytes_do_not_depend_on_the_executor(
+    model: Path, text: Path, expected: bytes, tmp_path: Path, submitted: list[Any], executor: str
+) -> None:
+    path = tmp_path / "out.seeddelta.gguf"
+    seeddelta.quantize(model, path, text=text, executor=executor, **OPTIONS)
+    assert path.read_bytes() == expected
+    passes = [(job.group.first, job.number) for job in submitted if isinstance(job, PassJob)]
+    assert sorted(passes) == [(block, number) for block in range(2) for number in range(4)]
+    assert len(submitted) > len(passes)  # matrices
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.slow
+def test_workers_of_a_cluster_die(
+    model: Path, text: Path, expected: bytes, tmp_path: Path, submitted: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three times the worker that has just begun a job is killed; its nanny starts another one."""
+    distributed = pytest.importorskip("distributed")
+    path, original, random = tmp_path / "out.seeddelta.gguf", Pool.submit, Random(5)
+    points, killed = {1, *random.sample(range(3, 16), 2)}, []  # the first jobs are text, those after them any
+    options: dict[str, Any] = {"n_workers": 4, "threads_per_worker": 1, "processes": True, "host": "127.0.0.1"}
+    with distributed.LocalCluster(**options, dashboard_address=None, silence_logs=50) as cluster:
+
+        def submit(self: Pool, run: Any, job: Any) -> Future[Any]:
+            future = original(self, run, job)
+            if len(submitted) in points:
+                points.remove(len(submitted))
+                for _ in range(200):
+                    busy = [one.name for one in list(cluster.scheduler.workers.values()) if one.processing]
+                    if busy:
+                        pid = cluster.workers[busy[0]].pid
+                        os.kill(pid, signal.SIGKILL)
+                        killed.append(pid)
+                        break
+                    time.sleep(0.01)
+            return future
+
+        monkeypatch.setattr(Pool, "submit", submit)
+        address = cluster.scheduler_address.removeprefix("tcp://")
+        seeddelta.quantize(model, path, text=text, executor=f"dask://{address}", **OPTIONS)
+    assert len(set(killed)) == 3
+    assert path.read_bytes() == expected
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_sums_of_ranges_are_those_of_the_text(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An input of more columns than a panel of the file has rows, and rows that begin and end anywhere."""
+    monkeypatch.setattr("seeddelta.calibrate.passes._PANEL", 40)
+    monkeypatch.setattr(engines, "RANGE", 2)
+    tokens = np.random.default_rng(0).integers(20, tiny_llama.N_VOCAB, (5, 32)).astype(np.int32)
+    groups = groups_of(2, 1)
+    engine = BlockEngine(open_source(model), Windows(tokens, "", ""), groups, tmp_path)
+    name = "blk.0.ffn_down.weight"
+    with engine.run(groups[0], [name]) as run, PassSums(tmp_path) as sums:
+        for job in engine.jobs(groups[0], [name], keep=True, threads=1):
+            record = run_pass(job)
+            assert record is not None
+            sums.add(record)
+        assert sums.tokens(name) == run.tokens(name) == 160
+        np.testing.assert_allclose(sums.norm_square(name), run.norm_square(name), rtol=1e-12)
+        whole = sums.covariance(name)
+        assert np.linalg.norm(whole - run.covariance(name)) < 1e-6 * np.linalg.norm(whole)
+        np.testing.assert_array_equal(whole, whole.T)
+        np.testing.assert_array_equal(sums.covariance_rows(name, 33, 95), whole[33:95])
+    after = b"".join(states.path.read_bytes() for states in engine.range_states(1))
+    assert after == engine.states_before(1).path.read_bytes()
+    assert not list(tmp_path.glob("sums*"))
+
+
+def test_a_worker_that_sees_something_else(model: Path, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    tokens = np.full((1, 32), 40, np.int32)
+    engine = BlockEngine(open_source(model), Windows(tokens, "", ""), groups_of(2, 1), tmp_path)
+    (job,) = engine.jobs(engine.groups[0], [], keep=False, threads=1)
+    assert run_pass(job) is None
+    with pytest.raises(SourceModelError, match="are not those the run began with"):
+        run_pass(replace(job, sha256="0"))
+    with pytest.raises(SourceModelError, match=r"no\.gguf: no such file on"):
+        run_pass(replace(job, path=tmp_path / "no.gguf"))
+    with pytest.raises(ImatrixError, match="workers need the folder"):
+        run_pass(replace(job, folder=tmp_path / "no"))
+    with pytest.raises(ExecutorError, match="install the same"):
+        run_pass(replace(job, version="0.0"))
