@@ -20,13 +20,13 @@ from ..kinds.kind import Base, BaseKind
 from .column_layout import encode_columns
 from .columns import column_scale
 from .describe import describe
-from .feedback import ColumnFeedback, Feedback, covariance_error
+from .feedback import ColumnFeedback, Feedback, covariance_loss, relative_loss
 from .measure import measure, metrics_of
 from .recipe import Recipe
 from .report import Method, Metrics
 from .row_feedback import RowFeedback
 from .stored import Stored
-from .trellis import encode_trellis, loss_error, output_error
+from .trellis import encode_trellis, loss_error, output_loss
 
 Array = np.ndarray[Any, Any]
 F32 = npt.NDArray[np.float32]
@@ -34,12 +34,14 @@ F32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class EncodedTensor:
-    """Result for one matrix. `arrays` maps suffix -> payload in its stored dtype, in file order."""
+    """Result for one matrix. `arrays` maps suffix -> payload in its stored dtype, in file order; `outputs` are the
+    squared error of the outputs and their square where a covariance tells them (see `covariance_loss`)."""
 
     description: TensorDescription
     arrays: dict[str, Array]
     metrics: Metrics
     method: Method = "plain"
+    outputs: tuple[float, float] | None = None
 
 
 def encode_tensor(
@@ -85,7 +87,19 @@ def join_experts(encoded: Sequence[EncodedTensor]) -> EncodedTensor:
         flat = {schema.COLUMN_SCALE: np.zeros(first.shape[1], np.int8)}  # of an expert whose columns matter alike
         encoded = [replace(one, arrays=flat | one.arrays) for one in encoded]
         first = first.model_copy(update={"base": first.base.model_copy(update={"column_scale": True})})
-    norms = Norms(**{
+    norms, metrics = join_norms(encoded)
+    arrays = {
+        suffix: array if suffix == schema.BASE_SEED else np.concatenate([one.arrays[suffix] for one in encoded])
+        for suffix, array in encoded[0].arrays.items()
+    }
+    description = first.model_copy(update={"experts": len(encoded), "norms": norms})
+    arrays = {suffix: arrays[suffix] for suffix in payload.payload_layout(description)}
+    return EncodedTensor(description, arrays, metrics, encoded[0].method)
+
+
+def join_norms(encoded: Sequence[EncodedTensor], rel_out: float | None = None) -> tuple[Norms, Metrics]:
+    """Of all of them together, with the relative error of the outputs where it is known."""
+    norms = Norms(rel_out=rel_out, **{
         name: float(np.sqrt(sum(getattr(one.description.norms, name) ** 2 for one in encoded)))
         for name in Norms.model_fields
         if name != "rel_out"
@@ -95,13 +109,7 @@ def join_experts(encoded: Sequence[EncodedTensor]) -> EncodedTensor:
             for one in encoded)
         for c, w, w_hat in (("cos", "w", "w_hat"), ("cos_w", "w_w", "w_hat_w"))
     )  # fmt: skip
-    arrays = {
-        suffix: array if suffix == schema.BASE_SEED else np.concatenate([one.arrays[suffix] for one in encoded])
-        for suffix, array in encoded[0].arrays.items()
-    }
-    description = first.model_copy(update={"experts": len(encoded), "norms": norms})
-    arrays = {suffix: arrays[suffix] for suffix in payload.payload_layout(description)}
-    return EncodedTensor(description, arrays, metrics_of(norms, cross, cross_w), encoded[0].method)
+    return norms, metrics_of(norms, cross, cross_w)
 
 
 def _encode_base(
@@ -160,12 +168,12 @@ def _encode_matrix(
     arrays[schema.ROW_SCALE] = row_scale.astype("<f2" if description.row_scale == "f16" else "<f4")
 
     weight = stored.weight(arrays[schema.ROW_SCALE])
-    lost = None
+    outputs = None
     if isinstance(feedback, ColumnFeedback):
-        lost = covariance_error(weights, weight.dequantize(), feedback.covariance)
+        outputs = covariance_loss(weights, weight.dequantize(), feedback.covariance)
     elif feedback is not None:
-        lost = output_error(weights, weight, feedback)
-    norms, metrics = measure(weights, weight, importance, lost)
+        outputs = output_loss(weights, weight, feedback)
+    norms, metrics = measure(weights, weight, importance, None if outputs is None else relative_loss(*outputs))
     description = description.model_copy(update={"norms": norms})
     ordered = {suffix: arrays[suffix] for suffix in payload.payload_layout(description)}
     weighted = importance is not None and not description.is_column
@@ -174,4 +182,4 @@ def _encode_matrix(
         assert isinstance(feedback, Feedback)
         method = "row feedback"
         metrics = metrics.model_copy(update={"rel_grad": loss_error(weights, weight, feedback, row_feedback)})
-    return EncodedTensor(description, ordered, metrics, method)
+    return EncodedTensor(description, ordered, metrics, method, outputs)

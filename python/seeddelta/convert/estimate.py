@@ -21,9 +21,10 @@ from .encode import encode_tensor
 from .memory import PROCESS_BYTES, group_bytes, sums_bytes
 from .plan import Plan
 from .recipe import Recipe
+from .slices import can_be_sliced, slices_of
 
 _ROWS = 256  # of the first matrix that are encoded
-_COPIES = 5  # of a matrix in float32 while it is encoded: source, scaled, rotated, decoded, error
+_COPIES = 5  # of a matrix or a slice of it in float32 while it is encoded: source, scaled, rotated, decoded, error
 _FACTOR_BYTES = 4 + 8 + 4 + 4  # an entry: the covariance rotated, its factor in double precision, the feedback; a spare
 _RUNS = {"dense": 1.0, "sequential": 6.0}  # of a group a chunk: both streams, and up to each input in turn
 
@@ -106,8 +107,11 @@ def warn_too_large(plan: Plan, ram: int) -> None:
 
 def _encoding_bytes(plan: Plan, name: str) -> int:
     description = plan.targets[name]
-    n_out, n_in = description.shape  # of one of the experts
-    return 4 * _COPIES * n_out * n_in + _FACTOR_BYTES * n_in * n_in
+    n_in = description.shape[1]
+    weights = description.weights
+    if can_be_sliced(description, plan.recipes[name]):
+        weights = max(end - begin for begin, end in slices_of(description)) * n_in
+    return 4 * _COPIES * weights + _FACTOR_BYTES * n_in * n_in
 
 
 def _encoding_speed(recipe: Recipe, plan: Plan, source: SourceModel, wanted: list[str]) -> float:

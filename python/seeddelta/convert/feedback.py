@@ -203,9 +203,18 @@ def refitted_unit_scale(units: F32, unit: F32, covariance: F32) -> F32:
     return np.asarray(np.linalg.solve(gram, cross + ridge * alone), np.float32)
 
 
-def covariance_error(rows: F32, decoded: F32, covariance: F32) -> float:
-    """sqrt(tr(E H Eᵀ) / tr(W H Wᵀ)): error of the matrix' outputs over their size, E = rows − decoded."""
+def covariance_loss(rows: F32, decoded: F32, covariance: F32) -> tuple[float, float]:
+    """tr(E H Eᵀ) and tr(W H Wᵀ): the squared error of the matrix' outputs and their square, E = rows − decoded."""
     error = rows - decoded
     lost = float(np.einsum("oi,oi->", error @ covariance, error, dtype=np.float64))
-    whole = float(np.einsum("oi,oi->", rows @ covariance, rows, dtype=np.float64))
-    return float(np.sqrt(max(lost, 0.0) / whole)) if whole > 0 else 0.0
+    return max(lost, 0.0), float(np.einsum("oi,oi->", rows @ covariance, rows, dtype=np.float64))
+
+
+def covariance_error(rows: F32, decoded: F32, covariance: F32) -> float:
+    """sqrt(tr(E H Eᵀ) / tr(W H Wᵀ)): error of the matrix' outputs over their size."""
+    return relative_loss(*covariance_loss(rows, decoded, covariance))
+
+
+def relative_loss(lost: float, whole: float) -> float:
+    """The relative error of the outputs, from their squares."""
+    return float(np.sqrt(lost / whole)) if whole > 0 else 0.0

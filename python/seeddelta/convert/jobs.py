@@ -33,11 +33,12 @@ from ..errors import ExecutorError, ImatrixError, SourceModelError
 from ..gguf import schema
 from ..gguf.source import SourceModel, open_source
 from .describe import describe
-from .encode import EncodedTensor, encode_tensor
+from .encode import EncodedTensor, encode_tensor, join_experts
 from .feedback import ColumnFeedback, Feedback, make_column_feedback, make_feedback
 from .proc_sparse import encode_proc_sparse
 from .recipe import Recipe
 from .row_feedback import RowFeedback, make_row_feedback
+from .slices import can_be_sliced, join_rows, slices_of
 
 _FEEDBACKS_KEPT = 2  # tensors that share an input are near each other in the file
 
@@ -99,18 +100,38 @@ def run_job(job: Job) -> JobResult:
             f"a worker on {platform.node()} has seeddelta {__version__}, the build {job.version}; install the same"
         )
     with one_blas_thread():
-        weights = _weights(job)
+        source = _source(job)
         if job.recipe.proc_sparse:
-            return JobResult(_proc_sparse(job, weights), time.perf_counter() - begin)
+            return JobResult(_proc_sparse(job, source.matrix(job.name)), time.perf_counter() - begin)
         description = describe(job.recipe, job.name, job.shape, job.source_type, job.experts)
         feedback, importance = _feedback(job, description), job.importance
         if importance is None and job.recipe.hessian is not None and _covariance(job).has(job.name):
             importance = _covariance(job).importance(job.name)
             if job.experts is not None:
                 importance = np.broadcast_to(importance, (job.experts, importance.size))
-        row_feedback = _row_feedback(job) if isinstance(feedback, Feedback) else None
-        encoded = encode_tensor(job.name, weights, job.source_type, job.recipe, importance, feedback, row_feedback)
+        encoded = _encode(job, source, description, importance, feedback)
     return JobResult(encoded, time.perf_counter() - begin)
+
+
+def _encode(
+    job: Job,
+    source: SourceModel,
+    description: schema.TensorDescription,
+    importance: npt.NDArray[np.float32] | None,
+    feedback: Feedback | ColumnFeedback | None,
+) -> EncodedTensor:
+    """In slices where that gives the same."""
+    if not can_be_sliced(description, job.recipe):
+        weights = source.matrix(job.name)
+        weights = weights if job.experts is None else weights.reshape(job.experts, *job.shape)
+        row_feedback = _row_feedback(job) if isinstance(feedback, Feedback) else None
+        return encode_tensor(job.name, weights, job.source_type, job.recipe, importance, feedback, row_feedback)
+    parts = []
+    for number, (begin, end) in enumerate(slices_of(description)):
+        own = importance if importance is None or job.experts is None else importance[number]
+        weights = source.matrix(job.name, begin, end)
+        parts.append(encode_tensor(job.name, weights, job.source_type, job.recipe, own, feedback))
+    return join_rows(parts) if job.experts is None else join_experts(parts)
 
 
 def _proc_sparse(job: Job, weights: npt.NDArray[np.float32]) -> EncodedTensor:
@@ -137,7 +158,8 @@ def encoder_identity() -> str:
     return digest.hexdigest()
 
 
-def _weights(job: Job) -> npt.NDArray[np.float32]:
+def _source(job: Job) -> SourceModel:
+    """The open model. Raises SourceModelError when its tensor is not the one that the job was made for."""
     path = job.recipe.input
     if not path.is_file():
         raise SourceModelError(
@@ -149,8 +171,7 @@ def _weights(job: Job) -> npt.NDArray[np.float32]:
             f"{path}: tensor {job.name!r} on {platform.node()} is not the one the build began with; "
             "do not change the model during a build, and give all workers the same file"
         )
-    weights = source.matrix(job.name)
-    return weights if job.experts is None else weights.reshape(job.experts, *job.shape)
+    return source
 
 
 def _stamp(path: Path) -> tuple[int, int]:

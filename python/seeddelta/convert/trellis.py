@@ -12,7 +12,7 @@ from seeddelta import _core
 from ..gguf import schema
 from ..gguf.schema import LanesBase, TrellisBase
 from .columns import column_factor
-from .feedback import BLOCK, LOOKAHEAD, Feedback, covariance_error, refitted_row_scale
+from .feedback import BLOCK, LOOKAHEAD, Feedback, covariance_loss, refitted_row_scale
 from .lanes import LOOKAHEAD as LANES_LOOKAHEAD
 from .lanes import lane_groups
 from .recipe import Recipe
@@ -116,9 +116,9 @@ def _rotated(weights: F32, feedback: Feedback) -> F32:
     return np.asarray(_core.rotate(scaled, feedback.rotation_block, feedback.seed), np.float32)
 
 
-def output_error(weights: F32, stored: _core.Weight, feedback: Feedback) -> float:
-    """Relative error of the outputs under the covariance of the feedback."""
-    return covariance_error(_rotated(weights, feedback), _rotated(stored.dequantize(), feedback), feedback.covariance)
+def output_loss(weights: F32, stored: _core.Weight, feedback: Feedback) -> tuple[float, float]:
+    """Squared error of the outputs, and their square, under the covariance of the feedback."""
+    return covariance_loss(_rotated(weights, feedback), _rotated(stored.dequantize(), feedback), feedback.covariance)
 
 
 def loss_error(weights: F32, stored: _core.Weight, feedback: Feedback, row_feedback: RowFeedback) -> float:

@@ -45,15 +45,17 @@ class SourceModel:
         """Bytes of a tensor, uint8[nbytes], a view of the file."""
         return self._data(self.tensors[name])
 
-    def chunks(self, name: str) -> Iterator[npt.NDArray[np.float32]]:
-        """Consecutive rows of a tensor as float32[rows, n_in] (leading dimensions are flattened).
+    def chunks(self, name: str, first: int = 0, last: int | None = None) -> Iterator[npt.NDArray[np.float32]]:
+        """Consecutive rows of a tensor as float32[rows, n_in] (leading dimensions are flattened), those from `first` to
+        before `last`.
 
         Raises SourceModelError for a type that cannot be dequantised and for NaN or infinite weights.
         """
         info = self.tensors[name]
         n_in = info.shape[-1]
         raw = self.raw(name).reshape(-1, info.nbytes * n_in // int(np.prod(info.shape)))
-        for begin, end in row_ranges(raw.shape[0], n_in):
+        for begin, end in row_ranges(raw[first:last].shape[0], n_in):
+            begin, end = first + begin, first + end
             values = self._dequantize(info, raw[begin:end]).reshape(-1, n_in)
             if not np.isfinite(values).all():
                 row, column = (int(i[0]) for i in np.nonzero(~np.isfinite(values)))
@@ -63,12 +65,13 @@ class SourceModel:
                 )
             yield values
 
-    def matrix(self, name: str) -> npt.NDArray[np.float32]:
-        """A whole tensor as float32[n_out, n_in], C-contiguous. Raises as `chunks`."""
+    def matrix(self, name: str, first: int = 0, last: int | None = None) -> npt.NDArray[np.float32]:
+        """A tensor, or some of its rows, as float32[n_out, n_in], C-contiguous. Raises as `chunks`."""
         info = self.tensors[name]
-        out = np.empty((int(np.prod(info.shape[:-1])), info.shape[-1]), np.float32)
+        rows = range(int(np.prod(info.shape[:-1])))[first:last]
+        out = np.empty((len(rows), info.shape[-1]), np.float32)
         begin = 0
-        for chunk in self.chunks(name):
+        for chunk in self.chunks(name, first, last):
             out[begin : begin + len(chunk)] = chunk
             begin += len(chunk)
         return out
