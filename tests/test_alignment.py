@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+
 import numpy as np
 import pytest
 from seeddelta.calibrate.alignment import HELD_OUT, Moments
+from seeddelta.errors import OutputError
 
 TOKENS, N_IN, N_OUT = 256, 24, 16
 
@@ -76,6 +80,24 @@ def test_a_writer_makes_up_for_the_stream() -> None:
     target = moments.targets({"w": w})["w"]
     assert target.correction > 0
     assert target.after < target.before
+
+
+def test_sums_in_files(tmp_path: Path) -> None:
+    dense, encoded, w = streams(0.05)
+    drift = 0.2 * np.random.default_rng(1).normal(size=(N_OUT, N_IN)).astype(np.float32)
+    found = []
+    for folder in (None, tmp_path):
+        with closing(Moments(N_IN, N_OUT, 2, folder)) as moments:
+            for chunk, (d, q) in enumerate(zip(dense, encoded, strict=True)):
+                moments.add(chunk, d, q, d @ w.T, q @ drift.T)
+            found.append([moments.covariance, moments.diagonal, moments.targets({"w": w})["w"].weights])
+            np.testing.assert_array_equal(moments.covariance_rows(3, 20), moments.covariance[3:20])
+            np.testing.assert_array_equal(np.diagonal(moments.covariance), moments.diagonal)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert not list(tmp_path.iterdir())  # nothing is left, and nothing has a name
+    with pytest.raises(OutputError, match="nowhere"):
+        Moments(N_IN, N_OUT, 1, tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("threads", [2, 3])

@@ -50,11 +50,13 @@ def assert_same_sums(model: Path, windows: Windows, found: dict[str, np.ndarray[
         assert np.linalg.norm(found[name] - expected) < 1e-5 * np.linalg.norm(expected), name
 
 
-@pytest.mark.parametrize("kind", ["llama", "phi3", "mpt", "llama-experts", "qwen2moe"])
+@pytest.mark.parametrize("kind", ["llama", "phi3", "mpt", "llama-experts", "qwen2moe", "qwen3moe"])
 def test_sums_are_those_of_the_whole_model(kind: str, smollm2_quantized: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     if kind in ("llama-experts", "qwen2moe"):
         tiny_llama.write_experts(path, smollm2_quantized, kind.split("-")[0])
+    elif kind == "qwen3moe":
+        write_architecture(path, smollm2_quantized, kind)
     else:
         getattr(tiny_llama, f"write_{kind}")(path, smollm2_quantized)
     windows = windows_of(tiny_llama.N_VOCAB)

@@ -14,7 +14,7 @@ from seeddelta.calibrate import capture, groups, write_covariance
 from seeddelta.calibrate.engine import BlockEngine
 from seeddelta.calibrate.text import bundled_text, read_windows
 from seeddelta.cli.main import main
-from seeddelta.convert import memory, quantize
+from seeddelta.convert import memory, quantize, sequential
 from seeddelta.errors import ImatrixError, MemoryWarning, RecipeError
 from seeddelta.gguf.header import read_header
 
@@ -179,7 +179,7 @@ def test_the_text_of_the_package_is_enough(smollm2_quantized: Path) -> None:
 
 
 def test_sequential(model: Path, text: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same bytes for any threads and after a stop."""
+    """The same bytes for any threads, after a stop, and with sums in files."""
     path, options = tmp_path / made.name, OPTIONS | {"calibrate": "sequential", "chunks": 24, "bits": 2}
     seeddelta.quantize(model, path, text=text, **options)
     assert read_header(path).metadata["seeddelta.calibration.mode"] == "sequential"
@@ -196,7 +196,17 @@ def test_sequential(model: Path, text: Path, made: Path, tmp_path: Path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         seeddelta.quantize(model, path, text=text, **options)
     monkeypatch.setattr(quantize, "encode_all", original)
+    monkeypatch.setattr(quantize, "sums_limit", lambda *_: 0)
+    folders, made = [], sequential.Moments
+
+    def in_files(n_in: int, n_out: int, threads: int, folder: Path | None) -> Any:
+        folders.append(folder)
+        return made(n_in, n_out, threads, folder)
+
+    monkeypatch.setattr(sequential, "Moments", in_files)
     report = seeddelta.quantize(model, path, text=text, **(options | {"threads": 2}))
+    assert folders
+    assert None not in folders
     assert path.read_bytes() == first
     assert report.tensors_restored >= 7
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import Future
 from pathlib import Path
@@ -14,11 +16,13 @@ import numpy as np
 import pytest
 import seeddelta
 import tiny_llama
+from architectures import write_architecture
 from seeddelta.calibrate import engine as engines
 from seeddelta.calibrate.engine import BlockEngine
 from seeddelta.calibrate.groups import groups_of
 from seeddelta.calibrate.passes import PassJob, PassSums, run_pass
 from seeddelta.calibrate.text import Windows
+from seeddelta.convert import jobs, quantize
 from seeddelta.convert.executors import Pool
 from seeddelta.errors import ExecutorError, ImatrixError, SourceModelError
 from seeddelta.gguf.source import open_source
@@ -74,6 +78,32 @@ def test_bytes_do_not_depend_on_the_executor(
     assert sorted(passes) == [(block, number) for block in range(2) for number in range(4)]
     assert len(submitted) > len(passes)  # matrices
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_experts(
+    smollm2_quantized: Path, text: Path, tmp_path: Path, submitted: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mixture block by block, one expert and the covariance of one input at a time: the same bytes."""
+    model = write_architecture(tmp_path / "model.gguf", smollm2_quantized, "qwen3moe")
+    shapes, real = [], jobs.encode_tensor
+
+    def encode(name: str, weights: Any, *rest: Any) -> Any:
+        shapes.append((name, weights.shape))
+        return real(name, weights, *rest)
+
+    monkeypatch.setattr(jobs, "encode_tensor", encode)
+    paths = [tmp_path / name / "out.gguf" for name in ("one", "two")]
+    for path, executor, limit in zip(paths, ("threads", "threads:2"), (1 << 30, 50_000), strict=True):
+        path.parent.mkdir()
+        monkeypatch.setattr(quantize, "sums_limit", lambda *_, limit=limit: limit)
+        report = seeddelta.quantize(model, path, text=text, executor=executor, **OPTIONS)
+        assert {row.method for row in report.tensors} == {"feedback"}
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    experts = [shape for name, shape in shapes if name == "blk.1.ffn_gate_exps.weight"]
+    stored = seeddelta.open_seeddelta(paths[0]).tensors["blk.1.ffn_gate_exps.weight"].description
+    assert experts == 2 * stored.experts * [stored.shape]
+    passes = [job for job in submitted if isinstance(job, PassJob)]
+    assert len(passes) >= 4 * 2 + 3 * 4 * 2  # of the second run every block more than once
 
 
 @pytest.mark.slow
@@ -148,3 +178,32 @@ def test_a_worker_that_sees_something_else(model: Path, tmp_path: Path) -> None:
         run_pass(replace(job, folder=tmp_path / "no"))
     with pytest.raises(ExecutorError, match="install the same"):
         run_pass(replace(job, version="0.0"))
+
+
+@pytest.mark.slow
+def test_smollm2(smollm2_f16: Path, tmp_path: Path) -> None:
+    """Some blocks of a real model: any memory (413M: each block twice), any number of workers, killed and resumed."""
+    command = [sys.executable, "-m", "seeddelta", "quantize", str(smollm2_f16), "--bits", "4", "--layers", "0-1", "-q"]
+    command += ["--chunks", "14", "--ctx", "64", "-o"]
+    runs: dict[str, list[str]] = {
+        "one": ["--ram", "16G", "-t", "1"],
+        "other": ["--ram", "1G", "-t", "2"],
+        "least": ["--ram", "413M"],
+        "four": ["--ram", "2G", "--executor", "processes:4"],
+    }
+    made = {}
+    for name, options in runs.items():
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / "out.gguf"
+        if name == "other":  # killed once in every block
+            for block in range(2):
+                process = subprocess.Popen([*command, str(path), *options])
+                part = path.with_name("out.gguf.parts") / f"blk.{block}.attn_k.weight.sdpart"
+                while process.poll() is None and not part.exists():
+                    time.sleep(0.01)
+                process.kill()
+                assert process.wait() == -signal.SIGKILL
+        subprocess.run([*command, str(path), *options], check=True)
+        made[name] = path.read_bytes()
+        assert list(path.parent.iterdir()) == [path]
+    assert set(made.values()) == {made["one"]}

@@ -9,13 +9,17 @@ that were held out; when none is better than W itself, it stays.
 
 from __future__ import annotations
 
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import lapack  # one of its BLAS threads is used, see jobs.one_blas_thread
+
+from .._output import output_error
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -38,13 +42,16 @@ class Target:
 
 
 class Moments:
-    """Sums over chunks of text of one input; a chunk is held out or not. `n_out` is that of a writer, else 0."""
+    """Sums over chunks of text of one input; a chunk is held out or not. `n_out` is that of a writer, else 0.
 
-    def __init__(self, n_in: int, n_out: int, threads: int) -> None:
+    With a folder they lie in files there without a name, and no more of them is in memory than there is room.
+    """
+
+    def __init__(self, n_in: int, n_out: int, threads: int, folder: Path | None = None) -> None:
         self.n_in, self.tokens = n_in, 0
         shapes = {"qq": (n_in, n_in), "dq": (n_in, n_in)} | ({"xq": (n_out, n_in)} if n_out else {})
         self._sums: list[dict[str, F32]] = [
-            {key: np.zeros(shape, np.float32) for key, shape in shapes.items()} for _ in range(2)
+            {key: _zeros(shape, folder) for key, shape in shapes.items()} for _ in range(2)
         ]
         self._pool = ThreadPoolExecutor(threads or None)
 
@@ -71,10 +78,19 @@ class Moments:
 
         list(self._pool.map(job, range(0, total.shape[0], _PANEL)))
 
+    def covariance_rows(self, begin: int, end: int) -> F32:
+        """Rows of the sum of a x_q x_qᵀ over all chunks, float32[end - begin, n_in]."""
+        return np.asarray(self._sums[0]["qq"][begin:end] + self._sums[1]["qq"][begin:end], np.float32)
+
     @property
     def covariance(self) -> F32:
-        """Sum of a x_q x_qᵀ over all chunks, float32[n_in, n_in]."""
-        return np.asarray(self._sums[0]["qq"] + self._sums[1]["qq"], np.float32)
+        """The whole sum, float32[n_in, n_in]."""
+        return self.covariance_rows(0, self.n_in)
+
+    @property
+    def diagonal(self) -> F32:
+        """Its diagonal, float32[n_in]."""
+        return np.asarray(np.diagonal(self._sums[0]["qq"]) + np.diagonal(self._sums[1]["qq"]), np.float32)
 
     def targets(self, weights: dict[str, F32]) -> dict[str, Target]:
         """The best target of each matrix that reads this input, of float32[n_out, n_in]."""
@@ -88,17 +104,42 @@ class Moments:
             if factor is None:
                 continue
             for name, w in weights.items():
-                plain = w.astype(np.float64) @ train["dq"] + damping * mean * w
+                plain = _product(w, train["dq"]) + damping * mean * w
                 for correction in CORRECTION if "xq" in train else (0.0,):
                     right = plain - correction * train["xq"] if correction else plain
                     solved = np.asarray(lapack.dpotrs(factor, right.T, lower=1)[0].T, np.float32)
                     error = _error(w, solved, held)
                     if error < best[name].after:
                         best[name] = Target(solved, damping, correction, best[name].before, error)
+            del factor  # before there is another
         return best
 
     def close(self) -> None:
         self._pool.shutdown()
+
+
+def sums_bytes(n_in: int, n_out: int) -> int:
+    """Bytes of the sums of an input (n_out 0: of no writer)."""
+    return 4 * 2 * (2 * n_in + n_out) * n_in
+
+
+def _zeros(shape: tuple[int, int], folder: Path | None) -> F32:
+    if folder is None:
+        return np.zeros(shape, np.float32)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:  # the mapping stays, and goes with the array
+            file.truncate(4 * shape[0] * shape[1])
+            return np.memmap(file, np.float32, "r+", shape=shape)
+    except OSError as error:
+        raise output_error(folder, error) from error
+
+
+def _product(w: F32, sums: F32) -> F64:
+    """w · sums in double precision, of which some columns are in memory."""
+    left, out = w.astype(np.float64), np.empty((len(w), sums.shape[1]))
+    for begin in range(0, sums.shape[1], _PANEL):
+        out[:, begin : begin + _PANEL] = left @ sums[:, begin : begin + _PANEL]
+    return out
 
 
 def _factor(covariance: F32, damping: float) -> Any:

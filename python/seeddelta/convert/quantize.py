@@ -288,7 +288,9 @@ class _Work:
                     reused += found
             return parts
 
-        streams = SequentialGroups(engines[0], engines[1], encode, self.recipe.threads)
+        streams = SequentialGroups(
+            engines[0], engines[1], encode, self.recipe.threads, sums_limit(self.plan.source, groups[0], self.ram) // 2
+        )
         for number, group in enumerate(groups):
             if number < self.journal.steps_done:
                 yield {}, 0

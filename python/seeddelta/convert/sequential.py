@@ -7,7 +7,7 @@ measured in both models, the encoded one with everything before it already encod
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFValueType
 
 from .._blas import one_blas_thread
-from ..calibrate.alignment import Moments, Target
+from ..calibrate.alignment import Moments, Target, sums_bytes
 from ..calibrate.block_run import BlockRun
 from ..calibrate.capture import Capture
 from ..calibrate.engine import BlockEngine
@@ -51,13 +51,13 @@ class _Sums:
         return self.norm_square(name)
 
     def norm_square(self, name: str) -> npt.NDArray[np.float64]:
-        return np.diagonal(self.moments.covariance).astype(np.float64)[None]
+        return self.moments.diagonal.astype(np.float64)[None]
 
     def covariance(self, name: str) -> F32:
         return self.moments.covariance
 
     def covariance_rows(self, name: str, begin: int, end: int) -> F32:
-        return self.moments.covariance[begin:end]
+        return self.moments.covariance_rows(begin, end)
 
 
 @dataclass
@@ -68,6 +68,7 @@ class SequentialGroups:
     encoded: BlockEngine
     encode: Encode
     threads: int
+    limit: int  # bytes of an input's sums that are in memory; what is more lies in files
     chosen: dict[str, Target] = field(default_factory=dict)
 
     def run(self, group: Group, targets: list[str]) -> dict[str, Part]:
@@ -133,15 +134,33 @@ class SequentialGroups:
         source = self.dense.source
         weights = {name: source.matrix(name) for name in members if name not in names.MODEL_TENSORS}
         n_out = weights[same].shape[0] if writer is not None else 0
+        n_in = source.tensors[same].shape[-1]
+        folder = self.dense.folder if sums_bytes(n_in, n_out) > self.limit else None
+        with closing(Moments(n_in, n_out, self.threads, folder)) as moments, one_blas_thread():
+            self._measure(group, same, moments, replaced, writer, weights.get(same))
+            aligned = {}
+            if weights and (group.first > 0 or replaced):  # before that both streams are the same
+                aligned = moments.targets(weights)
+            self.chosen |= aligned
+            path = self._write_targets(aligned)
+            return self.encode(members, self._capture(same, members, moments), path)
+
+    def _measure(
+        self,
+        group: Group,
+        same: str,
+        moments: Moments,
+        replaced: Mapping[str, F32],
+        writer: str | None,
+        weights: F32 | None,
+    ) -> None:
+        """Add an input in both streams over the text; of a writer, `weights` too."""
         nodes = [] if writer in (None, "l_out--1") else [str(writer)]
-        moments = Moments(source.tensors[same].shape[-1], n_out, self.threads)
-        with ExitStack() as stack:
-            stack.callback(moments.close)
-            stack.enter_context(one_blas_thread())
-            dense = stack.enter_context(self.dense.open(group, taken=[same], nodes=nodes, stop=same))
-            encoded = stack.enter_context(
-                self.encoded.open(group, taken=[same], nodes=nodes, stop=same, replaced=replaced)
-            )
+        options: dict[str, Any] = {"taken": [same], "nodes": nodes, "stop": same}
+        with (
+            self.dense.open(group, **options) as dense,
+            self.encoded.open(group, **options, replaced=replaced) as encoded,
+        ):
             for chunk in range(self.dense.windows.chunks):
                 dense.advance(self.dense.fed(group, chunk))
                 encoded.advance(self.encoded.fed(group, chunk))
@@ -154,14 +173,9 @@ class SequentialGroups:
                     ]
                     assert streams[0] is not None
                     assert streams[1] is not None
-                    outputs, drift = x @ weights[same].T, streams[1] - streams[0]
+                    assert weights is not None
+                    outputs, drift = x @ weights.T, streams[1] - streams[0]
                 moments.add(chunk, x, encoded.inputs(same), outputs, drift)
-            aligned = {}
-            if weights and (group.first > 0 or replaced):  # before that both streams are the same
-                aligned = moments.targets(weights)
-            self.chosen |= aligned
-            path = self._write_targets(aligned)
-            return self.encode(members, self._capture(same, members, moments), path)
 
     def _experts(self, group: Group, members: list[str], replaced: Mapping[str, F32]) -> dict[str, Part]:
         """Experts see few tokens each: they are encoded as they are, on the inputs of the encoded stream."""
