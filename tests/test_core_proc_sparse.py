@@ -104,3 +104,48 @@ def test_weight_rejects_what_does_not_fit() -> None:
             _core.Weight("t", 4, 70, **{**good, **change})
     with pytest.raises(ValueError, match="no experts"):
         _core.Weight("t", 2, 70, **good, n_experts=2)
+
+
+@pytest.mark.parametrize("scale", [0.02, 0.0])
+@pytest.mark.parametrize(("n_out", "n_in", "block"), SHAPES)
+def test_bloques_proc_interseccion_mascara_kwta(n_out: int, n_in: int, block: int, scale: float) -> None:
+    """`bloques_proc ∩ máscara_kwta`: the bits of all blocks with those not chosen set to 0."""
+    rng = np.random.default_rng(n_in)
+    row_scale = rng.uniform(0.1, 2, n_out).astype(np.float16)
+    weight = weight_of(n_out, n_in, block, scale, row_scale, kept_arrays(rng, n_out, n_in, block))
+    x = rng.standard_normal((5, n_in)).astype(np.float32)
+    for options in ({"kwta": True, "keep": 0.4, "block": block}, {"kwta": True, "keep": 0.02},
+                    {"pack": "binary", "pack_eps": 2.5, "pack_density": 1.0}):  # fmt: skip
+        gate = _core.Gate(n_in, **options)
+        masked = np.zeros_like(x)
+        for token, index in enumerate(gate.select(x)):
+            masked[token, index] = x[token, index]
+        assert 0 < np.count_nonzero(masked) < masked.size or n_in <= block
+        expected = weight.matmul(masked)
+        for isa in _core.isa_available():
+            _core.isa_select(isa)
+            for threads in (1, 3):
+                np.testing.assert_array_equal(weight.matmul(x, threads, gate=gate, batch=1), expected)
+                np.testing.assert_array_equal(weight.matmul(x, threads, gate=gate), expected)
+
+
+@pytest.mark.parametrize("scale", [0.02, 0.0])
+@pytest.mark.parametrize(("n_in", "block"), [(576, 32), (203, 32), (1000, 64)])
+def test_bloques_proc_interseccion_mascara_event(n_in: int, block: int, scale: float) -> None:
+    """`bloques_proc ∩ máscara_event`: changes, in whole blocks, are added to the state; a check is the product."""
+    rng = np.random.default_rng(n_in)
+    weight = weight_of(40, n_in, block, scale, np.ones(40, np.float16), kept_arrays(rng, 40, n_in, block))
+    x = np.repeat(rng.standard_normal((1, n_in)).astype(np.float32), 6, axis=0)
+    changed = np.arange(n_in) // block == 1
+    x[1:, changed] += rng.standard_normal((5, int(changed.sum()))).astype(np.float32)
+    expected = weight.matmul(x[:1])
+    for token in range(1, 6):
+        change = weight.matmul(np.where(changed, x[token] - x[token - 1], 0)[None].astype(np.float32))
+        expected = np.vstack([expected, expected[-1] + change])
+    expected[4] = weight.matmul(x[4:5])
+    expected[5] = expected[4] + weight.matmul(np.where(changed, x[5] - x[4], 0)[None].astype(np.float32))
+    gate = _core.Gate(n_in, event={"theta": 0.01, "block": block, "gap_every": 4, "gap_tolerance": 9.0})
+    for isa in _core.isa_available():
+        _core.isa_select(isa)
+        for threads in (1, 3):
+            np.testing.assert_array_equal(weight.matmul(x, threads, gate=gate, batch=1), expected)

@@ -164,3 +164,26 @@ def test_kwta_limits_what_is_sent():
 def test_options_are_checked(options, message):
     with pytest.raises(ValueError, match=message):
         _core.Gate(N_IN, **options)
+
+
+@pytest.mark.parametrize("block", [16, 64])
+def test_calcular_delta_por_bloque(block):
+    """`dividir proyección/FFN en bloques (32/64 cols). Calcular Δ por bloque`: the norm of a block's changes counts."""
+    weight, matrix = weight_of("f16")
+    x, theta, units = walk(), 0.5, -(-N_IN // block)
+    sent, rows = x[0].copy(), [x[0].copy()]
+    skipped = 0
+    for row in x[1:]:
+        unit = np.sqrt(np.square(row.astype(np.float64)).sum() / units)
+        for first in range(0, N_IN, block):
+            own = slice(first, first + block)
+            if np.linalg.norm(row[own] - sent[own]) > theta * unit:
+                sent[own] = row[own]
+            else:
+                skipped += 1
+        rows.append(sent.copy())
+    assert 0 < skipped < units * (TOKENS - 1)
+    gate = _core.Gate(N_IN, event=NEVER | {"theta": theta, "block": block})
+    for threads in (1, 3):
+        y = weight.matmul(x, gate, threads=threads, batch=1)
+        np.testing.assert_allclose(y, np.stack(rows) @ matrix.astype(np.float32), rtol=1e-3, atol=2e-3)

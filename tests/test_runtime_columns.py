@@ -231,7 +231,7 @@ def test_memory_is_not_doubled(smollm2_f16: Path) -> None:
     (lambda: Kwta(k=0.5, k_abs=4), "both say how many"),
     (lambda: Kwta(block=8), "1, 16, 32 or 64"),
     (lambda: Kwta(duty=0), "duty"),
-    (lambda: Kwta(target="all"), "mlp, attn or both"),
+    (lambda: Kwta(target="all"), "mlp, attn, both or kv"),
     (lambda: Kwta(select="threshold"), "need a kwta file"),
     (lambda: Kwta(k=0.5, file="skip.yaml"), "has the fractions"),
     (lambda: StatePackMLP(mode="quaternary"), "binary or ternary"),

@@ -100,7 +100,8 @@ int64_t columns_reserve(const ColumnWeight &w, bool gated, int64_t n_tokens, int
 // y = W x over the inputs that `gate` chooses; null: all of them. All nth threads of one product call this with the
 // same arguments but ith; x and y are float32 with the given strides in bytes between tokens. With reuse_selection the
 // choice of the previous product of this workspace holds: x, n_in and gate must be the same. Contains a spin barrier.
-// A gate with events needs `state` [n_out], which is this weight's and no other's from one product to the next.
+// A gate with events, or with checks of KWTA, needs `state` [n_out], which is this weight's and no other's from one
+// product to the next.
 ColumnCounts columns_compute_threaded(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
                                       int64_t x_stride_bytes, float *y, int64_t y_stride_bytes, Workspace &workspace,
                                       int ith, int nth, bool reuse_selection, ComputeStatus &status,

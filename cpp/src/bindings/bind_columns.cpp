@@ -78,6 +78,9 @@ EventSpec event_of(const std::map<std::string, double> &options) {
             e.gap_tolerance = static_cast<float>(value);
         } else if (name == "rearm") {
             e.rearm = whole;
+        } else if (name == "block") {
+            require(whole == 1 || whole == 16 || whole == 32 || whole == 64, "", "event block must be 1, 16, 32 or 64");
+            e.block = whole;
         } else if (name == "early_checks") {
             e.early_checks = whole;
         } else {
@@ -91,8 +94,8 @@ static std::unique_ptr<PyGate> make_gate(int64_t n_in, bool kwta, double keep, i
                                          float temperature, bool renormalise, float threshold,
                                          const OptionalArray &norm, const std::string &pack, float pack_eps,
                                          float pack_relative, float pack_density, float pack_hysteresis,
-                                         bool pack_popcount, bool pack_aggressive, bool prompts,
-                                         const std::map<std::string, double> &event) {
+                                         bool pack_popcount, bool pack_aggressive, bool prompts, int gap_every,
+                                         float gap_tolerance, const std::map<std::string, double> &event) {
     auto g = std::make_unique<PyGate>();
     require(n_in > 0, "", "n_in must be 1 or more");
     require(keep > 0 && keep <= 1, "", "keep must be above 0 and at most 1");
@@ -111,7 +114,21 @@ static std::unique_ptr<PyGate> make_gate(int64_t n_in, bool kwta, double keep, i
     }
     g->spec.n_in = n_in;
     g->spec.prompts = prompts;
-    g->spec.kwta = {kwta, keep, keep_count, block, duty, temperature, renormalise, threshold, nullptr};
+    require(gap_every >= 0 && gap_tolerance >= 0 && std::isfinite(gap_tolerance), "",
+            "gap_every and gap_tolerance must be 0 or more");
+    require(gap_every == 0 || (keep_count == 0 && threshold < 0), "",
+            "gap_every tunes keep; leave keep_count and "
+            "threshold out");
+    g->spec.kwta = {.enabled = kwta,
+                    .keep = keep,
+                    .keep_count = keep_count,
+                    .block = block,
+                    .duty = duty,
+                    .temperature = temperature,
+                    .renormalise = renormalise,
+                    .threshold = threshold,
+                    .gap_every = gap_every,
+                    .gap_tolerance = gap_tolerance};
     g->spec.pack = {.enabled = pack != "none",
                     .zeros = pack == "zeros",
                     .ternary = pack == "ternary",
@@ -210,6 +227,9 @@ void bind_columns(py::module_ &m) {
         "    duty: choose for every duty-th token only; the others take all.\n"
         "    renormalise, temperature: divide by the share that is kept, counted (0) or by softmax.\n"
         "    threshold: 0 or more: keep the scores above it, however many.\n"
+        "    gap_every, gap_tolerance: every so many gated tokens the product is compared with the full one, and keep\n"
+        "        and duty are tuned such that the relative error, mean over all tokens, is near the tolerance. 0: "
+        "never.\n"
         "    norm: float32 [n_in]. Kept, not copied.\n"
         "    pack: none, binary or ternary bitmap of |x| > max(pack_eps, pack_relative · mean |x| of those that "
         "passed).\n"
@@ -219,7 +239,7 @@ void bind_columns(py::module_ &m) {
         "    pack_density, pack_hysteresis: above this share the bitmap is off, below (1 - hysteresis) of it on "
         "again.\n"
         "    event: not empty: changes of the inputs are sent. theta, topk, quorum, beta, lambda, age_max, budget_ns,\n"
-        "        gap_every, gap_tolerance, rearm, early_checks (in which a failure is one for good);\n"
+        "        gap_every, gap_tolerance, rearm, block, early_checks (in which a failure is one for good);\n"
         "        docs/guide/skipping.md.\n"
         "    prompts: choose for products of several tokens, too.\n"
         "Raises ValueError for an option out of range.")
@@ -228,8 +248,8 @@ void bind_columns(py::module_ &m) {
              py::arg("renormalise") = false, py::arg("threshold") = -1.0F, py::arg("norm") = py::none(),
              py::arg("pack") = "none", py::arg("pack_eps") = 1e-4F, py::arg("pack_relative") = 0.0F,
              py::arg("pack_density") = 0.15F, py::arg("pack_hysteresis") = 0.1F, py::arg("pack_popcount") = true,
-             py::arg("pack_aggressive") = false, py::arg("prompts") = true,
-             py::arg("event") = std::map<std::string, double>{})
+             py::arg("pack_aggressive") = false, py::arg("prompts") = true, py::arg("gap_every") = 0,
+             py::arg("gap_tolerance") = 0.1F, py::arg("event") = std::map<std::string, double>{})
         .def("select", &select, py::arg("x"),
              "Indices chosen for each row of x, float32 [n_tokens, n_in], one token after the other: int32 arrays.");
     py::class_<PyColumnWeight>(

@@ -83,8 +83,10 @@ void add(PyRegistry &r, const PyWeight &weight, OptionalGate gate) {
     if (weight.is_column()) {
         const ColumnWeight &columns = weight.checked.columns();
         r.registry.add(weight.name, column_operator(columns, spec_of(r, weight.name, columns.n_in, gate)));
+    } else if (weight.ctx().scheme == ResidualScheme::proc_sparse) {
+        r.registry.add(weight.name, proc_operator(weight.ctx(), spec_of(r, weight.name, weight.ctx().n_in, gate)));
     } else if (gate.value_or(nullptr) != nullptr) {
-        throw py::value_error("tensor '" + weight.name + "': a gate is for the column layout");
+        throw py::value_error("tensor '" + weight.name + "': a gate is for the column layout and proc_sparse");
     } else {
         r.registry.add(weight.name, row_operator(weight.ctx()));
     }
@@ -92,8 +94,7 @@ void add(PyRegistry &r, const PyWeight &weight, OptionalGate gate) {
 }
 
 void add_columns(PyRegistry &r, const PyColumnWeight &weight, OptionalGate gate) {
-    r.registry.add(weight.name,
-                   column_operator(weight.weight, spec_of(r, weight.name, weight.weight.n_in, gate)));
+    r.registry.add(weight.name, column_operator(weight.weight, spec_of(r, weight.name, weight.weight.n_in, gate)));
     r.keep.push_back(py::cast(&weight, py::return_value_policy::reference));
 }
 
@@ -132,6 +133,7 @@ py::typing::Dict<py::str, IntDict> counters(PyHook &h) {
         one["nonfinite_events"] = c.nonfinite_events.load();
         one["active_units"] = c.active_units.load();
         one["skipped_units"] = c.skipped_units.load();
+        one["blocks"] = c.blocks.load();
         all[py::str(s.weight->name)] = one;
     }
     return all;
@@ -163,6 +165,8 @@ py::typing::List<FloatDict> gates(const PyHook &h) {
         d["kwta_seen"] = c.kwta_seen.load();
         d["kwta_passes"] = c.kwta_passes.load();
         d["duty_hits"] = c.duty_hits.load();
+        d["kwta_checks"] = c.kwta_checks.load();
+        d["kwta_tuned"] = c.kwta_tuned.load();
         d["pack_tokens"] = c.pack_tokens.load();
         d["pack_used"] = c.pack_used.load();
         d["pack_units"] = c.pack_units.load();
@@ -181,6 +185,9 @@ py::typing::List<FloatDict> gates(const PyHook &h) {
         d["event_failed"] = c.event_failed.load();
         const Gate::Published &p = gate.published();
         d["pack_zeros"] = gate.spec().pack.zeros ? 1.0 : 0.0;
+        d["kwta_gap"] = p.kwta_gap.load();
+        d["keep"] = p.keep.load();
+        d["duty"] = p.duty.load();
         d["event_given_up"] = p.given_up.load() ? 1.0 : 0.0;
         d["event_gap"] = p.gap.load();
         d["event_ns"] = p.event_ns.load();
@@ -279,7 +286,8 @@ void bind_runtime(py::module_ &m) {
              py::arg("abi"))
         .def("add", &add, py::arg("weight"), py::arg("gate") = py::none(),
              "Registers a Weight and keeps it alive. Add all before making a GraphHook.\n\n"
-             "A gate is for the column layout. Weights that read one input and are given the same Gate share its\n"
+             "A gate is for the column layout and proc_sparse. Weights that read one input and are given the same Gate "
+             "share its\n"
              "choice, when no product by rows is between them in llama.cpp's graph.")
         .def("add_columns", &add_columns, py::arg("weight"), py::arg("gate") = py::none(),
              "The same for a ColumnWeight.")
@@ -317,7 +325,8 @@ void bind_runtime(py::module_ &m) {
              "Start new profiles, or stop. Meanwhile KWTA keeps everything. Not while a product is computed.")
         .def("profiles", &profiles,
              "Per gate: tokens seen, and for each fraction 1/20, 2/20 .. 1 of the units the mean score of the last one "
-             "kept\nand the mean share of the squares of the scores that is left out; and the mean share of the scores that "
+             "kept\nand the mean share of the squares of the scores that is left out; and the mean share of the scores "
+             "that "
              "are 0.")
         .def("gates", &gates, "Per gate, in the order of the weights: what KWTA and StatePack have chosen.")
         .def("kinds", &kind_calls,

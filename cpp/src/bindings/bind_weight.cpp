@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "bindings/arrays.hpp"
+#include "bindings/bind_columns.hpp"
 #include "format/column_trellis.hpp"
 #include "format/lanes.hpp"
 #include "linear/operator.hpp"
@@ -78,14 +79,22 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, uint32_t base_
     return w;
 }
 
-static py::array_t<float> matmul(const PyWeight &w, const FloatMatrix &x, int threads, int64_t expert) {
+static py::array_t<float> matmul(const PyWeight &w, const FloatMatrix &x, int threads, int64_t expert,
+                                 OptionalGate given, int64_t batch) {
     require(x.ndim() == 2 && x.shape(1) == w.ctx().n_in, w.name,
             "x has shape " + shape_text(x) + "; wanted [n_tokens, " + std::to_string(w.ctx().n_in) + "]");
     require(threads >= 1 && threads <= 1024, w.name, "threads must be between 1 and 1024");
     require(expert >= 0 && expert < w.ctx().n_experts, w.name, "there is no expert of that number");
     const seeddelta_ctx ctx = w.ctx().n_experts == 1 ? w.ctx() : w.ctx().expert(expert);
-    const auto op = w.is_column() ? column_operator(w.checked.columns(), nullptr) : row_operator(ctx);
+    const PyGate *gate = given.value_or(nullptr);
+    const bool sparse = ctx.scheme == ResidualScheme::proc_sparse;
+    require(gate == nullptr || (sparse && gate->spec.n_in == ctx.n_in), w.name,
+            "a gate is for proc_sparse here, and for as many inputs");
+    const auto op = w.is_column() ? column_operator(w.checked.columns(), nullptr)
+                    : sparse      ? proc_operator(ctx, gate == nullptr ? nullptr : &gate->spec)
+                                  : row_operator(ctx);
     const int64_t n_tokens = x.shape(0);
+    batch = batch > 0 ? batch : n_tokens;
     py::array_t<float> y({n_tokens, w.ctx().n_out});
     const float *in = x.data();
     float *out = y.mutable_data();
@@ -94,19 +103,26 @@ static py::array_t<float> matmul(const PyWeight &w, const FloatMatrix &x, int th
         const py::gil_scoped_release release;
         Workspace workspace;
         ComputeStatus status;
+        std::optional<Gate> working;
         OperatorState state;
-        const Work work{.use = WeightUse::product,
-                        .n_tokens = n_tokens,
-                        .x = in,
-                        .x_stride = ctx.n_in * 4,
-                        .y = out,
-                        .y_stride = ctx.n_out * 4};
-        const auto run = [&](int ith) { op->run(work, state, workspace, ith, threads, status); };
-        std::vector<std::jthread> pool;
-        for (int ith = 1; ith < threads; ++ith) {
-            pool.emplace_back(run, ith);
+        if (gate != nullptr) {
+            state.gate = &working.emplace(gate->spec);
+            state.outputs.resize(static_cast<size_t>(ctx.n_out));
         }
-        run(0);
+        for (int64_t first = 0; first < n_tokens; first += batch) {
+            const Work work{.use = WeightUse::product,
+                            .n_tokens = std::min(batch, n_tokens - first),
+                            .x = in + first * ctx.n_in,
+                            .x_stride = ctx.n_in * 4,
+                            .y = out + first * ctx.n_out,
+                            .y_stride = ctx.n_out * 4};
+            const auto run = [&](int ith) { op->run(work, state, workspace, ith, threads, status); };
+            std::vector<std::jthread> pool;
+            for (int ith = 1; ith < threads; ++ith) {
+                pool.emplace_back(run, ith);
+            }
+            run(0);
+        }
     }
     return y;
 }
@@ -218,9 +234,11 @@ void bind_weight(py::module_ &m) {
              py::arg("r_vals") = py::none(), py::arg("seed_idx") = py::none(), py::arg("seed_gain") = py::none(),
              py::arg("p_map") = py::none(), py::arg("p_val") = py::none(), py::arg("p_scale") = py::none(),
              py::arg("n_experts") = 1, py::arg("layout") = "row", py::arg("lane_code") = -1)
-        .def("matmul", &matmul, py::arg("x"), py::arg("threads") = 1, py::arg("expert") = 0,
+        .def("matmul", &matmul, py::arg("x"), py::arg("threads") = 1, py::arg("expert") = 0, py::kw_only(),
+             py::arg("gate") = py::none(), py::arg("batch") = 0,
              "y = x Ŵᵀ with int8 activations: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].\n\n"
-             "The same bits for every instruction set, number of threads and batch shape.")
+             "The same bits for every instruction set, number of threads and batch shape. Of proc_sparse a gate may\n"
+             "choose inputs, token by token when `batch` is 1: the bits are those of all inputs with the others 0.")
         .def(
             "prefetch", [](const PyWeight &w) { return seeddelta_prefetch(w.ctx(), 0, 1); },
             "Asks the memory for the first codes that matmul will read, without waiting. False when there are none.")

@@ -38,9 +38,9 @@ PYBIND11_MODULE(_core, m) {
     m.attr("ablations") = SEEDDELTA_ABLATIONS != 0; // whether the kinds that measurements advise against are built
     py::register_exception<seeddelta::LeftOutError>(m, "LeftOutError", PyExc_ValueError);
     seeddelta::bind_encode(m);
+    seeddelta::bind_columns(m); // whose gates weights take
     seeddelta::bind_weight(m);
     seeddelta::bind_encode_lanes(m);
-    seeddelta::bind_columns(m);
     seeddelta::bind_runtime(m);
     seeddelta::bind_capture(m);
     seeddelta::bind_file_guard(m);

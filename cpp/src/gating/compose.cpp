@@ -124,7 +124,7 @@ EventChoice Gate::choose_events(const float *x, const GateScratch &scratch, int3
                                 bool &finite) {
     const int64_t n = spec_.n_in;
     const KwtaSpec &kwta = spec_.kwta;
-    finite = kwta_scores(x, n, kwta.norm, 1, scratch.score);
+    finite = all_finite(x, n);
     if (!finite) {
         event_.forget();
         EventChoice choice;
@@ -132,10 +132,10 @@ EventChoice Gate::choose_events(const float *x, const GateScratch &scratch, int3
         return choice;
     }
     const bool limited = this->kwta() && step_ % kwta.duty == 0;
-    int64_t most = n;
+    int64_t most = event_.units();
     if (limited) {
-        most = kwta.keep_count > 0 ? kwta.keep_count : std::llround(kwta.keep * static_cast<double>(n));
-        most = std::clamp<int64_t>(most, 1, n);
+        most = kwta.keep_count > 0 ? kwta.keep_count : std::llround(kwta.keep * static_cast<double>(event_.units()));
+        most = std::clamp<int64_t>(most, 1, event_.units());
     }
     ++step_;
     const EventChoice choice = event_.choose(x, kwta.norm, most, scratch.score, index, value);
@@ -169,7 +169,55 @@ int64_t Gate::send_row(const float *x, const GateScratch &scratch, int32_t *inde
     return choice.mode == EventMode::delta ? choice.sent : spec_.n_in;
 }
 
+// Steps of tuning. A share above kMostKept saves nothing; then fewer tokens are gated.
+static constexpr double kKeepStep = 0.05, kLeastKept = 0.05, kMostKept = 0.95;
+static constexpr int kLargestDuty = 64;
+static constexpr float kSlack = 0.5F; // of the tolerance: below it more is left out
+
+static bool tune_to(KwtaSpec &kwta, float gap, int first_duty) {
+    const float mean = gap / static_cast<float>(kwta.duty); // the other tokens are exact
+    const double keep = kwta.keep;
+    const int duty = kwta.duty;
+    if (!(mean <= kwta.gap_tolerance)) {
+        if (keep < kMostKept) {
+            kwta.keep = std::min(keep + kKeepStep, kMostKept);
+        } else {
+            kwta.duty = std::min(duty + 1, kLargestDuty);
+        }
+    } else if (mean < kSlack * kwta.gap_tolerance) {
+        if (duty > first_duty) {
+            kwta.duty = duty - 1;
+        } else {
+            kwta.keep = std::max(keep - kKeepStep, std::min(keep, kLeastKept));
+        }
+    }
+    return keep != kwta.keep || duty != kwta.duty;
+}
+
+bool Gate::check_due() {
+    if (spec_.kwta.gap_every == 0 || spec_.pack.aggressive || !kwta() || profiling_) {
+        return false;
+    }
+    if (checked_) {
+        checked_ = false;
+        count(counters_.kwta_tuned, tune_to(spec_.kwta, kwta_gap_, first_duty_) ? 1 : 0);
+    }
+    if (step_ % spec_.kwta.duty != 0 || --until_check_ > 0) {
+        return false;
+    }
+    check_every_ = std::min<int64_t>(2 * check_every_, spec_.kwta.gap_every);
+    until_check_ = check_every_;
+    checked_ = true;
+    kwta_gap_ = 0.0F;
+    return true;
+}
+
 void Gate::report_gap(float gap) {
+    if (!events()) {
+        count(counters_.kwta_checks);
+        kwta_gap_ = std::max(kwta_gap_, gap);
+        return;
+    }
     count(counters_.event_checks);
     count(counters_.event_failed, gap <= spec_.event.gap_tolerance ? 0 : 1);
     event_.report_gap(gap);

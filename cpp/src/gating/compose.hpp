@@ -16,7 +16,7 @@ struct GateSpec {
     int64_t n_in = 0;
     KwtaSpec kwta;
     PackSpec pack;
-    EventSpec event;      // not with pack, thresholds, blocks and renormalisation
+    EventSpec event;      // not with pack, and with KWTA's number only
     bool prompts = false; // also for products of several tokens; else those take all units
 };
 
@@ -27,6 +27,8 @@ struct GateCounters {
     std::atomic<uint64_t> kwta_seen{0};   // of how many
     std::atomic<uint64_t> kwta_passes{0}; // over the scores to find the thresholds
     std::atomic<uint64_t> duty_hits{0};   // tokens that passed whole because it was not their turn
+    std::atomic<uint64_t> kwta_checks{0}; // products compared with the full one
+    std::atomic<uint64_t> kwta_tuned{0};  // times that this changed how many are kept, or how often
     std::atomic<uint64_t> pack_tokens{0};
     std::atomic<uint64_t> pack_used{0};     // tokens whose bitmap was used
     std::atomic<uint64_t> pack_units{0};    // bits set
@@ -72,7 +74,8 @@ enum GateFeature : unsigned { kKwta = 1, kPack = 2, kEvents = 4, kZeros = 8 };
 // The state of one GateSpec in one llama context.
 class Gate {
 public:
-    explicit Gate(const GateSpec &spec) : spec_(spec), event_(spec.event, spec.event.enabled ? spec.n_in : 0) {
+    explicit Gate(const GateSpec &spec)
+        : spec_(spec), event_(spec.event, spec.event.enabled ? spec.n_in : 0), first_duty_(spec.kwta.duty) {
         publish();
     }
 
@@ -120,6 +123,9 @@ public:
     EventState &event() { return event_; }
     const EventState &event() const { return event_; }
     void report_gap(float gap);
+    // Whether KWTA's choice for the next token is compared with the full product. What the last comparison said of how
+    // many units are kept, and how often, holds from here on. By one thread.
+    bool check_due();
     // For those who read while something is computed: what follows is as it was after the last product. By one thread.
     void publish() {
         published_.gap.store(event_.gap(), std::memory_order_relaxed);
@@ -128,8 +134,14 @@ public:
         published_.given_up.store(event_.given_up(), std::memory_order_relaxed);
         published_.gamma.store(pack_.gamma, std::memory_order_relaxed);
         published_.pack_active.store(spec_.pack.enabled && pack_.active, std::memory_order_relaxed);
+        published_.keep.store(spec_.kwta.keep, std::memory_order_relaxed);
+        published_.duty.store(spec_.kwta.duty, std::memory_order_relaxed);
+        published_.kwta_gap.store(kwta_gap_, std::memory_order_relaxed);
     }
     struct Published {
+        std::atomic<double> keep{1.0};
+        std::atomic<int> duty{1};
+        std::atomic<float> kwta_gap{0.0F};
         std::atomic<float> gap{0.0F};
         std::atomic<double> event_ns{0.0};
         std::atomic<bool> events_active{false}, pack_active{false}, given_up{false};
@@ -158,6 +170,11 @@ private:
     bool profiling_ = false;
     unsigned paused_ = 0;
     int64_t step_ = 0;
+    int64_t until_check_ = 1; // tokens that KWTA chooses for
+    int64_t check_every_ = 1; // so many, at most spec_.kwta.gap_every
+    int first_duty_ = 1;
+    bool checked_ = false;
+    float kwta_gap_ = 0.0F;                  // the last one measured, largest of the gate's weights
     std::atomic<int32_t> guess_{0x3F000000}; // 0.5
 };
 

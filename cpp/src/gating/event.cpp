@@ -121,10 +121,25 @@ EventChoice EventLimits::choose(int32_t *score, int64_t n, float unit, int64_t m
     return choice;
 }
 
+// The inputs of so many units, in their place. Returns how many there are.
+static int64_t list_inputs(int32_t *index, int64_t units, int64_t block, int64_t n) {
+    if (block == 1 || units == 0) {
+        return units;
+    }
+    const int64_t total = (units - 1) * block + std::min(block, n - index[units - 1] * block);
+    for (int64_t j = units - 1; j >= 0; --j) { // from the end: what is read next is not written yet
+        const int64_t first = index[j] * block;
+        for (int64_t i = std::min(block, n - first) - 1; i >= 0; --i) {
+            index[j * block + i] = static_cast<int32_t>(first + i);
+        }
+    }
+    return total;
+}
+
 EventChoice EventState::choose(const float *x, const float *norm, int64_t most, int32_t *score, int32_t *index,
                                float *value) {
     const auto n = static_cast<int64_t>(sent_.size());
-    if (whole(n)) {
+    if (whole(units())) {
         std::copy_n(x, n, sent_.data());
         EventChoice choice;
         choice.sent = n;
@@ -135,11 +150,18 @@ EventChoice EventState::choose(const float *x, const float *norm, int64_t most, 
         const float s = norm == nullptr ? x[i] : x[i] * norm[i];
         square += static_cast<double>(s) * static_cast<double>(s);
     }
-    for (int64_t i = 0; i < n; ++i) {
-        score[i] = std::bit_cast<int32_t>(std::fabs(norm == nullptr ? x[i] - sent_[i] : (x[i] - sent_[i]) * norm[i]));
+    const int64_t block = spec().block;
+    for (int64_t u = 0; u < units(); ++u) {
+        float changes = 0.0F;
+        for (int64_t i = u * block; i < std::min((u + 1) * block, n); ++i) {
+            const float change = norm == nullptr ? x[i] - sent_[i] : (x[i] - sent_[i]) * norm[i];
+            changes = block == 1 ? std::fabs(change) : changes + change * change;
+        }
+        score[u] = std::bit_cast<int32_t>(block == 1 ? changes : std::sqrt(changes));
     }
-    const auto unit = static_cast<float>(std::sqrt(square / static_cast<double>(n)));
-    const EventChoice choice = EventLimits::choose(score, n, unit, most, spec().budget_ns, index);
+    const auto unit = static_cast<float>(std::sqrt(square / static_cast<double>(units())));
+    EventChoice choice = EventLimits::choose(score, units(), unit, most, spec().budget_ns, index);
+    choice.sent = list_inputs(index, choice.sent, block, n);
     for (int64_t j = 0; j < choice.sent; ++j) {
         const int32_t i = index[j];
         value[j] = x[i] - sent_[i];

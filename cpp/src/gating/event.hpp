@@ -20,6 +20,7 @@ struct EventSpec {
     float gap_tolerance = 0.3F; // |y - y_full| / |y_full| above which every token is computed whole
     int rearm = 128;            // tokens until changes are sent again
     int early_checks = 0;       // a failure in so many first checked tokens is one for good; they come early
+    int block = 1;              // neighbouring inputs that are one unit: 1, 16, 32 or 64
 };
 
 enum class EventMode : uint8_t {
@@ -30,7 +31,7 @@ enum class EventMode : uint8_t {
 
 struct EventChoice {
     EventMode mode = EventMode::full;
-    int64_t sent = 0;
+    int64_t sent = 0;    // units; of EventState: inputs
     int64_t forced = 0;  // by their age
     bool quorum = false; // the quorum left some out
     bool budget = false; // the budget did
@@ -89,17 +90,20 @@ private:
 // The memory of one input in one llama context.
 class EventState : public EventLimits {
 public:
-    EventState(const EventSpec &spec, int64_t n_in) : EventLimits(spec, n_in), sent_(static_cast<size_t>(n_in)) {
+    EventState(const EventSpec &spec, int64_t n_in)
+        : EventLimits(spec, (n_in + spec.block - 1) / spec.block), sent_(static_cast<size_t>(n_in)) {
         if (spec.early_checks > 0) {
             check_soon();
         }
     }
 
-    // Chooses for one token. With EventMode::full index and value are not written; else the units sent, ascending, and
-    // their changes. `most` is the number of candidates that KWTA leaves. score [n_in] is scratch.
+    // Chooses for one token. With EventMode::full index and value are not written; else the inputs sent, ascending, and
+    // their changes. `most` is the number of units that KWTA leaves. score [n_in] is scratch.
     EventChoice choose(const float *x, const float *norm, int64_t most, int32_t *score, int32_t *index, float *value);
     // The values last sent, [n_in].
     const float *sent() const { return sent_.data(); }
+
+    int64_t units() const { return (static_cast<int64_t>(sent_.size()) + spec().block - 1) / spec().block; }
 
 private:
     std::vector<float> sent_;

@@ -7,13 +7,15 @@ namespace seeddelta {
 
 struct KwtaSpec {
     bool enabled = false;
-    double keep = 1.0;        // fraction of the units (blocks) that is kept
-    int64_t keep_count = 0;   // or their number; 0: the fraction holds
-    int block = 1;            // neighbouring inputs that are one unit: 1, 16, 32 or 64
-    int duty = 1;             // gate every duty-th token, let all units pass in between
-    float temperature = 0.0F; // of the softmax in the renormalisation; 0: all kept units weigh the same there
-    bool renormalise = false; // divide by the share that is kept
-    float threshold = -1.0F;  // 0 or more: keep the scores above it instead of a fixed number (TEAL, Liu et al. 2024)
+    double keep = 1.0;          // fraction of the units (blocks) that is kept
+    int64_t keep_count = 0;     // or their number; 0: the fraction holds
+    int block = 1;              // neighbouring inputs that are one unit: 1, 16, 32 or 64
+    int duty = 1;               // gate every duty-th token, let all units pass in between
+    float temperature = 0.0F;   // of the softmax in the renormalisation; 0: all kept units weigh the same there
+    bool renormalise = false;   // divide by the share that is kept
+    float threshold = -1.0F;    // 0 or more: keep the scores above it instead of a fixed number (TEAL, Liu et al. 2024)
+    int gap_every = 0;          // gated tokens between comparisons with the full product; 0: never
+    float gap_tolerance = 0.1F; // |y - y_full| / |y_full|, mean over all tokens, that keep and duty are tuned to
     const float *norm = nullptr; // [n_in] factors of the scores (WINA, Chen et al. 2025); null: 1. Borrowed
 };
 

@@ -16,7 +16,8 @@ GraphHook::GraphHook(const GgmlAbi &abi, WeightRegistry &registry) : abi_(abi), 
         served.weight = &weight;
         if (const GateSpec *gate = weight.op->gate(); gate != nullptr) {
             served.state.gate = gate_of.at(gate);
-            served.state.outputs.resize(gate->event.enabled ? static_cast<size_t>(weight.op->shape().n_out) : 0);
+            const bool compared = gate->event.enabled || gate->kwta.gap_every > 0;
+            served.state.outputs.resize(compared ? static_cast<size_t>(weight.op->shape().n_out) : 0);
         }
         served.fresh = {this, &served, WeightUse::product, false};
         served.reuse = {this, &served, WeightUse::product, true};
@@ -124,6 +125,7 @@ void GraphHook::count_product(const void *dst, const ServedWeight::Node &node, b
         count(counters.experts, tally.experts);
         count(counters.active_units, tally.active);
         count(counters.skipped_units, tally.skipped);
+        count(counters.blocks, tally.blocks);
     }
     if (node.served->state.gate != nullptr) {
         node.served->state.gate->publish();

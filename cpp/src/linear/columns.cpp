@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 
 #include "format/rotation.hpp"
 #include "linear/columns_parts.hpp"
@@ -26,44 +25,6 @@ void multiply(const ColumnWeight &w, const ActiveSet &set, Slice slice, float *y
     case ColumnKind::trellis:
         kernels().linear.columns_trellis(w, quantise_units(w, set), slice.begin, slice.end, y);
         break;
-    }
-}
-
-// y is the product of what was listed: the whole, or the change of the state. It becomes the state's.
-void follow_events(const ColumnWeight &w, Gate &gate, const float *x, Slice slice, float *y, float *state,
-                   Workspace::Impl &ws, int ith, int nth) {
-    if (ws.mode == EventMode::full) {
-        std::copy(y + slice.begin, y + slice.end, state + slice.begin);
-        return;
-    }
-    for (int64_t o = slice.begin; o < slice.end; ++o) {
-        state[o] += y[o];
-        y[o] = state[o];
-    }
-    if (ws.mode == EventMode::delta) {
-        return;
-    }
-    multiply(w, {w.n_in, ws.every.data, x}, slice, y);
-    double gap = 0.0;
-    double size = 0.0;
-    for (int64_t o = slice.begin; o < slice.end; ++o) {
-        const auto difference = static_cast<double>(state[o]) - static_cast<double>(y[o]);
-        gap += difference * difference;
-        size += static_cast<double>(y[o]) * static_cast<double>(y[o]);
-        state[o] = y[o];
-    }
-    double *mine = ws.squares.data + int64_t{2} * ith;
-    mine[0] = gap;
-    mine[1] = size;
-    ws.barrier(nth);
-    if (ith == 0) {
-        double gaps = 0.0;
-        double sizes = 0.0;
-        for (int64_t i = 0; i < nth; ++i) {
-            gaps += ws.squares.data[2 * i];
-            sizes += ws.squares.data[2 * i + 1];
-        }
-        gate.report_gap(sizes > 0.0 ? static_cast<float>(std::sqrt(gaps / sizes)) : 0.0F);
     }
 }
 
@@ -111,7 +72,7 @@ void decode(const ColumnWeight &w, Gate *gate, const float *x, float *y, float *
         }
         return;
     }
-    if (gate == nullptr || !gate->events()) {
+    if (gate == nullptr || (!gate->events() && ws.mode != EventMode::check)) {
         multiply(w, set, slice, y);
         return;
     }
@@ -121,8 +82,8 @@ void decode(const ColumnWeight &w, Gate *gate, const float *x, float *y, float *
     }
     const auto begin = std::chrono::steady_clock::now();
     multiply(w, set, slice, y);
-    follow_events(w, *gate, x, slice, y, state, ws, ith, nth);
-    if (ith == 0) {
+    follow(*gate, slice, y, state, ws, ith, nth, [&] { multiply(w, {w.n_in, ws.every.data, x}, slice, y); });
+    if (ith == 0 && gate->events()) {
         const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - begin;
         gate->event().report_time(spent.count());
     }

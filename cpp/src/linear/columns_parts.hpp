@@ -2,6 +2,7 @@
 // rounding, and signs.
 #pragma once
 #include <algorithm>
+#include <cmath>
 
 #include "gating/compose.hpp"
 #include "linear/workspace.hpp"
@@ -60,6 +61,45 @@ struct Slice {
 inline Slice slice_of(const ColumnWeight &w, int ith, int nth) {
     const int64_t slices = (w.n_out + kOutputSlice - 1) / kOutputSlice;
     return {slices * ith / nth * kOutputSlice, std::min(slices * (ith + 1) / nth * kOutputSlice, w.n_out)};
+}
+
+// y is the product of what was listed: the whole, or with events the change of the state, which it becomes. In a check
+// full(), the full product into y, is compared with it and replaces it.
+template <class Full>
+void follow(Gate &gate, Slice slice, float *y, float *state, Workspace::Impl &ws, int ith, int nth, Full &&full) {
+    if (ws.mode == EventMode::full) {
+        std::copy(y + slice.begin, y + slice.end, state + slice.begin);
+        return;
+    }
+    for (int64_t o = slice.begin; o < slice.end; ++o) {
+        state[o] = gate.events() ? state[o] + y[o] : y[o];
+        y[o] = state[o];
+    }
+    if (ws.mode == EventMode::delta) {
+        return;
+    }
+    full();
+    double gap = 0.0;
+    double size = 0.0;
+    for (int64_t o = slice.begin; o < slice.end; ++o) {
+        const auto difference = static_cast<double>(state[o]) - static_cast<double>(y[o]);
+        gap += difference * difference;
+        size += static_cast<double>(y[o]) * static_cast<double>(y[o]);
+        state[o] = y[o];
+    }
+    double *mine = ws.squares.data + int64_t{2} * ith;
+    mine[0] = gap;
+    mine[1] = size;
+    ws.barrier(nth);
+    if (ith == 0) {
+        double gaps = 0.0;
+        double sizes = 0.0;
+        for (int64_t i = 0; i < nth; ++i) {
+            gaps += ws.squares.data[2 * i];
+            sizes += ws.squares.data[2 * i + 1];
+        }
+        gate.report_gap(sizes > 0.0 ? static_cast<float>(std::sqrt(gaps / sizes)) : 0.0F);
+    }
 }
 
 // columns_units.cpp

@@ -28,6 +28,7 @@ void choose_units(Gate *gate, const float *x, int64_t n_in, Workspace::Impl &ws)
             ws.mode = gate->send(x, gate_scratch(n_in), index, value, ws.listed, finite);
             ws.changes = ws.mode != EventMode::full;
         } else {
+            ws.mode = gate->check_due() ? EventMode::check : EventMode::full;
             ws.listed = gate->select(x, 0, gate_scratch(n_in), index, value, finite);
             ws.changes = gate->spec().kwta.renormalise;
             gate->advance(1);

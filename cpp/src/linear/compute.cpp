@@ -71,7 +71,7 @@ int64_t lookup_scratch(const seeddelta_ctx &ctx) {
 
 void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride_bytes,
                                 float *y, int64_t y_stride_bytes, Workspace &workspace, int ith, int nth,
-                                bool reuse_activations, ComputeStatus &status) {
+                                bool reuse_activations, ComputeStatus &status, const uint8_t *blocks) {
     Workspace::Impl &w = workspace.impl();
     const int64_t x_stride = x_stride_bytes / static_cast<int64_t>(sizeof(float));
     const int64_t y_stride = y_stride_bytes / static_cast<int64_t>(sizeof(float));
@@ -102,8 +102,8 @@ void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_
     if (!w.all_finite.load(std::memory_order_relaxed)) {
         status.nonfinite_input.store(true, std::memory_order_relaxed);
     }
-    const Activations a{n_tokens,    ctx.n_in, padded(ctx.n_in), w.q.data, w.scale.data,
-                        w.bias.data, x,        x_stride,         w.p.data};
+    const Activations a{n_tokens, ctx.n_in, padded(ctx.n_in), w.q.data, w.scale.data, w.bias.data,
+                        x,        x_stride, w.p.data,         nullptr,  blocks};
     const int64_t tiles = ctx.n_tiles();
     uint8_t *panel = thread_scratch(panel_bytes(ctx, n_tokens));
     if (!kernels().linear.compute(ctx, a, tiles * ith / nth, tiles * (ith + 1) / nth, panel, y, y_stride)) {

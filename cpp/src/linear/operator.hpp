@@ -47,7 +47,7 @@ struct Work {
 // What an operator leaves of its input in the workspace.
 struct InputForm {
     bool by_column = false;
-    const GateSpec *gate = nullptr; // by column; null: all units
+    const GateSpec *gate = nullptr; // null: all units
     MatrixShape shape;
     uint32_t rotation_block = 0;
     uint64_t rotation_seed = 0;
@@ -67,6 +67,7 @@ struct OperatorState {
 // What a product has done, once it is done.
 struct Tally {
     int64_t experts = 0; // computed with, each once
+    int64_t blocks = 0;  // of proc_sparse, multiplied
     int64_t active = 0;  // inputs computed with, where some may be left out
     int64_t skipped = 0; // and those left out
 };
@@ -103,6 +104,8 @@ std::span<const char *const> operator_names();
 // A matrix by rows, or those of experts.
 std::unique_ptr<Operator> row_operator(const seeddelta_ctx &ctx);
 std::unique_ptr<Operator> column_operator(const ColumnWeight &w, const GateSpec *gate);
+// A proc_sparse matrix. With a gate, blocks that a row keeps are read where the gate has chosen an input of them.
+std::unique_ptr<Operator> proc_operator(const seeddelta_ctx &ctx, const GateSpec *gate);
 
 // Rows of a dense matrix in a mapped file.
 struct DenseRows {

@@ -39,7 +39,7 @@ bool can_reuse(const InputForm &a, const InputForm &b) {
         return a.by_column && b.by_column && a.shape.n_in == b.shape.n_in && a.gate == b.gate;
     }
     const auto columns = static_cast<size_t>(a.shape.n_experts * a.shape.n_in);
-    return a.shape.n_in == b.shape.n_in && a.rotation_block == b.rotation_block &&
+    return a.gate == b.gate && a.shape.n_in == b.shape.n_in && a.rotation_block == b.rotation_block &&
            a.shape.n_experts == b.shape.n_experts && (a.rotation_block <= 1 || a.rotation_seed == b.rotation_seed) &&
            (a.column_scale == b.column_scale || (a.column_scale != nullptr && b.column_scale != nullptr &&
                                                  std::memcmp(a.column_scale, b.column_scale, columns) == 0)) &&

@@ -53,6 +53,7 @@ struct Workspace::Impl : SpinBarrier {
     std::atomic<int64_t> active{0};
     Buffer<int32_t> every;  // 0, 1, 2, ...
     Buffer<uint64_t> bits;  // the units of one token
+    Buffer<uint8_t> blocks; // of proc_sparse: blocks of 32 that have any of them, then those of 64
     bool changes = false;   // they are computed with other values than the token's: those of the first thread's list
     Buffer<double> squares; // of events, for a check: sums a thread
     EventMode mode = EventMode::full;

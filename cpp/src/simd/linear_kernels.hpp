@@ -21,6 +21,9 @@ struct Activations {
     int64_t x_stride;    // in floats
     const float *p;      // [n_tokens, dictionary_size] with a codebook: dictionary times x
     const int64_t *places = nullptr; // [n_tokens] of the outputs in y; null: 0, 1, 2, ...
+    // proc_sparse, one token: a bit for each block that may hold an input other than 0, as in the weight's map; null:
+    // all
+    const uint8_t *blocks = nullptr;
 
     int64_t place(int64_t token) const { return places == nullptr ? token : places[token]; }
 };

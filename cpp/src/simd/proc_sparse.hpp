@@ -6,9 +6,9 @@
 
 #include "format/proc_sparse.hpp"
 #include "format/procedural.hpp"
-#include "simd/kinds/entries_simd.hpp"
 #include "simd/inline.hpp"
 #include "simd/kernel_table.hpp"
+#include "simd/kinds/entries_simd.hpp"
 
 namespace seeddelta {
 namespace {
@@ -56,10 +56,10 @@ SEEDDELTA_INLINE void mix_all(uint64_t *words, int64_t n) {
 // The base's values in the kept blocks, one after another, as int8 in the memory of words. keys is scratch; both are
 // 64-byte aligned and have room for whole registers.
 template <class Arch>
-inline void proc_hash(const seeddelta_ctx &ctx, int64_t row, const int32_t *columns, uint64_t *keys, uint64_t *words) {
+inline void proc_hash(const seeddelta_ctx &ctx, int64_t row, const int32_t *columns, int64_t kept, uint64_t *keys,
+                      uint64_t *words) {
     using U = xsimd::batch<uint64_t, Arch>;
     constexpr auto lanes = static_cast<int64_t>(U::size);
-    const int64_t kept = ctx.residual_size;
     const int64_t per_block = ctx.residual_block / 8; // 4 or 8
     const int shift = per_block == 4 ? 5 : 6;
     const uint64_t row_key = splitmix64_mix(ctx.base_seed + kGoldenGamma * (static_cast<uint64_t>(row) + 1));
@@ -102,11 +102,13 @@ struct SetBits {
 };
 constexpr SetBits kSetBits;
 
-// A row's kept blocks: their first columns, weights, and hashed values (or null).
+// A row's kept blocks, or those of them that are multiplied: their first columns, weights, and hashed values (or null).
 struct ProcRow {
     const int32_t *columns;
     const int8_t *values;
     const int8_t *hashed;
+    const int32_t *entries; // their places among the weights; null: 0, 1, 2, ...
+    int64_t kept;
 };
 
 // reduce_sums of `Count` sets of partial sums; four are added side by side.
@@ -137,32 +139,50 @@ SEEDDELTA_INLINE void reduce_sets(const float (*sums)[kSumLanes], float *out) {
     }
 }
 
-// out[r, t] = the sum of the products of rows' kept blocks with tokens, scaled by the activations' groups. All rows
-// keep as many blocks, so several of them, or several tokens, keep the additions of one from waiting for each other.
-template <class Arch, int Rows, int Tokens, int Block>
-SEEDDELTA_INLINE void proc_products(int64_t kept, const ProcRow *rows, bool hashed, const int16_t *q,
-                                    const float *scale, int64_t stride, float *out) {
+// Adds the products of block `e` of a row with tokens.
+template <class Arch, int Tokens, int Block>
+SEEDDELTA_INLINE void proc_add(const ProcRow &row, int64_t e, bool hashed, const int16_t *q, const float *scale,
+                               int64_t stride, PartialSums<Arch> *sum) {
     using F = xsimd::batch<float, Arch>;
     using P = PartialSums<Arch>;
     constexpr int64_t step = 2 * P::kLanes; // columns of a register
     static_assert(kGroup == 64);
     const int64_t groups = stride / kGroup;
-    P sum[Rows][Tokens];
-    for (int64_t e = 0; e < kept; ++e) {
-        for (int row = 0; row < Rows; ++row) {
-            const int64_t column = rows[row].columns[e];
-            const int8_t *values = (hashed ? rows[row].hashed : rows[row].values) + e * Block;
-            for (int t = 0; t < Tokens; ++t) {
-                const F d(scale[t * groups + (column >> 6)]);
-                for (int64_t r = 0; r < P::kRegisters; ++r) {
-                    const int16_t *x = q + t * stride + column + r * step;
-                    auto products = pair_products<Arch>(values + r * step, x);
-                    if constexpr (Block == 64) {
-                        products = products + pair_products<Arch>(values + r * step + 32, x + 32);
-                    }
-                    sum[row][t].sum[r] = sum[row][t].sum[r] + xsimd::to_float(products) * d;
-                }
+    const int64_t column = row.columns[e];
+    const int64_t entry = hashed || row.entries == nullptr ? e : row.entries[e];
+    const int8_t *values = (hashed ? row.hashed : row.values) + entry * Block;
+    for (int t = 0; t < Tokens; ++t) {
+        const F d(scale[t * groups + (column >> 6)]);
+        for (int64_t r = 0; r < P::kRegisters; ++r) {
+            const int16_t *x = q + t * stride + column + r * step;
+            auto products = pair_products<Arch>(values + r * step, x);
+            if constexpr (Block == 64) {
+                products = products + pair_products<Arch>(values + r * step + 32, x + 32);
             }
+            sum[t].sum[r] = sum[t].sum[r] + xsimd::to_float(products) * d;
+        }
+    }
+}
+
+// out[r, t] = the sum of the products of rows' blocks with tokens, scaled by the activations' groups. Rows keep as many
+// blocks, so several of them, or several tokens, keep the additions of one from waiting for each other. With a mask
+// rows have different numbers; what some have more than others they add alone.
+template <class Arch, int Rows, int Tokens, int Block>
+SEEDDELTA_INLINE void proc_products(const ProcRow *rows, bool hashed, const int16_t *q, const float *scale,
+                                    int64_t stride, float *out) {
+    PartialSums<Arch> sum[Rows][Tokens];
+    int64_t common = rows[0].kept;
+    for (int row = 1; row < Rows; ++row) {
+        common = rows[row].kept < common ? rows[row].kept : common;
+    }
+    for (int64_t e = 0; e < common; ++e) {
+        for (int row = 0; row < Rows; ++row) {
+            proc_add<Arch, Tokens, Block>(rows[row], e, hashed, q, scale, stride, sum[row]);
+        }
+    }
+    for (int row = 0; row < Rows; ++row) {
+        for (int64_t e = common; e < rows[row].kept; ++e) {
+            proc_add<Arch, Tokens, Block>(rows[row], e, hashed, q, scale, stride, sum[row]);
         }
     }
     alignas(64) float sets[Rows * Tokens][kSumLanes];
@@ -181,9 +201,9 @@ inline bool proc_outputs(const seeddelta_ctx &ctx, const Activations &a, int64_t
     const float *scale = a.scale + token * (a.stride / kGroup);
     float acc[Rows * Tokens] = {};
     float res[Rows * Tokens];
-    proc_products<Arch, Rows, Tokens, Block>(ctx.residual_size, rows, false, q, scale, a.stride, res);
+    proc_products<Arch, Rows, Tokens, Block>(rows, false, q, scale, a.stride, res);
     if (rows[0].hashed != nullptr) {
-        proc_products<Arch, Rows, Tokens, Block>(ctx.residual_size, rows, true, q, scale, a.stride, acc);
+        proc_products<Arch, Rows, Tokens, Block>(rows, true, q, scale, a.stride, acc);
     }
     bool finite = true;
     for (int r = 0; r < Rows; ++r) {
@@ -229,41 +249,69 @@ inline bool proc_rows(const seeddelta_ctx &ctx, const Activations &a, int64_t ro
     return finite;
 }
 
+// The first columns of all kept blocks of a row.
+inline void list_kept(const uint8_t *map, int64_t bytes, int64_t block, int32_t *columns) {
+    const auto width = static_cast<int32_t>(block);
+    int64_t entry = 0;
+    for (int64_t byte = 0; byte < bytes; ++byte) { // no branch on a bit: what is too much is overwritten
+        const uint8_t bits = map[byte]; // a byte that is not read again: stores may change it for all we know
+        const uint8_t *place = kSetBits.place[bits];
+        const auto first = static_cast<int32_t>(8 * byte * block);
+        int32_t some[8];
+        for (int i = 0; i < 8; ++i) {
+            some[i] = first + place[i] * width;
+        }
+        __builtin_memcpy(columns + entry, some, sizeof(some));
+        entry += __builtin_popcount(bits);
+    }
+}
+
+// Those of them that are in `mask`, and their places among the kept ones. Returns how many there are.
+inline int64_t list_masked(const uint8_t *map, const uint8_t *mask, int64_t bytes, int64_t block, int32_t *columns,
+                           int32_t *entries) {
+    int64_t found = 0;
+    int32_t before = 0;
+    for (int64_t byte = 0; byte < bytes; ++byte) {
+        const unsigned kept = map[byte];
+        for (unsigned both = kept & mask[byte]; both != 0; both &= both - 1) {
+            columns[found] = static_cast<int32_t>((8 * byte + __builtin_ctz(both)) * block);
+            entries[found++] = before + __builtin_popcount(kept & ((both & -both) - 1));
+        }
+        before += __builtin_popcount(kept);
+    }
+    return found;
+}
+
 // The rows of one tile for all tokens. Returns false when an output is NaN or infinite.
 template <class Arch>
 inline bool proc_tile(const seeddelta_ctx &ctx, const Activations &a, int64_t row0, int64_t rows,
                       const float *row_scale, uint8_t *panel, float *y, int64_t y_stride) {
     // of the panel's 32 bytes a column: 8 for four tokens, 16 for the hashed values of all rows, 1/4 for the keys of
-    // one, 2 for the columns of all
+    // one, 2 for the columns of all, 2 for their places under a mask
     const int64_t padded = (ctx.n_in + 2 * kGroup) / kGroup * kGroup;
     auto *q = reinterpret_cast<int16_t *>(panel);
     uint8_t *hashed = panel + 8 * padded;
     auto *keys = reinterpret_cast<uint64_t *>(hashed + kTileRows * padded);
     auto *columns = reinterpret_cast<int32_t *>(hashed + (kTileRows + 1) * padded);
+    int32_t *entries = columns + kTileRows * (padded / 32);
     const int64_t block = ctx.residual_block;
     const int64_t bytes = proc_map_bytes(ctx);
-    const auto width = static_cast<int32_t>(block);
     ProcRow list[kTileRows];
     for (int64_t r = 0; r < rows; ++r) {
         const int64_t row = row0 + r;
         int32_t *own = columns + r * (padded / 32);
         const uint8_t *map = ctx.block_map + row * bytes;
-        int64_t entry = 0;
-        for (int64_t byte = 0; byte < bytes; ++byte) { // no branch on a bit: what is too much is overwritten
-            const uint8_t bits = map[byte]; // a byte that is not read again: stores may change it for all we know
-            const uint8_t *place = kSetBits.place[bits];
-            const auto first = static_cast<int32_t>(8 * byte * block);
-            int32_t some[8];
-            for (int i = 0; i < 8; ++i) {
-                some[i] = first + place[i] * width;
-            }
-            __builtin_memcpy(own + entry, some, sizeof(some));
-            entry += __builtin_popcount(bits);
+        list[r] = {own, ctx.residual_vals_i8 + row * ctx.residual_size * block, nullptr, nullptr, ctx.residual_size};
+        if (a.blocks == nullptr) {
+            list_kept(map, bytes, block, own);
+        } else {
+            int32_t *places = entries + r * (padded / 32);
+            list[r].kept = list_masked(map, a.blocks, bytes, block, own, places);
+            list[r].entries = places;
         }
-        list[r] = {own, ctx.residual_vals_i8 + row * ctx.residual_size * block, nullptr};
         if (ctx.base == BaseKind::prng_block) {
             auto *words = reinterpret_cast<uint64_t *>(hashed + r * padded);
-            proc_hash<Arch>(ctx, row, own, keys, words);
+            proc_hash<Arch>(ctx, row, own, list[r].kept, keys, words);
             list[r].hashed = reinterpret_cast<const int8_t *>(words);
         }
     }

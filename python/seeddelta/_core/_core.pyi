@@ -9,6 +9,71 @@ import typing
 __all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'FileGuard', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'LeftOutError', 'PRNG_BLOCK_STD', 'PackSettings', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'ablations', 'attention_required_symbols', 'base_values', 'columns_encode', 'coo_select', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
 class LeftOutError(ValueError):
     pass
+class Gate:
+    """
+    What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
+
+    Args:
+        kwta: keep the inputs with the largest scores |x| · norm.
+        keep, keep_count: fraction of the units, or their number (0: the fraction holds).
+        block: inputs a unit, scored by their squares: 1, 16, 32 or 64.
+        duty: choose for every duty-th token only; the others take all.
+        renormalise, temperature: divide by the share that is kept, counted (0) or by softmax.
+        threshold: 0 or more: keep the scores above it, however many.
+        gap_every, gap_tolerance: every so many gated tokens the product is compared with the full one, and keep
+            and duty are tuned such that the relative error, mean over all tokens, is near the tolerance. 0: never.
+        norm: float32 [n_in]. Kept, not copied.
+        pack: none, binary or ternary bitmap of |x| > max(pack_eps, pack_relative · mean |x| of those that passed).
+            Or zeros: all but exact zeros pass, so that the product keeps its bits; of pack_… it takes pack_popcount only.
+        pack_aggressive: products of one token are those of signs where the weight has sign_bits (ternary only).
+        pack_density, pack_hysteresis: above this share the bitmap is off, below (1 - hysteresis) of it on again.
+        event: not empty: changes of the inputs are sent. theta, topk, quorum, beta, lambda, age_max, budget_ns,
+            gap_every, gap_tolerance, rearm, block, early_checks (in which a failure is one for good);
+            docs/guide/skipping.md.
+        prompts: choose for products of several tokens, too.
+    Raises ValueError for an option out of range.
+    """
+    def __init__(self, n_in: typing.SupportsInt | typing.SupportsIndex, *, kwta: bool = False, keep: typing.SupportsFloat | typing.SupportsIndex = 1.0, keep_count: typing.SupportsInt | typing.SupportsIndex = 0, block: typing.SupportsInt | typing.SupportsIndex = 1, duty: typing.SupportsInt | typing.SupportsIndex = 1, temperature: typing.SupportsFloat | typing.SupportsIndex = 0.0, renormalise: bool = False, threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0, norm: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, pack: str = 'none', pack_eps: typing.SupportsFloat | typing.SupportsIndex = 9.999999747378752e-05, pack_relative: typing.SupportsFloat | typing.SupportsIndex = 0.0, pack_density: typing.SupportsFloat | typing.SupportsIndex = 0.15000000596046448, pack_hysteresis: typing.SupportsFloat | typing.SupportsIndex = 0.10000000149011612, pack_popcount: bool = True, pack_aggressive: bool = False, prompts: bool = True, gap_every: typing.SupportsInt | typing.SupportsIndex = 0, gap_tolerance: typing.SupportsFloat | typing.SupportsIndex = 0.10000000149011612, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
+        ...
+    def select(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> list[numpy.typing.NDArray[numpy.int32]]:
+        """
+        Indices chosen for each row of x, float32 [n_tokens, n_in], one token after the other: int32 arrays.
+        """
+class ColumnWeight:
+    """
+    A matrix stored by its inputs: all weights of one input are together, so that inputs can be skipped.
+
+    Args:
+        f16: float16 [n_in, n_out], the transposed matrix.
+        i8, unit_scale: int8 [n_in, n_out] and float32 [n_in]; W = (i8 · unit_scale[:, None]).T.
+        sign_bits, sign_gamma: of f16: a ternary matrix for gates with pack_aggressive, uint64 [n_out, 2, n_in / 64
+            rounded up] with bits of its positive and of its negative weights, and float32 [n_out], a row's magnitude.
+        rotation_block, rotation_seed: of i8: the rows of i8 are those of rotate(W.T, block, seed).
+    The arrays are kept, not copied. Raises ValueError naming the tensor.
+    """
+    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, f16: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, i8: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, unit_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, rotation_seed: typing.SupportsInt | typing.SupportsIndex = 0, sign_bits: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, sign_gamma: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None) -> None:
+        ...
+    def matmul(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], gate: Gate | None = None, *, threads: typing.SupportsInt | typing.SupportsIndex = 1, batch: typing.SupportsInt | typing.SupportsIndex = 0) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        y = x Wᵀ over the inputs that the gate chooses: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].
+
+        `batch` tokens are one product (0: all). The bits are those of all inputs with those not chosen set to 0,
+        for every instruction set, number of threads and batch shape.
+        """
+    @property
+    def n_in(self) -> int:
+        ...
+    @property
+    def n_out(self) -> int:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def nbytes(self) -> int:
+        """
+        Bytes of all arrays.
+        """
 class LaneCode:
     """
     A code of base kind lanes (docs/reference/format.md), one of lane_codes().
@@ -72,11 +137,12 @@ class Weight:
         """
         Rows [row_begin, row_end) of Ŵ, float32 [rows, n_in]; row_end -1 is n_experts · n_out.
         """
-    def matmul(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], threads: typing.SupportsInt | typing.SupportsIndex = 1, expert: typing.SupportsInt | typing.SupportsIndex = 0) -> numpy.typing.NDArray[numpy.float32]:
+    def matmul(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], threads: typing.SupportsInt | typing.SupportsIndex = 1, expert: typing.SupportsInt | typing.SupportsIndex = 0, *, gate: Gate | None = None, batch: typing.SupportsInt | typing.SupportsIndex = 0) -> numpy.typing.NDArray[numpy.float32]:
         """
         y = x Ŵᵀ with int8 activations: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].
 
-        The same bits for every instruction set, number of threads and batch shape.
+        The same bits for every instruction set, number of threads and batch shape. Of proc_sparse a gate may
+        choose inputs, token by token when `batch` is 1: the bits are those of all inputs with the others 0.
         """
     def multiply_active(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], index: typing.Annotated[numpy.typing.ArrayLike, numpy.int32]) -> numpy.typing.NDArray[numpy.float32]:
         """
@@ -94,69 +160,6 @@ class Weight:
     @property
     def n_experts(self) -> int:
         ...
-    @property
-    def n_in(self) -> int:
-        ...
-    @property
-    def n_out(self) -> int:
-        ...
-    @property
-    def name(self) -> str:
-        ...
-    @property
-    def nbytes(self) -> int:
-        """
-        Bytes of all arrays.
-        """
-class Gate:
-    """
-    What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
-
-    Args:
-        kwta: keep the inputs with the largest scores |x| · norm.
-        keep, keep_count: fraction of the units, or their number (0: the fraction holds).
-        block: inputs a unit, scored by their squares: 1, 16, 32 or 64.
-        duty: choose for every duty-th token only; the others take all.
-        renormalise, temperature: divide by the share that is kept, counted (0) or by softmax.
-        threshold: 0 or more: keep the scores above it, however many.
-        norm: float32 [n_in]. Kept, not copied.
-        pack: none, binary or ternary bitmap of |x| > max(pack_eps, pack_relative · mean |x| of those that passed).
-            Or zeros: all but exact zeros pass, so that the product keeps its bits; of pack_… it takes pack_popcount only.
-        pack_aggressive: products of one token are those of signs where the weight has sign_bits (ternary only).
-        pack_density, pack_hysteresis: above this share the bitmap is off, below (1 - hysteresis) of it on again.
-        event: not empty: changes of the inputs are sent. theta, topk, quorum, beta, lambda, age_max, budget_ns,
-            gap_every, gap_tolerance, rearm, early_checks (in which a failure is one for good);
-            docs/guide/skipping.md.
-        prompts: choose for products of several tokens, too.
-    Raises ValueError for an option out of range.
-    """
-    def __init__(self, n_in: typing.SupportsInt | typing.SupportsIndex, *, kwta: bool = False, keep: typing.SupportsFloat | typing.SupportsIndex = 1.0, keep_count: typing.SupportsInt | typing.SupportsIndex = 0, block: typing.SupportsInt | typing.SupportsIndex = 1, duty: typing.SupportsInt | typing.SupportsIndex = 1, temperature: typing.SupportsFloat | typing.SupportsIndex = 0.0, renormalise: bool = False, threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0, norm: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, pack: str = 'none', pack_eps: typing.SupportsFloat | typing.SupportsIndex = 9.999999747378752e-05, pack_relative: typing.SupportsFloat | typing.SupportsIndex = 0.0, pack_density: typing.SupportsFloat | typing.SupportsIndex = 0.15000000596046448, pack_hysteresis: typing.SupportsFloat | typing.SupportsIndex = 0.10000000149011612, pack_popcount: bool = True, pack_aggressive: bool = False, prompts: bool = True, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
-        ...
-    def select(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> list[numpy.typing.NDArray[numpy.int32]]:
-        """
-        Indices chosen for each row of x, float32 [n_tokens, n_in], one token after the other: int32 arrays.
-        """
-class ColumnWeight:
-    """
-    A matrix stored by its inputs: all weights of one input are together, so that inputs can be skipped.
-
-    Args:
-        f16: float16 [n_in, n_out], the transposed matrix.
-        i8, unit_scale: int8 [n_in, n_out] and float32 [n_in]; W = (i8 · unit_scale[:, None]).T.
-        sign_bits, sign_gamma: of f16: a ternary matrix for gates with pack_aggressive, uint64 [n_out, 2, n_in / 64
-            rounded up] with bits of its positive and of its negative weights, and float32 [n_out], a row's magnitude.
-        rotation_block, rotation_seed: of i8: the rows of i8 are those of rotate(W.T, block, seed).
-    The arrays are kept, not copied. Raises ValueError naming the tensor.
-    """
-    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, f16: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, i8: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, unit_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, rotation_seed: typing.SupportsInt | typing.SupportsIndex = 0, sign_bits: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, sign_gamma: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None) -> None:
-        ...
-    def matmul(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], gate: Gate | None = None, *, threads: typing.SupportsInt | typing.SupportsIndex = 1, batch: typing.SupportsInt | typing.SupportsIndex = 0) -> numpy.typing.NDArray[numpy.float32]:
-        """
-        y = x Wᵀ over the inputs that the gate chooses: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].
-
-        `batch` tokens are one product (0: all). The bits are those of all inputs with those not chosen set to 0,
-        for every instruction set, number of threads and batch shape.
-        """
     @property
     def n_in(self) -> int:
         ...
@@ -277,7 +280,7 @@ class WeightRegistry:
         """
         Registers a Weight and keeps it alive. Add all before making a GraphHook.
 
-        A gate is for the column layout. Weights that read one input and are given the same Gate share its
+        A gate is for the column layout and proc_sparse. Weights that read one input and are given the same Gate share its
         choice, when no product by rows is between them in llama.cpp's graph.
         """
     def add_columns(self, weight: ColumnWeight, gate: Gate | None = None) -> None:

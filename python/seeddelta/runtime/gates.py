@@ -94,12 +94,12 @@ class GateMaker:
             if strange:
                 raise ConfigError(f"{config.kwta.file}: {strange[0]!r} is not by columns in {model}; make it again")
 
-    def make(self, group: tuple[str, ...], norm: npt.NDArray[np.float32]) -> _core.Gate | None:
+    def make(self, group: tuple[str, ...], norm: npt.NDArray[np.float32], block: int = 1) -> _core.Gate | None:
         """The gate of matrices that read one input; `norm` float32 [n_in] is that of an input's weights in all.
 
-        None when all inputs are computed with.
+        `block` inputs, at least, are kept, sent or left out together. None when all inputs are computed with.
         """
-        options: dict[str, Any] = self._kwta(group, norm) | self._pack(group) | self._event(group, norm)
+        options: dict[str, Any] = self._kwta(group, norm, block) | self._pack(group) | self._event(group, norm, block)
         zeros = self._config.zeros and group[0] in self._zeros and not options.keys() & {"pack", "event"}
         if zeros:
             options["pack"] = "zeros"
@@ -109,9 +109,9 @@ class GateMaker:
         self.made.append(MadeGate(group, kwta, pack, "event" in options, zeros))
         return _core.Gate(len(norm), prompts=self._config.skip_prompt, **options)
 
-    def _kwta(self, group: tuple[str, ...], norm: npt.NDArray[np.float32]) -> dict[str, Any]:
+    def _kwta(self, group: tuple[str, ...], norm: npt.NDArray[np.float32], block: int) -> dict[str, Any]:
         kwta = self._config.kwta
-        if kwta is None:
+        if kwta is None or kwta.target == "kv":
             return {}
         score, threshold = kwta.score, None
         if self._file is not None:
@@ -126,11 +126,17 @@ class GateMaker:
             if found is None:
                 return {}
             keep = found
-        n_in = len(norm)
-        units = -(-n_in // kwta.block)
+        if kwta.select == "threshold" and block > 1:
+            raise ConfigError(f"{group[0]!r} is proc-sparse and skips blocks, which have no thresholds; use topk")
+        events = self._config.event is not None and self._config.event.target != "kv"
+        block = 1 if events else max(kwta.block, block)
+        units = -(-len(norm) // block)
         options = kwta.core_options() | {"kwta": True, "keep": keep, "keep_count": min(kwta.k_abs, units)}
+        options["block"] = block
         if kwta.select == "threshold" and threshold is not None:
             options["threshold"] = threshold
+        if kwta.gap_tol is not None:
+            options |= {"gap_every": kwta.gap_every, "gap_tolerance": kwta.gap_tol}
         return options | ({"norm": norm} if score == "wina" else {})
 
     def _pack(self, group: tuple[str, ...]) -> dict[str, Any]:
@@ -143,11 +149,12 @@ class GateMaker:
             return {}
         return pack.core_options() | {"pack_eps": eps, "pack_density": rho}
 
-    def _event(self, group: tuple[str, ...], norm: npt.NDArray[np.float32]) -> dict[str, Any]:
+    def _event(self, group: tuple[str, ...], norm: npt.NDArray[np.float32], block: int) -> dict[str, Any]:
         event = self._config.event
-        if event is None or event.target == "kv" or value_of(group, {"*": 1.0}, event.target) is None:
+        limits = None if event is None else event.limits_of(group)
+        if event is None or limits is None:
             return {}
-        options = event.limits() | {"early_checks": 0 if self._config.force else EARLY_CHECKS}
+        options = limits | {"early_checks": 0 if self._config.force else EARLY_CHECKS, "block": max(event.block, block)}
         if event.budget_ms is not None:
             every = {name: cost for name, cost in self._costs.items() if value_of((name,), {"*": 1.0}, event.target)}
             share = sum(every[name] for name in group) / sum(every.values())
@@ -167,8 +174,10 @@ def skipping_metrics(
     # zeros are told apart
     shown = [count | dict.fromkeys(_PACK, 0) if count["pack_zeros"] else count for count in map(dict, counts)]
     metrics: dict[str, int | float] = {}
-    if config.kwta is not None:
+    if config.kwta is not None and config.kwta.target != "kv":
         metrics |= _kwta_metrics(shown, sum(gate.kwta for gate in made), config.kwta.temperature)
+        if config.kwta.gap_tol is not None:
+            metrics |= _tuning_metrics([count for gate, count in zip(made, counts, strict=True) if gate.kwta])
     if config.state_pack_mlp is not None:
         active = [count for gate, count in zip(made, counts, strict=True) if gate.pack]
         metrics |= _pack_metrics(shown, active, config.state_pack_mlp.mode)
@@ -201,6 +210,17 @@ def _kwta_metrics(counts: list[dict[str, float]], gates: int, temperature: float
         "kwta.duty_hits": int(_total(counts, "duty_hits")),
         "kwta.passes": _share(counts, "kwta_passes", "kwta_calls"),
         "kwta.temp": temperature,
+    }
+
+
+def _tuning_metrics(tuned: list[Mapping[str, float]]) -> dict[str, int | float]:
+    """Of KWTA with a gap: how many are kept and how often it chooses now, means over the gates."""
+    return {
+        "kwta.k": _total(tuned, "keep") / max(len(tuned), 1),
+        "kwta.duty": _total(tuned, "duty") / max(len(tuned), 1),
+        "kwta.gap_checks": int(_total(tuned, "kwta_checks")),
+        "kwta.tuned": int(_total(tuned, "kwta_tuned")),
+        "kwta.quality_gap": max((count["kwta_gap"] for count in tuned), default=0.0),
     }
 
 

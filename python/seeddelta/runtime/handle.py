@@ -150,7 +150,7 @@ class RuntimeHandle(Shown):
 
         Of proc-sparse weights (docs/guide/proc-sparse.md): `proc.enabled` (0 or 1), `proc.weights`, `proc.fanout`
         (blocks a row, the mean over their rows), `proc.trims` (entries shed by the builder), `proc.calls` (products)
-        and `proc.blocks` (blocks multiplied: each kept block once a token).
+        and `proc.blocks` (blocks multiplied: each kept block once a token, with a gate those that it chose, too).
 
         With KWTA: `kwta.gates` (places where inputs are chosen), `kwta.calls` (tokens chosen for, of all gates),
         `kwta.keep_ratio` (inputs kept, of those that StatePack let pass), `kwta.duty_hits` (tokens left whole by the
@@ -201,8 +201,8 @@ class RuntimeHandle(Shown):
         sums["proc.calls"] = calls["proc_sparse"]
         sums |= self._proc_metrics()
         for counters in self.counters().values():
-            for name, value in counters.items():
-                sums[f"seeddelta.{name}"] += value
+            for name in _COUNTERS:
+                sums[f"seeddelta.{name}"] += counters[name]
         return sums | skipping_metrics(self._config, self._gates, self._hook.gates())
 
     def _proc_metrics(self) -> dict[str, int | float]:
@@ -215,7 +215,7 @@ class RuntimeHandle(Shown):
             "proc.weights": len(weights),
             "proc.fanout": sum(kept.values()) / rows if rows else 0.0,
             "proc.trims": sum(one.trims for one in weights.values()),
-            "proc.blocks": sum(blocks * counters[name]["tokens"] for name, blocks in kept.items()),
+            "proc.blocks": sum(counters[name]["blocks"] for name in weights),
         }
 
     @property

@@ -15,7 +15,7 @@ from .. import _core
 from ..errors import ConfigError, SourceModelError
 from ..gguf.header import Header, TensorInfo, read_header
 from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
-from ..gguf.schema import TensorDescription, TrellisBase
+from ..gguf.schema import ProcSparseResidual, TensorDescription, TrellisBase
 from ..gguf.split import MappedData
 from ..settings.runtime import RuntimeConfig
 from .gates import GateMaker, MadeGate, input_groups, zero_inputs
@@ -83,36 +83,48 @@ def _register(
     path: str,
     zeros: frozenset[str],
 ) -> list[MadeGate]:
-    """Fill the registry; matrices in column layout get what chooses their inputs."""
+    """Fill the registry; matrices in column layout, and proc-sparse ones, get what chooses their inputs."""
     columns = {name: tensor for name, tensor in served.items() if tensor.description.is_column}
-    rows = [name for name in served if name not in columns]
-    if config.skips and not columns:
+    sparse = {name: tensor for name, tensor in served.items() if config.skips and tensor.description.is_proc_sparse}
+    if config.skips and not columns and not sparse:
         raise ConfigError(
-            f"{path}: kwta, state-pack of the MLP and events skip inputs of matrices in column layout and it has none; "
-            "build it with --layout column or --column-tensor"
+            f"{path}: kwta, state-pack of the MLP and events skip inputs of matrices in column layout, or proc-sparse "
+            "ones, and it has none; build it with --layout column or --column-tensor"
         )
-    for name in rows:
-        registry.add(served[name].to_weight())
-    shapes = {name: tensor.description.tensor_shape for name, tensor in columns.items()}
+    for name, tensor in served.items():
+        if name not in columns and name not in sparse:
+            registry.add(tensor.to_weight())
+    shapes = {name: tensor.description.tensor_shape for name, tensor in (columns | sparse).items()}
     gates = GateMaker(config, shapes, path, zeros)
-    for group in input_groups(columns, rows):
-        squares = sum(np.square(unit_norm(columns[name])) for name in group)
-        gate = gates.make(group, np.sqrt(squares, dtype=np.float32))
-        for name in group:
-            registry.add(columns[name].to_weight(), gate)
+    for kind in (columns, sparse):
+        for group in input_groups(kind, served.keys() - kind.keys()):
+            squares = sum(np.square(unit_norm(kind[name])) for name in group)
+            block = max(_block_of(kind[name].description) for name in group)
+            gate = gates.make(group, np.sqrt(squares, dtype=np.float32), block)
+            for name in group:
+                registry.add(kind[name].to_weight(), gate)
     return gates.made
 
 
+def _block_of(description: TensorDescription) -> int:
+    """Inputs of a matrix that are read together."""
+    return description.residual.block if isinstance(description.residual, ProcSparseResidual) else 1
+
+
 def unit_norm(tensor: StoredTensor) -> npt.NDArray[np.float32]:
-    """Norms of the columns of a trellis in column layout, float32 [n_in], up to one factor for all such tensors.
+    """Norms of the columns of a matrix, float32 [n_in]; of a trellis in column layout up to one factor for all such.
 
     Hundreds of values of a codebook have nearly the same norm (of 576, within 0.3% on average), so the scales tell the
     columns apart.
     """
     base = tensor.description.base
+    if tensor.description.is_proc_sparse:
+        matrix = tensor.to_weight().dequantize()
+        norm: npt.NDArray[np.float32] = np.sqrt(np.einsum("oi,oi->i", matrix, matrix), dtype=np.float32)
+        return norm
     assert isinstance(base, TrellisBase)
     scale = tensor.arrays["row_scale"].astype(np.float32)
-    norm: npt.NDArray[np.float32] = np.abs(scale) * np.float32(base.scale * tensor.description.shape[0] ** 0.5)
+    norm = np.abs(scale) * np.float32(base.scale * tensor.description.shape[0] ** 0.5)
     return norm
 
 

@@ -90,6 +90,11 @@ class RuntimeConfig(Settings):
     def _check_together(self) -> RuntimeConfig:
         if self.state_pack_mlp is not None and self.state_pack_mlp.aggressive and self.columns != "f16":
             raise ValueError(f"aggressive state-pack with columns {self.columns} is out of range; give columns f16")
+        if self.kwta is not None and self.kwta.target == "kv":
+            if self.event is not None and self.event.target == "kv":
+                raise ValueError("kwta and events of kv both choose positions of the KV cache; leave one of them out")
+            if self.state_pack_kv is not None and self.state_pack_kv.mode == "exact":
+                raise ValueError("kwta of kv chooses keys, and state-pack-kv exact takes all; leave one of them out")
         if self.event is None:
             return self
         if self.event.target == "kv":
@@ -102,18 +107,27 @@ class RuntimeConfig(Settings):
         if self.state_pack_mlp is not None:
             raise ValueError("events and state-pack of the MLP both say which inputs are new; leave one of them out")
         if self.kwta is not None and (self.kwta.block > 1 or self.kwta.renormalise or self.kwta.select == "threshold"):
-            raise ValueError("events take how many inputs are kept from kwta, not its block, renorm or thresholds")
+            raise ValueError(
+                "events take how many inputs are kept from kwta, not its block, renorm or thresholds; blocks are "
+                "--event-block"
+            )
+        if self.kwta is not None and self.kwta.gap_tol is not None:
+            raise ValueError("events have a gap of their own; leave that of kwta out")
         return self
 
     @property
     def skips(self) -> bool:
         """Whether any input may be skipped."""
         events = self.event is not None and self.event.target != "kv"
-        return self.kwta is not None or self.state_pack_mlp is not None or events
+        kwta = self.kwta is not None and self.kwta.target != "kv"
+        return kwta or self.state_pack_mlp is not None or events
 
     @property
     def attention(self) -> StatePackKV | None:
-        """Settings of our attention, which events over the KV cache need; None: attention is llama.cpp's."""
+        """Settings of our attention, which events and KWTA over the KV cache need; None: it is llama.cpp's."""
+        if self.kwta is not None and self.kwta.target == "kv":
+            pack, budget = self.state_pack_kv or StatePackKV(), self.kwta.k_abs or self.kwta.k
+            return pack.model_copy(update={"budget": float(budget)}) if isinstance(budget, (int, float)) else pack
         if self.state_pack_kv is None and self.event is not None and self.event.target == "kv":
             return StatePackKV(mode="exact")
         return self.state_pack_kv

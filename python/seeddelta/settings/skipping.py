@@ -42,8 +42,20 @@ class Kwta(Settings):
     duty: Annotated[int, Flag(core="duty")] = Field(
         default=1, ge=1, description="Choose for every N-th token; the others are computed whole."
     )
-    target: Annotated[Literal["mlp", "attn", "both"], Flag()] = Field(
-        default="both", description="Matrices whose inputs are chosen."
+    target: Annotated[Literal["mlp", "attn", "both", "kv"], Flag()] = Field(
+        default="both",
+        description="Matrices whose inputs are chosen; or (kv) positions of the KV cache: K is then the budget of "
+        "StatePack's selection of keys, and their values are those that are read.",
+    )
+    gap_tol: Annotated[float | None, Flag(metavar="G")] = Field(
+        default=None,
+        gt=0,
+        description="Tune K, and then duty, while the model generates: every --kwta-gap-every tokens a product is "
+        "compared with the full one, and K is raised or lowered so that the relative error, mean over the tokens, "
+        "comes to between half of G and G. Default: K stays.",
+    )
+    gap_every: Annotated[int, Flag()] = Field(
+        default=32, ge=1, description="Tokens that are chosen for between comparisons of --kwta-gap-tol."
     )
     block: Annotated[Literal[1, 16, 32, 64], Whole, Flag(core="block")] = Field(
         default=1, description="Inputs that are kept or skipped together. Blocks are ranked by their energy."
@@ -68,6 +80,11 @@ class Kwta(Settings):
             (self.file is not None and (self.k is not None or self.k_abs), "the kwta file has the fractions"),
             (self.select == "threshold" and self.file is None, "thresholds need a kwta file (seeddelta sparsify)"),
             (self.select == "threshold" and self.block > 1, "thresholds are for single units, not for blocks"),
+            (self.gap_tol is not None and (self.k_abs or self.select == "threshold"), "a gap tunes the fraction k"),
+            (
+                self.target == "kv" and (self.file is not None or self.gap_tol is not None or isinstance(self.k, dict)),
+                "of the KV cache kwta takes one k or k_abs, no file and no gap",
+            ),
         )
         for conflict, what in conflicts:
             if conflict:
@@ -76,6 +93,8 @@ class Kwta(Settings):
 
     def keep_of(self, group: tuple[str, ...]) -> float | None:
         """Fraction for matrices that read one input; None: computed whole."""
+        if self.target == "kv":
+            return None
         values = as_values(self.k) if self.k is not None else {} if self.k_abs else DEFAULT_KEEP
         return value_of(group, values, self.target)
 
@@ -141,15 +160,19 @@ class EventDriven(Settings):
     have changed enough, and reused else (docs/guide/skipping.md). What is said of inputs is then said of them.
     """
 
-    delta_theta: Annotated[float | None, Flag(metavar="T")] = Field(
+    delta_theta: Annotated[Positive | dict[str, Positive] | None, _ByMatrix, Flag(metavar="T")] = Field(
         default=None,
-        ge=0,
-        description="Change that is sent, in multiples of the root mean square of the inputs. Of a window: relative "
+        description="Change that is sent, in multiples of the root mean square of the inputs. One for all, or "
+        "PATTERN=T,…; what no pattern fits is computed whole. Of a window: relative "
         "distance of the query from the one that it was computed with, times its share of the softmax. Default: 0.3, "
         "and 0.01 for kv.",
     )
-    topk: Annotated[float, Flag(core="topk")] = Field(
-        default=1.0, gt=0, le=1, description="Largest fraction of the inputs that a token sends, largest changes first."
+    topk: Annotated[Fraction | dict[str, Fraction], _ByMatrix, Flag(metavar="K")] = Field(
+        default=1.0,
+        description="Largest fraction of the inputs that a token sends, largest changes first. One, or PATTERN=K,…",
+    )
+    block: Annotated[Literal[1, 16, 32, 64], Whole, Flag(core="block")] = Field(
+        default=1, description="Inputs that are sent together, by the norm of their change."
     )
     quorum: Annotated[float, Flag(core="quorum")] = Field(
         default=1.0, gt=0, le=1,
@@ -191,12 +214,13 @@ class EventDriven(Settings):
         "attention, which is then ours, with F16 or Q8_0 keys and values.",
     )
 
-    @property
-    def theta(self) -> float:
-        """`delta_theta`, or the default of the target."""
-        if self.delta_theta is not None:
-            return self.delta_theta
-        return 0.01 if self.target == "kv" else 0.3
+    @model_validator(mode="after")
+    def _check_together(self) -> EventDriven:
+        if self.target == "kv" and (isinstance(self.delta_theta, dict) or isinstance(self.topk, dict)):
+            raise ValueError("patterns are of matrices; events of kv take one delta_theta and one topk")
+        if self.target == "kv" and self.block > 1:
+            raise ValueError("block is of inputs; leave it out with events of kv, whose windows have 128 positions")
+        return self
 
     @property
     def tolerance(self) -> float:
@@ -206,5 +230,17 @@ class EventDriven(Settings):
         return 0.05 if self.target == "kv" else 0.3
 
     def limits(self) -> dict[str, Any]:
-        """What the extension gets, without the budget."""
-        return self.core_options() | {"theta": self.theta, "gap_tolerance": self.tolerance}
+        """What the extension gets, without the budget, where nothing else is said by pattern."""
+        theta = as_values((0.01 if self.target == "kv" else 0.3) if self.delta_theta is None else self.delta_theta)
+        values = {"theta": theta.get("*", 0.0), "topk": as_values(self.topk).get("*", 1.0)}
+        return self.core_options() | values | {"gap_tolerance": self.tolerance}
+
+    def limits_of(self, group: tuple[str, ...]) -> dict[str, Any] | None:
+        """The same for matrices that read one input; None when they are computed whole."""
+        if self.target == "kv":
+            return None
+        theta = value_of(group, {"*": 0.3} if self.delta_theta is None else as_values(self.delta_theta), self.target)
+        topk = value_of(group, as_values(self.topk), self.target)
+        if theta is None:
+            return None
+        return self.limits() | {"theta": theta, "topk": 1.0 if topk is None else topk}
