@@ -115,10 +115,7 @@ def capture(
     Set OMP_WAIT_POLICY=passive before llama_cpp is imported, as the command does: its idle threads otherwise spin on
     the processors that the sums need (two to three times the time on 2 processors).
     """
-    if not 0 <= skip < ctx:
-        raise ImatrixError(f"skip {skip} leaves nothing of chunks of {ctx} tokens; use 0 to {ctx - 1}")
-    if not (np.isfinite(clip) and clip >= 0):
-        raise ImatrixError(f"clip {clip} is no limit; use a positive number, or 0 for none")
+    check_limits(ctx, skip, clip)
     with needs_extra("llama"):
         from tqdm.auto import tqdm
 
@@ -128,7 +125,7 @@ def capture(
 
     header = read_header(Path(model_path))
     path = header.path  # the first part, when there are several
-    wanted = _wanted(header, targets, layers, only)
+    wanted = wanted_matrices(header, targets, layers, only)
     hook = _core.CaptureHook(ggml_abi(), wanted, covariance, skip, threads, clip)
     llm = open_hooked(str(path), hook, ctx, threads)
     try:
@@ -147,7 +144,7 @@ def capture(
                     store.save(hook, chunk + 1)
     finally:
         llm.close()
-    representatives = _known(path, wanted, {**representatives, **hook.representatives})
+    representatives = known_inputs(path, wanted, {**representatives, **hook.representatives})
     return Capture(
         hook=hook, representatives=representatives,
         tokens=max(hook.tokens(n) for n in set(representatives.values())), chunks=total, ctx=ctx, skip=skip, clip=clip,
@@ -156,9 +153,18 @@ def capture(
     )  # fmt: skip
 
 
-def _wanted(
-    header: Header, targets: str | Iterable[str] | None, layers: str | None, only: Iterable[str] | None
+def check_limits(ctx: int, skip: int, clip: float) -> None:
+    """Raise ImatrixError for a skip or clip that leaves nothing."""
+    if not 0 <= skip < ctx:
+        raise ImatrixError(f"skip {skip} leaves nothing of chunks of {ctx} tokens; use 0 to {ctx - 1}")
+    if not (np.isfinite(clip) and clip >= 0):
+        raise ImatrixError(f"clip {clip} is no limit; use a positive number, or 0 for none")
+
+
+def wanted_matrices(
+    header: Header, targets: str | Iterable[str] | None, layers: str | None, only: Iterable[str] | None = None
 ) -> list[str]:
+    """Names of the matrices that a capture is asked for. Raises ImatrixError when there is none."""
     selected = names.default_targets(layers) if targets is None else names.parse_targets(targets)
     wanted = [info.name for info in chosen(header, selected, layers) if not _only_looked_up(info.name, header)]
     wanted = wanted if only is None else [name for name in wanted if name in set(only)]
@@ -202,7 +208,7 @@ def _decoded(
         yield chunk
 
 
-def _known(path: Path, wanted: Sequence[str], found: dict[str, str]) -> dict[str, str]:
+def known_inputs(path: Path, wanted: Sequence[str], found: dict[str, str]) -> dict[str, str]:
     """The representatives that were found; warns of matrices that have none. Raises ImatrixError when none has one."""
     missing = [name for name in wanted if name not in found]
     if len(missing) == len(wanted):

@@ -16,7 +16,7 @@ from .block_run import BlockRun
 from .block_view import view_name
 from .capture import Capture
 from .groups import Group
-from .passes import RANGE, PassJob, PassSums, group_sha256, range_stream
+from .passes import RANGE, PassJob, PassSums, StoredSums, group_sha256, range_stream
 from .states import States, write_states
 from .text import Windows
 
@@ -124,7 +124,7 @@ class BlockEngine:
             stack.close()
             yield run
 
-    def capture(self, run: BlockRun | PassSums, model_sha256: str) -> Capture:
+    def capture(self, run: BlockRun | PassSums | StoredSums, model_sha256: str) -> Capture:
         """What a run or its jobs have summed, in the form of the whole model's capture."""
         counted = [run.tokens(name) for name in set(run.representatives.values())]
         return Capture(

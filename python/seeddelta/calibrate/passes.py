@@ -11,7 +11,7 @@ import platform
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,10 @@ from .. import __version__
 from ..checkpoint import Array, Record, write_record
 from ..errors import ExecutorError, ImatrixError, SourceModelError
 from ..gguf.source import SourceModel, open_source
+from .capture import Sums
 from .text import Windows
 
 if TYPE_CHECKING:
-    from .block_run import BlockRun
     from .groups import Group
 
 F32 = npt.NDArray[np.float32]
@@ -90,14 +90,7 @@ def run_pass(job: PassJob) -> Record | None:
     with engine.run(job.group, job.summed, keep=job.keep) as run:
         if not job.summed:
             return None
-        inputs = sorted(set(run.representatives.values()))
-        state = {
-            "inputs": inputs,
-            "representatives": run.representatives,
-            "tokens": {name: run.tokens(name) for name in inputs},
-            "nonfinite": {name: run.nonfinite_tokens(name) for name in inputs},
-        }
-        return write_record(job.folder / f"sums-{job.number}", None, state, _arrays(run, inputs))
+        return write_record(job.folder / f"sums-{job.number}", None, sums_state(run), sums_arrays(run))
 
 
 def range_stream(number: int) -> str:
@@ -116,15 +109,33 @@ def group_sha256(source: SourceModel, group: Group) -> str:
     return digest.hexdigest()
 
 
-def _arrays(run: BlockRun, inputs: Iterable[str]) -> Iterator[tuple[str, Array]]:
-    """Sums for a file, one after the other."""
-    for name in inputs:
-        yield f"{name}.counts", run.counts(name)
-        yield f"{name}.square", run.square(name)
-        yield f"{name}.norm_square", run.norm_square(name)
-        n_in = run.norm_square(name).shape[-1]
+class _Sums(Sums, Protocol):
+    """Sums that know whose they are."""
+
+    @property
+    def representatives(self) -> dict[str, str]: ...
+
+
+def sums_state(sums: _Sums) -> dict[str, Any]:
+    """What a record of sums has beside its arrays."""
+    inputs = sorted(set(sums.representatives.values()))
+    return {
+        "inputs": inputs,
+        "representatives": sums.representatives,
+        "tokens": {name: sums.tokens(name) for name in inputs},
+        "nonfinite": {name: sums.nonfinite_tokens(name) for name in inputs},
+    }
+
+
+def sums_arrays(sums: _Sums) -> Iterator[tuple[str, Array]]:
+    """The arrays of a record, one after the other."""
+    for name in sorted(set(sums.representatives.values())):
+        yield f"{name}.counts", sums.counts(name)
+        yield f"{name}.square", sums.square(name)
+        yield f"{name}.norm_square", sums.norm_square(name)
+        n_in = sums.norm_square(name).shape[-1]
         for begin in range(0, n_in, _PANEL):
-            yield f"{name}.{begin}", run.covariance_rows(name, begin, min(begin + _PANEL, n_in))[:, begin:]
+            yield f"{name}.{begin}", sums.covariance_rows(name, begin, min(begin + _PANEL, n_in))[:, begin:]
 
 
 class PassSums:
@@ -180,15 +191,7 @@ class PassSums:
     def covariance_rows(self, name: str, begin: int, end: int) -> F32:
         """Rows of the sum of x̂ x̂ᵀ, float32[end - begin, n_in]."""
         assert self._total is not None
-        out = np.empty((end - begin, self.norm_square(name).shape[-1]), np.float32)
-        for size, first in _panels(self._total, name):
-            panel, last = _mapped(self._total, f"{name}.{first}", "r"), first + size
-            low, high = max(begin, first), min(end, last)
-            if low < high:
-                out[low - begin : high - begin, first:] = panel[low - first : high - first]
-            if (low := max(begin, last)) < end:  # what is left of these rows stands in the panel's columns
-                out[low - begin :, first:last] = panel[:, low - first : end - first].T
-        return out
+        return _rows(self._total, name, begin, end)
 
     def covariance(self, name: str) -> F32:
         """The whole sum, float32[n_in, n_in]."""
@@ -201,6 +204,53 @@ class PassSums:
     def __exit__(self, *_: object) -> None:
         for left in self._path.parent.glob(f"{self._path.name}*"):  # of a run that was stopped, too
             left.unlink(missing_ok=True)
+
+
+class StoredSums:
+    """Sums of several records, each with inputs of its own, as a capture has them; they stay on disk."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.representatives: dict[str, str] = {}
+        self._record: dict[str, Record] = {}
+        for record in records:
+            self.representatives |= record.state["representatives"]
+            self._record |= dict.fromkeys(record.state["inputs"], record)
+
+    def tokens(self, name: str) -> int:
+        return int(self._record[name].state["tokens"][name])
+
+    def nonfinite_tokens(self, name: str) -> int:
+        return int(self._record[name].state["nonfinite"][name])
+
+    def counts(self, name: str) -> npt.NDArray[np.int64]:
+        return self._record[name].array(f"{name}.counts")
+
+    def square(self, name: str) -> F64:
+        return self._record[name].array(f"{name}.square")
+
+    def norm_square(self, name: str) -> F64:
+        return self._record[name].array(f"{name}.norm_square")
+
+    def covariance_rows(self, name: str, begin: int, end: int) -> F32:
+        """Rows of the sum of x̂ x̂ᵀ, float32[end - begin, n_in]."""
+        return _rows(self._record[name], name, begin, end)
+
+    def covariance(self, name: str) -> F32:
+        """The whole sum, float32[n_in, n_in]."""
+        return self.covariance_rows(name, 0, self.norm_square(name).shape[-1])
+
+
+def _rows(record: Record, name: str, begin: int, end: int) -> F32:
+    """Rows of the symmetric matrix of an input, of whose panels the part right of the diagonal is stored."""
+    out = np.empty((end - begin, record.arrays[f"{name}.norm_square"].shape[-1]), np.float32)
+    for size, first in _panels(record, name):
+        panel, last = _mapped(record, f"{name}.{first}", "r"), first + size
+        low, high = max(begin, first), min(end, last)
+        if low < high:
+            out[low - begin : high - begin, first:] = panel[low - first : high - first]
+        if (low := max(begin, last)) < end:  # what is left of these rows stands in the panel's columns
+            out[low - begin :, first:last] = panel[:, low - first : end - first].T
+    return out
 
 
 def _panels(record: Record, name: str) -> Iterator[tuple[int, int]]:

@@ -45,10 +45,19 @@ def bundled_text() -> Path:
     return Path(__file__).parent / "data" / "calibration.txt"
 
 
-def read_windows(model: Path, text: str | os.PathLike[str] | bytes, name: str, ctx: int, chunks: int | None) -> Windows:
+def read_windows(
+    model: Path,
+    text: str | os.PathLike[str] | bytes,
+    name: str,
+    ctx: int,
+    chunks: int | None,
+    *,
+    spread: bool = True,
+) -> Windows:
     """Windows of a text (a file, or its bytes), tokenised by a model.
 
-    Fewer chunks than the text has are taken from all over it, so that every kind of text in it is there. Raises
+    Fewer chunks than the text has are taken from all over it, so that every kind of text in it is there; without
+    `spread` they are the first ones, and not more than there are. Raises
     EvaluationError when the text is too short or unreadable, SourceModelError when llama.cpp refuses the model.
     """
     with needs_extra("llama"):
@@ -67,10 +76,10 @@ def read_windows(model: Path, text: str | os.PathLike[str] | bytes, name: str, c
     finally:
         llm.close()
     there = plan_chunks(len(tokens), ctx, None)
-    wanted = there if chunks is None else chunks
+    wanted = there if chunks is None else chunks if spread else min(chunks, there)
     if wanted > there:
         raise EvaluationError(f"{name}: has {there} chunks of {ctx} tokens, {wanted} are wanted; give a longer text")
-    at = np.arange(wanted) * there // wanted
+    at = np.arange(wanted) * there // wanted if spread else np.arange(wanted)
     windows = np.stack([tokens[i * ctx : (i + 1) * ctx] for i in at]).astype(np.int32)
     if bos is not None:
         windows[:, 0] = bos

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from ..errors import ImatrixError
 from ..settings.calibration import CaptureSettings
 from ._command import from_settings
+
+if TYPE_CHECKING:
+    from ..calibrate.capture import Capture
 
 
 @from_settings(CaptureSettings)
@@ -31,25 +35,38 @@ def command(settings: CaptureSettings) -> None:
     if model is None or text is None or output is None:
         raise ImatrixError("-m, -f and -o must be given to measure, or --in-file to show what was measured; see --help")
     from .._output import check_writable
-    from ..calibrate import capture, capture_gradient, write_covariance
-    from ..calibrate.statistics import statistics_table
-    from ..gguf.imatrix import write_imatrix
-    from ..report.tables import make_console
+    from ..calibrate.capture import capture
+    from ..calibrate.streamed import capture_streamed
 
     for path in filter(None, (output, hessian, settings.gradient)):
         check_writable(path)
     # llama.cpp's threads spin between its steps and keep the sums waiting; OpenMP reads this once, when it is loaded
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    checkpoint = output.with_name(output.name + ".checkpoint")
     options = settings.model_dump(include={"ctx", "chunks", "skip", "clip", "targets", "layers", "threads"})
-    captured = capture(
-        model,
-        text,
-        covariance=hessian is not None,
-        checkpoint=checkpoint if settings.resume else None,
-        progress=not settings.quiet,
-        **options,
-    )
+    options["progress"] = not settings.quiet
+    if hessian is not None:  # they would not fit the memory together
+        parts = output.with_name(output.name + ".parts")
+        with capture_streamed(model, text, parts, resume=settings.resume, **options) as streamed:
+            if streamed is not None:
+                _write(settings, streamed)
+                return
+    checkpoint = output.with_name(output.name + ".checkpoint") if settings.resume else None
+    captured = capture(model, text, covariance=hessian is not None, checkpoint=checkpoint, **options)
+    _write(settings, captured)
+    captured.discard_checkpoint()
+
+
+def _write(settings: CaptureSettings, captured: Capture) -> None:
+    """The files, what is to be said of them, and the gradients, which are measured by themselves."""
+    from ..calibrate import capture_gradient, write_covariance
+    from ..calibrate.statistics import statistics_table
+    from ..gguf.imatrix import write_imatrix
+    from ..report.tables import make_console
+
+    model, text, output, hessian = settings.model, settings.text, settings.output, settings.hessian
+    assert model is not None
+    assert text is not None
+    assert output is not None
     write_imatrix(output, captured.imatrix())
     summary = [f"{output}: {len(captured.representatives)} matrices, {captured.tokens} tokens"]
     if hessian is not None:
@@ -59,8 +76,6 @@ def command(settings: CaptureSettings) -> None:
         typer.echo("\n".join(summary))
     for name, count in captured.nonfinite().items():
         typer.echo(f"warning: the input of {name} was NaN or infinite in {count} tokens, which were left out", err=True)
-    if settings.resume:
-        captured.discard_checkpoint()
     if settings.gradient is not None:
         found = capture_gradient(
             model, text, settings.gradient, ctx=settings.ctx, chunks=settings.gradient_chunks, threads=settings.threads
