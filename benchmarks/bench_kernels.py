@@ -8,6 +8,7 @@
     python benchmarks/bench_kernels.py --suite lanes --reps 15
     python benchmarks/bench_kernels.py --suite lanes-memory --reps 9
     python benchmarks/bench_kernels.py --suite lanes-batch --reps 11
+    python benchmarks/bench_kernels.py --suite fht --reps 15
 
 Instruction sets: SEEDDELTA_FORCE_ISA chooses ours; ggml's is the one that it was compiled
 for. The result file names both.
@@ -319,7 +320,17 @@ def lanes_batch_products(n_out: int, n_in: int, generator: Any) -> dict[str, Pro
     }
 
 
+def fht_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
+    """Base fht_struct without a residual, which reads no weights, beside a dense product."""
+    x, ggml = generator.standard_normal(n_in, dtype=np.float32), Ggml()
+    dense = generator.standard_normal((n_out, n_in), dtype=np.float32)
+    fht = _core.Weight("w", n_out, n_in, base_kind=1, base_seed=1, base_scale=1, row_scale=np.ones(n_out, np.float16))
+    products: dict[str, Product] = {"fht_struct": SeedDeltaProduct(fht, x)}
+    return products | {name: GgmlProduct(ggml, GGML_TYPES[name], dense, x) for name in ("F16", "Q8_0")}
+
+
 SUITES = {
+    "fht": fht_products,
     "lanes": lanes_products,
     "lanes-memory": lanes_memory_products,
     "lanes-batch": lanes_batch_products,
@@ -351,12 +362,7 @@ def measure(shape: tuple[int, int], reps: int, suite: str) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--suite",
-        choices=SUITES,
-        default="ggml",
-        help="what is compared (default: %(default)s)",
-    )
+    parser.add_argument("--suite", choices=SUITES, default="ggml", help="what is compared (default: %(default)s)")
     parser.add_argument("--shapes", help="rows x columns, with commas")
     parser.add_argument("--reps", type=int, default=11, help="repetitions (default: %(default)s)")
     parser.add_argument("--name", help="name of the result file")

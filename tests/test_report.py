@@ -19,9 +19,12 @@ from typing import Any
 import pytest
 import seeddelta
 from report_samples import evaluation, without_quality
+from report_samples import model as sample
 from seeddelta.cli.main import main
 from seeddelta.errors import EvaluationError
-from seeddelta.report.curves import frontier, quality_figure
+from seeddelta.gguf.reader import open_seeddelta
+from seeddelta.inspection.summary import summarize
+from seeddelta.report.curves import frontier, quality_figure, target_figure, target_of
 from seeddelta.report.measurements import family, read_measurements, short_labels, speeds_of
 from seeddelta.report.values import provenance_of
 from tiny_models import TARGET_NAMES, write_model
@@ -194,6 +197,32 @@ def test_results_of_benchmarks(tmp_path: Path) -> None:
     blocks = {block["title"]: dict(block["rows"]) for block in provenance_of([series], {})}
     assert blocks["Machine"] == machine
     assert blocks["Settings: wiki.txt"]["threads"] == "1, 2"
+
+
+def test_curvas_mem_vs_ppl(folder: Path, tmp_path: Path) -> None:
+    """`Curvas "mem vs ppl" por modelo / target layer-range`: a line for each role and band of layers."""
+    dense = write_model(folder / "bands-f16.gguf")
+    chosen = {"up-4": ("ffn_up", "0", 4), "up-3": ("ffn_up", "0", 3), "ffn-4": ("ffn", "0-1", 4)}
+    paths = {name: tmp_path / f"{name}.seeddelta.gguf" for name in chosen}
+    for name, (target, layers, bits) in chosen.items():
+        options: dict[str, Any] = {"targets": target, "layers": layers, "bits": bits, "threads": 1}
+        seeddelta.build(seeddelta.Recipe(input=dense, output=paths[name], **options), progress=False)
+    models = [sample("m/smol-f16.gguf", "F16", 270, 16, None, None)]
+    models += [sample(str(path), "SeedΔ", 200 - 20 * at, 4.0, 1.0 + at, 0.04) for at, path in enumerate(paths.values())]
+    path = tmp_path / "eval.json"
+    path.write_text(json.dumps(evaluation() | {"models": models}), encoding="utf-8")
+    assert main(["report", "--from", str(path), "-o", str(tmp_path / "out"), "-q"]) == 0
+    assert (tmp_path / "out" / "targets.png").read_bytes().startswith(b"\x89PNG")
+    [series] = read_measurements(path)
+    targets = {}
+    for name, file in zip([str(one["name"]) for one in series.models[1:]], paths.values(), strict=True):
+        with open_seeddelta(file) as opened:
+            targets[name] = target_of(summarize(opened))
+    assert set(targets.values()) == {"ffn_up, layers 0", "ffn, layers 0-1"}
+    figure = target_figure(series, targets)
+    lines = {box.get_label(): box[0].get_xydata().tolist() for box in figure.axes[0].containers}
+    assert lines == {"ffn_up, layers 0": [[70, 1.0], [90, 2.0]], "ffn, layers 0-1": [[110, 3.0]]}
+    assert target_figure(series, dict.fromkeys(targets, "all")) is None
 
 
 def test_axes_of_quality(saved: Path) -> None:

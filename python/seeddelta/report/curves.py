@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from .._extras import needs_extra
+from ..gguf import names
 from .measurements import Series, family, number
-from .style import FAMILIES, INK, drawing
+from .style import BANDS, FAMILIES, INK, drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +22,9 @@ _PLACES: tuple[tuple[int, int, Side], ...] = (
     (-6, 8, "right"), (-6, -8, "right"), (0, 16, "center"), (0, -16, "center"), (14, 14, "left"), (-14, 14, "right"),
     (14, -14, "left"), (-14, -14, "right"),
 )  # fmt: skip
+
+# a group that has all of these has its own name
+_ATTENTION, _MLP = {"attn_q", "attn_k", "attn_v", "attn_output"}, {"ffn_up", "ffn_down"}
 
 Point = tuple[str, str, float, float, float]  # name, family, x, y, standard error of y
 
@@ -143,3 +147,51 @@ def _place_names(panel: Axes) -> None:
         name.set_position((x, y))
         name.set_horizontalalignment(side)
         taken.append(box)
+
+
+def target_of(summary: Mapping[str, Any]) -> str | None:
+    """What of a model a SeedΔ file converts, by role and layers: `ffn_gate ffn_up, layers 0-9`. None for nothing of its
+    layers."""
+    tensors = [tensor for tensor in summary["converted"] if tensor["layer"] is not None]
+    if not tensors:
+        return None
+    roles = {str(tensor["role"]) for tensor in tensors}
+    whole = {
+        name: roles & set(names.GROUPS[name]) for name, least in (("attn", _ATTENTION), ("ffn", _MLP)) if least <= roles
+    }
+    shown = [*whole, *sorted(roles.difference(*whole.values()))]
+    layers = sorted({int(tensor["layer"]) for tensor in tensors})
+    starts = [layer for layer in layers if layer - 1 not in layers]
+    ends = [layer for layer in layers if layer + 1 not in layers]
+    bands = (f"{start}-{end}" if end > start else str(start) for start, end in zip(starts, ends, strict=True))
+    return f"{' '.join(shown)}, layers {','.join(bands)}"
+
+
+def target_figure(series: Series, targets: Mapping[str, str]) -> Figure | None:
+    """Change of the perplexity against the megabytes saved, a line for each role and band of layers.
+
+    `targets` are those of the models by name, of `target_of`. None when there are not two of them with a perplexity.
+    """
+    points = _points(series.models[1:], "perplexity", "saved", number(series.base, "file_bytes") or 0.0)
+    lines: dict[str, list[Point]] = {}
+    for point in sorted(points, key=lambda one: one[2]):
+        if point[0] in targets:
+            lines.setdefault(targets[point[0]], []).append(point)
+    if len(lines) < 2:
+        return None
+    with drawing("targets"), needs_extra("report"):
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7.2, 4.8), layout="constrained")
+        panel = figure.subplots()
+        for turn, (target, own) in enumerate(lines.items()):
+            panel.errorbar(
+                [p[2] for p in own], [p[3] for p in own], yerr=[p[4] for p in own], fmt="o", capsize=2, markersize=5,
+                elinewidth=0.9, linewidth=1.2, label=target, color=BANDS[turn % len(BANDS)],
+                linestyle=("-", "--", ":", "-.")[turn // len(BANDS) % 4],
+            )  # fmt: skip
+        panel.set_xlabel(f"MB saved of {series.base['name']}")
+        panel.set_ylabel(_PERPLEXITY)
+        panel.grid()
+        figure.legend(loc="outside upper left", ncols=2)
+    return figure

@@ -19,7 +19,7 @@ from ..errors import OutputError
 from ..gguf.reader import is_seeddelta, open_seeddelta
 from ..inspection.summary import describe_base, describe_residual, summarize
 from .bars import memory_figure, tensor_figure
-from .curves import quality_figure
+from .curves import quality_figure, target_figure, target_of
 from .figures import draw_speed
 from .measurements import Series, family, speeds_of
 from .style import drawing, save_png, to_svg
@@ -34,6 +34,7 @@ _QUALITY = (
     "the left below; lower is better. Bars are standard errors. Lines join the models that no other of their family "
     "beats in both."
 )
+_TARGETS = "What was converted: roles and layers. Lines join the models of one choice; to the right is more saved."
 
 
 def write_report(
@@ -60,7 +61,8 @@ def write_report(
         raise output_error(target, error) from error
     summaries, missing = _summaries(series, models)
     page = _Page(target)
-    parts = [page.part(one, f"{turn}-" if len(series) > 1 else "") for turn, one in enumerate(series, 1)]
+    targets = {name: found for name, summary in summaries.items() if (found := target_of(summary)) is not None}
+    parts = [page.part(one, f"{turn}-" if len(series) > 1 else "", targets) for turn, one in enumerate(series, 1)]
     maps = [page.tensors(summary, name) for name, summary in summaries.items()]
     context = {
         "title": title,
@@ -90,7 +92,7 @@ class _Page:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def part(self, series: Series, prefix: str) -> dict[str, Any]:
+    def part(self, series: Series, prefix: str, targets: Mapping[str, str]) -> dict[str, Any]:
         """A section of the page: table, curves, bars."""
         shown = headings(series)
         rows = []
@@ -99,6 +101,9 @@ class _Page:
             rows.append({"style": _STYLES[family(model)], "cells": [shown[key](values) for key in shown]})
         quality = quality_figure(series)
         bars = []
+        by_target = target_figure(series, targets)
+        if by_target is not None:
+            bars.append(self.figure(by_target, f"{prefix}targets", _TARGETS))
         speeds = [(str(model["name"]), speeds_of(model)) for model in series.models]
         if any(speed.prompt or speed.generation for _, found in speeds for speed in found):
             with drawing("speed"):
