@@ -157,7 +157,9 @@ def target_of(summary: Mapping[str, Any]) -> str | None:
         return None
     roles = {str(tensor["role"]) for tensor in tensors}
     whole = {
-        name: roles & set(names.GROUPS[name]) for name, least in (("attn", _ATTENTION), ("ffn", _MLP)) if least <= roles
+        name: {role for role in roles if names.in_group(role, name)}
+        for name, least in (("attn", _ATTENTION), ("ffn", _MLP))
+        if least <= roles
     }
     shown = [*whole, *sorted(roles.difference(*whole.values()))]
     layers = sorted({int(tensor["layer"]) for tensor in tensors})
