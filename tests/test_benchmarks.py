@@ -109,10 +109,11 @@ def test_speed_of_proc_sparse_weights(work: Path) -> None:
 
 
 @pytest.mark.slow
-def test_stages_of_quantize(work: Path) -> None:
-    command = [sys.executable, str(BENCHMARKS / "bench_quantize.py"), "--shape", "tiny", "--chunks", "2"]
+@pytest.mark.parametrize("shape", ["tiny-dense", "tiny-experts"])
+def test_stages_of_quantize(work: Path, shape: str) -> None:
+    command = [sys.executable, str(BENCHMARKS / "bench_quantize.py"), "--shape", shape, "--chunks", "2"]
     done = subprocess.run([*command, "--work", str(work)], capture_output=True, text=True, check=True)
-    for stage in ("forward and covariance", "factor", "encode"):
+    for stage in ("text through blocks", "factor", "encode embedding and head", "of its bounds", "whole model of 3"):
         assert stage in done.stdout
 
 

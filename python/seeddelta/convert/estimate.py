@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 import warnings
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
+from ..calibrate import alignment
 from ..calibrate.capture import capture
 from ..calibrate.engine import BlockEngine
 from ..calibrate.groups import Group, find_groups
+from ..calibrate.passes import RANGE
 from ..calibrate.text import Windows
 from ..errors import MemoryWarning, some
 from ..gguf import names
@@ -20,7 +23,7 @@ from ..gguf.source import SourceModel
 from .encode import encode_tensor
 from .memory import PROCESS_BYTES, group_bytes, sums_bytes
 from .plan import Plan
-from .recipe import Recipe
+from .recipe import Recipe, parse_executor
 from .slices import can_be_sliced, slices_of
 
 _ROWS = 256  # of the first matrix that are encoded
@@ -58,9 +61,26 @@ def estimate(recipe: Recipe, plan: Plan, windows: Windows, ram: int, calibrate: 
     weights = sum(description.weights for description in plan.targets.values())
     largest = max((_encoding_bytes(plan, name) for name in plan.targets), default=0)
     memory = PROCESS_BYTES + max(largest, running + sums)
-    streams = 2 if calibrate == "sequential" else 1
-    disk = 2 * streams * states + sums + plan.payload_bytes
+    disk = 2 * states + _files(recipe, windows) * sums + plan.payload_bytes
+    if calibrate == "sequential":  # what is encoded of a group stays, and is a second model of it
+        decoded = 4 * sum(plan.targets[name].weights for name in wanted)
+        sums = max((_sequential_sums(plan, name) for name in wanted), default=0)
+        memory = PROCESS_BYTES + decoded + max(largest, running + decoded + min(sums, ram // 2))
+        disk = 4 * states + sums + plan.payload_bytes
     return Estimate(measure + weights / _encoding_speed(recipe, plan, plan.source, wanted), memory, disk)
+
+
+def _files(recipe: Recipe, windows: Windows) -> int:
+    """Files of a group's sums that are there at a time: the total, and ranges that wait to be added; or its covariances
+    as a whole, which are twice as large."""
+    kind, jobs, _ = parse_executor(recipe.executor)
+    jobs = jobs or (1 if kind == "threads" else os.cpu_count() or 1)
+    return 1 + max(2, min(2 * jobs, -(-windows.chunks // RANGE)))
+
+
+def _sequential_sums(plan: Plan, name: str) -> int:
+    n_out, n_in = plan.targets[name].shape
+    return alignment.sums_bytes(n_in, n_out)
 
 
 def _of_blocks(
