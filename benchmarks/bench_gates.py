@@ -31,6 +31,7 @@ GATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "StatePack of the MLP": (COLUMNS | {"state_pack_mlp": StatePackMLP()}, COLUMNS),
     "events": (COLUMNS | {"event": EventDriven()}, COLUMNS),
     "StatePack of attention": (PACK_KV, {"state_pack_kv": StatePackKV("exact")}),
+    "KWTA of keys": ({"kwta": Kwta(target="kv")}, {"state_pack_kv": StatePackKV("exact")}),
     "events of attention": ({"event": EventDriven(target="kv")}, {"state_pack_kv": StatePackKV("exact")}),
     "all together": (
         COLUMNS | PACK_KV | {"kwta": Kwta(), "state_pack_mlp": StatePackMLP()},

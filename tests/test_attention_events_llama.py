@@ -221,7 +221,7 @@ def test_what_excludes_events() -> None:
         EventDriven(target="heads")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="age_max"):
         EventDriven(age_max=-1)
-    assert EventDriven().limits()["theta"] == EventDriven().limits()["gap_tolerance"] == 0.3
+    assert (EventDriven().limits()["theta"], EventDriven().limits()["gap_tolerance"]) == (0.15, 0.05)
     assert EventDriven(target="kv").limits()["theta"] == 0.01
     assert EventDriven(target="kv", delta_theta=0.0, gap_tol=0.0).limits()["theta"] == 0
     config = RuntimeConfig.from_dict({"event": {"target": "kv", "delta_theta": 0.1}})

@@ -107,14 +107,17 @@ def test_weight_rejects_what_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.02, 0.0])
+@pytest.mark.parametrize("share", [2 / 3, 1.0])
 @pytest.mark.parametrize(("n_out", "n_in", "block"), SHAPES)
-def test_bloques_proc_interseccion_mascara_kwta(n_out: int, n_in: int, block: int, scale: float) -> None:
+def test_bloques_proc_interseccion_mascara_kwta(n_out: int, n_in: int, block: int, share: float, scale: float) -> None:
     """`bloques_proc ∩ máscara_kwta`: the bits of all blocks with those not chosen set to 0."""
     rng = np.random.default_rng(n_in)
     row_scale = rng.uniform(0.1, 2, n_out).astype(np.float16)
-    weight = weight_of(n_out, n_in, block, scale, row_scale, kept_arrays(rng, n_out, n_in, block))
+    kept = max(1, int(share * -(-n_in // block)))
+    weight = weight_of(n_out, n_in, block, scale, row_scale, kept_arrays(rng, n_out, n_in, block, kept))
     x = rng.standard_normal((5, n_in)).astype(np.float32)
-    for options in ({"kwta": True, "keep": 0.4, "block": block}, {"kwta": True, "keep": 0.02},
+    for options in ({"kwta": True, "keep": 0.4, "block": block}, {"kwta": True, "keep": 0.9, "block": block},
+                    {"kwta": True, "keep": 0.02},
                     {"pack": "binary", "pack_eps": 2.5, "pack_density": 1.0}):  # fmt: skip
         gate = _core.Gate(n_in, **options)
         masked = np.zeros_like(x)

@@ -164,7 +164,7 @@ class EventDriven(Settings):
         default=None,
         description="Change that is sent, in multiples of the root mean square of the inputs. One for all, or "
         "PATTERN=T,…; what no pattern fits is computed whole. Of a window: relative "
-        "distance of the query from the one that it was computed with, times its share of the softmax. Default: 0.3, "
+        "distance of the query from the one that it was computed with, times its share of the softmax. Default: 0.15, "
         "and 0.01 for kv.",
     )
     topk: Annotated[Fraction | dict[str, Fraction], _ByMatrix, Flag(metavar="K")] = Field(
@@ -195,12 +195,12 @@ class EventDriven(Settings):
     age_max: Annotated[int, Flag(core="age_max")] = Field(
         default=64, ge=0, description="Tokens after which an input is sent whatever its change; 0: at once."
     )
-    gap_tol: Annotated[float | None, Flag(metavar="G")] = Field(
-        default=None,
+    gap_tol: Annotated[float, Flag(metavar="G", core="gap_tolerance")] = Field(
+        default=0.05,
         ge=0,
         description="Relative error of one product (kv: of one layer) beyond which nothing is skipped for "
-        "--event-rearm tokens. Default: 0.3, and 0.05 for kv, whose checks begin 1, 3, 7, … tokens after a window is "
-        "new.",
+        "--event-rearm tokens; for good, when it is one of the first 8 checks, which come 1, 3, 7, … tokens after the "
+        "start.",
     )
     gap_every: Annotated[int, Flag(core="gap_every")] = Field(
         default=32, ge=0, description="Tokens between comparisons with the full product, which replaces it; 0: never."
@@ -222,24 +222,21 @@ class EventDriven(Settings):
             raise ValueError("block is of inputs; leave it out with events of kv, whose windows have 128 positions")
         return self
 
-    @property
-    def tolerance(self) -> float:
-        """`gap_tol`, or the default of the target."""
-        if self.gap_tol is not None:
-            return self.gap_tol
-        return 0.05 if self.target == "kv" else 0.3
+    def _thresholds(self) -> Values:
+        default = 0.01 if self.target == "kv" else 0.15
+        return as_values(default if self.delta_theta is None else self.delta_theta)
 
     def limits(self) -> dict[str, Any]:
         """What the extension gets, without the budget, where nothing else is said by pattern."""
-        theta = as_values((0.01 if self.target == "kv" else 0.3) if self.delta_theta is None else self.delta_theta)
+        theta = self._thresholds()
         values = {"theta": theta.get("*", 0.0), "topk": as_values(self.topk).get("*", 1.0)}
-        return self.core_options() | values | {"gap_tolerance": self.tolerance}
+        return self.core_options() | values
 
     def limits_of(self, group: tuple[str, ...]) -> dict[str, Any] | None:
         """The same for matrices that read one input; None when they are computed whole."""
         if self.target == "kv":
             return None
-        theta = value_of(group, {"*": 0.3} if self.delta_theta is None else as_values(self.delta_theta), self.target)
+        theta = value_of(group, self._thresholds(), self.target)
         topk = value_of(group, as_values(self.topk), self.target)
         if theta is None:
             return None
