@@ -239,9 +239,10 @@ class RunningOptions(Group):
         str, Flag(shown=True, metavar="threads[:N]|processes[:N]|dask://host:port", panel="Run", decides="nothing")
     ] = Field(
         default="threads",
-        description="Where tensors are encoded: threads[:N] or processes[:N] (N at a time, which share --threads; by "
-        "default 1 and the number of cores), or dask://host:port, a scheduler whose workers see the same paths "
-        "(--threads each, 0: one). The result does not depend on it (with --hessian on one kind of CPU).",
+        description="Where tensors are encoded, and by quantize measured: threads[:N] or processes[:N] (N at a time, "
+        "which share --threads; by default 1 and the number of cores), or dask://host:port, a scheduler whose workers "
+        "see the same paths (--threads each, 0: one). The result does not depend on it (with --hessian on one kind "
+        "of CPU).",
     )
     checkpoint: Annotated[Path | None, Flag(metavar="DIR", panel="Run", decides="nothing")] = Field(
         default=None,
