@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _COUNTERS = (
     "rewrites", "calls", "tokens", "reused", "prefetched", "rows", "experts", "dense_calls", "nonfinite_events",
-    "active_units", "skipped_units",
+    "active_units", "skipped_units", "blocks",
 )  # fmt: skip
 
 
