@@ -125,7 +125,7 @@ class RuntimeHandle(Shown):
         token whose first codes the product before asked the memory for), `rows` (looked up by token),
         `experts` (experts computed with, each once a product however many tokens chose it),
         `dense_calls` (from the fallback), `nonfinite_events`, and of matrices by columns `active_units` and
-        `skipped_units` (inputs computed with and left out, of all tokens).
+        `skipped_units` (inputs computed with and left out, of all tokens); `blocks` of proc-sparse ones.
 
         Like all that is read here it is of whole decodes: while another thread computes, its end is waited for.
         """
