@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from seeddelta import Recipe
 from seeddelta.convert.describe import describe
-from seeddelta.convert.rates import RATES
+from seeddelta.convert.rates import RATES, TRELLIS_RATES
 from seeddelta.errors import RecipeError
 from seeddelta.gguf import payload
 from seeddelta.settings.recipe import PRESETS
@@ -56,11 +56,21 @@ def test_options_win_over_the_preset() -> None:
 def test_rates_are_those_of_the_core() -> None:
     from seeddelta import _core
 
-    for bits, (step_bits, values) in RATES.items():
+    for bits, (step_bits, values) in TRELLIS_RATES.items():
         assert bits == step_bits / values
         shape = (16, 64)
         codes = _core.trellis_encode([[0.5] * shape[1]] * shape[0], step_bits=step_bits, values_per_step=values)[0]
         assert codes.shape[2] == 16
+
+
+def test_rates_of_byte_lanes_alone() -> None:
+    only = set(RATES) - set(TRELLIS_RATES)
+    assert only == {3.5}
+    assert recipe(bits=3.5).rates_for("blk.0.ffn_up.weight") == RATES
+    assert 3.5 not in recipe(column_tensor="ffn_down").rates_for("blk.0.ffn_down.weight")
+    for options in ({"base_kind": "trellis"}, {"layout": "column"}):
+        with pytest.raises(RecipeError, match=r"3\.5 bits are a rate of byte lanes"):
+            recipe(bits=3.5, **options)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from test_core_kernels import _restore_isa  # noqa: F401
 
 F32 = npt.NDArray[np.float32]
 # relative error on Gaussian rows of 576 columns, without feedback
-ERROR = {4.0: 0.0712, 3.0: 0.1425, 2.0: 0.2760}
+ERROR = {4.0: 0.0712, 3.5: 0.1035, 3.0: 0.1425, 2.5: 0.2010, 2.0: 0.2760}
 CODES = _core.lane_codes()
 
 

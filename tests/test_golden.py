@@ -1,4 +1,4 @@
-"""Files of format version 1 that were made once and stay: every later release gives their weights, bit for bit."""
+"""Files of format versions 1 and 2 that were made once and stay: every later release gives their weights, bit for bit."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_bits(name: str, isa: str) -> None:
 
 
 def test_every_kind_is_there() -> None:
-    """What the files are for: no base, residual, rate or option of version 1 is missing."""
-    bases, schemes, rates, options = set(), set(), set(), set()
+    """What the files are for: no base, residual, rate or option of a version is missing."""
+    bases, schemes, rates, options, lanes = set(), set(), set(), set(), set()
     for name in FILES:
         with open_seeddelta(FOLDER / name) as file:
             for tensor in file.tensors.values():
@@ -49,9 +49,12 @@ def test_every_kind_is_there() -> None:
                 if base.kind == "trellis":
                     rates.add((base.step_bits / base.values_per_step, base.column_scale))
                     assert base.state_bits == 12
+                if base.kind == "lanes":
+                    lanes.add((base.code, base.column_scale))
                 if base.kind == "prng_block":
                     options.add(("seed_per", base.seed_per))
-    assert bases == {"prng_block", "fht_struct", "trellis", "none"}
+    assert bases == {"prng_block", "fht_struct", "trellis", "lanes", "none"}
+    assert lanes == {(code.number, scaled) for code in _core.lane_codes() for scaled in (False, True)}
     assert rates >= {(bits, scaled) for bits in (1, 1.5, 2, 2.5, 3, 4, 5, 6) for scaled in (False, True)}
     assert schemes == {
         ("coo", "fp16"), ("coo", "int8"), ("block", "fp16"), ("block", "int8"), ("codebook_resid", None),

@@ -1,4 +1,4 @@
-"""Make tests/golden: small files of format version 1 and what they decode to.
+"""Make tests/golden: small files of format versions 1 and 2 and what they decode to.
 
     python tools/golden.py [FOLDER]
 
@@ -28,18 +28,26 @@ RATES = {"attn_q": 1, "attn_k": 1.5, "attn_v": 2, "attn_output": 2.5, "ffn_gate"
 # row counts that 16 does not divide, column counts that 64, 32 and 16 do not divide
 SHAPES = {"attn_q": (40, 96), "attn_k": (16, 72), "attn_v": (17, 64), "attn_output": (33, 104), "ffn_gate": (24, 96),
           "ffn_up": (40, 72), "ffn_down": (19, 96)}  # fmt: skip
-TRELLIS: dict[str, Any] = {"targets": "all", "tensor_type": tuple(f"0.{name}=" + f"{b:g}" for name, b in RATES.items())}
+TRELLIS: dict[str, Any] = {
+    "base_kind": "trellis", "targets": "all", "tensor_type": tuple(f"0.{name}=" + f"{b:g}" for name, b in RATES.items()),
+}  # fmt: skip
+LANE_RATES = {"attn_q": 4, "attn_k": 2, "attn_v": 3, "attn_output": 3.5, "ffn_gate": 2.5}
+LANES: dict[str, Any] = {
+    "base_kind": "lanes", "targets": tuple(LANE_RATES),
+    "tensor_type": tuple(f"0.{name}={bits:g}" for name, bits in LANE_RATES.items()),
+}  # fmt: skip
 FEW: dict[str, Any] = {"targets": ("attn_output", "attn_v")}  # tensors of the blocks and residuals
 PROC: dict[str, Any] = FEW | {"proc_sparse": True, "proc_target": "attn"}
-EXPERTS: dict[str, Any] = {"targets": ("ffn_up_exps",), "bits": 3}
+EXPERTS: dict[str, Any] = {"base_kind": "trellis", "targets": ("ffn_up_exps",), "bits": 3}
 COLUMNS: dict[str, Any] = {"imatrix": True, "column_power": 0.25}
 
 FILES: dict[str, dict[str, Any]] = {
     "trellis": TRELLIS,
     "trellis-columns": TRELLIS | COLUMNS | {"row_scale": "f32"},
-    "trellis-coo": FEW | {"bits": 2, "scheme": "coo", "K": 5, "vals": "int8"},
-    "trellis-block": FEW | {"bits": 1, "scheme": "block", "vals": "int8", "block": 32},
-    "trellis-codebook": FEW | {"bits": 2, "scheme": "codebook_resid", "K": 2, "codebook_size": 6},
+    "trellis-coo": FEW | {"base_kind": "trellis", "bits": 2, "scheme": "coo", "K": 5, "vals": "int8"},
+    "trellis-block": FEW | {"base_kind": "trellis", "bits": 1, "scheme": "block", "vals": "int8", "block": 32},
+    "trellis-codebook": FEW
+    | {"base_kind": "trellis", "bits": 2, "scheme": "codebook_resid", "K": 2, "codebook_size": 6},
     "prng-coo": FEW | {"base_kind": "prng_block", "scheme": "coo", "K": 7},
     "prng-block": FEW | {"base_kind": "prng_block", "scheme": "block", "block": 32},
     "prng-rows": FEW | {"base_kind": "prng_block", "seed_per": "row", "seed_search": 40, "block": 8, "K": 3},
@@ -50,6 +58,9 @@ FILES: dict[str, dict[str, Any]] = {
     "proc-32": PROC | {"proc_fanout": 2},
     "proc-64": PROC | {"proc_fanout": 1, "proc_block": 64, "proc_base_scale": 0},
     "experts-coo": EXPERTS | {"scheme": "coo", "K": 4},
+    "lanes": LANES,
+    "lanes-columns": LANES | COLUMNS | {"row_scale": "f32"},
+    "experts-lanes": EXPERTS | {"base_kind": "lanes", "bits": 3.5},
     "experts-columns": EXPERTS | COLUMNS | {"scheme": "block", "vals": "int8", "block": 32},
 }
 
@@ -63,6 +74,8 @@ def model(name: str) -> dict[str, np.ndarray[Any, Any]]:
     elif name.startswith("trellis") and "tensor_type" in FILES[name]:
         shapes |= {f"blk.0.{target}": shape for target, shape in SHAPES.items()}
         shapes["blk.1.attn_q"] = (16, 96)  # of the recipe's own rate, the eighth
+    elif name.startswith("lanes"):
+        shapes |= {f"blk.0.{target}": SHAPES[target] for target in LANE_RATES}
     else:
         shapes |= {f"blk.0.{target}": SHAPES[target] for target in FEW["targets"]}
     return {

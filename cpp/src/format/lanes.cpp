@@ -1,8 +1,23 @@
 #include "format/lanes.hpp"
 
 #include <algorithm>
+#include <initializer_list>
 
 namespace seeddelta {
+
+// A code whose single values have one table, the first of two another and the second of two a third.
+static constexpr LaneCode shared(uint32_t number, std::initializer_list<uint8_t> emits, float unit,
+                                 const LaneTables &single, const LaneTables &first, const LaneTables &second) {
+    LaneCode code{number, 0, 0, {}, unit, {}};
+    for (const uint8_t values : emits) {
+        code.emits[code.steps++] = values;
+        code.tables[code.values++] = values == 1 ? single : first;
+        if (values == 2) {
+            code.tables[code.values++] = second;
+        }
+    }
+    return code;
+}
 
 static constexpr LaneCode kCodes[kLaneCodes] = {
     {0, // 4 bits
@@ -34,6 +49,22 @@ static constexpr LaneCode kCodes[kLaneCodes] = {
        {-19, -11, -4, -1, -7, 3, 7, 10, 0, -1, 12, -10, -6, 4, 20, 1}},
       {{-6, 16, 3, -34, -22, 7, 9, 23, 4, 15, -15, 32, -4, -3, -10, -12},
        {12, 3, -6, 0, -25, 25, 16, 9, -6, -9, -2, -1, 3, 8, -16, -12}}}},
+    shared(3, // 3.5 bits
+           {1, 1, 1, 1, 1, 1, 2}, 17.514F,
+           {{-11, 4, -37, 19, -5, -1, -7, 7, -19, 35, 1, 14, 11, -25, -15, 25},
+            {-6, -18, -3, 13, 2, -12, 9, 20, -10, -3, 6, 3, 7, -7, 1, -2}},
+           {{-6, 10, 18, -23, 8, 4, -3, -13, -1, -18, 2, 14, 27, -30, -9, 21},
+            {16, 3, -2, -12, -7, 7, -8, -16, -7, -2, 6, -27, 28, 8, 13, -1}},
+           {{2, -11, 22, -5, -6, -1, -1, -7, 2, 6, 11, -14, 15, -20, 9, 4},
+            {1, -11, 35, 7, 24, 5, -24, -12, -2, 18, 15, 11, -7, -19, -35, -3}}),
+    shared(4, // 2.5 bits
+           {2, 1, 2, 1, 2}, 20.174F,
+           {{-40, -19, 27, 3, -27, -18, 20, -4, 40, 17, 12, -11, 5, -9, 7, -4},
+            {-1, -10, 17, 6, 8, -2, -7, 4, 8, -4, -16, -10, 8, -1, 1, -1}},
+           {{8, -20, -15, -26, 4, -8, 39, -9, 16, -9, 17, 2, 25, -1, 14, -39},
+            {-20, 21, 2, -5, 9, 4, -12, -7, 14, -3, -2, -9, 9, -6, 0, 5}},
+           {{-17, -2, 10, 39, -40, -26, -4, -8, 18, 17, -12, 3, 4, -17, 26, 9},
+            {-12, 16, 3, 11, 3, 3, -13, -4, -7, 4, -2, -15, -1, 15, 15, -15}}),
 };
 
 // What the kernels rely on: bytes of a value and 64 neither wrap nor leave 0 .. 127, and a group has whole chunks.

@@ -46,7 +46,7 @@ struct LaneCode {
 };
 
 // All codes, by number.
-inline constexpr uint32_t kLaneCodes = 3;
+inline constexpr uint32_t kLaneCodes = 5;
 // Null when there is no such code.
 const LaneCode *lane_code(uint32_t number);
 

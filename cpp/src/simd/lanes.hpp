@@ -19,13 +19,15 @@
 namespace seeddelta {
 namespace {
 
-// How many values each step of a pattern emits.
-template <int... Emits>
+// How many values each step of a pattern emits. `Shared`: the single values have one table, the first of two another
+// and the second of two a third; else every value has its own.
+template <bool Shared, int... Emits>
 struct LanePattern {
     static constexpr int kSteps = sizeof...(Emits);
     static constexpr int kEmits[kSteps] = {Emits...};
     static constexpr int kValues = (Emits + ...);
-    static constexpr int kLines = kSteps % 2 == 0 ? kSteps / 2 : kSteps; // of a chunk
+    static constexpr int kTables = Shared ? 3 : kValues;
+    static constexpr int kLines = kSteps % 2 == 0 ? kSteps / 2 : kSteps;   // of a chunk
     static constexpr int kQuads = kSteps % 2 == 0 ? kValues : 2 * kValues; // of four columns, in a chunk
     static constexpr int first_value(int step) {
         int value = 0;
@@ -34,6 +36,25 @@ struct LanePattern {
         }
         return value;
     }
+    static constexpr int table_of(int value) {
+        if constexpr (!Shared) {
+            return value;
+        }
+        int step = 0;
+        while (first_value(step + 1) <= value) {
+            ++step;
+        }
+        return kEmits[step] == 1 ? 0 : 1 + value - first_value(step);
+    }
+    // A value that has the table, or 0.
+    static constexpr int value_with(int table) {
+        for (int value = 0; value < kValues; ++value) {
+            if (table_of(value) == table) {
+                return value;
+            }
+        }
+        return 0;
+    }
 };
 
 // Calls f.template operator()<Pattern>() for the pattern of a code.
@@ -41,11 +62,15 @@ template <class F>
 SEEDDELTA_INLINE void with_pattern(const LaneCode &code, F &&f) {
     switch (code.number) {
     case 0:
-        return f.template operator()<LanePattern<1>>();
+        return f.template operator()<LanePattern<false, 1>>();
     case 1:
-        return f.template operator()<LanePattern<2>>();
+        return f.template operator()<LanePattern<false, 2>>();
+    case 2:
+        return f.template operator()<LanePattern<false, 1, 1, 2>>();
+    case 3:
+        return f.template operator()<LanePattern<true, 1, 1, 1, 1, 1, 1, 2>>();
     default:
-        return f.template operator()<LanePattern<1, 1, 2>>();
+        return f.template operator()<LanePattern<true, 2, 1, 2, 1, 2>>();
     }
 }
 
@@ -59,16 +84,17 @@ struct LaneTile {
 
     template <class Pattern>
     struct Tables {
-        V a[Pattern::kValues];
-        V b[Pattern::kValues];
+        V a[Pattern::kTables];
+        V b[Pattern::kTables];
         SEEDDELTA_INLINE explicit Tables(const LaneCode &code) {
-            for (int v = 0; v < Pattern::kValues; ++v) {
+            for (int t = 0; t < Pattern::kTables; ++t) {
+                const LaneTables &tables = code.tables[Pattern::value_with(t)];
                 int8_t biased[16];
                 for (int i = 0; i < 16; ++i) {
-                    biased[i] = static_cast<int8_t>(code.tables[v].a[i] + Ops::kBias);
+                    biased[i] = static_cast<int8_t>(tables.a[i] + Ops::kBias);
                 }
-                a[v] = Ops::table(biased);
-                b[v] = Ops::table(code.tables[v].b);
+                a[t] = Ops::table(biased);
+                b[t] = Ops::table(tables.b);
             }
         }
     };
@@ -93,17 +119,19 @@ struct LaneTile {
     static SEEDDELTA_INLINE void step(const V *c0, const Tables<Pattern> &t, Before<Parts> &before, Use &&use) {
         constexpr int quad = Pattern::first_value(Step);
         constexpr int value = quad % Pattern::kValues;
+        constexpr int table = Pattern::table_of(value);
         V sum[Parts];
         V out[Parts];
         for (int p = 0; p < Parts; ++p) {
             sum[p] = Ops::wrap(Ops::add(c0[p], before.c2[p]));
-            out[p] = Ops::add(Ops::look(t.a[value], sum[p]), Ops::look(t.b[value], before.c1[p]));
+            out[p] = Ops::add(Ops::look(t.a[table], sum[p]), Ops::look(t.b[table], before.c1[p]));
         }
         use(quad, out);
         if constexpr (Pattern::kEmits[Step % Pattern::kSteps] == 2) {
+            constexpr int second = Pattern::table_of(value + 1);
             for (int p = 0; p < Parts; ++p) {
-                out[p] = Ops::add(Ops::look(t.a[value + 1], Ops::wrap(Ops::add(sum[p], before.c1[p]))),
-                                  Ops::look(t.b[value + 1], c0[p]));
+                out[p] = Ops::add(Ops::look(t.a[second], Ops::wrap(Ops::add(sum[p], before.c1[p]))),
+                                  Ops::look(t.b[second], c0[p]));
             }
             use(quad + 1, out);
         }

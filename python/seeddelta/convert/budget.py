@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import RecipeError
 from ..gguf import names
-from .rates import RATES, Rate
+from .rates import Rate
 
 # Divergence by bits, over that at 3 bits: the square of the encoder's error, alike for all kinds of matrices.
-LOSS: dict[float, float] = {1: 15.0, 1.5: 7.6, 2: 4.0, 2.5: 2.1, 3: 1.0, 4: 0.27, 5: 0.074, 6: 0.027}
+LOSS: dict[float, float] = {1: 15.0, 1.5: 7.6, 2: 4.0, 2.5: 2.1, 3: 1.0, 3.5: 0.53, 4: 0.27, 5: 0.074, 6: 0.027}
 # Divergence a weight at equal bits, over that of attn_output: rounded from what autotune measures on SmolLM2, with the
 # first and the last layer alike. Its first layer's attention costs next to nothing, which is left out: nothing says
 # that other models are like that. An expert sees a part of the tokens: not measured, taken for a quarter.
@@ -55,16 +55,16 @@ def fit_rates(
     fixed: set[str],
     budget: int,
     weights: Mapping[str, int],
+    rates_for: Callable[[str], Sequence[float]],
     bytes_at: Callable[[str, Rate], int],
     n_layers: int | None,
 ) -> dict[str, Rate]:
     """Rates of all tensors of `rates`, whose bytes together are at most `budget`; those of `fixed` stay.
 
-    `weights` are numbers of weights. Of tensors that gain alike those of later layers come first: on SmolLM2 they cost
-    a third more. Raises RecipeError when even the lowest rates do not fit.
+    `weights` are numbers of weights, `rates_for` the rates of a tensor, rising. Of tensors that gain alike those of
+    later layers come first: on SmolLM2 they cost a third more. Raises RecipeError when even the lowest rates do not fit.
     """
-    ladder = sorted(RATES)
-    chosen: dict[str, Rate] = {name: rate if name in fixed else ladder[0] for name, rate in rates.items()}
+    chosen: dict[str, Rate] = {name: rate if name in fixed else rates_for(name)[0] for name, rate in rates.items()}
     used = sum(bytes_at(name, rate) for name, rate in chosen.items())
     if used > budget:
         raise RecipeError(
@@ -74,7 +74,8 @@ def fit_rates(
     steps: list[tuple[float, int, str, int, int]] = []
 
     def offer(name: str, order: int, at: int) -> None:
-        """Put the next step of a tensor at `ladder[at]` on the heap, the largest gain a byte first."""
+        """Put the next step of a tensor at rate number `at` on the heap, the largest gain a byte first."""
+        ladder = rates_for(name)
         if at + 1 == len(ladder):
             return
         low, high = ladder[at], ladder[at + 1]
@@ -90,7 +91,7 @@ def fit_rates(
         if used + more > budget:
             continue  # a smaller one may still fit
         used += more
-        chosen[name] = ladder[at]
+        chosen[name] = rates_for(name)[at]
         offer(name, order, at)
     return chosen
 

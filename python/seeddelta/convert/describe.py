@@ -20,7 +20,7 @@ from ..gguf.schema import (
 from ..kinds import BASE_OF, RESIDUAL_OF
 from ..kinds.kind import Base, Residual
 from ..kinds.prng_block import PrngBlockBase
-from .rates import RATES, lane_code
+from .rates import TRELLIS_RATES, lane_code
 from .recipe import Recipe
 from .report import Compute
 
@@ -57,7 +57,6 @@ def describe(
 
 def _base(recipe: Recipe, shape: tuple[int, int], column: bool) -> Base:
     n_in = shape[1]
-    step_bits, values = RATES[recipe.bits]
     if recipe.proc_sparse:
         return proc_base(recipe)
     if recipe.has_trellis:
@@ -71,6 +70,7 @@ def _base(recipe: Recipe, shape: tuple[int, int], column: bool) -> Base:
             return LanesBase(
                 kind="lanes", scale=1 / code.unit, code=code.number, rotation_block=rotation, column_scale=scaled
             )
+        step_bits, values = TRELLIS_RATES[recipe.bits]
         return TrellisBase(
             kind="trellis",
             scale=0.0,

@@ -11,11 +11,13 @@ from seeddelta import _core
 from ..gguf import names
 
 # bits a weight -> (step_bits, values_per_step) of the trellis
-RATES: dict[float, tuple[int, int]] = {
+TRELLIS_RATES: dict[float, tuple[int, int]] = {
     1: (1, 1), 1.5: (3, 2), 2: (2, 1), 2.5: (5, 2), 3: (3, 1), 4: (4, 1), 5: (5, 1), 6: (6, 1),
 }  # fmt: skip
+# those and the ones that only byte lanes have
+RATES: tuple[float, ...] = tuple(sorted({*TRELLIS_RATES, *(code.bits for code in _core.lane_codes())}))
 # one bit more, or the next rate there is
-NEXT_RATE: dict[float, float] = {1: 2, 1.5: 2.5, 2: 3, 2.5: 3, 3: 4, 4: 5, 5: 6, 6: 6}
+NEXT_RATE: dict[float, float] = {1: 2, 1.5: 2.5, 2: 3, 2.5: 3, 3: 4, 3.5: 4, 4: 5, 5: 6, 6: 6}
 
 
 def lane_code(bits: float) -> _core.LaneCode | None:

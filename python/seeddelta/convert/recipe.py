@@ -25,7 +25,7 @@ from ..kinds.kind import Kind
 from ..kinds.options import Group, ScaledOptions
 from ..settings.forms import Base, RecipeSettings, Residual
 from ..settings.recipe import MAX_ROTATION, PRESETS
-from .rates import RATES, Proc, Rate, overridden, parse_override, rate_of
+from .rates import RATES, TRELLIS_RATES, Proc, Rate, overridden, parse_override, rate_of
 
 TRELLIS_KINDS = ("trellis", "lanes")
 COLUMN_POWER = 0.2  # measured on SmolLM2: 0.1 to 0.25 are alike, and better than none and than 0.35
@@ -210,6 +210,8 @@ class Recipe(Shown, RecipeSettings):
             raise ValueError("--K auto is for bases other than the trellis, which uses up --bits; give a number")
         if not self.has_trellis and self.hessian is not None and not self.seed_search:
             raise ValueError("--hessian is for --base-kind trellis, and for --seed-search, whose columns it weighs")
+        if self.bits not in TRELLIS_RATES and (self.base_kind != "lanes" or self.layout == "column"):
+            raise ValueError(f"{self.bits:g} bits are a rate of byte lanes (--base-kind lanes, --layout row) alone")
         if self.gradient is not None and self.residual_scheme != "none":
             raise ValueError("--gradient is for a trellis without --scheme")
         if not self.has_trellis and self.rotation_block not in ("auto", 0):
@@ -295,6 +297,11 @@ class Recipe(Shown, RecipeSettings):
         if self.proc_sparse and overridden(name, self.tensor_type) is None and self._is_proc_target(name):
             return Proc(self.proc_fanout)
         return rate_of(name, self.bits, overrides=self.tensor_type)
+
+    def rates_for(self, name: str) -> tuple[float, ...]:
+        """Bits a weight that a tensor can have, rising."""
+        lanes = self.base_kind == "lanes" and not self.is_column(name)
+        return RATES if lanes else tuple(sorted(TRELLIS_RATES))
 
     def _is_proc_target(self, name: str) -> bool:
         groups = {"mlp": ("ffn",), "attn": ("attn",), "both": ("ffn", "attn")}[self.proc_target]

@@ -102,9 +102,10 @@ class FileOptions(Group):
 class TrellisOptions(Group):
     """The trellis: a seeded hash walked by codes."""
 
-    bits: Annotated[float, Flag(shown=True, metavar="1|1.5|2|2.5|3|4|5|6", panel="Base")] = Field(
+    bits: Annotated[float, Flag(shown=True, metavar="1|1.5|2|2.5|3|3.5|4|5|6", panel="Base")] = Field(
         default=4,
-        description="Bits a weight of the trellis: 1, 1.5, 2, 2.5, 3, 4, 5 or 6; embd and head get one step more.",
+        description="Bits a weight: 1, 1.5, 2, 2.5, 3, 3.5 (byte lanes only), 4, 5 or 6; embd and head get one step "
+        "more.",
     )
     state_bits: Annotated[Literal[12, 14, 16], Whole, Flag(panel="Base")] = Field(
         default=12,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from ..convert.rates import RATES, Proc, parse_override
+from ..convert.rates import TRELLIS_RATES, Proc, parse_override
 from ..convert.recipe import Recipe
 from ..settings.tuning import TuneSettings
 
@@ -34,9 +34,9 @@ class TuneOptions(TuneSettings):
             )
         if self.recipe.proc_sparse or any(isinstance(parse_override(t)[1], Proc) for t in self.recipe.tensor_type):
             raise ValueError("rates are those of the trellis; leave proc-sparse out, or keep such matrices dense")
-        if self.reference not in RATES:
+        if self.reference not in TRELLIS_RATES:
             raise ValueError(
-                f"--reference {self.reference:g} is no rate; choose from {', '.join(f'{r:g}' for r in RATES)}"
+                f"--reference {self.reference:g} is no rate; choose from {', '.join(f'{r:g}' for r in TRELLIS_RATES)}"
             )
         if self.max_dppl is not None and self.verify_chunks < 2:
             raise ValueError("--max-dppl is measured on the held-out text; give --verify-chunks 2 or more")

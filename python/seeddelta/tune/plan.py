@@ -11,7 +11,6 @@ import numpy as np
 from ..convert.jobs import forget, run_job
 from ..convert.pipeline import job_of
 from ..convert.plan import at_rates
-from ..convert.rates import RATES
 from ..evaluate.perplexity import perplexity
 from ..runtime.session import open_model, read_text
 from .groups import Group
@@ -56,7 +55,8 @@ def _plan(options: TuneOptions) -> TunePlan:
     everything = tuning.weights(name for group in tuning.groups for name in group.tensors)
     samples = tuning.weights(sampled_tensors(tuning.groups).values())
     checked = sorted((tuning.weights(group.tensors) for group in tuning.groups), reverse=True)[:CHECKED]
-    encoded = everything + (len(RATES) - 1) * samples + len(neighbours(options.reference)) * sum(checked)
+    rates = tuning.measuring.rates
+    encoded = everything + (len(rates) - 1) * samples + len(neighbours(options.reference, rates)) * sum(checked)
     builds = 0 if not options.verify_chunks else 3 if options.max_dppl is None else STEPS + 2
     slower = {12: 1, 14: 4, 16: 16}[options.recipe.state_bits]  # than what is measured with
     scored = (1 + builds) * options.verify_chunks if builds else 0

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..convert.plan import bytes_at
-from ..convert.rates import RATES
 from ..convert.recipe import Recipe
 from ..errors import RecipeError
 from ..gguf import names
@@ -40,7 +39,8 @@ class Allocator:
         self._weights = {
             group.name: sum(int(np.prod(source.tensors[n].shape)) for n in group.tensors) for group in groups
         }
-        ladder: list[Rate] = [*RATES, "dense"]
+        self._rates = store.rates
+        ladder: list[Rate] = [*self._rates, "dense"]
         self._bytes = {
             group.name: {rate: sum(bytes_at(recipe, source, name, rate) for name in group.tensors) for rate in ladder}
             for group in groups
@@ -110,7 +110,7 @@ class Allocator:
             factor = (found[name] / middle) ** (trust - 1)
             options: list[Choice] = [
                 Choice(rate, self._bytes[name][rate], self._sensitivity.loss(group, rate) * factor)
-                for rate in RATES
+                for rate in self._rates
                 if (name, rate) not in self._beyond
             ]
             choices[name] = [*options, Choice("dense", self._bytes[name]["dense"], 0.0)]
@@ -129,7 +129,7 @@ def _errors(store: EncodedStore, groups: Sequence[Group], reference: float) -> d
     for group in groups:
         sample = samples.get(group.role, next(iter(samples.values())))
         largest = max(error(name, reference) for name in group.tensors)
-        for rate in RATES:
+        for rate in store.rates:
             found[group.name, rate] = largest * error(sample, rate) / error(sample, reference)
     return found
 

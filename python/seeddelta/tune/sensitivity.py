@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from ..convert.rates import RATES
 from ..errors import EvaluationError
 from ..evaluate.base_file import BaseWriter
 from ..evaluate.kl import DivergenceObserver
@@ -154,7 +153,7 @@ def measure_sensitivity(
         step(group.name)
     curves = _curves(store, groups, reference)
     checks = []
-    for group, rate in check_points(groups, found, reference):
+    for group, rate in check_points(groups, found, reference, store.rates):
         store.encode((name, rate) for name in group.tensors)
         measured = meter.divergence(f"{group.name}@{rate:g}", dict.fromkeys(group.tensors, rate))
         checks.append(Check(group.name, rate, found[group.name].kl * curves[group.role][rate], measured.kl))
@@ -162,29 +161,30 @@ def measure_sensitivity(
     return Sensitivity(reference, found, whole, curves, tuple(checks))
 
 
-def check_points(groups: Sequence[Group], found: Mapping[str, Measured], reference: float) -> list[tuple[Group, float]]:
+def check_points(
+    groups: Sequence[Group], found: Mapping[str, Measured], reference: float, rates: Sequence[float]
+) -> list[tuple[Group, float]]:
     """The groups of the largest divergence, one rate below and one above the reference."""
     largest = sorted(groups, key=lambda group: -found[group.name].kl)[:CHECKED]
-    return [(group, rate) for group in largest for rate in neighbours(reference)]
+    return [(group, rate) for group in largest for rate in neighbours(reference, rates)]
 
 
-def neighbours(rate: float) -> list[float]:
+def neighbours(rate: float, rates: Sequence[float]) -> list[float]:
     """The next lower and the next higher rate, as far as there are such."""
-    rates = sorted(RATES)
     at = rates.index(rate)
-    return rates[max(at - 1, 0) : at] + rates[at + 1 : at + 2]
+    return [*rates[max(at - 1, 0) : at], *rates[at + 1 : at + 2]]
 
 
 def _curves(store: EncodedStore, groups: Sequence[Group], reference: float) -> dict[str, dict[float, float]]:
     """By role, from its tensor in the middle. Embedding and output matrix, which are large, take the median of the
     others, if there are others."""
     samples = sampled_tensors(groups)
-    store.encode((name, rate) for rate in RATES for name in samples.values())
+    store.encode((name, rate) for rate in store.rates for name in samples.values())
     curves = {}
     for role, name in samples.items():
-        errors = {rate: store.metrics(name, rate).error for rate in RATES}
+        errors = {rate: store.metrics(name, rate).error for rate in store.rates}
         curves[role] = {rate: (error / errors[reference]) ** 2 for rate, error in errors.items()}
-    median = {rate: statistics.median(curve[rate] for curve in curves.values()) for rate in RATES}
+    median = {rate: statistics.median(curve[rate] for curve in curves.values()) for rate in store.rates}
     return {group.role: curves.get(group.role, median) for group in groups}
 
 

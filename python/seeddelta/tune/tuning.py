@@ -95,7 +95,7 @@ class Tuning:
     @property
     def evaluations(self) -> int:
         """Evaluations of the dense model with some tensors encoded, at most."""
-        checks = min(CHECKED, len(self.groups)) * len(neighbours(self.options.reference))
+        checks = min(CHECKED, len(self.groups)) * len(neighbours(self.options.reference, self.measuring.rates))
         return 1 + len(self.groups) + checks
 
     def weights(self, names: Iterable[str]) -> int:
