@@ -39,7 +39,7 @@ def encoded(gradients: Any = None, **options: Any) -> Any:
     recipe = seeddelta.Recipe(input="a", output="b", hessian="h", **({"bits": 3, "threads": 1} | options))
     code = lane_code(recipe.bits) if recipe.base_kind == "lanes" else None
     feedback = make_feedback("t", INPUTS, rotation_block=64, seed=1, column_power=0.2, code=code)
-    rows = None if gradients is None else make_row_feedback("t", gradients)
+    rows = None if gradients is None else make_row_feedback("t", gradients, damp=0.1)
     return encode_tensor("t", WEIGHTS, "F16", recipe, None, feedback, rows)
 
 
@@ -83,7 +83,7 @@ def test_scales_in_full_precision_are_those_that_errors_are_measured_with() -> N
 
 def test_gradients_that_are_no_covariance() -> None:
     with pytest.raises(ImatrixError, match="'t'"):
-        make_row_feedback("t", np.zeros((32, 32), np.float32))
+        make_row_feedback("t", np.zeros((32, 32), np.float32), damp=0.1)
 
 
 @pytest.fixture(scope="module")

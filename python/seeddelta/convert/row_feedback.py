@@ -42,7 +42,7 @@ class RowFeedback:
     gradient: F32
 
 
-def make_row_feedback(name: str, gradient: F32, *, damp: float = 0.1) -> RowFeedback:
+def make_row_feedback(name: str, gradient: F32, *, damp: float) -> RowFeedback:
     """Feedback of a matrix from its G, float32 [n_out, n_out]; `damp` is in units of the mean of its diagonal.
 
     Raises ImatrixError naming the tensor when G is not positive.

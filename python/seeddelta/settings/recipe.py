@@ -13,6 +13,9 @@ from ..kinds.options import Group
 # Of SmolLM2 at 4 bits: .01 costs 4 to 9% more divergence on the calibration's kind of text and 7% more on another kind,
 # .5 12% more on the first and 2% less on the other (docs/internals/quality.md).
 HESSIAN_DAMP = 0.1
+# Of SmolLM2 at 4 bits, KL on the calibration's kind of text and on another: .1 gives .0337 and .0574, .3 .0327 and
+# .0553, .5 .0320 and .0533, 1 .0327 and .0543.
+GRADIENT_DAMP = 0.5
 MAX_ROTATION = 64  # the block that was measured (larger ones cost more time a token and gain nothing)
 # preset -> what it sets; options given beside it win
 PRESETS: dict[str, dict[str, Any]] = {
@@ -209,7 +212,7 @@ class MeasuredOptions(Group):
         "--hessian: a row makes up for the errors of the rows before it.",
     )
     gradient_damp: Annotated[float, Flag(panel="Calibration")] = Field(
-        default=0.1, gt=0, le=1, description="Added to the diagonal of that covariance, in units of its mean."
+        default=GRADIENT_DAMP, gt=0, le=1, description="Added to the diagonal of that covariance, in units of its mean."
     )
     eval_cols: Annotated[int, Flag(panel="Calibration")] = Field(
         default=1024, ge=0, description="Columns on which the seed search compares seeds; 0: all."
