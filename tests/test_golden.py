@@ -1,4 +1,4 @@
-"""Files of format versions 1 and 2 that were made once and stay: every later release gives their weights, bit for bit."""
+"""Files of versions 1 and 2 that were made once and stay: every later release gives their weights, bit for bit."""
 
 from __future__ import annotations
 

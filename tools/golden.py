@@ -29,7 +29,8 @@ RATES = {"attn_q": 1, "attn_k": 1.5, "attn_v": 2, "attn_output": 2.5, "ffn_gate"
 SHAPES = {"attn_q": (40, 96), "attn_k": (16, 72), "attn_v": (17, 64), "attn_output": (33, 104), "ffn_gate": (24, 96),
           "ffn_up": (40, 72), "ffn_down": (19, 96)}  # fmt: skip
 TRELLIS: dict[str, Any] = {
-    "base_kind": "trellis", "targets": "all", "tensor_type": tuple(f"0.{name}=" + f"{b:g}" for name, b in RATES.items()),
+    "base_kind": "trellis", "targets": "all",
+    "tensor_type": tuple(f"0.{name}={bits:g}" for name, bits in RATES.items()),
 }  # fmt: skip
 LANE_RATES = {"attn_q": 4, "attn_k": 2, "attn_v": 3, "attn_output": 3.5, "ffn_gate": 2.5}
 LANES: dict[str, Any] = {

@@ -62,7 +62,9 @@ def fit_rates(
     """Rates of all tensors of `rates`, whose bytes together are at most `budget`; those of `fixed` stay.
 
     `weights` are numbers of weights, `rates_for` the rates of a tensor, rising. Of tensors that gain alike those of
-    later layers come first: on SmolLM2 they cost a third more. Raises RecipeError when even the lowest rates do not fit.
+    later layers come first: on SmolLM2 they cost a third more.
+
+    Raises RecipeError when even the lowest rates do not fit.
     """
     chosen: dict[str, Rate] = {name: rate if name in fixed else rates_for(name)[0] for name, rate in rates.items()}
     used = sum(bytes_at(name, rate) for name, rate in chosen.items())
