@@ -249,35 +249,50 @@ inline bool proc_rows(const seeddelta_ctx &ctx, const Activations &a, int64_t ro
     return finite;
 }
 
+// The first columns of the blocks of a byte's set bits, of which `first` is that of the lowest one. No branch on a bit:
+// what is too much is overwritten. Returns how many there are.
+SEEDDELTA_INLINE int64_t list_byte(uint8_t bits, int32_t first, int32_t width, int32_t *columns) {
+    const uint8_t *place = kSetBits.place[bits];
+    int32_t some[8];
+    for (int i = 0; i < 8; ++i) {
+        some[i] = first + place[i] * width;
+    }
+    __builtin_memcpy(columns, some, sizeof(some));
+    return __builtin_popcount(bits);
+}
+
 // The first columns of all kept blocks of a row.
 inline void list_kept(const uint8_t *map, int64_t bytes, int64_t block, int32_t *columns) {
-    const auto width = static_cast<int32_t>(block);
     int64_t entry = 0;
-    for (int64_t byte = 0; byte < bytes; ++byte) { // no branch on a bit: what is too much is overwritten
+    for (int64_t byte = 0; byte < bytes; ++byte) {
         const uint8_t bits = map[byte]; // a byte that is not read again: stores may change it for all we know
-        const uint8_t *place = kSetBits.place[bits];
-        const auto first = static_cast<int32_t>(8 * byte * block);
-        int32_t some[8];
-        for (int i = 0; i < 8; ++i) {
-            some[i] = first + place[i] * width;
-        }
-        __builtin_memcpy(columns + entry, some, sizeof(some));
-        entry += __builtin_popcount(bits);
+        entry += list_byte(bits, static_cast<int32_t>(8 * byte * block), static_cast<int32_t>(block), columns + entry);
     }
 }
 
 // Those of them that are in `mask`, and their places among the kept ones. Returns how many there are.
 inline int64_t list_masked(const uint8_t *map, const uint8_t *mask, int64_t bytes, int64_t block, int32_t *columns,
                            int32_t *entries) {
+    const int shift = block == 32 ? 5 : 6;
     int64_t found = 0;
     int32_t before = 0;
-    for (int64_t byte = 0; byte < bytes; ++byte) {
-        const unsigned kept = map[byte];
-        for (unsigned both = kept & mask[byte]; both != 0; both &= both - 1) {
-            columns[found] = static_cast<int32_t>((8 * byte + __builtin_ctz(both)) * block);
-            entries[found++] = before + __builtin_popcount(kept & ((both & -both) - 1));
+    for (int64_t at = 0; at < bytes; at += 8) {
+        const int64_t here = bytes - at < 8 ? bytes - at : 8;
+        uint64_t kept = 0;
+        uint64_t both = 0;
+        __builtin_memcpy(&kept, map + at, static_cast<size_t>(here));
+        __builtin_memcpy(&both, mask + at, static_cast<size_t>(here));
+        both &= kept;
+        const int64_t first = found;
+        for (int64_t byte = 0; byte < here; ++byte) {
+            found += list_byte(static_cast<uint8_t>(both >> (8 * byte)), static_cast<int32_t>(8 * (at + byte) * block),
+                               static_cast<int32_t>(block), columns + found);
         }
-        before += __builtin_popcount(kept);
+        for (int64_t e = first; e < found; ++e) {
+            const uint64_t below = (uint64_t{1} << (columns[e] >> shift & 63)) - 1;
+            entries[e] = before + __builtin_popcountll(kept & below);
+        }
+        before += __builtin_popcountll(kept);
     }
     return found;
 }
@@ -293,7 +308,7 @@ inline bool proc_tile(const seeddelta_ctx &ctx, const Activations &a, int64_t ro
     uint8_t *hashed = panel + 8 * padded;
     auto *keys = reinterpret_cast<uint64_t *>(hashed + kTileRows * padded);
     auto *columns = reinterpret_cast<int32_t *>(hashed + (kTileRows + 1) * padded);
-    int32_t *entries = columns + kTileRows * (padded / 32);
+    int32_t *entries = columns + kTileRows * (padded / 32) + 8; // what is too much of the last row's lies in between
     const int64_t block = ctx.residual_block;
     const int64_t bytes = proc_map_bytes(ctx);
     ProcRow list[kTileRows];
