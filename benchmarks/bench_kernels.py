@@ -35,6 +35,7 @@ import common
 import numpy as np
 from ggml_products import GGML_TYPES, Ggml, GgmlProduct
 from seeddelta import _core
+from seeddelta.convert.rates import TRELLIS_RATES
 from seeddelta.gguf.payload import column_words, trellis_words
 from seeddelta.gguf.schema import LANE_BYTES, LANES
 
@@ -277,9 +278,12 @@ def lanes_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
     x = generator.standard_normal(n_in, dtype=np.float32)
     dense = generator.standard_normal((n_out, n_in), dtype=np.float32)
     products: dict[str, Product] = {}
-    for bits in (4, 3, 2):
-        products[f"lanes-{bits}"] = SeedDeltaProduct(random_lanes(n_out, n_in, bits, generator), x)
-        products[f"trellis-{bits}"] = SeedDeltaProduct(random_weight(n_out, n_in, bits, 1, generator), x)
+    for bits in (4, 3.5, 3, 2.5, 2):
+        products[f"lanes-{bits:g}"] = SeedDeltaProduct(random_lanes(n_out, n_in, bits, generator), x)
+        if bits in TRELLIS_RATES:
+            products[f"trellis-{bits:g}"] = SeedDeltaProduct(
+                random_weight(n_out, n_in, *TRELLIS_RATES[bits], generator), x
+            )
     for name in ("Q4_K", "Q4_0", "Q3_K", "Q2_K"):
         if n_in % ggml.blck_size(GGML_TYPES[name]) == 0:
             products[name] = GgmlProduct(ggml, GGML_TYPES[name], dense, x)

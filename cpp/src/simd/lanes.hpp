@@ -87,15 +87,18 @@ struct LaneTile {
         V a[Pattern::kTables];
         V b[Pattern::kTables];
         SEEDDELTA_INLINE explicit Tables(const LaneCode &code) {
-            for (int t = 0; t < Pattern::kTables; ++t) {
-                const LaneTables &tables = code.tables[Pattern::value_with(t)];
-                int8_t biased[16];
-                for (int i = 0; i < 16; ++i) {
-                    biased[i] = static_cast<int8_t>(tables.a[i] + Ops::kBias);
-                }
-                a[t] = Ops::table(biased);
-                b[t] = Ops::table(tables.b);
+            [&]<int... Table>(std::integer_sequence<int, Table...>) {
+                (load<Table, Pattern::value_with(Table)>(code), ...);
+            }(std::make_integer_sequence<int, Pattern::kTables>{});
+        }
+        template <int Table, int Value>
+        SEEDDELTA_INLINE void load(const LaneCode &code) {
+            int8_t biased[16];
+            for (int i = 0; i < 16; ++i) {
+                biased[i] = static_cast<int8_t>(code.tables[Value].a[i] + Ops::kBias);
             }
+            a[Table] = Ops::table(biased);
+            b[Table] = Ops::table(code.tables[Value].b);
         }
     };
 
