@@ -87,6 +87,13 @@ def main() -> int:
         action="store_true",
         help="take models that are in --work, and add to the texts and models of the result file",
     )
+    parser.add_argument(
+        "--file",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="a finished file beside them; may be given often",
+    )
     parser.add_argument("--only", default="", help="expression that the names of our models must have")
     options = parser.parse_args()
 
@@ -107,6 +114,7 @@ def main() -> int:
     if options.suite in ("models", "files"):
         for name in filter(None, options.llama.split(",")):
             models[name] = common.llama_model(dense, options.work, name, imatrix=options.imatrix)
+    models |= {name: Path(file) for name, _, file in (text.partition("=") for text in options.file)}
     saved = options.name or f"quality-{options.suite}"
     result: dict[str, Any] = {"benchmark": saved, "texts": {}}
     if options.reuse and (options.results / f"{saved}.json").exists():

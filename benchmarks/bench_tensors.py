@@ -64,7 +64,7 @@ def main() -> int:
         weights = np.asarray(weights + options.dither * noise, np.float32)
         scale = importances.importance(name, weights.shape[1])
         for bits, state in ours:
-            recipe = Recipe(input=dense, output=Path("none"), bits=bits, state_bits=state, **more)
+            recipe = Recipe(input=dense, output=Path("none"), base_kind="trellis", bits=bits, state_bits=state, **more)
             encoded = encode_tensor(name, weights, "F16", recipe, scale)
             size = sum(array.nbytes for array in encoded.arrays.values())
             found[f"trellis-{bits:g}, L={state}"].append(_row(name, weights, _decoded(encoded), size, scale))

@@ -10,12 +10,12 @@ import pytest
 import seeddelta
 import tiny_llama
 from llama_helpers import load_small, logits_of, tokens_of
-from seeddelta.calibrate import capture, groups, write_covariance
+from seeddelta.calibrate import capture, capture_gradient, groups, write_covariance
 from seeddelta.calibrate.engine import BlockEngine
 from seeddelta.calibrate.text import bundled_text, read_windows
 from seeddelta.cli.main import main
 from seeddelta.convert import memory, quantize, sequential
-from seeddelta.errors import ImatrixError, MemoryWarning, RecipeError
+from seeddelta.errors import ImatrixError, MemoryWarning, NotAvailableError, RecipeError
 from seeddelta.gguf.header import read_header
 
 pytest.importorskip("llama_cpp")
@@ -53,6 +53,30 @@ def test_it_is_what_imatrix_and_build_make(model: Path, text: Path, made: Path, 
     for name, tensor in theirs.tensors.items():
         for suffix, array in tensor.arrays.items():
             np.testing.assert_array_equal(ours.tensors[name].arrays[suffix], array, name)
+
+
+@pytest.mark.parametrize("calibrate", ["dense", "sequential"])
+def test_gradients_that_are_measured_on_the_way(
+    model: Path, text: Path, made: Path, tmp_path: Path, calibrate: str
+) -> None:
+    given, measured = tmp_path / "given.gguf", tmp_path / "measured.gguf"
+    capture_gradient(model, text, tmp_path / "gradient.gguf", ctx=OPTIONS["ctx"], threads=2, progress=False)
+    options = OPTIONS | {"text": text, "calibrate": calibrate}
+    seeddelta.quantize(model, given, gradient=tmp_path / "gradient.gguf", **options)
+    report = seeddelta.quantize(model, measured, gradient="auto", **options)
+    assert measured.read_bytes() == given.read_bytes()
+    assert all(row.metrics.rel_grad is not None for row in report.tensors if row.name.startswith("blk."))
+    assert not measured.with_name("measured.gguf.parts").exists()
+    codes = [seeddelta.open_seeddelta(path).tensors["blk.0.attn_q.weight"].arrays["codes"] for path in (made, measured)]
+    assert not np.array_equal(*codes)
+
+
+def test_gradients_of_other_models_are_refused_at_once(smollm2_quantized: Path, text: Path, tmp_path: Path) -> None:
+    other = tiny_llama.write_phi3(tmp_path / "phi3.gguf", smollm2_quantized)
+    for dry_run in (True, False):
+        with pytest.raises(NotAvailableError, match="phi3"):
+            seeddelta.quantize(other, tmp_path / "out.gguf", text=text, gradient="auto", dry_run=dry_run, **OPTIONS)
+    assert not list(tmp_path.glob("out*"))
 
 
 def test_it_runs_and_says_what_it_was_measured_on(model: Path, made: Path, text: Path) -> None:

@@ -45,6 +45,13 @@ class QuantizeSettings(Recipe):
         description="Inputs in the dense model, or with sequential behind the blocks that are encoded: better and "
         "slower, needs more memory.",
     )
+    gradient: Annotated[Path | None, Flag(shown=True, metavar="auto|FILE", panel="Calibration", decides="choice")] = (
+        Field(
+            default=None,
+            description="Covariance of the loss' gradients, by which a row makes up for the errors of the rows before "
+            "it: auto measures it first (llama, qwen2, qwen3), FILE is from seeddelta imatrix --gradient.",
+        )
+    )
     resume: Annotated[bool, Flag(shown=True, panel="Run", decides="nothing")] = Field(
         default=True, description="Go on from OUTPUT.parts, where an earlier run stopped."
     )
@@ -68,6 +75,8 @@ def command(settings: QuantizeSettings) -> None:
     Example: seeddelta quantize model-f16.gguf -o model.seeddelta.gguf
 
     Example: seeddelta quantize model-f16.gguf -o model.seeddelta.gguf --bits 4 --ram 6G
+
+    Example: seeddelta quantize model-f16.gguf -o model.seeddelta.gguf --bits 4 --calibrate sequential --gradient auto
     """
     from ..convert.quantize import estimate_quantize, quantize
     from ..report.tables import make_console

@@ -110,6 +110,11 @@ def _gradient(recipe: Recipe, described: Mapping[str, TensorDescription]) -> Gra
     return gradient
 
 
+def with_gradient(plan: Plan, recipe: Recipe) -> Plan:
+    """The plan with the gradients that the recipe names, which are checked."""
+    return replace(plan, gradient=_gradient(recipe, plan.targets))
+
+
 def _lacks_calibration(name: str, imatrix: Imatrix | None, covariance: Covariance | None) -> bool:
     """True for a matrix that others' calibration leaves out: rarely chosen experts, blocks that were not run."""
     if (imatrix is None and covariance is None) or names.role_of(name) in ("embd", "head"):

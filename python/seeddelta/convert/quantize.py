@@ -21,7 +21,9 @@ from gguf import GGUFValueType
 from ..calibrate.capture import Capture, capture
 from ..calibrate.covariance import open_covariance, write_covariance
 from ..calibrate.engine import BlockEngine
+from ..calibrate.gradient import capture_gradient
 from ..calibrate.groups import Group, find_groups
+from ..calibrate.llama_block import llama_shape
 from ..calibrate.passes import PassSums
 from ..calibrate.states import States
 from ..calibrate.text import Windows, bundled_text, read_windows
@@ -38,12 +40,13 @@ from .journal import Journal
 from .memory import sums_bytes, sums_limit, wanted_inputs
 from .parts import Part, load_part, open_parts
 from .pipeline import check_outputs, encode_all, finish, hash_in_background, planned_report
-from .plan import Plan, make_plan
+from .plan import Plan, make_plan, with_gradient
 from .recipe import Recipe, parse_size, with_rate
 from .report import BuildReport
 from .sequential import SequentialGroups
 
 _FOLDER = "blocks"  # in the folder of the finished tensors: hidden states, a group's covariances, what is done
+_AUTO = Path("auto")  # gradients that are measured on the way
 
 
 def quantize(
@@ -64,7 +67,8 @@ def quantize(
     The model is a GGUF file or hf://owner/name[:file-or-quant]; with `converter` (of `Recipe`) one as safetensors.
     With `calibrate` "sequential" the inputs are those that the encoded blocks before give, and each matrix makes up for
     what they have changed (calibrate/alignment.py); it takes more time and memory, and this process measures whatever
-    the executor is.
+    the executor is. With `gradient` "auto" the gradients for feedback between rows are measured first
+    (calibrate/gradient.py; llama, qwen2 and qwen3).
 
     `options` are those of `Recipe` (bits, preset, targets, threads, dry_run, …), `executor` as there or any of
     `concurrent.futures`; without a rate the preset is "balanced". Its jobs are ranges of the text and matrices: a
@@ -83,6 +87,7 @@ def quantize(
         options["executor"], executor = executor, None
     with ExitStack() as stack:
         given = stack.enter_context(_recipe(Path(model), Path(output), options).with_dense_input(progress=progress))
+        text = bundled_text() if text is None else text
         recipe, plan, windows = _prepared(given, text, ctx, chunks)
         if recipe.dry_run:
             return planned_report(recipe, plan, started)
@@ -91,14 +96,17 @@ def quantize(
         hashed = hash_in_background(plan, stack)
         checkpoint = stack.enter_context(open_parts(recipe.output, recipe.parts_folder, resume=recipe.resume))
         checkpoint.keep_only(set(plan.targets))
-        journal = stack.enter_context(Journal(checkpoint.folder / _FOLDER, _identity(recipe, windows, calibrate)))
+        journal = stack.enter_context(Journal(checkpoint.folder / _FOLDER, _identity(given, windows, calibrate)))
         pool = stack.enter_context(open_pool(recipe.executor, recipe.threads, executor))
         memory = parse_size(ram) // pool.jobs_here
         warn_too_large(plan, memory)
-        work = _Work(recipe, plan, windows, checkpoint, journal, memory, pool, calibrate)
+        gradient_text = Path(text) if given.gradient == _AUTO else None
+        work = _Work(recipe, plan, windows, checkpoint, journal, memory, pool, calibrate, gradient_text)
         parts, restored = work.run(progress)
         more = _metadata(windows, calibrate)
-        report = finish(recipe, plan, parts, hashed, checkpoint, started=started, restored=restored, more=more)
+        report = finish(
+            work.recipe, work.plan, parts, hashed, checkpoint, started=started, restored=restored, more=more
+        )
         journal.finish()
     return report
 
@@ -116,15 +124,19 @@ def estimate_quantize(
 ) -> Estimate:
     """Time, memory and disk that `quantize` will take with these arguments; one chunk is measured to know."""
     with _recipe(Path(model), Path(output), options).with_dense_input(progress=False) as given:
-        recipe, plan, windows = _prepared(given, text, ctx, chunks)
+        recipe, plan, windows = _prepared(given, bundled_text() if text is None else text, ctx, chunks)
         return estimate(recipe, plan, windows, parse_size(ram), calibrate)
 
 
 def _prepared(
-    recipe: Recipe, text: str | os.PathLike[str] | None, ctx: int, chunks: int | None
+    recipe: Recipe, text: str | os.PathLike[str], ctx: int, chunks: int | None
 ) -> tuple[Recipe, Plan, Windows]:
+    """As far as it goes before anything is measured: gradients that are to be are left out."""
+    automatic = recipe.gradient == _AUTO
+    recipe = recipe.model_copy(update={"gradient": None}) if automatic else recipe
     plan = make_plan(recipe, measured=False)
-    text = bundled_text() if text is None else text
+    if automatic:
+        llama_shape(plan.source)  # raises for a model whose gradients cannot be measured
     return recipe, plan, read_windows(plan.source.path, text, Path(text).name, ctx, chunks)
 
 
@@ -168,6 +180,7 @@ class _Work:
     ram: int  # of a job
     pool: Pool
     calibrate: str
+    gradient_text: Path | None  # that gradients are measured on
 
     def run(self, progress: bool) -> tuple[dict[str, Part], int]:
         """Parts of all targets, and how many of them an earlier run had made."""
@@ -182,6 +195,8 @@ class _Work:
                     "leave --calibrate out"
                 )
             self.journal.begin(groups)
+        if self.gradient_text is not None:
+            self._measure_gradient(self.gradient_text, progress)
         parts = self._restored()
         restored = len(parts)
         sizes = {name: description.weights for name, description in self.plan.targets.items()}
@@ -204,6 +219,15 @@ class _Work:
             parts |= made
             restored += found
         return parts, restored
+
+    def _measure_gradient(self, text: Path, progress: bool) -> None:
+        path = self.journal.folder / "gradient.gguf"
+        if not path.is_file():
+            capture_gradient(
+                self.recipe.input, text, path, ctx=self.windows.ctx, threads=self.recipe.threads, progress=progress
+            )
+        self.recipe = self.recipe.model_copy(update={"gradient": path})
+        self.plan = with_gradient(self.plan, self.recipe)
 
     def _restored(self) -> dict[str, Part]:
         """Parts of the groups that are done; when one is damaged all is measured again (whole parts are used)."""
