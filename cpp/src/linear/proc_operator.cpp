@@ -14,8 +14,11 @@ constexpr int64_t kFloat = static_cast<int64_t>(sizeof(float));
 
 class ProcOperator final : public Operator {
 public:
-    ProcOperator(const seeddelta_ctx &ctx, const GateSpec *gate)
-        : ctx_(ctx), gate_(gate), rows_(row_operator(ctx)), rows_with_(static_cast<size_t>(proc_blocks(ctx))) {
+    ProcOperator(const seeddelta_ctx &ctx, const GateSpec *gate) : ctx_(ctx), gate_(gate), rows_(row_operator(ctx)) {
+        if (gate == nullptr) {
+            return; // without one every kept block is multiplied
+        }
+        rows_with_.resize(static_cast<size_t>(proc_blocks(ctx)));
         for (int64_t row = 0; row < ctx.n_out; ++row) {
             for_kept_blocks(ctx, row, [&](int64_t, int64_t block) { ++rows_with_[static_cast<size_t>(block)]; });
         }
@@ -170,7 +173,7 @@ private:
     const seeddelta_ctx &ctx_;
     const GateSpec *gate_;
     std::unique_ptr<Operator> rows_;
-    std::vector<int64_t> rows_with_; // [blocks]: rows that keep it
+    std::vector<int64_t> rows_with_; // [blocks]: rows that keep it; empty without a gate
 };
 
 } // namespace

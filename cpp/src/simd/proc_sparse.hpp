@@ -4,6 +4,8 @@
 #pragma once
 #include <xsimd/xsimd.hpp>
 
+#include <utility>
+
 #include "format/proc_sparse.hpp"
 #include "format/procedural.hpp"
 #include "simd/inline.hpp"
@@ -139,52 +141,53 @@ SEEDDELTA_INLINE void reduce_sets(const float (*sums)[kSumLanes], float *out) {
     }
 }
 
-// Adds the products of block `e` of a row with tokens.
-template <class Arch, int Tokens, int Block>
-SEEDDELTA_INLINE void proc_add(const ProcRow &row, int64_t e, bool hashed, const int16_t *q, const float *scale,
-                               int64_t stride, PartialSums<Arch> *sum) {
+// out[r, t] = the sum of the products of rows' blocks with tokens, scaled by the activations' groups. Rows keep as many
+// blocks, so several of them, or several tokens, keep the additions of one from waiting for each other. With a mask
+// rows have different numbers; what some have more than others they add alone. Rows are numbers known to the compiler:
+// the sums stay in registers.
+template <class Arch, int Rows, int Tokens, int Block, bool Masked>
+SEEDDELTA_INLINE void proc_products(const ProcRow *rows, bool hashed, const int16_t *q, const float *scale,
+                                    int64_t stride, float *out) {
     using F = xsimd::batch<float, Arch>;
     using P = PartialSums<Arch>;
     constexpr int64_t step = 2 * P::kLanes; // columns of a register
     static_assert(kGroup == 64);
     const int64_t groups = stride / kGroup;
-    const int64_t column = row.columns[e];
-    const int64_t entry = hashed || row.entries == nullptr ? e : row.entries[e];
-    const int8_t *values = (hashed ? row.hashed : row.values) + entry * Block;
-    for (int t = 0; t < Tokens; ++t) {
-        const F d(scale[t * groups + (column >> 6)]);
-        for (int64_t r = 0; r < P::kRegisters; ++r) {
-            const int16_t *x = q + t * stride + column + r * step;
-            auto products = pair_products<Arch>(values + r * step, x);
-            if constexpr (Block == 64) {
-                products = products + pair_products<Arch>(values + r * step + 32, x + 32);
+    P sum[Rows][Tokens];
+    const auto add = [&]<int Row>(int64_t e) SEEDDELTA_INLINE_LAMBDA {
+        const int64_t column = rows[Row].columns[e];
+        const int64_t entry = !Masked || hashed ? e : rows[Row].entries[e];
+        const int8_t *values = (hashed ? rows[Row].hashed : rows[Row].values) + entry * Block;
+        for (int t = 0; t < Tokens; ++t) {
+            const F d(scale[t * groups + (column >> 6)]);
+            for (int64_t r = 0; r < P::kRegisters; ++r) {
+                const int16_t *x = q + t * stride + column + r * step;
+                auto products = pair_products<Arch>(values + r * step, x);
+                if constexpr (Block == 64) {
+                    products = products + pair_products<Arch>(values + r * step + 32, x + 32);
+                }
+                sum[Row][t].sum[r] = sum[Row][t].sum[r] + xsimd::to_float(products) * d;
             }
-            sum[t].sum[r] = sum[t].sum[r] + xsimd::to_float(products) * d;
         }
-    }
-}
-
-// out[r, t] = the sum of the products of rows' blocks with tokens, scaled by the activations' groups. Rows keep as many
-// blocks, so several of them, or several tokens, keep the additions of one from waiting for each other. With a mask
-// rows have different numbers; what some have more than others they add alone.
-template <class Arch, int Rows, int Tokens, int Block>
-SEEDDELTA_INLINE void proc_products(const ProcRow *rows, bool hashed, const int16_t *q, const float *scale,
-                                    int64_t stride, float *out) {
-    PartialSums<Arch> sum[Rows][Tokens];
-    int64_t common = rows[0].kept;
-    for (int row = 1; row < Rows; ++row) {
-        common = rows[row].kept < common ? rows[row].kept : common;
-    }
-    for (int64_t e = 0; e < common; ++e) {
-        for (int row = 0; row < Rows; ++row) {
-            proc_add<Arch, Tokens, Block>(rows[row], e, hashed, q, scale, stride, sum[row]);
+    };
+    const auto add_all = [&]<int... Row>(std::integer_sequence<int, Row...>) SEEDDELTA_INLINE_LAMBDA {
+        int64_t common = rows[0].kept;
+        if constexpr (Masked) {
+            ((common = rows[Row].kept < common ? rows[Row].kept : common), ...);
         }
-    }
-    for (int row = 0; row < Rows; ++row) {
-        for (int64_t e = common; e < rows[row].kept; ++e) {
-            proc_add<Arch, Tokens, Block>(rows[row], e, hashed, q, scale, stride, sum[row]);
+        for (int64_t e = 0; e < common; ++e) {
+            (add.template operator()<Row>(e), ...);
         }
-    }
+        if constexpr (Masked) {
+            const auto add_rest = [&]<int One>() SEEDDELTA_INLINE_LAMBDA {
+                for (int64_t e = common; e < rows[One].kept; ++e) {
+                    add.template operator()<One>(e);
+                }
+            };
+            (add_rest.template operator()<Row>(), ...);
+        }
+    };
+    add_all(std::make_integer_sequence<int, Rows>{});
     alignas(64) float sets[Rows * Tokens][kSumLanes];
     for (int row = 0; row < Rows; ++row) {
         for (int t = 0; t < Tokens; ++t) {
@@ -195,15 +198,15 @@ SEEDDELTA_INLINE void proc_products(const ProcRow *rows, bool hashed, const int1
 }
 
 // Rows from `row` on, tokens from `token` on; q are the tokens' activations as 16-bit integers.
-template <class Arch, int Rows, int Tokens, int Block>
+template <class Arch, int Rows, int Tokens, int Block, bool Masked>
 inline bool proc_outputs(const seeddelta_ctx &ctx, const Activations &a, int64_t row, const ProcRow *rows,
                          const int16_t *q, const float *row_scale, int64_t token, float *y, int64_t y_stride) {
     const float *scale = a.scale + token * (a.stride / kGroup);
     float acc[Rows * Tokens] = {};
     float res[Rows * Tokens];
-    proc_products<Arch, Rows, Tokens, Block>(rows, false, q, scale, a.stride, res);
+    proc_products<Arch, Rows, Tokens, Block, Masked>(rows, false, q, scale, a.stride, res);
     if (rows[0].hashed != nullptr) {
-        proc_products<Arch, Rows, Tokens, Block>(rows, true, q, scale, a.stride, acc);
+        proc_products<Arch, Rows, Tokens, Block, Masked>(rows, true, q, scale, a.stride, acc);
     }
     bool finite = true;
     for (int r = 0; r < Rows; ++r) {
@@ -218,7 +221,7 @@ inline bool proc_outputs(const seeddelta_ctx &ctx, const Activations &a, int64_t
     return finite;
 }
 
-template <class Arch, int Block>
+template <class Arch, int Block, bool Masked>
 inline bool proc_rows(const seeddelta_ctx &ctx, const Activations &a, int64_t row0, int64_t count, const ProcRow *rows,
                       int16_t *q, const float *row_scale, float *y, int64_t y_stride) {
     constexpr int kTogether = 4;
@@ -231,17 +234,17 @@ inline bool proc_rows(const seeddelta_ctx &ctx, const Activations &a, int64_t ro
         int64_t r = 0;
         if (tokens == kTogether) {
             for (; r < count; ++r) {
-                finite &= proc_outputs<Arch, 1, kTogether, Block>(ctx, a, row0 + r, rows + r, q, row_scale + r, token,
-                                                                  y, y_stride);
+                finite &= proc_outputs<Arch, 1, kTogether, Block, Masked>(ctx, a, row0 + r, rows + r, q, row_scale + r,
+                                                                          token, y, y_stride);
             }
         } else {
             for (; r + kTogether <= count; r += kTogether) {
-                finite &= proc_outputs<Arch, kTogether, 1, Block>(ctx, a, row0 + r, rows + r, q, row_scale + r, token,
-                                                                  y, y_stride);
+                finite &= proc_outputs<Arch, kTogether, 1, Block, Masked>(ctx, a, row0 + r, rows + r, q, row_scale + r,
+                                                                          token, y, y_stride);
             }
             for (; r < count; ++r) {
-                finite &=
-                    proc_outputs<Arch, 1, 1, Block>(ctx, a, row0 + r, rows + r, q, row_scale + r, token, y, y_stride);
+                finite &= proc_outputs<Arch, 1, 1, Block, Masked>(ctx, a, row0 + r, rows + r, q, row_scale + r, token,
+                                                                  y, y_stride);
             }
         }
         token += tokens;
@@ -330,8 +333,13 @@ inline bool proc_tile(const seeddelta_ctx &ctx, const Activations &a, int64_t ro
             list[r].hashed = reinterpret_cast<const int8_t *>(words);
         }
     }
-    return block == 32 ? proc_rows<Arch, 32>(ctx, a, row0, rows, list, q, row_scale, y, y_stride)
-                       : proc_rows<Arch, 64>(ctx, a, row0, rows, list, q, row_scale, y, y_stride);
+    const auto multiply = [&]<int Block, bool Masked>() {
+        return proc_rows<Arch, Block, Masked>(ctx, a, row0, rows, list, q, row_scale, y, y_stride);
+    };
+    if (a.blocks == nullptr) {
+        return block == 32 ? multiply.template operator()<32, false>() : multiply.template operator()<64, false>();
+    }
+    return block == 32 ? multiply.template operator()<32, true>() : multiply.template operator()<64, true>();
 }
 
 } // namespace
