@@ -1,4 +1,4 @@
-"""Weights encoded a second, error feedback included, by bits of the trellis' state and threads.
+"""Weights encoded a second, error feedback included, by code and threads.
 
     python benchmarks/bench_encode.py --hessian cov.gguf --layers 10-11
 
@@ -17,33 +17,40 @@ import common
 import seeddelta
 from seeddelta.report.tables import make_console
 
+CODES: dict[str, dict[str, Any]] = {
+    "lanes": {"base_kind": "lanes"},
+    "trellis, L=12": {"base_kind": "trellis", "state_bits": 12},
+    "trellis, L=14": {"base_kind": "trellis", "state_bits": 14},
+    "trellis, L=16": {"base_kind": "trellis", "state_bits": 16},
+}
+
 
 def main() -> int:
     parser = common.parser(__doc__)
     parser.add_argument("--hessian", type=Path, required=True, help="covariance file of the dense model")
     parser.add_argument("--layers", default="10-11", help="layers to encode (default: %(default)s)")
     parser.add_argument("--bits", type=float, default=4, help="bits a weight (default: %(default)s)")
-    parser.add_argument("--state-bits", default="12,14,16", help="default: %(default)s")
+    parser.add_argument("--codes", default=";".join(CODES), help="with semicolons (default: %(default)s)")
     parser.add_argument("--threads", default="1,2", help="default: %(default)s")
     parser.add_argument("--reps", type=int, default=3, help="builds of each (default: %(default)s)")
     options = parser.parse_args()
 
     dense = common.dense_model(options.dense, options.work)
     rows: list[dict[str, Any]] = []
-    for state in (int(text) for text in options.state_bits.split(",")):
+    for code in options.codes.split(";"):
         samples: dict[int, list[float]] = {int(text): [] for text in options.threads.split(",")}
         for _ in range(options.reps):
             for threads, rates in samples.items():
                 report = seeddelta.build(
                     seeddelta.Recipe(
                         input=dense, output=options.work / "encoded.gguf", layers=options.layers, bits=options.bits,
-                        state_bits=state, threads=threads, hessian=options.hessian, no_checkpoint=True,
+                        threads=threads, hessian=options.hessian, no_checkpoint=True, **CODES[code],
                     ),
                     progress=False,
                 )  # fmt: skip
                 rates.append(report.weights_converted / sum(tensor.seconds for tensor in report.tensors))
         rows += [
-            {"state_bits": state, "threads": threads, "weights_per_second": statistics.median(rates), "samples": rates}
+            {"code": code, "threads": threads, "weights_per_second": statistics.median(rates), "samples": rates}
             for threads, rates in samples.items()
         ]
     _print(rows)
@@ -56,11 +63,11 @@ def _print(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table()
-    for heading in ("state bits", "threads", "million weights/s", "a thread"):
+    for heading in ("code", "threads", "million weights/s", "a thread"):
         table.add_column(heading, justify="right")
     for row in rows:
         rate = row["weights_per_second"] / 1e6
-        table.add_row(str(row["state_bits"]), str(row["threads"]), f"{rate:.3f}", f"{rate / row['threads']:.3f}")
+        table.add_row(row["code"], str(row["threads"]), f"{rate:.3f}", f"{rate / row['threads']:.3f}")
     make_console().print(table)
 
 

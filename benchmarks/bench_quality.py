@@ -1,15 +1,15 @@
 """Perplexity and divergence from the dense model on texts, at what each kind of weight costs.
 
     seeddelta imatrix -m dense.gguf -f wiki.valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
-    python benchmarks/bench_quality.py models --text wiki.test.txt --text pydoc --imatrix imatrix.gguf \\
+    python benchmarks/bench_quality.py files --text wiki.test.txt --text pydoc --text code --imatrix imatrix.gguf \\
         --hessian cov.gguf
 
-Suites: `models` (our presets beside llama.cpp's types, quantised with the same imatrix by the loaded library),
-`ablation` (one thing left out or added at a time), `calibration` (4 bits with each covariance of `--covariance
-NAME=FILE`, captured in another way). Bits count every byte of the block matrices. llama.cpp falls back
+Suites: `files` (our presets beside llama.cpp's types, quantised with the same imatrix by the loaded library, embedding
+included), `ablation` (one thing changed at a time, layers only), `calibration` (4 bits with each covariance of
+`--covariance NAME=FILE`, captured in another way). Bits count every byte of the block matrices. llama.cpp falls back
 to other types where a row is no multiple of 256, so on small models its bits are higher than the names say.
-`--text pydoc` is the text of Python's own `pydoc_data.topics`. Differences from the dense model are paired: the same
-tokens, scored by both.
+`--text pydoc` is the text of Python's own `pydoc_data.topics`, `--text code` the source of its package asyncio.
+Differences from the dense model are paired: the same tokens, scored by both.
 """
 
 from __future__ import annotations
@@ -29,37 +29,28 @@ H, IMATRIX = {"hessian": True}, {"imatrix": True}
 LLAMA = ("IQ2_M", "Q2_K", "IQ3_M", "Q3_K_M", "Q4_0", "IQ4_XS", "IQ4_NL", "Q4_1", "Q4_K_M")
 # suite -> name -> options of the recipe; True stands for the file that was given
 SUITES: dict[str, dict[str, dict[str, Any]]] = {
-    "models": {
-        "tiny": H | {"preset": "tiny"},
-        "small": H | {"preset": "small"},
-        "lanes-4": H | {"preset": "lanes-4"},
-        "trellis-4": H | {"preset": "trellis-4"},
-        "balanced": H | {"preset": "balanced"},
-        "quality": H | {"preset": "quality"},
-        "quality, L=16": H | {"preset": "quality", "state_bits": 16},
-    },
     "ablation": {
-        "trellis 4 bits": {},
+        "no calibration": {},
         "no rotation": {"rotation_block": 0},
         "imatrix": IMATRIX,
         "imatrix, columns scaled": IMATRIX | {"column_power": 0.2},
         "feedback": H,
         "feedback, columns not scaled": H | {"column_power": 0},
         "feedback, no rotation": H | {"rotation_block": 0},
-        "feedback, L=14": H | {"state_bits": 14},
-        "feedback, L=16": H | {"state_bits": 16},
         "feedback, seed 2": H | {"seed": 2},
         "feedback, 3 bits": H | {"bits": 3},
-        "feedback, 3 bits + coo": H | {"bits": 3, "scheme": "coo", "K": 8, "vals": "int8"},
         "feedback, 2.5 bits": H | {"bits": 2.5},
         "feedback, 2 bits": H | {"bits": 2},
+        "trellis": H | {"base_kind": "trellis"},
+        "trellis, L=14": H | {"base_kind": "trellis", "state_bits": 14},
+        "trellis, 3 bits": H | {"base_kind": "trellis", "bits": 3},
+        "trellis, 3 bits + coo": H | {"base_kind": "trellis", "bits": 3, "scheme": "coo", "K": 8, "vals": "int8"},
         "prng_block + coo": {"base_kind": "prng_block", "scheme": "coo", "K": "auto", "vals": "int8"},
         "fht_struct + block": {"base_kind": "fht_struct", "scheme": "block", "block": 32, "K": "auto", "vals": "int8"},
         "fht_struct + codebook": {"base_kind": "fht_struct", "scheme": "codebook_resid", "K": "auto"},
         "none + codebook (StateCells)": {"base_kind": "none", "scheme": "codebook_resid", "K": "auto"},
     },
     "calibration": {},
-    # whole files: the embedding is converted, too
     "files": {
         "tiny": H | {"preset": "tiny"},
         "small": H | {"preset": "small"},
@@ -74,7 +65,7 @@ SUITES: dict[str, dict[str, dict[str, Any]]] = {
 def main() -> int:
     parser = common.parser(__doc__)
     parser.add_argument("suite", choices=SUITES, help="what to compare")
-    parser.add_argument("--text", action="append", required=True, help="text file, or pydoc; may be given often")
+    parser.add_argument("--text", action="append", required=True, help="text file, pydoc or code; may be given often")
     parser.add_argument("--chunks", type=int, default=64, help="chunks of each text (default: %(default)s)")
     parser.add_argument("--ctx", type=int, default=512, help="tokens of a chunk (default: %(default)s)")
     parser.add_argument("--threads", type=int, help="threads (default: all cores)")
@@ -111,7 +102,7 @@ def main() -> int:
             given |= {"targets": "full" if whole else "all"}
             stem = ("whole-" if whole else "") + re.sub(r"\W+", "-", name)
             models[name] = common.seeddelta_model(dense, options.work, stem, reuse=options.reuse, **given)
-    if options.suite in ("models", "files"):
+    if whole:
         for name in filter(None, options.llama.split(",")):
             models[name] = common.llama_model(dense, options.work, name, imatrix=options.imatrix)
     models |= {name: Path(file) for name, _, file in (text.partition("=") for text in options.file)}
@@ -120,7 +111,7 @@ def main() -> int:
     if options.reuse and (options.results / f"{saved}.json").exists():
         result["texts"] = json.loads((options.results / f"{saved}.json").read_text(encoding="utf-8"))["texts"]
     for text in options.text:
-        path = common.pydoc_text(options.work) if text == "pydoc" else Path(text)
+        path = common.TEXTS[text](options.work) if text in common.TEXTS else Path(text)
         comparison = seeddelta.evaluate(
             list(models.values()), text=path, n_ctx=options.ctx, chunks=options.chunks, threads=options.threads,
             reps=0, progress=True,

@@ -86,6 +86,19 @@ def pydoc_text(work: Path) -> Path:
     return path
 
 
+def code_text(work: Path) -> Path:
+    """The source of Python's package asyncio, a text that is no prose."""
+    import asyncio
+
+    path = work / f"asyncio-{sys.version_info.major}.{sys.version_info.minor}.py.txt"
+    sources = sorted(Path(asyncio.__file__).parent.glob("*.py"))
+    path.write_text("\n\n".join(source.read_text(encoding="utf-8") for source in sources), encoding="utf-8")
+    return path
+
+
+TEXTS = {"pydoc": pydoc_text, "code": code_text}
+
+
 def make_models(names: Sequence[str], dense: Path, work: Path) -> dict[str, Path]:
     """Models by name: F16, one of SEEDDELTA, or one of llama.cpp's types."""
     models = {}

@@ -1,6 +1,6 @@
 """Markdown tables of results.
 
-    python benchmarks/markdown_tables.py quality-models tensors     # print tables
+    python benchmarks/markdown_tables.py quality-ablation tensors     # print tables
     python benchmarks/markdown_tables.py --update     # write those that stand between markers, and the figure
 
 A table between `<!-- table: NAME -->` and `<!-- end of table -->` in README.md or docs/ is made of the files of
@@ -26,6 +26,7 @@ _NAMES = {
     "balanced": "SeedΔ, `--preset balanced`",
     "quality": "SeedΔ, `--preset quality`",
     "lanes-4": "SeedΔ, 4 bits",
+    "lanes-4-sequential": "SeedΔ, 4 bits, sequential, with gradients",
     "trellis-4": "SeedΔ, 4 bits, hashed trellis",
     "seeddelta-4": "SeedΔ, 4 bits",
     "seeddelta-3": "SeedΔ, 3 bits",
@@ -102,7 +103,9 @@ def short_table() -> list[str]:
         "| | file, MB | perplexity | KL divergence, nats | tokens/s, 1 / 2 threads | resident, MB |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for name, timed in (("F16", "F16"), ("Q4_K_M", "Q4_K_M"), ("balanced", "balanced"), ("lanes-4", "seeddelta-4")):
+    # the last two are of one size and kind, only their bits are other ones
+    rows = (("F16", "F16"), ("Q4_K_M", "Q4_K_M"), ("lanes-4", "seeddelta-4"), ("lanes-4-sequential", "seeddelta-4"))
+    for name, timed in rows:
         model, ppl, kl = quality[name], quality[name]["perplexity"], quality[name]["divergence"]
         cells = [_label(name), f"{model['file_bytes'] / 1e6:.0f}", _with_error(ppl["ppl"], ppl["stderr"])]
         cells.append("" if kl is None else f"{kl['mean']:.4f} ± {kl['stderr']:.4f}")
@@ -209,7 +212,7 @@ def figure(path: Path) -> None:
         points = sorted(groups[ours])
         axes.plot([p[0] for p in points], [p[1] for p in points], marker, label=label)
         for x, y, name in points:
-            text = "4 bits" if name == "lanes-4" else name
+            text = name.replace("lanes-4", "4 bits").replace("-sequential", ", sequential")
             axes.annotate(text, (x, y), textcoords="offset points", xytext=(6, 4), fontsize=8)
     axes.set(xlabel="size of the file, MB", ylabel="KL divergence from F16, nats", yscale="log")
     axes.set_title("SmolLM2-135M-Instruct, WikiText-2 test, 8160 tokens (below and left is better)", fontsize=9)
