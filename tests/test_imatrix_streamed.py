@@ -19,18 +19,6 @@ pytest.importorskip("llama_cpp")
 CTX, CHUNKS = 64, 5
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text("The history of the city begins with a harbour, a wall and a market. " * 100, encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="module")
-def model(smollm2_quantized: Path, model_dir: Path) -> Path:
-    return tiny_llama.write_llama(model_dir / "tiny-streamed.gguf", smollm2_quantized)
-
-
 @pytest.fixture(autouse=True)
 def ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # what the command would set stays in this test
@@ -67,30 +55,34 @@ def assert_same_files(model: Path, text: Path, paths: tuple[Path, Path], folder:
 
 
 @pytest.mark.parametrize("options", [{"layers": "0"}, {"skip": 3, "clip": 2.0, "chunks": CHUNKS}], ids=str)
-def test_files_are_those_of_the_whole_model(model: Path, text: Path, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_files_are_those_of_the_whole_model(
+    tiny_dense: Path, tiny_text: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
     arguments = [part for key, value in options.items() for part in (f"--{key}", value)]
-    paths = run(model, text, tmp_path / "out", *arguments)
+    paths = run(tiny_dense, tiny_text, tmp_path / "out", *arguments)
     assert sorted(path.name for path in paths[0].parent.iterdir()) == ["cov.gguf", "imatrix.gguf"]
-    assert_same_files(model, text, paths, tmp_path, **options)
+    assert_same_files(tiny_dense, tiny_text, paths, tmp_path, **options)
 
 
-def test_experts(smollm2_quantized: Path, text: Path, tmp_path: Path) -> None:
+def test_experts(smollm2_quantized: Path, tiny_text: Path, tmp_path: Path) -> None:
     model = write_architecture(tmp_path / "model.gguf", smollm2_quantized, "qwen3moe")
-    paths = run(model, text, tmp_path / "out", "--chunks", CHUNKS)
-    assert_same_files(model, text, paths, tmp_path, chunks=CHUNKS)
+    paths = run(model, tiny_text, tmp_path / "out", "--chunks", CHUNKS)
+    assert_same_files(model, tiny_text, paths, tmp_path, chunks=CHUNKS)
 
 
-def test_blocks_that_do_not_run_by_themselves(smollm2_quantized: Path, text: Path, tmp_path: Path) -> None:
+def test_blocks_that_do_not_run_by_themselves(smollm2_quantized: Path, tiny_text: Path, tmp_path: Path) -> None:
     model = tiny_llama.write_gemma2(tmp_path / "gemma2.gguf", smollm2_quantized)
-    paths = run(model, text, tmp_path / "out", "--chunks", CHUNKS)
-    captured = capture(model, text, ctx=CTX, threads=2, progress=False, chunks=CHUNKS)
+    paths = run(model, tiny_text, tmp_path / "out", "--chunks", CHUNKS)
+    captured = capture(model, tiny_text, ctx=CTX, threads=2, progress=False, chunks=CHUNKS)
     write_covariance(tmp_path / "whole.gguf", captured)
     assert paths[1].read_bytes() == (tmp_path / "whole.gguf").read_bytes()
 
 
-def test_a_stopped_one_goes_on(model: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_one_goes_on(
+    tiny_dense: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     more = ["--chunks", CHUNKS]
-    expected = [path.read_bytes() for path in run(model, text, tmp_path / "whole", *more)]
+    expected = [path.read_bytes() for path in run(tiny_dense, tiny_text, tmp_path / "whole", *more)]
     jobs, original = [], streamed.run_pass
 
     def stops(job: Any) -> Any:
@@ -101,7 +93,7 @@ def test_a_stopped_one_goes_on(model: Path, text: Path, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(streamed, "run_pass", stops)
     with pytest.raises(SystemExit):
-        run(model, text, tmp_path / "out", *more)
+        run(tiny_dense, tiny_text, tmp_path / "out", *more)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["imatrix.gguf.parts"]
 
     def counts(job: Any) -> Any:
@@ -110,18 +102,18 @@ def test_a_stopped_one_goes_on(model: Path, text: Path, tmp_path: Path, monkeypa
 
     monkeypatch.setattr(streamed, "run_pass", counts)
     jobs.clear()
-    assert [path.read_bytes() for path in run(model, text, tmp_path / "out", *more)] == expected
+    assert [path.read_bytes() for path in run(tiny_dense, tiny_text, tmp_path / "out", *more)] == expected
     assert jobs == [(1, number) for number in range(3)]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["cov.gguf", "imatrix.gguf"]
 
 
 def test_what_was_measured_on_something_else_is_not_used(
-    model: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_dense: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = [path.read_bytes() for path in run(model, text, tmp_path / "whole", "--chunks", 3)]
+    expected = [path.read_bytes() for path in run(tiny_dense, tiny_text, tmp_path / "whole", "--chunks", 3)]
     monkeypatch.setattr("seeddelta.calibrate.write_covariance", lambda *_: (_ for _ in ()).throw(ImatrixError("stop")))
     with pytest.raises(SystemExit):
-        run(model, text, tmp_path / "out", "--chunks", CHUNKS)
+        run(tiny_dense, tiny_text, tmp_path / "out", "--chunks", CHUNKS)
     monkeypatch.undo()
     monkeypatch.setattr(engine, "RANGE", 2)
-    assert [path.read_bytes() for path in run(model, text, tmp_path / "out", "--chunks", 3)] == expected
+    assert [path.read_bytes() for path in run(tiny_dense, tiny_text, tmp_path / "out", "--chunks", 3)] == expected

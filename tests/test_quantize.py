@@ -23,31 +23,21 @@ OPTIONS: dict[str, Any] = {"ctx": 64, "chunks": 4, "bits": 4, "threads": 1, "pro
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text("The history of the city begins with a harbour, a wall and a market. " * 200, encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="module")
-def model(smollm2_quantized: Path, model_dir: Path) -> Path:
-    return tiny_llama.write_llama(model_dir / "tiny-quantize.gguf", smollm2_quantized)
-
-
-@pytest.fixture(scope="module")
-def made(model: Path, text: Path, model_dir: Path) -> Path:
+def made(tiny_dense: Path, tiny_text: Path, model_dir: Path) -> Path:
     path = model_dir / "tiny-quantize.seeddelta.gguf"
-    report = seeddelta.quantize(model, path, text=text, **OPTIONS)
+    report = seeddelta.quantize(tiny_dense, path, text=tiny_text, **OPTIONS)
     assert {row.method for row in report.tensors} == {"feedback"}
     return path
 
 
-def test_it_is_what_imatrix_and_build_make(model: Path, text: Path, made: Path, tmp_path: Path) -> None:
-    tokens = read_windows(model, text, "text", OPTIONS["ctx"], OPTIONS["chunks"]).tokens.ravel()
-    captured = capture(model, tokens, ctx=OPTIONS["ctx"], threads=2, progress=False)
+def test_it_is_what_imatrix_and_build_make(tiny_dense: Path, tiny_text: Path, made: Path, tmp_path: Path) -> None:
+    tokens = read_windows(tiny_dense, tiny_text, "text", OPTIONS["ctx"], OPTIONS["chunks"]).tokens.ravel()
+    captured = capture(tiny_dense, tokens, ctx=OPTIONS["ctx"], threads=2, progress=False)
     write_covariance(tmp_path / "cov.gguf", captured)
     built = tmp_path / "built.gguf"
-    seeddelta.build(seeddelta.Recipe(input=model, output=built, bits=4, hessian=tmp_path / "cov.gguf"), progress=False)
+    seeddelta.build(
+        seeddelta.Recipe(input=tiny_dense, output=built, bits=4, hessian=tmp_path / "cov.gguf"), progress=False
+    )
     ours, theirs = seeddelta.open_seeddelta(made), seeddelta.open_seeddelta(built)
     assert set(ours.tensors) == set(theirs.tensors)
     for name, tensor in theirs.tensors.items():
@@ -57,13 +47,13 @@ def test_it_is_what_imatrix_and_build_make(model: Path, text: Path, made: Path, 
 
 @pytest.mark.parametrize("calibrate", ["dense", "sequential"])
 def test_gradients_that_are_measured_on_the_way(
-    model: Path, text: Path, made: Path, tmp_path: Path, calibrate: str
+    tiny_dense: Path, tiny_text: Path, made: Path, tmp_path: Path, calibrate: str
 ) -> None:
     given, measured = tmp_path / "given.gguf", tmp_path / "measured.gguf"
-    capture_gradient(model, text, tmp_path / "gradient.gguf", ctx=OPTIONS["ctx"], threads=2, progress=False)
-    options = OPTIONS | {"text": text, "calibrate": calibrate}
-    seeddelta.quantize(model, given, gradient=tmp_path / "gradient.gguf", **options)
-    report = seeddelta.quantize(model, measured, gradient="auto", **options)
+    capture_gradient(tiny_dense, tiny_text, tmp_path / "gradient.gguf", ctx=OPTIONS["ctx"], threads=2, progress=False)
+    options = OPTIONS | {"text": tiny_text, "calibrate": calibrate}
+    seeddelta.quantize(tiny_dense, given, gradient=tmp_path / "gradient.gguf", **options)
+    report = seeddelta.quantize(tiny_dense, measured, gradient="auto", **options)
     assert measured.read_bytes() == given.read_bytes()
     assert all(row.metrics.rel_grad is not None for row in report.tensors if row.name.startswith("blk."))
     assert not measured.with_name("measured.gguf.parts").exists()
@@ -71,37 +61,41 @@ def test_gradients_that_are_measured_on_the_way(
     assert not np.array_equal(*codes)
 
 
-def test_gradients_of_other_models_are_refused_at_once(smollm2_quantized: Path, text: Path, tmp_path: Path) -> None:
+def test_gradients_of_other_models_are_refused_at_once(
+    smollm2_quantized: Path, tiny_text: Path, tmp_path: Path
+) -> None:
     other = tiny_llama.write_phi3(tmp_path / "phi3.gguf", smollm2_quantized)
     for dry_run in (True, False):
         with pytest.raises(NotAvailableError, match="phi3"):
-            seeddelta.quantize(other, tmp_path / "out.gguf", text=text, gradient="auto", dry_run=dry_run, **OPTIONS)
+            seeddelta.quantize(
+                other, tmp_path / "out.gguf", text=tiny_text, gradient="auto", dry_run=dry_run, **OPTIONS
+            )
     assert not list(tmp_path.glob("out*"))
 
 
-def test_it_runs_and_says_what_it_was_measured_on(model: Path, made: Path, text: Path) -> None:
-    dense, ours = load_small(model), load_small(made)
+def test_it_runs_and_says_what_it_was_measured_on(tiny_dense: Path, made: Path, tiny_text: Path) -> None:
+    dense, ours = load_small(tiny_dense), load_small(made)
     tokens = tokens_of(dense, 40)
     expected, found = logits_of(dense, tokens), logits_of(ours, tokens)
     assert np.linalg.norm(found - expected) < 0.35 * np.linalg.norm(expected)
     assert ours.seeddelta.metrics()
     metadata = read_header(made).metadata
-    assert metadata["seeddelta.calibration.text"] == text.name
+    assert metadata["seeddelta.calibration.text"] == tiny_text.name
     assert metadata["seeddelta.calibration.chunks"] == OPTIONS["chunks"]
     assert [path.name for path in made.parent.iterdir() if path.name.startswith(made.name)] == [made.name]
 
 
 @pytest.mark.parametrize("change", [{"threads": 3}, {"executor": "threads:2"}, {"chunks": 4}])
 def test_bytes_do_not_depend_on_the_machine(
-    model: Path, text: Path, made: Path, tmp_path: Path, change: dict[str, Any]
+    tiny_dense: Path, tiny_text: Path, made: Path, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     path = tmp_path / made.name
-    seeddelta.quantize(model, path, text=text, **(OPTIONS | change))
+    seeddelta.quantize(tiny_dense, path, text=tiny_text, **(OPTIONS | change))
     assert path.read_bytes() == made.read_bytes()
 
 
 def test_bytes_do_not_depend_on_the_memory(
-    model: Path, text: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_dense: Path, tiny_text: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With room for one covariance at a time every block is run more than once."""
     runs = []
@@ -115,18 +109,18 @@ def test_bytes_do_not_depend_on_the_memory(
     monkeypatch.setattr(memory, "sums_limit", lambda *_: 0)
     monkeypatch.setattr(quantize, "sums_limit", lambda *_: 40_000)
     path = tmp_path / made.name
-    seeddelta.quantize(model, path, text=text, **OPTIONS)
+    seeddelta.quantize(tiny_dense, path, text=tiny_text, **OPTIONS)
     assert path.read_bytes() == made.read_bytes()
     assert min(runs.count(0), runs.count(1)) >= 3
     monkeypatch.setattr(quantize, "sums_limit", lambda *_: 0)
     with pytest.raises(ImatrixError, match="--ram"):
-        seeddelta.quantize(model, path, text=text, **(OPTIONS | {"resume": False}))
+        seeddelta.quantize(tiny_dense, path, text=tiny_text, **(OPTIONS | {"resume": False}))
     assert path.read_bytes() == made.read_bytes()
 
 
 @pytest.mark.parametrize("step", [0, 1])
 def test_a_run_that_was_stopped_goes_on(
-    model: Path, text: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    tiny_dense: Path, tiny_text: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     path, original, runs = tmp_path / made.name, quantize.encode_all, []
 
@@ -138,7 +132,7 @@ def test_a_run_that_was_stopped_goes_on(
 
     monkeypatch.setattr(quantize, "encode_all", stops)
     with pytest.raises(KeyboardInterrupt):
-        seeddelta.quantize(model, path, text=text, **OPTIONS)
+        seeddelta.quantize(tiny_dense, path, text=tiny_text, **OPTIONS)
     assert not path.exists()
     monkeypatch.setattr(quantize, "encode_all", original)
     run = BlockEngine.run
@@ -148,7 +142,7 @@ def test_a_run_that_was_stopped_goes_on(
         return run(self, group, summed, **options)
 
     monkeypatch.setattr(BlockEngine, "run", counted)
-    report = seeddelta.quantize(model, path, text=text, **OPTIONS)
+    report = seeddelta.quantize(tiny_dense, path, text=tiny_text, **OPTIONS)
     assert path.read_bytes() == made.read_bytes()
     assert runs == [0, 1][step:]
     assert report.tensors_restored == 2 + 7 * step
@@ -156,31 +150,46 @@ def test_a_run_that_was_stopped_goes_on(
 
 
 def test_damaged_work_is_made_again(
-    model: Path, text: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_dense: Path, tiny_text: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, original = tmp_path / made.name, quantize.finish
     monkeypatch.setattr(quantize, "finish", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        seeddelta.quantize(model, path, text=text, **OPTIONS)
+        seeddelta.quantize(tiny_dense, path, text=tiny_text, **OPTIONS)
     part = next((tmp_path / f"{path.name}.parts").glob("blk.0.ffn_up*"))
     part.write_bytes(part.read_bytes()[:-8])
     monkeypatch.setattr(quantize, "finish", original)
-    seeddelta.quantize(model, path, text=text, **OPTIONS)
+    seeddelta.quantize(tiny_dense, path, text=tiny_text, **OPTIONS)
     assert path.read_bytes() == made.read_bytes()
 
 
-def test_a_model_that_is_run_as_a_whole(smollm2_quantized: Path, text: Path, tmp_path: Path) -> None:
+def test_a_model_that_is_run_as_a_whole(smollm2_quantized: Path, tiny_text: Path, tmp_path: Path) -> None:
     """gemma2 of two layers: the second block is of another kind because of its number."""
     model = tiny_llama.write_gemma2(tmp_path / "gemma2.gguf", smollm2_quantized)
-    report = seeddelta.quantize(model, tmp_path / "out.gguf", text=text, **OPTIONS)
+    report = seeddelta.quantize(model, tmp_path / "out.gguf", text=tiny_text, **OPTIONS)
     assert {row.method for row in report.tensors} == {"feedback"}
     with pytest.raises(RecipeError, match=r"gemma2.gguf: its blocks do not run by themselves.*--calibrate"):
-        seeddelta.quantize(model, tmp_path / "two.gguf", text=text, **OPTIONS, calibrate="sequential")
+        seeddelta.quantize(model, tmp_path / "two.gguf", text=tiny_text, **OPTIONS, calibrate="sequential")
 
 
-def test_command(model: Path, text: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command(
+    tiny_dense: Path, tiny_text: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / made.name
-    arguments = ["quantize", str(model), "-o", str(path), "--bits", "4", "--text", str(text), "--ctx", "64", "-t", "1"]
+    arguments = [
+        "quantize",
+        str(tiny_dense),
+        "-o",
+        str(path),
+        "--bits",
+        "4",
+        "--text",
+        str(tiny_text),
+        "--ctx",
+        "64",
+        "-t",
+        "1",
+    ]
     assert main([*arguments, "--chunks", "4", "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "dry run" in shown
@@ -202,10 +211,12 @@ def test_the_text_of_the_package_is_enough(smollm2_quantized: Path) -> None:
         assert sign in content
 
 
-def test_sequential(model: Path, text: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequential(
+    tiny_dense: Path, tiny_text: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same bytes for any threads, after a stop, and with sums in files."""
     path, options = tmp_path / made.name, OPTIONS | {"calibrate": "sequential", "chunks": 24, "bits": 2}
-    seeddelta.quantize(model, path, text=text, **options)
+    seeddelta.quantize(tiny_dense, path, text=tiny_text, **options)
     assert read_header(path).metadata["seeddelta.calibration.mode"] == "sequential"
     first = path.read_bytes()
     path.unlink()
@@ -218,7 +229,7 @@ def test_sequential(model: Path, text: Path, made: Path, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(quantize, "encode_all", stops)
     with pytest.raises(KeyboardInterrupt):
-        seeddelta.quantize(model, path, text=text, **options)
+        seeddelta.quantize(tiny_dense, path, text=tiny_text, **options)
     monkeypatch.setattr(quantize, "encode_all", original)
     monkeypatch.setattr(quantize, "sums_limit", lambda *_: 0)
     folders, made = [], sequential.Moments
@@ -228,31 +239,31 @@ def test_sequential(model: Path, text: Path, made: Path, tmp_path: Path, monkeyp
         return made(n_in, n_out, threads, folder)
 
     monkeypatch.setattr(sequential, "Moments", in_files)
-    report = seeddelta.quantize(model, path, text=text, **(options | {"threads": 2}))
+    report = seeddelta.quantize(tiny_dense, path, text=tiny_text, **(options | {"threads": 2}))
     assert folders
     assert None not in folders
     assert path.read_bytes() == first
     assert report.tensors_restored >= 7
 
 
-def test_a_matrix_that_does_not_fit_is_named(model: Path, text: Path, made: Path, tmp_path: Path) -> None:
+def test_a_matrix_that_does_not_fit_is_named(tiny_dense: Path, tiny_text: Path, made: Path, tmp_path: Path) -> None:
     """PROCESS_BYTES leaves nothing of 400 MiB; the covariances of so small a model fit into what rounding leaves."""
     path = tmp_path / made.name
     with pytest.warns(MemoryWarning, match=r"'token_embd.weight'.*--ram"):
-        seeddelta.quantize(model, path, text=text, **(OPTIONS | {"ram": "400.5M"}))
+        seeddelta.quantize(tiny_dense, path, text=tiny_text, **(OPTIONS | {"ram": "400.5M"}))
     assert path.read_bytes() == made.read_bytes()
 
 
-def test_an_estimate_grows_with_the_work(model: Path, text: Path, tmp_path: Path) -> None:
-    options = {"text": text, "ctx": 64, "bits": 4, "threads": 1}
-    small = quantize.estimate_quantize(model, tmp_path / "a", chunks=2, **options)
-    large = quantize.estimate_quantize(model, tmp_path / "a", chunks=40, **options)
+def test_an_estimate_grows_with_the_work(tiny_dense: Path, tiny_text: Path, tmp_path: Path) -> None:
+    options = {"text": tiny_text, "ctx": 64, "bits": 4, "threads": 1}
+    small = quantize.estimate_quantize(tiny_dense, tmp_path / "a", chunks=2, **options)
+    large = quantize.estimate_quantize(tiny_dense, tmp_path / "a", chunks=40, **options)
     assert small.seconds > 0
     assert small.disk < large.disk
     assert small.memory == large.memory
     assert not list(tmp_path.iterdir())
 
 
-def test_what_it_does_itself_cannot_be_given(model: Path, text: Path, tmp_path: Path) -> None:
+def test_what_it_does_itself_cannot_be_given(tiny_dense: Path, tiny_text: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="measures by itself"):
-        seeddelta.quantize(model, tmp_path / "out.gguf", text=text, hessian=tmp_path / "cov.gguf")
+        seeddelta.quantize(tiny_dense, tmp_path / "out.gguf", text=tiny_text, hessian=tmp_path / "cov.gguf")

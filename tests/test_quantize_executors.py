@@ -46,33 +46,21 @@ def submitted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def model(smollm2_quantized: Path, model_dir: Path) -> Path:
-    return tiny_llama.write_llama(model_dir / "tiny-executors.gguf", smollm2_quantized)
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text("The history of the city begins with a harbour, a wall and a market. " * 200, encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="module")
-def expected(model: Path, text: Path, model_dir: Path) -> bytes:
+def expected(tiny_dense: Path, tiny_text: Path, model_dir: Path) -> bytes:
     """What threads make of ranges of one chunk."""
     path = model_dir / "out.seeddelta.gguf"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engines, "RANGE", 1)
-        seeddelta.quantize(model, path, text=text, threads=1, **OPTIONS)
+        seeddelta.quantize(tiny_dense, path, text=tiny_text, threads=1, **OPTIONS)
     return path.read_bytes()
 
 
 @pytest.mark.parametrize("executor", ["threads:2", "processes:2", pytest.param("processes:1", marks=pytest.mark.slow)])
 def test_bytes_do_not_depend_on_the_executor(
-    model: Path, text: Path, expected: bytes, tmp_path: Path, submitted: list[Any], executor: str
+    tiny_dense: Path, tiny_text: Path, expected: bytes, tmp_path: Path, submitted: list[Any], executor: str
 ) -> None:
     path = tmp_path / "out.seeddelta.gguf"
-    seeddelta.quantize(model, path, text=text, executor=executor, **OPTIONS)
+    seeddelta.quantize(tiny_dense, path, text=tiny_text, executor=executor, **OPTIONS)
     assert path.read_bytes() == expected
     passes = [(job.group.first, job.number) for job in submitted if isinstance(job, PassJob)]
     assert sorted(passes) == [(block, number) for block in range(2) for number in range(4)]
@@ -81,7 +69,7 @@ def test_bytes_do_not_depend_on_the_executor(
 
 
 def test_experts(
-    smollm2_quantized: Path, text: Path, tmp_path: Path, submitted: list[Any], monkeypatch: pytest.MonkeyPatch
+    smollm2_quantized: Path, tiny_text: Path, tmp_path: Path, submitted: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mixture block by block, one expert and the covariance of one input at a time: the same bytes."""
     model = write_architecture(tmp_path / "model.gguf", smollm2_quantized, "qwen3moe")
@@ -96,7 +84,7 @@ def test_experts(
     for path, executor, limit in zip(paths, ("threads", "threads:2"), (1 << 30, 50_000), strict=True):
         path.parent.mkdir()
         monkeypatch.setattr(quantize, "sums_limit", lambda *_, limit=limit: limit)
-        report = seeddelta.quantize(model, path, text=text, executor=executor, **OPTIONS)
+        report = seeddelta.quantize(model, path, text=tiny_text, executor=executor, **OPTIONS)
         assert {row.method for row in report.tensors} == {"feedback"}
     assert paths[0].read_bytes() == paths[1].read_bytes()
     experts = [shape for name, shape in shapes if name == "blk.1.ffn_gate_exps.weight"]
@@ -108,7 +96,12 @@ def test_experts(
 
 @pytest.mark.slow
 def test_workers_of_a_cluster_die(
-    model: Path, text: Path, expected: bytes, tmp_path: Path, submitted: list[Any], monkeypatch: pytest.MonkeyPatch
+    tiny_dense: Path,
+    tiny_text: Path,
+    expected: bytes,
+    tmp_path: Path,
+    submitted: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Three times the worker that has just begun a job is killed; its nanny starts another one."""
     distributed = pytest.importorskip("distributed")
@@ -133,19 +126,21 @@ def test_workers_of_a_cluster_die(
 
         monkeypatch.setattr(Pool, "submit", submit)
         address = cluster.scheduler_address.removeprefix("tcp://")
-        seeddelta.quantize(model, path, text=text, executor=f"dask://{address}", **OPTIONS)
+        seeddelta.quantize(tiny_dense, path, text=tiny_text, executor=f"dask://{address}", **OPTIONS)
     assert len(set(killed)) == 3
     assert path.read_bytes() == expected
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_sums_of_ranges_are_those_of_the_text(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_of_ranges_are_those_of_the_text(
+    tiny_dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An input of more columns than a panel of the file has rows, and rows that begin and end anywhere."""
     monkeypatch.setattr("seeddelta.calibrate.passes._PANEL", 40)
     monkeypatch.setattr(engines, "RANGE", 2)
     tokens = np.random.default_rng(0).integers(20, tiny_llama.N_VOCAB, (5, 32)).astype(np.int32)
     groups = groups_of(2, 1)
-    engine = BlockEngine(open_source(model), Windows(tokens, "", ""), groups, tmp_path)
+    engine = BlockEngine(open_source(tiny_dense), Windows(tokens, "", ""), groups, tmp_path)
     name = "blk.0.ffn_down.weight"
     with engine.run(groups[0], [name]) as run, PassSums(tmp_path) as sums:
         for job in engine.jobs(groups[0], [name], keep=True, threads=1):
@@ -163,11 +158,11 @@ def test_sums_of_ranges_are_those_of_the_text(model: Path, tmp_path: Path, monke
     assert not list(tmp_path.glob("sums*"))
 
 
-def test_a_worker_that_sees_something_else(model: Path, tmp_path: Path) -> None:
+def test_a_worker_that_sees_something_else(tiny_dense: Path, tmp_path: Path) -> None:
     from dataclasses import replace
 
     tokens = np.full((1, 32), 40, np.int32)
-    engine = BlockEngine(open_source(model), Windows(tokens, "", ""), groups_of(2, 1), tmp_path)
+    engine = BlockEngine(open_source(tiny_dense), Windows(tokens, "", ""), groups_of(2, 1), tmp_path)
     (job,) = engine.jobs(engine.groups[0], [], keep=False, threads=1)
     assert run_pass(job) is None
     with pytest.raises(SourceModelError, match="are not those the run began with"):
