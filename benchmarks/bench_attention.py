@@ -19,6 +19,7 @@ needles   lines in a text are asked for, at all depths: how often they are said,
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Iterable
@@ -55,7 +56,7 @@ RECALL: dict[str, dict[str, Any]] = {
 }
 
 
-def main() -> int:
+def _options() -> argparse.Namespace:
     parser = common.parser(__doc__)
     parser.add_argument(
         "--parts",
@@ -87,7 +88,11 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("--haystacks", type=int, default=4, help="texts of needles a length (default: %(default)s)")
     parser.add_argument("--lengths", default="2048,4096,8000", help="of the texts of needles (default: %(default)s)")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = _options()
     dense = common.dense_model(options.dense, options.work)
     threads = [int(count) for count in options.threads.split(",")]
 

@@ -10,8 +10,7 @@
     python benchmarks/bench_kernels.py --suite lanes-batch --reps 11
     python benchmarks/bench_kernels.py --suite fht --reps 15
 
-Instruction sets: SEEDDELTA_FORCE_ISA chooses ours; ggml's is the one that it was compiled
-for. The result file names both.
+Instruction sets: SEEDDELTA_FORCE_ISA chooses ours; ggml's is the one that it was compiled for. The file names both.
 
 ggml computes a graph that repeats the product, so that starting a graph costs nothing; rotation and rounding of the
 activations are part of SeedΔ's time as ggml's own conversion of the activations is part of its time. ggml's matrices

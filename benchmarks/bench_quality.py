@@ -14,6 +14,7 @@ Differences from the dense model are paired: the same tokens, scored by both.
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import sys
@@ -62,7 +63,7 @@ SUITES: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-def main() -> int:
+def _options() -> argparse.Namespace:
     parser = common.parser(__doc__)
     parser.add_argument("suite", choices=SUITES, help="what to compare")
     parser.add_argument("--text", action="append", required=True, help="text file, pydoc or code; may be given often")
@@ -86,8 +87,11 @@ def main() -> int:
         help="a finished file beside them; may be given often",
     )
     parser.add_argument("--only", default="", help="expression that the names of our models must have")
-    options = parser.parse_args()
+    return parser.parse_args()
 
+
+def main() -> int:
+    options = _options()
     dense = common.dense_model(options.dense, options.work)
     models = {"F16": dense}
     recipes = dict(SUITES[options.suite])

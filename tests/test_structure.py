@@ -127,3 +127,30 @@ def test_pages_that_code_names_are_there() -> None:
                     missing[str(path.relative_to(ROOT))] = name
     missing.pop("python/seeddelta/gguf/header.py", None)  # of ggml's repository
     assert missing == {}
+
+
+SOURCES = sorted(
+    path
+    for folder in ("benchmarks", "cpp", "python", "research", "tests", "tools")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".cpp", ".hpp")
+)
+
+
+def test_no_file_is_long() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+    assert {name: length for name, length in lengths.items() if length > 400} == {}
+
+
+def test_no_function_is_long() -> None:
+    """Lines of functions in Python without their documentation."""
+    lengths = {}
+    for path in SOURCES:
+        if path.suffix == ".py":
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    documentation = (ast.get_docstring(node, clean=False) or "").count("\n")
+                    lengths[f"{path.relative_to(ROOT)}: {node.name}"] = (
+                        (node.end_lineno or 0) - node.lineno + 1 - documentation
+                    )
+    assert {name: length for name, length in lengths.items() if length > 60} == {}

@@ -152,10 +152,9 @@ def evaluate(
     opening = {"n_ctx": context, "n_batch": min(context, 512), "threads": counts[-1]}
 
     models = list(zip(files, sizes, each, strict=True))
-    groups = [models] if reps else [[model] for model in models]
     reports: list[ModelReport] = []
     with nullcontext() if scored is None else scored:
-        for group in groups:
+        for group in [models] if reps else [[model] for model in models]:
             with ExitStack() as stack:
                 workers = [stack.enter_context(Worker(path, **opening, **more)) for path, _, more in group]
                 memories = [_memory(worker) for worker in workers]
