@@ -46,7 +46,7 @@ def test_tables_are_those_of_the_results(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ROOT / "README.md" in pages
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        assert markdown_tables.updated(text) == text, f"{page}: python benchmarks/markdown_tables.py --update"
+        assert markdown_tables.updated(text) == text, f"{page}: python benchmarks/markdown_tables.py"
 
 
 def pages_of(nav: object) -> list[str]:

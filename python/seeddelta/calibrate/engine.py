@@ -116,7 +116,7 @@ class BlockEngine:
         with self.open(group, summed=summed, **options) as run, ExitStack() as stack:
             writer = None
             if keep and group != self.groups[-1]:
-                writer = stack.enter_context(write_states(self.states_before(group.last).path))
+                writer = stack.enter_context(write_states(self.states_before(group.last)))
             for chunk in range(self.windows.chunks if chunks is None else chunks):
                 after = run.run(self.fed(group, chunk))
                 if writer is not None:

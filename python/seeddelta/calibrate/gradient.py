@@ -112,14 +112,14 @@ class _Backward:
         return in_order(self.pool, work, range(self.windows.chunks))
 
     def _forward(self, seed: int) -> list[F32]:
-        with write_states(self._states(0).path) as writer:
+        with write_states(self._states(0)) as writer:
             embedding = self.source.matrix(names.EMBEDDING)
             for tokens in self.windows.tokens:
                 writer.add(embedding[tokens])
             del embedding
         for layer in range(self.shape.layers):
             block, before = read_block(self.source, self.shape, layer), self._states(layer)
-            with write_states(self._states(layer + 1).path) as writer:
+            with write_states(self._states(layer + 1)) as writer:
                 for after in self._each(lambda chunk, b=block, s=before: b.forward(s.read(chunk))[0]):  # type: ignore[misc]
                     writer.add(after)
             self.done()

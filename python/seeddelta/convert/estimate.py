@@ -15,6 +15,7 @@ from ..calibrate import alignment
 from ..calibrate.capture import capture
 from ..calibrate.engine import BlockEngine
 from ..calibrate.groups import Group, find_groups
+from ..calibrate.kept_inputs import kept_bytes
 from ..calibrate.passes import RANGE
 from ..calibrate.text import Windows
 from ..errors import MemoryWarning, some
@@ -29,7 +30,10 @@ from .slices import can_be_sliced, slices_of
 _ROWS = 256  # of the first matrix that are encoded
 _COPIES = 5  # of a matrix or a slice of it in float32 while it is encoded: source, scaled, rotated, decoded, error
 _FACTOR_BYTES = 4 + 8 + 4 + 4  # an entry: the covariance rotated, its factor in double precision, the feedback; a spare
-_RUNS = {"dense": 1.0, "sequential": 6.0}  # of a group a chunk: both streams, and up to each input in turn
+_RUNS = {
+    "dense": 1.0,
+    "sequential": 4.5,
+}  # of a group a chunk: both, and the encoded stream up to each input
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,9 @@ def estimate(recipe: Recipe, plan: Plan, windows: Windows, ram: int, calibrate: 
         decoded = 4 * sum(plan.targets[name].weights for name in wanted)
         sums = max((_sequential_sums(plan, name) for name in wanted), default=0)
         memory = PROCESS_BYTES + decoded + max(largest, running + decoded + min(sums, ram // 2))
-        disk = 4 * states + sums + plan.payload_bytes
+        columns = sum(plan.targets[name].shape[1] for name in wanted)
+        kept = kept_bytes(windows.tokens.size, columns, states // (4 * windows.tokens.size))
+        disk = 4 * states + kept + sums + plan.payload_bytes
     return Estimate(measure + weights / _encoding_speed(recipe, plan, plan.source, wanted), memory, disk)
 
 

@@ -285,10 +285,11 @@ def run_pass(job: PassJob) -> Record | None:
     return passes.run_pass(job)
 
 
-def forget() -> None:
-    """Free what jobs of this process keep for the next one."""
+def forget(*, gradient: bool = True) -> None:
+    """Free what jobs of this process keep for the next one; the gradient file may stay, whose opening reads it all."""
     with _feedback_lock:
         _feedbacks.clear()
     _open_source.cache_clear()
     _open_covariance.cache_clear()
-    _open_gradient.cache_clear()
+    if gradient:
+        _open_gradient.cache_clear()

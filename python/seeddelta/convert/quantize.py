@@ -376,4 +376,4 @@ class _Work:
         try:
             return encode_all(recipe, plan, self.checkpoint, self.pool, progress=False)
         finally:
-            forget()
+            forget(gradient=False)

@@ -18,15 +18,16 @@ from gguf import GGMLQuantizationType, GGUFValueType
 
 from .._blas import one_blas_thread
 from ..calibrate.alignment import Moments, Target, sums_bytes
-from ..calibrate.block_run import BlockRun
 from ..calibrate.capture import Capture
 from ..calibrate.engine import BlockEngine
 from ..calibrate.groups import Group
+from ..calibrate.kept_inputs import KeptInputs
 from ..gguf import names
 from ..gguf.writer import PlannedTensor, Typed, write_gguf
 from .parts import Part
 
 F32 = npt.NDArray[np.float32]
+_FED = "l_out--1"  # the stream before the first block of a group, which is what the group is fed with
 _SAME = 0.01  # relative: products in half precision differ by 0.001, and what is not the stream by 1
 # encodes matrices of a covariance file, from the source or (by the path) from a file of targets
 Encode = Callable[[list[str], Capture, Path | None], dict[str, Part]]
@@ -76,17 +77,20 @@ class SequentialGroups:
         parts: dict[str, Part] = {}
         replaced: dict[str, F32] = {}
         inputs, writers = self._probe(group, targets) if targets else ({}, {})
-        for same, members in inputs.items():
-            if names.is_stacked(same):
-                made = self._experts(group, members, replaced)
-            else:
-                made = self._input(group, same, members, replaced, writers.get(same))
-            parts |= made
-            replaced |= {name: part.decoded() for name, part in made.items()}
+        plain = [same for same in inputs if not names.is_stacked(same)]
+        nodes = dict.fromkeys(node for node in writers.values() if node != _FED)
+        with closing(KeptInputs(self.dense, group, plain, nodes)) as kept:
+            kept.measure()
+            for same, members in inputs.items():
+                if same in plain:
+                    made = self._input(group, same, members, kept, replaced, writers.get(same))
+                else:
+                    made = self._experts(group, members, replaced)
+                parts |= made
+                replaced |= {name: part.decoded() for name, part in made.items()}
         if group != self.dense.groups[-1]:
-            for engine, other in ((self.dense, {}), (self.encoded, replaced)):
-                with engine.run(group, [], replaced=other):
-                    pass
+            with self.encoded.run(group, [], replaced=replaced):
+                pass
         return parts
 
     def _probe(self, group: Group, targets: list[str]) -> tuple[dict[str, list[str]], dict[str, str]]:
@@ -112,7 +116,7 @@ class SequentialGroups:
                     (f"l_out-{block - 1}", f"ffn_inp-{block}"),
                     (f"ffn_inp-{block}", f"l_out-{block}"),
                 ):
-                    stream = self._stream(self.dense, group, run, before, 0)
+                    stream = self._fed(self.dense, group, 0) if before == _FED else run.values(before)
                     following = run.values(after)
                     if stream is None or following is None or following.shape != added.shape:
                         continue
@@ -121,23 +125,27 @@ class SequentialGroups:
         return inputs, writers
 
     @staticmethod
-    def _stream(engine: BlockEngine, group: Group, run: BlockRun, node: str, chunk: int) -> F32 | None:
-        """Values of a node; the one before the first block is what the group is fed with (None: embeddings)."""
-        if node != "l_out--1":
-            return run.values(node)
+    def _fed(engine: BlockEngine, group: Group, chunk: int) -> F32 | None:
+        """The stream before the first block of a group (None: embeddings)."""
         return None if group.first == 0 else engine.states_before(group.first).read(chunk)
 
     def _input(
-        self, group: Group, same: str, members: list[str], replaced: Mapping[str, F32], writer: str | None
+        self,
+        group: Group,
+        same: str,
+        members: list[str],
+        kept: KeptInputs,
+        replaced: Mapping[str, F32],
+        writer: str | None,
     ) -> dict[str, Part]:
-        """Measure one input in both streams, and encode the targets of the matrices that read it."""
+        """Measure one input in the encoded stream, too, and encode the targets of the matrices that read it."""
         source = self.dense.source
         weights = {name: source.matrix(name) for name in members if name not in names.MODEL_TENSORS}
         n_out = weights[same].shape[0] if writer is not None else 0
         n_in = source.tensors[same].shape[-1]
         folder = self.dense.folder if sums_bytes(n_in, n_out) > self.limit else None
         with closing(Moments(n_in, n_out, self.threads, folder)) as moments, one_blas_thread():
-            self._measure(group, same, moments, replaced, writer, weights.get(same))
+            self._measure(group, same, moments, kept, replaced, writer, weights.get(same))
             aligned = {}
             if weights and (group.first > 0 or replaced):  # before that both streams are the same
                 aligned = moments.targets(weights)
@@ -150,32 +158,28 @@ class SequentialGroups:
         group: Group,
         same: str,
         moments: Moments,
+        kept: KeptInputs,
         replaced: Mapping[str, F32],
         writer: str | None,
         weights: F32 | None,
     ) -> None:
         """Add an input in both streams over the text; of a writer, `weights` too."""
-        nodes = [] if writer in (None, "l_out--1") else [str(writer)]
-        options: dict[str, Any] = {"taken": [same], "nodes": nodes, "stop": same}
-        with (
-            self.dense.open(group, **options) as dense,
-            self.encoded.open(group, **options, replaced=replaced) as encoded,
-        ):
-            for chunk in range(self.dense.windows.chunks):
-                dense.advance(self.dense.fed(group, chunk))
-                encoded.advance(self.encoded.fed(group, chunk))
-                x = dense.inputs(same)
+        nodes = [] if writer in (None, _FED) else [str(writer)]
+        with self.encoded.open(group, taken=[same], nodes=nodes, stop=same, replaced=replaced) as run:
+            for chunk in range(self.encoded.windows.chunks):
+                run.advance(self.encoded.fed(group, chunk))
+                x = kept.inputs(same, chunk)
                 outputs = drift = None
                 if writer is not None:
-                    streams = [
-                        self._stream(engine, group, run, writer, chunk)
-                        for engine, run in ((self.dense, dense), (self.encoded, encoded))
-                    ]
-                    assert streams[0] is not None
-                    assert streams[1] is not None
                     assert weights is not None
-                    outputs, drift = x @ weights.T, streams[1] - streams[0]
-                moments.add(chunk, x, encoded.inputs(same), outputs, drift)
+                    if writer == _FED:
+                        before, after = (self._fed(one, group, chunk) for one in (self.dense, self.encoded))
+                    else:
+                        before, after = kept.values(writer, chunk), run.values(writer)
+                    assert before is not None
+                    assert after is not None
+                    outputs, drift = x @ weights.T, after - before
+                moments.add(chunk, x, run.inputs(same), outputs, drift)
 
     def _experts(self, group: Group, members: list[str], replaced: Mapping[str, F32]) -> dict[str, Part]:
         """Experts see few tokens each: they are encoded as they are, on the inputs of the encoded stream."""
