@@ -1,7 +1,6 @@
-"""Markdown tables of results.
+"""Writes the tables of results in README.md and docs/, and the figure.
 
-    python benchmarks/markdown_tables.py quality-ablation tensors     # print tables
-    python benchmarks/markdown_tables.py --update     # write those that stand between markers, and the figure
+    python benchmarks/markdown_tables.py
 
 A table between `<!-- table: NAME -->` and `<!-- end of table -->` in README.md or docs/ is made of the files of
 `benchmarks/results`; tests/test_docs.py fails when one differs.
@@ -11,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,8 @@ import common
 ROOT = Path(__file__).parents[1]
 FIGURE = ROOT / "docs" / "figures" / "size-quality.png"
 _MARKED = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n).*?(<!-- end of table -->)", flags=re.DOTALL)
+_TEXTS = {"test.txt": "WikiText-2", "pydoc-3.11.txt": "Python's help", "asyncio-3.11.py.txt": "code"}
+_OTHERWISE = {"lanes-4-sequential": "4 bits, sequential", "lanes-4-mixed": "4 bits, mixed text"}
 _NAMES = {
     "F16": "dense F16",
     "small": "SeedΔ, `--preset small`",
@@ -27,46 +27,12 @@ _NAMES = {
     "quality": "SeedΔ, `--preset quality`",
     "lanes-4": "SeedΔ, 4 bits",
     "lanes-4-sequential": "SeedΔ, 4 bits, sequential, with gradients",
+    "lanes-4-mixed": "SeedΔ, 4 bits, calibrated on the package's text",
     "trellis-4": "SeedΔ, 4 bits, hashed trellis",
     "seeddelta-4": "SeedΔ, 4 bits",
     "seeddelta-3": "SeedΔ, 3 bits",
     "seeddelta-2": "SeedΔ, 2 bits",
 }
-
-
-def quality(result: dict[str, Any]) -> list[str]:
-    lines = []
-    for text, found in result["texts"].items():
-        settings, models = found["settings"], found["models"]
-        scored = next(iter(models.values()))["perplexity"]["tokens_scored"]
-        lines += [
-            f"`{text}`, {settings['chunks']} chunks of {settings['n_ctx']}, {scored} tokens scored:",
-            "",
-            "| model | bits a weight | perplexity | change (paired) | KL, nats | same top |",
-            "| --- | --- | --- | --- | --- | --- |",
-        ]
-        for name, model in sorted(models.items(), key=lambda item: item[1]["bits_per_weight"]):
-            ppl, change, kl = model["perplexity"], model["difference"], model["divergence"]
-            cells = [name, f"{model['bits_per_weight']:.2f}", _with_error(ppl["ppl"], ppl["stderr"])]
-            if change is None:
-                cells += ["", "", ""]
-            else:
-                cells.append(_with_error(change["percent"], change["percent_stderr"], sign="+") + "%")
-                cells += [f"{kl['mean']:.4f} ± {kl['stderr']:.4f}", f"{kl['same_top_percent']:.1f}%"]
-            lines.append("| " + " | ".join(cells) + " |")
-        lines.append("")
-    return lines
-
-
-def tensors(result: dict[str, Any]) -> list[str]:
-    lines = [
-        "| type | bits a weight | weighted error | worst matrix | plain error |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for name, row in sorted(result["summary"].items(), key=lambda item: item[1]["bits_per_weight"]):
-        errors = " | ".join(f"{row[key]:.4f}" for key in ("rel_l2_w", "rel_l2_w_worst", "rel_l2"))
-        lines.append(f"| {name} | {row['bits_per_weight']:.3f} | {errors} |")
-    return lines
 
 
 def _load(name: str) -> dict[str, Any]:
@@ -80,19 +46,46 @@ def _label(name: str) -> str:
 
 
 def files_table() -> list[str]:
-    """Whole files of SmolLM2: size and quality."""
-    models = next(iter(_load("quality-files")["texts"].values()))["models"]
+    """Whole files of SmolLM2: size and quality, the divergence on every text."""
+    texts = list(_load("quality-files")["texts"].values())
     lines = [
-        "| | file, MB | bits a weight of the layers, all bytes | perplexity | change, paired | KL divergence, nats |",
+        "| | file, MB | bits a weight of the layers, all bytes | perplexity | change, paired | KL divergence, nats: "
+        + " | ".join(_TEXTS.get(text["settings"]["text"], text["settings"]["text"]) for text in texts)
+        + " |",
+        "| --- |" + " --- |" * (4 + len(texts)),
+    ]
+    for name, model in sorted(texts[0]["models"].items(), key=lambda item: -item[1]["file_bytes"]):
+        cells = [_label(name), f"{model['file_bytes'] / 1e6:.0f}", f"{model['bits_per_weight']:.2f}"]
+        cells += [_with_error(model["perplexity"]["ppl"], model["perplexity"]["stderr"]), _change(model)]
+        cells += [_divergence(text["models"][name]) for text in texts]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def ablation_table() -> list[str]:
+    """Layers of SmolLM2 with one thing changed at a time."""
+    models = next(iter(_load("quality-ablation")["texts"].values()))["models"]
+    lines = [
+        "| | bits a weight | perplexity | change, paired | KL divergence, nats | same top token |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for name, model in sorted(models.items(), key=lambda item: -item[1]["file_bytes"]):
-        change, kl, ppl = model["difference"], model["divergence"], model["perplexity"]
-        cells = [_label(name), f"{model['file_bytes'] / 1e6:.0f}", f"{model['bits_per_weight']:.2f}"]
-        cells.append(_with_error(ppl["ppl"], ppl["stderr"]))
-        cells.append("" if change is None else f"{change['percent']:+.1f}% ± {change['percent_stderr']:.1f}")
-        cells.append("" if kl is None else f"{kl['mean']:.4f} ± {kl['stderr']:.4f}")
-        lines.append("| " + " | ".join(cells) + " |")
+    for name, model in sorted(models.items(), key=lambda item: item[1]["bits_per_weight"]):
+        top = "" if model["divergence"] is None else f"{model['divergence']['same_top_percent']:.1f}%"
+        cells = [name, f"{model['bits_per_weight']:.2f}"]
+        cells += [_with_error(model["perplexity"]["ppl"], model["perplexity"]["stderr"]), _change(model)]
+        lines.append("| " + " | ".join([*cells, _divergence(model), top]) + " |")
+    return lines
+
+
+def tensors_table() -> list[str]:
+    """Errors of single matrices."""
+    lines = [
+        "| type | bits a weight | weighted error | worst matrix | plain error |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for name, row in sorted(_load("tensors")["summary"].items(), key=lambda item: item[1]["bits_per_weight"]):
+        errors = " | ".join(f"{row[key]:.4f}" for key in ("rel_l2_w", "rel_l2_w_worst", "rel_l2"))
+        lines.append(f"| {name} | {row['bits_per_weight']:.3f} | {errors} |")
     return lines
 
 
@@ -106,12 +99,22 @@ def short_table() -> list[str]:
     # the last two are of one size and kind, only their bits are other ones
     rows = (("F16", "F16"), ("Q4_K_M", "Q4_K_M"), ("lanes-4", "seeddelta-4"), ("lanes-4-sequential", "seeddelta-4"))
     for name, timed in rows:
-        model, ppl, kl = quality[name], quality[name]["perplexity"], quality[name]["divergence"]
+        model, ppl = quality[name], quality[name]["perplexity"]
         cells = [_label(name), f"{model['file_bytes'] / 1e6:.0f}", _with_error(ppl["ppl"], ppl["stderr"])]
-        cells.append("" if kl is None else f"{kl['mean']:.4f} ± {kl['stderr']:.4f}")
+        cells.append(_divergence(model))
         cells += [_speed(speed[timed], "generation"), _resident(speed[timed])]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def _change(model: dict[str, Any]) -> str:
+    change = model["difference"]
+    return "" if change is None else _with_error(change["percent"], change["percent_stderr"], "+", 1) + "%"
+
+
+def _divergence(model: dict[str, Any]) -> str:
+    kl = model["divergence"]
+    return "" if kl is None else f"{kl['mean']:.4f} ± {kl['stderr']:.4f}"
 
 
 def _speed(model: dict[str, Any], part: str) -> str:
@@ -174,6 +177,8 @@ def serve_table() -> list[str]:
 TABLES = {
     "short": short_table,
     "files": files_table,
+    "ablation": ablation_table,
+    "tensors": tensors_table,
     "speed": speed_table,
     "serve": serve_table,
     "shape-1b": lambda: shape_table("decode-1b"),
@@ -202,20 +207,22 @@ def figure(path: Path) -> None:
     import matplotlib.pyplot as plt
 
     models = next(iter(_load("quality-files")["texts"].values()))["models"]
-    groups: dict[bool, list[tuple[float, float, str]]] = {True: [], False: []}
+    groups: dict[str, list[tuple[float, float, str]]] = {"o-": [], "*": [], "s": []}
     for name, model in models.items():
         if model["divergence"] is not None:
-            ours = model["kind"].startswith("SeedΔ")
-            groups[ours].append((model["file_bytes"] / 1e6, model["divergence"]["mean"], name))
+            marker = "s" if not model["kind"].startswith("SeedΔ") else "*" if name in _OTHERWISE else "o-"
+            groups[marker].append((model["file_bytes"] / 1e6, model["divergence"]["mean"], name))
     fig, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
-    for ours, (label, marker) in {True: ("SeedΔ", "o-"), False: ("llama.cpp, imatrix of the same text", "s")}.items():
-        points = sorted(groups[ours])
+    labels = {"o-": "SeedΔ", "*": "SeedΔ, calibrated otherwise", "s": "llama.cpp, imatrix of the same text"}
+    for marker, label in labels.items():
+        points = sorted(groups[marker])
         axes.plot([p[0] for p in points], [p[1] for p in points], marker, label=label)
         for x, y, name in points:
-            text = name.replace("lanes-4", "4 bits").replace("-sequential", ", sequential")
+            text = _OTHERWISE.get(name, "4 bits" if name == "lanes-4" else name)
             axes.annotate(text, (x, y), textcoords="offset points", xytext=(6, 4), fontsize=8)
     axes.set(xlabel="size of the file, MB", ylabel="KL divergence from F16, nats", yscale="log")
-    axes.set_title("SmolLM2-135M-Instruct, WikiText-2 test, 8160 tokens (below and left is better)", fontsize=9)
+    scored = models["F16"]["perplexity"]["tokens_scored"]
+    axes.set_title(f"SmolLM2-135M-Instruct, WikiText-2 test, {scored} tokens (below and left is better)", fontsize=9)
     axes.margins(0.12)
     axes.grid(alpha=0.3, which="both")
     axes.legend(fontsize=8)
@@ -223,21 +230,18 @@ def figure(path: Path) -> None:
     fig.savefig(path, dpi=130)
 
 
-def _with_error(value: float, error: float, sign: str = "") -> str:
-    return f"{value:{sign}.2f} ± {error:.2f}" if abs(value) < 1e4 else f"{value:{sign}.0e}"
+def _with_error(value: float, error: float, sign: str = "", digits: int = 2) -> str:
+    """Of a broken model, whose perplexity has many digits, the power of ten alone."""
+    if abs(value) >= 1e4:
+        return f"{value:{sign}.0e}"
+    return f"{value:{sign}.{digits}f} ± {error:.{digits}f}"
 
 
-def main() -> int:
-    if sys.argv[1:] == ["--update"]:
-        for page in marked_pages():
-            page.write_text(updated(page.read_text(encoding="utf-8")), encoding="utf-8")
-        figure(FIGURE)
-        return 0
-    for name in sys.argv[1:]:
-        result = json.loads((common.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-        print("\n".join(quality(result) if "texts" in result else tensors(result)))
-    return 0
+def main() -> None:
+    for page in marked_pages():
+        page.write_text(updated(page.read_text(encoding="utf-8")), encoding="utf-8")
+    figure(FIGURE)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
