@@ -62,21 +62,6 @@ def files_table() -> list[str]:
     return lines
 
 
-def ablation_table() -> list[str]:
-    """Layers of SmolLM2 with one thing changed at a time."""
-    models = next(iter(_load("quality-ablation")["texts"].values()))["models"]
-    lines = [
-        "| | bits a weight | perplexity | change, paired | KL divergence, nats | same top token |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, model in sorted(models.items(), key=lambda item: item[1]["bits_per_weight"]):
-        top = "" if model["divergence"] is None else f"{model['divergence']['same_top_percent']:.1f}%"
-        cells = [name, f"{model['bits_per_weight']:.2f}"]
-        cells += [_with_error(model["perplexity"]["ppl"], model["perplexity"]["stderr"]), _change(model)]
-        lines.append("| " + " | ".join([*cells, _divergence(model), top]) + " |")
-    return lines
-
-
 def tensors_table() -> list[str]:
     """Errors of single matrices."""
     lines = [
@@ -177,7 +162,6 @@ def serve_table() -> list[str]:
 TABLES = {
     "short": short_table,
     "files": files_table,
-    "ablation": ablation_table,
     "tensors": tensors_table,
     "speed": speed_table,
     "serve": serve_table,
