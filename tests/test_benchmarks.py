@@ -141,6 +141,7 @@ def test_clients_of_a_server(smollm2_quantized: Path, tmp_path: Path) -> None:
     assert sum(soak["requests"].values()) > 20
 
 
+@pytest.mark.slow
 def test_autotuned_beside_uniform_and_llama(smollm2_quantized: Path, tmp_path: Path) -> None:
     """A tiny model, one budget: every model is scored, tuned and uniform in pairs, and the figure is written."""
     dense = write_llama(tmp_path / "dense.gguf", smollm2_quantized)

@@ -171,6 +171,7 @@ def test_quantize(calibrate: str, models: dict[str, Path], text: Path, tmp_path:
     assert {row.method for row in report.tensors} == {"row feedback"}
 
 
+@pytest.mark.slow
 def test_commands(models: dict[str, Path], text: Path, tmp_path: Path) -> None:
     """What imatrix writes, quantize takes."""
     gradient, output = tmp_path / "gradient.gguf", tmp_path / "o.gguf"
