@@ -53,17 +53,17 @@ class KeptInputs:
                     writers[engine.states_before(group.last).path].add(after)
                 for name, states in self._inputs.items():
                     values = run.inputs(name)
-                    size = np.sqrt(np.mean(values.astype(np.float64) ** 2, axis=1, keepdims=True)).astype(np.float32)
+                    size = np.sqrt(np.mean(values.astype(np.float64) ** 2, axis=1, keepdims=True))
+                    size = np.maximum(size, 1e-20).astype(np.float32)
                     with np.errstate(invalid="ignore"):  # values that are not finite stay so
-                        writers[states.path].add(values / np.maximum(size, np.float32(1e-20)))
+                        writers[states.path].add(values / size)
                     writers[self._sizes[name].path].add(size)
                 for node, states in self._nodes.items():
                     writers[states.path].add(run.hook.values(node))
 
     def inputs(self, name: str, chunk: int) -> F32:
         """Inputs of a matrix, float32[ctx, n_in]. Raises OutputError when the file is gone or too short."""
-        values = self._inputs[name].read(chunk).astype(np.float32)
-        return np.asarray(values * np.maximum(self._sizes[name].read(chunk), np.float32(1e-20)))
+        return np.asarray(self._inputs[name].read(chunk) * self._sizes[name].read(chunk))
 
     def values(self, node: str, chunk: int) -> F32:
         """Values of a node, float32[ctx, n_embd]. Raises as `inputs`."""
