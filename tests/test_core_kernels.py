@@ -62,8 +62,9 @@ def check_all(weight, oracle, x, exact=True):
         whole = weight.matmul(x)
         if exact:
             np.testing.assert_array_equal(whole, expected, err_msg=isa)
-        one_by_one = np.concatenate([weight.matmul(row[None]) for row in x])
-        np.testing.assert_array_equal(one_by_one, whole, err_msg=f"{isa}: batch shape")
+        for batch in (1, 2, 3, 5, 8):
+            parts = np.concatenate([weight.matmul(x[i : i + batch]) for i in range(0, len(x), batch)])
+            np.testing.assert_array_equal(parts, whole, err_msg=f"{isa}: {batch} tokens at a time")
         np.testing.assert_array_equal(weight.matmul(x, threads=3), whole, err_msg=f"{isa}: threads")
 
 

@@ -6,10 +6,12 @@
 // registers of the steps before, so a value takes two look-ups and two additions and nothing else.
 //
 // `Ops` has the words: V (bytes), kParts (registers a line), direct_parts(n) (parts decoded together for n tokens),
-// load, low, high (codes), table, look, add, wrap (sums of codes for look), start (sums of products), four (broadcast),
-// dot, F (floats of a register's rows), no_floats, add_group, store_rows; kBias is added to every value, for products
-// of unsigned and signed bytes. kDirect: more tokens are for lanes_many.hpp.
+// tiles(n) (tiles decoded together for n tokens, where a line is one register: they share the broadcasts), load, low,
+// high (codes), table, look, add, wrap (sums of codes for look), start (sums of products), four (broadcast), dot, keep
+// (in a register), F (floats of a register's rows), no_floats, add_group, store_rows; kBias is added to every value,
+// for products of unsigned and signed bytes. kDirect: more tokens are for lanes_many.hpp.
 #pragma once
+#include <algorithm>
 #include <utility>
 
 #include "format/lanes.hpp"
@@ -107,10 +109,10 @@ struct LaneTile {
     struct Before {
         V c1[Parts];
         V c2[Parts];
-        SEEDDELTA_INLINE Before(const seeddelta_ctx &ctx, const uint8_t *tile) {
+        SEEDDELTA_INLINE Before(const seeddelta_ctx &ctx, const uint8_t *tile, int64_t stride = kBytes) {
             const int64_t line = (2 * ctx.lane_lines < kLaneLoop ? 2 * ctx.lane_lines : kLaneLoop) / 2 - 1;
             for (int p = 0; p < Parts; ++p) {
-                const V both = Ops::load(tile + line * kLaneBytes + p * kBytes);
+                const V both = Ops::load(tile + line * kLaneBytes + p * stride);
                 c2[p] = Ops::low(both);
                 c1[p] = Ops::high(both);
             }
@@ -144,32 +146,35 @@ struct LaneTile {
         }
     }
 
+    // `stride`: bytes between the parts.
     template <class Pattern, int Parts, int Line, class Use>
-    static SEEDDELTA_INLINE void line(const uint8_t *codes, const Tables<Pattern> &t, Before<Parts> &before,
-                                      Use &&use) {
+    static SEEDDELTA_INLINE void line(const uint8_t *codes, int64_t stride, const Tables<Pattern> &t,
+                                      Before<Parts> &before, Use &&use) {
         V low[Parts];
         V high[Parts];
         for (int p = 0; p < Parts; ++p) {
-            const V both = Ops::load(codes + Line * kLaneBytes + p * kBytes);
+            const V both = Ops::load(codes + Line * kLaneBytes + p * stride);
             low[p] = Ops::low(both);
             high[p] = Ops::high(both);
         }
         step<Pattern, Parts, 2 * Line>(low, t, before, use);
         step<Pattern, Parts, 2 * Line + 1>(high, t, before, use);
         if constexpr (Line + 1 < Pattern::kLines) {
-            line<Pattern, Parts, Line + 1>(codes, t, before, use);
+            line<Pattern, Parts, Line + 1>(codes, stride, t, before, use);
         }
     }
 
-    // Rows of `Parts` registers from part `part` on, for N tokens. Where there are fewer, the last one stands for the
-    // rest.
-    template <class Pattern, int Parts, int N>
+    // Rows of `Parts` registers from part `part` on, for N tokens; `Tiles`: the parts are tiles. Where there are fewer
+    // tokens, the last one stands for the rest.
+    template <class Pattern, int Parts, int N, bool Tiles>
     [[gnu::noinline]] static void multiply_part(const seeddelta_ctx &ctx, const uint8_t *codes, int part,
                                                 const Activations &a, float (*acc)[kTileRows]) {
         constexpr int64_t chunks_a_group = kGroup / (4 * Pattern::kQuads);
+        const int64_t stride = Tiles ? ctx.tile_bytes() : kBytes;
+        const uint8_t *after = codes + Parts * stride;
         codes += part * kBytes;
         const Tables<Pattern> t(*ctx.lane_code);
-        Before<Parts> before(ctx, codes);
+        Before<Parts> before(ctx, codes, stride);
         const int64_t groups = a.stride / kGroup;
         const auto token = [&](int64_t n) { return n < a.n_tokens ? n : a.n_tokens - 1; };
         const int8_t *q[N];
@@ -185,6 +190,17 @@ struct LaneTile {
         int64_t chunks = ctx.lane_lines / Pattern::kLines;
         for (int64_t group = 0; chunks > 0; ++group) {
             V sum[N][Parts];
+            const auto multiply = [&](int quad, const V *values) SEEDDELTA_INLINE_LAMBDA {
+                for (int n = 0; n < N; ++n) {
+                    const V x = Ops::four(q[n] + 4 * quad);
+                    for (int p = 0; p < Parts; ++p) {
+                        sum[n][p] = Ops::dot(sum[n][p], values[p], x);
+                        if constexpr (N > 2) {
+                            Ops::keep(sum[n][p]);
+                        }
+                    }
+                }
+            };
             for (int n = 0; n < N; ++n) {
                 for (int p = 0; p < Parts; ++p) {
                     sum[n][p] = Ops::start(a.bias[token(n) * groups + group]);
@@ -192,19 +208,17 @@ struct LaneTile {
             }
             const int64_t count = chunks < chunks_a_group ? chunks : chunks_a_group;
             for (int64_t i = 0; i < count; ++i) {
-                if (part == 0) {
+                if constexpr (Tiles) { // the next tiles, in the order of the memory
+                    for (int l = 0; l < Parts * Pattern::kLines; ++l) {
+                        __builtin_prefetch(after + l * kLaneBytes, 0, 2);
+                    }
+                    after += Parts * Pattern::kLines * kLaneBytes;
+                } else if (part == 0) {
                     for (int l = 0; l < Pattern::kLines; ++l) {
                         __builtin_prefetch(codes + kLanesAhead + l * kLaneBytes);
                     }
                 }
-                line<Pattern, Parts, 0>(codes, t, before, [&](int quad, const V *values) SEEDDELTA_INLINE_LAMBDA {
-                    for (int n = 0; n < N; ++n) {
-                        const V x = Ops::four(q[n] + 4 * quad);
-                        for (int p = 0; p < Parts; ++p) {
-                            sum[n][p] = Ops::dot(sum[n][p], values[p], x);
-                        }
-                    }
-                });
+                line<Pattern, Parts, 0>(codes, stride, t, before, multiply);
                 codes += Pattern::kLines * kLaneBytes;
                 for (int n = 0; n < N; ++n) {
                     q[n] += 4 * Pattern::kQuads;
@@ -219,34 +233,46 @@ struct LaneTile {
         }
         for (int n = 0; n < N; ++n) {
             for (int p = 0; p < Parts; ++p) {
-                Ops::store_rows(acc[n] + (part + p) * kRows, total[n][p]);
+                Ops::store_rows(Tiles ? acc[p * kTokens + n] : acc[n] + (part + p) * kRows, total[n][p]);
             }
         }
     }
 
     template <class Pattern, int N>
-    static void multiply_n(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a,
+    static void multiply_n(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, int64_t tiles,
                            float (*acc)[kTileRows]) {
+        if constexpr (Ops::tiles(N) > 1) {
+            if (tiles > 1) {
+                return multiply_part<Pattern, Ops::tiles(N), N, true>(ctx, codes, 0, a, acc);
+            }
+        }
         constexpr int parts = Ops::direct_parts(N);
         for (int part = 0; part < Ops::kParts; part += parts) {
-            multiply_part<Pattern, parts, N>(ctx, codes, part, a, acc);
+            multiply_part<Pattern, parts, N, false>(ctx, codes, part, a, acc);
         }
     }
 
-    // A tile for 1 .. kTokens tokens: every register of codes is decoded once.
-    static void multiply(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a,
+    // How many tiles multiply takes at a time, and at most.
+    static constexpr int64_t tiles_for(int64_t n_tokens) {
+        return Ops::tiles(n_tokens <= 2 ? static_cast<int>(n_tokens) : n_tokens <= 4 ? 4 : 8);
+    }
+    static constexpr int64_t kTiles = std::max({tiles_for(1), tiles_for(2), tiles_for(4), tiles_for(8)});
+
+    // One tile, or as many as tiles_for says, for 1 .. kTokens tokens: every register of codes is decoded once.
+    // The sums of a tile are kTokens rows of `acc`.
+    static void multiply(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, int64_t tiles,
                          float (*acc)[kTileRows]) {
         const int64_t count = a.n_tokens;
         with_pattern(*ctx.lane_code, [&]<class Pattern>() {
             if (count == 1) {
-                multiply_n<Pattern, 1>(ctx, codes, a, acc);
+                multiply_n<Pattern, 1>(ctx, codes, a, tiles, acc);
             } else if (count == 2) {
-                multiply_n<Pattern, 2>(ctx, codes, a, acc);
+                multiply_n<Pattern, 2>(ctx, codes, a, tiles, acc);
             } else if constexpr (kTokens > 2) {
                 if (count <= 4) {
-                    multiply_n<Pattern, 4>(ctx, codes, a, acc);
+                    multiply_n<Pattern, 4>(ctx, codes, a, tiles, acc);
                 } else {
-                    multiply_n<Pattern, 8>(ctx, codes, a, acc);
+                    multiply_n<Pattern, 8>(ctx, codes, a, tiles, acc);
                 }
             }
         });

@@ -36,7 +36,7 @@ bool lanes_compute_many(const seeddelta_ctx &ctx, const Activations &a, int64_t 
         for (int64_t token = 0; token < a.n_tokens; token += P::kBlock) {
             const int64_t count = a.n_tokens - token < P::kBlock ? a.n_tokens - token : P::kBlock;
             const auto *total =
-                reinterpret_cast<const float (*)[kTileRows]>(P::block(scratch, groups, token / P::kBlock).total);
+                reinterpret_cast<const float(*)[kTileRows]>(P::block(scratch, groups, token / P::kBlock).total);
             finite &= finish_lanes<Arch>(ctx, a, tile, token, count, total, y, y_stride);
         }
     }
@@ -55,11 +55,15 @@ bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_
             return lanes_compute_many<Arch, Many>(ctx, a, tile_begin, tile_end, panel, y, y_stride);
         }
         bool finite = true;
-        alignas(64) float acc[L::kTokens][kTileRows];
-        const uint8_t *codes = ctx.lane_codes + tile_begin * ctx.tile_bytes();
-        for (int64_t tile = tile_begin; tile < tile_end; ++tile, codes += ctx.tile_bytes()) {
-            L::multiply(ctx, codes, a, acc);
-            finite &= finish_lanes<Arch>(ctx, a, tile, 0, a.n_tokens, acc, y, y_stride);
+        alignas(64) float acc[L::kTiles * L::kTokens][kTileRows];
+        const int64_t together = L::tiles_for(a.n_tokens);
+        int64_t tile = tile_begin;
+        while (tile < tile_end) {
+            const int64_t count = tile + together <= tile_end ? together : 1;
+            L::multiply(ctx, ctx.lane_codes + tile * ctx.tile_bytes(), a, count, acc);
+            for (int64_t i = 0; i < count; ++i, ++tile) {
+                finite &= finish_lanes<Arch>(ctx, a, tile, 0, a.n_tokens, acc + i * L::kTokens, y, y_stride);
+            }
         }
         return finite;
     }

@@ -85,7 +85,7 @@ struct LanePanel {
                     }
                 }
             };
-            Tile::template line<Pattern, Ops::kParts, 0>(codes, t, before, keep);
+            Tile::template line<Pattern, Ops::kParts, 0>(codes, Tile::kBytes, t, before, keep);
             codes += Pattern::kLines * kLaneBytes;
             values += Pattern::kQuads * kLaneBytes;
             base += Pattern::kQuads / 2 * kLaneBytes;

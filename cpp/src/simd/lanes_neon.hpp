@@ -16,6 +16,7 @@ struct LaneWordsNeon {
     static constexpr int64_t kDirect = 8;
     static constexpr int kBias = 0;
     static constexpr int direct_parts(int n) { return n > 4 ? 2 : 4; }
+    static constexpr int tiles(int) { return 1; }
     static constexpr uint32_t kFlip = 0;
     static constexpr bool kHasBase = false;
 
@@ -32,6 +33,7 @@ struct LaneWordsNeon {
         __builtin_memcpy(&bits, q, 4);
         return vreinterpretq_u8_u32(vdupq_n_u32(bits));
     }
+    static SEEDDELTA_INLINE void keep(V &) {}
     static SEEDDELTA_INLINE V dot(V sum, V values, V x) {
         return vreinterpretq_u8_s32(
             Dot::dot(vreinterpretq_s32_u8(sum), vreinterpretq_s8_u8(values), vreinterpretq_s8_u8(x)));

@@ -312,7 +312,7 @@ struct Tile {
     // 64 products of values plus kValueBias, at most 127
     static SEEDDELTA_INLINE int32_t dot64(const uint8_t *values, const int8_t *q) {
         V sum = Words::start(0);
-        for (size_t i = 0; i < 64; i += sizeof(V)) {
+        for (int64_t i = 0; i < 64; i += static_cast<int64_t>(sizeof(V))) {
             sum = Words::dot(sum, Words::load(values + i), Words::load(q + i));
         }
         return Words::sum(sum);
