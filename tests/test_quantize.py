@@ -15,6 +15,8 @@ from seeddelta.calibrate.engine import BlockEngine
 from seeddelta.calibrate.text import bundled_text, read_windows
 from seeddelta.cli.main import main
 from seeddelta.convert import memory, quantize, sequential
+from seeddelta.convert.plan import make_plan
+from seeddelta.convert.recipe import Recipe
 from seeddelta.errors import ImatrixError, MemoryWarning, NotAvailableError, RecipeError
 from seeddelta.gguf.header import read_header
 
@@ -244,6 +246,13 @@ def test_sequential(
     assert None not in folders
     assert path.read_bytes() == first
     assert report.tensors_restored >= 7
+
+
+def test_as_many_jobs_as_the_memory_allows(tiny_dense: Path, tmp_path: Path) -> None:
+    """Its matrices are next to nothing beside what a process takes."""
+    plan = make_plan(Recipe(input=tiny_dense, output=tmp_path / "out.gguf", bits=4), measured=False)
+    sizes = [int(shares * memory.PROCESS_BYTES) for shares in (0.5, 1.5, 3.5, 99)]
+    assert [memory.jobs_within(plan, ram, 4) for ram in sizes] == [1, 1, 3, 4]
 
 
 def test_a_matrix_that_does_not_fit_is_named(tiny_dense: Path, tiny_text: Path, made: Path, tmp_path: Path) -> None:

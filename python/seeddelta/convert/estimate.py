@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,18 +16,15 @@ from ..calibrate.groups import Group, find_groups
 from ..calibrate.kept_inputs import kept_bytes
 from ..calibrate.passes import RANGE
 from ..calibrate.text import Windows
-from ..errors import MemoryWarning, some
 from ..gguf import names
 from ..gguf.source import SourceModel
+from ..runtime.session import processors
 from .encode import encode_tensor
-from .memory import PROCESS_BYTES, group_bytes, sums_bytes
+from .memory import PROCESS_BYTES, encoding_bytes, group_bytes, sums_bytes
 from .plan import Plan
 from .recipe import Recipe, parse_executor
-from .slices import can_be_sliced, slices_of
 
 _ROWS = 256  # of the first matrix that are encoded
-_COPIES = 5  # of a matrix or a slice of it in float32 while it is encoded: source, scaled, rotated, decoded, error
-_FACTOR_BYTES = 4 + 8 + 4 + 4  # an entry: the covariance rotated, its factor in double precision, the feedback; a spare
 _RUNS = {
     "dense": 1.0,
     "sequential": 4.5,
@@ -63,13 +58,15 @@ def estimate(recipe: Recipe, plan: Plan, windows: Windows, ram: int, calibrate: 
         measure *= _RUNS[calibrate]
         running = group_bytes(plan.source, groups[0])
     weights = sum(description.weights for description in plan.targets.values())
-    largest = max((_encoding_bytes(plan, name) for name in plan.targets), default=0)
-    memory = PROCESS_BYTES + max(largest, running + sums)
+    largest = max((encoding_bytes(plan, name) for name in plan.targets), default=0)
+    jobs = 1 if parse_executor(recipe.executor)[0] == "dask" else _jobs(recipe)  # that share this machine's memory
+    memory = jobs * (PROCESS_BYTES + max(largest, running + sums))
     disk = 2 * states + _files(recipe, windows) * sums + plan.payload_bytes
     if calibrate == "sequential":  # what is encoded of a group stays, and is a second model of it
         decoded = 4 * sum(plan.targets[name].weights for name in wanted)
         sums = max((_sequential_sums(plan, name) for name in wanted), default=0)
-        memory = PROCESS_BYTES + decoded + max(largest, running + decoded + min(sums, ram // 2))
+        measuring = PROCESS_BYTES + running + decoded + min(sums, ram // 2)  # in this process alone
+        memory = decoded + max(jobs * (PROCESS_BYTES + largest), measuring)
         columns = sum(plan.targets[name].shape[1] for name in wanted)
         kept = kept_bytes(windows.tokens.size, columns, states // (4 * windows.tokens.size))
         disk = 4 * states + kept + sums + plan.payload_bytes
@@ -79,9 +76,12 @@ def estimate(recipe: Recipe, plan: Plan, windows: Windows, ram: int, calibrate: 
 def _files(recipe: Recipe, windows: Windows) -> int:
     """Files of a group's sums that are there at a time: the total, and ranges that wait to be added; or its covariances
     as a whole, which are twice as large."""
+    return 1 + max(2, min(2 * _jobs(recipe), -(-windows.chunks // RANGE)))
+
+
+def _jobs(recipe: Recipe) -> int:
     kind, jobs, _ = parse_executor(recipe.executor)
-    jobs = jobs or (1 if kind == "threads" else os.cpu_count() or 1)
-    return 1 + max(2, min(2 * jobs, -(-windows.chunks // RANGE)))
+    return jobs or (1 if kind == "threads" else processors())
 
 
 def _sequential_sums(plan: Plan, name: str) -> int:
@@ -116,28 +116,6 @@ def _of_whole(recipe: Recipe, plan: Plan, windows: Windows, ram: int) -> tuple[l
     chunk = time.perf_counter() - begun
     sums = sums_bytes(plan.source, list(plan.targets))
     return wanted, chunk * windows.chunks * -(-sums // ram), 0, min(sums, ram)
-
-
-def warn_too_large(plan: Plan, ram: int) -> None:
-    """Warn of matrices that are encoded as a whole and do not fit, as the embedding of a large vocabulary."""
-    large = {name: size for name in plan.targets if (size := PROCESS_BYTES + _encoding_bytes(plan, name)) > ram}
-    if large:
-        most = max(large.values()) / 2**30
-        warnings.warn(
-            f"{plan.source.path}: to encode {some(list(large))} takes up to {most:.1f} GiB, more than --ram; "
-            "give more, or leave it out with --targets",
-            MemoryWarning,
-            stacklevel=3,
-        )
-
-
-def _encoding_bytes(plan: Plan, name: str) -> int:
-    description = plan.targets[name]
-    n_in = description.shape[1]
-    weights = description.weights
-    if can_be_sliced(description, plan.recipes[name]):
-        weights = max(end - begin for begin, end in slices_of(description)) * n_in
-    return 4 * _COPIES * weights + _FACTOR_BYTES * n_in * n_in
 
 
 def _encoding_speed(recipe: Recipe, plan: Plan, source: SourceModel, wanted: list[str]) -> float:

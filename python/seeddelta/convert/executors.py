@@ -29,6 +29,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from .._extras import needs_extra
 from ..errors import ExecutorError
+from ..runtime.session import processors
 from .recipe import parse_executor
 
 ATTEMPTS = 3  # a job whose worker dies this often is given up
@@ -95,7 +96,7 @@ def open_pool(text: str, threads: int, given: Executor | None = None) -> Iterato
     Raises ExecutorError when a cluster cannot be reached, MissingDependencyError without `distributed`.
     """
     if given is not None:
-        jobs = int(getattr(given, "_max_workers", 0) or _cores())
+        jobs = int(getattr(given, "_max_workers", 0) or processors())
         yield Pool(lambda: given, jobs, _share(threads, jobs), own=False)
         return
     kind, jobs_asked, address = parse_executor(text)
@@ -110,7 +111,7 @@ def open_pool(text: str, threads: int, given: Executor | None = None) -> Iterato
         def make() -> Executor:
             return ThreadPoolExecutor(jobs, "seeddelta-build")
     else:
-        jobs = jobs_asked or _cores()
+        jobs = jobs_asked or processors()
 
         def make() -> Executor:
             context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
@@ -201,15 +202,9 @@ def _is_death(error: BaseException | None) -> bool:
     return any(kind.__name__ in ("KilledWorker", "CommClosedError", "CancelledError") for kind in type(error).__mro__)
 
 
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _share(threads: int, jobs: int) -> int:
     """Threads of one of `jobs` jobs that together have `threads` (0: all cores)."""
-    return threads if jobs == 1 else max(1, (threads or _cores()) // jobs)
+    return threads if jobs == 1 else max(1, (threads or processors()) // jobs)
 
 
 def _start_worker() -> None:

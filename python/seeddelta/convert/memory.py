@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 from ..calibrate.engine import BlockEngine
 from ..calibrate.groups import Group
-from ..errors import ImatrixError
+from ..errors import ImatrixError, MemoryWarning, some
+from ..gguf import names
 from ..gguf.source import SourceModel
+from .plan import Plan
+from .slices import can_be_sliced, slices_of
 
 PROCESS_BYTES = 400 << 20  # Python, NumPy, llama.cpp, its buffers for 512 tokens of a small model
 _FLOAT, _BLOCK = 4, 64
+_COPIES = 5  # of a matrix or a slice of it in float32 while it is encoded: source, scaled, rotated, decoded, error
+_FACTOR_BYTES = 4 + 8 + 4 + 4  # an entry: the covariance rotated, its factor in double precision, the feedback; a spare
 
 
 def group_bytes(source: SourceModel, group: Group | None) -> int:
@@ -57,3 +63,41 @@ def wanted_inputs(engine: BlockEngine, group: Group, targets: list[str], limit: 
             )
         turns.append([name for name in targets if shared.get(name, name) == same])
     return turns
+
+
+def jobs_within(plan: Plan, ram: int, most: int) -> int:
+    """How many jobs, `most` at most, may run at a time: each takes its share of `ram` bytes for a block and the sums of
+    its inputs, or for the matrix that it encodes."""
+    blocks: dict[int, list[str]] = {}
+    for name in plan.targets:
+        if (place := names.split_name(name)) is not None:
+            blocks.setdefault(place[0], []).append(name)
+    sizes = [encoding_bytes(plan, name) for name in plan.targets]
+    sizes += [
+        group_bytes(plan.source, Group(block, block + 1)) + sums_bytes(plan.source, inputs)
+        for block, inputs in blocks.items()
+    ]
+    return max(1, min(most, ram // (PROCESS_BYTES + max(sizes, default=0))))
+
+
+def warn_too_large(plan: Plan, ram: int) -> None:
+    """Warn of matrices that are encoded as a whole and do not fit, as the embedding of a large vocabulary."""
+    large = {name: size for name in plan.targets if (size := PROCESS_BYTES + encoding_bytes(plan, name)) > ram}
+    if large:
+        most = max(large.values()) / 2**30
+        warnings.warn(
+            f"{plan.source.path}: to encode {some(list(large))} takes up to {most:.1f} GiB, more than --ram; "
+            "give more, or leave it out with --targets",
+            MemoryWarning,
+            stacklevel=3,
+        )
+
+
+def encoding_bytes(plan: Plan, name: str) -> int:
+    """Bytes that encoding a matrix takes beside the process."""
+    description = plan.targets[name]
+    n_in = description.shape[1]
+    weights = description.weights
+    if can_be_sliced(description, plan.recipes[name]):
+        weights = max(end - begin for begin, end in slices_of(description)) * n_in
+    return 4 * _COPIES * weights + _FACTOR_BYTES * n_in * n_in

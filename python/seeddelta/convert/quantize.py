@@ -32,12 +32,13 @@ from ..errors import ImatrixError, RecipeError
 from ..gguf import names, schema
 from ..gguf.source import file_stamp, open_source
 from ..gguf.writer import Typed, Value
+from ..runtime.session import processors
 from ..settings.calibration import CHUNKS
-from .estimate import Estimate, estimate, warn_too_large
+from .estimate import Estimate, estimate
 from .executors import Pool, map_in_order, open_pool
 from .jobs import encoder_identity, forget, run_pass
 from .journal import Journal
-from .memory import sums_bytes, sums_limit, wanted_inputs
+from .memory import jobs_within, sums_bytes, sums_limit, wanted_inputs, warn_too_large
 from .parts import Part, load_part, open_parts
 from .pipeline import check_outputs, encode_all, finish, hash_in_background, planned_report
 from .plan import Plan, make_plan, with_gradient
@@ -88,7 +89,7 @@ def quantize(
     with ExitStack() as stack:
         given = stack.enter_context(_recipe(Path(model), Path(output), options).with_dense_input(progress=progress))
         text = bundled_text() if text is None else text
-        recipe, plan, windows = _prepared(given, text, ctx, chunks)
+        recipe, plan, windows = _prepared(given, text, ctx, chunks, parse_size(ram))
         if recipe.dry_run:
             return planned_report(recipe, plan, started)
         check_outputs(recipe, plan)
@@ -124,19 +125,27 @@ def estimate_quantize(
 ) -> Estimate:
     """Time, memory and disk that `quantize` will take with these arguments; one chunk is measured to know."""
     with _recipe(Path(model), Path(output), options).with_dense_input(progress=False) as given:
-        recipe, plan, windows = _prepared(given, bundled_text() if text is None else text, ctx, chunks)
-        return estimate(recipe, plan, windows, parse_size(ram), calibrate)
+        memory = parse_size(ram)
+        recipe, plan, windows = _prepared(given, bundled_text() if text is None else text, ctx, chunks, memory)
+        return estimate(recipe, plan, windows, memory, calibrate)
 
 
 def _prepared(
-    recipe: Recipe, text: str | os.PathLike[str], ctx: int, chunks: int | None
+    recipe: Recipe, text: str | os.PathLike[str], ctx: int, chunks: int | None, ram: int
 ) -> tuple[Recipe, Plan, Windows]:
-    """As far as it goes before anything is measured: gradients that are to be are left out."""
+    """As far as it goes before anything is measured: gradients that are to be are left out.
+
+    Threads without a number of jobs become as many jobs as the memory allows: of small matrices most of the work is one
+    thread's.
+    """
     automatic = recipe.gradient == _AUTO
     recipe = recipe.model_copy(update={"gradient": None}) if automatic else recipe
     plan = make_plan(recipe, measured=False)
     if automatic:
         llama_shape(plan.source)  # raises for a model whose gradients cannot be measured
+    if recipe.executor == "threads":
+        jobs = jobs_within(plan, ram, recipe.threads or processors())
+        recipe = recipe.model_copy(update={"executor": f"threads:{jobs}"})
     return recipe, plan, read_windows(plan.source.path, text, Path(text).name, ctx, chunks)
 
 

@@ -244,9 +244,9 @@ class RunningOptions(Group):
     ] = Field(
         default="threads",
         description="Where tensors are encoded, and by quantize measured: threads[:N] or processes[:N] (N at a time, "
-        "which share --threads; by default 1 and the number of cores), or dask://host:port, a scheduler whose workers "
-        "see the same paths (--threads each, 0: one). The result does not depend on it (with --hessian on one kind "
-        "of CPU).",
+        "which share --threads; by default as many as --ram allows for quantize's threads, 1 for build's, and the "
+        "number of cores for processes), or dask://host:port, a scheduler whose workers see the same paths (--threads "
+        "each, 0: one). The result does not depend on it (with --hessian on one kind of CPU).",
     )
     checkpoint: Annotated[Path | None, Flag(metavar="DIR", panel="Run", decides="nothing")] = Field(
         default=None,
