@@ -41,7 +41,7 @@ class Windows:
 
 
 def bundled_text() -> Path:
-    """The calibration text of the package: prose, code, dialogue, several languages (data/LICENCES.md)."""
+    """The calibration text of the package: articles, novels, code, dialogue, several languages (data/LICENCES.md)."""
     return Path(__file__).parent / "data" / "calibration.txt"
 
 
