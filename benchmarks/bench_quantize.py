@@ -3,14 +3,21 @@
     python benchmarks/bench_quantize.py --shape llama-3.1-8b --blocks 8 --ram 6G
 
 Seconds are those of each stage, and of the whole model computed from the blocks; memory is the highest of this process,
-anonymous and shared (the block that llama.cpp runs lies in a memfd). The bounds of measuring are llama.cpp's speed on
-the same block without any sums, and the covariances' operations at NumPy's speed of float32 products.
+anonymous and shared (the block that llama.cpp runs lies in a memfd); disk the highest of what lies beside the model:
+what is measured, and what is finished. The bounds of measuring are llama.cpp's speed on the same block without any
+sums, and the covariances' operations at NumPy's speed of float32 products. One job at a time, with all threads: stages
+that run side by side have no seconds of their own. The result, its blocks repeated until it has
+as many as the real model, is then loaded twice, each time by a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
+import json
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -35,21 +42,38 @@ from seeddelta.gguf import names
 from seeddelta.gguf.source import open_source
 
 MEASURE = ("text through blocks", "add the sums", "write the covariance")
+MODEL = "model.gguf"
 HEAD = "encode embedding and head"  # once a model; all other stages are of blocks
+
+
+LOADED = """
+import json, sys, time
+import seeddelta
+from seeddelta.evaluate.memory import read_memory
+begun = time.perf_counter()
+llm = seeddelta.load(sys.argv[1], n_ctx=512, verbose=False)
+seconds = time.perf_counter() - begun
+llm.eval(llm.tokenize(b"Once upon a time"))
+print(json.dumps({"seconds": seconds} | read_memory().to_dict()))
+"""
 
 
 class Stages:
     """Seconds and highest memory in bytes (anonymous, shared) of named stages; what is nested counts for the inner."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         self.seconds: dict[str, float] = {}
         self.memory: dict[str, tuple[int, int]] = {}
+        self.disk = {"measured": 0, "finished": 0}  # highest bytes
         self._now = "other"
+        self._folder = folder
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        while True:
+        for turn in itertools.count():
             self._look(self._now)
+            if turn % 20 == 0:
+                self._look_at_disk()
             time.sleep(0.05)
 
     def _look(self, stage: str) -> None:
@@ -57,6 +81,14 @@ class Stages:
         found = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in lines if line.startswith("Rss")}
         before = self.memory.get(stage, (0, 0))
         self.memory[stage] = max(before[0], found["RssAnon"]), max(before[1], found["RssShmem"])
+
+    def _look_at_disk(self) -> None:
+        found = dict.fromkeys(self.disk, 0)
+        for path in self._folder.rglob("*"):
+            with contextlib.suppress(OSError):  # removed meanwhile
+                if path.is_file() and path.name != MODEL:
+                    found["measured" if "blocks" in path.parts else "finished"] += path.stat().st_size
+        self.disk = {name: max(size, found[name]) for name, size in self.disk.items()}
 
     def wrap(self, owner: Any, name: str, stage: str | Callable[..., str]) -> None:
         """Time the calls of a function; a stage may depend on the arguments."""
@@ -76,7 +108,7 @@ class Stages:
 
 
 def measure(model: Path, output: Path, **options: Any) -> Stages:
-    stages = Stages()
+    stages = Stages(model.parent)
     stages.wrap(quantize, "find_groups", "which blocks go together")
     stages.wrap(quantize, "run_pass", MEASURE[0])
     stages.wrap(PassSums, "add", MEASURE[1])
@@ -133,30 +165,73 @@ def main() -> int:
     parser.add_argument("--targets", default="full", help="all: without embedding and head (default: %(default)s)")
     parser.add_argument("--calibrate", choices=("dense", "sequential"), default="dense", help="default: %(default)s")
     parser.add_argument("--work", type=Path, default=common.WORK, help="folder of the model (default: %(default)s)")
+    parser.add_argument("--name", help="name of the result file (default: quantize-<shape>)")
+    parser.add_argument("--results", type=Path, default=common.RESULTS, help="its folder (default: %(default)s)")
     options = parser.parse_args()
     shape = real_shapes.SHAPES[options.shape]
     options.work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.work) as folder:
-        model = Path(folder) / "model.gguf"
+        model, output = Path(folder) / MODEL, Path(folder) / "out.gguf"
         real_shapes.write_model(shape, options.blocks, model)
         forward, products = bounds(model, options.chunks, options.threads)
         stages = measure(
-            model, Path(folder) / "out.gguf", chunks=options.chunks, bits=options.bits, ram=options.ram,
-            threads=options.threads, targets=options.targets, calibrate=options.calibrate,
+            model, output, chunks=options.chunks, bits=options.bits, ram=options.ram,
+            threads=options.threads, targets=options.targets, calibrate=options.calibrate, executor="threads:1",
         )  # fmt: skip
-    for name in dict.fromkeys([*stages.seconds, *stages.memory]):
-        seconds = stages.seconds.get(name)
-        anonymous, shared = stages.memory.get(name, (0, 0))
-        shown = "" if seconds is None else f"{seconds:8.1f} s"
-        print(f"{name:26} {shown:>10}  {anonymous / 1e6:8.0f} MB anonymous  {shared / 1e6:8.0f} MB shared")
-    measured = sum(stages.seconds.get(name, 0.0) for name in MEASURE) / options.blocks
-    bound = forward + products
-    print(f"measuring a block {measured:.1f} s, {measured / bound:.2f} of its bounds:")
-    print(f"llama.cpp alone {forward:.1f} s, products {products:.1f} s")
-    blocks = sum(seconds for name, seconds in stages.seconds.items() if name != HEAD) / options.blocks
-    whole = blocks * shape.n_layers + stages.seconds.get(HEAD, 0.0)
-    print(f"whole model of {shape.n_layers} blocks, computed: {whole / 3600:.2f} h")
+        found = _result(stages, shape, options, forward, products)
+        name = options.name or f"quantize-{options.shape}"
+        common.save(name, found, options.results)
+        if options.targets == "full":
+            model.unlink()
+            whole = Path(folder) / "whole.gguf"
+            real_shapes.repeat_blocks(output, shape.n_layers, whole)
+            found["loaded"] = [{"file": whole.stat().st_size} | _loaded(whole) for _ in range(2)]
+            common.save(name, found, options.results)
+    _show(found)
     return 0
+
+
+def _result(
+    stages: Stages, shape: real_shapes.RealShape, options: argparse.Namespace, forward: float, products: float
+) -> dict[str, Any]:
+    measured = sum(stages.seconds.get(name, 0.0) for name in MEASURE) / options.blocks
+    block = sum(seconds for name, seconds in stages.seconds.items() if name != HEAD) / options.blocks
+    shown = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
+    return {
+        "options": {key: value for key, value in shown.items() if key not in ("work", "results", "name")},
+        "stages": {
+            name: {
+                "seconds": stages.seconds.get(name),
+                "anonymous": stages.memory.get(name, (0, 0))[0],
+                "shared": stages.memory.get(name, (0, 0))[1],
+            }
+            for name in dict.fromkeys([*stages.seconds, *stages.memory])
+        },
+        "disk": stages.disk,
+        "measure_block_seconds": measured,
+        "bounds": {"llama.cpp": forward, "products": products},
+        "over_bounds": measured / (forward + products),
+        "whole_hours": (block * shape.n_layers + stages.seconds.get(HEAD, 0.0)) / 3600,
+    }
+
+
+def _loaded(path: Path) -> dict[str, Any]:
+    done = subprocess.run([sys.executable, "-c", LOADED, str(path)], check=True, capture_output=True, text=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def _show(found: dict[str, Any]) -> None:
+    for name, stage in found["stages"].items():
+        shown = "" if stage["seconds"] is None else f"{stage['seconds']:8.1f} s"
+        memory = f"{stage['anonymous'] / 1e6:8.0f} MB anonymous  {stage['shared'] / 1e6:8.0f} MB shared"
+        print(f"{name:26} {shown:>10}  {memory}")
+    disk = found["disk"]
+    print(f"disk: {disk['measured'] / 1e9:.2f} GB measured, {disk['finished'] / 1e9:.2f} GB finished")
+    print(f"measuring a block {found['measure_block_seconds']:.1f} s, {found['over_bounds']:.2f} of its bounds:")
+    print(f"llama.cpp alone {found['bounds']['llama.cpp']:.1f} s, products {found['bounds']['products']:.1f} s")
+    print(f"whole model, computed: {found['whole_hours']:.2f} h")
+    for loaded in found.get("loaded", []):
+        print(f"loaded in {loaded['seconds']:.2f} s, {loaded['anon'] / 1e6:.0f} MB anonymous")
 
 
 if __name__ == "__main__":

@@ -9,21 +9,25 @@ and tokens that no text has.
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType, TokenType
 from seeddelta._rows import row_ranges
 from seeddelta.cli.demo import bundled_model
 from seeddelta.gguf.header import read_header
+from seeddelta.gguf.schema import KEY_CRC32, KEY_TENSORS
 from seeddelta.gguf.writer import PlannedTensor, Typed, Value, copied_metadata, write_gguf
 
 F16, F32 = GGMLQuantizationType.F16, GGMLQuantizationType.F32
 SEED = 1
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,41 @@ def write_model(shape: RealShape, blocks: int, path: Path) -> None:
             yield (values * np.float32(n_in**-0.5)).astype(kind)
 
     write_gguf(path, _metadata(shape, blocks), plan, data)
+
+
+def repeat_blocks(source: Path, blocks: int, path: Path) -> None:
+    """A SeedΔ file with the blocks of another again and again, until it has so many: for load time and memory."""
+    header = read_header(source)
+    count = f"{header.metadata['general.architecture']}.block_count"
+    own = header.metadata[count]
+
+    def at(name: str, block: int | None) -> str:
+        return name if block is None else re.sub(r"^blk\.\d+\.", f"blk.{block}.", name)
+
+    def repeated(found: Iterable[_T], name: Callable[[_T], str]) -> list[tuple[_T, int | None]]:
+        """What is of no block, then each block's as often as it comes."""
+        by_block: dict[int | None, list[_T]] = {}
+        for one in found:
+            place = re.match(r"blk\.(\d+)\.", name(one))
+            by_block.setdefault(int(place[1]) if place else None, []).append(one)
+        rest = [(one, None) for one in by_block.get(None, [])]
+        return rest + [(one, block) for block in range(blocks) for one in by_block[block % own]]
+
+    values = copied_metadata(header)
+    values[count] = Typed(blocks, GGUFValueType.UINT32)
+    descriptions = repeated(map(json.loads, header.metadata[KEY_TENSORS]), lambda one: str(one["name"]))
+    texts = [json.dumps(one | {"name": at(one["name"], block)}) for one, block in descriptions]
+    values[KEY_TENSORS] = Typed(texts, GGUFValueType.ARRAY, GGUFValueType.STRING)
+    tensors = repeated(zip(header.tensors.values(), header.metadata[KEY_CRC32], strict=True), lambda one: one[0].name)
+    values[KEY_CRC32] = Typed([sum_ for (_, sum_), _ in tensors], GGUFValueType.ARRAY, GGUFValueType.UINT32)
+    plan = {at(info.name, block): info for (info, _), block in tensors}
+    data = np.memmap(source, np.uint8, "r")
+
+    def chunks(tensor: PlannedTensor) -> Iterator[np.ndarray[Any, Any]]:
+        info = plan[tensor.name]
+        yield data[info.offset : info.offset + info.nbytes]
+
+    write_gguf(path, values, [PlannedTensor(name, info.shape, info.type) for name, info in plan.items()], chunks)
 
 
 def _metadata(shape: RealShape, blocks: int) -> dict[str, Value]:

@@ -112,9 +112,16 @@ def test_speed_of_proc_sparse_weights(work: Path) -> None:
 @pytest.mark.parametrize("shape", ["tiny-dense", "tiny-experts"])
 def test_stages_of_quantize(work: Path, shape: str) -> None:
     command = [sys.executable, str(BENCHMARKS / "bench_quantize.py"), "--shape", shape, "--chunks", "2"]
-    done = subprocess.run([*command, "--work", str(work)], capture_output=True, text=True, check=True)
-    for stage in ("text through blocks", "factor", "encode embedding and head", "of its bounds", "whole model of 3"):
+    command += ["--work", str(work), "--results", str(work / "results")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    saved = json.loads((work / "results" / f"quantize-{shape}.json").read_text(encoding="utf-8"))
+    for stage in ("text through blocks", "factor", "encode embedding and head"):
         assert stage in done.stdout
+        assert saved["stages"][stage]["seconds"] > 0
+    assert saved["over_bounds"] > 0
+    assert saved["whole_hours"] > 0
+    assert max(saved["disk"].values()) > 0
+    assert len(saved["loaded"]) == 2
 
 
 @pytest.mark.slow
