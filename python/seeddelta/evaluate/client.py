@@ -16,6 +16,7 @@ from typing import Any
 
 from .. import errors
 from ..errors import EvaluationError, SeedDeltaError
+from ..runtime.session import system_info
 
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
@@ -82,6 +83,8 @@ class Worker:
         code = self._process.wait()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         hint = "; the machine may be out of memory" if code == -signal.SIGKILL else ""
+        if code == -signal.SIGSEGV and "AMX_INT8 = 1" in (system_info() or ""):
+            hint = "; llama.cpp has AMX code here, which GCC before 12.4 compiles wrongly: see Install in the tutorial"
         self._log.seek(0)
         last = self._log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
         return EvaluationError(

@@ -13,6 +13,7 @@ from typing import Any
 def describe_machine() -> dict[str, Any]:
     """CPU, kernel, instruction sets and versions that a measurement depends on, and the time; JSON can hold it."""
     from .. import __version__, _core
+    from ..runtime.session import system_info
 
     cpu: dict[str, str] = {}
     try:
@@ -36,16 +37,7 @@ def describe_machine() -> dict[str, Any]:
         "kernel": platform.platform(),
         "python": platform.python_version(),
         "isa": _core.isa_active(),
-        "ggml": _system_info(),
+        "ggml": system_info(),
         "versions": versions,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-
-
-def _system_info() -> str | None:
-    """What the loaded ggml was compiled for and uses, in its words."""
-    try:
-        from llama_cpp import llama_cpp
-    except ImportError:
-        return None
-    return str(llama_cpp.llama_print_system_info().decode())

@@ -86,3 +86,12 @@ def processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def system_info() -> str | None:
+    """What the loaded ggml was compiled for and uses, in its words; None without llama-cpp-python."""
+    try:
+        from llama_cpp import llama_cpp
+    except ImportError:
+        return None
+    return str(llama_cpp.llama_print_system_info().decode())
