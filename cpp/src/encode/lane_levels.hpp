@@ -18,39 +18,38 @@ struct LaneLevels {
     std::vector<int> first_value;              // [steps of the pattern]
 
     explicit LaneLevels(const LaneCode &code) {
-        std::vector<int16_t> values[2]; // [values of the pattern, kLaneStates]
-        for (int step = 0, value = 0; step < code.steps; ++step) {
+        std::vector<int16_t> values; // of all steps: [16, 16] of the first value, [16, kLaneSums] of the second
+        for (int step = 0, value = 0; step < code.steps; value += code.emits[step++]) {
             first_value.push_back(value);
-            for (int i = 0; i < code.emits[step]; ++i, ++value) {
-                for (int s = 0; s < kLaneStates; ++s) { // as LaneStep::level: c1, c0, c2
-                    const int c1 = s >> 8;
-                    const int c0 = (s >> 4) & 15;
-                    const int c2 = s & 15;
-                    values[0].push_back(static_cast<int16_t>(lane_value(code, value, i == 1, c0, c1, c2)));
-                    values[1].push_back(static_cast<int16_t>(lane_value(code, value, i == 1, c2, c1, c0)));
-                }
+            for (int i = 0; i < 16 * 16; ++i) {
+                values.push_back(static_cast<int16_t>(lane_value(code, value, false, i % 16, i / 16, 0)));
+            }
+            for (int i = 0; code.emits[step] > 1 && i < 16 * kLaneSums; ++i) {
+                const int own = i / kLaneSums;
+                const int others = i % kLaneSums + 16 - own;
+                values.push_back(static_cast<int16_t>(lane_value(code, value + 1, true, own, 0, others)));
             }
         }
-        levels = values[0];
+        levels = values;
         std::sort(levels.begin(), levels.end());
         levels.erase(std::unique(levels.begin(), levels.end()), levels.end());
-        for (int way = 0; way < 2; ++way) {
-            for (const int16_t v : values[way]) {
-                const auto at = std::lower_bound(levels.begin(), levels.end(), v) - levels.begin();
-                index_[way].push_back(static_cast<uint16_t>(at * kSearchRows));
-            }
-            for (int step = 0; step < code.steps; ++step) {
-                const uint16_t *first = index_[way].data() + first_value[static_cast<size_t>(step)] * kLaneStates;
-                (way == 0 ? forwards : backwards)
-                    .push_back({code.emits[step], {first, first + (code.emits[step] > 1 ? kLaneStates : 0)}});
-            }
+        for (const int16_t v : values) {
+            const auto at = std::lower_bound(levels.begin(), levels.end(), v) - levels.begin();
+            index_.push_back(static_cast<uint16_t>(at * kSearchRows));
+        }
+        const uint16_t *first = index_.data();
+        for (int step = 0; step < code.steps; ++step) {
+            const uint16_t *second = first + 16 * 16;
+            forwards.push_back({code.emits[step], false, first, second});
+            backwards.push_back({code.emits[step], true, first, second});
+            first = second + (code.emits[step] > 1 ? 16 * kLaneSums : 0);
         }
     }
     LaneLevels(const LaneLevels &) = delete;
     LaneLevels &operator=(const LaneLevels &) = delete;
 
 private:
-    std::vector<uint16_t> index_[2];
+    std::vector<uint16_t> index_;
 };
 
 // Columns of a search with the fixed-point weights: f[c] = round(f0 * sqrt(importance)), where f0 makes a column of

@@ -68,8 +68,7 @@ public:
     explicit Rows(const Job &job)
         : job_(job), value_(static_cast<size_t>(kSearchRows * job.n_in)), error_(value_.size()),
           codes_(static_cast<size_t>(kSearchRows * kLaneWalks * job.steps)),
-          level_cost_(2 * job.levels.levels.size() * kSearchRows), before_(kLaneEnds * kSearchRows),
-          cost_(before_.size()) {
+          level_cost_(2 * job.levels.levels.size() * kSearchRows), cost_(kLaneEnds * kSearchRows) {
         const auto longest = static_cast<size_t>(job.longest_search());
         back_.resize(longest * kLaneEnds * kSearchRows);
         trace_.resize(longest);
@@ -163,7 +162,6 @@ private:
                  weight_.data(),
                  from_start ? start_ : nullptr,
                  level_cost_.data(),
-                 before_.data(),
                  cost_.data(),
                  total_,
                  back_.data()};
@@ -296,7 +294,7 @@ private:
     std::vector<LaneStep> emitted_;
     std::vector<int64_t> columns_; // of the search; -1: padding
     std::vector<int16_t> weight_;
-    AlignedVector<int16_t> target_, level_cost_, before_, cost_;
+    AlignedVector<int16_t> target_, level_cost_, cost_;
     AlignedVector<uint8_t> back_;
     std::vector<uint8_t> trace_;
     int16_t start_[kSearchRows] = {};

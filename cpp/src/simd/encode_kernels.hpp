@@ -24,13 +24,16 @@ struct ViterbiTask {
 
 // Rows of one search of the lane code: two tiles.
 inline constexpr int64_t kSearchRows = 32;
-inline constexpr int64_t kLaneStates = 4096;
 inline constexpr int64_t kLaneEnds = 256;
 
-// What one step of the lane code emits.
+// What one step of the lane code emits: a level for its first value by c1 and (c0 + c2) mod 16, for its second by c0
+// and c0 + c1 + c2; backwards in time c2 takes the place of c0. Levels are kSearchRows times the index into `levels`.
+inline constexpr int kLaneSums = 48; // at least what the sum of three codes can be, so that it need not wrap
 struct LaneStep {
-    int values;               // 0, 1 or 2
-    const uint16_t *level[2]; // [256 ends, 16 c2]: kSearchRows times the index into `levels` of the value
+    int values; // 1 or 2
+    bool backwards;
+    const uint16_t *first;  // [16, 16]
+    const uint16_t *second; // [16, kLaneSums]
 };
 
 // One search of the lane code (simd/lane_search_scalar.cpp has the definition). Arrays are 64-byte aligned.
@@ -44,7 +47,6 @@ struct LaneSearchTask {
     const int16_t *weight; // [values of all steps]; times any level below 2^15
     const int16_t *start;  // [kSearchRows] the end before the first step; null: any
     int16_t *level_cost;   // scratch: [2, n_levels, kSearchRows]
-    int16_t *before;       // scratch: [kLaneEnds, kSearchRows]
     int16_t *cost;         // out: [kLaneEnds, kSearchRows] after the last step
     int32_t *total;        // out: [kSearchRows] what was taken off the costs on the way
     uint8_t *back;         // out: [steps, kLaneEnds, kSearchRows] c2

@@ -1,6 +1,8 @@
 // SIMD twin of simd/lane_search_scalar.cpp, for any xsimd architecture. Include inside an instruction-set unit only.
 // `Words::high(a, a)` gives the upper halves of 16-bit products.
 #pragma once
+#include <utility>
+
 #include <xsimd/xsimd.hpp>
 
 #include "simd/lane_search_scalar.hpp"
@@ -31,90 +33,101 @@ struct LaneSearch {
         }
     }
 
-    // The costs before a step: the least is 0 (that is, -32768), and c2 stands in the low bits.
-    static void prepare(const LaneSearchTask &task) {
+    // The best path into every end. Ends lie at older * older_stride + newer * newer_stride in task.cost; the step
+    // reads those with one newer code (c1) and writes those with it as the older one, which turns the order: so they
+    // may take each other's places, and one array, which the first-level cache holds, does for all steps.
+    template <int Values, bool Backwards>
+    static void select(const LaneSearchTask &task, const LaneStep &emitted, bool turned, int16_t *least,
+                       uint8_t *back) {
         const I mask(static_cast<int16_t>(-16));
+        const int64_t stride = kSearchRows * (turned ? 1 : 16); // of c2 and c0
+        const int64_t c1_stride = kSearchRows * (turned ? 16 : 1);
+        const int16_t *second = task.level_cost + task.n_levels * kSearchRows;
         for (int64_t lane = 0; lane < kSearchRows; lane += kLanes) {
-            I least = I::load_aligned(task.cost + lane);
-            for (int64_t end = 1; end < kLaneEnds; ++end) {
-                least = xsimd::min(least, I::load_aligned(task.cost + end * kSearchRows + lane));
-            }
-            const I shift = (least & mask) - I(static_cast<int16_t>(-32768)); // wraps, as the difference below does
-            for (int64_t end = 0; end < kLaneEnds; ++end) {
-                const I cost = (I::load_aligned(task.cost + end * kSearchRows + lane) & mask) - shift;
-                (cost | I(static_cast<int16_t>(end >> 4))).store_aligned(task.before + end * kSearchRows + lane);
-            }
+            // the costs before the step: the least is 0 (that is, -32768), and c2 stands in the low bits
+            const I shift = (I::load_aligned(least + lane) & mask) - I(static_cast<int16_t>(-32768)); // wraps, as below
             alignas(64) uint16_t taken[kLanes];
             xsimd::bitwise_cast<uint16_t>(shift).store_aligned(taken);
             for (int64_t i = 0; i < kLanes; ++i) {
                 task.total[lane + i] += taken[i];
             }
-        }
-    }
-
-    // The best path into every end.
-    template <int Values>
-    static void select(const LaneSearchTask &task, const LaneStep &emitted, uint8_t *back) {
-        const int16_t *first = task.level_cost;
-        const int16_t *second = first + task.n_levels * kSearchRows;
-        for (int64_t lane = 0; lane < kSearchRows; lane += kLanes) {
+            I lowest(static_cast<int16_t>(32767));
             for (int64_t c1 = 0; c1 < 16; ++c1) {
+                int16_t *const ends = task.cost + c1 * c1_stride + lane;
                 I before[16];
-                for (int64_t c2 = 0; c2 < 16; ++c2) {
-                    before[c2] = I::load_aligned(task.before + (c2 * 16 + c1) * kSearchRows + lane);
+                I first[16]; // by c0 + c2
+#pragma GCC unroll 16
+                for (int c2 = 0; c2 < 16; ++c2) {
+                    const I cost = (I::load_aligned(ends + c2 * stride) & mask) - shift;
+                    before[c2] = cost | I(static_cast<int16_t>(c2));
+                    first[c2] = I::load_aligned(task.level_cost + emitted.first[c1 * 16 + c2] + lane);
                 }
-                for (int64_t end = c1 * 16; end < c1 * 16 + 16; ++end) {
+                const uint16_t *level = emitted.second + c1;
+#pragma GCC unroll 16
+                for (int c0 = 0; c0 < 16; ++c0) {
                     I best(static_cast<int16_t>(32767));
-                    for (int64_t c2 = 0; c2 < 16; ++c2) {
-                        I path = before[c2];
-                        if constexpr (Values > 0) {
-                            path = xsimd::sadd(path, I::load_aligned(first + emitted.level[0][end * 16 + c2] + lane));
-                        }
+#pragma GCC unroll 16
+                    for (int c2 = 0; c2 < 16; ++c2) {
+                        I path = xsimd::sadd(before[c2], first[(c0 + c2) % 16]);
                         if constexpr (Values > 1) {
-                            path = xsimd::sadd(path, I::load_aligned(second + emitted.level[1][end * 16 + c2] + lane));
+                            const int at = (Backwards ? c2 : c0) * kLaneSums + c0 + c2;
+                            path = xsimd::sadd(path, I::load_aligned(second + level[at] + lane));
                         }
                         best = xsimd::min(best, path);
                     }
-                    best.store_aligned(task.cost + end * kSearchRows + lane);
+                    best.store_aligned(ends + c0 * stride);
+                    lowest = xsimd::min(lowest, best);
                     alignas(64) uint16_t wide[kLanes];
                     xsimd::bitwise_cast<uint16_t>(best & I(static_cast<int16_t>(15))).store_aligned(wide);
                     for (int64_t i = 0; i < kLanes; ++i) {
-                        back[end * kSearchRows + lane + i] = static_cast<uint8_t>(wide[i]);
+                        back[(c1 * 16 + c0) * kSearchRows + lane + i] = static_cast<uint8_t>(wide[i]);
                     }
                 }
             }
+            lowest.store_aligned(least + lane);
         }
     }
 
     static void run(const LaneSearchTask &task) {
-        for (int64_t end = 0; end < kLaneEnds; ++end) {
-            for (int64_t row = 0; row < kSearchRows; ++row) {
+        alignas(64) int16_t least[kSearchRows];
+        for (int64_t row = 0; row < kSearchRows; ++row) {
+            for (int64_t end = 0; end < kLaneEnds; ++end) {
                 const bool open = task.start == nullptr || task.start[row] == end;
                 task.cost[end * kSearchRows + row] = static_cast<int16_t>(open ? -32768 : 32767);
             }
-        }
-        for (int64_t row = 0; row < kSearchRows; ++row) {
+            least[row] = -32768;
             task.total[row] = 0;
         }
         int64_t column = 0;
-        for (int64_t step = 0; step < task.steps; ++step) {
+        bool turned = false;
+        for (int64_t step = 0; step < task.steps; ++step, turned = !turned) {
             const LaneStep &emitted = task.emitted[step];
             for (int v = 0; v < emitted.values; ++v) {
                 level_costs(task, emitted.values, column + v, task.level_cost + v * task.n_levels * kSearchRows);
             }
             column += emitted.values;
-            prepare(task);
             uint8_t *back = task.back + step * kLaneEnds * kSearchRows;
-            switch (emitted.values) {
-            case 0:
-                select<0>(task, emitted, back);
-                break;
-            case 1:
-                select<1>(task, emitted, back);
-                break;
-            default:
-                select<2>(task, emitted, back);
-                break;
+            if (emitted.values == 1) {
+                select<1, false>(task, emitted, turned, least, back);
+            } else if (emitted.backwards) {
+                select<2, true>(task, emitted, turned, least, back);
+            } else {
+                select<2, false>(task, emitted, turned, least, back);
+            }
+        }
+        if (turned) {
+            turn(task.cost);
+        }
+    }
+
+    // The ends in their own order: the older code first.
+    static void turn(int16_t *cost) {
+        for (int64_t older = 0; older < 16; ++older) {
+            for (int64_t newer = 0; newer < older; ++newer) {
+                for (int64_t row = 0; row < kSearchRows; ++row) {
+                    std::swap(cost[(older * 16 + newer) * kSearchRows + row],
+                              cost[(newer * 16 + older) * kSearchRows + row]);
+                }
             }
         }
     }

@@ -18,6 +18,13 @@ static int level_cost(const LaneSearchTask &task, int values, int64_t column, in
     return std::min(static_cast<int>((a * a >> 17) & ~15U), (32752 / values) & ~15);
 }
 
+static int level_index(const LaneStep &emitted, int value, int c0, int c1, int c2) {
+    if (value == 0) {
+        return emitted.first[c1 * 16 + (c0 + c2) % 16];
+    }
+    return emitted.second[(emitted.backwards ? c2 : c0) * kLaneSums + c0 + c1 + c2];
+}
+
 static void search_row(const LaneSearchTask &task, int64_t row) {
     int cost[kLaneEnds];
     int before[kLaneEnds];
@@ -41,7 +48,7 @@ static void search_row(const LaneSearchTask &task, int64_t row) {
             for (int c2 = 0; c2 < 16; ++c2) {
                 int path = before[c2 * 16 + end / 16];
                 for (int v = 0; v < emitted.values; ++v) {
-                    const int level = task.levels[emitted.level[v][end * 16 + c2] / kSearchRows];
+                    const int level = task.levels[level_index(emitted, v, end % 16, end / 16, c2) / kSearchRows];
                     path = saturate(path + level_cost(task, emitted.values, column + v, row, level));
                 }
                 best = std::min(best, path);
