@@ -170,9 +170,9 @@ def _encode_matrix(
     weight = stored.weight(arrays[schema.ROW_SCALE])
     outputs = None
     if isinstance(feedback, ColumnFeedback):
-        outputs = covariance_loss(weights, weight.dequantize(), feedback.covariance)
+        outputs = covariance_loss(weights, weight.dequantize(), feedback.covariance, recipe.threads)
     elif feedback is not None:
-        outputs = output_loss(weights, weight, feedback)
+        outputs = output_loss(weights, weight, feedback, recipe.threads)
     norms, metrics = measure(weights, weight, importance, None if outputs is None else relative_loss(*outputs))
     description = description.model_copy(update={"norms": norms})
     ordered = {suffix: arrays[suffix] for suffix in payload.payload_layout(description)}

@@ -18,11 +18,12 @@ from seeddelta import _core
 from ..errors import ImatrixError
 from ..settings.recipe import HESSIAN_DAMP
 from .columns import column_factor, column_scale
+from .factor import cholesky, in_threads, invert_lower
 from .lanes import decision_order
 
 F32 = npt.NDArray[np.float32]
 BLOCK = 64  # columns; 32 and 16 were no better
-_PANEL = 512  # rows that are copied at a time
+_PANEL = 512  # rows and columns that are taken at a time
 _LEAST = 1e-7  # of the mean: a column that was never seen has an importance, too
 LOOKAHEAD = 8  # steps searched beyond a block: 0 costs a third more error, 16 gains 1% more
 
@@ -64,13 +65,14 @@ def make_feedback(
     damp: float = HESSIAN_DAMP,
     column_power: float = 0.0,
     code: _core.LaneCode | None = None,
+    threads: int = 0,
 ) -> Feedback:
     """Feedback of one input from its covariance, float32 [n_in, n_in], for the hashed trellis or a code of byte lanes.
 
     The columns are scaled by the power -`column_power` of its diagonal.
 
     `damp` times the mean of the diagonal is added to it; ten times more each time the matrix is not positive definite.
-    Raises ImatrixError naming the tensor when it never is.
+    `threads` (0: all cores) do not change the result. Raises ImatrixError naming the tensor when it never is.
     """
     n = covariance.shape[0]
     diagonal = np.diagonal(covariance).astype(np.float32)
@@ -82,7 +84,7 @@ def make_feedback(
         ends = np.append(np.arange(BLOCK, n, BLOCK, dtype=np.int32), np.int32(n))
     else:
         order, ends = decision_order(code, n)
-    inverse = inverse_factor(name, rotated, order, damp)
+    inverse = inverse_factor(name, rotated, order, damp, threads)
     matrix = np.zeros((n, n), np.float32)
     importance = np.empty(n, np.float32)
     begin = 0
@@ -108,10 +110,10 @@ class ColumnFeedback:
     covariance: F32
 
 
-def make_column_feedback(name: str, covariance: F32, *, damp: float = HESSIAN_DAMP) -> ColumnFeedback:
-    """Feedback of one input from its covariance, float32 [n_in, n_in]; `damp` and errors as in `make_feedback`."""
+def make_column_feedback(name: str, covariance: F32, *, damp: float = HESSIAN_DAMP, threads: int = 0) -> ColumnFeedback:
+    """Feedback of one input from its covariance, float32 [n_in, n_in]; the rest is as in `make_feedback`."""
     order = np.argsort(-np.diagonal(covariance), kind="stable")
-    inverse = inverse_factor(name, covariance, order, damp)
+    inverse = inverse_factor(name, covariance, order, damp, threads)
     matrix = (inverse / np.diagonal(inverse)[:, None]).T
     return ColumnFeedback(np.ascontiguousarray(matrix, np.float32), order, covariance)
 
@@ -123,25 +125,25 @@ def _scaled(covariance: F32, factor: F32) -> F32:
 
 
 def inverse_factor(
-    name: str, covariance: F32, order: npt.NDArray[np.integer[Any]], damp: float
+    name: str, covariance: F32, order: npt.NDArray[np.integer[Any]], damp: float, threads: int = 0
 ) -> npt.NDArray[np.float64]:
     """V = U⁻¹ of `upper_factor`, upper triangular: Vᵀ V = (H + damping)⁻¹."""
-    factor = _lapack_factor(name, covariance, order, damp)
-    inverse, _ = lapack.dtrtri(factor, lower=0, overwrite_c=1)
-    return np.asarray(inverse.T[::-1, ::-1], np.float64)
+    factor = _lower_factor(name, covariance, order, damp, threads)
+    invert_lower(factor, threads)
+    return factor[::-1, ::-1]
 
 
 def upper_factor(
-    name: str, covariance: F32, order: npt.NDArray[np.integer[Any]], damp: float
+    name: str, covariance: F32, order: npt.NDArray[np.integer[Any]], damp: float, threads: int = 0
 ) -> npt.NDArray[np.float64]:
     """Upper triangular U with U Uᵀ = H + damping, float64 [n, n], columns in `order`; otherwise as `damped_factor`."""
-    return np.asarray(_lapack_factor(name, covariance, order, damp).T[::-1, ::-1], np.float64)
+    return _lower_factor(name, covariance, order, damp, threads)[::-1, ::-1]
 
 
-def _lapack_factor(
-    name: str, covariance: F32, order: npt.NDArray[np.integer[Any]], damp: float
+def _lower_factor(
+    name: str, covariance: F32, order: npt.NDArray[np.integer[Any]], damp: float, threads: int
 ) -> npt.NDArray[np.float64]:
-    """U backwards and transposed. In place: one matrix in double precision is all that it takes."""
+    """U backwards. In place: one matrix in double precision is all that it takes."""
     n = len(covariance)
     back = order[::-1]
     mean = float(np.trace(covariance, dtype=np.float64)) / n
@@ -150,10 +152,8 @@ def _lapack_factor(
         for begin in range(0, n, _PANEL):
             h[begin : begin + _PANEL] = covariance[back[begin : begin + _PANEL][:, None], back]
         h[np.diag_indices(n)] += damp * mean
-        # the transpose is in LAPACK's order: its upper factor is, row by row, the lower one of H backwards
-        factor, failed = lapack.dpotrf(h.T, lower=0, overwrite_a=1)
-        if not failed:
-            return np.asarray(factor, np.float64)
+        if cholesky(h, threads):
+            return h
         damp *= 10
     raise ImatrixError(f"the covariance of the inputs of '{name}' is not positive; capture it again on more text")
 
@@ -173,15 +173,21 @@ def damped_factor(name: str, h: npt.NDArray[np.float64], damp: float) -> npt.NDA
     raise ImatrixError(f"the covariance of the inputs of '{name}' is not positive; capture it again on more text")
 
 
-def refitted_row_scale(rows: F32, unit: F32, covariance: F32) -> F32:
+def refitted_row_scale(rows: F32, unit: F32, covariance: F32, threads: int = 0) -> F32:
     """Row scales float32 [n_out] that minimise the error of unit · scale under H.
 
     rows, unit: the rotated matrix and what its codes stand for with all scales 1, float32 [n_out, n_in].
     """
-    weighted = unit @ covariance
-    cross = np.einsum("oi,oi->o", rows, weighted, dtype=np.float64)
-    square = np.einsum("oi,oi->o", unit, weighted, dtype=np.float64)
-    scale = np.divide(cross, square, out=np.zeros_like(cross), where=square > 0)
+    scale = np.zeros(len(rows), np.float64)
+
+    def fit(begin: int) -> None:
+        panel = slice(begin, begin + _PANEL)
+        weighted = unit[panel] @ covariance
+        cross = np.einsum("oi,oi->o", rows[panel], weighted, dtype=np.float64)
+        square = np.einsum("oi,oi->o", unit[panel], weighted, dtype=np.float64)
+        np.divide(cross, square, out=scale[panel], where=square > 0)
+
+    in_threads(fit, range(0, len(rows), _PANEL), threads)
     return np.asarray(np.maximum(scale, 0), np.float32)
 
 
@@ -203,11 +209,29 @@ def refitted_unit_scale(units: F32, unit: F32, covariance: F32) -> F32:
     return np.asarray(np.linalg.solve(gram, cross + ridge * alone), np.float32)
 
 
-def covariance_loss(rows: F32, decoded: F32, covariance: F32) -> tuple[float, float]:
+def covariance_loss(rows: F32, decoded: F32, covariance: F32, threads: int = 0) -> tuple[float, float]:
     """tr(E H Eᵀ) and tr(W H Wᵀ): the squared error of the matrix' outputs and their square, E = rows − decoded."""
-    error = rows - decoded
-    lost = float(np.einsum("oi,oi->", error @ covariance, error, dtype=np.float64))
-    return max(lost, 0.0), float(np.einsum("oi,oi->", rows @ covariance, rows, dtype=np.float64))
+
+    def of_panel(begin: int) -> tuple[float, float]:
+        panel = slice(begin, begin + _PANEL)
+        w = rows[panel]
+        return _square(w - decoded[panel], covariance), _square(w, covariance)
+
+    lost, whole = np.sum(in_threads(of_panel, range(0, len(rows), _PANEL), threads), axis=0)
+    return max(float(lost), 0.0), float(whole)
+
+
+def _square(rows: F32, covariance: F32) -> float:
+    """tr(W H Wᵀ), H symmetric: what is above its diagonal counts twice, so that half of the products do."""
+    total = 0.0
+    for begin in range(0, rows.shape[1], _PANEL):
+        end = begin + _PANEL
+        own = rows[:, begin:end]
+        half = rows[:, :begin] @ covariance[:begin, begin:end]
+        half *= 2
+        half += own @ covariance[begin:end, begin:end]
+        total += float(np.einsum("oi,oi->", half, own, dtype=np.float64))
+    return total
 
 
 def covariance_error(rows: F32, decoded: F32, covariance: F32) -> float:

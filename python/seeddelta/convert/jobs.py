@@ -264,7 +264,7 @@ def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | Col
             matrix = _covariance_of(job)
             made: Feedback | ColumnFeedback
             if description.is_column:
-                made = make_column_feedback(job.name, matrix, damp=damp)
+                made = make_column_feedback(job.name, matrix, damp=damp, threads=job.recipe.threads)
             else:
                 made = make_feedback(
                     job.name,
@@ -274,6 +274,7 @@ def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | Col
                     damp=damp,
                     column_power=power,
                     code=code,
+                    threads=job.recipe.threads,
                 )
             _feedbacks[key] = made
         return _feedbacks[key]

@@ -72,7 +72,7 @@ def _search_with_feedback(
             name, *rows.shape, base_kind=schema.BASE_KINDS[base.kind], base_scale=known["scale"], codes=codes,
             row_scale=np.ones(len(rows), np.float32), **arguments,
         ).dequantize()  # fmt: skip
-        return codes, refitted_row_scale(rows, unit, feedback.covariance), unit
+        return codes, refitted_row_scale(rows, unit, feedback.covariance, recipe.threads), unit
 
     rows = _rotated(weights, feedback)
     if row_feedback is None:
@@ -116,9 +116,10 @@ def _rotated(weights: F32, feedback: Feedback) -> F32:
     return np.asarray(_core.rotate(scaled, feedback.rotation_block, feedback.seed), np.float32)
 
 
-def output_loss(weights: F32, stored: _core.Weight, feedback: Feedback) -> tuple[float, float]:
+def output_loss(weights: F32, stored: _core.Weight, feedback: Feedback, threads: int) -> tuple[float, float]:
     """Squared error of the outputs, and their square, under the covariance of the feedback."""
-    return covariance_loss(_rotated(weights, feedback), _rotated(stored.dequantize(), feedback), feedback.covariance)
+    rows, decoded = (_rotated(matrix, feedback) for matrix in (weights, stored.dequantize()))
+    return covariance_loss(rows, decoded, feedback.covariance, threads)
 
 
 def loss_error(weights: F32, stored: _core.Weight, feedback: Feedback, row_feedback: RowFeedback) -> float:
