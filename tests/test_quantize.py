@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import tiny_llama
 from llama_helpers import load_small, logits_of, tokens_of
 from seeddelta.calibrate import capture, capture_gradient, groups, write_covariance
 from seeddelta.calibrate.engine import BlockEngine
-from seeddelta.calibrate.text import bundled_text, read_windows
+from seeddelta.calibrate.text import bundled_text, excerpt, read_windows
 from seeddelta.cli.main import main
 from seeddelta.convert import memory, quantize, sequential
 from seeddelta.convert.plan import make_plan
@@ -201,6 +202,34 @@ def test_command(
     assert path.read_bytes() == made.read_bytes()
     assert main([*arguments, "--chunks", "4000"]) == 1
     assert "longer text" in capsys.readouterr().err
+
+
+def test_what_is_lost(tiny_dense: Path, tiny_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On chunks that are held out, and on another text; nothing is compared where it is not wanted."""
+    path, report = tmp_path / "out.gguf", tmp_path / "report.json"
+    arguments = ["quantize", str(tiny_dense), "-o", str(path), "--bits", "4", "--text", str(tiny_text), "--ctx", "64"]
+    arguments += ["-t", "1", "--chunks", "4", "--report-json", str(report)]
+    assert main([*arguments, "--check", "2"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"held out of {tiny_text.name}, 62 tokens scored: KL divergence 0." in shown
+    assert "the text of the package, 62 tokens scored: KL divergence 0." in shown
+    found = json.loads(report.read_text(encoding="utf-8"))["losses"]
+    assert [loss["tokens"] for loss in found] == [62, 62]
+    assert all(0 < loss["divergence"]["value"] < 1 for loss in found)
+    assert main([*arguments, "--check", "0", "--no-resume"]) == 0
+    assert "nats" not in capsys.readouterr().out
+    assert json.loads(report.read_text(encoding="utf-8"))["losses"] == []
+
+
+def test_chunks_that_are_held_out(tiny_dense: Path) -> None:
+    used = read_windows(tiny_dense, bundled_text(), "text", 64, 4).tokens[:, 1:]
+    text, chunks = excerpt(tiny_dense, bundled_text(), 64, 3, calibrated=4)
+    again = read_windows(tiny_dense, text, "held out", 64, None)
+    assert chunks == 3
+    assert again.chunks >= 3
+    shown = " ".join(map(str, again.tokens.ravel()))
+    assert not any(" ".join(map(str, window[20:30])) in shown for window in used)
+    assert excerpt(tiny_dense, bundled_text(), 64, 3, calibrated=10**6) == (b"", 0)
 
 
 def test_the_text_of_the_package_is_enough(smollm2_quantized: Path) -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from .._extras import needs_extra
 from ..errors import EvaluationError, SourceModelError
+
+if TYPE_CHECKING:
+    import llama_cpp
 
 
 @dataclass(frozen=True)
@@ -60,10 +66,50 @@ def read_windows(
     `spread` they are the first ones, and not more than there are. Raises
     EvaluationError when the text is too short or unreadable, SourceModelError when llama.cpp refuses the model.
     """
+    with _tokenised(model, text) as (llm, data, tokens):
+        from ..runtime.session import bos_token, plan_chunks
+
+        bos = bos_token(llm)
+    there = plan_chunks(len(tokens), ctx, None)
+    wanted = there if chunks is None else chunks if spread else min(chunks, there)
+    if wanted > there:
+        raise EvaluationError(f"{name}: has {there} chunks of {ctx} tokens, {wanted} are wanted; give a longer text")
+    at = _spread(wanted, there) if spread else np.arange(wanted)
+    windows = np.stack([tokens[i * ctx : (i + 1) * ctx] for i in at]).astype(np.int32)
+    if bos is not None:
+        windows[:, 0] = bos
+    return Windows(windows, name, hashlib.sha256(data).hexdigest())
+
+
+def excerpt(
+    model: Path, text: str | os.PathLike[str] | bytes, ctx: int, chunks: int, *, calibrated: int = 0
+) -> tuple[bytes, int]:
+    """Text of so many chunks of ctx tokens or of fewer, from all over a text, and their number, which may be 0.
+
+    None of them is among the `calibrated` ones that `read_windows` takes. Raises as `read_windows`.
+    """
+    with _tokenised(model, text) as (llm, _, tokens):
+        there = len(tokens) // ctx
+        free = np.setdiff1d(np.arange(there), _spread(min(calibrated, there), there))
+        # one more than is counted: cut elsewhere, a text may have fewer tokens
+        taken = free[_spread(min(chunks + 1, len(free)), len(free))]
+        pieces = [llm.detokenize(tokens[i * ctx : (i + 1) * ctx].tolist()) for i in taken]
+    return b"\n".join(pieces).decode("utf-8", "ignore").encode(), max(len(taken) - 1, 0)
+
+
+def _spread(count: int, there: int) -> npt.NDArray[np.int64]:
+    return np.arange(count) * there // max(count, 1)
+
+
+@contextmanager
+def _tokenised(
+    model: Path, text: str | os.PathLike[str] | bytes
+) -> Iterator[tuple[llama_cpp.Llama, bytes, npt.NDArray[np.int32]]]:
+    """The model's vocabulary, the text, and its tokens."""
     with needs_extra("llama"):
         import llama_cpp
 
-    from ..runtime.session import bos_token, plan_chunks, read_text, tokenize
+    from ..runtime.session import read_text, tokenize
 
     data = text if isinstance(text, bytes) else read_text(text)
     try:
@@ -71,16 +117,6 @@ def read_windows(
     except (ValueError, RuntimeError) as error:
         raise SourceModelError(f"{model}: llama.cpp cannot read its tokenizer ({error}); is it complete?") from error
     try:
-        tokens = tokenize(llm, data)
-        bos = bos_token(llm)
+        yield llm, data, tokenize(llm, data)
     finally:
         llm.close()
-    there = plan_chunks(len(tokens), ctx, None)
-    wanted = there if chunks is None else chunks if spread else min(chunks, there)
-    if wanted > there:
-        raise EvaluationError(f"{name}: has {there} chunks of {ctx} tokens, {wanted} are wanted; give a longer text")
-    at = np.arange(wanted) * there // wanted if spread else np.arange(wanted)
-    windows = np.stack([tokens[i * ctx : (i + 1) * ctx] for i in at]).astype(np.int32)
-    if bos is not None:
-        windows[:, 0] = bos
-    return Windows(windows, name, hashlib.sha256(data).hexdigest())

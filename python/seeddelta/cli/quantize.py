@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from ..convert.recipe import QUANTIZE_PRESET, Recipe, with_rate
+from ..errors import SeedDeltaError
 from ..settings import Flag
 from ..settings.calibration import CHUNKS
 from ..settings.measuring import QUIET
 from ..settings.recipe import PRESETS
 from ._command import from_settings
 
-_OWN = ("input", "output", "text", "chunks", "ctx", "calibrate", "ram", "quiet", "size")
+if TYPE_CHECKING:
+    from ..evaluate.losses import Loss
+
+_OWN = ("input", "output", "text", "chunks", "ctx", "calibrate", "ram", "quiet", "size", "check")
 
 
 class QuantizeSettings(Recipe):
@@ -44,6 +48,12 @@ class QuantizeSettings(Recipe):
         default="dense",
         description="Inputs in the dense model, or with sequential behind the blocks that are encoded: better and "
         "slower, needs more memory.",
+    )
+    check: Annotated[int, Flag(shown=True, metavar="N", panel="Calibration")] = Field(
+        default=4,
+        ge=0,
+        description="Compare the finished model with the dense one on N chunks that are held out of the text, and on "
+        "N of a text of another kind; 0: do not, nor with -q alone.",
     )
     gradient: Annotated[Path | None, Flag(shown=True, metavar="auto|FILE", panel="Calibration", decides="choice")] = (
         Field(
@@ -84,6 +94,14 @@ def command(settings: QuantizeSettings) -> None:
     measured: dict[str, Any] = settings.model_dump(include={"text", "calibrate", "ctx", "chunks", "ram"})
     measured |= settings.model_dump(exclude_unset=True, exclude=set(_OWN))
     report = quantize(settings.input, settings.output, progress=not settings.quiet, **measured)
+    checked = settings.check > 0 and not settings.dry_run and (settings.report_json or not settings.quiet)
+    try:
+        found = _losses(settings, Path(report.files[0])) if checked else []
+    except SeedDeltaError as error:  # the file is there, and as it should be
+        found = []
+        make_console(stderr=True).print(f"not compared with the dense model: {error}", markup=False, soft_wrap=True)
+    if found and settings.report_json is not None:
+        report.model_copy(update={"losses": tuple(loss.to_dict() for loss in found)}).save(settings.report_json)
     if settings.quiet:
         return
     console = make_console()
@@ -96,3 +114,34 @@ def command(settings: QuantizeSettings) -> None:
         console.print(f"it takes {needs}", soft_wrap=True)
     else:
         console.print(f"{settings.output}: {report.file_bytes / 1e6:.1f} MB, {bits}", soft_wrap=True)
+        for loss in found:
+            console.print(str(loss), soft_wrap=True)
+
+
+def _losses(settings: QuantizeSettings, model: Path) -> list[Loss]:
+    """On chunks of the calibration's text that it does not use, and on another text. Nothing when there is no GGUF file
+    of the dense model to compare with."""
+    from ..calibrate.text import bundled_text, excerpt
+    from ..evaluate.losses import losses
+    from ..gguf.hub import located
+
+    dense = located(settings.input)
+    if not dense.is_file() or dense.suffix != ".gguf":
+        return []
+    own = settings.text or bundled_text()
+    home = excerpt(dense, own, settings.ctx, settings.check, calibrated=settings.chunks)
+    name, other = (
+        ("Python's help", _python_help()) if settings.text is None else ("the text of the package", bundled_text())
+    )
+    away = excerpt(dense, other, settings.ctx, settings.check)
+    texts = {f"held out of {own.name}": home, name: away}
+    return losses(
+        dense, model, {name: text for name, text in texts.items() if text[1]}, ctx=settings.ctx,
+        threads=settings.threads or None, progress=not settings.quiet,
+    )  # fmt: skip
+
+
+def _python_help() -> bytes:
+    from pydoc_data.topics import topics
+
+    return "\n".join(topics[name] for name in sorted(topics)).encode()
