@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -41,10 +42,21 @@ py::array_t<float> covariance_rows(PyCapture &c, const std::string &name, int64_
                               std::to_string(s.n_in));
     }
     py::array_t<float> out({end - begin, s.n_in});
+    constexpr int64_t step = InputSums::kRowBlock; // tiles of so many rows and columns lie in the cache
     float *data = out.mutable_data();
-    for (int64_t j = 0; j < s.n_in; ++j) { // what is left of the rows lies in them one after the other
-        for (int64_t i = begin; i < end; ++i) {
-            data[(i - begin) * s.n_in + j] = s.covariance_at(i, j);
+    for (int64_t row = begin; row < end; row = (row / step + 1) * step) {
+        const int64_t last = std::min((row / step + 1) * step, end);
+        for (int64_t column = 0; column < last; column += step) { // these lie in the columns' own rows
+            const float *own = s.covariance.data() + s.offset_of(column / step) - column;
+            const int64_t stride = s.columns_of(column / step);
+            for (int64_t i = row; i < last; ++i) {
+                for (int64_t j = column; j < std::min(column + step, i); ++j) {
+                    data[(i - begin) * s.n_in + j] = own[(j - column) * stride + i];
+                }
+            }
+        }
+        for (int64_t i = row; i < last; ++i) {
+            std::copy_n(&s.covariance_at(i, i), s.n_in - i, data + (i - begin) * s.n_in + i);
         }
     }
     return out;
