@@ -160,7 +160,30 @@ def serve_table() -> list[str]:
     return lines
 
 
+def convert_table() -> list[str]:
+    """Conversion of large models: seconds a block, memory, disk, and the whole model."""
+    lines = [
+        "| shape | blocks run | text and covariances, s a block | over their bounds | factors, s | encoding, s "
+        "| embedding and head, s | memory, GB | disk, GB | whole model, h | loaded in, s | memory loaded, MB |",
+        "| --- " * 12 + "|",
+    ]
+    for path in sorted(common.RESULTS.glob("quantize-*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        stages, blocks = result["stages"], result["options"]["blocks"]
+        cells = [f"[{result['options']['shape']}](../../benchmarks/results/{path.name})", str(blocks)]
+        cells += [f"{result['measure_block_seconds']:.0f}", f"{result['over_bounds']:.2f}"]
+        cells += [f"{stages[name]['seconds'] / blocks:.0f}" for name in ("factor", "encode")]
+        cells.append(f"{stages['encode embedding and head']['seconds']:.0f}")
+        cells.append(f"{max(stage['anonymous'] for stage in stages.values()) / 1e9:.2f}")
+        cells += [f"{result['disk']['measured'] / 1e9:.2f}", f"{result['whole_hours']:.1f}"]
+        cells.append(" / ".join(f"{load['seconds']:.1f}" for load in result["loaded"]))
+        cells.append(f"{max(load['anon'] for load in result['loaded']) / 1e6:.0f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
 TABLES = {
+    "convert": convert_table,
     "short": short_table,
     "files": lambda: files_table("quality-files"),
     "texts": lambda: files_table("quality-texts"),
