@@ -86,9 +86,9 @@ def userdata_first(*arguments):
     node = real(*arguments)
     whole = ctypes.string_at(node, 256)
     at = whole.index(arguments[8].to_bytes(8, "little"))
-    function_and_tasks, userdata = whole[at : at + 16], whole[at + 16 : at + 24]
+    function_and_tasks, userdata = whole[at : at + 12], whole[at + 16 : at + 24]
     assert userdata == (arguments[10] or 0).to_bytes(8, "little")
-    ctypes.memmove(node + at, userdata + function_and_tasks, 24)
+    ctypes.memmove(node + at, userdata + function_and_tasks + bytes(4), 24)  # what filled the gap was never set
     return node
 
 fake = make(userdata_first)
