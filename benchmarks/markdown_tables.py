@@ -173,11 +173,13 @@ def convert_table() -> list[str]:
         cells = [f"[{result['options']['shape']}](../../benchmarks/results/{path.name})", str(blocks)]
         cells += [f"{result['measure_block_seconds']:.0f}", f"{result['over_bounds']:.2f}"]
         cells += [f"{stages[name]['seconds'] / blocks:.0f}" for name in ("factor", "encode")]
-        cells.append(f"{stages['encode embedding and head']['seconds']:.0f}")
+        head = stages.get("encode embedding and head")
+        cells.append("" if head is None else f"{head['seconds']:.0f}")
         cells.append(f"{max(stage['anonymous'] for stage in stages.values()) / 1e9:.2f}")
-        cells += [f"{result['disk']['measured'] / 1e9:.2f}", f"{result['whole_hours']:.1f}"]
-        cells.append(" / ".join(f"{load['seconds']:.1f}" for load in result["loaded"]))
-        cells.append(f"{max(load['anon'] for load in result['loaded']) / 1e6:.0f}")
+        cells += [f"{result['disk']['measured'] / 1e9:.2f}", f"{result['whole_hours']:.1f}" if head else ""]
+        loaded = result.get("loaded", [])  # of a file with embedding and head
+        cells.append(" / ".join(f"{load['seconds']:.1f}" for load in loaded))
+        cells.append(f"{max(load['anon'] for load in loaded) / 1e6:.0f}" if loaded else "")
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
