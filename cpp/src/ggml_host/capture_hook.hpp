@@ -111,7 +111,12 @@ private:
     std::vector<const float *> rows_; // the tokens that count
     std::vector<int64_t> experts_;    // which expert each of them goes to
     std::vector<float> scales_;       // what normalises each of them
-    std::vector<float> normalised_;   // [tokens, n_in + padding]
+    std::vector<float> normalised_;   // [tokens, n_in + padding], from the first whole cache line on
+    float *normalised() {
+        constexpr uintptr_t line = 64;
+        const auto at = reinterpret_cast<uintptr_t>(normalised_.data());
+        return normalised_.data() + (line - at % line) % line / sizeof(float);
+    }
 };
 
 } // namespace seeddelta

@@ -55,10 +55,14 @@ struct LaneSearchTask {
 struct EncodeKernels {
     void (*viterbi)(const ViterbiTask &task);
     void (*lane_search)(const LaneSearchTask &task);
-    // w[r][j] -= sum over i of e[r][i] * f[i][j], i ascending, product and difference rounded apart, for `rows` rows of
+    // w[r][j] -= sum over i of e[r][i] * f[i][j], i ascending, each rounded once, for `rows` rows of
     // w_stride and e_stride floats and n columns j; f has f_stride floats a row.
     void (*subtract_product)(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f,
                              int64_t f_stride, int64_t rows, int64_t inner, int64_t n);
 };
+
+// Scalar definition of subtract_product.
+void subtract_product_scalar(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f,
+                             int64_t f_stride, int64_t rows, int64_t inner, int64_t n);
 
 } // namespace seeddelta

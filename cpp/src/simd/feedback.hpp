@@ -1,5 +1,7 @@
 // Error feedback of the encoder, for any xsimd architecture. Include inside an instruction-set unit only.
 #pragma once
+#include <type_traits>
+
 #include <xsimd/xsimd.hpp>
 
 #include "simd/kernel_table.hpp"
@@ -7,10 +9,20 @@
 namespace seeddelta {
 namespace {
 
+// sum - x * f, rounded once; xsimd's fnma rounds twice on NEON
+template <class F>
+inline F subtract_fused(const F &sum, const F &x, const F &f) {
+    if constexpr (std::is_base_of_v<xsimd::neon, typename F::arch_type>) {
+        return xsimd::fma(-x, f, sum);
+    } else {
+        return xsimd::fnma(x, f, sum);
+    }
+}
+
 // R rows and two registers of columns at a time: every sum stays in a register over the whole inner loop.
 template <class Arch, int R>
-inline void subtract_rows(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f, int64_t f_stride,
-                          int64_t inner, int64_t n) {
+inline void subtract_rows(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f,
+                          int64_t f_stride, int64_t inner, int64_t n) {
     using F = xsimd::batch<float, Arch>;
     constexpr int64_t lanes = F::size;
     int64_t j = 0;
@@ -26,8 +38,8 @@ inline void subtract_rows(float *w, int64_t w_stride, const float *e, int64_t e_
             const F f1 = F::load_unaligned(f + i * f_stride + j + lanes);
             for (int r = 0; r < R; ++r) {
                 const F x(e[r * e_stride + i]);
-                low[r] = low[r] - x * f0;
-                high[r] = high[r] - x * f1;
+                low[r] = subtract_fused(low[r], x, f0);
+                high[r] = subtract_fused(high[r], x, f1);
             }
         }
         for (int r = 0; r < R; ++r) {
@@ -39,7 +51,7 @@ inline void subtract_rows(float *w, int64_t w_stride, const float *e, int64_t e_
         for (int r = 0; r < R; ++r) {
             float sum = w[r * w_stride + j];
             for (int64_t i = 0; i < inner; ++i) {
-                sum = sum - e[r * e_stride + i] * f[i * f_stride + j];
+                sum = __builtin_fmaf(-e[r * e_stride + i], f[i * f_stride + j], sum);
             }
             w[r * w_stride + j] = sum;
         }
@@ -47,11 +59,12 @@ inline void subtract_rows(float *w, int64_t w_stride, const float *e, int64_t e_
 }
 
 template <class Arch>
-void subtract_product_simd(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f, int64_t f_stride,
-                           int64_t rows, int64_t inner, int64_t n) {
+void subtract_product_simd(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f,
+                           int64_t f_stride, int64_t rows, int64_t inner, int64_t n) {
+    constexpr int together = xsimd::batch<float, Arch>::size >= 16 ? 8 : 4; // as many sums as there are registers for
     int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) {
-        subtract_rows<Arch, 4>(w + r * w_stride, w_stride, e + r * e_stride, e_stride, f, f_stride, inner, n);
+    for (; r + together <= rows; r += together) {
+        subtract_rows<Arch, together>(w + r * w_stride, w_stride, e + r * e_stride, e_stride, f, f_stride, inner, n);
     }
     for (; r < rows; ++r) {
         subtract_rows<Arch, 1>(w + r * w_stride, w_stride, e + r * e_stride, e_stride, f, f_stride, inner, n);

@@ -90,7 +90,7 @@ const KernelTable &kernels_avx2() {
                    .popcount = popcount_avx2},
         .encode = {.viterbi = viterbi_simd<xsimd::avx2, Words>,
                    .lane_search = lane_search_simd<xsimd::avx2, Words>,
-                   .subtract_product = subtract_product_simd<xsimd::avx2>}};
+                   .subtract_product = subtract_product_simd<xsimd::fma3<xsimd::avx2>>}};
     return table;
 }
 

@@ -8,7 +8,6 @@
 #include "simd/columns.hpp"
 #include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
-#include "simd/feedback.hpp"
 #include "simd/lane_search.hpp"
 #include "simd/trellis_columns_128.hpp"
 #include "simd/viterbi.hpp"
@@ -184,7 +183,7 @@ const KernelTable &kernels_sse2() {
                                               .popcount = popcount_scalar},
                                    .encode = {.viterbi = viterbi_simd<xsimd::sse2, Words>,
                                               .lane_search = lane_search_simd<xsimd::sse2, Words>,
-                                              .subtract_product = subtract_product_simd<xsimd::sse2>}};
+                                              .subtract_product = subtract_product_scalar}};
     return table;
 }
 

@@ -119,12 +119,13 @@ static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile
     return all_finite;
 }
 
-static void subtract_product(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f,
+void subtract_product_scalar(float *w, int64_t w_stride, const float *e, int64_t e_stride, const float *f,
                              int64_t f_stride, int64_t rows, int64_t inner, int64_t n) {
     for (int64_t r = 0; r < rows; ++r) {
         for (int64_t i = 0; i < inner; ++i) {
             for (int64_t j = 0; j < n; ++j) {
-                w[r * w_stride + j] -= e[r * e_stride + i] * f[i * f_stride + j];
+                float &sum = w[r * w_stride + j];
+                sum = std::fma(-e[r * e_stride + i], f[i * f_stride + j], sum);
             }
         }
     }
@@ -194,7 +195,7 @@ const KernelTable &kernels_scalar() {
                    .columns_trellis_many = columns_trellis_many},
         .attention = attention_scalar(),
         .gating = {.count_above = count_above_scalar, .bitmaps = bitmaps_scalar, .popcount = popcount_scalar},
-        .encode = {.viterbi = viterbi_scalar, .lane_search = lane_search_scalar, .subtract_product = subtract_product}};
+        .encode = {.viterbi = viterbi_scalar, .lane_search = lane_search_scalar, .subtract_product = subtract_product_scalar}};
     return table;
 }
 
