@@ -163,14 +163,15 @@ def serve_table() -> list[str]:
 def convert_table() -> list[str]:
     """Conversion of large models: seconds a block, memory, disk, and the whole model."""
     lines = [
-        "| shape | blocks run | text and covariances, s a block | over their bounds | factors, s | encoding, s "
+        "| shape | CPU | blocks run | text and covariances, s a block | over their bounds | factors, s | encoding, s "
         "| embedding and head, s | memory, GB | disk, GB | whole model, h | loaded in, s | memory loaded, MB |",
-        "| --- " * 12 + "|",
+        "| --- " * 13 + "|",
     ]
     for path in sorted(common.RESULTS.glob("quantize-*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
         stages, blocks = result["stages"], result["options"]["blocks"]
-        cells = [f"[{result['options']['shape']}](../../benchmarks/results/{path.name})", str(blocks)]
+        cells = [f"[{result['options']['shape']}](../../benchmarks/results/{path.name})"]
+        cells += [result["machine"]["cpu"].replace("(R)", "").removesuffix(" Processor"), str(blocks)]
         cells += [f"{result['measure_block_seconds']:.0f}", f"{result['over_bounds']:.2f}"]
         cells += [f"{stages[name]['seconds'] / blocks:.0f}" for name in ("factor", "encode")]
         head = stages.get("encode embedding and head")
