@@ -29,6 +29,7 @@ _NAMES = {
     "lanes-4-sequential": "SeedΔ, 4 bits, sequential, with gradients",
     "lanes-4-mixed": "SeedΔ, 4 bits",
     "lanes-4-mixed-sequential": "SeedΔ, 4 bits, sequential, with gradients",
+    "mixed-4.4-sequential": "SeedΔ, `--size 80M`, sequential, with gradients",
     "trellis-4": "SeedΔ, 4 bits, hashed trellis",
     "seeddelta-4": "SeedΔ, 4 bits",
     "seeddelta-3": "SeedΔ, 3 bits",
