@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from ..convert.recipe import QUANTIZE_PRESET, Recipe, with_rate
-from ..errors import SeedDeltaError
+from ..errors import EvaluationError, SeedDeltaError
 from ..settings import Flag
 from ..settings.calibration import CHUNKS
 from ..settings.measuring import QUIET
@@ -119,15 +119,17 @@ def command(settings: QuantizeSettings) -> None:
 
 
 def _losses(settings: QuantizeSettings, model: Path) -> list[Loss]:
-    """On chunks of the calibration's text that it does not use, and on another text. Nothing when there is no GGUF file
-    of the dense model to compare with."""
+    """On chunks of the calibration's text that it does not use, and on another text.
+
+    Raises EvaluationError when the dense model is no GGUF file, and as `losses`.
+    """
     from ..calibrate.text import bundled_text, excerpt
     from ..evaluate.losses import losses
     from ..gguf.hub import located
 
     dense = located(settings.input)
     if not dense.is_file() or dense.suffix != ".gguf":
-        return []
+        raise EvaluationError(f"{dense}: is no GGUF file; make one, and compare them with seeddelta eval")
     own = settings.text or bundled_text()
     home = excerpt(dense, own, settings.ctx, settings.check, calibrated=settings.chunks)
     name, other = (

@@ -25,6 +25,7 @@ from ..gguf.hub import located
 from ..gguf.reader import SeedDeltaFile, open_seeddelta, weight_arguments
 from ..gguf.source import SourceModel, file_stamp, open_source
 from ..gguf.writer import PlannedTensor, Typed, Value, copied_metadata, crc32, write_gguf
+from ..runtime.session import processors
 from ..settings.fitting import FIT_CHUNKS, LEAST_CHUNKS
 from .fit_scales import BATCH, Adam, Fit, Student
 from .measure import measure
@@ -85,7 +86,7 @@ def fit(
         identity = _identity(model, dense, windows)
         with (
             one_blas_thread(),
-            ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool,
+            ThreadPoolExecutor(threads or processors()) as pool,
             _bar(shape.layers, int((~held).sum()), int(held.sum()), progress) as bar,
         ):
             job = Fit(source, student, windows.tokens[~held], windows.tokens[held], pool, teacher, bar.update)

@@ -223,7 +223,7 @@ def _row_feedback(job: Job) -> RowFeedback | None:
             f"{path}: the gradients of {job.name!r} are those of {len(matrix)} rows, the tensor has {job.shape[0]}; "
             "make them with this model"
         )
-    return make_row_feedback(job.name, matrix, damp=job.recipe.gradient_damp)
+    return make_row_feedback(job.name, matrix, damp=job.recipe.gradient_damp, threads=job.recipe.threads)
 
 
 def _covariance_of(job: Job) -> npt.NDArray[np.float32]:

@@ -42,14 +42,15 @@ class RowFeedback:
     gradient: F32
 
 
-def make_row_feedback(name: str, gradient: F32, *, damp: float) -> RowFeedback:
+def make_row_feedback(name: str, gradient: F32, *, damp: float, threads: int = 0) -> RowFeedback:
     """Feedback of a matrix from its G, float32 [n_out, n_out]; `damp` is in units of the mean of its diagonal.
+    `threads` (0: all cores) do not change the result.
 
     Raises ImatrixError naming the tensor when G is not positive.
     """
     order = np.argsort(-np.diagonal(gradient), kind="stable")
     try:
-        upper = upper_factor(name, gradient, order, damp)
+        upper = upper_factor(name, gradient, order, damp, threads)
     except ImatrixError as error:
         raise ImatrixError(
             f"the gradient covariance of {name!r} is not positive; capture it again on more text"
