@@ -277,13 +277,13 @@ def lanes_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
     x = generator.standard_normal(n_in, dtype=np.float32)
     dense = generator.standard_normal((n_out, n_in), dtype=np.float32)
     products: dict[str, Product] = {}
-    for bits in (4, 3.5, 3, 2.5, 2):
+    for bits in (6, 5, 4, 3.5, 3, 2.5, 2):
         products[f"lanes-{bits:g}"] = SeedDeltaProduct(random_lanes(n_out, n_in, bits, generator), x)
         if bits in TRELLIS_RATES:
             products[f"trellis-{bits:g}"] = SeedDeltaProduct(
                 random_weight(n_out, n_in, *TRELLIS_RATES[bits], generator), x
             )
-    for name in ("Q4_K", "Q4_0", "Q3_K", "Q2_K"):
+    for name in ("Q6_K", "Q5_K", "Q4_K", "Q4_0", "Q3_K", "Q2_K"):
         if n_in % ggml.blck_size(GGML_TYPES[name]) == 0:
             products[name] = GgmlProduct(ggml, GGML_TYPES[name], dense, x)
     return products

@@ -93,7 +93,7 @@ def test_rates_of_tensors(smollm2_f16, tmp_path):
     assert not (tmp_path / "a.gguf").exists()
     report = build(smollm2_f16, tmp_path / "a.gguf", bits=2, tensor_type=("ffn=dense", "attn_v=6"))
     with seeddelta.open_seeddelta(tmp_path / "a.gguf") as file:
-        assert file.tensors["blk.0.attn_v.weight"].description.base.step_bits == 6
+        assert file.tensors["blk.0.attn_v.weight"].description.base.bits == 6
         assert json.loads(file.metadata["seeddelta.recipe"])["tensor_type"] == ["ffn=dense", "attn_v=6"]
 
 

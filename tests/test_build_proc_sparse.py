@@ -245,7 +245,7 @@ def test_targets_and_fanouts_of_single_tensors(source: Path, tmp_path: Path) -> 
     with open_seeddelta(tmp_path / "b.gguf") as file:
         kinds = {name: tensor.description.base.kind for name, tensor in file.tensors.items()}
         assert {kind for name, kind in kinds.items() if "ffn_up" in name} == {"none"}
-        assert {kind for name, kind in kinds.items() if "ffn_up" not in name} == {"lanes", "trellis"}
+        assert {kind for name, kind in kinds.items() if "ffn_up" not in name} == {"lanes"}
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def lanes_weight(
         "w", n_out, n_in, base_kind=LANES, base_seed=9, base_scale=0.05, lane_code=number, rotation_block=rotation,
         codes=codes, row_scale=row_scale, column_scale=column_scale,
     )  # fmt: skip
-    values = reference.lanes_values(codes, n_out, n_in, code.emits, code.tables)
+    values = reference.lanes_values(codes, n_out, n_in, code.emits, code.tables, code.added)
     return weight, dict(
         values=values, base_scale=0.05, row_scale=row_scale, rotation_block=rotation, seed=9, column_scale=column_scale
     )
@@ -65,9 +65,11 @@ def test_rotation_and_column_scales(number: int) -> None:
 def test_docs_have_the_codes() -> None:
     """The patterns, units and tables that somebody would write a decoder from."""
     text = DOCS.read_text()
-    rows = re.findall(r"^\| (\d+) \| ([\d.]+) \| ([12](?:, [12])*) \| ([\d.]+) \|$", text, re.M)
+    cells = (r"(\d+)", r"([\d.]+)", r"([12](?:, [12])*)", r"((?:\d+(?:, \d+)*)?) ?", r"([\d.]+)")
+    rows = re.findall(rf"^\| {cells[0]} \| {cells[1]} \| {cells[2]} \| {cells[3]}\| {cells[4]} \|$", text, re.M)
     assert len(rows) == len(_core.lane_codes())
-    for (number, bits, pattern, unit), code in zip(rows, _core.lane_codes(), strict=True):
+    for (number, bits, pattern, added, unit), code in zip(rows, _core.lane_codes(), strict=True):
+        assert [int(n) for n in added.split(", ") if n] == code.added
         assert (int(number), float(bits), float(unit)) == (code.number, code.bits, pytest.approx(code.unit, rel=1e-6))
         assert [int(n) for n in pattern.split(", ")] == code.emits
         tables = re.findall(rf"^code {number} values? (\d(?:, \d)*) ([AB]) (.*)$", text, re.M)
@@ -81,13 +83,17 @@ def test_docs_have_the_codes() -> None:
             np.array([entries[key] for key in sorted(entries)]).reshape(-1, 2, 16), code.tables
         )
         # without a bias byte products of two values fit 16 bits
-        assert np.abs(code.tables.astype(int)).max(axis=2).sum(axis=1).max() <= 63
+        tables = code.tables.astype(int)
+        assert tables.max(axis=2).sum(axis=1).max() + sum(code.added) <= 63
+        assert tables.min(axis=2).sum(axis=1).min() >= -63
 
 
 def test_lines_are_those_of_the_docs() -> None:
     for code in _core.lane_codes():
         steps, values = len(code.emits), sum(code.emits)
         lines, columns = (steps // 2, 4 * values) if steps % 2 == 0 else (steps, 8 * values)
+        if code.added:
+            lines, columns = 4 + len(code.added), 32
         for n_in in (1, 8, 9, 30, 64, 576, 1000):
             assert code.lines(n_in) == lines * -(-n_in // columns)
 
@@ -117,7 +123,7 @@ def test_files_of_version_2(tmp_path: Path) -> None:
             codes = tensor.arrays["codes"]
             assert codes.dtype == np.uint8
             code = _core.lane_codes()[base.code]
-            values = reference.lanes_values(codes, *tensor.description.shape, code.emits, code.tables)
+            values = reference.lanes_values(codes, *tensor.description.shape, code.emits, code.tables, code.added)
             expected = reference.dequantize(
                 values, base.scale, tensor.arrays["row_scale"], rotation_block=base.rotation_block,
                 seed=tensor.base_seed, column_scale=tensor.arrays["column_scale"],

@@ -33,9 +33,14 @@ TRELLIS: dict[str, Any] = {
     "tensor_type": tuple(f"0.{name}={bits:g}" for name, bits in RATES.items()),
 }  # fmt: skip
 LANE_RATES = {"attn_q": 4, "attn_k": 2, "attn_v": 3, "attn_output": 3.5, "ffn_gate": 2.5}
+PLANE_RATES = {"attn_k": 5, "attn_v": 6}
 LANES: dict[str, Any] = {
     "base_kind": "lanes", "targets": tuple(LANE_RATES),
     "tensor_type": tuple(f"0.{name}={bits:g}" for name, bits in LANE_RATES.items()),
+}  # fmt: skip
+PLANES: dict[str, Any] = {
+    "base_kind": "lanes", "targets": tuple(PLANE_RATES),
+    "tensor_type": tuple(f"0.{name}={bits:g}" for name, bits in PLANE_RATES.items()),
 }  # fmt: skip
 FEW: dict[str, Any] = {"targets": ("attn_output", "attn_v")}  # tensors of the blocks and residuals
 PROC: dict[str, Any] = FEW | {"proc_sparse": True, "proc_target": "attn"}
@@ -61,6 +66,8 @@ FILES: dict[str, dict[str, Any]] = {
     "experts-coo": EXPERTS | {"scheme": "coo", "K": 4},
     "lanes": LANES,
     "lanes-columns": LANES | COLUMNS | {"row_scale": "f32"},
+    "planes": PLANES,
+    "planes-columns": PLANES | COLUMNS,
     "experts-lanes": EXPERTS | {"base_kind": "lanes", "bits": 3.5},
     "experts-columns": EXPERTS | COLUMNS | {"scheme": "block", "vals": "int8", "block": 32},
 }
@@ -77,6 +84,8 @@ def model(name: str) -> dict[str, np.ndarray[Any, Any]]:
         shapes["blk.1.attn_q"] = (16, 96)  # of the recipe's own rate, the eighth
     elif name.startswith("lanes"):
         shapes |= {f"blk.0.{target}": SHAPES[target] for target in LANE_RATES}
+    elif name.startswith("planes"):
+        shapes |= {f"blk.0.{target}": SHAPES[target] for target in PLANE_RATES}
     else:
         shapes |= {f"blk.0.{target}": SHAPES[target] for target in FEW["targets"]}
     return {

@@ -74,7 +74,7 @@ void bind_encode_lanes(py::module_ &m) {
           "Encodes float32 [n_out, n_in] by Viterbi search over byte lanes (docs/reference/format.md).\n\n"
           "Args:\n"
           "    code: one of lane_codes().\n"
-          "    groups: steps that are decided together, walk by walk; they add up to 2 * code.lines(n_in), and the\n"
+          "    groups: steps that are decided together, walk by walk; they add up to code.walk_steps(n_in), and the\n"
           "        first has 32 at least (or all).\n"
           "    importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.\n"
           "    scale_factor: initial row scale over the row's root mean square; None is the measured best.\n"

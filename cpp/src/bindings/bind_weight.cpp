@@ -184,6 +184,10 @@ static void bind_lane_codes(py::module_ &m) {
             "Values of each step of the pattern: 1 or 2.")
         .def_readonly("unit", &LaneCode::unit, "Standard deviation of the weights in units of the tables.")
         .def_property_readonly("tables", &lane_tables, "int8 [values of the pattern, 2 (A and B), 16].")
+        .def_property_readonly(
+            "added", [](const LaneCode &c) { return std::vector<int>(c.added, c.added + c.planes); },
+            "What the bit of each plane adds to a value.")
+        .def("walk_steps", &LaneCode::walk_steps, py::arg("n_in"), "Steps of a walk.")
         .def("lines", &LaneCode::lines, py::arg("n_in"), "Lines of 64 bytes that a tile of 16 rows has.");
     m.def(
         "lane_codes",

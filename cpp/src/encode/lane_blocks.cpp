@@ -14,7 +14,7 @@ int64_t lane_values_before(const LaneCode &code, int64_t step) {
 }
 
 int64_t lane_first_group(const LaneCode &code, int64_t n_in) {
-    return std::min(kLaneLoop, 2 * code.lines(n_in));
+    return std::min(kLaneLoop, code.walk_steps(n_in));
 }
 
 LaneBlocks lane_blocks(const LaneCode &code, int64_t n_in, const std::vector<int64_t> &groups) {
@@ -36,8 +36,8 @@ LaneBlocks lane_blocks(const LaneCode &code, int64_t n_in, const std::vector<int
         }
         step += steps;
     }
-    if (step != 2 * code.lines(n_in)) {
-        throw std::invalid_argument("groups must add up to " + std::to_string(2 * code.lines(n_in)) + " steps");
+    if (step != code.walk_steps(n_in)) {
+        throw std::invalid_argument("groups must add up to " + std::to_string(code.walk_steps(n_in)) + " steps");
     }
     return out;
 }

@@ -24,7 +24,7 @@ int64_t lane_values_before(const LaneCode &code, int64_t step);
 // The steps that the first group has at least: a walk's start is found together with them.
 int64_t lane_first_group(const LaneCode &code, int64_t n_in);
 
-// groups: steps of each; they add up to 2 * code.lines(n_in), and the first is no less than lane_first_group.
+// groups: steps of each; they add up to code.walk_steps(n_in), and the first is no less than lane_first_group.
 LaneBlocks lane_blocks(const LaneCode &code, int64_t n_in, const std::vector<int64_t> &groups);
 
 } // namespace seeddelta

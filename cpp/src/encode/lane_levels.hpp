@@ -14,6 +14,7 @@ namespace seeddelta {
 // the codes that follow a step take the place of those before it.
 struct LaneLevels {
     std::vector<int16_t> levels;
+    std::vector<int16_t> added;                // by the bits of the planes
     std::vector<LaneStep> forwards, backwards; // [steps of the pattern]
     std::vector<int> first_value;              // [steps of the pattern]
 
@@ -29,6 +30,9 @@ struct LaneLevels {
                 const int others = i % kLaneSums + 16 - own;
                 values.push_back(static_cast<int16_t>(lane_value(code, value + 1, true, own, 0, others)));
             }
+        }
+        for (int bits = 0; bits < 1 << code.planes; ++bits) {
+            added.push_back(static_cast<int16_t>(code.added_by(bits)));
         }
         levels = values;
         std::sort(levels.begin(), levels.end());

@@ -2,10 +2,10 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <stdexcept>
 #include <vector>
 
+#include "encode/aligned.hpp"
 #include "encode/lane_blocks.hpp"
 #include "encode/lane_levels.hpp"
 #include "encode/trellis_search.hpp"
@@ -21,19 +21,6 @@ namespace {
 constexpr double kScaleFactor = 1.02; // row scale over root mean square before the search; .99 to 1.05 are alike
 constexpr int64_t kSight = 16;        // steps that tell which codes suit the ends of a loop
 
-template <class T>
-struct Aligned64 {
-    using value_type = T;
-    Aligned64() = default;
-    template <class U>
-    Aligned64(const Aligned64<U> &) {}
-    T *allocate(size_t n) { return static_cast<T *>(::operator new(n * sizeof(T), std::align_val_t{64})); }
-    void deallocate(T *p, size_t) { ::operator delete(p, std::align_val_t{64}); }
-    bool operator==(const Aligned64 &) const { return true; }
-};
-template <class T>
-using AlignedVector = std::vector<T, Aligned64<T>>;
-
 // What the rows of one tensor share.
 struct Job {
     const LanesSpec &spec;
@@ -46,7 +33,7 @@ struct Job {
     LaneWeights weights;
 
     Job(const LanesSpec &s, int64_t columns, const float *h)
-        : spec(s), code(*s.code), n_in(columns), steps(2 * code.lines(columns)), loop(lane_first_group(code, columns)),
+        : spec(s), code(*s.code), n_in(columns), steps(code.walk_steps(columns)), loop(lane_first_group(code, columns)),
           plan(lane_blocks(code, columns, s.groups)), position(static_cast<size_t>(columns)),
           importance(rotated_importance(s.rotation_block, columns, h)), levels(code), weights(code) {
         for (size_t i = 0; i < plan.order.size(); ++i) {
@@ -67,7 +54,7 @@ class Rows {
 public:
     explicit Rows(const Job &job)
         : job_(job), value_(static_cast<size_t>(kSearchRows * job.n_in)), error_(value_.size()),
-          codes_(static_cast<size_t>(kSearchRows * kLaneWalks * job.steps)),
+          codes_(static_cast<size_t>(kSearchRows * kLaneWalks * job.steps)), bits_(codes_.size()),
           level_cost_(2 * job.levels.levels.size() * kSearchRows), cost_(kLaneEnds * kSearchRows) {
         const auto longest = static_cast<size_t>(job.longest_search());
         back_.resize(longest * kLaneEnds * kSearchRows);
@@ -100,6 +87,9 @@ public:
             if (step < block.step + block.steps) {
                 decide(block.walk, step, block.step + block.steps - step);
             }
+            if (job_.code.planes > 0) {
+                choose_bits(block);
+            }
             if (job_.spec.feedback != nullptr && block.end < job_.n_in) {
                 feed_back(block);
             }
@@ -109,12 +99,16 @@ public:
     const uint8_t *codes(int64_t row, int64_t walk) const {
         return codes_.data() + (row * kLaneWalks + walk) * job_.steps;
     }
+    const uint8_t *bits(int64_t row, int64_t walk) const {
+        return bits_.data() + (row * kLaneWalks + walk) * job_.steps;
+    }
     bool is_zero(int64_t row) const { return unit_[row] == 0; }
 
     // Values of the row's codes at the steps [step, step + count) of a walk, to take(column, value).
     template <class Take>
     void values(int64_t row, int64_t walk, int64_t step, int64_t count, Take take) const {
         const uint8_t *c = codes(row, walk);
+        const uint8_t *b = bits(row, walk);
         int64_t column = lane_values_before(job_.code, step) * kLaneWalks + walk;
         for (int64_t t = step; t < step + count; ++t) {
             const int c1 = c[t >= 1 ? t - 1 : job_.loop - 1];
@@ -122,7 +116,8 @@ public:
             const auto phase = static_cast<size_t>(t % job_.code.steps);
             for (int i = 0; i < job_.code.emits[phase]; ++i, column += kLaneWalks) {
                 if (column < job_.n_in) {
-                    take(column, lane_value(job_.code, job_.levels.first_value[phase] + i, i == 1, c[t], c1, c2));
+                    const int value = job_.levels.first_value[phase] + i;
+                    take(column, lane_value(job_.code, value, i == 1, c[t], c1, c2) + job_.levels.added[b[t]]);
                 }
             }
         }
@@ -157,6 +152,8 @@ private:
                  count,
                  job_.levels.levels.data(),
                  static_cast<int64_t>(job_.levels.levels.size()),
+                 job_.levels.added.data(),
+                 static_cast<int64_t>(job_.levels.added.size()),
                  job_.weights.error_shift,
                  target_.data(),
                  weight_.data(),
@@ -171,8 +168,9 @@ private:
     void set_targets() {
         weight_.resize(columns_.size());
         target_.resize(columns_.size() * kSearchRows);
-        const double least = job_.levels.levels.front();
-        const double most = job_.levels.levels.back();
+        const auto [low, high] = std::minmax_element(job_.levels.added.begin(), job_.levels.added.end());
+        const double least = job_.levels.levels.front() + *low;
+        const double most = job_.levels.levels.back() + *high;
         for (size_t i = 0; i < columns_.size(); ++i) {
             int16_t *target = target_.data() + i * kSearchRows;
             if (columns_[i] >= job_.n_in) {
@@ -180,16 +178,20 @@ private:
                 std::fill_n(target, kSearchRows, int16_t{0});
                 continue;
             }
-            const auto column = static_cast<size_t>(columns_[i]);
-            weight_[i] = LaneWeights::weight(weight_unit_, job_.importance[column]);
-            const float *value = value_.data() + job_.position[column];
+            weight_[i] = LaneWeights::weight(weight_unit_, job_.importance[static_cast<size_t>(columns_[i])]);
             for (int64_t r = 0; r < kSearchRows; ++r) {
-                double x = unit_[r] > 0 ? value[r * job_.n_in] / unit_[r] : 0.0;
-                // beyond the outermost level the search would see no slope; NaN: what was fed back overflowed
-                x = x == x ? std::clamp(x, least, most) : 0.0;
+                // beyond the outermost level the search would see no slope
+                const double x = std::clamp(weight_of(r, columns_[i]), least, most);
                 target[r] = static_cast<int16_t>(std::nearbyint(x * weight_[i]));
             }
         }
+    }
+
+    // What is left to encode of a weight, in units of the tables; 0 where what was fed back overflowed.
+    double weight_of(int64_t row, int64_t column) const {
+        const float value = value_[static_cast<size_t>(row * job_.n_in + job_.position[static_cast<size_t>(column)])];
+        const double x = unit_[row] > 0 ? value / unit_[row] : 0.0;
+        return x == x ? x : 0.0;
     }
 
     // Adds the costs of the last search to those of the ends that a walk may have before its first step.
@@ -265,6 +267,26 @@ private:
         }
     }
 
+    // The bits of the planes beside the codes of a block: the values nearest to the weights; ties to the least.
+    void choose_bits(const LaneBlock &block) {
+        for (int64_t r = 0; r < kSearchRows; ++r) {
+            uint8_t *bits = bits_.data() + (r * kLaneWalks + block.walk) * job_.steps + block.step;
+            std::fill_n(bits, block.steps, uint8_t{0});
+            if (unit_[r] == 0) {
+                continue;
+            }
+            values(r, block.walk, block.step, block.steps, [&](int64_t column, int value) { // a step has one value
+                const double missing = weight_of(r, column) - value;
+                for (size_t i = 1; i < job_.levels.added.size(); ++i) {
+                    if (std::abs(missing - job_.levels.added[i]) < std::abs(missing - job_.levels.added[*bits])) {
+                        *bits = static_cast<uint8_t>(i);
+                    }
+                }
+                ++bits;
+            });
+        }
+    }
+
     // Lets the columns to come make up for the error of a block (GPTQ's update).
     void feed_back(const LaneBlock &block) {
         const int64_t n = job_.n_in;
@@ -289,6 +311,7 @@ private:
     std::vector<float> value_; // [kSearchRows, n_in] in the order of decision
     std::vector<float> error_;
     std::vector<uint8_t> codes_; // [kSearchRows, kLaneWalks, steps]
+    std::vector<uint8_t> bits_;  // the same of the planes
     double unit_[kSearchRows] = {};
     LaneSearchTask task_ = {};
     std::vector<LaneStep> emitted_;
@@ -351,8 +374,14 @@ void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const Lanes
             uint8_t *tile = codes + (row0 + r) / kTileRows * lines * kLaneBytes + (row0 + r) % kTileRows * kLaneWalks;
             for (int64_t walk = 0; !zero && walk < kLaneWalks; ++walk) {
                 const uint8_t *c = mine->codes(r, walk);
+                const uint8_t *b = mine->bits(r, walk);
                 for (int64_t step = 0; step < job.steps; ++step) {
-                    tile[step / 2 * kLaneBytes + walk] |= static_cast<uint8_t>(c[step] << (step % 2 * 4));
+                    tile[job.code.code_line(step) * kLaneBytes + walk] |=
+                        static_cast<uint8_t>(c[step] << (step % 2 * 4));
+                    for (int p = 0; p < job.code.planes; ++p) {
+                        tile[job.code.plane_line(step, p) * kLaneBytes + walk] |=
+                            static_cast<uint8_t>((b[step] >> p & 1) << (step % kLanePlaneSteps));
+                    }
                 }
             }
         }

@@ -8,7 +8,7 @@ namespace seeddelta {
 // A code whose single values have one table, the first of two another and the second of two a third.
 static constexpr LaneCode shared(uint32_t number, std::initializer_list<uint8_t> emits, float unit,
                                  const LaneTables &single, const LaneTables &first, const LaneTables &second) {
-    LaneCode code{number, 0, 0, {}, unit, {}};
+    LaneCode code{number, 0, 0, {}, unit, {}, 0, {}};
     for (const uint8_t values : emits) {
         code.emits[code.steps++] = values;
         code.tables[code.values++] = values == 1 ? single : first;
@@ -26,7 +26,9 @@ static constexpr LaneCode kCodes[kLaneCodes] = {
      {1},
      17.354F,
      {{{-18, 23, 14, -7, 8, 37, -14, -1, -4, 2, 18, -11, -38, -23, 11, 5},
-       {2, 9, 12, -4, 3, -5, 5, 1, -1, 19, 7, -9, -7, -2, -11, -18}}}},
+       {2, 9, 12, -4, 3, -5, 5, 1, -1, 19, 7, -9, -7, -2, -11, -18}}},
+     0,
+     {}},
     {1, // 2 bits
      1,
      2,
@@ -35,7 +37,9 @@ static constexpr LaneCode kCodes[kLaneCodes] = {
      {{{-9, 41, 9, -25, 15, 24, 21, 14, 4, -41, -1, -12, 0, -16, -4, -21},
        {-6, -3, -2, 11, -2, 6, -11, 9, 2, -7, 3, -13, 3, 1, 11, -1}},
       {{-26, 25, 9, -4, -14, -22, 0, 11, 23, 41, 0, -41, -10, -12, 16, 7},
-       {-14, 7, -2, 3, -8, 4, -1, -4, 13, -1, 8, 3, -2, -5, -8, 6}}}},
+       {-14, 7, -2, 3, -8, 4, -1, -4, 13, -1, 8, 3, -2, -5, -8, 6}}},
+     0,
+     {}},
     {2, // 3 bits
      3,
      4,
@@ -48,7 +52,9 @@ static constexpr LaneCode kCodes[kLaneCodes] = {
       {{23, -9, -23, 4, 18, 10, -4, 3, -10, 14, 37, -20, -36, -3, 7, -14},
        {-19, -11, -4, -1, -7, 3, 7, 10, 0, -1, 12, -10, -6, 4, 20, 1}},
       {{-6, 16, 3, -34, -22, 7, 9, 23, 4, 15, -15, 32, -4, -3, -10, -12},
-       {12, 3, -6, 0, -25, 25, 16, 9, -6, -9, -2, -1, 3, 8, -16, -12}}}},
+       {12, 3, -6, 0, -25, 25, 16, 9, -6, -9, -2, -1, 3, 8, -16, -12}}},
+     0,
+     {}},
     shared(3, // 3.5 bits
            {1, 1, 1, 1, 1, 1, 2}, 17.514F,
            {{-11, 4, -37, 19, -5, -1, -7, 7, -19, 35, 1, 14, 11, -25, -15, 25},
@@ -65,6 +71,24 @@ static constexpr LaneCode kCodes[kLaneCodes] = {
             {-20, 21, 2, -5, 9, 4, -12, -7, 14, -3, -2, -9, 9, -6, 0, 5}},
            {{-17, -2, 10, 39, -40, -26, -4, -8, 18, 17, -12, 3, 4, -17, 26, 9},
             {-12, 16, 3, 11, 3, 3, -13, -4, -7, 4, -2, -15, -1, 15, 15, -15}}),
+    {5, // 5 bits
+     1,
+     1,
+     {1},
+     14.9665F,
+     {{{-18, -20, -22, -30, -5, -1, -3, -24, -11, 15, 5, -13, -28, -9, -15, -26},
+       {3, -1, 0, 2, -23, 12, -4, 17, 1, 4, 9, 5, -2, 3, -9, 6}}},
+     1,
+     {22}},
+    {6, // 6 bits
+     1,
+     1,
+     {1},
+     16.9533F,
+     {{{-24, -34, -16, -15, -6, -5, 10, 4, -28, -19, -18, -12, -50, -31, -33, -17},
+       {0, 5, 7, 2, -4, -7, -3, 4, 14, -2, 0, -6, 3, -13, -9, 1}}},
+     2,
+     {31, 8}},
 };
 
 // What the kernels rely on: bytes of a value and 64 neither wrap nor leave 0 .. 127, and a group has whole chunks.
@@ -76,15 +100,19 @@ static constexpr bool fits(const LaneCode &code) {
             return false;
         }
     }
+    int lowest = -kLaneLargest;
+    int highest = kLaneLargest;
+    for (int p = 0; p < code.planes; ++p) {
+        (code.added[p] > 0 ? highest : lowest) -= code.added[p];
+    }
     for (int v = 0; v < code.values; ++v) {
         const LaneTables &t = code.tables[v];
-        if (*std::max_element(t.a, t.a + 16) + *std::max_element(t.b, t.b + 16) > 63 ||
-            *std::min_element(t.a, t.a + 16) + *std::min_element(t.b, t.b + 16) < -63) {
+        if (*std::max_element(t.a, t.a + 16) + *std::max_element(t.b, t.b + 16) > highest ||
+            *std::min_element(t.a, t.a + 16) + *std::min_element(t.b, t.b + 16) < lowest) {
             return false;
         }
     }
-    const int chunk = static_cast<int>(kLaneWalks) * code.values * (code.steps % 2 == 0 ? 1 : 2);
-    return values == code.values && kGroup % chunk == 0;
+    return values == code.values && kGroup % code.chunk_columns() == 0 && (code.planes == 0 || code.values == 1);
 }
 
 static_assert(std::all_of(kCodes, kCodes + kLaneCodes, fits));
@@ -96,21 +124,22 @@ const LaneCode *lane_code(uint32_t number) {
 void lanes_row(const seeddelta_ctx &ctx, int64_t row, int16_t *out) {
     const LaneCode &code = *ctx.lane_code;
     const uint8_t *tile = ctx.lane_codes + row / kTileRows * ctx.lane_lines * kLaneBytes;
-    const int64_t steps = 2 * ctx.lane_lines;
+    const int64_t steps = code.walk_steps(ctx.n_in);
     const int64_t loop = std::min(kLaneLoop, steps);
     for (int64_t walk = 0; walk < kLaneWalks; ++walk) {
         const int64_t lane = row % kTileRows * kLaneWalks + walk;
-        int c1 = lane_step(tile, lane, loop - 1);
-        int c2 = lane_step(tile, lane, loop - 2);
+        int c1 = lane_step(code, tile, lane, loop - 1);
+        int c2 = lane_step(code, tile, lane, loop - 2);
         int64_t column = walk;
         int value = 0;
         for (int64_t step = 0; step < steps; ++step) {
-            const int c0 = lane_step(tile, lane, step);
+            const int c0 = lane_step(code, tile, lane, step);
+            const int added = code.added_by(lane_bits(code, tile, lane, step));
             const int emits = code.emits[step % code.steps];
             value = step % code.steps == 0 ? 0 : value;
             for (int i = 0; i < emits; ++i, ++value, column += kLaneWalks) {
                 if (column < ctx.n_in) {
-                    out[column] = static_cast<int16_t>(lane_value(code, value, i == 1, c0, c1, c2));
+                    out[column] = static_cast<int16_t>(lane_value(code, value, i == 1, c0, c1, c2) + added);
                 }
             }
             c2 = c1;

@@ -7,6 +7,9 @@
 //     first value of a step    A[c0 + c2] + B[c1]
 //     second value of a step   A[c0 + c1 + c2] + B[c0]
 //
+// Above 4 bits a step emits one value, and each bit plane has a bit beside it that adds a fixed number: a coarse step,
+// so that the walk chooses the finer ones (Ungerboeck's parallel transitions).
+//
 // Tables are trained: random starts, then Viterbi searches and least squares in turns.
 #pragma once
 #include <cstdint>
@@ -15,15 +18,19 @@
 
 namespace seeddelta {
 
-inline constexpr int64_t kLaneWalks = 4;                    // of a row
+inline constexpr int64_t kLaneWalks = 4;                      // of a row
 inline constexpr int64_t kLaneBytes = kTileRows * kLaneWalks; // a line: two steps of all walks of a tile
 inline constexpr int64_t kLaneLoop = 32; // steps after which the walk's codes are those that come before its first
 // Codes are asked for this long before they are read.
 inline constexpr int64_t kLanesAhead = 8192;
 inline constexpr int kLaneMostSteps = 8; // of a pattern
 inline constexpr int kLaneMostValues = 8;
+inline constexpr int kLaneMostPlanes = 2;
+inline constexpr int kLaneLargest = 63;   // of a value
+inline constexpr int kLanePlaneSteps = 8; // whose bits of one plane share a byte
 
-// The two tables of one value of the pattern. Sums of their entries are in -63 .. 63.
+// The two tables of one value of the pattern. Sums of their entries, and of what planes add, are in -kLaneLargest ..
+// kLaneLargest.
 struct LaneTables {
     int8_t a[16];
     int8_t b[16];
@@ -36,30 +43,57 @@ struct LaneCode {
     uint8_t emits[kLaneMostSteps]; // 1 or 2, a step
     float unit;                    // what the standard deviation of the weights is in units of the tables
     LaneTables tables[kLaneMostValues];
+    int planes;                    // with them: one step of one value
+    int8_t added[kLaneMostPlanes]; // by each plane's bit
 
-    double bits() const { return 4.0 * steps / values; }
-    // Lines and columns of the shortest stretch of whole lines and whole patterns. The columns divide kGroup.
-    int chunk_lines() const { return steps % 2 == 0 ? steps / 2 : steps; }
-    int64_t chunk_columns() const { return kLaneWalks * values * (steps % 2 == 0 ? 1 : 2); }
+    constexpr double bits() const { return 4.0 * steps / values + planes; }
+    // Steps, lines and columns of the shortest stretch of whole lines and whole patterns, a chunk: a line for each
+    // plane, then those of the codes. The columns divide kGroup.
+    constexpr int chunk_steps() const { return planes > 0 ? kLanePlaneSteps : steps % 2 == 0 ? steps : 2 * steps; }
+    constexpr int chunk_lines() const { return planes + chunk_steps() / 2; }
+    constexpr int64_t chunk_columns() const { return kLaneWalks * values * (chunk_steps() / steps); }
     int64_t chunks(int64_t n_in) const { return (n_in + chunk_columns() - 1) / chunk_columns(); }
     int64_t lines(int64_t n_in) const { return chunks(n_in) * chunk_lines(); }
+    int64_t walk_steps(int64_t n_in) const { return chunks(n_in) * chunk_steps(); }
+    // Lines of a tile: of a step's codes, and of the bits of a plane.
+    int64_t code_line(int64_t step) const {
+        return step / chunk_steps() * chunk_lines() + planes + step % chunk_steps() / 2;
+    }
+    int64_t plane_line(int64_t step, int plane) const { return step / chunk_steps() * chunk_lines() + plane; }
+    // What bits of the planes, those of plane p at bit p, add.
+    int added_by(int bits) const {
+        int sum = 0;
+        for (int p = 0; p < planes; ++p) {
+            sum += (bits >> p & 1) != 0 ? added[p] : 0;
+        }
+        return sum;
+    }
 };
 
 // All codes, by number.
-inline constexpr uint32_t kLaneCodes = 5;
+inline constexpr uint32_t kLaneCodes = 7;
 // Null when there is no such code.
 const LaneCode *lane_code(uint32_t number);
 
-// Value `value` of the pattern; c0 .. c2 in 0 .. 15.
+// Value `value` of the pattern without what planes add; c0 .. c2 in 0 .. 15.
 static inline int lane_value(const LaneCode &code, int value, bool second, int c0, int c1, int c2) {
     const LaneTables &t = code.tables[value];
     return second ? t.a[(c0 + c1 + c2) & 15] + t.b[c0] : t.a[(c0 + c2) & 15] + t.b[c1];
 }
 
 // The code of step `step` in one byte lane of a tile.
-static inline int lane_step(const uint8_t *tile, int64_t lane, int64_t step) {
-    const uint8_t both = tile[step / 2 * kLaneBytes + lane];
+static inline int lane_step(const LaneCode &code, const uint8_t *tile, int64_t lane, int64_t step) {
+    const uint8_t both = tile[code.code_line(step) * kLaneBytes + lane];
     return step % 2 == 0 ? both & 15 : both >> 4;
+}
+
+// The bits that planes have for a step, those of plane p at bit p.
+static inline int lane_bits(const LaneCode &code, const uint8_t *tile, int64_t lane, int64_t step) {
+    int bits = 0;
+    for (int p = 0; p < code.planes; ++p) {
+        bits |= (tile[code.plane_line(step, p) * kLaneBytes + lane] >> (step % kLanePlaneSteps) & 1) << p;
+    }
+    return bits;
 }
 
 // Values of columns [0, n_in) of one row, in the rotated domain, into out [n_in].

@@ -42,6 +42,8 @@ struct LaneSearchTask {
     int64_t steps;
     const int16_t *levels; // [n_levels] values that states have
     int64_t n_levels;
+    const int16_t *added; // [n_added] what planes may add to any level; the first is 0
+    int64_t n_added;
     int error_shift;
     const int16_t *target; // [values of all steps, kSearchRows] target * weight, rounded, saturated
     const int16_t *weight; // [values of all steps]; times any level below 2^15
@@ -51,6 +53,11 @@ struct LaneSearchTask {
     int32_t *total;        // out: [kSearchRows] what was taken off the costs on the way
     uint8_t *back;         // out: [steps, kLaneEnds, kSearchRows] c2
 };
+
+// Errors up to this cost their square (simd/lane_search_scalar.hpp).
+static constexpr uint32_t lane_near(int error_shift, int values) {
+    return (values > 1 ? 39000U : 55000U) >> error_shift;
+}
 
 struct EncodeKernels {
     void (*viterbi)(const ViterbiTask &task);

@@ -5,6 +5,7 @@
 
 #include <xsimd/xsimd.hpp>
 
+#include "simd/inline.hpp"
 #include "simd/lane_search_scalar.hpp"
 
 namespace seeddelta {
@@ -16,19 +17,30 @@ struct LaneSearch {
     using U = xsimd::batch<uint16_t, Arch>;
     static constexpr int64_t kLanes = I::size;
 
-    // What every level costs against the targets of one column.
+    static SEEDDELTA_INLINE U distance_to(I target, int value) {
+        const I difference = xsimd::ssub(target, I(static_cast<int16_t>(value)));
+        return xsimd::bitwise_cast<uint16_t>(xsimd::abs(difference));
+    }
+
+    // What every level costs against the targets of one column. `Added`: planes may add to a level.
+    template <bool Added>
     static void level_costs(const LaneSearchTask &task, int values, int64_t column, int16_t *out) {
-        const U largest(static_cast<uint16_t>(65535 >> task.error_shift));
-        const I limit(static_cast<int16_t>((32752 / values) & ~15));
+        const U far(static_cast<uint16_t>(lane_near(task.error_shift, values)));
+        const U limit(static_cast<uint16_t>((32752 / values) & ~15));
         for (int64_t lane = 0; lane < kSearchRows; lane += kLanes) {
             const I target = I::load_aligned(task.target + column * kSearchRows + lane);
             for (int64_t i = 0; i < task.n_levels; ++i) {
-                const I difference = xsimd::ssub(target, I(static_cast<int16_t>(task.levels[i] * task.weight[column])));
-                const U a = xsimd::min(xsimd::bitwise_cast<uint16_t>(xsimd::abs(difference)), largest)
-                            << task.error_shift;
-                const I cost =
-                    xsimd::bitwise_cast<int16_t>((Words::high(a, a) >> 1) & U(static_cast<uint16_t>(0xFFF0)));
-                xsimd::min(cost, limit).store_aligned(out + i * kSearchRows + lane);
+                U distance = distance_to(target, task.levels[i] * task.weight[column]);
+                // costs grow with the distance, so the least distance has the least cost
+                for (int64_t k = 1; Added && k < task.n_added; ++k) {
+                    const int value = (task.levels[i] + task.added[k]) * task.weight[column];
+                    distance = xsimd::min(distance, distance_to(target, value));
+                }
+                const U near = xsimd::min(distance, far);
+                const U a = near << task.error_shift;
+                const U sum = (Words::high(a, a) >> 1) + (distance - near); // below 2^16
+                const U cost = xsimd::min(sum, limit) & U(static_cast<uint16_t>(0xFFF0));
+                xsimd::bitwise_cast<int16_t>(cost).store_aligned(out + i * kSearchRows + lane);
             }
         }
     }
@@ -103,7 +115,12 @@ struct LaneSearch {
         for (int64_t step = 0; step < task.steps; ++step, turned = !turned) {
             const LaneStep &emitted = task.emitted[step];
             for (int v = 0; v < emitted.values; ++v) {
-                level_costs(task, emitted.values, column + v, task.level_cost + v * task.n_levels * kSearchRows);
+                int16_t *const out = task.level_cost + v * task.n_levels * kSearchRows;
+                if (task.n_added > 1) {
+                    level_costs<true>(task, emitted.values, column + v, out);
+                } else {
+                    level_costs<false>(task, emitted.values, column + v, out);
+                }
             }
             column += emitted.values;
             uint8_t *back = task.back + step * kLaneEnds * kSearchRows;

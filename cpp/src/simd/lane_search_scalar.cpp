@@ -13,9 +13,15 @@ static int saturate(int x) {
 }
 
 static int level_cost(const LaneSearchTask &task, int values, int64_t column, int64_t row, int level) {
-    const int error = saturate(task.target[column * kSearchRows + row] - level * task.weight[column]);
-    const auto a = std::min(static_cast<uint32_t>(std::abs(error)), 65535U >> task.error_shift) << task.error_shift;
-    return std::min(static_cast<int>((a * a >> 17) & ~15U), (32752 / values) & ~15);
+    uint32_t distance = 65535;
+    for (int64_t i = 0; i < task.n_added; ++i) {
+        const int value = level + task.added[i];
+        const int error = saturate(task.target[column * kSearchRows + row] - value * task.weight[column]);
+        distance = std::min(distance, static_cast<uint32_t>(std::abs(error)));
+    }
+    const uint32_t near = std::min(distance, lane_near(task.error_shift, values));
+    const uint32_t a = near << task.error_shift;
+    return std::min(static_cast<int>(((a * a >> 17) + distance - near) & ~15U), (32752 / values) & ~15);
 }
 
 static int level_index(const LaneStep &emitted, int value, int c0, int c1, int c2) {

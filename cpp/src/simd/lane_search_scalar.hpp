@@ -6,8 +6,10 @@
 // c1 * 16 + c0 ("ends"), as int16 above -32768, in multiples of 16; the low four bits hold c2 of the best path.
 // Cost of emitting level v against a target, with the column's weight f[c] = round(f0 * sqrt(importance)) and a shift
 // z:
-//     e = saturate16(target - v * f),   a = min(|e|, 65535 >> z) << z,   cost = min((a^2 >> 17) & ~15, limit)
-// where limit is 32752 over the values of a step, so that the paths from a given start never meet saturation in their
+//     e = |saturate16(target - v * f)|,   n = min(e, near),   cost = min(((n * 2^z)^2 / 2^17 + e - n) & ~15, limit)
+// with the least e of what planes may add to v; near is where three quarters of the limit are reached, and farther
+// errors cost more, but by little;
+// limit is 32752 over the values of a step, so that the paths from a given start never meet saturation in their
 // first two steps, in which all others are cut off by it.
 #pragma once
 #include <cstdint>

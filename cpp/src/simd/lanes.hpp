@@ -9,7 +9,8 @@
 // tiles(n) (tiles decoded together for n tokens, where a line is one register: they share the broadcasts), load, low,
 // high (codes), table, look, add, wrap (sums of codes for look), start (sums of products), four (broadcast), dot, keep
 // (in a register), F (floats of a register's rows), no_floats, add_group, store_rows; kBias is added to every value,
-// for products of unsigned and signed bytes. kDirect: more tokens are for lanes_many.hpp.
+// for products of unsigned and signed bytes; add_bit adds a number where a bit of a plane is set or, with kTakes, where
+// it is not. kDirect: more tokens are for lanes_many.hpp.
 #pragma once
 #include <algorithm>
 #include <utility>
@@ -21,16 +22,24 @@
 namespace seeddelta {
 namespace {
 
-// How many values each step of a pattern emits. `Shared`: the single values have one table, the first of two another
-// and the second of two a third; else every value has its own.
-template <bool Shared, int... Emits>
+// How many values each step of a pattern emits, with `Planes` bits beside each. `Shared`: the single values have one
+// table, the first of two another and the second of two a third; else every value has its own.
+template <bool Shared, int Planes, int... Emits>
 struct LanePattern {
+    static constexpr int kPlanes = Planes;
     static constexpr int kSteps = sizeof...(Emits);
     static constexpr int kEmits[kSteps] = {Emits...};
     static constexpr int kValues = (Emits + ...);
     static constexpr int kTables = Shared ? 3 : kValues;
-    static constexpr int kLines = kSteps % 2 == 0 ? kSteps / 2 : kSteps;   // of a chunk
-    static constexpr int kQuads = kSteps % 2 == 0 ? kValues : 2 * kValues; // of four columns, in a chunk
+    static constexpr int kChunk = Planes > 0 ? kLanePlaneSteps : kSteps % 2 == 0 ? kSteps : 2 * kSteps; // steps
+    static constexpr int kLines = Planes + kChunk / 2;                                                  // of a chunk
+    static constexpr int kQuads = kValues * (kChunk / kSteps); // of four columns, in a chunk
+    // The line that ends the loop of a walk.
+    static int64_t loop_line(int64_t lines) {
+        const int64_t steps = lines / kLines * kChunk;
+        const int64_t last = (steps < kLaneLoop ? steps : kLaneLoop) - 1;
+        return last / kChunk * kLines + Planes + last % kChunk / 2;
+    }
     static constexpr int first_value(int step) {
         int value = 0;
         for (int s = 0; s < step; ++s) {
@@ -64,15 +73,19 @@ template <class F>
 SEEDDELTA_INLINE void with_pattern(const LaneCode &code, F &&f) {
     switch (code.number) {
     case 0:
-        return f.template operator()<LanePattern<false, 1>>();
+        return f.template operator()<LanePattern<false, 0, 1>>();
     case 1:
-        return f.template operator()<LanePattern<false, 2>>();
+        return f.template operator()<LanePattern<false, 0, 2>>();
     case 2:
-        return f.template operator()<LanePattern<false, 1, 1, 2>>();
+        return f.template operator()<LanePattern<false, 0, 1, 1, 2>>();
     case 3:
-        return f.template operator()<LanePattern<true, 1, 1, 1, 1, 1, 1, 2>>();
+        return f.template operator()<LanePattern<true, 0, 1, 1, 1, 1, 1, 1, 2>>();
+    case 4:
+        return f.template operator()<LanePattern<true, 0, 2, 1, 2, 1, 2>>();
+    case 5:
+        return f.template operator()<LanePattern<false, 1, 1>>();
     default:
-        return f.template operator()<LanePattern<true, 2, 1, 2, 1, 2>>();
+        return f.template operator()<LanePattern<false, 2, 1>>();
     }
 }
 
@@ -88,16 +101,28 @@ struct LaneTile {
     struct Tables {
         V a[Pattern::kTables];
         V b[Pattern::kTables];
+        V added[Pattern::kPlanes + 1];
         SEEDDELTA_INLINE explicit Tables(const LaneCode &code) {
             [&]<int... Table>(std::integer_sequence<int, Table...>) {
                 (load<Table, Pattern::value_with(Table)>(code), ...);
             }(std::make_integer_sequence<int, Pattern::kTables>{});
+            for (int p = 0; p < Pattern::kPlanes; ++p) {
+                int8_t amount[16];
+                for (int8_t &byte : amount) {
+                    byte = static_cast<int8_t>(Ops::kTakes ? -code.added[p] : code.added[p]);
+                }
+                added[p] = Ops::table(amount);
+            }
         }
         template <int Table, int Value>
         SEEDDELTA_INLINE void load(const LaneCode &code) {
+            int bias = Ops::kBias;
+            for (int p = 0; Ops::kTakes && p < Pattern::kPlanes; ++p) {
+                bias += code.added[p];
+            }
             int8_t biased[16];
             for (int i = 0; i < 16; ++i) {
-                biased[i] = static_cast<int8_t>(code.tables[Value].a[i] + Ops::kBias);
+                biased[i] = static_cast<int8_t>(code.tables[Value].a[i] + bias); // may wrap: the whole sum fits
             }
             a[Table] = Ops::table(biased);
             b[Table] = Ops::table(code.tables[Value].b);
@@ -109,8 +134,7 @@ struct LaneTile {
     struct Before {
         V c1[Parts];
         V c2[Parts];
-        SEEDDELTA_INLINE Before(const seeddelta_ctx &ctx, const uint8_t *tile, int64_t stride = kBytes) {
-            const int64_t line = (2 * ctx.lane_lines < kLaneLoop ? 2 * ctx.lane_lines : kLaneLoop) / 2 - 1;
+        SEEDDELTA_INLINE Before(const uint8_t *tile, int64_t line, int64_t stride = kBytes) {
             for (int p = 0; p < Parts; ++p) {
                 const V both = Ops::load(tile + line * kLaneBytes + p * stride);
                 c2[p] = Ops::low(both);
@@ -121,7 +145,8 @@ struct LaneTile {
 
     // One step, number Step of the chunk; `c0` are its codes. Calls use(quad of the chunk, values).
     template <class Pattern, int Parts, int Step, class Use>
-    static SEEDDELTA_INLINE void step(const V *c0, const Tables<Pattern> &t, Before<Parts> &before, Use &&use) {
+    static SEEDDELTA_INLINE void step(const V *c0, const uint8_t *planes, int64_t stride, const Tables<Pattern> &t,
+                                      Before<Parts> &before, Use &&use) {
         constexpr int quad = Pattern::first_value(Step);
         constexpr int value = quad % Pattern::kValues;
         constexpr int table = Pattern::table_of(value);
@@ -130,6 +155,10 @@ struct LaneTile {
         for (int p = 0; p < Parts; ++p) {
             sum[p] = Ops::wrap(Ops::add(c0[p], before.c2[p]));
             out[p] = Ops::add(Ops::look(t.a[table], sum[p]), Ops::look(t.b[table], before.c1[p]));
+            for (int plane = 0; plane < Pattern::kPlanes; ++plane) {
+                const V bits = Ops::load(planes + plane * kLaneBytes + p * stride);
+                out[p] = Ops::template add_bit<Step % kLanePlaneSteps>(out[p], bits, t.added[plane]);
+            }
         }
         use(quad, out);
         if constexpr (Pattern::kEmits[Step % Pattern::kSteps] == 2) {
@@ -146,20 +175,20 @@ struct LaneTile {
         }
     }
 
-    // `stride`: bytes between the parts.
+    // The chunk at `codes` from its line `Line` of codes on. `stride`: bytes between the parts.
     template <class Pattern, int Parts, int Line, class Use>
     static SEEDDELTA_INLINE void line(const uint8_t *codes, int64_t stride, const Tables<Pattern> &t,
                                       Before<Parts> &before, Use &&use) {
         V low[Parts];
         V high[Parts];
         for (int p = 0; p < Parts; ++p) {
-            const V both = Ops::load(codes + Line * kLaneBytes + p * stride);
+            const V both = Ops::load(codes + (Pattern::kPlanes + Line) * kLaneBytes + p * stride);
             low[p] = Ops::low(both);
             high[p] = Ops::high(both);
         }
-        step<Pattern, Parts, 2 * Line>(low, t, before, use);
-        step<Pattern, Parts, 2 * Line + 1>(high, t, before, use);
-        if constexpr (Line + 1 < Pattern::kLines) {
+        step<Pattern, Parts, 2 * Line>(low, codes, stride, t, before, use);
+        step<Pattern, Parts, 2 * Line + 1>(high, codes, stride, t, before, use);
+        if constexpr (Pattern::kPlanes + Line + 1 < Pattern::kLines) {
             line<Pattern, Parts, Line + 1>(codes, stride, t, before, use);
         }
     }
@@ -174,7 +203,7 @@ struct LaneTile {
         const uint8_t *after = codes + Parts * stride;
         codes += part * kBytes;
         const Tables<Pattern> t(*ctx.lane_code);
-        Before<Parts> before(ctx, codes, stride);
+        Before<Parts> before(codes, Pattern::loop_line(ctx.lane_lines), stride);
         const int64_t groups = a.stride / kGroup;
         const auto token = [&](int64_t n) { return n < a.n_tokens ? n : a.n_tokens - 1; };
         const int8_t *q[N];

@@ -148,7 +148,7 @@ struct LanePanel {
                      uint8_t *scratch) {
         constexpr int64_t chunks_a_panel = kColumns / (kQuad * Pattern::kQuads);
         auto &panel = *reinterpret_cast<Decoded *>(scratch);
-        Codes before(ctx, codes);
+        Codes before(codes, Pattern::loop_line(ctx.lane_lines));
         int64_t chunks = ctx.lane_lines / Pattern::kLines;
         for (int64_t group = 0; chunks > 0; group += kColumns / kGroup) {
             const int64_t count = chunks < chunks_a_panel ? chunks : chunks_a_panel;

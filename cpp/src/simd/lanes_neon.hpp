@@ -26,6 +26,11 @@ struct LaneWordsNeon {
     static SEEDDELTA_INLINE V table(const int8_t *t) { return vreinterpretq_u8_s8(vld1q_s8(t)); }
     static SEEDDELTA_INLINE V look(V table, V index) { return vqtbl1q_u8(table, index); }
     static SEEDDELTA_INLINE V add(V a, V b) { return vaddq_u8(a, b); }
+    static constexpr bool kTakes = false;
+    template <int Bit>
+    static SEEDDELTA_INLINE V add_bit(V values, V plane, V amount) {
+        return vaddq_u8(values, vandq_u8(vtstq_u8(plane, vdupq_n_u8(1U << Bit)), amount));
+    }
     static SEEDDELTA_INLINE V wrap(V sum) { return vandq_u8(sum, vdupq_n_u8(15)); } // TBL gives 0 beyond its table
     static SEEDDELTA_INLINE V start(int32_t) { return vdupq_n_u8(0); }
     static SEEDDELTA_INLINE V four(const int8_t *q) {

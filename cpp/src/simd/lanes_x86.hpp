@@ -35,6 +35,12 @@ struct LaneWords256 {
     static SEEDDELTA_INLINE V look(V table, V index) { return _mm256_shuffle_epi8(table, index); }
     static SEEDDELTA_INLINE V wrap(V sum) { return sum; }
     static SEEDDELTA_INLINE V add(V a, V b) { return _mm256_add_epi8(a, b); }
+    // VPSHUFB gives 0 where the highest bit of an index is set
+    static constexpr bool kTakes = true;
+    template <int Bit>
+    static SEEDDELTA_INLINE V add_bit(V values, V plane, V amount) {
+        return _mm256_add_epi8(values, _mm256_shuffle_epi8(amount, _mm256_slli_epi16(plane, 7 - Bit)));
+    }
     static SEEDDELTA_INLINE V start(int32_t bias) { return _mm256_set1_epi32(bias); }
     static SEEDDELTA_INLINE V four(const int8_t *q) {
         int32_t bits;
@@ -105,6 +111,12 @@ struct LaneWords512 {
     static SEEDDELTA_INLINE V look(V table, V index) { return _mm512_shuffle_epi8(table, index); }
     static SEEDDELTA_INLINE V wrap(V sum) { return sum; }
     static SEEDDELTA_INLINE V add(V a, V b) { return _mm512_add_epi8(a, b); }
+    static constexpr bool kTakes = false;
+    template <int Bit>
+    static SEEDDELTA_INLINE V add_bit(V values, V plane, V amount) {
+        const __mmask64 set = _mm512_test_epi8_mask(plane, _mm512_set1_epi8(static_cast<char>(1 << Bit)));
+        return _mm512_mask_add_epi8(values, set, values, amount);
+    }
     static SEEDDELTA_INLINE V start(int32_t bias) { return _mm512_set1_epi32(bias); }
     static SEEDDELTA_INLINE V four(const int8_t *q) {
         int32_t bits;

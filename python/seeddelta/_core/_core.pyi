@@ -82,6 +82,15 @@ class LaneCode:
         """
         Lines of 64 bytes that a tile of 16 rows has.
         """
+    def walk_steps(self, n_in: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        Steps of a walk.
+        """
+    @property
+    def added(self) -> list[int]:
+        """
+        What the bit of each plane adds to a value.
+        """
     @property
     def bits(self) -> float:
         """
@@ -505,7 +514,7 @@ def lanes_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32
 
     Args:
         code: one of lane_codes().
-        groups: steps that are decided together, walk by walk; they add up to 2 * code.lines(n_in), and the
+        groups: steps that are decided together, walk by walk; they add up to code.walk_steps(n_in), and the
             first has 32 at least (or all).
         importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.
         scale_factor: initial row scale over the row's root mean square; None is the measured best.

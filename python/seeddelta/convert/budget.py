@@ -20,7 +20,7 @@ from ..gguf import names
 from .rates import Rate
 
 # Divergence by bits, over that at 3 bits: the square of the encoder's error, alike for all kinds of matrices.
-LOSS: dict[float, float] = {1: 15.0, 1.5: 7.6, 2: 4.0, 2.5: 2.1, 3: 1.0, 3.5: 0.53, 4: 0.27, 5: 0.074, 6: 0.027}
+LOSS: dict[float, float] = {1: 15.0, 1.5: 7.6, 2: 4.0, 2.5: 2.1, 3: 1.0, 3.5: 0.53, 4: 0.27, 5: 0.067, 6: 0.02}
 # Divergence a weight at equal bits, over that of attn_output: rounded from what autotune measures on SmolLM2, with the
 # first and the last layer alike. Its first layer's attention costs next to nothing, which is left out: nothing says
 # that other models are like that. An expert sees a part of the tokens: not measured, taken for a quarter.

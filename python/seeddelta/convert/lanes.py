@@ -16,7 +16,7 @@ _LAST = (8, 4, 2, 1, 1)
 
 def lane_groups(code: _core.LaneCode, n_in: int, *, feedback: bool) -> list[int]:
     """Steps of each group for `lanes_encode` and `lane_blocks`."""
-    steps = 2 * code.lines(n_in)
+    steps = code.walk_steps(n_in)
     last = list(_LAST) if feedback and steps >= _GROUP + sum(_LAST) else []
     rest, size = steps - sum(last), _GROUP if feedback else _ALONE
     first = min(rest, size)

@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-TILE_ROWS, WALKS, LOOP = 16, 4, 32
+TILE_ROWS, WALKS, LOOP, PLANE_STEPS = 16, 4, 32, 8
+
+
+def _walks(steps: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """[n_tiles · 16 rows, 4 walks, steps] from [n_tiles, …, 64] with the steps in order."""
+    tiles = steps.shape[0]
+    walks = steps.reshape(tiles, -1, TILE_ROWS, WALKS).transpose(0, 2, 3, 1)
+    return np.asarray(walks.reshape(tiles * TILE_ROWS, WALKS, -1), np.uint8)
 
 
 def lane_steps(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """4-bit codes, uint8 [n_tiles · 16 rows, 4 walks, steps], of base lanes from uint8 [n_tiles, lines, 64]."""
-    tiles, lines, _ = codes.shape
-    both = np.stack([codes.view(np.uint8) & 15, codes.view(np.uint8) >> 4], axis=2)  # [tile, line, low or high, byte]
-    walks = both.reshape(tiles, 2 * lines, TILE_ROWS, WALKS).transpose(0, 2, 3, 1)
-    return np.asarray(walks.reshape(tiles * TILE_ROWS, WALKS, 2 * lines), np.uint8)
+    lines = codes.view(np.uint8)
+    return _walks(np.stack([lines & 15, lines >> 4], axis=2))
 
 
 def lanes_values(
-    codes: npt.NDArray[np.uint8], n_out: int, n_in: int, emits: Sequence[int], tables: npt.NDArray[np.int8]
+    codes: npt.NDArray[np.uint8],
+    n_out: int,
+    n_in: int,
+    emits: Sequence[int],
+    tables: npt.NDArray[np.int8],
+    added: Sequence[int] = (),
 ) -> npt.NDArray[np.int8]:
     """Values of base kind lanes, int8 [n_out, n_in], from codes uint8 [n_tiles, lines, 64].
 
-    `emits` is how many values each step of the pattern has, `tables` int8 [values of the pattern, 2, 16].
+    `emits` is how many values each step of the pattern has, `tables` int8 [values of the pattern, 2, 16], `added` what
+    the bit of each plane adds to a value.
     """
+    planes = []
+    if added:  # a chunk of lines: one for each plane, then those of the codes of eight steps
+        chunks = codes.view(np.uint8).reshape(codes.shape[0], -1, len(added) + PLANE_STEPS // 2, codes.shape[2])
+        codes = chunks[:, :, len(added) :].reshape(codes.shape[0], -1, codes.shape[2])
+        bits = np.arange(PLANE_STEPS, dtype=np.uint8)[:, None]
+        planes = [_walks(chunks[:, :, p, None] >> bits & 1)[:n_out] for p in range(len(added))]
     c0 = lane_steps(codes)[:n_out]
     steps = c0.shape[2]
     loop = min(LOOP, steps)
@@ -39,5 +57,7 @@ def lanes_values(
         if emits[at] == 2:
             a, b = tables[first + 1]
             values.append(a[(c0[:, :, step] + c1[:, :, step] + c2[:, :, step]) & 15] + b[c0[:, :, step]])
+    for plane, amount in zip(planes, added, strict=True):
+        values = [value + plane[:, :, step].astype(np.int8) * np.int8(amount) for step, value in enumerate(values)]
     out = np.stack(values, axis=1)  # value j of walk i is column 4j + i
     return np.asarray(out.reshape(n_out, -1)[:, :n_in], np.int8)
