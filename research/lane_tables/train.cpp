@@ -4,7 +4,8 @@
 //     ./train 1,1,2 --starts 200 --seed 1        values of each step of the pattern
 //     ./train 1 --planes 1 --starts 200          and one bit of a plane beside each value
 //     ./train 1,1,1,1,1,1,2 --shared             one table for all single values, one for first, one for second ones
-//     ./train 1 --check "A... B..."              error of given integers, unit first
+//     ./train 1 --check "UNIT A… B…" --polish 80  error of given numbers, and what changes of single entries make of it
+//                                                 (--polish 0: only the error)
 //
 // Random tables, then Viterbi searches and least squares in turns: a value is linear in the entries of its tables. The
 // best are trained on more samples, scaled to whole numbers, and single entries changed as long as that helps.
@@ -151,22 +152,11 @@ static void print(const Pattern &p, const Code &c, double rms, float unit) {
     }
 }
 
-// Whole numbers: the best unit, then changes of single entries.
-static void to_integers(const Pattern &p, const Code &trained, int batches) {
+// Changes of single entries, as long as one helps.
+static void improve(const Pattern &p, Code best, float unit, int batches) {
     const Samples some = gaussian(p, batches, 5);
-    double least = 1e30;
-    float unit = 0;
-    Code best;
-    for (float u = kLargest / 4.4F; u < kLargest / 2.8F; u *= 1.01F) {
-        const Code c = rounded(p, trained, u);
-        const double e = error(p, divided(c, u), some);
-        if (e < least) {
-            least = e;
-            unit = u;
-            best = c;
-        }
-    }
-    std::printf("rounded: rms %.5f unit %.3f\n", std::sqrt(least), unit);
+    double least = error(p, divided(best, unit), some);
+    std::printf("whole numbers: rms %.5f unit %.3f\n", std::sqrt(least), unit);
     for (bool changed = true; changed;) {
         changed = false;
         auto take = [&](const Code &c, float u) {
@@ -179,7 +169,7 @@ static void to_integers(const Pattern &p, const Code &trained, int batches) {
             }
         };
         for (int i = 0; i < p.parameters(); ++i) {
-            for (const float step : {1.F, -1.F}) {
+            for (const float step : {1.F, -1.F, 2.F, -2.F}) {
                 Code c = best;
                 c[i] += step;
                 take(c, unit);
@@ -188,10 +178,23 @@ static void to_integers(const Pattern &p, const Code &trained, int batches) {
         for (const float f : {.985F, .995F, 1.005F, 1.015F}) {
             take(best, unit * f);
         }
-        std::fflush(stdout);
     }
-    const Samples fresh = gaussian(p, 200, 77);
-    print(p, best, std::sqrt(error(p, divided(best, unit), fresh)), unit);
+    print(p, best, std::sqrt(error(p, divided(best, unit), gaussian(p, 200, 77))), unit);
+}
+
+// Whole numbers at the best unit, improved.
+static void to_integers(const Pattern &p, const Code &trained, int batches) {
+    const Samples some = gaussian(p, batches, 5);
+    double least = 1e30;
+    float unit = 0;
+    for (float u = kLargest / 4.4F; u < kLargest / 2.8F; u *= 1.01F) {
+        const double e = error(p, divided(rounded(p, trained, u), u), some);
+        if (e < least) {
+            least = e;
+            unit = u;
+        }
+    }
+    improve(p, rounded(p, trained, unit), unit, batches);
 }
 
 int main(int argc, char **argv) {
@@ -223,6 +226,9 @@ int main(int argc, char **argv) {
             in >> v;
         }
         print(p, c, std::sqrt(error(p, divided(c, unit), gaussian(p, 200, 77))), unit);
+        if (polish > 0) {
+            improve(p, c, unit, polish);
+        }
         return 0;
     }
     std::mt19937 bits(seed);
