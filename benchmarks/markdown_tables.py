@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,15 @@ _NAMES = {
 }
 
 
+# llama.cpp's types and what was encoded sequentially, then the presets of the code as it is
+FILES = ("quality-files", "quality-presets")
+_WIKITEXT = (
+    "F16", "Q4_K_M", "Q3_K_M", "Q4_0", "IQ4_XS", "IQ3_M", "Q2_K",
+    "quality", "balanced", "lanes-4-sequential", "lanes-4", "small",
+)  # fmt: skip
+_PACKAGE_TEXT = ("F16", "Q4_K_M", "mixed-4.4-sequential", "lanes-4-mixed-sequential", "lanes-4-mixed")
+
+
 def _load(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((common.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return found
@@ -47,9 +57,18 @@ def _label(name: str) -> str:
     return f"**{known}**" if known.startswith("SeedΔ") else known
 
 
-def files_table(result: str) -> list[str]:
+def _merged(*results: str) -> list[dict[str, Any]]:
+    """What is known of each text: models of several result files, the later ones in place of those before."""
+    texts = [_load(result)["texts"] for result in results]
+    return [
+        {"settings": first["settings"], "models": {k: v for text in texts for k, v in text[name]["models"].items()}}
+        for name, first in texts[0].items()
+    ]
+
+
+def files_table(names: Sequence[str], *results: str) -> list[str]:
     """Whole files of SmolLM2: size and quality, the divergence on every text."""
-    texts = list(_load(result)["texts"].values())
+    texts = _merged(*results)
     lines = [
         "| | file, MB | bits a weight of the layers, all bytes | perplexity | change, paired | KL divergence, nats: "
         + " | ".join(_TEXTS.get(text["settings"]["text"], text["settings"]["text"]) for text in texts)
@@ -57,6 +76,8 @@ def files_table(result: str) -> list[str]:
         "| --- |" + " --- |" * (4 + len(texts)),
     ]
     for name, model in sorted(texts[0]["models"].items(), key=lambda item: -item[1]["file_bytes"]):
+        if name not in names:
+            continue
         cells = [_label(name), f"{model['file_bytes'] / 1e6:.0f}", f"{model['bits_per_weight']:.2f}"]
         cells += [_with_error(model["perplexity"]["ppl"], model["perplexity"]["stderr"]), _change(model)]
         cells += [_divergence(text["models"][name]) for text in texts]
@@ -78,7 +99,7 @@ def tensors_table() -> list[str]:
 
 def short_table() -> list[str]:
     """Four rows for the first page: size and quality beside speed."""
-    quality, speed = next(iter(_load("quality-files")["texts"].values()))["models"], _load("decode")["models"]
+    quality, speed = _merged(*FILES)[0]["models"], _load("decode")["models"]
     lines = [
         "| | file, MB | perplexity | KL divergence, nats | tokens/s, 1 / 2 threads | resident, MB |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -189,8 +210,8 @@ def convert_table() -> list[str]:
 TABLES = {
     "convert": convert_table,
     "short": short_table,
-    "files": lambda: files_table("quality-files"),
-    "texts": lambda: files_table("quality-texts"),
+    "files": lambda: files_table(_WIKITEXT, *FILES),
+    "texts": lambda: files_table(_PACKAGE_TEXT, "quality-texts", "quality-presets"),
     "tensors": tensors_table,
     "speed": speed_table,
     "serve": serve_table,
@@ -219,7 +240,7 @@ def figure(path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    models = next(iter(_load("quality-files")["texts"].values()))["models"]
+    models = {name: model for name, model in _merged(*FILES)[0]["models"].items() if name in _WIKITEXT}
     groups: dict[str, list[tuple[float, float, str]]] = {"o-": [], "*": [], "s": []}
     for name, model in models.items():
         if model["divergence"] is not None:
