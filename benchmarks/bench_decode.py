@@ -1,4 +1,4 @@
-"""Tokens a second of whole models: SeedΔ at 2, 3 and 4 bits beside F16 and llama.cpp's own quantised types.
+"""Tokens a second of whole models: SeedΔ at 2 to 6 bits beside F16 and llama.cpp's own quantised types.
 
     python benchmarks/bench_decode.py --threads 1,2 --reps 5
     python benchmarks/bench_decode.py --shape 1b --threads 1,2 --depth 0,2048 --together 5
@@ -26,7 +26,7 @@ from seeddelta.evaluate.speed import Speed, summary
 from seeddelta.report.figures import speed_figure
 from seeddelta.report.tables import make_console, speed_table
 
-MODELS = ("F16", *common.SEEDDELTA, "Q8_0", "Q4_0", "Q4_K_M", "Q3_K_M", "Q2_K")
+MODELS = ("F16", *common.SEEDDELTA, "Q8_0", "Q6_K", "Q5_K_M", "Q4_0", "Q4_K_M", "Q3_K_M", "Q2_K")
 
 
 def main() -> int:

@@ -20,6 +20,8 @@ RESULTS = Path(__file__).parent / "results"
 WORK = Path("benchmark-models")
 SEEDDELTA: dict[str, dict[str, Any]] = {
     "balanced": {"preset": "balanced"},
+    "seeddelta-6": {"bits": 6},
+    "seeddelta-5": {"bits": 5},
     "seeddelta-4": {"bits": 4},
     "seeddelta-3": {"bits": 3},
     "seeddelta-2": {"bits": 2},

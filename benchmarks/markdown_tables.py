@@ -32,6 +32,8 @@ _NAMES = {
     "lanes-4-mixed-sequential": "SeedΔ, 4 bits, sequential, with gradients",
     "mixed-4.4-sequential": "SeedΔ, `--size 80M`, sequential, with gradients",
     "trellis-4": "SeedΔ, 4 bits, hashed trellis",
+    "seeddelta-6": "SeedΔ, 6 bits",
+    "seeddelta-5": "SeedΔ, 5 bits",
     "seeddelta-4": "SeedΔ, 4 bits",
     "seeddelta-3": "SeedΔ, 3 bits",
     "seeddelta-2": "SeedΔ, 2 bits",
