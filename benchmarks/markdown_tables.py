@@ -135,12 +135,12 @@ def _resident(model: dict[str, Any]) -> str:
     return f"{model['memory']['after_generation']['resident'] / 1e6:.0f}"
 
 
-def speed_table() -> list[str]:
+def speed_table(name: str) -> list[str]:
     """Whole files of SmolLM2: tokens a second with 1 / 2 threads, memory."""
     lines = ["| | file, MB | prompt of 512 | generation | resident, MB |", "| --- | --- | --- | --- | --- |"]
-    for name, model in _load("decode")["models"].items():
+    for key, model in _load(name)["models"].items():
         speed = [_speed(model, part) for part in ("prompt", "generation")]
-        cells = [_label(name), f"{model['file_bytes'] / 1e6:.0f}", *speed, _resident(model)]
+        cells = [_label(key), f"{model['file_bytes'] / 1e6:.0f}", *speed, _resident(model)]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
 
@@ -215,8 +215,10 @@ TABLES = {
     "files": lambda: files_table(_WIKITEXT, *FILES),
     "texts": lambda: files_table(_PACKAGE_TEXT, "quality-texts", "quality-presets"),
     "tensors": tensors_table,
-    "speed": speed_table,
+    "speed": lambda: speed_table("decode"),
+    "speed-xeon": lambda: speed_table("decode-xeon"),
     "serve": serve_table,
+    "shape-1b-xeon": lambda: shape_table("decode-1b-xeon"),
     "shape-1b": lambda: shape_table("decode-1b"),
     "shape-1b-avx2": lambda: shape_table("decode-1b-avx2"),
 }
