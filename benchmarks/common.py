@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import seeddelta
+from seeddelta.calibrate.text import python_help
 from seeddelta.cli.demo import bundled_model
 from seeddelta.report.machine import describe_machine
 from seeddelta.runtime.quantize import quantized_model
@@ -81,10 +82,8 @@ def llama_model(dense: Path, work: Path, name: str, *, imatrix: Path | None = No
 
 def pydoc_text(work: Path) -> Path:
     """Python's own help on its language, a text that is not WikiText."""
-    from pydoc_data.topics import topics
-
     path = work / f"pydoc-{sys.version_info.major}.{sys.version_info.minor}.txt"
-    path.write_text("\n\n".join(topics[key] for key in sorted(topics)), encoding="utf-8")
+    path.write_text("\n\n".join(python_help()), encoding="utf-8")
     return path
 
 

@@ -51,6 +51,13 @@ def bundled_text() -> Path:
     return Path(__file__).parent / "data" / "calibration.txt"
 
 
+def python_help() -> list[str]:
+    """The topics of Python's own help on its language, by name: a text that every CPython carries."""
+    from pydoc_data.topics import topics
+
+    return [topics[name] for name in sorted(topics)]
+
+
 def read_windows(
     model: Path,
     text: str | os.PathLike[str] | bytes,

@@ -31,11 +31,11 @@ def bundled_model() -> Path:
 
 def write_texts(folder: Path) -> tuple[Path, Path]:
     """Python's own help topics, which every CPython carries, as two files: one to calibrate on, one to evaluate on."""
-    from pydoc_data.topics import topics
+    from ..calibrate.text import python_help
 
     paths = folder / "calibration.txt", folder / "python-help.txt"
     for turn, path in enumerate(paths):
-        path.write_text("\n".join(topics[name] for name in sorted(topics)[turn::2]), encoding="utf-8")
+        path.write_text("\n".join(python_help()[turn::2]), encoding="utf-8")
     return paths
 
 

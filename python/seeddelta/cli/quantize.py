@@ -123,7 +123,7 @@ def _losses(settings: QuantizeSettings, model: Path) -> list[Loss]:
 
     Raises EvaluationError when the dense model is no GGUF file, and as `losses`.
     """
-    from ..calibrate.text import bundled_text, excerpt
+    from ..calibrate.text import bundled_text, excerpt, python_help
     from ..evaluate.losses import losses
     from ..gguf.hub import located
 
@@ -132,18 +132,11 @@ def _losses(settings: QuantizeSettings, model: Path) -> list[Loss]:
         raise EvaluationError(f"{dense}: is no GGUF file; make one, and compare them with seeddelta eval")
     own = settings.text or bundled_text()
     home = excerpt(dense, own, settings.ctx, settings.check, calibrated=settings.chunks)
-    name, other = (
-        ("Python's help", _python_help()) if settings.text is None else ("the text of the package", bundled_text())
-    )
+    name = "Python's help" if settings.text is None else "the text of the package"
+    other: Path | bytes = "\n".join(python_help()).encode() if settings.text is None else bundled_text()
     away = excerpt(dense, other, settings.ctx, settings.check)
     texts = {f"held out of {own.name}": home, name: away}
     return losses(
         dense, model, {name: text for name, text in texts.items() if text[1]}, ctx=settings.ctx,
         threads=settings.threads or None, progress=not settings.quiet,
     )  # fmt: skip
-
-
-def _python_help() -> bytes:
-    from pydoc_data.topics import topics
-
-    return "\n".join(topics[name] for name in sorted(topics)).encode()

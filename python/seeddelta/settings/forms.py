@@ -31,7 +31,7 @@ class KindOptions(Group):
 
     base_kind: Annotated[BaseName, Flag(shown=True, panel="Base")] = Field(
         default="lanes",
-        description="Base W0. lanes: the trellis in byte lanes for the rates that it has (2, 3 and 4 bits, in rows), "
+        description="Base W0. lanes: the trellis in byte lanes from 2 bits on, in rows, "
         "and the hashed trellis elsewhere.",
     )
     scheme: Annotated[
