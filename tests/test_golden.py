@@ -25,7 +25,7 @@ def _restore_isa() -> Iterator[None]:
 
 def test_every_file_is_expected() -> None:
     assert sorted(EXPECTED) == FILES
-    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 220_000
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 200_000
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -33,7 +33,7 @@ TRELLIS: dict[str, Any] = {
     "tensor_type": tuple(f"0.{name}={bits:g}" for name, bits in RATES.items()),
 }  # fmt: skip
 LANE_RATES = {"attn_q": 4, "attn_k": 2, "attn_v": 3, "attn_output": 3.5, "ffn_gate": 2.5}
-PLANE_RATES = {"attn_k": 5, "attn_v": 6}
+PLANE_RATES = {"attn_k": 6, "attn_v": 5}
 LANES: dict[str, Any] = {
     "base_kind": "lanes", "targets": tuple(LANE_RATES),
     "tensor_type": tuple(f"0.{name}={bits:g}" for name, bits in LANE_RATES.items()),

@@ -13,9 +13,9 @@
 #include "format/rotation.hpp"
 #include "format/splitmix64.hpp"
 #include "format/trellis.hpp"
+#include "simd/kinds/kinds.hpp"
 #include "seeddelta/isa.hpp"
 #include "seeddelta/weight.hpp"
-#include "simd/kinds/kinds.hpp"
 
 namespace kernel_test {
 

@@ -15,7 +15,6 @@
 #include <numeric>
 
 constexpr float kLargest = 63; // of a value, the format's limit
-constexpr float kLargestB = 16;
 
 // Least squares, drawn a little towards the values that are: one number can go from A to B unseen.
 static void solve(const Pattern &p, Equations &e, Code &c) {
@@ -108,9 +107,6 @@ static Code rounded(const Pattern &p, Code c, float unit) {
     for (float &v : c) {
         v = std::rint(v * unit);
     }
-    for (int i = 16; p.planes > 0 && i < 32; ++i) {
-        c[i] = std::clamp(c[i], -kLargestB, kLargestB);
-    }
     while (largest(p, c) > kLargest) { // the entries farthest from 0, one at a time
         float before = largest(p, c);
         int best = 0;
@@ -129,12 +125,6 @@ static Code rounded(const Pattern &p, Code c, float unit) {
         }
     }
     return c;
-}
-
-// Beside planes: the codes before a walk's first step are given, so no B may lead far from any weight.
-static bool allowed(const Pattern &p, const Code &c) {
-    return largest(p, c) <= kLargest &&
-           (p.planes == 0 || std::all_of(&c[16], &c[16] + 16, [](float b) { return std::fabs(b) <= kLargestB; }));
 }
 
 static void print(const Pattern &p, const Code &c, double rms, float unit) {
@@ -160,7 +150,7 @@ static void improve(const Pattern &p, Code best, float unit, int batches) {
     for (bool changed = true; changed;) {
         changed = false;
         auto take = [&](const Code &c, float u) {
-            const double e = allowed(p, c) ? error(p, divided(c, u), some) : 1e30;
+            const double e = largest(p, c) <= kLargest ? error(p, divided(c, u), some) : 1e30;
             if (e < least * (1 - 1e-5)) {
                 least = e;
                 unit = u;
@@ -169,7 +159,7 @@ static void improve(const Pattern &p, Code best, float unit, int batches) {
             }
         };
         for (int i = 0; i < p.parameters(); ++i) {
-            for (const float step : {1.F, -1.F, 2.F, -2.F}) {
+            for (const float step : {1.F, -1.F}) {
                 Code c = best;
                 c[i] += step;
                 take(c, unit);

@@ -124,26 +124,36 @@ const LaneCode *lane_code(uint32_t number) {
 void lanes_row(const seeddelta_ctx &ctx, int64_t row, int16_t *out) {
     const LaneCode &code = *ctx.lane_code;
     const uint8_t *tile = ctx.lane_codes + row / kTileRows * ctx.lane_lines * kLaneBytes;
-    const int64_t steps = code.walk_steps(ctx.n_in);
-    const int64_t loop = std::min(kLaneLoop, steps);
+    const int64_t chunks = code.chunks(ctx.n_in);
+    const int64_t loop = std::min(kLaneLoop, code.walk_steps(ctx.n_in));
     for (int64_t walk = 0; walk < kLaneWalks; ++walk) {
         const int64_t lane = row % kTileRows * kLaneWalks + walk;
         int c1 = lane_step(code, tile, lane, loop - 1);
         int c2 = lane_step(code, tile, lane, loop - 2);
         int64_t column = walk;
-        int value = 0;
-        for (int64_t step = 0; step < steps; ++step) {
-            const int c0 = lane_step(code, tile, lane, step);
-            const int added = code.added_by(lane_bits(code, tile, lane, step));
-            const int emits = code.emits[step % code.steps];
-            value = step % code.steps == 0 ? 0 : value;
-            for (int i = 0; i < emits; ++i, ++value, column += kLaneWalks) {
-                if (column < ctx.n_in) {
-                    out[column] = static_cast<int16_t>(lane_value(code, value, i == 1, c0, c1, c2) + added);
+        const uint8_t *planes = tile + lane;
+        for (int64_t chunk = 0; chunk < chunks; ++chunk, planes += code.chunk_lines() * kLaneBytes) {
+            const uint8_t *codes = planes + code.planes * kLaneBytes;
+            int phase = 0;
+            int value = 0;
+            for (int step = 0; step < code.chunk_steps(); ++step) {
+                const int c0 = codes[step / 2 * kLaneBytes] >> (step % 2 * 4) & 15;
+                int added = 0;
+                for (int p = 0; p < code.planes; ++p) {
+                    added += (planes[p * kLaneBytes] >> step & 1) * code.added[p];
                 }
+                for (int i = 0; i < code.emits[phase]; ++i, ++value, column += kLaneWalks) {
+                    if (column < ctx.n_in) {
+                        out[column] = static_cast<int16_t>(lane_value(code, value, i == 1, c0, c1, c2) + added);
+                    }
+                }
+                if (++phase == code.steps) {
+                    phase = 0;
+                    value = 0;
+                }
+                c2 = c1;
+                c1 = c0;
             }
-            c2 = c1;
-            c1 = c0;
         }
     }
 }

@@ -87,15 +87,6 @@ static inline int lane_step(const LaneCode &code, const uint8_t *tile, int64_t l
     return step % 2 == 0 ? both & 15 : both >> 4;
 }
 
-// The bits that planes have for a step, those of plane p at bit p.
-static inline int lane_bits(const LaneCode &code, const uint8_t *tile, int64_t lane, int64_t step) {
-    int bits = 0;
-    for (int p = 0; p < code.planes; ++p) {
-        bits |= (tile[code.plane_line(step, p) * kLaneBytes + lane] >> (step % kLanePlaneSteps) & 1) << p;
-    }
-    return bits;
-}
-
 // Values of columns [0, n_in) of one row, in the rotated domain, into out [n_in].
 void lanes_row(const seeddelta_ctx &ctx, int64_t row, int16_t *out);
 
