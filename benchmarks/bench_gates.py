@@ -27,6 +27,7 @@ WARM = 32  # tokens that are not timed, beside those of the trials
 COLUMNS: dict[str, Any] = {"columns": "f16"}
 PACK_KV: dict[str, Any] = {"state_pack_kv": StatePackKV("binary")}
 GATES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "nothing": (COLUMNS, COLUMNS),
     "KWTA": (COLUMNS | {"kwta": Kwta()}, COLUMNS),
     "StatePack of the MLP": (COLUMNS | {"state_pack_mlp": StatePackMLP()}, COLUMNS),
     "events": (COLUMNS | {"event": EventDriven()}, COLUMNS),

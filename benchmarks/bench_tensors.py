@@ -70,7 +70,7 @@ def main() -> int:
             recipe = Recipe(input=dense, output=Path("none"), bits=bits, **code, **more)
             encoded = encode_tensor(name, weights, "F16", recipe, scale)
             size = sum(array.nbytes for array in encoded.arrays.values())
-            found[label.format(bits)].append(_row(name, weights, _decoded(encoded), size, scale))
+            found[label.format(bits)].append(_row(name, weights, decoded(encoded), size, scale))
         for kind in filter(None, options.types.split(",")):
             back, size = _quantised(ggml, weights, scale, GGMLQuantizationType[kind])
             found[kind].append(_row(name, weights, back, size, scale))
@@ -91,7 +91,7 @@ def main() -> int:
     return 0
 
 
-def _decoded(encoded: EncodedTensor) -> F32:
+def decoded(encoded: EncodedTensor) -> F32:
     description = encoded.description
     arguments = weight_arguments(description, encoded.arrays)
     return _core.Weight(description.name, *description.shape, **arguments).dequantize()

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import common
+import skipping_tables
+from result_tables import load, table, with_error
 
 ROOT = Path(__file__).parents[1]
 FIGURE = ROOT / "docs" / "figures" / "size-quality.png"
@@ -49,19 +51,16 @@ _WIKITEXT = (
 _PACKAGE_TEXT = ("F16", "Q4_K_M", "mixed-4.4-sequential", "lanes-4-mixed-sequential", "lanes-4-mixed")
 
 
-def _load(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((common.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return found
-
-
 def _label(name: str) -> str:
+    if name.startswith("sequential-"):
+        return f"**SeedΔ, {name.removeprefix('sequential-')} bits, sequential, with gradients**"
     known = _NAMES.get(name, f"llama.cpp {name}")
     return f"**{known}**" if known.startswith("SeedΔ") else known
 
 
 def _merged(*results: str) -> list[dict[str, Any]]:
     """What is known of each text: models of several result files, the later ones in place of those before."""
-    texts = [_load(result)["texts"] for result in results]
+    texts = [load(result)["texts"] for result in results]
     return [
         {"settings": first["settings"], "models": {k: v for text in texts for k, v in text[name]["models"].items()}}
         for name, first in texts[0].items()
@@ -71,55 +70,75 @@ def _merged(*results: str) -> list[dict[str, Any]]:
 def files_table(names: Sequence[str], *results: str) -> list[str]:
     """Whole files of SmolLM2: size and quality, the divergence on every text."""
     texts = _merged(*results)
-    lines = [
-        "| | file, MB | bits a weight of the layers, all bytes | perplexity | change, paired | KL divergence, nats: "
-        + " | ".join(_TEXTS.get(text["settings"]["text"], text["settings"]["text"]) for text in texts)
-        + " |",
-        "| --- |" + " --- |" * (4 + len(texts)),
-    ]
-    for name, model in sorted(texts[0]["models"].items(), key=lambda item: -item[1]["file_bytes"]):
-        if name not in names:
-            continue
-        cells = [_label(name), f"{model['file_bytes'] / 1e6:.0f}", f"{model['bits_per_weight']:.2f}"]
-        cells += [_with_error(model["perplexity"]["ppl"], model["perplexity"]["stderr"]), _change(model)]
-        cells += [_divergence(text["models"][name]) for text in texts]
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+    first, *others = (_TEXTS.get(text["settings"]["text"], text["settings"]["text"]) for text in texts)
+    heads = ("", "file, MB", "bits a weight of the layers, all bytes", "perplexity", "change, paired")
+
+    def lines() -> Iterator[Sequence[str]]:
+        for name, model in sorted(texts[0]["models"].items(), key=lambda item: -item[1]["file_bytes"]):
+            if name in names:
+                ppl = with_error(model["perplexity"]["ppl"], model["perplexity"]["stderr"])
+                size = (f"{model['file_bytes'] / 1e6:.0f}", f"{model['bits_per_weight']:.2f}")
+                divergences = (_divergence(text["models"][name]) for text in texts)
+                yield _label(name), *size, ppl, _change(model), *divergences
+
+    return table((*heads, f"KL divergence, nats: {first}", *others), lines())
+
+
+def autotune_table() -> list[str]:
+    """Rates by `seeddelta autotune` beside one rate for all and llama.cpp's types, at like bytes."""
+    result = load("autotune")
+    heads = (
+        "",
+        "bits a weight of the layers, all bytes",
+        "perplexity, change",
+        "KL divergence, nats",
+        "KL minus one rate's",
+    )
+
+    def lines() -> Iterator[Sequence[str]]:
+        for name, model in sorted(result["models"].items(), key=lambda item: item[1]["bits_per_weight"]):
+            if name != "F16":
+                less = result["minus_uniform"].get(name)
+                paired = (
+                    ""
+                    if less is None
+                    else f"{with_error(less['kl'], less['kl_stderr'], '+', 4)} ({less['kl_relative']:+.0%})"
+                )
+                yield name, f"{model['bits_per_weight']:.2f}", _change(model), _divergence(model), paired
+
+    return table(heads, lines())
 
 
 def tensors_table() -> list[str]:
     """Errors of single matrices."""
-    lines = [
-        "| type | bits a weight | weighted error | worst matrix | plain error |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for name, row in sorted(_load("tensors")["summary"].items(), key=lambda item: item[1]["bits_per_weight"]):
-        errors = " | ".join(f"{row[key]:.4f}" for key in ("rel_l2_w", "rel_l2_w_worst", "rel_l2"))
-        lines.append(f"| {name} | {row['bits_per_weight']:.3f} | {errors} |")
-    return lines
+    keys = ("rel_l2_w", "rel_l2_w_worst", "rel_l2")
+    rows = (
+        (name, f"{row['bits_per_weight']:.3f}", *(f"{row[key]:.4f}" for key in keys))
+        for name, row in sorted(load("tensors")["summary"].items(), key=lambda item: item[1]["bits_per_weight"])
+    )
+    return table(("type", "bits a weight", "weighted error", "worst matrix", "plain error"), rows)
 
 
 def short_table() -> list[str]:
     """Four rows for the first page: size and quality beside speed."""
-    quality, speed = _merged(*FILES)[0]["models"], _load("decode")["models"]
-    lines = [
-        "| | file, MB | perplexity | KL divergence, nats | tokens/s, 1 / 2 threads | resident, MB |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+    quality, speed = _merged(*FILES)[0]["models"], load("decode")["models"]
+    heads = ("", "file, MB", "perplexity", "KL divergence, nats", "tokens/s, 1 / 2 threads", "resident, MB")
     # the last two are of one size and kind, only their bits are other ones
-    rows = (("F16", "F16"), ("Q4_K_M", "Q4_K_M"), ("lanes-4", "seeddelta-4"), ("lanes-4-sequential", "seeddelta-4"))
-    for name, timed in rows:
-        model, ppl = quality[name], quality[name]["perplexity"]
-        cells = [_label(name), f"{model['file_bytes'] / 1e6:.0f}", _with_error(ppl["ppl"], ppl["stderr"])]
-        cells.append(_divergence(model))
-        cells += [_speed(speed[timed], "generation"), _resident(speed[timed])]
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+    names = (("F16", "F16"), ("Q4_K_M", "Q4_K_M"), ("lanes-4", "seeddelta-4"), ("lanes-4-sequential", "seeddelta-4"))
+
+    def lines() -> Iterator[Sequence[str]]:
+        for name, timed in names:
+            model, ppl = quality[name], quality[name]["perplexity"]
+            size, perplexity = f"{model['file_bytes'] / 1e6:.0f}", with_error(ppl["ppl"], ppl["stderr"])
+            fast = (_speed(speed[timed], "generation"), _resident(speed[timed]))
+            yield _label(name), size, perplexity, _divergence(model), *fast
+
+    return table(heads, lines())
 
 
 def _change(model: dict[str, Any]) -> str:
     change = model["difference"]
-    return "" if change is None else _with_error(change["percent"], change["percent_stderr"], "+", 1) + "%"
+    return "" if change is None else with_error(change["percent"], change["percent_stderr"], "+", 1) + "%"
 
 
 def _divergence(model: dict[str, Any]) -> str:
@@ -137,51 +156,46 @@ def _resident(model: dict[str, Any]) -> str:
 
 def speed_table(name: str) -> list[str]:
     """Whole files of SmolLM2: tokens a second with 1 / 2 threads, memory."""
-    lines = ["| | file, MB | prompt of 512 | generation | resident, MB |", "| --- | --- | --- | --- | --- |"]
-    for key, model in _load(name)["models"].items():
-        speed = [_speed(model, part) for part in ("prompt", "generation")]
-        cells = [_label(key), f"{model['file_bytes'] / 1e6:.0f}", *speed, _resident(model)]
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+    rows = (
+        (
+            _label(key), f"{model['file_bytes'] / 1e6:.0f}", _speed(model, "prompt"), _speed(model, "generation"),
+            _resident(model),
+        )
+        for key, model in load(name)["models"].items()
+    )  # fmt: skip
+    return table(("", "file, MB", "prompt of 512", "generation", "resident, MB"), rows)
 
 
 def shape_table(name: str) -> list[str]:
     """Models of random weights in a larger shape: tokens a second with 1 / 2 threads, and over Q4_K."""
-    models = _load(name)["models"]
-    lines = [
-        "| | file, MB | prompt | generation | generation over Q4_K's |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+    models = load(name)["models"]
 
     def medians(model: dict[str, Any]) -> list[float]:
         return [row["generation"]["median"] for row in model["speed"]]
 
-    for key, model in models.items():
-        over = (f"{a / b:.2f}" for a, b in zip(medians(model), medians(models["Q4_K"]), strict=True))
-        cells = [_label(key), f"{model['file_bytes'] / 1e6:.0f}", _speed(model, "prompt"), _speed(model, "generation")]
-        lines.append("| " + " | ".join([*cells, " / ".join(over)]) + " |")
-    return lines
+    def lines() -> Iterator[Sequence[str]]:
+        for key, model in models.items():
+            over = " / ".join(f"{a / b:.2f}" for a, b in zip(medians(model), medians(models["Q4_K"]), strict=True))
+            speeds = (_speed(model, part) for part in ("prompt", "generation"))
+            yield _label(key), f"{model['file_bytes'] / 1e6:.0f}", *speeds, over
+
+    return table(("", "file, MB", "prompt", "generation", "generation over Q4_K's"), lines())
 
 
 def serve_table() -> list[str]:
     """Servers: tokens a second of all replies by the number of clients, and milliseconds to a first token."""
-    result = _load("serve")
+    result = load("serve")
     counts = [str(count) for count in result["settings"]["streams"]]
-    heads = [f"{count} client{'s' if count != '1' else ''}" for count in counts]
-    lines = [
-        f"| server, model | {' | '.join(heads)} | first token, ms | first token behind a long prompt, ms |",
-        "| --- |" + " --- |" * (len(counts) + 2),
-    ]
-    for name, model in result["models"].items():
-        alone = model["streams"][counts[0]]["speed"]
-        cells = [f"`{model['server']}`, {_label(name)}"]
-        for count in counts:
-            speed = model["streams"][count]["speed"]
-            cells.append(f"{speed:.0f}" + ("" if count == counts[0] else f" ({speed / alone:.2f}x)"))
-        first = model["first_token_ms"]
-        cells += [f"{first['alone']:.0f}", f"{first['behind']:.0f}"]
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+    clients = [f"{count} client{'s' if count != '1' else ''}" for count in counts]
+
+    def lines() -> Iterator[Sequence[str]]:
+        for name, model in result["models"].items():
+            alone, *speeds = (model["streams"][count]["speed"] for count in counts)
+            first = (f"{model['first_token_ms'][which]:.0f}" for which in ("alone", "behind"))
+            more = (f"{speed:.0f} ({speed / alone:.2f}x)" for speed in speeds)
+            yield f"`{model['server']}`, {_label(name)}", f"{alone:.0f}", *more, *first
+
+    return table(("server, model", *clients, "first token, ms", "first token behind a long prompt, ms"), lines())
 
 
 def convert_table() -> list[str]:
@@ -209,11 +223,14 @@ def convert_table() -> list[str]:
     return lines
 
 
-TABLES = {
+TABLES: dict[str, Callable[[], list[str]]] = {
+    **skipping_tables.TABLES,
     "convert": convert_table,
     "short": short_table,
     "files": lambda: files_table(_WIKITEXT, *FILES),
     "texts": lambda: files_table(_PACKAGE_TEXT, "quality-texts", "quality-presets"),
+    "rates": lambda: files_table(tuple(load("quality-rates")["texts"]["test.txt"]["models"]), "quality-rates"),
+    "autotune": autotune_table,
     "tensors": tensors_table,
     "speed": lambda: speed_table("decode"),
     "speed-xeon": lambda: speed_table("decode-xeon"),
@@ -232,7 +249,11 @@ def updated(text: str) -> str:
 def marked_pages() -> list[Path]:
     return [
         path
-        for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+        for path in (
+            ROOT / "README.md",
+            *sorted((ROOT / "docs").rglob("*.md")),
+            *sorted((ROOT / "research").rglob("*.md")),
+        )
         if _MARKED.search(path.read_text(encoding="utf-8"))
     ]
 
@@ -266,13 +287,6 @@ def figure(path: Path) -> None:
     axes.legend(fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(path, dpi=130)
-
-
-def _with_error(value: float, error: float, sign: str = "", digits: int = 2) -> str:
-    """Of a broken model, whose perplexity has many digits, the power of ten alone."""
-    if abs(value) >= 1e4:
-        return f"{value:{sign}.0e}"
-    return f"{value:{sign}.{digits}f} ± {error:.{digits}f}"
 
 
 def main() -> None:

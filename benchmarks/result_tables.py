@@ -1,0 +1,31 @@
+"""What the tables of results have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import common
+
+
+def load(name: str) -> dict[str, Any]:
+    """A result of `benchmarks/results`."""
+    found: dict[str, Any] = json.loads((common.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    return [_row(heads), _row(["---"] * len(heads)), *map(_row, rows)]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
+
+
+def with_error(value: float, error: float, sign: str = "", digits: int = 2) -> str:
+    """Of a broken model, whose perplexity has many digits, the power of ten alone."""
+    if abs(value) >= 1e4:
+        return f"{value:{sign}.0e}"
+    return f"{value:{sign}.{digits}f} ± {error:.{digits}f}"
