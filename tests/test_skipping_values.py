@@ -10,7 +10,7 @@ from seeddelta.settings.patterns import parse_values
 
 
 @pytest.mark.parametrize(("name", "options", "expected"), [
-    ("ffn_down", {}, 0.6), ("ffn_up", {}, 0.8), ("attn_output", {}, 0.6), ("attn_q", {}, None),
+    ("ffn_down", {}, 0.65), ("ffn_up", {}, 0.85), ("attn_output", {}, 0.75), ("attn_q", {}, None),
     ("ffn_down", {"k": 0.4}, 0.4), ("attn_q", {"k": 0.4, "target": "mlp"}, None),
     ("attn_q", {"k": {"ffn": 0.4}}, None), ("ffn_up", {"k": {"ffn": 0.4, "blk.7.*": 0.9}}, 0.9),
     ("ffn_up", {"k": {"blk.7.*": 0.9, "ffn": 0.4}}, 0.4), ("ffn_down", {"k_abs": 8}, None),
