@@ -26,6 +26,7 @@ from seeddelta.convert.columns import column_factor, column_scale
 from seeddelta.convert.describe import describe
 from seeddelta.convert.encode import encode_tensor
 from seeddelta.convert.feedback import Feedback, covariance_error, make_feedback
+from seeddelta.gguf import schema
 from seeddelta.gguf.names import split_name
 from seeddelta.gguf.source import open_source
 from tqdm.auto import tqdm
@@ -37,7 +38,7 @@ BYTES = 6  # a float16 and an index of four bytes
 def feedback_of(name: str, shape: tuple[int, int], covariance: Covariance, recipe: Recipe) -> Feedback:
     """As a build makes it."""
     base = describe(recipe, name, shape, "F16").base
-    assert base.kind == "lanes"
+    assert isinstance(base, schema.LanesBase)
     return make_feedback(
         name, covariance.matrix(name), rotation_block=base.rotation_block, seed=recipe.seed, damp=recipe.hessian_damp,
         column_power=recipe.covariance_power, code=_core.lane_codes()[base.code],
