@@ -92,6 +92,7 @@ def main() -> int:
 
 
 def decoded(encoded: EncodedTensor) -> F32:
+    """The weights that an encoded matrix stands for, float32[n_out, n_in]."""
     description = encoded.description
     arguments = weight_arguments(description, encoded.arrays)
     return _core.Weight(description.name, *description.shape, **arguments).dequantize()

@@ -8,7 +8,6 @@ A table between `<!-- table: NAME -->` and `<!-- end of table -->` in README.md 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import common
 import skipping_tables
-from result_tables import load, table, with_error
+from result_tables import load, medians, over, table, with_error
 
 ROOT = Path(__file__).parents[1]
 FIGURE = ROOT / "docs" / "figures" / "size-quality.png"
@@ -87,26 +86,20 @@ def files_table(names: Sequence[str], *results: str) -> list[str]:
 def autotune_table() -> list[str]:
     """Rates by `seeddelta autotune` beside one rate for all and llama.cpp's types, at like bytes."""
     result = load("autotune")
-    heads = (
-        "",
-        "bits a weight of the layers, all bytes",
-        "perplexity, change",
-        "KL divergence, nats",
-        "KL minus one rate's",
+    bits, change, kl = "bits a weight of the layers, all bytes", "perplexity, change", "KL divergence, nats"
+
+    def minus_uniform(name: str) -> str:
+        less = result["minus_uniform"].get(name)
+        if less is None:
+            return ""
+        return f"{with_error(less['kl'], less['kl_stderr'], '+', 4)} ({less['kl_relative']:+.0%})"
+
+    rows = (
+        (name, f"{model['bits_per_weight']:.2f}", _change(model), _divergence(model), minus_uniform(name))
+        for name, model in sorted(result["models"].items(), key=lambda item: item[1]["bits_per_weight"])
+        if name != "F16"
     )
-
-    def lines() -> Iterator[Sequence[str]]:
-        for name, model in sorted(result["models"].items(), key=lambda item: item[1]["bits_per_weight"]):
-            if name != "F16":
-                less = result["minus_uniform"].get(name)
-                paired = (
-                    ""
-                    if less is None
-                    else f"{with_error(less['kl'], less['kl_stderr'], '+', 4)} ({less['kl_relative']:+.0%})"
-                )
-                yield name, f"{model['bits_per_weight']:.2f}", _change(model), _divergence(model), paired
-
-    return table(heads, lines())
+    return table(("", bits, change, kl, "KL minus one rate's"), rows)
 
 
 def tensors_table() -> list[str]:
@@ -169,15 +162,12 @@ def speed_table(name: str) -> list[str]:
 def shape_table(name: str) -> list[str]:
     """Models of random weights in a larger shape: tokens a second with 1 / 2 threads, and over Q4_K."""
     models = load(name)["models"]
-
-    def medians(model: dict[str, Any]) -> list[float]:
-        return [row["generation"]["median"] for row in model["speed"]]
+    base = medians(models["Q4_K"]["speed"])
 
     def lines() -> Iterator[Sequence[str]]:
         for key, model in models.items():
-            over = " / ".join(f"{a / b:.2f}" for a, b in zip(medians(model), medians(models["Q4_K"]), strict=True))
             speeds = (_speed(model, part) for part in ("prompt", "generation"))
-            yield _label(key), f"{model['file_bytes'] / 1e6:.0f}", *speeds, over
+            yield _label(key), f"{model['file_bytes'] / 1e6:.0f}", *speeds, over(medians(model["speed"]), base)
 
     return table(("", "file, MB", "prompt", "generation", "generation over Q4_K's"), lines())
 
@@ -200,27 +190,28 @@ def serve_table() -> list[str]:
 
 def convert_table() -> list[str]:
     """Conversion of large models: seconds a block, memory, disk, and the whole model."""
-    lines = [
-        "| shape | CPU | blocks run | text and covariances, s a block | over their bounds | factors, s | encoding, s "
-        "| embedding and head, s | memory, GB | disk, GB | whole model, h | loaded in, s | memory loaded, MB |",
-        "| --- " * 13 + "|",
-    ]
-    for path in sorted(common.RESULTS.glob("quantize-*.json")):
-        result = json.loads(path.read_text(encoding="utf-8"))
+    heads = (
+        "shape", "CPU", "blocks run", "text and covariances, s a block", "over their bounds", "factors, s",
+        "encoding, s", "embedding and head, s", "memory, GB", "disk, GB",
+        "whole model, h", "loaded in, s", "memory loaded, MB",
+    )  # fmt: skip
+
+    def cells(name: str) -> Iterator[str]:
+        result = load(name)
         stages, blocks = result["stages"], result["options"]["blocks"]
-        cells = [f"[{result['options']['shape']}](../../benchmarks/results/{path.name})"]
-        cells += [result["machine"]["cpu"].replace("(R)", "").removesuffix(" Processor"), str(blocks)]
-        cells += [f"{result['measure_block_seconds']:.0f}", f"{result['over_bounds']:.2f}"]
-        cells += [f"{stages[name]['seconds'] / blocks:.0f}" for name in ("factor", "encode")]
+        yield f"[{result['options']['shape']}](../../benchmarks/results/{name}.json)"
+        yield from (result["machine"]["cpu"].replace("(R)", "").removesuffix(" Processor"), str(blocks))
+        yield from (f"{result['measure_block_seconds']:.0f}", f"{result['over_bounds']:.2f}")
+        yield from (f"{stages[stage]['seconds'] / blocks:.0f}" for stage in ("factor", "encode"))
         head = stages.get("encode embedding and head")
-        cells.append("" if head is None else f"{head['seconds']:.0f}")
-        cells.append(f"{max(stage['anonymous'] for stage in stages.values()) / 1e9:.2f}")
-        cells += [f"{result['disk']['measured'] / 1e9:.2f}", f"{result['whole_hours']:.1f}" if head else ""]
+        yield "" if head is None else f"{head['seconds']:.0f}"
+        yield f"{max(stage['anonymous'] for stage in stages.values()) / 1e9:.2f}"
+        yield from (f"{result['disk']['measured'] / 1e9:.2f}", f"{result['whole_hours']:.1f}" if head else "")
         loaded = result.get("loaded", [])  # of a file with embedding and head
-        cells.append(" / ".join(f"{load['seconds']:.1f}" for load in loaded))
-        cells.append(f"{max(load['anon'] for load in loaded) / 1e6:.0f}" if loaded else "")
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+        yield " / ".join(f"{one['seconds']:.1f}" for one in loaded)
+        yield f"{max(one['anon'] for one in loaded) / 1e6:.0f}" if loaded else ""
+
+    return table(heads, (list(cells(path.stem)) for path in sorted(common.RESULTS.glob("quantize-*.json"))))
 
 
 TABLES: dict[str, Callable[[], list[str]]] = {

@@ -24,6 +24,16 @@ def _row(cells: Sequence[str]) -> str:
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
 
 
+def medians(speed: Iterable[dict[str, Any]]) -> list[float]:
+    """Tokens a second of generation, a number for each measurement."""
+    return [row["generation"]["median"] for row in speed]
+
+
+def over(own: Sequence[float], other: Sequence[float]) -> str:
+    """Ratios of what was measured with 1 / 2 threads."""
+    return " / ".join(f"{a / b:.2f}" for a, b in zip(own, other, strict=True))
+
+
 def with_error(value: float, error: float, sign: str = "", digits: int = 2) -> str:
     """Of a broken model, whose perplexity has many digits, the power of ten alone."""
     if abs(value) >= 1e4:

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from result_tables import load, table, with_error
-
-
-def _generation(row: dict[str, Any]) -> list[float]:
-    return [one["generation"]["median"] for one in row["speed"]]
+from result_tables import load, medians, over, table, with_error
 
 
 def skipping_table(name: str) -> list[str]:
@@ -18,15 +13,11 @@ def skipping_table(name: str) -> list[str]:
 
     def lines() -> Iterator[Sequence[str]]:
         for key, row in rows.items():
-            own, whole = _generation(row), f"{key.split(', ')[0]}, all"
-            over = _over(own, _generation(rows[whole])) if whole in rows and whole != key else ""
-            yield key, " / ".join(f"{speed:.3g}" for speed in own), over
+            own, whole = medians(row["speed"]), f"{key.split(', ')[0]}, all"
+            gain = over(own, medians(rows[whole]["speed"])) if whole in rows and whole != key else ""
+            yield key, " / ".join(f"{speed:.3g}" for speed in own), gain
 
     return table(("", "tokens/s", "over all"), lines())
-
-
-def _over(own: Sequence[float], other: Sequence[float]) -> str:
-    return " / ".join(f"{a / b:.2f}" for a, b in zip(own, other, strict=True))
 
 
 def attention_table(name: str, settings: Sequence[str]) -> list[str]:
@@ -35,11 +26,11 @@ def attention_table(name: str, settings: Sequence[str]) -> list[str]:
     depths = sorted({row["depth"] for row in models[settings[0]]})
 
     def at(setting: str, depth: int) -> list[float]:
-        return [row["generation"]["median"] for row in models[setting] if row["depth"] == depth]
+        return medians(row for row in models[setting] if row["depth"] == depth)
 
     def cell(setting: str, depth: int) -> str:
         speed = " / ".join(f"{one:.3g}" for one in at(setting, depth))
-        return speed if setting == settings[0] else f"{speed} ({_over(at(setting, depth), at(settings[0], depth))})"
+        return speed if setting == settings[0] else f"{speed} ({over(at(setting, depth), at(settings[0], depth))})"
 
     rows = ((setting, *(cell(setting, depth) for depth in depths)) for setting in settings)
     return table(("", *map(str, depths)), rows)
