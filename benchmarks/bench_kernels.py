@@ -35,8 +35,8 @@ import numpy as np
 from ggml_products import GGML_TYPES, Ggml, GgmlProduct
 from seeddelta import _core
 from seeddelta.convert.rates import TRELLIS_RATES
-from seeddelta.gguf.payload import column_words, trellis_words
-from seeddelta.gguf.schema import LANE_BYTES, LANES
+from seeddelta.gguf.payload import trellis_words
+from seeddelta.gguf.schema import LANE_BYTES, LANES, column_strips
 
 TARGET_SECONDS = 0.05  # of one sample
 SHARES = (1.0, 0.7, 0.5, 0.3, 0.1)  # of the inputs that are active
@@ -80,19 +80,14 @@ def random_weight(
     values_per_step: int,
     generator: Any,
     *,
-    layout: Literal["row", "column"] = "row",
     codes: np.ndarray[Any, Any] | None = None,
 ) -> _core.Weight:
     """Random codes: the time does not depend on them, and encoding large matrices takes minutes."""
-    rows = layout == "row"
     shape = codes_shape(n_out, n_in, step_bits, values_per_step)
-    if not rows:
-        shape = (n_in, column_words(n_out, step_bits, values_per_step), LANES)
     if codes is None:
         codes = aligned(generator.integers(0, 1 << 16, shape, dtype=np.uint16))
     small = generator.standard_normal((16, 64), dtype=np.float32)
-    encode = _core.trellis_encode if rows else _core.columns_encode
-    _, _, scale, multipliers = encode(small, step_bits=step_bits, values_per_step=values_per_step)
+    _, _, scale, multipliers = _core.trellis_encode(small, step_bits=step_bits, values_per_step=values_per_step)
     return _core.Weight(
         "w",
         n_out,
@@ -105,15 +100,19 @@ def random_weight(
         multipliers=multipliers,
         rotation_block=64,
         codes=codes.reshape(shape),
-        row_scale=np.ones(n_out if rows else n_in, np.float16),
-        layout=layout,
+        row_scale=np.ones(n_out, np.float16),
     )
 
 
-def random_lanes(n_out: int, n_in: int, bits: float, generator: Any) -> _core.Weight:
+def random_lanes(
+    n_out: int, n_in: int, bits: float, generator: Any, *, layout: Literal["row", "column"] = "row"
+) -> _core.Weight:
     """Random codes of base kind lanes, for the first code of so many bits."""
     code = next(code for code in _core.lane_codes() if code.bits == bits)
-    codes = generator.integers(0, 256, (-(-n_out // LANES), code.lines(n_in), LANE_BYTES), dtype=np.uint8)
+    shape = (-(-n_out // LANES), code.lines(n_in), LANE_BYTES)
+    if layout == "column":
+        shape = (n_in, sum(column_strips(n_out)), code.column_lines)
+    codes = aligned(generator.integers(0, 256, shape, dtype=np.uint8))
     return _core.Weight(
         "w",
         n_out,
@@ -124,7 +123,8 @@ def random_lanes(n_out: int, n_in: int, bits: float, generator: Any) -> _core.We
         lane_code=code.number,
         rotation_block=64,
         codes=aligned(codes),
-        row_scale=np.ones(n_out, np.float16),
+        row_scale=np.ones(n_out if layout == "row" else n_in, np.float16),
+        layout=layout,
     )
 
 
@@ -185,11 +185,9 @@ def column_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]
     x = generator.standard_normal(n_in, dtype=np.float32)
     products: dict[str, Product] = {}
     for bits in (4, 3, 2):
-        products[f"rows-{bits}"] = SeedDeltaProduct(random_weight(n_out, n_in, bits, 1, generator), x)
-        products[f"columns-{bits}"] = SeedDeltaProduct(
-            random_weight(n_out, n_in, bits, 1, generator, layout="column"), x
-        )
-    weight = random_weight(n_out, n_in, 4, 1, generator, layout="column")
+        products[f"rows-{bits}"] = SeedDeltaProduct(random_lanes(n_out, n_in, bits, generator), x)
+        products[f"columns-{bits}"] = SeedDeltaProduct(random_lanes(n_out, n_in, bits, generator, layout="column"), x)
+    weight = random_lanes(n_out, n_in, 4, generator, layout="column")
     for share in SHARES:
         products[f"columns-4-active-{share:g}"] = ActiveProduct(weight, x, share)
     return products
@@ -209,7 +207,7 @@ def memory_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]
     products: dict[str, Product] = {
         f"{name} rows": GgmlProduct(ggml, GGML_TYPES[name], dense, x, many) for name in ("F16", "Q8_0")
     }
-    rows = [random_weight(n_out, n_in, 4, 1, generator) for _ in range(many)]
+    rows = [random_lanes(n_out, n_in, 4, generator) for _ in range(many)]
     products["SeedΔ 4 bits rows"] = ManyProducts([partial(weight.matmul, x[None, :]) for weight in rows])
     products["SeedΔ rows, next asked for"] = ManyProducts(
         [partial(ask_and_multiply, rows[i - 1], weight, x[None, :]) for i, weight in reversed([*enumerate(rows)])]
@@ -220,7 +218,7 @@ def memory_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]
         "f16": [_core.ColumnWeight("w", n_out, n_in, f16=half.copy()) for _ in range(many)],
         "i8": [_core.ColumnWeight("w", n_out, n_in, i8=byte.copy(), unit_scale=ones) for _ in range(many)],
     }
-    trellis = [random_weight(n_out, n_in, 4, 1, generator, layout="column") for _ in range(many)]
+    lanes = [random_lanes(n_out, n_in, 4, generator, layout="column") for _ in range(many)]
     for share in (1.0, 0.5):
         for name, weights in columns.items():
             gate = _core.Gate(n_in, kwta=True, keep=share) if share < 1.0 else None
@@ -229,7 +227,7 @@ def memory_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]
             )
         index = np.sort(generator.permutation(n_in)[: round(share * n_in)]).astype(np.int32)
         products[f"SeedΔ 4 bits columns, {share:g}"] = ManyProducts(
-            [partial(weight.multiply_active, x, index) for weight in trellis]
+            [partial(weight.multiply_active, x, index) for weight in lanes]
         )
     return products
 

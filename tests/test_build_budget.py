@@ -27,7 +27,7 @@ def bytes_at(name, rate):
 
 def fitted(budget, rates=None, fixed=()):
     rates = rates or dict.fromkeys(NAMES, 4.0)
-    return fit_rates(rates, set(fixed), budget, dict.fromkeys(rates, WEIGHTS), lambda name: RATES, bytes_at, 6)
+    return fit_rates(rates, set(fixed), budget, dict.fromkeys(rates, WEIGHTS), RATES, bytes_at, 6)
 
 
 def loss(rates):

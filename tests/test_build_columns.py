@@ -18,7 +18,7 @@ from seeddelta.gguf.reader import open_seeddelta
 from tiny_models import tiny_weights, write_model
 from typer.testing import CliRunner
 
-RATES = [1, 1.5, 2, 2.5, 3, 4, 5, 6]
+RATES = [1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6]
 
 
 @pytest.fixture
@@ -35,11 +35,21 @@ def encode(weights: np.ndarray[Any, Any], feedback: Any = None, importance: Any 
     return encode_tensor("blk.0.ffn_up.weight", weights, "F16", recipe, importance, feedback)
 
 
-@pytest.mark.parametrize("bits", RATES)
+def values_of(encoded: Any, n_out: int) -> np.ndarray[Any, Any]:
+    base, codes = encoded.description.base, encoded.arrays["codes"]
+    if isinstance(base, schema.LanesBase):
+        code = schema.lane_codes()[base.code]
+        return reference.column_lanes_values(codes, n_out, code.emits, code.tables, code.added)
+    return reference.column_trellis_values(codes.view(np.uint16), n_out, base.step_bits, list(base.multipliers))
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits"), [("lanes", bits) for bits in RATES] + [("trellis", bits) for bits in RATES if bits != 3.5]
+)
 @pytest.mark.parametrize("shape", [(320, 40), (333, 10)])
-def test_round_trip(bits: float, shape: tuple[int, int]) -> None:
+def test_round_trip(kind: str, bits: float, shape: tuple[int, int]) -> None:
     weights = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    encoded = encode(weights, bits=bits)
+    encoded = encode(weights, bits=bits, base_kind=kind)
     description = encoded.description
     assert description.is_column
     assert description.rotation_block == (64 if shape[0] == 320 else 0)
@@ -47,9 +57,8 @@ def test_round_trip(bits: float, shape: tuple[int, int]) -> None:
     assert {suffix: (array.shape, array.dtype) for suffix, array in encoded.arrays.items()} == layout
     assert payload.payload_bytes(description) == sum(array.nbytes for array in encoded.arrays.values())
     base = description.base
-    values = reference.column_trellis_values(
-        encoded.arrays["codes"].view(np.uint16), shape[0], base.step_bits, list(base.multipliers)
-    )
+    assert isinstance(base, schema.LanesBase) == (kind == "lanes" and bits not in (1, 1.5))
+    values = values_of(encoded, shape[0])
     rows = values * (np.float32(base.scale) * encoded.arrays["row_scale"].astype(np.float32)[:, None])
     if description.rotation_block > 1:
         rows = reference.rotate_back(rows, description.rotation_block, 1)

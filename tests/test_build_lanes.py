@@ -37,11 +37,11 @@ def test_file_says_lanes_and_decodes(tmp_path: Path, bits: float) -> None:
         assert error < {2: 0.36, 3: 0.2, 4: 0.11, 5: 0.055, 6: 0.03}[bits]
 
 
-def test_other_rates_and_columns_are_hashed(tmp_path: Path) -> None:
+def test_other_rates_are_hashed(tmp_path: Path) -> None:
     path = built(tmp_path, bits=4, tensor_type=("ffn_up=1.5",), column_tensor=("ffn_down",))
     kinds = {name: one.description.base.kind for name, one in open_seeddelta(path).tensors.items()}
-    assert kinds["blk.0.attn_q.weight"] == "lanes"
-    assert kinds["blk.0.ffn_up.weight"] == kinds["blk.0.ffn_down.weight"] == "trellis"
+    assert kinds["blk.0.attn_q.weight"] == kinds["blk.0.ffn_down.weight"] == "lanes"
+    assert kinds["blk.0.ffn_up.weight"] == "trellis"
 
 
 def test_threads_and_executors_give_the_same_bytes(tmp_path: Path) -> None:

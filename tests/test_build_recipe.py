@@ -66,9 +66,9 @@ def test_rates_are_those_of_the_core() -> None:
 def test_rates_of_byte_lanes_alone() -> None:
     only = set(RATES) - set(TRELLIS_RATES)
     assert only == {3.5}
-    assert recipe(bits=3.5).rates_for("blk.0.ffn_up.weight") == RATES
-    assert 3.5 not in recipe(column_tensor="ffn_down").rates_for("blk.0.ffn_down.weight")
-    for options in ({"base_kind": "trellis"}, {"layout": "column"}):
+    assert recipe(bits=3.5).rates == recipe(bits=3.5, layout="column").rates == RATES
+    assert 3.5 not in recipe(base_kind="trellis").rates
+    for options in ({"base_kind": "trellis"}, {"base_kind": "trellis", "layout": "column"}):
         with pytest.raises(RecipeError, match=r"3\.5 bits are a rate of byte lanes"):
             recipe(bits=3.5, **options)
 

@@ -1,4 +1,5 @@
-"""Column layout: closed walks, kernels against the NumPy oracle and among instruction sets, active sets, damage."""
+"""Column layout: closed walks of the trellis and of byte lanes; kernels against the NumPy oracle and among instruction
+sets, active sets, damage."""
 
 from __future__ import annotations
 
@@ -13,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seeddelta import _core, reference
 from seeddelta.gguf.payload import column_words
+from seeddelta.gguf.schema import column_strips
 
 RATES = [(1, 1), (3, 2), (2, 1), (5, 2), (3, 1), (4, 1), (5, 1), (6, 1)]
+LANES = [("lanes", code.number) for code in _core.lane_codes()]
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +32,9 @@ def rotation_for(n_out):
 
 
 def column_weight(rng, n_out, n_in, rate, narrow=True):
-    """Random codes, closed by repeating the stream's beginning, and the oracle's dense values [n_out, n_in]."""
+    """Random codes, of a trellis closed by repeating the stream's beginning, and what the oracle needs."""
+    if rate[0] == "lanes":
+        return lanes_weight(rng, n_out, n_in, _core.lane_codes()[rate[1]])
     step_bits, per_step = rate
     words = column_words(n_out, *rate)
     bits = rng.integers(0, 2, (n_in, 16, 16 * words), dtype=np.uint8)
@@ -46,6 +51,17 @@ def column_weight(rng, n_out, n_in, rate, narrow=True):
         multipliers=multipliers, rotation_block=rotation, codes=codes, row_scale=scale, layout="column",
     )  # fmt: skip
     values = reference.column_trellis_values(codes, n_out, step_bits, multipliers)
+    return weight, dict(values=values, unit_scale=scale.astype(np.float32) * np.float32(0.05), rotation_block=rotation)
+
+
+def lanes_weight(rng, n_out, n_in, code):
+    codes = rng.integers(0, 256, (n_in, sum(column_strips(n_out)), code.column_lines), dtype=np.uint8)
+    rotation, scale = rotation_for(n_out), rng.uniform(0.1, 1, n_in).astype(np.float16)
+    weight = _core.Weight(
+        "w", n_out, n_in, base_kind=3, base_seed=5, base_scale=0.05, lane_code=code.number, rotation_block=rotation,
+        codes=codes, row_scale=scale, layout="column",
+    )  # fmt: skip
+    values = reference.column_lanes_values(codes, n_out, code.emits, code.tables, code.added)
     return weight, dict(values=values, unit_scale=scale.astype(np.float32) * np.float32(0.05), rotation_block=rotation)
 
 
@@ -68,17 +84,25 @@ def check_all(weight, oracle, x, rng):
         np.testing.assert_array_equal(every, whole[0], err_msg=f"{isa}: all active")
 
 
-@pytest.mark.parametrize("narrow", [True, False])
-@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize(
+    ("rate", "narrow"),
+    [(rate, narrow) for rate in RATES for narrow in (True, False)] + [(code, True) for code in LANES],
+)
 @pytest.mark.parametrize(("n_out", "n_in"), [(64, 64), (576, 90), (1024, 16), (1, 3), (333, 70), (192, 200)])
 def test_product(rate, n_out, n_in, narrow):
-    rng = np.random.default_rng(n_out * 10 + rate[0])
+    rng = np.random.default_rng(n_out * 10 + rate[1])
     weight, oracle = column_weight(rng, n_out, n_in, rate, narrow)
     check_all(weight, oracle, rng.standard_normal((10, n_in)).astype(np.float32), rng)
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(1, 600), st.integers(1, 200), st.sampled_from(RATES), st.integers(1, 9), st.integers(0, 2**32 - 1))
+@given(
+    st.integers(1, 600),
+    st.integers(1, 200),
+    st.sampled_from(RATES + LANES),
+    st.integers(1, 9),
+    st.integers(0, 2**32 - 1),
+)
 def test_any_shape(n_out, n_in, rate, n_tokens, seed):
     rng = np.random.default_rng(seed)
     weight, oracle = column_weight(rng, n_out, n_in, rate, bool(seed % 2))
@@ -86,9 +110,10 @@ def test_any_shape(n_out, n_in, rate, n_tokens, seed):
     check_all(weight, oracle, (scale * rng.standard_normal((n_tokens, n_in))).astype(np.float32), rng)
 
 
-def test_extreme_activations_do_not_overflow():
+@pytest.mark.parametrize("rate", [(4, 1), *LANES])
+def test_extreme_activations_do_not_overflow(rate):
     rng = np.random.default_rng(3)
-    weight, oracle = column_weight(rng, 256, 128, (4, 1))
+    weight, oracle = column_weight(rng, 320, 128, rate)
     for sign in (1.0, -1.0):
         check_all(weight, oracle, np.full((2, 128), sign, np.float32) / oracle["unit_scale"], rng)
 
@@ -102,28 +127,35 @@ SKIPPING = """
 import ctypes, mmap, sys
 import numpy as np
 from seeddelta import _core
-n_in, n_out, step_bits = 8, 2 * mmap.PAGESIZE, 4  # a page of codes a unit
-memory = mmap.mmap(-1, n_in * mmap.PAGESIZE)
-codes = np.frombuffer(memory, np.uint16).reshape(n_in, -1, 16)
-codes[:] = np.random.default_rng(0).integers(0, 1 << 16, codes.shape)
+lanes, forbidden = sys.argv[1] == "lanes", int(sys.argv[2])
+n_out, page_units = (256, mmap.PAGESIZE // 128) if lanes else (2 * mmap.PAGESIZE, 1)  # 4 bits
+n_in = 8 * page_units
+memory = mmap.mmap(-1, 8 * mmap.PAGESIZE)
+codes = np.frombuffer(memory, np.uint8 if lanes else np.uint16)
+codes[:] = np.random.default_rng(0).integers(0, 256 if lanes else 1 << 16, codes.shape)
+kind = dict(base_kind=3, lane_code=0) if lanes else dict(base_kind=2, step_bits=4, multipliers=[46192])
 weight = _core.Weight(
-    "w", n_out, n_in, base_kind=2, base_scale=1.0, step_bits=step_bits, multipliers=[46192], codes=codes,
-    row_scale=np.ones(n_in, np.float32), layout="column",
+    "w", n_out, n_in, base_scale=1.0, codes=codes.reshape(n_in, 16, 8) if lanes else codes.reshape(n_in, -1, 16),
+    row_scale=np.ones(n_in, np.float32), layout="column", **kind,
 )
-forbidden = int(sys.argv[1])
 address = codes.ctypes.data + forbidden * mmap.PAGESIZE
 assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+pages = np.array([0, 2, 3, 6])[:, None] * page_units
 for isa in _core.isa_available():
     _core.isa_select(isa)
-    assert weight.multiply_active(np.ones(n_in, np.float32), np.array([0, 2, 3, 6], np.int32)).any()
+    active = (pages + np.arange(page_units)).reshape(-1).astype(np.int32)
+    assert weight.multiply_active(np.ones(n_in, np.float32), active).any()
 """
 
 
 @pytest.mark.skipif(not hasattr(mmap, "PROT_READ"), reason="pages cannot be protected")
-@pytest.mark.parametrize(("unit", "ends"), [(1, True), (7, True), (3, False)])
-def test_what_is_skipped_is_not_read(unit: int, ends: bool) -> None:
-    """The codes of one unit may not be read at all: only a product without it ends."""
-    done = subprocess.run([sys.executable, "-c", SKIPPING, str(unit)], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("kind", ["trellis", "lanes"])
+@pytest.mark.parametrize(("page", "ends"), [(1, True), (7, True), (3, False)])
+def test_what_is_skipped_is_not_read(kind: str, page: int, ends: bool) -> None:
+    """A page of codes may not be read at all: only a product without its units ends."""
+    done = subprocess.run(
+        [sys.executable, "-c", SKIPPING, kind, str(page)], capture_output=True, text=True, check=False
+    )
     assert (done.returncode == 0) == ends, done.stderr
     assert ends or done.returncode in (-signal.SIGSEGV, -signal.SIGBUS)
 
@@ -148,6 +180,42 @@ def test_round_trip_of_each_rate(rate, limit, n_out):
     )  # fmt: skip
     np.testing.assert_allclose(weight.dequantize(), decoded.T, rtol=1e-6)
     np.testing.assert_allclose(weight.dequantize(5, 9), decoded.T[5:9], rtol=1e-6)
+
+
+# Root mean square error allowed on Gaussian units of 576 outputs.
+@pytest.mark.parametrize(("number", "limit"), list(enumerate([0.0745, 0.290, 0.147, 0.1055, 0.207, 0.0383, 0.0206])))
+@pytest.mark.parametrize("n_out", [576, 333])
+def test_round_trip_of_each_lane_code(number, limit, n_out):
+    units = np.random.default_rng(0).standard_normal((48, n_out)).astype(np.float32)
+    code = _core.lane_codes()[number]
+    codes, scale = _core.columns_lanes_encode(units, code=code)
+    values = reference.column_lanes_values(codes, n_out, code.emits, code.tables, code.added)
+    decoded = values * (np.float32(1 / code.unit) * scale.astype(np.float32)[:, None])
+    assert np.linalg.norm(units - decoded) < limit * np.linalg.norm(units)
+    weight = _core.Weight(
+        "w", n_out, 48, base_kind=3, base_scale=1 / code.unit, lane_code=number, codes=codes, row_scale=scale,
+        layout="column",
+    )  # fmt: skip
+    np.testing.assert_allclose(weight.dequantize(), decoded.T, rtol=1e-6)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 5])
+def test_same_lanes_everywhere(number):
+    rng = np.random.default_rng(2)
+    units = rng.standard_normal((6, 330)).astype(np.float32)
+    units[3] = 0
+    feedback = np.tril(0.1 * rng.standard_normal((6, 6)), -1).astype(np.float32)
+    code, expected = _core.lane_codes()[number], None
+    for isa in _core.isa_available():
+        _core.isa_select(isa)
+        for threads in (1, 3):
+            found = _core.columns_lanes_encode(units, code=code, feedback=feedback, threads=threads)
+            expected = expected or found
+            for mine, first in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(mine, first, err_msg=isa)
+    codes, scale = _core.columns_lanes_encode(units, code=code)
+    assert scale[3] == 0
+    assert not codes.reshape(-1)[3 * 16 * code.column_lines : 4 * 16 * code.column_lines].any()  # of the first strip
 
 
 @pytest.mark.parametrize("rate", [(1, 1), (4, 1), (5, 2)])
@@ -195,6 +263,8 @@ def test_bad_input():
         (dict(layout="diagonal"), "layout"),
         (dict(column_scale=np.zeros(10, np.int8)), "column layout"),
         (dict(base_kind=255), "column layout"),
+        (dict(base_kind=3, lane_code=0, codes=np.zeros((10, 4, 7), np.uint8)), "shape"),
+        (dict(base_kind=3, lane_code=7), "number"),
         (dict(n_experts=2), "column layout"),
         (dict(row_scale=np.full(10, np.nan, np.float16)), "row_scale"),
     ]:
@@ -208,3 +278,5 @@ def test_bad_input():
         _core.columns_encode(np.ones((2, 64), np.float32), rounds=0)
     with pytest.raises(ValueError, match="NaN"):
         _core.columns_encode(np.full((2, 64), np.nan, np.float32))
+    with pytest.raises(ValueError, match="NaN"):
+        _core.columns_lanes_encode(np.full((2, 64), np.nan, np.float32), code=_core.lane_codes()[0])

@@ -50,7 +50,7 @@ def test_serves_what_the_file_stands_for(model: Path, tmp_path: Path) -> None:
     decodes = reply["usage"]["completion_tokens"]
     assert decodes > 0
     after = llm.seeddelta.metrics()
-    ran = after["seeddelta.calls.columns_trellis"] - start["seeddelta.calls.columns_trellis"]
+    ran = after["seeddelta.calls.columns_lanes"] - start["seeddelta.calls.columns_lanes"]
     assert ran == 3 * N_LAYERS * decodes
     assert after["seeddelta.calls.lanes"] - start["seeddelta.calls.lanes"] == 4 * N_LAYERS * decodes
     assert after["seeddelta.dense_calls"] == after["seeddelta.nonfinite_events"] == 0

@@ -32,6 +32,9 @@ TRELLIS: dict[str, Any] = {
     "base_kind": "trellis", "targets": "all",
     "tensor_type": tuple(f"0.{name}={bits:g}" for name, bits in RATES.items()),
 }  # fmt: skip
+# by columns: wide strips and narrow ones, whole and not
+LAYOUT_SHAPES = {"attn_q": (576, 6), "attn_k": (64, 12), "attn_v": (333, 8), "attn_output": (200, 10),
+                 "ffn_gate": (512, 5)}  # fmt: skip
 LANE_RATES = {"attn_q": 4, "attn_k": 2, "attn_v": 3, "attn_output": 3.5, "ffn_gate": 2.5}
 PLANE_RATES = {"attn_k": 6, "attn_v": 5}
 LANES: dict[str, Any] = {
@@ -68,6 +71,9 @@ FILES: dict[str, dict[str, Any]] = {
     "lanes-columns": LANES | COLUMNS | {"row_scale": "f32"},
     "planes": PLANES,
     "planes-columns": PLANES | COLUMNS,
+    "layout-lanes": LANES | {"layout": "column"},
+    "layout-planes": PLANES | {"layout": "column"},
+    "layout-trellis": FEW | {"base_kind": "trellis", "bits": 3, "layout": "column"},
     "experts-lanes": EXPERTS | {"base_kind": "lanes", "bits": 3.5},
     "experts-columns": EXPERTS | COLUMNS | {"scheme": "block", "vals": "int8", "block": 32},
 }
@@ -82,6 +88,9 @@ def model(name: str) -> dict[str, np.ndarray[Any, Any]]:
     elif name.startswith("trellis") and "tensor_type" in FILES[name]:
         shapes |= {f"blk.0.{target}": shape for target, shape in SHAPES.items()}
         shapes["blk.1.attn_q"] = (16, 96)  # of the recipe's own rate, the eighth
+    elif name.startswith("layout"):
+        wanted = {"layout-lanes": LANE_RATES, "layout-planes": PLANE_RATES}.get(name, FEW["targets"])
+        shapes |= {f"blk.0.{target}": LAYOUT_SHAPES[target] for target in wanted}
     elif name.startswith("lanes"):
         shapes |= {f"blk.0.{target}": SHAPES[target] for target in LANE_RATES}
     elif name.startswith("planes"):

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "format/column_lanes.hpp"
 #include "format/column_trellis.hpp"
 #include "format/splitmix64.hpp"
 #include "format/trellis.hpp"
@@ -112,6 +113,18 @@ void encode_columns(FuzzBytes &in) {
                    codes.data(), scale.data(), 1);
 }
 
+void encode_column_lanes(FuzzBytes &in) {
+    const int64_t n_out = in.between(1, 330);
+    const int64_t n_in = in.between(1, 2);
+    const auto units = finite(in, n_in * n_out);
+    const auto feedback = in.flag() ? finite(in, n_in * n_in) : std::vector<float>{};
+    const LanesSpec spec{.code = lane_code(static_cast<uint32_t>(in.between(0, kLaneCodes - 1))),
+                         .feedback = feedback.empty() ? nullptr : feedback.data()};
+    std::vector<uint8_t> codes(static_cast<size_t>(n_in * column_walks(n_out) * column_lines(*spec.code)));
+    std::vector<uint16_t> scale(static_cast<size_t>(n_in));
+    columns_lanes_encode(units.data(), n_out, n_in, spec, codes.data(), scale.data(), 1);
+}
+
 void choose_entries(FuzzBytes &in) {
     const int64_t n_out = in.between(1, 5);
     const int64_t n_in = in.between(1, 70);
@@ -162,7 +175,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     const int64_t kind = in.between(0, 7);
     if (kind == 0 && one(32)) { // the searches of a trellis take a hundred times as long as all else
-        encode_columns(in);
+        if (in.flag()) {
+            encode_columns(in);
+        } else {
+            encode_column_lanes(in);
+        }
     } else if (kind == 1 && one(8)) {
         encode_rows(in);
     } else if (kind < 4) {

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "attention/attention_events.hpp"
+#include "format/column_lanes.hpp"
 #include "format/column_trellis.hpp"
 #include "format/float16.hpp"
 #include "fuzz_bytes.hpp"
@@ -38,14 +39,15 @@ float amount(FuzzBytes &in) {
 
 struct Weight {
     ColumnWeight w;
-    std::unique_ptr<CheckedWeight> trellis; // or none, behind w
+    std::unique_ptr<CheckedWeight> trellis; // or lanes, or none, behind w
     std::vector<uint16_t> half;
     std::vector<int8_t> bytes;
     std::vector<float> scale;
 
     explicit Weight(FuzzBytes &in) {
-        static constexpr ColumnKind kKinds[] = {ColumnKind::f16, ColumnKind::i8, ColumnKind::trellis};
-        const ColumnKind kind = kKinds[in.between(0, 2)];
+        static constexpr ColumnKind kKinds[] = {ColumnKind::f16, ColumnKind::i8, ColumnKind::trellis,
+                                                ColumnKind::lanes};
+        const ColumnKind kind = kKinds[in.between(0, 3)];
         const int64_t n_out = in.flag() ? in.between(1, 140) : 64 * in.between(1, 3);
         const int64_t n_in = in.between(1, 130);
         if (kind == ColumnKind::f16) {
@@ -71,8 +73,28 @@ struct Weight {
                                         .rotation_seed = seed});
             return;
         }
-        trellis = make_trellis(in, n_out, n_in, scales, rotation, seed);
+        trellis = kind == ColumnKind::lanes ? make_lanes(in, n_out, n_in, scales, rotation, seed)
+                                            : make_trellis(in, n_out, n_in, scales, rotation, seed);
         w = trellis->columns();
+    }
+
+    std::unique_ptr<CheckedWeight> make_lanes(FuzzBytes &in, int64_t n_out, int64_t n_in, const Array &scales,
+                                              int rotation, uint64_t seed) {
+        const auto number = static_cast<int>(in.between(0, kLaneCodes - 1));
+        const int64_t walks = column_walks(n_out);
+        const int64_t lines = column_lines(*lane_code(static_cast<uint32_t>(number)));
+        bytes = in.array<int8_t>(n_in * walks * lines);
+        return std::make_unique<CheckedWeight>("fuzzed",
+                                               WeightArrays{.n_out = n_out,
+                                                            .n_in = n_in,
+                                                            .by_column = true,
+                                                            .base_kind = static_cast<uint32_t>(BaseKind::lanes),
+                                                            .base_seed = seed,
+                                                            .base_scale = 1.0F,
+                                                            .rotation_block = rotation,
+                                                            .lane_code = number,
+                                                            .codes = Array::of(bytes.data(), {n_in, walks, lines}),
+                                                            .row_scale = scales});
     }
 
     std::unique_ptr<CheckedWeight> make_trellis(FuzzBytes &in, int64_t n_out, int64_t n_in, const Array &scales,

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "format/column_lanes.hpp"
 #include "format/column_trellis.hpp"
 #include "format/float16.hpp"
 #include "format/lanes.hpp"
@@ -197,10 +198,20 @@ void row_scale_of(FuzzBytes &in, RandomArrays &a, int64_t n) {
 
 void columns_of(FuzzBytes &in, RandomArrays &a) {
     a.in.by_column = true;
-    a.in.base_kind = static_cast<uint32_t>(BaseKind::trellis);
     a.in.base_scale = 1.0F;
     a.in.base_seed = in.value<uint64_t>();
     a.in.rotation_block = in.flag() ? static_cast<int>(std::min<int64_t>(a.in.n_out & -a.in.n_out, 64)) : 0;
+    if (in.flag()) {
+        a.in.base_kind = static_cast<uint32_t>(BaseKind::lanes);
+        a.in.lane_code = static_cast<int>(in.between(0, kLaneCodes - 1));
+        const int64_t lines = column_lines(*lane_code(static_cast<uint32_t>(a.in.lane_code)));
+        const int64_t walks = column_walks(a.in.n_out);
+        a.bytes = in.array<int8_t>(a.in.n_in * walks * lines);
+        a.in.codes = Array::of(a.bytes.data(), {a.in.n_in, walks, lines});
+        row_scale_of(in, a, a.in.n_in);
+        return;
+    }
+    a.in.base_kind = static_cast<uint32_t>(BaseKind::trellis);
     rate_of(in, a);
     const ColumnWeight w{.kind = ColumnKind::trellis,
                          .n_out = a.in.n_out,

@@ -4,6 +4,7 @@
 //     kernel_test [rounds] [seed] [name ...]     instruction sets that must be there
 #include <cmath>
 
+#include "format/column_lanes.hpp"
 #include "format/column_trellis.hpp"
 #include "gating/compose.hpp"
 #include "kernel_test.hpp"
@@ -32,6 +33,49 @@ void check_product(Random &r) {
 }
 
 // Column layout: some units of one token, all of them of several, whatever the slices of the threads.
+void compare_units(Random &r, const ColumnWeight &w, const std::string &kind, const std::string &what) {
+    std::vector<int32_t> index;
+    for (int64_t j = 0; j < w.n_in; ++j) {
+        if (r.between(0, 2) != 0) {
+            index.push_back(static_cast<int32_t>(j));
+        }
+    }
+    const auto values = r.reals(static_cast<int64_t>(index.size()));
+    compare(kind.c_str(), what, [&] {
+        std::vector<float> y(static_cast<size_t>(w.n_out));
+        columns_compute_active(w, {static_cast<int64_t>(index.size()), index.data(), values.data()}, y.data());
+        return y;
+    });
+    const int64_t tokens = r.between(1, 19);
+    const auto x = r.reals(tokens * w.n_in);
+    compare((kind + "_many").c_str(), what + " tokens " + std::to_string(tokens), [&] {
+        std::vector<float> y(static_cast<size_t>(tokens * w.n_out));
+        Workspace workspace;
+        ComputeStatus status;
+        columns_compute_threaded(w, nullptr, x.data(), tokens, w.n_in * 4, y.data(), w.n_out * 4, workspace, 0, 1,
+                                 false, status);
+        return y;
+    });
+}
+
+// Byte lanes by columns: wide and narrow strips, and outputs that do not fill one.
+void check_column_lanes(Random &r) {
+    ColumnWeight w;
+    w.kind = ColumnKind::lanes;
+    w.lane_code = lane_code(static_cast<uint32_t>(r.between(0, kLaneCodes - 1)));
+    w.n_out = r.between(1, 700);
+    w.n_in = r.between(1, 200);
+    w.rotation_block = r.between(0, 1) == 0 ? 0 : static_cast<uint32_t>(std::min<int64_t>(w.n_out & -w.n_out, 64));
+    w.rotation_seed = r.next();
+    const auto codes = r.words<uint8_t>(w.n_in * column_walks(w.n_out) * column_lines(*w.lane_code));
+    const auto scale = r.reals(w.n_in);
+    w.lane_codes = codes.data();
+    w.unit_scale = scale.data();
+    compare_units(r, w, "columns_lanes",
+                  std::to_string(w.n_out) + "x" + std::to_string(w.n_in) + " code " +
+                      std::to_string(w.lane_code->number));
+}
+
 void check_column_trellis(Random &r) {
     static constexpr uint32_t kRates[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {3, 2}, {5, 2}};
     const auto *rate = kRates[r.between(0, 7)];
@@ -54,28 +98,7 @@ void check_column_trellis(Random &r) {
     const std::string what = std::to_string(w.n_out) + "x" + std::to_string(w.n_in) + " bits " +
                              std::to_string(rate[0]) + "/" + std::to_string(rate[1]);
 
-    std::vector<int32_t> index;
-    for (int64_t j = 0; j < w.n_in; ++j) {
-        if (r.between(0, 2) != 0) {
-            index.push_back(static_cast<int32_t>(j));
-        }
-    }
-    const auto values = r.reals(static_cast<int64_t>(index.size()));
-    compare("columns_trellis", what, [&] {
-        std::vector<float> y(static_cast<size_t>(w.n_out));
-        columns_compute_active(w, {static_cast<int64_t>(index.size()), index.data(), values.data()}, y.data());
-        return y;
-    });
-    const int64_t tokens = r.between(1, 19);
-    const auto x = r.reals(tokens * w.n_in);
-    compare("columns_trellis_many", what + " tokens " + std::to_string(tokens), [&] {
-        std::vector<float> y(static_cast<size_t>(tokens * w.n_out));
-        Workspace workspace;
-        ComputeStatus status;
-        columns_compute_threaded(w, nullptr, x.data(), tokens, w.n_in * 4, y.data(), w.n_out * 4, workspace, 0, 1,
-                                 false, status);
-        return y;
-    });
+    compare_units(r, w, "columns_trellis", what);
 }
 
 // The largest and smallest values everywhere: state 0xFFFF.. and 0, with a multiplier that keeps them.
@@ -288,6 +311,7 @@ int main(int argc, char **argv) {
         check_product(r);
         check_product(r);
         check_column_trellis(r);
+        check_column_lanes(r);
         check_activations(r);
         check_viterbi(r);
         check_floats(r);

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "attention/attention_events.hpp"
+#include "format/column_lanes.hpp"
 #include "format/column_trellis.hpp"
 #include "format/float16.hpp"
 #include "gating/compose.hpp"
@@ -133,7 +134,7 @@ GateSpec random_gate(Random &r, int64_t n_in) {
 // Tokens, a prompt, and tokens again, by one gate.
 void columns(Random &r) {
     ColumnWeight w;
-    w.kind = static_cast<ColumnKind>(r.between(0, 2));
+    w.kind = static_cast<ColumnKind>(r.between(0, 3));
     w.n_out = 64 * r.between(1, 6);
     w.n_in = r.between(1, 200);
     w.step_bits = 4;
@@ -143,7 +144,10 @@ void columns(Random &r) {
     const auto half = r.halves(w.n_in * w.n_out);
     const auto bytes = r.words<int8_t>(w.n_in * w.n_out);
     const auto codes = r.words<uint16_t>(w.n_in * w.words * kTileRows);
+    w.lane_code = lane_code(static_cast<uint32_t>(r.between(0, kLaneCodes - 1)));
+    const auto lanes = r.words<uint8_t>(w.n_in * column_walks(w.n_out) * column_lines(*w.lane_code));
     const auto scale = r.reals(w.n_in, 0.1F);
+    w.lane_codes = lanes.data();
     w.f16 = half.data();
     w.i8 = bytes.data();
     w.codes = codes.data();
@@ -318,7 +322,12 @@ void encoders(Random &r) {
         std::vector<uint16_t> unit_scale(static_cast<size_t>(units));
         columns_encode(weights.data(), n_in, units, spec, by_feedback ? matrix.data() : nullptr, 4, 1, walks.data(),
                        unit_scale.data(), nth);
-        for (const auto &more : {scale, walks, unit_scale}) {
+        const LanesSpec by_lanes{.code = lane_code(0), .feedback = by_feedback ? matrix.data() : nullptr};
+        std::vector<uint8_t> lanes(static_cast<size_t>(units * column_walks(n_in) * column_lines(*by_lanes.code)));
+        std::vector<uint16_t> lane_scale(static_cast<size_t>(units));
+        columns_lanes_encode(weights.data(), n_in, units, by_lanes, lanes.data(), lane_scale.data(), nth);
+        codes.insert(codes.end(), lanes.begin(), lanes.end());
+        for (const auto &more : {scale, walks, unit_scale, lane_scale}) {
             codes.insert(codes.end(), more.begin(), more.end());
         }
 #if SEEDDELTA_ABLATIONS

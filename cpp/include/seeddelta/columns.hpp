@@ -8,7 +8,9 @@
 
 namespace seeddelta {
 
-enum class ColumnKind : uint32_t { f16 = 0, i8 = 1, trellis = 2 };
+struct LaneCode;
+
+enum class ColumnKind : uint32_t { f16 = 0, i8 = 1, trellis = 2, lanes = 3 };
 
 // Outputs that one thread's slice is a multiple of.
 inline constexpr int64_t kOutputSlice = 64;
@@ -21,7 +23,7 @@ struct ColumnWeight {
 
     const uint16_t *f16 = nullptr; // f16: [n_in, n_out] float16 bits
     const int8_t *i8 = nullptr;    // i8: [n_in, n_out]
-    // i8 and trellis: W_oj = unit_scale[j] * v_jo. The trellis' base scale is part of it.
+    // i8, trellis, lanes: W_oj = unit_scale[j] * v_jo. The base scale is part of it.
     const float *unit_scale = nullptr; // [n_in]
 
     // trellis: v_j is the walk of unit j, 16 lanes along the outputs. Step t of lane l has the positions
@@ -31,8 +33,11 @@ struct ColumnWeight {
     uint16_t multiplier[2] = {0, 0};
     const uint16_t *codes = nullptr; // [n_in, words, 16]
     int64_t words = 0;
-    // i8 and trellis: signs and Hadamard transform along the outputs (format/rotation.hpp): y = R^T (sum of the units).
-    // 0: none
+    // lanes: v_j are the strips of unit j (format/column_lanes.hpp)
+    const LaneCode *lane_code = nullptr;
+    const uint8_t *lane_codes = nullptr;
+    // i8, trellis, lanes: signs and Hadamard transform along the outputs (format/rotation.hpp): y = R^T (sum of the
+    // units). 0: none
     uint32_t rotation_block = 0;
     uint64_t rotation_seed = 0;
 
@@ -62,17 +67,18 @@ struct ActiveSet {
 };
 
 // Active inputs times unit_scale, rounded to integers in groups of 64 positions (of all n_in, not of the active ones):
-// what i8 and trellis columns are multiplied with. Inputs that are not active are 0 and not listed.
+// what i8, trellis and lanes columns are multiplied with. Inputs that are not active are 0 and not listed.
 struct ColumnInput {
     int64_t n = 0;
-    const int32_t *index = nullptr; // [n] ascending
-    const int8_t *q = nullptr;      // trellis: [n] of the listed units
+    const int32_t *index = nullptr; // [n] ascending; lanes: null for all
+    const int8_t *q = nullptr;      // trellis, lanes: [n] of the listed units
     // i8: [n], rounded to 16 bits (scale = amax / 32767), which costs the kernels nothing: without a rotation of the
     // inputs a group may have one that is hundreds of times the others. 64 * 127 * 32767 fits 32 bits.
     const int16_t *q16 = nullptr;
     int64_t n_groups = 0;           // n_in / 64, rounded up
     const int32_t *begin = nullptr; // [n_groups + 1] where each group's units are in index and q
     const float *scale = nullptr;   // [n_groups]
+    const int32_t *bias = nullptr;  // trellis, lanes: [n_groups] -kValueBias times the sum of a group's q
 };
 
 // The same of several tokens, listed densely: inputs that are not active are 0. For prompts.
@@ -96,6 +102,9 @@ struct ColumnCounts {
 // Makes room for a product of `threads` threads, so that computing it allocates nothing. Returns the bytes of scratch
 // that each thread needs. Throws std::bad_alloc. Not thread safe.
 int64_t columns_reserve(const ColumnWeight &w, bool gated, int64_t n_tokens, int threads, Workspace &workspace);
+
+// Asks the memory for what a product of all units begins with. False when there is nothing to ask for.
+bool columns_prefetch(const ColumnWeight &w, int ith, int nth);
 
 // y = W x over the inputs that `gate` chooses; null: all of them. All nth threads of one product call this with the
 // same arguments but ith; x and y are float32 with the given strides in bytes between tokens. With reuse_selection the

@@ -56,6 +56,11 @@ void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const Lanes
 void columns_encode(const float *units, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *feedback,
                     int64_t window, int64_t rounds, uint16_t *codes, uint16_t *unit_scale, int threads);
 
+// The same in byte lanes: codes [n_in, walks, lines] in the order of format/column_lanes.hpp. Of `spec` the code, the
+// scale_factor and the feedback count, which is that of columns_encode.
+void columns_lanes_encode(const float *units, int64_t n_out, int64_t n_in, const LanesSpec &spec, uint8_t *codes,
+                          uint16_t *unit_scale, int threads);
+
 // The k entries of each row with the largest sqrt(importance) * |delta|, ascending; ties go to the lower column. delta
 // [n_out, n_in]; index and value [n_out, k]; k <= n_in.
 void coo_select(const float *delta, int64_t n_out, int64_t n_in, int64_t k, const float *importance, uint32_t *index,

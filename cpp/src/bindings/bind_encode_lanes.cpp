@@ -9,6 +9,7 @@
 
 #include "bindings/bind_encode.hpp"
 #include "encode/lane_blocks.hpp"
+#include "format/column_lanes.hpp"
 #include "format/float16.hpp"
 #include "seeddelta/encode.hpp"
 
@@ -51,6 +52,31 @@ static LanesResult encode(const FloatMatrix &weights, const LaneCode &code, cons
     return py::make_tuple(codes, row_scale.attr("view")("float16"));
 }
 
+static LanesResult encode_columns(const FloatMatrix &units, const LaneCode &code, std::optional<float> scale_factor,
+                                  const OptionalVector &feedback, int threads) {
+    require_array(units, "units", "f", 4, {-1, -1});
+    require_finite(units, "units");
+    const int64_t n_in = units.shape(0);
+    const int64_t n_out = units.shape(1);
+    LanesSpec spec;
+    spec.code = &code;
+    spec.scale_factor = scale_factor.value_or(0.0F);
+    if (feedback) {
+        require_array(*feedback, "feedback", "f", 4, {n_in, n_in});
+        require_finite(*feedback, "feedback");
+        spec.feedback = feedback->data();
+    }
+    py::array_t<uint8_t> codes({n_in, column_walks(n_out), column_lines(code)});
+    py::array_t<uint16_t> unit_scale(n_in);
+    uint8_t *codes_out = codes.mutable_data();
+    uint16_t *scale_out = unit_scale.mutable_data();
+    {
+        const py::gil_scoped_release release; // as in encode
+        columns_lanes_encode(units.data(), n_out, n_in, spec, codes_out, scale_out, threads);
+    }
+    return py::make_tuple(codes, unit_scale.attr("view")("float16"));
+}
+
 using Blocks = py::typing::Tuple<py::array_t<int32_t>, py::array_t<int32_t>>;
 
 static Blocks blocks(const LaneCode &code, int64_t n_in, const std::vector<int64_t> &groups) {
@@ -86,6 +112,19 @@ void bind_encode_lanes(py::module_ &m) {
           "    threads: 0 is all processors. The result does not depend on it.\n"
           "Returns: (codes uint8 [ceil(n_out / 16), lines, 64], row_scale float16 [n_out]), for base_scale 1 / "
           "code.unit.\n"
+          "Raises: ValueError for NaN or infinite weights and options out of range.");
+    m.def("columns_lanes_encode", &encode_columns, py::arg("units"), py::kw_only(), py::arg("code"),
+          py::arg("scale_factor") = py::none(), py::arg("feedback") = py::none(), py::arg("threads") = 0,
+          "Encodes units float32 [n_in, n_out] in byte lanes of the column layout (docs/reference/format.md): W "
+          "transposed,\n"
+          "outputs already rotated, units in the order in which they are encoded.\n\n"
+          "Args:\n"
+          "    code, scale_factor, threads: as for lanes_encode.\n"
+          "    feedback: float32 [n_in, n_in]; the error e of unit j changes each later unit l by -e · feedback[l, j]\n"
+          "        (GPTQ: H⁻¹_jl / H⁻¹_jj of the units that are left).\n"
+          "Returns: (codes uint8 [n_in, walks, lines], unit_scale float16 [n_in]), for base_scale 1 / code.unit; the "
+          "shape is\n"
+          "that of all bytes, whose order is strip after strip.\n"
           "Raises: ValueError for NaN or infinite weights and options out of range.");
     m.def("lane_blocks", &blocks, py::arg("code"), py::arg("n_in"), py::arg("groups"),
           "Columns in the order in which lanes_encode decides them, and where in it each block ends.\n\n"

@@ -9,6 +9,7 @@
 
 #include "bindings/arrays.hpp"
 #include "bindings/bind_columns.hpp"
+#include "format/column_lanes.hpp"
 #include "format/column_trellis.hpp"
 #include "format/lanes.hpp"
 #include "linear/operator.hpp"
@@ -188,7 +189,8 @@ static void bind_lane_codes(py::module_ &m) {
             "added", [](const LaneCode &c) { return std::vector<int>(c.added, c.added + c.planes); },
             "What the bit of each plane adds to a value.")
         .def("walk_steps", &LaneCode::walk_steps, py::arg("n_in"), "Steps of a walk.")
-        .def("lines", &LaneCode::lines, py::arg("n_in"), "Lines of 64 bytes that a tile of 16 rows has.");
+        .def("lines", &LaneCode::lines, py::arg("n_in"), "Lines of 64 bytes that a tile of 16 rows has.")
+        .def_property_readonly("column_lines", &column_lines, "Bytes of a walk in column layout.");
     m.def(
         "lane_codes",
         [] {
@@ -226,7 +228,9 @@ void bind_weight(py::module_ &m) {
         "    n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those "
         "of "
         "another.\n"
-        "    layout: \"row\", or \"column\" for a trellis whose codes are uint16 [n_in, words, 16] and row_scale "
+        "    layout: \"row\", or \"column\" for a trellis whose codes are uint16 [n_in, words, 16], or lanes with "
+        "uint8\n"
+        "        [n_in, walks, lines] in the order of strips, and row_scale "
         "[n_in].")
         .def(py::init(&make_weight), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(),
              py::arg("base_kind"), py::arg("base_seed") = 0, py::arg("base_scale") = 0.0F, py::arg("base_block") = 64,

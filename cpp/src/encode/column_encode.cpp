@@ -1,20 +1,16 @@
 // Column layout: unit after unit, each as 16 closed (tail-biting) walks along the outputs.
-#include <barrier>
-#include <cmath>
 #include <cstring>
 #include <memory>
 #include <stdexcept>
 
 #include "encode/trellis_search.hpp"
+#include "encode/units.hpp"
 #include "format/column_trellis.hpp"
-#include "format/float16.hpp"
 #include "format/parallel.hpp"
 
 namespace seeddelta {
 
 namespace {
-
-constexpr int64_t kLazy = 64; // units whose errors reach the units after them together
 
 // Everything that the units of one tensor share, and the unit being encoded.
 struct Job {
@@ -100,34 +96,6 @@ void pack_lane(const Job &job, int64_t lane, int64_t words, uint16_t *unit) {
     }
 }
 
-double root_mean_square(const float *unit, int64_t n) {
-    double energy = 0;
-    for (int64_t i = 0; i < n; ++i) {
-        energy += static_cast<double>(unit[i]) * unit[i];
-    }
-    return std::sqrt(energy / static_cast<double>(n));
-}
-
-// Least squares of the unit on its values, as float16 bits.
-uint16_t fitted_scale(const Job &job, const float *unit) {
-    double cross = 0;
-    double square = 0;
-    for (int64_t i = 0; i < job.n_out; ++i) {
-        const double v = job.value(i) / kTrellisStd;
-        cross += unit[i] * v;
-        square += v * v;
-    }
-    return float_to_half(square > 0 && cross > 0 ? static_cast<float>(cross / square) : 0.0F);
-}
-
-// What is left of outputs [begin, end) of a unit.
-void take_error(const Job &job, const float *unit, uint16_t scale, int64_t begin, int64_t end, float *error) {
-    const float step = half_to_float(scale) / static_cast<float>(kTrellisStd);
-    for (int64_t i = begin; i < end; ++i) {
-        error[i] = unit[i] - (step > 0 ? step * job.value(i) : 0.0F);
-    }
-}
-
 ColumnWeight shape_of(const TrellisSpec &spec, int64_t n_out) {
     if (!trellis_rate_supported(spec.step_bits, spec.values_per_step)) {
         throw std::invalid_argument("unsupported trellis rate");
@@ -139,6 +107,40 @@ ColumnWeight shape_of(const TrellisSpec &spec, int64_t n_out) {
     shape.values_per_step = static_cast<uint32_t>(spec.values_per_step);
     return shape;
 }
+
+// The trellis, for units.hpp.
+class TrellisUnits {
+public:
+    TrellisUnits(Job job, int64_t words, uint16_t *codes, int workers)
+        : job_(std::move(job)), words_(words), codes_(codes) {
+        for (int i = 0; i < workers; ++i) {
+            scratch_.push_back(
+                std::make_unique<Scratch>(job_.spec, std::max(job_.steps, 2 * std::min(job_.window, job_.steps))));
+        }
+    }
+    double deviation() const { return kTrellisStd; }
+    double scale_factor() const {
+        const double rate = static_cast<double>(job_.spec.step_bits) / job_.spec.values_per_step;
+        return job_.spec.scale_factor > 0 ? job_.spec.scale_factor : measured_scale_factor(rate);
+    }
+    void search(int worker, int workers, const float *unit, double scale) {
+        for (int64_t lane = worker; lane < kTileRows; lane += workers) {
+            search_lane(job_, unit, scale, lane, *scratch_[static_cast<size_t>(worker)]);
+        }
+    }
+    float value(int64_t output) const { return job_.value(output); }
+    void store(int64_t unit) const {
+        for (int64_t lane = 0; lane < kTileRows; ++lane) {
+            pack_lane(job_, lane, words_, codes_ + unit * words_ * kTileRows);
+        }
+    }
+
+private:
+    Job job_;
+    int64_t words_;
+    uint16_t *codes_;
+    std::vector<std::unique_ptr<Scratch>> scratch_;
+};
 
 } // namespace
 
@@ -152,53 +154,10 @@ void columns_encode(const float *units, int64_t n_out, int64_t n_in, const Trell
     search_weights(spec, std::vector<float>(static_cast<size_t>(n_out), 1.0F), 0, shape.positions(),
                    job.weights.data());
     job.states.resize(static_cast<size_t>(kTileRows * job.steps));
-    const double rate = static_cast<double>(spec.step_bits) / spec.values_per_step;
-    const double factor = (spec.scale_factor > 0 ? spec.scale_factor : measured_scale_factor(rate)) / kTrellisStd;
-
-    std::vector<float> moved(units, units + n_in * n_out);
-    std::vector<float> error(static_cast<size_t>(std::min(kLazy, n_in) * n_out));
     std::memset(codes, 0, static_cast<size_t>(n_in * words * kTileRows) * sizeof(uint16_t));
     const int workers = worker_count(kTileRows, threads);
-    std::vector<std::unique_ptr<Scratch>> scratch(static_cast<size_t>(workers));
-    for (auto &mine : scratch) {
-        mine = std::make_unique<Scratch>(spec, std::max(job.steps, 2 * std::min(job.window, job.steps)));
-    }
-    std::barrier together(workers);
-    // Each worker takes one index and keeps it: lanes to search, and outputs whose later units it changes.
-    parallel_for(workers, workers, [&](int64_t worker, int) {
-        const int64_t begin = n_out * worker / workers;
-        const int64_t end = n_out * (worker + 1) / workers;
-        const auto subtract = [&](int64_t first, int64_t last, int64_t from, int64_t count) {
-            kernels().encode.subtract_product(
-                moved.data() + first * n_out + begin, n_out, feedback + first * n_in + from, n_in,
-                error.data() + from % kLazy * n_out + begin, n_out, last - first, count, end - begin);
-        };
-        for (int64_t j = 0; j < n_in; ++j) {
-            const float *unit = moved.data() + j * n_out;
-            const double scale = root_mean_square(unit, n_out) * factor;
-            uint16_t *out = codes + j * words * kTileRows;
-            for (int64_t lane = worker; lane < kTileRows && scale > 0; lane += workers) {
-                search_lane(job, unit, scale, lane, *scratch[static_cast<size_t>(worker)]);
-            }
-            together.arrive_and_wait();
-            const uint16_t fitted = scale > 0 ? fitted_scale(job, unit) : uint16_t{0};
-            if (worker == 0) {
-                unit_scale[j] = fitted;
-                for (int64_t lane = 0; lane < kTileRows && scale > 0; ++lane) {
-                    pack_lane(job, lane, words, out);
-                }
-            }
-            if (feedback != nullptr) {
-                take_error(job, unit, fitted, begin, end, error.data() + j % kLazy * n_out);
-                const int64_t lazy = std::min((j / kLazy + 1) * kLazy, n_in);
-                subtract(j + 1, lazy, j, 1);
-                if (j + 1 == lazy) {
-                    subtract(lazy, n_in, j / kLazy * kLazy, lazy - j / kLazy * kLazy);
-                }
-            }
-            together.arrive_and_wait();
-        }
-    });
+    TrellisUnits trellis(std::move(job), words, codes, workers);
+    encode_units(units, n_out, n_in, feedback, trellis, unit_scale, workers);
 }
 
 } // namespace seeddelta

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "format/column_lanes.hpp"
 #include "format/rotation.hpp"
 
 namespace seeddelta {
@@ -16,11 +17,21 @@ void column_values(const ColumnWeight &w, int64_t unit, int64_t begin, int64_t e
     }
 }
 
+// values [n_out, whole slices] of a unit
+static void unit_values(const ColumnWeight &w, int64_t unit, int8_t *values) {
+    if (w.kind == ColumnKind::trellis) {
+        return column_values(w, unit, 0, w.n_out, values);
+    }
+    for (int64_t o = 0; o < w.n_out; o += ColumnStrip(w, o).outputs()) {
+        column_strip_values(w, ColumnStrip(w, o), unit, values + o);
+    }
+}
+
 void columns_dequantize(const ColumnWeight &w, int64_t row_begin, int64_t row_end, float *out) {
-    std::vector<int8_t> values(static_cast<size_t>(w.n_out));
+    std::vector<int8_t> values(static_cast<size_t>(w.positions()));
     std::vector<float> unit(static_cast<size_t>(w.n_out));
     for (int64_t j = 0; j < w.n_in; ++j) {
-        column_values(w, j, 0, w.n_out, values.data());
+        unit_values(w, j, values.data());
         for (int64_t o = 0; o < w.n_out; ++o) {
             unit[static_cast<size_t>(o)] = static_cast<float>(values[static_cast<size_t>(o)]) * w.unit_scale[j];
         }

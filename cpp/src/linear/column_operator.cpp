@@ -9,7 +9,7 @@ namespace {
 class ColumnOperator final : public Operator {
 public:
     ColumnOperator(const ColumnWeight &w, const GateSpec *gate) : w_(w), gate_(gate) {
-        static constexpr const char *kNames[] = {"columns_f16", "columns_i8", "columns_trellis"};
+        static constexpr const char *kNames[] = {"columns_f16", "columns_i8", "columns_trellis", "columns_lanes"};
         name_[0] = kNames[static_cast<uint32_t>(w.kind)];
     }
 
@@ -27,6 +27,11 @@ public:
              ComputeStatus &status) const noexcept override {
         columns_compute_threaded(w_, state.gate, work.x, work.n_tokens, work.x_stride, work.y, work.y_stride, workspace,
                                  ith, nth, work.reuse, status, state.outputs.data());
+    }
+
+    // With a gate it is not known yet which units will be read.
+    bool prefetch(int ith, int nth) const noexcept override {
+        return gate_ == nullptr && columns_prefetch(w_, ith, nth);
     }
 
     Tally tally(const Work &work, Workspace &workspace) const noexcept override {

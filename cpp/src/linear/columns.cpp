@@ -25,6 +25,9 @@ void multiply(const ColumnWeight &w, const ActiveSet &set, Slice slice, float *y
     case ColumnKind::trellis:
         kernels().linear.columns_trellis(w, quantise_units(w, set), slice.begin, slice.end, y);
         break;
+    case ColumnKind::lanes:
+        kernels().linear.columns_lanes(w, quantise_units(w, set), slice.begin, slice.end, y);
+        break;
     }
 }
 
@@ -51,6 +54,18 @@ void make_room(const ColumnWeight &w, bool gated, int64_t n_tokens, int threads,
         ws.bias.reserve(n_tokens * stride / kGroup);
         ws.scale.reserve(n_tokens * stride / kGroup);
     }
+}
+
+// One token and all units: nothing is chosen, and no thread waits for another.
+void decode_all(const ColumnWeight &w, const float *x, float *y, Workspace::Impl &ws, int ith, int nth, bool reuse,
+                ComputeStatus &status) {
+    if (ith == 0 && !reuse) {
+        ws.active.store(w.n_in, std::memory_order_relaxed);
+        if (!all_finite(x, w.n_in)) {
+            status.nonfinite_input.store(true, std::memory_order_relaxed);
+        }
+    }
+    multiply(w, {w.n_in, nullptr, x}, slice_of(w, ith, nth), y);
 }
 
 // One token: only what is listed is read.
@@ -140,9 +155,11 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
     if (begin < end && w.kind == ColumnKind::i8) {
         kernels().linear.columns_i8_batch(w, batch, begin, end, y, y_stride);
     }
-    if (begin < end && w.kind == ColumnKind::trellis) {
+    if (begin < end && w.kind != ColumnKind::i8) {
         const Activations rows{n_tokens, w.n_in, stride, ws.q.data, ws.scale.data, ws.bias.data, x, x_stride, nullptr};
-        kernels().linear.columns_trellis_many(w, rows, begin, end, y, y_stride);
+        const LinearKernels &linear = kernels().linear;
+        const auto many = w.kind == ColumnKind::lanes ? linear.columns_lanes_many : linear.columns_trellis_many;
+        many(w, rows, begin, end, y, y_stride);
     }
 }
 
@@ -164,6 +181,19 @@ int64_t columns_reserve(const ColumnWeight &w, bool gated, int64_t n_tokens, int
     return std::max({gate_bytes(w.n_in), unit_bytes(w.n_in), sign_bytes(w.n_in)});
 }
 
+bool columns_prefetch(const ColumnWeight &w, int ith, int nth) {
+    const Slice slice = slice_of(w, ith, nth);
+    if (w.kind != ColumnKind::lanes || slice.begin == slice.end) {
+        return false;
+    }
+    const ColumnStrip strip(w, slice.begin);
+    const int64_t bytes = std::min(strip.bytes * w.n_in, kNearBytes);
+    for (int64_t at = 0; at < bytes; at += 64) {
+        __builtin_prefetch(strip.codes + at, 0, 2);
+    }
+    return true;
+}
+
 ColumnCounts columns_compute_threaded(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
                                       int64_t x_stride_bytes, float *y, int64_t y_stride_bytes, Workspace &workspace,
                                       int ith, int nth, bool reuse_selection, ComputeStatus &status, float *state) {
@@ -171,7 +201,10 @@ ColumnCounts columns_compute_threaded(const ColumnWeight &w, Gate *gate, const f
     const int64_t x_stride = x_stride_bytes / static_cast<int64_t>(sizeof(float));
     const int64_t y_stride = y_stride_bytes / static_cast<int64_t>(sizeof(float));
     Gate *working = gate != nullptr && gate->works(n_tokens) ? gate : nullptr;
-    if (n_tokens == 1) {
+    const bool all = w.kind == ColumnKind::lanes && working == nullptr && n_tokens == 1;
+    if (all) {
+        decode_all(w, x, y, ws, ith, nth, reuse_selection, status);
+    } else if (n_tokens == 1) {
         decode(w, working, x, y, state, ws, ith, nth, reuse_selection);
     } else {
         prompt(w, working, x, n_tokens, x_stride, y, y_stride, ws, ith, nth, reuse_selection);
@@ -179,7 +212,7 @@ ColumnCounts columns_compute_threaded(const ColumnWeight &w, Gate *gate, const f
             gate->event().forget(); // the states of the weights are those before the prompt
         }
     }
-    if (!ws.all_finite.load(std::memory_order_relaxed)) {
+    if (!all && !ws.all_finite.load(std::memory_order_relaxed)) {
         status.nonfinite_input.store(true, std::memory_order_relaxed);
     }
     const auto [begin, end] = slice_of(w, ith, nth);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "format/column_lanes.hpp"
 #include "gating/compose.hpp"
 #include "linear/workspace.hpp"
 #include "seeddelta/columns.hpp"
@@ -59,6 +60,9 @@ struct Slice {
 };
 
 inline Slice slice_of(const ColumnWeight &w, int ith, int nth) {
+    if (w.kind == ColumnKind::lanes) {
+        return {column_strip_begin(w.n_out, ith, nth), column_strip_begin(w.n_out, ith + 1, nth)};
+    }
     const int64_t slices = (w.n_out + kOutputSlice - 1) / kOutputSlice;
     return {slices * ith / nth * kOutputSlice, std::min(slices * (ith + 1) / nth * kOutputSlice, w.n_out)};
 }

@@ -44,14 +44,28 @@ ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
     auto *begin = pieces.take<int32_t>(groups + 1);
     auto *dense8 = reinterpret_cast<int8_t *>(dense);
     auto *q8 = reinterpret_cast<int8_t *>(q);
-    std::memset(x, 0, static_cast<size_t>(n) * sizeof(float));
-    for (int64_t i = 0; i < set.n; ++i) {
-        x[set.index[i]] = set.value[i] * w.unit_scale[set.index[i]];
+    const bool all = set.n == w.n_in;
+    if (all) { // index is 0, 1, 2, ..., or null
+        for (int64_t i = 0; i < set.n; ++i) {
+            x[i] = set.value[i] * w.unit_scale[i];
+        }
+        std::memset(x + set.n, 0, static_cast<size_t>(n - set.n) * sizeof(float));
+    } else {
+        std::memset(x, 0, static_cast<size_t>(n) * sizeof(float));
+        for (int64_t i = 0; i < set.n; ++i) {
+            x[set.index[i]] = set.value[i] * w.unit_scale[set.index[i]];
+        }
     }
     if (wide) {
         quantise_wide(x, n, dense, scale);
     } else {
         kernels().linear.quantize(x, w.n_in, dense8, scale, bias);
+    }
+    if (all) {
+        for (int64_t g = 0; g <= groups; ++g) {
+            begin[g] = static_cast<int32_t>(std::min(g * kGroup, set.n));
+        }
+        return {set.n, set.index, wide ? nullptr : dense8, wide ? dense : nullptr, groups, begin, scale, bias};
     }
     int64_t i = 0;
     for (int64_t g = 0; g < groups; ++g) {
@@ -65,7 +79,7 @@ ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
         }
     }
     begin[groups] = static_cast<int32_t>(i);
-    return {set.n, set.index, wide ? nullptr : q8, wide ? q : nullptr, groups, begin, scale};
+    return {set.n, set.index, wide ? nullptr : q8, wide ? q : nullptr, groups, begin, scale, bias};
 }
 
 void quantise_row(const ColumnWeight &w, const float *x, int64_t token, Workspace::Impl &ws) {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "format/column_lanes.hpp"
 #include "format/column_trellis.hpp"
 #include "format/float16.hpp"
 #include "format/lanes.hpp"
@@ -65,11 +66,16 @@ void set_trellis(const Builder &b) {
     b.c.codes = b.in.codes.as<uint16_t>();
 }
 
-void set_lanes(const Builder &b) {
+const LaneCode *lane_code_of(const Builder &b) {
     const int number = b.in.lane_code;
     const LaneCode *code = number < 0 ? nullptr : lane_code(static_cast<uint32_t>(number));
     b.require(code != nullptr, "there is no code of byte lanes with the number " + std::to_string(number));
     b.require(bool(b.in.codes), "base lanes needs codes");
+    return code;
+}
+
+void set_lanes(const Builder &b) {
+    const LaneCode *code = lane_code_of(b);
     b.c.lane_code = code;
     b.c.lane_lines = code->lines(b.c.n_in);
     require_array(b.in.codes, "codes", "iu", 1, {b.c.n_experts * b.c.n_tiles(), b.c.lane_lines, kLaneBytes});
@@ -169,9 +175,21 @@ void set_residual(const Builder &b) {
 
 ColumnWeight column_layout(const Builder &b) {
     const WeightArrays &in = b.in;
-    b.require(b.c.base == BaseKind::trellis && !in.column_scale && !in.d_idx && !in.b_map && !in.r_dict && !in.p_map &&
-                  b.c.n_experts == 1,
-              "column layout is for one matrix of a trellis, without column_scale and residual");
+    const bool lanes = b.c.base == BaseKind::lanes;
+    b.require((lanes || b.c.base == BaseKind::trellis) && !in.column_scale && !in.d_idx && !in.b_map && !in.r_dict &&
+                  !in.p_map && b.c.n_experts == 1,
+              "column layout is for one matrix of a trellis or of lanes, without column_scale and residual");
+    if (lanes) {
+        const LaneCode *code = lane_code_of(b);
+        require_array(in.codes, "codes", "iu", 1, {b.c.n_in, column_walks(b.c.n_out), column_lines(*code)});
+        return {.kind = ColumnKind::lanes,
+                .n_out = b.c.n_out,
+                .n_in = b.c.n_in,
+                .lane_code = code,
+                .lane_codes = in.codes.as<uint8_t>(),
+                .rotation_block = b.c.rotation_block,
+                .rotation_seed = b.c.base_seed};
+    }
     set_rate(b);
     ColumnWeight w{.kind = ColumnKind::trellis,
                    .n_out = b.c.n_out,

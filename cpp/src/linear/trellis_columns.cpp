@@ -7,8 +7,8 @@
 namespace seeddelta {
 
 // The same activations as lists of the units that are not 0.
-static ColumnInput listed(const int8_t *q, const float *scale, int64_t n_in, std::vector<int32_t> &index,
-                          std::vector<int32_t> &begin, std::vector<int8_t> &values) {
+static ColumnInput listed(const int8_t *q, const float *scale, const int32_t *bias, int64_t n_in,
+                          std::vector<int32_t> &index, std::vector<int32_t> &begin, std::vector<int8_t> &values) {
     index.clear();
     values.clear();
     begin.assign(1, 0);
@@ -28,19 +28,17 @@ static ColumnInput listed(const int8_t *q, const float *scale, int64_t n_in, std
     in.n_groups = static_cast<int64_t>(begin.size()) - 1;
     in.begin = begin.data();
     in.scale = scale;
+    in.bias = bias;
     return in;
 }
 
-static void multiply_one(const ColumnWeight &w, const int8_t *q, const float *scale, int64_t begin, int64_t end,
-                         float *y) {
-    if (begin == end) {
-        return;
-    }
+static void multiply_one(const ColumnWeight &w, const int8_t *q, const float *scale, const int32_t *bias, float *y) {
     thread_local std::vector<int32_t> index;
     thread_local std::vector<int32_t> groups;
     thread_local std::vector<int8_t> values;
-    const ColumnInput in = listed(q, scale, w.n_in, index, groups, values);
-    kernels().linear.columns_trellis(w, in, begin, end, y);
+    const ColumnInput in = listed(q, scale, bias, w.n_in, index, groups, values);
+    const LinearKernels &linear = kernels().linear;
+    (w.kind == ColumnKind::lanes ? linear.columns_lanes : linear.columns_trellis)(w, in, 0, w.n_out, y);
 }
 
 void columns_compute_active(const ColumnWeight &w, const ActiveSet &active, float *y) {
@@ -53,7 +51,7 @@ void columns_compute_active(const ColumnWeight &w, const ActiveSet &active, floa
     std::vector<float> scale(static_cast<size_t>(stride / kGroup));
     std::vector<int32_t> bias(scale.size());
     kernels().linear.quantize(scaled.data(), w.n_in, q.data(), scale.data(), bias.data());
-    multiply_one(w, q.data(), scale.data(), 0, w.n_out, y);
+    multiply_one(w, q.data(), scale.data(), bias.data(), y);
     if (w.rotation_block > 1) {
         kernels().linear.rotate_back(y, w.n_out, w.rotation_block, w.rotation_seed, 0, w.n_out / w.rotation_block);
     }

@@ -8,6 +8,7 @@
 #include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
+#include "simd/lane_columns.hpp"
 #include "simd/lane_search.hpp"
 #include "simd/lanes_x86.hpp"
 #include "simd/popcount_avx2.hpp"
@@ -76,7 +77,9 @@ const KernelTable &kernels_avx2() {
                    .columns_f16_batch = columns_f16_batch_simd<xsimd::avx2, ColumnsAvx2>,
                    .columns_i8_batch = columns_i8_batch_simd<xsimd::avx2, ColumnsAvx2>,
                    .columns_trellis = columns_trellis_simd<ColumnSlices<Ops>>,
-                   .columns_trellis_many = columns_trellis_many_simd<ColumnSlices<Ops>>},
+                   .columns_trellis_many = columns_trellis_many_simd<ColumnSlices<Ops>>,
+                   .columns_lanes = columns_lanes_simd<DirectLanes>,
+                   .columns_lanes_many = columns_lanes_many_simd<DirectLanes>},
         .attention = {.attend = attend_simd<xsimd::avx2, AttentionOps256>,
                       .score = score_256,
                       .popcount = score_256,

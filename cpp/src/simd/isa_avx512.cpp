@@ -5,6 +5,7 @@
 
 #include "simd/column_slices.hpp"
 #include "simd/compute.hpp"
+#include "simd/lane_columns.hpp"
 #include "simd/lanes_x86.hpp"
 #include "simd/tile.hpp"
 #include "simd/words_avx512.hpp"
@@ -61,6 +62,8 @@ const KernelTable &kernels_avx512() {
         t.gating.popcount = popcount_avx512;
         t.linear.columns_trellis = columns_trellis_simd<ColumnSlices<WordsVbmi, WordsVbmi512>>;
         t.linear.columns_trellis_many = columns_trellis_many_simd<ColumnSlices<WordsVbmi, WordsVbmi512>>;
+        t.linear.columns_lanes = columns_lanes_simd<LaneWordsVbmi<WordsVbmi512>>;
+        t.linear.columns_lanes_many = columns_lanes_many_simd<LaneWordsVbmi<WordsVbmi512>>;
         return t;
     }();
     return table;

@@ -9,6 +9,7 @@
 #include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
+#include "simd/lane_columns.hpp"
 #include "simd/lane_search.hpp"
 #include "simd/lanes_x86.hpp"
 #include "simd/popcount_avx2.hpp"
@@ -111,7 +112,9 @@ const KernelTable &kernels_avx512bw() {
                    .columns_f16_batch = columns_f16_batch_simd<Arch, ColumnsAvx512>,
                    .columns_i8_batch = columns_i8_batch_simd<Arch, ColumnsAvx512>,
                    .columns_trellis = columns_trellis_simd<ColumnSlices<Ops>>,
-                   .columns_trellis_many = columns_trellis_many_simd<ColumnSlices<Ops>>},
+                   .columns_trellis_many = columns_trellis_many_simd<ColumnSlices<Ops>>,
+                   .columns_lanes = columns_lanes_simd<LaneWords512<Dot512>>,
+                   .columns_lanes_many = columns_lanes_many_simd<LaneWords512<Dot512>>},
         .attention = {.attend = attend_simd<Arch, AttentionOps>,
                       .score = score_256,
                       .popcount = score_256,

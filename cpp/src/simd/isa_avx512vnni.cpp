@@ -4,6 +4,7 @@
 
 #include "simd/column_slices.hpp"
 #include "simd/compute.hpp"
+#include "simd/lane_columns.hpp"
 #include "simd/lanes_x86.hpp"
 #include "simd/tile.hpp"
 #include "simd/words_avx512.hpp"
@@ -32,6 +33,8 @@ const KernelTable &kernels_avx512vnni() {
         t.linear.compute = compute_simd<xsimd::avx512bw, Tile<Ops>, LaneWords512<Dot512>>;
         t.linear.columns_trellis = columns_trellis_simd<ColumnSlices<Ops>>;
         t.linear.columns_trellis_many = columns_trellis_many_simd<ColumnSlices<Ops>>;
+        t.linear.columns_lanes = columns_lanes_simd<LaneWords512<Dot512>>;
+        t.linear.columns_lanes_many = columns_lanes_many_simd<LaneWords512<Dot512>>;
         return t;
     }();
     return table;

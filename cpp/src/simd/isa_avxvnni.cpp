@@ -4,6 +4,7 @@
 
 #include "simd/column_slices.hpp"
 #include "simd/compute.hpp"
+#include "simd/lane_columns.hpp"
 #include "simd/lanes_x86.hpp"
 #include "simd/tile.hpp"
 #include "simd/words_avx2.hpp"
@@ -26,6 +27,8 @@ const KernelTable &kernels_avxvnni() {
         t.linear.compute = compute_simd<xsimd::avx2, Tile<Ops>, LaneWords256<Ops>>;
         t.linear.columns_trellis = columns_trellis_simd<ColumnSlices<Ops>>;
         t.linear.columns_trellis_many = columns_trellis_many_simd<ColumnSlices<Ops>>;
+        t.linear.columns_lanes = columns_lanes_simd<LaneWords256<Ops>>;
+        t.linear.columns_lanes_many = columns_lanes_many_simd<LaneWords256<Ops>>;
         return t;
     }();
     return table;

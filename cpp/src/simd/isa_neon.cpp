@@ -9,6 +9,7 @@
 #include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
+#include "simd/lane_columns.hpp"
 #include "simd/lane_search.hpp"
 #include "simd/lanes_neon.hpp"
 #include "simd/tile.hpp"
@@ -107,7 +108,9 @@ const KernelTable &kernels_neon() {
                    .columns_f16_batch = columns_f16_batch_simd<Arch, ColumnsNeon>,
                    .columns_i8_batch = columns_i8_batch_simd<Arch, ColumnsNeon>,
                    .columns_trellis = columns_trellis_simd<ColumnSlices<NeonWith<Dot>>>,
-                   .columns_trellis_many = columns_trellis_many_simd<ColumnSlices<NeonWith<Dot>>>},
+                   .columns_trellis_many = columns_trellis_many_simd<ColumnSlices<NeonWith<Dot>>>,
+                   .columns_lanes = columns_lanes_simd<LaneWordsNeon<Dot>>,
+                   .columns_lanes_many = columns_lanes_many_simd<LaneWordsNeon<Dot>>},
         .attention = {.attend = attend_simd<Arch, AttentionOps>,
                       .score = attention_scalar().score,
                       .popcount = attention_scalar().popcount,

@@ -4,6 +4,7 @@
 
 #include "simd/column_slices.hpp"
 #include "simd/compute.hpp"
+#include "simd/lane_columns.hpp"
 #include "simd/lanes_neon.hpp"
 #include "simd/tile.hpp"
 #include "simd/words_neon.hpp"
@@ -26,6 +27,8 @@ const KernelTable &kernels_neon_dotprod() {
         t.linear.compute = compute_simd<xsimd::neon64, Tile<NeonWith<Dot>>, LaneWordsNeon<Dot>>;
         t.linear.columns_trellis = columns_trellis_simd<ColumnSlices<NeonWith<Dot>>>;
         t.linear.columns_trellis_many = columns_trellis_many_simd<ColumnSlices<NeonWith<Dot>>>;
+        t.linear.columns_lanes = columns_lanes_simd<LaneWordsNeon<Dot>>;
+        t.linear.columns_lanes_many = columns_lanes_many_simd<LaneWordsNeon<Dot>>;
         return t;
     }();
     return table;

@@ -141,6 +141,12 @@ struct LaneTile {
                 c1[p] = Ops::high(both);
             }
         }
+        SEEDDELTA_INLINE explicit Before(const V *both) {
+            for (int p = 0; p < Parts; ++p) {
+                c2[p] = Ops::low(both[p]);
+                c1[p] = Ops::high(both[p]);
+            }
+        }
     };
 
     // One step, number Step of the chunk; `c0` are its codes. Calls use(quad of the chunk, values).

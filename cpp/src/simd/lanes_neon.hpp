@@ -51,6 +51,26 @@ struct LaneWordsNeon {
         return vaddq_f32(total, vmulq_f32(vcvtq_f32_s32(vreinterpretq_s32_u8(sum)), vdupq_n_f32(scale)));
     }
     static SEEDDELTA_INLINE void store_rows(float *out, F total) { vst1q_f32(out, total); }
+
+    // For lane_columns.hpp
+    static constexpr int kLanes = 1;
+    static SEEDDELTA_INLINE void hold(V &sum) { asm("" : "+w"(sum)); }
+    static SEEDDELTA_INLINE void zip8(V a, V b, V &low, V &high) {
+        low = vzip1q_u8(a, b);
+        high = vzip2q_u8(a, b);
+    }
+    static SEEDDELTA_INLINE void zip16(V a, V b, V &low, V &high) {
+        low = vreinterpretq_u8_u16(vzip1q_u16(vreinterpretq_u16_u8(a), vreinterpretq_u16_u8(b)));
+        high = vreinterpretq_u8_u16(vzip2q_u16(vreinterpretq_u16_u8(a), vreinterpretq_u16_u8(b)));
+    }
+    template <int Bytes>
+    static SEEDDELTA_INLINE V gather(const uint8_t *const *p) {
+        uint8_t part[16] = {};
+        __builtin_memcpy(part, p[0], Bytes);
+        return vld1q_u8(part);
+    }
+    static SEEDDELTA_INLINE V lanes_of(const int8_t *q) { return four(q); }
+    static SEEDDELTA_INLINE V fold(const V *sum) { return *sum; }
 };
 
 } // namespace

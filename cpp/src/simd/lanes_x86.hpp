@@ -9,6 +9,18 @@
 namespace seeddelta {
 namespace {
 
+// So many bytes: 4, 8, 12 or 16.
+template <int Bytes>
+SEEDDELTA_INLINE __m128i bytes_at(const uint8_t *p) {
+    if constexpr (Bytes == 16) {
+        return _mm_loadu_si128(reinterpret_cast<const __m128i *>(p));
+    } else {
+        int32_t part[3] = {};
+        __builtin_memcpy(part, p, Bytes);
+        return _mm_setr_epi32(part[0], part[1], part[2], 0);
+    }
+}
+
 // 256 bits; `Dot` adds the products of four neighbouring bytes, unsigned by signed, to each 32-bit lane.
 template <class Dot>
 struct LaneWords256 {
@@ -58,6 +70,30 @@ struct LaneWords256 {
         return _mm256_add_ps(total, _mm256_mul_ps(_mm256_cvtepi32_ps(sum), _mm256_set1_ps(scale)));
     }
     static SEEDDELTA_INLINE void store_rows(float *out, F total) { _mm256_storeu_ps(out, total); }
+
+    // For lane_columns.hpp
+    static constexpr int kLanes = 2;
+    static SEEDDELTA_INLINE void hold(V &) {}
+    static SEEDDELTA_INLINE void zip8(V a, V b, V &low, V &high) {
+        low = _mm256_unpacklo_epi8(a, b);
+        high = _mm256_unpackhi_epi8(a, b);
+    }
+    static SEEDDELTA_INLINE void zip16(V a, V b, V &low, V &high) {
+        low = _mm256_unpacklo_epi16(a, b);
+        high = _mm256_unpackhi_epi16(a, b);
+    }
+    template <int Bytes>
+    static SEEDDELTA_INLINE V gather(const uint8_t *const *p) {
+        return _mm256_inserti128_si256(_mm256_castsi128_si256(bytes_at<Bytes>(p[0])), bytes_at<Bytes>(p[1]), 1);
+    }
+    static SEEDDELTA_INLINE V lanes_of(const int8_t *q) {
+        const __m128i two = _mm_loadl_epi64(reinterpret_cast<const __m128i *>(q));
+        return _mm256_permutevar8x32_epi32(_mm256_castsi128_si256(two), _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+    }
+    static SEEDDELTA_INLINE V fold(const V *sum) {
+        return _mm256_add_epi32(_mm256_permute2x128_si256(sum[0], sum[1], 0x20),
+                                _mm256_permute2x128_si256(sum[0], sum[1], 0x31));
+    }
 };
 
 // For many tokens without VNNI: sums of four products in 16 bits, so that eight columns take one VPMADDWD and not two.
@@ -133,6 +169,35 @@ struct LaneWords512 {
         return _mm512_add_ps(total, _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(scale)));
     }
     static SEEDDELTA_INLINE void store_rows(float *out, F total) { _mm512_storeu_ps(out, total); }
+
+    // For lane_columns.hpp
+    static constexpr int kLanes = 4;
+    static SEEDDELTA_INLINE void hold(V &sum) { asm("" : "+v"(sum)); }
+    static SEEDDELTA_INLINE void zip8(V a, V b, V &low, V &high) {
+        low = _mm512_unpacklo_epi8(a, b);
+        high = _mm512_unpackhi_epi8(a, b);
+    }
+    static SEEDDELTA_INLINE void zip16(V a, V b, V &low, V &high) {
+        low = _mm512_unpacklo_epi16(a, b);
+        high = _mm512_unpackhi_epi16(a, b);
+    }
+    template <int Bytes>
+    static SEEDDELTA_INLINE V gather(const uint8_t *const *p) {
+        V v = _mm512_castsi128_si512(bytes_at<Bytes>(p[0]));
+        v = _mm512_inserti32x4(v, bytes_at<Bytes>(p[1]), 1);
+        v = _mm512_inserti32x4(v, bytes_at<Bytes>(p[2]), 2);
+        return _mm512_inserti32x4(v, bytes_at<Bytes>(p[3]), 3);
+    }
+    static SEEDDELTA_INLINE V lanes_of(const int8_t *q) {
+        const __m128i four = _mm_loadu_si128(reinterpret_cast<const __m128i *>(q));
+        return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
+                                        _mm512_castsi128_si512(four));
+    }
+    // lanes 0 + 1 and 2 + 3 of both
+    static SEEDDELTA_INLINE V halves(V a, V b) {
+        return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xDD));
+    }
+    static SEEDDELTA_INLINE V fold(const V *sum) { return halves(halves(sum[0], sum[1]), halves(sum[2], sum[3])); }
 };
 #endif
 

@@ -60,7 +60,16 @@ struct LinearKernels {
     // floats a token. Equal bits.
     void (*columns_trellis_many)(const ColumnWeight &w, const Activations &a, int64_t begin, int64_t end, float *y,
                                  int64_t y_stride);
+    // The same for lanes: begin and end are those of strips, or n_out.
+    void (*columns_lanes)(const ColumnWeight &w, const ColumnInput &in, int64_t begin, int64_t end, float *y);
+    void (*columns_lanes_many)(const ColumnWeight &w, const Activations &a, int64_t begin, int64_t end, float *y,
+                               int64_t y_stride);
 };
+
+// Scalar definitions of the last two.
+void columns_lanes_scalar(const ColumnWeight &w, const ColumnInput &in, int64_t begin, int64_t end, float *y);
+void columns_lanes_many_scalar(const ColumnWeight &w, const Activations &a, int64_t begin, int64_t end, float *y,
+                               int64_t y_stride);
 
 // Many tokens with lanes (lanes_many.hpp): columns that are decoded together, tokens that are multiplied together.
 inline constexpr int64_t kLanePanelColumns = 512;

@@ -192,10 +192,13 @@ const KernelTable &kernels_scalar() {
                    .columns_f16_batch = columns_f16_batch_scalar,
                    .columns_i8_batch = columns_i8_batch_scalar,
                    .columns_trellis = columns_trellis,
-                   .columns_trellis_many = columns_trellis_many},
+                   .columns_trellis_many = columns_trellis_many,
+                   .columns_lanes = columns_lanes_scalar,
+                   .columns_lanes_many = columns_lanes_many_scalar},
         .attention = attention_scalar(),
         .gating = {.count_above = count_above_scalar, .bitmaps = bitmaps_scalar, .popcount = popcount_scalar},
-        .encode = {.viterbi = viterbi_scalar, .lane_search = lane_search_scalar, .subtract_product = subtract_product_scalar}};
+        .encode = {
+            .viterbi = viterbi_scalar, .lane_search = lane_search_scalar, .subtract_product = subtract_product_scalar}};
     return table;
 }
 

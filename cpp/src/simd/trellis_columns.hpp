@@ -9,8 +9,8 @@
 
 #include "format/column_trellis.hpp"
 #include "format/rotation.hpp"
-#include "simd/kernel_table.hpp"
 #include "simd/activations.hpp"
+#include "simd/kernel_table.hpp"
 #include "simd/rates.hpp"
 
 namespace seeddelta {
@@ -228,18 +228,28 @@ inline void butterflies(float *low, float *high, int64_t n) {
 template <class Arch>
 void rotate_back_simd(float *row, int64_t n, uint32_t block, uint64_t seed, int64_t begin, int64_t end) {
     const int64_t g = n / block;
+    const float scale = rotation_scale(block);
     if (begin == 0 && end == g) {
+        using F = xsimd::batch<float, Arch>;
+        constexpr int64_t lanes = F::size;
         hadamard_simd<Arch>(row, n, g);
-    } else {
-        for (int64_t stride = g; stride < n; stride *= 2) {
-            for (int64_t start = 0; start < n; start += g) {
-                if (start / stride % 2 == 0) {
-                    butterflies<Arch>(row + start + begin, row + start + stride + begin, end - begin);
-                }
+        int64_t i = 0;
+        for (; i + lanes <= n; i += lanes) {
+            (F::load_unaligned(row + i) * F(scale)).store_unaligned(row + i);
+        }
+        for (; i < n; ++i) {
+            row[i] *= scale;
+        }
+        flip_signs<Arch>(row, n, seed);
+        return;
+    }
+    for (int64_t stride = g; stride < n; stride *= 2) {
+        for (int64_t start = 0; start < n; start += g) {
+            if (start / stride % 2 == 0) {
+                butterflies<Arch>(row + start + begin, row + start + stride + begin, end - begin);
             }
         }
     }
-    const float scale = rotation_scale(block);
     uint64_t number = ~uint64_t{0};
     uint64_t word = 0;
     for (int64_t start = 0; start < n; start += g) {

@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'FileGuard', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'LeftOutError', 'PRNG_BLOCK_STD', 'PackSettings', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'ablations', 'attention_required_symbols', 'base_values', 'columns_encode', 'coo_select', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
+__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'FileGuard', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'LeftOutError', 'PRNG_BLOCK_STD', 'PackSettings', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'ablations', 'attention_required_symbols', 'base_values', 'columns_encode', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
 class LeftOutError(ValueError):
     pass
 class Gate:
@@ -97,6 +97,11 @@ class LaneCode:
         Bits a weight.
         """
     @property
+    def column_lines(self) -> int:
+        """
+        Bytes of a walk in column layout.
+        """
+    @property
     def emits(self) -> list[int]:
         """
         Values of each step of the pattern: 1 or 2.
@@ -138,7 +143,8 @@ class Weight:
         seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8
             [n_out, ceil(n_in / base_block)].
         n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those of another.
-        layout: "row", or "column" for a trellis whose codes are uint16 [n_in, words, 16] and row_scale [n_in].
+        layout: "row", or "column" for a trellis whose codes are uint16 [n_in, words, 16], or lanes with uint8
+            [n_in, walks, lines] in the order of strips, and row_scale [n_in].
     """
     def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, step_bits: typing.SupportsInt | typing.SupportsIndex = 0, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, n_experts: typing.SupportsInt | typing.SupportsIndex = 1, layout: str = 'row', lane_code: typing.SupportsInt | typing.SupportsIndex = -1) -> None:
         ...
@@ -473,6 +479,19 @@ def columns_encode(units: typing.Annotated[numpy.typing.ArrayLike, numpy.float32
         window: steps on each side of the seam that are searched to choose where the closed walk begins.
         rounds: searches of the whole walk, each closed at another place; none makes it worse.
     Returns: (codes uint16 [n_in, words, 16], unit_scale float16 [n_in], base_scale, multipliers).
+    Raises: ValueError for NaN or infinite weights and options out of range.
+    """
+def columns_lanes_encode(units: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, code: LaneCode, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint8], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]]:
+    """
+    Encodes units float32 [n_in, n_out] in byte lanes of the column layout (docs/reference/format.md): W transposed,
+    outputs already rotated, units in the order in which they are encoded.
+
+    Args:
+        code, scale_factor, threads: as for lanes_encode.
+        feedback: float32 [n_in, n_in]; the error e of unit j changes each later unit l by -e · feedback[l, j]
+            (GPTQ: H⁻¹_jl / H⁻¹_jj of the units that are left).
+    Returns: (codes uint8 [n_in, walks, lines], unit_scale float16 [n_in]), for base_scale 1 / code.unit; the shape is
+    that of all bytes, whose order is strip after strip.
     Raises: ValueError for NaN or infinite weights and options out of range.
     """
 def coo_select(delta: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], k: typing.SupportsInt | typing.SupportsIndex, importance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.float32]]:

@@ -55,18 +55,18 @@ def fit_rates(
     fixed: set[str],
     budget: int,
     weights: Mapping[str, int],
-    rates_for: Callable[[str], Sequence[float]],
+    ladder: Sequence[float],
     bytes_at: Callable[[str, Rate], int],
     n_layers: int | None,
 ) -> dict[str, Rate]:
     """Rates of all tensors of `rates`, whose bytes together are at most `budget`; those of `fixed` stay.
 
-    `weights` are numbers of weights, `rates_for` the rates of a tensor, rising. Of tensors that gain alike those of
-    later layers come first: on SmolLM2 they cost a third more.
+    `weights` are numbers of weights, `ladder` the rates that a tensor can have, rising. Of tensors that gain alike
+    those of later layers come first: on SmolLM2 they cost a third more.
 
     Raises RecipeError when even the lowest rates do not fit.
     """
-    chosen: dict[str, Rate] = {name: rate if name in fixed else rates_for(name)[0] for name, rate in rates.items()}
+    chosen: dict[str, Rate] = {name: rate if name in fixed else ladder[0] for name, rate in rates.items()}
     used = sum(bytes_at(name, rate) for name, rate in chosen.items())
     if used > budget:
         raise RecipeError(
@@ -77,7 +77,6 @@ def fit_rates(
 
     def offer(name: str, order: int, at: int) -> None:
         """Put the next step of a tensor at rate number `at` on the heap, the largest gain a byte first."""
-        ladder = rates_for(name)
         if at + 1 == len(ladder):
             return
         low, high = ladder[at], ladder[at + 1]
@@ -93,7 +92,7 @@ def fit_rates(
         if used + more > budget:
             continue  # a smaller one may still fit
         used += more
-        chosen[name] = rates_for(name)[at]
+        chosen[name] = ladder[at]
         offer(name, order, at)
     return chosen
 

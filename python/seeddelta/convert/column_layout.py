@@ -1,4 +1,4 @@
-"""The trellis of one matrix in column layout: rotation along the outputs, unit after unit with error feedback."""
+"""One matrix in column layout: rotation along the outputs, unit after unit with error feedback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from seeddelta import _core
 
 from ..gguf import schema
-from ..gguf.schema import TrellisBase
+from ..gguf.schema import LanesBase, TrellisBase
 from .feedback import ColumnFeedback, refitted_unit_scale
 from .recipe import Recipe
 
@@ -19,8 +19,8 @@ F32 = npt.NDArray[np.float32]
 
 
 def encode_columns(
-    name: str, weights: F32, base: TrellisBase, recipe: Recipe, feedback: ColumnFeedback | None
-) -> tuple[TrellisBase, Array, F32]:
+    name: str, weights: F32, base: TrellisBase | LanesBase, recipe: Recipe, feedback: ColumnFeedback | None
+) -> tuple[TrellisBase | LanesBase, Array, F32]:
     """The completed base, its codes as stored and the unit scales, float32 [n_in], of float32 [n_out, n_in].
 
     An importance of the columns would change nothing: every unit is encoded by itself, with the same bits.
@@ -29,22 +29,52 @@ def encode_columns(
     if base.rotation_block > 1:
         units = np.asarray(_core.rotate(units, base.rotation_block, recipe.seed), np.float32)
     order = np.arange(len(units)) if feedback is None else feedback.order
+    matrix = None if feedback is None else feedback.matrix
+    base, codes, fitted = _search(units[order], base, matrix, recipe.threads)
+    back = np.argsort(order)
+    codes, unit_scale = _reordered(codes, back, base, weights.shape[0]), np.asarray(fitted[back], np.float32)
+    if feedback is not None:
+        unit = _core.Weight(
+            name, *weights.shape, base_kind=schema.BASE_KINDS[base.kind],
+            row_scale=(unit_scale != 0).astype(np.float32), layout="column", **_arguments(base, codes),
+        ).dequantize()  # fmt: skip
+        unit_scale = refitted_unit_scale(units, np.ascontiguousarray(unit.T), feedback.covariance)
+    return base, codes.view("i1" if isinstance(base, LanesBase) else "<i2"), unit_scale
+
+
+def _search(
+    units: F32, base: TrellisBase | LanesBase, feedback: F32 | None, threads: int
+) -> tuple[TrellisBase | LanesBase, Array, Array]:
+    """The completed base, and codes and scales of the units in their order."""
+    if isinstance(base, LanesBase):
+        code = schema.lane_codes()[base.code]
+        return base, *_core.columns_lanes_encode(units, code=code, feedback=feedback, threads=threads)
     codes, fitted, scale, multipliers = _core.columns_encode(
-        units[order],
+        units,
         step_bits=base.step_bits,
         values_per_step=base.values_per_step,
         state_bits=base.state_bits,
-        feedback=None if feedback is None else feedback.matrix,
-        threads=recipe.threads,
+        feedback=feedback,
+        threads=threads,
     )
-    back = np.argsort(order)
-    codes, unit_scale = codes[back], np.asarray(fitted[back], np.float32)
-    if feedback is not None:
-        unit = _core.Weight(
-            name, *weights.shape, base_kind=schema.BASE_KINDS["trellis"], base_scale=scale, step_bits=base.step_bits,
-            values_per_step=base.values_per_step, multipliers=multipliers, codes=codes,
-            row_scale=(unit_scale != 0).astype(np.float32), layout="column",
-        ).dequantize()  # fmt: skip
-        unit_scale = refitted_unit_scale(units, np.ascontiguousarray(unit.T), feedback.covariance)
     update = {"scale": float(scale), "multipliers": tuple(int(m) for m in multipliers)}
-    return base.model_copy(update=update), codes.view("<i2"), unit_scale
+    return base.model_copy(update=update), codes, fitted
+
+
+def _arguments(base: TrellisBase | LanesBase, codes: Array) -> dict[str, Any]:
+    known = {"base_scale": base.scale, "codes": codes}
+    if isinstance(base, LanesBase):
+        return known | {"lane_code": base.code}
+    rate = {"step_bits": base.step_bits, "values_per_step": base.values_per_step}
+    return known | rate | {"multipliers": list(base.multipliers)}
+
+
+def _reordered(codes: Array, order: npt.NDArray[np.intp], base: TrellisBase | LanesBase, n_out: int) -> Array:
+    """Codes of the units in another order. Of lanes they are strip after strip, in each unit after unit."""
+    if isinstance(base, TrellisBase):
+        return np.asarray(codes[order])
+    n_in, _, lines = codes.shape
+    ends = np.cumsum(schema.column_strips(n_out)) * n_in * lines
+    parts = np.split(codes.reshape(-1), ends[:-1])
+    moved = [part.reshape(n_in, -1)[order].reshape(-1) for part in parts]
+    return np.asarray(np.concatenate(moved).reshape(codes.shape))

@@ -124,7 +124,7 @@ def _encode_base(
     """The base with what was fitted, its seed, its arrays, and the row scales float32 [n_out]."""
     base, seed = description.base, recipe.seed
     if description.is_column:
-        assert isinstance(base, TrellisBase)
+        assert isinstance(base, (TrellisBase, LanesBase))
         assert not isinstance(feedback, Feedback)
         base, codes, row_scale = encode_columns(name, weights, base, recipe, feedback)
         return base, seed, {schema.CODES: codes}, row_scale

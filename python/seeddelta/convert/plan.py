@@ -147,7 +147,7 @@ def _fitted(recipe: Recipe, source: SourceModel, rates: dict[str, Rate]) -> dict
     budget += sum(bytes_at(recipe, source, name, rates[name]) for name in rates.keys() - counted)
     weights = {name: prod(source.tensors[name].shape) for name in rates}
     layers = targets.computed_layers(source.header)
-    return fit_rates(rates, fixed, budget, weights, recipe.rates_for, partial(bytes_at, recipe, source), layers)
+    return fit_rates(rates, fixed, budget, weights, recipe.rates, partial(bytes_at, recipe, source), layers)
 
 
 def bytes_at(recipe: Recipe, source: SourceModel, name: str, rate: Rate) -> int:

@@ -210,8 +210,8 @@ class Recipe(Shown, RecipeSettings):
             raise ValueError("--K auto is for bases other than the trellis, which uses up --bits; give a number")
         if not self.has_trellis and self.hessian is not None and not self.seed_search:
             raise ValueError("--hessian is for --base-kind trellis, and for --seed-search, whose columns it weighs")
-        if self.bits not in TRELLIS_RATES and (self.base_kind != "lanes" or self.layout == "column"):
-            raise ValueError(f"{self.bits:g} bits are a rate of byte lanes (--base-kind lanes, --layout row) alone")
+        if self.bits not in TRELLIS_RATES and self.base_kind != "lanes":
+            raise ValueError(f"{self.bits:g} bits are a rate of byte lanes (--base-kind lanes) alone")
         if self.gradient is not None and self.residual_scheme != "none":
             raise ValueError("--gradient is for a trellis without --scheme")
         if not self.has_trellis and self.rotation_block not in ("auto", 0):
@@ -298,10 +298,10 @@ class Recipe(Shown, RecipeSettings):
             return Proc(self.proc_fanout)
         return rate_of(name, self.bits, overrides=self.tensor_type)
 
-    def rates_for(self, name: str) -> tuple[float, ...]:
+    @property
+    def rates(self) -> tuple[float, ...]:
         """Bits a weight that a tensor can have, rising."""
-        lanes = self.base_kind == "lanes" and not self.is_column(name)
-        return RATES if lanes else tuple(sorted(TRELLIS_RATES))
+        return RATES if self.base_kind == "lanes" else tuple(sorted(TRELLIS_RATES))
 
     def _is_proc_target(self, name: str) -> bool:
         groups = {"mlp": ("ffn",), "attn": ("attn",), "both": ("ffn", "attn")}[self.proc_target]

@@ -17,6 +17,7 @@ from .schema import (
     LanesBase,
     TensorDescription,
     TrellisBase,
+    column_strips,
     lane_codes,
 )
 
@@ -54,7 +55,12 @@ def payload_layout(description: TensorDescription) -> dict[str, tuple[tuple[int,
         if base.column_scale:
             layout[COLUMN_SCALE] = ((n_in * (description.experts or 1),), np.dtype("i1"))
     if isinstance(base, LanesBase):
-        layout[CODES] = ((tiles, lane_codes()[base.code].lines(n_in), LANE_BYTES), np.dtype("i1"))
+        code = lane_codes()[base.code]
+        shape = (tiles, code.lines(n_in), LANE_BYTES)
+        layout[CODES] = (
+            (n_in, sum(column_strips(n_out)), code.column_lines) if description.is_column else shape,
+            np.dtype("i1"),
+        )
         if base.column_scale:
             layout[COLUMN_SCALE] = ((n_in * (description.experts or 1),), np.dtype("i1"))
     layout |= base.layout(n_out, n_in)

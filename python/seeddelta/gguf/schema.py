@@ -63,6 +63,7 @@ P_MAP, P_VAL, P_SCALE = "p_map", "p_val", "p_scale"
 LANES = 16  # rows of a tile of codes
 LANE_BYTES = 64  # of a line of base lanes: four walks of 16 rows
 COLUMN_SLICE = 64  # outputs that column layout is padded to
+COLUMN_VALUES = 16  # of a walk of base lanes in column layout
 
 
 class TrellisBase(ScaledBase):
@@ -127,6 +128,16 @@ class LanesBase(ScaledBase):
     def bits(self) -> float:
         """Bits of the codes for a weight, without padding."""
         return lane_codes()[self.code].bits
+
+
+def column_strips(n_out: int) -> list[int]:
+    """Walks of each strip of outputs of base lanes in column layout: 16 for 256 outputs, 4 for 64 of the rest.
+
+    The rest is in the middle where it is whole, else at the end.
+    """
+    wide, rest = divmod(n_out, 16 * COLUMN_VALUES)
+    before = wide if n_out % COLUMN_SLICE else (wide + 1) // 2
+    return [16] * before + [4] * -(-rest // COLUMN_SLICE) + [16] * (wide - before)
 
 
 @cache
@@ -259,7 +270,7 @@ class TensorDescription(BaseModel):
             side = "rows" if self.is_column else "columns"
             raise ValueError(f"rotation_block {block} is not a power of two that divides {rotated} {side}")
         if self.is_column and not can_be_column(self.base, self.residual, self.experts):
-            raise ValueError("the layout column is for one trellis without column_scale and residual")
+            raise ValueError("the layout column is for one trellis or lanes without column_scale and residual")
         self.residual.check(n_out, n_in)
         if isinstance(self.residual, ProcSparseResidual) and not self._base_fits_blocks(self.residual.block):
             raise ValueError("proc_sparse has the base none, or prng_block of the same block, one seed and no rotation")
@@ -334,7 +345,10 @@ def can_have_experts(base: Base, residual: Residual) -> bool:
 def can_be_column(base: object, residual: object, experts: int | None) -> bool:
     """True for what the column layout is defined for."""
     return (
-        isinstance(base, TrellisBase) and not base.column_scale and isinstance(residual, NoResidual) and experts is None
+        isinstance(base, (TrellisBase, LanesBase))
+        and not base.column_scale
+        and isinstance(residual, NoResidual)
+        and experts is None
     )
 
 

@@ -13,7 +13,7 @@ from .base import (
     splitmix64_mix,
     trellis_values,
 )
-from .lanes import lane_steps, lanes_values
+from .lanes import column_lanes_values, lane_steps, lanes_values
 from .product import column_matmul, coo_dot, dequantize, matmul, quantize_activations
 from .residual import (
     dictionary_dot,
@@ -26,6 +26,7 @@ from .residual import (
 __all__ = [
     "TRELLIS_TABLE_1",
     "TRELLIS_TABLE_2",
+    "column_lanes_values",
     "column_matmul",
     "column_trellis_values",
     "coo_dot",

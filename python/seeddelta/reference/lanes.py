@@ -44,12 +44,24 @@ def lanes_values(
         bits = np.arange(PLANE_STEPS, dtype=np.uint8)[:, None]
         planes = [_walks(chunks[:, :, p, None] >> bits & 1)[:n_out] for p in range(len(added))]
     c0 = lane_steps(codes)[:n_out]
-    steps = c0.shape[2]
-    loop = min(LOOP, steps)
+    values = _values(c0, min(LOOP, c0.shape[2]), emits, tables, planes, added)
+    out = np.stack(values, axis=1)  # value j of walk i is column 4j + i
+    return np.asarray(out.reshape(n_out, -1)[:, :n_in], np.int8)
+
+
+def _values(
+    c0: npt.NDArray[np.uint8],
+    loop: int,
+    emits: Sequence[int],
+    tables: npt.NDArray[np.int8],
+    planes: Sequence[npt.NDArray[Any]],
+    added: Sequence[int],
+) -> list[npt.NDArray[np.int8]]:
+    """Values, each [n, walks], of walks whose codes are c0 [n, walks, steps]; before them are those that end `loop`."""
     before = np.concatenate([c0[:, :, loop - 2 : loop], c0], axis=2)  # the walk's codes of two steps, then all
     c1, c2 = before[:, :, 1:-1], before[:, :, :-2]
     values = []
-    for step in range(steps):
+    for step in range(c0.shape[2]):
         at = step % len(emits)
         first = sum(emits[:at])
         a, b = tables[first]
@@ -59,5 +71,42 @@ def lanes_values(
             values.append(a[(c0[:, :, step] + c1[:, :, step] + c2[:, :, step]) & 15] + b[c0[:, :, step]])
     for plane, amount in zip(planes, added, strict=True):
         values = [value + plane[:, :, step].astype(np.int8) * np.int8(amount) for step, value in enumerate(values)]
-    out = np.stack(values, axis=1)  # value j of walk i is column 4j + i
-    return np.asarray(out.reshape(n_out, -1)[:, :n_in], np.int8)
+    return values
+
+
+def column_lanes_values(
+    codes: npt.NDArray[np.uint8],
+    n_out: int,
+    emits: Sequence[int],
+    tables: npt.NDArray[np.int8],
+    added: Sequence[int] = (),
+) -> npt.NDArray[np.int8]:
+    """Values of base kind lanes in column layout, int8 [n_in, n_out], from codes uint8 [n_in, walks, lines]."""
+    n_in, _, n_lines = codes.shape
+    flat, begin, out = codes.view(np.uint8).reshape(-1), 0, []
+    wide, rest = divmod(n_out, 256)
+    before = wide if n_out % 64 else (wide + 1) // 2
+    for walks in [16] * before + [4] * -(-rest // 64) + [16] * (wide - before):  # strips of 256 and of 64 outputs
+        strip = flat[begin : begin + n_in * walks * n_lines].reshape(n_in, -1)
+        begin += strip.size
+        lines = _column_lines(strip, walks, n_lines)
+        planes = []
+        if added:
+            chunks = lines.reshape(n_in, walks, -1, len(added) + PLANE_STEPS // 2)
+            bits = np.arange(PLANE_STEPS, dtype=np.uint8)
+            planes = [(chunks[..., p, None] >> bits & 1).reshape(n_in, walks, -1) for p in range(len(added))]
+            lines = chunks[..., len(added) :].reshape(n_in, walks, -1)
+        c0 = np.stack([lines & 15, lines >> 4], axis=3).reshape(n_in, walks, -1)
+        values = _values(c0, c0.shape[2], emits, tables, planes, added)
+        out.append(np.stack(values, axis=1).reshape(n_in, -1))  # value v of walk w is output v · walks + w
+    return np.asarray(np.concatenate(out, axis=1)[:, :n_out], np.int8)
+
+
+def _column_lines(strip: npt.NDArray[np.uint8], walks: int, n_lines: int) -> npt.NDArray[np.uint8]:
+    """[n_in, walks, lines] of a strip's bytes [n_in, walks · lines]: four lines of four walks are neighbours."""
+    parts = []
+    for line in range(0, n_lines, 4):
+        count = min(4, n_lines - line)
+        block = strip[:, line * walks : (line + count) * walks].reshape(len(strip), walks // 4, count, 4)
+        parts.append(block.transpose(0, 1, 3, 2).reshape(len(strip), walks, count))
+    return np.concatenate(parts, axis=2)

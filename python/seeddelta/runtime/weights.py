@@ -15,7 +15,7 @@ from .. import _core
 from ..errors import ConfigError, SourceModelError
 from ..gguf.header import Header, TensorInfo, read_header
 from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
-from ..gguf.schema import ProcSparseResidual, TensorDescription, TrellisBase
+from ..gguf.schema import LanesBase, ProcSparseResidual, TensorDescription, TrellisBase, lane_codes
 from ..gguf.split import MappedData
 from ..settings.runtime import RuntimeConfig
 from .gates import GateMaker, MadeGate, input_groups, zero_inputs
@@ -112,19 +112,19 @@ def _block_of(description: TensorDescription) -> int:
 
 
 def unit_norm(tensor: StoredTensor) -> npt.NDArray[np.float32]:
-    """Norms of the columns of a matrix, float32 [n_in]; of a trellis in column layout up to one factor for all such.
+    """Norms of the columns of a matrix, float32 [n_in]; in column layout those that the scales say.
 
-    Hundreds of values of a codebook have nearly the same norm (of 576, within 0.3% on average), so the scales tell the
-    columns apart.
+    Hundreds of values of a code have nearly the same norm (of 576, within 0.3% on average).
     """
     base = tensor.description.base
     if tensor.description.is_proc_sparse:
         matrix = tensor.to_weight().dequantize()
         norm: npt.NDArray[np.float32] = np.sqrt(np.einsum("oi,oi->i", matrix, matrix), dtype=np.float32)
         return norm
-    assert isinstance(base, TrellisBase)
+    assert isinstance(base, (TrellisBase, LanesBase))
+    deviation = lane_codes()[base.code].unit if isinstance(base, LanesBase) else _core.TRELLIS_STD
     scale = tensor.arrays["row_scale"].astype(np.float32)
-    norm = np.abs(scale) * np.float32(base.scale * tensor.description.shape[0] ** 0.5)
+    norm = np.abs(scale) * np.float32(base.scale * deviation * tensor.description.shape[0] ** 0.5)
     return norm
 
 

@@ -17,18 +17,13 @@ from ..convert.recipe import Recipe
 from ..convert.report import Metrics
 
 
-def shared_rates(recipe: Recipe, names: Iterable[str]) -> tuple[float, ...]:
-    """Bits a weight that all these tensors can have, rising."""
-    return tuple(sorted(set.intersection(*(set(recipe.rates_for(name)) for name in names))))
-
-
 class EncodedStore:
     """Parts (convert/parts.py) of the targets of a recipe in `folder`/RATE, made when they are first asked for."""
 
     def __init__(self, recipe: Recipe, folder: Path, *, progress: bool = True) -> None:
         self.recipe = recipe
         self.plan: Plan = make_plan(recipe)
-        self.rates = shared_rates(recipe, self.plan.targets)
+        self.rates = recipe.rates
         self._folder = folder
         self._progress = progress
         self._parts: dict[tuple[str, float], Part] = {}

@@ -1,0 +1,313 @@
+// Byte lanes in column layout: the walks of a unit, 32 at once.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "encode/aligned.hpp"
+#include "encode/lane_levels.hpp"
+#include "encode/units.hpp"
+#include "format/column_lanes.hpp"
+#include "format/parallel.hpp"
+#include "seeddelta/encode.hpp"
+#include "simd/lane_search_scalar.hpp"
+
+namespace seeddelta {
+namespace {
+
+constexpr double kScaleFactor = 1.02; // as in lanes_encode.cpp
+// Of the 256 pairs of codes that a walk may end with and so begins after, the best is found by closed searches of so
+// many, chosen by what they cost with the walk cut open at 1 / kCuts, 2 / kCuts, ... of it. Unit Gaussians, 4 bits: rms
+// error .0729 with all of them, .0733 with 24, .0756 with 8, .0885 with 1; without closing .0702.
+constexpr int64_t kCandidates = 24;
+constexpr int64_t kCuts = 4;
+
+// What all walks share.
+struct Shape {
+    const LaneCode &code;
+    LaneLevels levels;
+    LaneWeights weights;
+    double weight_unit;
+    int64_t n_out, n_in, steps, walks;
+    std::vector<LaneStep> forwards, backwards; // [steps]
+    std::vector<int64_t> first_value;          // [steps + 1]
+    std::vector<int16_t> weight;               // [kColumnValues]
+
+    Shape(const LaneCode &c, int64_t outputs, int64_t inputs)
+        : code(c), levels(c), weights(c), weight_unit(weights.unit({1.0F})), n_out(outputs), n_in(inputs),
+          steps(column_steps(c)), walks(column_walks(outputs)),
+          weight(kColumnValues, LaneWeights::weight(weight_unit, 1.0F)) {
+        ColumnWeight w;
+        w.n_out = n_out;
+        w.lane_code = &code;
+        for (int64_t o = 0; o < n_out; o += kColumnValues * places.back().walks) {
+            const ColumnStrip strip(w, o);
+            for (int64_t walk = 0; walk < strip.walks; ++walk) {
+                places.push_back({o, strip.walks, walk});
+            }
+        }
+        first_value.push_back(0);
+        for (int64_t t = 0; t < steps; ++t) {
+            const auto phase = static_cast<size_t>(t % code.steps);
+            forwards.push_back(levels.forwards[phase]);
+            backwards.insert(backwards.begin(), levels.backwards[phase]);
+            first_value.push_back(first_value.back() + code.emits[phase]);
+        }
+    }
+
+    // The code so many steps before step t.
+    int before(const uint8_t *codes, int64_t t, int64_t steps_before) const {
+        return codes[(t + steps - steps_before) % steps];
+    }
+
+    // The output of value v of a walk.
+    int64_t output(int64_t walk, int64_t v) const {
+        const Place &place = places[static_cast<size_t>(walk)];
+        return place.begin + v * place.walks + place.walk;
+    }
+
+    // A walk's strip, by its first output and how many walks it has, and which of them it is.
+    struct Place {
+        int64_t begin, walks, walk;
+    };
+    std::vector<Place> places; // [walks]
+};
+
+// The search of 32 walks of one worker.
+class Walks {
+public:
+    explicit Walks(const Shape &shape)
+        : shape_(shape), target_(kColumnValues * kSearchRows),
+          level_cost_(2 * shape.levels.levels.size() * kSearchRows), cost_(kLaneEnds * kSearchRows),
+          back_(static_cast<size_t>(shape.steps) * kLaneEnds * kSearchRows), reversed_(kColumnValues * kSearchRows) {}
+
+    // Walks [first, first + count): codes and bits, a row of `steps` each.
+    void search(const float *unit, double scale, int64_t first, int64_t count, uint8_t *codes, uint8_t *bits) {
+        set_targets(unit, scale, first, count);
+        price_ends();
+        int32_t best[kSearchRows];
+        for (int64_t r = 0; r < kSearchRows; ++r) {
+            best[r] = std::numeric_limits<int32_t>::max();
+        }
+        for (int64_t candidate = 0; candidate < kCandidates; ++candidate) {
+            for (int64_t r = 0; r < kSearchRows; ++r) {
+                start_[r] = take_cheapest(r);
+            }
+            run(0, shape_.steps, start_, false);
+            for (int64_t r = 0; r < count; ++r) {
+                const int32_t cost = total_[r] + (cost_[static_cast<size_t>(start_[r] * kSearchRows + r)] & ~15);
+                if (cost < best[r]) {
+                    best[r] = cost;
+                    lane_trace(task_, shape_.steps, start_[r], r, codes + r * shape_.steps, 1);
+                }
+            }
+        }
+        for (int64_t r = 0; r < count; ++r) {
+            choose_bits(unit, scale, first + r, codes + r * shape_.steps, bits + r * shape_.steps);
+        }
+    }
+
+private:
+    double missing(const float *unit, double scale, int64_t output) const {
+        const double x = output < shape_.n_out ? unit[output] / scale : 0.0;
+        return x == x ? x : 0.0;
+    }
+
+    void set_targets(const float *unit, double scale, int64_t first, int64_t count) {
+        const auto [low, high] = std::minmax_element(shape_.levels.added.begin(), shape_.levels.added.end());
+        const double least = shape_.levels.levels.front() + *low;
+        const double most = shape_.levels.levels.back() + *high;
+        for (int64_t v = 0; v < kColumnValues; ++v) {
+            for (int64_t r = 0; r < kSearchRows; ++r) {
+                const int64_t output = r < count ? shape_.output(first + r, v) : shape_.n_out;
+                const double x = std::clamp(missing(unit, scale, output), least, most);
+                target_[static_cast<size_t>(v * kSearchRows + r)] =
+                    static_cast<int16_t>(std::nearbyint(x * shape_.weight[0]));
+            }
+        }
+    }
+
+    // Steps [from, from + count), or backwards.
+    void run(int64_t from, int64_t count, const int16_t *start, bool backwards) {
+        const int64_t value = shape_.first_value[static_cast<size_t>(from)];
+        const int64_t values = shape_.first_value[static_cast<size_t>(from + count)] - value;
+        const auto &emitted = backwards ? shape_.backwards : shape_.forwards;
+        const int64_t at = backwards ? shape_.steps - from - count : from;
+        const int16_t *target = target_.data() + value * kSearchRows;
+        if (backwards) {
+            for (int64_t v = 0; v < values; ++v) {
+                std::copy_n(target + (values - 1 - v) * kSearchRows, kSearchRows, reversed_.data() + v * kSearchRows);
+            }
+            // the values of a step keep their order
+            int64_t v = 0;
+            for (int64_t t = 0; t < count; ++t) {
+                if (emitted[static_cast<size_t>(at + t)].values == 2) {
+                    std::swap_ranges(reversed_.data() + v * kSearchRows, reversed_.data() + (v + 1) * kSearchRows,
+                                     reversed_.data() + (v + 1) * kSearchRows);
+                }
+                v += emitted[static_cast<size_t>(at + t)].values;
+            }
+            target = reversed_.data();
+        }
+        task_ = {emitted.data() + at,
+                 count,
+                 shape_.levels.levels.data(),
+                 static_cast<int64_t>(shape_.levels.levels.size()),
+                 shape_.levels.added.data(),
+                 static_cast<int64_t>(shape_.levels.added.size()),
+                 shape_.weights.error_shift,
+                 target,
+                 shape_.weight.data(),
+                 start,
+                 level_cost_.data(),
+                 cost_.data(),
+                 total_,
+                 back_.data()};
+        kernels().encode.lane_search(task_);
+    }
+
+    // What each pair of codes costs that the walk ends and begins with, by searches of what is after it up to a cut and
+    // of what is before it from there on. Each is less than the closed walk costs, which has to meet at the cut, too;
+    // the sum over several cuts tells best which pairs are worth a search.
+    void price_ends() {
+        std::fill_n(end_cost_, kLaneEnds * kSearchRows, 0);
+        for (int64_t cut = 1; cut < kCuts; ++cut) {
+            const int64_t step = shape_.steps * cut / kCuts;
+            run(step, shape_.steps - step, nullptr, false);
+            for (int64_t i = 0; i < kLaneEnds * kSearchRows; ++i) {
+                end_cost_[i] += cost_[static_cast<size_t>(i)] >> 4;
+            }
+            run(0, step, nullptr, true);
+            for (int64_t end = 0; end < kLaneEnds; ++end) {
+                const int64_t from = end % 16 * 16 + end / 16;
+                for (int64_t r = 0; r < kSearchRows; ++r) {
+                    end_cost_[end * kSearchRows + r] += cost_[static_cast<size_t>(from * kSearchRows + r)] >> 4;
+                }
+            }
+        }
+    }
+
+    int16_t take_cheapest(int64_t row) {
+        int64_t best = 0;
+        for (int64_t end = 1; end < kLaneEnds; ++end) {
+            best = end_cost_[end * kSearchRows + row] < end_cost_[best * kSearchRows + row] ? end : best;
+        }
+        end_cost_[best * kSearchRows + row] = std::numeric_limits<int32_t>::max();
+        return static_cast<int16_t>(best);
+    }
+
+    // The planes' bits: the values nearest to the weights; ties to the least.
+    void choose_bits(const float *unit, double scale, int64_t walk, const uint8_t *codes, uint8_t *bits) const {
+        const int64_t steps = shape_.steps;
+        std::fill_n(bits, steps, uint8_t{0});
+        for (int64_t t = 0; shape_.code.planes > 0 && t < steps; ++t) { // a step has one value
+            const double left =
+                missing(unit, scale, shape_.output(walk, t)) -
+                lane_value(shape_.code, 0, false, codes[t], shape_.before(codes, t, 1), shape_.before(codes, t, 2));
+            for (size_t i = 1; i < shape_.levels.added.size(); ++i) {
+                if (std::abs(left - shape_.levels.added[i]) < std::abs(left - shape_.levels.added[bits[t]])) {
+                    bits[t] = static_cast<uint8_t>(i);
+                }
+            }
+        }
+    }
+
+    const Shape &shape_;
+    LaneSearchTask task_ = {};
+    AlignedVector<int16_t> target_, level_cost_, cost_;
+    AlignedVector<uint8_t> back_;
+    AlignedVector<int16_t> reversed_;
+    int16_t start_[kSearchRows] = {};
+    int32_t total_[kSearchRows] = {};
+    int32_t end_cost_[kLaneEnds * kSearchRows] = {};
+};
+
+// The byte lanes, for units.hpp.
+class LaneUnits {
+public:
+    LaneUnits(const Shape &shape, const LanesSpec &spec, uint8_t *codes, int workers)
+        : shape_(shape), factor_(spec.scale_factor > 0 ? spec.scale_factor : kScaleFactor), out_(codes),
+          codes_(static_cast<size_t>(shape.walks * shape.steps)), bits_(codes_.size()),
+          values_(static_cast<size_t>(shape.walks * kColumnValues)) {
+        for (int i = 0; i < workers; ++i) {
+            searches_.push_back(std::make_unique<Walks>(shape));
+        }
+    }
+    double deviation() const { return shape_.code.unit; }
+    double scale_factor() const { return factor_; }
+
+    void search(int worker, int workers, const float *unit, double scale) {
+        const int64_t begin = shape_.walks * worker / workers;
+        const int64_t end = shape_.walks * (worker + 1) / workers;
+        for (int64_t walk = begin; walk < end; walk += kSearchRows) {
+            const int64_t count = std::min(kSearchRows, end - walk);
+            searches_[static_cast<size_t>(worker)]->search(
+                unit, scale, walk, count, codes_.data() + walk * shape_.steps, bits_.data() + walk * shape_.steps);
+        }
+        for (int64_t walk = begin; walk < end; ++walk) {
+            set_values(walk);
+        }
+    }
+    float value(int64_t output) const { return values_[static_cast<size_t>(output)]; }
+
+    void store(int64_t unit) const {
+        const LaneCode &code = shape_.code;
+        ColumnWeight w;
+        w.n_out = shape_.n_out;
+        w.n_in = shape_.n_in;
+        w.lane_code = &code;
+        w.lane_codes = out_;
+        for (int64_t walk = 0; walk < shape_.walks; ++walk) {
+            const Shape::Place &place = shape_.places[static_cast<size_t>(walk)];
+            const ColumnStrip strip(w, place.begin);
+            uint8_t *bytes = out_ + (strip.codes - out_) + unit * strip.bytes;
+            const uint8_t *c = codes_.data() + walk * shape_.steps;
+            const uint8_t *b = bits_.data() + walk * shape_.steps;
+            for (int64_t t = 0; t < shape_.steps; ++t) {
+                bytes[strip.at(code.code_line(t), place.walk)] |= static_cast<uint8_t>(c[t] << (t % 2 * 4));
+                for (int p = 0; p < code.planes; ++p) {
+                    bytes[strip.at(code.plane_line(t, p), place.walk)] |=
+                        static_cast<uint8_t>((b[t] >> p & 1) << (t % kLanePlaneSteps));
+                }
+            }
+        }
+    }
+
+private:
+    void set_values(int64_t walk) {
+        const int64_t steps = shape_.steps;
+        const uint8_t *c = codes_.data() + walk * steps;
+        const uint8_t *b = bits_.data() + walk * steps;
+        int64_t v = 0;
+        for (int64_t t = 0; t < steps; ++t) {
+            for (int i = 0; i < shape_.code.emits[t % shape_.code.steps]; ++i, ++v) {
+                const int value = lane_value(shape_.code, static_cast<int>(v % shape_.code.values), i == 1, c[t],
+                                             shape_.before(c, t, 1), shape_.before(c, t, 2));
+                values_[static_cast<size_t>(shape_.output(walk, v))] =
+                    static_cast<float>(value + shape_.code.added_by(b[t]));
+            }
+        }
+    }
+
+    const Shape &shape_;
+    double factor_;
+    uint8_t *out_;
+    std::vector<uint8_t> codes_, bits_; // [walks, steps] of the unit
+    std::vector<float> values_;         // [walks * kColumnValues] of the unit
+    std::vector<std::unique_ptr<Walks>> searches_;
+};
+
+} // namespace
+
+void columns_lanes_encode(const float *units, int64_t n_out, int64_t n_in, const LanesSpec &spec, uint8_t *codes,
+                          uint16_t *unit_scale, int threads) {
+    const Shape shape(*spec.code, n_out, n_in);
+    std::memset(codes, 0, static_cast<size_t>(n_in * shape.walks * column_lines(*spec.code)));
+    const int workers = worker_count(shape.walks, threads);
+    LaneUnits lanes(shape, spec, codes, workers);
+    encode_units(units, n_out, n_in, spec.feedback, lanes, unit_scale, workers);
+}
+
+} // namespace seeddelta

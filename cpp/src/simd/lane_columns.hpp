@@ -1,0 +1,372 @@
+// Products with byte lanes in column layout (format/column_lanes.hpp), for any instruction set. Include inside an
+// instruction-set unit only.
+//
+// Four units at a time: a line of each, unpacked twice, is a register whose 32-bit lanes hold the four codes of a walk.
+// From there on it is lanes.hpp: decoded, the lane of an output has what the four units give it. The sums of a strip
+// stay in registers over all units of a group. A wide strip fills the register with its walks; of a narrow one, with
+// four walks, each 128-bit lane has four units of its own, and the lanes are added at the end of a group.
+//
+// `Ops` are the words of lanes.hpp and besides: zip8, zip16 (interleave two registers, low and high half of each
+// 128-bit lane), gather (so many bytes of an address a 128-bit lane), lanes_of (the 32 bits of each 128-bit lane from
+// neighbouring ones), fold (adds the 128-bit lanes of as many registers, one after the other); kLanes: 128-bit lanes;
+// hold (keep a sum in a register, where there are enough).
+#pragma once
+#include "format/column_lanes.hpp"
+#include "simd/lanes.hpp"
+
+namespace seeddelta {
+namespace {
+
+// Units are asked for this long before they are read.
+inline constexpr int64_t kStripUnitsAhead = 64;
+
+template <class Ops, class Pattern, bool Wide>
+struct LaneColumns {
+    using V = typename Ops::V;
+    using Tile = LaneTile<Ops>;
+    using Tables = typename Tile::template Tables<Pattern>;
+    static constexpr int kLanes = Ops::kLanes;
+    static constexpr int kParts = Wide ? static_cast<int>(kWideWalks / kNarrowWalks) / kLanes : 1; // registers a line
+    static constexpr int kQuads = Wide ? 1 : kLanes; // times four units together
+    static constexpr int kUnits = 4 * kQuads;
+    static constexpr int kWalks = static_cast<int>(Wide ? kWideWalks : kNarrowWalks);
+    static constexpr int kValues = static_cast<int>(kColumnValues);
+    static constexpr int kChunks = kValues / Pattern::kQuads;
+    static constexpr int kLines = kChunks * Pattern::kLines;
+    static constexpr int kBytes = kLines * kWalks; // of a unit
+    static constexpr int kBlock = static_cast<int>(kBlockLines);
+    static constexpr int kBlocks = (kLines + kBlock - 1) / kBlock;
+    static constexpr int kFetches = (kBytes + 63) / 64; // of a unit
+    static constexpr int kFold = Wide ? 1 : kLanes;     // values that one register of sums ends as
+    static constexpr int kFloats = static_cast<int>(sizeof(V) / sizeof(float)); // of that register
+
+    using Units = const uint8_t *[kQuads][4];
+
+    // The lines of block `Block` of unit i of each quad.
+    template <int Block>
+    static SEEDDELTA_INLINE V piece(const Units &at, int i, int part) {
+        constexpr int lines = std::min(kBlock, kLines - kBlock * Block);
+        if constexpr (Wide && lines == kBlock) {
+            return Ops::load(at[0][i] + kBlock * kWalks * Block + part * static_cast<int>(sizeof(V)));
+        } else {
+            const uint8_t *from[kLanes];
+            for (int l = 0; l < kLanes; ++l) {
+                from[l] = at[Wide ? 0 : l][i] + kBlock * kWalks * Block + (Wide ? (part * kLanes + l) * 4 * lines : 0);
+            }
+            return Ops::template gather<4 * lines>(from);
+        }
+    }
+
+    // All lines of the four units of each quad, interleaved.
+    struct Lines {
+        V line[kBlocks * kBlock];
+        SEEDDELTA_INLINE Lines(const Units &at, int part) {
+            [&]<int... Block>(std::integer_sequence<int, Block...>) SEEDDELTA_INLINE_LAMBDA {
+                (interleave<Block>(at, part), ...);
+            }(std::make_integer_sequence<int, kBlocks>{});
+        }
+        template <int Block>
+        SEEDDELTA_INLINE void interleave(const Units &at, int part) {
+            V low[2];
+            V high[2];
+            for (int i = 0; i < 2; ++i) {
+                Ops::zip8(piece<Block>(at, 2 * i, part), piece<Block>(at, 2 * i + 1, part), low[i], high[i]);
+            }
+            V *four = line + kBlock * Block;
+            Ops::zip16(low[0], low[1], four[0], four[1]);
+            Ops::zip16(high[0], high[1], four[2], four[3]);
+        }
+    };
+
+    // Calls use(value, register) for all values.
+    template <class Use>
+    static SEEDDELTA_INLINE void decode(const Units &at, int part, const Tables &t, Use &&use) {
+        const Lines lines(at, part);
+        typename Tile::template Before<1> before(lines.line + kLines - 1);
+        [&]<int... Chunk>(std::integer_sequence<int, Chunk...>) SEEDDELTA_INLINE_LAMBDA {
+            (chunk<Chunk>(lines.line, t, before, use), ...);
+        }(std::make_integer_sequence<int, kChunks>{});
+    }
+
+    template <int Chunk, class Use>
+    static SEEDDELTA_INLINE void chunk(const V *line, const Tables &t, typename Tile::template Before<1> &before,
+                                       Use &&use) {
+        constexpr int first = Chunk * Pattern::kLines;
+        alignas(64) uint8_t planes[(Pattern::kPlanes + 1) * kLaneBytes];
+        for (int p = 0; p < Pattern::kPlanes; ++p) {
+            Ops::store(planes + p * kLaneBytes, line[first + p]);
+        }
+        const auto one = [&](int quad, const V *values)
+                             SEEDDELTA_INLINE_LAMBDA { use(Chunk * Pattern::kQuads + quad, values[0]); };
+        [&]<int... Line>(std::integer_sequence<int, Line...>) SEEDDELTA_INLINE_LAMBDA {
+            (steps<Line>(line[first + Pattern::kPlanes + Line], planes, t, before, one), ...);
+        }(std::make_integer_sequence<int, Pattern::kChunk / 2>{});
+    }
+
+    template <int Line, class Use>
+    static SEEDDELTA_INLINE void steps(V both, const uint8_t *planes, const Tables &t,
+                                       typename Tile::template Before<1> &before, Use &&use) {
+        const V low = Ops::low(both);
+        const V high = Ops::high(both);
+        Tile::template step<Pattern, 1, 2 * Line>(&low, planes, 0, t, before, use);
+        Tile::template step<Pattern, 1, 2 * Line + 1>(&high, planes, 0, t, before, use);
+    }
+
+    // The inputs of kUnits units.
+    static SEEDDELTA_INLINE V inputs(const int8_t *q) {
+        if constexpr (Wide) {
+            return Ops::four(q);
+        } else {
+            return Ops::lanes_of(q);
+        }
+    }
+
+    // y += float(sums) * scale of `n` values from `value` on
+    static SEEDDELTA_INLINE void add(const V *sums, int value, int n, int part, float scale, float *y) {
+        for (int v = 0; v < n; v += kFold) {
+            V sum = sums[v];
+            if constexpr (!Wide) {
+                sum = Ops::fold(sums + v);
+            }
+            float *out = y + (value + v) * kWalks + part * kFloats;
+            Ops::store_rows(out, Ops::add_group(Ops::load_floats(out), sum, scale));
+        }
+    }
+
+    // Units i to i + kUnits of the list, or to `end`: q of those that there are not is 0.
+    static SEEDDELTA_INLINE void find(const uint8_t *codes, const int32_t *index, int64_t i, int64_t end, Units &at) {
+        const int64_t last = (end - i < kUnits ? end - i : kUnits) - 1;
+        const bool neighbours = index == nullptr || (last == kUnits - 1 && index[i + last] - index[i] == last);
+        const uint8_t *first = codes + (index == nullptr ? i : index[i]) * kBytes;
+        for (int u = 0; u < kUnits; ++u) {
+            const int64_t there = u < last ? u : last;
+            at[u / 4][u % 4] =
+                neighbours ? first + there * kBytes : codes + static_cast<int64_t>(index[i + there]) * kBytes;
+        }
+    }
+
+    // Values [First, Last) of one strip. `next`: the codes of the strip after.
+    template <int First, int Last>
+    [[gnu::noinline]] static void multiply_values(const LaneCode &code, const uint8_t *codes, const uint8_t *next,
+                                                  const ColumnInput &in, float *y) {
+        const Tables t(code);
+        for (int64_t g = 0; g < in.n_groups; ++g) {
+            for (int part = 0; part < kParts && in.begin[g] < in.begin[g + 1]; ++part) {
+                V sum[Last - First];
+                for (V &s : sum) {
+                    s = Ops::start(in.bias[g] / kQuads);
+                }
+                for (int64_t i = in.begin[g]; i < in.begin[g + 1]; i += kUnits) {
+                    multiply_units<First, Last>(codes, next, in, i, in.begin[g + 1], part, t, sum);
+                }
+                add(sum, First, Last - First, part, in.scale[g], y);
+            }
+        }
+    }
+
+    static void multiply(const LaneCode &code, const uint8_t *codes, const uint8_t *next, const ColumnInput &in,
+                         int first, int last, float *y) {
+        if constexpr (!Wide) {
+            if (last - first == kValues / 2) {
+                return first == 0 ? multiply_values<0, kValues / 2>(code, codes, next, in, y)
+                                  : multiply_values<kValues / 2, kValues>(code, codes, next, in, y);
+            }
+        }
+        multiply_values<0, kValues>(code, codes, next, in, y);
+    }
+
+    // Units i to i + kUnits, or to `end`.
+    template <int First, int Last>
+    static SEEDDELTA_INLINE void multiply_units(const uint8_t *codes, const uint8_t *next, const ColumnInput &in,
+                                                int64_t i, int64_t end, int part, const Tables &t, V *sum) {
+        alignas(16) int8_t q[kUnits];
+        const int8_t *x = in.q + i;
+        Units at;
+        if (end - i >= kUnits) {
+            find(codes, in.index, i, i + kUnits, at);
+        } else {
+            for (int u = 0; u < kUnits; ++u) { // no call: sums stay in registers
+                q[u] = i + u < end ? x[u] : int8_t{0};
+            }
+            x = q;
+            find(codes, in.index, i, end, at);
+        }
+        Units later;
+        const bool asks = part == 0 && find_later(codes, next, in, i + kStripUnitsAhead, later);
+        const V four = inputs(x);
+        decode(at, part, t, [&](int value, V v) SEEDDELTA_INLINE_LAMBDA {
+            if (asks) { // a few at a time: there are few places for what is under way
+                for (int n = value * kUnits * kFetches / kValues; n < (value + 1) * kUnits * kFetches / kValues; ++n) {
+                    const int u = n / kFetches;
+                    __builtin_prefetch(later[u / 4][u % 4] + n % kFetches * 64);
+                }
+            }
+            if (value >= First && value < Last) { // what is not used costs nothing
+                sum[value - First] = Ops::dot(sum[value - First], v, four);
+                Ops::hold(sum[value - First]);
+            }
+        });
+    }
+
+    // The units at i of the list, or of that of the strip after. False where there are not enough of them.
+    static SEEDDELTA_INLINE bool find_later(const uint8_t *codes, const uint8_t *next, const ColumnInput &in, int64_t i,
+                                            Units &at) {
+        const bool over = i >= in.n;
+        i -= over ? in.n : 0;
+        if (i + kUnits > in.n) {
+            return false;
+        }
+        find(over ? next : codes, in.index, i, i + kUnits, at);
+        return true;
+    }
+
+    // Units [0, n) of a group: panel [kValues][kGroup / kUnits][kParts] registers.
+    static constexpr int64_t kRow = kGroup / kUnits * kParts * static_cast<int64_t>(sizeof(V));
+    [[gnu::noinline]] static void decode_group(const LaneCode &code, const uint8_t *codes, int64_t n, uint8_t *panel) {
+        const Tables t(code);
+        for (int64_t i = 0; i < n; i += kUnits) {
+            Units at;
+            for (int u = 0; u < kUnits; ++u) {
+                at[u / 4][u % 4] = codes + (i + u < n ? i + u : n - 1) * kBytes;
+            }
+            for (int part = 0; part < kParts; ++part, panel += sizeof(V)) {
+                decode(at, part, t,
+                       [&](int value, V v) SEEDDELTA_INLINE_LAMBDA { Ops::store(panel + value * kRow, v); });
+            }
+        }
+    }
+
+    // Values [first, last) of the tokens [token, token + N); y is that of the first.
+    template <int N>
+    static void multiply_panel(const Activations &a, int64_t group, const uint8_t *panel, int64_t n, int first,
+                               int last, int64_t token, float *y, int64_t y_stride) {
+        const int64_t groups = a.stride / kGroup;
+        const int8_t *q = a.q + token * a.stride + group * kGroup;
+        for (int v = first; v < last; v += kFold) {
+            for (int part = 0; part < kParts; ++part) {
+                V sum[N][kFold];
+                for (int t = 0; t < N; ++t) {
+                    for (V &s : sum[t]) {
+                        s = Ops::start(a.bias[(token + t) * groups + group] / kQuads);
+                    }
+                }
+                const uint8_t *from = panel + v * kRow + part * static_cast<int64_t>(sizeof(V));
+                for (int64_t i = 0; i < n; i += kUnits, from += kParts * sizeof(V)) {
+                    for (int t = 0; t < N; ++t) {
+                        const V x = inputs(q + t * a.stride + i);
+                        for (int f = 0; f < kFold; ++f) {
+                            sum[t][f] = Ops::dot(sum[t][f], Ops::load(from + f * kRow), x);
+                        }
+                    }
+                }
+                for (int t = 0; t < N; ++t) {
+                    add(sum[t], v, kFold, part, a.scale[(token + t) * groups + group], y + t * y_stride);
+                }
+            }
+        }
+    }
+
+    // The same of all of `count` tokens from `token` on.
+    static void multiply_panel(const Activations &a, int64_t group, const uint8_t *panel, int64_t n, int first,
+                               int last, int64_t token, int64_t count, float *y, int64_t y_stride) {
+        int64_t i = 0;
+        for (; i + 4 <= count; i += 4) {
+            multiply_panel<4>(a, group, panel, n, first, last, token + i, y + i * y_stride, y_stride);
+        }
+        for (; i < count; ++i) {
+            multiply_panel<1>(a, group, panel, n, first, last, token + i, y + i * y_stride, y_stride);
+        }
+    }
+};
+
+// What a product computes next: values [first, last) of a strip, from output `begin` to `end`.
+struct StripPart {
+    ColumnStrip strip;
+    int first, last;
+    int64_t end;
+    bool has_room; // in y, for all these values
+
+    SEEDDELTA_INLINE StripPart(const ColumnWeight &w, int64_t begin, int64_t all_end) : strip(w, begin) {
+        const int64_t half = strip.outputs() / 2;
+        const int64_t at = begin - strip.begin;
+        const bool whole = at == 0 && (strip.walks == kWideWalks || all_end > strip.begin + half);
+        first = static_cast<int>(at / strip.walks);
+        last = whole ? static_cast<int>(kColumnValues) : first + static_cast<int>(kColumnValues / 2);
+        end = strip.begin + last * strip.walks;
+        has_room = end <= all_end;
+        end = has_room ? end : all_end;
+    }
+};
+
+template <class Ops>
+void columns_lanes_simd(const ColumnWeight &w, const ColumnInput &in, int64_t begin, int64_t end, float *y) {
+    __builtin_memset(y + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
+    with_pattern(*w.lane_code, [&]<class Pattern>() {
+        for (int64_t o = begin; o < end;) {
+            const StripPart part(w, o, end);
+            const uint8_t *codes = part.strip.codes;
+            const uint8_t *next = part.end < end ? ColumnStrip(w, part.end).codes : codes;
+            const auto multiply = [&](float *out) {
+                if (part.strip.walks == kWideWalks) {
+                    LaneColumns<Ops, Pattern, true>::multiply(*w.lane_code, codes, next, in, part.first, part.last,
+                                                              out);
+                } else {
+                    LaneColumns<Ops, Pattern, false>::multiply(*w.lane_code, codes, next, in, part.first, part.last,
+                                                               out);
+                }
+            };
+            if (part.has_room) {
+                multiply(y + part.strip.begin);
+            } else {
+                alignas(64) float room[kOutputSlice] = {};
+                multiply(room);
+                __builtin_memcpy(y + o, room + (o - part.strip.begin),
+                                 static_cast<size_t>(part.end - o) * sizeof(float));
+            }
+            o = part.end;
+        }
+    });
+}
+
+template <class Ops>
+void columns_lanes_many_simd(const ColumnWeight &w, const Activations &a, int64_t begin, int64_t end, float *y,
+                             int64_t y_stride) {
+    for (int64_t token = 0; token < a.n_tokens; ++token) {
+        __builtin_memset(y + token * y_stride + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
+    }
+    alignas(64) uint8_t panel[kGroup * kWideOutputs];
+    with_pattern(*w.lane_code, [&]<class Pattern>() {
+        using Wide = LaneColumns<Ops, Pattern, true>;
+        using Narrow = LaneColumns<Ops, Pattern, false>;
+        for (int64_t o = begin; o < end;) {
+            const StripPart part(w, o, end);
+            for (int64_t g = 0; g < a.stride / kGroup; ++g) {
+                const int64_t n = w.n_in - g * kGroup < kGroup ? w.n_in - g * kGroup : kGroup;
+                const uint8_t *codes = part.strip.codes + g * kGroup * part.strip.bytes;
+                float *out = y + part.strip.begin;
+                if (part.strip.walks == kWideWalks) {
+                    Wide::decode_group(*w.lane_code, codes, n, panel);
+                    Wide::multiply_panel(a, g, panel, n, part.first, part.last, 0, a.n_tokens, out, y_stride);
+                    continue;
+                }
+                Narrow::decode_group(*w.lane_code, codes, n, panel);
+                if (part.has_room) {
+                    Narrow::multiply_panel(a, g, panel, n, part.first, part.last, 0, a.n_tokens, out, y_stride);
+                    continue;
+                }
+                for (int64_t token = 0; token < a.n_tokens; ++token) {
+                    alignas(64) float room[kOutputSlice] = {};
+                    float *mine = room + (o - part.strip.begin);
+                    const auto bytes = static_cast<size_t>(part.end - o) * sizeof(float);
+                    __builtin_memcpy(mine, y + token * y_stride + o, bytes);
+                    Narrow::multiply_panel(a, g, panel, n, part.first, part.last, token, 1, room, 0);
+                    __builtin_memcpy(y + token * y_stride + o, mine, bytes);
+                }
+            }
+            o = part.end;
+        }
+    });
+}
+
+} // namespace
+} // namespace seeddelta
