@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "format/rotation.hpp"
+#include "format/trellis.hpp"
 #include "linear/columns_parts.hpp"
 
 namespace seeddelta {
