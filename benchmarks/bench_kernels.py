@@ -122,7 +122,7 @@ def random_lanes(
         base_scale=1 / code.unit,
         lane_code=code.number,
         rotation_block=64,
-        codes=aligned(codes),
+        codes=codes,
         row_scale=np.ones(n_out if layout == "row" else n_in, np.float16),
         layout=layout,
     )

@@ -8,7 +8,6 @@
 #include "format/column_trellis.hpp"
 #include "gating/compose.hpp"
 #include "kernel_test.hpp"
-#include "linear/trellis_columns.hpp"
 #include "seeddelta/columns.hpp"
 #include "seeddelta/compute.hpp"
 #include "simd/kernel_table.hpp"

@@ -89,6 +89,9 @@ struct ColumnBatch {
     const float *scale = nullptr; // [n_tokens, stride / 64]
 };
 
+// y [n_out] = W x for the active units of one token, on the calling thread.
+void columns_compute_active(const ColumnWeight &w, const ActiveSet &active, float *y);
+
 class Gate;
 class Workspace;
 struct ComputeStatus;

@@ -10,10 +10,9 @@
 #include "bindings/arrays.hpp"
 #include "bindings/bind_columns.hpp"
 #include "format/column_lanes.hpp"
-#include "format/column_trellis.hpp"
+#include "format/column_dequantize.hpp"
 #include "format/lanes.hpp"
 #include "linear/operator.hpp"
-#include "linear/trellis_columns.hpp"
 #include "seeddelta/compute.hpp"
 
 namespace seeddelta {

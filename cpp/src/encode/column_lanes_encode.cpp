@@ -8,16 +8,15 @@
 
 #include "encode/aligned.hpp"
 #include "encode/lane_levels.hpp"
+#include "encode/lane_search.hpp"
 #include "encode/units.hpp"
 #include "format/column_lanes.hpp"
 #include "format/parallel.hpp"
 #include "seeddelta/encode.hpp"
-#include "simd/lane_search_scalar.hpp"
 
 namespace seeddelta {
 namespace {
 
-constexpr double kScaleFactor = 1.02; // as in lanes_encode.cpp
 // Of the 256 pairs of codes that a walk may end with and so begins after, the best is found by closed searches of so
 // many, chosen by what they cost with the walk cut open at 1 / kCuts, 2 / kCuts, ... of it. Unit Gaussians, 4 bits: rms
 // error .0729 with all of them, .0733 with 24, .0756 with 8, .0885 with 1; without closing .0702.
@@ -79,9 +78,8 @@ struct Shape {
 class Walks {
 public:
     explicit Walks(const Shape &shape)
-        : shape_(shape), target_(kColumnValues * kSearchRows),
-          level_cost_(2 * shape.levels.levels.size() * kSearchRows), cost_(kLaneEnds * kSearchRows),
-          back_(static_cast<size_t>(shape.steps) * kLaneEnds * kSearchRows), reversed_(kColumnValues * kSearchRows) {}
+        : shape_(shape), search_(shape.levels, shape.weights.error_shift, shape.steps),
+          target_(kColumnValues * kSearchRows), reversed_(kColumnValues * kSearchRows) {}
 
     // Walks [first, first + count): codes and bits, a row of `steps` each.
     void search(const float *unit, double scale, int64_t first, int64_t count, uint8_t *codes, uint8_t *bits) {
@@ -93,14 +91,14 @@ public:
         }
         for (int64_t candidate = 0; candidate < kCandidates; ++candidate) {
             for (int64_t r = 0; r < kSearchRows; ++r) {
-                start_[r] = take_cheapest(r);
+                start_[r] = search_.take_cheapest(r);
             }
             run(0, shape_.steps, start_, false);
             for (int64_t r = 0; r < count; ++r) {
-                const int32_t cost = total_[r] + (cost_[static_cast<size_t>(start_[r] * kSearchRows + r)] & ~15);
+                const int32_t cost = search_.cost(start_[r], r);
                 if (cost < best[r]) {
                     best[r] = cost;
-                    lane_trace(task_, shape_.steps, start_[r], r, codes + r * shape_.steps, 1);
+                    search_.trace(shape_.steps, start_[r], r, codes + r * shape_.steps);
                 }
             }
         }
@@ -116,13 +114,10 @@ private:
     }
 
     void set_targets(const float *unit, double scale, int64_t first, int64_t count) {
-        const auto [low, high] = std::minmax_element(shape_.levels.added.begin(), shape_.levels.added.end());
-        const double least = shape_.levels.levels.front() + *low;
-        const double most = shape_.levels.levels.back() + *high;
         for (int64_t v = 0; v < kColumnValues; ++v) {
             for (int64_t r = 0; r < kSearchRows; ++r) {
                 const int64_t output = r < count ? shape_.output(first + r, v) : shape_.n_out;
-                const double x = std::clamp(missing(unit, scale, output), least, most);
+                const double x = shape_.levels.clamped(missing(unit, scale, output));
                 target_[static_cast<size_t>(v * kSearchRows + r)] =
                     static_cast<int16_t>(std::nearbyint(x * shape_.weight[0]));
             }
@@ -151,54 +146,24 @@ private:
             }
             target = reversed_.data();
         }
-        task_ = {emitted.data() + at,
-                 count,
-                 shape_.levels.levels.data(),
-                 static_cast<int64_t>(shape_.levels.levels.size()),
-                 shape_.levels.added.data(),
-                 static_cast<int64_t>(shape_.levels.added.size()),
-                 shape_.weights.error_shift,
-                 target,
-                 shape_.weight.data(),
-                 start,
-                 level_cost_.data(),
-                 cost_.data(),
-                 total_,
-                 back_.data()};
-        kernels().encode.lane_search(task_);
+        search_.run(emitted.data() + at, count, target, shape_.weight.data(), start);
     }
 
     // What each pair of codes costs that the walk ends and begins with, by searches of what is after it up to a cut and
     // of what is before it from there on. Each is less than the closed walk costs, which has to meet at the cut, too;
     // the sum over several cuts tells best which pairs are worth a search.
     void price_ends() {
-        std::fill_n(end_cost_, kLaneEnds * kSearchRows, 0);
+        search_.clear_prices();
         for (int64_t cut = 1; cut < kCuts; ++cut) {
             const int64_t step = shape_.steps * cut / kCuts;
             run(step, shape_.steps - step, nullptr, false);
-            for (int64_t i = 0; i < kLaneEnds * kSearchRows; ++i) {
-                end_cost_[i] += cost_[static_cast<size_t>(i)] >> 4;
-            }
+            search_.add_prices(false);
             run(0, step, nullptr, true);
-            for (int64_t end = 0; end < kLaneEnds; ++end) {
-                const int64_t from = end % 16 * 16 + end / 16;
-                for (int64_t r = 0; r < kSearchRows; ++r) {
-                    end_cost_[end * kSearchRows + r] += cost_[static_cast<size_t>(from * kSearchRows + r)] >> 4;
-                }
-            }
+            search_.add_prices(true);
         }
     }
 
-    int16_t take_cheapest(int64_t row) {
-        int64_t best = 0;
-        for (int64_t end = 1; end < kLaneEnds; ++end) {
-            best = end_cost_[end * kSearchRows + row] < end_cost_[best * kSearchRows + row] ? end : best;
-        }
-        end_cost_[best * kSearchRows + row] = std::numeric_limits<int32_t>::max();
-        return static_cast<int16_t>(best);
-    }
-
-    // The planes' bits: the values nearest to the weights; ties to the least.
+    // The planes' bits: the values nearest to the weights.
     void choose_bits(const float *unit, double scale, int64_t walk, const uint8_t *codes, uint8_t *bits) const {
         const int64_t steps = shape_.steps;
         std::fill_n(bits, steps, uint8_t{0});
@@ -206,29 +171,21 @@ private:
             const double left =
                 missing(unit, scale, shape_.output(walk, t)) -
                 lane_value(shape_.code, 0, false, codes[t], shape_.before(codes, t, 1), shape_.before(codes, t, 2));
-            for (size_t i = 1; i < shape_.levels.added.size(); ++i) {
-                if (std::abs(left - shape_.levels.added[i]) < std::abs(left - shape_.levels.added[bits[t]])) {
-                    bits[t] = static_cast<uint8_t>(i);
-                }
-            }
+            bits[t] = shape_.levels.nearest_bits(left);
         }
     }
 
     const Shape &shape_;
-    LaneSearchTask task_ = {};
-    AlignedVector<int16_t> target_, level_cost_, cost_;
-    AlignedVector<uint8_t> back_;
-    AlignedVector<int16_t> reversed_;
+    LaneSearch search_;
+    AlignedVector<int16_t> target_, reversed_;
     int16_t start_[kSearchRows] = {};
-    int32_t total_[kSearchRows] = {};
-    int32_t end_cost_[kLaneEnds * kSearchRows] = {};
 };
 
 // The byte lanes, for units.hpp.
 class LaneUnits {
 public:
     LaneUnits(const Shape &shape, const LanesSpec &spec, uint8_t *codes, int workers)
-        : shape_(shape), factor_(spec.scale_factor > 0 ? spec.scale_factor : kScaleFactor), out_(codes),
+        : shape_(shape), factor_(spec.scale_factor > 0 ? spec.scale_factor : kLaneScaleFactor), out_(codes),
           codes_(static_cast<size_t>(shape.walks * shape.steps)), bits_(codes_.size()),
           values_(static_cast<size_t>(shape.walks * kColumnValues)) {
         for (int i = 0; i < workers; ++i) {

@@ -10,6 +10,9 @@
 
 namespace seeddelta {
 
+// A row's or unit's scale over its root mean square before the search; .99 to 1.05 are alike.
+inline constexpr double kLaneScaleFactor = 1.02;
+
 // Values that occur, and for each value of the pattern which one a state has; forwards, and backwards in time, where
 // the codes that follow a step take the place of those before it.
 struct LaneLevels {
@@ -41,6 +44,9 @@ struct LaneLevels {
             const auto at = std::lower_bound(levels.begin(), levels.end(), v) - levels.begin();
             index_.push_back(static_cast<uint16_t>(at * kSearchRows));
         }
+        const auto [low, high] = std::minmax_element(added.begin(), added.end());
+        least_ = levels.front() + *low;
+        most_ = levels.back() + *high;
         const uint16_t *first = index_.data();
         for (int step = 0; step < code.steps; ++step) {
             const uint16_t *second = first + 16 * 16;
@@ -49,11 +55,22 @@ struct LaneLevels {
             first = second + (code.emits[step] > 1 ? 16 * kLaneSums : 0);
         }
     }
+    // Beyond the outermost values the search would see no slope.
+    double clamped(double x) const { return std::clamp(x, least_, most_); }
+    // The bits of the planes that add what is nearest to `missing`; ties to the least.
+    uint8_t nearest_bits(double missing) const {
+        size_t best = 0;
+        for (size_t i = 1; i < added.size(); ++i) {
+            best = std::abs(missing - added[i]) < std::abs(missing - added[best]) ? i : best;
+        }
+        return static_cast<uint8_t>(best);
+    }
     LaneLevels(const LaneLevels &) = delete;
     LaneLevels &operator=(const LaneLevels &) = delete;
 
 private:
     std::vector<uint16_t> index_;
+    double least_, most_;
 };
 
 // Columns of a search with the fixed-point weights: f[c] = round(f0 * sqrt(importance)), where f0 makes a column of

@@ -8,18 +8,17 @@
 #include "encode/aligned.hpp"
 #include "encode/lane_blocks.hpp"
 #include "encode/lane_levels.hpp"
+#include "encode/lane_search.hpp"
 #include "encode/trellis_search.hpp"
 #include "format/float16.hpp"
 #include "format/lanes.hpp"
 #include "format/parallel.hpp"
 #include "seeddelta/encode.hpp"
-#include "simd/lane_search_scalar.hpp"
 
 namespace seeddelta {
 namespace {
 
-constexpr double kScaleFactor = 1.02; // row scale over root mean square before the search; .99 to 1.05 are alike
-constexpr int64_t kSight = 16;        // steps that tell which codes suit the ends of a loop
+constexpr int64_t kSight = 16; // steps that tell which codes suit the ends of a loop
 
 // What the rows of one tensor share.
 struct Job {
@@ -55,11 +54,8 @@ public:
     explicit Rows(const Job &job)
         : job_(job), value_(static_cast<size_t>(kSearchRows * job.n_in)), error_(value_.size()),
           codes_(static_cast<size_t>(kSearchRows * kLaneWalks * job.steps)), bits_(codes_.size()),
-          level_cost_(2 * job.levels.levels.size() * kSearchRows), cost_(kLaneEnds * kSearchRows) {
-        const auto longest = static_cast<size_t>(job.longest_search());
-        back_.resize(longest * kLaneEnds * kSearchRows);
-        trace_.resize(longest);
-    }
+          search_(job.levels, job.weights.error_shift, job.longest_search()),
+          trace_(static_cast<size_t>(job.longest_search())) {}
 
     // rows [count, n_in], rotated
     void load(const float *rows, int64_t count) {
@@ -72,7 +68,7 @@ public:
                 value_[static_cast<size_t>(r * job_.n_in + i)] = w;
                 energy += static_cast<double>(w) * w;
             }
-            const double factor = job_.spec.scale_factor > 0 ? job_.spec.scale_factor : kScaleFactor;
+            const double factor = job_.spec.scale_factor > 0 ? job_.spec.scale_factor : kLaneScaleFactor;
             unit_[r] = std::sqrt(energy / static_cast<double>(job_.n_in)) * factor / job_.code.unit;
         }
     }
@@ -148,29 +144,12 @@ private:
             }
         }
         set_targets();
-        task_ = {emitted_.data(),
-                 count,
-                 job_.levels.levels.data(),
-                 static_cast<int64_t>(job_.levels.levels.size()),
-                 job_.levels.added.data(),
-                 static_cast<int64_t>(job_.levels.added.size()),
-                 job_.weights.error_shift,
-                 target_.data(),
-                 weight_.data(),
-                 from_start ? start_ : nullptr,
-                 level_cost_.data(),
-                 cost_.data(),
-                 total_,
-                 back_.data()};
-        kernels().encode.lane_search(task_);
+        search_.run(emitted_.data(), count, target_.data(), weight_.data(), from_start ? start_ : nullptr);
     }
 
     void set_targets() {
         weight_.resize(columns_.size());
         target_.resize(columns_.size() * kSearchRows);
-        const auto [low, high] = std::minmax_element(job_.levels.added.begin(), job_.levels.added.end());
-        const double least = job_.levels.levels.front() + *low;
-        const double most = job_.levels.levels.back() + *high;
         for (size_t i = 0; i < columns_.size(); ++i) {
             int16_t *target = target_.data() + i * kSearchRows;
             if (columns_[i] >= job_.n_in) {
@@ -180,8 +159,7 @@ private:
             }
             weight_[i] = LaneWeights::weight(weight_unit_, job_.importance[static_cast<size_t>(columns_[i])]);
             for (int64_t r = 0; r < kSearchRows; ++r) {
-                // beyond the outermost level the search would see no slope
-                const double x = std::clamp(weight_of(r, columns_[i]), least, most);
+                const double x = job_.levels.clamped(weight_of(r, columns_[i]));
                 target[r] = static_cast<int16_t>(std::nearbyint(x * weight_[i]));
             }
         }
@@ -194,26 +172,16 @@ private:
         return x == x ? x : 0.0;
     }
 
-    // Adds the costs of the last search to those of the ends that a walk may have before its first step.
-    void add_costs(bool backwards) {
-        for (int64_t end = 0; end < kLaneEnds; ++end) {
-            const int64_t from = backwards ? end % 16 * 16 + end / 16 : end;
-            for (int64_t r = 0; r < kSearchRows; ++r) {
-                end_cost_[end * kSearchRows + r] += cost_[static_cast<size_t>(from * kSearchRows + r)] >> 4;
-            }
-        }
-    }
-
     // What each pair of codes costs that ends the loop of a walk and begins it, by all it touches: the end of the loop,
     // its begin, and what follows.
     void price_ends(int64_t walk, int64_t after) {
         search(walk, job_.loop - kSight, kSight, false);
-        add_costs(false);
+        search_.add_prices(false);
         search(walk, 0, kSight, false, true);
-        add_costs(true);
+        search_.add_prices(true);
         if (after > 0) {
             search(walk, job_.loop, after, false, true);
-            add_costs(true);
+            search_.add_prices(true);
         }
     }
 
@@ -223,8 +191,7 @@ private:
             std::fill_n(start_, kSearchRows, static_cast<int16_t>(end));
             search(walk, 0, job_.loop, true);
             for (int64_t r = 0; r < kSearchRows; ++r) {
-                const int64_t at = end * kSearchRows + r;
-                end_cost_[at] = (total_[r] + cost_[static_cast<size_t>(at)]) >> 4;
+                search_.set_price(end, r, search_.cost(end, r) >> 4);
             }
         }
     }
@@ -234,22 +201,18 @@ private:
     void decide_loop(int64_t walk) {
         const int64_t after = std::min(job_.steps - job_.loop, kSight);
         weigh(walk, 0, job_.loop + after);
-        std::fill(end_cost_, end_cost_ + kLaneEnds * kSearchRows, 0);
+        search_.clear_prices();
         if (job_.loop < kSight) {
             price_short_loop(walk);
         } else {
             price_ends(walk, after);
         }
         for (int64_t r = 0; r < kSearchRows; ++r) {
-            int64_t best = 0;
-            for (int64_t end = 1; end < kLaneEnds; ++end) {
-                best = end_cost_[end * kSearchRows + r] < end_cost_[best * kSearchRows + r] ? end : best;
-            }
-            start_[r] = static_cast<int16_t>(best);
+            start_[r] = search_.take_cheapest(r);
         }
         search(walk, 0, job_.loop, true);
         for (int64_t r = 0; r < kSearchRows; ++r) {
-            lane_trace(task_, job_.loop, start_[r], r, codes_.data() + (r * kLaneWalks + walk) * job_.steps, 1);
+            search_.trace(job_.loop, start_[r], r, codes_.data() + (r * kLaneWalks + walk) * job_.steps);
         }
     }
 
@@ -262,7 +225,7 @@ private:
         weigh(walk, step, searched);
         search(walk, step, searched, true);
         for (int64_t r = 0; r < kSearchRows; ++r) {
-            lane_trace(task_, searched, lane_best_end(task_, r), r, trace_.data(), 1);
+            search_.trace(searched, search_.best_end(r), r, trace_.data());
             std::copy_n(trace_.data(), count, codes_.data() + (r * kLaneWalks + walk) * job_.steps + step);
         }
     }
@@ -276,13 +239,7 @@ private:
                 continue;
             }
             values(r, block.walk, block.step, block.steps, [&](int64_t column, int value) { // a step has one value
-                const double missing = weight_of(r, column) - value;
-                for (size_t i = 1; i < job_.levels.added.size(); ++i) {
-                    if (std::abs(missing - job_.levels.added[i]) < std::abs(missing - job_.levels.added[*bits])) {
-                        *bits = static_cast<uint8_t>(i);
-                    }
-                }
-                ++bits;
+                *bits++ = job_.levels.nearest_bits(weight_of(r, column) - value);
             });
         }
     }
@@ -313,16 +270,13 @@ private:
     std::vector<uint8_t> codes_; // [kSearchRows, kLaneWalks, steps]
     std::vector<uint8_t> bits_;  // the same of the planes
     double unit_[kSearchRows] = {};
-    LaneSearchTask task_ = {};
+    LaneSearch search_;
     std::vector<LaneStep> emitted_;
     std::vector<int64_t> columns_; // of the search; -1: padding
     std::vector<int16_t> weight_;
-    AlignedVector<int16_t> target_, level_cost_, cost_;
-    AlignedVector<uint8_t> back_;
+    AlignedVector<int16_t> target_;
     std::vector<uint8_t> trace_;
     int16_t start_[kSearchRows] = {};
-    int32_t total_[kSearchRows] = {};
-    int32_t end_cost_[kLaneEnds * kSearchRows] = {};
     double weight_unit_ = 1;
 };
 

@@ -36,7 +36,4 @@ static inline uint16_t column_state(const ColumnWeight &w, const uint16_t *unit,
 // Values of positions [begin, end) of one unit into out.
 void column_values(const ColumnWeight &w, int64_t unit, int64_t begin, int64_t end, int8_t *out);
 
-// Rows [row_begin, row_end) of W, float32, into out [rows, n_in], for a trellis or lanes.
-void columns_dequantize(const ColumnWeight &w, int64_t row_begin, int64_t row_end, float *out);
-
 } // namespace seeddelta

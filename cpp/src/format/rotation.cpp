@@ -34,30 +34,6 @@ void rotate(float *row, int64_t n, uint32_t block, uint64_t seed) {
     hadamard(row, n, block);
 }
 
-void rotate_back_part(float *row, int64_t n, uint32_t block, uint64_t seed, int64_t begin, int64_t end) {
-    const int64_t g = n / block;
-    for (int64_t stride = g; stride < n; stride *= 2) {
-        for (int64_t start = 0; start < n; start += g) {
-            if (start / stride % 2 != 0) {
-                continue;
-            }
-            for (int64_t j = start + begin; j < start + end; ++j) {
-                const float a = row[j];
-                const float b = row[j + stride];
-                row[j] = a + b;
-                row[j + stride] = a - b;
-            }
-        }
-    }
-    const float scale = rotation_scale(block);
-    for (int64_t start = 0; start < n; start += g) {
-        for (int64_t j = start + begin; j < start + end; ++j) {
-            const uint64_t negative = rotation_sign_word(seed, static_cast<uint64_t>(j / 64)) >> (j % 64) & 1U;
-            row[j] = negative != 0 ? -(row[j] * scale) : row[j] * scale;
-        }
-    }
-}
-
 void rotate_back(float *row, int64_t n, uint32_t block, uint64_t seed) {
     hadamard(row, n, block);
     flip_signs(row, n, seed);

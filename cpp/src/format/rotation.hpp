@@ -27,7 +27,5 @@ static inline float column_factor_of(int8_t scale) {
 void rotate(float *row, int64_t n, uint32_t block, uint64_t seed);
 // The inverse: Hadamard, then signs.
 void rotate_back(float *row, int64_t n, uint32_t block, uint64_t seed);
-// The inverse of the columns c with begin <= c mod (n / block) < end only: what is rotated together is in one part.
-void rotate_back_part(float *row, int64_t n, uint32_t block, uint64_t seed, int64_t begin, int64_t end);
 
 } // namespace seeddelta

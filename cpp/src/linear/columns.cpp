@@ -170,8 +170,7 @@ void rotate_outputs(const ColumnWeight &w, float *y, int64_t n_tokens, int64_t y
                     int nth) {
     ws.barrier(nth);
     for (int64_t token = n_tokens * ith / nth; token < n_tokens * (ith + 1) / nth; ++token) {
-        kernels().linear.rotate_back(y + token * y_stride, w.n_out, w.rotation_block, w.rotation_seed, 0,
-                                     w.n_out / w.rotation_block);
+        kernels().linear.rotate_back(y + token * y_stride, w.n_out, w.rotation_block, w.rotation_seed);
     }
 }
 
@@ -188,11 +187,15 @@ bool columns_prefetch(const ColumnWeight &w, int ith, int nth) {
         return false;
     }
     const ColumnStrip strip(w, slice.begin);
-    const int64_t bytes = std::min(strip.bytes * w.n_in, kNearBytes);
-    for (int64_t at = 0; at < bytes; at += 64) {
-        __builtin_prefetch(strip.codes + at, 0, 2);
-    }
+    prefetch_near(strip.codes, strip.bytes * w.n_in);
     return true;
+}
+
+void columns_compute_active(const ColumnWeight &w, const ActiveSet &active, float *y) {
+    multiply(w, active, {0, w.n_out}, y);
+    if (w.rotation_block > 1) {
+        kernels().linear.rotate_back(y, w.n_out, w.rotation_block, w.rotation_seed);
+    }
 }
 
 ColumnCounts columns_compute_threaded(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,

@@ -119,13 +119,8 @@ bool seeddelta_prefetch(const seeddelta_ctx &ctx, int ith, int nth) {
     const int64_t first = tiles * ith / nth;
     const int64_t last = tiles * (ith + 1) / nth;
     const int64_t mine = (last - first) * ctx.tile_bytes();
-    const int64_t lead = std::min(codes_lead(ctx.tile_bytes()), kNearBytes);
-    const int64_t bytes = std::min(lead, mine);
-    const uint8_t *codes = ctx.code_bytes() + first * ctx.tile_bytes();
-    for (int64_t at = 0; at < bytes; at += kLineBytes) {
-        __builtin_prefetch(codes + at, 0, 2);
-    }
-    return bytes > 0;
+    prefetch_near(ctx.code_bytes() + first * ctx.tile_bytes(), std::min(codes_lead(ctx.tile_bytes()), mine));
+    return mine > 0;
 }
 
 void seeddelta_compute(const seeddelta_ctx &ctx, const float *input, float *output, size_t n_tokens) {

@@ -44,10 +44,9 @@ void flip_signs(float *row, int64_t n, uint64_t seed) {
 }
 
 template <class Arch>
-void rotate_simd(float *row, int64_t n, uint32_t block, uint64_t seed) {
+void transform(float *row, int64_t n, uint32_t block) {
     using F = xsimd::batch<float, Arch>;
     constexpr int64_t lanes = F::size;
-    flip_signs<Arch>(row, n, seed);
     hadamard_simd<Arch>(row, n, n / block);
     const float scale = rotation_scale(block);
     int64_t i = 0;
@@ -57,6 +56,18 @@ void rotate_simd(float *row, int64_t n, uint32_t block, uint64_t seed) {
     for (; i < n; ++i) {
         row[i] *= scale;
     }
+}
+
+template <class Arch>
+void rotate_simd(float *row, int64_t n, uint32_t block, uint64_t seed) {
+    flip_signs<Arch>(row, n, seed);
+    transform<Arch>(row, n, block);
+}
+
+template <class Arch>
+void rotate_back_simd(float *row, int64_t n, uint32_t block, uint64_t seed) {
+    transform<Arch>(row, n, block);
+    flip_signs<Arch>(row, n, seed);
 }
 
 // One group of kGroup floats. Returns whether all are finite.

@@ -31,8 +31,7 @@ struct Activations {
 struct LinearKernels {
     // Signs and Hadamard transform of one row, in place. block divides n.
     void (*rotate)(float *row, int64_t n, uint32_t block, uint64_t seed);
-    // Undoes the rotation of row [n] for the columns c with begin <= c mod (n / block) < end, in place.
-    void (*rotate_back)(float *row, int64_t n, uint32_t block, uint64_t seed, int64_t begin, int64_t end);
+    void (*rotate_back)(float *row, int64_t n, uint32_t block, uint64_t seed); // the inverse
     // One token: int8 values, and for each group its scale and its bias (Activations). q has n rounded up to kGroup
     // entries. Returns false when x has a NaN or an infinity (its group is then all 0).
     bool (*quantize)(const float *x, int64_t n, int8_t *q, float *scale, int32_t *bias);

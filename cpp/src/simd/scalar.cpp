@@ -183,7 +183,7 @@ const KernelTable &kernels_scalar() {
     static const KernelTable table{
         .name = "scalar",
         .linear = {.rotate = rotate,
-                   .rotate_back = rotate_back_part,
+                   .rotate_back = rotate_back,
                    .quantize = quantize,
                    .prepare = prepare,
                    .compute = compute,

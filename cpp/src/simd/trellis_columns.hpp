@@ -5,10 +5,7 @@
 // registers over all units of a group. `Columns` has the words: kUnits, kPairs, kBytes, Tables, slice, decode and
 // multiply_panel.
 #pragma once
-#include <xsimd/xsimd.hpp>
-
 #include "format/column_trellis.hpp"
-#include "format/rotation.hpp"
 #include "simd/activations.hpp"
 #include "simd/kernel_table.hpp"
 #include "simd/rates.hpp"
@@ -203,64 +200,6 @@ void columns_trellis_many_simd(const ColumnWeight &w, const Activations &a, int6
             chunk = next;
         }
     });
-}
-
-// Butterflies of two stretches of n floats.
-template <class Arch>
-inline void butterflies(float *low, float *high, int64_t n) {
-    using F = xsimd::batch<float, Arch>;
-    constexpr int64_t lanes = F::size;
-    int64_t j = 0;
-    for (; j + lanes <= n; j += lanes) {
-        const F a = F::load_unaligned(low + j);
-        const F b = F::load_unaligned(high + j);
-        (a + b).store_unaligned(low + j);
-        (a - b).store_unaligned(high + j);
-    }
-    for (; j < n; ++j) {
-        const float a = low[j];
-        const float b = high[j];
-        low[j] = a + b;
-        high[j] = a - b;
-    }
-}
-
-template <class Arch>
-void rotate_back_simd(float *row, int64_t n, uint32_t block, uint64_t seed, int64_t begin, int64_t end) {
-    const int64_t g = n / block;
-    const float scale = rotation_scale(block);
-    if (begin == 0 && end == g) {
-        using F = xsimd::batch<float, Arch>;
-        constexpr int64_t lanes = F::size;
-        hadamard_simd<Arch>(row, n, g);
-        int64_t i = 0;
-        for (; i + lanes <= n; i += lanes) {
-            (F::load_unaligned(row + i) * F(scale)).store_unaligned(row + i);
-        }
-        for (; i < n; ++i) {
-            row[i] *= scale;
-        }
-        flip_signs<Arch>(row, n, seed);
-        return;
-    }
-    for (int64_t stride = g; stride < n; stride *= 2) {
-        for (int64_t start = 0; start < n; start += g) {
-            if (start / stride % 2 == 0) {
-                butterflies<Arch>(row + start + begin, row + start + stride + begin, end - begin);
-            }
-        }
-    }
-    uint64_t number = ~uint64_t{0};
-    uint64_t word = 0;
-    for (int64_t start = 0; start < n; start += g) {
-        for (int64_t j = start + begin; j < start + end; ++j) {
-            if (static_cast<uint64_t>(j / 64) != number) {
-                number = static_cast<uint64_t>(j / 64);
-                word = rotation_sign_word(seed, number);
-            }
-            row[j] = row[j] * ((word >> (j % 64) & 1U) != 0 ? -scale : scale);
-        }
-    }
 }
 
 } // namespace

@@ -34,10 +34,11 @@ def encode_columns(
     back = np.argsort(order)
     codes, unit_scale = _reordered(codes, back, base, weights.shape[0]), np.asarray(fitted[back], np.float32)
     if feedback is not None:
+        rotated = base.model_copy(update={"rotation_block": 0}).arguments({schema.CODES: codes})
+        kept = (unit_scale != 0).astype(np.float32)
         unit = _core.Weight(
-            name, *weights.shape, base_kind=schema.BASE_KINDS[base.kind],
-            row_scale=(unit_scale != 0).astype(np.float32), layout="column", **_arguments(base, codes),
-        ).dequantize()  # fmt: skip
+            name, *weights.shape, base_kind=base.number, row_scale=kept, layout="column", **rotated
+        ).dequantize()
         unit_scale = refitted_unit_scale(units, np.ascontiguousarray(unit.T), feedback.covariance)
     return base, codes.view("i1" if isinstance(base, LanesBase) else "<i2"), unit_scale
 
@@ -59,14 +60,6 @@ def _search(
     )
     update = {"scale": float(scale), "multipliers": tuple(int(m) for m in multipliers)}
     return base.model_copy(update=update), codes, fitted
-
-
-def _arguments(base: TrellisBase | LanesBase, codes: Array) -> dict[str, Any]:
-    known = {"base_scale": base.scale, "codes": codes}
-    if isinstance(base, LanesBase):
-        return known | {"lane_code": base.code}
-    rate = {"step_bits": base.step_bits, "values_per_step": base.values_per_step}
-    return known | rate | {"multipliers": list(base.multipliers)}
 
 
 def _reordered(codes: Array, order: npt.NDArray[np.intp], base: TrellisBase | LanesBase, n_out: int) -> Array:
