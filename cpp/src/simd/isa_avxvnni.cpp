@@ -4,7 +4,7 @@
 
 #include "simd/column_slices.hpp"
 #include "simd/compute.hpp"
-#include "simd/lane_columns.hpp"
+#include "simd/lane_strips.hpp"
 #include "simd/lanes_x86.hpp"
 #include "simd/tile.hpp"
 #include "simd/words_avx2.hpp"

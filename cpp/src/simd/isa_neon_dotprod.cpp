@@ -4,7 +4,7 @@
 
 #include "simd/column_slices.hpp"
 #include "simd/compute.hpp"
-#include "simd/lane_columns.hpp"
+#include "simd/lane_strips.hpp"
 #include "simd/lanes_neon.hpp"
 #include "simd/tile.hpp"
 #include "simd/words_neon.hpp"

@@ -1,5 +1,5 @@
-// Products with byte lanes in column layout (format/column_lanes.hpp), for any instruction set. Include inside an
-// instruction-set unit only.
+// Strips of byte lanes in column layout (format/column_lanes.hpp), decoded and multiplied, for any instruction set.
+// Include inside an instruction-set unit only.
 //
 // Four units at a time: a line of each, unpacked twice, is a register whose 32-bit lanes hold the four codes of a walk.
 // From there on it is lanes.hpp: decoded, the lane of an output has what the four units give it. The sums of a strip
@@ -121,23 +121,21 @@ struct LaneColumns {
         }
     }
 
-    // y += float(sums) * scale of `n` values from `value` on
-    static SEEDDELTA_INLINE void add(const V *sums, int value, int n, int part, float scale, float *y) {
-        for (int v = 0; v < n; v += kFold) {
-            V sum = sums[v];
-            if constexpr (!Wide) {
-                sum = Ops::fold(sums + v);
-            }
-            float *out = y + (value + v) * kWalks + part * kFloats;
-            Ops::store_rows(out, Ops::add_group(Ops::load_floats(out), sum, scale));
+    // y += float(sums) * scale of kFold values from `value` on
+    static SEEDDELTA_INLINE void add(const V *sums, int value, int part, float scale, float *y) {
+        V sum = sums[0];
+        if constexpr (!Wide) {
+            sum = Ops::fold(sums);
         }
+        float *out = y + value * kWalks + part * kFloats;
+        Ops::store_rows(out, Ops::add_group(Ops::load_floats(out), sum, scale));
     }
 
     // Units i to i + kUnits of the list, or to `end`: q of those that there are not is 0.
     static SEEDDELTA_INLINE void find(const uint8_t *codes, const int32_t *index, int64_t i, int64_t end, Units &at) {
         const int64_t last = (end - i < kUnits ? end - i : kUnits) - 1;
-        const bool neighbours = index == nullptr || (last == kUnits - 1 && index[i + last] - index[i] == last);
-        const uint8_t *first = codes + (index == nullptr ? i : index[i]) * kBytes;
+        const bool neighbours = last == kUnits - 1 && index[i + last] - index[i] == last;
+        const uint8_t *first = codes + static_cast<int64_t>(index[i]) * kBytes;
         for (int u = 0; u < kUnits; ++u) {
             const int64_t there = u < last ? u : last;
             at[u / 4][u % 4] =
@@ -146,79 +144,144 @@ struct LaneColumns {
     }
 
     // Values [First, Last) of one strip. `next`: the codes of the strip after.
-    template <int First, int Last>
-    [[gnu::noinline]] static void multiply_values(const LaneCode &code, const uint8_t *codes, const uint8_t *next,
-                                                  const ColumnInput &in, float *y) {
+    template <int First, int Last, bool All>
+    static void multiply_values(const LaneCode &code, const uint8_t *codes, const uint8_t *next, const ColumnInput &in,
+                                float *y) {
         const Tables t(code);
         for (int64_t g = 0; g < in.n_groups; ++g) {
             for (int part = 0; part < kParts && in.begin[g] < in.begin[g + 1]; ++part) {
-                V sum[Last - First];
-                for (V &s : sum) {
-                    s = Ops::start(in.bias[g] / kQuads);
-                }
-                for (int64_t i = in.begin[g]; i < in.begin[g + 1]; i += kUnits) {
-                    multiply_units<First, Last>(codes, next, in, i, in.begin[g + 1], part, t, sum);
-                }
-                add(sum, First, Last - First, part, in.scale[g], y);
+                multiply_group<First, Last, All>(t, codes, next, in, g, part, y);
             }
         }
+    }
+
+    template <bool All>
+    static void multiply_strip(const LaneCode &code, const uint8_t *codes, const uint8_t *next, const ColumnInput &in,
+                               int first, int last, float *y) {
+        if constexpr (!Wide) {
+            if (last - first == kValues / 2) {
+                return first == 0 ? multiply_values<0, kValues / 2, All>(code, codes, next, in, y)
+                                  : multiply_values<kValues / 2, kValues, All>(code, codes, next, in, y);
+            }
+        }
+        multiply_values<0, kValues, All>(code, codes, next, in, y);
     }
 
     static void multiply(const LaneCode &code, const uint8_t *codes, const uint8_t *next, const ColumnInput &in,
                          int first, int last, float *y) {
-        if constexpr (!Wide) {
-            if (last - first == kValues / 2) {
-                return first == 0 ? multiply_values<0, kValues / 2>(code, codes, next, in, y)
-                                  : multiply_values<kValues / 2, kValues>(code, codes, next, in, y);
-            }
+        if (in.index == nullptr) {
+            multiply_strip<true>(code, codes, next, in, first, last, y);
+        } else {
+            multiply_strip<false>(code, codes, next, in, first, last, y);
         }
-        multiply_values<0, kValues>(code, codes, next, in, y);
     }
 
-    // Units i to i + kUnits, or to `end`.
-    template <int First, int Last>
-    static SEEDDELTA_INLINE void multiply_units(const uint8_t *codes, const uint8_t *next, const ColumnInput &in,
-                                                int64_t i, int64_t end, int part, const Tables &t, V *sum) {
+    // The last units, when they are fewer than kUnits: their inputs and (All) their bytes, filled up.
+    struct Rest {
+        alignas(64) uint8_t bytes[kUnits * kBytes];
         alignas(16) int8_t q[kUnits];
-        const int8_t *x = in.q + i;
-        Units at;
-        if (end - i >= kUnits) {
-            find(codes, in.index, i, i + kUnits, at);
-        } else {
-            for (int u = 0; u < kUnits; ++u) { // no call: sums stay in registers
-                q[u] = i + u < end ? x[u] : int8_t{0};
+        [[gnu::noinline]] void fill(const uint8_t *units, const int8_t *inputs, int64_t n) {
+            __builtin_memset(this, 0, sizeof *this);
+            __builtin_memcpy(q, inputs, static_cast<size_t>(n));
+            if (units != nullptr) {
+                __builtin_memcpy(bytes, units, static_cast<size_t>(n * kBytes));
             }
-            x = q;
-            find(codes, in.index, i, end, at);
         }
-        Units later;
-        const bool asks = part == 0 && find_later(codes, next, in, i + kStripUnitsAhead, later);
-        const V four = inputs(x);
-        decode(at, part, t, [&](int value, V v) SEEDDELTA_INLINE_LAMBDA {
-            if (asks) { // a few at a time: there are few places for what is under way
-                for (int n = value * kUnits * kFetches / kValues; n < (value + 1) * kUnits * kFetches / kValues; ++n) {
-                    const int u = n / kFetches;
-                    __builtin_prefetch(later[u / 4][u % 4] + n % kFetches * 64);
+    };
+
+    // Values [First, Last) of one part of a strip for one group. All: the units are neighbours.
+    template <int First, int Last, bool All>
+    [[gnu::noinline]] static void multiply_group(const Tables &tables, const uint8_t *codes, const uint8_t *next,
+                                                 const ColumnInput &in, int64_t g, int part, float *y) {
+        const Tables t = tables;
+        const int64_t begin = in.begin[g];
+        const int64_t end = in.begin[g + 1];
+        Rest rest;
+        if ((end - begin) % kUnits != 0) {
+            const int64_t whole = begin + (end - begin) / kUnits * kUnits;
+            rest.fill(All ? codes + whole * kBytes : nullptr, in.q + whole, end - whole);
+        }
+        V sum[Last - First]; // set without a loop, so that GCC sees registers and no array
+        const V start = Ops::start(in.bias[g] / kQuads);
+        [&]<int... I>(std::integer_sequence<int, I...>)
+            SEEDDELTA_INLINE_LAMBDA { ((sum[I] = start), ...); }(std::make_integer_sequence<int, Last - First>{});
+        for (int64_t i = begin; i < end; i += kUnits) {
+            const bool whole = end - i >= kUnits;
+            const V x = inputs(whole ? in.q + i : rest.q);
+            Units at;
+            if constexpr (All) {
+                const uint8_t *units = codes + i * kBytes;
+                const Neighbours<First, Last> later(units, part);
+                units = whole ? units : rest.bytes;
+                for (int u = 0; u < kUnits; ++u) {
+                    at[u / 4][u % 4] = units + u * kBytes;
                 }
+                multiply_units<First, Last>(at, part, t, x, later, sum);
+            } else {
+                find(codes, in.index, i, end, at);
+                const Listed later(codes, next, in, i + kStripUnitsAhead, part == 0);
+                multiply_units<First, Last>(at, part, t, x, later, sum);
             }
+        }
+        const float scale = in.scale[g];
+        [&]<int... I>(std::integer_sequence<int, I...>) SEEDDELTA_INLINE_LAMBDA {
+            (add(sum + I * kFold, First + I * kFold, part, scale, y), ...);
+        }(std::make_integer_sequence<int, (Last - First) / kFold>{});
+    }
+
+    template <int First, int Last, class Later>
+    static SEEDDELTA_INLINE void multiply_units(const Units &at, int part, const Tables &t, V x, const Later &later,
+                                                V *sum) {
+        decode(at, part, t, [&](int value, V v) SEEDDELTA_INLINE_LAMBDA {
+            later.ask(value);                     // a few lines at a time: there are few places for what is under way
             if (value >= First && value < Last) { // what is not used costs nothing
-                sum[value - First] = Ops::dot(sum[value - First], v, four);
+                sum[value - First] = Ops::dot(sum[value - First], v, x);
                 Ops::hold(sum[value - First]);
             }
         });
     }
 
-    // The units at i of the list, or of that of the strip after. False where there are not enough of them.
-    static SEEDDELTA_INLINE bool find_later(const uint8_t *codes, const uint8_t *next, const ColumnInput &in, int64_t i,
-                                            Units &at) {
-        const bool over = i >= in.n;
-        i -= over ? in.n : 0;
-        if (i + kUnits > in.n) {
-            return false;
+    // The lines of the units after these, when all are read: what follows the strip is the next one. Each part asks for
+    // some of them.
+    template <int First, int Last>
+    struct Neighbours {
+        static constexpr int kSize = Last - First;
+        static constexpr int kLinesEach = (kUnits * kBytes / 64 + kParts - 1) / kParts;
+        const uint8_t *from;
+        SEEDDELTA_INLINE Neighbours(const uint8_t *units, int part)
+            : from(units + kStripUnitsAhead * kBytes + part * kLinesEach * 64) {}
+        SEEDDELTA_INLINE void ask(int value) const {
+            const int v = value - First;
+            if (v >= 0 && v < kSize) {
+                for (int n = v * kLinesEach / kSize; n < (v + 1) * kLinesEach / kSize; ++n) {
+                    __builtin_prefetch(from + n * 64);
+                    asm volatile(""); // where it stands, not beside the others
+                }
+            }
         }
-        find(over ? next : codes, in.index, i, i + kUnits, at);
-        return true;
-    }
+    };
+
+    // The units at i of the list, or of that of the strip after, when there are enough of them.
+    struct Listed {
+        Units at;
+        bool asks;
+        SEEDDELTA_INLINE Listed(const uint8_t *codes, const uint8_t *next, const ColumnInput &in, int64_t i,
+                                bool first) {
+            const bool over = i >= in.n;
+            i -= over ? in.n : 0;
+            asks = first && i + kUnits <= in.n;
+            if (asks) {
+                find(over ? next : codes, in.index, i, i + kUnits, at);
+            }
+        }
+        SEEDDELTA_INLINE void ask(int value) const {
+            for (int n = value * kUnits * kFetches / kValues; asks && n < (value + 1) * kUnits * kFetches / kValues;
+                 ++n) {
+                const int u = n / kFetches;
+                __builtin_prefetch(at[u / 4][u % 4] + n % kFetches * 64);
+            }
+        }
+    };
 
     // Units [0, n) of a group: panel [kValues][kGroup / kUnits][kParts] registers.
     static constexpr int64_t kRow = kGroup / kUnits * kParts * static_cast<int64_t>(sizeof(V));
@@ -260,7 +323,7 @@ struct LaneColumns {
                     }
                 }
                 for (int t = 0; t < N; ++t) {
-                    add(sum[t], v, kFold, part, a.scale[(token + t) * groups + group], y + t * y_stride);
+                    add(sum[t], v, part, a.scale[(token + t) * groups + group], y + t * y_stride);
                 }
             }
         }
@@ -278,95 +341,6 @@ struct LaneColumns {
         }
     }
 };
-
-// What a product computes next: values [first, last) of a strip, from output `begin` to `end`.
-struct StripPart {
-    ColumnStrip strip;
-    int first, last;
-    int64_t end;
-    bool has_room; // in y, for all these values
-
-    SEEDDELTA_INLINE StripPart(const ColumnWeight &w, int64_t begin, int64_t all_end) : strip(w, begin) {
-        const int64_t half = strip.outputs() / 2;
-        const int64_t at = begin - strip.begin;
-        const bool whole = at == 0 && (strip.walks == kWideWalks || all_end > strip.begin + half);
-        first = static_cast<int>(at / strip.walks);
-        last = whole ? static_cast<int>(kColumnValues) : first + static_cast<int>(kColumnValues / 2);
-        end = strip.begin + last * strip.walks;
-        has_room = end <= all_end;
-        end = has_room ? end : all_end;
-    }
-};
-
-template <class Ops>
-void columns_lanes_simd(const ColumnWeight &w, const ColumnInput &in, int64_t begin, int64_t end, float *y) {
-    __builtin_memset(y + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
-    with_pattern(*w.lane_code, [&]<class Pattern>() {
-        for (int64_t o = begin; o < end;) {
-            const StripPart part(w, o, end);
-            const uint8_t *codes = part.strip.codes;
-            const uint8_t *next = part.end < end ? ColumnStrip(w, part.end).codes : codes;
-            const auto multiply = [&](float *out) {
-                if (part.strip.walks == kWideWalks) {
-                    LaneColumns<Ops, Pattern, true>::multiply(*w.lane_code, codes, next, in, part.first, part.last,
-                                                              out);
-                } else {
-                    LaneColumns<Ops, Pattern, false>::multiply(*w.lane_code, codes, next, in, part.first, part.last,
-                                                               out);
-                }
-            };
-            if (part.has_room) {
-                multiply(y + part.strip.begin);
-            } else {
-                alignas(64) float room[kOutputSlice] = {};
-                multiply(room);
-                __builtin_memcpy(y + o, room + (o - part.strip.begin),
-                                 static_cast<size_t>(part.end - o) * sizeof(float));
-            }
-            o = part.end;
-        }
-    });
-}
-
-template <class Ops>
-void columns_lanes_many_simd(const ColumnWeight &w, const Activations &a, int64_t begin, int64_t end, float *y,
-                             int64_t y_stride) {
-    for (int64_t token = 0; token < a.n_tokens; ++token) {
-        __builtin_memset(y + token * y_stride + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
-    }
-    alignas(64) uint8_t panel[kGroup * kWideOutputs];
-    with_pattern(*w.lane_code, [&]<class Pattern>() {
-        using Wide = LaneColumns<Ops, Pattern, true>;
-        using Narrow = LaneColumns<Ops, Pattern, false>;
-        for (int64_t o = begin; o < end;) {
-            const StripPart part(w, o, end);
-            for (int64_t g = 0; g < a.stride / kGroup; ++g) {
-                const int64_t n = w.n_in - g * kGroup < kGroup ? w.n_in - g * kGroup : kGroup;
-                const uint8_t *codes = part.strip.codes + g * kGroup * part.strip.bytes;
-                float *out = y + part.strip.begin;
-                if (part.strip.walks == kWideWalks) {
-                    Wide::decode_group(*w.lane_code, codes, n, panel);
-                    Wide::multiply_panel(a, g, panel, n, part.first, part.last, 0, a.n_tokens, out, y_stride);
-                    continue;
-                }
-                Narrow::decode_group(*w.lane_code, codes, n, panel);
-                if (part.has_room) {
-                    Narrow::multiply_panel(a, g, panel, n, part.first, part.last, 0, a.n_tokens, out, y_stride);
-                    continue;
-                }
-                for (int64_t token = 0; token < a.n_tokens; ++token) {
-                    alignas(64) float room[kOutputSlice] = {};
-                    float *mine = room + (o - part.strip.begin);
-                    const auto bytes = static_cast<size_t>(part.end - o) * sizeof(float);
-                    __builtin_memcpy(mine, y + token * y_stride + o, bytes);
-                    Narrow::multiply_panel(a, g, panel, n, part.first, part.last, token, 1, room, 0);
-                    __builtin_memcpy(y + token * y_stride + o, mine, bytes);
-                }
-            }
-            o = part.end;
-        }
-    });
-}
 
 } // namespace
 } // namespace seeddelta
