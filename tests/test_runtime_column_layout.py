@@ -52,6 +52,10 @@ def test_serves_what_the_file_stands_for(model: Path, tmp_path: Path) -> None:
     after = llm.seeddelta.metrics()
     ran = after["seeddelta.calls.columns_lanes"] - start["seeddelta.calls.columns_lanes"]
     assert ran == 3 * N_LAYERS * decodes
+    # in rows or columns, a product of one token asks for what the next one begins with
+    counters = llm.seeddelta.counters()
+    for name in ("ffn_down", "ffn_gate", "attn_q"):
+        assert counters[f"blk.1.{name}.weight"]["prefetched"] >= decodes - 1, name
     assert after["seeddelta.calls.lanes"] - start["seeddelta.calls.lanes"] == 4 * N_LAYERS * decodes
     assert after["seeddelta.dense_calls"] == after["seeddelta.nonfinite_events"] == 0
     llm.close()
