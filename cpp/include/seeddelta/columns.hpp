@@ -111,9 +111,9 @@ bool columns_prefetch(const ColumnWeight &w, int ith, int nth);
 
 // y = W x over the inputs that `gate` chooses; null: all of them. All nth threads of one product call this with the
 // same arguments but ith; x and y are float32 with the given strides in bytes between tokens. With reuse_selection the
-// choice of the previous product of this workspace holds: x, n_in and gate must be the same. Contains a spin barrier.
-// A gate with events, or with checks of KWTA, needs `state` [n_out], which is this weight's and no other's from one
-// product to the next.
+// choice of the previous product of this workspace holds: x, n_in and gate must be the same. Contains a spin barrier;
+// y is whole, and the workspace free for the next product, once all threads have left. A gate with events, or with
+// checks of KWTA, needs `state` [n_out], which is this weight's and no other's from one product to the next.
 ColumnCounts columns_compute_threaded(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
                                       int64_t x_stride_bytes, float *y, int64_t y_stride_bytes, Workspace &workspace,
                                       int ith, int nth, bool reuse_selection, ComputeStatus &status,

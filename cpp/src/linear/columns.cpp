@@ -165,9 +165,15 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
 }
 
 // The outputs of a rotated weight, back: whole tokens by one thread each. Threads that shared a token would write to
-// the same cache lines again and again.
+// the same cache lines again and again. One token is for the last thread that is ready: nobody waits.
 void rotate_outputs(const ColumnWeight &w, float *y, int64_t n_tokens, int64_t y_stride, Workspace::Impl &ws, int ith,
                     int nth) {
+    if (n_tokens == 1) {
+        if (ws.last(nth)) {
+            kernels().linear.rotate_back(y, w.n_out, w.rotation_block, w.rotation_seed);
+        }
+        return;
+    }
     ws.barrier(nth);
     for (int64_t token = n_tokens * ith / nth; token < n_tokens * (ith + 1) / nth; ++token) {
         kernels().linear.rotate_back(y + token * y_stride, w.n_out, w.rotation_block, w.rotation_seed);

@@ -24,6 +24,19 @@ struct SpinBarrier {
     std::atomic<int> arrived{0};
     std::atomic<uint32_t> generation{0};
 
+    // True for the last thread of the product to arrive, which sees what the others have written; nobody waits. Before
+    // the next use all must have met elsewhere.
+    bool last(int nth) {
+        if (nth == 1) {
+            return true;
+        }
+        if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 != nth) {
+            return false;
+        }
+        arrived.store(0, std::memory_order_relaxed);
+        return true;
+    }
+
     // Every thread of the product arrives; nobody leaves before all have.
     void barrier(int nth) {
         if (nth == 1) {
