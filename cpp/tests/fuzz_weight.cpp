@@ -6,8 +6,9 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "format/column_lanes.hpp"
 #include "format/column_dequantize.hpp"
+#include "format/column_lanes.hpp"
+#include "format/column_trellis.hpp"
 #include "format/float16.hpp"
 #include "format/lanes.hpp"
 #include "fuzz_bytes.hpp"

@@ -344,8 +344,9 @@ void column_lanes_encoder(Random &r) {
     const int64_t n_in = r.between(1, 3);
     const auto weights = r.reals(n_in * n_out);
     const auto matrix = r.reals(n_in * n_in, 0.05F);
-    const LanesSpec spec{.code = lane_code(static_cast<uint32_t>(r.between(0, kLaneCodes - 1))),
-                         .feedback = r.between(0, 1) == 0 ? matrix.data() : nullptr};
+    LanesSpec spec;
+    spec.code = lane_code(static_cast<uint32_t>(r.between(0, kLaneCodes - 1)));
+    spec.feedback = r.between(0, 1) == 0 ? matrix.data() : nullptr;
     compare_threads(r, "encoder of byte lanes by columns", [&](int nth) {
         std::vector<uint8_t> codes(static_cast<size_t>(n_in * column_walks(n_out) * column_lines(*spec.code)));
         std::vector<uint16_t> scale(static_cast<size_t>(n_in));
