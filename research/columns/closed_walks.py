@@ -26,7 +26,7 @@ F64 = npt.NDArray[np.float64]
 
 
 def step_errors(code: _core.LaneCode, step: int, targets: F64) -> F64:
-    """Squared errors [walks, c2, c1, c0] of one step; `targets` [walks, values of the step]."""
+    """Squared errors [c2, c1, c0] of one step of a walk; `targets` [values of the step]."""
     at = step % len(code.emits)
     first = sum(code.emits[:at])
     c2, c1, c0 = np.ogrid[:16, :16, :16]
@@ -37,9 +37,9 @@ def step_errors(code: _core.LaneCode, step: int, targets: F64) -> F64:
     added = np.array([0])
     for amount in code.added:
         added = np.concatenate([added, added + amount])
-    total = np.zeros((len(targets), 16, 16, 16))
+    total = np.zeros((16, 16, 16))
     for value, level in enumerate(levels):
-        left = targets[:, value, None, None, None] - level
+        left = targets[value] - level
         total += np.min([(left - extra) ** 2 for extra in added], axis=0)
     return total
 
@@ -74,7 +74,7 @@ def exact(code: _core.LaneCode, walks: F64) -> dict[str, float]:
         errors, value, step = [], 0, 0
         while value < VALUES:
             emits = code.emits[step % len(code.emits)]
-            errors.append(step_errors(code, step, walk[None, value : value + emits])[0])
+            errors.append(step_errors(code, step, walk[value : value + emits]))
             value, step = value + emits, step + 1
         costs, bounds = walk_costs(errors)
         fixed += costs.min(axis=1)
@@ -92,13 +92,15 @@ def encoded(code: _core.LaneCode, weights: npt.NDArray[np.float32], by_column: b
     n, length = weights.shape
     begin = time.perf_counter()
     if by_column:
-        codes, _ = _core.columns_lanes_encode(weights, code=code, threads=1)
+        codes, _ = _core.columns_lanes_encode(weights, code=code, scale_factor=SCALE, threads=1)
+        seconds = time.perf_counter() - begin
         values = column_lanes_values(codes, length, code.emits, code.tables, code.added)
     else:
-        codes, _ = _core.lanes_encode(weights, code=code, groups=[code.walk_steps(length)], threads=1)
+        groups = [code.walk_steps(length)]
+        codes, _ = _core.lanes_encode(weights, code=code, groups=groups, scale_factor=SCALE, threads=1)
+        seconds = time.perf_counter() - begin
         values = lanes_values(codes, n, length, code.emits, code.tables, code.added)
-    seconds = (time.perf_counter() - begin) / weights.size * 1e6
-    return float(np.mean((targets_of(code, weights) - values) ** 2)), seconds
+    return float(np.mean((targets_of(code, weights) - values) ** 2)), seconds / weights.size * 1e6
 
 
 def targets_of(code: _core.LaneCode, weights: npt.NDArray[np.float32]) -> F64:

@@ -9,8 +9,8 @@
 
 #include "bindings/arrays.hpp"
 #include "bindings/bind_columns.hpp"
-#include "format/column_lanes.hpp"
 #include "format/column_dequantize.hpp"
+#include "format/column_lanes.hpp"
 #include "format/lanes.hpp"
 #include "linear/operator.hpp"
 #include "seeddelta/compute.hpp"
