@@ -166,7 +166,7 @@ def settings_of(dense: Path, options: argparse.Namespace) -> list[Setting]:
 
 def shape_settings(options: argparse.Namespace) -> tuple[list[Setting], dict[str, Path]]:
     """Every way to store the columns, whole and with the average fractions of the --skip file; llama.cpp's types."""
-    names = ("F16", "seeddelta-4", synthetic.COLUMNS, "Q4_0", "Q4_K")
+    names = ("F16", "Q8_0", "Q4_0", "Q4_K", "seeddelta-4", synthetic.COLUMNS)
     models = synthetic.make_models(names, options.shape, options.work)
     kept = defaultdict(list)
     for name, skip in read_skip_file(options.skip).inputs.items():
@@ -178,7 +178,7 @@ def shape_settings(options: argparse.Namespace) -> tuple[list[Setting], dict[str
         settings.append(Setting(f"{kind}, all", model, layout, True))
         settings.append(Setting(f"{kind}, kept as calibrated", model, layout | kwta(fractions), True))
     settings.append(Setting("SeedΔ by rows, all", models["seeddelta-4"], {}, True))
-    return settings, {f"llama.cpp {name}": models[name] for name in ("F16", "Q4_0", "Q4_K")}
+    return settings, {f"llama.cpp {name}": models[name] for name in names[:4]}
 
 
 def quality(

@@ -122,8 +122,9 @@ def model_of(name: str, percent: int, kind: str, options: Any) -> Path:
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=options.work) as folder:
             single = Path(folder) / "one-layer.gguf"
+            targets = ["all", "head" if name == "nemotron" else "embd"]  # the output matrix, too, as by default
             recipe = seeddelta.Recipe(
-                input=layer, output=single, bits=4, seed=synthetic.SEED, targets="all", column_tensor=["ffn_down"]
+                input=layer, output=single, bits=4, seed=synthetic.SEED, targets=targets, column_tensor=["ffn_down"]
             )
             seeddelta.build(recipe)
             synthetic.repeat_layer(single, path, shape.n_layers)

@@ -66,6 +66,8 @@ struct ActiveSet {
     const float *value = nullptr;   // [n]
 };
 
+inline constexpr int64_t kListStep = 16; // units of byte lanes that a kernel takes at a time, at most
+
 // Active inputs times unit_scale, rounded to integers in groups of 64 positions (of all n_in, not of the active ones):
 // what i8, trellis and lanes columns are multiplied with. Inputs that are not active are 0 and not listed.
 struct ColumnInput {
@@ -79,6 +81,9 @@ struct ColumnInput {
     const int32_t *begin = nullptr; // [n_groups + 1] where each group's units are in index and q
     const float *scale = nullptr;   // [n_groups]
     const int32_t *bias = nullptr;  // trellis, lanes: [n_groups] -kValueBias times the sum of a group's q
+    // Lanes with a list, of which a group begins at a multiple of kListStep and is filled up by zeros: [n_groups] where
+    // it ends but for most of those, a multiple of 4.
+    const int32_t *end = nullptr;
 };
 
 // The same of several tokens, listed densely: inputs that are not active are 0. For prompts.

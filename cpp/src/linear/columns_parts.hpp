@@ -48,7 +48,7 @@ inline int64_t gate_bytes(int64_t n_in) {
 
 inline int64_t unit_bytes(int64_t n_in) {
     const int64_t n = padded(n_in);
-    return Pieces::bytes<float>(n) + 2 * Pieces::bytes<int16_t>(n) + 3 * Pieces::bytes<float>(n / kGroup + 1);
+    return 2 * Pieces::bytes<float>(n) + 2 * Pieces::bytes<int16_t>(n) + 4 * Pieces::bytes<float>(n / kGroup + 1);
 }
 
 inline int64_t list_stride(int64_t n_in) {

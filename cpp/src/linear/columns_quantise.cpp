@@ -8,6 +8,10 @@ namespace seeddelta {
 
 static constexpr float kLargest = 32767.0F;
 
+// Share of the units of byte lanes above which all are multiplied, those that are not listed by 0: neighbours are one
+// stream, and no addresses have to be looked up.
+static constexpr double kMostListed = 0.45;
+
 // Groups of kGroup inputs to 16 bits; x and q have n, a multiple of kGroup. Written to be the same in every unit.
 static void quantise_wide(const float *x, int64_t n, int16_t *q, float *scale) {
     for (int64_t start = 0; start < n; start += kGroup) {
@@ -31,21 +35,46 @@ static void quantise_wide(const float *x, int64_t n, int16_t *q, float *scale) {
     }
 }
 
+// The list of byte lanes: each group filled up to a multiple of kListStep by zeros of its last unit, which no kernel
+// then has to look for. A group has kGroup units, a multiple of it. Returns its length.
+static int64_t list_lanes(const ActiveSet &set, int64_t groups, const int8_t *dense, int32_t *index, int8_t *q,
+                          int32_t *begin, int32_t *end) {
+    int64_t i = 0;
+    int32_t at = 0;
+    for (int64_t g = 0; g < groups; ++g) {
+        begin[g] = at;
+        for (; i < set.n && set.index[i] < (g + 1) * kGroup; ++i, ++at) {
+            index[at] = set.index[i];
+            q[at] = dense[set.index[i]];
+        }
+        end[g] = (at + 3) & ~3;
+        const int32_t last = at > 0 ? index[at - 1] : 0;
+        for (; at % kListStep != 0; ++at) {
+            index[at] = last;
+            q[at] = 0;
+        }
+    }
+    begin[groups] = at;
+    return at;
+}
+
 ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
     const int64_t n = padded(w.n_in);
     const int64_t groups = n / kGroup;
     const bool wide = w.kind == ColumnKind::i8;
+    const bool lanes = w.kind == ColumnKind::lanes;
     Pieces pieces(unit_bytes(w.n_in));
     auto *x = pieces.take<float>(n);
     auto *dense = pieces.take<int16_t>(n);
     auto *q = pieces.take<int16_t>(n);
+    auto *list = pieces.take<int32_t>(n);
     auto *scale = pieces.take<float>(groups);
     auto *bias = pieces.take<int32_t>(groups);
     auto *begin = pieces.take<int32_t>(groups + 1);
+    auto *end = pieces.take<int32_t>(groups);
     auto *dense8 = reinterpret_cast<int8_t *>(dense);
     auto *q8 = reinterpret_cast<int8_t *>(q);
-    const bool all = set.n == w.n_in;
-    if (all) { // index is 0, 1, 2, ..., or null
+    if (set.n == w.n_in) { // index is 0, 1, 2, ..., or null
         for (int64_t i = 0; i < set.n; ++i) {
             x[i] = set.value[i] * w.unit_scale[i];
         }
@@ -61,11 +90,22 @@ ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
     } else {
         kernels().linear.quantize(x, w.n_in, dense8, scale, bias);
     }
-    if (all) {
+    const bool most = lanes && static_cast<double>(set.n) > kMostListed * static_cast<double>(w.n_in);
+    ColumnInput in{set.n, set.index, wide ? nullptr : q8, wide ? q : nullptr, groups, begin, scale, bias, end};
+    if (set.n == w.n_in || most) {
         for (int64_t g = 0; g <= groups; ++g) {
-            begin[g] = static_cast<int32_t>(std::min(g * kGroup, set.n));
+            begin[g] = static_cast<int32_t>(std::min(g * kGroup, w.n_in));
         }
-        return {set.n, set.index, wide ? nullptr : dense8, wide ? dense : nullptr, groups, begin, scale, bias};
+        in.n = w.n_in;
+        in.index = lanes ? nullptr : set.index;
+        in.q = wide ? nullptr : dense8;
+        in.q16 = wide ? dense : nullptr;
+        return in;
+    }
+    if (lanes) {
+        in.n = list_lanes(set, groups, dense8, list, q8, begin, end);
+        in.index = list;
+        return in;
     }
     int64_t i = 0;
     for (int64_t g = 0; g < groups; ++g) {
@@ -79,7 +119,7 @@ ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
         }
     }
     begin[groups] = static_cast<int32_t>(i);
-    return {set.n, set.index, wide ? nullptr : q8, wide ? q : nullptr, groups, begin, scale, bias};
+    return in;
 }
 
 void quantise_row(const ColumnWeight &w, const float *x, int64_t token, Workspace::Impl &ws) {

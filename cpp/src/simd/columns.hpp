@@ -97,8 +97,9 @@ SEEDDELTA_INLINE void add_sums(typename Ops::V *sums, xsimd::batch<float, Arch> 
     }
 }
 
-// Adds the products of four units, numbers i and on of those before `end`, for outputs [first, last) to dot.
-template <class Arch, class Ops>
+// Adds the products of four units, numbers i and on of those before `end`, for outputs [first, last) to dot. Begins:
+// to 0.
+template <class Arch, class Ops, bool Begins>
 SEEDDELTA_INLINE void add_four_units(const ColumnWeight &w, const ColumnInput &in, int64_t i, int64_t end,
                                      int64_t first, int64_t last, int32_t *dot) {
     using I = xsimd::batch<int32_t, Arch>;
@@ -117,7 +118,10 @@ SEEDDELTA_INLINE void add_four_units(const ColumnWeight &w, const ColumnInput &i
     const auto factor1 = Ops::factor(q[0], q[1]);
     const auto factor2 = Ops::factor(q[2], q[3]);
     const auto step = [&](int64_t o) SEEDDELTA_INLINE_LAMBDA {
-        typename Ops::V sums[2] = {I::load_aligned(dot + o - first), I::load_aligned(dot + o - first + lanes)};
+        typename Ops::V sums[2] = {I(0), I(0)};
+        for (int64_t r = 0; !Begins && r < 2; ++r) {
+            sums[r] = I::load_aligned(dot + o - first + r * lanes);
+        }
         Ops::add(sums, Ops::pair(row[0] + o, row[1] + o), factor1);
         Ops::add(sums, Ops::pair(row[2] + o, row[3] + o), factor2);
         I(sums[0]).store_aligned(dot + o - first);
@@ -155,11 +159,9 @@ void columns_i8_simd(const ColumnWeight &w, const ColumnInput &in, int64_t out_b
             if (in.begin[g] == end) {
                 continue;
             }
-            for (int64_t o = 0; o < last - first; o += lanes) {
-                I(0).store_aligned(dot + o);
-            }
-            for (int64_t i = in.begin[g]; i < end; i += 4) {
-                add_four_units<Arch, Ops>(w, in, i, end, first, last, dot);
+            add_four_units<Arch, Ops, true>(w, in, in.begin[g], end, first, last, dot);
+            for (int64_t i = in.begin[g] + 4; i < end; i += 4) {
+                add_four_units<Arch, Ops, false>(w, in, i, end, first, last, dot);
             }
             const F scale(in.scale[g]);
             for (int64_t o = first; o < last; o += width) {

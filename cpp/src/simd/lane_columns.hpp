@@ -131,15 +131,10 @@ struct LaneColumns {
         Ops::store_rows(out, Ops::add_group(Ops::load_floats(out), sum, scale));
     }
 
-    // Units i to i + kUnits of the list, or to `end`: q of those that there are not is 0.
-    static SEEDDELTA_INLINE void find(const uint8_t *codes, const int32_t *index, int64_t i, int64_t end, Units &at) {
-        const int64_t last = (end - i < kUnits ? end - i : kUnits) - 1;
-        const bool neighbours = last == kUnits - 1 && index[i + last] - index[i] == last;
-        const uint8_t *first = codes + static_cast<int64_t>(index[i]) * kBytes;
+    // Units i to i + kUnits of the list.
+    static SEEDDELTA_INLINE void find(const uint8_t *codes, const int32_t *index, int64_t i, Units &at) {
         for (int u = 0; u < kUnits; ++u) {
-            const int64_t there = u < last ? u : last;
-            at[u / 4][u % 4] =
-                neighbours ? first + there * kBytes : codes + static_cast<int64_t>(index[i + there]) * kBytes;
+            at[u / 4][u % 4] = codes + static_cast<int64_t>(index[i + u]) * kBytes;
         }
     }
 
@@ -176,16 +171,12 @@ struct LaneColumns {
         }
     }
 
-    // The last units, when they are fewer than kUnits: their inputs and (All) their bytes, filled up.
+    // The last units of all, when they are fewer than kUnits: their bytes, filled up. Their inputs are.
     struct Rest {
         alignas(64) uint8_t bytes[kUnits * kBytes];
-        alignas(16) int8_t q[kUnits];
-        [[gnu::noinline]] void fill(const uint8_t *units, const int8_t *inputs, int64_t n) {
-            __builtin_memset(this, 0, sizeof *this);
-            __builtin_memcpy(q, inputs, static_cast<size_t>(n));
-            if (units != nullptr) {
-                __builtin_memcpy(bytes, units, static_cast<size_t>(n * kBytes));
-            }
+        [[gnu::noinline]] void fill(const uint8_t *units, int64_t n) {
+            __builtin_memset(bytes, 0, sizeof bytes);
+            __builtin_memcpy(bytes, units, static_cast<size_t>(n * kBytes));
         }
     };
 
@@ -195,30 +186,29 @@ struct LaneColumns {
                                                  const ColumnInput &in, int64_t g, int part, float *y) {
         const Tables t = tables;
         const int64_t begin = in.begin[g];
-        const int64_t end = in.begin[g + 1];
+        const int64_t end = !All && Wide ? in.end[g] : in.begin[g + 1];
         Rest rest;
-        if ((end - begin) % kUnits != 0) {
+        if (All && (end - begin) % kUnits != 0) {
             const int64_t whole = begin + (end - begin) / kUnits * kUnits;
-            rest.fill(All ? codes + whole * kBytes : nullptr, in.q + whole, end - whole);
+            rest.fill(codes + whole * kBytes, end - whole);
         }
         V sum[Last - First]; // set without a loop, so that GCC sees registers and no array
         const V start = Ops::start(in.bias[g] / kQuads);
         [&]<int... I>(std::integer_sequence<int, I...>)
             SEEDDELTA_INLINE_LAMBDA { ((sum[I] = start), ...); }(std::make_integer_sequence<int, Last - First>{});
         for (int64_t i = begin; i < end; i += kUnits) {
-            const bool whole = end - i >= kUnits;
-            const V x = inputs(whole ? in.q + i : rest.q);
+            const V x = inputs(in.q + i);
             Units at;
             if constexpr (All) {
                 const uint8_t *units = codes + i * kBytes;
                 const Neighbours<First, Last> later(units, part);
-                units = whole ? units : rest.bytes;
+                units = end - i >= kUnits ? units : rest.bytes;
                 for (int u = 0; u < kUnits; ++u) {
                     at[u / 4][u % 4] = units + u * kBytes;
                 }
                 multiply_units<First, Last>(at, part, t, x, later, sum);
             } else {
-                find(codes, in.index, i, end, at);
+                find(codes, in.index, i, at);
                 const Listed later(codes, next, in, i + kStripUnitsAhead, part == 0);
                 multiply_units<First, Last>(at, part, t, x, later, sum);
             }
@@ -271,14 +261,14 @@ struct LaneColumns {
             i -= over ? in.n : 0;
             asks = first && i + kUnits <= in.n;
             if (asks) {
-                find(over ? next : codes, in.index, i, i + kUnits, at);
+                find(over ? next : codes, in.index, i, at);
             }
         }
         SEEDDELTA_INLINE void ask(int value) const {
             for (int n = value * kUnits * kFetches / kValues; asks && n < (value + 1) * kUnits * kFetches / kValues;
                  ++n) {
                 const int u = n / kFetches;
-                __builtin_prefetch(at[u / 4][u % 4] + n % kFetches * 64);
+                __builtin_prefetch(at[u / 4][u % 4] + n % kFetches * 64, 0, 2); // the first level has too few places
             }
         }
     };
