@@ -170,11 +170,14 @@ def repeat_layer(source: Path, path: Path, n_layers: int) -> None:
     }
     if schema.KEY_TENSORS in metadata:
         described = [schema.parse_description(text, str(source)) for text in header.metadata[schema.KEY_TENSORS]]
-        texts = [
-            tensor.model_copy(update={"name": _renamed(tensor.name, layer)}).model_dump_json()
+        repeated = [tensor for tensor in described if not tensor.name.startswith(FIRST)]
+        repeated += [
+            tensor.model_copy(update={"name": _renamed(tensor.name, layer)})
             for layer in range(n_layers)
             for tensor in described
+            if tensor.name.startswith(FIRST)
         ]
+        texts = [tensor.model_dump_json() for tensor in repeated]
         metadata[schema.KEY_TENSORS] = Typed(texts, GGUFValueType.ARRAY, GGUFValueType.STRING)
     tensors = {name: info for name, info in header.tensors.items() if not name.startswith(FIRST)}
     for layer in range(n_layers):
