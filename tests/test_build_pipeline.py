@@ -193,6 +193,15 @@ def test_beyond_the_gap_tensors_are_stored_and_marked_unsafe(dense: Path) -> Non
     assert data[at:] == plain[-len(data[at:]) :]
 
 
+@pytest.mark.parametrize(("given", "written"), [(None, 64), (32, 64), (64, 64), (128, 128)])
+def test_tensors_begin_at_cache_lines(tmp_path: Path, given: int | None, written: int) -> None:
+    dense = write_model(tmp_path / "dense.gguf", alignment=given)
+    build(dense, column_tensor=["ffn_down"])
+    header = read_header(tmp_path / "out.gguf")
+    assert header.alignment == gguf.GGUFReader(tmp_path / "out.gguf").alignment == written
+    assert {info.offset % written for info in header.tensors.values()} == {0}
+
+
 def test_dry_run_plans_the_exact_bytes_and_writes_nothing(dense: Path) -> None:
     for options in ({"bits": 2.5}, {"base_kind": "prng_block", "K": 5, "vals": "int8"}):
         before = sorted(os.listdir(dense.parent))

@@ -42,6 +42,7 @@ from .rest import kept_chunks, kept_tensor
 _TABLE_BYTES = 1200  # of a converted tensor in the file beside its payload
 # key/value pairs and tensor tables are small; what may not fit is data
 _SPARE_BYTES = 1 << 20
+_CACHE_LINE = 64  # alignment of tensors: no load of codes reads from two lines
 
 
 def build(recipe: Recipe, *, executor: Executor | None = None, progress: bool = True) -> BuildReport:
@@ -222,7 +223,9 @@ def _write(
     checksums = [crc32(chunks(tensor)) for tensor in tensors]
     metadata[schema.KEY_CRC32] = Typed(checksums, GGUFValueType.ARRAY, GGUFValueType.UINT32)
     limit = sys.maxsize if recipe.split_max_size is None else parse_size(recipe.split_max_size)
-    return write_split(recipe.output, metadata, tensors, chunks, limit, alignment=source.header.alignment)
+    alignment = max(_CACHE_LINE, source.header.alignment)
+    metadata["general.alignment"] = Typed(alignment, GGUFValueType.UINT32)
+    return write_split(recipe.output, metadata, tensors, chunks, limit, alignment=alignment)
 
 
 def _check_space(recipe: Recipe, plan: Plan) -> None:
