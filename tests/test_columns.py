@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from seeddelta import _core
 from seeddelta.runtime.columns import ternary_signs
 
-SHAPES = [(64, 64), (576, 1536), (1536, 576), (192, 576), (100, 130), (7, 33), (1100, 70)]
+SHAPES = [(64, 64), (576, 1536), (1536, 576), (192, 576), (100, 130), (7, 33), (1100, 70), (4200, 20)]  # the last: four strips
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def inputs(tokens, n_in, seed=1):
 @pytest.mark.parametrize("kind", ["f16", "i8", "i8 rotated"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_all_units_are_the_dense_product(kind, shape):
-    """The same bits of every instruction set, for one token and several, for 1 to 3 threads, with and without a gate
+    """The same bits of every instruction set, for one token and several, for 1 to 5 threads, with and without a gate
     that keeps everything."""
     weight, matrix = weight_of(kind, *shape)
     x = inputs(9, shape[1])
@@ -56,7 +56,7 @@ def test_all_units_are_the_dense_product(kind, shape):
     np.testing.assert_allclose(expected, x @ matrix.T, rtol=1e-3, atol=5e-3)
     for isa in _core.isa_available():
         _core.isa_select(isa)
-        for threads in (1, 2, 3):
+        for threads in (1, 2, 3, 5):
             for batch in (0, 1, 4):
                 for gate in (None, keep_all):
                     got = weight.matmul(x, gate, threads=threads, batch=batch)

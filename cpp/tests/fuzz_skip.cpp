@@ -38,6 +38,7 @@ float amount(FuzzBytes &in) {
 }
 
 struct Weight {
+    DenseColumns dense; // behind w, or not used
     ColumnWeight w;
     std::unique_ptr<CheckedWeight> trellis; // or lanes, or none, behind w
     std::vector<uint16_t> half;
@@ -55,8 +56,9 @@ struct Weight {
             for (uint16_t &h : half) { // what is not finite is refused
                 h = (h & 0x7C00U) == 0x7C00U ? uint16_t{0} : h;
             }
-            w = make_columns("fuzzed",
-                             {.n_out = n_out, .n_in = n_in, .f16 = Array::of_half(half.data(), {n_in, n_out})});
+            dense = DenseColumns("fuzzed",
+                                 {.n_out = n_out, .n_in = n_in, .f16 = Array::of_half(half.data(), {n_in, n_out})});
+            w = dense.weight();
             return;
         }
         scale = finite(in, n_in);
@@ -65,12 +67,13 @@ struct Weight {
         const auto seed = in.value<uint64_t>();
         if (kind == ColumnKind::i8) {
             bytes = in.array<int8_t>(n_in * n_out);
-            w = make_columns("fuzzed", {.n_out = n_out,
-                                        .n_in = n_in,
-                                        .i8 = Array::of(bytes.data(), {n_in, n_out}),
-                                        .unit_scale = scales,
-                                        .rotation_block = rotation,
-                                        .rotation_seed = seed});
+            dense = DenseColumns("fuzzed", {.n_out = n_out,
+                                            .n_in = n_in,
+                                            .i8 = Array::of(bytes.data(), {n_in, n_out}),
+                                            .unit_scale = scales,
+                                            .rotation_block = rotation,
+                                            .rotation_seed = seed});
+            w = dense.weight();
             return;
         }
         trellis = kind == ColumnKind::lanes ? make_lanes(in, n_out, n_in, scales, rotation, seed)

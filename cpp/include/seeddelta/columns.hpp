@@ -21,8 +21,11 @@ struct ColumnWeight {
     int64_t n_out = 0;
     int64_t n_in = 0;
 
-    const uint16_t *f16 = nullptr; // f16: [n_in, n_out] float16 bits
-    const int8_t *i8 = nullptr;    // i8: [n_in, n_out]
+    // f16, i8: so many strips of outputs one after another, [n_in, outputs of the strip] each: what a thread reads is
+    // one stretch of memory. Strip i of them has what thread i of as many computes.
+    int strips = 1;
+    const uint16_t *f16 = nullptr; // bits
+    const int8_t *i8 = nullptr;
     // i8, trellis, lanes: W_oj = unit_scale[j] * v_jo. The base scale is part of it.
     const float *unit_scale = nullptr; // [n_in]
 

@@ -111,7 +111,20 @@ struct ColumnArrays {
     Array sign_gamma = {}; // float32 [n_out], of f16
 };
 
-// Throws std::invalid_argument naming the tensor.
-ColumnWeight make_columns(const std::string &name, const ColumnArrays &arrays);
+// A ColumnWeight and its strips, a copy of f16 or i8; the other arrays are borrowed.
+class DenseColumns {
+public:
+    DenseColumns() = default;
+    // Throws std::invalid_argument naming the tensor, std::bad_alloc.
+    DenseColumns(const std::string &name, const ColumnArrays &arrays);
+    const ColumnWeight &weight() const { return weight_; }
+
+private:
+    struct Free {
+        void operator()(uint8_t *data) const;
+    };
+    ColumnWeight weight_;
+    std::unique_ptr<uint8_t, Free> strips_;
+};
 
 } // namespace seeddelta

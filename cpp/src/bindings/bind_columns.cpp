@@ -32,19 +32,24 @@ static std::unique_ptr<PyColumnWeight> make_py_columns(const std::string &name, 
                                                        const OptionalArray &sign_gamma) {
     auto w = std::make_unique<PyColumnWeight>();
     w->name = name;
-    w->weight = make_columns(name, {.n_out = n_out,
-                                    .n_in = n_in,
-                                    .f16 = view_of(f16),
-                                    .i8 = view_of(i8),
-                                    .unit_scale = view_of(unit_scale),
-                                    .rotation_block = rotation_block,
-                                    .rotation_seed = rotation_seed,
-                                    .sign_bits = view_of(sign_bits),
-                                    .sign_gamma = view_of(sign_gamma)});
+    const ColumnArrays arrays{.n_out = n_out,
+                              .n_in = n_in,
+                              .f16 = view_of(f16),
+                              .i8 = view_of(i8),
+                              .unit_scale = view_of(unit_scale),
+                              .rotation_block = rotation_block,
+                              .rotation_seed = rotation_seed,
+                              .sign_bits = view_of(sign_bits),
+                              .sign_gamma = view_of(sign_gamma)};
+    w->columns = DenseColumns(name, arrays);
     for (const OptionalArray *array : {&f16, &i8, &unit_scale, &sign_bits, &sign_gamma}) {
         if (*array) {
-            w->keep.push_back(**array);
             w->nbytes += (*array)->nbytes();
+        }
+    }
+    for (const OptionalArray *array : {&unit_scale, &sign_bits, &sign_gamma}) {
+        if (*array) {
+            w->keep.push_back(**array);
         }
     }
     return w;
@@ -155,7 +160,7 @@ static std::unique_ptr<PyGate> make_gate(int64_t n_in, bool kwta, double keep, i
 // Products of one gate in one state, one after another: what a llama context would do with them.
 static py::array_t<float> matmul(const PyColumnWeight &w, const FloatMatrix &x, OptionalGate given, int threads,
                                  int64_t batch) {
-    const ColumnWeight &c = w.weight;
+    const ColumnWeight &c = w.weight();
     const PyGate *gate = given.value_or(nullptr);
     require(x.ndim() == 2 && x.shape(1) == c.n_in, w.name,
             "x has shape " + shape_text(x) + "; wanted [n_tokens, " + std::to_string(c.n_in) + "]");
@@ -256,7 +261,7 @@ void bind_columns(py::module_ &m) {
         m, "ColumnWeight",
         "A matrix stored by its inputs: all weights of one input are together, so that inputs can be skipped.\n\n"
         "Args:\n"
-        "    f16: float16 [n_in, n_out], the transposed matrix.\n"
+        "    f16: float16 [n_in, n_out], the transposed matrix. Copied, as is i8.\n"
         "    i8, unit_scale: int8 [n_in, n_out] and float32 [n_in]; W = (i8 · unit_scale[:, None]).T.\n"
         "    sign_bits, sign_gamma: of f16: a ternary matrix for gates with pack_aggressive, uint64 [n_out, 2, n_in / "
         "64\n"
@@ -276,8 +281,8 @@ void bind_columns(py::module_ &m) {
             "0,\n"
             "for every instruction set, number of threads and batch shape.")
         .def_readonly("name", &PyColumnWeight::name)
-        .def_property_readonly("n_out", [](const PyColumnWeight &w) { return w.weight.n_out; })
-        .def_property_readonly("n_in", [](const PyColumnWeight &w) { return w.weight.n_in; })
+        .def_property_readonly("n_out", [](const PyColumnWeight &w) { return w.weight().n_out; })
+        .def_property_readonly("n_in", [](const PyColumnWeight &w) { return w.weight().n_in; })
         .def_readonly("nbytes", &PyColumnWeight::nbytes, "Bytes of all arrays.");
     m.def("popcount", &popcount, py::arg("words"), "Bits set in an array of uint64, by the active instruction set.");
 }

@@ -9,16 +9,18 @@
 #include <string>
 #include <vector>
 
-#include "seeddelta/columns.hpp"
 #include "gating/compose.hpp"
+#include "seeddelta/columns.hpp"
+#include "seeddelta/make_weight.hpp"
 
 namespace seeddelta {
 
 class PyColumnWeight {
 public:
     std::string name;
-    ColumnWeight weight;
-    std::vector<pybind11::object> keep; // the arrays behind the pointers
+    DenseColumns columns;
+    const ColumnWeight &weight() const { return columns.weight(); }
+    std::vector<pybind11::object> keep; // the arrays that are borrowed
     int64_t nbytes = 0;
 };
 

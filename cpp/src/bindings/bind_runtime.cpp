@@ -94,7 +94,7 @@ void add(PyRegistry &r, const PyWeight &weight, OptionalGate gate) {
 }
 
 void add_columns(PyRegistry &r, const PyColumnWeight &weight, OptionalGate gate) {
-    r.registry.add(weight.name, column_operator(weight.weight, spec_of(r, weight.name, weight.weight.n_in, gate)));
+    r.registry.add(weight.name, column_operator(weight.weight(), spec_of(r, weight.name, weight.weight().n_in, gate)));
     r.keep.push_back(py::cast(&weight, py::return_value_policy::reference));
 }
 

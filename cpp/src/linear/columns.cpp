@@ -18,11 +18,17 @@ void multiply(const ColumnWeight &w, const ActiveSet &set, Slice slice, float *y
     }
     switch (w.kind) {
     case ColumnKind::f16:
-        kernels().linear.columns_f16(w, set, slice.begin, slice.end, y);
+        each_strip(w, slice, [&](const ColumnWeight &strip, Slice inside, int64_t first) {
+            kernels().linear.columns_f16(strip, set, inside.begin, inside.end, y + first);
+        });
         break;
-    case ColumnKind::i8:
-        kernels().linear.columns_i8(w, quantise_units(w, set), slice.begin, slice.end, y);
+    case ColumnKind::i8: {
+        const ColumnInput in = quantise_units(w, set);
+        each_strip(w, slice, [&](const ColumnWeight &strip, Slice inside, int64_t first) {
+            kernels().linear.columns_i8(strip, in, inside.begin, inside.end, y + first);
+        });
         break;
+    }
     case ColumnKind::trellis:
         kernels().linear.columns_trellis(w, quantise_units(w, set), slice.begin, slice.end, y);
         break;
@@ -138,9 +144,10 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
     }
     const auto [begin, end] = slice_of(w, ith, nth);
     if (!needs_quantised(w)) {
-        if (begin < end) {
-            kernels().linear.columns_f16_batch(w, x, n_tokens, x_stride, begin, end, y, y_stride);
-        }
+        each_strip(w, {begin, end}, [&](const ColumnWeight &strip, Slice inside, int64_t first) {
+            kernels().linear.columns_f16_batch(strip, x, n_tokens, x_stride, inside.begin, inside.end, y + first,
+                                               y_stride);
+        });
         return;
     }
     const int64_t stride = padded(w.n_in);
@@ -153,10 +160,11 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
     }
     ws.barrier(nth);
     const ColumnBatch batch{n_tokens, stride, ws.wide.data, ws.scale.data};
-    if (begin < end && w.kind == ColumnKind::i8) {
-        kernels().linear.columns_i8_batch(w, batch, begin, end, y, y_stride);
-    }
-    if (begin < end && w.kind != ColumnKind::i8) {
+    if (w.kind == ColumnKind::i8) {
+        each_strip(w, {begin, end}, [&](const ColumnWeight &strip, Slice inside, int64_t first) {
+            kernels().linear.columns_i8_batch(strip, batch, inside.begin, inside.end, y + first, y_stride);
+        });
+    } else if (begin < end) {
         const Activations rows{n_tokens, w.n_in, stride, ws.q.data, ws.scale.data, ws.bias.data, x, x_stride, nullptr};
         const LinearKernels &linear = kernels().linear;
         const auto many = w.kind == ColumnKind::lanes ? linear.columns_lanes_many : linear.columns_trellis_many;

@@ -67,6 +67,35 @@ inline Slice slice_of(const ColumnWeight &w, int ith, int nth) {
     return {slices * ith / nth * kOutputSlice, std::min(slices * (ith + 1) / nth * kOutputSlice, w.n_out)};
 }
 
+// Strips of f16 and i8: no more than kStripOutputs outputs in one, and two, so that each of two threads has its own.
+inline constexpr int64_t kStripOutputs = 2048;
+inline int dense_strips(int64_t n_out) {
+    int strips = n_out > kOutputSlice ? 2 : 1;
+    while (strips * kStripOutputs < n_out) {
+        strips *= 2;
+    }
+    return strips;
+}
+
+// Calls use(weight, slice, output) for each strip of f16 or i8 that the slice has outputs of: the strip as a weight of
+// its own, the slice within it, and its first output.
+template <class Use>
+void each_strip(const ColumnWeight &w, Slice slice, Use &&use) {
+    for (int i = 0; i < w.strips; ++i) {
+        const Slice strip = slice_of(w, i, w.strips);
+        const Slice inside{std::max(slice.begin, strip.begin) - strip.begin,
+                           std::min(slice.end, strip.end) - strip.begin};
+        if (inside.begin < inside.end) {
+            ColumnWeight part = w;
+            part.strips = 1;
+            part.n_out = strip.end - strip.begin;
+            part.f16 = w.f16 != nullptr ? w.f16 + strip.begin * w.n_in : nullptr;
+            part.i8 = w.i8 != nullptr ? w.i8 + strip.begin * w.n_in : nullptr;
+            use(part, inside, strip.begin);
+        }
+    }
+}
+
 // y is the product of what was listed: the whole, or with events the change of the state, which it becomes. In a check
 // full(), the full product into y, is compared with it and replaces it.
 template <class Full>

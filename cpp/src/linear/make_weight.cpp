@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
+#include <new>
 
 #include "format/column_lanes.hpp"
 #include "format/column_trellis.hpp"
@@ -10,6 +12,7 @@
 #include "format/lanes.hpp"
 #include "format/proc_sparse.hpp"
 #include "format/rotation.hpp"
+#include "linear/columns_parts.hpp"
 #include "seeddelta/check.hpp"
 #include "simd/kinds/builder.hpp"
 #include "simd/kinds/kinds.hpp"
@@ -232,7 +235,7 @@ CheckedWeight::CheckedWeight(const std::string &name, const WeightArrays &arrays
     columns_.unit_scale = unit_scale_.data();
 }
 
-ColumnWeight make_columns(const std::string &name, const ColumnArrays &in) {
+static ColumnWeight checked_columns(const std::string &name, const ColumnArrays &in) {
     const auto require = [&](bool holds, const char *what) {
         if (!holds) {
             throw std::invalid_argument("tensor '" + name + "': " + what);
@@ -279,6 +282,29 @@ ColumnWeight make_columns(const std::string &name, const ColumnArrays &in) {
         require_array(in.sign_gamma, "sign_gamma", "f", 4, {n_out});
     }
     return w;
+}
+
+void DenseColumns::Free::operator()(uint8_t *data) const {
+    ::operator delete(data, std::align_val_t{64});
+}
+
+DenseColumns::DenseColumns(const std::string &name, const ColumnArrays &arrays)
+    : weight_(checked_columns(name, arrays)) {
+    const int64_t item = weight_.kind == ColumnKind::f16 ? 2 : 1;
+    const auto *from = static_cast<const uint8_t *>(weight_.kind == ColumnKind::f16 ? arrays.f16.data : arrays.i8.data);
+    const auto bytes = static_cast<size_t>(weight_.n_in * weight_.n_out * item);
+    strips_.reset(static_cast<uint8_t *>(::operator new(bytes, std::align_val_t{64})));
+    weight_.strips = dense_strips(weight_.n_out);
+    uint8_t *to = strips_.get();
+    for (int i = 0; i < weight_.strips; ++i) {
+        const auto [begin, end] = slice_of(weight_, i, weight_.strips);
+        const auto width = static_cast<size_t>((end - begin) * item);
+        for (int64_t j = 0; j < weight_.n_in; ++j, to += width) {
+            std::memcpy(to, from + (j * weight_.n_out + begin) * item, width);
+        }
+    }
+    weight_.f16 = weight_.f16 != nullptr ? reinterpret_cast<const uint16_t *>(strips_.get()) : nullptr;
+    weight_.i8 = weight_.i8 != nullptr ? reinterpret_cast<const int8_t *>(strips_.get()) : nullptr;
 }
 
 } // namespace seeddelta

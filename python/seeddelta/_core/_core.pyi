@@ -44,7 +44,7 @@ class ColumnWeight:
     A matrix stored by its inputs: all weights of one input are together, so that inputs can be skipped.
 
     Args:
-        f16: float16 [n_in, n_out], the transposed matrix.
+        f16: float16 [n_in, n_out], the transposed matrix. Copied, as is i8.
         i8, unit_scale: int8 [n_in, n_out] and float32 [n_in]; W = (i8 · unit_scale[:, None]).T.
         sign_bits, sign_gamma: of f16: a ternary matrix for gates with pack_aggressive, uint64 [n_out, 2, n_in / 64
             rounded up] with bits of its positive and of its negative weights, and float32 [n_out], a row's magnitude.
