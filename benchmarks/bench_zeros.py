@@ -110,8 +110,8 @@ def same_bits(llm: Any) -> bool:
 def model_of(name: str, percent: int, kind: str, options: Any) -> Path:
     """Made where it is not there yet."""
     options.work.mkdir(parents=True, exist_ok=True)
-    shape = SHAPES[options.shape]
-    stem = f"zeros-{options.shape}-{name}-{percent}"
+    shape = SHAPES[options.shape].without_gate()
+    stem = f"zeros-{options.shape}-{name}-{percent}-{shape.n_ff}"
     layer, dense = options.work / f"{stem}-one-layer.gguf", options.work / f"{stem}.gguf"
     if not dense.exists():
         write_layer(shape, name, percent, layer)

@@ -14,7 +14,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,10 @@ class Shape:
     @property
     def head(self) -> int:
         return self.n_embd // self.n_head
+
+    def without_gate(self) -> Shape:
+        """As many weights without ffn_gate: a hidden layer half as wide again (Shazeer 2020, GLU Variants)."""
+        return replace(self, n_ff=self.n_ff * 3 // 2)
 
     def matrices(self) -> dict[str, tuple[int, int]]:
         """[n_out, n_in] of the matrices of a layer."""
