@@ -148,6 +148,8 @@ public:
         std::atomic<float> gamma{0.0F};
     };
     const Published &published() const { return published_; }
+    // Nothing but exact zeros is left out, so that all inputs give the same product.
+    bool zeros_alone() const { return spec_.pack.zeros && packs() && !kwta() && !events() && !profiling_; }
     // Whether the token just chosen for is multiplied by its signs.
     bool signs() const { return spec_.pack.aggressive && packs() && pack_.active && !profiling_; }
     void count_signs() { counters_.pack_signs.fetch_add(1, std::memory_order_relaxed); }

@@ -50,7 +50,7 @@ void make_room(const ColumnWeight &w, bool gated, int64_t n_tokens, int threads,
     if (gated) {
         ws.index.reserve(threads * list_stride(n_in));
         ws.value.reserve(threads * list_stride(n_in));
-        ws.bits.reserve(bitmap_words(n_in));
+        ws.bits.reserve(2 * bitmap_words(n_in));
         ws.squares.reserve(int64_t{2} * threads);
         ws.masked.reserve(n_tokens > 1 ? n_tokens * n_in : 0);
     }
@@ -86,6 +86,10 @@ void decode(const ColumnWeight &w, Gate *gate, const float *x, float *y, float *
         ws.barrier(nth);
     }
     const Slice slice = slice_of(w, ith, nth);
+    if (gate != nullptr && gate->zeros_alone() && multiplies_all(w, ws.listed)) {
+        multiply(w, {w.n_in, nullptr, x}, slice, y); // and nobody lists them
+        return;
+    }
     const ActiveSet set = chosen_units(x, w.n_in, ws, ith, reuse);
     if (gate != nullptr && uses_signs(w, *gate)) {
         multiply_signs(w, gate->spec().pack, x, ws.bits.data, set, slice, y);

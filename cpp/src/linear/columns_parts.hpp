@@ -55,6 +55,13 @@ inline int64_t list_stride(int64_t n_in) {
     return (n_in + 15) / 16 * 16; // whole cache lines
 }
 
+// Share of the inputs of byte lanes above which all are multiplied, those that are not listed by 0: neighbours are one
+// stream, and no addresses have to be looked up.
+inline constexpr double kMostListed = 0.45;
+inline bool multiplies_all(const ColumnWeight &w, int64_t listed) {
+    return w.kind == ColumnKind::lanes && static_cast<double>(listed) > kMostListed * static_cast<double>(w.n_in);
+}
+
 struct Slice {
     int64_t begin, end;
 };

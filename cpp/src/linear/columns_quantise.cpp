@@ -8,10 +8,6 @@ namespace seeddelta {
 
 static constexpr float kLargest = 32767.0F;
 
-// Share of the units of byte lanes above which all are multiplied, those that are not listed by 0: neighbours are one
-// stream, and no addresses have to be looked up.
-static constexpr double kMostListed = 0.45;
-
 // Groups of kGroup inputs to 16 bits; x and q have n, a multiple of kGroup. Written to be the same in every unit.
 static void quantise_wide(const float *x, int64_t n, int16_t *q, float *scale) {
     for (int64_t start = 0; start < n; start += kGroup) {
@@ -90,9 +86,8 @@ ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
     } else {
         kernels().linear.quantize(x, w.n_in, dense8, scale, bias);
     }
-    const bool most = lanes && static_cast<double>(set.n) > kMostListed * static_cast<double>(w.n_in);
     ColumnInput in{set.n, set.index, wide ? nullptr : q8, wide ? q : nullptr, groups, begin, scale, bias, end};
-    if (set.n == w.n_in || most) {
+    if (set.n == w.n_in || multiplies_all(w, set.n)) {
         for (int64_t g = 0; g <= groups; ++g) {
             begin[g] = static_cast<int32_t>(std::min(g * kGroup, w.n_in));
         }

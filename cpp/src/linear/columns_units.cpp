@@ -24,19 +24,24 @@ void choose_units(Gate *gate, const float *x, int64_t n_in, Workspace::Impl &ws)
     } else {
         auto *index = ws.index.data;
         auto *value = ws.value.data;
+        auto *bits = ws.bits.data;
+        GateScratch scratch = gate_scratch(n_in);
+        scratch.bits = bits; // of exact zeros alone: those that it leaves there
+        const bool zeros = gate->zeros_alone();
         if (gate->events()) {
-            ws.mode = gate->send(x, gate_scratch(n_in), index, value, ws.listed, finite);
+            ws.mode = gate->send(x, scratch, index, value, ws.listed, finite);
             ws.changes = ws.mode != EventMode::full;
         } else {
             ws.mode = gate->check_due() ? EventMode::check : EventMode::full;
-            ws.listed = gate->select(x, 0, gate_scratch(n_in), index, value, finite);
+            ws.listed = gate->select(x, 0, scratch, index, value, finite);
             ws.changes = gate->spec().kwta.renormalise;
             gate->advance(1);
         }
-        auto *bits = ws.bits.data;
-        std::fill_n(bits, bitmap_words(n_in), uint64_t{0});
-        for (int64_t i = 0; i < ws.listed; ++i) {
-            bits[index[i] / 64] |= uint64_t{1} << (index[i] % 64);
+        if (!zeros) {
+            std::fill_n(bits, bitmap_words(n_in), uint64_t{0});
+            for (int64_t i = 0; i < ws.listed; ++i) {
+                bits[index[i] / 64] |= uint64_t{1} << (index[i] % 64);
+            }
         }
     }
     ws.all_finite.store(finite, std::memory_order_relaxed);

@@ -87,7 +87,7 @@ private:
     void make_room(int64_t n_tokens, int threads, Workspace::Impl &ws) const {
         ws.index.reserve(threads * list_stride(ctx_.n_in));
         ws.value.reserve(threads * list_stride(ctx_.n_in));
-        ws.bits.reserve(bitmap_words(ctx_.n_in));
+        ws.bits.reserve(2 * bitmap_words(ctx_.n_in));
         ws.squares.reserve(int64_t{2} * threads);
         ws.masked.reserve(n_tokens * ctx_.n_in);
         ws.blocks.reserve(2 * mask_bytes());
