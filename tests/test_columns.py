@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from seeddelta import _core
 from seeddelta.runtime.columns import ternary_signs
 
-SHAPES = [(64, 64), (576, 1536), (1536, 576), (192, 576), (100, 130), (7, 33), (1100, 70), (4200, 20)]  # the last: four strips
+# The last has four strips.
+SHAPES = [(64, 64), (576, 1536), (1536, 576), (192, 576), (100, 130), (7, 33), (1100, 70), (4200, 20)]
 
 
 @pytest.fixture(autouse=True)

@@ -242,6 +242,20 @@ def test_exact_zeros_are_skipped(stored: dict[str, tuple[Path, dict[str, Any]]],
         assert metrics["seeddelta.skipped_units"] == round(metrics["zeros.share"] * 2 * 20 * 192)
 
 
+def test_half_zeros_of_byte_lanes(smollm2_quantized: Path, tmp_path: Path) -> None:
+    """So many inputs are left that all are multiplied: the same bits, and counted as what is left."""
+    dense = write_architecture(tmp_path / "dense.gguf", smollm2_quantized, "nemotron")
+    path = tmp_path / "columns.gguf"
+    seeddelta.build(seeddelta.Recipe(input=dense, output=path, column_tensor=("ffn_down",), threads=2), progress=False)
+    expected = generate(path, TOKENS[:20], zeros=False)[1]
+    for threads in (1, 2):
+        llm = load_small(path, threads, config=RuntimeConfig(force=True))
+        np.testing.assert_array_equal(logits_of(llm, TOKENS[:20], batch=1), expected)
+        metrics = llm.seeddelta.metrics()
+        assert 0.4 < metrics["zeros.share"] < 0.55
+        assert metrics["seeddelta.skipped_units"] == round(metrics["zeros.share"] * 2 * 20 * 192)
+
+
 def test_zeros_are_on_trial_too(relu: Path) -> None:
     """The results keep their bits whatever the trial finds."""
     llm, logits = generate(relu, TOKENS, columns="f16")
