@@ -192,7 +192,7 @@ def repeat_layer(source: Path, path: Path, n_layers: int) -> None:
         info = tensors[tensor.name]
         yield stored[info.offset : info.offset + info.nbytes]
 
-    write_gguf(path, metadata, planned, data, alignment=header.alignment)
+    write_gguf(path, metadata, planned, data)
 
 
 def _renamed(name: str, layer: int) -> str:

@@ -31,7 +31,6 @@ def copy(source: Path, target: Path) -> int:
         copied_metadata(model.header),
         plan,
         lambda tensor: np.array_split(model.raw(tensor.name), 3),
-        alignment=model.header.alignment,
     )
 
 

@@ -164,7 +164,7 @@ def _write(file: SeedDeltaFile, source: SourceModel, student: Student, output: P
     metadata[schema.KEY_TENSORS] = Typed(tensor_texts(descriptions), GGUFValueType.ARRAY, GGUFValueType.STRING)
     checksums = [crc32(chunks(tensor)) for tensor in plan]
     metadata[schema.KEY_CRC32] = Typed(checksums, GGUFValueType.ARRAY, GGUFValueType.UINT32)
-    write_gguf(output, metadata, plan, chunks, alignment=file.header.alignment)
+    write_gguf(output, metadata, plan, chunks)
 
 
 def _metadata(windows: Windows) -> dict[str, Value]:

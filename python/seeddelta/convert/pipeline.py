@@ -25,7 +25,7 @@ from .._output import check_writable
 from ..checkpoint import Store, stored_bytes
 from ..errors import CalibrationWarning, OutputError, some
 from ..gguf import payload, schema, targets
-from ..gguf.header import TensorInfo
+from ..gguf.header import KEY_ALIGNMENT, TensorInfo
 from ..gguf.schema import TensorDescription
 from ..gguf.split import write_split
 from ..gguf.writer import PlannedTensor, Typed, Value, copied_metadata, crc32
@@ -223,9 +223,8 @@ def _write(
     checksums = [crc32(chunks(tensor)) for tensor in tensors]
     metadata[schema.KEY_CRC32] = Typed(checksums, GGUFValueType.ARRAY, GGUFValueType.UINT32)
     limit = sys.maxsize if recipe.split_max_size is None else parse_size(recipe.split_max_size)
-    alignment = max(_CACHE_LINE, source.header.alignment)
-    metadata["general.alignment"] = Typed(alignment, GGUFValueType.UINT32)
-    return write_split(recipe.output, metadata, tensors, chunks, limit, alignment=alignment)
+    metadata[KEY_ALIGNMENT] = Typed(max(_CACHE_LINE, source.header.alignment), GGUFValueType.UINT32)
+    return write_split(recipe.output, metadata, tensors, chunks, limit)
 
 
 def _check_space(recipe: Recipe, plan: Plan) -> None:

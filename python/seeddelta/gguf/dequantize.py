@@ -71,7 +71,7 @@ def dequantize(
                 bar.update(piece.nbytes)
                 yield piece
 
-        write_gguf(dst, metadata, plan, chunks, alignment=source.header.alignment)
+        write_gguf(dst, metadata, plan, chunks)
     return dst
 
 

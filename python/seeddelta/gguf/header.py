@@ -25,6 +25,7 @@ from gguf import GGMLQuantizationType, GGUFValueType
 from ..errors import FormatError
 
 _T = TypeVar("_T", str, bool, int, float)
+KEY_ALIGNMENT = "general.alignment"
 DEFAULT_ALIGNMENT = 32
 MAX_DIMS = 4  # GGML_MAX_DIMS
 MAX_ELEMENTS = 1 << 48  # far beyond any model, far below overflow of the products
@@ -276,9 +277,9 @@ def _parse(path: Path, data: mmap.mmap) -> Header:
             raise cursor.fail(f"the key {key!r} occurs twice")
         values[key] = value = cursor.skip_value(key)
         header.metadata._raw[key] = data[value.begin : value.end]
-    if "general.alignment" in values:
-        header.alignment = header.metadata["general.alignment"]
-        if values["general.alignment"].type != GGUFValueType.UINT32 or header.alignment.bit_count() != 1:
+    if KEY_ALIGNMENT in values:
+        header.alignment = header.metadata[KEY_ALIGNMENT]
+        if values[KEY_ALIGNMENT].type != GGUFValueType.UINT32 or header.alignment.bit_count() != 1:
             raise cursor.fail(f"general.alignment is {header.alignment!r}, not a power of two in a u32")
 
     table = [cursor.tensor() for _ in range(n_tensors)]

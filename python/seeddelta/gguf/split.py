@@ -16,7 +16,7 @@ from gguf import GGUFValueType
 
 from .._output import atomic_output, check_writable
 from ..errors import FormatError
-from .header import DEFAULT_ALIGNMENT, Header, TensorInfo
+from .header import KEY_ALIGNMENT, Header, TensorInfo
 from .writer import PlannedTensor, Typed, Value, write_into
 
 if TYPE_CHECKING:
@@ -125,8 +125,6 @@ def write_split(
     tensors: Sequence[PlannedTensor],
     chunks: Chunks,
     limit: int,
-    *,
-    alignment: int = DEFAULT_ALIGNMENT,
 ) -> tuple[list[Path], int]:
     """Write a model in parts of at most `limit` bytes of data; one that fits is one file, `path`. Returns the files and
     their bytes. No part is there before all are complete. Raises as `write_gguf`.
@@ -141,10 +139,10 @@ def write_split(
         for number, part in enumerate(parts):
             own: dict[str, Value] = dict(metadata) if number == 0 else {}
             if len(parts) > 1:
-                if "general.alignment" in metadata:
-                    own["general.alignment"] = metadata["general.alignment"]
+                if KEY_ALIGNMENT in metadata:
+                    own[KEY_ALIGNMENT] = metadata[KEY_ALIGNMENT]
                 own[_NUMBER] = Typed(number, GGUFValueType.UINT16)
                 own[_COUNT] = Typed(len(parts), GGUFValueType.UINT16)
                 own[_TENSORS] = Typed(len(tensors), GGUFValueType.INT32)
-            size += write_into(temporary[number], own, part, chunks, alignment=alignment)
+            size += write_into(temporary[number], own, part, chunks)
     return paths, size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType
 
 from .._output import atomic_output
-from .header import DEFAULT_ALIGNMENT, NUMPY_TYPES, Header
+from .header import DEFAULT_ALIGNMENT, KEY_ALIGNMENT, NUMPY_TYPES, Header
 
 TYPE_OF_DTYPE = {dtype: GGMLQuantizationType(kind) for kind, dtype in NUMPY_TYPES.items()}
 
@@ -86,17 +87,23 @@ def write_gguf(
     metadata: Mapping[str, Value],
     tensors: Sequence[PlannedTensor],
     chunks: Callable[[PlannedTensor], Iterable[np.ndarray[Any, Any]]],
-    *,
-    alignment: int = DEFAULT_ALIGNMENT,
 ) -> int:
     """Write a GGUF file atomically and return its size in bytes.
 
     `chunks(tensor)` yields the tensor's data in order, as arrays of any shape that together have `tensor.nbytes` bytes.
-    `alignment` must be that of `general.alignment` in `metadata`. An exception, whether from `chunks` or from the disk,
-    leaves no file behind and an existing file as it was. Raises OutputError when the file cannot be written.
+    Tensors begin at multiples of `general.alignment` in `metadata`. An exception, whether from `chunks` or from the
+    disk, leaves no file behind and an existing file as it was. Raises OutputError when the file cannot be written.
     """
     with atomic_output(path) as temporary:
-        return write_into(temporary, metadata, tensors, chunks, alignment=alignment)
+        return write_into(temporary, metadata, tensors, chunks)
+
+
+def _alignment(metadata: Mapping[str, Value]) -> int:
+    value = metadata.get(KEY_ALIGNMENT)
+    if isinstance(value, Raw):
+        _type, alignment = struct.unpack("<II", value.data)  # a reader has checked that it is a u32
+        return int(alignment)
+    return DEFAULT_ALIGNMENT if value is None else int(value.value)
 
 
 def write_into(
@@ -104,12 +111,10 @@ def write_into(
     metadata: Mapping[str, Value],
     tensors: Sequence[PlannedTensor],
     chunks: Callable[[PlannedTensor], Iterable[np.ndarray[Any, Any]]],
-    *,
-    alignment: int,
 ) -> int:
     """The same without a temporary file."""
     writer = _Writer(path, "")
-    writer.data_alignment = alignment
+    writer.data_alignment = _alignment(metadata)
     try:
         for key, value in metadata.items():
             if isinstance(value, Raw):

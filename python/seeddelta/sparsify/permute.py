@@ -57,7 +57,7 @@ def permute(
         yield _reordered(source, tensor, orders)
 
     metadata: dict[str, Value] = copied_metadata(source.header)
-    write_gguf(output, metadata, plan, chunks, alignment=source.header.alignment)
+    write_gguf(output, metadata, plan, chunks)
     return orders
 
 
