@@ -44,6 +44,9 @@ static std::vector<const KernelTable *> supported() {
 #if defined(SEEDDELTA_HAVE_SSE2)
     __builtin_cpu_init();
     tables.push_back(&kernels_sse2());
+    if (__builtin_cpu_supports("ssse3")) {
+        tables.push_back(&kernels_ssse3());
+    }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
         tables.push_back(&kernels_avx2());
         if (has_avxvnni()) {

@@ -1,0 +1,96 @@
+// Words of SSSE3 for lanes.hpp: four registers of 4 rows a line. Include inside an instruction-set unit only. As in
+// lanes_x86.hpp the values plus kValueBias are unsigned bytes below 128, so that PMADDUBSW does not saturate.
+#pragma once
+#include <tmmintrin.h>
+
+#include "format/trellis.hpp"
+#include "simd/inline.hpp"
+
+namespace seeddelta {
+namespace {
+
+struct LaneWords128 {
+    using V = __m128i;
+    using F = __m128;
+    static constexpr int kParts = 4;
+    static constexpr int64_t kDirect = 2;
+    static constexpr int kBias = kValueBias;
+    static constexpr int direct_parts(int n) { return n > 1 ? 1 : 2; } // what the sixteen registers hold
+    static constexpr int tiles(int) { return 1; }
+    static constexpr uint32_t kFlip = 0;
+    static constexpr bool kHasBase = false;
+
+    static SEEDDELTA_INLINE V load(const uint8_t *p) { return _mm_loadu_si128(reinterpret_cast<const V *>(p)); }
+    static SEEDDELTA_INLINE V low(V both) { return _mm_and_si128(both, _mm_set1_epi8(15)); }
+    static SEEDDELTA_INLINE V high(V both) { return _mm_and_si128(_mm_srli_epi16(both, 4), _mm_set1_epi8(15)); }
+    static SEEDDELTA_INLINE V table(const int8_t *t) { return load(reinterpret_cast<const uint8_t *>(t)); }
+    // PSHUFB takes the low four bits of an index below 128, and gives 0 where its highest bit is set
+    static SEEDDELTA_INLINE V look(V table, V index) { return _mm_shuffle_epi8(table, index); }
+    static SEEDDELTA_INLINE V wrap(V sum) { return sum; }
+    static SEEDDELTA_INLINE V add(V a, V b) { return _mm_add_epi8(a, b); }
+    static constexpr bool kTakes = true;
+    template <int Bit>
+    static SEEDDELTA_INLINE V add_bit(V values, V plane, V amount) {
+        return _mm_add_epi8(values, _mm_shuffle_epi8(amount, _mm_slli_epi16(plane, 7 - Bit)));
+    }
+    static SEEDDELTA_INLINE V start(int32_t bias) { return _mm_set1_epi32(bias); }
+    static SEEDDELTA_INLINE V four(const int8_t *q) {
+        int32_t bits;
+        __builtin_memcpy(&bits, q, 4);
+        return _mm_set1_epi32(bits);
+    }
+    static SEEDDELTA_INLINE void keep(V &sum) { asm("" : "+x"(sum)); }
+    static SEEDDELTA_INLINE V dot(V sum, V values, V x) {
+        return _mm_add_epi32(sum, _mm_madd_epi16(_mm_maddubs_epi16(values, x), _mm_set1_epi16(1)));
+    }
+    static SEEDDELTA_INLINE V pair(V sum, V v0, V v1, V, V x0, V x1) { return dot(dot(sum, v0, x0), v1, x1); }
+    static SEEDDELTA_INLINE void store(uint8_t *out, V v) { _mm_storeu_si128(reinterpret_cast<V *>(out), v); }
+    static SEEDDELTA_INLINE F no_floats() { return _mm_setzero_ps(); }
+    static SEEDDELTA_INLINE F load_floats(const float *p) { return _mm_loadu_ps(p); }
+    static SEEDDELTA_INLINE F add_group(F total, V sum, float scale) {
+        return _mm_add_ps(total, _mm_mul_ps(_mm_cvtepi32_ps(sum), _mm_set1_ps(scale)));
+    }
+    static SEEDDELTA_INLINE void store_rows(float *out, F total) { _mm_storeu_ps(out, total); }
+
+    // For lane_columns.hpp
+    static constexpr int kLanes = 1;
+    static SEEDDELTA_INLINE void hold(V &) {}
+    static SEEDDELTA_INLINE void zip8(V a, V b, V &low, V &high) {
+        low = _mm_unpacklo_epi8(a, b);
+        high = _mm_unpackhi_epi8(a, b);
+    }
+    static SEEDDELTA_INLINE void zip16(V a, V b, V &low, V &high) {
+        low = _mm_unpacklo_epi16(a, b);
+        high = _mm_unpackhi_epi16(a, b);
+    }
+    template <int Bytes>
+    static SEEDDELTA_INLINE V gather(const uint8_t *const *p) {
+        uint8_t part[16] = {};
+        __builtin_memcpy(part, p[0], Bytes);
+        return load(part);
+    }
+    static SEEDDELTA_INLINE V lanes_of(const int8_t *q) { return four(q); }
+    static SEEDDELTA_INLINE V fold(const V *sum) { return *sum; }
+};
+
+// For many tokens, as LanePairs256 of lanes_x86.hpp: sums of eight columns in 16 bits.
+struct LanePairs128 : LaneWords128 {
+    static constexpr int kBias = 0;
+    static constexpr uint32_t kFlip = 0x80808080;
+    static constexpr bool kHasBase = true;
+
+    static SEEDDELTA_INLINE V start(int32_t) { return _mm_setzero_si128(); }
+    static SEEDDELTA_INLINE V base(V v0, V v1) {
+        const V by_128 = _mm_set1_epi8(-128); // unsigned 128
+        return _mm_add_epi16(_mm_maddubs_epi16(by_128, v0), _mm_maddubs_epi16(by_128, v1));
+    }
+    static SEEDDELTA_INLINE V pair(V sum, V v0, V v1, V base, V x0, V x1) {
+        const V four = _mm_add_epi16(_mm_sub_epi16(_mm_maddubs_epi16(x0, v0), base), _mm_maddubs_epi16(x1, v1));
+        V added = _mm_add_epi32(sum, _mm_madd_epi16(four, _mm_set1_epi16(1)));
+        keep(added);
+        return added;
+    }
+};
+
+} // namespace
+} // namespace seeddelta
