@@ -14,12 +14,12 @@ import tiny_llama
 from llama_helpers import load_small, logits_of, tokens_of
 from seeddelta.calibrate import capture, capture_gradient, groups, write_covariance
 from seeddelta.calibrate.engine import BlockEngine
-from seeddelta.calibrate.text import bundled_text, excerpt, read_windows
+from seeddelta.calibrate.text import bundled_text, excerpt, read_texts, read_windows, shares, text_files
 from seeddelta.cli.main import main
 from seeddelta.convert import memory, quantize, sequential
 from seeddelta.convert.plan import make_plan
 from seeddelta.convert.recipe import Recipe
-from seeddelta.errors import ImatrixError, MemoryWarning, NotAvailableError, RecipeError
+from seeddelta.errors import EvaluationError, ImatrixError, MemoryWarning, NotAvailableError, RecipeError
 from seeddelta.gguf.header import read_header
 
 pytest.importorskip("llama_cpp")
@@ -234,6 +234,39 @@ def test_chunks_that_are_held_out(tiny_dense: Path) -> None:
     shown = " ".join(map(str, again.tokens.ravel()))
     assert not any(" ".join(map(str, window[20:30])) in shown for window in used)
     assert excerpt(tiny_dense, bundled_text(), 64, 3, calibrated=10**6) == (b"", 0)
+
+
+def test_several_texts_have_equal_parts(tiny_dense: Path, tiny_text: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.txt"
+    other.write_text("Some other words that are not in the first one. " * 80, encoding="utf-8")
+    windows = read_texts(tiny_dense, [tiny_text, other], 64, 5)
+    alone = [read_windows(tiny_dense, text, text.name, 64, share) for text, share in ((tiny_text, 2), (other, 3))]
+    np.testing.assert_array_equal(windows.tokens, np.concatenate([one.tokens for one in alone]))
+    assert windows.name == f"{tiny_text.name} + other.txt"
+    assert windows.sha256 not in {one.sha256 for one in alone}
+    assert read_texts(tiny_dense, [other], 64, 3).identity() == alone[1].identity()
+    assert text_files(None) == text_files("package") == text_files(()) == [bundled_text()]
+    assert text_files(["package", other]) == [bundled_text(), other]
+    assert shares(None, [tiny_text, other]) == [None, None]
+    with pytest.raises(EvaluationError, match="1 chunks are fewer than the 2 texts"):
+        shares(1, [tiny_text, other])
+
+
+def test_several_texts_are_calibrated_on_and_checked(
+    tiny_dense: Path, tiny_text: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / made.name
+    arguments = ["quantize", str(tiny_dense), "-o", str(path), "--bits", "4", "--chunks", "4", "--ctx", "64"]
+    arguments += ["--text", str(tiny_text), "--text", "package", "--gradient", "auto", "--check", "1"]
+    assert main(arguments) == 0
+    assert read_header(path).metadata["seeddelta.calibration.text"] == f"{tiny_text.name} + calibration.txt"
+    shown = " ".join(capsys.readouterr().out.split())
+    for text in (f"held out of {tiny_text.name}", "held out of calibration.txt", "Python's help"):
+        assert f"{text}, 31 tokens scored: KL divergence 0." in shown
+    one = tmp_path / "one.seeddelta.gguf"
+    seeddelta.quantize(tiny_dense, one, text=tiny_text, gradient="auto", **OPTIONS)
+    codes = [seeddelta.open_seeddelta(file).tensors["blk.0.attn_q.weight"].arrays["codes"] for file in (path, one)]
+    assert not np.array_equal(*codes)
 
 
 def test_the_text_of_the_package_is_enough(smollm2_quantized: Path) -> None:

@@ -29,7 +29,7 @@ from ..settings.calibration import GRADIENT_CHUNKS
 from .gradient_file import write_gradient
 from .llama_block import MATRICES, LlamaShape, in_order, llama_shape, read_block, read_head
 from .states import States, write_states
-from .text import Windows, read_windows
+from .text import Texts, Windows, read_texts, text_files
 
 F32 = npt.NDArray[np.float32]
 T = TypeVar("T")
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 def capture_gradient(
     model: str | os.PathLike[str],
-    text: str | os.PathLike[str],
+    text: Texts,
     output: str | os.PathLike[str],
     *,
     ctx: int = 512,
@@ -48,10 +48,10 @@ def capture_gradient(
 ) -> int:
     """Write the gradient file of a dense GGUF model of the llama family; returns how many matrices it has.
 
-    `chunks` of `ctx` tokens are taken from all over the text (None: all of it). `seed` is that of the drawn labels. The
-    result does not depend on `threads` (0: all processors). The hidden states before every block take 4 · chunks ·
-    ctx · n_embd bytes each in the folder of the output. Raises NotAvailableError for another kind of model,
-    EvaluationError for a text that is too short, OutputError for the output.
+    `chunks` of `ctx` tokens are taken from all over the text, or in equal parts of several (None: all of it). `seed` is
+    that of the drawn labels. The result does not depend on `threads` (0: all processors). The hidden states before
+    every block take 4 · chunks · ctx · n_embd bytes each in the folder of the output. Raises NotAvailableError for
+    another kind of model, EvaluationError for a text that is too short, OutputError for the output.
     """
     with needs_extra("llama"):
         from tqdm.auto import tqdm
@@ -59,7 +59,7 @@ def capture_gradient(
     source, output = open_source(Path(model)), Path(output)
     shape = llama_shape(source)
     check_writable(output)
-    windows = read_windows(source.path, text, Path(text).name, ctx, chunks)
+    windows = read_texts(source.path, text_files(text), ctx, chunks)
     rows = {
         name: source.tensors[name].shape[0]
         for layer in reversed(range(shape.layers))  # as they are found

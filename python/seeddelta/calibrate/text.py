@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from ..errors import EvaluationError, SourceModelError
 
 if TYPE_CHECKING:
     import llama_cpp
+
+Texts: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None"
+PACKAGE = "package"  # in place of a file: the text of the package
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,37 @@ class Windows:
 def bundled_text() -> Path:
     """The calibration text of the package: articles, novels, code, dialogue, several languages (data/LICENCES.md)."""
     return Path(__file__).parent / "data" / "calibration.txt"
+
+
+def text_files(texts: Texts) -> list[Path]:
+    """The files of a calibration: one, several, or None; None and the name "package" are the text of the package."""
+    given = [texts] if texts is None or isinstance(texts, (str, os.PathLike)) else list(texts)
+    named = [bundled_text() if text is None or str(text) == PACKAGE else Path(text) for text in given]
+    return named or [bundled_text()]
+
+
+def shares(chunks: int | None, texts: Sequence[Path]) -> list[int | None]:
+    """Chunks of each text: as many of one as of another, the last ones have what does not go into equal parts."""
+    if chunks is None:
+        return [None] * len(texts)
+    if chunks < len(texts):
+        raise EvaluationError(f"{chunks} chunks are fewer than the {len(texts)} texts; give --chunks {len(texts)}")
+    return [chunks * (i + 1) // len(texts) - chunks * i // len(texts) for i in range(len(texts))]
+
+
+def read_texts(model: Path, texts: Sequence[Path], ctx: int, chunks: int | None) -> Windows:
+    """Windows of one text after the other, `shares` of each; raises as `read_windows`.
+
+    Not in turns: what holds every so many chunks out shall hold some of each text out.
+    """
+    parts = [
+        read_windows(model, text, text.name, ctx, share)
+        for text, share in zip(texts, shares(chunks, texts), strict=True)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    digest = hashlib.sha256("".join(part.sha256 for part in parts).encode()).hexdigest()
+    return Windows(np.concatenate([part.tokens for part in parts]), " + ".join(part.name for part in parts), digest)
 
 
 def python_help() -> list[str]:

@@ -34,12 +34,16 @@ class QuantizeSettings(Recipe):
     preset: Annotated[str, Flag(shown=True, metavar="NAME", panel="File", decides="nothing")] = Field(
         default=QUANTIZE_PRESET, description=f"Named set of options: {', '.join(PRESETS)}. Others given win over it."
     )
-    text: Annotated[Path | None, Flag(names=("--text", "-f"), shown=True, panel="Calibration")] = Field(
-        default=None,
-        description="Calibration text in UTF-8, never one that you evaluate on. Default: that of the package.",
+    text: Annotated[
+        tuple[Path, ...],
+        Flag(names=("--text", "-f"), shown=True, metavar="FILE|package", repeat=True, panel="Calibration"),
+    ] = Field(
+        default=(),
+        description="Calibration text in UTF-8, never one that you evaluate on; package is that of the package, the "
+        "default. May be given often: each text has as many chunks as the others.",
     )
     chunks: Annotated[int, Flag(shown=True, panel="Calibration")] = Field(
-        default=CHUNKS, ge=1, description="Chunks of the text, from all over it."
+        default=CHUNKS, ge=1, description="Chunks of all texts together, from all over them."
     )
     ctx: Annotated[int, Flag(names=("--ctx", "-c"), panel="Calibration")] = Field(
         default=512, ge=1, description="Tokens a chunk."
@@ -119,23 +123,26 @@ def command(settings: QuantizeSettings) -> None:
 
 
 def _losses(settings: QuantizeSettings, model: Path) -> list[Loss]:
-    """On chunks of the calibration's text that it does not use, and on another text.
+    """On chunks of the calibration's texts that it does not use, and on another text.
 
     Raises EvaluationError when the dense model is no GGUF file, and as `losses`.
     """
-    from ..calibrate.text import bundled_text, excerpt, python_help
+    from ..calibrate.text import bundled_text, excerpt, python_help, shares, text_files
     from ..evaluate.losses import losses
     from ..gguf.hub import located
 
     dense = located(settings.input)
     if not dense.is_file() or dense.suffix != ".gguf":
         raise EvaluationError(f"{dense}: is no GGUF file; make one, and compare them with seeddelta eval")
-    own = settings.text or bundled_text()
-    home = excerpt(dense, own, settings.ctx, settings.check, calibrated=settings.chunks)
-    name = "Python's help" if settings.text is None else "the text of the package"
-    other: Path | bytes = "\n".join(python_help()).encode() if settings.text is None else bundled_text()
-    away = excerpt(dense, other, settings.ctx, settings.check)
-    texts = {f"held out of {own.name}": home, name: away}
+    own = text_files(settings.text)
+    texts = {
+        f"held out of {text.name}": excerpt(dense, text, settings.ctx, settings.check, calibrated=share or 0)
+        for text, share in zip(own, shares(settings.chunks, own), strict=True)
+    }
+    if bundled_text() in own:
+        texts["Python's help"] = excerpt(dense, "\n".join(python_help()).encode(), settings.ctx, settings.check)
+    else:
+        texts["the text of the package"] = excerpt(dense, bundled_text(), settings.ctx, settings.check)
     return losses(
         dense, model, {name: text for name, text in texts.items() if text[1]}, ctx=settings.ctx,
         threads=settings.threads or None, progress=not settings.quiet,

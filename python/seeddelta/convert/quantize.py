@@ -26,7 +26,7 @@ from ..calibrate.groups import Group, find_groups
 from ..calibrate.llama_block import llama_shape
 from ..calibrate.passes import PassSums
 from ..calibrate.states import States
-from ..calibrate.text import Windows, bundled_text, read_windows
+from ..calibrate.text import Texts, Windows, read_texts, text_files
 from ..checkpoint import Store
 from ..errors import ImatrixError, RecipeError
 from ..gguf import names, schema
@@ -54,7 +54,7 @@ def quantize(
     model: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
-    text: str | os.PathLike[str] | None = None,
+    text: Texts = None,
     ctx: int = 512,
     chunks: int | None = CHUNKS,
     ram: str = "8G",
@@ -63,7 +63,9 @@ def quantize(
     progress: bool = True,
     **options: Any,
 ) -> BuildReport:
-    """Measure a dense model on a text (None: that of the package), encode it, and return the report.
+    """Measure a dense model on a text, encode it, and return the report.
+
+    `text` is a file or several, which have equal parts; "package", as None, is the text of the package.
 
     The model is a GGUF file or hf://owner/name[:file-or-quant]; with `converter` (of `Recipe`) one as safetensors.
     With `calibrate` "sequential" the inputs are those that the encoded blocks before give, and each matrix makes up for
@@ -88,8 +90,8 @@ def quantize(
         options["executor"], executor = executor, None
     with ExitStack() as stack:
         given = stack.enter_context(_recipe(Path(model), Path(output), options).with_dense_input(progress=progress))
-        text = bundled_text() if text is None else text
-        recipe, plan, windows = _prepared(given, text, ctx, chunks, parse_size(ram))
+        texts = text_files(text)
+        recipe, plan, windows = _prepared(given, texts, ctx, chunks, parse_size(ram))
         if recipe.dry_run:
             return planned_report(recipe, plan, started)
         check_outputs(recipe, plan)
@@ -101,8 +103,8 @@ def quantize(
         pool = stack.enter_context(open_pool(recipe.executor, recipe.threads, executor))
         memory = parse_size(ram) // pool.jobs_here
         warn_too_large(plan, memory)
-        gradient_text = Path(text) if given.gradient == _AUTO else None
-        work = _Work(recipe, plan, windows, checkpoint, journal, memory, pool, calibrate, gradient_text)
+        gradient_texts = texts if given.gradient == _AUTO else []
+        work = _Work(recipe, plan, windows, checkpoint, journal, memory, pool, calibrate, gradient_texts)
         parts, restored = work.run(progress)
         more = _metadata(windows, calibrate)
         report = finish(
@@ -116,7 +118,7 @@ def estimate_quantize(
     model: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
-    text: str | os.PathLike[str] | None = None,
+    text: Texts = None,
     ctx: int = 512,
     chunks: int | None = CHUNKS,
     ram: str = "8G",
@@ -126,12 +128,12 @@ def estimate_quantize(
     """Time, memory and disk that `quantize` will take with these arguments; one chunk is measured to know."""
     with _recipe(Path(model), Path(output), options).with_dense_input(progress=False) as given:
         memory = parse_size(ram)
-        recipe, plan, windows = _prepared(given, bundled_text() if text is None else text, ctx, chunks, memory)
+        recipe, plan, windows = _prepared(given, text_files(text), ctx, chunks, memory)
         return estimate(recipe, plan, windows, memory, calibrate)
 
 
 def _prepared(
-    recipe: Recipe, text: str | os.PathLike[str], ctx: int, chunks: int | None, ram: int
+    recipe: Recipe, texts: list[Path], ctx: int, chunks: int | None, ram: int
 ) -> tuple[Recipe, Plan, Windows]:
     """As far as it goes before anything is measured: gradients that are to be are left out.
 
@@ -146,7 +148,7 @@ def _prepared(
     if recipe.executor == "threads":
         jobs = jobs_within(plan, ram, recipe.threads or processors())
         recipe = recipe.model_copy(update={"executor": f"threads:{jobs}"})
-    return recipe, plan, read_windows(plan.source.path, text, Path(text).name, ctx, chunks)
+    return recipe, plan, read_texts(plan.source.path, texts, ctx, chunks)
 
 
 def _recipe(model: Path, output: Path, options: Mapping[str, Any]) -> Recipe:
@@ -189,7 +191,7 @@ class _Work:
     ram: int  # of a job
     pool: Pool
     calibrate: str
-    gradient_text: Path | None  # that gradients are measured on
+    gradient_texts: list[Path]  # that gradients are measured on
 
     def run(self, progress: bool) -> tuple[dict[str, Part], int]:
         """Parts of all targets, and how many of them an earlier run had made."""
@@ -204,8 +206,8 @@ class _Work:
                     "leave --calibrate out"
                 )
             self.journal.begin(groups)
-        if self.gradient_text is not None:
-            self._measure_gradient(self.gradient_text, progress)
+        if self.gradient_texts:
+            self._measure_gradient(progress)
         parts = self._restored()
         restored = len(parts)
         sizes = {name: description.weights for name, description in self.plan.targets.items()}
@@ -229,12 +231,13 @@ class _Work:
             restored += found
         return parts, restored
 
-    def _measure_gradient(self, text: Path, progress: bool) -> None:
+    def _measure_gradient(self, progress: bool) -> None:
         path = self.journal.folder / "gradient.gguf"
         if not path.is_file():
             capture_gradient(
-                self.recipe.input, text, path, ctx=self.windows.ctx, threads=self.recipe.threads, progress=progress
-            )
+                self.recipe.input, self.gradient_texts, path,
+                ctx=self.windows.ctx, threads=self.recipe.threads, progress=progress,
+            )  # fmt: skip
         self.recipe = self.recipe.model_copy(update={"gradient": path})
         self.plan = with_gradient(self.plan, self.recipe)
 
