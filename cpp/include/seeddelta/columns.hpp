@@ -69,14 +69,18 @@ struct ActiveSet {
     const float *value = nullptr;   // [n]
 };
 
-inline constexpr int64_t kListStep = 16; // units of byte lanes that a kernel takes at a time, at most
+inline constexpr int64_t kListStep = 4;   // units of byte lanes that a kernel takes at a time, at least
+inline constexpr int64_t kListAhead = 64; // how many units before it asks for them
+inline constexpr int64_t kListMore = kListAhead + 16;
 
 // Active inputs times unit_scale, rounded to integers in groups of 64 positions (of all n_in, not of the active ones):
 // what i8, trellis and lanes columns are multiplied with. Inputs that are not active are 0 and not listed.
 struct ColumnInput {
     int64_t n = 0;
-    const int32_t *index = nullptr; // [n] ascending; lanes: null for all
-    const int8_t *q = nullptr;      // trellis, lanes: [n] of the listed units
+    // [n] ascending; lanes: null for all, or each group filled up to a multiple of kListStep by its last unit times 0,
+    // and behind the list the first kListMore of it again, for the next strip: each plus n_in
+    const int32_t *index = nullptr;
+    const int8_t *q = nullptr; // trellis, lanes: [n] of the listed units
     // i8: [n], rounded to 16 bits (scale = amax / 32767), which costs the kernels nothing: without a rotation of the
     // inputs a group may have one that is hundreds of times the others. 64 * 127 * 32767 fits 32 bits.
     const int16_t *q16 = nullptr;
@@ -84,9 +88,6 @@ struct ColumnInput {
     const int32_t *begin = nullptr; // [n_groups + 1] where each group's units are in index and q
     const float *scale = nullptr;   // [n_groups]
     const int32_t *bias = nullptr;  // trellis, lanes: [n_groups] -kValueBias times the sum of a group's q
-    // Lanes with a list, of which a group begins at a multiple of kListStep and is filled up by zeros: [n_groups] where
-    // it ends but for most of those, a multiple of 4.
-    const int32_t *end = nullptr;
 };
 
 // The same of several tokens, listed densely: inputs that are not active are 0. For prompts.

@@ -48,7 +48,8 @@ inline int64_t gate_bytes(int64_t n_in) {
 
 inline int64_t unit_bytes(int64_t n_in) {
     const int64_t n = padded(n_in);
-    return 2 * Pieces::bytes<float>(n) + 2 * Pieces::bytes<int16_t>(n) + 4 * Pieces::bytes<float>(n / kGroup + 1);
+    return Pieces::bytes<float>(n) + Pieces::bytes<int32_t>(n + kListMore) + 2 * Pieces::bytes<int16_t>(n) +
+           3 * Pieces::bytes<float>(n / kGroup + 1);
 }
 
 inline int64_t list_stride(int64_t n_in) {
@@ -57,7 +58,7 @@ inline int64_t list_stride(int64_t n_in) {
 
 // Share of the inputs of byte lanes above which all are multiplied, those that are not listed by 0: neighbours are one
 // stream, and no addresses have to be looked up.
-inline constexpr double kMostListed = 0.45;
+inline constexpr double kMostListed = 0.4;
 inline bool multiplies_all(const ColumnWeight &w, int64_t listed) {
     return w.kind == ColumnKind::lanes && static_cast<double>(listed) > kMostListed * static_cast<double>(w.n_in);
 }

@@ -31,10 +31,9 @@ static void quantise_wide(const float *x, int64_t n, int16_t *q, float *scale) {
     }
 }
 
-// The list of byte lanes: each group filled up to a multiple of kListStep by zeros of its last unit, which no kernel
-// then has to look for. A group has kGroup units, a multiple of it. Returns its length.
-static int64_t list_lanes(const ActiveSet &set, int64_t groups, const int8_t *dense, int32_t *index, int8_t *q,
-                          int32_t *begin, int32_t *end) {
+// The list of byte lanes (ColumnInput::index). A group has kGroup units, a multiple of kListStep. Returns its length.
+static int64_t list_lanes(const ActiveSet &set, int64_t n_in, int64_t groups, const int8_t *dense, int32_t *index,
+                          int8_t *q, int32_t *begin) {
     int64_t i = 0;
     int32_t at = 0;
     for (int64_t g = 0; g < groups; ++g) {
@@ -43,7 +42,6 @@ static int64_t list_lanes(const ActiveSet &set, int64_t groups, const int8_t *de
             index[at] = set.index[i];
             q[at] = dense[set.index[i]];
         }
-        end[g] = (at + 3) & ~3;
         const int32_t last = at > 0 ? index[at - 1] : 0;
         for (; at % kListStep != 0; ++at) {
             index[at] = last;
@@ -51,6 +49,9 @@ static int64_t list_lanes(const ActiveSet &set, int64_t groups, const int8_t *de
         }
     }
     begin[groups] = at;
+    for (int64_t i = 0; i < kListMore; ++i) {
+        index[at + i] = at > 0 ? index[i] + static_cast<int32_t>(n_in) : 0;
+    }
     return at;
 }
 
@@ -63,11 +64,10 @@ ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
     auto *x = pieces.take<float>(n);
     auto *dense = pieces.take<int16_t>(n);
     auto *q = pieces.take<int16_t>(n);
-    auto *list = pieces.take<int32_t>(n);
+    auto *list = pieces.take<int32_t>(n + kListMore);
     auto *scale = pieces.take<float>(groups);
     auto *bias = pieces.take<int32_t>(groups);
     auto *begin = pieces.take<int32_t>(groups + 1);
-    auto *end = pieces.take<int32_t>(groups);
     auto *dense8 = reinterpret_cast<int8_t *>(dense);
     auto *q8 = reinterpret_cast<int8_t *>(q);
     if (set.n == w.n_in) { // index is 0, 1, 2, ..., or null
@@ -86,7 +86,7 @@ ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
     } else {
         kernels().linear.quantize(x, w.n_in, dense8, scale, bias);
     }
-    ColumnInput in{set.n, set.index, wide ? nullptr : q8, wide ? q : nullptr, groups, begin, scale, bias, end};
+    ColumnInput in{set.n, set.index, wide ? nullptr : q8, wide ? q : nullptr, groups, begin, scale, bias};
     if (set.n == w.n_in || multiplies_all(w, set.n)) {
         for (int64_t g = 0; g <= groups; ++g) {
             begin[g] = static_cast<int32_t>(std::min(g * kGroup, w.n_in));
@@ -98,7 +98,7 @@ ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
         return in;
     }
     if (lanes) {
-        in.n = list_lanes(set, groups, dense8, list, q8, begin, end);
+        in.n = list_lanes(set, w.n_in, groups, dense8, list, q8, begin);
         in.index = list;
         return in;
     }

@@ -17,7 +17,7 @@
 namespace seeddelta {
 namespace {
 
-// Units are asked for this long before they are read.
+// Neighbours are asked for this long before they are read.
 inline constexpr int64_t kStripUnitsAhead = 64;
 
 template <class Ops, class Pattern, bool Wide>
@@ -131,43 +131,63 @@ struct LaneColumns {
         Ops::store_rows(out, Ops::add_group(Ops::load_floats(out), sum, scale));
     }
 
-    // Units i to i + kUnits of the list.
-    static SEEDDELTA_INLINE void find(const uint8_t *codes, const int32_t *index, int64_t i, Units &at) {
+    // Listed units.
+    static SEEDDELTA_INLINE void find(const uint8_t *codes, const int32_t *index, Units &at) {
         for (int u = 0; u < kUnits; ++u) {
-            at[u / 4][u % 4] = codes + static_cast<int64_t>(index[i + u]) * kBytes;
+            at[u / 4][u % 4] = codes + static_cast<int64_t>(index[u]) * kBytes;
         }
     }
 
-    // Values [First, Last) of one strip. `next`: the codes of the strip after.
+    // Units i to i + kUnits of the list. A group ends at a multiple of kListStep: where more are multiplied at a time
+    // the last ones are filled up by its last unit times 0.
+    struct Few {
+        const int32_t *index;
+        const int8_t *q;
+        int32_t filled_index[kUnits];
+        int8_t filled_q[kUnits];
+        SEEDDELTA_INLINE Few(const ColumnInput &in, int64_t i, int64_t end) : index(in.index + i), q(in.q + i) {
+            if constexpr (kUnits > kListStep) {
+                if (end - i < kUnits) {
+                    for (int64_t u = 0; u < kUnits; ++u) {
+                        filled_index[u] = in.index[std::min(i + u, end - 1)];
+                        filled_q[u] = i + u < end ? in.q[i + u] : int8_t{0};
+                    }
+                    index = filled_index;
+                    q = filled_q;
+                }
+            }
+        }
+    };
+
+    // Values [First, Last) of one strip.
     template <int First, int Last, bool All>
-    static void multiply_values(const LaneCode &code, const uint8_t *codes, const uint8_t *next, const ColumnInput &in,
-                                float *y) {
+    static void multiply_values(const LaneCode &code, const uint8_t *codes, const ColumnInput &in, float *y) {
         const Tables t(code);
         for (int64_t g = 0; g < in.n_groups; ++g) {
             for (int part = 0; part < kParts && in.begin[g] < in.begin[g + 1]; ++part) {
-                multiply_group<First, Last, All>(t, codes, next, in, g, part, y);
+                multiply_group<First, Last, All>(t, codes, in, g, part, y);
             }
         }
     }
 
     template <bool All>
-    static void multiply_strip(const LaneCode &code, const uint8_t *codes, const uint8_t *next, const ColumnInput &in,
-                               int first, int last, float *y) {
+    static void multiply_strip(const LaneCode &code, const uint8_t *codes, const ColumnInput &in, int first, int last,
+                               float *y) {
         if constexpr (!Wide) {
             if (last - first == kValues / 2) {
-                return first == 0 ? multiply_values<0, kValues / 2, All>(code, codes, next, in, y)
-                                  : multiply_values<kValues / 2, kValues, All>(code, codes, next, in, y);
+                return first == 0 ? multiply_values<0, kValues / 2, All>(code, codes, in, y)
+                                  : multiply_values<kValues / 2, kValues, All>(code, codes, in, y);
             }
         }
-        multiply_values<0, kValues, All>(code, codes, next, in, y);
+        multiply_values<0, kValues, All>(code, codes, in, y);
     }
 
-    static void multiply(const LaneCode &code, const uint8_t *codes, const uint8_t *next, const ColumnInput &in,
-                         int first, int last, float *y) {
+    static void multiply(const LaneCode &code, const uint8_t *codes, const ColumnInput &in, int first, int last,
+                         float *y) {
         if (in.index == nullptr) {
-            multiply_strip<true>(code, codes, next, in, first, last, y);
+            multiply_strip<true>(code, codes, in, first, last, y);
         } else {
-            multiply_strip<false>(code, codes, next, in, first, last, y);
+            multiply_strip<false>(code, codes, in, first, last, y);
         }
     }
 
@@ -182,11 +202,11 @@ struct LaneColumns {
 
     // Values [First, Last) of one part of a strip for one group. All: the units are neighbours.
     template <int First, int Last, bool All>
-    [[gnu::noinline]] static void multiply_group(const Tables &tables, const uint8_t *codes, const uint8_t *next,
-                                                 const ColumnInput &in, int64_t g, int part, float *y) {
+    [[gnu::noinline]] static void multiply_group(const Tables &tables, const uint8_t *codes, const ColumnInput &in,
+                                                 int64_t g, int part, float *y) {
         const Tables t = tables;
         const int64_t begin = in.begin[g];
-        const int64_t end = !All && Wide ? in.end[g] : in.begin[g + 1];
+        const int64_t end = in.begin[g + 1];
         Rest rest;
         if (All && (end - begin) % kUnits != 0) {
             const int64_t whole = begin + (end - begin) / kUnits * kUnits;
@@ -197,9 +217,9 @@ struct LaneColumns {
         [&]<int... I>(std::integer_sequence<int, I...>)
             SEEDDELTA_INLINE_LAMBDA { ((sum[I] = start), ...); }(std::make_integer_sequence<int, Last - First>{});
         for (int64_t i = begin; i < end; i += kUnits) {
-            const V x = inputs(in.q + i);
             Units at;
             if constexpr (All) {
+                const V x = inputs(in.q + i);
                 const uint8_t *units = codes + i * kBytes;
                 const Neighbours<First, Last> later(units, part);
                 units = end - i >= kUnits ? units : rest.bytes;
@@ -208,9 +228,9 @@ struct LaneColumns {
                 }
                 multiply_units<First, Last>(at, part, t, x, later, sum);
             } else {
-                find(codes, in.index, i, at);
-                const Listed later(codes, next, in, i + kStripUnitsAhead, part == 0);
-                multiply_units<First, Last>(at, part, t, x, later, sum);
+                const Few few(in, i, end);
+                find(codes, few.index, at);
+                multiply_units<First, Last>(at, part, t, inputs(few.q), Listed(codes, in.index + i, part), sum);
             }
         }
         const float scale = in.scale[g];
@@ -251,24 +271,21 @@ struct LaneColumns {
         }
     };
 
-    // The units at i of the list, or of that of the strip after, when there are enough of them.
+    // The lines of the units that are listed kListAhead places after these, or of the next strip. Each part asks for
+    // some of them.
     struct Listed {
-        Units at;
-        bool asks;
-        SEEDDELTA_INLINE Listed(const uint8_t *codes, const uint8_t *next, const ColumnInput &in, int64_t i,
-                                bool first) {
-            const bool over = i >= in.n;
-            i -= over ? in.n : 0;
-            asks = first && i + kUnits <= in.n;
-            if (asks) {
-                find(over ? next : codes, in.index, i, at);
-            }
-        }
+        static constexpr int kLinesEach = (kUnits * kFetches + kParts - 1) / kParts;
+        const uint8_t *codes;
+        const int32_t *index;
+        int first;
+        SEEDDELTA_INLINE Listed(const uint8_t *strip, const int32_t *list, int part)
+            : codes(strip), index(list + kListAhead), first(part * kLinesEach) {}
         SEEDDELTA_INLINE void ask(int value) const {
-            for (int n = value * kUnits * kFetches / kValues; asks && n < (value + 1) * kUnits * kFetches / kValues;
-                 ++n) {
-                const int u = n / kFetches;
-                __builtin_prefetch(at[u / 4][u % 4] + n % kFetches * 64, 0, 2); // the first level has too few places
+            for (int n = value * kLinesEach / kValues; n < (value + 1) * kLinesEach / kValues; ++n) {
+                const auto unit = static_cast<int64_t>(index[(first + n) / kFetches]);
+                const uint8_t *from = codes + unit * kBytes + (first + n) % kFetches * 64;
+                __builtin_prefetch(from, 0, 2); // the first level has too few places
+                asm volatile("");               // where it stands, not beside the others
             }
         }
     };

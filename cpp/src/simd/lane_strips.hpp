@@ -32,14 +32,11 @@ void columns_lanes_simd(const ColumnWeight &w, const ColumnInput &in, int64_t be
         for (int64_t o = begin; o < end;) {
             const StripPart part(w, o, end);
             const uint8_t *codes = part.strip.codes;
-            const uint8_t *next = part.end < end ? ColumnStrip(w, part.end).codes : codes;
             const auto multiply = [&](float *out) {
                 if (part.strip.walks == kWideWalks) {
-                    LaneColumns<Ops, Pattern, true>::multiply(*w.lane_code, codes, next, in, part.first, part.last,
-                                                              out);
+                    LaneColumns<Ops, Pattern, true>::multiply(*w.lane_code, codes, in, part.first, part.last, out);
                 } else {
-                    LaneColumns<Ops, Pattern, false>::multiply(*w.lane_code, codes, next, in, part.first, part.last,
-                                                               out);
+                    LaneColumns<Ops, Pattern, false>::multiply(*w.lane_code, codes, in, part.first, part.last, out);
                 }
             };
             if (part.has_room) {
