@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "format/counter.hpp"
+#include "format/finite.hpp"
 
 namespace seeddelta {
 
@@ -13,14 +14,6 @@ namespace {
 
 bool bit(const uint64_t *bits, int64_t i) {
     return (bits[i / 64] >> (i % 64) & 1) != 0;
-}
-
-bool all_finite(const float *x, int64_t n) {
-    uint32_t largest = 0;
-    for (int64_t i = 0; i < n; ++i) {
-        largest = std::max(largest, std::bit_cast<uint32_t>(x[i]) & 0x7FFFFFFFU);
-    }
-    return largest < 0x7F800000U;
 }
 
 int64_t list_all(const float *x, int64_t n, int32_t *index, float *value) {

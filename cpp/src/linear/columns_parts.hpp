@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "format/column_lanes.hpp"
+#include "format/finite.hpp"
 #include "gating/compose.hpp"
 #include "linear/workspace.hpp"
 #include "seeddelta/columns.hpp"
@@ -29,14 +30,6 @@ public:
 private:
     uint8_t *at_;
 };
-
-inline bool all_finite(const float *x, int64_t n) {
-    uint32_t worst = 0;
-    for (int64_t i = 0; i < n; ++i) {
-        worst = std::max(worst, __builtin_bit_cast(uint32_t, x[i]) & 0x7F800000U);
-    }
-    return worst != 0x7F800000U;
-}
 
 inline bool needs_quantised(const ColumnWeight &w) {
     return w.kind != ColumnKind::f16;
