@@ -32,6 +32,12 @@ _NAMES = {
     "lanes-4-mixed": "SeedΔ, 4 bits",
     "lanes-4-mixed-sequential": "SeedΔ, 4 bits, sequential, with gradients",
     "mixed-4.4-sequential": "SeedΔ, `--size 80M`, sequential, with gradients",
+    "both-4-sequential": "SeedΔ, 4 bits, 64 chunks, seed 1",
+    "both-4-sequential-2": "SeedΔ, 4 bits, 64 chunks, seed 2",
+    "both-4-sequential-96": "SeedΔ, 4 bits, 96 chunks, seed 2",
+    "both-4.4-sequential": "SeedΔ, 4.4 bits, 64 chunks, seed 1",
+    "both-4.4-sequential-2": "SeedΔ, 4.4 bits, 64 chunks, seed 2",
+    "both-5.1-sequential": "SeedΔ, 5.1 bits, 64 chunks, seed 1",
     "trellis-4": "SeedΔ, 4 bits, hashed trellis",
     "seeddelta-6": "SeedΔ, 6 bits",
     "seeddelta-5": "SeedΔ, 5 bits",
@@ -48,6 +54,11 @@ _WIKITEXT = (
     "quality", "balanced", "lanes-4-sequential", "lanes-4", "small",
 )  # fmt: skip
 _PACKAGE_TEXT = ("F16", "Q4_K_M", "mixed-4.4-sequential", "lanes-4-mixed-sequential", "lanes-4-mixed")
+
+_BOTH_TEXTS = (
+    "F16", "Q4_K_M", "both-4-sequential", "both-4-sequential-2", "both-4-sequential-96", "both-4.4-sequential",
+    "both-4.4-sequential-2", "both-5.1-sequential",
+)  # fmt: skip
 
 
 def _label(name: str) -> str:
@@ -220,6 +231,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "short": short_table,
     "files": lambda: files_table(_WIKITEXT, *FILES),
     "texts": lambda: files_table(_PACKAGE_TEXT, "quality-texts", "quality-presets"),
+    "both": lambda: files_table(_BOTH_TEXTS, "quality-mixed", "quality-texts"),
     "rates": lambda: files_table(tuple(load("quality-rates")["texts"]["test.txt"]["models"]), "quality-rates"),
     "autotune": autotune_table,
     "tensors": tensors_table,
