@@ -69,9 +69,9 @@ struct ActiveSet {
     const float *value = nullptr;   // [n]
 };
 
-inline constexpr int64_t kListStep = 4;   // units of byte lanes that a kernel takes at a time, at least
-inline constexpr int64_t kListAhead = 64; // how many units before it asks for them
-inline constexpr int64_t kListMore = kListAhead + 16;
+inline constexpr int64_t kListStep = 4;               // units of byte lanes that a kernel takes at a time, at least
+inline constexpr int64_t kListAhead = 64;             // how many units before it asks for them
+inline constexpr int64_t kListMore = kListAhead + 16; // entries behind a list: a kernel takes 16 units at most
 
 // Active inputs times unit_scale, rounded to integers in groups of 64 positions (of all n_in, not of the active ones):
 // what i8, trellis and lanes columns are multiplied with. Inputs that are not active are 0 and not listed.

@@ -275,6 +275,7 @@ struct LaneColumns {
     // some of them.
     struct Listed {
         static constexpr int kLinesEach = (kUnits * kFetches + kParts - 1) / kParts;
+        static_assert(kListAhead + kUnits <= kListMore);
         const uint8_t *codes;
         const int32_t *index;
         int first;
