@@ -9,8 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from seeddelta import _core, reference
-from seeddelta.convert.feedback import covariance_error, make_feedback
+from seeddelta.convert.encode import encode_tensor
+from seeddelta.convert.feedback import Feedback, covariance_error, make_feedback
 from seeddelta.convert.lanes import LOOKAHEAD, lane_groups
+from seeddelta.convert.recipe import Recipe
+from seeddelta.settings.recipe import HESSIAN_DAMP
 from test_core_kernels import _restore_isa  # noqa: F401
 
 F32 = npt.NDArray[np.float32]
@@ -21,7 +24,13 @@ CODES = _core.lane_codes()
 
 def encode(rows: F32, code: _core.LaneCode, *, feedback: bool = False, **options: Any) -> tuple[Any, Any]:
     groups = options.pop("groups", lane_groups(code, rows.shape[1], feedback=feedback))
+    if feedback:
+        options["feedback"] = options.pop("matrix")
     return _core.lanes_encode(rows, code=code, groups=groups, lookahead=LOOKAHEAD, **options)
+
+
+def encode_fed(rows: F32, code: _core.LaneCode, feedback: Feedback, **options: Any) -> tuple[Any, Any]:
+    return encode(rows, code, feedback=True, importance=feedback.importance, matrix=feedback.matrix, **options)
 
 
 def decode(codes: Any, scale: Any, code: _core.LaneCode, shape: tuple[int, int]) -> F32:
@@ -66,22 +75,17 @@ def test_equal_bits_on_every_instruction_set(code: _core.LaneCode) -> None:
     for isa in _core.isa_available():
         _core.isa_select(isa)
         plain = encode(rows, code, importance=importance, rotation_block=8, seed=3)
-        fed = _core.lanes_encode(
-            rows,
-            code=code,
-            groups=lane_groups(code, 136, feedback=True),
-            lookahead=LOOKAHEAD,
-            importance=feedback.importance,
-            feedback=feedback.matrix,
-        )
-        found.add(hashlib.sha256(b"".join(np.asarray(a).tobytes() for a in (*plain, *fed))).hexdigest())
+        fed, among = (encode_fed(rows, code, feedback, survivors=survivors) for survivors in (1, 4))
+        found.add(hashlib.sha256(b"".join(np.asarray(a).tobytes() for a in (*plain, *fed, *among))).hexdigest())
     assert len(found) == 1
 
 
 def test_threads_do_not_matter() -> None:
     rows, code = gaussian(130, 96), CODES[0]
-    one, many = (encode(rows, code, threads=threads) for threads in (1, 5))
-    assert all((np.asarray(a) == np.asarray(b)).all() for a, b in zip(one, many, strict=True))
+    feedback = make_feedback("w", correlated(96), rotation_block=0, seed=0, code=code)
+    for encoder in (encode, lambda *a, **k: encode_fed(*a, feedback, survivors=8, **k)):
+        one, many = (encoder(rows, code, threads=threads) for threads in (1, 5))
+        assert all((np.asarray(a) == np.asarray(b)).all() for a, b in zip(one, many, strict=True))
 
 
 def correlated(n: int) -> F32:
@@ -95,16 +99,55 @@ def test_feedback_lowers_the_error_of_the_outputs(code: _core.LaneCode) -> None:
     rows, covariance = gaussian(64, n), correlated(n)
     feedback = make_feedback("w", covariance, rotation_block=0, seed=0, code=code)
     alone = decode(*encode(rows, code, importance=np.ascontiguousarray(np.diagonal(covariance))), code, rows.shape)
-    codes, scale = _core.lanes_encode(
-        rows,
-        code=code,
-        groups=lane_groups(code, n, feedback=True),
-        lookahead=LOOKAHEAD,
-        importance=feedback.importance,
-        feedback=feedback.matrix,
-    )
-    fed = decode(codes, scale, code, rows.shape)
+    fed = decode(*encode_fed(rows, code, feedback), code, rows.shape)
     assert covariance_error(rows, fed, covariance) < 0.9 * covariance_error(rows, alone, covariance)
+
+
+def low_rank(n: int) -> F32:
+    """What activations are like: most of them in few directions."""
+    x = gaussian(4 * n, n // 8, 7) @ gaussian(n // 8, n, 8) + 0.7 * gaussian(4 * n, n, 9)
+    return np.asarray(x.T @ x / len(x), np.float32)
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda code: f"{code.bits:g}")
+def test_survivors_lower_the_error_of_the_outputs(code: _core.LaneCode) -> None:
+    n = 384
+    rows, covariance = gaussian(48, n), low_rank(n)
+    rows[5] = 0
+    damped = covariance + HESSIAN_DAMP * np.diagonal(covariance).mean() * np.eye(n, dtype=np.float32)
+    feedback = make_feedback("w", covariance, rotation_block=0, seed=0, code=code)
+    errors = []
+    for survivors in (1, 4, 32):
+        codes, scale = encode_fed(rows, code, feedback, survivors=survivors)
+        assert scale[5] == 0
+        errors.append(covariance_error(rows, decode(codes, scale, code, rows.shape), damped))
+    assert errors[1] < 0.995 * errors[0]
+    assert errors[2] < 0.98 * errors[1]
+
+
+def test_efforts_are_survivors() -> None:
+    n, code = 384, CODES[0]
+    rows, covariance = gaussian(48, n), low_rank(n)
+    feedback = make_feedback("w", covariance, rotation_block=64, seed=1, code=code)
+    outputs = {}
+    for effort in ("fast", "normal", "high"):
+        recipe = Recipe(input="in.gguf", output="out.gguf", base_kind="lanes", bits=4, effort=effort, seed=1)
+        encoded = encode_tensor("w", rows, "F32", recipe, feedback=feedback)
+        assert encoded.outputs is not None
+        outputs[effort] = encoded.outputs[0]
+    assert outputs["high"] < outputs["normal"] < outputs["fast"]
+
+
+@pytest.mark.parametrize("survivors", [0, 3, 64])
+def test_survivors_are_powers_of_two(survivors: int) -> None:
+    feedback = make_feedback("w", correlated(64), rotation_block=0, seed=0, code=CODES[0])
+    with pytest.raises(ValueError, match="survivors must be 1, 2, 4"):
+        encode_fed(gaussian(4, 64), CODES[0], feedback, survivors=survivors)
+
+
+def test_survivors_need_feedback() -> None:
+    with pytest.raises(ValueError, match="1 without feedback"):
+        encode(gaussian(4, 64), CODES[0], survivors=2)
 
 
 def test_importance_moves_the_error() -> None:

@@ -38,10 +38,14 @@ struct LanesSpec {
     const LaneCode *code = nullptr;
     uint32_t rotation_block = 0;
     uint64_t seed = 0;
-    float scale_factor = 0.0F;       // initial row scale over the row's root mean square; 0: the measured best
-    std::vector<int64_t> groups;     // steps that are decided together (encode/lane_blocks.hpp)
-    int64_t lookahead = 16;          // steps searched beyond a group before its codes are fixed
-    const float *feedback = nullptr; // [n_in, n_in], rows and columns in the order of decision; see Feedback
+    float scale_factor = 0.0F;   // initial row scale over the row's root mean square; 0: the measured best
+    std::vector<int64_t> groups; // steps that are decided together (encode/lane_blocks.hpp)
+    int64_t lookahead = 16;      // steps searched beyond a group before its codes are fixed
+    // [n_in, n_in], rows and columns in the order of decision; see Feedback
+    const float *feedback = nullptr;
+    // Codes of a row that are carried on from block to block: 1, 2, 4, 8, 16 or 32. More than 1 want the feedback's
+    // blocks on the diagonal: triangles U with U U^T = (H^-1_bb)^-1.
+    int64_t survivors = 1;
 };
 
 // As trellis_encode, for base kind lanes: codes [n_tiles, lines, 64].

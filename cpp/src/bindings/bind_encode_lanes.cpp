@@ -4,6 +4,7 @@
 #include <pybind11/typing.h>
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 #include <vector>
 
@@ -20,7 +21,7 @@ using LanesResult = py::typing::Tuple<py::array_t<uint8_t>, py::array>;
 static LanesResult encode(const FloatMatrix &weights, const LaneCode &code, const std::vector<int64_t> &groups,
                           int64_t rotation_block, uint64_t seed, const OptionalVector &importance,
                           std::optional<float> scale_factor, const OptionalVector &feedback, int64_t lookahead,
-                          int threads) {
+                          int64_t survivors, int threads) {
     require_array(weights, "weights", "f", 4, {-1, -1});
     require_finite(weights, "weights");
     const int64_t n_out = weights.shape(0);
@@ -29,8 +30,18 @@ static LanesResult encode(const FloatMatrix &weights, const LaneCode &code, cons
     if (lookahead < 0) {
         throw py::value_error("lookahead must be at least 0");
     }
-    LanesSpec spec{&code,  static_cast<uint32_t>(rotation_block), seed, scale_factor.value_or(0.0F), groups, lookahead,
-                   nullptr};
+    if (survivors < 1 || survivors > 32 || !std::has_single_bit(static_cast<uint64_t>(survivors)) ||
+        (survivors > 1 && !feedback)) {
+        throw py::value_error("survivors must be 1, 2, 4, 8, 16 or 32, and 1 without feedback");
+    }
+    LanesSpec spec;
+    spec.code = &code;
+    spec.rotation_block = static_cast<uint32_t>(rotation_block);
+    spec.seed = seed;
+    spec.scale_factor = scale_factor.value_or(0.0F);
+    spec.groups = groups;
+    spec.lookahead = lookahead;
+    spec.survivors = survivors;
     if (feedback) {
         require_array(*feedback, "feedback", "f", 4, {n_in, n_in});
         require_finite(*feedback, "feedback");
@@ -96,7 +107,7 @@ void bind_encode_lanes(py::module_ &m) {
     m.def("lanes_encode", &encode, py::arg("weights"), py::kw_only(), py::arg("code"), py::arg("groups"),
           py::arg("rotation_block") = 0, py::arg("seed") = 0, py::arg("importance") = py::none(),
           py::arg("scale_factor") = py::none(), py::arg("feedback") = py::none(), py::arg("lookahead") = 16,
-          py::arg("threads") = 0,
+          py::arg("survivors") = 1, py::arg("threads") = 0,
           "Encodes float32 [n_out, n_in] by Viterbi search over byte lanes (docs/reference/format.md).\n\n"
           "Args:\n"
           "    code: one of lane_codes().\n"
@@ -105,10 +116,12 @@ void bind_encode_lanes(py::module_ &m) {
           "    importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.\n"
           "    scale_factor: initial row scale over the row's root mean square; None is the measured best.\n"
           "    feedback: float32 [n_in, n_in], rows and columns in the order of `lane_blocks`; rows of block b hold\n"
-          "        (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ). The weights and the importance must be those of the "
-          "rotated\n"
-          "        columns, in their own order, rotation_block 0.\n"
+          "        (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ), and in b the triangle U with U Uᵀ = (H⁻¹_bb)⁻¹. The "
+          "weights\n"
+          "        and the importance must be those of the rotated columns, in their own order, rotation_block 0.\n"
           "    lookahead: steps searched beyond a group before its codes are fixed.\n"
+          "    survivors: encodings of a row that are carried on from group to group (M-algorithm): 1, 2, 4, 8, 16 or\n"
+          "        32, 1 without feedback. The time grows with it, the error of the outputs falls.\n"
           "    threads: 0 is all processors. The result does not depend on it.\n"
           "Returns: (codes uint8 [ceil(n_out / 16), lines, 64], row_scale float16 [n_out]), for base_scale 1 / "
           "code.unit.\n"

@@ -104,6 +104,9 @@ struct LaneWeights {
         return std::min(typical / std::sqrt(sum / static_cast<double>(count)), kLargest / std::sqrt(largest));
     }
 
+    // A price of LaneSearch is so much of a squared error times its importance, in units of the tables.
+    double squared(double unit) const { return std::ldexp(16 * 131072.0, -2 * error_shift) / (unit * unit); }
+
     static int16_t weight(double unit, float importance) {
         const double f = std::nearbyint(unit * std::sqrt(static_cast<double>(importance)));
         return static_cast<int16_t>(std::clamp(f, 1.0, kLargest));

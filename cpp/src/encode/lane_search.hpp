@@ -41,7 +41,6 @@ public:
     int32_t cost(int64_t end, int64_t row) const {
         return total_[row] + (cost_[static_cast<size_t>(end * kSearchRows + row)] & ~15);
     }
-    int best_end(int64_t row) const { return lane_best_end(task_, row); }
     // The first `steps` codes of the row that ends so.
     void trace(int64_t steps, int end, int64_t row, uint8_t *codes) const {
         lane_trace(task_, steps, end, row, codes, 1);
@@ -55,10 +54,13 @@ public:
         for (int64_t end = 0; end < kLaneEnds; ++end) {
             const int64_t from = backwards ? end % 16 * 16 + end / 16 : end;
             for (int64_t r = 0; r < kSearchRows; ++r) {
-                price_[end * kSearchRows + r] += cost_[static_cast<size_t>(from * kSearchRows + r)] >> 4;
+                price_[end * kSearchRows + r] += cost(from, r) >> 4;
             }
         }
     }
+    // The prices so far, for kept_price.
+    void keep_prices() { std::copy_n(price_, kLaneEnds * kSearchRows, kept_); }
+    int32_t kept_price(int64_t end, int64_t row) const { return kept_[end * kSearchRows + row]; }
     // The cheapest of those not taken yet.
     int16_t take_cheapest(int64_t row) {
         int64_t best = 0;
@@ -77,6 +79,7 @@ private:
     AlignedVector<uint8_t> back_;
     int32_t total_[kSearchRows] = {};
     int32_t price_[kLaneEnds * kSearchRows] = {};
+    int32_t kept_[kLaneEnds * kSearchRows] = {};
 };
 
 } // namespace seeddelta

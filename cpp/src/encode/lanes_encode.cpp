@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <stdexcept>
+#include <tuple>
 #include <vector>
 
 #include "encode/aligned.hpp"
@@ -20,6 +22,12 @@ namespace {
 
 constexpr int64_t kSight = 16; // steps that tell which codes suit the ends of a loop
 
+// Values behind what is decided count less and less: what the other walks get wrong changes them before their turn.
+// Measured under feedback, as the two below: .97 and .93 are alike, 1 costs 1.5% of the squared error.
+constexpr double kSoft = .95;
+constexpr int64_t kAlternatives = 4; // of a survivor's block; 2 cost 1%, 8 gain nothing
+constexpr double kSightShare = .4;   // of the cost in sight beside what is spent; .35 and .5 are alike, 1 costs 3%
+
 // What the rows of one tensor share.
 struct Job {
     const LanesSpec &spec;
@@ -30,6 +38,7 @@ struct Job {
     std::vector<float> importance; // of the columns in their own order
     LaneLevels levels;
     LaneWeights weights;
+    std::vector<double> soft; // what values in sight count
 
     Job(const LanesSpec &s, int64_t columns, const float *h)
         : spec(s), code(*s.code), n_in(columns), steps(code.walk_steps(columns)), loop(lane_first_group(code, columns)),
@@ -38,7 +47,13 @@ struct Job {
         for (size_t i = 0; i < plan.order.size(); ++i) {
             position[static_cast<size_t>(plan.order[i])] = static_cast<int32_t>(i);
         }
+        for (double share = 1; static_cast<int64_t>(soft.size()) < 2 * s.lookahead;
+             share *= s.feedback != nullptr ? kSoft : 1) {
+            soft.push_back(share);
+        }
     }
+    // What a value counts that lies so far behind what is decided.
+    double softened(int64_t behind) const { return behind < 0 ? 1 : soft[static_cast<size_t>(behind)]; }
     int64_t longest_search() const {
         int64_t longest = 0;
         for (const LaneBlock &block : plan.blocks) {
@@ -48,23 +63,25 @@ struct Job {
     }
 };
 
-// 32 rows of one worker.
+// The rows of one worker, each in `survivors` lanes of the search. A lane has codes of its own; where they differ, what
+// is left to encode differs, too. After each block those lanes of a row go on that cost least (M-algorithm: Anderson,
+// Mohan 1984), so that a row's early errors are those which suit its late columns.
 class Rows {
 public:
     explicit Rows(const Job &job)
-        : job_(job), value_(static_cast<size_t>(kSearchRows * job.n_in)), error_(value_.size()),
-          codes_(static_cast<size_t>(kSearchRows * kLaneWalks * job.steps)), bits_(codes_.size()),
-          search_(job.levels, job.weights.error_shift, job.longest_search()),
-          trace_(static_cast<size_t>(job.longest_search())) {}
+        : job_(job), survivors_(job.spec.survivors), value_(static_cast<size_t>(kSearchRows * job.n_in)),
+          error_(value_.size()), codes_(static_cast<size_t>(kSearchRows * kLaneWalks * job.steps)),
+          bits_(codes_.size()), search_(job.levels, job.weights.error_shift, job.longest_search()) {}
 
     // rows [count, n_in], rotated
     void load(const float *rows, int64_t count) {
-        count_ = count;
+        lanes_ = count * survivors_;
         std::fill(value_.begin(), value_.end(), 0.0F);
         for (int64_t r = 0; r < kSearchRows; ++r) {
+            spent_[r] = r % survivors_ == 0 ? 0 : kUnused; // the others begin when there is something to choose
             double energy = 0;
-            for (int64_t i = 0; r < count && i < job_.n_in; ++i) {
-                const float w = rows[r * job_.n_in + job_.plan.order[static_cast<size_t>(i)]];
+            for (int64_t i = 0; r < lanes_ && i < job_.n_in; ++i) {
+                const float w = rows[r / survivors_ * job_.n_in + job_.plan.order[static_cast<size_t>(i)]];
                 value_[static_cast<size_t>(r * job_.n_in + i)] = w;
                 energy += static_cast<double>(w) * w;
             }
@@ -81,10 +98,11 @@ public:
                 step = job_.loop;
             }
             if (step < block.step + block.steps) {
-                decide(block.walk, step, block.step + block.steps - step);
-            }
-            if (job_.code.planes > 0) {
-                choose_bits(block);
+                decide(block, step);
+            } else {
+                for (int64_t r = 0; r < lanes_; ++r) {
+                    spend(r, block);
+                }
             }
             if (job_.spec.feedback != nullptr && block.end < job_.n_in) {
                 feed_back(block);
@@ -92,19 +110,23 @@ public:
         }
     }
 
-    const uint8_t *codes(int64_t row, int64_t walk) const {
-        return codes_.data() + (row * kLaneWalks + walk) * job_.steps;
+    // The lane that has the row's codes.
+    int64_t lane_of(int64_t row) const {
+        int64_t best = row * survivors_;
+        for (int64_t r = best; r < (row + 1) * survivors_; ++r) {
+            best = spent_[r] < spent_[best] ? r : best;
+        }
+        return best;
     }
-    const uint8_t *bits(int64_t row, int64_t walk) const {
-        return bits_.data() + (row * kLaneWalks + walk) * job_.steps;
-    }
-    bool is_zero(int64_t row) const { return unit_[row] == 0; }
+    const uint8_t *codes(int64_t lane, int64_t walk) const { return codes_.data() + at(lane, walk, 0); }
+    const uint8_t *bits(int64_t lane, int64_t walk) const { return bits_.data() + at(lane, walk, 0); }
+    bool is_zero(int64_t lane) const { return unit_[lane] == 0; }
 
-    // Values of the row's codes at the steps [step, step + count) of a walk, to take(column, value).
+    // Values of the lane's codes at the steps [step, step + count) of a walk, to take(column, value).
     template <class Take>
-    void values(int64_t row, int64_t walk, int64_t step, int64_t count, Take take) const {
-        const uint8_t *c = codes(row, walk);
-        const uint8_t *b = bits(row, walk);
+    void values(int64_t lane, int64_t walk, int64_t step, int64_t count, Take take) const {
+        const uint8_t *c = codes(lane, walk);
+        const uint8_t *b = bits(lane, walk);
         int64_t column = lane_values_before(job_.code, step) * kLaneWalks + walk;
         for (int64_t t = step; t < step + count; ++t) {
             const int c1 = c[t >= 1 ? t - 1 : job_.loop - 1];
@@ -120,6 +142,12 @@ public:
     }
 
 private:
+    static constexpr double kUnused = std::numeric_limits<double>::infinity();
+
+    size_t at(int64_t lane, int64_t walk, int64_t step) const {
+        return static_cast<size_t>((lane * kLaneWalks + walk) * job_.steps + step);
+    }
+
     // Fixes the weights' unit for searches within the steps [step, step + count) of a walk.
     void weigh(int64_t walk, int64_t step, int64_t count) {
         std::vector<float> importance;
@@ -157,7 +185,8 @@ private:
                 std::fill_n(target, kSearchRows, int16_t{0});
                 continue;
             }
-            weight_[i] = LaneWeights::weight(weight_unit_, job_.importance[static_cast<size_t>(columns_[i])]);
+            const double softened = weight_unit_ * job_.softened(columns_[i] / kLaneWalks - firm_);
+            weight_[i] = LaneWeights::weight(softened, job_.importance[static_cast<size_t>(columns_[i])]);
             for (int64_t r = 0; r < kSearchRows; ++r) {
                 const double x = job_.levels.clamped(weight_of(r, columns_[i]));
                 target[r] = static_cast<int16_t>(std::nearbyint(x * weight_[i]));
@@ -166,9 +195,9 @@ private:
     }
 
     // What is left to encode of a weight, in units of the tables; 0 where what was fed back overflowed.
-    double weight_of(int64_t row, int64_t column) const {
-        const float value = value_[static_cast<size_t>(row * job_.n_in + job_.position[static_cast<size_t>(column)])];
-        const double x = unit_[row] > 0 ? value / unit_[row] : 0.0;
+    double weight_of(int64_t lane, int64_t column) const {
+        const float value = value_[static_cast<size_t>(lane * job_.n_in + job_.position[static_cast<size_t>(column)])];
+        const double x = unit_[lane] > 0 ? value / unit_[lane] : 0.0;
         return x == x ? x : 0.0;
     }
 
@@ -212,32 +241,127 @@ private:
         }
         search(walk, 0, job_.loop, true);
         for (int64_t r = 0; r < kSearchRows; ++r) {
-            search_.trace(job_.loop, start_[r], r, codes_.data() + (r * kLaneWalks + walk) * job_.steps);
+            search_.trace(job_.loop, start_[r], r, codes_.data() + at(r, walk, 0));
         }
     }
 
-    // Steps [step, step + count) of a walk, given those before, with those that follow in sight.
-    void decide(int64_t walk, int64_t step, int64_t count) {
+    // Steps of a block from `step` on, given those before, with those that follow in sight. What a pair of codes at the
+    // block's end costs: the best path there, and the best one on from there.
+    void decide(const LaneBlock &block, int64_t step) {
+        const int64_t walk = block.walk;
+        const int64_t count = block.step + block.steps - step;
+        const int64_t after = std::min(job_.spec.lookahead, job_.steps - step - count);
+        weigh(walk, step, count + after);
+        firm_ = lane_values_before(job_.code, step + count);
+        search_.clear_prices();
+        if (after > 0) {
+            search(walk, step + count, after, false, true);
+            search_.add_prices(true);
+        }
+        search_.keep_prices();
         for (int64_t r = 0; r < kSearchRows; ++r) {
             start_[r] = static_cast<int16_t>(codes(r, walk)[step - 2] * 16 + codes(r, walk)[step - 1]);
         }
-        const int64_t searched = std::min(count + job_.spec.lookahead, job_.steps - step);
-        weigh(walk, step, searched);
-        search(walk, step, searched, true);
+        search(walk, step, count, true);
+        search_.add_prices(false);
+        firm_ = std::numeric_limits<int64_t>::max();
+        if (survivors_ > 1) {
+            for (int64_t row = 0; row * survivors_ < lanes_; ++row) {
+                choose(row, block, step);
+            }
+            return;
+        }
         for (int64_t r = 0; r < kSearchRows; ++r) {
-            search_.trace(searched, search_.best_end(r), r, trace_.data());
-            std::copy_n(trace_.data(), count, codes_.data() + (r * kLaneWalks + walk) * job_.steps + step);
+            search_.trace(count, search_.take_cheapest(r), r, codes_.data() + at(r, walk, step));
+            spend(r, block);
+        }
+    }
+
+    struct Choice {
+        double key, spent;
+        int64_t lane, alternative;
+        bool operator<(const Choice &other) const {
+            return std::tie(key, lane, alternative) < std::tie(other.key, other.lane, other.alternative);
+        }
+    };
+
+    // Of all survivors' best codes those are kept that cost least, so far and in sight.
+    void choose(int64_t row, const LaneBlock &block, int64_t step) {
+        const int64_t count = block.step + block.steps - step;
+        const int64_t first = row * survivors_;
+        choices_.clear();
+        found_.resize(static_cast<size_t>(survivors_ * kAlternatives * count));
+        const double unit = job_.weights.squared(weight_unit_) * unit_[first] * unit_[first];
+        for (int64_t r = first; r < first + survivors_; ++r) {
+            const double spent = spent_[r];
+            for (int64_t a = 0; spent < kUnused && a < kAlternatives; ++a) {
+                const int16_t end = search_.take_cheapest(r);
+                uint8_t *codes = codes_.data() + at(r, block.walk, step);
+                search_.trace(count, end, r, codes);
+                std::copy_n(codes, count, found(r - first, a, count));
+                spent_[r] = spent;
+                spend(r, block);
+                choices_.push_back(
+                    {spent_[r] + kSightShare * unit * search_.kept_price(end, r), spent_[r], r - first, a});
+            }
+        }
+        std::sort(choices_.begin() + 1, choices_.end()); // the first is what is best without survivors: it stays
+        choices_.resize(std::min(choices_.size(), static_cast<size_t>(survivors_)));
+        go_on(first, block, step);
+    }
+    uint8_t *found(int64_t survivor, int64_t alternative, int64_t count) {
+        return found_.data() + (survivor * kAlternatives + alternative) * count;
+    }
+
+    // The lanes from `first` on become those of the choices.
+    void go_on(int64_t first, const LaneBlock &block, int64_t step) {
+        const int64_t count = block.step + block.steps - step;
+        const int64_t n = job_.n_in;
+        const auto lane = static_cast<int64_t>(at(1, 0, 0));
+        const std::vector<float> values(value_.begin() + first * n, value_.begin() + (first + survivors_) * n);
+        const std::vector<uint8_t> codes(codes_.begin() + first * lane, codes_.begin() + (first + survivors_) * lane);
+        const std::vector<uint8_t> bits(bits_.begin() + first * lane, bits_.begin() + (first + survivors_) * lane);
+        std::fill_n(spent_ + first, survivors_, kUnused);
+        for (int64_t r = first; const Choice &choice : choices_) {
+            std::copy_n(values.begin() + choice.lane * n, n, value_.begin() + r * n);
+            std::copy_n(codes.begin() + choice.lane * lane, lane, codes_.begin() + r * lane);
+            std::copy_n(bits.begin() + choice.lane * lane, lane, bits_.begin() + r * lane);
+            std::copy_n(found(choice.lane, choice.alternative, count), count,
+                        codes_.begin() + static_cast<int64_t>(at(r, block.walk, step)));
+            choose_bits(r, block);
+            spent_[r++] = choice.spent;
+        }
+    }
+
+    // Completes a block that is decided, and adds what it costs once the later columns have made up for it.
+    void spend(int64_t r, const LaneBlock &block) {
+        choose_bits(r, block);
+        if (survivors_ == 1) {
+            return; // nobody asks
+        }
+        const int64_t width = block.end - block.begin;
+        product_.assign(static_cast<size_t>(width), 0.0F);
+        values(r, block.walk, block.step, block.steps, [&](int64_t column, int value) {
+            const int64_t i = job_.position[static_cast<size_t>(column)];
+            const float error = value_[static_cast<size_t>(r * job_.n_in + i)] - static_cast<float>(unit_[r] * value);
+            const float *own = job_.spec.feedback + i * job_.n_in + block.begin;
+            for (int64_t j = 0; j < width; ++j) {
+                product_[static_cast<size_t>(j)] += error * own[j];
+            }
+        });
+        for (const float p : product_) {
+            spent_[r] += static_cast<double>(p) * p;
         }
     }
 
     // The bits of the planes beside the codes of a block: the values nearest to the weights; ties to the least.
-    void choose_bits(const LaneBlock &block) {
-        for (int64_t r = 0; r < kSearchRows; ++r) {
-            uint8_t *bits = bits_.data() + (r * kLaneWalks + block.walk) * job_.steps + block.step;
-            std::fill_n(bits, block.steps, uint8_t{0});
-            if (unit_[r] == 0) {
-                continue;
-            }
+    void choose_bits(int64_t r, const LaneBlock &block) {
+        if (job_.code.planes == 0) {
+            return;
+        }
+        uint8_t *bits = bits_.data() + at(r, block.walk, block.step);
+        std::fill_n(bits, block.steps, uint8_t{0});
+        if (unit_[r] > 0) {
             values(r, block.walk, block.step, block.steps, [&](int64_t column, int value) { // a step has one value
                 *bits++ = job_.levels.nearest_bits(weight_of(r, column) - value);
             });
@@ -251,22 +375,24 @@ private:
         if (width == 0) {
             return;
         }
-        for (int64_t r = 0; r < count_; ++r) {
+        for (int64_t r = 0; r < lanes_; ++r) {
             values(r, block.walk, block.step, block.steps, [&](int64_t column, int value) {
-                const int64_t at = job_.position[static_cast<size_t>(column)];
-                error_[static_cast<size_t>(r * width + at - block.begin)] =
-                    value_[static_cast<size_t>(r * n + at)] - static_cast<float>(unit_[r] * value);
+                const int64_t i = job_.position[static_cast<size_t>(column)];
+                error_[static_cast<size_t>(r * width + i - block.begin)] =
+                    value_[static_cast<size_t>(r * n + i)] - static_cast<float>(unit_[r] * value);
             });
         }
         kernels().encode.subtract_product(value_.data() + block.end, n, error_.data(), width,
-                                          job_.spec.feedback + block.begin * n + block.end, n, count_, width,
+                                          job_.spec.feedback + block.begin * n + block.end, n, lanes_, width,
                                           n - block.end);
     }
 
     const Job &job_;
-    int64_t count_ = 0;
+    const int64_t survivors_;
+    int64_t lanes_ = 0;
+    double spent_[kSearchRows] = {};
     std::vector<float> value_; // [kSearchRows, n_in] in the order of decision
-    std::vector<float> error_;
+    std::vector<float> error_, product_;
     std::vector<uint8_t> codes_; // [kSearchRows, kLaneWalks, steps]
     std::vector<uint8_t> bits_;  // the same of the planes
     double unit_[kSearchRows] = {};
@@ -275,7 +401,9 @@ private:
     std::vector<int64_t> columns_; // of the search; -1: padding
     std::vector<int16_t> weight_;
     AlignedVector<int16_t> target_;
-    std::vector<uint8_t> trace_;
+    std::vector<Choice> choices_;
+    std::vector<uint8_t> found_;                         // codes of all choices of a row
+    int64_t firm_ = std::numeric_limits<int64_t>::max(); // first of the walk's values that are only in sight
     int16_t start_[kSearchRows] = {};
     double weight_unit_ = 1;
 };
@@ -283,11 +411,11 @@ private:
 } // namespace
 
 // Weighted least squares of the row on its values.
-static uint16_t refit_scale(const Job &job, const Rows &rows, int64_t r, const float *row) {
+static uint16_t refit_scale(const Job &job, const Rows &rows, int64_t lane, const float *row) {
     double cross = 0;
     double square = 0;
     for (int64_t walk = 0; walk < kLaneWalks; ++walk) {
-        rows.values(r, walk, 0, job.steps, [&](int64_t column, int value) {
+        rows.values(lane, walk, 0, job.steps, [&](int64_t column, int value) {
             const double h = job.importance[static_cast<size_t>(column)];
             const double v = static_cast<double>(value) / job.code.unit;
             cross += h * row[column] * v;
@@ -303,7 +431,8 @@ void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const Lanes
     const int64_t lines = spec.code->lines(n_in);
     const int64_t n_tiles = (n_out + kTileRows - 1) / kTileRows;
     std::memset(codes, 0, static_cast<size_t>(n_tiles * lines * kLaneBytes));
-    const int64_t jobs = (n_out + kSearchRows - 1) / kSearchRows;
+    const int64_t together = kSearchRows / spec.survivors;
+    const int64_t jobs = (n_out + together - 1) / together;
     const int workers = worker_count(jobs, threads);
     std::vector<std::unique_ptr<Rows>> scratch(static_cast<size_t>(workers));
 
@@ -312,8 +441,8 @@ void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const Lanes
         if (mine == nullptr) {
             mine = std::make_unique<Rows>(job);
         }
-        const int64_t row0 = index * kSearchRows;
-        const int64_t count = std::min(kSearchRows, n_out - row0);
+        const int64_t row0 = index * together;
+        const int64_t count = std::min(together, n_out - row0);
         std::vector<float> rows(weights + row0 * n_in, weights + (row0 + count) * n_in);
         if (spec.rotation_block > 1) {
             for (int64_t r = 0; r < count; ++r) {
@@ -323,12 +452,13 @@ void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const Lanes
         mine->load(rows.data(), count);
         mine->encode();
         for (int64_t r = 0; r < count; ++r) {
-            const bool zero = mine->is_zero(r);
-            row_scale[row0 + r] = zero ? uint16_t{0} : refit_scale(job, *mine, r, rows.data() + r * n_in);
+            const int64_t lane = mine->lane_of(r);
+            const bool zero = mine->is_zero(lane);
+            row_scale[row0 + r] = zero ? uint16_t{0} : refit_scale(job, *mine, lane, rows.data() + r * n_in);
             uint8_t *tile = codes + (row0 + r) / kTileRows * lines * kLaneBytes + (row0 + r) % kTileRows * kLaneWalks;
             for (int64_t walk = 0; !zero && walk < kLaneWalks; ++walk) {
-                const uint8_t *c = mine->codes(r, walk);
-                const uint8_t *b = mine->bits(r, walk);
+                const uint8_t *c = mine->codes(lane, walk);
+                const uint8_t *b = mine->bits(lane, walk);
                 for (int64_t step = 0; step < job.steps; ++step) {
                     tile[job.code.code_line(step) * kLaneBytes + walk] |=
                         static_cast<uint8_t>(c[step] << (step % 2 * 4));

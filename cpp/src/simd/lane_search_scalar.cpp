@@ -75,16 +75,6 @@ void lane_search_scalar(const LaneSearchTask &task) {
     }
 }
 
-int lane_best_end(const LaneSearchTask &task, int64_t row) {
-    int best = 0;
-    for (int end = 1; end < kLaneEnds; ++end) {
-        if ((task.cost[end * kSearchRows + row] & ~15) < (task.cost[best * kSearchRows + row] & ~15)) {
-            best = end;
-        }
-    }
-    return best;
-}
-
 int lane_trace(const LaneSearchTask &task, int64_t steps, int end, int64_t row, uint8_t *out, int64_t stride) {
     for (int64_t step = steps - 1; step >= 0; --step) {
         out[step * stride] = static_cast<uint8_t>(end & 15);

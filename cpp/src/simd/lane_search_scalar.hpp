@@ -21,9 +21,6 @@ namespace seeddelta {
 // Scalar definition. Ties go to the least c2.
 void lane_search_scalar(const LaneSearchTask &task);
 
-// The end of least cost of a row; ties go to the least.
-int lane_best_end(const LaneSearchTask &task, int64_t row);
-
 // Codes of steps [0, steps) of a row whose path has this end after the last of them: out[step * stride]. Returns the
 // end before step 0.
 int lane_trace(const LaneSearchTask &task, int64_t steps, int end, int64_t row, uint8_t *out, int64_t stride);

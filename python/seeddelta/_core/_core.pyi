@@ -527,7 +527,7 @@ def lane_codes() -> list[LaneCode]:
     """
     All codes of base kind lanes, by number.
     """
-def lanes_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, code: LaneCode, groups: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, seed: typing.SupportsInt | typing.SupportsIndex = 0, importance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, lookahead: typing.SupportsInt | typing.SupportsIndex = 16, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint8], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]]:
+def lanes_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, code: LaneCode, groups: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, seed: typing.SupportsInt | typing.SupportsIndex = 0, importance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, lookahead: typing.SupportsInt | typing.SupportsIndex = 16, survivors: typing.SupportsInt | typing.SupportsIndex = 1, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint8], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]]:
     """
     Encodes float32 [n_out, n_in] by Viterbi search over byte lanes (docs/reference/format.md).
 
@@ -538,9 +538,11 @@ def lanes_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32
         importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.
         scale_factor: initial row scale over the row's root mean square; None is the measured best.
         feedback: float32 [n_in, n_in], rows and columns in the order of `lane_blocks`; rows of block b hold
-            (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ). The weights and the importance must be those of the rotated
-            columns, in their own order, rotation_block 0.
+            (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ), and in b the triangle U with U Uᵀ = (H⁻¹_bb)⁻¹. The weights
+            and the importance must be those of the rotated columns, in their own order, rotation_block 0.
         lookahead: steps searched beyond a group before its codes are fixed.
+        survivors: encodings of a row that are carried on from group to group (M-algorithm): 1, 2, 4, 8, 16 or
+            32, 1 without feedback. The time grows with it, the error of the outputs falls.
         threads: 0 is all processors. The result does not depend on it.
     Returns: (codes uint8 [ceil(n_out / 16), lines, 64], row_scale float16 [n_out]), for base_scale 1 / code.unit.
     Raises: ValueError for NaN or infinite weights and options out of range.

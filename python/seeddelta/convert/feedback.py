@@ -33,7 +33,7 @@ class Feedback:
     """What the encoder needs, over scaled and rotated columns.
 
     `matrix` float32 [n_in, n_in] has in the rows of block b and the columns after it (H⁻¹_bb)⁻¹ H⁻¹_b,rest, rows and
-    columns in the order in which the encoder decides them;
+    columns in the order in which the encoder decides them, and in its own columns the triangle U, U Uᵀ = (H⁻¹_bb)⁻¹;
     `importance` float32 [n_in] is the diagonal of every (H⁻¹_bb)⁻¹ (what a weight's error costs once the later columns
     have made up for it); `covariance` float32 [n_in, n_in] is H itself, without damping.
     """
@@ -90,6 +90,7 @@ def make_feedback(
     begin = 0
     for end in ends:
         own = lapack.dtrtri(inverse[begin:end, begin:end])[0]
+        matrix[begin:end, begin:end] = own
         matrix[begin:end, end:] = own @ inverse[begin:end, end:]
         importance[order[begin:end]] = np.einsum("ij,ij->i", own, own)
         begin = end

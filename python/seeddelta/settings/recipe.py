@@ -114,6 +114,11 @@ class TrellisOptions(Group):
         default=12,
         description="Bits of the trellis state: 14 and 16 lose less and take 4 and 16 times as long to encode.",
     )
+    effort: Annotated[Literal["fast", "normal", "high"], Flag(shown=True, panel="Base")] = Field(
+        default="normal",
+        description="Encodings of a row that are carried on side by side, in byte lanes with a covariance: 1, 4 or 16. "
+        "The search takes 3 and 9 times as long as with fast, for 9% and 15% less squared error of the outputs.",
+    )
     rotation_block: Annotated[Literal["auto"] | int, Flag(metavar="N|auto", panel="Base")] = Field(
         default="auto",
         description=f"Columns rotated together: 0, a power of two, or auto (the largest up to {MAX_ROTATION}).",
