@@ -35,6 +35,9 @@ _NAMES = {
     "both-4-sequential": "SeedΔ, 4 bits, 64 chunks, seed 1",
     "both-4-sequential-2": "SeedΔ, 4 bits, 64 chunks, seed 2",
     "both-4-sequential-96": "SeedΔ, 4 bits, 96 chunks, seed 2",
+    "both-4-sequential-96-1": "SeedΔ, 4 bits, 96 chunks, seed 1",
+    "both-4-survivors": "SeedΔ, 4 bits, 64 chunks, `--effort normal`, seed 1",
+    "both-4-survivors-2": "SeedΔ, 4 bits, 64 chunks, `--effort normal`, seed 2",
     "both-4.4-sequential": "SeedΔ, 4.4 bits, 64 chunks, seed 1",
     "both-4.4-sequential-2": "SeedΔ, 4.4 bits, 64 chunks, seed 2",
     "both-5.1-sequential": "SeedΔ, 5.1 bits, 64 chunks, seed 1",
@@ -56,14 +59,16 @@ _WIKITEXT = (
 _PACKAGE_TEXT = ("F16", "Q4_K_M", "mixed-4.4-sequential", "lanes-4-mixed-sequential", "lanes-4-mixed")
 
 _BOTH_TEXTS = (
-    "F16", "Q4_K_M", "both-4-sequential", "both-4-sequential-2", "both-4-sequential-96", "both-4.4-sequential",
-    "both-4.4-sequential-2", "both-5.1-sequential",
+    "F16", "Q4_K_M", "both-4-sequential", "both-4-sequential-2", "both-4-sequential-96",
+    "both-4-sequential-96-1", "both-4-survivors", "both-4-survivors-2", "both-4.4-sequential", "both-4.4-sequential-2",
+    "both-5.1-sequential",
 )  # fmt: skip
 
 
 def _label(name: str) -> str:
     if name.startswith("sequential-"):
-        return f"**SeedΔ, {name.removeprefix('sequential-')} bits, sequential, with gradients**"
+        bits, _, seed = name.removeprefix("sequential-").partition("-")
+        return f"**SeedΔ, {bits} bits, sequential, with gradients{f', seed {seed}' if seed else ''}**"
     known = _NAMES.get(name, f"llama.cpp {name}")
     return f"**{known}**" if known.startswith("SeedΔ") else known
 
