@@ -18,7 +18,9 @@ import seeddelta
 from seeddelta.report.tables import make_console
 
 CODES: dict[str, dict[str, Any]] = {
+    "lanes, fast": {"base_kind": "lanes", "effort": "fast"},
     "lanes": {"base_kind": "lanes"},
+    "lanes, high": {"base_kind": "lanes", "effort": "high"},
     "trellis, L=12": {"base_kind": "trellis", "state_bits": 12},
     "trellis, L=14": {"base_kind": "trellis", "state_bits": 14},
     "trellis, L=16": {"base_kind": "trellis", "state_bits": 16},

@@ -25,7 +25,7 @@ class QuantizeSettings(Recipe):
     """A recipe, and what its inputs are measured on."""
 
     rare: ClassVar[frozenset[str]] = frozenset(
-        ("layers", "base_kind", "scheme", "layout", "proc_sparse", "imatrix", "hessian", "seeddelta_gap")
+        ("layers", "base_kind", "scheme", "layout", "proc_sparse", "imatrix", "hessian")
     )
 
     input: Annotated[Path, Flag(argument=True, metavar="MODEL", panel="File")] = Field(

@@ -227,7 +227,7 @@ class MeasuredOptions(Group):
 class RunningOptions(Group):
     """Where and how the build runs; the file does not depend on it."""
 
-    seeddelta_gap: Annotated[float, Flag(shown=True, metavar="ERROR", panel="Run", decides="choice")] = Field(
+    seeddelta_gap: Annotated[float, Flag(metavar="ERROR", panel="Run", decides="choice")] = Field(
         default=1.0,
         gt=0,
         description="Largest relative error (of the outputs with a covariance, weighted with an imatrix); a tensor "
