@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,16 @@ def test_survivors_are_powers_of_two(survivors: int) -> None:
     feedback = make_feedback("w", correlated(64), rotation_block=0, seed=0, code=CODES[0])
     with pytest.raises(ValueError, match="survivors must be 1, 2, 4"):
         encode_fed(gaussian(4, 64), CODES[0], feedback, survivors=survivors)
+
+
+@pytest.mark.parametrize("factor", [1e18, 1e38])
+@pytest.mark.parametrize("code", [CODES[0], CODES[5]], ids=lambda code: f"{code.bits:g}")
+def test_feedback_that_overflows_is_survived(code: _core.LaneCode, factor: float) -> None:
+    feedback = make_feedback("w", low_rank(384), rotation_block=0, seed=0, code=code)
+    with np.errstate(over="ignore"):
+        huge = np.nan_to_num(feedback.matrix * np.float32(factor), posinf=3e38, neginf=-3e38)
+    _, scale = encode_fed(gaussian(20, 384), code, replace(feedback, matrix=huge), survivors=8)
+    assert np.isfinite(scale).all()
 
 
 def test_survivors_need_feedback() -> None:

@@ -93,11 +93,12 @@ public:
 
 private:
     static constexpr int64_t kSight = 16; // steps that tell which codes suit the ends of a loop
-    static constexpr int64_t kAlternatives =
-        4; // of a survivor's block; 2 cost 1% of the outputs' error, 8 gain nothing
+    // Of a survivor's block: 2 cost 1% of the outputs' error, 8 gain nothing.
+    static constexpr int64_t kAlternatives = 4;
     // Of the cost in sight beside what is spent; .3 to .5 are alike, 1 costs 1%.
     static constexpr double kSightShare = .4;
     static constexpr double kUnused = std::numeric_limits<double>::infinity();
+    static constexpr double kMost = 1e300; // where what was fed back overflowed
 
     size_t at(int64_t lane, int64_t walk, int64_t step) const {
         return static_cast<size_t>((lane * kLaneWalks + walk) * job_.steps + step);
@@ -307,6 +308,7 @@ private:
         for (const float p : product_) {
             spent_[r] += static_cast<double>(p) * p;
         }
+        spent_[r] = spent_[r] < kMost ? spent_[r] : kMost; // NaN, too
     }
 
     // The bits of the planes beside the codes of a block: the values nearest to the weights; ties to the least.
