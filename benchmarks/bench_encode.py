@@ -1,9 +1,10 @@
-"""Weights encoded a second, error feedback included, by code and threads.
+"""Weights encoded a second, error feedback included, and the error of the outputs, by code and threads.
 
     python benchmarks/bench_encode.py --hessian cov.gguf --layers 10-11
 
 Whole builds of some layers: reading, feedback, search, packing. The rate is that of the encoder alone (`seconds` of the
-build's report), per second of the clock; the builds of one row of the table take turns.
+build's report), per second of the clock; the builds of one row of the table take turns. The error is the squared one of
+the outputs under the covariance (`rel_out` of the report), over that of the first code, a mean over the matrices.
 """
 
 from __future__ import annotations
@@ -39,8 +40,10 @@ def main() -> int:
 
     dense = common.dense_model(options.dense, options.work)
     rows: list[dict[str, Any]] = []
+    first: list[float] = []
     for code in options.codes.split(";"):
         samples: dict[int, list[float]] = {int(text): [] for text in options.threads.split(",")}
+        errors: list[float] = []
         for _ in range(options.reps):
             for threads, rates in samples.items():
                 report = seeddelta.build(
@@ -51,10 +54,14 @@ def main() -> int:
                     progress=False,
                 )  # fmt: skip
                 rates.append(report.weights_converted / sum(tensor.seconds for tensor in report.tensors))
+                errors = [tensor.metrics.rel_out**2 for tensor in report.tensors if tensor.metrics.rel_out is not None]
+        first = first or errors
+        error = statistics.mean(own / other for own, other in zip(errors, first, strict=True))
         rows += [
-            {"code": code, "threads": threads, "weights_per_second": statistics.median(rates), "samples": rates}
+            {"code": code, "threads": threads, "weights_per_second": statistics.median(rates), "samples": rates,
+             "error": error}
             for threads, rates in samples.items()
-        ]
+        ]  # fmt: skip
     _print(rows)
     settings = {"dense": dense.name, "layers": options.layers, "bits": options.bits, "reps": options.reps}
     common.save(options.name or "encode", {"benchmark": "encode", "settings": settings, "rows": rows}, options.results)
@@ -65,11 +72,13 @@ def _print(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table()
-    for heading in ("code", "threads", "million weights/s", "a thread"):
+    for heading in ("code", "threads", "million weights/s", "a thread", "squared error"):
         table.add_column(heading, justify="right")
     for row in rows:
         rate = row["weights_per_second"] / 1e6
-        table.add_row(row["code"], str(row["threads"]), f"{rate:.3f}", f"{rate / row['threads']:.3f}")
+        table.add_row(
+            row["code"], str(row["threads"]), f"{rate:.3f}", f"{rate / row['threads']:.3f}", f"{row['error']:.3f}"
+        )
     make_console().print(table)
 
 

@@ -23,15 +23,13 @@ ERROR = {6.0: 0.0205, 5.0: 0.0372, 4.0: 0.0712, 3.5: 0.1035, 3.0: 0.1425, 2.5: 0
 CODES = _core.lane_codes()
 
 
-def encode(rows: F32, code: _core.LaneCode, *, feedback: bool = False, **options: Any) -> tuple[Any, Any]:
-    groups = options.pop("groups", lane_groups(code, rows.shape[1], feedback=feedback))
-    if feedback:
-        options["feedback"] = options.pop("matrix")
+def encode(rows: F32, code: _core.LaneCode, **options: Any) -> tuple[Any, Any]:
+    groups = options.pop("groups", lane_groups(code, rows.shape[1], feedback="feedback" in options))
     return _core.lanes_encode(rows, code=code, groups=groups, lookahead=LOOKAHEAD, **options)
 
 
 def encode_fed(rows: F32, code: _core.LaneCode, feedback: Feedback, **options: Any) -> tuple[Any, Any]:
-    return encode(rows, code, feedback=True, importance=feedback.importance, matrix=feedback.matrix, **options)
+    return encode(rows, code, importance=feedback.importance, feedback=feedback.matrix, **options)
 
 
 def decode(codes: Any, scale: Any, code: _core.LaneCode, shape: tuple[int, int]) -> F32:

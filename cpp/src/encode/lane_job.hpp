@@ -12,9 +12,9 @@
 
 namespace seeddelta {
 
-// Values behind what is decided count less and less: what the other walks get wrong changes them before their turn. By
-// the squared error of the outputs, under the covariance of the calibration and of another text: 1 and .95 cost .5% and
-// .6% of the second.
+// With feedback a value k places behind the block that is decided counts this to the power of k: the errors of the
+// other walks change it before its turn. By the squared error of the outputs on another text than the calibration, 1
+// costs .5% and .95 .6%.
 inline constexpr double kLaneSoft = .98;
 
 // What the rows of one tensor share.
@@ -41,7 +41,7 @@ struct LaneJob {
             soft.push_back(share);
         }
     }
-    // What a value counts that lies so far behind what is decided.
+    // What a value counts that lies so far behind the block that is decided.
     double softened(int64_t behind) const { return behind < 0 ? 1 : soft[static_cast<size_t>(behind)]; }
     int64_t longest_search() const {
         int64_t longest = 0;

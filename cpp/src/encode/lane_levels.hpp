@@ -104,7 +104,7 @@ struct LaneWeights {
         return std::min(typical / std::sqrt(sum / static_cast<double>(count)), kLargest / std::sqrt(largest));
     }
 
-    // A price of LaneSearch is so much of a squared error times its importance, in units of the tables.
+    // Squared error times importance, in units of the tables, that a price of 1 in LaneSearch stands for.
     double squared(double unit) const { return std::ldexp(16 * 131072.0, -2 * error_shift) / (unit * unit); }
 
     static int16_t weight(double unit, float importance) {

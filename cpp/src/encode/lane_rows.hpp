@@ -272,18 +272,18 @@ private:
     // The lanes from `first` on become those of the choices.
     void go_on(int64_t first, const LaneBlock &block, int64_t step) {
         const int64_t count = block.step + block.steps - step;
-        const int64_t n = job_.n_in;
-        const auto lane = static_cast<int64_t>(at(1, 0, 0));
-        const std::vector<float> values(value_.begin() + first * n, value_.begin() + (first + survivors_) * n);
-        const std::vector<uint8_t> codes(codes_.begin() + first * lane, codes_.begin() + (first + survivors_) * lane);
-        const std::vector<uint8_t> bits(bits_.begin() + first * lane, bits_.begin() + (first + survivors_) * lane);
+        const auto rearrange = [&](auto &all, int64_t size) {
+            const std::vector before(all.begin() + first * size, all.begin() + (first + survivors_) * size);
+            for (auto to = all.begin() + first * size; const Choice &choice : choices_) {
+                to = std::copy_n(before.begin() + choice.lane * size, size, to);
+            }
+        };
+        rearrange(value_, job_.n_in);
+        rearrange(codes_, static_cast<int64_t>(at(1, 0, 0)));
+        rearrange(bits_, static_cast<int64_t>(at(1, 0, 0)));
         std::fill_n(spent_ + first, survivors_, kUnused);
         for (int64_t r = first; const Choice &choice : choices_) {
-            std::copy_n(values.begin() + choice.lane * n, n, value_.begin() + r * n);
-            std::copy_n(codes.begin() + choice.lane * lane, lane, codes_.begin() + r * lane);
-            std::copy_n(bits.begin() + choice.lane * lane, lane, bits_.begin() + r * lane);
-            std::copy_n(found(choice.lane, choice.alternative, count), count,
-                        codes_.begin() + static_cast<int64_t>(at(r, block.walk, step)));
+            std::copy_n(found(choice.lane, choice.alternative, count), count, codes_.data() + at(r, block.walk, step));
             choose_bits(r, block);
             spent_[r++] = choice.spent;
         }

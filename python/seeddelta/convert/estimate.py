@@ -20,6 +20,7 @@ from ..gguf import names
 from ..gguf.schema import LanesBase
 from ..gguf.source import SourceModel
 from ..runtime.session import processors
+from ..settings.recipe import EFFORTS
 from .encode import encode_tensor
 from .memory import PROCESS_BYTES, encoding_bytes, group_bytes, sums_bytes
 from .plan import Plan
@@ -30,8 +31,8 @@ _RUNS = {
     "dense": 1.0,
     "sequential": 4.5,
 }  # of a group a chunk: both, and the encoded stream up to each input
-# Time of the search with feedback in byte lanes over that without, by effort
-_SEARCH = {"fast": 1.4, "normal": 4.0, "high": 13.0}
+# Time of the search of byte lanes with feedback, over that without: once, and for every encoding of a row
+_FEEDBACK, _ENCODING = 0.6, 0.8
 
 
 @dataclass(frozen=True)
@@ -129,5 +130,6 @@ def _encoding_speed(recipe: Recipe, plan: Plan, source: SourceModel, wanted: lis
     begun = time.perf_counter()
     encode_tensor(name, np.ascontiguousarray(rows), source.tensors[name].type.name, own)
     target = plan.targets[name]
-    slower = _SEARCH[recipe.effort] if isinstance(target.base, LanesBase) and not target.is_column else 1.0
+    several = isinstance(target.base, LanesBase) and not target.is_column
+    slower = _FEEDBACK + _ENCODING * EFFORTS[recipe.effort] if several else 1.0
     return rows.size / (time.perf_counter() - begun) / slower

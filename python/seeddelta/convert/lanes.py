@@ -13,10 +13,6 @@ _GROUP = 32  # with feedback (16 and 24 are alike, 64 costs 3%); also what a wal
 # The last groups: nothing makes up for the error of the last columns, so that they are the dear ones. Without: 5%.
 _LAST = (8, 4, 2, 1, 1)
 
-# Encodings of a row carried on from group to group, by effort. SmolLM2 at 4 bits, seven matrices of two layers, squared
-# error of the outputs over that of one, calibrated on 48 chunks: 4 .963, 16 .934; on another text .983 and .968.
-SURVIVORS = {"fast": 1, "normal": 4, "high": 16}
-
 
 def lane_groups(code: _core.LaneCode, n_in: int, *, feedback: bool) -> list[int]:
     """Steps of each group for `lanes_encode` and `lane_blocks`."""

@@ -11,10 +11,11 @@ from seeddelta import _core
 
 from ..gguf import schema
 from ..gguf.schema import LanesBase, TrellisBase
+from ..settings.recipe import EFFORTS
 from .columns import column_factor
 from .feedback import BLOCK, LOOKAHEAD, Feedback, covariance_loss, refitted_row_scale
 from .lanes import LOOKAHEAD as LANES_LOOKAHEAD
-from .lanes import SURVIVORS, lane_groups
+from .lanes import lane_groups
 from .recipe import Recipe
 from .row_feedback import RowFeedback, encode_in_order, gradient_error
 
@@ -104,7 +105,7 @@ def _search_lanes(
     code = _core.lane_codes()[base.code]
     groups = lane_groups(code, rows.shape[1], feedback=feedback is not None)
     if feedback is not None:
-        options |= {"survivors": SURVIVORS[recipe.effort]}
+        options |= {"survivors": EFFORTS[recipe.effort]}
     codes, fitted = _core.lanes_encode(
         rows, code=code, groups=groups, lookahead=LANES_LOOKAHEAD, threads=recipe.threads, **options
     )
