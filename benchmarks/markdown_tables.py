@@ -8,6 +8,7 @@ A table between `<!-- table: NAME -->` and `<!-- end of table -->` in README.md 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -41,6 +42,9 @@ _NAMES = {
     "both-4.4-sequential-2": "SeedΔ, 4.4 bits, 64 chunks, seed 2",
     "both-5.1-sequential": "SeedΔ, 5.1 bits, 64 chunks, seed 1",
     "trellis-4": "SeedΔ, 4 bits, hashed trellis",
+    "GPTQ-4-32": "GPTQ, 4 bits, groups of 32",
+    "IQ4_KT": "ik_llama.cpp IQ4_KT, four rows joined",
+    "IQ3_KT": "ik_llama.cpp IQ3_KT, four rows joined",
     "seeddelta-6": "SeedΔ, 6 bits",
     "seeddelta-5": "SeedΔ, 5 bits",
     "seeddelta-4": "SeedΔ, 4 bits",
@@ -95,6 +99,41 @@ def files_table(names: Sequence[str], *results: str) -> list[str]:
                 yield _label(name), *size, ppl, _change(model), *divergences
 
     return table((*heads, f"KL divergence, nats: {first}", *others), lines())
+
+
+PEERS = ROOT / "research" / "peers" / "results.json"  # what the methods took
+
+
+def peers_table() -> list[str]:
+    """Other methods beside SeedΔ at like bits, the embedding dense in all."""
+    texts = _merged("quality-peers", "quality-rates")
+    methods = json.loads(PEERS.read_text(encoding="utf-8"))["methods"]
+    first, *others = (_TEXTS.get(text["settings"]["text"], text["settings"]["text"]) for text in texts)
+
+    def lines() -> Iterator[Sequence[str]]:
+        for name in ("GPTQ-4-32", "sequential-4.4", "IQ4_KT", "IQ3_KT", "sequential-3.06"):
+            method = methods.get(name)
+            bits = (method or texts[0]["models"][name])["bits_per_weight"]
+            divergences = (_divergence(text["models"][name]) for text in texts)
+            yield _label(name), f"{bits:.2f}", *divergences, f"{method['processor_seconds']:.0f} s" if method else ""
+
+    heads = ("", "bits a weight of the layers, all bytes", f"KL divergence, nats: {first}", *others)
+    return table((*heads, "encoding, processor time"), lines())
+
+
+def encode_table() -> list[str]:
+    """Speed of the encoders, feedback included, and the error that they leave."""
+    rows = load("encode")["rows"]
+    names = {"lanes, fast": "**byte lanes, `--effort fast`**", "lanes": "**byte lanes, `normal`**",
+             "lanes, high": "**byte lanes, `high`**"}  # fmt: skip
+
+    def lines() -> Iterator[Sequence[str]]:
+        for code in dict.fromkeys(row["code"] for row in rows):
+            own = [row for row in rows if row["code"] == code]
+            label = names.get(code) or code.replace("trellis, L=", "hashed trellis, L = ")
+            yield label, " / ".join(f"{row['weights_per_second'] / 1e6:.2f}" for row in own), f"{own[0]['error']:.3f}"
+
+    return table(("", "million weights a second, 1 / 2 threads", "squared error of the outputs"), lines())
 
 
 def autotune_table() -> list[str]:
@@ -235,6 +274,8 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "files": lambda: files_table(_WIKITEXT, *FILES),
     "texts": lambda: files_table(_PACKAGE_TEXT, "quality-texts", "quality-presets"),
     "both": lambda: files_table(_BOTH_TEXTS, "quality-mixed", "quality-texts"),
+    "peers": peers_table,
+    "encode": encode_table,
     "rates": lambda: files_table(tuple(load("quality-rates")["texts"]["test.txt"]["models"]), "quality-rates"),
     "autotune": autotune_table,
     "tensors": tensors_table,
