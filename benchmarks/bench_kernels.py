@@ -275,7 +275,7 @@ def lanes_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
     x = generator.standard_normal(n_in, dtype=np.float32)
     dense = generator.standard_normal((n_out, n_in), dtype=np.float32)
     products: dict[str, Product] = {}
-    for bits in (6, 5, 4, 3.5, 3, 2.5, 2):
+    for bits in (6, 5, 4, 3.5, 3, 2.5, 2, 1.5, 1):
         products[f"lanes-{bits:g}"] = SeedDeltaProduct(random_lanes(n_out, n_in, bits, generator), x)
         if bits in TRELLIS_RATES:
             products[f"trellis-{bits:g}"] = SeedDeltaProduct(

@@ -266,7 +266,7 @@ def test_bad_input():
         (dict(column_scale=np.zeros(10, np.int8)), "column layout"),
         (dict(base_kind=255), "column layout"),
         (dict(base_kind=3, lane_code=0, codes=np.zeros((10, 4, 7), np.uint8)), "shape"),
-        (dict(base_kind=3, lane_code=7), "number"),
+        (dict(base_kind=3, lane_code=99), "number"),
         (dict(n_experts=2), "column layout"),
         (dict(row_scale=np.full(10, np.nan, np.float16)), "row_scale"),
     ]:

@@ -19,7 +19,8 @@ from test_core_kernels import _restore_isa  # noqa: F401
 
 F32 = npt.NDArray[np.float32]
 # relative error on Gaussian rows of 576 columns, without feedback
-ERROR = {6.0: 0.0205, 5.0: 0.0372, 4.0: 0.0712, 3.5: 0.1035, 3.0: 0.1425, 2.5: 0.2010, 2.0: 0.2760}
+ERROR = {6.0: 0.0205, 5.0: 0.0372, 4.0: 0.0712, 3.5: 0.1035, 3.0: 0.1425, 2.5: 0.2010, 2.0: 0.2760,
+         1.5: 0.3910, 1.0: 0.5370}  # fmt: skip
 CODES = _core.lane_codes()
 
 
@@ -121,7 +122,7 @@ def test_survivors_lower_the_error_of_the_outputs(code: _core.LaneCode) -> None:
         assert scale[5] == 0
         errors.append(covariance_error(rows, decode(codes, scale, code, rows.shape), damped))
     assert errors[1] < errors[0]
-    assert errors[2] < 0.98 * errors[1]
+    assert errors[2] < 0.99 * errors[1]
 
 
 def test_efforts_are_survivors() -> None:

@@ -37,6 +37,7 @@ LAYOUT_SHAPES = {"attn_q": (576, 6), "attn_k": (64, 12), "attn_v": (333, 8), "at
                  "ffn_gate": (512, 5)}  # fmt: skip
 LANE_RATES = {"attn_q": 4, "attn_k": 2, "attn_v": 3, "attn_output": 3.5, "ffn_gate": 2.5}
 PLANE_RATES = {"attn_k": 6, "attn_v": 5}
+LOW_RATES = {"attn_k": 1, "attn_v": 1.5}
 LANES: dict[str, Any] = {
     "base_kind": "lanes", "targets": tuple(LANE_RATES),
     "tensor_type": tuple(f"0.{name}={bits:g}" for name, bits in LANE_RATES.items()),
@@ -44,6 +45,10 @@ LANES: dict[str, Any] = {
 PLANES: dict[str, Any] = {
     "base_kind": "lanes", "targets": tuple(PLANE_RATES),
     "tensor_type": tuple(f"0.{name}={bits:g}" for name, bits in PLANE_RATES.items()),
+}  # fmt: skip
+LOW: dict[str, Any] = {
+    "base_kind": "lanes", "targets": tuple(LOW_RATES),
+    "tensor_type": tuple(f"0.{name}={bits:g}" for name, bits in LOW_RATES.items()),
 }  # fmt: skip
 FEW: dict[str, Any] = {"targets": ("attn_output", "attn_v")}  # tensors of the blocks and residuals
 PROC: dict[str, Any] = FEW | {"proc_sparse": True, "proc_target": "attn"}
@@ -71,6 +76,8 @@ FILES: dict[str, dict[str, Any]] = {
     "lanes-columns": LANES | COLUMNS | {"row_scale": "f32"},
     "planes": PLANES,
     "planes-columns": PLANES | COLUMNS,
+    "low": LOW,
+    "low-columns": LOW | COLUMNS,
     "layout-lanes": LANES | {"layout": "column"},
     "layout-planes": PLANES | {"layout": "column"},
     "layout-trellis": FEW | {"base_kind": "trellis", "bits": 3, "layout": "column"},
@@ -93,8 +100,9 @@ def model(name: str) -> dict[str, np.ndarray[Any, Any]]:
         shapes |= {f"blk.0.{target}": LAYOUT_SHAPES[target] for target in wanted}
     elif name.startswith("lanes"):
         shapes |= {f"blk.0.{target}": SHAPES[target] for target in LANE_RATES}
-    elif name.startswith("planes"):
-        shapes |= {f"blk.0.{target}": SHAPES[target] for target in PLANE_RATES}
+    elif name.startswith(("planes", "low")):
+        rates = PLANE_RATES if name.startswith("planes") else LOW_RATES
+        shapes |= {f"blk.0.{target}": SHAPES[target] for target in rates}
     else:
         shapes |= {f"blk.0.{target}": SHAPES[target] for target in FEW["targets"]}
     return {

@@ -35,11 +35,14 @@ static Pattern pattern_of(const char *text, bool shared, int planes) {
     std::stringstream in(text);
     for (std::string one; std::getline(in, one, ',');) {
         p.emits.push_back(std::atoi(one.c_str()));
-        for (int i = 0; i < p.emits.back(); ++i) {
-            p.table.push_back(!shared ? p.values() : p.emits.back() == 1 ? 0 : 1 + i);
+    }
+    const int singles = std::count(p.emits.begin(), p.emits.end(), 1) > 0 ? 1 : 0;
+    for (const int emits : p.emits) {
+        for (int i = 0; i < emits; ++i) {
+            p.table.push_back(!shared ? p.values() : emits == 1 ? 0 : singles + i);
         }
     }
-    p.tables = shared ? 3 : p.values();
+    p.tables = *std::max_element(p.table.begin(), p.table.end()) + 1;
     return p;
 }
 
@@ -79,12 +82,13 @@ public:
         for (int t = 0; t < steps_; ++t) {
             const int emits = p.emits[t % p.emits.size()];
             value = t % p.emits.size() == 0 ? 0 : value;
-            distances(p, c, value, at, first_);
-            if (emits == 2) {
-                distances(p, c, value + 1, at + kWalks, second_);
-                select<2>(t);
+            for (int i = 0; i < emits; ++i) {
+                distances(p, c, value + i, at + i * kWalks, i % 2 == 0 ? first_ : second_, i > 1);
+            }
+            if (emits > 1) {
+                select<true>(t);
             } else {
-                select<1>(t);
+                select<false>(t);
             }
             value += emits;
             at += emits * kWalks;
@@ -104,8 +108,8 @@ public:
     }
 
 private:
-    // dist[b][a]: of the value A[a] + B[b], with the best bits of the planes.
-    void distances(const Pattern &p, const Code &c, int value, const float *x, Floats (*dist)[16]) const {
+    // dist[b][a]: of the value A[a] + B[b], with the best bits of the planes; `more`: beside what is there.
+    void distances(const Pattern &p, const Code &c, int value, const float *x, Floats (*dist)[16], bool more) const {
         const float *a = &c[32 * p.table[value]];
         Floats target;
         std::memcpy(&target, x, sizeof(target));
@@ -117,12 +121,12 @@ private:
                     const Floats f = (e - added_[o]) * (e - added_[o]);
                     best = f < best ? f : best;
                 }
-                dist[j][i] = best;
+                dist[j][i] = more ? dist[j][i] + best : best;
             }
         }
     }
 
-    template <int Values>
+    template <bool Seconds>
     void select(int t) {
         for (int c1 = 0; c1 < 16; ++c1) {
             for (int c0 = 0; c0 < 16; ++c0) {
@@ -130,7 +134,7 @@ private:
                 Ints from = Ints{};
                 for (int c2 = 0; c2 < 16; ++c2) {
                     Floats path = cost_[c2 * 16 + c1] + first_[c1][(c0 + c2) & 15];
-                    if (Values == 2) {
+                    if (Seconds) {
                         path += second_[c0][(c0 + c1 + c2) & 15];
                     }
                     const Ints less = path < best;
@@ -157,9 +161,9 @@ private:
             const int emits = p.emits[t % emitted];
             column -= emits;
             for (int i = 0; i < emits; ++i) {
-                const int a = i == 0 ? (c0 + c2) & 15 : (c0 + c1 + c2) & 15;
+                const int a = i % 2 == 0 ? (c0 + c2) & 15 : (c0 + c1 + c2) & 15;
                 const int table = 32 * p.table[(column + i) % p.values()];
-                add(p, c, x[(column + i) * kWalks + walk], table + a, table + 16 + (i == 0 ? c1 : c0), equations);
+                add(p, c, x[(column + i) * kWalks + walk], table + a, table + 16 + (i % 2 == 0 ? c1 : c0), equations);
             }
             end = c2 << 4 | c1;
         }

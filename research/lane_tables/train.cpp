@@ -3,7 +3,7 @@
 //     g++ -O3 -march=native -std=c++20 train.cpp -o train
 //     ./train 1,1,2 --starts 200 --seed 1        values of each step of the pattern
 //     ./train 1 --planes 1 --starts 200          and one bit of a plane beside each value
-//     ./train 1,1,1,1,1,1,2 --shared             one table for all single values, one for first, one for second ones
+//     ./train 1,1,1,1,1,1,2 --shared             one table for all single values, one for first ones …
 //     ./train 1 --check "UNIT A… B…" --polish 80  error of given numbers, and what changes of single entries make of it
 //                                                 (--polish 0: only the error)
 //

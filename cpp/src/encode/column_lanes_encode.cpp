@@ -169,7 +169,7 @@ private:
         for (int64_t t = 0; shape_.code.planes > 0 && t < steps; ++t) { // a step has one value
             const double left =
                 missing(unit, scale, shape_.output(walk, t)) -
-                lane_value(shape_.code, 0, false, codes[t], shape_.before(codes, t, 1), shape_.before(codes, t, 2));
+                lane_value(shape_.code, 0, 0, codes[t], shape_.before(codes, t, 1), shape_.before(codes, t, 2));
             bits[t] = shape_.levels.nearest_bits(left);
         }
     }
@@ -239,7 +239,7 @@ private:
         int64_t v = 0;
         for (int64_t t = 0; t < steps; ++t) {
             for (int i = 0; i < shape_.code.emits[t % shape_.code.steps]; ++i, ++v) {
-                const int value = lane_value(shape_.code, static_cast<int>(v % shape_.code.values), i == 1, c[t],
+                const int value = lane_value(shape_.code, static_cast<int>(v % shape_.code.values), i, c[t],
                                              shape_.before(c, t, 1), shape_.before(c, t, 2));
                 values_[static_cast<size_t>(shape_.output(walk, v))] =
                     static_cast<float>(value + shape_.code.added_by(b[t]));

@@ -36,7 +36,7 @@ struct LaneJob {
         for (size_t i = 0; i < plan.order.size(); ++i) {
             position[static_cast<size_t>(plan.order[i])] = static_cast<int32_t>(i);
         }
-        for (double share = 1; static_cast<int64_t>(soft.size()) < 2 * s.lookahead;
+        for (double share = 1; static_cast<int64_t>(soft.size()) < kLaneMostEmits * s.lookahead;
              share *= s.feedback != nullptr ? kLaneSoft : 1) {
             soft.push_back(share);
         }

@@ -22,16 +22,17 @@ struct LaneLevels {
     std::vector<int> first_value;              // [steps of the pattern]
 
     explicit LaneLevels(const LaneCode &code) {
-        std::vector<int16_t> values; // of all steps: [16, 16] of the first value, [16, kLaneSums] of the second
-        for (int step = 0, value = 0; step < code.steps; value += code.emits[step++]) {
+        std::vector<int16_t> values; // of all steps: [16, 16] of first and third values, [16, kLaneSums] of the others
+        for (int step = 0, value = 0; step < code.steps; ++step) {
             first_value.push_back(value);
-            for (int i = 0; i < 16 * 16; ++i) {
-                values.push_back(static_cast<int16_t>(lane_value(code, value, false, i % 16, i / 16, 0)));
-            }
-            for (int i = 0; code.emits[step] > 1 && i < 16 * kLaneSums; ++i) {
-                const int own = i / kLaneSums;
-                const int others = i % kLaneSums + 16 - own;
-                values.push_back(static_cast<int16_t>(lane_value(code, value + 1, true, own, 0, others)));
+            for (int number = 0; number < code.emits[step]; ++number, ++value) {
+                for (int i = 0; i < size(number); ++i) {
+                    const int own = i / kLaneSums;
+                    const int others = i % kLaneSums + 16 - own;
+                    const int v = number % 2 == 0 ? lane_value(code, value, number, i % 16, i / 16, 0)
+                                                  : lane_value(code, value, number, own, 0, others);
+                    values.push_back(static_cast<int16_t>(v));
+                }
             }
         }
         for (int bits = 0; bits < 1 << code.planes; ++bits) {
@@ -47,12 +48,16 @@ struct LaneLevels {
         const auto [low, high] = std::minmax_element(added.begin(), added.end());
         least_ = levels.front() + *low;
         most_ = levels.back() + *high;
-        const uint16_t *first = index_.data();
+        const uint16_t *next = index_.data();
         for (int step = 0; step < code.steps; ++step) {
-            const uint16_t *second = first + 16 * 16;
-            forwards.push_back({code.emits[step], false, first, second});
-            backwards.push_back({code.emits[step], true, first, second});
-            first = second + (code.emits[step] > 1 ? 16 * kLaneSums : 0);
+            LaneStep emitted{code.emits[step], false, {}};
+            for (int number = 0; number < emitted.values; ++number) {
+                emitted.level[number] = next;
+                next += size(number);
+            }
+            forwards.push_back(emitted);
+            emitted.backwards = true;
+            backwards.push_back(emitted);
         }
     }
     // Beyond the outermost values the search would see no slope.
@@ -69,6 +74,9 @@ struct LaneLevels {
     LaneLevels &operator=(const LaneLevels &) = delete;
 
 private:
+    // States that value `number` of a step tells apart.
+    static int size(int number) { return 16 * (number % 2 == 0 ? 16 : kLaneSums); }
+
     std::vector<uint16_t> index_;
     double least_, most_;
 };

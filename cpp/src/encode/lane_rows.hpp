@@ -85,7 +85,7 @@ public:
             for (int i = 0; i < job_.code.emits[phase]; ++i, column += kLaneWalks) {
                 if (column < job_.n_in) {
                     const int value = job_.levels.first_value[phase] + i;
-                    take(column, lane_value(job_.code, value, i == 1, c[t], c1, c2) + job_.levels.added[b[t]]);
+                    take(column, lane_value(job_.code, value, i, c[t], c1, c2) + job_.levels.added[b[t]]);
                 }
             }
         }

@@ -14,7 +14,7 @@ namespace seeddelta {
 class LaneSearch {
 public:
     LaneSearch(const LaneLevels &levels, int error_shift, int64_t longest)
-        : levels_(levels), error_shift_(error_shift), level_cost_(2 * levels.levels.size() * kSearchRows),
+        : levels_(levels), error_shift_(error_shift), level_cost_(kLaneMostEmits * levels.levels.size() * kSearchRows),
           cost_(kLaneEnds * kSearchRows), back_(static_cast<size_t>(longest) * kLaneEnds * kSearchRows) {}
 
     // `count` steps. target [values, kSearchRows], weight [values]; from the ends in `start`, or null: from any.

@@ -21,8 +21,8 @@ void column_strip_values(const ColumnWeight &w, const ColumnStrip &strip, int64_
                 bits |= (bytes[strip.at(code.plane_line(step, p), walk)] >> (step % kLanePlaneSteps) & 1) << p;
             }
             for (int i = 0; i < code.emits[step % code.steps]; ++i, ++value, at += strip.walks) {
-                out[at] = static_cast<int8_t>(lane_value(code, value % code.values, i == 1, c0, c1, c2) +
-                                              code.added_by(bits));
+                out[at] =
+                    static_cast<int8_t>(lane_value(code, value % code.values, i, c0, c1, c2) + code.added_by(bits));
             }
             c2 = c1;
             c1 = c0;

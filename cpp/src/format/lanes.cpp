@@ -5,15 +5,16 @@
 
 namespace seeddelta {
 
-// A code whose single values have one table, the first of two another and the second of two a third.
-static constexpr LaneCode shared(uint32_t number, std::initializer_list<uint8_t> emits, float unit,
-                                 const LaneTables &single, const LaneTables &first, const LaneTables &second) {
+// A code whose single values have the first table, if there are some, and the first of several the next, and so on.
+static constexpr LaneCode shared(uint32_t number, std::initializer_list<uint8_t> emits, float unit, const LaneTables &a,
+                                 const LaneTables &b, const LaneTables &c) {
+    const LaneTables tables[] = {a, b, c};
     LaneCode code{number, 0, 0, {}, unit, {}, 0, {}};
+    const int singles = std::find(emits.begin(), emits.end(), 1) != emits.end() ? 1 : 0;
     for (const uint8_t values : emits) {
         code.emits[code.steps++] = values;
-        code.tables[code.values++] = values == 1 ? single : first;
-        if (values == 2) {
-            code.tables[code.values++] = second;
+        for (int i = 0; i < values; ++i) {
+            code.tables[code.values++] = tables[values == 1 ? 0 : singles + i];
         }
     }
     return code;
@@ -89,6 +90,29 @@ static constexpr LaneCode kCodes[kLaneCodes] = {
        {0, 5, 7, 2, -4, -7, -3, 4, 14, -2, 0, -6, 3, -13, -9, 1}}},
      2,
      {31, 8}},
+    {7, // 1 bit
+     1,
+     4,
+     {4},
+     21.1067F,
+     {{{-36, -13, -20, 10, -11, 14, -23, 33, -13, -3, 9, 32, 15, -1, 10, 1},
+       {-1, -4, 1, -1, 0, 0, 3, 1, 1, 2, -1, 2, -3, -2, 2, -2}},
+      {{4, -31, -8, -5, -1, 34, 1, -14, -20, 19, 6, -31, -4, 25, 5, 21},
+       {0, 5, -8, 1, 5, 1, 2, -9, -3, -6, -4, 1, 10, -4, 6, 2}},
+      {{-2, 2, -28, -7, 8, 30, 26, 12, -11, 26, -33, -16, -1, 0, 11, -15},
+       {-2, -3, -4, 1, 0, -5, 6, -4, -4, 3, 5, 9, -1, -6, 8, -1}},
+      {{11, 16, 34, 15, -12, 5, 8, -10, 2, 29, -12, -16, -36, -24, -7, 2},
+       {7, 1, 0, 2, 2, 4, -1, 3, -4, -3, -5, -6, -2, 3, 7, -10}}},
+     0,
+     {}},
+    shared(8, // 1.5 bits
+           {3, 3, 2}, 19.5892F,
+           {{-27, -5, -17, -15, -5, 16, 24, 9, 18, 8, -14, -2, -1, 4, 35, -34},
+            {11, -5, 9, 8, -15, -4, 1, 7, 1, 1, -7, -6, 7, -1, -2, 3}},
+           {{17, -13, 13, 3, -27, 17, -6, 23, 2, 8, -18, -6, -13, 37, -4, -36},
+            {5, -10, -10, -6, 3, -6, -1, 6, 1, 7, 4, -1, 1, -1, 12, -6}},
+           {{-8, 5, -23, 16, 30, -1, -25, -16, 21, 10, -2, -23, -8, 6, 2, 13},
+            {14, -15, -4, 9, -14, -13, 19, 1, -4, 1, 5, 2, -16, 5, -7, 18}}),
 };
 
 // What the kernels rely on: bytes of a value and 64 neither wrap nor leave 0 .. 127, and a group has whole chunks.
@@ -96,7 +120,7 @@ static constexpr bool fits(const LaneCode &code) {
     int values = 0;
     for (int s = 0; s < code.steps; ++s) {
         values += code.emits[s];
-        if (code.emits[s] != 1 && code.emits[s] != 2) {
+        if (code.emits[s] < 1 || code.emits[s] > kLaneMostEmits) {
             return false;
         }
     }
@@ -144,7 +168,7 @@ void lanes_row(const seeddelta_ctx &ctx, int64_t row, int16_t *out) {
                 }
                 for (int i = 0; i < code.emits[phase]; ++i, ++value, column += kLaneWalks) {
                     if (column < ctx.n_in) {
-                        out[column] = static_cast<int16_t>(lane_value(code, value, i == 1, c0, c1, c2) + added);
+                        out[column] = static_cast<int16_t>(lane_value(code, value, i, c0, c1, c2) + added);
                     }
                 }
                 if (++phase == code.steps) {

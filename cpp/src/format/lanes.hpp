@@ -1,11 +1,11 @@
 // Base kind lanes: a trellis code whose states live in byte lanes. docs/reference/format.md, "Byte lanes".
 //
 // A row has four walks; walk i owns the columns i, i + 4, i + 8, ... A walk is a sequence of 4-bit codes, and a step
-// (one code) emits one value or two, by the pattern of the code. With c0 the step's code, c1 and c2 those of the two
+// (one code) emits one to four values, by the pattern of the code. With c0 the step's code, c1 and c2 those of the two
 // steps before, all sums modulo 16:
 //
-//     first value of a step    A[c0 + c2] + B[c1]
-//     second value of a step   A[c0 + c1 + c2] + B[c0]
+//     first and third value of a step     A[c0 + c2] + B[c1]
+//     second and fourth value of a step   A[c0 + c1 + c2] + B[c0]
 //
 // Above 4 bits a step emits one value, and each bit plane has a bit beside it that adds a fixed number: a coarse step,
 // so that the walk chooses the finer ones (Ungerboeck's parallel transitions).
@@ -24,6 +24,7 @@ inline constexpr int64_t kLaneLoop = 32; // steps after which the walk's codes a
 // Codes are asked for this long before they are read.
 inline constexpr int64_t kLanesAhead = 8192;
 inline constexpr int kLaneMostSteps = 8; // of a pattern
+inline constexpr int kLaneMostEmits = 4; // a step
 inline constexpr int kLaneMostValues = 8;
 inline constexpr int kLaneMostPlanes = 2;
 inline constexpr int kLaneLargest = 63;   // of a value
@@ -40,7 +41,7 @@ struct LaneCode {
     uint32_t number;               // in files
     int steps;                     // of the pattern
     int values;                    // of all its steps
-    uint8_t emits[kLaneMostSteps]; // 1 or 2, a step
+    uint8_t emits[kLaneMostSteps]; // 1 to kLaneMostEmits, a step
     float unit;                    // what the standard deviation of the weights is in units of the tables
     LaneTables tables[kLaneMostValues];
     int planes;                    // with them: one step of one value
@@ -71,14 +72,14 @@ struct LaneCode {
 };
 
 // All codes, by number.
-inline constexpr uint32_t kLaneCodes = 7;
+inline constexpr uint32_t kLaneCodes = 9;
 // Null when there is no such code.
 const LaneCode *lane_code(uint32_t number);
 
-// Value `value` of the pattern without what planes add; c0 .. c2 in 0 .. 15.
-static inline int lane_value(const LaneCode &code, int value, bool second, int c0, int c1, int c2) {
+// Value `value` of the pattern, number `i` of its step, without what planes add; c0 .. c2 in 0 .. 15.
+static inline int lane_value(const LaneCode &code, int value, int i, int c0, int c1, int c2) {
     const LaneTables &t = code.tables[value];
-    return second ? t.a[(c0 + c1 + c2) & 15] + t.b[c0] : t.a[(c0 + c2) & 15] + t.b[c1];
+    return i % 2 == 1 ? t.a[(c0 + c1 + c2) & 15] + t.b[c0] : t.a[(c0 + c2) & 15] + t.b[c1];
 }
 
 // The code of step `step` in one byte lane of a tile.

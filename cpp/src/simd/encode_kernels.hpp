@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "format/lanes.hpp"
+
 namespace seeddelta {
 
 // One Viterbi search (simd/viterbi_scalar.cpp has the definition).
@@ -26,14 +28,14 @@ struct ViterbiTask {
 inline constexpr int64_t kSearchRows = 32;
 inline constexpr int64_t kLaneEnds = 256;
 
-// What one step of the lane code emits: a level for its first value by c1 and (c0 + c2) mod 16, for its second by c0
-// and c0 + c1 + c2; backwards in time c2 takes the place of c0. Levels are kSearchRows times the index into `levels`.
+// What one step of the lane code emits: a level for its first and third value by c1 and (c0 + c2) mod 16, [16, 16], for
+// its second and fourth by c0 and c0 + c1 + c2, [16, kLaneSums]; backwards in time c2 takes the place of c0. Levels are
+// kSearchRows times the index into `levels`.
 inline constexpr int kLaneSums = 48; // at least what the sum of three codes can be, so that it need not wrap
 struct LaneStep {
-    int values; // 1 or 2
+    int values;
     bool backwards;
-    const uint16_t *first;  // [16, 16]
-    const uint16_t *second; // [16, kLaneSums]
+    const uint16_t *level[kLaneMostEmits]; // [values]
 };
 
 // One search of the lane code (simd/lane_search_scalar.cpp has the definition). Arrays are 64-byte aligned.
@@ -48,7 +50,7 @@ struct LaneSearchTask {
     const int16_t *target; // [values of all steps, kSearchRows] target * weight, rounded, saturated
     const int16_t *weight; // [values of all steps]; times any level below 2^15
     const int16_t *start;  // [kSearchRows] the end before the first step; null: any
-    int16_t *level_cost;   // scratch: [2, n_levels, kSearchRows]
+    int16_t *level_cost;   // scratch: [kLaneMostEmits, n_levels, kSearchRows]
     int16_t *cost;         // out: [kLaneEnds, kSearchRows] after the last step
     int32_t *total;        // out: [kSearchRows] what was taken off the costs on the way
     uint8_t *back;         // out: [steps, kLaneEnds, kSearchRows] c2
@@ -56,7 +58,8 @@ struct LaneSearchTask {
 
 // Errors up to this cost their square (simd/lane_search_scalar.hpp).
 static constexpr uint32_t lane_near(int error_shift, int values) {
-    return (values > 1 ? 39000U : 55000U) >> error_shift;
+    constexpr uint32_t near[kLaneMostEmits] = {55000, 39000, 32000, 27500};
+    return near[values - 1] >> error_shift;
 }
 
 struct EncodeKernels {

@@ -54,7 +54,7 @@ struct LaneSearch {
         const I mask(static_cast<int16_t>(-16));
         const int64_t stride = kSearchRows * (turned ? 1 : 16); // of c2 and c0
         const int64_t c1_stride = kSearchRows * (turned ? 16 : 1);
-        const int16_t *second = task.level_cost + task.n_levels * kSearchRows;
+        const auto cost_of = [&](int value) { return task.level_cost + value * task.n_levels * kSearchRows; };
         for (int64_t lane = 0; lane < kSearchRows; lane += kLanes) {
             // the costs before the step: the least is 0 (that is, -32768), and c2 stands in the low bits
             const I shift = (I::load_aligned(least + lane) & mask) - I(static_cast<int16_t>(-32768)); // wraps, as below
@@ -72,18 +72,20 @@ struct LaneSearch {
                 for (int c2 = 0; c2 < 16; ++c2) {
                     const I cost = (I::load_aligned(ends + c2 * stride) & mask) - shift;
                     before[c2] = cost | I(static_cast<int16_t>(c2));
-                    first[c2] = I::load_aligned(task.level_cost + emitted.first[c1 * 16 + c2] + lane);
+                    first[c2] = I::load_aligned(cost_of(0) + emitted.level[0][c1 * 16 + c2] + lane);
+                    if constexpr (Values > 2) { // the third stays below the limit with it
+                        first[c2] += I::load_aligned(cost_of(2) + emitted.level[2][c1 * 16 + c2] + lane);
+                    }
                 }
-                const uint16_t *level = emitted.second + c1;
 #pragma GCC unroll 16
                 for (int c0 = 0; c0 < 16; ++c0) {
                     I best(static_cast<int16_t>(32767));
 #pragma GCC unroll 16
                     for (int c2 = 0; c2 < 16; ++c2) {
                         I path = xsimd::sadd(before[c2], first[(c0 + c2) % 16]);
-                        if constexpr (Values > 1) {
-                            const int at = (Backwards ? c2 : c0) * kLaneSums + c0 + c2;
-                            path = xsimd::sadd(path, I::load_aligned(second + level[at] + lane));
+                        for (int v = 1; v < Values; v += 2) {
+                            const int64_t at = (Backwards ? c2 : c0) * kLaneSums + c0 + c1 + c2;
+                            path = xsimd::sadd(path, I::load_aligned(cost_of(v) + emitted.level[v][at] + lane));
                         }
                         best = xsimd::min(best, path);
                     }
@@ -97,6 +99,27 @@ struct LaneSearch {
                 }
             }
             lowest.store_aligned(least + lane);
+        }
+    }
+
+    static void select(const LaneSearchTask &task, const LaneStep &emitted, bool turned, int16_t *least,
+                       uint8_t *back) {
+        const auto one = [&]<int Values>() {
+            if (emitted.backwards && Values > 1) {
+                select<Values, true>(task, emitted, turned, least, back);
+            } else {
+                select<Values, false>(task, emitted, turned, least, back);
+            }
+        };
+        switch (emitted.values) {
+        case 1:
+            return one.template operator()<1>();
+        case 2:
+            return one.template operator()<2>();
+        case 3:
+            return one.template operator()<3>();
+        default:
+            return one.template operator()<4>();
         }
     }
 
@@ -124,13 +147,7 @@ struct LaneSearch {
             }
             column += emitted.values;
             uint8_t *back = task.back + step * kLaneEnds * kSearchRows;
-            if (emitted.values == 1) {
-                select<1, false>(task, emitted, turned, least, back);
-            } else if (emitted.backwards) {
-                select<2, true>(task, emitted, turned, least, back);
-            } else {
-                select<2, false>(task, emitted, turned, least, back);
-            }
+            select(task, emitted, turned, least, back);
         }
         if (turned) {
             turn(task.cost);

@@ -25,10 +25,11 @@ static int level_cost(const LaneSearchTask &task, int values, int64_t column, in
 }
 
 static int level_index(const LaneStep &emitted, int value, int c0, int c1, int c2) {
-    if (value == 0) {
-        return emitted.first[c1 * 16 + (c0 + c2) % 16];
+    const uint16_t *level = emitted.level[value];
+    if (value % 2 == 0) {
+        return level[c1 * 16 + (c0 + c2) % 16];
     }
-    return emitted.second[(emitted.backwards ? c2 : c0) * kLaneSums + c0 + c1 + c2];
+    return level[(emitted.backwards ? c2 : c0) * kLaneSums + c0 + c1 + c2];
 }
 
 static void search_row(const LaneSearchTask &task, int64_t row) {

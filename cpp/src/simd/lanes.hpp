@@ -23,7 +23,7 @@ namespace seeddelta {
 namespace {
 
 // How many values each step of a pattern emits, with `Planes` bits beside each. `Shared`: the single values have one
-// table, the first of two another and the second of two a third; else every value has its own.
+// table, if there are some, the first of several another, and so on; else every value has its own.
 template <bool Shared, int Planes, int... Emits>
 struct LanePattern {
     static constexpr int kPlanes = Planes;
@@ -55,7 +55,7 @@ struct LanePattern {
         while (first_value(step + 1) <= value) {
             ++step;
         }
-        return kEmits[step] == 1 ? 0 : 1 + value - first_value(step);
+        return kEmits[step] == 1 ? 0 : (... || (Emits == 1)) + value - first_value(step);
     }
     // A value that has the table, or 0.
     static constexpr int value_with(int table) {
@@ -84,8 +84,12 @@ SEEDDELTA_INLINE void with_pattern(const LaneCode &code, F &&f) {
         return f.template operator()<LanePattern<true, 0, 2, 1, 2, 1, 2>>();
     case 5:
         return f.template operator()<LanePattern<false, 1, 1>>();
-    default:
+    case 6:
         return f.template operator()<LanePattern<false, 2, 1>>();
+    case 7:
+        return f.template operator()<LanePattern<false, 0, 4>>();
+    default:
+        return f.template operator()<LanePattern<true, 0, 3, 3, 2>>();
     }
 }
 
@@ -167,13 +171,25 @@ struct LaneTile {
             }
         }
         use(quad, out);
-        if constexpr (Pattern::kEmits[Step % Pattern::kSteps] == 2) {
-            constexpr int second = Pattern::table_of(value + 1);
+        if constexpr (Pattern::kEmits[Step % Pattern::kSteps] > 1) {
+            V both[Parts];
             for (int p = 0; p < Parts; ++p) {
-                out[p] = Ops::add(Ops::look(t.a[second], Ops::wrap(Ops::add(sum[p], before.c1[p]))),
-                                  Ops::look(t.b[second], c0[p]));
+                both[p] = Ops::wrap(Ops::add(sum[p], before.c1[p]));
             }
-            use(quad + 1, out);
+            const auto next = [&]<int I>(const V *at, const V *beside) SEEDDELTA_INLINE_LAMBDA {
+                constexpr int of = Pattern::table_of(value + I);
+                for (int p = 0; p < Parts; ++p) {
+                    out[p] = Ops::add(Ops::look(t.a[of], at[p]), Ops::look(t.b[of], beside[p]));
+                }
+                use(quad + I, out);
+            };
+            next.template operator()<1>(both, c0);
+            if constexpr (Pattern::kEmits[Step % Pattern::kSteps] > 2) {
+                next.template operator()<2>(sum, before.c1);
+            }
+            if constexpr (Pattern::kEmits[Step % Pattern::kSteps] > 3) {
+                next.template operator()<3>(both, c0);
+            }
         }
         for (int p = 0; p < Parts; ++p) {
             before.c2[p] = before.c1[p];

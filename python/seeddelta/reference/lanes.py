@@ -64,11 +64,11 @@ def _values(
     for step in range(c0.shape[2]):
         at = step % len(emits)
         first = sum(emits[:at])
-        a, b = tables[first]
-        values.append(a[(c0[:, :, step] + c2[:, :, step]) & 15] + b[c1[:, :, step]])
-        if emits[at] == 2:
-            a, b = tables[first + 1]
-            values.append(a[(c0[:, :, step] + c1[:, :, step] + c2[:, :, step]) & 15] + b[c0[:, :, step]])
+        for i, (a, b) in enumerate(tables[first : first + emits[at]]):
+            if i % 2 == 0:
+                values.append(a[(c0[:, :, step] + c2[:, :, step]) & 15] + b[c1[:, :, step]])
+            else:
+                values.append(a[(c0[:, :, step] + c1[:, :, step] + c2[:, :, step]) & 15] + b[c0[:, :, step]])
     for plane, amount in zip(planes, added, strict=True):
         values = [value + plane[:, :, step].astype(np.int8) * np.int8(amount) for step, value in enumerate(values)]
     return values
