@@ -121,6 +121,30 @@ def peers_table() -> list[str]:
     return table((*heads, "encoding, processor time"), lines())
 
 
+def lanes_table(result: str) -> list[str]:
+    """Speed of the kernels of one token: byte lanes, the hashed trellis and llama.cpp's types, at falling bits."""
+    shapes = load(result)["shapes"]
+
+    def kind(name: str) -> str:
+        return name.partition("-")[0] if "-" in name else "types"
+
+    kinds = {
+        one: [name for name in next(iter(shapes.values())) if kind(name) == one]
+        for one in ("lanes", "trellis", "types")
+    }
+    heads = [
+        f"{word}{' / '.join(name.rpartition('-')[2] for name in kinds[one])}{' bits' if one != 'types' else ''}"
+        for one, word in (("lanes", "lanes, "), ("trellis", "trellis, "), ("types", ""))
+    ]
+
+    def lines() -> Iterator[Sequence[str]]:
+        for shape, products in shapes.items():
+            rates = (" / ".join(f"{products[name]['median']:.1f}" for name in names) for names in kinds.values())
+            yield shape.replace("x", "×"), *rates
+
+    return table(("outputs × inputs", *heads), lines())
+
+
 def encode_table() -> list[str]:
     """Speed of the encoders, feedback included, and the error that they leave."""
     rows = load("encode")["rows"]
@@ -276,6 +300,9 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "both": lambda: files_table(_BOTH_TEXTS, "quality-mixed", "quality-texts"),
     "peers": peers_table,
     "encode": encode_table,
+    "lanes": lambda: lanes_table("lanes"),
+    "lanes-xeon": lambda: lanes_table("lanes-xeon"),
+    "lanes-ssse3": lambda: lanes_table("lanes-ssse3"),
     "rates": lambda: files_table(tuple(load("quality-rates")["texts"]["test.txt"]["models"]), "quality-rates"),
     "autotune": autotune_table,
     "tensors": tensors_table,

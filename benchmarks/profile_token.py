@@ -27,13 +27,14 @@ from seeddelta.runtime.decoder import Decoder
 
 # By library and function; the first that fits.
 PARTS: dict[str, str] = {
-    "products with SeedΔ weights": r"_core.*(LaneTile|LaneColumns|LanePanel|multiply|Tile|compute_lanes|decode)",
-    "rotation and rounding of activations": r"_core.*(rotate|hadamard|Hadamard|quanti[sz]e|activations)",
-    "waiting": r"libgomp|(SpinBarrier|spin_barrier|ggml_barrier|barrier)",
+    "waiting": r"libgomp|SpinBarrier|spin_barrier|ggml_barrier",
+    "products with SeedΔ weights": r"_core.*(LaneTile|LaneColumns|LanePanel|Tile|_compute|multiply)",
+    "rotation and rounding of activations": r"_core.*(rotate|hadamard|Hadamard|flip_signs|quanti[sz]e)",
+    "asking for the next weights": r"_core.*prefetch",
     "rest of SeedΔ": r"_core",
+    "attention": r"ggml.*(flash_attn|soft_max|rope|vec_dot_f16|vec_mad)",
     "products of llama.cpp": r"ggml.*(vec_dot|mul_mat|gemv|gemm|tinyBLAS|quantize_row|repack)",
-    "attention": r"ggml.*(flash_attn|soft_max|rope)|ggml.*vec_mad",
-    "norms, activation function and sums": r"ggml.*(norm|glu|silu|unary|binary|add|mul|vec_|forward)",
+    "norms, activation functions and sums": r"ggml.*(norm|glu|silu|unary|binary|add|mul|vec_)",
     "rest of llama.cpp": r"ggml|llama",
 }
 

@@ -15,7 +15,7 @@ namespace {
 template <class Arch, class Tile>
 inline bool trellis_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end,
                             uint8_t *panel, float *y, int64_t y_stride) {
-    bool finite = true;
+    Exponents exponents;
     constexpr int64_t block = Tile::kTokens;
     static_assert(Tile::kTiles <= block);
     alignas(64) float acc[block][kTileRows];
@@ -38,10 +38,10 @@ inline bool trellis_compute(const seeddelta_ctx &ctx, const Activations &a, int6
             } else {
                 Tile::multiply_panel(ctx, a, panel, token, count, acc);
             }
-            finite &= finish_tokens<Arch>(ctx, a, row0, rows, row_scale, token, count, acc + nth, y, y_stride);
+            finish_tokens<Arch>(ctx, a, row0, rows, row_scale, token, count, acc + nth, y, y_stride, exponents);
         }
     }
-    return finite;
+    return exponents.finite();
 }
 
 // Products with any other base, or none.
@@ -49,6 +49,7 @@ template <class Arch, class Tile>
 inline bool other_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end,
                           uint8_t *panel, float *y, int64_t y_stride) {
     bool finite = true;
+    Exponents exponents;
     constexpr int64_t block = 8;
     alignas(64) float acc[block][kTileRows] = {};
     for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
@@ -65,10 +66,10 @@ inline bool other_compute(const seeddelta_ctx &ctx, const Activations &a, int64_
             Kinds::base(ctx.base, [&]<class K>() {
                 SimdOf<K, Arch>::template tile<Tile>(ctx, a, row0, rows, panel, token, count, y, y_stride, acc);
             });
-            finite &= finish_tokens<Arch>(ctx, a, row0, rows, row_scale, token, count, acc, y, y_stride);
+            finish_tokens<Arch>(ctx, a, row0, rows, row_scale, token, count, acc, y, y_stride, exponents);
         }
     }
-    return finite;
+    return finite && exponents.finite();
 }
 
 template <class Arch, class Tile, class LaneOps, class LaneMany = LaneOps>

@@ -10,13 +10,13 @@ namespace {
 
 // Applies residual and scales to one tile's sums of `count` tokens.
 template <class Arch>
-inline bool finish_lanes(const seeddelta_ctx &ctx, const Activations &a, int64_t tile, int64_t first, int64_t count,
-                         const float (*acc)[kTileRows], float *y, int64_t y_stride) {
+inline void finish_lanes(const seeddelta_ctx &ctx, const Activations &a, int64_t tile, int64_t first, int64_t count,
+                         const float (*acc)[kTileRows], float *y, int64_t y_stride, Exponents &exponents) {
     const int64_t row0 = tile * kTileRows;
     const int64_t rows = ctx.n_out - row0 < kTileRows ? ctx.n_out - row0 : kTileRows;
     alignas(64) float row_scale[kTileRows] = {};
     load_row_scale(ctx, row0, rows, row_scale);
-    return finish_tokens<Arch>(ctx, a, row0, rows, row_scale, first, count, acc, y, y_stride);
+    finish_tokens<Arch>(ctx, a, row0, rows, row_scale, first, count, acc, y, y_stride, exponents);
 }
 
 // All tokens at once: their activations are packed once for the tiles of a call.
@@ -28,7 +28,7 @@ bool lanes_compute_many(const seeddelta_ctx &ctx, const Activations &a, int64_t 
     for (int64_t token = 0; token < a.n_tokens; token += P::kBlock) {
         P::pack(a, token, P::block(scratch, groups, token / P::kBlock));
     }
-    bool finite = true;
+    Exponents exponents;
     const uint8_t *codes = ctx.lane_codes + tile_begin * ctx.tile_bytes();
     for (int64_t tile = tile_begin; tile < tile_end; ++tile, codes += ctx.tile_bytes()) {
         with_pattern(*ctx.lane_code,
@@ -37,10 +37,10 @@ bool lanes_compute_many(const seeddelta_ctx &ctx, const Activations &a, int64_t 
             const int64_t count = a.n_tokens - token < P::kBlock ? a.n_tokens - token : P::kBlock;
             const auto *total =
                 reinterpret_cast<const float(*)[kTileRows]>(P::block(scratch, groups, token / P::kBlock).total);
-            finite &= finish_lanes<Arch>(ctx, a, tile, token, count, total, y, y_stride);
+            finish_lanes<Arch>(ctx, a, tile, token, count, total, y, y_stride, exponents);
         }
     }
-    return finite;
+    return exponents.finite();
 }
 
 // Ops: void for the scalar definition. Many: the words for more than Ops::kDirect tokens.
@@ -54,7 +54,7 @@ bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_
         if (a.n_tokens > Ops::kDirect) {
             return lanes_compute_many<Arch, Many>(ctx, a, tile_begin, tile_end, panel, y, y_stride);
         }
-        bool finite = true;
+        Exponents exponents;
         alignas(64) float acc[L::kTiles * L::kTokens][kTileRows];
         const int64_t together = L::tiles_for(a.n_tokens);
         int64_t tile = tile_begin;
@@ -62,10 +62,10 @@ bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_
             const int64_t count = tile + together <= tile_end ? together : 1;
             L::multiply(ctx, ctx.lane_codes + tile * ctx.tile_bytes(), a, count, acc);
             for (int64_t i = 0; i < count; ++i, ++tile) {
-                finite &= finish_lanes<Arch>(ctx, a, tile, 0, a.n_tokens, acc + i * L::kTokens, y, y_stride);
+                finish_lanes<Arch>(ctx, a, tile, 0, a.n_tokens, acc + i * L::kTokens, y, y_stride, exponents);
             }
         }
-        return finite;
+        return exponents.finite();
     }
 }
 
