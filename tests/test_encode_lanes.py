@@ -66,10 +66,11 @@ def test_core_decodes_as_numpy(code: _core.LaneCode, n_out: int, n_in: int) -> N
 
 @pytest.mark.parametrize("code", CODES, ids=lambda code: f"{code.bits:g}")
 def test_equal_bits_on_every_instruction_set(code: _core.LaneCode) -> None:
-    rows = gaussian(33, 136)
-    rows[4] *= 50 * (np.arange(136) % 7 == 0)  # far beyond the levels
-    importance = np.exp(gaussian(1, 136)[0])
-    covariance = correlated(136)
+    n = 136 if code.bits > 1 else 264  # the scalar search of a loop shorter than 16 steps takes minutes
+    rows = gaussian(33, n)
+    rows[4] *= 50 * (np.arange(n) % 7 == 0)  # far beyond the levels
+    importance = np.exp(gaussian(1, n)[0])
+    covariance = correlated(n)
     feedback = make_feedback("w", covariance, rotation_block=0, seed=0, code=code)
     found = set()
     for isa in _core.isa_available():
@@ -93,9 +94,14 @@ def correlated(n: int) -> F32:
     return np.asarray(x.T @ x / len(x), np.float32)
 
 
+def steps_like(code: _core.LaneCode, n: int) -> int:
+    """Columns that have some blocks of steps one behind the other, at low rates too: so many at 2 bits and more."""
+    return n if code.bits >= 2 else 4 * n
+
+
 @pytest.mark.parametrize("code", CODES, ids=lambda code: f"{code.bits:g}")
 def test_feedback_lowers_the_error_of_the_outputs(code: _core.LaneCode) -> None:
-    n = 192
+    n = steps_like(code, 192)
     rows, covariance = gaussian(64, n), correlated(n)
     feedback = make_feedback("w", covariance, rotation_block=0, seed=0, code=code)
     alone = decode(*encode(rows, code, importance=np.ascontiguousarray(np.diagonal(covariance))), code, rows.shape)
@@ -111,7 +117,7 @@ def low_rank(n: int) -> F32:
 
 @pytest.mark.parametrize("code", CODES, ids=lambda code: f"{code.bits:g}")
 def test_survivors_lower_the_error_of_the_outputs(code: _core.LaneCode) -> None:
-    n = 384
+    n = steps_like(code, 384)
     rows, covariance = gaussian(48, n), low_rank(n)
     rows[5] = 0
     damped = covariance + HESSIAN_DAMP * np.diagonal(covariance).mean() * np.eye(n, dtype=np.float32)
@@ -122,7 +128,7 @@ def test_survivors_lower_the_error_of_the_outputs(code: _core.LaneCode) -> None:
         assert scale[5] == 0
         errors.append(covariance_error(rows, decode(codes, scale, code, rows.shape), damped))
     assert errors[1] < errors[0]
-    assert errors[2] < 0.99 * errors[1]
+    assert errors[2] < (0.98 if code.bits >= 2 else 0.995) * errors[1]
 
 
 def test_efforts_are_survivors() -> None:

@@ -60,6 +60,7 @@ bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_
         int64_t tile = tile_begin;
         while (tile < tile_end) {
             const int64_t count = tile + together <= tile_end ? together : 1;
+            prefetch_row_scale(ctx, tile * kTileRows);
             L::multiply(ctx, ctx.lane_codes + tile * ctx.tile_bytes(), a, count, acc);
             for (int64_t i = 0; i < count; ++i, ++tile) {
                 finish_lanes<Arch>(ctx, a, tile, 0, a.n_tokens, acc + i * L::kTokens, y, y_stride, exponents);
