@@ -145,6 +145,27 @@ def lanes_table(result: str) -> list[str]:
     return table(("outputs × inputs", *heads), lines())
 
 
+def profile_table() -> list[str]:
+    """Milliseconds of a token by parts of the program, with one and two threads."""
+    results = {"SmolLM2": load("profile")["rows"], "1B shape": load("profile-1b")["rows"]}
+    names = {"trellis": "hashed trellis", "lanes": "byte lanes"}
+    columns = {
+        f"{shape}, {names[model]}": [row for row in rows if row["model"] == model]
+        for shape, rows in results.items()
+        for model in names
+    }
+
+    def lines() -> Iterator[Sequence[str]]:
+        for part in ("all", *results["SmolLM2"][0]["parts"]):
+            cells = (
+                " / ".join(f"{row['ms'] if part == 'all' else row['parts'][part]:.2f}" for row in rows)
+                for rows in columns.values()
+            )
+            yield part, *cells
+
+    return table(("ms, 1 / 2 threads", *columns), lines())
+
+
 def encode_table() -> list[str]:
     """Speed of the encoders, feedback included, and the error that they leave."""
     rows = load("encode")["rows"]
@@ -300,6 +321,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "both": lambda: files_table(_BOTH_TEXTS, "quality-mixed", "quality-texts"),
     "peers": peers_table,
     "encode": encode_table,
+    "profile": profile_table,
     "lanes": lambda: lanes_table("lanes"),
     "lanes-xeon": lambda: lanes_table("lanes-xeon"),
     "lanes-ssse3": lambda: lanes_table("lanes-ssse3"),
