@@ -53,10 +53,7 @@ def main() -> int:
         parser.error("--reps must be 1 or more, --together 2 or more")
 
     names = options.models.split(",") if options.models else MODELS if options.shape is None else synthetic.MODELS
-    if options.shape is None:
-        models = common.make_models(names, common.dense_model(options.dense, options.work), options.work)
-    else:
-        models = synthetic.make_models(names, options.shape, options.work)
+    models = synthetic.chosen_models(names, options)
     settings: dict[str, Any] = {
         "threads": common.parse_threads(options.threads),
         "depths": [int(depth) for depth in options.depth.split(",")],

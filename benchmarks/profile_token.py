@@ -1,16 +1,18 @@
 """Where the time of a generated token goes, by parts of the program, sampled by Linux' perf.
 
-    python benchmarks/profile_token.py lanes=model.seeddelta.gguf trellis=old.seeddelta.gguf --threads 1,2
+    python benchmarks/profile_token.py --threads 1,2
+    python benchmarks/profile_token.py --shape 1b --tokens 100
 
-perf names functions of this package only where its extension has symbols: a build with
-`--config-settings=cmake.build-type=RelWithDebInfo`, and not stripped. Samples are of all threads: with two of them a
-part's milliseconds are what it takes of the time between two tokens, and those that wait are a part, too.
+The extension needs its symbols: `pip install --config-settings=cmake.build-type=RelWithDebInfo .`. Samples are of all
+threads: with two of them a part's milliseconds are its share of the time between two tokens, and so are those of
+waiting.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,13 +24,16 @@ from typing import Any
 import common
 import numpy as np
 import seeddelta
+import synthetic
 from seeddelta.report.tables import make_console
 from seeddelta.runtime.decoder import Decoder
 
+MODELS = ("trellis-4", "seeddelta-4")
+PRODUCTS = "products with SeedΔ weights"
 # By library and function; the first that fits.
 PARTS: dict[str, str] = {
     "waiting": r"libgomp|SpinBarrier|spin_barrier|ggml_barrier",
-    "products with SeedΔ weights": r"_core.*(LaneTile|LaneColumns|LanePanel|Tile|_compute|multiply)",
+    PRODUCTS: r"_core.*(LaneTile|LaneColumns|LanePanel|Tile|_compute|multiply)",
     "rotation and rounding of activations": r"_core.*(rotate|hadamard|Hadamard|flip_signs|quanti[sz]e)",
     "asking for the next weights": r"_core.*prefetch",
     "rest of SeedΔ": r"_core",
@@ -41,18 +46,23 @@ PARTS: dict[str, str] = {
 
 def main() -> int:
     parser = common.parser(__doc__)
-    parser.add_argument("models", nargs="+", metavar="NAME=FILE")
+    parser.add_argument("--shape", choices=synthetic.SHAPES, help="random weights of this shape, not a dense model")
+    parser.add_argument("--models", default=",".join(MODELS), help="SeedΔ models, with commas (default: %(default)s)")
     parser.add_argument("--threads", default="1,2", help="numbers of threads (default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=200, help="generated while perf looks (default: %(default)s)")
     options = parser.parse_args()
-    rows = []
-    for entry in options.models:
-        name, _, file = entry.partition("=")
-        for threads in common.parse_threads(options.threads):
-            rows.append({"model": name, "threads": threads, **profile(Path(file), threads, options.tokens)})
+    if shutil.which("perf") is None:
+        parser.error("there is no program perf; on Debian it is in the package linux-perf")
+    models = synthetic.chosen_models(options.models.split(","), options)
+    rows = [
+        {"model": name, "threads": threads, **profile(path, threads, options.tokens)}
+        for name, path in models.items()
+        for threads in common.parse_threads(options.threads)
+    ]
     _print(rows)
-    result = {"benchmark": "profile", "settings": {"tokens": options.tokens}, "rows": rows}
-    common.save(options.name or "profile", result, options.results)
+    result = {"benchmark": "profile", "settings": {"tokens": options.tokens, "shape": options.shape}, "rows": rows}
+    name = options.name or ("profile" if options.shape is None else f"profile-{options.shape}")
+    common.save(name, result, options.results)
     return 0
 
 
@@ -96,6 +106,8 @@ def _shares(data: Path) -> dict[str, float]:
             rest += int(cells[0])
         else:
             counts[part] += int(cells[0])
+    if counts[PRODUCTS] == 0:
+        raise SystemExit("perf sees no products of seeddelta: its extension has no symbols (see --help)")
     everything = sum(counts.values()) + rest
     return {part: count / everything for part, count in (counts | {"Python and the system": rest}).items()}
 

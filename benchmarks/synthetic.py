@@ -84,16 +84,24 @@ MODELS = ("F16", "seeddelta-4", "seeddelta-3", "seeddelta-2", COLUMNS, *PURE_TYP
 
 
 def make_models(names: Sequence[str], shape: str, work: Path) -> dict[str, Path]:
-    """Models by name (those of MODELS). One that lies in `work` already is used as it is."""
-    unknown = [name for name in names if name not in MODELS]
+    """Models by name (of MODELS and common.RECIPES). One that lies in `work` already is used as it is."""
+    known = dict.fromkeys((*MODELS, *common.RECIPES))
+    unknown = [name for name in names if name not in known]
     if unknown:
-        raise SystemExit(f"{', '.join(unknown)}: not known; choose from {', '.join(MODELS)}")
+        raise SystemExit(f"{', '.join(unknown)}: not known; choose from {', '.join(known)}")
     work.mkdir(parents=True, exist_ok=True)
     return {name: _model(name, shape, work) for name in names}
 
 
+def chosen_models(names: Sequence[str], options: argparse.Namespace) -> dict[str, Path]:
+    """Models by name: of random weights with --shape, else of the dense model."""
+    if options.shape is None:
+        return common.make_models(names, common.dense_model(options.dense, options.work), options.work)
+    return make_models(names, options.shape, options.work)
+
+
 def _model(name: str, shape: str, work: Path) -> Path:
-    seeddelta_file = name in common.SEEDDELTA or name == COLUMNS
+    seeddelta_file = name in common.RECIPES or name == COLUMNS
     kind = ".seeddelta" if seeddelta_file else ""
     path = work / f"synthetic-{shape}-{name}{kind}.gguf"
     if path.exists():
@@ -106,11 +114,8 @@ def _model(name: str, shape: str, work: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=work) as folder:
         single = layer if name == "F16" else Path(folder) / "one-layer.gguf"
         if seeddelta_file:
-            bits, columns = common.SEEDDELTA.get(name, {"bits": 4})["bits"], COLUMN_TENSORS if name == COLUMNS else []
-            recipe = seeddelta.Recipe(
-                input=layer, output=single, bits=bits, seed=SEED, targets="all", column_tensor=columns
-            )
-            seeddelta.build(recipe)
+            given = {"bits": 4, "column_tensor": COLUMN_TENSORS} if name == COLUMNS else common.RECIPES[name]
+            seeddelta.build(seeddelta.Recipe(input=layer, output=single, seed=SEED, targets="all", **given))
         elif name != "F16":
             sizes = {f"{FIRST}{key}.weight": n_in for key, (_, n_in) in SHAPES[shape].matrices().items()}
             ones = [(key.encode(), np.ones(n_in, np.float32)) for key, n_in in sizes.items()]

@@ -13,7 +13,7 @@ namespace seeddelta {
 namespace {
 
 inline void load_row_scale(const seeddelta_ctx &ctx, int64_t row0, int64_t rows, float *row_scale) {
-#if defined(__F16C__) // the instruction gives what half_to_float does; a compiler's branches took a twelfth of a token
+#if defined(__F16C__) // the instruction gives what half_to_float does, which is compiled into branches
     if (rows == kTileRows && ctx.row_scale_f16 != nullptr) {
         for (int64_t i = 0; i < kTileRows; i += 8) {
             const auto *halves = reinterpret_cast<const __m128i *>(ctx.row_scale_f16 + row0 + i);
@@ -28,8 +28,7 @@ inline void load_row_scale(const seeddelta_ctx &ctx, int64_t row0, int64_t rows,
     }
 }
 
-// Asked for before a tile is multiplied: its scales share a line with few others, and nothing else reads that far
-// ahead.
+// Asks for the scales of a tile before it is multiplied: they come from memory and are needed right behind it.
 inline void prefetch_row_scale(const seeddelta_ctx &ctx, int64_t row0) {
     if (ctx.row_scale_f16 != nullptr) {
         __builtin_prefetch(ctx.row_scale_f16 + row0);
