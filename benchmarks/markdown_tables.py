@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import common
+import code_tables
 import skipping_tables
 from result_tables import load, medians, over, table, with_error
 
@@ -119,66 +119,6 @@ def peers_table() -> list[str]:
 
     heads = ("", "bits a weight of the layers, all bytes", f"KL divergence, nats: {first}", *others)
     return table((*heads, "encoding, processor time"), lines())
-
-
-def lanes_table(result: str) -> list[str]:
-    """Speed of the kernels of one token: byte lanes, the hashed trellis and llama.cpp's types, at falling bits."""
-    shapes = load(result)["shapes"]
-
-    def kind(name: str) -> str:
-        return name.partition("-")[0] if "-" in name else "types"
-
-    kinds = {
-        one: [name for name in next(iter(shapes.values())) if kind(name) == one]
-        for one in ("lanes", "trellis", "types")
-    }
-    heads = [
-        f"{word}{' / '.join(name.rpartition('-')[2] for name in kinds[one])}{' bits' if one != 'types' else ''}"
-        for one, word in (("lanes", "lanes, "), ("trellis", "trellis, "), ("types", ""))
-    ]
-
-    def lines() -> Iterator[Sequence[str]]:
-        for shape, products in shapes.items():
-            rates = (" / ".join(f"{products[name]['median']:.1f}" for name in names) for names in kinds.values())
-            yield shape.replace("x", "×"), *rates
-
-    return table(("outputs × inputs", *heads), lines())
-
-
-def profile_table() -> list[str]:
-    """Milliseconds of a token by parts of the program, with one and two threads."""
-    results = {"SmolLM2": load("profile")["rows"], "1B shape": load("profile-1b")["rows"]}
-    names = {"trellis": "hashed trellis", "lanes": "byte lanes"}
-    columns = {
-        f"{shape}, {names[model]}": [row for row in rows if row["model"] == model]
-        for shape, rows in results.items()
-        for model in names
-    }
-
-    def lines() -> Iterator[Sequence[str]]:
-        for part in ("all", *results["SmolLM2"][0]["parts"]):
-            cells = (
-                " / ".join(f"{row['ms'] if part == 'all' else row['parts'][part]:.2f}" for row in rows)
-                for rows in columns.values()
-            )
-            yield part, *cells
-
-    return table(("ms, 1 / 2 threads", *columns), lines())
-
-
-def encode_table() -> list[str]:
-    """Speed of the encoders, feedback included, and the error that they leave."""
-    rows = load("encode")["rows"]
-    names = {"lanes, fast": "**byte lanes, `--effort fast`**", "lanes": "**byte lanes, `normal`**",
-             "lanes, high": "**byte lanes, `high`**"}  # fmt: skip
-
-    def lines() -> Iterator[Sequence[str]]:
-        for code in dict.fromkeys(row["code"] for row in rows):
-            own = [row for row in rows if row["code"] == code]
-            label = names.get(code) or code.replace("trellis, L=", "hashed trellis, L = ")
-            yield label, " / ".join(f"{row['weights_per_second'] / 1e6:.2f}" for row in own), f"{own[0]['error']:.3f}"
-
-    return table(("", "million weights a second, 1 / 2 threads", "squared error of the outputs"), lines())
 
 
 def autotune_table() -> list[str]:
@@ -286,45 +226,14 @@ def serve_table() -> list[str]:
     return table(("server, model", *clients, "first token, ms", "first token behind a long prompt, ms"), lines())
 
 
-def convert_table() -> list[str]:
-    """Conversion of large models: seconds a block, memory, disk, and the whole model."""
-    heads = (
-        "shape", "CPU", "blocks run", "text and covariances, s a block", "over their bounds", "factors, s",
-        "encoding, s", "embedding and head, s", "memory, GB", "disk, GB",
-        "whole model, h", "loaded in, s", "memory loaded, MB",
-    )  # fmt: skip
-
-    def cells(name: str) -> Iterator[str]:
-        result = load(name)
-        stages, blocks = result["stages"], result["options"]["blocks"]
-        yield f"[{result['options']['shape']}](../../benchmarks/results/{name}.json)"
-        yield from (result["machine"]["cpu"].replace("(R)", "").removesuffix(" Processor"), str(blocks))
-        yield from (f"{result['measure_block_seconds']:.0f}", f"{result['over_bounds']:.2f}")
-        yield from (f"{stages[stage]['seconds'] / blocks:.0f}" for stage in ("factor", "encode"))
-        head = stages.get("encode embedding and head")
-        yield "" if head is None else f"{head['seconds']:.0f}"
-        yield f"{max(stage['anonymous'] for stage in stages.values()) / 1e9:.2f}"
-        yield from (f"{result['disk']['measured'] / 1e9:.2f}", f"{result['whole_hours']:.1f}" if head else "")
-        loaded = result.get("loaded", [])  # of a file with embedding and head
-        yield " / ".join(f"{one['seconds']:.1f}" for one in loaded)
-        yield f"{max(one['anon'] for one in loaded) / 1e6:.0f}" if loaded else ""
-
-    return table(heads, (list(cells(path.stem)) for path in sorted(common.RESULTS.glob("quantize-*.json"))))
-
-
 TABLES: dict[str, Callable[[], list[str]]] = {
+    **code_tables.TABLES,
     **skipping_tables.TABLES,
-    "convert": convert_table,
     "short": short_table,
     "files": lambda: files_table(_WIKITEXT, *FILES),
     "texts": lambda: files_table(_PACKAGE_TEXT, "quality-texts", "quality-presets"),
     "both": lambda: files_table(_BOTH_TEXTS, "quality-mixed", "quality-texts"),
     "peers": peers_table,
-    "encode": encode_table,
-    "profile": profile_table,
-    "lanes": lambda: lanes_table("lanes"),
-    "lanes-xeon": lambda: lanes_table("lanes-xeon"),
-    "lanes-ssse3": lambda: lanes_table("lanes-ssse3"),
     "rates": lambda: files_table(tuple(load("quality-rates")["texts"]["test.txt"]["models"]), "quality-rates"),
     "autotune": autotune_table,
     "tensors": tensors_table,

@@ -31,8 +31,8 @@ class KindOptions(Group):
 
     base_kind: Annotated[BaseName, Flag(shown=True, panel="Base")] = Field(
         default="lanes",
-        description="Base W0. lanes: the trellis in byte lanes from 2 bits on, in rows, "
-        "and the hashed trellis elsewhere.",
+        description="Base W0. lanes: the trellis in byte lanes; only matrices stored by inputs below 2 bits are in the "
+        "hashed trellis.",
     )
     scheme: Annotated[
         SchemeName | None,
