@@ -122,7 +122,7 @@ def smollm2_f16(smollm2_quantized: Path, shared_dir: Path) -> Path:
 
 def _built(dense: Path, path: Path, **recipe: object) -> Path:
     def make(output: Path) -> None:
-        seeddelta.build(seeddelta.Recipe(input=dense, output=output, bits=4, **recipe), progress=False)  # type: ignore[arg-type]
+        seeddelta.build(seeddelta.Recipe(input=dense, output=output, bits=4, effort="fast", **recipe), progress=False)  # type: ignore[arg-type]
 
     return made_once(path, make)
 

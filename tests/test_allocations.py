@@ -55,7 +55,7 @@ def models(smollm2_quantized: Path, shared_dir: Path) -> dict[str, Path]:
         options = {"input": dense, "bits": 4, "seeddelta_gap": 9} | recipe
         return made_once(
             shared_dir / f"allocations-{name}.gguf",
-            lambda path: seeddelta.build(seeddelta.Recipe(output=path, **options), progress=False),  # type: ignore[arg-type]
+            lambda path: seeddelta.build(seeddelta.Recipe(output=path, effort="fast", **options), progress=False),  # type: ignore[arg-type]
         )
 
     dense = made_once(shared_dir / "allocations-dense.gguf", lambda path: write_llama(path, smollm2_quantized))

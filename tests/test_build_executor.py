@@ -32,7 +32,7 @@ def dense(tmp_path: Path) -> Path:
 
 
 def build(dense: Path, own: Executor | None = None, **options: Any) -> BuildReport:
-    options = {"output": dense.parent / "out.gguf", "targets": "all"} | options
+    options = {"output": dense.parent / "out.gguf", "targets": "all", "effort": "fast"} | options
     return seeddelta.build(Recipe(input=dense, **options), executor=own, progress=False)  # type: ignore[operator]
 
 
@@ -198,7 +198,10 @@ def save(*arguments):
     return real(*arguments)
 Store.save = save
 if __name__ == "__main__":
-    build(Recipe(input=sys.argv[1], output=sys.argv[2], bits=3, executor=sys.argv[4], targets="all"), progress=False)
+    recipe = Recipe(
+        input=sys.argv[1], output=sys.argv[2], bits=3, effort="fast", executor=sys.argv[4], targets="all"
+    )
+    build(recipe, progress=False)
 """
 
 
@@ -225,7 +228,7 @@ def test_killed_build_goes_on(
     assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
     assert not output.exists()
     names = encoded_names(monkeypatch)
-    recipe = Recipe(input=dense, output=output, bits=3, targets="all")
+    recipe = Recipe(input=dense, output=output, bits=3, effort="fast", targets="all")
     report = seeddelta.build(recipe)  # type: ignore[operator]
     assert report.tensors_restored == finished
     assert names == [row.name for row in report.tensors][finished:]
@@ -328,6 +331,8 @@ def test_command_line(dense: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         "all",
         "--tensor-type",
         "ffn=2",
+        "--effort",
+        "fast",
     ]
     arguments += ["--tensor-type", r"blk\.1\.ffn_up=dense"]
     interrupted(dense, monkeypatch, 4, preset="small", tensor_type=("ffn=2", r"blk\.1\.ffn_up=dense"))

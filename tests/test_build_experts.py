@@ -183,7 +183,9 @@ def test_capture(smollm2_quantized: Path, tmp_path: Path) -> None:
     errors = {}
     source, known = open_source(model), open_covariance(covariance)
     for hessian in (None, covariance):
-        recipe = Recipe(input=model, output=tmp_path / "out.gguf", imatrix=imatrix, hessian=hessian, targets="full")
+        recipe = Recipe(
+            input=model, output=tmp_path / "out.gguf", imatrix=imatrix, hessian=hessian, targets="full", effort="fast"
+        )
         rows = {row.name: row for row in seeddelta.build(recipe, progress=False).tensors}
         methods = {name: rows[name].method for name in (gate, down, shared, names.EMBEDDING, names.HEAD)}
         used = "weighted" if hessian is None else "feedback"

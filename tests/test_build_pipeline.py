@@ -33,7 +33,7 @@ def dense(tmp_path: Path) -> Path:
 
 
 def build(dense: Path, **options: Any) -> BuildReport:
-    options = {"output": dense.parent / "out.gguf", "targets": "all"} | options
+    options = {"output": dense.parent / "out.gguf", "targets": "all", "effort": "fast"} | options
     return seeddelta.build(Recipe(input=dense, **options), progress=False)  # type: ignore[operator]
 
 

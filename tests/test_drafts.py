@@ -27,7 +27,7 @@ THREADS = {"n_threads": 2, "n_threads_batch": 2}
 def model(smollm2_quantized: Path, model_dir: Path) -> Path:
     dense = write_llama(model_dir / "tiny-drafts.gguf", smollm2_quantized)
     path = model_dir / "tiny-drafts.seeddelta.gguf"
-    seeddelta.build(seeddelta.Recipe(input=dense, output=path, bits=4, targets="full"), progress=False)
+    seeddelta.build(seeddelta.Recipe(input=dense, output=path, bits=4, effort="fast", targets="full"), progress=False)
     return path
 
 

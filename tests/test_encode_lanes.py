@@ -76,8 +76,10 @@ def test_equal_bits_on_every_instruction_set(code: _core.LaneCode) -> None:
     for isa in _core.isa_available():
         _core.isa_select(isa)
         plain = encode(rows, code, importance=importance, rotation_block=8, seed=3)
+        scales = encode(rows, code, importance=importance, survivors=2)
         fed, among = (encode_fed(rows, code, feedback, survivors=survivors) for survivors in (1, 4))
-        found.add(hashlib.sha256(b"".join(np.asarray(a).tobytes() for a in (*plain, *fed, *among))).hexdigest())
+        all_ = (*plain, *scales, *fed, *among)
+        found.add(hashlib.sha256(b"".join(np.asarray(a).tobytes() for a in all_)).hexdigest())
     assert len(found) == 1
 
 
@@ -161,9 +163,16 @@ def test_feedback_that_overflows_is_survived(code: _core.LaneCode, factor: float
     assert np.isfinite(scale).all()
 
 
-def test_survivors_need_feedback() -> None:
-    with pytest.raises(ValueError, match="1 without feedback"):
-        encode(gaussian(4, 64), CODES[0], survivors=2)
+@pytest.mark.parametrize("code", CODES, ids=lambda code: f"{code.bits:g}")
+def test_survivors_without_feedback_are_scales_and_beginnings(code: _core.LaneCode) -> None:
+    rows = gaussian(48, steps_like(code, 576))
+    rows[5] = 0
+    errors = []
+    for survivors in (1, 4, 16):
+        codes, scale = encode(rows, code, survivors=survivors)
+        assert scale[5] == 0
+        errors.append(float(np.linalg.norm(rows - decode(codes, scale, code, rows.shape))))
+    assert errors[2] < errors[1] < 0.999 * errors[0]
 
 
 def test_importance_moves_the_error() -> None:

@@ -179,7 +179,7 @@ def tiny(smollm2_quantized: Path, model_dir: Path) -> tuple[Path, Path]:
     """A llama of random weights, and the same at 2 bits."""
     dense = write_llama(model_dir / "tiny-kl.gguf", smollm2_quantized)
     coded = model_dir / "tiny-kl.seeddelta.gguf"
-    seeddelta.build(seeddelta.Recipe(input=dense, output=coded, bits=2), progress=False)
+    seeddelta.build(seeddelta.Recipe(input=dense, output=coded, bits=2, effort="fast"), progress=False)
     return dense, coded
 
 

@@ -41,7 +41,7 @@ def dense(request: pytest.FixtureRequest, smollm2_quantized: Path, tmp_path_fact
 @pytest.fixture(scope="module")
 def encoded(dense: Path) -> Path:
     path = dense.with_name("encoded.gguf")
-    seeddelta.build(seeddelta.Recipe(input=dense, output=path, bits=2, targets="full"), progress=False)
+    seeddelta.build(seeddelta.Recipe(input=dense, output=path, bits=2, effort="fast", targets="full"), progress=False)
     return path
 
 

@@ -39,7 +39,7 @@ def text(model_dir: Path) -> Path:
 
 def options_of(folder: Path, dense: Path, text: Path, *, recipe: Any = None, **options: Any) -> TuneOptions:
     settings: dict[str, Any] = {"ctx": 64, "chunks": 2, "verify_chunks": 4}
-    base = {"input": dense, "output": folder / "out.gguf", "threads": 1, "targets": "all"} | (
+    base = {"input": dense, "output": folder / "out.gguf", "threads": 1, "targets": "all", "effort": "fast"} | (
         recipe or {"target_bpw": 3.4}
     )
     return TuneOptions(

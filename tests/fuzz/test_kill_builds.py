@@ -29,7 +29,7 @@ from seeddelta.convert import executors
 from seeddelta.errors import ExecutorError
 from seeddelta import _output
 _output._mode_of_new_file = lambda path: os.kill(os.getpid(), signal.SIGKILL) if path.suffix == ".gguf" else 0o600
-build(Recipe(input=sys.argv[1], output=sys.argv[2], no_checkpoint=True), progress=False)
+build(Recipe(input=sys.argv[1], output=sys.argv[2], effort="fast", no_checkpoint=True), progress=False)
 """
 
 
@@ -54,7 +54,7 @@ def test_what_a_killed_build_leaves_goes_with_the_next(tmp_path: Path) -> None:
     assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
     left = sorted(path.suffix for path in output.parent.iterdir())
     assert left == [".part", ".parts"]
-    build(Recipe(input=dense, output=output, no_checkpoint=True), progress=False)
+    build(Recipe(input=dense, output=output, effort="fast", no_checkpoint=True), progress=False)
     assert os.listdir(output.parent) == ["out.gguf"]
 
 

@@ -43,8 +43,9 @@ struct LanesSpec {
     int64_t lookahead = 16;      // steps searched beyond a group before its codes are fixed
     // [n_in, n_in], rows and columns in the order of decision; see Feedback
     const float *feedback = nullptr;
-    // Codes of a row that are carried on from block to block: 1, 2, 4, 8, 16 or 32. More than 1 want the feedback's
-    // blocks on the diagonal: triangles U with U U^T = (H^-1_bb)^-1.
+    // Encodings of a row side by side: 1, 2, 4, 8, 16 or 32. With feedback they are carried on from block to block, and
+    // more than 1 want the feedback's blocks on the diagonal: triangles U with U U^T = (H^-1_bb)^-1. Without, each has
+    // a scale of its own.
     int64_t survivors = 1;
 };
 

@@ -30,9 +30,8 @@ static LanesResult encode(const FloatMatrix &weights, const LaneCode &code, cons
     if (lookahead < 0) {
         throw py::value_error("lookahead must be at least 0");
     }
-    if (survivors < 1 || survivors > 32 || !std::has_single_bit(static_cast<uint64_t>(survivors)) ||
-        (survivors > 1 && !feedback)) {
-        throw py::value_error("survivors must be 1, 2, 4, 8, 16 or 32, and 1 without feedback");
+    if (survivors < 1 || survivors > 32 || !std::has_single_bit(static_cast<uint64_t>(survivors))) {
+        throw py::value_error("survivors must be 1, 2, 4, 8, 16 or 32");
     }
     LanesSpec spec;
     spec.code = &code;
@@ -120,8 +119,9 @@ void bind_encode_lanes(py::module_ &m) {
           "weights\n"
           "        and the importance must be those of the rotated columns, in their own order, rotation_block 0.\n"
           "    lookahead: steps searched beyond a group before its codes are fixed.\n"
-          "    survivors: encodings of a row that are carried on from group to group (M-algorithm): 1, 2, 4, 8, 16 or\n"
-          "        32, 1 without feedback. The time grows with it, the error of the outputs falls.\n"
+          "    survivors: encodings of a row side by side: 1, 2, 4, 8, 16 or 32. Those that cost least go on from\n"
+          "        group to group (M-algorithm), or without feedback each has a scale of its own and the best one is\n"
+          "        taken. The time grows with it, the error falls.\n"
           "    threads: 0 is all processors. The result does not depend on it.\n"
           "Returns: (codes uint8 [ceil(n_out / 16), lines, 64], row_scale float16 [n_out]), for base_scale 1 / "
           "code.unit.\n"

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "encode/lane_rows.hpp"
@@ -10,19 +11,42 @@
 
 namespace seeddelta {
 
-// Weighted least squares of the row on its values.
-static uint16_t refit_scale(const LaneJob &job, const LaneRows &rows, int64_t lane, const float *row) {
+// Weighted least squares of a row on the values of a lane.
+struct Fit {
     double cross = 0;
     double square = 0;
-    for (int64_t walk = 0; walk < kLaneWalks; ++walk) {
-        rows.values(lane, walk, 0, job.steps, [&](int64_t column, int value) {
-            const double h = job.importance[static_cast<size_t>(column)];
-            const double v = static_cast<double>(value) / job.code.unit;
-            cross += h * row[column] * v;
-            square += h * v * v;
-        });
+
+    Fit(const LaneJob &job, const LaneRows &rows, int64_t lane, const float *row) {
+        for (int64_t walk = 0; walk < kLaneWalks; ++walk) {
+            rows.values(lane, walk, 0, job.steps, [&](int64_t column, int value) {
+                const double h = job.importance[static_cast<size_t>(column)];
+                const double v = static_cast<double>(value) / job.code.unit;
+                cross += h * row[column] * v;
+                square += h * v * v;
+            });
+        }
     }
-    return float_to_half(square > 0 && cross > 0 ? static_cast<float>(cross / square) : 0.0F);
+    // How much of the row's square it explains.
+    double gain() const { return square > 0 && cross > 0 ? cross * cross / square : 0; }
+    uint16_t scale() const {
+        return float_to_half(square > 0 && cross > 0 ? static_cast<float>(cross / square) : 0.0F);
+    }
+};
+
+// The lane that has the row's codes, and its fit.
+static std::pair<int64_t, Fit> chosen(const LaneJob &job, const LaneRows &rows, int64_t r, const float *row) {
+    if (job.spec.feedback != nullptr) {
+        return {rows.lane_of(r), Fit(job, rows, rows.lane_of(r), row)};
+    }
+    const int64_t first = r * job.spec.survivors;
+    std::pair<int64_t, Fit> best{first, Fit(job, rows, first, row)};
+    for (int64_t lane = first + 1; lane < first + job.spec.survivors; ++lane) {
+        const Fit fit(job, rows, lane, row);
+        if (fit.gain() > best.second.gain()) {
+            best = {lane, fit};
+        }
+    }
+    return best;
 }
 
 void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const LanesSpec &spec, const float *importance,
@@ -52,9 +76,9 @@ void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const Lanes
         mine->load(rows.data(), count);
         mine->encode();
         for (int64_t r = 0; r < count; ++r) {
-            const int64_t lane = mine->lane_of(r);
+            const auto [lane, fit] = chosen(job, *mine, r, rows.data() + r * n_in);
             const bool zero = mine->is_zero(lane);
-            row_scale[row0 + r] = zero ? uint16_t{0} : refit_scale(job, *mine, lane, rows.data() + r * n_in);
+            row_scale[row0 + r] = zero ? uint16_t{0} : fit.scale();
             uint8_t *tile = codes + (row0 + r) / kTileRows * lines * kLaneBytes + (row0 + r) % kTileRows * kLaneWalks;
             for (int64_t walk = 0; !zero && walk < kLaneWalks; ++walk) {
                 const uint8_t *c = mine->codes(lane, walk);

@@ -1,5 +1,19 @@
 // Inlining of the words that the tile kernels are made of.
 #pragma once
+#include <utility>
 
 #define SEEDDELTA_INLINE inline __attribute__((always_inline))
 #define SEEDDELTA_INLINE_LAMBDA __attribute__((always_inline))
+
+namespace seeddelta {
+namespace {
+
+// f(0), f(1), ... f(N - 1) without a loop: GCC keeps elements of an array in registers when it never saw one.
+template <int N, class F>
+SEEDDELTA_INLINE void unrolled(F &&f) {
+    [&]<int... I>(std::integer_sequence<int, I...>)
+        SEEDDELTA_INLINE_LAMBDA { (f(I), ...); }(std::make_integer_sequence<int, N>{});
+}
+
+} // namespace
+} // namespace seeddelta

@@ -9,7 +9,7 @@
 // `Ops` are the words of lanes.hpp and besides: zip8, zip16 (interleave two registers, low and high half of each
 // 128-bit lane), gather (so many bytes of an address a 128-bit lane), lanes_of (the 32 bits of each 128-bit lane from
 // neighbouring ones), fold (adds the 128-bit lanes of as many registers, one after the other); kLanes: 128-bit lanes;
-// hold (keep a sum in a register, where there are enough).
+// hold (keep a sum in a register where there are enough, else in memory).
 #pragma once
 #include "format/column_lanes.hpp"
 #include "simd/lanes.hpp"
@@ -82,34 +82,31 @@ struct LaneColumns {
     template <class Use>
     static SEEDDELTA_INLINE void decode(const Units &at, int part, const Tables &t, Use &&use) {
         const Lines lines(at, part);
-        typename Tile::template Before<1> before(lines.line + kLines - 1);
+        typename Tile::Before before(lines.line[kLines - 1]);
         [&]<int... Chunk>(std::integer_sequence<int, Chunk...>) SEEDDELTA_INLINE_LAMBDA {
             (chunk<Chunk>(lines.line, t, before, use), ...);
         }(std::make_integer_sequence<int, kChunks>{});
     }
 
     template <int Chunk, class Use>
-    static SEEDDELTA_INLINE void chunk(const V *line, const Tables &t, typename Tile::template Before<1> &before,
-                                       Use &&use) {
+    static SEEDDELTA_INLINE void chunk(const V *line, const Tables &t, typename Tile::Before &before, Use &&use) {
         constexpr int first = Chunk * Pattern::kLines;
         alignas(64) uint8_t planes[(Pattern::kPlanes + 1) * kLaneBytes];
         for (int p = 0; p < Pattern::kPlanes; ++p) {
             Ops::store(planes + p * kLaneBytes, line[first + p]);
         }
-        const auto one = [&](int quad, const V *values)
-                             SEEDDELTA_INLINE_LAMBDA { use(Chunk * Pattern::kQuads + quad, values[0]); };
+        const auto one = [&](int quad, V values)
+                             SEEDDELTA_INLINE_LAMBDA { use(Chunk * Pattern::kQuads + quad, values); };
         [&]<int... Line>(std::integer_sequence<int, Line...>) SEEDDELTA_INLINE_LAMBDA {
             (steps<Line>(line[first + Pattern::kPlanes + Line], planes, t, before, one), ...);
         }(std::make_integer_sequence<int, Pattern::kChunk / 2>{});
     }
 
     template <int Line, class Use>
-    static SEEDDELTA_INLINE void steps(V both, const uint8_t *planes, const Tables &t,
-                                       typename Tile::template Before<1> &before, Use &&use) {
-        const V low = Ops::low(both);
-        const V high = Ops::high(both);
-        Tile::template step<Pattern, 1, 2 * Line>(&low, planes, 0, t, before, use);
-        Tile::template step<Pattern, 1, 2 * Line + 1>(&high, planes, 0, t, before, use);
+    static SEEDDELTA_INLINE void steps(V both, const uint8_t *planes, const Tables &t, typename Tile::Before &before,
+                                       Use &&use) {
+        Tile::template step<Pattern, 2 * Line>(Ops::low(both), planes, t, before, use);
+        Tile::template step<Pattern, 2 * Line + 1>(Ops::high(both), planes, t, before, use);
     }
 
     // The inputs of kUnits units.

@@ -133,55 +133,32 @@ struct LaneTile {
         }
     };
 
-    // The codes of the two steps before, of `Parts` registers.
-    template <int Parts>
+    // The codes of the two steps before.
     struct Before {
-        V c1[Parts];
-        V c2[Parts];
-        SEEDDELTA_INLINE Before(const uint8_t *tile, int64_t line, int64_t stride = kBytes) {
-            for (int p = 0; p < Parts; ++p) {
-                const V both = Ops::load(tile + line * kLaneBytes + p * stride);
-                c2[p] = Ops::low(both);
-                c1[p] = Ops::high(both);
-            }
-        }
-        SEEDDELTA_INLINE explicit Before(const V *both) {
-            for (int p = 0; p < Parts; ++p) {
-                c2[p] = Ops::low(both[p]);
-                c1[p] = Ops::high(both[p]);
-            }
-        }
+        V c1, c2;
+        Before() = default; // to be set
+        SEEDDELTA_INLINE explicit Before(V both) : c1(Ops::high(both)), c2(Ops::low(both)) {}
     };
 
     // One step, number Step of the chunk; `c0` are its codes. Calls use(quad of the chunk, values).
-    template <class Pattern, int Parts, int Step, class Use>
-    static SEEDDELTA_INLINE void step(const V *c0, const uint8_t *planes, int64_t stride, const Tables<Pattern> &t,
-                                      Before<Parts> &before, Use &&use) {
+    template <class Pattern, int Step, class Use>
+    static SEEDDELTA_INLINE void step(V c0, const uint8_t *planes, const Tables<Pattern> &t, Before &before,
+                                      Use &&use) {
         constexpr int quad = Pattern::first_value(Step);
         constexpr int value = quad % Pattern::kValues;
         constexpr int table = Pattern::table_of(value);
-        V sum[Parts];
-        V out[Parts];
-        for (int p = 0; p < Parts; ++p) {
-            sum[p] = Ops::wrap(Ops::add(c0[p], before.c2[p]));
-            out[p] = Ops::add(Ops::look(t.a[table], sum[p]), Ops::look(t.b[table], before.c1[p]));
-            for (int plane = 0; plane < Pattern::kPlanes; ++plane) {
-                const V bits = Ops::load(planes + plane * kLaneBytes + p * stride);
-                out[p] = Ops::template add_bit<Step % kLanePlaneSteps>(out[p], bits, t.added[plane]);
-            }
+        const V sum = Ops::wrap(Ops::add(c0, before.c2));
+        V out = Ops::add(Ops::look(t.a[table], sum), Ops::look(t.b[table], before.c1));
+        for (int plane = 0; plane < Pattern::kPlanes; ++plane) {
+            const V bits = Ops::load(planes + plane * kLaneBytes);
+            out = Ops::template add_bit<Step % kLanePlaneSteps>(out, bits, t.added[plane]);
         }
         use(quad, out);
         if constexpr (Pattern::kEmits[Step % Pattern::kSteps] > 1) {
-            V both[Parts];
-            for (int p = 0; p < Parts; ++p) {
-                both[p] = Ops::wrap(Ops::add(sum[p], before.c1[p]));
-            }
-            const auto next = [&]<int I>(const V *at, const V *beside) SEEDDELTA_INLINE_LAMBDA {
+            const V both = Ops::wrap(Ops::add(sum, before.c1));
+            const auto next = [&]<int I>(V at, V beside) SEEDDELTA_INLINE_LAMBDA {
                 constexpr int of = Pattern::table_of(value + I);
-                for (int p = 0; p < Parts; ++p) {
-                    out[p] = Ops::add(Ops::look(t.a[of], at[p]), Ops::look(t.b[of], beside[p]));
-                }
-                use(quad + I, out);
+                use(quad + I, Ops::add(Ops::look(t.a[of], at), Ops::look(t.b[of], beside)));
             };
             next.template operator()<1>(both, c0);
             if constexpr (Pattern::kEmits[Step % Pattern::kSteps] > 2) {
@@ -191,25 +168,22 @@ struct LaneTile {
                 next.template operator()<3>(both, c0);
             }
         }
-        for (int p = 0; p < Parts; ++p) {
-            before.c2[p] = before.c1[p];
-            before.c1[p] = c0[p];
-        }
+        before.c2 = before.c1;
+        before.c1 = c0;
     }
 
-    // The chunk at `codes` from its line `Line` of codes on. `stride`: bytes between the parts.
+    // The chunk at `codes` from its line `Line` of codes on, each part of a line after the other: so few registers are
+    // in use at a time. `stride`: bytes between the parts. Calls use(quad of the chunk, part, values).
     template <class Pattern, int Parts, int Line, class Use>
-    static SEEDDELTA_INLINE void line(const uint8_t *codes, int64_t stride, const Tables<Pattern> &t,
-                                      Before<Parts> &before, Use &&use) {
-        V low[Parts];
-        V high[Parts];
-        for (int p = 0; p < Parts; ++p) {
-            const V both = Ops::load(codes + (Pattern::kPlanes + Line) * kLaneBytes + p * stride);
-            low[p] = Ops::low(both);
-            high[p] = Ops::high(both);
-        }
-        step<Pattern, Parts, 2 * Line>(low, codes, stride, t, before, use);
-        step<Pattern, Parts, 2 * Line + 1>(high, codes, stride, t, before, use);
+    static SEEDDELTA_INLINE void line(const uint8_t *codes, int64_t stride, const Tables<Pattern> &t, Before *before,
+                                      Use &&use) {
+        unrolled<Parts>([&](int p) SEEDDELTA_INLINE_LAMBDA {
+            const uint8_t *at = codes + p * stride;
+            const auto one = [&](int quad, V values) SEEDDELTA_INLINE_LAMBDA { use(quad, p, values); };
+            const V both = Ops::load(at + (Pattern::kPlanes + Line) * kLaneBytes);
+            step<Pattern, 2 * Line>(Ops::low(both), at, t, before[p], one);
+            step<Pattern, 2 * Line + 1>(Ops::high(both), at, t, before[p], one);
+        });
         if constexpr (Pattern::kPlanes + Line + 1 < Pattern::kLines) {
             line<Pattern, Parts, Line + 1>(codes, stride, t, before, use);
         }
@@ -225,38 +199,31 @@ struct LaneTile {
         const uint8_t *after = codes + Parts * stride;
         codes += part * kBytes;
         const Tables<Pattern> t(*ctx.lane_code);
-        Before<Parts> before(codes, Pattern::loop_line(ctx.lane_lines), stride);
         const int64_t groups = a.stride / kGroup;
         const auto token = [&](int64_t n) { return n < a.n_tokens ? n : a.n_tokens - 1; };
+        const auto each = [](auto &&f) SEEDDELTA_INLINE_LAMBDA {
+            unrolled<N * Parts>([&](int i) SEEDDELTA_INLINE_LAMBDA { f(i / Parts, i % Parts); });
+        };
+        Before before[Parts];
+        unrolled<Parts>([&](int p) SEEDDELTA_INLINE_LAMBDA {
+            before[p] = Before(Ops::load(codes + Pattern::loop_line(ctx.lane_lines) * kLaneBytes + p * stride));
+        });
         const int8_t *q[N];
-        for (int n = 0; n < N; ++n) {
-            q[n] = a.q + token(n) * a.stride;
-        }
+        unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA { q[n] = a.q + token(n) * a.stride; });
         F total[N][Parts];
-        for (int n = 0; n < N; ++n) {
-            for (int p = 0; p < Parts; ++p) {
-                total[n][p] = Ops::no_floats();
-            }
-        }
+        each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA { total[n][p] = Ops::no_floats(); });
+        int64_t at = 0; // of the activations
         int64_t chunks = ctx.lane_lines / Pattern::kLines;
         for (int64_t group = 0; chunks > 0; ++group) {
             V sum[N][Parts];
-            const auto multiply = [&](int quad, const V *values) SEEDDELTA_INLINE_LAMBDA {
-                for (int n = 0; n < N; ++n) {
-                    const V x = Ops::four(q[n] + 4 * quad);
-                    for (int p = 0; p < Parts; ++p) {
-                        sum[n][p] = Ops::dot(sum[n][p], values[p], x);
-                        if constexpr (N > 2) {
-                            Ops::keep(sum[n][p]);
-                        }
-                    }
-                }
+            each([&](int n, int p)
+                     SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::start(a.bias[token(n) * groups + group]); });
+            const auto multiply = [&](int quad, int p, V values) SEEDDELTA_INLINE_LAMBDA {
+                unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
+                    sum[n][p] = Ops::dot(sum[n][p], values, Ops::four(q[n] + at + 4 * quad));
+                    Ops::keep(sum[n][p]);
+                });
             };
-            for (int n = 0; n < N; ++n) {
-                for (int p = 0; p < Parts; ++p) {
-                    sum[n][p] = Ops::start(a.bias[token(n) * groups + group]);
-                }
-            }
             const int64_t count = chunks < chunks_a_group ? chunks : chunks_a_group;
             for (int64_t i = 0; i < count; ++i) {
                 if constexpr (Tiles) { // the next tiles, in the order of the memory
@@ -271,22 +238,16 @@ struct LaneTile {
                 }
                 line<Pattern, Parts, 0>(codes, stride, t, before, multiply);
                 codes += Pattern::kLines * kLaneBytes;
-                for (int n = 0; n < N; ++n) {
-                    q[n] += 4 * Pattern::kQuads;
-                }
+                at += 4 * Pattern::kQuads;
             }
             chunks -= count;
-            for (int n = 0; n < N; ++n) {
-                for (int p = 0; p < Parts; ++p) {
-                    total[n][p] = Ops::add_group(total[n][p], sum[n][p], a.scale[token(n) * groups + group]);
-                }
-            }
+            each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
+                total[n][p] = Ops::add_group(total[n][p], sum[n][p], a.scale[token(n) * groups + group]);
+            });
         }
-        for (int n = 0; n < N; ++n) {
-            for (int p = 0; p < Parts; ++p) {
-                Ops::store_rows(Tiles ? acc[p * kTokens + n] : acc[n] + (part + p) * kRows, total[n][p]);
-            }
-        }
+        each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
+            Ops::store_rows(Tiles ? acc[p * kTokens + n] : acc[n] + (part + p) * kRows, total[n][p]);
+        });
     }
 
     template <class Pattern, int N>

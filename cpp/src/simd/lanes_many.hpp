@@ -12,7 +12,15 @@ namespace {
 template <class Ops>
 struct LanePanel {
     using Tile = LaneTile<Ops>;
-    using Codes = typename Tile::template Before<Ops::kParts>;
+    // The codes before a stretch.
+    struct Codes {
+        typename Tile::Before part[Ops::kParts];
+        SEEDDELTA_INLINE Codes(const uint8_t *tile, int64_t line) {
+            for (int p = 0; p < Ops::kParts; ++p) {
+                part[p] = typename Tile::Before(Ops::load(tile + line * kLaneBytes + p * Tile::kBytes));
+            }
+        }
+    };
     using V = typename Ops::V;
     using F = typename Ops::F;
     static constexpr int64_t kBlock = kLaneBlock; // tokens
@@ -75,17 +83,15 @@ struct LanePanel {
                 __builtin_prefetch(codes + kLanesAhead + l * kLaneBytes, 0, 2);
             }
             V even[Ops::kParts];
-            auto keep = [&](int quad, const V *v) SEEDDELTA_INLINE_LAMBDA {
-                for (int p = 0; p < Ops::kParts; ++p) {
-                    Ops::store(values + quad * kLaneBytes + p * Tile::kBytes, v[p]);
-                    if (quad % 2 == 0) {
-                        even[p] = v[p];
-                    } else if constexpr (Ops::kHasBase) {
-                        Ops::store(base + quad / 2 * kLaneBytes + p * Tile::kBytes, Ops::base(even[p], v[p]));
-                    }
+            auto keep = [&](int quad, int p, V v) SEEDDELTA_INLINE_LAMBDA {
+                Ops::store(values + quad * kLaneBytes + p * Tile::kBytes, v);
+                if (quad % 2 == 0) {
+                    even[p] = v;
+                } else if constexpr (Ops::kHasBase) {
+                    Ops::store(base + quad / 2 * kLaneBytes + p * Tile::kBytes, Ops::base(even[p], v));
                 }
             };
-            Tile::template line<Pattern, Ops::kParts, 0>(codes, Tile::kBytes, t, before, keep);
+            Tile::template line<Pattern, Ops::kParts, 0>(codes, Tile::kBytes, t, before.part, keep);
             codes += Pattern::kLines * kLaneBytes;
             values += Pattern::kQuads * kLaneBytes;
             base += Pattern::kQuads / 2 * kLaneBytes;

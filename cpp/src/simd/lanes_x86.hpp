@@ -73,7 +73,8 @@ struct LaneWords256 {
 
     // For lane_columns.hpp
     static constexpr int kLanes = 2;
-    static SEEDDELTA_INLINE void hold(V &) {}
+    // In memory: GCC would store a sum twice, where it keeps it and where it had it in a register.
+    static SEEDDELTA_INLINE void hold(V &sum) { asm("" : "+m"(sum)); }
     static SEEDDELTA_INLINE void zip8(V a, V b, V &low, V &high) {
         low = _mm256_unpacklo_epi8(a, b);
         high = _mm256_unpackhi_epi8(a, b);

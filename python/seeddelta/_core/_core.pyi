@@ -541,8 +541,9 @@ def lanes_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32
             (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ), and in b the triangle U with U Uᵀ = (H⁻¹_bb)⁻¹. The weights
             and the importance must be those of the rotated columns, in their own order, rotation_block 0.
         lookahead: steps searched beyond a group before its codes are fixed.
-        survivors: encodings of a row that are carried on from group to group (M-algorithm): 1, 2, 4, 8, 16 or
-            32, 1 without feedback. The time grows with it, the error of the outputs falls.
+        survivors: encodings of a row side by side: 1, 2, 4, 8, 16 or 32. Those that cost least go on from
+            group to group (M-algorithm), or without feedback each has a scale of its own and the best one is
+            taken. The time grows with it, the error falls.
         threads: 0 is all processors. The result does not depend on it.
     Returns: (codes uint8 [ceil(n_out / 16), lines, 64], row_scale float16 [n_out]), for base_scale 1 / code.unit.
     Raises: ValueError for NaN or infinite weights and options out of range.

@@ -123,10 +123,10 @@ def _of_whole(recipe: Recipe, plan: Plan, windows: Windows, ram: int) -> tuple[l
 
 
 def _encoding_speed(recipe: Recipe, plan: Plan, source: SourceModel, wanted: list[str]) -> float:
-    """Weights a second: encoded without feedback, and what is known of byte lanes with it."""
+    """Weights a second: encoded once without feedback, and what is known of byte lanes with it."""
     name = next((name for name in wanted if plan.targets[name].experts is None), next(iter(plan.targets)))
     rows = source.matrix(name)[:_ROWS]
-    own = plan.recipes[name].model_copy(update={"hessian": None, "threads": recipe.threads})
+    own = plan.recipes[name].model_copy(update={"hessian": None, "effort": "fast", "threads": recipe.threads})
     begun = time.perf_counter()
     encode_tensor(name, np.ascontiguousarray(rows), source.tensors[name].type.name, own)
     target = plan.targets[name]

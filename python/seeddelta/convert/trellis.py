@@ -104,11 +104,10 @@ def _search_lanes(
 ) -> Searched:
     code = _core.lane_codes()[base.code]
     groups = lane_groups(code, rows.shape[1], feedback=feedback is not None)
-    if feedback is not None:
-        options |= {"survivors": EFFORTS[recipe.effort]}
     codes, fitted = _core.lanes_encode(
-        rows, code=code, groups=groups, lookahead=LANES_LOOKAHEAD, threads=recipe.threads, **options
-    )
+        rows, code=code, groups=groups, lookahead=LANES_LOOKAHEAD, survivors=EFFORTS[recipe.effort],
+        threads=recipe.threads, **options,
+    )  # fmt: skip
     return {"scale": base.scale, "lane_code": base.code}, np.asarray(codes).view("i1"), fitted
 
 

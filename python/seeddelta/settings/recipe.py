@@ -16,7 +16,8 @@ HESSIAN_DAMP = 0.1
 # Of SmolLM2 at 4 bits, KL on the calibration's kind of text and on another: .1 gives .0337 and .0574, .3 .0327 and
 # .0553, .5 .0320 and .0533, 1 .0327 and .0543.
 GRADIENT_DAMP = 0.5
-# Encodings of a row that the search keeps side by side, by effort (python benchmarks/bench_encode.py).
+# Encodings of a row that the search keeps side by side, by effort (python benchmarks/bench_encode.py): those that cost
+# least so far with a covariance, of as many scales without.
 EFFORTS = {"fast": 1, "normal": 4, "high": 16}
 MAX_ROTATION = 64  # the block that was measured (larger ones cost more time a token and gain nothing)
 # preset -> what it sets; options given beside it win
@@ -118,7 +119,7 @@ class TrellisOptions(Group):
     )
     effort: Annotated[Literal["fast", "normal", "high"], Flag(shown=True, panel="Base")] = Field(
         default="normal",
-        description="Encodings of each row that the search keeps side by side, in byte lanes with a covariance: "
+        description="Encodings of each row that the search of byte lanes keeps side by side: "
         f"{EFFORTS['fast']}, {EFFORTS['normal']} or {EFFORTS['high']}. More take longer and err less.",
     )
     rotation_block: Annotated[Literal["auto"] | int, Flag(metavar="N|auto", panel="Base")] = Field(
