@@ -142,13 +142,20 @@ void check_lane_extremes(uint8_t both) {
         ctx.lane_codes = codes.data();
         ctx.row_scale_f16 = row_scale.data();
         for (const float sign : {1.0F, -1.0F}) {
-            for (const size_t tokens : {size_t{1}, size_t{2}, size_t{5}, size_t{9}}) {
-                const std::vector<float> x(tokens * 512, sign);
-                compare("compute", "extreme values of lanes", [&] {
-                    std::vector<float> y(tokens * 32);
-                    seeddelta_compute(ctx, x.data(), y.data(), tokens);
-                    return y;
-                });
+            // All inputs the largest; or of each 2 + 2 of eight columns two of them and what fits 16 bits, then 1 more.
+            for (const float rest : {127.0F, 4.0F, 5.0F}) {
+                for (const size_t tokens : {size_t{1}, size_t{2}, size_t{4}, size_t{5}, size_t{9}}) {
+                    std::vector<float> x(tokens * 512);
+                    for (size_t i = 0; i < x.size(); ++i) {
+                        const bool first = i % 8 < 4;
+                        x[i] = sign * (first || rest == 127.0F ? 127.0F : i % 2 == 0 ? rest : 0.0F);
+                    }
+                    compare("compute", "extreme values of lanes", [&] {
+                        std::vector<float> y(tokens * 32);
+                        seeddelta_compute(ctx, x.data(), y.data(), tokens);
+                        return y;
+                    });
+                }
             }
         }
     }

@@ -10,7 +10,8 @@
 // high (codes), table, look, add, wrap (sums of codes for look), start (sums of products), four (broadcast), dot, keep
 // (in a register), F (floats of a register's rows), no_floats, add_group, store_rows; kBias is added to every value,
 // for products of unsigned and signed bytes; add_bit adds a number where a bit of a plane is set or, with kTakes, where
-// it is not. kDirect: more tokens are for lanes_many.hpp.
+// it is not. dot_both and halves_fit, where there are: two dots by fewer instructions, and for which columns of a group
+// that is exact. kDirect: more tokens are for lanes_many.hpp.
 #pragma once
 #include <algorithm>
 #include <utility>
@@ -100,6 +101,31 @@ struct LaneTile {
     static constexpr int kBytes = static_cast<int>(kLaneBytes) / Ops::kParts;
     static constexpr int kRows = static_cast<int>(kTileRows) / Ops::kParts;
     static constexpr int64_t kTokens = Ops::kDirect; // of multiply, at most
+    static constexpr bool kHalves = requires(const int8_t *q) { Ops::halves_fit(q); };
+
+    // Bit i of a group: for all tokens the products of columns 8 * i to 8 * i + 7, four by four, fit 16 bits. One token
+    // gains nothing by it.
+    class Fit {
+    public:
+        explicit Fit(const Activations &a) {
+            const int64_t groups = a.stride / kGroup;
+            if constexpr (kHalves) {
+                known_ = a.n_tokens > 1 && groups <= kMost;
+                for (int64_t g = 0; known_ && g < groups; ++g) {
+                    bits_[g] = 0xFF;
+                    for (int64_t token = 0; token < a.n_tokens; ++token) {
+                        bits_[g] &= Ops::halves_fit(a.q + token * a.stride + g * kGroup);
+                    }
+                }
+            }
+        }
+        const uint8_t *bits() const { return known_ ? bits_ : nullptr; }
+
+    private:
+        static constexpr int64_t kMost = kHalves ? 1024 : 1; // 65536 columns
+        bool known_ = false;
+        uint8_t bits_[kMost];
+    };
 
     template <class Pattern>
     struct Tables {
@@ -193,7 +219,7 @@ struct LaneTile {
     // tokens, the last one stands for the rest.
     template <class Pattern, int Parts, int N, bool Tiles>
     [[gnu::noinline]] static void multiply_part(const seeddelta_ctx &ctx, const uint8_t *codes, int part,
-                                                const Activations &a, float (*acc)[kTileRows]) {
+                                                const Activations &a, const uint8_t *fit, float (*acc)[kTileRows]) {
         constexpr int64_t chunks_a_group = kGroup / (4 * Pattern::kQuads);
         const int64_t stride = Tiles ? ctx.tile_bytes() : kBytes;
         const uint8_t *after = codes + Parts * stride;
@@ -218,9 +244,28 @@ struct LaneTile {
             V sum[N][Parts];
             each([&](int n, int p)
                      SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::start(a.bias[token(n) * groups + group]); });
+            uint32_t fitting = fit != nullptr ? fit[group] : 0;
+            V even[Parts];
             const auto multiply = [&](int quad, int p, V values) SEEDDELTA_INLINE_LAMBDA {
+                const auto x = [&](int n, int behind)
+                                   SEEDDELTA_INLINE_LAMBDA { return Ops::four(q[n] + at + 4 * (quad - behind)); };
+                if constexpr (kHalves && N > 1) {
+                    if (quad % 2 == 0) {
+                        even[p] = values;
+                        return;
+                    }
+                    if ((fitting >> (quad / 2) & 1) != 0) {
+                        unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
+                            sum[n][p] = Ops::dot_both(sum[n][p], even[p], values, x(n, 1), x(n, 0));
+                            Ops::keep(sum[n][p]);
+                        });
+                        return;
+                    }
+                    unrolled<N>([&](int n)
+                                    SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::dot(sum[n][p], even[p], x(n, 1)); });
+                }
                 unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
-                    sum[n][p] = Ops::dot(sum[n][p], values, Ops::four(q[n] + at + 4 * quad));
+                    sum[n][p] = Ops::dot(sum[n][p], values, x(n, 0));
                     Ops::keep(sum[n][p]);
                 });
             };
@@ -239,6 +284,7 @@ struct LaneTile {
                 line<Pattern, Parts, 0>(codes, stride, t, before, multiply);
                 codes += Pattern::kLines * kLaneBytes;
                 at += 4 * Pattern::kQuads;
+                fitting >>= Pattern::kQuads / 2;
             }
             chunks -= count;
             each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
@@ -252,15 +298,15 @@ struct LaneTile {
 
     template <class Pattern, int N>
     static void multiply_n(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, int64_t tiles,
-                           float (*acc)[kTileRows]) {
+                           const uint8_t *fit, float (*acc)[kTileRows]) {
         if constexpr (Ops::tiles(N) > 1) {
             if (tiles > 1) {
-                return multiply_part<Pattern, Ops::tiles(N), N, true>(ctx, codes, 0, a, acc);
+                return multiply_part<Pattern, Ops::tiles(N), N, true>(ctx, codes, 0, a, fit, acc);
             }
         }
         constexpr int parts = Ops::direct_parts(N);
         for (int part = 0; part < Ops::kParts; part += parts) {
-            multiply_part<Pattern, parts, N, false>(ctx, codes, part, a, acc);
+            multiply_part<Pattern, parts, N, false>(ctx, codes, part, a, fit, acc);
         }
     }
 
@@ -271,21 +317,21 @@ struct LaneTile {
     static constexpr int64_t kTiles = std::max({tiles_for(1), tiles_for(2), tiles_for(4), tiles_for(8)});
 
     // One tile, or as many as tiles_for says, for 1 .. kTokens tokens: every register of codes is decoded once.
-    // The sums of a tile are kTokens rows of `acc`.
+    // The sums of a tile are kTokens rows of `acc`. fit: Fit::bits.
     static void multiply(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, int64_t tiles,
-                         float (*acc)[kTileRows]) {
+                         const uint8_t *fit, float (*acc)[kTileRows]) {
         const int64_t count = a.n_tokens;
         with_pattern(*ctx.lane_code, [&]<class Pattern>() {
             if (count == 1) {
-                multiply_n<Pattern, 1>(ctx, codes, a, tiles, acc);
+                multiply_n<Pattern, 1>(ctx, codes, a, tiles, fit, acc);
             } else if (count == 2) {
-                multiply_n<Pattern, 2>(ctx, codes, a, tiles, acc);
-            } else if constexpr (kTokens > 2) {
-                if (count <= 4) {
-                    multiply_n<Pattern, 4>(ctx, codes, a, tiles, acc);
-                } else {
-                    multiply_n<Pattern, 8>(ctx, codes, a, tiles, acc);
+                multiply_n<Pattern, 2>(ctx, codes, a, tiles, fit, acc);
+            } else if (kTokens == 4 || count <= 4) {
+                if constexpr (kTokens > 2) {
+                    multiply_n<Pattern, 4>(ctx, codes, a, tiles, fit, acc);
                 }
+            } else if constexpr (kTokens > 4) {
+                multiply_n<Pattern, 8>(ctx, codes, a, tiles, fit, acc);
             }
         });
     }
