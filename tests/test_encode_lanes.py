@@ -146,6 +146,15 @@ def test_efforts_are_survivors() -> None:
     assert outputs["high"] < outputs["normal"] < outputs["fast"]
 
 
+def test_efforts_lower_the_error_without_a_covariance() -> None:
+    rows = gaussian(48, 576)
+    errors = []
+    for effort in ("fast", "normal", "high"):
+        recipe = Recipe(input="in.gguf", output="out.gguf", base_kind="lanes", bits=4, effort=effort, seed=1)
+        errors.append(encode_tensor("w", rows, "F32", recipe).metrics.rel_l2)
+    assert errors[2] < errors[1] < errors[0]
+
+
 @pytest.mark.parametrize("survivors", [0, 3, 64])
 def test_survivors_are_powers_of_two(survivors: int) -> None:
     feedback = make_feedback("w", correlated(64), rotation_block=0, seed=0, code=CODES[0])

@@ -19,7 +19,7 @@ def test_four_bits_with_a_covariance(smollm2_f16: Path, tmp_path: Path) -> None:
     calibration, text = write_texts(tmp_path)
     covariance, model = tmp_path / "covariance.gguf", tmp_path / "model.gguf"
     write_covariance(covariance, capture(smollm2_f16, calibration, chunks=24, targets="all", progress=False))
-    recipe = seeddelta.Recipe(input=smollm2_f16, output=model, bits=4, targets="all", hessian=covariance, effort="fast")
+    recipe = seeddelta.Recipe(input=smollm2_f16, output=model, bits=4, targets="all", hessian=covariance)
     assert seeddelta.build(recipe, progress=False).bits_per_weight < 4.05
     found = seeddelta.evaluate([smollm2_f16, model], text=text, chunks=16, reps=0).models[1].divergence
     assert found is not None

@@ -74,7 +74,7 @@ def test_baseline_cpu_has_no_dot_product(kernel_test):
 
 def test_cpu_with_dot_product(kernel_test):
     command = kernel_test if ON_ARM else with_cpu(kernel_test, "max")
-    out = run(command, 60, "neon")
+    out = run(command, 120, "neon")
     if not ON_ARM:
         assert out.splitlines()[0].split() == ["scalar", "neon", "neon_dotprod"]
     assert "0 failures" in out
