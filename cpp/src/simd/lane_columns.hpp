@@ -81,7 +81,7 @@ struct LaneColumns {
     // Calls use(value, register) for all values.
     template <class Use>
     static SEEDDELTA_INLINE void decode(const Units &at, int part, const Tables &t, Use &&use) {
-        const Lines lines(at, part);
+        Lines lines(at, part); // not const: GCC 12 keeps what is initialised as const in memory
         typename Tile::Before before(lines.line[kLines - 1]);
         [&]<int... Chunk>(std::integer_sequence<int, Chunk...>) SEEDDELTA_INLINE_LAMBDA {
             (chunk<Chunk>(lines.line, t, before, use), ...);
@@ -209,10 +209,9 @@ struct LaneColumns {
             const int64_t whole = begin + (end - begin) / kUnits * kUnits;
             rest.fill(codes + whole * kBytes, end - whole);
         }
-        V sum[Last - First]; // set without a loop, so that GCC sees registers and no array
+        V sum[Last - First];
         const V start = Ops::start(in.bias[g] / kQuads);
-        [&]<int... I>(std::integer_sequence<int, I...>)
-            SEEDDELTA_INLINE_LAMBDA { ((sum[I] = start), ...); }(std::make_integer_sequence<int, Last - First>{});
+        unrolled<Last - First>([&](int i) SEEDDELTA_INLINE_LAMBDA { sum[i] = start; });
         for (int64_t i = begin; i < end; i += kUnits) {
             Units at;
             if constexpr (All) {
@@ -231,9 +230,8 @@ struct LaneColumns {
             }
         }
         const float scale = in.scale[g];
-        [&]<int... I>(std::integer_sequence<int, I...>) SEEDDELTA_INLINE_LAMBDA {
-            (add(sum + I * kFold, First + I * kFold, part, scale, y), ...);
-        }(std::make_integer_sequence<int, (Last - First) / kFold>{});
+        unrolled<(Last - First) / kFold>(
+            [&](int i) SEEDDELTA_INLINE_LAMBDA { add(sum + i * kFold, First + i * kFold, part, scale, y); });
     }
 
     template <int First, int Last, class Later>

@@ -326,7 +326,7 @@ struct LaneTile {
                 multiply_n<Pattern, 1>(ctx, codes, a, tiles, fit, acc);
             } else if (count == 2) {
                 multiply_n<Pattern, 2>(ctx, codes, a, tiles, fit, acc);
-            } else if (kTokens == 4 || count <= 4) {
+            } else if (count <= 4) {
                 if constexpr (kTokens > 2) {
                     multiply_n<Pattern, 4>(ctx, codes, a, tiles, fit, acc);
                 }
