@@ -27,6 +27,8 @@ struct LaneColumns {
     using Tables = typename Tile::template Tables<Pattern>;
     static constexpr int kLanes = Ops::kLanes;
     static constexpr int kParts = Wide ? static_cast<int>(kWideWalks / kNarrowWalks) / kLanes : 1; // registers a line
+    // Parts that are multiplied in turns: of a line from memory both halves are used at once.
+    static constexpr int kTogether = kParts == 2 ? 2 : 1;
     static constexpr int kQuads = Wide ? 1 : kLanes; // times four units together
     static constexpr int kUnits = 4 * kQuads;
     static constexpr int kWalks = static_cast<int>(Wide ? kWideWalks : kNarrowWalks);
@@ -161,7 +163,7 @@ struct LaneColumns {
     static void multiply_values(const LaneCode &code, const uint8_t *codes, const ColumnInput &in, float *y) {
         const Tables t(code);
         for (int64_t g = 0; g < in.n_groups; ++g) {
-            for (int part = 0; part < kParts && in.begin[g] < in.begin[g + 1]; ++part) {
+            for (int part = 0; part < kParts && in.begin[g] < in.begin[g + 1]; part += kTogether) {
                 multiply_group<First, Last, All>(t, codes, in, g, part, y);
             }
         }
@@ -197,7 +199,8 @@ struct LaneColumns {
         }
     };
 
-    // Values [First, Last) of one part of a strip for one group. All: the units are neighbours.
+    // Values [First, Last) of the parts of a strip from `part` on, kTogether of them, for one group. All: the units are
+    // neighbours.
     template <int First, int Last, bool All>
     [[gnu::noinline]] static void multiply_group(const Tables &tables, const uint8_t *codes, const ColumnInput &in,
                                                  int64_t g, int part, float *y) {
@@ -209,9 +212,10 @@ struct LaneColumns {
             const int64_t whole = begin + (end - begin) / kUnits * kUnits;
             rest.fill(codes + whole * kBytes, end - whole);
         }
-        V sum[Last - First];
+        constexpr int values = Last - First;
+        V sum[kTogether * values];
         const V start = Ops::start(in.bias[g] / kQuads);
-        unrolled<Last - First>([&](int i) SEEDDELTA_INLINE_LAMBDA { sum[i] = start; });
+        unrolled<kTogether * values>([&](int i) SEEDDELTA_INLINE_LAMBDA { sum[i] = start; });
         for (int64_t i = begin; i < end; i += kUnits) {
             Units at;
             if constexpr (All) {
@@ -223,15 +227,24 @@ struct LaneColumns {
                     at[u / 4][u % 4] = units + u * kBytes;
                 }
                 multiply_units<First, Last>(at, part, t, x, later, sum);
+                if constexpr (kTogether == 2) {
+                    multiply_units<First, Last>(at, part + 1, t, x, Nothing(), sum + values);
+                }
             } else {
                 const Few few(in, i, end);
                 find(codes, few.index, at);
-                multiply_units<First, Last>(at, part, t, inputs(few.q), Listed(codes, in.index + i, part), sum);
+                const V x = inputs(few.q);
+                unrolled<kTogether>([&](int p) SEEDDELTA_INLINE_LAMBDA {
+                    const Listed later(codes, in.index + i, part + p);
+                    multiply_units<First, Last>(at, part + p, t, x, later, sum + p * values);
+                });
             }
         }
         const float scale = in.scale[g];
-        unrolled<(Last - First) / kFold>(
-            [&](int i) SEEDDELTA_INLINE_LAMBDA { add(sum + i * kFold, First + i * kFold, part, scale, y); });
+        unrolled<kTogether * values / kFold>([&](int i) SEEDDELTA_INLINE_LAMBDA {
+            const int at = i * kFold;
+            add(sum + at, First + at % values, part + at / values, scale, y);
+        });
     }
 
     template <int First, int Last, class Later>
@@ -246,15 +259,20 @@ struct LaneColumns {
         });
     }
 
+    struct Nothing {
+        SEEDDELTA_INLINE void ask(int) const {}
+    };
+
     // The lines of the units after these, when all are read: what follows the strip is the next one. Each part asks for
-    // some of them.
+    // some of them, or the first of those together for all.
     template <int First, int Last>
     struct Neighbours {
         static constexpr int kSize = Last - First;
-        static constexpr int kLinesEach = (kUnits * kBytes / 64 + kParts - 1) / kParts;
+        static constexpr int kAskers = kParts / kTogether;
+        static constexpr int kLinesEach = (kUnits * kBytes / 64 + kAskers - 1) / kAskers;
         const uint8_t *from;
         SEEDDELTA_INLINE Neighbours(const uint8_t *units, int part)
-            : from(units + kStripUnitsAhead * kBytes + part * kLinesEach * 64) {}
+            : from(units + kStripUnitsAhead * kBytes + part / kTogether * kLinesEach * 64) {}
         SEEDDELTA_INLINE void ask(int value) const {
             const int v = value - First;
             if (v >= 0 && v < kSize) {
