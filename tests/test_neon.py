@@ -47,7 +47,7 @@ def kernel_test(tmp_path_factory):
             f"-DCMAKE_CXX_COMPILER={compiler}",
         ]
         configure += ["-DCMAKE_EXE_LINKER_FLAGS=-static"]  # needs no libraries of the other machine at run time
-    for command in (configure, [configure[0], "--build", str(build), "--parallel", "2"]):
+    for command in (configure, [configure[0], "--build", str(build), "--target", "kernel_test", "--parallel", "2"]):
         done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return [*runner, str(build / "kernel_test")]
