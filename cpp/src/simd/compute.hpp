@@ -72,11 +72,11 @@ inline bool other_compute(const seeddelta_ctx &ctx, const Activations &a, int64_
     return finite && exponents.finite();
 }
 
-template <class Arch, class Tile, class LaneOps, class LaneMany = LaneOps>
+template <class Arch, class Tile, class LaneOps>
 bool compute_simd(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end, uint8_t *panel,
                   float *y, int64_t y_stride) {
     if (ctx.base == BaseKind::lanes) {
-        return lanes_compute<Arch, LaneOps, LaneMany>(ctx, a, tile_begin, tile_end, panel, y, y_stride);
+        return lanes_compute<Arch, LaneOps>(ctx, a, tile_begin, tile_end, panel, y, y_stride);
     }
     if (ctx.base == BaseKind::trellis) {
         return trellis_compute<Arch, Tile>(ctx, a, tile_begin, tile_end, panel, y, y_stride);

@@ -97,7 +97,7 @@ const KernelTable &kernels_avx2() {
                    .rotate_back = rotate_back_simd<xsimd::avx2>,
                    .quantize = quantize_simd<xsimd::avx2>,
                    .prepare = prepare_simd<xsimd::avx2>,
-                   .compute = compute_simd<xsimd::avx2, Tile<Ops>, DirectLanes, LanePairs256>,
+                   .compute = compute_simd<xsimd::avx2, Tile<Ops>, DirectLanes>,
                    .columns_f16 = columns_f16_simd<xsimd::avx2, ColumnsAvx2>,
                    .columns_i8 = columns_i8_simd<xsimd::avx2, ColumnsAvx2>,
                    .columns_f16_batch = columns_f16_batch_simd<xsimd::avx2, ColumnsAvx2>,

@@ -13,7 +13,7 @@ const KernelTable &kernels_ssse3() {
     static const KernelTable table = [] {
         KernelTable t = kernels_sse2();
         t.name = "ssse3";
-        t.linear.compute = compute_simd<xsimd::ssse3, Tile128, LaneWords128, LanePairs128>;
+        t.linear.compute = compute_simd<xsimd::ssse3, Tile128, LaneWords128>;
         t.linear.columns_lanes = columns_lanes_simd<LaneWords128>;
         t.linear.columns_lanes_many = columns_lanes_many_simd<LaneWords128>;
         return t;

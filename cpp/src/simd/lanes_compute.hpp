@@ -43,8 +43,8 @@ bool lanes_compute_many(const seeddelta_ctx &ctx, const Activations &a, int64_t 
     return exponents.finite();
 }
 
-// Ops: void for the scalar definition. Many: the words for more than Ops::kDirect tokens.
-template <class Arch, class Ops, class Many>
+// Ops: void for the scalar definition.
+template <class Arch, class Ops>
 bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end, uint8_t *panel,
                    float *y, int64_t y_stride) {
     if constexpr (std::is_void_v<Ops>) { // no look-up of bytes
@@ -52,7 +52,7 @@ bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_
     } else {
         using L = LaneTile<Ops>;
         if (a.n_tokens > Ops::kDirect) {
-            return lanes_compute_many<Arch, Many>(ctx, a, tile_begin, tile_end, panel, y, y_stride);
+            return lanes_compute_many<Arch, Ops>(ctx, a, tile_begin, tile_end, panel, y, y_stride);
         }
         const typename L::Fit fit(a);
         Exponents exponents;

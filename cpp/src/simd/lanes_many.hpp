@@ -1,8 +1,6 @@
 // Byte lanes for many tokens: a stretch of a tile's columns is decoded once into a panel that stays in the first-level
-// cache, and multiplied with all tokens, eight at a time. Include inside an instruction-set unit only.
-//
-// `Ops` has the words of lanes.hpp and: kFlip (what the bytes of the activations are xored with), base (of the values
-// of eight columns, what pair needs of them alone), pair (sums plus the products of eight columns).
+// cache, and multiplied with all tokens, eight at a time. `Ops` has the words of lanes.hpp. Include inside an
+// instruction-set unit only.
 #pragma once
 #include "simd/lanes.hpp"
 
@@ -30,7 +28,6 @@ struct LanePanel {
 
     struct Decoded {
         uint8_t values[kColumns * kTileRows];
-        uint8_t base[kColumns * kTileRows / 2];
     };
     static_assert(sizeof(Decoded) == kLanePanelBytes);
 
@@ -40,20 +37,28 @@ struct LanePanel {
         float *scale;  // [groups, kBlock]
         int32_t *bias; // [groups, kBlock]
         float *total;  // [kBlock, kTileRows]
+        uint8_t *fit;  // [groups] as of LaneTile::Fit
     };
 
     static Block block(uint8_t *scratch, int64_t groups, int64_t number) {
         uint8_t *x = scratch + sizeof(Decoded) + number * lane_block_bytes(groups);
         uint8_t *scale = x + groups * kGroupBytes;
         uint8_t *bias = scale + groups * kBlock * 4;
+        uint8_t *total = bias + groups * kBlock * 4;
         return {x, reinterpret_cast<float *>(scale), reinterpret_cast<int32_t *>(bias),
-                reinterpret_cast<float *>(bias + groups * kBlock * 4)};
+                reinterpret_cast<float *>(total), total + kBlock * kTileRows * 4};
     }
 
     // Tokens from `first` on; those that are none are zeros.
     static void pack(const Activations &a, int64_t first, const Block &out) {
         const int64_t groups = a.stride / kGroup;
         for (int64_t g = 0; g < groups; ++g) {
+            if constexpr (Tile::kHalves) {
+                out.fit[g] = 0xFF;
+                for (int64_t token = first; token < std::min(first + kBlock, a.n_tokens); ++token) {
+                    out.fit[g] &= Ops::halves_fit(a.q + token * a.stride + g * kGroup);
+                }
+            }
             for (int64_t n = 0; n < kBlock; ++n) {
                 const int64_t token = first + n;
                 const bool there = token < a.n_tokens;
@@ -61,7 +66,7 @@ struct LanePanel {
                 for (int64_t quad = 0; quad < kGroup / kQuad; ++quad) {
                     uint32_t four;
                     __builtin_memcpy(&four, q + quad * kQuad, sizeof(four));
-                    four = (there ? four : 0) ^ Ops::kFlip;
+                    four = there ? four : 0;
                     __builtin_memcpy(out.x + g * kGroupBytes + (quad * kBlock + n) * kQuad, &four, sizeof(four));
                 }
                 out.scale[g * kBlock + n] = there ? a.scale[token * groups + g] : 0.0F;
@@ -77,74 +82,86 @@ struct LanePanel {
         const typename Tile::template Tables<Pattern> t(code);
         Codes before = from;
         uint8_t *values = out.values;
-        uint8_t *base = out.base;
         for (int64_t i = 0; i < chunks; ++i) {
             for (int l = 0; l < Pattern::kLines; ++l) {
                 __builtin_prefetch(codes + kLanesAhead + l * kLaneBytes, 0, 2);
             }
-            V even[Ops::kParts];
-            auto keep = [&](int quad, int p, V v) SEEDDELTA_INLINE_LAMBDA {
+            const auto keep = [&](int quad, int p, V v) SEEDDELTA_INLINE_LAMBDA {
                 Ops::store(values + quad * kLaneBytes + p * Tile::kBytes, v);
-                if (quad % 2 == 0) {
-                    even[p] = v;
-                } else if constexpr (Ops::kHasBase) {
-                    Ops::store(base + quad / 2 * kLaneBytes + p * Tile::kBytes, Ops::base(even[p], v));
-                }
             };
             Tile::template line<Pattern, Ops::kParts, 0>(codes, Tile::kBytes, t, before.part, keep);
             codes += Pattern::kLines * kLaneBytes;
             values += Pattern::kQuads * kLaneBytes;
-            base += Pattern::kQuads / 2 * kLaneBytes;
         }
         from = before;
         return codes;
     }
 
-    // Columns of `quads` from group `group` on, for N tokens of a block.
-    template <int N>
-    [[gnu::noinline]] static void multiply(const Decoded &panel, int64_t quads, int64_t group, const Block &b) {
+    // Columns of `quads` from group `group` on, for N tokens of a block from `first` on; Parts at a time.
+    template <int N, int Parts>
+    [[gnu::noinline]] static void multiply(const Decoded &panel, int64_t quads, int64_t group, const Block &b,
+                                           int64_t first) {
         constexpr int64_t pairs_a_group = kGroup / kQuad / 2;
-        for (int part = 0; part < Ops::kParts; ++part) {
+        const auto each = [](auto &&f) SEEDDELTA_INLINE_LAMBDA {
+            unrolled<N * Parts>([&](int i) SEEDDELTA_INLINE_LAMBDA { f(i / Parts, i % Parts); });
+        };
+        for (int part = 0; part < Ops::kParts; part += Parts) {
             const uint8_t *values = panel.values + part * Tile::kBytes;
-            const uint8_t *base = panel.base + part * Tile::kBytes;
-            const uint8_t *x = b.x + group * kGroupBytes;
-            const float *scale = b.scale + group * kBlock;
-            const int32_t *bias = b.bias + group * kBlock;
-            F total[N];
-            for (int n = 0; n < N; ++n) {
-                total[n] = Ops::load_floats(b.total + n * kTileRows + part * Tile::kRows);
-            }
+            const auto *q = reinterpret_cast<const int8_t *>(b.x) + group * kGroupBytes + first * kQuad;
+            const float *scale = b.scale + group * kBlock + first;
+            const int32_t *bias = b.bias + group * kBlock + first;
+            const uint8_t *fit = b.fit + group;
+            float *out = b.total + first * kTileRows + part * Tile::kRows;
             for (int64_t pairs = quads / 2; pairs > 0; pairs -= pairs_a_group) {
-                V sum[N];
-                for (int n = 0; n < N; ++n) {
-                    sum[n] = Ops::start(bias[n]);
+                V sum[N][Parts];
+                each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::start(bias[n]); });
+                uint32_t fitting = 0;
+                if constexpr (Tile::kHalves) {
+                    fitting = *fit++;
                 }
                 const int64_t count = pairs < pairs_a_group ? pairs : pairs_a_group;
-                for (int64_t i = 0; i < count; ++i) {
-                    const V v0 = Ops::load(values);
-                    const V v1 = Ops::load(values + kLaneBytes);
-                    V shared = v0;
-                    if constexpr (Ops::kHasBase) {
-                        shared = Ops::load(base);
-                    }
-                    for (int n = 0; n < N; ++n) {
-                        sum[n] = Ops::pair(sum[n], v0, v1, shared,
-                                           Ops::four(reinterpret_cast<const int8_t *>(x) + n * kQuad),
-                                           Ops::four(reinterpret_cast<const int8_t *>(x) + (kBlock + n) * kQuad));
+                for (int64_t i = 0; i < count; ++i, fitting >>= 1) {
+                    V v[2][Parts];
+                    unrolled<2 * Parts>([&](int of) SEEDDELTA_INLINE_LAMBDA {
+                        const int p = of % Parts;
+                        v[of / Parts][p] = Ops::load(values + of / Parts * kLaneBytes + p * Tile::kBytes);
+                    });
+                    const auto x = [&](int quad, int n)
+                                       SEEDDELTA_INLINE_LAMBDA { return Ops::four(q + (quad * kBlock + n) * kQuad); };
+                    if (Tile::kHalves && (fitting & 1) != 0) {
+                        if constexpr (Tile::kHalves) {
+                            each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
+                                sum[n][p] = Ops::dot_both(sum[n][p], v[0][p], v[1][p], x(0, n), x(1, n));
+                                Ops::keep(sum[n][p]);
+                            });
+                        }
+                    } else {
+                        each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
+                            sum[n][p] = Ops::dot(Ops::dot(sum[n][p], v[0][p], x(0, n)), v[1][p], x(1, n));
+                            Ops::keep(sum[n][p]);
+                        });
                     }
                     values += 2 * kLaneBytes;
-                    base += kLaneBytes;
-                    x += 2 * kBlock * kQuad;
+                    q += 2 * kBlock * kQuad;
                 }
-                for (int n = 0; n < N; ++n) {
-                    total[n] = Ops::add_group(total[n], sum[n], scale[n]);
-                }
+                each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
+                    float *at = out + n * kTileRows + p * Tile::kRows;
+                    Ops::store_rows(at, Ops::add_group(Ops::load_floats(at), sum[n][p], scale[n]));
+                });
                 scale += kBlock;
                 bias += kBlock;
             }
-            for (int n = 0; n < N; ++n) {
-                Ops::store_rows(b.total + n * kTileRows + part * Tile::kRows, total[n]);
-            }
+        }
+    }
+
+    // The first N tokens of a block: as many sums as registers hold. Where products are added in 16 bits, a register
+    // of activations is for two parts.
+    template <int N>
+    static void multiply(const Decoded &panel, int64_t quads, int64_t group, const Block &b) {
+        constexpr int parts = Tile::kHalves ? 2 : 1;
+        constexpr int tokens = std::min<int>(N, kBlock / parts);
+        for (int64_t first = 0; first < N; first += tokens) {
+            multiply<tokens, parts>(panel, quads, group, b, first);
         }
     }
 

@@ -17,8 +17,6 @@ struct LaneWordsNeon {
     static constexpr int kBias = 0;
     static constexpr int direct_parts(int n) { return n > 4 ? 2 : 4; }
     static constexpr int tiles(int) { return 1; }
-    static constexpr uint32_t kFlip = 0;
-    static constexpr bool kHasBase = false;
 
     static SEEDDELTA_INLINE V load(const uint8_t *p) { return vld1q_u8(p); }
     static SEEDDELTA_INLINE V low(V both) { return vandq_u8(both, vdupq_n_u8(15)); }
@@ -43,7 +41,6 @@ struct LaneWordsNeon {
         return vreinterpretq_u8_s32(
             Dot::dot(vreinterpretq_s32_u8(sum), vreinterpretq_s8_u8(values), vreinterpretq_s8_u8(x)));
     }
-    static SEEDDELTA_INLINE V pair(V sum, V v0, V v1, V, V x0, V x1) { return dot(dot(sum, v0, x0), v1, x1); }
     static SEEDDELTA_INLINE void store(uint8_t *out, V v) { vst1q_u8(out, v); }
     static SEEDDELTA_INLINE F load_floats(const float *p) { return vld1q_f32(p); }
     static SEEDDELTA_INLINE F no_floats() { return vdupq_n_f32(0.0F); }

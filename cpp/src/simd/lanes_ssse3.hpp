@@ -17,8 +17,6 @@ struct LaneWords128 {
     static constexpr int kBias = kValueBias;
     static constexpr int direct_parts(int n) { return n > 1 ? 1 : 2; } // what the sixteen registers hold
     static constexpr int tiles(int) { return 1; }
-    static constexpr uint32_t kFlip = 0;
-    static constexpr bool kHasBase = false;
 
     static SEEDDELTA_INLINE V load(const uint8_t *p) { return _mm_loadu_si128(reinterpret_cast<const V *>(p)); }
     static SEEDDELTA_INLINE V low(V both) { return _mm_and_si128(both, _mm_set1_epi8(15)); }
@@ -43,7 +41,26 @@ struct LaneWords128 {
     static SEEDDELTA_INLINE V dot(V sum, V values, V x) {
         return _mm_add_epi32(sum, _mm_madd_epi16(_mm_maddubs_epi16(values, x), _mm_set1_epi16(1)));
     }
-    static SEEDDELTA_INLINE V pair(V sum, V v0, V v1, V, V x0, V x1) { return dot(dot(sum, v0, x0), v1, x1); }
+    // As DirectLanes of isa_avx2.cpp.
+    static SEEDDELTA_INLINE V dot_both(V sum, V v0, V v1, V x0, V x1) {
+        const V four = _mm_add_epi16(_mm_maddubs_epi16(v0, x0), _mm_maddubs_epi16(v1, x1));
+        return _mm_add_epi32(sum, _mm_madd_epi16(four, _mm_set1_epi16(1)));
+    }
+    static SEEDDELTA_INLINE uint8_t halves_fit(const int8_t *q) {
+        int fit = 0;
+        for (int i = 0; i < 4; ++i) {
+            const V x = _mm_loadu_si128(reinterpret_cast<const V *>(q) + i);
+            const V ones = _mm_set1_epi8(1);
+            const V positive = _mm_maddubs_epi16(ones, _mm_and_si128(x, _mm_cmpgt_epi8(x, _mm_setzero_si128())));
+            const V negative = _mm_sub_epi16(_mm_maddubs_epi16(ones, _mm_abs_epi8(x)), positive);
+            const auto four = [](V two) { return _mm_add_epi16(two, _mm_slli_epi64(two, 32)); }; // in the upper half
+            const V most = _mm_max_epi16(four(positive), four(negative));
+            const V over = _mm_cmpgt_epi16(most, _mm_set1_epi16(258));
+            const V any = _mm_or_si128(over, _mm_slli_epi64(over, 16));
+            fit |= (~_mm_movemask_pd(_mm_castsi128_pd(any)) & 3) << (2 * i);
+        }
+        return static_cast<uint8_t>(fit);
+    }
     static SEEDDELTA_INLINE void store(uint8_t *out, V v) { _mm_storeu_si128(reinterpret_cast<V *>(out), v); }
     static SEEDDELTA_INLINE F no_floats() { return _mm_setzero_ps(); }
     static SEEDDELTA_INLINE F load_floats(const float *p) { return _mm_loadu_ps(p); }
@@ -72,25 +89,6 @@ struct LaneWords128 {
     }
     static SEEDDELTA_INLINE V lanes_of(const int8_t *q) { return four(q); }
     static SEEDDELTA_INLINE V fold(const V *sum) { return *sum; }
-};
-
-// For many tokens, as LanePairs256 of lanes_x86.hpp: sums of eight columns in 16 bits.
-struct LanePairs128 : LaneWords128 {
-    static constexpr int kBias = 0;
-    static constexpr uint32_t kFlip = 0x80808080;
-    static constexpr bool kHasBase = true;
-
-    static SEEDDELTA_INLINE V start(int32_t) { return _mm_setzero_si128(); }
-    static SEEDDELTA_INLINE V base(V v0, V v1) {
-        const V by_128 = _mm_set1_epi8(-128); // unsigned 128
-        return _mm_add_epi16(_mm_maddubs_epi16(by_128, v0), _mm_maddubs_epi16(by_128, v1));
-    }
-    static SEEDDELTA_INLINE V pair(V sum, V v0, V v1, V base, V x0, V x1) {
-        const V four = _mm_add_epi16(_mm_sub_epi16(_mm_maddubs_epi16(x0, v0), base), _mm_maddubs_epi16(x1, v1));
-        V added = _mm_add_epi32(sum, _mm_madd_epi16(four, _mm_set1_epi16(1)));
-        keep(added);
-        return added;
-    }
 };
 
 } // namespace

@@ -32,8 +32,6 @@ struct LaneWords256 {
     // the sixteen registers hold the sums of one part for more than two tokens
     static constexpr int direct_parts(int n) { return n > 2 ? 1 : 2; }
     static constexpr int tiles(int) { return 1; }
-    static constexpr uint32_t kFlip = 0;
-    static constexpr bool kHasBase = false;
 
     static SEEDDELTA_INLINE V load(const uint8_t *p) { return _mm256_loadu_si256(reinterpret_cast<const V *>(p)); }
     static SEEDDELTA_INLINE V low(V both) { return _mm256_and_si256(both, _mm256_set1_epi8(15)); }
@@ -62,7 +60,6 @@ struct LaneWords256 {
     // GCC would keep some sums in memory as well, and a store and a load take longer than a step.
     static SEEDDELTA_INLINE void keep(V &sum) { asm("" : "+x"(sum)); }
     static SEEDDELTA_INLINE V dot(V sum, V values, V x) { return Dot::dot(sum, values, x); }
-    static SEEDDELTA_INLINE V pair(V sum, V v0, V v1, V, V x0, V x1) { return dot(dot(sum, v0, x0), v1, x1); }
     static SEEDDELTA_INLINE void store(uint8_t *out, V v) { _mm256_storeu_si256(reinterpret_cast<V *>(out), v); }
     static SEEDDELTA_INLINE F no_floats() { return _mm256_setzero_ps(); }
     static SEEDDELTA_INLINE F load_floats(const float *p) { return _mm256_loadu_ps(p); }
@@ -97,29 +94,6 @@ struct LaneWords256 {
     }
 };
 
-// For many tokens without VNNI: sums of four products in 16 bits, so that eight columns take one VPMADDWD and not two.
-// The activations plus 128 are unsigned, the values signed: what that adds, 128 times the sum of four values, is the
-// same for all tokens. Each VPMADDUBSW is at most 2 * 255 * 63 < 2^15; the sum of two wraps, and the difference to
-// `base`, at most 4 * 127 * 63 < 2^15, does not.
-struct LanePairs256 : LaneWords256<void> {
-    static constexpr int kBias = 0;
-    static constexpr uint32_t kFlip = 0x80808080;
-    static constexpr bool kHasBase = true;
-
-    static SEEDDELTA_INLINE V start(int32_t) { return _mm256_setzero_si256(); }
-    static SEEDDELTA_INLINE V base(V v0, V v1) {
-        const V by_128 = _mm256_set1_epi8(-128); // unsigned 128
-        return _mm256_add_epi16(_mm256_maddubs_epi16(by_128, v0), _mm256_maddubs_epi16(by_128, v1));
-    }
-    static SEEDDELTA_INLINE V pair(V sum, V v0, V v1, V base, V x0, V x1) {
-        const V four =
-            _mm256_add_epi16(_mm256_sub_epi16(_mm256_maddubs_epi16(x0, v0), base), _mm256_maddubs_epi16(x1, v1));
-        V added = _mm256_add_epi32(sum, _mm256_madd_epi16(four, _mm256_set1_epi16(1)));
-        keep(added);
-        return added;
-    }
-};
-
 #if defined(__AVX512BW__)
 // 512 bits: a whole line. Without VBMI codes are masked as with AVX2.
 template <class Dot>
@@ -134,8 +108,6 @@ struct LaneWords512 {
     // few registers; and of one token four tiles were 15% faster from the cache and no faster from memory, where it
     // counts.
     static constexpr int tiles(int n) { return n > 1 && n <= 4 ? 2 : 1; }
-    static constexpr uint32_t kFlip = 0;
-    static constexpr bool kHasBase = false;
 
     static SEEDDELTA_INLINE V load(const uint8_t *p) { return _mm512_loadu_si512(p); }
     static SEEDDELTA_INLINE V low(V both) { return _mm512_and_si512(both, _mm512_set1_epi8(15)); }
@@ -162,7 +134,6 @@ struct LaneWords512 {
     }
     static SEEDDELTA_INLINE void keep(V &) {}
     static SEEDDELTA_INLINE V dot(V sum, V values, V x) { return Dot::dot(sum, values, x); }
-    static SEEDDELTA_INLINE V pair(V sum, V v0, V v1, V, V x0, V x1) { return dot(dot(sum, v0, x0), v1, x1); }
     static SEEDDELTA_INLINE void store(uint8_t *out, V v) { _mm512_storeu_si512(out, v); }
     static SEEDDELTA_INLINE F no_floats() { return _mm512_setzero_ps(); }
     static SEEDDELTA_INLINE F load_floats(const float *p) { return _mm512_loadu_ps(p); }

@@ -75,10 +75,11 @@ inline constexpr int64_t kLanePanelColumns = 512;
 inline constexpr int64_t kLaneBlock = 8;
 
 // Scratch of a decoded stretch of columns, and of one block of tokens.
-inline constexpr int64_t kLanePanelBytes = kLanePanelColumns * kTileRows * 3 / 2;
+inline constexpr int64_t kLanePanelBytes = kLanePanelColumns * kTileRows;
 static inline int64_t lane_block_bytes(int64_t groups) {
     constexpr int64_t a_group = kGroup + static_cast<int64_t>(sizeof(float) + sizeof(int32_t)); // q, scale, bias
-    return kLaneBlock * (groups * a_group + kTileRows * static_cast<int64_t>(sizeof(float)));
+    const int64_t fit = (groups + 63) / 64 * 64;                                                // whole lines
+    return kLaneBlock * (groups * a_group + kTileRows * static_cast<int64_t>(sizeof(float))) + fit;
 }
 
 // Scratch for one thread: a decoded tile, two bytes a value at most, plus slack for whole vectors. With lanes the
