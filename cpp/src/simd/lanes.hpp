@@ -103,8 +103,17 @@ struct LaneTile {
     static constexpr int64_t kTokens = Ops::kDirect; // of multiply, at most
     static constexpr bool kHalves = requires(const int8_t *q) { Ops::halves_fit(q); };
 
-    // Bit i of a group: for all tokens the products of columns 8 * i to 8 * i + 7, four by four, fit 16 bits. One token
-    // gains nothing by it.
+    // Bit i: for all tokens from `first` to `last` the products of the columns 8 * i to 8 * i + 7 of a group, four by
+    // four, fit 16 bits.
+    static uint8_t fit(const Activations &a, int64_t first, int64_t last, int64_t group) {
+        uint8_t bits = 0xFF;
+        for (int64_t token = first; token < last; ++token) {
+            bits &= Ops::halves_fit(a.q + token * a.stride + group * kGroup);
+        }
+        return bits;
+    }
+
+    // That of every group, for all tokens. One token gains nothing by it.
     class Fit {
     public:
         explicit Fit(const Activations &a) {
@@ -112,10 +121,7 @@ struct LaneTile {
             if constexpr (kHalves) {
                 known_ = a.n_tokens > 1 && groups <= kMost;
                 for (int64_t g = 0; known_ && g < groups; ++g) {
-                    bits_[g] = 0xFF;
-                    for (int64_t token = 0; token < a.n_tokens; ++token) {
-                        bits_[g] &= Ops::halves_fit(a.q + token * a.stride + g * kGroup);
-                    }
+                    bits_[g] = fit(a, 0, a.n_tokens, g);
                 }
             }
         }

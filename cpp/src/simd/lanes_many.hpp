@@ -37,7 +37,7 @@ struct LanePanel {
         float *scale;  // [groups, kBlock]
         int32_t *bias; // [groups, kBlock]
         float *total;  // [kBlock, kTileRows]
-        uint8_t *fit;  // [groups] as of LaneTile::Fit
+        uint8_t *fit;  // [groups] LaneTile::fit
     };
 
     static Block block(uint8_t *scratch, int64_t groups, int64_t number) {
@@ -54,10 +54,7 @@ struct LanePanel {
         const int64_t groups = a.stride / kGroup;
         for (int64_t g = 0; g < groups; ++g) {
             if constexpr (Tile::kHalves) {
-                out.fit[g] = 0xFF;
-                for (int64_t token = first; token < std::min(first + kBlock, a.n_tokens); ++token) {
-                    out.fit[g] &= Ops::halves_fit(a.q + token * a.stride + g * kGroup);
-                }
+                out.fit[g] = Tile::fit(a, first, std::min(first + kBlock, a.n_tokens), g);
             }
             for (int64_t n = 0; n < kBlock; ++n) {
                 const int64_t token = first + n;
