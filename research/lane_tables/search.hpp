@@ -1,7 +1,8 @@
 // Viterbi search of a code of byte lanes in floating point, for walks that start and end anywhere, and the equations of
 // least squares of what it chose.
 #pragma once
-#include <algorithm>
+#include "common.hpp"
+
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -11,17 +12,12 @@
 #include <string>
 #include <vector>
 
-using Floats = float __attribute__((vector_size(64)));
-using Ints = int __attribute__((vector_size(64)));
-
-constexpr int kWalks = 16;  // searched together
-constexpr int kSteps = 126; // of a walk; whole patterns
-
 struct Pattern {
     std::vector<int> emits;
     std::vector<int> table; // of each value
     int tables = 0;
     int planes = 0;
+    int steps = 126; // of a walk; whole patterns are searched
     int values() const { return static_cast<int>(table.size()); }
     int parameters() const { return 32 * tables + planes; }
 };
@@ -48,27 +44,23 @@ static Pattern pattern_of(const char *text, bool shared, int planes) {
 
 struct Samples {
     int batches;
-    std::vector<float> x; // [batches, values of kSteps, kWalks]
+    std::vector<float> x; // [batches, values of a walk, kWalks]
 };
 
 static Samples gaussian(const Pattern &p, int batches, uint32_t seed) {
-    const int steps = static_cast<int>(p.emits.size());
-    Samples s{batches, std::vector<float>(static_cast<size_t>(batches) * (kSteps / steps) * p.values() * kWalks)};
+    const int patterns = p.steps / static_cast<int>(p.emits.size());
+    Samples s{batches, std::vector<float>(static_cast<size_t>(batches) * patterns * p.values() * kWalks)};
     std::mt19937 bits(seed);
     std::normal_distribution<float> normal;
     std::generate(s.x.begin(), s.x.end(), [&] { return normal(bits); });
     return s;
 }
 
-struct Equations {
-    std::vector<double> normal, right;
-};
-
 class Search {
 public:
     // Squared error of one batch; adds to the equations of least squares if there are some.
     double batch(const Pattern &p, const Code &c, const float *x, Equations *equations) {
-        steps_ = kSteps / static_cast<int>(p.emits.size()) * static_cast<int>(p.emits.size());
+        steps_ = p.steps / static_cast<int>(p.emits.size()) * static_cast<int>(p.emits.size());
         back_.resize(static_cast<size_t>(steps_) * 256 * kWalks);
         for (int o = 0; o < 1 << p.planes; ++o) {
             added_[o] = 0;

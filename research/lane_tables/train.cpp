@@ -5,53 +5,24 @@
 //     ./train 1 --planes 1 --starts 200          and one bit of a plane beside each value
 //     ./train 1,1,1,1,1,1,2 --shared             one table for all single values, one for first ones …
 //     ./train 1 --check "UNIT A… B…" --polish 80  error of given numbers, and what changes of single entries make of it
-//                                                 (--polish 0: only the error)
+//                                                 (--polish 0: only the error; --steps 960: of walks of 960 steps)
 //
 // Random tables, then Viterbi searches and least squares in turns: a value is linear in the entries of its tables. The
 // best are trained on more samples, scaled to whole numbers, and single entries changed as long as that helps.
 #include "search.hpp"
 
 #include <cstdio>
+#include <iterator>
 #include <numeric>
 
 constexpr float kLargest = 63; // of a value, the format's limit
 
-// Least squares, drawn a little towards the values that are: one number can go from A to B unseen.
-static void solve(const Pattern &p, Equations &e, Code &c) {
-    const int n = p.parameters();
-    double mean = 0;
-    for (int i = 0; i < n; ++i) {
-        mean += e.normal[i * n + i] / n;
-    }
-    for (int i = 0; i < n; ++i) {
-        e.normal[i * n + i] += 1e-3 * mean;
-        e.right[i] += 1e-3 * mean * c[i];
-    }
-    for (int i = 0; i < n; ++i) {
-        for (int j = i + 1; j < n; ++j) {
-            const double f = e.normal[j * n + i] / e.normal[i * n + i];
-            for (int k = i; k < n && f != 0; ++k) {
-                e.normal[j * n + k] -= f * e.normal[i * n + k];
-            }
-            e.right[j] -= f * e.right[i];
-        }
-    }
-    for (int i = n - 1; i >= 0; --i) {
-        for (int k = i + 1; k < n; ++k) {
-            e.right[i] -= e.normal[i * n + k] * e.right[k];
-        }
-        e.right[i] /= e.normal[i * n + i];
-        c[i] = static_cast<float>(e.right[i]);
-    }
-}
-
 static double descend(const Pattern &p, Code &c, const Samples &s, int turns) {
     double last = 0;
     for (int i = 0; i < turns; ++i) {
-        const auto n = static_cast<size_t>(p.parameters());
-        Equations e{std::vector<double>(n * n), std::vector<double>(n)};
+        Equations e(c.size());
         last = error(p, c, s, &e);
-        solve(p, e, c);
+        solve(e, c);
     }
     return last;
 }
@@ -191,22 +162,29 @@ int main(int argc, char **argv) {
     int starts = 100;
     int planes = 0;
     int polish = 40;
-    uint32_t seed = 1;
+    int seed = 1;
+    int steps = Pattern().steps;
     bool shared = false;
     const char *check = nullptr;
+    const std::pair<const char *, int *> numbers[] = {
+        {"--starts", &starts}, {"--planes", &planes}, {"--polish", &polish}, {"--seed", &seed}, {"--steps", &steps}};
     for (int i = 2; i < argc; ++i) {
         const std::string option = argv[i];
+        const auto *number =
+            std::find_if(std::begin(numbers), std::end(numbers), [&](auto &n) { return option == n.first; });
         if (option == "--shared") {
             shared = true;
         } else if (option == "--check" && i + 1 < argc) {
             check = argv[++i];
-        } else if (i + 1 < argc) {
-            const int n = std::atoi(argv[++i]);
-            (option == "--starts" ? starts : option == "--planes" ? planes : polish) = option == "--seed" ? polish : n;
-            seed = option == "--seed" ? n : seed;
+        } else if (number != std::end(numbers) && i + 1 < argc) {
+            *number->second = std::atoi(argv[++i]);
+        } else {
+            std::fprintf(stderr, "unknown option, or one without its value: %s\n", argv[i]);
+            return 1;
         }
     }
-    const Pattern p = pattern_of(argc > 1 ? argv[1] : "1", shared, planes);
+    Pattern p = pattern_of(argc > 1 ? argv[1] : "1", shared, planes);
+    p.steps = steps;
     if (check != nullptr) {
         std::stringstream in(check);
         float unit = 1;
@@ -229,21 +207,16 @@ int main(int argc, char **argv) {
         const double e = descend(p, c, few, 10);
         found.emplace_back(e, c);
     }
-    auto best_first = [&] {
-        std::sort(found.begin(), found.end(), [](auto &a, auto &b) { return a.first < b.first; });
-    };
-    best_first();
-    found.resize(std::min<size_t>(found.size(), 8));
+    keep_best(found, 8);
     for (auto &[e, c] : found) {
         e = descend(p, c, few, 50);
     }
-    best_first();
-    found.resize(std::min<size_t>(found.size(), 2));
+    keep_best(found, 2);
     const Samples more = gaussian(p, 120, 99);
     for (auto &[e, c] : found) {
         e = descend(p, c, more, 10);
     }
-    best_first();
+    keep_best(found, 1);
     std::printf("trained: rms %.5f\n", std::sqrt(found[0].first));
     to_integers(p, found[0].second, polish);
 }
