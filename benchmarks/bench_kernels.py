@@ -34,7 +34,7 @@ import common
 import numpy as np
 from ggml_products import GGML_TYPES, Ggml, GgmlProduct
 from seeddelta import _core
-from seeddelta.convert.rates import TRELLIS_RATES
+from seeddelta.convert.rates import TRELLIS_RATES, lane_code
 from seeddelta.gguf.payload import trellis_words
 from seeddelta.gguf.schema import LANE_BYTES, LANES, column_strips
 
@@ -107,8 +107,9 @@ def random_weight(
 def random_lanes(
     n_out: int, n_in: int, bits: float, generator: Any, *, layout: Literal["row", "column"] = "row"
 ) -> _core.Weight:
-    """Random codes of base kind lanes, for the first code of so many bits."""
-    code = next(code for code in _core.lane_codes() if code.bits == bits)
+    """Random codes of base kind lanes, for the code that a converter takes for so many bits."""
+    code = lane_code(bits, column=layout == "column")
+    assert code is not None
     shape = (-(-n_out // LANES), code.lines(n_in), LANE_BYTES)
     if layout == "column":
         shape = (n_in, sum(column_strips(n_out)), code.column_lines)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from golden_digests import activations, digests
 from seeddelta import _core
+from seeddelta.convert.rates import lane_code
 from seeddelta.gguf.reader import open_seeddelta
 
 FOLDER = Path(__file__).parent / "golden"
@@ -57,7 +58,8 @@ def test_every_kind_is_there() -> None:
                     options.add(("seed_per", base.seed_per))
     assert bases == {"prng_block", "fht_struct", "trellis", "lanes", "none"}
     assert lanes == {(code.number, scaled) for code in _core.lane_codes() for scaled in (False, True)}
-    assert by_column == {"trellis", *(code.number for code in _core.lane_codes() if code.bits >= 2)}
+    taken = {lane_code(code.bits, column=True).number for code in _core.lane_codes() if code.bits >= 2}
+    assert by_column == {"trellis", *taken}
     assert rates >= {(bits, scaled) for bits in (1, 1.5, 2, 2.5, 3, 4, 5, 6) for scaled in (False, True)}
     assert schemes == {
         ("coo", "fp16"), ("coo", "int8"), ("block", "fp16"), ("block", "int8"), ("codebook_resid", None),

@@ -95,7 +95,7 @@ def test_lines_are_those_of_the_docs() -> None:
         steps, values = len(code.emits), sum(code.emits)
         lines, columns = (steps // 2, 4 * values) if steps % 2 == 0 else (steps, 8 * values)
         if code.added:
-            lines, columns = 4 + len(code.added), 32
+            lines, columns = 4 // values + len(code.added), 32
         for n_in in (1, 8, 9, 30, 64, 576, 1000):
             assert code.lines(n_in) == lines * -(-n_in // columns)
 

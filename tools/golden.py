@@ -38,6 +38,7 @@ LAYOUT_SHAPES = {"attn_q": (576, 6), "attn_k": (64, 12), "attn_v": (333, 8), "at
 LANE_RATES = {"attn_q": 4, "attn_k": 2, "attn_v": 3, "attn_output": 3.5, "ffn_gate": 2.5}
 PLANE_RATES = {"attn_k": 6, "attn_v": 5}
 LOW_RATES = {"attn_k": 1, "attn_v": 1.5}
+THREE_RATES = {"attn_v": 3}  # in lanes.gguf, which is older, 3 bits are of code 2
 LANES: dict[str, Any] = {
     "base_kind": "lanes", "targets": tuple(LANE_RATES),
     "tensor_type": tuple(f"0.{name}={bits:g}" for name, bits in LANE_RATES.items()),
@@ -50,6 +51,7 @@ LOW: dict[str, Any] = {
     "base_kind": "lanes", "targets": tuple(LOW_RATES),
     "tensor_type": tuple(f"0.{name}={bits:g}" for name, bits in LOW_RATES.items()),
 }  # fmt: skip
+THREE: dict[str, Any] = {"base_kind": "lanes", "targets": tuple(THREE_RATES), "bits": 3}
 FEW: dict[str, Any] = {"targets": ("attn_output", "attn_v")}  # tensors of the blocks and residuals
 PROC: dict[str, Any] = FEW | {"proc_sparse": True, "proc_target": "attn"}
 EXPERTS: dict[str, Any] = {"base_kind": "trellis", "targets": ("ffn_up_exps",), "bits": 3}
@@ -78,6 +80,8 @@ FILES: dict[str, dict[str, Any]] = {
     "planes-columns": PLANES | COLUMNS,
     "low": LOW,
     "low-columns": LOW | COLUMNS,
+    "three": THREE,
+    "three-columns": THREE | COLUMNS,
     "layout-lanes": LANES | {"layout": "column"},
     "layout-planes": PLANES | {"layout": "column"},
     "layout-trellis": FEW | {"base_kind": "trellis", "bits": 3, "layout": "column"},
@@ -100,8 +104,8 @@ def model(name: str) -> dict[str, np.ndarray[Any, Any]]:
         shapes |= {f"blk.0.{target}": LAYOUT_SHAPES[target] for target in wanted}
     elif name.startswith("lanes"):
         shapes |= {f"blk.0.{target}": SHAPES[target] for target in LANE_RATES}
-    elif name.startswith(("planes", "low")):
-        rates = PLANE_RATES if name.startswith("planes") else LOW_RATES
+    elif name.startswith(("planes", "low", "three")):
+        rates = {"planes": PLANE_RATES, "low": LOW_RATES, "three": THREE_RATES}[name.partition("-")[0]]
         shapes |= {f"blk.0.{target}": SHAPES[target] for target in rates}
     else:
         shapes |= {f"blk.0.{target}": SHAPES[target] for target in FEW["targets"]}

@@ -3,6 +3,7 @@
 //
 //     g++ -O3 -march=native -std=c++20 window_tables.cpp -o window_tables
 //     ./window_tables 4 1,1,2                    codes of 4 bits, values of each step; any tables of 4096 values
+//     ./window_tables 4 2 plane                  and a bit beside each value, which chooses between two of them
 //     ./window_tables 3 1                        codes of 3 bits, a value each
 //     ./window_tables 3 1 2,3,2,2 0,2,1,0        a value is A[2 c0 + 3 c1 + 2 c2 + 2 c3] + B[2 c1 + c2], both indices
 //                                                modulo 16, with c0 the newest code
@@ -29,13 +30,16 @@ struct Shape {
     int bits;               // of a code
     std::vector<int> emits; // values of each step of the pattern
     int values;             // of the pattern
+    int choices;            // for each of them, by a bit that no window has; 1: no such bit
+
+    size_t entries() const { return static_cast<size_t>(choices) * values * kWindows; }
 };
 
-// Of each value of the pattern and each window.
+// Of each choice, value of the pattern and window.
 struct Chosen {
-    std::vector<double> count, sum; // [values, kWindows]: how often, and of the weights
+    std::vector<double> count, sum; // [choices, values, kWindows]: how often, and of the weights
 
-    explicit Chosen(const Shape &p) : count(p.values * kWindows), sum(count.size()) {}
+    explicit Chosen(const Shape &p) : count(p.entries()), sum(count.size()) {}
 };
 
 static std::vector<int> numbers(const char *text) {
@@ -47,7 +51,7 @@ static std::vector<int> numbers(const char *text) {
     return out;
 }
 
-// Mean squared error of `batches` times 16 walks; values: [values of the pattern, kWindows].
+// Mean squared error of `batches` times 16 walks; values: [choices, values of the pattern, kWindows].
 static double error(const Shape &p, const std::vector<float> &values, int steps, int batches, uint32_t seed,
                     Chosen *chosen = nullptr) {
     const auto pattern = static_cast<int>(p.emits.size());
@@ -76,8 +80,12 @@ static double error(const Shape &p, const std::vector<float> &values, int steps,
                     const int window = oldest * ends + end;
                     Floats path = cost[window >> p.bits];
                     for (int i = 0; i < emits; ++i) {
-                        const Floats e = x[at + i] - value[i * kWindows + window];
-                        path += e * e;
+                        Floats least = Floats{} + 1e30F;
+                        for (int choice = 0; choice < p.choices; ++choice) {
+                            const Floats e = x[at + i] - value[(choice * p.values + i) * kWindows + window];
+                            least = e * e < least ? e * e : least;
+                        }
+                        path += least;
                     }
                     const Ints less = path < best;
                     best = less ? path : best;
@@ -101,9 +109,15 @@ static double error(const Shape &p, const std::vector<float> &values, int steps,
                 const int window = back[static_cast<size_t>(t) * ends + end][walk] * ends + end;
                 at -= emits;
                 for (int i = 0; i < emits; ++i) {
-                    const size_t of = at % p.values * kWindows + i * kWindows + window;
+                    const float target = x[at + i][walk];
+                    const size_t first = (at % p.values + i) * kWindows + window;
+                    size_t of = first;
+                    for (int choice = 1; choice < p.choices; ++choice) {
+                        const size_t other = first + static_cast<size_t>(choice) * p.values * kWindows;
+                        of = std::fabs(target - values[other]) < std::fabs(target - values[of]) ? other : of;
+                    }
                     chosen->count[of] += 1;
-                    chosen->sum[of] += x[at + i][walk];
+                    chosen->sum[of] += target;
                 }
                 end = window >> p.bits;
             }
@@ -116,7 +130,7 @@ static double error(const Shape &p, const std::vector<float> &values, int steps,
 static std::vector<float> any_tables(const Shape &p) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
-    std::vector<float> values(p.values * kWindows);
+    std::vector<float> values(p.entries());
     std::generate(values.begin(), values.end(), [&] { return normal(random); });
     for (uint32_t turn = 0; turn < 60; ++turn) {
         Chosen chosen(p);
@@ -200,7 +214,8 @@ private:
 };
 
 int main(int argc, char **argv) {
-    Shape p{argc > 2 ? std::atoi(argv[1]) : 0, numbers(argc > 2 ? argv[2] : ""), 0};
+    const bool plane = argc == 4 && std::string(argv[3]) == "plane";
+    Shape p{argc > 2 ? std::atoi(argv[1]) : 0, numbers(argc > 2 ? argv[2] : ""), 0, plane ? 2 : 1};
     for (const int emits : p.emits) {
         p.values += emits;
     }
@@ -208,10 +223,11 @@ int main(int argc, char **argv) {
     const std::vector<int> b = numbers(argc == 5 ? argv[4] : "");
     const size_t codes = p.bits == 3 || p.bits == 4 ? kWindowBits / p.bits : 0;
     const bool two = argc == 5 && p.values == 1 && a.size() == codes && b.size() == codes;
-    if (codes == 0 || p.values == 0 || !(argc == 3 || two)) {
+    if (codes == 0 || p.values == 0 || !(argc == 3 || plane || two)) {
         std::fprintf(stderr,
-                     "usage: %s BITS EMITS [A B]\nBITS of a code: 3 or 4. EMITS: values of each step. A and B: a "
-                     "factor for each code of the window, newest first; EMITS is 1 then.\n",
+                     "usage: %s BITS EMITS [plane | A B]\nBITS of a code: 3 or 4. EMITS: values of each step. plane: a "
+                     "bit beside each value. A and B: a factor for each code of the window, newest first; EMITS is 1 "
+                     "then.\n",
                      argv[0]);
         return 1;
     }

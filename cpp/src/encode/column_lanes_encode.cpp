@@ -166,11 +166,13 @@ private:
     void choose_bits(const float *unit, double scale, int64_t walk, const uint8_t *codes, uint8_t *bits) const {
         const int64_t steps = shape_.steps;
         std::fill_n(bits, steps, uint8_t{0});
-        for (int64_t t = 0; shape_.code.planes > 0 && t < steps; ++t) { // a step has one value
-            const double left =
-                missing(unit, scale, shape_.output(walk, t)) -
-                lane_value(shape_.code, 0, 0, codes[t], shape_.before(codes, t, 1), shape_.before(codes, t, 2));
-            bits[t] = shape_.levels.nearest_bits(left);
+        for (int64_t t = 0; t < steps; ++t) {
+            for (int i = 0; i < shape_.code.plane_values(); ++i) {
+                const double left =
+                    missing(unit, scale, shape_.output(walk, t * shape_.code.values + i)) -
+                    lane_value(shape_.code, i, i, codes[t], shape_.before(codes, t, 1), shape_.before(codes, t, 2));
+                bits[t] |= static_cast<uint8_t>(shape_.levels.nearest_bits(left) << i * shape_.code.planes);
+            }
         }
     }
 
@@ -223,9 +225,11 @@ public:
             const uint8_t *b = bits_.data() + walk * shape_.steps;
             for (int64_t t = 0; t < shape_.steps; ++t) {
                 bytes[strip.at(code.code_line(t), place.walk)] |= static_cast<uint8_t>(c[t] << (t % 2 * 4));
-                for (int p = 0; p < code.planes; ++p) {
-                    bytes[strip.at(code.plane_line(t, p), place.walk)] |=
-                        static_cast<uint8_t>((b[t] >> p & 1) << (t % kLanePlaneSteps));
+                for (int i = 0; i < code.plane_values(); ++i) {
+                    for (int p = 0; p < code.planes; ++p) {
+                        bytes[strip.at(code.plane_line(t, p), place.walk)] |=
+                            static_cast<uint8_t>((code.bits_of(b[t], i) >> p & 1) << code.plane_bit(t, i));
+                    }
                 }
             }
         }
@@ -242,7 +246,7 @@ private:
                 const int value = lane_value(shape_.code, static_cast<int>(v % shape_.code.values), i, c[t],
                                              shape_.before(c, t, 1), shape_.before(c, t, 2));
                 values_[static_cast<size_t>(shape_.output(walk, v))] =
-                    static_cast<float>(value + shape_.code.added_by(b[t]));
+                    static_cast<float>(value + shape_.code.added_by(shape_.code.bits_of(b[t], i)));
             }
         }
     }

@@ -87,7 +87,8 @@ public:
             for (int i = 0; i < job_.code.emits[phase]; ++i, column += kLaneWalks) {
                 if (column < job_.n_in) {
                     const int value = job_.levels.first_value[phase] + i;
-                    take(column, lane_value(job_.code, value, i, c[t], c1, c2) + job_.levels.added[b[t]]);
+                    const auto bits = static_cast<size_t>(job_.code.bits_of(b[t], i));
+                    take(column, lane_value(job_.code, value, i, c[t], c1, c2) + job_.levels.added[bits]);
                 }
             }
         }
@@ -341,8 +342,11 @@ private:
         uint8_t *bits = bits_.data() + at(r, block.walk, block.step);
         std::fill_n(bits, block.steps, uint8_t{0});
         if (unit_[r] > 0) {
-            values(r, block.walk, block.step, block.steps, [&](int64_t column, int value) { // a step has one value
-                *bits++ = job_.levels.nearest_bits(weight_of(r, column) - value);
+            int i = 0;
+            values(r, block.walk, block.step, block.steps, [&](int64_t column, int value) {
+                const int nearest = job_.levels.nearest_bits(weight_of(r, column) - value);
+                bits[i / job_.code.values] |= static_cast<uint8_t>(nearest << i % job_.code.values * job_.code.planes);
+                ++i;
             });
         }
     }

@@ -16,11 +16,11 @@ void column_strip_values(const ColumnWeight &w, const ColumnStrip &strip, int64_
         int value = 0;
         for (int64_t step = 0; step < steps; ++step) {
             const int c0 = code_of(step);
-            int bits = 0;
-            for (int p = 0; p < code.planes; ++p) {
-                bits |= (bytes[strip.at(code.plane_line(step, p), walk)] >> (step % kLanePlaneSteps) & 1) << p;
-            }
             for (int i = 0; i < code.emits[step % code.steps]; ++i, ++value, at += strip.walks) {
+                int bits = 0;
+                for (int p = 0; p < code.planes; ++p) {
+                    bits |= (bytes[strip.at(code.plane_line(step, p), walk)] >> code.plane_bit(step, i) & 1) << p;
+                }
                 out[at] =
                     static_cast<int8_t>(lane_value(code, value % code.values, i, c0, c1, c2) + code.added_by(bits));
             }

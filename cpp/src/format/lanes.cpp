@@ -41,7 +41,7 @@ static constexpr LaneCode kCodes[kLaneCodes] = {
        {-14, 7, -2, 3, -8, 4, -1, -4, 13, -1, 8, 3, -2, -5, -8, 6}}},
      0,
      {}},
-    {2, // 3 bits
+    {2, // 3 bits, for columns
      3,
      4,
      {1, 1, 2},
@@ -113,6 +113,17 @@ static constexpr LaneCode kCodes[kLaneCodes] = {
             {5, -10, -10, -6, 3, -6, -1, 6, 1, 7, 4, -1, 1, -1, 12, -6}},
            {{-8, 5, -23, 16, 30, -1, -25, -16, 21, 10, -2, -23, -8, 6, 2, 13},
             {14, -15, -4, 9, -14, -13, 19, 1, -4, 1, 5, 2, -16, 5, -7, 18}}),
+    {9, // 3 bits
+     1,
+     2,
+     {2},
+     16.9567F,
+     {{{14, -8, -20, -25, -15, -8, -12, 0, -19, -34, -13, -3, 4, -28, -17, -3},
+       {-4, -20, 1, 3, -2, 6, 6, -3, 1, 2, 0, -6, 10, 15, -9, -4}},
+      {{11, -24, -10, 4, -28, -13, -20, -7, -16, -5, -10, -36, -1, -16, -1, -19},
+       {-4, -1, 18, 11, 2, 2, -1, 5, -5, 2, 2, -18, -7, -5, 8, -10}}},
+     1,
+     {24}},
 };
 
 // What the kernels rely on: bytes of a value and 64 neither wrap nor leave 0 .. 127, and a group has whole chunks.
@@ -136,7 +147,8 @@ static constexpr bool fits(const LaneCode &code) {
             return false;
         }
     }
-    return values == code.values && kGroup % code.chunk_columns() == 0 && (code.planes == 0 || code.values == 1);
+    return values == code.values && kGroup % code.chunk_columns() == 0 &&
+           (code.planes == 0 || (code.steps == 1 && kLanePlaneValues % (2 * code.values) == 0));
 }
 
 static_assert(std::all_of(kCodes, kCodes + kLaneCodes, fits));
@@ -162,11 +174,11 @@ void lanes_row(const seeddelta_ctx &ctx, int64_t row, int16_t *out) {
             int value = 0;
             for (int step = 0; step < code.chunk_steps(); ++step) {
                 const int c0 = codes[step / 2 * kLaneBytes] >> (step % 2 * 4) & 15;
-                int added = 0;
-                for (int p = 0; p < code.planes; ++p) {
-                    added += (planes[p * kLaneBytes] >> step & 1) * code.added[p];
-                }
                 for (int i = 0; i < code.emits[phase]; ++i, ++value, column += kLaneWalks) {
+                    int added = 0;
+                    for (int p = 0; p < code.planes; ++p) {
+                        added += (planes[p * kLaneBytes] >> code.plane_bit(step, i) & 1) * code.added[p];
+                    }
                     if (column < ctx.n_in) {
                         out[column] = static_cast<int16_t>(lane_value(code, value, i, c0, c1, c2) + added);
                     }

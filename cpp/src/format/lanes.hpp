@@ -7,8 +7,8 @@
 //     first and third value of a step     A[c0 + c2] + B[c1]
 //     second and fourth value of a step   A[c0 + c1 + c2] + B[c0]
 //
-// Above 4 bits a step emits one value, and each bit plane has a bit beside it that adds a fixed number: a coarse step,
-// so that the walk chooses the finer ones (Ungerboeck's parallel transitions).
+// Above 4 bits, and at 3, each bit plane has a bit beside a value that adds a fixed number: a coarse step, so that the
+// walk chooses the finer ones (Ungerboeck's parallel transitions).
 //
 // Tables are trained: random starts, then Viterbi searches and least squares in turns.
 #pragma once
@@ -27,8 +27,8 @@ inline constexpr int kLaneMostSteps = 8; // of a pattern
 inline constexpr int kLaneMostEmits = 4; // a step
 inline constexpr int kLaneMostValues = 8;
 inline constexpr int kLaneMostPlanes = 2;
-inline constexpr int kLaneLargest = 63;   // of a value
-inline constexpr int kLanePlaneSteps = 8; // whose bits of one plane share a byte
+inline constexpr int kLaneLargest = 63;    // of a value
+inline constexpr int kLanePlaneValues = 8; // whose bits of one plane share a byte
 
 // The two tables of one value of the pattern. Sums of their entries, and of what planes add, are in -kLaneLargest ..
 // kLaneLargest.
@@ -44,13 +44,15 @@ struct LaneCode {
     uint8_t emits[kLaneMostSteps]; // 1 to kLaneMostEmits, a step
     float unit;                    // what the standard deviation of the weights is in units of the tables
     LaneTables tables[kLaneMostValues];
-    int planes;                    // with them: one step of one value
+    int planes;                    // with them: one step
     int8_t added[kLaneMostPlanes]; // by each plane's bit
 
     constexpr double bits() const { return 4.0 * steps / values + planes; }
     // Steps, lines and columns of the shortest stretch of whole lines and whole patterns, a chunk: a line for each
     // plane, then those of the codes. The columns divide kGroup.
-    constexpr int chunk_steps() const { return planes > 0 ? kLanePlaneSteps : steps % 2 == 0 ? steps : 2 * steps; }
+    constexpr int chunk_steps() const {
+        return planes > 0 ? kLanePlaneValues / values : steps % 2 == 0 ? steps : 2 * steps;
+    }
     constexpr int chunk_lines() const { return planes + chunk_steps() / 2; }
     constexpr int64_t chunk_columns() const { return kLaneWalks * values * (chunk_steps() / steps); }
     int64_t chunks(int64_t n_in) const { return (n_in + chunk_columns() - 1) / chunk_columns(); }
@@ -61,7 +63,12 @@ struct LaneCode {
         return step / chunk_steps() * chunk_lines() + planes + step % chunk_steps() / 2;
     }
     int64_t plane_line(int64_t step, int plane) const { return step / chunk_steps() * chunk_lines() + plane; }
-    // What bits of the planes, those of plane p at bit p, add.
+    // Where the bytes of that line have the bit of value i of the step.
+    int plane_bit(int64_t step, int i) const { return static_cast<int>(step % chunk_steps()) * values + i; }
+    // Values of a step that have bits, and those of value i out of the step's: that of plane p at bit p.
+    int plane_values() const { return planes > 0 ? values : 0; }
+    int bits_of(int step_bits, int i) const { return step_bits >> (i * planes) & ((1 << planes) - 1); }
+    // What the bits of a value add, that of plane p at bit p.
     int added_by(int bits) const {
         int sum = 0;
         for (int p = 0; p < planes; ++p) {
@@ -72,7 +79,7 @@ struct LaneCode {
 };
 
 // All codes, by number.
-inline constexpr uint32_t kLaneCodes = 9;
+inline constexpr uint32_t kLaneCodes = 10;
 // Null when there is no such code.
 const LaneCode *lane_code(uint32_t number);
 

@@ -10,8 +10,9 @@
 // high (codes), table, look, add, wrap (sums of codes for look), start (sums of products), four (broadcast), dot, keep
 // (in a register), F (floats of a register's rows), no_floats, add_group, store_rows; kBias is added to every value,
 // for products of unsigned and signed bytes; add_bit adds a number where a bit of a plane is set or, with kTakes, where
-// it is not. dot_both and halves_fit, where there are: two dots by fewer instructions, and for which columns of a group
-// that is exact. kDirect: more tokens are for lanes_many.hpp.
+// it is not; or, where there are, with_bit puts the bit above the code that is an index, and wide_table makes a table
+// that adds the number at such an index. dot_both and halves_fit, where there are: two dots by fewer instructions, and
+// for which columns of a group that is exact. kDirect: more tokens are for lanes_many.hpp.
 #pragma once
 #include <algorithm>
 #include <utility>
@@ -32,9 +33,11 @@ struct LanePattern {
     static constexpr int kEmits[kSteps] = {Emits...};
     static constexpr int kValues = (Emits + ...);
     static constexpr int kTables = Shared ? 3 : kValues;
-    static constexpr int kChunk = Planes > 0 ? kLanePlaneSteps : kSteps % 2 == 0 ? kSteps : 2 * kSteps; // steps
-    static constexpr int kLines = Planes + kChunk / 2;                                                  // of a chunk
-    static constexpr int kQuads = kValues * (kChunk / kSteps); // of four columns, in a chunk
+    static constexpr int kChunk = Planes > 0        ? kLanePlaneValues / kValues
+                                  : kSteps % 2 == 0 ? kSteps
+                                                    : 2 * kSteps; // steps
+    static constexpr int kLines = Planes + kChunk / 2;            // of a chunk
+    static constexpr int kQuads = kValues * (kChunk / kSteps);    // of four columns, in a chunk
     // The line that ends the loop of a walk. (LaneCode::code_line would be a function that units share.)
     static int64_t loop_line(int64_t lines) {
         const int64_t steps = lines / kLines * kChunk;
@@ -89,8 +92,10 @@ SEEDDELTA_INLINE void with_pattern(const LaneCode &code, F &&f) {
         return f.template operator()<LanePattern<false, 2, 1>>();
     case 7:
         return f.template operator()<LanePattern<false, 0, 4>>();
-    default:
+    case 8:
         return f.template operator()<LanePattern<true, 0, 3, 3, 2>>();
+    default:
+        return f.template operator()<LanePattern<false, 1, 2>>();
     }
 }
 
@@ -133,10 +138,16 @@ struct LaneTile {
         uint8_t bits_[kMost];
     };
 
+    // Where codes are six bits of an index and neighbouring bits of planes are one shift away from the two above.
+    static constexpr bool kWide = requires(V t) { Ops::wide_table(t, 0, 0); };
+
     template <class Pattern>
     struct Tables {
-        V a[Pattern::kTables];
-        V b[Pattern::kTables];
+        static_assert(Pattern::kPlanes <= 2, "a plane for the index of each table");
+        // for bits of planes at even and at odd places of their byte
+        static constexpr int kPlaces = kWide && Pattern::kPlanes > 0 ? 2 : 1;
+        V a[Pattern::kTables][kPlaces];
+        V b[Pattern::kTables][kPlaces];
         V added[Pattern::kPlanes + 1];
         SEEDDELTA_INLINE explicit Tables(const LaneCode &code) {
             [&]<int... Table>(std::integer_sequence<int, Table...>) {
@@ -160,8 +171,16 @@ struct LaneTile {
             for (int i = 0; i < 16; ++i) {
                 biased[i] = static_cast<int8_t>(code.tables[Value].a[i] + bias); // may wrap: the whole sum fits
             }
-            a[Table] = Ops::table(biased);
-            b[Table] = Ops::table(code.tables[Value].b);
+            for (int place = 0; place < kPlaces; ++place) {
+                a[Table][place] = Ops::table(biased);
+                b[Table][place] = Ops::table(code.tables[Value].b);
+                if constexpr (kPlaces > 1) {
+                    b[Table][place] = Ops::wide_table(b[Table][place], place, code.added[0]);
+                }
+                if constexpr (kPlaces > 1 && Pattern::kPlanes > 1) {
+                    a[Table][place] = Ops::wide_table(a[Table][place], place, code.added[1]);
+                }
+            }
         }
     };
 
@@ -178,26 +197,33 @@ struct LaneTile {
                                       Use &&use) {
         constexpr int quad = Pattern::first_value(Step);
         constexpr int value = quad % Pattern::kValues;
-        constexpr int table = Pattern::table_of(value);
+        const auto emit = [&]<int I>(V at, V beside) SEEDDELTA_INLINE_LAMBDA {
+            constexpr int of = Pattern::table_of(value + I);
+            constexpr int bit = (quad + I) % kLanePlaneValues;
+            constexpr int place = bit % Tables<Pattern>::kPlaces;
+            const auto plane = [&](int p) SEEDDELTA_INLINE_LAMBDA { return Ops::load(planes + p * kLaneBytes); };
+            if constexpr (kWide && Pattern::kPlanes > 0) {
+                beside = Ops::template with_bit<bit>(beside, plane(0));
+            }
+            if constexpr (kWide && Pattern::kPlanes > 1) {
+                at = Ops::template with_bit<bit>(at, plane(1));
+            }
+            V out = Ops::add(Ops::look(t.a[of][place], at), Ops::look(t.b[of][place], beside));
+            for (int p = 0; !kWide && p < Pattern::kPlanes; ++p) {
+                out = Ops::template add_bit<bit>(out, plane(p), t.added[p]);
+            }
+            use(quad + I, out);
+        };
         const V sum = Ops::wrap(Ops::add(c0, before.c2));
-        V out = Ops::add(Ops::look(t.a[table], sum), Ops::look(t.b[table], before.c1));
-        for (int plane = 0; plane < Pattern::kPlanes; ++plane) {
-            const V bits = Ops::load(planes + plane * kLaneBytes);
-            out = Ops::template add_bit<Step % kLanePlaneSteps>(out, bits, t.added[plane]);
-        }
-        use(quad, out);
+        emit.template operator()<0>(sum, before.c1);
         if constexpr (Pattern::kEmits[Step % Pattern::kSteps] > 1) {
             const V both = Ops::wrap(Ops::add(sum, before.c1));
-            const auto next = [&]<int I>(V at, V beside) SEEDDELTA_INLINE_LAMBDA {
-                constexpr int of = Pattern::table_of(value + I);
-                use(quad + I, Ops::add(Ops::look(t.a[of], at), Ops::look(t.b[of], beside)));
-            };
-            next.template operator()<1>(both, c0);
+            emit.template operator()<1>(both, c0);
             if constexpr (Pattern::kEmits[Step % Pattern::kSteps] > 2) {
-                next.template operator()<2>(sum, before.c1);
+                emit.template operator()<2>(sum, before.c1);
             }
             if constexpr (Pattern::kEmits[Step % Pattern::kSteps] > 3) {
-                next.template operator()<3>(both, c0);
+                emit.template operator()<3>(both, c0);
             }
         }
         before.c2 = before.c1;

@@ -182,6 +182,18 @@ struct LaneWordsVbmi : LaneWords512<Dot> {
     static SEEDDELTA_INLINE V low(V both) { return both; }
     static SEEDDELTA_INLINE V high(V both) { return _mm512_srli_epi16(both, 4); }
     static SEEDDELTA_INLINE V look(V table, V index) { return _mm512_permutexvar_epi8(index, table); }
+    // The table, and `amount` more where bit 4 + place of the index is set.
+    static SEEDDELTA_INLINE V wide_table(V table, int place, int8_t amount) {
+        const __mmask64 set = place == 0 ? 0xFFFF0000FFFF0000 : 0xFFFFFFFF00000000;
+        return _mm512_mask_add_epi8(table, set, table, _mm512_set1_epi8(amount));
+    }
+    // Bit `Bit` of a plane, at bit 4 or 5 above the code; the shift serves both. The table does not look at the other.
+    template <int Bit>
+    static SEEDDELTA_INLINE V with_bit(V code, V plane) {
+        constexpr int up = 4 - Bit / 2 * 2;
+        const V bits = up > 0 ? _mm512_slli_epi16(plane, up > 0 ? up : 0) : _mm512_srli_epi16(plane, up < 0 ? -up : 0);
+        return _mm512_ternarylogic_epi32(code, bits, _mm512_set1_epi8(15), 0xE4); // the code where the mask is
+    }
 };
 #endif
 

@@ -62,7 +62,7 @@ def _base(recipe: Recipe, shape: tuple[int, int], column: bool) -> Base:
     if recipe.has_trellis:
         # by columns a walk closes after few steps: a quarter more error than the trellis at 1 bit, a seventh at 1.5
         short = column and recipe.bits < 2
-        code = lane_code(recipe.bits) if recipe.base_kind == "lanes" and not short else None
+        code = lane_code(recipe.bits, column=column) if recipe.base_kind == "lanes" and not short else None
         rotation = recipe.rotation_for(shape[0] if column else n_in)
         scaled = not column and (
             (recipe.hessian is not None and recipe.covariance_power > 0)

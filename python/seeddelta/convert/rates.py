@@ -20,9 +20,14 @@ RATES: tuple[float, ...] = tuple(sorted({*TRELLIS_RATES, *(code.bits for code in
 NEXT_RATE: dict[float, float] = {1: 2, 1.5: 2.5, 2: 3, 2.5: 3, 3: 4, 3.5: 4, 4: 5, 5: 6, 6: 6}
 
 
-def lane_code(bits: float) -> _core.LaneCode | None:
-    """The code of base kind lanes with this rate, or None."""
-    return next((code for code in _core.lane_codes() if code.bits == bits), None)
+def lane_code(bits: float, *, column: bool = False) -> _core.LaneCode | None:
+    """The code of base kind lanes that a matrix of this rate takes, or None.
+
+    Of several the latest has the least error. By columns, where a walk has 16 values, they are alike, and the first is
+    the fastest.
+    """
+    codes = [code for code in _core.lane_codes() if code.bits == bits]
+    return codes[0 if column else -1] if codes else None
 
 
 @dataclass(frozen=True)

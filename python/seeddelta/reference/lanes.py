@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-TILE_ROWS, WALKS, LOOP, PLANE_STEPS = 16, 4, 32, 8
+TILE_ROWS, WALKS, LOOP, PLANE_VALUES = 16, 4, 32, 8
 
 
 def _walks(steps: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
@@ -38,10 +38,11 @@ def lanes_values(
     the bit of each plane adds to a value.
     """
     planes = []
-    if added:  # a chunk of lines: one for each plane, then those of the codes of eight steps
-        chunks = codes.view(np.uint8).reshape(codes.shape[0], -1, len(added) + PLANE_STEPS // 2, codes.shape[2])
+    if added:  # a chunk of lines: one for each plane, then those of the codes of eight values
+        in_chunk = len(added) + PLANE_VALUES // emits[0] // 2
+        chunks = codes.view(np.uint8).reshape(codes.shape[0], -1, in_chunk, codes.shape[2])
         codes = chunks[:, :, len(added) :].reshape(codes.shape[0], -1, codes.shape[2])
-        bits = np.arange(PLANE_STEPS, dtype=np.uint8)[:, None]
+        bits = np.arange(PLANE_VALUES, dtype=np.uint8)[:, None]
         planes = [_walks(chunks[:, :, p, None] >> bits & 1)[:n_out] for p in range(len(added))]
     c0 = lane_steps(codes)[:n_out]
     values = _values(c0, min(LOOP, c0.shape[2]), emits, tables, planes, added)
@@ -70,7 +71,7 @@ def _values(
             else:
                 values.append(a[(c0[:, :, step] + c1[:, :, step] + c2[:, :, step]) & 15] + b[c0[:, :, step]])
     for plane, amount in zip(planes, added, strict=True):
-        values = [value + plane[:, :, step].astype(np.int8) * np.int8(amount) for step, value in enumerate(values)]
+        values = [value + plane[:, :, j].astype(np.int8) * np.int8(amount) for j, value in enumerate(values)]
     return values
 
 
@@ -92,8 +93,8 @@ def column_lanes_values(
         lines = _column_lines(strip, walks, n_lines)
         planes = []
         if added:
-            chunks = lines.reshape(n_in, walks, -1, len(added) + PLANE_STEPS // 2)
-            bits = np.arange(PLANE_STEPS, dtype=np.uint8)
+            chunks = lines.reshape(n_in, walks, -1, len(added) + PLANE_VALUES // emits[0] // 2)
+            bits = np.arange(PLANE_VALUES, dtype=np.uint8)
             planes = [(chunks[..., p, None] >> bits & 1).reshape(n_in, walks, -1) for p in range(len(added))]
             lines = chunks[..., len(added) :].reshape(n_in, walks, -1)
         c0 = np.stack([lines & 15, lines >> 4], axis=3).reshape(n_in, walks, -1)
