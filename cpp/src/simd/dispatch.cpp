@@ -9,6 +9,10 @@
 #if defined(SEEDDELTA_HAVE_SSE2)
 #include <cpuid.h>
 #endif
+#if defined(SEEDDELTA_HAVE_AMX) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #if defined(SEEDDELTA_HAVE_NEON)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -39,6 +43,32 @@ static bool has_f16c() {
 }
 #endif
 
+#if defined(SEEDDELTA_HAVE_AMX)
+// AMX with products of bytes (CPUID leaf 7, EDX bits 24 and 25), its registers among those that the system saves, and
+// the system's leave for this process to use them. Only Linux is asked.
+static bool has_amx() {
+#if defined(__linux__)
+    unsigned a = 0;
+    unsigned b = 0;
+    unsigned c = 0;
+    unsigned d = 0;
+    constexpr unsigned instructions = 3U << 24;
+    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & instructions) != instructions) {
+        return false;
+    }
+    constexpr unsigned registers = 3U << 17; // of XCR0: their layout and their data
+    unsigned low = 0;
+    unsigned high = 0;
+    asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    constexpr int request = 0x1023; // ARCH_REQ_XCOMP_PERM
+    constexpr int data = 18;
+    return (low & registers) == registers && syscall(SYS_arch_prctl, request, data) == 0;
+#else
+    return false;
+#endif
+}
+#endif
+
 static std::vector<const KernelTable *> supported() {
     std::vector<const KernelTable *> tables{&kernels_scalar()};
 #if defined(SEEDDELTA_HAVE_SSE2)
@@ -62,6 +92,11 @@ static std::vector<const KernelTable *> supported() {
                 __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512vpopcntdq") &&
                 __builtin_cpu_supports("avx512bitalg")) {
                 tables.push_back(&kernels_avx512());
+#if defined(SEEDDELTA_HAVE_AMX)
+                if (has_amx()) {
+                    tables.push_back(&kernels_amx());
+                }
+#endif
             }
         }
     }

@@ -32,6 +32,7 @@ const KernelTable &kernels_avxvnni();
 const KernelTable &kernels_avx512bw();
 const KernelTable &kernels_avx512vnni();
 const KernelTable &kernels_avx512();
+const KernelTable &kernels_amx();
 const KernelTable &kernels_neon();
 const KernelTable &kernels_neon_dotprod();
 

@@ -75,10 +75,9 @@ struct LanePanel {
     // The next `chunks` of the pattern. Tables and codes are copied: stores of bytes may change any other memory.
     template <class Pattern>
     [[gnu::noinline]] static const uint8_t *decode(const uint8_t *codes, const LaneCode &code, Codes &from,
-                                                   int64_t chunks, Decoded &out) {
+                                                   int64_t chunks, uint8_t *values) {
         const typename Tile::template Tables<Pattern> t(code);
         Codes before = from;
-        uint8_t *values = out.values;
         for (int64_t i = 0; i < chunks; ++i) {
             for (int l = 0; l < Pattern::kLines; ++l) {
                 __builtin_prefetch(codes + kLanesAhead + l * kLaneBytes, 0, 2);
@@ -172,7 +171,7 @@ struct LanePanel {
         int64_t chunks = ctx.lane_lines / Pattern::kLines;
         for (int64_t group = 0; chunks > 0; group += kColumns / kGroup) {
             const int64_t count = chunks < chunks_a_panel ? chunks : chunks_a_panel;
-            codes = decode<Pattern>(codes, *ctx.lane_code, before, count, panel);
+            codes = decode<Pattern>(codes, *ctx.lane_code, before, count, panel.values);
             for (int64_t token = 0; token < n_tokens; token += kBlock) {
                 const Block b = block(scratch, groups, token / kBlock);
                 if (group == 0) {

@@ -1,5 +1,6 @@
 // What every instruction set provides for products with matrices.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "seeddelta/columns.hpp"
@@ -82,6 +83,15 @@ static inline int64_t lane_block_bytes(int64_t groups) {
     return kLaneBlock * (groups * a_group + kTileRows * static_cast<int64_t>(sizeof(float))) + fit;
 }
 
+// With matrix registers (lanes_amx.hpp): columns, tokens, and the scratch of all tokens, scales and sums.
+inline constexpr int64_t kLaneMatrixColumns = 1024;
+inline constexpr int64_t kLaneMatrixTokens = 16;
+static inline int64_t lane_matrix_bytes(int64_t groups, int64_t n_tokens) {
+    const int64_t blocks = (n_tokens + kLaneMatrixTokens - 1) / kLaneMatrixTokens;
+    return kLaneMatrixColumns * kTileRows +
+           blocks * kLaneMatrixTokens * (groups + kTileRows) * static_cast<int64_t>(sizeof(float));
+}
+
 // Scratch for one thread: a decoded tile, two bytes a value at most, plus slack for whole vectors. With lanes the
 // activations of all tokens, in blocks.
 static inline int64_t panel_bytes(const seeddelta_ctx &ctx, int64_t n_tokens) {
@@ -91,7 +101,8 @@ static inline int64_t panel_bytes(const seeddelta_ctx &ctx, int64_t n_tokens) {
     }
     const int64_t packed =
         kLanePanelBytes + (n_tokens + kLaneBlock - 1) / kLaneBlock * lane_block_bytes(ctx.n_groups());
-    return packed > tile ? packed : tile;
+    const int64_t matrix = lane_matrix_bytes(ctx.n_groups(), n_tokens);
+    return std::max({packed, matrix, tile});
 }
 
 } // namespace seeddelta
