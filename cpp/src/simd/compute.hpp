@@ -15,7 +15,7 @@ namespace {
 template <class Arch, class Tile>
 inline bool trellis_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end,
                             uint8_t *panel, float *y, int64_t y_stride) {
-    Exponents exponents;
+    Exponents<Arch> exponents;
     constexpr int64_t block = Tile::kTokens;
     static_assert(Tile::kTiles <= block);
     alignas(64) float acc[block][kTileRows];
@@ -49,7 +49,7 @@ template <class Arch, class Tile>
 inline bool other_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end,
                           uint8_t *panel, float *y, int64_t y_stride) {
     bool finite = true;
-    Exponents exponents;
+    Exponents<Arch> exponents;
     constexpr int64_t block = 8;
     alignas(64) float acc[block][kTileRows] = {};
     for (int64_t tile = tile_begin; tile < tile_end; ++tile) {

@@ -6,6 +6,7 @@
 #include <xsimd/xsimd.hpp>
 
 #include "format/float16.hpp"
+#include "simd/inline.hpp"
 #include "simd/kernel_table.hpp"
 #include "simd/kinds/simd.hpp"
 
@@ -38,34 +39,49 @@ inline void prefetch_row_scale(const seeddelta_ctx &ctx, int64_t row0) {
 }
 
 // Whether all outputs so far are finite: their largest exponents, of each row of the tiles by itself, so that a tile
-// does not wait for the comparison of its rows.
-struct Exponents {
-    static constexpr uint32_t kMask = 0x7F800000U; // of a float; all set in NaN and infinity
-    alignas(64) uint32_t largest[kTileRows] = {};
-    void add(const float *out) {
-        for (int64_t i = 0; i < kTileRows; ++i) {
-            const uint32_t exponent = __builtin_bit_cast(uint32_t, out[i]) & kMask;
-            largest[i] = exponent > largest[i] ? exponent : largest[i];
+// does not wait for the comparison of its rows. Words are spelled out: GCC takes the rows apart one by one.
+template <class Arch>
+class Exponents {
+public:
+    using Floats = xsimd::batch<float, Arch>;
+    static constexpr int kSize = static_cast<int>(Floats::size);
+    static constexpr int kCount = static_cast<int>(kTileRows) / kSize;
+
+    Exponents() {
+        for (auto &words : largest_) {
+            words = Words(0);
         }
+    }
+    // `out`: number i of the kCount that a tile's rows are.
+    SEEDDELTA_INLINE void add(int i, Floats out) {
+        largest_[i] = xsimd::max(largest_[i], xsimd::bitwise_cast<int32_t>(out) & Words(kMask));
     }
     bool finite() const {
         bool finite = true;
-        for (const uint32_t exponent : largest) {
-            finite &= exponent != kMask;
+        for (const auto &words : largest_) {
+            finite &= xsimd::all(words != Words(kMask));
         }
         return finite;
     }
+
+private:
+    using Words = xsimd::batch<int32_t, Arch>;
+    static constexpr int32_t kMask = 0x7F800000; // of a float; all set in NaN and infinity
+    Words largest_[kCount];
 };
 
 // One token's rows of a whole tile without residual. The 0 stands for it: it makes -0 to 0.
-inline void finish_whole_tile(float base_scale, const float *row_scale, const float *acc, float *y,
-                              Exponents &exponents) {
-    alignas(64) float out[kTileRows];
-    for (int64_t i = 0; i < kTileRows; ++i) {
-        out[i] = row_scale[i] * (acc[i] * base_scale + 0.0F);
-    }
-    exponents.add(out);
-    __builtin_memcpy(y, out, sizeof(out));
+template <class Arch>
+SEEDDELTA_INLINE void finish_whole_tile(float base_scale, const float *row_scale, const float *acc, float *y,
+                                        Exponents<Arch> &exponents) {
+    using Floats = typename Exponents<Arch>::Floats;
+    unrolled<Exponents<Arch>::kCount>([&](int i) SEEDDELTA_INLINE_LAMBDA {
+        const int at = i * Exponents<Arch>::kSize;
+        const Floats sum = Floats::load_unaligned(acc + at) * Floats(base_scale) + Floats(0.0F);
+        const Floats out = Floats::load_unaligned(row_scale + at) * sum;
+        exponents.add(i, out);
+        out.store_unaligned(y + at);
+    });
 }
 
 // The share of `rows` outputs of one token, before the row scales; not inline, for most weights have none.
@@ -82,9 +98,9 @@ template <class Arch>
 // Adds the residual, applies the scales and writes one token's rows of a tile.
 template <class Arch>
 inline void finish_tile(const seeddelta_ctx &ctx, int64_t row0, int64_t rows, const float *row_scale, const float *acc,
-                        const float *x, const float *p, float *y, Exponents &exponents) {
+                        const float *x, const float *p, float *y, Exponents<Arch> &exponents) {
     if (ctx.scheme == ResidualScheme::none && rows == kTileRows) {
-        return finish_whole_tile(ctx.base_scale, row_scale, acc, y + row0, exponents);
+        return finish_whole_tile<Arch>(ctx.base_scale, row_scale, acc, y + row0, exponents);
     }
     alignas(64) float residual[kTileRows] = {};
     residual_rows<Arch>(ctx, row0, rows, x, p, residual);
@@ -92,7 +108,9 @@ inline void finish_tile(const seeddelta_ctx &ctx, int64_t row0, int64_t rows, co
     for (int64_t i = 0; i < kTileRows; ++i) {
         out[i] = row_scale[i] * (acc[i] * ctx.base_scale + residual[i]);
     }
-    exponents.add(out);
+    unrolled<Exponents<Arch>::kCount>([&](int i) SEEDDELTA_INLINE_LAMBDA {
+        exponents.add(i, Exponents<Arch>::Floats::load_aligned(out + i * Exponents<Arch>::kSize));
+    });
     for (int64_t i = 0; i < rows; ++i) {
         y[row0 + i] = out[i];
     }
@@ -102,7 +120,7 @@ inline void finish_tile(const seeddelta_ctx &ctx, int64_t row0, int64_t rows, co
 template <class Arch>
 inline void finish_tokens(const seeddelta_ctx &ctx, const Activations &a, int64_t row0, int64_t rows,
                           const float *row_scale, int64_t first, int64_t count, const float (*acc)[kTileRows], float *y,
-                          int64_t y_stride, Exponents &exponents) {
+                          int64_t y_stride, Exponents<Arch> &exponents) {
     for (int64_t t = 0; t < count; ++t) {
         const float *x = a.x == nullptr ? nullptr : a.x + (first + t) * a.x_stride; // there for a residual
         finish_tile<Arch>(ctx, row0, rows, row_scale, acc[t], x, a.p + (first + t) * ctx.dictionary_size,

@@ -286,7 +286,7 @@ struct LaneTile {
                         even[p] = values;
                         return;
                     }
-                    if ((fitting >> (quad / 2) & 1) != 0) {
+                    if ((fitting >> (quad / 2) & 1) != 0) [[likely]] {
                         unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
                             sum[n][p] = Ops::dot_both(sum[n][p], even[p], values, x(n, 1), x(n, 0));
                             Ops::keep(sum[n][p]);
@@ -308,7 +308,7 @@ struct LaneTile {
                         __builtin_prefetch(after + l * kLaneBytes, 0, 2);
                     }
                     after += Parts * Pattern::kLines * kLaneBytes;
-                } else if (part == 0) {
+                } else { // a later part asks in vain: that takes less than a jump
                     for (int l = 0; l < Pattern::kLines; ++l) {
                         __builtin_prefetch(codes + kLanesAhead + l * kLaneBytes);
                     }

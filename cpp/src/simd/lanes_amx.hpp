@@ -149,7 +149,7 @@ bool lanes_compute_matrix(const seeddelta_ctx &ctx, const Activations &a, int64_
     using Matrix = LaneMatrix<Words>;
     const MatrixRegisters registers(a.n_tokens % Matrix::kTokens);
     const Matrix matrix(a, scratch);
-    Exponents exponents;
+    Exponents<Arch> exponents;
     const uint8_t *codes = ctx.lane_codes + tile_begin * ctx.tile_bytes();
     for (int64_t tile = tile_begin; tile < tile_end; ++tile, codes += ctx.tile_bytes()) {
         with_pattern(*ctx.lane_code, [&]<class Pattern>() { matrix.template tile<Pattern>(ctx, codes, a); });

@@ -11,7 +11,7 @@ namespace {
 // Applies residual and scales to one tile's sums of `count` tokens.
 template <class Arch>
 inline void finish_lanes(const seeddelta_ctx &ctx, const Activations &a, int64_t tile, int64_t first, int64_t count,
-                         const float (*acc)[kTileRows], float *y, int64_t y_stride, Exponents &exponents) {
+                         const float (*acc)[kTileRows], float *y, int64_t y_stride, Exponents<Arch> &exponents) {
     const int64_t row0 = tile * kTileRows;
     const int64_t rows = ctx.n_out - row0 < kTileRows ? ctx.n_out - row0 : kTileRows;
     alignas(64) float row_scale[kTileRows] = {};
@@ -28,7 +28,7 @@ bool lanes_compute_many(const seeddelta_ctx &ctx, const Activations &a, int64_t 
     for (int64_t token = 0; token < a.n_tokens; token += P::kBlock) {
         P::pack(a, token, P::block(scratch, groups, token / P::kBlock));
     }
-    Exponents exponents;
+    Exponents<Arch> exponents;
     const uint8_t *codes = ctx.lane_codes + tile_begin * ctx.tile_bytes();
     for (int64_t tile = tile_begin; tile < tile_end; ++tile, codes += ctx.tile_bytes()) {
         with_pattern(*ctx.lane_code,
@@ -55,7 +55,7 @@ bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_
             return lanes_compute_many<Arch, Ops>(ctx, a, tile_begin, tile_end, panel, y, y_stride);
         }
         const typename L::Fit fit(a);
-        Exponents exponents;
+        Exponents<Arch> exponents;
         alignas(64) float acc[L::kTiles * L::kTokens][kTileRows];
         const int64_t together = L::tiles_for(a.n_tokens);
         int64_t tile = tile_begin;

@@ -25,6 +25,10 @@ struct LanePanel {
     static constexpr int64_t kColumns = kLanePanelColumns;
     static constexpr int64_t kQuad = kLaneWalks; // columns of a register's 32-bit lane
     static constexpr int64_t kGroupBytes = kGroup * kBlock;
+    // Multiplied together: as many sums as registers hold. Where products are added in 16 bits, a register of
+    // activations is for two parts.
+    static constexpr int kParts = Tile::kHalves ? 2 : 1;
+    static constexpr int kTokens = static_cast<int>(kBlock) / kParts;
 
     struct Decoded {
         uint8_t values[kColumns * kTileRows];
@@ -37,7 +41,7 @@ struct LanePanel {
         float *scale;  // [groups, kBlock]
         int32_t *bias; // [groups, kBlock]
         float *total;  // [kBlock, kTileRows]
-        uint8_t *fit;  // [groups] LaneTile::fit
+        uint8_t *fit;  // [groups, kParts] LaneTile::fit of kTokens each
     };
 
     static Block block(uint8_t *scratch, int64_t groups, int64_t number) {
@@ -54,7 +58,10 @@ struct LanePanel {
         const int64_t groups = a.stride / kGroup;
         for (int64_t g = 0; g < groups; ++g) {
             if constexpr (Tile::kHalves) {
-                out.fit[g] = Tile::fit(a, first, std::min(first + kBlock, a.n_tokens), g);
+                for (int64_t n = 0; n < kBlock; n += kTokens) {
+                    const int64_t end = std::min(first + n + kTokens, a.n_tokens);
+                    out.fit[g * kParts + n / kTokens] = Tile::fit(a, first + n, end, g);
+                }
             }
             for (int64_t n = 0; n < kBlock; ++n) {
                 const int64_t token = first + n;
@@ -80,7 +87,7 @@ struct LanePanel {
         Codes before = from;
         for (int64_t i = 0; i < chunks; ++i) {
             for (int l = 0; l < Pattern::kLines; ++l) {
-                __builtin_prefetch(codes + kLanesAhead + l * kLaneBytes, 0, 2);
+                __builtin_prefetch(codes + kLanesAhead + l * kLaneBytes);
             }
             const auto keep = [&](int quad, int p, V v) SEEDDELTA_INLINE_LAMBDA {
                 Ops::store(values + quad * kLaneBytes + p * Tile::kBytes, v);
@@ -106,17 +113,17 @@ struct LanePanel {
             const auto *q = reinterpret_cast<const int8_t *>(b.x) + group * kGroupBytes + first * kQuad;
             const float *scale = b.scale + group * kBlock + first;
             const int32_t *bias = b.bias + group * kBlock + first;
-            const uint8_t *fit = b.fit + group;
+            const uint8_t *fit = b.fit + group * kParts + first / kTokens;
             float *out = b.total + first * kTileRows + part * Tile::kRows;
             for (int64_t pairs = quads / 2; pairs > 0; pairs -= pairs_a_group) {
                 V sum[N][Parts];
                 each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::start(bias[n]); });
                 uint32_t fitting = 0;
                 if constexpr (Tile::kHalves) {
-                    fitting = *fit++;
+                    fitting = *fit;
+                    fit += kParts;
                 }
-                const int64_t count = pairs < pairs_a_group ? pairs : pairs_a_group;
-                for (int64_t i = 0; i < count; ++i, fitting >>= 1) {
+                const auto pair = [&](int) SEEDDELTA_INLINE_LAMBDA {
                     V v[2][Parts];
                     unrolled<2 * Parts>([&](int of) SEEDDELTA_INLINE_LAMBDA {
                         const int p = of % Parts;
@@ -124,7 +131,7 @@ struct LanePanel {
                     });
                     const auto x = [&](int quad, int n)
                                        SEEDDELTA_INLINE_LAMBDA { return Ops::four(q + (quad * kBlock + n) * kQuad); };
-                    if (Tile::kHalves && (fitting & 1) != 0) {
+                    if (Tile::kHalves && (fitting & 1) != 0) [[likely]] {
                         if constexpr (Tile::kHalves) {
                             each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
                                 sum[n][p] = Ops::dot_both(sum[n][p], v[0][p], v[1][p], x(0, n), x(1, n));
@@ -137,8 +144,16 @@ struct LanePanel {
                             Ops::keep(sum[n][p]);
                         });
                     }
+                    fitting >>= 1;
                     values += 2 * kLaneBytes;
                     q += 2 * kBlock * kQuad;
+                };
+                if (pairs >= pairs_a_group) {
+                    unrolled<pairs_a_group>(pair); // counting and jumps would take the place of products
+                } else {
+                    for (int64_t i = 0; i < pairs; ++i) {
+                        pair(0);
+                    }
                 }
                 each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
                     float *at = out + n * kTileRows + p * Tile::kRows;
@@ -150,14 +165,12 @@ struct LanePanel {
         }
     }
 
-    // The first N tokens of a block: as many sums as registers hold. Where products are added in 16 bits, a register
-    // of activations is for two parts.
+    // The first N tokens of a block.
     template <int N>
     static void multiply(const Decoded &panel, int64_t quads, int64_t group, const Block &b) {
-        constexpr int parts = Tile::kHalves ? 2 : 1;
-        constexpr int tokens = std::min<int>(N, kBlock / parts);
+        constexpr int tokens = std::min(N, kTokens);
         for (int64_t first = 0; first < N; first += tokens) {
-            multiply<tokens, parts>(panel, quads, group, b, first);
+            multiply<tokens, kParts>(panel, quads, group, b, first);
         }
     }
 
