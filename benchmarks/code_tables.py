@@ -104,6 +104,26 @@ def convert_table() -> list[str]:
     return table(heads, (list(cells(path.stem)) for path in sorted(common.RESULTS.glob("quantize-*.json"))))
 
 
+def lanes_batch_table() -> list[str]:
+    """Time of one product of several tokens over that of a single one's."""
+    files = (
+        ("AMX, Xeon", "lanes-batch-amx-xeon"),
+        ("AVX-512, Xeon", "lanes-batch-xeon"),
+        ("AVX-512, EPYC", "lanes-batch"),
+        ("AVX2, Xeon", "lanes-batch-avx2-xeon"),
+        ("AVX2, EPYC", "lanes-batch-avx2"),
+    )
+
+    def cells(what: str, name: str) -> Iterator[str]:
+        yield f"[{what}](../../benchmarks/results/{name}.json)"
+        for products in load(name)["shapes"].values():
+            speed = {tokens: products[f"lanes, tokens {tokens}"]["median"] for tokens in (1, 2, 4, 8)}
+            yield " / ".join(f"{speed[1] / speed[tokens]:.2f}" for tokens in (2, 4, 8))
+
+    heads = ("", *load(files[0][1])["shapes"])
+    return table(heads, (list(cells(*file)) for file in files))
+
+
 TABLES: dict[str, Callable[[], list[str]]] = {
     "convert": convert_table,
     "encode": encode_table,
@@ -111,5 +131,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "profile": profile_table,
     "lanes": lambda: lanes_table("lanes"),
     "lanes-xeon": lambda: lanes_table("lanes-xeon"),
+    "lanes-avx2-xeon": lambda: lanes_table("lanes-avx2-xeon"),
+    "lanes-batch": lanes_batch_table,
     "lanes-ssse3": lambda: lanes_table("lanes-ssse3"),
 }
