@@ -57,5 +57,24 @@ def test_serves_what_the_file_stands_for(model: Path) -> None:
     assert ours.seeddelta.metrics()["seeddelta.calls.lanes"] > before
 
 
+def test_instruction_sets_change_nothing(model: Path) -> None:
+    """Prompts and batches, those that matrix registers multiply (`amx`, more than four tokens) among them."""
+    active = _core.isa_active()
+    ours = load_small(model)
+    tokens = tokens_of(ours, 40)
+    found = {}
+    try:
+        for isa in _core.isa_available():
+            _core.isa_select(isa)
+            assert _core.isa_active() == isa
+            before = ours.seeddelta.metrics()["seeddelta.calls.lanes"]
+            found[isa] = np.concatenate([logits_of(ours, tokens), logits_of(ours, tokens[:12], batch=3)])
+            assert ours.seeddelta.metrics()["seeddelta.calls.lanes"] > before
+    finally:
+        _core.isa_select(active)
+    for isa, logits in found.items():
+        np.testing.assert_array_equal(logits, found[active], err_msg=isa)
+
+
 def test_threads_change_nothing(model: Path) -> None:
     assert_threads_change_nothing(model)

@@ -16,10 +16,16 @@ namespace {
 inline void load_row_scale(const seeddelta_ctx &ctx, int64_t row0, int64_t rows, float *row_scale) {
 #if defined(__F16C__) // the instruction gives what half_to_float does, which is compiled into branches
     if (rows == kTileRows && ctx.row_scale_f16 != nullptr) {
+        const uint16_t *halves = ctx.row_scale_f16 + row0;
+#if defined(__AVX512F__) // one store: a load of more than a store wrote waits for the cache
+        const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i *>(halves));
+        _mm512_store_ps(row_scale, _mm512_maskz_cvtph_ps(0xFFFF, all));
+#else
         for (int64_t i = 0; i < kTileRows; i += 8) {
-            const auto *halves = reinterpret_cast<const __m128i *>(ctx.row_scale_f16 + row0 + i);
-            _mm256_store_ps(row_scale + i, _mm256_cvtph_ps(_mm_loadu_si128(halves)));
+            const auto *eight = reinterpret_cast<const __m128i *>(halves + i);
+            _mm256_store_ps(row_scale + i, _mm256_cvtph_ps(_mm_loadu_si128(eight)));
         }
+#endif
         return;
     }
 #endif
@@ -70,18 +76,31 @@ private:
     Words largest_[kCount];
 };
 
-// One token's rows of a whole tile without residual. The 0 stands for it: it makes -0 to 0.
+// Rows of a whole tile without residual, of `count` tokens. The 0 stands for the residual: it makes -0 to 0. Scales and
+// exponents are copied: they stay in registers, which y could not be told apart from otherwise.
 template <class Arch>
-SEEDDELTA_INLINE void finish_whole_tile(float base_scale, const float *row_scale, const float *acc, float *y,
+SEEDDELTA_INLINE void finish_whole_tile(const seeddelta_ctx &ctx, const Activations &a, int64_t row0,
+                                        const float *row_scale, int64_t first, int64_t count,
+                                        const float (*acc)[kTileRows], float *y, int64_t y_stride,
                                         Exponents<Arch> &exponents) {
     using Floats = typename Exponents<Arch>::Floats;
-    unrolled<Exponents<Arch>::kCount>([&](int i) SEEDDELTA_INLINE_LAMBDA {
-        const int at = i * Exponents<Arch>::kSize;
-        const Floats sum = Floats::load_unaligned(acc + at) * Floats(base_scale) + Floats(0.0F);
-        const Floats out = Floats::load_unaligned(row_scale + at) * sum;
-        exponents.add(i, out);
-        out.store_unaligned(y + at);
-    });
+    constexpr int kSize = Exponents<Arch>::kSize;
+    const Floats base_scale(ctx.base_scale);
+    Floats scale[Exponents<Arch>::kCount];
+    unrolled<Exponents<Arch>::kCount>(
+        [&](int i) SEEDDELTA_INLINE_LAMBDA { scale[i] = Floats::load_aligned(row_scale + i * kSize); });
+    Exponents<Arch> all = exponents;
+    const int64_t *places = a.places;
+    for (int64_t t = 0; t < count; ++t) {
+        float *to = y + (places == nullptr ? first + t : places[first + t]) * y_stride + row0;
+        unrolled<Exponents<Arch>::kCount>([&](int i) SEEDDELTA_INLINE_LAMBDA {
+            const Floats sum = Floats::load_unaligned(acc[t] + i * kSize) * base_scale + Floats(0.0F);
+            const Floats out = scale[i] * sum;
+            all.add(i, out);
+            out.store_unaligned(to + i * kSize);
+        });
+    }
+    exponents = all;
 }
 
 // The share of `rows` outputs of one token, before the row scales; not inline, for most weights have none.
@@ -99,9 +118,6 @@ template <class Arch>
 template <class Arch>
 inline void finish_tile(const seeddelta_ctx &ctx, int64_t row0, int64_t rows, const float *row_scale, const float *acc,
                         const float *x, const float *p, float *y, Exponents<Arch> &exponents) {
-    if (ctx.scheme == ResidualScheme::none && rows == kTileRows) {
-        return finish_whole_tile<Arch>(ctx.base_scale, row_scale, acc, y + row0, exponents);
-    }
     alignas(64) float residual[kTileRows] = {};
     residual_rows<Arch>(ctx, row0, rows, x, p, residual);
     alignas(64) float out[kTileRows];
@@ -116,11 +132,14 @@ inline void finish_tile(const seeddelta_ctx &ctx, int64_t row0, int64_t rows, co
     }
 }
 
-// The same for `count` tokens from `first` on.
+// The same for `count` tokens from `first` on. row_scale is aligned.
 template <class Arch>
 inline void finish_tokens(const seeddelta_ctx &ctx, const Activations &a, int64_t row0, int64_t rows,
                           const float *row_scale, int64_t first, int64_t count, const float (*acc)[kTileRows], float *y,
                           int64_t y_stride, Exponents<Arch> &exponents) {
+    if (ctx.scheme == ResidualScheme::none && rows == kTileRows) {
+        return finish_whole_tile<Arch>(ctx, a, row0, row_scale, first, count, acc, y, y_stride, exponents);
+    }
     for (int64_t t = 0; t < count; ++t) {
         const float *x = a.x == nullptr ? nullptr : a.x + (first + t) * a.x_stride; // there for a residual
         finish_tile<Arch>(ctx, row0, rows, row_scale, acc[t], x, a.p + (first + t) * ctx.dictionary_size,

@@ -247,6 +247,36 @@ struct LaneTile {
         }
     }
 
+    // Asks for `Lines` lines, for the second level of the cache or the first (3). Spelled out: the compiler would
+    // gather what several chunks ask for, and a load from the third level is slower when many come at once.
+    template <int Lines, int Level>
+    static SEEDDELTA_INLINE void ask(const uint8_t *lines) {
+        for (int l = 0; l < Lines; ++l) {
+            const uint8_t *line = lines + l * kLaneBytes;
+#if defined(__x86_64__)
+            if constexpr (Level == 3) {
+                asm volatile("prefetcht0 %0" : : "m"(*line));
+            } else {
+                asm volatile("prefetcht1 %0" : : "m"(*line));
+            }
+#else
+            __builtin_prefetch(line, 0, Level);
+#endif
+        }
+    }
+
+    // The sum and the products of values with the four activations at x. With several parts the compiler loads x once.
+    template <int Parts>
+    static SEEDDELTA_INLINE V dot(V sum, V values, const int8_t *x) {
+        if constexpr (Parts == 1 && requires { Ops::dot_at(sum, values, x); }) {
+            return Ops::dot_at(sum, values, x);
+        } else {
+            sum = Ops::dot(sum, values, Ops::four(x));
+            Ops::keep(sum);
+            return sum;
+        }
+    }
+
     // Rows of `Parts` registers from part `part` on, for N tokens; `Tiles`: the parts are tiles. Where there are fewer
     // tokens, the last one stands for the rest.
     template <class Pattern, int Parts, int N, bool Tiles>
@@ -270,7 +300,6 @@ struct LaneTile {
         unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA { q[n] = a.q + token(n) * a.stride; });
         F total[N][Parts];
         each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA { total[n][p] = Ops::no_floats(); });
-        int64_t at = 0; // of the activations
         int64_t chunks = ctx.lane_lines / Pattern::kLines;
         for (int64_t group = 0; chunks > 0; ++group) {
             V sum[N][Parts];
@@ -278,45 +307,53 @@ struct LaneTile {
                      SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::start(a.bias[token(n) * groups + group]); });
             uint32_t fitting = fit != nullptr ? fit[group] : 0;
             V even[Parts];
-            const auto multiply = [&](int quad, int p, V values) SEEDDELTA_INLINE_LAMBDA {
-                const auto x = [&](int n, int behind)
-                                   SEEDDELTA_INLINE_LAMBDA { return Ops::four(q[n] + at + 4 * (quad - behind)); };
-                if constexpr (kHalves && N > 1) {
-                    if (quad % 2 == 0) {
-                        even[p] = values;
-                        return;
+            // Number `c` of the chunks at `codes` and q.
+            const auto chunk = [&](int c) SEEDDELTA_INLINE_LAMBDA {
+                const auto multiply = [&](int quad, int p, V values) SEEDDELTA_INLINE_LAMBDA {
+                    const int at = 4 * (c * Pattern::kQuads + quad);
+                    if (quad == 0) {
+                        if constexpr (Tiles) { // the next tiles, in the order of the memory
+                            ask<Pattern::kLines, 2>(after + (c * Parts + p) * Pattern::kLines * kLaneBytes);
+                        } else if (p == 0) { // a later part asks in vain: that takes less than a jump
+                            ask<Pattern::kLines, 3>(codes + kLanesAhead + c * Pattern::kLines * kLaneBytes);
+                        }
                     }
-                    if ((fitting >> (quad / 2) & 1) != 0) [[likely]] {
+                    if constexpr (kHalves && N > 1) {
+                        if (quad % 2 == 0) {
+                            even[p] = values;
+                            return;
+                        }
+                        if ((fitting >> ((c * Pattern::kQuads + quad) / 2) & 1) != 0) [[likely]] {
+                            unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
+                                sum[n][p] = Ops::dot_both(sum[n][p], even[p], values, q[n] + at - 4, q[n] + at);
+                            });
+                            return;
+                        }
                         unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
-                            sum[n][p] = Ops::dot_both(sum[n][p], even[p], values, x(n, 1), x(n, 0));
-                            Ops::keep(sum[n][p]);
+                            sum[n][p] = dot<Parts>(sum[n][p], even[p], q[n] + at - 4);
                         });
-                        return;
                     }
                     unrolled<N>([&](int n)
-                                    SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::dot(sum[n][p], even[p], x(n, 1)); });
-                }
-                unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
-                    sum[n][p] = Ops::dot(sum[n][p], values, x(n, 0));
-                    Ops::keep(sum[n][p]);
-                });
+                                    SEEDDELTA_INLINE_LAMBDA { sum[n][p] = dot<Parts>(sum[n][p], values, q[n] + at); });
+                };
+                line<Pattern, Parts, 0>(codes + c * Pattern::kLines * kLaneBytes, stride, t, before, multiply);
+            };
+            const auto advance = [&](int64_t count) SEEDDELTA_INLINE_LAMBDA {
+                codes += count * Pattern::kLines * kLaneBytes;
+                after += count * Parts * Pattern::kLines * kLaneBytes;
+                unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA { q[n] += count * 4 * Pattern::kQuads; });
             };
             const int64_t count = chunks < chunks_a_group ? chunks : chunks_a_group;
-            for (int64_t i = 0; i < count; ++i) {
-                if constexpr (Tiles) { // the next tiles, in the order of the memory
-                    for (int l = 0; l < Parts * Pattern::kLines; ++l) {
-                        __builtin_prefetch(after + l * kLaneBytes, 0, 2);
-                    }
-                    after += Parts * Pattern::kLines * kLaneBytes;
-                } else { // a later part asks in vain: that takes less than a jump
-                    for (int l = 0; l < Pattern::kLines; ++l) {
-                        __builtin_prefetch(codes + kLanesAhead + l * kLaneBytes);
-                    }
+            // With many sums the compiler would copy them for a loop, and counting takes the place of products.
+            if (N > 2 && Parts == 1 && count == chunks_a_group) {
+                unrolled<chunks_a_group>(chunk);
+                advance(chunks_a_group);
+            } else {
+                for (int64_t i = 0; i < count; ++i) {
+                    chunk(0);
+                    advance(1);
+                    fitting >>= Pattern::kQuads / 2;
                 }
-                line<Pattern, Parts, 0>(codes, stride, t, before, multiply);
-                codes += Pattern::kLines * kLaneBytes;
-                at += 4 * Pattern::kQuads;
-                fitting >>= Pattern::kQuads / 2;
             }
             chunks -= count;
             each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {

@@ -29,6 +29,7 @@ struct LanePanel {
     // activations is for two parts.
     static constexpr int kParts = Tile::kHalves ? 2 : 1;
     static constexpr int kTokens = static_cast<int>(kBlock) / kParts;
+    static_assert(kParts <= kLaneFits);
 
     struct Decoded {
         uint8_t values[kColumns * kTileRows];
@@ -140,8 +141,8 @@ struct LanePanel {
                         }
                     } else {
                         each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
-                            sum[n][p] = Ops::dot(Ops::dot(sum[n][p], v[0][p], x(0, n)), v[1][p], x(1, n));
-                            Ops::keep(sum[n][p]);
+                            sum[n][p] = Tile::template dot<Parts>(sum[n][p], v[0][p], q + n * kQuad);
+                            sum[n][p] = Tile::template dot<Parts>(sum[n][p], v[1][p], q + (kBlock + n) * kQuad);
                         });
                     }
                     fitting >>= 1;

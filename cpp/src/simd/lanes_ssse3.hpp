@@ -46,6 +46,11 @@ struct LaneWords128 {
         const V four = _mm_add_epi16(_mm_maddubs_epi16(v0, x0), _mm_maddubs_epi16(v1, x1));
         return _mm_add_epi32(sum, _mm_madd_epi16(four, _mm_set1_epi16(1)));
     }
+    static SEEDDELTA_INLINE V dot_both(V sum, V v0, V v1, const int8_t *x0, const int8_t *x1) {
+        sum = dot_both(sum, v0, v1, four(x0), four(x1));
+        keep(sum);
+        return sum;
+    }
     static SEEDDELTA_INLINE uint8_t halves_fit(const int8_t *q) {
         int fit = 0;
         for (int i = 0; i < 4; ++i) {

@@ -21,6 +21,9 @@ SEEDDELTA_INLINE __m128i bytes_at(const uint8_t *p) {
     }
 }
 
+// Four activations as the operand of an instruction.
+typedef int32_t FourInputs [[gnu::may_alias]];
+
 // 256 bits; `Dot` adds the products of four neighbouring bytes, unsigned by signed, to each 32-bit lane.
 template <class Dot>
 struct LaneWords256 {
@@ -133,7 +136,18 @@ struct LaneWords512 {
         return _mm512_set1_epi32(bits);
     }
     static SEEDDELTA_INLINE void keep(V &) {}
+#if defined(__AVX512VNNI__) // spelled out: GCC copies each sum to another register and loads what could be broadcast
+    static SEEDDELTA_INLINE V dot(V sum, V values, V x) {
+        asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(values), "v"(x));
+        return sum;
+    }
+    static SEEDDELTA_INLINE V dot_at(V sum, V values, const int8_t *x) {
+        asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(values), "m"(*reinterpret_cast<const FourInputs *>(x)));
+        return sum;
+    }
+#else
     static SEEDDELTA_INLINE V dot(V sum, V values, V x) { return Dot::dot(sum, values, x); }
+#endif
     static SEEDDELTA_INLINE void store(uint8_t *out, V v) { _mm512_storeu_si512(out, v); }
     static SEEDDELTA_INLINE F no_floats() { return _mm512_setzero_ps(); }
     static SEEDDELTA_INLINE F load_floats(const float *p) { return _mm512_loadu_ps(p); }
