@@ -63,6 +63,31 @@ def test_rotation_and_column_scales(number: int) -> None:
     np.testing.assert_allclose(weight.matmul(x), x @ weight.dequantize().T, rtol=0.05, atol=0.5)
 
 
+def largest_sum_of_a_four(q: np.ndarray[Any, Any]) -> int:
+    """Of the positive or of the negative ones of columns 0, 1, 4, 5 or 2, 3, 6, 7 of eight neighbours."""
+    eights = q.astype(int).reshape(-1, 8)
+    fours = np.concatenate([eights[:, [0, 1, 4, 5]], eights[:, [2, 3, 6, 7]]])
+    return int(max(np.maximum(fours, 0).sum(axis=1).max(), np.maximum(-fours, 0).sum(axis=1).max()))
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_sums_of_16_bits_hold_any_activations(number: int) -> None:
+    """Of one magnitude, which are 127 each without the limit of a four; and of Gaussian ones, where some reach it."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((9, 640)).astype(np.float32)
+    x[1:3] = np.sign(x[1:3])
+    x[3], x[4] = 1, -1
+    q, scale = reference.quantize_activations(x)
+    assert all(250 < largest_sum_of_a_four(row) <= 258 for row in q)
+    assert set(np.abs(q[3:5]).ravel()) == {64}
+    coarser = scale > np.abs(x.reshape(9, 10, 64)).max(axis=2) / np.float32(127)
+    assert coarser[1:5].all()
+    assert 0 < coarser[5:].mean() < 0.5
+    weight, oracle = lanes_weight(rng, 50, 640, number)
+    check_all(weight, oracle, x)
+    check_all(weight, oracle, x[:4])
+
+
 def test_docs_have_the_codes() -> None:
     """The patterns, units and tables that somebody would write a decoder from."""
     text = DOCS.read_text()

@@ -35,7 +35,7 @@ struct DirectLanes : LaneWords256<Ops> {
     }
     // The same with the inputs at x0 and x1. Spelled out: else GCC keeps some sums in memory and computes addresses,
     // which takes the place of products.
-    static SEEDDELTA_INLINE V dot_both(V sum, V v0, V v1, const int8_t *x0, const int8_t *x1) {
+    static SEEDDELTA_INLINE V dot_both_at(V sum, V v0, V v1, const int8_t *x0, const int8_t *x1) {
         V a, b;
         asm("vpbroadcastd %[x0], %[a]\n\t"
             "vpbroadcastd %[x1], %[b]\n\t"
@@ -48,26 +48,6 @@ struct DirectLanes : LaneWords256<Ops> {
             : [v0] "x"(v0), [v1] "x"(v1), [x0] "m"(*reinterpret_cast<const FourInputs *>(x0)),
               [x1] "m"(*reinterpret_cast<const FourInputs *>(x1)), [ones] "x"(_mm256_set1_epi16(1)));
         return sum;
-    }
-    // Bit i: that does not overflow for the columns 8 * i to 8 * i + 7 of a group. The biased values are 1 to 127, so
-    // it does not where of the four inputs of a 16-bit lane the positive ones, and the negative ones, come to 258 at
-    // most.
-    static SEEDDELTA_INLINE uint8_t halves_fit(const int8_t *q) {
-        int fit = 0;
-        for (int i = 0; i < 2; ++i) {
-            const V x = _mm256_loadu_si256(reinterpret_cast<const V *>(q) + i);
-            const V ones = _mm256_set1_epi8(1);
-            const V positive = _mm256_maddubs_epi16(ones, _mm256_max_epi8(x, _mm256_setzero_si256()));
-            const V negative = _mm256_sub_epi16(_mm256_maddubs_epi16(ones, _mm256_abs_epi8(x)), positive);
-            const auto four = [](V two) {
-                return _mm256_add_epi16(two, _mm256_slli_epi64(two, 32));
-            }; // in the upper half
-            const V most = _mm256_max_epi16(four(positive), four(negative));
-            const V over = _mm256_cmpgt_epi16(most, _mm256_set1_epi16(258));
-            const V any = _mm256_or_si256(over, _mm256_slli_epi64(over, 16));
-            fit |= (~_mm256_movemask_pd(_mm256_castsi256_pd(any)) & 15) << (4 * i);
-        }
-        return static_cast<uint8_t>(fit);
     }
 };
 

@@ -11,8 +11,8 @@
 // (in a register), F (floats of a register's rows), no_floats, add_group, store_rows; kBias is added to every value,
 // for products of unsigned and signed bytes; add_bit adds a number where a bit of a plane is set or, with kTakes, where
 // it is not; or, where there are, with_bit puts the bit above the code that is an index, and wide_table makes a table
-// that adds the number at such an index. dot_both and halves_fit, where there are: two dots by fewer instructions, and
-// for which columns of a group that is exact. kDirect: more tokens are for lanes_many.hpp.
+// that adds the number at such an index. dot_both, where there is: two dots whose products are added in 16 bits, which
+// the rounding of activations allows (format/activations.hpp). kDirect: more tokens are for lanes_many.hpp.
 #pragma once
 #include <algorithm>
 #include <utility>
@@ -106,37 +106,7 @@ struct LaneTile {
     static constexpr int kBytes = static_cast<int>(kLaneBytes) / Ops::kParts;
     static constexpr int kRows = static_cast<int>(kTileRows) / Ops::kParts;
     static constexpr int64_t kTokens = Ops::kDirect; // of multiply, at most
-    static constexpr bool kHalves = requires(const int8_t *q) { Ops::halves_fit(q); };
-
-    // Bit i: for all tokens from `first` to `last` the products of the columns 8 * i to 8 * i + 7 of a group, four by
-    // four, fit 16 bits.
-    static uint8_t fit(const Activations &a, int64_t first, int64_t last, int64_t group) {
-        uint8_t bits = 0xFF;
-        for (int64_t token = first; token < last; ++token) {
-            bits &= Ops::halves_fit(a.q + token * a.stride + group * kGroup);
-        }
-        return bits;
-    }
-
-    // That of every group, for all tokens. One token gains nothing by it.
-    class Fit {
-    public:
-        explicit Fit(const Activations &a) {
-            const int64_t groups = a.stride / kGroup;
-            if constexpr (kHalves) {
-                known_ = a.n_tokens > 1 && groups <= kMost;
-                for (int64_t g = 0; known_ && g < groups; ++g) {
-                    bits_[g] = fit(a, 0, a.n_tokens, g);
-                }
-            }
-        }
-        const uint8_t *bits() const { return known_ ? bits_ : nullptr; }
-
-    private:
-        static constexpr int64_t kMost = kHalves ? 1024 : 1; // 65536 columns
-        bool known_ = false;
-        uint8_t bits_[kMost];
-    };
+    static constexpr bool kHalves = requires(typename Ops::V v) { Ops::dot_both(v, v, v, v, v); };
 
     // Where codes are six bits of an index and neighbouring bits of planes are one shift away from the two above.
     static constexpr bool kWide = requires(V t) { Ops::wide_table(t, 0, 0); };
@@ -230,18 +200,33 @@ struct LaneTile {
         before.c1 = c0;
     }
 
-    // The chunk at `codes` from its line `Line` of codes on, each part of a line after the other: so few registers are
-    // in use at a time. `stride`: bytes between the parts. Calls use(quad of the chunk, part, values).
+    // The chunk at `codes` from its line `Line` of codes on. Each part of a line after the other; of tiles first the
+    // low codes of all, then the high ones: so few registers are in use at a time, of codes or of activations.
+    // `stride`: bytes between the parts. Calls use(quad of the chunk, part, values).
     template <class Pattern, int Parts, int Line, class Use>
     static SEEDDELTA_INLINE void line(const uint8_t *codes, int64_t stride, const Tables<Pattern> &t, Before *before,
                                       Use &&use) {
-        unrolled<Parts>([&](int p) SEEDDELTA_INLINE_LAMBDA {
+        V both[Parts];
+        const auto half = [&]<int Step>(int p) SEEDDELTA_INLINE_LAMBDA {
             const uint8_t *at = codes + p * stride;
-            const auto one = [&](int quad, V values) SEEDDELTA_INLINE_LAMBDA { use(quad, p, values); };
-            const V both = Ops::load(at + (Pattern::kPlanes + Line) * kLaneBytes);
-            step<Pattern, 2 * Line>(Ops::low(both), at, t, before[p], one);
-            step<Pattern, 2 * Line + 1>(Ops::high(both), at, t, before[p], one);
-        });
+            if constexpr (Step % 2 == 0) {
+                both[p] = Ops::load(at + (Pattern::kPlanes + Line) * kLaneBytes);
+            }
+            const V code = Step % 2 == 0 ? Ops::low(both[p]) : Ops::high(both[p]);
+            step<Pattern, Step>(code, at, t, before[p],
+                                [&](int quad, V values) SEEDDELTA_INLINE_LAMBDA { use(quad, p, values); });
+        };
+        const auto low = [&](int p) SEEDDELTA_INLINE_LAMBDA { half.template operator()<2 * Line>(p); };
+        const auto high = [&](int p) SEEDDELTA_INLINE_LAMBDA { half.template operator()<2 * Line + 1>(p); };
+        if constexpr (Ops::kParts == 1) {
+            unrolled<Parts>(low);
+            unrolled<Parts>(high);
+        } else {
+            unrolled<Parts>([&](int p) SEEDDELTA_INLINE_LAMBDA {
+                low(p);
+                high(p);
+            });
+        }
         if constexpr (Pattern::kPlanes + Line + 1 < Pattern::kLines) {
             line<Pattern, Parts, Line + 1>(codes, stride, t, before, use);
         }
@@ -277,11 +262,25 @@ struct LaneTile {
         }
     }
 
+    // The same of two registers of values, for x0 and x1.
+    template <int Parts>
+    static SEEDDELTA_INLINE V dot_both(V sum, V v0, V v1, const int8_t *x0, const int8_t *x1) {
+        if constexpr (requires { Ops::dot_both_at(sum, v0, v1, x0, x1); }) {
+            return Ops::dot_both_at(sum, v0, v1, x0, x1);
+        } else if constexpr (kHalves) {
+            sum = Ops::dot_both(sum, v0, v1, Ops::four(x0), Ops::four(x1));
+            Ops::keep(sum);
+            return sum;
+        } else {
+            return dot<Parts>(dot<Parts>(sum, v0, x0), v1, x1);
+        }
+    }
+
     // Rows of `Parts` registers from part `part` on, for N tokens; `Tiles`: the parts are tiles. Where there are fewer
     // tokens, the last one stands for the rest.
     template <class Pattern, int Parts, int N, bool Tiles>
     [[gnu::noinline]] static void multiply_part(const seeddelta_ctx &ctx, const uint8_t *codes, int part,
-                                                const Activations &a, const uint8_t *fit, float (*acc)[kTileRows]) {
+                                                const Activations &a, float (*acc)[kTileRows]) {
         constexpr int64_t chunks_a_group = kGroup / (4 * Pattern::kQuads);
         const int64_t stride = Tiles ? ctx.tile_bytes() : kBytes;
         const uint8_t *after = codes + Parts * stride;
@@ -305,7 +304,6 @@ struct LaneTile {
             V sum[N][Parts];
             each([&](int n, int p)
                      SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::start(a.bias[token(n) * groups + group]); });
-            uint32_t fitting = fit != nullptr ? fit[group] : 0;
             V even[Parts];
             // Number `c` of the chunks at `codes` and q.
             const auto chunk = [&](int c) SEEDDELTA_INLINE_LAMBDA {
@@ -314,27 +312,21 @@ struct LaneTile {
                     if (quad == 0) {
                         if constexpr (Tiles) { // the next tiles, in the order of the memory
                             ask<Pattern::kLines, 2>(after + (c * Parts + p) * Pattern::kLines * kLaneBytes);
-                        } else if (p == 0) { // a later part asks in vain: that takes less than a jump
+                        } else if (p == 0 && (Parts == Ops::kParts || part == 0)) { // not for a later part again
                             ask<Pattern::kLines, 3>(codes + kLanesAhead + c * Pattern::kLines * kLaneBytes);
                         }
                     }
-                    if constexpr (kHalves && N > 1) {
-                        if (quad % 2 == 0) {
-                            even[p] = values;
-                            return;
-                        }
-                        if ((fitting >> ((c * Pattern::kQuads + quad) / 2) & 1) != 0) [[likely]] {
-                            unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
-                                sum[n][p] = Ops::dot_both(sum[n][p], even[p], values, q[n] + at - 4, q[n] + at);
-                            });
-                            return;
-                        }
+                    if constexpr (!kHalves) {
                         unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
-                            sum[n][p] = dot<Parts>(sum[n][p], even[p], q[n] + at - 4);
+                            sum[n][p] = dot<Parts>(sum[n][p], values, q[n] + at);
+                        });
+                    } else if (quad % 2 == 0) {
+                        even[p] = values;
+                    } else {
+                        unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
+                            sum[n][p] = dot_both<Parts>(sum[n][p], even[p], values, q[n] + at - 4, q[n] + at);
                         });
                     }
-                    unrolled<N>([&](int n)
-                                    SEEDDELTA_INLINE_LAMBDA { sum[n][p] = dot<Parts>(sum[n][p], values, q[n] + at); });
                 };
                 line<Pattern, Parts, 0>(codes + c * Pattern::kLines * kLaneBytes, stride, t, before, multiply);
             };
@@ -352,7 +344,6 @@ struct LaneTile {
                 for (int64_t i = 0; i < count; ++i) {
                     chunk(0);
                     advance(1);
-                    fitting >>= Pattern::kQuads / 2;
                 }
             }
             chunks -= count;
@@ -367,15 +358,15 @@ struct LaneTile {
 
     template <class Pattern, int N>
     static void multiply_n(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, int64_t tiles,
-                           const uint8_t *fit, float (*acc)[kTileRows]) {
+                           float (*acc)[kTileRows]) {
         if constexpr (Ops::tiles(N) > 1) {
             if (tiles > 1) {
-                return multiply_part<Pattern, Ops::tiles(N), N, true>(ctx, codes, 0, a, fit, acc);
+                return multiply_part<Pattern, Ops::tiles(N), N, true>(ctx, codes, 0, a, acc);
             }
         }
         constexpr int parts = Ops::direct_parts(N);
         for (int part = 0; part < Ops::kParts; part += parts) {
-            multiply_part<Pattern, parts, N, false>(ctx, codes, part, a, fit, acc);
+            multiply_part<Pattern, parts, N, false>(ctx, codes, part, a, acc);
         }
     }
 
@@ -386,21 +377,21 @@ struct LaneTile {
     static constexpr int64_t kTiles = std::max({tiles_for(1), tiles_for(2), tiles_for(4), tiles_for(8)});
 
     // One tile, or as many as tiles_for says, for 1 .. kTokens tokens: every register of codes is decoded once.
-    // The sums of a tile are kTokens rows of `acc`. fit: Fit::bits.
+    // The sums of a tile are kTokens rows of `acc`.
     static void multiply(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, int64_t tiles,
-                         const uint8_t *fit, float (*acc)[kTileRows]) {
+                         float (*acc)[kTileRows]) {
         const int64_t count = a.n_tokens;
         with_pattern(*ctx.lane_code, [&]<class Pattern>() {
             if (count == 1) {
-                multiply_n<Pattern, 1>(ctx, codes, a, tiles, fit, acc);
+                multiply_n<Pattern, 1>(ctx, codes, a, tiles, acc);
             } else if (count == 2) {
-                multiply_n<Pattern, 2>(ctx, codes, a, tiles, fit, acc);
+                multiply_n<Pattern, 2>(ctx, codes, a, tiles, acc);
             } else if (count <= 4) {
                 if constexpr (kTokens > 2) {
-                    multiply_n<Pattern, 4>(ctx, codes, a, tiles, fit, acc);
+                    multiply_n<Pattern, 4>(ctx, codes, a, tiles, acc);
                 }
             } else if constexpr (kTokens > 4) {
-                multiply_n<Pattern, 8>(ctx, codes, a, tiles, fit, acc);
+                multiply_n<Pattern, 8>(ctx, codes, a, tiles, acc);
             }
         });
     }

@@ -54,7 +54,6 @@ bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_
         if (a.n_tokens > Ops::kDirect) {
             return lanes_compute_many<Arch, Ops>(ctx, a, tile_begin, tile_end, panel, y, y_stride);
         }
-        const typename L::Fit fit(a);
         Exponents<Arch> exponents;
         alignas(64) float acc[L::kTiles * L::kTokens][kTileRows];
         const int64_t together = L::tiles_for(a.n_tokens);
@@ -62,7 +61,7 @@ bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_
         while (tile < tile_end) {
             const int64_t count = tile + together <= tile_end ? together : 1;
             prefetch_row_scale(ctx, tile * kTileRows);
-            L::multiply(ctx, ctx.lane_codes + tile * ctx.tile_bytes(), a, count, fit.bits(), acc);
+            L::multiply(ctx, ctx.lane_codes + tile * ctx.tile_bytes(), a, count, acc);
             for (int64_t i = 0; i < count; ++i, ++tile) {
                 finish_lanes<Arch>(ctx, a, tile, 0, a.n_tokens, acc + i * L::kTokens, y, y_stride, exponents);
             }

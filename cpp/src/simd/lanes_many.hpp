@@ -29,7 +29,6 @@ struct LanePanel {
     // activations is for two parts.
     static constexpr int kParts = Tile::kHalves ? 2 : 1;
     static constexpr int kTokens = static_cast<int>(kBlock) / kParts;
-    static_assert(kParts <= kLaneFits);
 
     struct Decoded {
         uint8_t values[kColumns * kTileRows];
@@ -42,7 +41,6 @@ struct LanePanel {
         float *scale;  // [groups, kBlock]
         int32_t *bias; // [groups, kBlock]
         float *total;  // [kBlock, kTileRows]
-        uint8_t *fit;  // [groups, kParts] LaneTile::fit of kTokens each
     };
 
     static Block block(uint8_t *scratch, int64_t groups, int64_t number) {
@@ -51,19 +49,13 @@ struct LanePanel {
         uint8_t *bias = scale + groups * kBlock * 4;
         uint8_t *total = bias + groups * kBlock * 4;
         return {x, reinterpret_cast<float *>(scale), reinterpret_cast<int32_t *>(bias),
-                reinterpret_cast<float *>(total), total + kBlock * kTileRows * 4};
+                reinterpret_cast<float *>(total)};
     }
 
     // Tokens from `first` on; those that are none are zeros.
     static void pack(const Activations &a, int64_t first, const Block &out) {
         const int64_t groups = a.stride / kGroup;
         for (int64_t g = 0; g < groups; ++g) {
-            if constexpr (Tile::kHalves) {
-                for (int64_t n = 0; n < kBlock; n += kTokens) {
-                    const int64_t end = std::min(first + n + kTokens, a.n_tokens);
-                    out.fit[g * kParts + n / kTokens] = Tile::fit(a, first + n, end, g);
-                }
-            }
             for (int64_t n = 0; n < kBlock; ++n) {
                 const int64_t token = first + n;
                 const bool there = token < a.n_tokens;
@@ -114,38 +106,26 @@ struct LanePanel {
             const auto *q = reinterpret_cast<const int8_t *>(b.x) + group * kGroupBytes + first * kQuad;
             const float *scale = b.scale + group * kBlock + first;
             const int32_t *bias = b.bias + group * kBlock + first;
-            const uint8_t *fit = b.fit + group * kParts + first / kTokens;
             float *out = b.total + first * kTileRows + part * Tile::kRows;
             for (int64_t pairs = quads / 2; pairs > 0; pairs -= pairs_a_group) {
                 V sum[N][Parts];
                 each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::start(bias[n]); });
-                uint32_t fitting = 0;
-                if constexpr (Tile::kHalves) {
-                    fitting = *fit;
-                    fit += kParts;
-                }
                 const auto pair = [&](int) SEEDDELTA_INLINE_LAMBDA {
                     V v[2][Parts];
                     unrolled<2 * Parts>([&](int of) SEEDDELTA_INLINE_LAMBDA {
                         const int p = of % Parts;
                         v[of / Parts][p] = Ops::load(values + of / Parts * kLaneBytes + p * Tile::kBytes);
                     });
-                    const auto x = [&](int quad, int n)
-                                       SEEDDELTA_INLINE_LAMBDA { return Ops::four(q + (quad * kBlock + n) * kQuad); };
-                    if (Tile::kHalves && (fitting & 1) != 0) [[likely]] {
-                        if constexpr (Tile::kHalves) {
-                            each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
-                                sum[n][p] = Ops::dot_both(sum[n][p], v[0][p], v[1][p], x(0, n), x(1, n));
-                                Ops::keep(sum[n][p]);
-                            });
+                    each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
+                        const int8_t *x[2] = {q + n * kQuad, q + (kBlock + n) * kQuad};
+                        if constexpr (Tile::kHalves) { // the compiler loads x once for all parts
+                            sum[n][p] = Ops::dot_both(sum[n][p], v[0][p], v[1][p], Ops::four(x[0]), Ops::four(x[1]));
+                            Ops::keep(sum[n][p]);
+                        } else {
+                            sum[n][p] = Tile::template dot<Parts>(sum[n][p], v[0][p], x[0]);
+                            sum[n][p] = Tile::template dot<Parts>(sum[n][p], v[1][p], x[1]);
                         }
-                    } else {
-                        each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
-                            sum[n][p] = Tile::template dot<Parts>(sum[n][p], v[0][p], q + n * kQuad);
-                            sum[n][p] = Tile::template dot<Parts>(sum[n][p], v[1][p], q + (kBlock + n) * kQuad);
-                        });
-                    }
-                    fitting >>= 1;
+                    });
                     values += 2 * kLaneBytes;
                     q += 2 * kBlock * kQuad;
                 };

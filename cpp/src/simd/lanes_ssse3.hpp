@@ -41,30 +41,10 @@ struct LaneWords128 {
     static SEEDDELTA_INLINE V dot(V sum, V values, V x) {
         return _mm_add_epi32(sum, _mm_madd_epi16(_mm_maddubs_epi16(values, x), _mm_set1_epi16(1)));
     }
-    // As DirectLanes of isa_avx2.cpp.
+    // Two dot() whose products are added in 16 bits.
     static SEEDDELTA_INLINE V dot_both(V sum, V v0, V v1, V x0, V x1) {
         const V four = _mm_add_epi16(_mm_maddubs_epi16(v0, x0), _mm_maddubs_epi16(v1, x1));
         return _mm_add_epi32(sum, _mm_madd_epi16(four, _mm_set1_epi16(1)));
-    }
-    static SEEDDELTA_INLINE V dot_both(V sum, V v0, V v1, const int8_t *x0, const int8_t *x1) {
-        sum = dot_both(sum, v0, v1, four(x0), four(x1));
-        keep(sum);
-        return sum;
-    }
-    static SEEDDELTA_INLINE uint8_t halves_fit(const int8_t *q) {
-        int fit = 0;
-        for (int i = 0; i < 4; ++i) {
-            const V x = _mm_loadu_si128(reinterpret_cast<const V *>(q) + i);
-            const V ones = _mm_set1_epi8(1);
-            const V positive = _mm_maddubs_epi16(ones, _mm_and_si128(x, _mm_cmpgt_epi8(x, _mm_setzero_si128())));
-            const V negative = _mm_sub_epi16(_mm_maddubs_epi16(ones, _mm_abs_epi8(x)), positive);
-            const auto four = [](V two) { return _mm_add_epi16(two, _mm_slli_epi64(two, 32)); }; // in the upper half
-            const V most = _mm_max_epi16(four(positive), four(negative));
-            const V over = _mm_cmpgt_epi16(most, _mm_set1_epi16(258));
-            const V any = _mm_or_si128(over, _mm_slli_epi64(over, 16));
-            fit |= (~_mm_movemask_pd(_mm_castsi128_pd(any)) & 3) << (2 * i);
-        }
-        return static_cast<uint8_t>(fit);
     }
     static SEEDDELTA_INLINE void store(uint8_t *out, V v) { _mm_storeu_si128(reinterpret_cast<V *>(out), v); }
     static SEEDDELTA_INLINE F no_floats() { return _mm_setzero_ps(); }

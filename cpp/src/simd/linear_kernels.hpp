@@ -75,14 +75,12 @@ void columns_lanes_many_scalar(const ColumnWeight &w, const Activations &a, int6
 // 512 columns, a multiple of 4 KiB, the panel and the activations behind it were in each other's way.
 inline constexpr int64_t kLanePanelColumns = 640;
 inline constexpr int64_t kLaneBlock = 8;
-inline constexpr int64_t kLaneFits = 2; // bytes a group of a block: LanePanel::Block::fit
 
 // Scratch of a decoded stretch of columns, and of one block of tokens.
 inline constexpr int64_t kLanePanelBytes = kLanePanelColumns * kTileRows;
 static inline int64_t lane_block_bytes(int64_t groups) {
     constexpr int64_t a_group = kGroup + static_cast<int64_t>(sizeof(float) + sizeof(int32_t)); // q, scale, bias
-    const int64_t fit = (kLaneFits * groups + 63) / 64 * 64;                                    // whole lines
-    return kLaneBlock * (groups * a_group + kTileRows * static_cast<int64_t>(sizeof(float))) + fit;
+    return kLaneBlock * (groups * a_group + kTileRows * static_cast<int64_t>(sizeof(float)));
 }
 
 // With matrix registers (lanes_amx.hpp): columns, tokens, and the scratch of all tokens, scales and sums.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "format/activations.hpp"
 #include "format/column_trellis.hpp"
 #include "format/float16.hpp"
 #include "format/lanes.hpp"
@@ -24,25 +25,25 @@ static bool finite(float x) {
 static bool quantize(const float *x, int64_t n, int8_t *q, float *scale, int32_t *bias) {
     bool all_finite = true;
     for (int64_t start = 0, group = 0; start < n; start += kGroup, ++group) {
-        const int64_t count = n - start < kGroup ? n - start : kGroup;
+        float all[kGroup] = {};
+        std::copy_n(x + start, std::min(n - start, kGroup), all);
         std::memset(q + start, 0, kGroup);
         scale[group] = 0.0F;
         bias[group] = 0;
-        float amax = 0.0F;
-        bool group_finite = true;
-        for (int64_t i = 0; i < count; ++i) {
-            group_finite = group_finite && finite(x[start + i]);
-            amax = std::fmax(amax, std::fabs(x[start + i]));
+        float largest = kFourShare * largest_four(all);
+        const bool group_finite = std::ranges::all_of(all, finite) && finite(largest);
+        for (const float value : all) {
+            largest = std::fmax(largest, std::fabs(value));
         }
         all_finite = all_finite && group_finite;
         // Below 2^-100 the inverse would overflow, and the group is nothing beside the others.
-        if (!group_finite || amax < 0x1p-100F) {
+        if (!group_finite || largest < 0x1p-100F) {
             continue;
         }
-        scale[group] = amax / 127.0F;
-        const float inverse = 127.0F / amax;
-        for (int64_t i = 0; i < count; ++i) {
-            q[start + i] = static_cast<int8_t>(std::nearbyint(x[start + i] * inverse));
+        scale[group] = largest / 127.0F;
+        const float inverse = 127.0F / largest;
+        for (int64_t i = 0; i < kGroup; ++i) {
+            q[start + i] = static_cast<int8_t>(std::nearbyint(all[i] * inverse));
             bias[group] -= kValueBias * q[start + i];
         }
     }
