@@ -18,7 +18,8 @@ inline void flip_some(float *x, uint64_t word, int64_t count) {
     }
 }
 
-// The sign bits of a batch's floats: set where the bits from the lowest of `word` on are.
+// Of the columns from `column` on, a multiple of a batch: the sign bit where the column's bit of `bytes` is set. Three
+// bytes more are read.
 template <class Arch>
 SEEDDELTA_INLINE xsimd::batch<uint32_t, Arch> sign_bits(const uint8_t *bytes, int64_t column) {
     using U = xsimd::batch<uint32_t, Arch>;

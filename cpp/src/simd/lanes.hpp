@@ -12,7 +12,8 @@
 // for products of unsigned and signed bytes; add_bit adds a number where a bit of a plane is set or, with kTakes, where
 // it is not; or, where there are, with_bit puts the bit above the code that is an index, and wide_table makes a table
 // that adds the number at such an index. dot_both, where there is: two dots whose products are added in 16 bits, which
-// the rounding of activations allows (format/activations.hpp). kDirect: more tokens are for lanes_many.hpp.
+// the rounding of activations allows (format/activations.hpp); dot_at and dot_both_at have the inputs in memory.
+// kDirect: more tokens are for lanes_many.hpp.
 #pragma once
 #include <algorithm>
 #include <utility>
@@ -262,17 +263,14 @@ struct LaneTile {
         }
     }
 
-    // The same of two registers of values, for x0 and x1.
-    template <int Parts>
+    // The same of two registers of values, for x0 and x1, where there is dot_both.
     static SEEDDELTA_INLINE V dot_both(V sum, V v0, V v1, const int8_t *x0, const int8_t *x1) {
         if constexpr (requires { Ops::dot_both_at(sum, v0, v1, x0, x1); }) {
             return Ops::dot_both_at(sum, v0, v1, x0, x1);
-        } else if constexpr (kHalves) {
+        } else {
             sum = Ops::dot_both(sum, v0, v1, Ops::four(x0), Ops::four(x1));
             Ops::keep(sum);
             return sum;
-        } else {
-            return dot<Parts>(dot<Parts>(sum, v0, x0), v1, x1);
         }
     }
 
@@ -324,7 +322,7 @@ struct LaneTile {
                         even[p] = values;
                     } else {
                         unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
-                            sum[n][p] = dot_both<Parts>(sum[n][p], even[p], values, q[n] + at - 4, q[n] + at);
+                            sum[n][p] = dot_both(sum[n][p], even[p], values, q[n] + at - 4, q[n] + at);
                         });
                     }
                 };
