@@ -106,7 +106,8 @@ struct LaneTile {
     using F = typename Ops::F;
     static constexpr int kBytes = static_cast<int>(kLaneBytes) / Ops::kParts;
     static constexpr int kRows = static_cast<int>(kTileRows) / Ops::kParts;
-    static constexpr int64_t kTokens = Ops::kDirect; // of multiply, at most
+    static constexpr int64_t kTokens = Ops::kDirect;        // of multiply, at most
+    static constexpr int kLevel = Ops::kParts == 1 ? 2 : 3; // of the cache that codes are asked for: ask
     static constexpr bool kHalves = requires(typename Ops::V v) { Ops::dot_both(v, v, v, v, v); };
 
     // Where codes are six bits of an index and neighbouring bits of planes are one shift away from the two above.
@@ -311,7 +312,7 @@ struct LaneTile {
                         if constexpr (Tiles) { // the next tiles, in the order of the memory
                             ask<Pattern::kLines, 2>(after + (c * Parts + p) * Pattern::kLines * kLaneBytes);
                         } else if (p == 0 && (Parts == Ops::kParts || part == 0)) { // not for a later part again
-                            ask<Pattern::kLines, 3>(codes + kLanesAhead + c * Pattern::kLines * kLaneBytes);
+                            ask<Pattern::kLines, kLevel>(codes + kLanesAhead + c * Pattern::kLines * kLaneBytes);
                         }
                     }
                     if constexpr (!kHalves) {
