@@ -176,13 +176,14 @@ void check_activations(Random &r) {
         broken[static_cast<size_t>(r.between(0, n - 1))] =
             r.between(0, 1) == 0 ? __builtin_nanf("") : -__builtin_inff();
     }
-    compare("quantize", std::to_string(n), [&] {
+    const int64_t together = r.between(1, kScaleGroups);
+    compare("quantize", std::to_string(n) + " groups together " + std::to_string(together), [&] {
         const int64_t groups = (n + kGroup - 1) / kGroup;
         std::vector<int8_t> q(static_cast<size_t>(groups * kGroup));
         std::vector<float> scale(static_cast<size_t>(groups));
         std::vector<int32_t> bias(static_cast<size_t>(groups));
-        std::vector<double> all{kernels().linear.quantize(broken.data(), n, q.data(), scale.data(), bias.data()) ? 1.0
-                                                                                                                 : 0.0};
+        std::vector<double> all{
+            kernels().linear.quantize(broken.data(), n, together, q.data(), scale.data(), bias.data()) ? 1.0 : 0.0};
         all.insert(all.end(), q.begin(), q.end());
         all.insert(all.end(), scale.begin(), scale.end());
         all.insert(all.end(), bias.begin(), bias.end());

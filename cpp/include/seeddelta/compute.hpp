@@ -86,9 +86,10 @@ private:
 
 // All nth threads of one product call this with the same arguments but ith. x and y are float32 with the given strides
 // in bytes between tokens. With reuse_activations the rotated, quantised x of the previous product of this workspace is
-// used again: x, n_in, column_scale, rotation_block and base_seed must be the same. y must not overlap x. Contains a
-// spin barrier: all nth threads must run at the same time. `blocks`, for proc_sparse and one token, has a bit for each
-// block of x that is not all 0, [proc_map_bytes]: the others are not read, and the result has the same bits.
+// used again: x, n_in, column_scale, rotation_block, base_seed and scale_groups() must be the same. y must not overlap
+// x. Contains a spin barrier: all nth threads must run at the same time. `blocks`, for proc_sparse and one token, has a
+// bit for each block of x that is not all 0, [proc_map_bytes]: the others are not read, and the result has the same
+// bits.
 void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_t n_tokens, int64_t x_stride_bytes,
                                 float *y, int64_t y_stride_bytes, Workspace &workspace, int ith, int nth,
                                 bool reuse_activations, ComputeStatus &status, const uint8_t *blocks = nullptr);

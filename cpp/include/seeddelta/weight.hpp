@@ -11,8 +11,9 @@ enum class ResidualScheme : uint32_t { coo = 0, block = 1, codebook_resid = 2, p
 
 // Rows of a trellis tile: 16 rows are interleaved word by word, one 16-bit lane a row.
 inline constexpr int64_t kTileRows = 16;
-// Columns that share one activation scale.
+// Columns of a group of activations, and groups that share one scale for base lanes by rows.
 inline constexpr int64_t kGroup = 64;
+inline constexpr int64_t kScaleGroups = 2;
 
 // One converted matrix, or the matrices of all experts of a layer, which share everything but their rows: arrays with a
 // row, tile or column in front then hold those of expert 0, then those of expert 1, …; see `expert`. All pointers are
@@ -60,6 +61,7 @@ struct seeddelta_ctx {
 
     [[gnu::always_inline]] int64_t n_tiles() const { return (n_out + kTileRows - 1) / kTileRows; }
     [[gnu::always_inline]] int64_t n_groups() const { return (n_in + kGroup - 1) / kGroup; }
+    [[gnu::always_inline]] int64_t scale_groups() const { return base == BaseKind::lanes ? kScaleGroups : 1; }
     [[gnu::always_inline]] int64_t base_blocks() const { return (n_in + base_block - 1) / base_block; }
     [[gnu::always_inline]] int64_t steps() const {
         const int64_t chunk = 16 * static_cast<int64_t>(values_per_step);

@@ -1,4 +1,5 @@
-// Rounding of activations to int8, in groups of kGroup columns: docs/reference/format.md, "What is computed".
+// Rounding of activations to int8, in groups of kGroup columns or several of them together: docs/reference/format.md,
+// "What is computed".
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -10,12 +11,12 @@ namespace seeddelta {
 
 // Of eight neighbouring columns 0, 1, 4 and 5 are a four, and 2, 3, 6 and 7. Values of a base plus kValueBias are 1 to
 // 127; the sum of a four's products with them fits 16 bits when neither the positive nor the negative activations of it
-// come to more than 258. They do not when they come to 256 before rounding, so the scale of a group is at least the
-// 512th part of this: the largest of twice such a sum, |a| + |b| + |c| + |d| + |a + b + c + d|.
-static inline float largest_four(const float *group) {
+// come to more than 258. They do not when they come to 256 before rounding, so a scale is at least the 512th part of
+// this: the largest of twice such a sum, |a| + |b| + |c| + |d| + |a + b + c + d|. `n` is a multiple of eight.
+static inline float largest_four(const float *all, int64_t n) {
     float largest = 0.0F;
-    for (int64_t i = 0; i < kGroup; i += i % 4 == 0 ? 2 : 6) {
-        const float *x = group + i;
+    for (int64_t i = 0; i < n; i += i % 4 == 0 ? 2 : 6) {
+        const float *x = all + i;
         const float sum = (x[0] + x[4]) + (x[1] + x[5]);
         const float magnitudes = (std::fabs(x[0]) + std::fabs(x[4])) + (std::fabs(x[1]) + std::fabs(x[5]));
         largest = std::max(largest, magnitudes + std::fabs(sum));

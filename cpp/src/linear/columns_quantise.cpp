@@ -84,7 +84,7 @@ ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
     if (wide) {
         quantise_wide(x, n, dense, scale);
     } else {
-        kernels().linear.quantize(x, w.n_in, dense8, scale, bias);
+        kernels().linear.quantize(x, w.n_in, 1, dense8, scale, bias);
     }
     ColumnInput in{set.n, set.index, wide ? nullptr : q8, wide ? q : nullptr, groups, begin, scale, bias};
     if (set.n == w.n_in || multiplies_all(w, set.n)) {
@@ -131,7 +131,7 @@ void quantise_row(const ColumnWeight &w, const float *x, int64_t token, Workspac
         quantise_wide(scaled, stride, row, scale);
         return;
     }
-    kernels().linear.quantize(scaled, w.n_in, ws.q.data + token * stride, scale,
+    kernels().linear.quantize(scaled, w.n_in, 1, ws.q.data + token * stride, scale,
                               ws.bias.data + token * (stride / kGroup));
 }
 

@@ -53,6 +53,7 @@ struct InputForm {
     uint64_t rotation_seed = 0;
     const int8_t *column_scale = nullptr; // [n_experts, n_in]
     bool with_x = false;                  // experts: x is copied, too
+    int64_t scale_groups = 1;             // of 64 columns, rounded alike
 };
 
 // Whether what `made` has left is what `wanted` needs, for the same x.

@@ -39,8 +39,9 @@ bool can_reuse(const InputForm &a, const InputForm &b) {
         return a.by_column && b.by_column && a.shape.n_in == b.shape.n_in && a.gate == b.gate;
     }
     const auto columns = static_cast<size_t>(a.shape.n_experts * a.shape.n_in);
-    return a.gate == b.gate && a.shape.n_in == b.shape.n_in && a.rotation_block == b.rotation_block &&
-           a.shape.n_experts == b.shape.n_experts && (a.rotation_block <= 1 || a.rotation_seed == b.rotation_seed) &&
+    return a.gate == b.gate && a.scale_groups == b.scale_groups && a.shape.n_in == b.shape.n_in &&
+           a.rotation_block == b.rotation_block && a.shape.n_experts == b.shape.n_experts &&
+           (a.rotation_block <= 1 || a.rotation_seed == b.rotation_seed) &&
            (a.column_scale == b.column_scale || (a.column_scale != nullptr && b.column_scale != nullptr &&
                                                  std::memcmp(a.column_scale, b.column_scale, columns) == 0)) &&
            (a.shape.n_experts == 1 || a.with_x || !b.with_x);
@@ -60,7 +61,8 @@ public:
                 .rotation_block = ctx_.rotation_block,
                 .rotation_seed = ctx_.base_seed,
                 .column_scale = ctx_.column_scale,
-                .with_x = ctx_.scheme != ResidualScheme::none};
+                .with_x = ctx_.scheme != ResidualScheme::none,
+                .scale_groups = ctx_.scale_groups()};
     }
 
     int64_t reserve(const Work &work, const OperatorState &, int, Workspace &workspace) const override {

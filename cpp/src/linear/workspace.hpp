@@ -103,8 +103,8 @@ inline bool prepare_token(const seeddelta_ctx &ctx, const float *x, int64_t toke
         k.linear.rotate(rotated, ctx.n_in, ctx.rotation_block, ctx.base_seed);
         x = rotated;
     }
-    return k.linear.quantize(x, ctx.n_in, w.q.data + token * stride, w.scale.data + token * stride / kGroup,
-                             w.bias.data + token * stride / kGroup);
+    return k.linear.quantize(x, ctx.n_in, ctx.scale_groups(), w.q.data + token * stride,
+                             w.scale.data + token * stride / kGroup, w.bias.data + token * stride / kGroup);
 }
 
 } // namespace seeddelta

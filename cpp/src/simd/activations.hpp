@@ -156,9 +156,9 @@ SEEDDELTA_INLINE xsimd::batch<float, Arch> add_halves(xsimd::batch<float, Arch> 
     return a + b;
 }
 
-// One group of kGroup floats. Returns whether all are finite.
-template <class Arch>
-inline bool quantize_group(const float *x, int8_t *q, float *scale, int32_t *bias) {
+// `Groups` of kGroup floats with one scale. Returns whether all are finite.
+template <class Arch, int64_t Groups>
+inline bool quantize_groups(const float *x, int8_t *q, float *scale, int32_t *bias) {
     using F = xsimd::batch<float, Arch>;
     using I = xsimd::batch<int32_t, Arch>;
     constexpr int64_t lanes = F::size;
@@ -170,7 +170,7 @@ inline bool quantize_group(const float *x, int8_t *q, float *scale, int32_t *bia
     };
     I largest(0); // of the magnitudes, as integers: their order is that of the floats, and infinity and NaN are last
     I fours(0);   // largest_four
-    for (int64_t i = 0; i < kGroup; i += 2 * lanes) {
+    for (int64_t i = 0; i < Groups * kGroup; i += 2 * lanes) {
         const F a = F::load_unaligned(x + i);
         const F b = F::load_unaligned(x + i + lanes);
         largest = xsimd::max(largest, xsimd::max(magnitude(a), magnitude(b)));
@@ -183,43 +183,54 @@ inline bool quantize_group(const float *x, int8_t *q, float *scale, int32_t *bia
     const float amax = __builtin_bit_cast(float, bits);
     const bool finite = bits < 0x7F800000;
     if (!finite || amax < 0x1p-100F) {
-        for (int64_t i = 0; i < kGroup; ++i) {
-            q[i] = 0;
+        __builtin_memset(q, 0, Groups * kGroup);
+        for (int64_t g = 0; g < Groups; ++g) {
+            scale[g] = 0.0F;
+            bias[g] = 0;
         }
-        *scale = 0.0F;
-        *bias = 0;
         return finite;
     }
-    *scale = amax / 127.0F;
     const F inverse(127.0F / amax);
-    I sum(0);
-    for (int64_t i = 0; i < kGroup; i += 4 * lanes) {
-        I rounded[4];
-        for (int64_t k = 0; k < 4; ++k) {
-            rounded[k] = xsimd::nearbyint_as_int(F::load_unaligned(x + i + k * lanes) * inverse);
+    for (int64_t g = 0; g < Groups; ++g) {
+        I sum(0);
+        for (int64_t i = g * kGroup; i < (g + 1) * kGroup; i += 4 * lanes) {
+            I rounded[4];
+            for (int64_t k = 0; k < 4; ++k) {
+                rounded[k] = xsimd::nearbyint_as_int(F::load_unaligned(x + i + k * lanes) * inverse);
+            }
+            sum += (rounded[0] + rounded[1]) + (rounded[2] + rounded[3]);
+            store_bytes<Arch>(q + i, rounded);
         }
-        sum += (rounded[0] + rounded[1]) + (rounded[2] + rounded[3]);
-        store_bytes<Arch>(q + i, rounded);
+        scale[g] = amax / 127.0F;
+        bias[g] = -kValueBias * sum_of_lanes(sum);
     }
-    *bias = -kValueBias * sum_of_lanes(sum);
     return true;
 }
 
-template <class Arch>
-bool quantize_simd(const float *x, int64_t n, int8_t *q, float *scale, int32_t *bias) {
+template <class Arch, int64_t Groups>
+bool quantize_together(const float *x, int64_t n, int8_t *q, float *scale, int32_t *bias) {
     bool finite = true;
-    int64_t start = 0;
-    for (; start + kGroup <= n; start += kGroup) {
-        finite &= quantize_group<Arch>(x + start, q + start, scale++, bias++);
+    for (; n >= Groups * kGroup; n -= Groups * kGroup) {
+        finite &= quantize_groups<Arch, Groups>(x, q, scale, bias);
+        x += Groups * kGroup;
+        q += Groups * kGroup;
+        scale += Groups;
+        bias += Groups;
     }
-    if (start < n) {
-        alignas(64) float tail[kGroup] = {};
-        for (int64_t i = start; i < n; ++i) {
-            tail[i - start] = x[i];
-        }
-        finite &= quantize_group<Arch>(tail, q + start, scale, bias);
+    if (n > 0) {
+        alignas(64) float tail[Groups * kGroup] = {};
+        __builtin_memcpy(tail, x, static_cast<size_t>(n) * sizeof(float));
+        finite &= n > kGroup ? quantize_groups<Arch, Groups>(tail, q, scale, bias)
+                             : quantize_groups<Arch, 1>(tail, q, scale, bias);
     }
     return finite;
+}
+
+template <class Arch>
+bool quantize_simd(const float *x, int64_t n, int64_t scale_groups, int8_t *q, float *scale, int32_t *bias) {
+    static_assert(kScaleGroups == 2);
+    return scale_groups == 1 ? quantize_together<Arch, 1>(x, n, q, scale, bias)
+                             : quantize_together<Arch, 2>(x, n, q, scale, bias);
 }
 
 } // namespace

@@ -299,10 +299,9 @@ struct LaneTile {
         F total[N][Parts];
         each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA { total[n][p] = Ops::no_floats(); });
         int64_t chunks = ctx.lane_lines / Pattern::kLines;
-        for (int64_t group = 0; chunks > 0; ++group) {
+        for (int64_t group = 0; chunks > 0; group += kScaleGroups) {
             V sum[N][Parts];
-            each([&](int n, int p)
-                     SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::start(a.bias[token(n) * groups + group]); });
+            each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::start(a.shared_bias(token(n), group)); });
             V even[Parts];
             // Number `c` of the chunks at `codes` and q.
             const auto chunk = [&](int c) SEEDDELTA_INLINE_LAMBDA {
@@ -334,18 +333,17 @@ struct LaneTile {
                 after += count * Parts * Pattern::kLines * kLaneBytes;
                 unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA { q[n] += count * 4 * Pattern::kQuads; });
             };
-            const int64_t count = chunks < chunks_a_group ? chunks : chunks_a_group;
+            int64_t rest = chunks < kScaleGroups * chunks_a_group ? chunks : kScaleGroups * chunks_a_group;
+            chunks -= rest;
             // With many sums the compiler would copy them for a loop, and counting takes the place of products.
-            if (N > 2 && Parts == 1 && count == chunks_a_group) {
+            for (; N > 2 && Parts == 1 && rest >= chunks_a_group; rest -= chunks_a_group) {
                 unrolled<chunks_a_group>(chunk);
                 advance(chunks_a_group);
-            } else {
-                for (int64_t i = 0; i < count; ++i) {
-                    chunk(0);
-                    advance(1);
-                }
             }
-            chunks -= count;
+            for (; rest > 0; --rest) {
+                chunk(0);
+                advance(1);
+            }
             each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
                 total[n][p] = Ops::add_group(total[n][p], sum[n][p], a.scale[token(n) * groups + group]);
             });

@@ -39,12 +39,13 @@ public:
     static SEEDDELTA_INLINE void store(void *to, int64_t stride) {
         asm volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(From) : "memory");
     }
-    // Sums of products of signed bytes: token by token the four columns of each row, 16 times.
-    template <int Sums, int Inputs, int Values>
+    // Sums of products of signed bytes: token by token the four columns of each row, 16 times. `First`: from 0 on.
+    template <int Sums, int Inputs, int Values, bool First>
     static SEEDDELTA_INLINE void multiply() {
-        asm volatile("tilezero %%tmm%c0\n\ttdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0"
-                     :
-                     : "i"(Sums), "i"(Inputs), "i"(Values));
+        if constexpr (First) {
+            asm volatile("tilezero %%tmm%c0" : : "i"(Sums));
+        }
+        asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(Sums), "i"(Inputs), "i"(Values));
     }
 };
 
@@ -56,7 +57,8 @@ struct LaneMatrix {
     static constexpr int64_t kTokens = kLaneMatrixTokens;
     static constexpr int64_t kColumns = kLaneMatrixColumns;
     static constexpr int64_t kGroupBytes = kGroup * kTileRows;
-    static_assert(kGroup == 64 && kTileRows == 16 && Words::kParts == 1 && Words::kBias == 0);
+    static_assert(kGroup == 64 && kScaleGroups == 2 && kColumns % 128 == 0 && kTileRows == 16 && Words::kParts == 1 &&
+                  Words::kBias == 0);
 
     uint8_t *panel; // [kColumns, kTileRows] decoded
     float *scale;   // [blocks of tokens, groups, kTokens] of the activations
@@ -87,30 +89,38 @@ struct LaneMatrix {
         unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
             out[n] = group == 0 ? Words::no_floats() : Words::load_floats(to + n * kTileRows);
         });
-        const auto products = [&]<int Turn>(int64_t g) SEEDDELTA_INLINE_LAMBDA {
+        // Those of scale number `i`.
+        const auto products = [&]<int Turn>(int64_t i) SEEDDELTA_INLINE_LAMBDA {
+            const int64_t g = i * kScaleGroups;
             MatrixRegisters::load<Base>(q + g * kGroup, a.stride);
-            MatrixRegisters::load<6 + Turn>(panel + g * kGroupBytes, kLaneBytes);
-            MatrixRegisters::multiply<Base + 1 + Turn, Base, 6 + Turn>();
+            MatrixRegisters::load<6>(panel + g * kGroupBytes, kLaneBytes);
+            MatrixRegisters::multiply<Base + 1 + Turn, Base, 6, true>();
+            if (g + 1 < count) {
+                MatrixRegisters::load<Base>(q + (g + 1) * kGroup, a.stride);
+                MatrixRegisters::load<7>(panel + (g + 1) * kGroupBytes, kLaneBytes);
+                MatrixRegisters::multiply<Base + 1 + Turn, Base, 7, false>();
+            }
             MatrixRegisters::store<Base + 1 + Turn>(sums[Turn], sizeof(sums[Turn][0]));
         };
-        const auto add = [&](int turn, int64_t g) SEEDDELTA_INLINE_LAMBDA {
+        const auto add = [&](int turn, int64_t i) SEEDDELTA_INLINE_LAMBDA {
             unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
                 const auto sum = Words::load(reinterpret_cast<const uint8_t *>(sums[turn][n]));
-                out[n] = Words::add_group(out[n], sum, s[g * kTokens + n]);
+                out[n] = Words::add_group(out[n], sum, s[i * kScaleGroups * kTokens + n]);
             });
         };
         // sums are stored long before they are loaded
+        const int64_t scales = (count + kScaleGroups - 1) / kScaleGroups;
         products.template operator()<0>(0);
-        for (int64_t g = 0; g < count; g += 2) {
-            if (g + 1 < count) {
-                products.template operator()<1>(g + 1);
+        for (int64_t i = 0; i < scales; i += 2) {
+            if (i + 1 < scales) {
+                products.template operator()<1>(i + 1);
             }
-            add(0, g);
-            if (g + 2 < count) {
-                products.template operator()<0>(g + 2);
+            add(0, i);
+            if (i + 2 < scales) {
+                products.template operator()<0>(i + 2);
             }
-            if (g + 1 < count) {
-                add(1, g + 1);
+            if (i + 1 < scales) {
+                add(1, i + 1);
             }
         }
         unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA { Words::store_rows(to + n * kTileRows, out[n]); });

@@ -25,6 +25,7 @@ struct LanePanel {
     static constexpr int64_t kColumns = kLanePanelColumns;
     static constexpr int64_t kQuad = kLaneWalks; // columns of a register's 32-bit lane
     static constexpr int64_t kGroupBytes = kGroup * kBlock;
+    static_assert(kColumns % (kScaleGroups * kGroup) == 0);
     // Multiplied together: as many sums as registers hold. Where products are added in 16 bits, a register of
     // activations is for two parts.
     static constexpr int kParts = Tile::kHalves ? 2 : 1;
@@ -39,7 +40,7 @@ struct LanePanel {
     struct Block {
         uint8_t *x;    // [groups, kGroup / kQuad, kBlock, kQuad]
         float *scale;  // [groups, kBlock]
-        int32_t *bias; // [groups, kBlock]
+        int32_t *bias; // [groups, kBlock], shared_bias
         float *total;  // [kBlock, kTileRows]
     };
 
@@ -67,7 +68,7 @@ struct LanePanel {
                     __builtin_memcpy(out.x + g * kGroupBytes + (quad * kBlock + n) * kQuad, &four, sizeof(four));
                 }
                 out.scale[g * kBlock + n] = there ? a.scale[token * groups + g] : 0.0F;
-                out.bias[g * kBlock + n] = there ? a.bias[token * groups + g] : 0;
+                out.bias[g * kBlock + n] = there ? a.shared_bias(token, g) : 0;
             }
         }
     }
@@ -107,7 +108,7 @@ struct LanePanel {
             const float *scale = b.scale + group * kBlock + first;
             const int32_t *bias = b.bias + group * kBlock + first;
             float *out = b.total + first * kTileRows + part * Tile::kRows;
-            for (int64_t pairs = quads / 2; pairs > 0; pairs -= pairs_a_group) {
+            for (int64_t rest = quads / 2; rest > 0;) {
                 V sum[N][Parts];
                 each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::start(bias[n]); });
                 const auto pair = [&](int) SEEDDELTA_INLINE_LAMBDA {
@@ -129,19 +130,20 @@ struct LanePanel {
                     values += 2 * kLaneBytes;
                     q += 2 * kBlock * kQuad;
                 };
-                if (pairs >= pairs_a_group) {
+                int64_t count = rest < kScaleGroups * pairs_a_group ? rest : kScaleGroups * pairs_a_group;
+                rest -= count;
+                for (; count >= pairs_a_group; count -= pairs_a_group) {
                     unrolled<pairs_a_group>(pair); // counting and jumps would take the place of products
-                } else {
-                    for (int64_t i = 0; i < pairs; ++i) {
-                        pair(0);
-                    }
+                }
+                for (; count > 0; --count) {
+                    pair(0);
                 }
                 each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
                     float *at = out + n * kTileRows + p * Tile::kRows;
                     Ops::store_rows(at, Ops::add_group(Ops::load_floats(at), sum[n][p], scale[n]));
                 });
-                scale += kBlock;
-                bias += kBlock;
+                scale += kScaleGroups * kBlock;
+                bias += kScaleGroups * kBlock;
             }
         }
     }

@@ -26,6 +26,12 @@ struct Activations {
     // all
     const uint8_t *blocks = nullptr;
 
+    // Of `group` and the one that shares its scale, if there is one.
+    [[gnu::always_inline]] int32_t shared_bias(int64_t token, int64_t group) const {
+        const int64_t groups = stride / kGroup;
+        const int32_t *first = bias + token * groups + group;
+        return group + 1 < groups ? first[0] + first[1] : first[0];
+    }
     int64_t place(int64_t token) const { return places == nullptr ? token : places[token]; }
 };
 
@@ -33,9 +39,10 @@ struct LinearKernels {
     // Signs and Hadamard transform of one row, in place. block divides n.
     void (*rotate)(float *row, int64_t n, uint32_t block, uint64_t seed);
     void (*rotate_back)(float *row, int64_t n, uint32_t block, uint64_t seed); // the inverse
-    // One token: int8 values, and for each group its scale and its bias (Activations). q has n rounded up to kGroup
-    // entries. Returns false when x has a NaN or an infinity (its group is then all 0).
-    bool (*quantize)(const float *x, int64_t n, int8_t *q, float *scale, int32_t *bias);
+    // One token: int8 values, and for each group its scale and its bias (Activations); 1 or kScaleGroups of them after
+    // each other have the same scale. q has n rounded up to kGroup entries. Returns false when x has a NaN or an
+    // infinity (its group is then all 0).
+    bool (*quantize)(const float *x, int64_t n, int64_t scale_groups, int8_t *q, float *scale, int32_t *bias);
     // What the kinds of base and residual compute before the rows (kinds/kinds.hpp), where prepares(ctx). scratch is
     // 64-byte aligned.
     void (*prepare)(const seeddelta_ctx &ctx, const PrepareWork &work, float *scratch);

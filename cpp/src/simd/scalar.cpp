@@ -22,29 +22,30 @@ static bool finite(float x) {
     return (std::bit_cast<uint32_t>(x) & 0x7F800000U) != 0x7F800000U;
 }
 
-static bool quantize(const float *x, int64_t n, int8_t *q, float *scale, int32_t *bias) {
+static bool quantize(const float *x, int64_t n, int64_t scale_groups, int8_t *q, float *scale, int32_t *bias) {
     bool all_finite = true;
-    for (int64_t start = 0, group = 0; start < n; start += kGroup, ++group) {
-        float all[kGroup] = {};
-        std::copy_n(x + start, std::min(n - start, kGroup), all);
-        std::memset(q + start, 0, kGroup);
-        scale[group] = 0.0F;
-        bias[group] = 0;
-        float largest = kFourShare * largest_four(all);
-        const bool group_finite = std::ranges::all_of(all, finite) && finite(largest);
+    for (int64_t start = 0; start < n; start += scale_groups * kGroup) {
+        float all[kScaleGroups * kGroup] = {};
+        const int64_t count = std::min(n - start, scale_groups * kGroup);
+        const int64_t groups = (count + kGroup - 1) / kGroup;
+        std::copy_n(x + start, count, all);
+        float largest = kFourShare * largest_four(all, groups * kGroup);
+        const bool all_are = std::ranges::all_of(all, finite) && finite(largest);
         for (const float value : all) {
             largest = std::fmax(largest, std::fabs(value));
         }
-        all_finite = all_finite && group_finite;
-        // Below 2^-100 the inverse would overflow, and the group is nothing beside the others.
-        if (!group_finite || largest < 0x1p-100F) {
-            continue;
-        }
-        scale[group] = largest / 127.0F;
-        const float inverse = 127.0F / largest;
-        for (int64_t i = 0; i < kGroup; ++i) {
-            q[start + i] = static_cast<int8_t>(std::nearbyint(all[i] * inverse));
-            bias[group] -= kValueBias * q[start + i];
+        all_finite = all_finite && all_are;
+        // Below 2^-100 the inverse would overflow, and the columns are nothing beside the others.
+        const bool used = all_are && largest >= 0x1p-100F;
+        const float inverse = used ? 127.0F / largest : 0.0F;
+        for (int64_t g = 0; g < groups; ++g) {
+            *scale++ = used ? largest / 127.0F : 0.0F;
+            int32_t sum = 0;
+            for (int64_t i = g * kGroup; i < (g + 1) * kGroup; ++i) {
+                q[start + i] = used ? static_cast<int8_t>(std::nearbyint(all[i] * inverse)) : int8_t{0};
+                sum += q[start + i];
+            }
+            *bias++ = -kValueBias * sum;
         }
     }
     return all_finite;
@@ -88,6 +89,7 @@ static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile
     auto *values = reinterpret_cast<int16_t *>(panel);
     const int64_t row_end = std::min(tile_end * kTileRows, ctx.n_out);
     const bool in_y = base_in_y(ctx);
+    const int64_t together = ctx.scale_groups();
     for (int64_t row = tile_begin * kTileRows; row < row_end; ++row) {
         const bool sparse = ctx.scheme == ResidualScheme::proc_sparse;
         if (!sparse) {
@@ -98,9 +100,9 @@ static bool compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile
         for (int64_t token = 0; token < a.n_tokens; ++token) {
             const int8_t *q = a.q + token * a.stride;
             float acc = in_y ? y[a.place(token) * y_stride + row] : 0.0F;
-            for (int64_t group = 0; !in_y && !sparse && group < ctx.n_groups(); ++group) {
+            for (int64_t group = 0; !in_y && !sparse && group < ctx.n_groups(); group += together) {
                 int32_t dot = 0;
-                for (int64_t i = group * kGroup; i < std::min((group + 1) * kGroup, ctx.n_in); ++i) {
+                for (int64_t i = group * kGroup; i < std::min((group + together) * kGroup, ctx.n_in); ++i) {
                     dot += values[i] * q[i];
                 }
                 acc += static_cast<float>(dot) * a.scale[token * (a.stride / kGroup) + group];

@@ -14,7 +14,7 @@ from .base import (
     trellis_values,
 )
 from .lanes import column_lanes_values, lane_steps, lanes_values
-from .product import column_matmul, coo_dot, dequantize, matmul, quantize_activations
+from .product import LANE_GROUP, column_matmul, coo_dot, dequantize, matmul, quantize_activations
 from .residual import (
     dictionary_dot,
     proc_sparse_base,
@@ -24,6 +24,7 @@ from .residual import (
 )
 
 __all__ = [
+    "LANE_GROUP",
     "TRELLIS_TABLE_1",
     "TRELLIS_TABLE_2",
     "column_lanes_values",

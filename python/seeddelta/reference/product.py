@@ -8,17 +8,18 @@ import numpy.typing as npt
 from .base import column_factor, rotate, rotate_back
 
 GROUP = 64
+LANE_GROUP = 128  # of base kind lanes in row layout
 COO_LANES = 16
 
 
 def quantize_activations(
-    x: npt.NDArray[np.float32],
+    x: npt.NDArray[np.float32], group: int = GROUP
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """int8 [n_tokens, n_in rounded up to 64] and float32 scales [n_tokens, groups] of float32 [n_tokens, n_in]."""
+    """int8 [n_tokens, n_in rounded up to `group`], float32 scales [n_tokens, groups] of float32 x [n_tokens, n_in]."""
     n_tokens, n_in = x.shape
-    padded = np.zeros((n_tokens, -(-n_in // GROUP) * GROUP), np.float32)
+    padded = np.zeros((n_tokens, -(-n_in // group) * group), np.float32)
     padded[:, :n_in] = x
-    groups = padded.reshape(n_tokens, -1, GROUP)
+    groups = padded.reshape(n_tokens, -1, group)
     largest = np.maximum(np.abs(groups).max(axis=2), np.float32(127 / 512) * largest_four(groups))
     used = largest >= np.float32(2.0**-100)
     scale = np.where(used, largest / np.float32(127), np.float32(0)).astype(np.float32)
@@ -68,21 +69,23 @@ def matmul(
     coo: tuple[npt.NDArray[np.integer], npt.NDArray[np.float32]] | None = None,
     base_share: npt.NDArray[np.float32] | None = None,
     residual_share: npt.NDArray[np.float32] | None = None,
+    group: int = GROUP,
 ) -> npt.NDArray[np.float32]:
     """y = x Ŵᵀ, float32 [n_tokens, n_out], from base values [n_out, n_in] (rotated domain) and a coo residual.
 
+    `group`: columns whose activations have one scale, LANE_GROUP for base lanes.
     `base_share` and `residual_share` (coo_dot of dictionary_dot, or what kinds/ defines), both float32
     [n_tokens, n_out], stand for a base and a residual of other kinds.
     """
     scaled = x if column_scale is None else x * column_factor(column_scale)
-    q, scale = quantize_activations(rotate(scaled, rotation_block, seed) if rotation_block > 1 else scaled)
+    q, scale = quantize_activations(rotate(scaled, rotation_block, seed) if rotation_block > 1 else scaled, group)
     padded = np.zeros((values.shape[0], q.shape[1]), np.int32)
     padded[:, : values.shape[1]] = values
     acc = np.zeros((x.shape[0], values.shape[0]), np.float32)
-    for group in range(scale.shape[1]):
-        columns = slice(group * GROUP, (group + 1) * GROUP)
+    for g in range(scale.shape[1]):
+        columns = slice(g * group, (g + 1) * group)
         dots = q[:, columns].astype(np.int32) @ padded[:, columns].T
-        acc = acc + dots.astype(np.float32) * scale[:, group, None]
+        acc = acc + dots.astype(np.float32) * scale[:, g, None]
     if base_share is not None:
         acc = base_share
     residual = coo_dot(*coo, x) if coo is not None else np.zeros_like(acc)
