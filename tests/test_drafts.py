@@ -74,9 +74,10 @@ def test_a_draft_model_changes_no_text(model: Path, draft: Path, plain: list[str
     assert texts == plain
     assert 0 < counters.accepted_drafts <= counters.drafted
     assert counters.accepted_drafts == sum(request.accepted for request in requests)
-    if same:  # every guess is right, but where two tokens tie and batches of other sizes add in another order:
-        # a fifth of the passes, but for those that wait for the prompts
-        assert counters.accepted_drafts >= 0.9 * counters.drafted
+    if same:  # every guess is right: a fifth of the passes, but for those that wait for the prompts
+        for request in requests:  # where a text ends, the guess of its end and those behind it have no place in it
+            unused = request.drafted - request.accepted
+            assert unused == 0 if request.finish == "length" else unused <= 4
         assert counters.decodes < 0.35 * sum(len(request.tokens) for request in requests)
     else:
         assert counters.accepted_drafts < counters.drafted
