@@ -6,13 +6,15 @@
 // registers of the steps before, so a value takes two look-ups and two additions and nothing else.
 //
 // `Ops` has the words: V (bytes), kParts (registers a line), direct_parts(n) (parts decoded together for n tokens),
-// tiles(n) (tiles decoded together for n tokens, where a line is one register: they share the broadcasts), load, low,
+// tiles(n) (tiles decoded together for n tokens, where a line is one register: they share the broadcasts), packed(n)
+// (whether inputs of n tokens are those of a block, lane_block.hpp), load, low,
 // high (codes), table, look, add, wrap (sums of codes for look), start (sums of products), four (broadcast), dot, keep
 // (in a register), F (floats of a register's rows), no_floats, add_group, store_rows; kBias is added to every value,
 // for products of unsigned and signed bytes; add_bit adds a number where a bit of a plane is set or, with kTakes, where
 // it is not; or, where there are, with_bit puts the bit above the code that is an index, and wide_table makes a table
 // that adds the number at such an index. dot_both, where there is: two dots whose products are added in 16 bits, which
-// the rounding of activations allows (format/activations.hpp); dot_at and dot_both_at have the inputs in memory.
+// the rounding of activations allows (format/activations.hpp); dot_at, dot_both_at and dots_of_block
+// (of eight tokens together) have the inputs in memory.
 // kDirect: more tokens are for lanes_many.hpp.
 #pragma once
 #include <algorithm>
@@ -20,7 +22,7 @@
 
 #include "format/lanes.hpp"
 #include "simd/inline.hpp"
-#include "simd/kernel_table.hpp"
+#include "simd/lane_block.hpp"
 
 namespace seeddelta {
 namespace {
@@ -109,6 +111,8 @@ struct LaneTile {
     static constexpr int64_t kTokens = Ops::kDirect;        // of multiply, at most
     static constexpr int kLevel = Ops::kParts == 1 ? 2 : 3; // of the cache that codes are asked for: ask
     static constexpr bool kHalves = requires(typename Ops::V v) { Ops::dot_both(v, v, v, v, v); };
+
+    static constexpr bool kBlockDots = requires(V *sums, V v, const int8_t *x) { Ops::dots_of_block(sums, v, v, x); };
 
     // Where codes are six bits of an index and neighbouring bits of planes are one shift away from the two above.
     static constexpr bool kWide = requires(V t) { Ops::wide_table(t, 0, 0); };
@@ -275,18 +279,23 @@ struct LaneTile {
         }
     }
 
-    // Rows of `Parts` registers from part `part` on, for N tokens; `Tiles`: the parts are tiles. Where there are fewer
-    // tokens, the last one stands for the rest.
-    template <class Pattern, int Parts, int N, bool Tiles>
-    [[gnu::noinline]] static void multiply_part(const seeddelta_ctx &ctx, const uint8_t *codes, int part,
-                                                const Activations &a, float (*acc)[kTileRows]) {
+    // The same for the eight tokens of a block, where there is dots_of_block.
+    static SEEDDELTA_INLINE void dots_of_block(V (&sum)[8][1], V v0, V v1, const int8_t *x) {
+        V all[8]; // in registers
+        unrolled<8>([&](int n) SEEDDELTA_INLINE_LAMBDA { all[n] = sum[n][0]; });
+        Ops::dots_of_block(all, v0, v1, x);
+        unrolled<8>([&](int n) SEEDDELTA_INLINE_LAMBDA { sum[n][0] = all[n]; });
+    }
+
+    // Rows of `Parts` registers from part `part` on, for N tokens; `Tiles`: the parts are tiles.
+    template <class Pattern, int Parts, int N, bool Tiles, class Inputs>
+    [[gnu::noinline]] static void multiply_part(const seeddelta_ctx &ctx, const uint8_t *codes, int part, Inputs in,
+                                                float (*acc)[kTileRows]) {
         constexpr int64_t chunks_a_group = kGroup / (4 * Pattern::kQuads);
         const int64_t stride = Tiles ? ctx.tile_bytes() : kBytes;
         const uint8_t *after = codes + Parts * stride;
         codes += part * kBytes;
         const Tables<Pattern> t(*ctx.lane_code);
-        const int64_t groups = a.stride / kGroup;
-        const auto token = [&](int64_t n) { return n < a.n_tokens ? n : a.n_tokens - 1; };
         const auto each = [](auto &&f) SEEDDELTA_INLINE_LAMBDA {
             unrolled<N * Parts>([&](int i) SEEDDELTA_INLINE_LAMBDA { f(i / Parts, i % Parts); });
         };
@@ -294,14 +303,12 @@ struct LaneTile {
         unrolled<Parts>([&](int p) SEEDDELTA_INLINE_LAMBDA {
             before[p] = Before(Ops::load(codes + Pattern::loop_line(ctx.lane_lines) * kLaneBytes + p * stride));
         });
-        const int8_t *q[N];
-        unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA { q[n] = a.q + token(n) * a.stride; });
         F total[N][Parts];
         each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA { total[n][p] = Ops::no_floats(); });
         int64_t chunks = ctx.lane_lines / Pattern::kLines;
         for (int64_t group = 0; chunks > 0; group += kScaleGroups) {
             V sum[N][Parts];
-            each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::start(a.shared_bias(token(n), group)); });
+            each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::start(in.bias(n, group)); });
             V even[Parts];
             // Number `c` of the chunks at `codes` and q.
             const auto chunk = [&](int c) SEEDDELTA_INLINE_LAMBDA {
@@ -314,15 +321,17 @@ struct LaneTile {
                             ask<Pattern::kLines, kLevel>(codes + kLanesAhead + c * Pattern::kLines * kLaneBytes);
                         }
                     }
-                    if constexpr (!kHalves) {
+                    if constexpr (!kHalves && !(N == 8 && kBlockDots)) {
                         unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
-                            sum[n][p] = dot<Parts>(sum[n][p], values, q[n] + at);
+                            sum[n][p] = dot<Parts>(sum[n][p], values, in.at(n, at));
                         });
                     } else if (quad % 2 == 0) {
                         even[p] = values;
+                    } else if constexpr (!kHalves) {
+                        dots_of_block(sum, even[p], values, in.at(0, at - 4));
                     } else {
                         unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
-                            sum[n][p] = dot_both(sum[n][p], even[p], values, q[n] + at - 4, q[n] + at);
+                            sum[n][p] = dot_both(sum[n][p], even[p], values, in.at(n, at - 4), in.at(n, at));
                         });
                     }
                 };
@@ -331,7 +340,7 @@ struct LaneTile {
             const auto advance = [&](int64_t count) SEEDDELTA_INLINE_LAMBDA {
                 codes += count * Pattern::kLines * kLaneBytes;
                 after += count * Parts * Pattern::kLines * kLaneBytes;
-                unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA { q[n] += count * 4 * Pattern::kQuads; });
+                in.advance(count * 4 * Pattern::kQuads);
             };
             int64_t rest = chunks < kScaleGroups * chunks_a_group ? chunks : kScaleGroups * chunks_a_group;
             chunks -= rest;
@@ -345,7 +354,7 @@ struct LaneTile {
                 advance(1);
             }
             each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
-                total[n][p] = Ops::add_group(total[n][p], sum[n][p], a.scale[token(n) * groups + group]);
+                total[n][p] = Ops::add_group(total[n][p], sum[n][p], in.scale(n, group));
             });
         }
         each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
@@ -354,41 +363,53 @@ struct LaneTile {
     }
 
     template <class Pattern, int N>
-    static void multiply_n(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, int64_t tiles,
-                           float (*acc)[kTileRows]) {
+    static void multiply_n(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a,
+                           const LaneBlock &block, int64_t tiles, float (*acc)[kTileRows]) {
+        const auto in = [&] {
+            if constexpr (Ops::packed(N)) {
+                return BlockInputs(block);
+            } else {
+                return RowInputs<N>(a);
+            }
+        }();
         if constexpr (Ops::tiles(N) > 1) {
             if (tiles > 1) {
-                return multiply_part<Pattern, Ops::tiles(N), N, true>(ctx, codes, 0, a, acc);
+                return multiply_part<Pattern, Ops::tiles(N), N, true>(ctx, codes, 0, in, acc);
             }
         }
         constexpr int parts = Ops::direct_parts(N);
         for (int part = 0; part < Ops::kParts; part += parts) {
-            multiply_part<Pattern, parts, N, false>(ctx, codes, part, a, acc);
+            multiply_part<Pattern, parts, N, false>(ctx, codes, part, in, acc);
         }
     }
 
     // How many tiles multiply takes at a time, and at most.
     static constexpr int64_t tiles_for(int64_t n_tokens) {
-        return Ops::tiles(n_tokens <= 2 ? static_cast<int>(n_tokens) : n_tokens <= 4 ? 4 : 8);
+        return Ops::tiles(together(n_tokens));
     }
+    // How many tokens a kernel has for so many.
+    static constexpr int together(int64_t n_tokens) {
+        return n_tokens <= 2 ? static_cast<int>(n_tokens) : n_tokens <= 4 ? 4 : 8;
+    }
+    static constexpr bool packs(int64_t n_tokens) { return Ops::packed(together(n_tokens)); }
     static constexpr int64_t kTiles = std::max({tiles_for(1), tiles_for(2), tiles_for(4), tiles_for(8)});
 
     // One tile, or as many as tiles_for says, for 1 .. kTokens tokens: every register of codes is decoded once.
-    // The sums of a tile are kTokens rows of `acc`.
-    static void multiply(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, int64_t tiles,
-                         float (*acc)[kTileRows]) {
+    // The sums of a tile are kTokens rows of `acc`. `block` has the tokens where packs() says so.
+    static void multiply(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, const LaneBlock &block,
+                         int64_t tiles, float (*acc)[kTileRows]) {
         const int64_t count = a.n_tokens;
         with_pattern(*ctx.lane_code, [&]<class Pattern>() {
             if (count == 1) {
-                multiply_n<Pattern, 1>(ctx, codes, a, tiles, acc);
+                multiply_n<Pattern, 1>(ctx, codes, a, block, tiles, acc);
             } else if (count == 2) {
-                multiply_n<Pattern, 2>(ctx, codes, a, tiles, acc);
+                multiply_n<Pattern, 2>(ctx, codes, a, block, tiles, acc);
             } else if (count <= 4) {
                 if constexpr (kTokens > 2) {
-                    multiply_n<Pattern, 4>(ctx, codes, a, tiles, acc);
+                    multiply_n<Pattern, 4>(ctx, codes, a, block, tiles, acc);
                 }
             } else if constexpr (kTokens > 4) {
-                multiply_n<Pattern, 8>(ctx, codes, a, tiles, acc);
+                multiply_n<Pattern, 8>(ctx, codes, a, block, tiles, acc);
             }
         });
     }

@@ -26,7 +26,7 @@ bool lanes_compute_many(const seeddelta_ctx &ctx, const Activations &a, int64_t 
     using P = LanePanel<Ops>;
     const int64_t groups = a.stride / kGroup;
     for (int64_t token = 0; token < a.n_tokens; token += P::kBlock) {
-        P::pack(a, token, P::block(scratch, groups, token / P::kBlock));
+        LaneBlock::of(scratch, groups, token / P::kBlock).pack(a, token);
     }
     Exponents<Arch> exponents;
     const uint8_t *codes = ctx.lane_codes + tile_begin * ctx.tile_bytes();
@@ -36,7 +36,7 @@ bool lanes_compute_many(const seeddelta_ctx &ctx, const Activations &a, int64_t 
         for (int64_t token = 0; token < a.n_tokens; token += P::kBlock) {
             const int64_t count = a.n_tokens - token < P::kBlock ? a.n_tokens - token : P::kBlock;
             const auto *total =
-                reinterpret_cast<const float(*)[kTileRows]>(P::block(scratch, groups, token / P::kBlock).total);
+                reinterpret_cast<const float(*)[kTileRows]>(LaneBlock::of(scratch, groups, token / P::kBlock).total);
             finish_lanes<Arch>(ctx, a, tile, token, count, total, y, y_stride, exponents);
         }
     }
@@ -57,11 +57,15 @@ bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_
         Exponents<Arch> exponents;
         alignas(64) float acc[L::kTiles * L::kTokens][kTileRows];
         const int64_t together = L::tiles_for(a.n_tokens);
+        const LaneBlock block = LaneBlock::of(panel, a.stride / kGroup, 0);
+        if (L::packs(a.n_tokens)) {
+            block.pack(a, 0);
+        }
         int64_t tile = tile_begin;
         while (tile < tile_end) {
             const int64_t count = tile + together <= tile_end ? together : 1;
             prefetch_row_scale(ctx, tile * kTileRows);
-            L::multiply(ctx, ctx.lane_codes + tile * ctx.tile_bytes(), a, count, acc);
+            L::multiply(ctx, ctx.lane_codes + tile * ctx.tile_bytes(), a, block, count, acc);
             for (int64_t i = 0; i < count; ++i, ++tile) {
                 finish_lanes<Arch>(ctx, a, tile, 0, a.n_tokens, acc + i * L::kTokens, y, y_stride, exponents);
             }

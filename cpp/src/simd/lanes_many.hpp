@@ -36,42 +36,7 @@ struct LanePanel {
     };
     static_assert(sizeof(Decoded) == kLanePanelBytes);
 
-    // The activations of a block of tokens, four columns of one beside those of the next, and what is summed so far.
-    struct Block {
-        uint8_t *x;    // [groups, kGroup / kQuad, kBlock, kQuad]
-        float *scale;  // [groups, kBlock]
-        int32_t *bias; // [groups, kBlock], shared_bias
-        float *total;  // [kBlock, kTileRows]
-    };
-
-    static Block block(uint8_t *scratch, int64_t groups, int64_t number) {
-        uint8_t *x = scratch + sizeof(Decoded) + number * lane_block_bytes(groups);
-        uint8_t *scale = x + groups * kGroupBytes;
-        uint8_t *bias = scale + groups * kBlock * 4;
-        uint8_t *total = bias + groups * kBlock * 4;
-        return {x, reinterpret_cast<float *>(scale), reinterpret_cast<int32_t *>(bias),
-                reinterpret_cast<float *>(total)};
-    }
-
-    // Tokens from `first` on; those that are none are zeros.
-    static void pack(const Activations &a, int64_t first, const Block &out) {
-        const int64_t groups = a.stride / kGroup;
-        for (int64_t g = 0; g < groups; ++g) {
-            for (int64_t n = 0; n < kBlock; ++n) {
-                const int64_t token = first + n;
-                const bool there = token < a.n_tokens;
-                const int8_t *q = a.q + (there ? token : 0) * a.stride + g * kGroup;
-                for (int64_t quad = 0; quad < kGroup / kQuad; ++quad) {
-                    uint32_t four;
-                    __builtin_memcpy(&four, q + quad * kQuad, sizeof(four));
-                    four = there ? four : 0;
-                    __builtin_memcpy(out.x + g * kGroupBytes + (quad * kBlock + n) * kQuad, &four, sizeof(four));
-                }
-                out.scale[g * kBlock + n] = there ? a.scale[token * groups + g] : 0.0F;
-                out.bias[g * kBlock + n] = there ? a.shared_bias(token, g) : 0;
-            }
-        }
-    }
+    using Block = LaneBlock;
 
     // The next `chunks` of the pattern. Tables and codes are copied: stores of bytes may change any other memory.
     template <class Pattern>
@@ -117,16 +82,21 @@ struct LanePanel {
                         const int p = of % Parts;
                         v[of / Parts][p] = Ops::load(values + of / Parts * kLaneBytes + p * Tile::kBytes);
                     });
-                    each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
-                        const int8_t *x[2] = {q + n * kQuad, q + (kBlock + n) * kQuad};
-                        if constexpr (Tile::kHalves) { // the compiler loads x once for all parts
-                            sum[n][p] = Ops::dot_both(sum[n][p], v[0][p], v[1][p], Ops::four(x[0]), Ops::four(x[1]));
-                            Ops::keep(sum[n][p]);
-                        } else {
-                            sum[n][p] = Tile::template dot<Parts>(sum[n][p], v[0][p], x[0]);
-                            sum[n][p] = Tile::template dot<Parts>(sum[n][p], v[1][p], x[1]);
-                        }
-                    });
+                    if constexpr (N == 8 && Tile::kBlockDots) {
+                        Tile::dots_of_block(sum, v[0][0], v[1][0], q);
+                    } else {
+                        each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
+                            const int8_t *x[2] = {q + n * kQuad, q + (kBlock + n) * kQuad};
+                            if constexpr (Tile::kHalves) { // the compiler loads x once for all parts
+                                sum[n][p] =
+                                    Ops::dot_both(sum[n][p], v[0][p], v[1][p], Ops::four(x[0]), Ops::four(x[1]));
+                                Ops::keep(sum[n][p]);
+                            } else {
+                                sum[n][p] = Tile::template dot<Parts>(sum[n][p], v[0][p], x[0]);
+                                sum[n][p] = Tile::template dot<Parts>(sum[n][p], v[1][p], x[1]);
+                            }
+                        });
+                    }
                     values += 2 * kLaneBytes;
                     q += 2 * kBlock * kQuad;
                 };
@@ -169,7 +139,7 @@ struct LanePanel {
             const int64_t count = chunks < chunks_a_panel ? chunks : chunks_a_panel;
             codes = decode<Pattern>(codes, *ctx.lane_code, before, count, panel.values);
             for (int64_t token = 0; token < n_tokens; token += kBlock) {
-                const Block b = block(scratch, groups, token / kBlock);
+                const Block b = Block::of(scratch, groups, token / kBlock);
                 if (group == 0) {
                     __builtin_memset(b.total, 0, kBlock * kTileRows * sizeof(float));
                 }

@@ -17,6 +17,7 @@ struct LaneWordsNeon {
     static constexpr int kBias = 0;
     static constexpr int direct_parts(int n) { return n > 4 ? 2 : 4; }
     static constexpr int tiles(int) { return 1; }
+    static constexpr bool packed(int) { return false; }
 
     static SEEDDELTA_INLINE V load(const uint8_t *p) { return vld1q_u8(p); }
     static SEEDDELTA_INLINE V low(V both) { return vandq_u8(both, vdupq_n_u8(15)); }

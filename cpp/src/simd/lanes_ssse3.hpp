@@ -17,6 +17,7 @@ struct LaneWords128 {
     static constexpr int kBias = kValueBias;
     static constexpr int direct_parts(int n) { return n > 1 ? 1 : 2; } // what the sixteen registers hold
     static constexpr int tiles(int) { return 1; }
+    static constexpr bool packed(int) { return false; }
 
     static SEEDDELTA_INLINE V load(const uint8_t *p) { return _mm_loadu_si128(reinterpret_cast<const V *>(p)); }
     static SEEDDELTA_INLINE V low(V both) { return _mm_and_si128(both, _mm_set1_epi8(15)); }

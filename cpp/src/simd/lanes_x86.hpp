@@ -35,6 +35,7 @@ struct LaneWords256 {
     // the sixteen registers hold the sums of one part for more than two tokens
     static constexpr int direct_parts(int n) { return n > 2 ? 1 : 2; }
     static constexpr int tiles(int) { return 1; }
+    static constexpr bool packed(int) { return false; }
 
     static SEEDDELTA_INLINE V load(const uint8_t *p) { return _mm256_loadu_si256(reinterpret_cast<const V *>(p)); }
     static SEEDDELTA_INLINE V low(V both) { return _mm256_and_si256(both, _mm256_set1_epi8(15)); }
@@ -111,6 +112,7 @@ struct LaneWords512 {
     // few registers; and of one token four tiles were 15% faster from the cache and no faster from memory, where it
     // counts.
     static constexpr int tiles(int n) { return n > 1 && n <= 4 ? 2 : 1; }
+    static constexpr bool packed(int n) { return n > 4; }
 
     static SEEDDELTA_INLINE V load(const uint8_t *p) { return _mm512_loadu_si512(p); }
     static SEEDDELTA_INLINE V low(V both) { return _mm512_and_si512(both, _mm512_set1_epi8(15)); }
@@ -144,6 +146,32 @@ struct LaneWords512 {
     static SEEDDELTA_INLINE V dot_at(V sum, V values, const int8_t *x) {
         asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(values), "m"(*reinterpret_cast<const FourInputs *>(x)));
         return sum;
+    }
+    // Of eight tokens and two registers of values, with the inputs of a LaneBlock at x. In one piece: what the compiler
+    // would put between them takes the place of products on Zen 4, which then runs at 85% of its bound, not at 92%.
+    static SEEDDELTA_INLINE void dots_of_block(V *sum, V v0, V v1, const int8_t *x) {
+        struct Inputs {
+            FourInputs of[2][8];
+        };
+        asm("vpdpbusd %c[n]*0+%[x]%{1to16%}, %[v0], %0\n\t"
+            "vpdpbusd %c[n]*1+%[x]%{1to16%}, %[v0], %1\n\t"
+            "vpdpbusd %c[n]*2+%[x]%{1to16%}, %[v0], %2\n\t"
+            "vpdpbusd %c[n]*3+%[x]%{1to16%}, %[v0], %3\n\t"
+            "vpdpbusd %c[n]*4+%[x]%{1to16%}, %[v0], %4\n\t"
+            "vpdpbusd %c[n]*5+%[x]%{1to16%}, %[v0], %5\n\t"
+            "vpdpbusd %c[n]*6+%[x]%{1to16%}, %[v0], %6\n\t"
+            "vpdpbusd %c[n]*7+%[x]%{1to16%}, %[v0], %7\n\t"
+            "vpdpbusd %c[n]*8+%[x]%{1to16%}, %[v1], %0\n\t"
+            "vpdpbusd %c[n]*9+%[x]%{1to16%}, %[v1], %1\n\t"
+            "vpdpbusd %c[n]*10+%[x]%{1to16%}, %[v1], %2\n\t"
+            "vpdpbusd %c[n]*11+%[x]%{1to16%}, %[v1], %3\n\t"
+            "vpdpbusd %c[n]*12+%[x]%{1to16%}, %[v1], %4\n\t"
+            "vpdpbusd %c[n]*13+%[x]%{1to16%}, %[v1], %5\n\t"
+            "vpdpbusd %c[n]*14+%[x]%{1to16%}, %[v1], %6\n\t"
+            "vpdpbusd %c[n]*15+%[x]%{1to16%}, %[v1], %7"
+            : "+v"(sum[0]), "+v"(sum[1]), "+v"(sum[2]), "+v"(sum[3]), "+v"(sum[4]), "+v"(sum[5]), "+v"(sum[6]),
+              "+v"(sum[7])
+            : [v0] "v"(v0), [v1] "v"(v1), [x] "m"(*reinterpret_cast<const Inputs *>(x)), [n] "i"(sizeof(FourInputs)));
     }
 #else
     static SEEDDELTA_INLINE V dot(V sum, V values, V x) { return Dot::dot(sum, values, x); }
