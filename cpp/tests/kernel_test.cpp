@@ -168,7 +168,10 @@ void check_activations(Random &r) {
     const uint64_t seed = r.next();
     compare("rotate", std::to_string(n) + " block " + std::to_string(block), [&] {
         auto row = x;
-        kernels().linear.rotate(row.data(), n, block, seed);
+        kernels().linear.rotate(x.data(), row.data(), n, block, seed);
+        auto in_place = x;
+        kernels().linear.rotate(in_place.data(), in_place.data(), n, block, seed);
+        row.insert(row.end(), in_place.begin(), in_place.end());
         return row;
     });
     auto broken = x;

@@ -145,7 +145,7 @@ static py::array_t<float> rotate_rows(const FloatMatrix &rows, int64_t block, ui
             if (inverse) {
                 rotate_back(data + r * n, n, static_cast<uint32_t>(block), seed);
             } else {
-                kernels().linear.rotate(data + r * n, n, static_cast<uint32_t>(block), seed);
+                kernels().linear.rotate(data + r * n, data + r * n, n, static_cast<uint32_t>(block), seed);
             }
         }
     }

@@ -70,7 +70,8 @@ void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const Lanes
         std::vector<float> rows(weights + row0 * n_in, weights + (row0 + count) * n_in);
         if (spec.rotation_block > 1) {
             for (int64_t r = 0; r < count; ++r) {
-                kernels().linear.rotate(rows.data() + r * n_in, n_in, spec.rotation_block, spec.seed);
+                float *row = rows.data() + r * n_in;
+                kernels().linear.rotate(row, row, n_in, spec.rotation_block, spec.seed);
             }
         }
         mine->load(rows.data(), count);

@@ -138,7 +138,8 @@ static void encode_rows(const Job &job, const Feedback *feedback, const int16_t 
     double unit[kTileRows];
     for (int64_t r = 0; r < n_rows; ++r) {
         if (spec.rotation_block > 1) {
-            kernels().linear.rotate(rows.data() + r * n_in, n_in, spec.rotation_block, spec.seed);
+            float *row = rows.data() + r * n_in;
+            kernels().linear.rotate(row, row, n_in, spec.rotation_block, spec.seed);
         }
         unit[r] = initial_unit(job, rows.data() + r * n_in);
     }

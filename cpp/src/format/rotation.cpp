@@ -2,11 +2,11 @@
 
 namespace seeddelta {
 
-static void flip_signs(float *row, int64_t n, uint64_t seed) {
+static void flip_signs(const float *x, float *out, int64_t n, uint64_t seed) {
     for (int64_t begin = 0; begin < n; begin += 64) {
         const uint64_t word = rotation_sign_word(seed, static_cast<uint64_t>(begin / 64));
         for (int64_t i = begin; i < n && i < begin + 64; ++i) {
-            row[i] = (word >> (i - begin)) & 1U ? -row[i] : row[i];
+            out[i] = (word >> (i - begin)) & 1U ? -x[i] : x[i];
         }
     }
 }
@@ -29,14 +29,14 @@ static void hadamard(float *row, int64_t n, uint32_t block) {
     }
 }
 
-void rotate(float *row, int64_t n, uint32_t block, uint64_t seed) {
-    flip_signs(row, n, seed);
-    hadamard(row, n, block);
+void rotate(const float *x, float *out, int64_t n, uint32_t block, uint64_t seed) {
+    flip_signs(x, out, n, seed);
+    hadamard(out, n, block);
 }
 
 void rotate_back(float *row, int64_t n, uint32_t block, uint64_t seed) {
     hadamard(row, n, block);
-    flip_signs(row, n, seed);
+    flip_signs(row, row, n, seed);
 }
 
 } // namespace seeddelta

@@ -1,6 +1,6 @@
-// Input rotation: seeded signs, then a normalised Hadamard transform of the columns b, b + g, b + 2g, ... (g = n / block)
-// for every b < g. docs/reference/format.md.
-// Applied to weight rows when encoding and to activations at run time; being orthonormal it leaves their product alone.
+// Input rotation: seeded signs, then a normalised Hadamard transform of the columns b, b + g, b + 2g, ... (g = n /
+// block) for every b < g. docs/reference/format.md. Applied to weight rows when encoding and to activations at run
+// time; being orthonormal it leaves their product alone.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -14,7 +14,9 @@ static inline uint64_t rotation_sign_word(uint64_t seed, uint64_t word) {
     return splitmix64_at(splitmix64_mix(seed), word);
 }
 
-static inline float rotation_scale(uint32_t block) { return 1.0F / std::sqrt(static_cast<float>(block)); }
+static inline float rotation_scale(uint32_t block) {
+    return 1.0F / std::sqrt(static_cast<float>(block));
+}
 
 // Factor of a column from its stored scale: 2^(scale / 8), the eighths of an octave from a table so that it is exact.
 static inline float column_factor_of(int8_t scale) {
@@ -23,9 +25,9 @@ static inline float column_factor_of(int8_t scale) {
     return std::ldexp(kEighths[scale & 7], scale >> 3);
 }
 
-// Scalar definition, in place, for one row of n columns. block must be a power of two that divides n.
-void rotate(float *row, int64_t n, uint32_t block, uint64_t seed);
-// The inverse: Hadamard, then signs.
+// Scalar definition for one row of n columns, into `out`, which may be x. block must be a power of two that divides n.
+void rotate(const float *x, float *out, int64_t n, uint32_t block, uint64_t seed);
+// The inverse, in place: Hadamard, then signs.
 void rotate_back(float *row, int64_t n, uint32_t block, uint64_t seed);
 
 } // namespace seeddelta

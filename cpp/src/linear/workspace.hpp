@@ -97,10 +97,7 @@ inline bool prepare_token(const seeddelta_ctx &ctx, const float *x, int64_t toke
         x = rotated;
     }
     if (ctx.rotation_block > 1) {
-        if (x != rotated) {
-            std::memcpy(rotated, x, static_cast<size_t>(ctx.n_in) * sizeof(float));
-        }
-        k.linear.rotate(rotated, ctx.n_in, ctx.rotation_block, ctx.base_seed);
+        k.linear.rotate(x, rotated, ctx.n_in, ctx.rotation_block, ctx.base_seed);
         x = rotated;
     }
     return k.linear.quantize(x, ctx.n_in, ctx.scale_groups(), w.q.data + token * stride,

@@ -11,10 +11,10 @@
 namespace seeddelta {
 namespace {
 
-// Flips the signs of the floats whose bits in `word` are set.
-inline void flip_some(float *x, uint64_t word, int64_t count) {
+// Copies floats, and flips the signs of those whose bits in `word` are set.
+inline void flip_some(const float *x, float *out, uint64_t word, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
-        x[i] = (word >> i & 1) != 0 ? -x[i] : x[i];
+        out[i] = (word >> i & 1) != 0 ? -x[i] : x[i];
     }
 }
 
@@ -41,75 +41,63 @@ SEEDDELTA_INLINE xsimd::batch<uint32_t, Arch> sign_bits(const uint8_t *bytes, in
     }
 }
 
+// `out` may be x.
 template <class Arch>
-void flip_signs(float *row, int64_t n, uint64_t seed) {
+void flip_signs(const float *x, float *out, int64_t n, uint64_t seed) {
     using F = xsimd::batch<float, Arch>;
     constexpr int64_t lanes = F::size;
     int64_t start = 0;
     for (; start + 64 <= n; start += 64) {
         const uint64_t word[2] = {rotation_sign_word(seed, static_cast<uint64_t>(start / 64)), 0};
         for (int64_t i = 0; i < 64; i += lanes) {
-            float *x = row + start + i;
             const auto sign = sign_bits<Arch>(reinterpret_cast<const uint8_t *>(word), i);
-            xsimd::bitwise_cast<float>(xsimd::bitwise_cast<uint32_t>(F::load_unaligned(x)) ^ sign).store_unaligned(x);
+            const auto bits = xsimd::bitwise_cast<uint32_t>(F::load_unaligned(x + start + i));
+            xsimd::bitwise_cast<float>(bits ^ sign).store_unaligned(out + start + i);
         }
     }
     if (start < n) {
-        flip_some(row + start, rotation_sign_word(seed, static_cast<uint64_t>(start / 64)), n - start);
+        flip_some(x + start, out + start, rotation_sign_word(seed, static_cast<uint64_t>(start / 64)), n - start);
     }
 }
 
 template <class Arch>
 void transform(float *row, int64_t n, uint32_t block) {
-    using F = xsimd::batch<float, Arch>;
-    constexpr int64_t lanes = F::size;
-    hadamard_simd<Arch>(row, n, n / block);
-    const float scale = rotation_scale(block);
-    int64_t i = 0;
-    for (; i + lanes <= n; i += lanes) {
-        (F::load_unaligned(row + i) * F(scale)).store_unaligned(row + i);
-    }
-    for (; i < n; ++i) {
-        row[i] *= scale;
+    if (block > 1) {
+        hadamard_simd<Arch>(row, n, n / block, ScaleFloats{rotation_scale(block)});
     }
 }
 
 template <class Arch>
-void rotate_simd(float *row, int64_t n, uint32_t block, uint64_t seed) {
-    flip_signs<Arch>(row, n, seed);
-    transform<Arch>(row, n, block);
+void rotate_simd(const float *x, float *out, int64_t n, uint32_t block, uint64_t seed) {
+    flip_signs<Arch>(x, out, n, seed);
+    transform<Arch>(out, n, block);
 }
 
 template <class Arch>
 void rotate_back_simd(float *row, int64_t n, uint32_t block, uint64_t seed) {
     transform<Arch>(row, n, block);
-    flip_signs<Arch>(row, n, seed);
+    flip_signs<Arch>(row, row, n, seed);
 }
 
-// xsimd's own takes twice the instructions for more than four lanes.
-template <class I>
-SEEDDELTA_INLINE int32_t largest_lane(I v) {
+// Of each of four registers one number, of all its lanes: `op` takes two of the same lane. In the order 0, 2, 1, 3.
+// Four at a time: one register alone takes nearly as many instructions, each of which waits for the one before.
+template <class I, class Op>
+SEEDDELTA_INLINE auto across_lanes(const I (&v)[4], Op &&op) {
     using Four = typename xsimd::make_sized_batch<int32_t, 4>::type;
-    alignas(64) int32_t all[I::size];
-    v.store_aligned(all);
-    Four largest = Four::load_aligned(all);
-    for (size_t i = 4; i < I::size; i += 4) {
-        largest = xsimd::max(largest, Four::load_aligned(all + i));
+    Four of[4];
+    for (int k = 0; k < 4; ++k) {
+        alignas(64) int32_t all[I::size]; // xsimd has no word for a part of a register; the compiler takes it as one
+        v[k].store_aligned(all);
+        of[k] = Four::load_aligned(all);
+        for (size_t i = 4; i < I::size; i += 4) {
+            of[k] = op(of[k], Four::load_aligned(all + i));
+        }
     }
-    return xsimd::reduce_max(largest);
+    const Four a = op(xsimd::zip_lo(of[0], of[1]), xsimd::zip_hi(of[0], of[1]));
+    const Four b = op(xsimd::zip_lo(of[2], of[3]), xsimd::zip_hi(of[2], of[3]));
+    return op(xsimd::zip_lo(a, b), xsimd::zip_hi(a, b));
 }
-
-template <class I>
-SEEDDELTA_INLINE int32_t sum_of_lanes(I v) {
-    using Four = typename xsimd::make_sized_batch<int32_t, 4>::type;
-    alignas(64) int32_t all[I::size];
-    v.store_aligned(all);
-    Four sum = Four::load_aligned(all);
-    for (size_t i = 4; i < I::size; i += 4) {
-        sum += Four::load_aligned(all + i);
-    }
-    return xsimd::reduce_add(sum);
-}
+inline constexpr int kAcross[4] = {0, 2, 1, 3}; // the lane of each
 
 // Stores four registers of integers, of one byte each. By instructions: GCC would go through memory.
 template <class Arch>
@@ -117,9 +105,9 @@ SEEDDELTA_INLINE void store_bytes(int8_t *q, const xsimd::batch<int32_t, Arch> *
     constexpr size_t lanes = xsimd::batch<int32_t, Arch>::size;
 #if defined(__AVX512F__)
     if constexpr (lanes == 16) {
-        unrolled<4>([&](int k) SEEDDELTA_INLINE_LAMBDA {
-            _mm_storeu_si128(reinterpret_cast<__m128i *>(q) + k, _mm512_cvtepi32_epi8(v[k]));
-        });
+        const __m512i all = _mm512_packs_epi16(_mm512_packs_epi32(v[0], v[1]), _mm512_packs_epi32(v[2], v[3]));
+        const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        _mm512_storeu_si512(q, _mm512_permutexvar_epi32(order, all));
     }
 #endif
 #if defined(__AVX2__)
@@ -156,72 +144,129 @@ SEEDDELTA_INLINE xsimd::batch<float, Arch> add_halves(xsimd::batch<float, Arch> 
     return a + b;
 }
 
-// `Groups` of kGroup floats with one scale. Returns whether all are finite.
+// The sums of neighbours of two registers, a and b, in any order.
+template <class Arch>
+SEEDDELTA_INLINE xsimd::batch<float, Arch> add_neighbours(xsimd::batch<float, Arch> a, xsimd::batch<float, Arch> b) {
+#if defined(__AVX512F__)
+    if constexpr (xsimd::batch<float, Arch>::size == 16) {
+        return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xDD));
+    }
+#endif
+#if defined(__AVX2__)
+    if constexpr (xsimd::batch<float, Arch>::size == 8) {
+        return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xDD));
+    }
+#endif
+#if defined(__ARM_NEON)
+    return vpaddq_f32(a, b);
+#else
+    if constexpr (xsimd::batch<float, Arch>::size == 4) {
+        return _mm_add_ps(_mm_shuffle_ps(a, b, 0x88), _mm_shuffle_ps(a, b, 0xDD));
+    }
+#endif
+}
+
+// The largest magnitude of `Groups` of kGroup floats with one scale, or what it would have to be for their fours
+// (largest_four), as integers in lanes: their order is that of the floats, and infinity and NaN are last.
 template <class Arch, int64_t Groups>
-inline bool quantize_groups(const float *x, int8_t *q, float *scale, int32_t *bias) {
+SEEDDELTA_INLINE xsimd::batch<int32_t, Arch> largest_magnitude(const float *x) {
     using F = xsimd::batch<float, Arch>;
     using I = xsimd::batch<int32_t, Arch>;
     constexpr int64_t lanes = F::size;
-    constexpr auto swap = xsimd::make_batch_constant<uint32_t, SwapAt<1>, Arch>();
     const auto magnitude = [](F v) SEEDDELTA_INLINE_LAMBDA { return xsimd::bitwise_cast<int32_t>(v) & I(0x7FFFFFFF); };
-    const auto four = [](F a, F b) SEEDDELTA_INLINE_LAMBDA {
-        const F two = add_halves<Arch>(a, b);
-        return two + xsimd::swizzle(two, swap);
+    const auto four = [](const F *v) SEEDDELTA_INLINE_LAMBDA {
+        return add_neighbours<Arch>(add_halves<Arch>(v[0], v[1]), add_halves<Arch>(v[2], v[3]));
     };
-    I largest(0); // of the magnitudes, as integers: their order is that of the floats, and infinity and NaN are last
-    I fours(0);   // largest_four
-    for (int64_t i = 0; i < Groups * kGroup; i += 2 * lanes) {
-        const F a = F::load_unaligned(x + i);
-        const F b = F::load_unaligned(x + i + lanes);
-        largest = xsimd::max(largest, xsimd::max(magnitude(a), magnitude(b)));
-        const F magnitudes = four(xsimd::bitwise_cast<float>(magnitude(a)), xsimd::bitwise_cast<float>(magnitude(b)));
-        const F sums = xsimd::bitwise_cast<float>(magnitude(four(a, b)));
-        fours = xsimd::max(fours, xsimd::bitwise_cast<int32_t>(magnitudes + sums));
+    I largest(0);
+    I fours(0);
+    for (int64_t i = 0; i < Groups * kGroup; i += 4 * lanes) {
+        F values[4];
+        F magnitudes[4];
+        for (int64_t k = 0; k < 4; ++k) {
+            values[k] = F::load_unaligned(x + i + k * lanes);
+            const I bits = magnitude(values[k]);
+            largest = xsimd::max(largest, bits);
+            magnitudes[k] = xsimd::bitwise_cast<float>(bits);
+        }
+        const F both = four(magnitudes) + xsimd::bitwise_cast<float>(magnitude(four(values)));
+        fours = xsimd::max(fours, xsimd::bitwise_cast<int32_t>(both));
     }
     const F share = xsimd::bitwise_cast<float>(fours) * F(kFourShare);
-    const int32_t bits = largest_lane(xsimd::max(largest, xsimd::bitwise_cast<int32_t>(share)));
-    const float amax = __builtin_bit_cast(float, bits);
-    const bool finite = bits < 0x7F800000;
-    if (!finite || amax < 0x1p-100F) {
-        __builtin_memset(q, 0, Groups * kGroup);
-        for (int64_t g = 0; g < Groups; ++g) {
-            scale[g] = 0.0F;
-            bias[g] = 0;
-        }
-        return finite;
+    return xsimd::max(largest, xsimd::bitwise_cast<int32_t>(share));
+}
+
+// `Scales` times `Groups` of kGroup floats; at most four scales. Returns whether all are finite.
+template <class Arch, int64_t Groups, int64_t Scales>
+inline bool quantize_scales(const float *x, int8_t *q, float *scale, int32_t *bias) {
+    using F = xsimd::batch<float, Arch>;
+    using I = xsimd::batch<int32_t, Arch>;
+    constexpr int64_t lanes = F::size;
+    constexpr int64_t columns = Groups * kGroup;
+    I largest[4] = {};
+    for (int64_t k = 0; k < Scales; ++k) {
+        largest[k] = largest_magnitude<Arch, Groups>(x + k * columns);
     }
-    const F inverse(127.0F / amax);
-    for (int64_t g = 0; g < Groups; ++g) {
-        I sum(0);
-        for (int64_t i = g * kGroup; i < (g + 1) * kGroup; i += 4 * lanes) {
-            I rounded[4];
-            for (int64_t k = 0; k < 4; ++k) {
-                rounded[k] = xsimd::nearbyint_as_int(F::load_unaligned(x + i + k * lanes) * inverse);
+    alignas(16) int32_t bits[4];
+    across_lanes(largest, [](auto a, auto b) SEEDDELTA_INLINE_LAMBDA { return xsimd::max(a, b); }).store_aligned(bits);
+    bool finite = true;
+    I sums[4 * Groups] = {};
+    for (int64_t k = 0; k < Scales; ++k) {
+        const float amax = __builtin_bit_cast(float, bits[kAcross[k]]);
+        // 0: all of them become 0
+        const bool there = bits[kAcross[k]] < 0x7F800000 && amax >= 0x1p-100F;
+        finite &= bits[kAcross[k]] < 0x7F800000;
+        if (!there) [[unlikely]] {
+            __builtin_memset(q + k * columns, 0, columns);
+        }
+        const F inverse(127.0F / amax);
+        for (int64_t g = k * Groups; g < (k + 1) * Groups; ++g) {
+            I sum(0);
+            for (int64_t i = g * kGroup; there && i < (g + 1) * kGroup; i += 4 * lanes) {
+                I rounded[4];
+                for (int64_t r = 0; r < 4; ++r) {
+                    rounded[r] = xsimd::nearbyint_as_int(F::load_unaligned(x + i + r * lanes) * inverse);
+                }
+                sum += (rounded[0] + rounded[1]) + (rounded[2] + rounded[3]);
+                store_bytes<Arch>(q + i, rounded);
             }
-            sum += (rounded[0] + rounded[1]) + (rounded[2] + rounded[3]);
-            store_bytes<Arch>(q + i, rounded);
+            scale[g] = there ? amax / 127.0F : 0.0F;
+            sums[g] = sum;
         }
-        scale[g] = amax / 127.0F;
-        bias[g] = -kValueBias * sum_of_lanes(sum);
     }
-    return true;
+    for (int64_t g = 0; g < Scales * Groups; g += 4) {
+        const I(&four)[4] = *reinterpret_cast<const I(*)[4]>(sums + g);
+        alignas(16) int32_t sum[4];
+        across_lanes(four, [](auto a, auto b) SEEDDELTA_INLINE_LAMBDA { return a + b; }).store_aligned(sum);
+        for (int64_t k = 0; k < 4 && g + k < Scales * Groups; ++k) {
+            bias[g + k] = -kValueBias * sum[kAcross[k]];
+        }
+    }
+    return finite;
 }
 
 template <class Arch, int64_t Groups>
 bool quantize_together(const float *x, int64_t n, int8_t *q, float *scale, int32_t *bias) {
+    constexpr int64_t columns = Groups * kGroup;
     bool finite = true;
-    for (; n >= Groups * kGroup; n -= Groups * kGroup) {
-        finite &= quantize_groups<Arch, Groups>(x, q, scale, bias);
-        x += Groups * kGroup;
-        q += Groups * kGroup;
-        scale += Groups;
-        bias += Groups;
+    const auto next = [&]<int64_t Scales>() SEEDDELTA_INLINE_LAMBDA {
+        finite &= quantize_scales<Arch, Groups, Scales>(x, q, scale, bias);
+        n -= Scales * columns;
+        x += Scales * columns;
+        q += Scales * columns;
+        scale += Scales * Groups;
+        bias += Scales * Groups;
+    };
+    while (n >= 4 * columns) {
+        next.template operator()<4>();
+    }
+    while (n >= columns) {
+        next.template operator()<1>();
     }
     if (n > 0) {
-        alignas(64) float tail[Groups * kGroup] = {};
+        alignas(64) float tail[columns] = {};
         __builtin_memcpy(tail, x, static_cast<size_t>(n) * sizeof(float));
-        finite &= n > kGroup ? quantize_groups<Arch, Groups>(tail, q, scale, bias)
-                             : quantize_groups<Arch, 1>(tail, q, scale, bias);
+        finite &= n > kGroup ? quantize_scales<Arch, Groups, 1>(tail, q, scale, bias)
+                             : quantize_scales<Arch, 1, 1>(tail, q, scale, bias);
     }
     return finite;
 }

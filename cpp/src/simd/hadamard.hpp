@@ -19,6 +19,22 @@ struct OneFloat {
     SEEDDELTA_INLINE void store_unaligned(float *p) const { *p = value; }
     friend SEEDDELTA_INLINE OneFloat operator+(OneFloat a, OneFloat b) { return {a.value + b.value}; }
     friend SEEDDELTA_INLINE OneFloat operator-(OneFloat a, OneFloat b) { return {a.value - b.value}; }
+    friend SEEDDELTA_INLINE OneFloat operator*(OneFloat a, OneFloat b) { return {a.value * b.value}; }
+};
+
+// What becomes of the last sums.
+struct KeepFloats {
+    template <class V>
+    SEEDDELTA_INLINE V operator()(V v) const {
+        return v;
+    }
+};
+struct ScaleFloats {
+    float by;
+    template <class V>
+    SEEDDELTA_INLINE V operator()(V v) const {
+        return v * V{by};
+    }
 };
 
 // Half as many floats as V, down to four; then one.
@@ -54,57 +70,63 @@ SEEDDELTA_INLINE void hadamard_rows(const float *p, int64_t stride, Store &&stor
 }
 
 // Columns [begin, stride) of a stack of rows, as many at once as there are.
-template <int Rows, class V>
-SEEDDELTA_INLINE void hadamard_columns(float *p, int64_t stride, int64_t begin) {
+template <int Rows, class V, class Last>
+SEEDDELTA_INLINE void hadamard_columns(float *p, int64_t stride, int64_t begin, Last last) {
     for (; begin + static_cast<int64_t>(V::size) <= stride; begin += static_cast<int64_t>(V::size)) {
         float *out = p + begin;
         hadamard_rows<Rows, V>(out, stride,
-                               [&](int k, V v) SEEDDELTA_INLINE_LAMBDA { v.store_unaligned(out + k * stride); });
+                               [&](int k, V v) SEEDDELTA_INLINE_LAMBDA { last(v).store_unaligned(out + k * stride); });
     }
     if constexpr (V::size > 1) {
         if (begin < stride) {
-            hadamard_columns<Rows, typename NarrowerBatch<V>::type>(p, stride, begin);
+            hadamard_columns<Rows, typename NarrowerBatch<V>::type>(p, stride, begin, last);
         }
     }
 }
 
-// Stacks of rows that are shorter than a batch (3 in four lanes, 5 to 7 in eight), up to the last one: what a row's
-// other lanes write is in the next row, which is written later. Returns where it stopped.
-template <int Rows, class V>
-inline int64_t hadamard_short_rows(float *row, int64_t n, int64_t stride) {
+// Stacks of rows that are shorter than a batch (3 in four lanes, 5 to 7 in eight, 9 to 15 in sixteen), up to the last
+// one: what a row's other lanes write is in the next row, which is written later. Returns where it stopped.
+template <int Rows, class V, class Last>
+inline int64_t hadamard_short_rows(float *row, int64_t n, int64_t stride, Last last) {
     int64_t start = 0;
     for (; start + 2 * Rows * stride <= n; start += Rows * stride) {
         float *p = row + start;
-        hadamard_rows<Rows, V>(p, stride, [&](int k, V v) SEEDDELTA_INLINE_LAMBDA {
+        hadamard_rows<Rows, V>(p, stride, [&](int k, V sum) SEEDDELTA_INLINE_LAMBDA {
+            const V v = last(sum);
             if (k + 1 < Rows) {
                 v.store_unaligned(p + k * stride);
                 return;
             }
             // not a float more: a load that overlaps two stores waits for both
-            constexpr int64_t some = V::size == 4 ? 2 : 4;
-            float last[V::size];
-            v.store_unaligned(last);
-            __builtin_memcpy(p + k * stride, last, some * sizeof(float));
-            __builtin_memcpy(p + (k + 1) * stride - some, last + stride - some, some * sizeof(float));
+            constexpr int64_t some = V::size / 2;
+            float all[V::size];
+            v.store_unaligned(all);
+            __builtin_memcpy(p + k * stride, all, some * sizeof(float));
+            __builtin_memcpy(p + (k + 1) * stride - some, all + stride - some, some * sizeof(float));
         });
     }
     return start;
 }
 
-template <class Arch, int Rows>
-inline void hadamard_pass(float *row, int64_t n, int64_t stride) {
+template <class Arch, int Rows, class Last>
+inline void hadamard_pass(float *row, int64_t n, int64_t stride, Last last) {
     using F = xsimd::batch<float, Arch>;
     using Four = typename xsimd::make_sized_batch<float, 4>::type;
     int64_t start = 0;
     if (stride == 3) {
-        start = hadamard_short_rows<Rows, Four>(row, n, stride);
+        start = hadamard_short_rows<Rows, Four>(row, n, stride, last);
     } else if constexpr (F::size >= 8) {
         if (stride > 4 && stride < 8) {
-            start = hadamard_short_rows<Rows, typename xsimd::make_sized_batch<float, 8>::type>(row, n, stride);
+            start = hadamard_short_rows<Rows, typename xsimd::make_sized_batch<float, 8>::type>(row, n, stride, last);
+        }
+        if constexpr (F::size >= 16) {
+            if (stride > 8 && stride < 16) {
+                start = hadamard_short_rows<Rows, F>(row, n, stride, last);
+            }
         }
     }
     for (; start < n; start += Rows * stride) {
-        hadamard_columns<Rows, F>(row + start, stride, 0);
+        hadamard_columns<Rows, F>(row + start, stride, 0, last);
     }
 }
 
@@ -135,27 +157,33 @@ SEEDDELTA_INLINE xsimd::batch<float, Arch> hadamard_lanes(xsimd::batch<float, Ar
     }
 }
 
-// Strides `stride`, 2 * stride, ... below n, a power of two times `stride`.
-template <class Arch>
-inline void hadamard_simd(float *row, int64_t n, int64_t stride) {
+// Strides `stride`, 2 * stride, ... below n, a power of two times `stride`, which is below n.
+template <class Arch, class Last = KeepFloats>
+inline void hadamard_simd(float *row, int64_t n, int64_t stride, Last last = {}) {
     using F = xsimd::batch<float, Arch>;
     constexpr int64_t lanes = F::size;
     if (stride == 1 && n >= lanes) {
         for (int64_t i = 0; i < n; i += lanes) {
-            hadamard_lanes<Arch>(F::load_unaligned(row + i)).store_unaligned(row + i);
+            const F sums = hadamard_lanes<Arch>(F::load_unaligned(row + i));
+            (n == lanes ? last(sums) : sums).store_unaligned(row + i);
         }
         stride = lanes;
     }
+    const auto pass = [&]<int Rows>() SEEDDELTA_INLINE_LAMBDA {
+        if (stride * Rows < n) {
+            hadamard_pass<Arch, Rows>(row, n, stride, KeepFloats());
+        } else {
+            hadamard_pass<Arch, Rows>(row, n, stride, last);
+        }
+        stride *= Rows;
+    };
     while (stride < n) {
         if (n / stride >= 8) {
-            hadamard_pass<Arch, 8>(row, n, stride);
-            stride *= 8;
+            pass.template operator()<8>();
         } else if (n / stride == 4) {
-            hadamard_pass<Arch, 4>(row, n, stride);
-            stride *= 4;
+            pass.template operator()<4>();
         } else {
-            hadamard_pass<Arch, 2>(row, n, stride);
-            stride *= 2;
+            pass.template operator()<2>();
         }
     }
 }

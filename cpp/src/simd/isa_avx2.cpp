@@ -49,6 +49,32 @@ struct DirectLanes : LaneWords256<Ops> {
               [x1] "m"(*reinterpret_cast<const FourInputs *>(x1)), [ones] "x"(_mm256_set1_epi16(1)));
         return sum;
     }
+    // The same for two neighbours in a LaneBlock, the first of whose inputs are at x: products first, which are what
+    // Zen 4 has too few units for, then sums.
+    static SEEDDELTA_INLINE void dots_of_pair(V &sum0, V &sum1, V v0, V v1, const int8_t *x) {
+        struct Inputs {
+            FourInputs of[kLaneBlock + 2];
+        };
+        V a, b, c, d;
+        asm("vpbroadcastd %[x], %[a]\n\t"
+            "vpbroadcastd %c[quad]+%[x], %[b]\n\t"
+            "vpbroadcastd %c[n]+%[x], %[c]\n\t"
+            "vpbroadcastd %c[quad]+%c[n]+%[x], %[d]\n\t"
+            "vpmaddubsw %[a], %[v0], %[a]\n\t"
+            "vpmaddubsw %[b], %[v1], %[b]\n\t"
+            "vpmaddubsw %[c], %[v0], %[c]\n\t"
+            "vpmaddubsw %[d], %[v1], %[d]\n\t"
+            "vpaddw %[b], %[a], %[a]\n\t"
+            "vpaddw %[d], %[c], %[c]\n\t"
+            "vpmaddwd %[ones], %[a], %[a]\n\t"
+            "vpmaddwd %[ones], %[c], %[c]\n\t"
+            "vpaddd %[a], %[sum0], %[sum0]\n\t"
+            "vpaddd %[c], %[sum1], %[sum1]"
+            : [sum0] "+x"(sum0), [sum1] "+x"(sum1), [a] "=&x"(a), [b] "=&x"(b), [c] "=&x"(c), [d] "=&x"(d)
+            : [v0] "x"(v0), [v1] "x"(v1), [x] "m"(*reinterpret_cast<const Inputs *>(x)),
+              [ones] "x"(_mm256_set1_epi16(1)), [n] "i"(sizeof(FourInputs)),
+              [quad] "i"(kLaneBlock * sizeof(FourInputs)));
+    }
 };
 
 using ColumnsAvx2 = ColumnsX86<WordsAvx2, 4, 2>;

@@ -1,5 +1,7 @@
 // Activations of several tokens as products of byte lanes read them. Include inside an instruction-set unit only.
 #pragma once
+#include <xsimd/xsimd.hpp>
+
 #include "format/lanes.hpp"
 #include "simd/inline.hpp"
 #include "simd/kernel_table.hpp"
@@ -30,36 +32,40 @@ struct LaneBlock {
 
     // Tokens from `first` on; those that are none are zeros.
     void pack(const Activations &a, int64_t first) const {
+        using Four = typename xsimd::make_sized_batch<uint32_t, 4>::type; // tokens or quads
+        static constexpr int8_t kNone[kGroup] = {};
         const int64_t groups = a.stride / kGroup;
-        for (int64_t n = 0; n < kTokens; ++n) {
-            const int64_t token = first + n;
-            if (token >= a.n_tokens) {
-                put(n, groups, [](int64_t, int64_t) SEEDDELTA_INLINE_LAMBDA { return 0U; });
-                continue;
+        for (int64_t n = 0; n < kTokens; n += 4) {
+            const int8_t *q[4];
+            int64_t step[4];
+            for (int64_t i = 0; i < 4; ++i) {
+                const int64_t token = first + n + i;
+                const bool there = token < a.n_tokens;
+                q[i] = there ? a.q + token * a.stride : kNone;
+                step[i] = there ? kGroup : 0;
+                for (int64_t g = 0; g < groups; ++g) {
+                    scale[g * kTokens + n + i] = there ? a.scale[token * groups + g] : 0.0F;
+                    bias[g * kTokens + n + i] = there ? a.shared_bias(token, g) : 0;
+                }
             }
-            const int8_t *q = a.q + token * a.stride;
-            put(n, groups, [&](int64_t g, int64_t quad) SEEDDELTA_INLINE_LAMBDA {
-                uint32_t four;
-                __builtin_memcpy(&four, q + g * kGroup + quad * kQuad, sizeof(four));
-                return four;
-            });
-            for (int64_t g = 0; g < groups; ++g) {
-                scale[g * kTokens + n] = a.scale[token * groups + g];
-                bias[g * kTokens + n] = a.shared_bias(token, g);
-            }
-        }
-    }
-
-private:
-    // Token n: what fours(group, quad) returns.
-    template <class Fours>
-    void put(int64_t n, int64_t groups, Fours &&fours) const {
-        for (int64_t g = 0; g < groups; ++g) {
-            scale[g * kTokens + n] = 0.0F;
-            bias[g * kTokens + n] = 0;
-            for (int64_t quad = 0; quad < kGroup / kQuad; ++quad) {
-                const uint32_t four = fours(g, quad);
-                __builtin_memcpy(x + g * kGroupBytes + (quad * kTokens + n) * kQuad, &four, sizeof(four));
+            for (uint8_t *out = x + n * kQuad; out < x + groups * kGroupBytes; out += kGroupBytes) {
+                for (int64_t quad = 0; quad < kGroup / kQuad; quad += 4) {
+                    const auto load = [&](int i) SEEDDELTA_INLINE_LAMBDA {
+                        return Four::load_unaligned(reinterpret_cast<const uint32_t *>(q[i] + quad * kQuad));
+                    };
+                    const auto store = [&](int i, Four v) SEEDDELTA_INLINE_LAMBDA {
+                        v.store_unaligned(reinterpret_cast<uint32_t *>(out + (quad + i) * kTokens * kQuad));
+                    };
+                    const Four even[2] = {xsimd::zip_lo(load(0), load(2)), xsimd::zip_hi(load(0), load(2))};
+                    const Four odd[2] = {xsimd::zip_lo(load(1), load(3)), xsimd::zip_hi(load(1), load(3))};
+                    for (int half = 0; half < 2; ++half) {
+                        store(2 * half, xsimd::zip_lo(even[half], odd[half]));
+                        store(2 * half + 1, xsimd::zip_hi(even[half], odd[half]));
+                    }
+                }
+                for (int i = 0; i < 4; ++i) {
+                    q[i] += step[i];
+                }
             }
         }
     }

@@ -7,15 +7,14 @@
 //
 // `Ops` has the words: V (bytes), kParts (registers a line), direct_parts(n) (parts decoded together for n tokens),
 // tiles(n) (tiles decoded together for n tokens, where a line is one register: they share the broadcasts), packed(n)
-// (whether inputs of n tokens are those of a block, lane_block.hpp), load, low,
-// high (codes), table, look, add, wrap (sums of codes for look), start (sums of products), four (broadcast), dot, keep
-// (in a register), F (floats of a register's rows), no_floats, add_group, store_rows; kBias is added to every value,
-// for products of unsigned and signed bytes; add_bit adds a number where a bit of a plane is set or, with kTakes, where
-// it is not; or, where there are, with_bit puts the bit above the code that is an index, and wide_table makes a table
-// that adds the number at such an index. dot_both, where there is: two dots whose products are added in 16 bits, which
-// the rounding of activations allows (format/activations.hpp); dot_at, dot_both_at and dots_of_block
-// (of eight tokens together) have the inputs in memory.
-// kDirect: more tokens are for lanes_many.hpp.
+// (whether inputs of n tokens are those of a block, lane_block.hpp), load, low, high (codes), table, look, add, wrap
+// (sums of codes for look), start (sums of products), four (broadcast), dot, keep (in a register), F (floats of a
+// register's rows), no_floats, add_group, store_rows; kBias is added to every value, for products of unsigned and
+// signed bytes; add_bit adds a number where a bit of a plane is set or, with kTakes, where it is not; or, where there
+// are, with_bit puts the bit above the code that is an index, and wide_table makes a table that adds the number at such
+// an index. dot_both, where there is: two dots whose products are added in 16 bits, which the rounding of activations
+// allows (format/activations.hpp). Where there are, dot_at and dot_both_at have the inputs in memory, dots_of_block
+// those of all eight tokens of a block, dots_of_pair those of two. kDirect: more tokens are for lanes_many.hpp.
 #pragma once
 #include <algorithm>
 #include <utility>
@@ -23,84 +22,10 @@
 #include "format/lanes.hpp"
 #include "simd/inline.hpp"
 #include "simd/lane_block.hpp"
+#include "simd/lane_patterns.hpp"
 
 namespace seeddelta {
 namespace {
-
-// How many values each step of a pattern emits, with `Planes` bits beside each. `Shared`: the single values have one
-// table, if there are some, the first of several another, and so on; else every value has its own.
-template <bool Shared, int Planes, int... Emits>
-struct LanePattern {
-    static constexpr int kPlanes = Planes;
-    static constexpr int kSteps = sizeof...(Emits);
-    static constexpr int kEmits[kSteps] = {Emits...};
-    static constexpr int kValues = (Emits + ...);
-    static constexpr int kTables = Shared ? 3 : kValues;
-    static constexpr int kChunk = Planes > 0        ? kLanePlaneValues / kValues
-                                  : kSteps % 2 == 0 ? kSteps
-                                                    : 2 * kSteps; // steps
-    static constexpr int kLines = Planes + kChunk / 2;            // of a chunk
-    static constexpr int kQuads = kValues * (kChunk / kSteps);    // of four columns, in a chunk
-    // The line that ends the loop of a walk. (LaneCode::code_line would be a function that units share.)
-    static int64_t loop_line(int64_t lines) {
-        const int64_t steps = lines / kLines * kChunk;
-        const int64_t last = (steps < kLaneLoop ? steps : kLaneLoop) - 1;
-        return last / kChunk * kLines + Planes + last % kChunk / 2;
-    }
-    static constexpr int first_value(int step) {
-        int value = 0;
-        for (int s = 0; s < step; ++s) {
-            value += kEmits[s % kSteps];
-        }
-        return value;
-    }
-    static constexpr int table_of(int value) {
-        if constexpr (!Shared) {
-            return value;
-        }
-        int step = 0;
-        while (first_value(step + 1) <= value) {
-            ++step;
-        }
-        return kEmits[step] == 1 ? 0 : (... || (Emits == 1)) + value - first_value(step);
-    }
-    // A value that has the table, or 0.
-    static constexpr int value_with(int table) {
-        for (int value = 0; value < kValues; ++value) {
-            if (table_of(value) == table) {
-                return value;
-            }
-        }
-        return 0;
-    }
-};
-
-// Calls f.template operator()<Pattern>() for the pattern of a code.
-template <class F>
-SEEDDELTA_INLINE void with_pattern(const LaneCode &code, F &&f) {
-    switch (code.number) {
-    case 0:
-        return f.template operator()<LanePattern<false, 0, 1>>();
-    case 1:
-        return f.template operator()<LanePattern<false, 0, 2>>();
-    case 2:
-        return f.template operator()<LanePattern<false, 0, 1, 1, 2>>();
-    case 3:
-        return f.template operator()<LanePattern<true, 0, 1, 1, 1, 1, 1, 1, 2>>();
-    case 4:
-        return f.template operator()<LanePattern<true, 0, 2, 1, 2, 1, 2>>();
-    case 5:
-        return f.template operator()<LanePattern<false, 1, 1>>();
-    case 6:
-        return f.template operator()<LanePattern<false, 2, 1>>();
-    case 7:
-        return f.template operator()<LanePattern<false, 0, 4>>();
-    case 8:
-        return f.template operator()<LanePattern<true, 0, 3, 3, 2>>();
-    default:
-        return f.template operator()<LanePattern<false, 1, 2>>();
-    }
-}
 
 template <class Ops>
 struct LaneTile {
@@ -111,7 +36,6 @@ struct LaneTile {
     static constexpr int64_t kTokens = Ops::kDirect;        // of multiply, at most
     static constexpr int kLevel = Ops::kParts == 1 ? 2 : 3; // of the cache that codes are asked for: ask
     static constexpr bool kHalves = requires(typename Ops::V v) { Ops::dot_both(v, v, v, v, v); };
-
     static constexpr bool kBlockDots = requires(V *sums, V v, const int8_t *x) { Ops::dots_of_block(sums, v, v, x); };
 
     // Where codes are six bits of an index and neighbouring bits of planes are one shift away from the two above.
@@ -327,6 +251,14 @@ struct LaneTile {
                         });
                     } else if (quad % 2 == 0) {
                         even[p] = values;
+                    } else if constexpr (N == 4 && requires(V v) { Ops::dots_of_pair(v, v, v, v, in.x); }) {
+                        for (int n = 0; n < N; n += 2) {
+                            V first = sum[n][p]; // in registers
+                            V second = sum[n + 1][p];
+                            Ops::dots_of_pair(first, second, even[p], values, in.at(n, at - 4));
+                            sum[n][p] = first;
+                            sum[n + 1][p] = second;
+                        }
                     } else if constexpr (!kHalves) {
                         dots_of_block(sum, even[p], values, in.at(0, at - 4));
                     } else {
@@ -363,8 +295,8 @@ struct LaneTile {
     }
 
     template <class Pattern, int N>
-    static void multiply_n(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a,
-                           const LaneBlock &block, int64_t tiles, float (*acc)[kTileRows]) {
+    static void multiply_n(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, const LaneBlock &block,
+                           int64_t tiles, float (*acc)[kTileRows]) {
         const auto in = [&] {
             if constexpr (Ops::packed(N)) {
                 return BlockInputs(block);
@@ -384,9 +316,7 @@ struct LaneTile {
     }
 
     // How many tiles multiply takes at a time, and at most.
-    static constexpr int64_t tiles_for(int64_t n_tokens) {
-        return Ops::tiles(together(n_tokens));
-    }
+    static constexpr int64_t tiles_for(int64_t n_tokens) { return Ops::tiles(together(n_tokens)); }
     // How many tokens a kernel has for so many.
     static constexpr int together(int64_t n_tokens) {
         return n_tokens <= 2 ? static_cast<int>(n_tokens) : n_tokens <= 4 ? 4 : 8;

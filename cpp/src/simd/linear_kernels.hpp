@@ -36,9 +36,9 @@ struct Activations {
 };
 
 struct LinearKernels {
-    // Signs and Hadamard transform of one row, in place. block divides n.
-    void (*rotate)(float *row, int64_t n, uint32_t block, uint64_t seed);
-    void (*rotate_back)(float *row, int64_t n, uint32_t block, uint64_t seed); // the inverse
+    // Signs and Hadamard transform of one row, into `out`, which may be x. block divides n.
+    void (*rotate)(const float *x, float *out, int64_t n, uint32_t block, uint64_t seed);
+    void (*rotate_back)(float *row, int64_t n, uint32_t block, uint64_t seed); // the inverse, in place
     // One token: int8 values, and for each group its scale and its bias (Activations); 1 or kScaleGroups of them after
     // each other have the same scale. q has n rounded up to kGroup entries. Returns false when x has a NaN or an
     // infinity (its group is then all 0).

@@ -13,9 +13,8 @@ inline void fht_struct_simd(uint64_t seed, int64_t block, int64_t n_in, const fl
     const int64_t d = fht_struct_size(n_in);
     const uint64_t block_seed = fht_struct_seed(seed, block);
     const FhtPermutation permutation(block_seed, d);
-    __builtin_memcpy(scratch, x, static_cast<size_t>(n_in) * sizeof(float));
+    flip_signs<Arch>(x, scratch, n_in, block_seed);
     __builtin_memset(scratch + n_in, 0, static_cast<size_t>(d - n_in) * sizeof(float));
-    flip_signs<Arch>(scratch, n_in, block_seed);
     hadamard_simd<Arch>(scratch, d, 1);
     for (int64_t word = 0; word < d / 8; ++word) {
         const uint64_t bytes = fht_struct_gauss_word(block_seed, d, word);
