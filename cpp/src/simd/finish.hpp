@@ -62,6 +62,10 @@ public:
     SEEDDELTA_INLINE void add(int i, Floats out) {
         largest_[i] = xsimd::max(largest_[i], xsimd::bitwise_cast<int32_t>(out) & Words(kMask));
     }
+    SEEDDELTA_INLINE void add(const Exponents &other) {
+        unrolled<kCount>([&](int i)
+                             SEEDDELTA_INLINE_LAMBDA { largest_[i] = xsimd::max(largest_[i], other.largest_[i]); });
+    }
     bool finite() const {
         bool finite = true;
         for (const auto &words : largest_) {
@@ -76,8 +80,9 @@ private:
     Words largest_[kCount];
 };
 
-// Rows of a whole tile without residual, of `count` tokens. The 0 stands for the residual: it makes -0 to 0. Scales and
-// exponents are copied: they stay in registers, which y could not be told apart from otherwise.
+// Rows of a whole tile without residual, of `count` tokens. The 0 stands for the residual: it makes -0 to 0. Scales are
+// copied: they stay in registers, which y could not be told apart from otherwise. So do the exponents of a tile; those
+// of all tiles are in memory, where each token would wait for the one before.
 template <class Arch>
 SEEDDELTA_INLINE void finish_whole_tile(const seeddelta_ctx &ctx, const Activations &a, int64_t row0,
                                         const float *row_scale, int64_t first, int64_t count,
@@ -89,7 +94,7 @@ SEEDDELTA_INLINE void finish_whole_tile(const seeddelta_ctx &ctx, const Activati
     Floats scale[Exponents<Arch>::kCount];
     unrolled<Exponents<Arch>::kCount>(
         [&](int i) SEEDDELTA_INLINE_LAMBDA { scale[i] = Floats::load_aligned(row_scale + i * kSize); });
-    Exponents<Arch> all = exponents;
+    Exponents<Arch> all;
     const int64_t *places = a.places;
     for (int64_t t = 0; t < count; ++t) {
         float *to = y + (places == nullptr ? first + t : places[first + t]) * y_stride + row0;
@@ -100,7 +105,7 @@ SEEDDELTA_INLINE void finish_whole_tile(const seeddelta_ctx &ctx, const Activati
             out.store_unaligned(to + i * kSize);
         });
     }
-    exponents = all;
+    exponents.add(all);
 }
 
 // The share of `rows` outputs of one token, before the row scales; not inline, for most weights have none.

@@ -101,7 +101,8 @@ struct BlockInputs {
     }
     SEEDDELTA_INLINE void advance(int64_t columns) { x += columns * LaneBlock::kTokens; }
     SEEDDELTA_INLINE int32_t bias(int n, int64_t group) const { return block.bias[group * LaneBlock::kTokens + n]; }
-    SEEDDELTA_INLINE float scale(int n, int64_t group) const { return block.scale[group * LaneBlock::kTokens + n]; }
+    SEEDDELTA_INLINE float scale(int n, int64_t group) const { return scales(group)[n]; }
+    SEEDDELTA_INLINE const float *scales(int64_t group) const { return block.scale + group * LaneBlock::kTokens; }
 };
 
 } // namespace

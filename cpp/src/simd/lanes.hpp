@@ -229,51 +229,78 @@ struct LaneTile {
         });
         F total[N][Parts];
         each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA { total[n][p] = Ops::no_floats(); });
+        V sum[N][Parts];
+        V even[Parts];
+        // Number `c` of the chunks at `codes` and q.
+        const auto chunk = [&](int c) SEEDDELTA_INLINE_LAMBDA {
+            const auto multiply = [&](int quad, int p, V values) SEEDDELTA_INLINE_LAMBDA {
+                const int at = 4 * (c * Pattern::kQuads + quad);
+                if (quad == 0) {
+                    if constexpr (Tiles) { // the next tiles, in the order of the memory
+                        ask<Pattern::kLines, 2>(after + (c * Parts + p) * Pattern::kLines * kLaneBytes);
+                    } else if (p == 0 && (Parts == Ops::kParts || part == 0)) { // not for a later part again
+                        ask<Pattern::kLines, kLevel>(codes + kLanesAhead + c * Pattern::kLines * kLaneBytes);
+                    }
+                }
+                if constexpr (!kHalves && !(N == 8 && kBlockDots)) {
+                    unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
+                        sum[n][p] = dot<Parts>(sum[n][p], values, in.at(n, at));
+                    });
+                } else if (quad % 2 == 0) {
+                    even[p] = values;
+                } else if constexpr (N == 4 && requires(V v) { Ops::dots_of_pair(v, v, v, v, in.x); }) {
+                    for (int n = 0; n < N; n += 2) {
+                        V first = sum[n][p]; // in registers
+                        V second = sum[n + 1][p];
+                        Ops::dots_of_pair(first, second, even[p], values, in.at(n, at - 4));
+                        sum[n][p] = first;
+                        sum[n + 1][p] = second;
+                    }
+                } else if constexpr (!kHalves) {
+                    dots_of_block(sum, even[p], values, in.at(0, at - 4));
+                } else {
+                    unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
+                        sum[n][p] = dot_both(sum[n][p], even[p], values, in.at(n, at - 4), in.at(n, at));
+                    });
+                }
+            };
+            line<Pattern, Parts, 0>(codes + c * Pattern::kLines * kLaneBytes, stride, t, before, multiply);
+        };
+        const auto advance = [&](int64_t count) SEEDDELTA_INLINE_LAMBDA {
+            codes += count * Pattern::kLines * kLaneBytes;
+            after += count * Parts * Pattern::kLines * kLaneBytes;
+            in.advance(count * 4 * Pattern::kQuads);
+        };
         int64_t chunks = ctx.lane_lines / Pattern::kLines;
-        for (int64_t group = 0; chunks > 0; group += kScaleGroups) {
-            V sum[N][Parts];
+        int64_t group = 0;
+        if constexpr (kBlockDots && N == 8) { // sums are scaled beside the products behind them: they need not wait
+            constexpr int all = kScaleGroups * chunks_a_group;
+            const float *scale = in.scales(0);
+            each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::start(0); });
+            for (; chunks >= all; chunks -= all, group += kScaleGroups) {
+                V ended[N];
+                unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
+                    ended[n] = sum[n][0];
+                    sum[n][0] = Ops::start(in.bias(n, group));
+                });
+                unrolled<all>([&](int c) SEEDDELTA_INLINE_LAMBDA {
+                    chunk(c);
+                    constexpr int every = all > N ? all / N : 1;
+                    unrolled<N / (all / every)>([&](int i) SEEDDELTA_INLINE_LAMBDA {
+                        const int n = c / every * (N / (all / every)) + i;
+                        if (c % every == 0) {
+                            total[n][0] = Ops::add_group(total[n][0], ended[n], scale[n]);
+                        }
+                    });
+                });
+                advance(all);
+                scale = in.scales(group);
+            }
+            unrolled<N>(
+                [&](int n) SEEDDELTA_INLINE_LAMBDA { total[n][0] = Ops::add_group(total[n][0], sum[n][0], scale[n]); });
+        }
+        for (; chunks > 0; group += kScaleGroups) {
             each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::start(in.bias(n, group)); });
-            V even[Parts];
-            // Number `c` of the chunks at `codes` and q.
-            const auto chunk = [&](int c) SEEDDELTA_INLINE_LAMBDA {
-                const auto multiply = [&](int quad, int p, V values) SEEDDELTA_INLINE_LAMBDA {
-                    const int at = 4 * (c * Pattern::kQuads + quad);
-                    if (quad == 0) {
-                        if constexpr (Tiles) { // the next tiles, in the order of the memory
-                            ask<Pattern::kLines, 2>(after + (c * Parts + p) * Pattern::kLines * kLaneBytes);
-                        } else if (p == 0 && (Parts == Ops::kParts || part == 0)) { // not for a later part again
-                            ask<Pattern::kLines, kLevel>(codes + kLanesAhead + c * Pattern::kLines * kLaneBytes);
-                        }
-                    }
-                    if constexpr (!kHalves && !(N == 8 && kBlockDots)) {
-                        unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
-                            sum[n][p] = dot<Parts>(sum[n][p], values, in.at(n, at));
-                        });
-                    } else if (quad % 2 == 0) {
-                        even[p] = values;
-                    } else if constexpr (N == 4 && requires(V v) { Ops::dots_of_pair(v, v, v, v, in.x); }) {
-                        for (int n = 0; n < N; n += 2) {
-                            V first = sum[n][p]; // in registers
-                            V second = sum[n + 1][p];
-                            Ops::dots_of_pair(first, second, even[p], values, in.at(n, at - 4));
-                            sum[n][p] = first;
-                            sum[n + 1][p] = second;
-                        }
-                    } else if constexpr (!kHalves) {
-                        dots_of_block(sum, even[p], values, in.at(0, at - 4));
-                    } else {
-                        unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
-                            sum[n][p] = dot_both(sum[n][p], even[p], values, in.at(n, at - 4), in.at(n, at));
-                        });
-                    }
-                };
-                line<Pattern, Parts, 0>(codes + c * Pattern::kLines * kLaneBytes, stride, t, before, multiply);
-            };
-            const auto advance = [&](int64_t count) SEEDDELTA_INLINE_LAMBDA {
-                codes += count * Pattern::kLines * kLaneBytes;
-                after += count * Parts * Pattern::kLines * kLaneBytes;
-                in.advance(count * 4 * Pattern::kQuads);
-            };
             int64_t rest = chunks < kScaleGroups * chunks_a_group ? chunks : kScaleGroups * chunks_a_group;
             chunks -= rest;
             // With many sums the compiler would copy them for a loop, and counting takes the place of products.
