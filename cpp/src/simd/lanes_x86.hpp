@@ -108,9 +108,8 @@ struct LaneWords512 {
     static constexpr int64_t kDirect = 8;
     static constexpr int kBias = kValueBias;
     static constexpr int direct_parts(int) { return 1; }
-    // A broadcast takes a whole load, of which there is one a cycle. The sums of eight tokens and two tiles leave too
-    // few registers; and of one token four tiles were 15% faster from the cache and no faster from memory, where it
-    // counts.
+    // Two tiles share broadcasts. The sums of eight tokens and two tiles leave too few registers; and of one token four
+    // tiles were 15% faster from the cache and no faster from memory, where it counts.
     static constexpr int tiles(int n) { return n > 1 && n <= 4 ? 2 : 1; }
     static constexpr bool packed(int n) { return n > 4; }
 
