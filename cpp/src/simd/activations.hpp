@@ -79,10 +79,10 @@ void rotate_back_simd(float *row, int64_t n, uint32_t block, uint64_t seed) {
     flip_signs<Arch>(row, row, n, seed);
 }
 
-// Of each of four registers one number, of all its lanes: `op` takes two of the same lane. In the order 0, 2, 1, 3.
-// Four at a time: one register alone takes nearly as many instructions, each of which waits for the one before.
+// Of each of four registers one number, of all its lanes: `op` takes two of the same lane. Four at a time: one register
+// alone takes nearly as many instructions, each of which waits for the one before.
 template <class I, class Op>
-SEEDDELTA_INLINE auto across_lanes(const I (&v)[4], Op &&op) {
+SEEDDELTA_INLINE auto across_lanes(const I *v, Op &&op) {
     using Four = typename xsimd::make_sized_batch<int32_t, 4>::type;
     Four of[4];
     for (int k = 0; k < 4; ++k) {
@@ -93,11 +93,10 @@ SEEDDELTA_INLINE auto across_lanes(const I (&v)[4], Op &&op) {
             of[k] = op(of[k], Four::load_aligned(all + i));
         }
     }
-    const Four a = op(xsimd::zip_lo(of[0], of[1]), xsimd::zip_hi(of[0], of[1]));
-    const Four b = op(xsimd::zip_lo(of[2], of[3]), xsimd::zip_hi(of[2], of[3]));
-    return op(xsimd::zip_lo(a, b), xsimd::zip_hi(a, b));
+    const Four even = op(xsimd::zip_lo(of[0], of[2]), xsimd::zip_hi(of[0], of[2]));
+    const Four odd = op(xsimd::zip_lo(of[1], of[3]), xsimd::zip_hi(of[1], of[3]));
+    return op(xsimd::zip_lo(even, odd), xsimd::zip_hi(even, odd));
 }
-inline constexpr int kAcross[4] = {0, 2, 1, 3}; // the lane of each
 
 // Stores four registers of integers, of one byte each. By instructions: GCC would go through memory.
 template <class Arch>
@@ -211,10 +210,10 @@ inline bool quantize_scales(const float *x, int8_t *q, float *scale, int32_t *bi
     bool finite = true;
     I sums[4 * Groups] = {};
     for (int64_t k = 0; k < Scales; ++k) {
-        const float amax = __builtin_bit_cast(float, bits[kAcross[k]]);
-        // 0: all of them become 0
-        const bool there = bits[kAcross[k]] < 0x7F800000 && amax >= 0x1p-100F;
-        finite &= bits[kAcross[k]] < 0x7F800000;
+        const float amax = __builtin_bit_cast(float, bits[k]);
+        const bool real = bits[k] < 0x7F800000;
+        const bool there = real && amax >= 0x1p-100F; // else all become 0
+        finite &= real;
         if (!there) [[unlikely]] {
             __builtin_memset(q + k * columns, 0, columns);
         }
@@ -234,11 +233,10 @@ inline bool quantize_scales(const float *x, int8_t *q, float *scale, int32_t *bi
         }
     }
     for (int64_t g = 0; g < Scales * Groups; g += 4) {
-        const I(&four)[4] = *reinterpret_cast<const I(*)[4]>(sums + g);
         alignas(16) int32_t sum[4];
-        across_lanes(four, [](auto a, auto b) SEEDDELTA_INLINE_LAMBDA { return a + b; }).store_aligned(sum);
+        across_lanes(sums + g, [](auto a, auto b) SEEDDELTA_INLINE_LAMBDA { return a + b; }).store_aligned(sum);
         for (int64_t k = 0; k < 4 && g + k < Scales * Groups; ++k) {
-            bias[g + k] = -kValueBias * sum[kAcross[k]];
+            bias[g + k] = -kValueBias * sum[k];
         }
     }
     return finite;

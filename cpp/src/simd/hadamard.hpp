@@ -157,7 +157,7 @@ SEEDDELTA_INLINE xsimd::batch<float, Arch> hadamard_lanes(xsimd::batch<float, Ar
     }
 }
 
-// Strides `stride`, 2 * stride, ... below n, a power of two times `stride`, which is below n.
+// Strides `stride`, 2 * stride, ... below n, a power of two times `stride`. The sums of the last one go through `last`.
 template <class Arch, class Last = KeepFloats>
 inline void hadamard_simd(float *row, int64_t n, int64_t stride, Last last = {}) {
     using F = xsimd::batch<float, Arch>;

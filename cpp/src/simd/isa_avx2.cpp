@@ -27,6 +27,7 @@ struct Ops : WordsAvx2 {
 
 struct DirectLanes : LaneWords256<Ops> {
     static constexpr int64_t kDirect = 4;
+    static constexpr bool packed(int n) { return n > 2; }
 
     // Two dot() whose products are added in 16 bits.
     static SEEDDELTA_INLINE V dot_both(V sum, V v0, V v1, V x0, V x1) {

@@ -30,12 +30,12 @@ struct LaneBlock {
                 reinterpret_cast<float *>(total)};
     }
 
-    // Tokens from `first` on; those that are none are zeros.
+    // Tokens from `first` on; zeros up to a multiple of four, and no more are read.
     void pack(const Activations &a, int64_t first) const {
         using Four = typename xsimd::make_sized_batch<uint32_t, 4>::type; // tokens or quads
         static constexpr int8_t kNone[kGroup] = {};
         const int64_t groups = a.stride / kGroup;
-        for (int64_t n = 0; n < kTokens; n += 4) {
+        for (int64_t n = 0; n < kTokens && first + n < a.n_tokens; n += 4) {
             const int8_t *q[4];
             int64_t step[4];
             for (int64_t i = 0; i < 4; ++i) {

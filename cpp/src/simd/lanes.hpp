@@ -36,6 +36,7 @@ struct LaneTile {
     static constexpr int64_t kTokens = Ops::kDirect;        // of multiply, at most
     static constexpr int kLevel = Ops::kParts == 1 ? 2 : 3; // of the cache that codes are asked for: ask
     static constexpr bool kHalves = requires(typename Ops::V v) { Ops::dot_both(v, v, v, v, v); };
+    static constexpr bool kPairDots = requires(V &sum, V v, const int8_t *x) { Ops::dots_of_pair(sum, sum, v, v, x); };
     static constexpr bool kBlockDots = requires(V *sums, V v, const int8_t *x) { Ops::dots_of_block(sums, v, v, x); };
 
     // Where codes are six bits of an index and neighbouring bits of planes are one shift away from the two above.
@@ -231,7 +232,7 @@ struct LaneTile {
         each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA { total[n][p] = Ops::no_floats(); });
         V sum[N][Parts];
         V even[Parts];
-        // Number `c` of the chunks at `codes` and q.
+        // Number `c` of the chunks at `codes` and `in`.
         const auto chunk = [&](int c) SEEDDELTA_INLINE_LAMBDA {
             const auto multiply = [&](int quad, int p, V values) SEEDDELTA_INLINE_LAMBDA {
                 const int at = 4 * (c * Pattern::kQuads + quad);
@@ -248,7 +249,7 @@ struct LaneTile {
                     });
                 } else if (quad % 2 == 0) {
                     even[p] = values;
-                } else if constexpr (N == 4 && requires(V v) { Ops::dots_of_pair(v, v, v, v, in.x); }) {
+                } else if constexpr (N == 4 && kPairDots) {
                     for (int n = 0; n < N; n += 2) {
                         V first = sum[n][p]; // in registers
                         V second = sum[n + 1][p];
@@ -285,10 +286,8 @@ struct LaneTile {
                 });
                 unrolled<all>([&](int c) SEEDDELTA_INLINE_LAMBDA {
                     chunk(c);
-                    constexpr int every = all > N ? all / N : 1;
-                    unrolled<N / (all / every)>([&](int i) SEEDDELTA_INLINE_LAMBDA {
-                        const int n = c / every * (N / (all / every)) + i;
-                        if (c % every == 0) {
+                    unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
+                        if (n * all / N == c) {
                             total[n][0] = Ops::add_group(total[n][0], ended[n], scale[n]);
                         }
                     });

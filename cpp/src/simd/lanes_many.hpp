@@ -21,10 +21,9 @@ struct LanePanel {
     };
     using V = typename Ops::V;
     using F = typename Ops::F;
-    static constexpr int64_t kBlock = kLaneBlock; // tokens
+    static constexpr int64_t kBlock = LaneBlock::kTokens;
     static constexpr int64_t kColumns = kLanePanelColumns;
-    static constexpr int64_t kQuad = kLaneWalks; // columns of a register's 32-bit lane
-    static constexpr int64_t kGroupBytes = kGroup * kBlock;
+    static constexpr int64_t kQuad = LaneBlock::kQuad;
     static_assert(kColumns % (kScaleGroups * kGroup) == 0);
     // Multiplied together: as many sums as registers hold. Where products are added in 16 bits, a register of
     // activations is for two parts.
@@ -35,8 +34,6 @@ struct LanePanel {
         uint8_t values[kColumns * kTileRows];
     };
     static_assert(sizeof(Decoded) == kLanePanelBytes);
-
-    using Block = LaneBlock;
 
     // The next `chunks` of the pattern. Tables and codes are copied: stores of bytes may change any other memory.
     template <class Pattern>
@@ -61,7 +58,7 @@ struct LanePanel {
 
     // Columns of `quads` from group `group` on, for N tokens of a block from `first` on; Parts at a time.
     template <int N, int Parts>
-    [[gnu::noinline]] static void multiply(const Decoded &panel, int64_t quads, int64_t group, const Block &b,
+    [[gnu::noinline]] static void multiply(const Decoded &panel, int64_t quads, int64_t group, const LaneBlock &b,
                                            int64_t first) {
         constexpr int64_t pairs_a_group = kGroup / kQuad / 2;
         const auto each = [](auto &&f) SEEDDELTA_INLINE_LAMBDA {
@@ -69,7 +66,7 @@ struct LanePanel {
         };
         for (int part = 0; part < Ops::kParts; part += Parts) {
             const uint8_t *values = panel.values + part * Tile::kBytes;
-            const auto *q = reinterpret_cast<const int8_t *>(b.x) + group * kGroupBytes + first * kQuad;
+            const auto *q = reinterpret_cast<const int8_t *>(b.x) + group * LaneBlock::kGroupBytes + first * kQuad;
             const float *scale = b.scale + group * kBlock + first;
             const int32_t *bias = b.bias + group * kBlock + first;
             float *out = b.total + first * kTileRows + part * Tile::kRows;
@@ -120,7 +117,7 @@ struct LanePanel {
 
     // The first N tokens of a block.
     template <int N>
-    static void multiply(const Decoded &panel, int64_t quads, int64_t group, const Block &b) {
+    static void multiply(const Decoded &panel, int64_t quads, int64_t group, const LaneBlock &b) {
         constexpr int tokens = std::min(N, kTokens);
         for (int64_t first = 0; first < N; first += tokens) {
             multiply<tokens, kParts>(panel, quads, group, b, first);
@@ -139,7 +136,7 @@ struct LanePanel {
             const int64_t count = chunks < chunks_a_panel ? chunks : chunks_a_panel;
             codes = decode<Pattern>(codes, *ctx.lane_code, before, count, panel.values);
             for (int64_t token = 0; token < n_tokens; token += kBlock) {
-                const Block b = Block::of(scratch, groups, token / kBlock);
+                const LaneBlock b = LaneBlock::of(scratch, groups, token / kBlock);
                 if (group == 0) {
                     __builtin_memset(b.total, 0, kBlock * kTileRows * sizeof(float));
                 }

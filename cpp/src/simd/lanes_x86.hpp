@@ -35,7 +35,7 @@ struct LaneWords256 {
     // the sixteen registers hold the sums of one part for more than two tokens
     static constexpr int direct_parts(int n) { return n > 2 ? 1 : 2; }
     static constexpr int tiles(int) { return 1; }
-    static constexpr bool packed(int n) { return n > 2; }
+    static constexpr bool packed(int) { return false; }
 
     static SEEDDELTA_INLINE V load(const uint8_t *p) { return _mm256_loadu_si256(reinterpret_cast<const V *>(p)); }
     static SEEDDELTA_INLINE V low(V both) { return _mm256_and_si256(both, _mm256_set1_epi8(15)); }
@@ -147,7 +147,7 @@ struct LaneWords512 {
         return sum;
     }
     // Of eight tokens and two registers of values, with the inputs of a LaneBlock at x. In one piece: what the compiler
-    // would put between them takes the place of products on Zen 4 (84% of what its units can do, 92% in one piece).
+    // would put between them takes the place of products on Zen 4.
     static SEEDDELTA_INLINE void dots_of_block(V *sum, V v0, V v1, const int8_t *x) {
         struct Inputs {
             FourInputs of[2][8];
