@@ -150,7 +150,6 @@ def test_schemes_have_equal_bytes(scheme: str, vals: str) -> None:
         ({"seeddelta_gap": 0}, "seeddelta_gap"),
         ({"threads": -1}, "threads"),
         ({"preset": "best"}, "choose from lanes-4"),
-        ({"output": "in.gguf"}, "same file"),
         ({"bit": 3}, "bit"),
     ],
 )

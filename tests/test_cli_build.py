@@ -107,7 +107,7 @@ def test_dry_run(dense: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> 
         (["-i", "DENSE", "-o", "x.gguf", "--block", "48"], "block"),
         (["-i", "DENSE", "-o", "x.gguf", "--layers", "0-9"], "the model has 0-1"),
         (["-i", "DENSE", "-o", "x.gguf", "--imatrix", "no.dat"], "no.dat: cannot be read"),
-        (["-i", "DENSE", "-o", "DENSE"], "same file"),
+        (["-i", "DENSE", "-o", "DENSE"], "is an input"),
     ],
 )
 def test_errors_are_one_line_and_exit_code_1(

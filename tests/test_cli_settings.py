@@ -6,6 +6,7 @@ import importlib
 import json
 import typing
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -125,6 +126,7 @@ def handed(command: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch) 
     """The settings that the command gets for these arguments."""
     got: list[Any] = []
     monkeypatch.setattr(MODULES[command].command, "run", got.append)
+    monkeypatch.setattr("seeddelta.cli._command.guarded", lambda *_: nullcontext())  # the paths are of no files
     app = make_app({command: COMMANDS[command]})
     assert run_guarded(lambda: app(args=[command, *arguments])) == 0
     return got[0]

@@ -83,7 +83,7 @@ def test_comparison(report: seeddelta.BuildReport, recipe: seeddelta.Recipe) -> 
     models = [
         ModelReport(
             path=path, size=file_size(path), memory_before=memory, memory_loaded=memory, memory=memory, speed=(),
-            perplexity=None, difference=None, divergence=None, metrics={}, sample=None,
+            perplexity=None, difference=None, divergence=None, embedding=None, metrics={}, sample=None,
         )
         for path in (recipe.input, recipe.output)
     ]  # fmt: skip

@@ -64,6 +64,6 @@ def test_what_cannot_be_quantised(dense: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="nothing is no type"):
         parse_types(",")
     (tmp_path / "broken.gguf").write_bytes(dense.read_bytes()[:5000])
-    with pytest.raises(SourceModelError, match=r"llama\.cpp cannot quantise it"):
+    with pytest.raises(SourceModelError, match=r"llama\.cpp cannot quantize it"):
         quantize(tmp_path / "broken.gguf", tmp_path / "out.gguf", 7)
     assert not (tmp_path / "out.gguf").exists()

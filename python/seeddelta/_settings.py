@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 from ._extras import needs_extra
+from ._output import check_outputs, reading
 from .errors import ConfigError, SeedDeltaError
 
 with needs_extra("cli"):
@@ -31,6 +35,7 @@ class Flag:
         file_only: it has no flag; files and --set give it.
         prefix: of a group: what the flags of its settings begin with. A group that may be None is a switch, on or off.
         core: name of the setting in the extension; None: the extension does not get it.
+        output: it names what is written: a `file`, or a `folder`. A path without it is read.
         decides: of a build, what the setting decides: the bytes of a `tensor`, the `choice` of tensors and rates, or
             `nothing` of the file.
     """
@@ -47,6 +52,7 @@ class Flag:
     file_only: bool = False
     prefix: str | None = None
     core: str | None = None
+    output: Literal["file", "folder"] | None = None
     decides: str = "tensor"
 
 
@@ -154,6 +160,39 @@ def settings_of(
         if inner is not None:
             around = path if field.default is None else optional
             yield from settings_of(inner, path, flag.prefix or prefix, title, around)
+
+
+def paths_of(settings: Settings) -> tuple[list[Path], list[Path]]:
+    """The paths that settings and the groups in them have: what is read, and the files that are written."""
+    read: list[Path] = []
+    written: list[Path] = []
+    for name, field in type(settings).model_fields.items():
+        value, flag = getattr(settings, name), flag_of(field)
+        output = flag.output
+        if isinstance(value, Settings):
+            inner = paths_of(value)
+            read, written = read + inner[0], written + inner[1]
+        several = value if isinstance(value, tuple) else (value,)
+        found = [one for one in several if isinstance(one, Path)]
+        if "FILE[:" in (flag.metavar or ""):  # text: a file, and a number behind it
+            found += [Path(part) for one in several for part in (one, one.rpartition(":")[0]) if part]
+        if output is None:
+            read += found
+        elif output == "file":
+            written += found
+    return read, written
+
+
+@contextmanager
+def guarded(settings: Settings, reads: Iterable[str | os.PathLike[str]] = ()) -> Iterator[None]:
+    """Until the block ends nothing that the settings write replaces what they, or `reads`, read.
+
+    Raises OutputError, before any work is done, when an output is an input, another output, or cannot be written.
+    """
+    read, written = paths_of(settings)
+    with reading([*read, *reads]):
+        check_outputs(written)
+        yield
 
 
 def parse_whole(given: Any) -> Any:

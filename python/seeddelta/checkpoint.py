@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,6 +30,7 @@ _FIRST = len(_MAGIC) + 64 + 1  # bytes before the arrays
 _SUFFIX = ".sdpart"
 _LOCK = "lock.sdpart"
 _PIECE = 1 << 24
+_PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -207,6 +209,8 @@ class Store:
         return write_record(self._path(name), key, state, arrays)
 
     def _path(self, name: str) -> Path:
+        if _PLAIN.fullmatch(name) is None:  # the name comes from a model and is no path
+            name = hashlib.sha256(name.encode()).hexdigest()
         return self.folder / f"{name}{_SUFFIX}"
 
     def _stored(self) -> list[Path]:

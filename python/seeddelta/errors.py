@@ -115,6 +115,11 @@ class IdleWeightsWarning(UserWarning):
     """Some converted weights are not used by llama.cpp's graph. They are harmless and take space."""
 
 
+def one_line(text: object) -> str:
+    """A text for a terminal, from whatever file it came: without line ends, and with signs of control spelled out."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in " ".join(str(text).split()))
+
+
 def some(names: Sequence[str], most: int = 4) -> str:
     """The first of many names for a message: `'a', 'b', 'c', 'd' and 12 others`."""
     text = ", ".join(repr(name) for name in names[:most])

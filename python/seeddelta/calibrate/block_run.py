@@ -15,6 +15,7 @@ from seeddelta import _core
 from .._extras import needs_extra
 from ..errors import ImatrixError
 from ..gguf.source import SourceModel
+from ..processors import processors
 from .block_view import block_view, model_name, view_name
 
 if TYPE_CHECKING:
@@ -24,21 +25,24 @@ F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
 
-def open_hooked(path: str, hook: _core.CaptureHook, ctx: int, threads: int = 0) -> llama_cpp.Llama:
+def open_hooked(
+    path: str, hook: _core.CaptureHook, ctx: int, threads: int = 0, *, called: str | None = None
+) -> llama_cpp.Llama:
     """A model whose graphs call the hook, for texts of `ctx` tokens that are evaluated at once, with all outputs.
 
-    Inputs must be in host memory: a build for GPUs would send large products there, weights or not.
+    Inputs must be in host memory: a build for GPUs would send large products there, weights or not. Raises ImatrixError
+    when llama.cpp refuses the file, which the message calls `called`.
     """
     with needs_extra("llama"):
         import llama_cpp
 
     from ..runtime.contexts import evaluation_callback
-    from ..runtime.session import processors
+    from ..runtime.llama_log import native_path, refusals
 
     workers = threads or processors()
-    with evaluation_callback(hook):
+    with native_path(path) as name, evaluation_callback(hook), refusals(called or path, ImatrixError):
         return llama_cpp.Llama(
-            path, n_ctx=ctx, n_batch=ctx, n_ubatch=ctx, n_threads=workers, n_threads_batch=workers,
+            name, n_ctx=ctx, n_batch=ctx, n_ubatch=ctx, n_threads=workers, n_threads_batch=workers,
             logits_all=True, verbose=False, n_gpu_layers=0, op_offload=False, offload_kqv=False,
         )  # fmt: skip
 
@@ -92,11 +96,8 @@ class BlockRun:
             self.hook.stop_after(*self._views([stop]))
         view = block_view(source, first, last, tokens=vocabulary, replaced=replaced)
         try:
-            self._llm = open_hooked(view.path, self.hook, ctx, threads)
-        except (ValueError, RuntimeError) as error:
-            raise ImatrixError(
-                f"{source.path}: llama.cpp does not load the blocks {first} to {last - 1} alone ({error})"
-            ) from error
+            called = f"{source.path}, blocks {first} to {last - 1}"
+            self._llm = open_hooked(view.path, self.hook, ctx, threads, called=called)
         finally:
             view.close()
         self._api = api

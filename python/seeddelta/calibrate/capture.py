@@ -119,16 +119,20 @@ def capture(
     with needs_extra("llama"):
         from tqdm.auto import tqdm
 
+    from ..runtime.hyperparameters import check_context, check_loadable
     from ..runtime.library import ggml_abi
-    from ..runtime.session import plan_chunks
+    from ..runtime.session import plan_chunks, refuse_encoder_decoder
     from .block_run import open_hooked
 
     header = read_header(Path(model_path))
+    check_loadable(header)
+    check_context(header, ctx)
     path = header.path  # the first part, when there are several
     wanted = wanted_matrices(header, targets, layers, only)
     hook = _core.CaptureHook(ggml_abi(), wanted, covariance, skip, threads, clip)
     llm = open_hooked(str(path), hook, ctx, threads)
     try:
+        refuse_encoder_decoder(llm, path)
         tokens, text_name, text_sha256 = _tokens(llm, text)
         total = plan_chunks(len(tokens), ctx, chunks)
         identity = dict(
@@ -182,7 +186,8 @@ def _tokens(
     from ..runtime.session import read_text, tokenize
 
     if isinstance(text, (str, os.PathLike)):
-        return tokenize(llm, read_text(text)), Path(text).name, file_sha256(Path(text))
+        data = read_text(text, whole=True)  # once: a pipe has nothing to read again
+        return tokenize(llm, data.removesuffix(b"\n")), Path(text).name, hashlib.sha256(data).hexdigest()
     tokens = np.ascontiguousarray(text, np.int32)
     return tokens, "tokens", hashlib.sha256(tokens.astype("<i4").tobytes()).hexdigest()
 
@@ -210,9 +215,10 @@ def _decoded(
 
 def known_inputs(path: Path, wanted: Sequence[str], found: dict[str, str]) -> dict[str, str]:
     """The representatives that were found; warns of matrices that have none. Raises ImatrixError when none has one."""
-    missing = [name for name in wanted if name not in found]
-    if len(missing) == len(wanted):
-        raise ImatrixError(f"{path}: the model never multiplied by {some(missing)}; choose others with --targets")
+    # Embeddings are multiplied by where they are the output matrix, too, and that is rarely said in the file.
+    missing = [name for name in wanted if name not in found and name != names.EMBEDDING]
+    if not found:
+        raise ImatrixError(f"{path}: the model never multiplied by {some(wanted)}; choose others with --targets")
     if missing:
         warnings.warn(
             f"{path}: the model never multiplied by {some(missing)}; nothing is known of their inputs",

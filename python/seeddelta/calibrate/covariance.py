@@ -9,7 +9,9 @@ the diagonal summed in double precision (optional: an importance can be had with
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFValueType
 
 from .._rows import row_ranges
-from ..errors import FormatError, ImatrixError
+from ..errors import CalibrationWarning, FormatError, ImatrixError, some
 from ..gguf.header import Header, read_header
 from ..gguf.source import file_sha256
 from ..gguf.writer import PlannedTensor, Typed, Value, write_gguf
@@ -56,7 +58,19 @@ class Covariance:
         return self._sha256
 
     def has(self, name: str) -> bool:
-        return name in self._shared
+        """True when the input of a matrix is known, and was not zero in every token."""
+        return name in self._shared and name not in self.silent
+
+    @cached_property
+    def silent(self) -> frozenset[str]:
+        """Matrices whose input was zero in every token: their covariance says nothing."""
+        zero = {same for same in set(self._shared.values()) if not self._diagonal(same).any()}
+        return frozenset(name for name, same in self._shared.items() if same in zero)
+
+    def _diagonal(self, same: str) -> F32:
+        if same + _DIAGONAL in self._header.tensors:
+            return self._view(same + _DIAGONAL)
+        return np.diagonal(self._view(same + _SUFFIX))
 
     def representative(self, name: str) -> str:
         """The matrix under whose name the covariance of the input of `name` stands."""
@@ -93,7 +107,7 @@ class Covariance:
             raise ImatrixError(f"{self.path}: {tensor!r} cannot be read ({error}); {_REMEDY}") from error
 
     def _check(self, same: str, values: F32, diagonal: F32) -> None:
-        if not np.isfinite(values).all() or (diagonal < 0).any() or not diagonal.any():
+        if not np.isfinite(values).all() or (diagonal < 0).any():
             raise ImatrixError(f"{self.path}: the covariance {same!r} is not finite or not positive; {_REMEDY}")
 
 
@@ -121,6 +135,17 @@ def open_covariance(path: str | os.PathLike[str]) -> Covariance:
         if diagonal is not None and (diagonal.type != GGMLQuantizationType.F32 or diagonal.shape != info.shape[:1]):
             raise ImatrixError(f"{path}: the diagonal of the covariance of {name!r} does not fit it; {_REMEDY}")
     return covariance
+
+
+def warn_of_zeros(path: Path, model: Path) -> None:
+    """Warn of the inputs in a covariance file that were zero in every token: nothing is known of their columns."""
+    if silent := sorted(open_covariance(path).silent):
+        warnings.warn(
+            f"{model}: the input of {some(silent)} is zero in every token of the text; "
+            "nothing is known of its columns, which count alike",
+            CalibrationWarning,
+            stacklevel=3,
+        )
 
 
 def write_covariance(path: str | os.PathLike[str], captured: Capture) -> None:

@@ -25,6 +25,7 @@ from .._extras import needs_extra
 from .._output import check_writable
 from ..gguf import names
 from ..gguf.source import SourceModel, open_source
+from ..processors import processors
 from ..settings.calibration import GRADIENT_CHUNKS
 from .gradient_file import write_gradient
 from .llama_block import MATRICES, LlamaShape, in_order, llama_shape, read_block, read_head
@@ -68,7 +69,7 @@ def capture_gradient(
     with (
         one_blas_thread(),
         tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder,
-        ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool,
+        ThreadPoolExecutor(threads or processors()) as pool,
         tqdm(desc="gradient", unit="block", total=2 * shape.layers, disable=not progress) as bar,
     ):
         found = _Backward(source, shape, windows, Path(folder), pool, seed, lambda: bar.update())
@@ -96,14 +97,17 @@ class _Backward:
         self.found: dict[str, F32] = {}
 
     def matrix(self, name: str) -> F32:
-        """G of a matrix, the mean of its diagonal 1; blocks must be asked for from the last to the first."""
+        """G of a matrix, the mean of its diagonal 1, or all 0; blocks must be asked for from the last to the first."""
         place = names.split_name(name)
         assert place is not None
         while self.layer > place[0]:
             self.layer -= 1
             self.found = self._backward(self.layer)
         g = self.found.pop(name)
-        return np.asarray((g + g.T) / (2 * np.diagonal(g).mean(dtype=np.float64)), np.float32)
+        mean = np.diagonal(g).mean(dtype=np.float64)
+        if mean == 0:  # the loss does not depend on this output at all
+            return g
+        return np.asarray((g + g.T) / (2 * mean), np.float32)
 
     def _states(self, layer: int) -> States:
         return States(self.folder / f"states-{layer}.f32", self.windows.ctx, self.shape.n_embd)

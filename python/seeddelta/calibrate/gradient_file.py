@@ -48,22 +48,26 @@ class Gradient:
         return self._sha256
 
     def has(self, name: str) -> bool:
-        return name + SUFFIX in self._header.tensors
+        """True when the gradients of a matrix are known, and are not zero in every token."""
+        return name + SUFFIX in self._header.tensors and bool(np.diagonal(self._view(name)).any())
+
+    def _view(self, name: str) -> F32:
+        info = self._header.tensors[name + SUFFIX]
+        try:
+            return np.asarray(np.memmap(self.path, "<f4", "r", info.offset, info.shape))
+        except (OSError, ValueError) as error:
+            raise ImatrixError(f"{self.path}: the gradients of {name!r} cannot be read ({error}); {_REMEDY}") from error
 
     def matrix(self, name: str) -> F32:
         """G of a matrix, float32 [n_out, n_out], symmetric: a read-only view of the file.
 
         Raises ImatrixError where there is none, and for values that no covariance has.
         """
-        if not self.has(name):
+        if name + SUFFIX not in self._header.tensors:
             raise ImatrixError(f"{self.path}: no gradients of {name!r}; {_REMEDY}")
-        info = self._header.tensors[name + SUFFIX]
-        try:
-            values = np.asarray(np.memmap(self.path, "<f4", "r", info.offset, info.shape))
-        except (OSError, ValueError) as error:
-            raise ImatrixError(f"{self.path}: the gradients of {name!r} cannot be read ({error}); {_REMEDY}") from error
+        values = self._view(name)
         diagonal = np.diagonal(values)
-        if not np.isfinite(values).all() or (diagonal < 0).any() or not diagonal.any():
+        if not np.isfinite(values).all() or (diagonal < 0).any():
             raise ImatrixError(f"{self.path}: the gradients of {name!r} are not finite or not positive; {_REMEDY}")
         return values
 

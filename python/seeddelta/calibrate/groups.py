@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from seeddelta import _core
 
+from ..children import python_command
 from ..errors import FormatError, ImatrixError
 from ..gguf.source import SourceModel, open_source
 from ..gguf.targets import computed_layers
@@ -55,7 +56,7 @@ def find_groups(source: SourceModel, window: npt.NDArray[np.int32], threads: int
 
     `window` int32[n] are the tokens of a chunk. It is tried in another process: a graph without some kinds of blocks is
     one that llama.cpp does not expect, and its asserts end the process (llama4, models with recurrent blocks). Raises
-    ImatrixError when that process cannot be run at all.
+    ImatrixError when that process cannot be run at all, or the whole model ends it.
     """
     sizes = list(_sizes(source))
     while sizes:
@@ -66,17 +67,27 @@ def find_groups(source: SourceModel, window: npt.NDArray[np.int32], threads: int
     return None
 
 
+def check_computed(source: SourceModel, threads: int = 0) -> None:
+    """Compute a few tokens in another process.
+
+    Raises ImatrixError when llama.cpp ends it, as it would this one, and FormatError where that is known before.
+    """
+    from ..runtime.hyperparameters import check_loadable
+
+    check_loadable(source.header)
+    _try_elsewhere(source, np.zeros(4, np.int32), threads, [])
+
+
 def _try_elsewhere(
     source: SourceModel, window: npt.NDArray[np.int32], threads: int, sizes: list[int]
 ) -> tuple[str | None, list[int]]:
     """What `_main` says of the sizes, None when its process ended, and the sizes that it came to."""
-    paths = [path for path in sys.path if path]
-    program = f"import sys; sys.path[:0] = {paths!r}; from seeddelta.calibrate import groups; groups._main()"
+    command = python_command("from seeddelta.calibrate import groups; groups._main()")
     question = json.dumps([str(source.path), window.tolist(), threads, sizes])
     environment = {"GGML_NO_BACKTRACE": "1", "OMP_WAIT_POLICY": "passive"} | os.environ
     try:
         done = subprocess.run(
-            [sys.executable, "-c", program], input=question, capture_output=True, text=True, errors="replace",
+            command, input=question, capture_output=True, text=True, errors="replace",
             env=environment,
         )  # fmt: skip
     except OSError as error:
@@ -85,6 +96,12 @@ def _try_elsewhere(
     if done.returncode == 0 and said:
         return said[-1], []
     _log.info("a trial of the blocks of %s ended with %d: %s", source.path, done.returncode, done.stderr[-500:])
+    if not said:  # it was the whole model
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        reason = next((line for line in lines if "ASSERT" in line), lines[-1] if lines else "it said nothing")
+        if ": " in reason and reason.startswith("seeddelta.errors."):
+            raise ImatrixError(reason.partition(": ")[2])
+        raise ImatrixError(f"{source.path}: llama.cpp cannot compute this model: {reason}")
     return None, [int(line) for line in said]
 
 
@@ -122,12 +139,15 @@ def _groups_of_sizes(
 
 def _outputs(source: SourceModel, window: npt.NDArray[np.int32], n_layers: int, threads: int) -> list[F32] | None:
     """Hidden states after each block of the whole model, or None when its graph does not tell them."""
+    from ..runtime.decoder import Decoder
     from ..runtime.library import ggml_abi
+    from ..runtime.session import refuse_encoder_decoder
 
     hook = _core.CaptureHook(ggml_abi(), [], False, taken=[f"l_out-{i}" for i in range(n_layers)])
     llm = open_hooked(str(source.path), hook, len(window), threads)
     try:
-        llm.eval(window.tolist())
+        refuse_encoder_decoder(llm)
+        Decoder(llm).decode(window, 0, slice(0, len(window)))
         if hook.error:  # they have another form, as in gemma3n, or the model does not run: the capture will say so
             _log.info("%s: %s", source.path, hook.error)
             return None

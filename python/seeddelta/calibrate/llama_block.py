@@ -67,20 +67,29 @@ def llama_shape(source: SourceModel) -> LlamaShape:
         if part[0] == "blk" and part[2] not in _KNOWN:
             raise refuse(f"which has no {name!r}")
     key = f"{architecture}."
-    layers, heads = int(metadata[key + "block_count"]), int(metadata[key + "attention.head_count"])
-    kv_heads = int(metadata.get(key + "attention.head_count_kv", heads))
+
+    def number(name: str, default: float | None = None) -> float:
+        values = np.unique(
+            np.atleast_1d(metadata[key + name] if default is None else metadata.get(key + name, default))
+        )
+        if len(values) != 1 or values.dtype.kind not in "iuf":
+            raise refuse(f"in which {key}{name} is one number, the same for all layers")
+        return float(values[0])
+
+    layers, heads = int(number("block_count")), int(number("attention.head_count"))
+    kv_heads = int(number("attention.head_count_kv", heads))
     head = source.tensors["blk.0.attn_q.weight"].shape[0] // heads
-    if metadata.get(key + "rope.dimension_count", head) != head:
+    if number("rope.dimension_count", head) != head:
         raise refuse("in which whole heads are rotated")
     scaling = metadata.get(key + "rope.scaling.type", "none")
     if scaling != "none":
         raise refuse(f"without rope scaling ({scaling})")
-    base = float(metadata.get(key + "rope.freq_base", 10000.0))
+    base = number("rope.freq_base", 10000.0)
     frequency = base ** (-np.arange(0, head, 2) / head)
     if "rope_freqs.weight" in source.tensors:
         frequency = frequency / source.matrix("rope_freqs.weight").ravel()
-    eps = float(metadata[key + "attention.layer_norm_rms_epsilon"])
-    n_embd = int(metadata[key + "embedding_length"])
+    eps = number("attention.layer_norm_rms_epsilon")
+    n_embd = int(number("embedding_length"))
     return LlamaShape(layers, heads, kv_heads, n_embd, eps, _HALVES[architecture], frequency.astype(np.float32))
 
 

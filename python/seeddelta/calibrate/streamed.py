@@ -49,7 +49,6 @@ def capture_streamed(
     source = open_source(model_path)
     wanted = wanted_matrices(source.header, targets, layers)
     windows = read_windows(source.path, text, Path(text).name, ctx, chunks, spread=False)
-    windows = replace(windows, sha256=file_sha256(Path(text)))
     groups = find_groups(source, windows.tokens[0], threads)
     if groups is None:
         yield None

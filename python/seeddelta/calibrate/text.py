@@ -108,8 +108,12 @@ def read_windows(
     EvaluationError when the text is too short or unreadable, SourceModelError when llama.cpp refuses the model.
     """
     with _tokenised(model, text) as (llm, data, tokens):
-        from ..runtime.session import bos_token, plan_chunks
+        from ..gguf.header import read_header
+        from ..runtime.hyperparameters import check_context
+        from ..runtime.session import bos_token, plan_chunks, refuse_encoder_decoder
 
+        check_context(read_header(model), ctx)
+        refuse_encoder_decoder(llm, model)
         bos = bos_token(llm)
     there = plan_chunks(len(tokens), ctx, None)
     wanted = there if chunks is None else chunks if spread else min(chunks, there)
@@ -142,22 +146,30 @@ def _spread(count: int, there: int) -> npt.NDArray[np.int64]:
     return np.arange(count) * there // max(count, 1)
 
 
+def open_vocabulary(model: Path) -> llama_cpp.Llama:
+    """The tokenizer of a model, without its weights. Raises SourceModelError when llama.cpp refuses the file."""
+    with needs_extra("llama"):
+        import llama_cpp
+
+    from ..gguf.header import read_header
+    from ..runtime.hyperparameters import check_loadable
+    from ..runtime.llama_log import native_path, refusals
+
+    check_loadable(read_header(model))
+    with native_path(model) as name, refusals(model, SourceModelError):
+        return llama_cpp.Llama(name, vocab_only=True, n_ctx=64, verbose=False)
+
+
 @contextmanager
 def _tokenised(
     model: Path, text: str | os.PathLike[str] | bytes
 ) -> Iterator[tuple[llama_cpp.Llama, bytes, npt.NDArray[np.int32]]]:
     """The model's vocabulary, the text, and its tokens."""
-    with needs_extra("llama"):
-        import llama_cpp
-
     from ..runtime.session import read_text, tokenize
 
-    data = text if isinstance(text, bytes) else read_text(text)
+    data = text if isinstance(text, bytes) else read_text(text, whole=True)
+    llm = open_vocabulary(model)
     try:
-        llm = llama_cpp.Llama(str(model), vocab_only=True, n_ctx=64, verbose=False)
-    except (ValueError, RuntimeError) as error:
-        raise SourceModelError(f"{model}: llama.cpp cannot read its tokenizer ({error}); is it complete?") from error
-    try:
-        yield llm, data, tokenize(llm, data)
+        yield llm, data, tokenize(llm, data.removesuffix(b"\n"))
     finally:
         llm.close()

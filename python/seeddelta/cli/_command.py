@@ -11,18 +11,24 @@ import inspect
 import logging
 import re
 import shlex
+import shutil
 import sys
+import tempfile
 import textwrap
+import threading
 import types
 import typing
 from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
+from tqdm import tqdm
 from typer.core import TyperCommand
 
+from .._settings import guarded, paths_of
 from ..settings import Setting, Settings, settings_of
 from ..settings.assign import Assignment
 from ._spelling import Spelling
@@ -35,6 +41,12 @@ ENVIRONMENT = "SEEDDELTA_"  # before the name of a run-time flag: SEEDDELTA_KWTA
 
 
 _arguments: ContextVar[list[str]] = ContextVar("arguments")  # as the program got them
+_outputs: ContextVar[bool] = ContextVar("outputs", default=False)  # the command has files to write
+
+
+def wrote_files() -> bool:
+    """True when the command that ran had files to write."""
+    return _outputs.get()
 
 
 def command_line() -> str:
@@ -52,7 +64,20 @@ def from_settings(tree: type[S]) -> Callable[[Callable[[S], None]], Callable[...
             config, assignments = given.pop("config_file"), given.pop("set_values")
             set_up_logging(given.pop("verbose"))
             given.pop("help_all"), given.pop("seeddelta_format")
-            wrapper.run(collect(tree, flags, given, config, assignments))  # type: ignore[attr-defined]
+            with ExitStack() as stack:
+                run(collect(tree, flags, _spooled(flags, given, stack), config, assignments), config)
+
+        def run(settings: S, config: Path | None) -> None:
+            # tqdm's own lock is one of processes, for which Python starts an interpreter in the working folder
+            tqdm.set_lock(threading.RLock())
+            _outputs.set(bool(paths_of(settings)[1]))
+            planned = getattr(settings, "dry_run", False)  # nothing is written
+            try:
+                with nullcontext() if planned else guarded(settings, () if config is None else [config]):
+                    wrapper.run(settings)  # type: ignore[attr-defined]
+            except KeyboardInterrupt:  # typer would end without a word
+                print("seeddelta: interrupted", file=sys.stderr)
+                raise SystemExit(130) from None
 
         parameters = [_parameter(setting) for setting in flags] + _common()
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -85,6 +110,29 @@ def collect(
     if missing:
         raise tree.error(f"{' and '.join(missing)} must be given; see --help")
     return typing.cast(S, values.make())
+
+
+def _spooled(flags: list[Setting], given: dict[str, Any], stack: ExitStack) -> dict[str, Any]:
+    """What was given, with files in place of pipes to read from (`<(command)`): most are read more than once."""
+    found = dict(given)
+    for setting in flags:
+        value = given[_name(setting)]
+        kind = kind_of(setting)
+        if setting.flag.output is None and Path in (kind, *typing.get_args(kind)) and value:
+            several = [_spool(one, stack) for one in (value if isinstance(value, list) else [value])]
+            found[_name(setting)] = several if isinstance(value, list) else several[0]
+    return found
+
+
+def _spool(value: Any, stack: ExitStack) -> Any:
+    path = Path(value)
+    if not path.is_fifo():
+        return value
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="seeddelta-pipe-"))
+    copy = Path(folder) / path.name
+    with path.open("rb") as pipe, copy.open("wb") as file:
+        shutil.copyfileobj(pipe, file)
+    return str(copy)
 
 
 def _put(values: Assignment, setting: Setting, chosen: dict[tuple[str, ...], Any]) -> None:

@@ -32,16 +32,16 @@ class AutotuneSettings(Recipe, TuneSettings):
     input: Annotated[Path, Flag(names=("--model", "-m"), panel="File", decides="choice")] = Field(
         description="Dense GGUF model (F16 or BF16 is best)."
     )
-    output: Annotated[Path, Flag(names=("--output", "-o"), panel="File", decides="nothing")] = Field(
+    output: Annotated[Path, Flag(output="file", names=("--output", "-o"), panel="File", decides="nothing")] = Field(
         description="Recipe to write (YAML)."
     )
-    build: Annotated[Path | None, Flag(shown=True, metavar="OUT.GGUF", panel="File", decides="nothing")] = Field(
-        default=None, description="Also keep the model that the recipe makes."
-    )
+    build: Annotated[
+        Path | None, Flag(output="file", shown=True, metavar="OUT.GGUF", panel="File", decides="nothing")
+    ] = Field(default=None, description="Also keep the model that the recipe makes.")
     target_size: Annotated[str | None, Flag(old=("--budget",), metavar="SIZE", panel="File", decides="choice")] = Field(
         default=None, examples=["90M"], description="--size in powers of 1024."
     )
-    checkpoint: Annotated[Path | None, Flag(metavar="DIR", panel="Run", decides="nothing")] = Field(
+    checkpoint: Annotated[Path | None, Flag(output="folder", metavar="DIR", panel="Run", decides="nothing")] = Field(
         default=None, description="Folder of what is measured. Default: OUTPUT.autotune."
     )
     as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON to stdout instead of tables.")

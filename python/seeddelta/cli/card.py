@@ -25,4 +25,4 @@ def command(settings: CardSettings) -> None:
     from .._output import atomic_output
 
     with atomic_output(settings.output) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="replace")

@@ -35,6 +35,7 @@ def command(settings: ChatSettings) -> None:
     """
     with needs_extra("cli"):
         from rich.console import Console
+    from ..runtime.session import require_logits
     from ..serve.conversation import Conversation, with_files
     from ..serve.models import open_scheduler
 
@@ -46,8 +47,9 @@ def command(settings: ChatSettings) -> None:
     system = None if settings.system is None else with_files(settings.system)
     scheduler = open_scheduler(options)
     try:
+        require_logits(scheduler.llm)
         conversation = Conversation(scheduler, system, sampling)
-        console = Console(highlight=False, soft_wrap=True)
+        console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         console.print(f"{options.name}; /help lists the commands", style="dim")
         _converse(conversation, console, read)
     finally:
@@ -82,7 +84,7 @@ def _converse(conversation: Conversation, console: Any, read: Callable[[], str])
             elif line:
                 _reply(line, conversation, console)
         except SeedDeltaError as error:
-            console.print(str(error), style="red", markup=False)
+            console.print(str(error), style="red")
 
 
 def _reply(line: str, conversation: Conversation, console: Any) -> None:
@@ -105,7 +107,7 @@ def _reply(line: str, conversation: Conversation, console: Any) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     if stopped:
-        console.print(" [stopped]", style="dim", markup=False, end="")
+        console.print(" [stopped]", style="dim", end="")
     console.print()
 
 
@@ -116,15 +118,15 @@ def _obey(line: str, conversation: Conversation, console: Any) -> None:
         console.print(f"{word} FILE: give the name of a file", style="red")
     elif word == "/save":
         conversation.save(path)
-        console.print(f"written to {path}", style="dim", markup=False)
+        console.print(f"written to {path}", style="dim")
     elif word == "/load":
         conversation.load(path)
-        console.print(f"{len(conversation.messages)} messages from {path}", style="dim", markup=False)
+        console.print(f"{len(conversation.messages)} messages from {path}", style="dim")
     elif word == "/reset":
         conversation.reset()
         console.print("a new conversation", style="dim")
     elif word == "/stats":
         for name, value in conversation.stats().items():
-            console.print(f"{name:>12}  {value}", markup=False)
+            console.print(f"{name:>12}  {value}")
     else:
-        console.print(_HELP, markup=False)
+        console.print(_HELP)

@@ -72,10 +72,10 @@ def command(settings: DemoSettings) -> None:
         title = f"SmolLM2-135M on Python's help text, {settings.chunks} chunks of 512; encoded in {seconds:.0f} s"
         console.print(comparison_table(comparison, title=title))
         for model in comparison.models:
-            console.print(f"\n[bold]{model.path.name}[/bold]: {PROMPT}", end="")
-            console.print((model.sample or "").rstrip(), markup=False)
+            console.print(f"\n{model.path.name}: {PROMPT}", end="")
+            console.print((model.sample or "").rstrip())
         for line in _next_steps(settings, *models[:2]):
-            console.print(line, markup=False, soft_wrap=True)
+            console.print(line, soft_wrap=True)
 
 
 def _convert(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import typer
 
 from ..settings.fitting import FitSettings
@@ -22,7 +24,7 @@ def command(settings: FitSettings) -> None:
     options = settings.model_dump(include={"text", "ctx", "chunks", "threads", "resume"})
     report = fit(settings.model, settings.dense, settings.output, progress=not settings.quiet, **options)
     if settings.as_json:
-        typer.echo(report.model_dump_json(indent=2))
+        typer.echo(json.dumps(report.model_dump(mode="json"), indent=2))
     elif not settings.quiet:
         typer.echo(
             f"{report.path}: KL divergence on {report.held_out} chunks that were held out {report.before:.4f} -> "

@@ -34,12 +34,11 @@ def command(settings: CaptureSettings) -> None:
     model, text, output, hessian = settings.model, settings.text, settings.output, settings.hessian
     if model is None or text is None or output is None:
         raise ImatrixError("-m, -f and -o must be given to measure, or --in-file to show what was measured; see --help")
-    from .._output import check_writable
     from ..calibrate.capture import capture
+    from ..calibrate.groups import check_computed
     from ..calibrate.streamed import capture_streamed
+    from ..gguf.source import open_source
 
-    for path in filter(None, (output, hessian, settings.gradient)):
-        check_writable(path)
     # llama.cpp's threads spin between its steps and keep the sums waiting; OpenMP reads this once, when it is loaded
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     options = settings.model_dump(include={"ctx", "chunks", "skip", "clip", "targets", "layers", "threads"})
@@ -50,6 +49,7 @@ def command(settings: CaptureSettings) -> None:
             if streamed is not None:
                 _write(settings, streamed)
                 return
+    check_computed(open_source(model), settings.threads)
     checkpoint = output.with_name(output.name + ".checkpoint") if settings.resume else None
     captured = capture(model, text, covariance=hessian is not None, checkpoint=checkpoint, **options)
     _write(settings, captured)

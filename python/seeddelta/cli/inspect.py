@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from ..errors import one_line
 from ..settings.files import InspectSettings
 from ._command import from_settings
 
@@ -75,7 +76,7 @@ def _print_tables(summary: dict[str, Any], tensors: bool) -> None:
     console = make_console(width=150)
     keys = Table(title=summary["path"], show_header=False)
     for key, value in summary["keys"].items():
-        keys.add_row(key, str(value))
+        keys.add_row(one_line(key), one_line(value))
     keys.add_row("checksums", "of every tensor" if summary["checksums"] else "none")
     console.print(keys)
     _print_roles(console, summary)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._extras import needs_extra
-from ..errors import SeedDeltaError
+from ..errors import SeedDeltaError, one_line
+from . import streams
 
 if TYPE_CHECKING:
     import typer
@@ -88,22 +90,40 @@ def settings_tree(name: str) -> Any:
 
 
 def run_guarded(run: Callable[[], Any], program: str = "seeddelta") -> int:
-    """Run a command: an error of ours is one line on stderr and exit code 1; SEEDDELTA_DEBUG=1 shows the traceback.
+    """Run a command: an error is one line on stderr and exit code 1; SEEDDELTA_DEBUG=1 shows the traceback.
 
     Returns the exit code of the process.
     """
+    streams.prepare()
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_: f"{program}: warning: {one_line(message)}\n"  # no line of source
+    try:
+        code = _exit_code(run, program)
+    finally:
+        warnings.formatwarning = before
+    command = sys.modules.get("seeddelta.cli._command")
+    return streams.finish(code, wrote_files=command is not None and command.wrote_files())
+
+
+def _exit_code(run: Callable[[], Any], program: str) -> int:
     try:
         result = run()
     except SeedDeltaError as error:
         if os.environ.get("SEEDDELTA_DEBUG", "") not in ("", "0"):
             raise
-        print(f"{program}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{program}: error: {one_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)
         return 130
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except Exception as error:
+        if os.environ.get("SEEDDELTA_DEBUG", "") not in ("", "0"):
+            raise
+        what = f"{type(error).__name__}: {one_line(error)}"
+        print(f"{program}: unexpected error: {what} (SEEDDELTA_DEBUG=1 shows where; please report it)", file=sys.stderr)
+        return 1
     return result if isinstance(result, int) else 0
 
 

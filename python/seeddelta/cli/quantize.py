@@ -16,7 +16,7 @@ from ..settings.recipe import PRESETS
 from ._command import from_settings
 
 if TYPE_CHECKING:
-    from ..evaluate.losses import Loss
+    from ..evaluate.losses import EmbeddingLoss, Loss
 
 _OWN = ("input", "output", "text", "chunks", "ctx", "calibrate", "ram", "quiet", "size", "check")
 
@@ -103,7 +103,7 @@ def command(settings: QuantizeSettings) -> None:
         found = _losses(settings, Path(report.files[0])) if checked else []
     except SeedDeltaError as error:  # the file is there, and as it should be
         found = []
-        make_console(stderr=True).print(f"not compared with the dense model: {error}", markup=False, soft_wrap=True)
+        make_console(stderr=True).print(f"not compared with the dense model: {error}", soft_wrap=True)
     if found and settings.report_json is not None:
         report.model_copy(update={"losses": tuple(loss.to_dict() for loss in found)}).save(settings.report_json)
     if settings.quiet:
@@ -122,17 +122,17 @@ def command(settings: QuantizeSettings) -> None:
             console.print(str(loss), soft_wrap=True)
 
 
-def _losses(settings: QuantizeSettings, model: Path) -> list[Loss]:
+def _losses(settings: QuantizeSettings, model: Path) -> list[Loss | EmbeddingLoss]:
     """On chunks of the calibration's texts that it does not use, and on another text.
 
-    Raises EvaluationError when the dense model is no GGUF file, and as `losses`.
+    Raises EvaluationError when the original model is no file, and as `losses`.
     """
     from ..calibrate.text import bundled_text, excerpt, python_help, shares, text_files
     from ..evaluate.losses import losses
     from ..gguf.hub import located
 
     dense = located(settings.input)
-    if not dense.is_file() or dense.suffix != ".gguf":
+    if not dense.is_file():
         raise EvaluationError(f"{dense}: is no GGUF file; make one, and compare them with seeddelta eval")
     own = text_files(settings.text)
     texts = {

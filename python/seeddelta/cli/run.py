@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ def command(settings: RunSettings) -> None:
 
     Example: seeddelta run -m model.gguf --chat -p "Why is the sky blue?" --temp 0.7
     """
-    from ..runtime.session import open_model, tokenize
+    from ..runtime.session import open_model, require_logits, tokenize
 
     if settings.runtime.statecells:
         require_statecells([settings.model])
@@ -40,7 +41,9 @@ def command(settings: RunSettings) -> None:
     threads = settings.thread_count
     llm = open_model(settings.model, n_ctx=context, threads=threads, config=settings.runtime, **more)
     try:
+        require_logits(llm)
         count = len(tokenize(llm, prompt))
+        context = min(context, llm.n_ctx())
         if count + settings.n_predict > context:
             raise EvaluationError(
                 f"{count} tokens of the prompt and {settings.n_predict} more do not fit a context of {context}; "
@@ -53,7 +56,7 @@ def command(settings: RunSettings) -> None:
         }  # fmt: skip
         with _source(llm, settings, context, threads) as (source, drafted):
             times = _stream(source, prompt, settings.chat, sampling)
-            counts = {"prompt_tokens": count, "generated_tokens": len(times) - 1} | drafted()
+            counts = {"prompt_tokens": count} | _generated(llm, times, drafted())
         _summarise(llm, settings.model, counts, times, settings.metrics_json, settings.quiet)
     finally:
         llm.close()
@@ -92,7 +95,8 @@ def _prompt(settings: RunSettings) -> str:
         return _text(settings.file)
     if settings.prompt is None:
         raise EvaluationError("nothing to continue; give --prompt TEXT or --file FILE")
-    return sys.stdin.read() if settings.prompt == "-" else settings.prompt
+    given = sys.stdin.read() if settings.prompt == "-" else settings.prompt
+    return os.fsencode(given).decode("utf-8", "replace")  # an argument may be bytes of another encoding
 
 
 def _text(path: Path) -> str:
@@ -138,18 +142,29 @@ def _stream(llm: Any, prompt: str, chat: bool, sampling: dict[str, Any]) -> list
     return times
 
 
+def _generated(llm: Any, times: list[float], drafted: dict[str, int]) -> dict[str, Any]:
+    """Tokens that were generated, and their speed; without drafts by llama.cpp's own clock, as text comes in bursts."""
+    if drafted:
+        speed = (drafted["generated_tokens"] - 1) / (times[-1] - times[1]) if len(times) > 2 else None
+        return drafted | {"generation_tokens_per_second": speed}
+    from llama_cpp import llama_cpp
+
+    clock = llama_cpp.llama_perf_context(llm.ctx)
+    speed = 1000 * clock.n_eval / clock.t_eval_ms if clock.n_eval > 0 and clock.t_eval_ms > 0 else None
+    return {"generated_tokens": len(times) - 1, "generation_tokens_per_second": speed}
+
+
 def _summarise(
-    llm: Any, model: Path, counts: dict[str, int], times: list[float], metrics_json: Path | None, quiet: bool
+    llm: Any, model: Path, counts: dict[str, Any], times: list[float], metrics_json: Path | None, quiet: bool
 ) -> None:
     from ..evaluate.memory import read_memory
 
     memory = read_memory()
-    generated = counts["generated_tokens"]
-    speed = (generated - 1) / (times[-1] - times[1]) if generated > 1 else None
+    generated, speed = counts["generated_tokens"], counts.pop("generation_tokens_per_second")
     metrics = {
         "model": str(model),
         **counts,
-        "first_token_seconds": times[1] - times[0] if generated else None,
+        "first_token_seconds": times[1] - times[0] if len(times) > 1 else None,
         "generation_tokens_per_second": speed,
         "memory": memory.to_dict(),
         **llm.seeddelta.metrics(),

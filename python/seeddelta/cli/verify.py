@@ -55,7 +55,7 @@ def _print(found: Verification) -> None:
     crc = sum(count for what, count in kinds.items() if what.startswith("CRC-32"))
     console.print(f"{len(found.checks)} comparisons ({crc} of checksums; norms: {norms}): {len(found.failures)} fail")
     for line in found.skipped:
-        console.print(f"not compared: {line}", markup=False)
+        console.print(f"not compared: {line}")
 
 
 def _text(value: str | float) -> str:

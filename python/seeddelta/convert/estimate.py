@@ -19,7 +19,7 @@ from ..calibrate.text import Windows
 from ..gguf import names
 from ..gguf.schema import LanesBase
 from ..gguf.source import SourceModel
-from ..runtime.session import processors
+from ..processors import processors
 from ..settings.recipe import EFFORTS
 from .encode import encode_tensor
 from .memory import PROCESS_BYTES, encoding_bytes, group_bytes, sums_bytes

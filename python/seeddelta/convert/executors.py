@@ -28,8 +28,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from .._extras import needs_extra
+from ..children import safe_children
 from ..errors import ExecutorError
-from ..runtime.session import processors
+from ..processors import processors
 from .recipe import parse_executor
 
 ATTEMPTS = 3  # a job whose worker dies this often is given up
@@ -117,13 +118,14 @@ def open_pool(text: str, threads: int, given: Executor | None = None) -> Iterato
             context = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
             return ProcessPoolExecutor(jobs, context, initializer=_start_worker)
 
-    pool = Pool(make, jobs, _share(threads, jobs))
-    try:
-        yield pool
-    except BaseException:
-        pool.close(kill=True)
-        raise
-    pool.close()
+    with safe_children():
+        pool = Pool(make, jobs, _share(threads, jobs))
+        try:
+            yield pool
+        except BaseException:
+            pool.close(kill=True)
+            raise
+        pool.close()
 
 
 def map_in_order(

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import lapack
 
-from ..runtime.session import processors
+from ..processors import processors
 
 F64 = npt.NDArray[np.float64]
 _TILE = 512

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from seeddelta import _core
 
 from .._blas import one_blas_thread
-from .._output import check_writable
+from .._output import check_writable, reading
 from ..calibrate.llama_block import llama_shape, read_head
 from ..calibrate.text import Windows, bundled_text, read_windows
 from ..checkpoint import discard_record
@@ -25,7 +25,7 @@ from ..gguf.hub import located
 from ..gguf.reader import SeedDeltaFile, open_seeddelta, weight_arguments
 from ..gguf.source import SourceModel, file_stamp, open_source
 from ..gguf.writer import PlannedTensor, Typed, Value, copied_metadata, crc32, write_gguf
-from ..runtime.session import processors
+from ..processors import processors
 from ..settings.fitting import FIT_CHUNKS, LEAST_CHUNKS
 from .fit_scales import BATCH, Adam, Fit, Student
 from .measure import measure
@@ -67,8 +67,23 @@ def fit(
     when nothing can be fitted or nothing was gained, EvaluationError for a text that is too short, OutputError.
     """
     model, dense, output = located(model), located(dense), Path(output)
-    check_writable(output)
     text = bundled_text() if text is None else Path(text)
+    with reading([model, dense, text]):
+        check_writable(output)
+        return _fit(model, dense, output, text, ctx, chunks, threads, resume, progress)
+
+
+def _fit(
+    model: Path,
+    dense: Path,
+    output: Path,
+    text: Path,
+    ctx: int,
+    chunks: int,
+    threads: int,
+    resume: bool,
+    progress: bool,
+) -> FitReport:
     source = open_source(dense)
     shape = llama_shape(source)
     state = output.with_name(output.name + ".fit")

@@ -7,16 +7,25 @@ from collections.abc import Sequence
 
 from ..calibrate.engine import BlockEngine
 from ..calibrate.groups import Group
-from ..errors import ImatrixError, MemoryWarning, some
+from ..errors import ImatrixError, MemoryWarning, RecipeError, some
 from ..gguf import names
 from ..gguf.source import SourceModel
 from .plan import Plan
+from .recipe import parse_size
 from .slices import can_be_sliced, slices_of
 
 PROCESS_BYTES = 400 << 20  # Python, NumPy, llama.cpp, its buffers for 512 tokens of a small model
 _FLOAT, _BLOCK = 4, 64
 _COPIES = 5  # of a matrix or a slice of it in float32 while it is encoded: source, scaled, rotated, decoded, error
 _FACTOR_BYTES = 4 + 8 + 4 + 4  # an entry: the covariance rotated, its factor in double precision, the feedback; a spare
+
+
+def ram_bytes(ram: str) -> int:
+    """Bytes of `--ram`. Raises RecipeError."""
+    try:
+        return parse_size(ram)
+    except ValueError as error:
+        raise RecipeError(f"ram: {error}") from error
 
 
 def group_bytes(source: SourceModel, group: Group | None) -> int:

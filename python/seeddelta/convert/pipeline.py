@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from gguf import GGUFValueType
 
-from .._output import check_writable
+from .._settings import guarded
 from ..checkpoint import Store, stored_bytes
 from ..errors import CalibrationWarning, OutputError, some
 from ..gguf import payload, schema, targets
@@ -61,7 +61,8 @@ def build(recipe: Recipe, *, executor: Executor | None = None, progress: bool = 
         _warn_uncalibrated(plan)
         if recipe.dry_run:
             return planned_report(recipe, plan, started)
-        check_outputs(recipe, plan)
+        stack.enter_context(guarded(recipe))
+        check_space(recipe, plan)
         stack.callback(forget)
         hashed = hash_in_background(plan, stack)
         checkpoint = stack.enter_context(open_parts(recipe.output, recipe.parts_folder, resume=recipe.resume))
@@ -75,14 +76,6 @@ def planned_report(recipe: Recipe, plan: Plan, started: float) -> BuildReport:
     """What a build would make."""
     rows = [_planned(plan.source.tensors[name], description) for name, description in plan.targets.items()]
     return _report(recipe, plan, rows, sha256="", file_bytes=0, started=started)
-
-
-def check_outputs(recipe: Recipe, plan: Plan) -> None:
-    """Raise OutputError when the output or the report cannot be written, or does not fit."""
-    check_writable(recipe.output)
-    if recipe.report_json is not None:
-        check_writable(recipe.report_json)
-    _check_space(recipe, plan)
 
 
 def hash_in_background(plan: Plan, stack: ExitStack) -> Future[str]:
@@ -227,7 +220,8 @@ def _write(
     return write_split(recipe.output, metadata, tensors, chunks, limit)
 
 
-def _check_space(recipe: Recipe, plan: Plan) -> None:
+def check_space(recipe: Recipe, plan: Plan) -> None:
+    """Raise OutputError when the output does not fit the disk."""
     # payloads are there twice for a moment: as parts and in the file
     left = max(0, plan.payload_bytes - stored_bytes(recipe.parts_folder))
     needed = {recipe.output.parent: plan.dense_bytes + plan.payload_bytes + plan.source.header.data_offset}

@@ -92,6 +92,8 @@ def make_plan(recipe: Recipe, *, measured: bool = True) -> Plan:
         raise ImatrixError(f"{covariance.path}: has no covariance for any of the tensors; make it with this model")
     imatrix = None if recipe.imatrix is None else read_imatrix(recipe.imatrix)
     if imatrix is not None:
+        if not any(imatrix.covers(name) for name in described):
+            raise ImatrixError(f"{recipe.imatrix}: has no entry for any of the tensors; make it with this model")
         for info in chosen:
             importance_of(recipe, imatrix, info)  # all of them are checked before hours of work
     uncalibrated = tuple(name for name in described if _lacks_calibration(name, imatrix, covariance))

@@ -18,8 +18,9 @@ from typing import Any, Literal
 
 from gguf import GGUFValueType
 
+from .._settings import guarded
 from ..calibrate.capture import Capture, capture
-from ..calibrate.covariance import open_covariance, write_covariance
+from ..calibrate.covariance import open_covariance, warn_of_zeros, write_covariance
 from ..calibrate.engine import BlockEngine
 from ..calibrate.gradient import capture_gradient
 from ..calibrate.groups import Group, find_groups
@@ -32,17 +33,17 @@ from ..errors import ImatrixError, RecipeError
 from ..gguf import names, schema
 from ..gguf.source import file_stamp, open_source
 from ..gguf.writer import Typed, Value
-from ..runtime.session import processors
+from ..processors import processors
 from ..settings.calibration import CHUNKS
 from .estimate import Estimate, estimate
 from .executors import Pool, map_in_order, open_pool
 from .jobs import encoder_identity, forget, run_pass
 from .journal import Journal
-from .memory import jobs_within, sums_bytes, sums_limit, wanted_inputs, warn_too_large
+from .memory import jobs_within, ram_bytes, sums_bytes, sums_limit, wanted_inputs, warn_too_large
 from .parts import Part, load_part, open_parts
-from .pipeline import check_outputs, encode_all, finish, hash_in_background, planned_report
+from .pipeline import check_space, encode_all, finish, hash_in_background, planned_report
 from .plan import Plan, make_plan, with_gradient
-from .recipe import Recipe, parse_size, with_rate
+from .recipe import Recipe, with_rate
 from .report import BuildReport
 from .sequential import SequentialGroups
 
@@ -91,17 +92,19 @@ def quantize(
     with ExitStack() as stack:
         given = stack.enter_context(_recipe(Path(model), Path(output), options).with_dense_input(progress=progress))
         texts = text_files(text)
-        recipe, plan, windows = _prepared(given, texts, ctx, chunks, parse_size(ram))
+        recipe, plan, windows = _prepared(given, texts, ctx, chunks, ram_bytes(ram))
         if recipe.dry_run:
             return planned_report(recipe, plan, started)
-        check_outputs(recipe, plan)
+        inputs = recipe.model_copy(update={"hessian": None})  # which is written on the way
+        stack.enter_context(guarded(inputs, [*texts, given.input]))
+        check_space(recipe, plan)
         stack.callback(forget)
         hashed = hash_in_background(plan, stack)
         checkpoint = stack.enter_context(open_parts(recipe.output, recipe.parts_folder, resume=recipe.resume))
         checkpoint.keep_only(set(plan.targets))
         journal = stack.enter_context(Journal(checkpoint.folder / _FOLDER, _identity(given, windows, calibrate)))
         pool = stack.enter_context(open_pool(recipe.executor, recipe.threads, executor))
-        memory = parse_size(ram) // pool.jobs_here
+        memory = ram_bytes(ram) // pool.jobs_here
         warn_too_large(plan, memory)
         gradient_texts = texts if given.gradient == _AUTO else []
         work = _Work(recipe, plan, windows, checkpoint, journal, memory, pool, calibrate, gradient_texts)
@@ -127,7 +130,7 @@ def estimate_quantize(
 ) -> Estimate:
     """Time, memory and disk that `quantize` will take with these arguments; one chunk is measured to know."""
     with _recipe(Path(model), Path(output), options).with_dense_input(progress=False) as given:
-        memory = parse_size(ram)
+        memory = ram_bytes(ram)
         recipe, plan, windows = _prepared(given, text_files(text), ctx, chunks, memory)
         return estimate(recipe, plan, windows, memory, calibrate)
 
@@ -314,12 +317,12 @@ class _Work:
             self._write(captured)
             changed = set() if path is None else set(open_source(path).tensors)
             parts: dict[str, Part] = {}
-            for some, source in (
+            for chosen, source in (
                 ([n for n in targets if n in changed], path),
                 ([n for n in targets if n not in changed], None),
             ):
-                if some:
-                    made, found = self._encode(some, self.recipe.hessian, source)
+                if chosen:
+                    made, found = self._encode(chosen, self.recipe.hessian, source)
                     parts |= made
                     reused += found
             return parts
@@ -371,6 +374,7 @@ class _Work:
             self.recipe.hessian,
             replace(captured, text_name=self.windows.name, text_sha256=self.windows.sha256, model_sha256=""),
         )
+        warn_of_zeros(self.recipe.hessian, self.plan.source.path)
 
     def _encode(
         self, targets: list[str], hessian: Path | None, changed: Path | None = None

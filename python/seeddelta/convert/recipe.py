@@ -231,10 +231,6 @@ class Recipe(Shown, RecipeSettings):
             raise ValueError("--layout column and --column-tensor are for --base-kind trellis without --scheme")
         if self.no_checkpoint and self.checkpoint is not None:
             raise ValueError("--checkpoint and --no-checkpoint exclude each other")
-        if self.output == self.input or (
-            self.output.exists() and self.input.exists() and self.output.samefile(self.input)
-        ):
-            raise ValueError(f"{self.output}: output and input are the same file; choose another output")
         return self
 
     @contextmanager

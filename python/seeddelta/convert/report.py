@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -130,7 +131,7 @@ class BuildReport(Shown, BaseModel):
 
     def to_json(self) -> str:
         """The report as indented JSON."""
-        return self.model_dump_json(indent=2) + "\n"
+        return json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
 
     def save(self, path: Path) -> None:
         """Write the JSON atomically. Raises OutputError."""

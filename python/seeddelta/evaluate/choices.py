@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from ..errors import EvaluationError
 from ..runtime.decoder import Decoder
+from ..runtime.session import require_logits
 from .continuations import score_continuation
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ def score_tasks(
     llm: llama_cpp.Llama, tasks: Sequence[Task], on_task: Callable[[], None] = lambda: None
 ) -> ChoiceResult:
     """The model's answers. Raises EvaluationError for a task that does not fit the context."""
+    require_logits(llm)
     decoder = Decoder(llm)
     right = []
     for task in tasks:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,9 @@ from types import TracebackType
 from typing import Any
 
 from .. import errors
+from ..children import python_command
 from ..errors import EvaluationError, SeedDeltaError
 from ..runtime.session import system_info
-
-_PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
 
 class Worker:
@@ -30,16 +28,15 @@ class Worker:
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         self.path = Path(path)
-        paths = [_PACKAGE_PARENT, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "seeddelta.evaluate.worker"],
+            python_command("from seeddelta.evaluate import worker; worker.main()"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
             encoding="utf-8",
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+            errors="replace",
         )
         try:
             loaded = self.request("load", path=str(self.path), **options)
@@ -63,7 +60,12 @@ class Worker:
         except (BrokenPipeError, ValueError):
             raise self._dead(command) from None
         for line in process.stdout:
-            answer = json.loads(line)
+            try:
+                answer = json.loads(line)
+            except ValueError:  # what a library, or Python at its start, printed
+                continue
+            if not isinstance(answer, dict):
+                continue
             if "progress" in answer:
                 if on_progress is not None:
                     on_progress(*answer["progress"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -10,9 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from .._html import Shown
+from .._output import check_outputs, reading
 from ..errors import EvaluationError
+from ..gguf.header import read_header
 from ..gguf.hub import located
+from ..processors import processors
+from ..runtime.hyperparameters import position_limit
 from .client import Worker
+from .embeddings import EmbeddingResult
 from .files import FileSize, file_size
 from .kl import DivergenceResult
 from .memory import Memory
@@ -37,6 +43,7 @@ class ModelReport:
     perplexity: PerplexityResult | None
     difference: PairedDifference | None
     divergence: DivergenceResult | None
+    embedding: EmbeddingResult | None
     metrics: Mapping[str, int | float]
     sample: str | None
 
@@ -66,6 +73,7 @@ class ModelReport:
             "perplexity": None if self.perplexity is None else self.perplexity.to_dict(),
             "difference": difference,
             "divergence": None if self.divergence is None else self.divergence.to_dict(),
+            "embedding": None if self.embedding is None else self.embedding.to_dict(),
             "metrics": dict(self.metrics),
             "sample": self.sample,
         }
@@ -105,7 +113,8 @@ def evaluate(
 
     Args:
         paths: GGUF or SeedΔ files, or addresses hf://…; the first is what the others are compared with.
-        text: text file for the perplexity; None: no perplexity.
+        text: text file for the perplexity; None: no perplexity. Models without logits (embedding models) get the
+            cosines of their embeddings with the first model's instead.
         n_ctx, chunks: as in `perplexity`.
         threads: threads of llama.cpp; several numbers measure the speed at each (the perplexity uses the last).
             Default: all cores.
@@ -135,6 +144,9 @@ def evaluate(
     counts = _thread_counts(threads)
     sizes = [_size(path) for path in files]
     each = _options_of(options, sizes)
+    if save_kl_base is not None:
+        with reading(one for one in (*files, text, kl_base) if one is not None):
+            check_outputs([Path(save_kl_base)])
     scored = Scoring.plan(
         files, text, n_ctx, chunks, kl=kl, kl_base=kl_base, save_kl_base=save_kl_base, resume=resume,
         options=each,
@@ -147,9 +159,12 @@ def evaluate(
         "depths": sorted(set(depths)), "kl": scored is not None and scored.kl,
         "kl_base": None if kl_base is None else str(kl_base),
     }  # fmt: skip
+    limit = _position_limit(files)
+    n_prompt, n_gen = (max(0, min(n, limit - max(depths))) for n in (n_prompt, n_gen))
     longest = max(depths) + max(n_prompt, n_gen) if reps else 0
-    context = max(scored.n_ctx if scored is not None else 0, longest, 256)
-    opening = {"n_ctx": context, "n_batch": min(context, 512), "threads": counts[-1]}
+    context = max(scored.n_ctx if scored is not None else 0, longest, min(256, limit))
+    # pooling_type 0: embeddings of tokens, where a model gives embeddings
+    opening = {"n_ctx": context, "n_batch": min(context, 512), "threads": counts[-1], "pooling_type": 0}
 
     models = list(zip(files, sizes, each, strict=True))
     reports: list[ModelReport] = []
@@ -157,28 +172,48 @@ def evaluate(
         for group in [models] if reps else [[model] for model in models]:
             with ExitStack() as stack:
                 workers = [stack.enter_context(Worker(path, **opening, **more)) for path, _, more in group]
-                memories = [_memory(worker) for worker in workers]
-                speeds: Sequence[tuple[Speed, ...]] = [()] * len(workers)
-                if reps:
-                    speeds = measure_in_turns(workers, counts, reps, n_prompt, n_gen, progress, sorted(set(depths)))
-                for worker, (path, size, _), memory, speed in zip(workers, group, memories, speeds, strict=True):
-                    reports.append(ModelReport(
-                        path=path, size=size, memory_before=Memory.from_dict(worker.memory_before),
-                        memory_loaded=Memory.from_dict(worker.memory_loaded), memory=memory, speed=speed,
-                        **_scores(scored, worker, reports, progress), metrics=worker.request("metrics"),
-                        sample=None if prompt is None else _sample(worker, prompt),
-                    ))  # fmt: skip
+                kinds = [worker.request("outputs") for worker in workers]
+                generated = n_gen if "embeddings" not in kinds else 0
+                memories = list(map(_memory, workers, kinds))
+                speeds = measure_in_turns(workers, counts, reps, n_prompt, generated, progress, settings["depths"])
+                for worker, (_, size, _), kind, *other in zip(workers, group, kinds, memories, speeds, strict=True):
+                    own = _scores(scored, worker, kind, reports, progress)
+                    own["sample"] = None if prompt is None or kind == "embeddings" else _sample(worker, prompt)
+                    reports.append(_report(worker, size, *other, own))
     return Comparison(tuple(reports), settings)
 
 
-def _scores(scored: Scoring | None, worker: Worker, before: Sequence[ModelReport], progress: bool) -> dict[str, Any]:
-    """Perplexity, its difference from the first model's (or from that of a file of the base's), and divergence."""
+def _report(
+    worker: Worker, size: FileSize, memory: Memory, speed: tuple[Speed, ...], own: dict[str, Any]
+) -> ModelReport:
+    return ModelReport(
+        path=worker.path, size=size, memory_before=Memory.from_dict(worker.memory_before),
+        memory_loaded=Memory.from_dict(worker.memory_loaded), memory=memory, speed=speed,
+        metrics=worker.request("metrics"), **own,
+    )  # fmt: skip
+
+
+def _position_limit(files: Sequence[Path]) -> int:
+    """Tokens beyond which one of the models has no positions, which would end its process."""
+    limits = (position_limit(read_header(path)) for path in files)
+    return min((limit for limit in limits if limit is not None), default=sys.maxsize)
+
+
+def _scores(
+    scored: Scoring | None, worker: Worker, kind: str, before: Sequence[ModelReport], progress: bool
+) -> dict[str, Any]:
+    """Perplexity, its difference from the first model's (or from that of a file of the base's), and divergence; of
+    models without logits how near their embeddings are."""
     if scored is None:
-        return {"perplexity": None, "difference": None, "divergence": None}
+        return {"perplexity": None, "difference": None, "divergence": None, "embedding": None}
+    if kind == "embeddings":
+        near = scored.embed(worker, len(before), progress)
+        return {"perplexity": None, "difference": None, "divergence": None, "embedding": near}
     found = scored.score(worker, len(before), progress)
     base = found.base if found.base is not None else before[0].perplexity if before else None
     difference = None if base is None else paired_difference(found.perplexity, base)
-    return {"perplexity": found.perplexity, "difference": difference, "divergence": found.divergence}
+    own = {"perplexity": found.perplexity, "difference": difference, "divergence": found.divergence}
+    return own | {"embedding": None}
 
 
 def measure_in_turns(
@@ -198,6 +233,8 @@ def measure_in_turns(
     from tqdm.auto import tqdm
 
     counts = list(threads)
+    if not reps:
+        return [()] * len(workers)
     samples: dict[tuple[int, int, int], list[SpeedSample]] = {}
     turns = [(depth, rep, count) for depth in depths for rep in range(-1, reps) for count in counts]
     with tqdm(total=len(turns) * len(workers), desc="speed", disable=not progress) as bar:
@@ -231,7 +268,7 @@ def _options_of(
 
 
 def _thread_counts(threads: int | Sequence[int] | None) -> list[int]:
-    counts = [os.cpu_count() or 1] if threads is None else [threads] if isinstance(threads, int) else list(threads)
+    counts = [processors()] if threads is None else [threads] if isinstance(threads, int) else list(threads)
     if not counts or min(counts) < 1:
         raise EvaluationError(f"threads {threads!r} must be 1 or more")
     return counts
@@ -243,8 +280,8 @@ def _size(path: Path) -> FileSize:
     return file_size(path)
 
 
-def _memory(worker: Worker) -> Memory:
-    worker.request("speed", n_prompt=MEMORY_PROMPT, n_gen=MEMORY_TOKENS)
+def _memory(worker: Worker, kind: str) -> Memory:
+    worker.request("speed", n_prompt=MEMORY_PROMPT, n_gen=MEMORY_TOKENS if kind == "logits" else 0)
     return Memory.from_dict(worker.request("memory"))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from .._extras import needs_extra
 from ..errors import EvaluationError
 from ..runtime.decoder import Decoder
-from ..runtime.session import open_model
+from ..runtime.session import open_model, require_logits
 from ..settings.measuring import TASK_CONTEXT
 from .continuations import score_continuation
 
@@ -36,6 +36,7 @@ class SeedDeltaLM(LM):  # type: ignore[misc]
             name: value for name, value in options.items() if name not in ("batch_size", "max_batch_size", "device")
         }
         self.llm = open_model(Path(path), n_ctx=int(n_ctx), threads=threads, **options)
+        require_logits(self.llm)
         self._decoder = Decoder(self.llm)
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..errors import EvaluationError
 from ..runtime.decoder import Decoder, Tokens
-from ..runtime.session import bos_token, plan_chunks
+from ..runtime.session import bos_token, plan_chunks, require_logits
 
 if TYPE_CHECKING:
     import llama_cpp
@@ -38,6 +38,10 @@ class Scored:
     logits: npt.NDArray[np.float32]
     log_norm: Float64s
     targets: Tokens
+
+
+class NotFiniteError(EvaluationError):
+    """Logits that are NaN or infinite."""
 
 
 class Observer(Protocol):
@@ -67,6 +71,7 @@ def score(
     context is smaller than n_ctx, llama.cpp cannot decode, or the logits are not finite.
     """
     total = plan_chunks(len(tokens), n_ctx, chunks)
+    require_logits(llm)
     decoder = Decoder(llm)
     if decoder.n_ctx < n_ctx:
         raise EvaluationError(f"the model was opened with a context of {decoder.n_ctx}; open it with n_ctx={n_ctx}")
@@ -76,9 +81,12 @@ def score(
         if bos is not None:
             window[0] = bos
         decoder.clear()
-        for scored in _score_chunk(decoder, chunk, window):
-            for observer in observers:
-                observer.update(scored)
+        try:
+            for scored in _score_chunk(decoder, chunk, window):
+                for observer in observers:
+                    observer.update(scored)
+        except NotFiniteError as error:
+            raise EvaluationError(f"{llm.model_path}: {error}") from error
         if on_chunk is not None:
             on_chunk(chunk + 1, total)
     decoder.clear()
@@ -114,5 +122,5 @@ def log_norm(logits: npt.NDArray[np.float32]) -> Float64s:
     np.exp(wide, out=wide)
     result: Float64s = top[:, 0] + np.log(wide.sum(axis=1))
     if not np.isfinite(result).all():
-        raise EvaluationError("the model's logits are not finite; the file is damaged or its weights overflow")
+        raise NotFiniteError("the model's logits are not finite; the file is damaged or its weights overflow")
     return result

@@ -19,6 +19,7 @@ from ..gguf.source import file_stamp
 from .base_file import BaseFile
 from .chunk_log import log_name
 from .client import Worker
+from .embeddings import EmbeddingResult, compare_embeddings
 from .kl import DivergenceResult
 from .perplexity import PerplexityResult
 
@@ -105,6 +106,38 @@ class Scoring:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+
+    def embed(self, worker: Worker, index: int, progress: bool) -> EmbeddingResult | None:
+        """The embeddings of the model `index`, which a worker has open, beside those of the first; None for that one.
+
+        Raises EvaluationError for options that are about log-probabilities.
+        """
+        from tqdm.auto import tqdm
+
+        if self.text is None or self.save_kl_base is not None:
+            raise EvaluationError(
+                f"{worker.path}: has no output matrix: an embedding model has no log-probabilities; "
+                "leave --kl-base and --save-kl-base out"
+            )
+        if not hasattr(self, "_embeddings"):
+            self._embeddings = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="seeddelta-eval-")))
+        base, own = self._embeddings / "0.npy", self._embeddings / f"{index}.npy"
+        if index and not base.exists():
+            raise EvaluationError(f"{worker.path}: gives embeddings, {self.models[0]} logits; compare models of a kind")
+        with tqdm(desc=f"embeddings {worker.path.name}", unit="chunk", disable=not progress) as bar:
+
+            def show(done: int, total: int, _: str) -> None:
+                bar.total = total
+                bar.update(done - bar.n)
+
+            worker.request(
+                "embeddings", on_progress=show, path=str(own), text=str(self.text), n_ctx=self.n_ctx, chunks=self.chunks
+            )
+        if index == 0:
+            return None
+        found = compare_embeddings(base, own)
+        own.unlink()
+        return found
 
     def score(self, worker: Worker, index: int, progress: bool) -> Scores:
         """Scores of the model `index`, which a worker has open. The first one comes first."""

@@ -1,4 +1,4 @@
-"""A process with one model, commanded by JSON lines: `python -m seeddelta.evaluate.worker` (see client.py).
+"""A process with one model, commanded by JSON lines: `worker.main()` in an interpreter of its own (client.py).
 
 A request is {"command": name, …arguments}; the answers are any number of {"progress": [done, total, shown]} and then
 {"result": …} or {"error": {"type", "message"}}. The process ends with its standard input.
@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ..errors import EvaluationError
@@ -75,6 +76,18 @@ class Session:
             identity=identity, report=self._report,
         )  # fmt: skip
 
+    def outputs(self) -> str:
+        """What the model gives: `logits`, or `embeddings` alone."""
+        from ..runtime.session import has_logits
+
+        return "logits" if has_logits(self._llm) else "embeddings"
+
+    def embeddings(self, path: str, text: str, n_ctx: int, chunks: int | None = None) -> int:
+        """The embedding of every token of a text, to a file (`embed_text` of embeddings.py)."""
+        from .embeddings import embed_text
+
+        return embed_text(self._llm, Path(path), text=text, n_ctx=n_ctx, chunks=chunks, report=self._report)
+
     def generate(self, prompt: str, max_tokens: int, temperature: float = 0.0) -> dict[str, Any]:
         """Continue a prompt."""
         answer: Any = self._llm.create_completion(prompt, max_tokens=max_tokens, temperature=temperature)
@@ -111,7 +124,3 @@ def main() -> None:
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     serve(sys.stdin, answers)
-
-
-if __name__ == "__main__":
-    main()

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFValueType
 
+from .._output import check_writable, reading
 from .._rows import row_ranges
 from ..errors import RecipeError, SourceModelError
 from . import names, schema
@@ -51,9 +52,9 @@ def dequantize(
         raise RecipeError(f"type {type!r} is not known; choose from {', '.join(TYPES)}")
     if not src.is_file():
         raise SourceModelError(f"{src}: no such file; give the GGUF model to dequantise")
-    if dst.exists() and src.samefile(dst):
-        raise RecipeError(f"{dst}: output and input are the same file; choose another output")
     wide = GGMLQuantizationType[type.upper()]
+    with reading([src]):
+        check_writable(dst)
     stored = open_seeddelta(src) if is_seeddelta(src) else None
     source = SourceModel(stored.header) if stored is not None else open_source(src)
     plan = _plan(source, stored, wide)
@@ -71,7 +72,8 @@ def dequantize(
                 bar.update(piece.nbytes)
                 yield piece
 
-        write_gguf(dst, metadata, plan, chunks)
+        with reading([src]):
+            write_gguf(dst, metadata, plan, chunks)
     return dst
 
 

@@ -28,6 +28,7 @@ _T = TypeVar("_T", str, bool, int, float)
 KEY_ALIGNMENT = "general.alignment"
 DEFAULT_ALIGNMENT = 32
 MAX_DIMS = 4  # GGML_MAX_DIMS
+MAX_NAME = 127  # bytes: llama.cpp takes 63 (gguf/source.py), files of measurements have endings behind such names
 MAX_ELEMENTS = 1 << 48  # far beyond any model, far below overflow of the products
 
 _SCALARS: dict[int, tuple[str, str]] = {  # GGUF value type -> (struct, NumPy)
@@ -223,6 +224,8 @@ class _Cursor:
 
     def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         name = self.string("a tensor name")
+        if not 0 < len(name.encode()) <= MAX_NAME or not name.isprintable():
+            raise self.fail(f"the tensor name {name[: MAX_NAME + 1]!r} is not 1 to {MAX_NAME} bytes of printable text")
         what = f"the description of tensor {name!r}"
         n_dims = self.number("<I", what)
         if not 1 <= n_dims <= MAX_DIMS:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from .._extras import needs_extra
+from .._output import names_of_parts
 from ..errors import HubError, SourceModelError
-from .split import names_of_parts
 
 # one slash where the address went through pathlib
 _ADDRESS = re.compile(r"hf:/{1,2}(?P<repository>[^/@:]+/[^/@:]+)(?:@(?P<revision>[^:]+))?(?::(?P<choice>.+))?")

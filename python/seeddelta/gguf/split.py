@@ -5,7 +5,6 @@ The first part has all metadata; each has a tensor table and the data of its own
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gguf import GGUFValueType
 
-from .._output import atomic_output, check_writable
+from .._output import SPLIT_NAME, atomic_output, check_writable, names_of_parts
 from ..errors import FormatError
 from .header import KEY_ALIGNMENT, Header, TensorInfo
 from .writer import PlannedTensor, Typed, Value, write_into
@@ -22,7 +21,6 @@ from .writer import PlannedTensor, Typed, Value, write_into
 if TYPE_CHECKING:
     from .. import _core
 
-_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.[^.]+)?")
 _COUNT, _NUMBER, _TENSORS = "split.count", "split.no", "split.tensors.count"
 Chunks = Callable[[PlannedTensor], Iterable[np.ndarray[Any, Any]]]
 
@@ -30,14 +28,6 @@ Chunks = Callable[[PlannedTensor], Iterable[np.ndarray[Any, Any]]]
 def part_path(path: Path, number: int, count: int) -> Path:
     """Path of part `number` (from 0) of a model that would be `path` in one file."""
     return path.with_name(f"{path.name.removesuffix('.gguf')}-{number + 1:05d}-of-{count:05d}.gguf")
-
-
-def names_of_parts(name: str) -> list[str]:
-    """Names of all parts of the model of which this is the name of one; the name itself when there is one part only."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        return [name]
-    return [f"{match[1]}-{n + 1:05d}-of-{match[3]}{match[4] or ''}" for n in range(int(match[3]))]
 
 
 def is_part(header: Header) -> bool:
@@ -48,7 +38,7 @@ def is_part(header: Header) -> bool:
 def join(one: Header, read_one: Callable[[Path], Header]) -> Header:
     """Header of a whole model from that of any part. Raises FormatError for a part that is missing or of another."""
     count = one.metadata.scalar(_COUNT, int, 1)
-    match = _NAME.fullmatch(one.path.name)
+    match = SPLIT_NAME.fullmatch(one.path.name)
     if match is None or int(match[3]) != count:
         raise FormatError(
             f"{one.path}: is one of {count} parts of a model but is not named NAME-00001-of-{count:05d}.gguf; "

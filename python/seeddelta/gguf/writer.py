@@ -61,6 +61,8 @@ class _Writer(gguf.GGUFWriter):  # type: ignore[misc]
     def _pack_val(self, val: Any, *args: Any, **kwargs: Any) -> bytes:
         if isinstance(val, Raw):
             return val.data
+        if isinstance(val, str):  # the name of a file may be bytes that are no UTF-8
+            val = val.encode("utf-8", "replace")
         return bytes(super()._pack_val(val, *args, **kwargs))
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import EvaluationError
+from ..errors import EvaluationError, one_line
 from ..evaluate.compare import Comparison
 from ..evaluate.speed import Speed
 
@@ -71,8 +71,8 @@ def _series(data: Mapping[str, Any], names: Sequence[str] | None, machine: Mappi
     names = short_labels([str(model["path"]) for model in models]) if names is None else names
     settings = data["settings"]
     text = settings.get("text")
-    title = Path(text).name if text else "speed and memory"
-    named = tuple(_checked(dict(model) | {"name": name}) for name, model in zip(names, models, strict=True))
+    title = one_line(Path(text).name) if text else "speed and memory"
+    named = tuple(_checked(dict(model) | {"name": one_line(name)}) for name, model in zip(names, models, strict=True))
     return Series(title, settings, named, machine)
 
 

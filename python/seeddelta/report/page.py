@@ -191,4 +191,4 @@ def _write(path: Path, text: str) -> None:
     if path.is_dir():
         raise OutputError(f"{path}: is a folder; choose another one for the report")
     with atomic_output(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,8 +24,10 @@ def make_console(*, stderr: bool = False, width: int = WIDTH) -> Console:
     """Console for tables: as wide as the terminal, or `width` columns in a file or pipe."""
     with needs_extra("report"):
         from rich.console import Console
-    console = Console(stderr=stderr, highlight=False)
-    return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=width)
+    # names of files and tensors are shown as they are: no markup, no emoji
+    make = partial(Console, stderr=stderr, highlight=False, markup=False, emoji=False)
+    console = make()
+    return console if console.is_terminal else make(width=width)
 
 
 def comparison_table(comparison: Comparison, *, title: str | None = None) -> Table:
@@ -52,6 +55,11 @@ def comparison_table(comparison: Comparison, *, title: str | None = None) -> Tab
             table.add_row("  max", *("" if (d := m.divergence) is None else f"{d.kl.max():.4f}" for m in models))
             table.add_row("same top token", *(_same_top(model) for model in models))
             table.add_row("RMS Δp", *(_rms_delta_p(model) for model in models))
+    if any(model.embedding is not None for model in models):
+        table.add_section()
+        table.add_row("cosine of a token's embeddings", *(_cosine(m, "token_mean") for m in models))
+        table.add_row("  least", *("" if (e := m.embedding) is None else f"{e.token.min():.4f}" for m in models))
+        table.add_row("cosine of a text's embeddings", *(_cosine(m, "text_mean") for m in models))
     for depth, threads in sorted({(speed.depth, speed.threads) for model in models for speed in model.speed}):
         table.add_section()
         _speed_rows(table, models, depth, threads)
@@ -134,6 +142,13 @@ def _difference(model: ModelReport) -> str:
 def _divergence(model: ModelReport) -> str:
     found = model.divergence
     return "" if found is None else f"{found.mean:.4f} ± {found.stderr:.4f}"
+
+
+def _cosine(model: ModelReport, which: str) -> str:
+    if model.embedding is None:
+        return ""
+    found = getattr(model.embedding, which)
+    return f"{found.value:.4f} ± {found.stderr:.4f}"
 
 
 def _quantile(model: ModelReport, share: float) -> str:

@@ -12,8 +12,9 @@ from .measurements import Series, number, speeds_of
 # columns of models.csv
 COLUMNS = (
     "name", "kind", "file_mb", "saved_mb", "bits_per_weight", "model_bits_per_weight", "perplexity",
-    "perplexity_stderr", "change_percent", "change_stderr", "kl_nats", "kl_stderr", "same_top_percent", "threads",
-    "prompt_tokens_per_s", "generation_tokens_per_s", "memory_mb", "peak_mb", "path",
+    "perplexity_stderr", "change_percent", "change_stderr", "kl_nats", "kl_stderr", "same_top_percent", "token_cosine",
+    "token_cosine_stderr", "text_cosine", "text_cosine_stderr", "threads", "prompt_tokens_per_s",
+    "generation_tokens_per_s", "memory_mb", "peak_mb", "path",
 )  # fmt: skip
 Values = dict[str, Any]
 
@@ -38,6 +39,7 @@ def model_values(model: Mapping[str, Any], series: Series) -> Values:
         number(model, "divergence", "mean"),
         number(model, "divergence", "stderr"),
         number(model, "divergence", "same_top_percent"),
+        *(number(model, "embedding", f"{kind}_cosine{end}") for kind in ("token", "text") for end in ("", "_stderr")),
         None if speed is None else speed.threads,
         None if speed is None or not speed.prompt else statistics.median(speed.prompt),
         None if speed is None or not speed.generation else statistics.median(speed.generation),
@@ -61,6 +63,8 @@ def headings(series: Series) -> dict[str, Callable[[Values], str]]:
         "change": ("change_percent", lambda v: _error(v["change_percent"], v["change_stderr"], 2, "+", " %")),
         "KL, nats": ("kl_nats", lambda v: _error(v["kl_nats"], v["kl_stderr"], 4)),
         "same top": ("same_top_percent", lambda v: _fixed(v["same_top_percent"], 1, " %")),
+        "cosine, token": ("token_cosine", lambda v: _error(v["token_cosine"], v["token_cosine_stderr"], 4)),
+        "cosine, text": ("text_cosine", lambda v: _error(v["text_cosine"], v["text_cosine_stderr"], 4)),
         "prompt, tok/s": ("prompt_tokens_per_s", lambda v: _fixed(v["prompt_tokens_per_s"], 1)),
         "gen., tok/s": ("generation_tokens_per_s", lambda v: _fixed(v["generation_tokens_per_s"], 1)),
         "memory, MB": ("memory_mb", lambda v: _fixed(v["memory_mb"], 0)),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from gguf import GGMLQuantizationType
 
-from ..errors import FormatError
+from ..errors import EvaluationError, FormatError
 from ..gguf.header import Header
 
 ALIGNMENT = 32  # of tensors: TENSOR_ALIGNMENT, ggml/src/ggml-backend.cpp
@@ -58,6 +58,27 @@ def check_hyperparameters(header: Header) -> None:
         raise _refused(
             header, f"{architecture}.rope.scaling.type", f"is {scaling[:20]!r}, which llama.cpp does not know"
         )
+
+
+def position_limit(header: Header) -> int | None:
+    """Tokens of a context that a model with a table of positions takes; None where positions are computed."""
+    table = header.tensors.get("position_embd.weight")
+    return None if table is None else table.shape[0]
+
+
+def check_context(header: Header, ctx: int) -> None:
+    """Raise EvaluationError for a context that is longer than the model's table of positions."""
+    limit = position_limit(header)
+    if limit is not None and ctx > limit:
+        raise EvaluationError(f"{header.path}: has positions for {limit} tokens, not for {ctx}; give --ctx {limit}")
+
+
+def check_loadable(header: Header) -> None:
+    """Raise FormatError for a model that ends the process when llama.cpp loads it or computes with it."""
+    check_hyperparameters(header)
+    for tensor in header.tensors.values():
+        if len(tensor.shape) == 1 and ("norm" in tensor.name or tensor.name.endswith(".bias")):
+            check_vector(header, tensor.name, tensor.type)
 
 
 def check_vector(header: Header, name: str, kind: int) -> None:

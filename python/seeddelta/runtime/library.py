@@ -6,12 +6,12 @@ import ctypes
 import functools
 import re
 import subprocess
-import sys
 from typing import Any
 
 import llama_cpp
 
 from .. import _core
+from ..children import python_command
 from ..errors import UnsupportedLlamaError
 from .selftest import compute_products
 
@@ -95,10 +95,8 @@ def examine() -> _core.GgmlAbi:
 
 
 def _try_elsewhere() -> None:
-    paths = [path for path in sys.path if path]
-    program = f"import sys; sys.path[:0] = {paths!r}; {_TRIAL}"
     try:
-        trial = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+        trial = subprocess.run(python_command(_TRIAL), capture_output=True, text=True, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise unsupported(f"it was not tested, and trying it in another process failed ({error})") from error
     if trial.returncode != 0:

@@ -6,6 +6,7 @@ import difflib
 import inspect
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,20 @@ from ..errors import ConfigError, FormatError, SeedDeltaError
 from ..gguf.header import read_header
 from ..gguf.hub import fetch, located
 from ..gguf.reader import has_statecells, is_seeddelta
+from ..processors import MAX_THREADS
 from ..settings.runtime import RuntimeConfig
 from .attention import OwnAttention, check_arguments
 from .columns import prepare_columns, require_columns
 from .contexts import handle_of, new_model
 from .handle import RuntimeHandle
+from .hyperparameters import check_loadable, position_limit
 from .library import ggml_abi, unsupported
+from .llama_log import install, native_path, refusals
 from .locking import lock_memory
 from .lora import add_adapters
 from .weights import PreparedModel, prepare
 
+install()
 # what llama.cpp gets: the weights are computed here, and it would lock the holes, too
 _OURS = {"n_gpu_layers": 0, "op_offload": False, "use_mlock": False}
 
@@ -94,9 +99,12 @@ class SeedDeltaLlama(Shown, llama_cpp.Llama):  # type: ignore[misc]
         adapters = [*config.lora, *(os.fspath(one) for one in given)]
         if config.attention is not None:
             kwargs = check_arguments(kwargs)
+        self._position_limit = position_limit(read_header(model_path))
         prepared = _prepared(model_path, fallback, config, statecells or config.statecells)
         if prepared is None:
-            self._init_plain(str(read_header(model_path).path), config, kwargs)
+            header = read_header(model_path)
+            check_loadable(header)
+            self._init_plain(str(header.path), config, kwargs)
             self._add_adapters(adapters)
             return
         _check_arguments(kwargs)
@@ -108,17 +116,13 @@ class SeedDeltaLlama(Shown, llama_cpp.Llama):  # type: ignore[misc]
             )
         self._seeddelta_options["use_mlock"] = lock
         try:
-            with new_model(partial(_new_handle, prepared, config), parallel):
+            with new_model(partial(_new_handle, prepared, config), parallel), _opening(model_path, kwargs):
                 super().__init__(prepared.view.path, **(kwargs | _OURS))
             self._attach()
             prepared.view.seal()
             self.seeddelta.raise_error()
             if lock:
                 self.seeddelta.locked_bytes = lock_memory(prepared.payload, prepared.view.kept())
-        except UnicodeDecodeError as error:
-            raise FormatError(
-                f"{model_path}: a text of its tokenizer or metadata is not UTF-8 ({error}); build the file again"
-            ) from error
         except SeedDeltaError:
             self.close()
             raise
@@ -151,12 +155,14 @@ class SeedDeltaLlama(Shown, llama_cpp.Llama):  # type: ignore[misc]
     def _init_plain(self, model_path: str, config: RuntimeConfig, kwargs: dict[str, Any]) -> None:
         """A model without weights of ours: there is a hook only when attention is ours."""
         if config.attention is None:
-            with new_model(None, self.parallel):
-                super().__init__(model_path, **kwargs)
-            return
-        with new_model(partial(_new_handle, None, config), self.parallel):
-            super().__init__(model_path, **kwargs)
-        self._attach()
+            with new_model(None, self.parallel), native_path(model_path) as name, _opening(model_path, kwargs):
+                super().__init__(name, **kwargs)
+        else:
+            make = partial(_new_handle, None, config)
+            with new_model(make, self.parallel), native_path(model_path) as name, _opening(model_path, kwargs):
+                super().__init__(name, **kwargs)
+            self._attach()
+        self.model_path = model_path
 
     def _add_adapters(self, adapters: Sequence[str]) -> None:
         if adapters:
@@ -172,6 +178,11 @@ class SeedDeltaLlama(Shown, llama_cpp.Llama):  # type: ignore[misc]
             raise unsupported("llama_cpp.Llama does not make its context through llama_init_from_model")
         self.seeddelta = handle
 
+    def n_ctx(self) -> int:
+        """Tokens of the context, at most those that the model has positions for: llama.cpp ends the process beyond."""
+        context = int(super().n_ctx())
+        return context if self._position_limit is None else min(context, self._position_limit)
+
     def close(self) -> None:
         """Free the model and its context."""
         if hasattr(self, "_stack"):  # not there when the constructor failed early
@@ -181,9 +192,16 @@ class SeedDeltaLlama(Shown, llama_cpp.Llama):  # type: ignore[misc]
         return dict(super().__getstate__()) | self._seeddelta_options
 
 
+def _opening(path: str, kwargs: Mapping[str, Any]) -> AbstractContextManager[None]:
+    return refusals(path, quiet=not kwargs.get("verbose", True))
+
+
 def _refuse_unknown(kwargs: Mapping[str, Any]) -> None:
     """Raise ConfigError for a keyword that `Llama` does not have: it would drop it without a word."""
     known = {name for name, one in inspect.signature(llama_cpp.Llama).parameters.items() if one.kind != one.VAR_KEYWORD}
+    for name in ("n_threads", "n_threads_batch"):
+        if (kwargs.get(name) or 0) > MAX_THREADS:
+            raise ConfigError(f"{name} {kwargs[name]}: ggml takes {MAX_THREADS} threads at most")
     for name in kwargs:
         if name in known:
             continue

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from .._extras import needs_extra
 from .._output import atomic_output
 from ..errors import RecipeError, SourceModelError
+from ..processors import processors
 
 # llama.cpp's names and numbers (llama.h, enum llama_ftype)
 LLAMA_TYPES = {
@@ -63,10 +64,12 @@ def quantize(
     mixture of types, and the embedding in Q8_0. Raises as `quantized_model`.
     """
     with needs_extra("llama"):
-        from llama_cpp import _logger, llama_cpp
+        from llama_cpp import llama_cpp
+
+        from .llama_log import collected, reason_of
 
     params = llama_cpp.llama_model_quantize_default_params()
-    params.nthread = os.cpu_count() or 1
+    params.nthread = processors()
     params.ftype = ftype
     if pure:
         params.pure = True
@@ -77,15 +80,11 @@ def quantize(
         table = (entry * (len(rows) + 1))(*rows, entry(None, None, 0))  # ends with a name of null
         params.imatrix = ctypes.cast(table, ctypes.POINTER(entry))
     # one of its warnings a tensor would hide ours
-    callback = llama_cpp.llama_log_callback(lambda level, text, data: None)
-    llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
-    try:
-        with atomic_output(path) as temporary:
-            failed = llama_cpp.llama_model_quantize(os.fsencode(dense), os.fsencode(temporary), ctypes.byref(params))
-            if failed:
-                raise SourceModelError(f"{dense}: llama.cpp cannot quantise it to {path.name} (error {failed})")
-    finally:
-        llama_cpp.llama_log_set(_logger.llama_log_callback, ctypes.c_void_p(0))
+    with collected() as lines, atomic_output(path) as temporary:
+        failed = llama_cpp.llama_model_quantize(os.fsencode(dense), os.fsencode(temporary), ctypes.byref(params))
+        if failed:
+            reason = reason_of(lines) or f"error {failed}"
+            raise SourceModelError(f"{dense}: llama.cpp cannot quantize it to {path.name}: {reason}")
 
 
 def importances_of(imatrix: Path) -> list[tuple[bytes, npt.NDArray[np.float32]]]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import EvaluationError, ModelError, SeedDeltaError
+from ..errors import EvaluationError, ModelError
 from ..gguf.hub import located
-from .decoder import Tokens
+from ..processors import processors
+from .decoder import Decoder, Tokens
 
 if TYPE_CHECKING:
     import llama_cpp
@@ -33,29 +34,72 @@ def open_model(
         raise ModelError(f"{path}: no such file; give a GGUF model")
     from . import load
 
-    threads = threads or os.cpu_count() or 1
+    threads = threads or processors()
     settings: dict[str, Any] = {"n_threads": threads, "n_threads_batch": threads, "flash_attn": True, "verbose": False}
     _log.info("opening %s with a context of %d and %d threads", path, n_ctx, threads)
     _log.debug("keywords of llama_cpp.Llama and seeddelta.load: %s", options)
-    try:
-        return load(path, n_ctx=n_ctx, n_batch=n_batch, n_ubatch=min(n_batch, 512), **(settings | options))
-    except SeedDeltaError:
-        raise
-    except (ValueError, RuntimeError) as error:
-        raise ModelError(f"{path}: llama.cpp cannot load it ({error}); is it complete?") from error
+    return load(path, n_ctx=n_ctx, n_batch=n_batch, n_ubatch=min(n_batch, 512), **(settings | options))
 
 
-def read_text(path: str | os.PathLike[str]) -> bytes:
-    """A text file's bytes without one newline at the end, as llama-perplexity reads it. Raises EvaluationError."""
+def has_logits(llm: llama_cpp.Llama) -> bool:
+    """False for a model that has no output matrix and gives embeddings alone.
+
+    Where the metadata speak of embeddings one token is decoded to know. Raises ModelError for an encoder with a decoder
+    (T5), which wants two texts.
+    """
+    from llama_cpp import llama_cpp as api
+
+    refuse_encoder_decoder(llm)
+    if api.llama_model_has_encoder(llm.model):
+        return False
+    architecture = llm.metadata.get("general.architecture", "")
+    pooled = f"{architecture}.pooling_type" in llm.metadata
+    if not pooled and llm.metadata.get(f"{architecture}.attention.causal", "true") == "true":
+        return True
+    decoder = Decoder(llm)
+    logits = decoder.decode(np.zeros(1, np.int32), 0)
+    found = bool(np.ptp(logits) > 0)
+    decoder.clear()
+    return found
+
+
+def refuse_encoder_decoder(llm: llama_cpp.Llama, path: object = None) -> None:
+    """Raise ModelError for an encoder with a decoder (T5): it wants two texts, and ends the process with one."""
+    from llama_cpp import llama_cpp as api
+
+    if api.llama_model_has_encoder(llm.model) and api.llama_model_has_decoder(llm.model):
+        raise ModelError(
+            f"{path or llm.model_path}: is an encoder with a decoder (T5), which seeddelta neither measures nor runs; "
+            "seeddelta build converts it without calibration"
+        )
+
+
+def require_logits(llm: llama_cpp.Llama, path: object = None) -> None:
+    """Raise EvaluationError for a model without logits, and as `has_logits`. `path` is what the message calls it."""
+    if not has_logits(llm):
+        raise EvaluationError(
+            f"{path or llm.model_path}: has no output matrix: it is an embedding model, which predicts no tokens; "
+            "seeddelta eval compares embeddings, seeddelta serve gives them"
+        )
+
+
+def read_text(path: str | os.PathLike[str], *, whole: bool = False) -> bytes:
+    """A text file's bytes without one newline at the end (`whole`: with it), as llama-perplexity reads it.
+
+    Raises EvaluationError.
+    """
     try:
-        return Path(path).read_bytes().removesuffix(b"\n")
+        data = Path(path).read_bytes()
+        return data if whole else data.removesuffix(b"\n")
     except OSError as error:
         raise EvaluationError(f"{path}: cannot be read ({error.strerror}); give a text file in UTF-8") from error
 
 
 def tokenize(llm: llama_cpp.Llama, text: str | bytes) -> Tokens:
     """All tokens of a text, with BOS in front when the model's add_bos says so; special tokens are plain text."""
-    data = text.encode("utf-8") if isinstance(text, str) else text
+    data = text.encode("utf-8", "replace") if isinstance(text, str) else text
+    # llama.cpp ends the process at what looks like UTF-8 of a code point beyond U+10FFFF
+    data = data.decode("utf-8", "replace").encode("utf-8")
     return np.asarray(llm.tokenize(data, add_bos=True, special=False), dtype=np.int32)
 
 
@@ -79,13 +123,6 @@ def bos_token(llm: llama_cpp.Llama) -> int | None:
 
     vocab = llama_cpp.llama_model_get_vocab(llm.model)
     return int(llama_cpp.llama_vocab_bos(vocab)) if llama_cpp.llama_vocab_get_add_bos(vocab) else None
-
-
-def processors() -> int:
-    """Processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def system_info() -> str | None:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from .._settings import Flag, Settings
 from ..errors import ImatrixError, SeedDeltaError
+from ..processors import MAX_THREADS
 from .measuring import QUIET
 
 CHUNKS = 48  # more gave nothing on SmolLM2 (docs/internals/quality.md)
@@ -26,16 +27,16 @@ class CaptureSettings(Settings):
     text: Annotated[Path | None, Flag(names=("--text", "-f"), old=("--file",), shown=True)] = Field(
         default=None, description="Calibration text. Never the text you evaluate on."
     )
-    output: Annotated[Path | None, Flag(names=("--output", "-o"), shown=True)] = Field(
+    output: Annotated[Path | None, Flag(output="file", names=("--output", "-o"), shown=True)] = Field(
         default=None, description="Importance matrix, GGUF, as llama-imatrix writes it."
     )
     in_file: Annotated[Path | None, Flag(shown=True)] = Field(
         default=None, description="An importance matrix to show (--show-statistics); nothing is measured."
     )
-    hessian: Annotated[Path | None, Flag(shown=True)] = Field(
+    hessian: Annotated[Path | None, Flag(output="file", shown=True)] = Field(
         default=None, description="Also write the covariance of the inputs, for `seeddelta build --hessian`."
     )
-    gradient: Annotated[Path | None, Flag(shown=True)] = Field(
+    gradient: Annotated[Path | None, Flag(output="file", shown=True)] = Field(
         default=None,
         description="Also write the covariance of the loss' gradients at the outputs, for `seeddelta build --gradient` "
         "(llama, qwen2, qwen3).",
@@ -62,7 +63,7 @@ class CaptureSettings(Settings):
         default=None, description="Layers to measure. Default: all."
     )
     threads: Annotated[int, Flag(names=("--threads", "-t"), shown=True)] = Field(
-        default=0, ge=0, description="Threads; 0 is all processors."
+        default=0, ge=0, le=MAX_THREADS, description="Threads; 0 is all processors."
     )
     resume: Annotated[bool, Flag(shown=True)] = Field(
         default=True, description="Go on from OUTPUT.checkpoint, where an earlier run stopped."

@@ -53,7 +53,9 @@ class DequantizeSettings(Settings):
     """`seeddelta dequantize`."""
 
     source: Annotated[Path, Flag(argument=True, metavar="INPUT")] = Field(description="SeedΔ or quantised GGUF model.")
-    output: Annotated[Path, Flag(argument=True, metavar="OUTPUT")] = Field(description="Plain GGUF model to write.")
+    output: Annotated[Path, Flag(output="file", argument=True, metavar="OUTPUT")] = Field(
+        description="Plain GGUF model to write."
+    )
     type: Annotated[str, Flag(shown=True, metavar="TYPE")] = Field(
         default="f16", description="Type of the matrices: f32, f16, bf16, q8_0, q5_1 … q4_0."
     )
@@ -66,7 +68,7 @@ class PermuteSettings(Settings):
     model: Annotated[Path, Flag(names=("--model", "-m"))] = Field(
         description="Ordinary GGUF model whose ffn_down is F16, BF16 or F32."
     )
-    output: Annotated[Path, Flag(names=("--output", "-o"))] = Field(description="GGUF model to write.")
+    output: Annotated[Path, Flag(output="file", names=("--output", "-o"))] = Field(description="GGUF model to write.")
     hessian: Annotated[Path, Flag()] = Field(description="Covariance of its inputs, from seeddelta imatrix --hessian.")
     block: Annotated[int, Flag(shown=True)] = Field(default=16, description="Neurons that shall be skipped together.")
 
@@ -84,7 +86,7 @@ class CardSettings(Settings):
     license: Annotated[str | None, Flag(shown=True)] = Field(
         default=None, description="License as the hub calls it. Default: what the file says."
     )
-    output: Annotated[Path | None, Flag(names=("--output", "-o"), shown=True)] = Field(
+    output: Annotated[Path | None, Flag(output="file", names=("--output", "-o"), shown=True)] = Field(
         default=None, description="Write it here, README.md for one. Default: stdout."
     )
 

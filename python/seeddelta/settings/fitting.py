@@ -9,6 +9,7 @@ from pydantic import Field
 
 from .._settings import Flag, Settings
 from ..errors import RecipeError, SeedDeltaError
+from ..processors import MAX_THREADS
 from .measuring import JSON, QUIET
 
 FIT_CHUNKS = 96
@@ -22,7 +23,7 @@ class FitSettings(Settings):
 
     model: Annotated[Path, Flag(names=("--model", "-m"))] = Field(description="SeedΔ file to start from.")
     dense: Annotated[Path, Flag(names=("--dense", "-d"))] = Field(description="Dense GGUF model that it was made from.")
-    output: Annotated[Path, Flag(names=("--output", "-o"))] = Field(description="SeedΔ file to write.")
+    output: Annotated[Path, Flag(output="file", names=("--output", "-o"))] = Field(description="SeedΔ file to write.")
     text: Annotated[Path | None, Flag(names=("--text", "-f"), shown=True)] = Field(
         default=None, description="Text in UTF-8, never one that you evaluate on. Default: that of the package."
     )
@@ -35,7 +36,7 @@ class FitSettings(Settings):
         default=512, ge=16, description="Tokens a chunk."
     )
     threads: Annotated[int, Flag(names=("--threads", "-t"), shown=True)] = Field(
-        default=0, ge=0, description="Threads; 0 is all processors."
+        default=0, ge=0, le=MAX_THREADS, description="Threads; 0 is all processors."
     )
     resume: Annotated[bool, Flag(shown=True)] = Field(
         default=True, description="Go on from OUTPUT.fit, where an earlier run stopped."

@@ -60,7 +60,7 @@ class RunSettings(Drafting, Serving):
     chat: Annotated[bool, Flag(shown=True)] = Field(
         default=False, description="Give the prompt as a question, in the model's chat form."
     )
-    metrics_json: Annotated[Path | None, Flag(shown=True)] = Field(
+    metrics_json: Annotated[Path | None, Flag(output="file", shown=True)] = Field(
         default=None, description="Write speed, memory and counters to this file."
     )
 
@@ -113,10 +113,10 @@ class EvalSettings(Scoring, Comparing):
         description="Log-probabilities of a base model (also those of llama-perplexity --kl-divergence-base): all "
         "models are compared with it, on the text that is in it.",
     )
-    save_kl_base: Annotated[Path | None, Flag()] = Field(
+    save_kl_base: Annotated[Path | None, Flag(output="file")] = Field(
         default=None, description="Write the first model's log-probabilities to this file."
     )
-    resume: Annotated[Path | None, Flag(shown=True, metavar="DIR")] = Field(
+    resume: Annotated[Path | None, Flag(output="folder", shown=True, metavar="DIR")] = Field(
         default=None, description="Keep finished chunks here, and go on from those that are there."
     )
     tasks: Annotated[str | None, Flag(metavar="NAME[,NAME…]")] = Field(

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from ..gguf import names
+from ..processors import MAX_THREADS
 
 Values = Mapping[str, float]
 SCOPES = {"mlp": "ffn", "attn": "attn", "both": "all"}
@@ -48,7 +49,7 @@ def parse_percent(given: Any) -> Any:
 
 
 Percent = Annotated[float, BeforeValidator(parse_percent)]
-Threads = Annotated[tuple[Annotated[int, Field(ge=1)], ...] | None, BeforeValidator(parse_counts)]
+Threads = Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_THREADS)], ...] | None, BeforeValidator(parse_counts)]
 Listed = Annotated[tuple[str, ...], BeforeValidator(parse_list)]
 
 

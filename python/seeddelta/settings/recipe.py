@@ -9,6 +9,7 @@ from pydantic import Field
 
 from .._settings import Flag, Whole
 from ..kinds.options import Group
+from ..processors import MAX_THREADS
 
 # Of SmolLM2 at 4 bits: .01 costs 4 to 9% more divergence on the calibration's kind of text and 7% more on another kind,
 # .5 12% more on the first and 2% less on the other (docs/internals/quality.md).
@@ -50,7 +51,7 @@ class FileOptions(Group):
         description="llama.cpp's convert_hf_to_gguf.py, for an input that is a folder of safetensors, or "
         "hf://owner/name with them; a BF16 GGUF is beside the output meanwhile.",
     )
-    output: Annotated[Path, Flag(names=("--output", "-o"), panel="File", decides="nothing")] = Field(
+    output: Annotated[Path, Flag(output="file", names=("--output", "-o"), panel="File", decides="nothing")] = Field(
         description="SeedΔ file to write."
     )
     preset: Annotated[str, Flag(shown=True, metavar="NAME", panel="File", decides="nothing")] = Field(
@@ -241,11 +242,11 @@ class RunningOptions(Group):
         description="What becomes of a tensor above the gap: dense keeps it in the file as it was; fallback stores it "
         "in seeds all the same, marked unsafe, and who runs the file gives the dense model with --seeddelta-fallback.",
     )
-    report_json: Annotated[Path | None, Flag(panel="Run", decides="nothing")] = Field(
+    report_json: Annotated[Path | None, Flag(output="file", panel="Run", decides="nothing")] = Field(
         default=None, description="Write the report of the build to this file."
     )
     threads: Annotated[int, Flag(names=("--threads", "-t"), shown=True, panel="Run", decides="nothing")] = Field(
-        default=0, ge=0, description="Threads; 0: all cores. The result does not depend on it."
+        default=0, ge=0, le=MAX_THREADS, description="Threads; 0: all cores. The result does not depend on it."
     )
     executor: Annotated[
         str, Flag(shown=True, metavar="threads[:N]|processes[:N]|dask://host:port", panel="Run", decides="nothing")

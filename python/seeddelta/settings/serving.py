@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from .._settings import Flag, Settings
+from ..processors import MAX_THREADS
 from .patterns import Threads
 from .runtime import RuntimeConfig
 
@@ -102,7 +103,7 @@ class ModelOptions(Sharing):
 
     path: Path
     alias: str | None = None
-    threads: int | None = Field(default=None, ge=1)
+    threads: int | None = Field(default=None, ge=1, le=MAX_THREADS)
     runtime: RuntimeConfig = Field(default_factory=RuntimeConfig)
     load: dict[str, Any] = Field(default_factory=dict)
 
@@ -128,7 +129,7 @@ class ChatSettings(Talking, UsingModels):
     seed: Annotated[int | None, Flag(names=("--seed", "-s"), shown=True)] = Field(
         default=None, description="Seed of the sampling."
     )
-    history: Annotated[Path | None, Flag(shown=True)] = Field(
+    history: Annotated[Path | None, Flag(output="file", shown=True)] = Field(
         default=None, description="Keep the lines that you wrote here, for the up arrow."
     )
 

@@ -16,7 +16,9 @@ from .serving import Threaded, check_fallback
 class ReportSettings(Scoring, Threaded):
     """`seeddelta report`."""
 
-    output: Annotated[Path, Flag(names=("--output", "-o"), metavar="DIR")] = Field(description="Folder of the report.")
+    output: Annotated[Path, Flag(output="folder", names=("--output", "-o"), metavar="DIR")] = Field(
+        description="Folder of the report."
+    )
     saved: Annotated[tuple[Path, ...], Flag(names=("--from",), shown=True, repeat=True, metavar="FILE")] = Field(
         default=(), description="JSON of `seeddelta eval --json`; repeat it. Nothing is measured."
     )
@@ -29,7 +31,7 @@ class ReportSettings(Scoring, Threaded):
     imatrix: Annotated[Path | None, Flag(shown=True)] = Field(
         default=None, description="Importance matrix for --quants."
     )
-    work: Annotated[Path | None, Flag(shown=True, metavar="DIR")] = Field(
+    work: Annotated[Path | None, Flag(output="folder", shown=True, metavar="DIR")] = Field(
         default=None, description="Folder of the models of --quants, kept. Default: DIR/models."
     )
     prompt: Annotated[str | None, Flag(names=("--prompt", "-p"), shown=True)] = Field(
@@ -94,7 +96,7 @@ class TaskSettings(Threaded):
 class DemoSettings(Threaded):
     """`seeddelta demo`."""
 
-    keep: Annotated[Path | None, Flag(shown=True, metavar="DIR")] = Field(
+    keep: Annotated[Path | None, Flag(output="folder", shown=True, metavar="DIR")] = Field(
         default=None, description="Keep the models in this folder. Default: a temporary one."
     )
     bits: Annotated[float, Flag(shown=True)] = Field(

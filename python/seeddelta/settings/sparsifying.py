@@ -22,7 +22,7 @@ class SparsifySettings(Threaded):
     text: Annotated[Path, Flag(names=("--text", "-f"))] = Field(
         description="Calibration text, never the one evaluated on."
     )
-    output: Annotated[Path, Flag(names=("--output", "-o"))] = Field(
+    output: Annotated[Path, Flag(output="file", names=("--output", "-o"))] = Field(
         description="File for --kwta-file: .yaml, or .json."
     )
     max_dppl: Annotated[Percent | None, Flag(shown=True, metavar="PERCENT")] = Field(

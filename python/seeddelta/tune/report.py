@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -79,7 +80,7 @@ class TuneReport(BaseModel):
 
     def to_json(self) -> str:
         """The report as indented JSON."""
-        return self.model_dump_json(indent=2) + "\n"
+        return json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
 
     def to_table(self) -> Table:
         """rich table of the groups: rates by role and layers, with what each costs."""

@@ -18,10 +18,10 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
 from .._rows import row_ranges
-from ..errors import SourceModelError
+from ..errors import ModelError, SourceModelError
 from ..gguf.header import read_header
 from ..gguf.source import SourceModel
-from ..runtime.session import open_model
+from ..runtime.session import open_model, require_logits
 from ..runtime.view import Piece, make_view
 
 _FLOATS = (GGMLQuantizationType.F16, GGMLQuantizationType.F32, GGMLQuantizationType.BF16)
@@ -53,7 +53,11 @@ class SwitchedModel:
             self._offsets = {name: info.offset for name, info in read_header(self._view.path).tensors.items()}
             for name in self._types:
                 self.restore(name)
-            self.llm = open_model(self._view.path, n_ctx=n_ctx, n_batch=n_ctx, threads=threads)
+            try:
+                self.llm = open_model(self._view.path, n_ctx=n_ctx, n_batch=n_ctx, threads=threads)
+            except ModelError as error:
+                raise ModelError(str(error).replace(self._view.path, str(source.path))) from error
+            require_logits(self.llm, source.path)
         except BaseException:
             self._view.close()
             raise

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .._output import atomic_output
+from ..calibrate.text import open_vocabulary
 from ..errors import EvaluationError
 from ..gguf.header import read_header
 from ..runtime.decoder import Tokens
@@ -51,9 +52,7 @@ def choose_texts(options: TuneOptions) -> Texts:
 
 
 def _tokens(options: TuneOptions, data: bytes) -> Tokens:
-    from llama_cpp import Llama
-
-    llm = Llama(str(read_header(options.recipe.input).path), vocab_only=True, verbose=False)
+    llm = open_vocabulary(read_header(options.recipe.input).path)
     try:
         return tokenize(llm, data)
     finally:

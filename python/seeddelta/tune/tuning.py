@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import time
 from collections.abc import Iterable
@@ -14,7 +13,8 @@ from typing import Any, Literal
 
 from tqdm.auto import tqdm
 
-from .._output import atomic_output, check_writable
+from .._output import atomic_output, check_outputs, reading
+from .._settings import paths_of
 from ..convert import build
 from ..convert.jobs import encoder_identity, forget
 from ..convert.parts import open_parts
@@ -23,6 +23,7 @@ from ..convert.rates import Proc, overridden
 from ..convert.recipe import Recipe
 from ..errors import SourceModelError
 from ..gguf.source import file_sha256
+from ..processors import processors
 from .allocate import Rate
 from .groups import Group, make_groups
 from .options import TuneOptions
@@ -135,10 +136,10 @@ def autotune(options: TuneOptions, *, progress: bool = True) -> TuneReport:
     Raises what a build and an evaluation raise, RecipeError for a budget that cannot be met.
     """
     started = time.perf_counter()
-    check_writable(options.output)
-    if options.build:
-        check_writable(options.recipe.output)
     with ExitStack() as stack:
+        inputs = [*paths_of(options.recipe)[0], options.text, options.verify_text]
+        stack.enter_context(reading(path for path in inputs if path is not None))
+        check_outputs([options.output, options.recipe.output if options.build else None])
         given = options.recipe
         options = options.model_copy(update={"recipe": stack.enter_context(given.with_dense_input(progress=progress))})
         stack.callback(forget)
@@ -167,7 +168,7 @@ def _measure(tuning: Tuning, state: State, tokens: Any) -> Sensitivity:
     options = tuning.options
     with (
         Meter(
-            tuning.measuring, state, options.folder, tokens, options.ctx, options.recipe.threads or os.cpu_count()
+            tuning.measuring, state, options.folder, tokens, options.ctx, options.recipe.threads or processors()
         ) as meter,
         tqdm(total=tuning.evaluations, desc="measure", unit="group", disable=not tuning.progress) as bar,
     ):  # fmt: skip
