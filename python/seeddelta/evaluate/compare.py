@@ -144,15 +144,12 @@ def evaluate(
     counts = _thread_counts(threads)
     sizes = [_size(path) for path in files]
     each = _options_of(options, sizes)
-    if save_kl_base is not None:
-        with reading(one for one in (*files, text, kl_base) if one is not None):
-            check_outputs([Path(save_kl_base)])
+    with reading(one for one in (*files, text, kl_base) if one is not None):
+        check_outputs([None if save_kl_base is None else Path(save_kl_base)])
     scored = Scoring.plan(
-        files, text, n_ctx, chunks, kl=kl, kl_base=kl_base, save_kl_base=save_kl_base, resume=resume,
-        options=each,
-    )  # fmt: skip
-    if not depths or min(depths) < 0:
-        raise EvaluationError(f"depths {list(depths)} must be 0 or more")
+        files, text, n_ctx, chunks, kl=kl, kl_base=kl_base, save_kl_base=save_kl_base, resume=resume, options=each
+    )
+    _check_depths(depths)
     settings: dict[str, Any] = {
         "text": None if text is None else str(text), "n_ctx": scored.n_ctx if scored is not None else n_ctx,
         "chunks": chunks, "threads": counts, "reps": reps, "n_prompt": n_prompt, "n_gen": n_gen,
@@ -176,10 +173,10 @@ def evaluate(
                 generated = n_gen if "embeddings" not in kinds else 0
                 memories = list(map(_memory, workers, kinds))
                 speeds = measure_in_turns(workers, counts, reps, n_prompt, generated, progress, settings["depths"])
-                for worker, (_, size, _), kind, *other in zip(workers, group, kinds, memories, speeds, strict=True):
+                for number, (worker, kind) in enumerate(zip(workers, kinds, strict=True)):
                     own = _scores(scored, worker, kind, reports, progress)
                     own["sample"] = None if prompt is None or kind == "embeddings" else _sample(worker, prompt)
-                    reports.append(_report(worker, size, *other, own))
+                    reports.append(_report(worker, group[number][1], memories[number], speeds[number], own))
     return Comparison(tuple(reports), settings)
 
 
@@ -265,6 +262,11 @@ def _options_of(
     if len(options) != len(sizes):
         raise EvaluationError(f"{len(options)} sets of options for {len(sizes)} models; give one a model")
     return [dict(one) for one in options]
+
+
+def _check_depths(depths: Sequence[int]) -> None:
+    if not depths or min(depths) < 0:
+        raise EvaluationError(f"depths {list(depths)} must be 0 or more")
 
 
 def _thread_counts(threads: int | Sequence[int] | None) -> list[int]:
