@@ -245,3 +245,17 @@ def test_null_is_absent(server: ServerProcess, path: str) -> None:
     needed = {CHAT: {"messages": HELLO}, TEXT: {"prompt": "a"}, VECTORS: {"input": "a"}}[path]
     status, answer = ask(server, path, dict.fromkeys(fields) | needed)
     assert status == 200, answer
+
+
+def test_a_long_word_in_a_prompt(smollm2_quantized: Path) -> None:
+    """std::regex calls itself for each of its characters: on a usual stack 40000 of them end the process."""
+    from llama_cpp import Llama
+    from seeddelta.serve.vocabulary import Vocabulary
+
+    as_gpt_4o = {"tokenizer.ggml.pre": "gpt-4o"}
+    llm = Llama(str(smollm2_quantized), vocab_only=True, verbose=False, kv_overrides=as_gpt_4o)
+    vocabulary = Vocabulary(llm)
+    tokens = vocabulary.tokens_of(b"a" * 200_000)
+    assert b"".join(map(vocabulary.bytes_of, tokens)) == b"a" * 200_000
+    assert vocabulary.tokens_of(b"a city") == llm.tokenize(b"a city", special=True)
+    llm.close()

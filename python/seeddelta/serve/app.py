@@ -153,8 +153,8 @@ async def create_embedding(request: Request, body: EmbeddingBody) -> Any:
 async def tokenize(request: Request, body: TokenizeBody) -> dict[str, list[int]]:
     _, scheduler = request.app.state.models.find(body.model)
 
-    def call() -> list[int]:
-        return list(scheduler.llm.tokenize(body.input.encode(), special=True))
+    def call() -> Any:
+        return scheduler.vocabulary.tokens_of(body.input.encode())
 
     return {"tokens": await to_thread.run_sync(call, limiter=request.app.state.threads)}
 

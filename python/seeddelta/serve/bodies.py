@@ -15,7 +15,7 @@ with needs_extra("serve"):
     from pydantic import BeforeValidator, Field, WithJsonSchema
 
 INPUTS = 2048  # texts of one request for vectors
-TEXT = 1 << 20  # characters that are turned into tokens for their own sake
+TEXT = 1 << 18  # characters that are turned into tokens for their own sake
 TOKENS = 1 << 17  # numbers of tokens in a list
 
 _SAMPLING = (

@@ -111,7 +111,7 @@ class Completions:
         unknown = sorted(name for name, value in options.items() if value is not None and name not in _IGNORED)
         if unknown:
             raise RequestError(f"option {unknown[0]!r} is not known")
-        tokens = self._scheduler.prompts.tokens_of(prompt) if isinstance(prompt, str) else list(prompt)
+        tokens = self.tokenize(prompt.encode()) if isinstance(prompt, str) else list(prompt)
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
         self.generation = self._scheduler.submit(
             tokens,
@@ -128,6 +128,10 @@ class Completions:
         beginning = prompt if isinstance(prompt, str) else self.text_of(tokens)
         answer = _Answer(self, self._name, self.generation, beginning if echo else "")
         return answer.chunks() if stream else answer.whole()
+
+    def tokenize(self, data: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
+        """Tokens of a prompt; chat formats call it, too."""
+        return self._scheduler.prompts.tokens_of(data, add_bos, special)
 
     def text_of(self, tokens: Sequence[int]) -> str:
         return b"".join(map(self._scheduler.vocabulary.bytes_of, tokens)).decode("utf-8", "replace")

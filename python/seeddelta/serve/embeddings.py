@@ -34,7 +34,7 @@ class Embeddings:
         self.prompts: list[Sequence[int]] = []
         for index, text in enumerate(texts):
             try:
-                tokens = scheduler.prompts.tokens_of(text) if isinstance(text, str) else text
+                tokens = scheduler.prompts.tokens_of(text.encode()) if isinstance(text, str) else text
                 if not text:
                     raise RequestError("the text is empty")
                 scheduler.prompts.check_text(tokens)

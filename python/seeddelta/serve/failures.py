@@ -16,6 +16,7 @@ with needs_extra("serve"):
 
 _LOG = logging.getLogger("uvicorn.error")
 _WRONG = "invalid_request_error"
+_LONG = 1000  # characters of a message
 
 
 def answer_failures(app: FastAPI) -> None:
@@ -36,12 +37,14 @@ def described(error: BaseException) -> dict[str, Any]:
         code = "invalid_api_key" if error.status_code == 401 else None
     elif isinstance(error, RequestValidationError):
         first = error.errors()[0]
-        param = ".".join(str(part) for part in first["loc"][1:]) or None
+        param = ".".join(str(part) for part in first["loc"][1:])[:_LONG] or None
         text = first["msg"].removeprefix("Value error, ")
         kind, message = _WRONG, f"{param or 'the body'}: {text}"
     elif not isinstance(error, SeedDeltaError):
         _LOG.error("a request failed", exc_info=error)
         message = "the server failed; its log has the reason"
+    if len(message) > _LONG:  # it has the client's own words
+        message = message[:_LONG] + "…"
     return {"message": message, "type": kind, "param": param, "code": code}
 
 

@@ -29,13 +29,12 @@ class Prompts:
             native.LLAMA_POOLING_TYPE_UNSPECIFIED,
         )
 
-    def tokens_of(self, text: str) -> list[int]:
+    def tokens_of(self, data: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
         """Tokens of a prompt. Raises RequestError for a text that is certainly too long, without reading it."""
-        data = text.encode()
         least = len(data) // self._vocabulary.longest
         if least > self._context_length:
             raise self._too_long(f"at least {least}")
-        return list(self._vocabulary.llm.tokenize(data, special=True))
+        return self._vocabulary.tokens_of(data, add_bos, special)
 
     def check(self, prompt: Sequence[int], reply: int) -> None:
         """Raises RequestError for a prompt that the model cannot read, or cannot write `reply` tokens after."""
