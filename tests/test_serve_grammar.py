@@ -62,3 +62,30 @@ def test_grammars_that_are_refused(number: int) -> None:
     text, reason = list(BAD.items())[number]
     with pytest.raises(RequestError, match=f"^grammar: .*({reason})"):
         check_grammar(text)
+
+
+RUNS = {"=": 32, " ": 64, "(": 4}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'root ::= "=" root "b" | "=" root "c" | ""',
+        'root ::= [^x] root "b" | . root "c" | ""',
+        'root ::= "<" (" " inner) ">"\ninner ::= "" | (" " | "\\x20") (inner "a" | inner{1,2} "b")',
+    ],
+)
+def test_grammars_that_grow_with_each_character(text: str) -> None:
+    """llama.cpp takes 4 times as long for each one more; a token of 32 takes for ever."""
+    check_grammar(text)
+    with pytest.raises(RequestError, match=r"ever more ways when '[= ]' is repeated"):
+        check_grammar(text, RUNS)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_grammars_that_do_not_grow(name: str) -> None:
+    check_grammar(GOOD[name], RUNS)
+
+
+def test_a_grammar_that_grows_with_characters_that_no_token_repeats() -> None:
+    check_grammar('root ::= term | term "+" root\nterm ::= "(" root ")" | [0-9]+', RUNS)

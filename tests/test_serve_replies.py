@@ -198,3 +198,13 @@ def test_tokens_that_are_long(server: ServerProcess, smollm2_quantized: Path) ->
     assert b"".join(map(vocabulary.bytes_of, long)) == b" " * 64
     assert vocabulary.longest >= 32
     llm.close()
+
+
+def test_a_reply_that_can_be_read_in_ever_more_ways(server: ServerProcess) -> None:
+    token = ask(server, "/extras/tokenize", {"input": "a"})[1]["tokens"][-1]
+    grammar = 'root ::= "a" root "b" | "a" root "c" | "x"'
+    begin = time.monotonic()
+    status, answer = ask(server, TEXT, text(grammar=grammar, logit_bias={str(token): 100}, max_tokens=60))
+    assert status == 400, answer
+    assert "too many ways" in answer["error"]["message"]
+    assert time.monotonic() - begin < 10

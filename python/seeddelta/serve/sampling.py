@@ -25,7 +25,7 @@ _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32
 _REPEAT_WINDOW = 64  # tokens that the penalties look back; `last_n_tokens_size` of llama_cpp.Llama
 _MIROSTAT_M = 100  # as llama_cpp.Llama has it
 _COLD = 1e-6  # a temperature from which on logits divided by it are no numbers any more; the likeliest token is taken
-_SLOW = 5.0  # seconds of one token: a grammar in which text can be read in ever more ways takes twice that for the next
+_SLOW = 0.1  # seconds of one token: a grammar in which the reply can be read in thousands of ways
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Sampler:
         self._plain = options.temperature < _COLD and options.grammar is None and not _changes_logits(options)
         vocabulary.check(options.logit_bias, "logit_bias")
         if options.grammar is not None:
-            check_grammar(options.grammar)
+            check_grammar(options.grammar, vocabulary.runs)
             # beside the chain: it is asked about one token first, and about all only when that one is not allowed
             self._grammar = native.llama_sampler_init_grammar(
                 vocabulary.llm._model.vocab, options.grammar.encode(), b"root"
@@ -98,13 +98,16 @@ class Sampler:
             return int(self._chain.sample(context, index))
         token = self._pick(logits, suppressed, False)
         if self._grammar is not None:
-            begin = time.perf_counter()
-            if not self._allowed(token):
+            begin = time.thread_time()
+            allowed = self._allowed(token)
+            spent = time.thread_time() - begin
+            if not allowed:
                 token = self._pick(logits, suppressed, True)
                 if not self._allowed(token):  # llama.cpp would end the process
                     return None
+            begin = time.thread_time()
             native.llama_sampler_accept(self._grammar, token)
-            if time.perf_counter() - begin > _SLOW:
+            if spent + time.thread_time() - begin > _SLOW:
                 raise RequestError("grammar: the reply can be read in too many ways; make its rules begin differently")
         self._chain.accept(token)
         return token

@@ -17,6 +17,7 @@ from ..errors import RequestError
 T = TypeVar("T")
 # llama.cpp splits texts by std::regex, which calls itself for every character of a word (or a row of blanks or signs).
 _SHALLOW = 4096  # bytes that any stack has room for
+_RUN = 8  # equal characters in a token from which on they are many
 _FRAME = 1024  # bytes of stack for each byte of a text, more than twice of what was seen
 _STACK = threading.Lock()  # around the size of stacks, which is the process's
 
@@ -48,6 +49,16 @@ class Vocabulary:
     def longest(self) -> int:
         """Bytes of the longest token: a text of more bytes has more than one."""
         return max(1, *(len(self.bytes_of(token)) for token in range(self.size)))
+
+    @cached_property
+    def runs(self) -> dict[str, int]:
+        """Characters of which a token has many and nothing else, and how many."""
+        found: dict[str, int] = {}
+        for token in range(self.size):
+            data = self.bytes_of(token)
+            if len(data) >= _RUN and data[:_RUN] == data[:1] * _RUN and data == data[:1] * len(data) and data[0] < 0x80:
+                found[chr(data[0])] = max(found.get(chr(data[0]), 0), len(data))
+        return found
 
     def is_end(self, token: int) -> bool:
         return token in self._end_set
