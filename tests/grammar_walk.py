@@ -46,6 +46,8 @@ class Walker:
                 if self._end in allowed and (len(allowed) == 1 or len(data) > 40 or draw.random() < 0.2):
                     return data.decode("utf-8", "replace")
                 allowed = [token for token in allowed if token != self._end]
+                if not allowed:  # a byte that the vocabulary has not
+                    return None
                 weights = [20 if self._bytes[token] in b'"}],' else 1 for token in allowed]
                 token = draw.choices(allowed, weights)[0]
                 data += bytes([self._bytes[token]])

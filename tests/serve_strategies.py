@@ -32,35 +32,50 @@ RULES = st.lists(
 ).map(" ".join)  # fmt: skip
 GRAMMARS = RULES | RULES.map("root ::= {}".format) | st.integers(1, 400).map(lambda n: f"root ::= {'(' * n}a{')' * n}")
 _VALUE = st.none() | st.booleans() | st.integers(-5, 300) | st.floats(allow_nan=False) | st.text(max_size=6)
-_LEAF = st.fixed_dictionaries(
-    {},
-    optional={
-        "type": st.sampled_from(
-            ["string", "integer", "number", "boolean", "null", "object", "array", "king", ["string", "null"]]
-        ),
-        "enum": st.lists(_VALUE, max_size=4),
-        "const": _VALUE,
-        "pattern": st.sampled_from(
-            ["^\\d+$", "[^\\W]{2,9}", "(a|b)*c", "((a*)*)*", "(?=a)", "[", "a{1000}", ".{2000}x", "\\p{L}"]
-        ),
-        "format": st.sampled_from(["date", "uuid", "email", "king"]),
-        "minLength": st.integers(-1, 3000),
-        "maxLength": st.integers(-1, 3000),
-        "minimum": st.integers(-200, 200) | st.floats(),
-        "maximum": st.integers(-200, 200) | st.floats(),
-        "minItems": st.integers(0, 5),
-        "maxItems": st.integers(0, 10**9),
-        "$ref": st.sampled_from(["#", "#/$defs/a", "#/properties/a", "x", "#/items"]),
-        "additionalProperties": st.booleans(),
+_BOUND = st.integers(-200, 200) | st.integers(-40, 40).map(lambda quarter: quarter / 4)
+_PATTERNS = [
+    "^\\d+$", "[^\\W]{2,9}", "(a|b)*c", "((a*)*)*", "(?=a)", "[", "a{1000}", ".{2000}x", "\\p{L}", "^\\S\\s\\D$",
+    '"[^"]+\\\\',
+]  # fmt: skip
+_OF_TYPES: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "string": {"pattern": st.sampled_from(_PATTERNS)},
+    "integer": {"minimum": _BOUND, "maximum": _BOUND, "exclusiveMaximum": _BOUND},
+    "number": {"minimum": _BOUND, "maximum": _BOUND, "exclusiveMinimum": _BOUND},
+    "array": {"minItems": st.integers(0, 3), "maxItems": st.integers(0, 10**9), "uniqueItems": st.just(False)},
+    "object": {
         "required": st.lists(st.sampled_from(["a", "b", "😀"]), max_size=2),
-        "uniqueItems": st.booleans(),
+        "additionalProperties": st.booleans(),
     },
+    "boolean": {},
+    "null": {"title": st.text(max_size=3)},
+    "king": {"not": st.none()},
+}
+_LEAF = st.one_of(
+    *[st.fixed_dictionaries({"type": st.just(kind)}, optional=words) for kind, words in _OF_TYPES.items()],
+    st.builds(dict, type=st.just("string"), format=st.sampled_from(["date", "uuid", "email", "ipv4", "king"])),
+    st.builds(dict, type=st.just("string"), minLength=st.integers(0, 9), maxLength=st.integers(0, 3000)),
+    st.fixed_dictionaries({"enum": st.lists(_VALUE, max_size=4)}),
+    st.fixed_dictionaries({"const": _VALUE}),
+    st.fixed_dictionaries({"$ref": st.sampled_from(["#", "#/$defs/a", "#/properties/a", "x", "#/items"])}),
+    st.fixed_dictionaries({}, optional={word: one for words in _OF_TYPES.values() for word, one in words.items()}),
+    st.builds(dict, type=st.just(["string", "integer", "null"]), minimum=_BOUND),
 )  # fmt: skip
+
+
+def _with(leaf: dict[str, Any], word: str, found: dict[str, Any]) -> dict[str, Any]:
+    """A schema with others inside."""
+    if word in ("properties", "$defs"):
+        return leaf | {word: found}
+    inner = list(found.values())
+    return leaf | {word: inner if word != "items" or len(inner) != 1 else inner[0]}
+
+
+_OUTER = st.sampled_from([{}, {}, {"type": "object"}, {"type": "array"}, {"additionalProperties": True}]) | _LEAF
 SCHEMAS = st.recursive(
     _LEAF,
     lambda inner: st.builds(
-        lambda leaf, word, found: leaf | {word: found if word in ("properties", "$defs") else list(found.values())},
-        _LEAF,
+        _with,
+        _OUTER,
         st.sampled_from(["properties", "$defs", "anyOf", "oneOf", "allOf", "prefixItems", "items"]),
         st.dictionaries(st.sampled_from(["a", "b", "\"\\\n", "😀"]), inner, max_size=3),
     ),

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 from grammar_walk import Walker
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from seeddelta.errors import RequestError
+from serve_strategies import SCHEMAS
 
 pytest.importorskip("llama_cpp")
 
@@ -282,3 +285,19 @@ def test_schemas_that_are_deep_or_large() -> None:
     assert len(json_grammar(Json({"enum": names}))) < 50_000
     with pytest.raises(RequestError, match="too many ways"):  # each could be the next one
         json_grammar(Json(obj(members)))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(SCHEMAS, st.integers(0, 2**32))
+def test_any_schema(walker: Walker, schema: Any, seed: int) -> None:
+    """Whatever is taken, what its grammar writes is valid."""
+    jsonschema = pytest.importorskip("jsonschema")
+    try:
+        grammar = json_grammar(Json(schema))
+        jsonschema.Draft202012Validator.check_schema(schema)
+    except (RequestError, jsonschema.SchemaError):
+        return
+    draw = random.Random(seed)
+    for text in [walker.draw(grammar, draw) for _ in range(3)]:
+        if text is not None and "\ufffd" not in text:
+            jsonschema.validate(json.loads(text), schema, format_checker=jsonschema.FormatChecker())

@@ -191,10 +191,18 @@ class _Converter:
         if not isinstance(variants, list) or not variants:
             raise RequestError(f"{word} is a list of schemas")
         if kind is not None:
-            variants = [{"type": kind, **one} if isinstance(one, Mapping) else one for one in variants]
+            variants = [self._of_type(kind, {} if one is True else one) for one in variants]
         if word == "oneOf" and not self._distinct(variants):
             raise RequestError("oneOf is not supported where more than one may fit; give anyOf")
         return self._any_of([self.visit(one) for one in variants])
+
+    def _of_type(self, kind: Any, variant: Any) -> Any:
+        """A variant with the type that stands beside all of them."""
+        if not isinstance(variant, Mapping):
+            return variant
+        if variant.get("type", kind) != kind:
+            raise RequestError(f"type {short(kind)} beside variants of other types is not supported")
+        return {**variant, "type": kind}
 
     def _distinct(self, variants: list[Any]) -> bool:
         """Whether no value fits two variants: they differ in type, in their values, or in a member's."""
