@@ -26,6 +26,7 @@ BAD = {
     'root ::= a\na ::= ("x" | b)\nb ::= a "y"': "begins with itself",
     # llama.cpp does not see that c may be empty, and takes ever more memory
     'root ::= b root "x"\nb ::= c c\nc ::= ': "begins with itself",
+    'root ::= [] [^] root "x"': "begins with itself",  # an empty class takes nothing, not no character
     'root ::= (""*)* "a"': "nothing to repeat|empty",
     'root ::= (a a)*\na ::= "x"?': "may be empty",
     'root ::= "a"{1,100000}': "repeats",

@@ -114,6 +114,16 @@ def test_echo_tells_the_prompts_tokens(server: ServerProcess) -> None:
     assert "".join(chunk["text"] for chunk in chunks) == whole["text"]
 
 
+def test_places_of_tokens_that_are_no_characters(server: ServerProcess) -> None:
+    for seed in range(5):
+        body = text(prompt="é", echo=True, logprobs=0, max_tokens=100, temperature=2, seed=seed, top_k=0, min_p=0)
+        choice = ask(server, TEXT, body)[1]["choices"][0]
+        told = choice["logprobs"]
+        for token, offset in zip(told["tokens"], told["text_offset"], strict=True):
+            if "\ufffd" not in token:
+                assert choice["text"][offset : offset + len(token)] == token
+
+
 def test_no_tokens(server: ServerProcess) -> None:
     body = text(prompt="the city of", echo=True, logprobs=1, max_tokens=0)
     answer = ask(server, TEXT, body)[1]

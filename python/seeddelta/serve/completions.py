@@ -209,6 +209,9 @@ class _Answer:
 
     def _offset(self, token: int) -> int:
         """Where a token begins in the text; inside of a character: where that begins."""
-        place = self._place
-        self._place += len(self._places.decode(self._completions.bytes_of(token)))
-        return place
+        place, data = self._place, self._completions.bytes_of(token)
+        text = self._places.decode(data)
+        self._place += len(text)
+        own = data.decode("utf-8", "replace")
+        # what came before may be no character after all, and is told now
+        return self._place - len(own) if text.endswith(own) and "\ufffd" not in own else place

@@ -39,7 +39,7 @@ class Text:
 
     @property
     def size(self) -> int:
-        return 0 if self.text == '""' else len(self.text)
+        return 0 if self.text in ('""', "[]", "[^]") else len(self.text)
 
     def names(self) -> Iterator[str]:
         yield from ()
