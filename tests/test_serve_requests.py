@@ -259,3 +259,24 @@ def test_a_long_word_in_a_prompt(smollm2_quantized: Path) -> None:
     assert b"".join(map(vocabulary.bytes_of, tokens)) == b"a" * 200_000
     assert vocabulary.tokens_of(b"a city") == llm.tokenize(b"a city", special=True)
     llm.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "begin", "item", "end"),
+    [
+        (CHAT, b'{"messages":[', b"{}", b"]}"),
+        (CHAT, b'{"messages":[{"role":"user","content":"hi"}],"tools":[', b"{}", b"]}"),
+        (CHAT, b'{"messages":[{"role":"assistant","tool_calls":[', b"{}", b"]}]}"),
+        (VECTORS, b'{"input":[', b"[]", b"]}"),
+        (TEXT, b'{"prompt":[', b"1", b"]}"),
+        ("/extras/detokenize", b'{"tokens":[', b"{}", b"]}"),
+    ],
+)
+def test_large_bodies_are_refused_at_once(
+    server: ServerProcess, path: str, begin: bytes, item: bytes, end: bytes
+) -> None:
+    """Not with an error for each of a million items, while all other clients wait."""
+    count = (7 << 20) // (len(item) + 1)
+    started = time.monotonic()
+    refusal(server, path, begin + b",".join([item] * count) + end)
+    assert time.monotonic() - started < 15

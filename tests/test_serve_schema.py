@@ -17,7 +17,8 @@ from serve_strategies import SCHEMAS
 
 pytest.importorskip("llama_cpp")
 
-from seeddelta.serve.schema import Json, json_grammar
+from llama_cpp import LlamaGrammar
+from seeddelta.serve.schema import Json, json_grammar, replace_converter
 
 
 def obj(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -237,6 +238,15 @@ def test_a_value_of_many_parts(walker: Walker) -> None:
     assert walker.takes(json_grammar(Json({"const": value})), json.dumps(value, ensure_ascii=False))
     half = json.loads('"a\\ud83d"')  # from a file of `run`: it cannot be written but with an escape
     assert walker.takes(json_grammar(Json({"const": half})), '"a\\ud83d"')
+
+
+def test_chat_formats_use_this_converter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LlamaGrammar, "from_json_schema", LlamaGrammar.from_json_schema)  # back again afterwards
+    replace_converter()
+    schema = {"type": "array", "items": {"enum": ["a\\b"]}, "maxItems": 10**9}
+    assert LlamaGrammar.from_json_schema(json.dumps(schema), verbose=False)._grammar == json_grammar(Json(schema))
+    with pytest.raises(RequestError, match="minItems"):
+        LlamaGrammar.from_json_schema('{"type": "array", "minItems": 1000000000}')
 
 
 def test_texts_around_values(walker: Walker) -> None:

@@ -6,14 +6,15 @@ from typing import Annotated, Any, Literal
 
 from .._extras import needs_extra
 from ..errors import RequestError
-from .fields import MOST, AnyObject, Anything, Fields, Flag, Number, Stops, Whole, is_tokens
+from .fields import MOST, AnyObject, Anything, Biases, Fields, Flag, Number, Stops, Whole, few, is_tokens
 from .grammar import SIZE
-from .messages import AnyMessage, Function, FunctionChoice, Tool, ToolChoice
+from .messages import TOOLS, AnyMessage, Function, FunctionChoice, Tool, ToolChoice
 from .schema import Json, json_grammar
 
 with needs_extra("serve"):
     from pydantic import BeforeValidator, Field, WithJsonSchema
 
+MESSAGES = 4096  # of a chat
 INPUTS = 2048  # texts of one request for vectors
 TEXT = 1 << 18  # characters that are turned into tokens for their own sake
 TOKENS = 1 << 17  # numbers of tokens in a list
@@ -22,7 +23,6 @@ _SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty",
     "mirostat_mode", "mirostat_tau", "mirostat_eta", "seed", "stop",
 )  # fmt: skip
-Bias = Annotated[Number, Field(ge=-100, le=100)]
 
 
 class StreamOptions(Fields):
@@ -37,7 +37,7 @@ class ReplyBody(Fields):
     top_p: Number = Field(0.95, ge=0, le=1)
     presence_penalty: Number = Field(0.0, ge=-2, le=2)
     frequency_penalty: Number = Field(0.0, ge=-2, le=2)
-    logit_bias: dict[str, Bias] = Field(default_factory=dict)
+    logit_bias: Biases = Field(default_factory=dict)
     seed: Whole | None = Field(None, ge=-(2**63), lt=2**63)
     stop: Stops = Field(default_factory=list)
     stream: Flag = False
@@ -120,19 +120,19 @@ class SchemaFormat(Fields):
 class ChatBody(ReplyBody):
     """POST /v1/chat/completions."""
 
-    messages: list[AnyMessage] = Field(min_length=1)
+    messages: Annotated[list[AnyMessage], few(MESSAGES)] = Field(min_length=1)
     max_tokens: Whole | None = Field(None, ge=1, le=MOST)
     max_completion_tokens: Whole | None = Field(None, ge=1, le=MOST)
     logprobs: Flag = False
     top_logprobs: Whole | None = Field(None, ge=0, le=20)
     response_format: Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")] | None = None
-    tools: list[Tool] = Field(default_factory=list, max_length=128)
+    tools: Annotated[list[Tool], few(TOOLS)] = Field(default_factory=list)
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: Flag = True
-    functions: list[Function] = Field(default_factory=list, max_length=128)
+    functions: Annotated[list[Function], few(TOOLS)] = Field(default_factory=list)
     function_call: FunctionChoice | None = None
     # what cannot be ignored without another reply than the one asked for
-    modalities: list[str] | None = None
+    modalities: Annotated[list[str], few(8)] | None = None
     audio: AnyObject | None = None
     web_search_options: AnyObject | None = None
 
@@ -198,10 +198,10 @@ class ChatBody(ReplyBody):
 
 def _input(value: Any) -> list[str | list[int]]:
     texts = [value] if isinstance(value, str) or (is_tokens(value) and value) else value
+    if isinstance(texts, list) and not 1 <= len(texts) <= INPUTS:
+        raise ValueError(f"give from 1 to {INPUTS} texts")
     if not isinstance(texts, list) or not all(isinstance(one, str) or is_tokens(one) for one in texts):
         raise ValueError("give a text, a list of texts, or the numbers of their tokens")
-    if not 1 <= len(texts) <= INPUTS:
-        raise ValueError(f"give from 1 to {INPUTS} texts")
     return texts
 
 
@@ -218,6 +218,12 @@ class EmbeddingBody(Fields):
     user: str | None = None
 
 
+def _tokens(value: Any) -> list[int]:
+    if not is_tokens(value) or len(value) > TOKENS:
+        raise ValueError(f"give a list of at most {TOKENS} numbers of tokens")
+    return list(value)
+
+
 class TokenizeBody(Fields):
     """POST /extras/tokenize."""
 
@@ -229,4 +235,4 @@ class DetokenizeBody(Fields):
     """POST /extras/detokenize."""
 
     model: str | None = None
-    tokens: list[Whole] = Field(max_length=TOKENS)
+    tokens: Annotated[Any, BeforeValidator(_tokens), WithJsonSchema({"type": "array", "items": {"type": "integer"}})]

@@ -97,7 +97,7 @@ class Completions:
         stream: bool = False,
         suffix: str | None = None,
         grammar: Any = None,
-        logit_bias: dict[Any, float] | None = None,
+        logit_bias: Mapping[int, float] | None = None,
         model: str | None = None,
         **options: Any,
     ) -> dict[str, Any] | Iterator[dict[str, Any]]:
@@ -117,7 +117,7 @@ class Completions:
             tokens,
             Sampling(
                 grammar=getattr(grammar, "_grammar", grammar),
-                logit_bias=_biases(logit_bias or {}),
+                logit_bias=logit_bias or {},
                 min_tokens=self._min_tokens,
                 **sampling,
             ),
@@ -138,13 +138,6 @@ class Completions:
 
     def bytes_of(self, token: int) -> bytes:
         return self._scheduler.vocabulary.bytes_of(token)
-
-
-def _biases(given: Mapping[Any, float]) -> dict[int, float]:
-    try:
-        return {int(token): float(bias) for token, bias in given.items()}
-    except ValueError as error:
-        raise RequestError("logit_bias: its names are numbers of tokens (/extras/tokenize tells them)") from error
 
 
 class _Answer:

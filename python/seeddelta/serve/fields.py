@@ -74,6 +74,36 @@ _STOPS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "str
 Stops = Annotated[Any, BeforeValidator(_stops), WithJsonSchema(_STOPS)]
 
 
+def few(most: int) -> Any:
+    """For a list: what is wrong with a longer one is told once, and not for each of its items."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, list) and len(value) > most:
+            raise ValueError(f"give at most {most} of them")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _biases(value: Any) -> dict[int, float]:
+    if not isinstance(value, dict):
+        raise ValueError("give an object of numbers of tokens and what is added to their logits")
+    found: dict[int, float] = {}
+    for token, bias in value.items():
+        try:
+            number = int(token)
+        except ValueError:
+            raise ValueError("its names are numbers of tokens (/extras/tokenize tells them)") from None
+        if type(bias) not in (int, float) or not -100 <= bias <= 100:
+            raise ValueError("its values are numbers from -100 to 100")
+        found[number] = float(bias)
+    return found
+
+
+_BIASES = {"type": "object", "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100}}
+Biases = Annotated[Any, BeforeValidator(_biases), WithJsonSchema(_BIASES)]
+
+
 def is_tokens(value: Any) -> bool:
     """Whether a value is a list of whole numbers, perhaps none."""
     return isinstance(value, list) and all(type(one) is int for one in value)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from .._extras import needs_extra
-from .fields import AnyObject, Fields, Flag
+from .fields import AnyObject, Fields, Flag, few
 
 with needs_extra("serve"):
     from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+TOOLS = 128  # of a request, and calls of a message
 _PART = {
     "type": "object",
     "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
@@ -78,7 +79,7 @@ class AssistantMessage(Message):
     role: Literal["assistant"]
     content: Text = ""  # templates add it to other texts
     refusal: str | None = Field(None, exclude=True)
-    tool_calls: list[Call] | None = None
+    tool_calls: Annotated[list[Call], few(TOOLS)] | None = None
     function_call: CalledFunction | None = None
 
     @model_validator(mode="after")

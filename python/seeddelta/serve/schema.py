@@ -6,10 +6,13 @@ the schema does not name), never more. A keyword that it cannot say is refused b
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
+
+from llama_cpp.llama_grammar import LlamaGrammar
 
 from ..errors import RequestError
 from . import gbnf
@@ -31,6 +34,7 @@ from .keywords import (
 from .ranges import number_forms
 
 _RULES = 20_000
+_VARIANTS = 300  # each is compared with each
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,16 @@ def json_grammar(*forms: Json) -> str:
     except RequestError as error:
         raise RequestError(f"schema: it cannot be made a grammar ({error})") from None
     return text
+
+
+def replace_converter() -> None:
+    """Have llama-cpp-python's chat formats use `json_grammar`, for the schemas of tools that clients send: its own
+    converter writes repetitions out, as often as a schema says. For the whole process."""
+
+    def from_json_schema(json_schema: str, verbose: bool = True) -> LlamaGrammar:
+        return LlamaGrammar.from_string(json_grammar(Json(json.loads(json_schema))), verbose=verbose)
+
+    LlamaGrammar.from_json_schema = from_json_schema
 
 
 class _Converter:
@@ -192,6 +206,8 @@ class _Converter:
             raise RequestError(f"{word} is a list of schemas")
         if kind is not None:
             variants = [self._of_type(kind, {} if one is True else one) for one in variants]
+        if word == "oneOf" and len(variants) > _VARIANTS:
+            raise RequestError(f"oneOf of more than {_VARIANTS} is not supported")
         if word == "oneOf" and not self._distinct(variants):
             raise RequestError("oneOf is not supported where more than one may fit; give anyOf")
         return self._any_of([self.visit(one) for one in variants])
