@@ -40,8 +40,15 @@ def test_grammars(run: Callable[..., str], tmp_path: Path) -> None:
     text = run("-p", "JSON:", "--json-schema", str(schema)).removeprefix("JSON:")
     assert json.loads(text)["city"] in ("Paris", "Rome")
     assert "leave one" in run("-p", "x", "--grammar", str(grammar), "--json-schema", str(schema), fails=True)
-    schema.write_text('{"$ref": "#/nowhere"}')
-    assert "grammar" in run("-p", "x", "--json-schema", str(schema), fails=True)
+    for value in ('a"b', "a\nb\t", "a\\b", "😀"):
+        schema.write_text(json.dumps({"enum": [value]}))
+        assert json.loads(run("-p", "JSON:", "--json-schema", str(schema)).removeprefix("JSON:")) == value
+    for text in ('{"$ref": "#/nowhere"}', "{", "[" * 100000, '{"not": {}}'):
+        schema.write_text(text)
+        assert "grammar" in run("-p", "x", "--json-schema", str(schema), fails=True)
+    for text in ("root ::= " + "(" * 20000 + '"a"' + ")" * 20000, 'root ::= root "a"', 'root ::= "a"{5,2}'):
+        grammar.write_text(text)
+        assert "grammar" in run("-p", "x", "--grammar", str(grammar), fails=True)
 
 
 def test_sampling(run: Callable[..., str]) -> None:

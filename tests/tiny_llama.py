@@ -15,12 +15,47 @@ N_EXPERT, N_USED, N_FF_EXPERT = 6, 2, 40  # rows that are no whole tiles
 N_VOCAB = 512  # the special tokens, all bytes, and the first merges
 
 
-def write_llama(path: Path, tokenizer_of: Path, *, tied: bool = True, seed: int = 0, width: int = N_FF) -> Path:
-    """A llama of two layers, F16; `width` is that of its MLP."""
+def write_llama(
+    path: Path, tokenizer_of: Path, *, tied: bool = True, seed: int = 0, width: int = N_FF, template: str | None = None
+) -> Path:
+    """A llama of two layers, F16; `width` is that of its MLP, `template` that of its chats."""
     random = _Random(seed)
     mlp = {"gate": (width, N_EMBD), "up": (width, N_EMBD), "down": (N_EMBD, width)}
     tensors = _model(random, tied, lambda: _attention(random) | _mlp(random, mlp))
-    return _write(path, "llama", tokenizer_of, tensors, feed_forward=width)
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        if template is not None:
+            writer.add_chat_template(template)
+
+    return _write(path, "llama", tokenizer_of, tensors, keys, feed_forward=width)
+
+
+def write_bert(path: Path, tokenizer_of: Path) -> Path:
+    """A bert of two layers: an encoder, which has vectors of texts and no logits."""
+    random = _Random(7)
+
+    def norm(name: str) -> Tensors:
+        return {f"{name}.weight": random.norm(), f"{name}.bias": np.zeros(N_EMBD, np.float32)}
+
+    tensors = {"token_embd.weight": random.matrix(N_VOCAB, N_EMBD)}
+    tensors |= {"token_types.weight": random.matrix(2, N_EMBD).astype(np.float32)}
+    tensors |= {"position_embd.weight": random.matrix(256, N_EMBD).astype(np.float32)} | norm("token_embd_norm")
+    key = (N_KV_HEAD * HEAD, N_EMBD)
+    shapes = {"attn_q": (N_EMBD, N_EMBD), "attn_k": key, "attn_v": key}
+    shapes |= {"attn_output": (N_EMBD, N_EMBD), "ffn_up": (N_FF, N_EMBD), "ffn_down": (N_EMBD, N_FF)}
+    for layer in range(N_LAYERS):
+        for name, shape in shapes.items():
+            tensors[f"blk.{layer}.{name}.weight"] = random.matrix(*shape)
+            tensors[f"blk.{layer}.{name}.bias"] = np.zeros(shape[0], np.float32)
+        tensors |= norm(f"blk.{layer}.attn_output_norm") | norm(f"blk.{layer}.layer_output_norm")
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        writer.add_layer_norm_eps(1e-5)
+        writer.add_causal_attention(False)
+        writer.add_pooling_type(gguf.PoolingType.MEAN)
+        writer.add_token_type_count(2)
+
+    return _write(path, "bert", tokenizer_of, tensors, keys)
 
 
 def write_qwen(path: Path, tokenizer_of: Path, architecture: str) -> Path:

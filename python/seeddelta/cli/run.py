@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..errors import EvaluationError
+from ..errors import EvaluationError, RequestError
 from ..settings.measuring import RunSettings
 from ._command import from_settings
 from ._options import require_statecells
@@ -109,16 +109,21 @@ def _text(path: Path) -> str:
 def _grammar(settings: RunSettings) -> Any:
     from llama_cpp import LlamaGrammar
 
-    if settings.grammar is not None:
-        return LlamaGrammar.from_string(_text(settings.grammar), verbose=False)
-    if settings.json_schema is None:
+    from ..serve.grammar import check_grammar
+    from ..serve.schema import Json, json_grammar
+
+    path = settings.grammar or settings.json_schema
+    if path is None:
         return None
+    text = _text(path)
     try:
-        return LlamaGrammar.from_json_schema(_text(settings.json_schema), verbose=False)
-    except EvaluationError:
-        raise
-    except Exception as error:  # its converter raises whatever it stumbles over
-        raise EvaluationError(f"{settings.json_schema}: cannot be made a grammar ({error})") from error
+        if settings.grammar is None:
+            text = json_grammar(Json(json.loads(text)))
+        else:
+            check_grammar(text)
+    except (RequestError, ValueError, RecursionError) as error:
+        raise EvaluationError(f"{path}: cannot be made a grammar ({error})") from error
+    return LlamaGrammar.from_string(text, verbose=False)
 
 
 def _stream(llm: Any, prompt: str, chat: bool, sampling: dict[str, Any]) -> list[float]:

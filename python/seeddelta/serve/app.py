@@ -1,4 +1,4 @@
-"""The OpenAI-compatible HTTP server: llama-cpp-python's request types and chat formats over our schedulers."""
+"""The OpenAI-compatible HTTP server: the API's requests and llama-cpp-python's chat formats over our schedulers."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 from .._extras import needs_extra
-from ..errors import BusyError, RequestError, SeedDeltaError, UnknownModelError
+from ..errors import RequestError
 from ..settings.serving import ServeSettings
 from . import tools
-from .bodies import ChatBody, CompletionBody, EmbeddingBody
+from .bodies import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, ReplyBody, TokenizeBody
 from .completions import Completions
+from .embeddings import Embeddings
+from .failures import answer_failures, described
 from .metrics import CONTENT_TYPE, prometheus
 from .models import Models
+from .reading import StrictRoute
 
 with needs_extra("serve"):
     import anyio
     from anyio import to_thread
     from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
-    from fastapi.exceptions import RequestValidationError
     from fastapi.middleware.cors import CORSMiddleware
-    from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+    from fastapi.responses import PlainTextResponse, StreamingResponse
     from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-    from llama_cpp.server.types import DetokenizeInputRequest, TokenizeInputRequest
 
 T = TypeVar("T")
 _BEARER = HTTPBearer(auto_error=False)
@@ -55,33 +56,8 @@ def make_app(models: Models, settings: ServeSettings) -> FastAPI:
     async def health() -> dict[str, Any]:
         return {"status": "ok", "models": [name for name, _ in models]}
 
-    app.add_exception_handler(SeedDeltaError, _on_error)
-    app.add_exception_handler(ValueError, _on_error)
-    app.add_exception_handler(HTTPException, _on_error)
-    app.add_exception_handler(RequestValidationError, _on_error)
+    answer_failures(app)
     return app
-
-
-async def _on_error(request: Request, error: Exception) -> JSONResponse:
-    """Any error in the form of OpenAI's API."""
-    status, kind, code, headers = 500, "server_error", None, None
-    message = str(error)
-    if isinstance(error, HTTPException):
-        status, message, kind, code = error.status_code, str(error.detail), "invalid_request_error", "invalid_api_key"
-    elif isinstance(error, UnknownModelError):
-        status, kind, code = 404, "invalid_request_error", error.code
-    elif isinstance(error, RequestError):
-        status, kind, code = 400, "invalid_request_error", error.code
-    elif isinstance(error, BusyError):
-        status, kind, headers = 503, "server_busy", {"Retry-After": "1"}
-    elif isinstance(error, RequestValidationError):
-        first = error.errors()[0]
-        status, kind = 400, "invalid_request_error"
-        message = f"{'.'.join(str(part) for part in first['loc'][1:])}: {first['msg']}"
-    elif isinstance(error, ValueError) and not isinstance(error, SeedDeltaError):  # of a chat format: a wrong message
-        status, kind = 400, "invalid_request_error"
-    body = {"message": message, "type": kind, "param": None, "code": code}
-    return JSONResponse({"error": body}, status, headers)
 
 
 def authenticate(
@@ -90,20 +66,26 @@ def authenticate(
     """Lets a client in that has the key, when there is one."""
     key = request.app.state.api_key
     if key is not None and (sent is None or not secrets.compare_digest(sent.credentials.encode(), key.encode())):
-        raise HTTPException(401, "the API key is missing or wrong")
+        raise HTTPException(401, "the API key is missing or wrong", {"WWW-Authenticate": "Bearer"})
 
 
-router = APIRouter(dependencies=[Depends(authenticate)])
+router = APIRouter(dependencies=[Depends(authenticate)], route_class=StrictRoute)
 
 
 @router.get("/v1/models")
 async def list_models(request: Request) -> dict[str, Any]:
     models: Models = request.app.state.models
-    data = [
-        {"id": name, "object": "model", "created": 0, "owned_by": "seeddelta", "context_length": one.context_length}
-        for name, one in models
-    ]
-    return {"object": "list", "data": data}
+    return {"object": "list", "data": [_model(name, one) for name, one in models]}
+
+
+@router.get("/v1/models/{name:path}")
+async def retrieve_model(request: Request, name: str) -> dict[str, Any]:
+    return _model(*request.app.state.models.find(name))
+
+
+def _model(name: str, scheduler: Any) -> dict[str, Any]:
+    found = {"id": name, "object": "model", "created": 0, "owned_by": "seeddelta"}
+    return found | {"context_length": scheduler.context_length}
 
 
 @router.post("/v1/completions")
@@ -120,17 +102,28 @@ async def create_completion(request: Request, body: CompletionBody) -> Any:
 async def create_chat_completion(request: Request, body: ChatBody) -> Any:
     name, scheduler = request.app.state.models.find(body.model)
     completions = Completions(scheduler, name, body.min_tokens)
-    options = body.options()
-    free = bool(body.tools) and not isinstance(body.tool_choice, dict)  # the model says whether it calls one
+    options, demanded = body.options(), body.demanded
+    free = bool(body.offered) and not demanded  # the model says whether it calls one
+
+    def create(stream: bool) -> Any:
+        grammar = tools.demanded_grammar(demanded) if demanded else body.reply_grammar()
+        choice = "auto" if free else None
+        return completions.create_chat_completion(stream=stream, grammar=grammar, tool_choice=choice, **options)
 
     def whole() -> dict[str, Any]:
-        reply: dict[str, Any] = completions.create_chat_completion(**options)
-        return tools.with_calls(reply) if free else reply
+        reply: dict[str, Any] = create(False)
+        if demanded:
+            reply = tools.demanded_call(reply, demanded)
+        elif free:
+            reply = tools.with_calls(reply, None if body.parallel_tool_calls else 1)
+        return tools.as_function_call(reply) if body.functions and not body.tools else reply
 
     def chunks() -> Iterator[dict[str, Any]]:
-        if free and body.tool_choice != "none":
+        if len(demanded) == 1 and body.tools:
+            return tools.demanded_chunks(create(True), demanded[0])
+        if body.offered:
             return tools.as_chunks(whole())  # a call is known when it is whole
-        return tools.names_once(completions.create_chat_completion(stream=True, **options))
+        return iter(create(True))
 
     return await (_stream(request, body, completions, chunks) if body.stream else _whole(request, completions, whole))
 
@@ -138,37 +131,43 @@ async def create_chat_completion(request: Request, body: ChatBody) -> Any:
 @router.post("/v1/embeddings")
 async def create_embedding(request: Request, body: EmbeddingBody) -> Any:
     name, scheduler = request.app.state.models.find(body.model)
-    texts = [
-        scheduler.llm.tokenize(text.encode(), special=True) if isinstance(text, str) else text for text in body.texts()
-    ]
-
-    def embed() -> list[Any]:
-        return [job.result() for job in [scheduler.embed(tokens) for tokens in texts]]
-
-    vectors = await to_thread.run_sync(embed, limiter=request.app.state.threads)
+    width = scheduler.llm.n_embd()
+    if body.dimensions not in (None, width):
+        raise RequestError(f"dimensions: the vectors of this model have {width}, and are not made to be shortened")
+    embeddings = await to_thread.run_sync(Embeddings, scheduler, body.input, limiter=request.app.state.threads)
+    vectors = await _whole(request, embeddings, embeddings.compute)
     packed = body.encoding_format == "base64"
     data = [
         {
             "object": "embedding",
             "index": index,
-            "embedding": base64.b64encode(vector.tobytes()).decode() if packed else vector.tolist(),
+            "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode() if packed else vector.tolist(),
         }
         for index, vector in enumerate(vectors)
     ]
-    count = sum(map(len, texts))
+    count = sum(map(len, embeddings.prompts))
     return {"object": "list", "data": data, "model": name, "usage": {"prompt_tokens": count, "total_tokens": count}}
 
 
 @router.post("/extras/tokenize")
-async def tokenize(request: Request, body: TokenizeInputRequest) -> dict[str, list[int]]:
+async def tokenize(request: Request, body: TokenizeBody) -> dict[str, list[int]]:
     _, scheduler = request.app.state.models.find(body.model)
-    return {"tokens": scheduler.llm.tokenize(body.input.encode(), special=True)}
+
+    def call() -> Any:
+        return scheduler.vocabulary.tokens_of(body.input.encode())
+
+    return {"tokens": await to_thread.run_sync(call, limiter=request.app.state.threads)}
 
 
 @router.post("/extras/detokenize")
-async def detokenize(request: Request, body: DetokenizeInputRequest) -> dict[str, str]:
+async def detokenize(request: Request, body: DetokenizeBody) -> dict[str, str]:
     _, scheduler = request.app.state.models.find(body.model)
-    return {"text": scheduler.llm.detokenize(body.tokens).decode("utf-8", "replace")}
+
+    def call() -> str:
+        scheduler.vocabulary.check(body.tokens, "tokens")
+        return b"".join(map(scheduler.vocabulary.bytes_of, body.tokens)).decode("utf-8", "replace")
+
+    return {"text": await to_thread.run_sync(call, limiter=request.app.state.threads)}
 
 
 @router.get("/metrics")
@@ -177,11 +176,18 @@ async def metrics(request: Request) -> PlainTextResponse:
     return PlainTextResponse(text, media_type=CONTENT_TYPE)
 
 
-async def _whole(request: Request, completions: Completions, call: Callable[[], T]) -> T:
+class Stoppable(Protocol):
+    """What works for a client."""
+
+    def cancel(self) -> None:
+        """Stop soon."""
+
+
+async def _whole(request: Request, work: Stoppable, call: Callable[[], T]) -> T:
     """The result of a call in a thread, which is stopped when the client goes away."""
     outcome: list[T | Exception] = []
 
-    async def work() -> None:
+    async def wait() -> None:
         try:
             outcome.append(await to_thread.run_sync(call, limiter=request.app.state.threads))
         except Exception as error:  # raised below, outside of the task group
@@ -189,16 +195,18 @@ async def _whole(request: Request, completions: Completions, call: Callable[[], 
         group.cancel_scope.cancel()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(work)
+        group.start_soon(wait)
         while not await request.is_disconnected():
             await anyio.sleep(_WATCH)
-        completions.cancel()
+        work.cancel()
     if isinstance(outcome[0], Exception):
         raise outcome[0]
     return outcome[0]
 
 
-async def _stream(request: Request, body: Any, completions: Completions, call: Callable[[], Any]) -> StreamingResponse:
+async def _stream(
+    request: Request, body: ReplyBody, completions: Completions, call: Callable[[], Any]
+) -> StreamingResponse:
     """A stream of server-sent events. What is wrong with the request is raised before it begins."""
     threads = request.app.state.threads
     try:
@@ -213,7 +221,7 @@ async def _stream(request: Request, body: Any, completions: Completions, call: C
         try:
             while text := await ready.take():
                 yield text
-            if (body.stream_options or {}).get("include_usage") and ready.last is not None:
+            if body.include_usage and ready.last is not None:
                 yield _event(ready.last | {"choices": [], "usage": completions.usage()})
         finally:
             completions.cancel()
@@ -247,7 +255,7 @@ class _Events:
                 self.last = chunk
                 self._put(_event(chunk))
         except Exception as error:  # the status is sent already: the client is told in the stream
-            self._put(_event({"error": {"message": str(error), "type": "server_error", "param": None, "code": None}}))
+            self._put(_event({"error": described(error)}))
             self.last = None
         finally:
             self._ended = True

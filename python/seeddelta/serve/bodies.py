@@ -1,115 +1,238 @@
-"""Requests as clients send them: llama-cpp-python's types, and what OpenAI's API has beyond them."""
+"""Requests as clients send them: the fields of OpenAI's API, and some of llama.cpp's beyond them."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from .._extras import needs_extra
 from ..errors import RequestError
+from .fields import MOST, AnyObject, Anything, Biases, Fields, Flag, Number, Stops, Whole, few, is_tokens
+from .grammar import SIZE
+from .messages import TOOLS, AnyMessage, Function, FunctionChoice, Tool, ToolChoice
+from .schema import Json, json_grammar
 
 with needs_extra("serve"):
-    from llama_cpp.llama_grammar import JSON_GBNF, LlamaGrammar
-    from llama_cpp.server.types import CreateChatCompletionRequest, CreateCompletionRequest, CreateEmbeddingRequest
-    from pydantic import Field, model_validator
+    from pydantic import BeforeValidator, Field, WithJsonSchema
 
-_NOT_SAMPLING = {
-    "model", "messages", "n", "best_of", "user", "min_tokens", "logit_bias_type", "stream_options", "response_format",
-    "tools", "tool_choice", "functions", "function_call", "prompt", "stream",
-}  # fmt: skip
+MESSAGES = 4096  # of a chat
+INPUTS = 2048  # texts of one request for vectors
+TEXT = 1 << 18  # characters that are turned into tokens for their own sake
+TOKENS = 1 << 17  # numbers of tokens in a list
+
+_SAMPLING = (
+    "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty",
+    "mirostat_mode", "mirostat_tau", "mirostat_eta", "seed", "stop",
+)  # fmt: skip
 
 
-class CompletionBody(CreateCompletionRequest):  # type: ignore[misc]
+class StreamOptions(Fields):
+    include_usage: Flag = False
+
+
+class ReplyBody(Fields):
+    """What requests for replies have in common. The defaults are those of `llama_cpp.Llama.create_completion`."""
+
+    model: str | None = None
+    temperature: Number = Field(0.8, ge=0, le=2)
+    top_p: Number = Field(0.95, ge=0, le=1)
+    presence_penalty: Number = Field(0.0, ge=-2, le=2)
+    frequency_penalty: Number = Field(0.0, ge=-2, le=2)
+    logit_bias: Biases = Field(default_factory=dict)
+    seed: Whole | None = Field(None, ge=-(2**63), lt=2**63)
+    stop: Stops = Field(default_factory=list)
+    stream: Flag = False
+    stream_options: StreamOptions | None = None
+    n: Whole = 1
+    user: str | None = None
+    # llama.cpp's
+    min_tokens: Whole = Field(0, ge=0, le=MOST)
+    top_k: Whole = Field(40, ge=0, le=MOST)
+    min_p: Number = Field(0.05, ge=0, le=1)
+    repeat_penalty: Number = Field(1.0, gt=0, le=10)
+    mirostat_mode: Whole = Field(0, ge=0, le=2)
+    mirostat_tau: Number = Field(5.0, ge=0, le=10)
+    mirostat_eta: Number = Field(0.1, ge=0.001, le=1)
+    grammar: str | None = Field(None, max_length=SIZE)
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a stream ends with the numbers of tokens."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def sampling(self) -> dict[str, Any]:
+        """Keywords of create_completion and create_chat_completion. Raises RequestError for what is not served."""
+        if self.n != 1:
+            raise RequestError("n: one reply a request; ask again for another one")
+        if self.stream_options is not None and not self.stream:
+            raise RequestError("stream_options: these are for streams; give stream: true, or leave them out")
+        return {name: getattr(self, name) for name in _SAMPLING} | {"logit_bias": self.logit_bias or None}
+
+
+def _prompt(value: Any) -> str | list[int]:
+    one = value[0] if isinstance(value, list) and len(value) == 1 and not is_tokens(value) else value
+    if isinstance(one, str) or (is_tokens(one) and one):
+        return one
+    raise ValueError("give one text a request, or the numbers of its tokens")
+
+
+_PROMPT = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "integer"}, "minItems": 1}]}
+
+
+class CompletionBody(ReplyBody):
     """POST /v1/completions."""
 
-    repeat_penalty: float = Field(1.0, ge=0.0)  # as `Llama.create_completion`; a server must not alter greedy text
-    stream_options: dict[str, Any] | None = None
+    prompt: Annotated[Any, BeforeValidator(_prompt), WithJsonSchema(_PROMPT)]
+    suffix: str | None = None
+    max_tokens: Whole = Field(16, ge=0, le=MOST)
+    echo: Flag = False
+    logprobs: Whole | None = Field(None, ge=0, le=5)
+    best_of: Whole = 1
 
     def options(self) -> dict[str, Any]:
         """Keywords of create_completion. Raises RequestError for what is not served."""
-        _check_one(self)
-        if isinstance(self.prompt, list) and len(self.prompt) != 1:
-            raise RequestError("prompt: give one text a request")
-        prompt = self.prompt[0] if isinstance(self.prompt, list) else self.prompt
-        options: dict[str, Any] = self.model_dump(exclude=_NOT_SAMPLING)
-        return {"prompt": prompt} | options
+        if self.best_of != 1:
+            raise RequestError("best_of: one reply a request; leave it out")
+        names = ("prompt", "suffix", "max_tokens", "echo", "logprobs", "grammar")
+        return {name: getattr(self, name) for name in names} | self.sampling()
 
 
-class ChatBody(CreateChatCompletionRequest):  # type: ignore[misc]
+class TextFormat(Fields):
+    type: Literal["text"]
+
+
+class ObjectFormat(Fields):
+    type: Literal["json_object"]
+    json_schema: Anything = Field(None, alias="schema")
+
+
+class NamedSchema(Fields):
+    name: str | None = None
+    description: str | None = None
+    json_schema: Anything = Field(None, alias="schema")
+    strict: Flag | None = None
+
+
+class SchemaFormat(Fields):
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+class ChatBody(ReplyBody):
     """POST /v1/chat/completions."""
 
-    repeat_penalty: float = Field(1.0, ge=0.0)
-    stream_options: dict[str, Any] | None = None
+    messages: Annotated[list[AnyMessage], few(MESSAGES)] = Field(min_length=1)
+    max_tokens: Whole | None = Field(None, ge=1, le=MOST)
+    max_completion_tokens: Whole | None = Field(None, ge=1, le=MOST)
+    logprobs: Flag = False
+    top_logprobs: Whole | None = Field(None, ge=0, le=20)
+    response_format: Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")] | None = None
+    tools: Annotated[list[Tool], few(TOOLS)] = Field(default_factory=list)
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: Flag = True
+    functions: Annotated[list[Function], few(TOOLS)] = Field(default_factory=list)
+    function_call: FunctionChoice | None = None
+    # what cannot be ignored without another reply than the one asked for
+    modalities: Annotated[list[str], few(8)] | None = None
+    audio: AnyObject | None = None
+    web_search_options: AnyObject | None = None
 
-    @model_validator(mode="before")
-    @classmethod
-    def _newer_words(cls, values: Any) -> Any:
-        """What OpenAI's API calls otherwise by now."""
-        if not isinstance(values, dict):
-            return values
-        values = dict(values)
-        if values.get("max_completion_tokens") is not None:
-            values.setdefault("max_tokens", values["max_completion_tokens"])
-        asked = values.get("response_format")
-        if isinstance(asked, dict) and asked.get("type") == "json_schema":
-            values["response_format"] = {"type": "json_object", "schema": asked.get("json_schema", {}).get("schema")}
-        if isinstance(values.get("messages"), list):
-            values["messages"] = [_plain_text(message) for message in values["messages"]]
-        if values.get("tool_choice") == "required":
-            tools = values.get("tools") or []
-            if len(tools) != 1:
-                raise ValueError("tool_choice required: name the function when there are several tools")
-            values["tool_choice"] = {"type": "function", "function": {"name": tools[0]["function"]["name"]}}
-        return values
+    @property
+    def offered(self) -> list[Tool]:
+        """The tools that the reply may call, also those of the time before `tools`."""
+        return [] if self.choice == "none" else self._tools
+
+    @property
+    def choice(self) -> Any:
+        """none, auto, required, or an object that names a function."""
+        chosen = self.tool_choice if self.tool_choice is not None else self.function_call
+        return chosen if chosen is not None else ("auto" if self._tools else "none")
+
+    @property
+    def demanded(self) -> list[Tool]:
+        """Tools of which the reply must call one; none where the model may choose. Raises RequestError."""
+        if self.choice == "required" and not self._tools:
+            raise RequestError("tool_choice: required, but there are no tools")
+        if isinstance(self.choice, str):
+            return self._tools if self.choice == "required" else []
+        name = self.choice["function"]["name"]
+        found = [tool for tool in self._tools if tool.function.name == name]
+        if not found:
+            raise RequestError(f"tool_choice: no tool is called {name[:64]!r}")
+        return found[:1]
+
+    @property
+    def _tools(self) -> list[Tool]:
+        return self.tools or [Tool(type="function", function=one) for one in self.functions]
 
     def options(self) -> dict[str, Any]:
         """Keywords of create_chat_completion. Raises RequestError for what is not served."""
-        _check_one(self)
-        options: dict[str, Any] = self.model_dump(exclude=_NOT_SAMPLING)
-        for name in ("messages", "tools", "tool_choice", "functions", "function_call"):
-            options[name] = self.model_dump(include={name})[name]
-        if self.response_format is not None and self.response_format["type"] == "json_object":
-            options["grammar"] = _json_grammar(self.response_format.get("schema"))
-        elif self.grammar is not None:
-            options["grammar"] = LlamaGrammar.from_string(self.grammar)
-        return options
+        for name in ("audio", "web_search_options"):
+            if getattr(self, name) is not None:
+                raise RequestError(f"{name}: this server has text only; leave it out")
+        if self.modalities is not None and self.modalities != ["text"]:
+            raise RequestError("modalities: this server has text only")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise RequestError("top_logprobs: give logprobs: true, too")
+        asked = self.response_format
+        if self.grammar is not None and asked is not None and asked.type != "text":
+            raise RequestError("grammar and response_format: leave one of them out")
+        return self.sampling() | {
+            "messages": [message.plain() for message in self.messages],
+            "tools": [tool.plain() for tool in self.offered] or None,
+            "max_tokens": self.max_completion_tokens or self.max_tokens,
+            "logprobs": self.logprobs,
+            "top_logprobs": self.top_logprobs or 0,
+        }
+
+    def reply_grammar(self) -> str | None:
+        """GBNF of a reply that calls no tool. Raises RequestError for a schema that cannot be one."""
+        asked = self.response_format
+        if isinstance(asked, SchemaFormat):
+            asked_schema = asked.json_schema.json_schema
+        elif isinstance(asked, ObjectFormat):
+            asked_schema = asked.json_schema
+        else:
+            return self.grammar
+        return json_grammar(Json({"type": "object"} if asked_schema is None else asked_schema))
 
 
-class EmbeddingBody(CreateEmbeddingRequest):  # type: ignore[misc]
+def _input(value: Any) -> list[str | list[int]]:
+    texts = [value] if isinstance(value, str) or (is_tokens(value) and value) else value
+    if isinstance(texts, list) and not 1 <= len(texts) <= INPUTS:
+        raise ValueError(f"give from 1 to {INPUTS} texts")
+    if not isinstance(texts, list) or not all(isinstance(one, str) or is_tokens(one) for one in texts):
+        raise ValueError("give a text, a list of texts, or the numbers of their tokens")
+    return texts
+
+
+_INPUT = {"anyOf": [*_PROMPT["anyOf"], {"type": "array", "items": _PROMPT, "minItems": 1, "maxItems": INPUTS}]}
+
+
+class EmbeddingBody(Fields):
     """POST /v1/embeddings: texts, or their tokens."""
 
-    input: str | list[str] | list[int] | list[list[int]]
-    encoding_format: str = "float"
-
-    def texts(self) -> list[str | list[int]]:
-        """One entry a text."""
-        given: Any = self.input
-        alone = isinstance(given, str) or bool(given and isinstance(given[0], int))
-        return [given] if alone else list(given)
+    model: str | None = None
+    input: Annotated[Any, BeforeValidator(_input), WithJsonSchema(_INPUT)]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Whole | None = Field(None, ge=1)
+    user: str | None = None
 
 
-def _check_one(body: Any) -> None:
-    for name in ("n", "best_of"):
-        if getattr(body, name, None) not in (None, 1):
-            raise RequestError(f"{name}: one reply a request; ask again for another one")
-    if body.logit_bias_type == "tokens":
-        raise RequestError("logit_bias_type tokens: give numbers of tokens (/extras/tokenize tells them)")
+def _tokens(value: Any) -> list[int]:
+    if not is_tokens(value) or len(value) > TOKENS:
+        raise ValueError(f"give a list of at most {TOKENS} numbers of tokens")
+    return list(value)
 
 
-def _plain_text(message: Any) -> Any:
-    """A message whose content is a list of texts, as one text."""
-    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
-        return message
-    parts = message["content"]
-    if any(not isinstance(part, dict) or part.get("type") != "text" for part in parts):
-        raise ValueError("messages: text only; this server reads no images or sounds")
-    return message | {"content": "".join(part["text"] for part in parts)}
+class TokenizeBody(Fields):
+    """POST /extras/tokenize."""
+
+    model: str | None = None
+    input: str = Field(max_length=TEXT)
 
 
-def _json_grammar(schema: Any) -> Any:
-    if not schema:
-        return LlamaGrammar.from_string(JSON_GBNF)
-    try:
-        return LlamaGrammar.from_json_schema(json.dumps(schema), verbose=False)
-    except Exception as error:  # its converter raises whatever it stumbles over
-        raise RequestError(f"response_format: the schema cannot be made a grammar ({error})") from error
+class DetokenizeBody(Fields):
+    """POST /extras/detokenize."""
+
+    model: str | None = None
+    tokens: Annotated[Any, BeforeValidator(_tokens), WithJsonSchema({"type": "array", "items": {"type": "integer"}})]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import llama_cpp
 
-from ..errors import RequestError
-from .request import Generation, Limits, Piece
+from ..errors import RequestError, SeedDeltaError
+from .request import Generation, Limits, TokenScore
 from .sampling import Sampling
 from .scheduler import Scheduler
 
@@ -31,16 +32,20 @@ class Completions:
         scheduler: of the model.
         name: of the model in the answers.
         min_tokens: the reply does not end before so many tokens.
+
+    Attributes:
+        generation: the reply, when it has begun.
+        chats: whether it is one of a chat. There the token itself is told among the likeliest only if it is one.
     """
 
     verbose = False
-    create_chat_completion = llama_cpp.Llama.create_chat_completion
 
     def __init__(self, scheduler: Scheduler, name: str, min_tokens: int = 0) -> None:
         self._scheduler = scheduler
         self._name = name
         self._min_tokens = min_tokens
         self.generation: Generation | None = None
+        self.chats = False
         self._cancelled = False
 
     def __getattr__(self, name: str) -> Any:
@@ -64,6 +69,23 @@ class Completions:
             "prompt_tokens_details": details,
         }
 
+    def create_chat_completion(self, **options: Any) -> Any:
+        """A chat completion, or its chunks, in the model's chat format, as that of `llama_cpp.Llama`.
+
+        Raises RequestError for messages that the chat format stumbles over, and what `create_completion` raises.
+        """
+        self.chats = True
+        try:
+            return llama_cpp.Llama.create_chat_completion(self, **options)
+        except SeedDeltaError:
+            raise
+        except Exception as error:  # templates are programs of their models' authors
+            if self.generation is not None:
+                raise
+            raise RequestError(
+                f"messages: the model's chat template cannot take them ({type(error).__name__}: {error})"
+            ) from error
+
     def create_completion(
         self,
         prompt: str | Sequence[int],
@@ -75,7 +97,7 @@ class Completions:
         stream: bool = False,
         suffix: str | None = None,
         grammar: Any = None,
-        logit_bias: dict[Any, float] | None = None,
+        logit_bias: Mapping[int, float] | None = None,
         model: str | None = None,
         **options: Any,
     ) -> dict[str, Any] | Iterator[dict[str, Any]]:
@@ -89,30 +111,42 @@ class Completions:
         unknown = sorted(name for name, value in options.items() if value is not None and name not in _IGNORED)
         if unknown:
             raise RequestError(f"option {unknown[0]!r} is not known")
-        tokens = self.tokenize(prompt.encode(), special=True) if isinstance(prompt, str) else list(prompt)
+        tokens = self.tokenize(prompt.encode()) if isinstance(prompt, str) else list(prompt)
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
         self.generation = self._scheduler.submit(
             tokens,
             Sampling(
                 grammar=getattr(grammar, "_grammar", grammar),
-                logit_bias={int(token): float(bias) for token, bias in (logit_bias or {}).items()},
+                logit_bias=logit_bias or {},
                 min_tokens=self._min_tokens,
                 **sampling,
             ),
-            Limits(max_tokens, stops, logprobs, stream),
+            Limits(max_tokens, stops, logprobs, echo, stream),
         )
         if self._cancelled:
             self.generation.cancel()
-        answer = _Answer(self, self._name, self.generation)
-        beginning = (prompt if isinstance(prompt, str) else self.detokenize(tokens).decode()) if echo else ""
-        return answer.chunks(beginning) if stream else answer.whole(beginning)
+        beginning = prompt if isinstance(prompt, str) else self.text_of(tokens)
+        answer = _Answer(self, self._name, self.generation, beginning if echo else "")
+        return answer.chunks() if stream else answer.whole()
+
+    def tokenize(self, data: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
+        """Tokens of a prompt; chat formats call it, too."""
+        return self._scheduler.prompts.tokens_of(data, add_bos, special)
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        return b"".join(map(self._scheduler.vocabulary.bytes_of, tokens)).decode("utf-8", "replace")
+
+    def bytes_of(self, token: int) -> bytes:
+        return self._scheduler.vocabulary.bytes_of(token)
 
 
 class _Answer:
-    """The pieces of one reply as objects of OpenAI's API."""
+    """The pieces of one reply as objects of OpenAI's API. `beginning` is the prompt where that is told, too."""
 
-    def __init__(self, completions: Completions, name: str, generation: Generation) -> None:
-        self._completions, self._generation = completions, generation
+    def __init__(self, completions: Completions, name: str, generation: Generation, beginning: str) -> None:
+        self._completions, self._generation, self._beginning = completions, generation, beginning
+        self._places = codecs.getincrementaldecoder("utf-8")("replace")
+        self._place = 0  # in the text, of the next token
         self._head = {
             "id": f"cmpl-{uuid.uuid4()}",
             "object": "text_completion",
@@ -120,44 +154,57 @@ class _Answer:
             "model": name,
         }
 
-    def whole(self, beginning: str) -> dict[str, Any]:
+    def whole(self) -> dict[str, Any]:
         pieces = list(self._generation)
-        text = beginning + "".join(piece.text for piece in pieces)
-        scores = [score for piece in pieces for score in piece.scores]
-        choice = self._choice(Piece(text, tuple(scores), pieces[-1].finish))
+        text = self._beginning + "".join(piece.text for piece in pieces)
+        scores = [*self._generation.prompt_scores, *(score for piece in pieces for score in piece.scores)]
+        choice = self._choice(text, scores, pieces[-1].finish)
         return self._head | {"choices": [choice], "usage": self._completions.usage()}
 
-    def chunks(self, beginning: str) -> Iterator[dict[str, Any]]:
+    def chunks(self) -> Iterator[dict[str, Any]]:
         try:
-            if beginning:
-                yield self._head | {"choices": [self._choice(Piece(beginning))]}
+            began = False
             for piece in self._generation:
+                if not began and (self._beginning or self._generation.prompt_scores):
+                    yield self._head | {"choices": [self._choice(self._beginning, self._generation.prompt_scores)]}
+                began = True
                 if piece.text or piece.scores:
-                    yield self._head | {"choices": [self._choice(Piece(piece.text, piece.scores))]}
+                    yield self._head | {"choices": [self._choice(piece.text, piece.scores)]}
                 if piece.finish is not None:  # alone: llama-cpp-python's chat formats drop the text beside it
-                    yield self._head | {"choices": [self._choice(Piece("", (), piece.finish))]}
+                    yield self._head | {"choices": [self._choice("", (), piece.finish)]}
         finally:
             self._generation.cancel()  # nobody reads on
 
-    def _choice(self, piece: Piece) -> dict[str, Any]:
+    def _choice(self, text: str, scores: Sequence[TokenScore], finish: str | None = None) -> dict[str, Any]:
         # a reply that somebody ended is cut off, which OpenAI calls length
-        finish = "length" if piece.finish == "cancelled" else piece.finish
-        return {"text": piece.text, "index": 0, "logprobs": self._logprobs(piece), "finish_reason": finish}
+        finish = "length" if finish == "cancelled" else finish
+        logprobs = None
+        if self._generation.logprobs is not None and (scores or finish is None or text):
+            logprobs = self._logprobs(scores)
+        return {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": finish}
 
-    def _logprobs(self, piece: Piece) -> dict[str, Any] | None:
-        if self._generation.logprobs is None or (piece.finish and not piece.scores):
-            return None
-
+    def _logprobs(self, scores: Sequence[TokenScore]) -> dict[str, Any]:
         def text(token: int) -> str:
-            return str(self._completions.detokenize([token]).decode("utf-8", "replace"))
+            return self._completions.bytes_of(token).decode("utf-8", "replace")
 
-        tokens = [text(score.token) for score in piece.scores]
+        def told(score: TokenScore) -> dict[str, float] | None:
+            if score.logprob is None:
+                return None
+            top = {text(token): logprob for token, logprob in score.top}
+            return top if self._completions.chats else top | {text(score.token): score.logprob}
+
         return {
-            "tokens": tokens,
-            "text_offset": [sum(map(len, tokens[:index])) for index in range(len(tokens))],
-            "token_logprobs": [score.logprob for score in piece.scores],
-            "top_logprobs": [
-                {text(token): logprob for token, logprob in score.top} | {text(score.token): score.logprob}
-                for score in piece.scores
-            ],
+            "tokens": [text(score.token) for score in scores],
+            "text_offset": [self._offset(score.token) for score in scores],
+            "token_logprobs": [score.logprob for score in scores],
+            "top_logprobs": [told(score) for score in scores],
         }
+
+    def _offset(self, token: int) -> int:
+        """Where a token begins in the text; inside of a character: where that begins."""
+        place, data = self._place, self._completions.bytes_of(token)
+        text = self._places.decode(data)
+        self._place += len(text)
+        own = data.decode("utf-8", "replace")
+        # what came before may be no character after all, and is told now
+        return self._place - len(own) if text.endswith(own) and "\ufffd" not in own else place

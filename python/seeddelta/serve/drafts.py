@@ -107,6 +107,24 @@ def open_draft(
     return DRAFTS_OF_A_MODEL if count is None else count, draft
 
 
+def open_drafter(llm: Any, count: int, draft: Any) -> Drafter | None:
+    """Guesses for a model, `count` at a time; None for 0. Raises ConfigError for those that cannot be had."""
+    if count < 0 or (count > 0 and forgets_nothing(llm)):
+        raise ConfigError(
+            f"drafts {count}: give 0 or more, and 0 for a model with recurrent state, which forgets nothing"
+        )
+    if count > 0 and (llm.seeddelta.skips or llm.seeddelta.single_tokens):
+        raise ConfigError(
+            f"drafts {count}: guesses are checked several at once, and this model computes single tokens otherwise "
+            "(skipping, events or attention by our kernels); leave one of them out"
+        )
+    if draft is not None:
+        if count == 0:
+            raise ConfigError("a draft model needs a number of drafts from 1 on")
+        return ModelDrafter(draft, llm, count)
+    return LookupDrafter(count) if count else None
+
+
 def forgets_nothing(llm: Any) -> bool:
     """Whether a model has recurrent state, from which wrong guesses cannot be taken back."""
     return bool(native.llama_model_is_recurrent(llm.model) or native.llama_model_is_hybrid(llm.model))

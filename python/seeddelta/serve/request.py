@@ -20,10 +20,10 @@ FinishReason = Literal["stop", "length", "cancelled"]
 
 @dataclass(frozen=True)
 class TokenScore:
-    """A token of the reply with its log-probability, and the likeliest tokens in its place."""
+    """A token with its log-probability (None for the first one of a prompt), and the likeliest tokens in its place."""
 
     token: int
-    logprob: float
+    logprob: float | None
     top: tuple[tuple[int, float], ...]
 
 
@@ -64,13 +64,15 @@ class Job:
 class Limits:
     """When a reply ends: after `max_tokens` (None: when the context is full), or before one of the strings `stop`.
 
-    `logprobs`: how many of the likeliest tokens to tell with each; None tells no probabilities. `streamed`: whether the
-    text comes as it is made, else in one piece at the end, which wakes its reader only once.
+    `logprobs`: how many of the likeliest tokens to tell with each; None tells no probabilities. `scored`: whether to
+    tell them of the prompt's tokens, too. `streamed`: whether the text comes as it is made, else in one piece at the
+    end, which wakes its reader only once.
     """
 
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
+    scored: bool = False
     streamed: bool = True
 
 
@@ -79,6 +81,7 @@ class Generation(Job):
 
     Attributes:
         tokens: of the reply so far, without the one that ends it.
+        prompt_scores: of the prompt's tokens, when they are asked for; all are there before the first piece.
         reused: tokens of the prompt that were in the slot's cache already.
         drafted, accepted: tokens guessed by looking them up in the context, and those that were right.
         first_token: seconds from arrival to the first token.
@@ -89,6 +92,8 @@ class Generation(Job):
         self.sampler = sampler
         self.max_tokens = max_tokens
         self.logprobs = limits.logprobs
+        self.scored = limits.scored and limits.logprobs is not None
+        self.prompt_scores = [TokenScore(self.prompt[0], None, ())] if self.scored else []
         self.tokens: list[int] = []
         self.reused = 0
         self.drafted = self.accepted = 0
@@ -171,22 +176,23 @@ class Embedding(Job):
     def fail(self, error: BaseException) -> None:
         self._result.put(error)
 
-    def result(self) -> npt.NDArray[np.float32]:
-        """Waits for the vector. Raises what went wrong."""
-        found = self._result.get()
+    def result(self, timeout: float | None = None) -> npt.NDArray[np.float32] | None:
+        """Waits for the vector; None when it is not there after `timeout` seconds. Raises what went wrong."""
+        try:
+            found = self._result.get(timeout=timeout)
+        except queue.Empty:
+            return None
         if isinstance(found, BaseException):
             raise found
         return found
 
 
-def token_score(job: Generation, token: int, logits: npt.NDArray[np.float32]) -> TokenScore | None:
-    """The token's log-probability and the likeliest ones', from logits f32[n_vocab]; None where nobody asked."""
-    if job.logprobs is None:
-        return None
+def token_score(token: int, logits: npt.NDArray[np.float32], most: int) -> TokenScore:
+    """The token's log-probability and the `most` likeliest ones', from logits f32[n_vocab]."""
     scores = logits.astype(np.float64)
     scores -= scores.max()
     scores -= np.log(np.exp(scores).sum())
-    top = np.argsort(-scores)[: job.logprobs]
+    top = np.argsort(-scores)[:most]
     return TokenScore(token, float(scores[token]), tuple((int(one), float(scores[one])) for one in top))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import secrets
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from llama_cpp import _internals as internals
 from llama_cpp import llama_cpp as native
 
 from ..errors import RequestError
+from .grammar import check_grammar
 from .vocabulary import Vocabulary
 
 Row = npt.NDArray[np.float32]
@@ -22,6 +24,8 @@ _NO_PENALTIES = (1.0, 0.0, 0.0)
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 _REPEAT_WINDOW = 64  # tokens that the penalties look back; `last_n_tokens_size` of llama_cpp.Llama
 _MIROSTAT_M = 100  # as llama_cpp.Llama has it
+_COLD = 1e-6  # a temperature from which on logits divided by it are no numbers any more; the likeliest token is taken
+_SLOW = 0.1  # seconds of one token: a grammar in which the reply can be read in thousands of ways
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class Sampling:
 class Sampler:
     """The chain of one request. Call `close` when it is done.
 
-    Raises RequestError for a grammar that llama.cpp cannot read.
+    Raises RequestError for a grammar that llama.cpp cannot read, and for a bias of what is no token.
     """
 
     def __init__(self, vocabulary: Vocabulary, options: Sampling) -> None:
@@ -67,8 +71,10 @@ class Sampler:
         self._ends = vocabulary.ends if options.min_tokens else np.empty(0, np.intp)
         self._grammar = None
         # The likeliest token needs no chain, which would write out all candidates first.
-        self._plain = options.temperature <= 0 and options.grammar is None and not _changes_logits(options)
+        self._plain = options.temperature < _COLD and options.grammar is None and not _changes_logits(options)
+        vocabulary.check(options.logit_bias, "logit_bias")
         if options.grammar is not None:
+            check_grammar(options.grammar, vocabulary.runs)
             # beside the chain: it is asked about one token first, and about all only when that one is not allowed
             self._grammar = native.llama_sampler_init_grammar(
                 vocabulary.llm._model.vocab, options.grammar.encode(), b"root"
@@ -78,8 +84,9 @@ class Sampler:
             self._stack.callback(native.llama_sampler_free, self._grammar)
         self._chain = self._stack.enter_context(closing(_chain(self._n_vocab, options)))
 
-    def sample(self, context: Any, index: int, logits: Row) -> int:
-        """The next token from row `index` of the last decode's batch, whose logits are f32[n_vocab]."""
+    def sample(self, context: Any, index: int, logits: Row) -> int | None:
+        """The next token from row `index` of the last decode's batch, whose logits are f32[n_vocab]; None when the
+        grammar takes none. Raises RequestError for a grammar that takes too long."""
         suppressed = self._chosen < self._min_tokens
         self._chosen += 1
         if self._plain:
@@ -90,10 +97,18 @@ class Sampler:
         if self._grammar is None and not suppressed:
             return int(self._chain.sample(context, index))
         token = self._pick(logits, suppressed, False)
-        if self._grammar is not None and not self._allowed(token):
-            token = self._pick(logits, suppressed, True)
         if self._grammar is not None:
+            begin = time.thread_time()
+            allowed = self._allowed(token)
+            spent = time.thread_time() - begin
+            if not allowed:
+                token = self._pick(logits, suppressed, True)
+                if not self._allowed(token):  # llama.cpp would end the process
+                    return None
+            begin = time.thread_time()
             native.llama_sampler_accept(self._grammar, token)
+            if spent + time.thread_time() - begin > _SLOW:
+                raise RequestError("grammar: the reply can be read in too many ways; make its rules begin differently")
         self._chain.accept(token)
         return token
 
@@ -135,7 +150,7 @@ def _chain(n_vocab: int, options: Sampling) -> Any:
     if _penalties(options) != _NO_PENALTIES:
         chain.add_penalties(n_vocab, _REPEAT_WINDOW, *_penalties(options))
     seed = secrets.randbits(32) if options.seed is None else options.seed & 0xFFFFFFFF
-    if options.temperature <= 0:
+    if options.temperature < _COLD:
         chain.add_greedy()
     elif options.mirostat_mode == 1:
         chain.add_mirostat(n_vocab, seed, options.mirostat_tau, options.mirostat_eta, _MIROSTAT_M)

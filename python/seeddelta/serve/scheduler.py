@@ -19,10 +19,11 @@ import numpy as np
 from llama_cpp import _internals as internals
 from llama_cpp import llama_cpp as native
 
-from ..errors import BusyError, ConfigError, RequestError
+from ..errors import BusyError, RequestError
 from ..settings.serving import CHUNK, QUEUE
 from .counters import Counters
-from .drafts import Drafter, LookupDrafter, ModelDrafter, forgets_nothing
+from .drafts import open_drafter
+from .prompts import Prompts
 from .request import Embedding, Generation, Job, Limits, token_score
 from .sampling import Row, Sampler, Sampling
 from .slots import Slot, choose_slot
@@ -52,15 +53,12 @@ class Scheduler:
         self.queue_limit = queue
         self.counters = Counters()
         self._context = llm._ctx
-        self._vocabulary = Vocabulary(llm)
+        self.vocabulary = Vocabulary(llm)
         self._chunk = min(chunk, llm.n_batch)
         self._drafts = drafts
-        self._drafter = _drafter(llm, drafts, draft)
+        self._drafter = open_drafter(llm, drafts, draft)
+        self.prompts = Prompts(self.vocabulary, self.context_length)
         memory = native.llama_get_memory(llm.ctx)
-        self._own_pooling = llm.pooling_type() not in (
-            native.LLAMA_POOLING_TYPE_NONE,
-            native.LLAMA_POOLING_TYPE_UNSPECIFIED,
-        )
         self._batch = internals.LlamaBatch(n_tokens=llm.n_batch, embd=0, n_seq_max=1, verbose=False)
         self._slots = [Slot(index, memory) for index in range(self.parallel)]
         for slot in self._slots:  # what `Llama`'s own methods have left there
@@ -79,13 +77,14 @@ class Scheduler:
     ) -> Generation:
         """Ask for a reply to the tokens of a prompt.
 
-        Raises RequestError for an empty or too long prompt or a wrong grammar, BusyError when too many wait.
+        Raises RequestError for an empty or too long prompt, a number that is no token, a wrong grammar, or a model that
+        writes no text; BusyError when too many wait.
         """
         limits = limits or Limits()
-        self._check_prompt(prompt)
+        self.prompts.check(prompt, 0 if limits.max_tokens == 0 else 1)
         room = self.context_length - len(prompt)
-        wanted = room if limits.max_tokens is None or limits.max_tokens <= 0 else min(limits.max_tokens, room)
-        sampler = Sampler(self._vocabulary, sampling or Sampling())
+        wanted = room if limits.max_tokens is None else min(limits.max_tokens, room)
+        sampler = Sampler(self.vocabulary, sampling or Sampling())
         job = Generation(prompt, sampler, wanted, limits)
         try:
             self._enqueue(job)
@@ -96,14 +95,15 @@ class Scheduler:
 
     def embed(self, tokens: Sequence[int]) -> Embedding:
         """Ask for the vector of a text. Raises as `submit` does."""
-        self._check_prompt(tokens)
-        if self._own_pooling and len(tokens) > self.llm.n_batch:
-            raise RequestError(
-                f"the text has {len(tokens)} tokens, this model reads at most {self.llm.n_batch} at once; shorten it"
-            )
+        self.prompts.check_text(tokens)
         job = Embedding(tokens)
         self._enqueue(job)
         return job
+
+    @property
+    def closing(self) -> bool:
+        """Whether it takes no more requests."""
+        return self._closing
 
     @property
     def waiting(self) -> int:
@@ -160,16 +160,6 @@ class Scheduler:
         if self._drafter is not None:
             self._drafter.close()
 
-    def _check_prompt(self, prompt: Sequence[int]) -> None:
-        if not prompt:
-            raise RequestError("the prompt is empty; give some text")
-        if len(prompt) >= self.context_length:
-            raise RequestError(
-                f"the prompt has {len(prompt)} tokens, and the context of a request holds {self.context_length}, reply "
-                "included; shorten the prompt, or serve the model with a larger --ctx",
-                "context_length_exceeded",
-            )
-
     def _enqueue(self, job: Job) -> None:
         with self._changed:
             if self._closing:
@@ -220,7 +210,7 @@ class Scheduler:
             job = self._waiting.popleft()
             job.started = time.perf_counter()
             self.counters.queue_seconds += job.started - job.arrived
-            kept = slot.admit(job, reuse=isinstance(job, Generation))
+            kept = slot.admit(job, reuse=isinstance(job, Generation) and not job.scored)
             self.counters.prompt_tokens += len(job.prompt)
             self.counters.reused_tokens += kept
             if isinstance(job, Generation):
@@ -263,8 +253,7 @@ class Scheduler:
         outputs = 0
         self._batch.reset()
         for slot, count in plan:
-            whole = count == len(slot.todo)
-            first = count - 1 - slot.drafts if whole else count
+            first = self._first_output(slot, count)
             rows[slot.index] = self._batch.batch.n_tokens + first, outputs
             outputs += count - first
             self._append(slot, count, first)
@@ -273,17 +262,27 @@ class Scheduler:
         self.counters.decoded(len(plan), self._batch.batch.n_tokens, time.perf_counter() - begin)
         logits = None
         if outputs:  # in the order of the batch
-            logits = np.ctypeslib.as_array(
-                native.llama_get_logits(self.llm.ctx), shape=(outputs, self._vocabulary.size)
-            )
+            logits = np.ctypeslib.as_array(native.llama_get_logits(self.llm.ctx), shape=(outputs, self.vocabulary.size))
         for slot, count in plan:
+            row, output = rows[slot.index]
+            if logits is not None and slot.scores_prompt:
+                slot.score_prompt(logits[output : output + count])
+                row, output = row + count - 1, output + count - 1
             slot.cached += slot.todo[:count]
             if count < len(slot.todo):
                 del slot.todo[:count]
-            else:
-                assert logits is not None
-                row, output = rows[slot.index]
+                continue
+            assert logits is not None
+            try:
                 self._advance(slot, row, logits[output:])
+            except Exception as error:  # of one reply; the others go on
+                self._fail(slot, error)
+
+    def _first_output(self, slot: Slot, count: int) -> int:
+        """The first of the next tokens whose logits are needed."""
+        if slot.scores_prompt:
+            return 0
+        return count - 1 - slot.drafts if count == len(slot.todo) else count
 
     def _append(self, slot: Slot, count: int, first_output: int) -> None:
         batch = self._batch.batch
@@ -302,10 +301,17 @@ class Scheduler:
         assert isinstance(job, Generation)
         accepted = 0
         while True:
+            if job.max_tokens == 0:
+                job.end("length")
+                break
             token = job.sampler.sample(self._context, row + accepted, logits[accepted])
-            if self._vocabulary.is_end(token):
+            if token is None or self.vocabulary.is_end(token):
                 job.end("stop")
-            elif job.add(token, self._vocabulary.bytes_of(token), token_score(job, token, logits[accepted])):
+            elif job.add(
+                token,
+                self.vocabulary.bytes_of(token),
+                None if job.logprobs is None else token_score(token, logits[accepted], job.logprobs),
+            ):
                 self.counters.generated_tokens += 1
                 if accepted < len(drafts) and token == drafts[accepted]:
                     accepted += 1
@@ -321,7 +327,7 @@ class Scheduler:
             self.counters.finished(job.finish, job)
             slot.leave()
         else:
-            self._next(slot, job, token)
+            self._next(slot, job, job.tokens[-1])
 
     def _next(self, slot: Slot, job: Generation, token: int) -> None:
         slot.todo, slot.drafts = [token], 0
@@ -337,14 +343,14 @@ class Scheduler:
 
     def _embed(self, slot: Slot, job: Embedding) -> None:
         """The next piece of a text, alone in its pass; with the model's own pooling all of it."""
-        count = len(slot.todo) if self._own_pooling else min(len(slot.todo), self._chunk)
+        count = len(slot.todo) if self.prompts.own_pooling else min(len(slot.todo), self._chunk)
         self._batch.reset()
         self._append(slot, count, 0)
         native.llama_set_embeddings(self.llm.ctx, True)
         try:
             self._context.decode(self._batch)
             width = self.llm.n_embd()
-            if self._own_pooling:
+            if self.prompts.own_pooling:
                 pooled = native.llama_get_embeddings_seq(self.llm.ctx, slot.index)
                 job.add(np.ctypeslib.as_array(pooled, shape=(1, width)))
             else:
@@ -367,20 +373,3 @@ class Scheduler:
         slot.job.fail(error)
         slot.leave()
         slot.truncate(0)
-
-
-def _drafter(llm: Any, count: int, draft: Any) -> Drafter | None:
-    if count < 0 or (count > 0 and forgets_nothing(llm)):
-        raise ConfigError(
-            f"drafts {count}: give 0 or more, and 0 for a model with recurrent state, which forgets nothing"
-        )
-    if count > 0 and (llm.seeddelta.skips or llm.seeddelta.single_tokens):
-        raise ConfigError(
-            f"drafts {count}: guesses are checked several at once, and this model computes single tokens otherwise "
-            "(skipping, events or attention by our kernels); leave one of them out"
-        )
-    if draft is not None:
-        if count == 0:
-            raise ConfigError("a draft model needs a number of drafts from 1 on")
-        return ModelDrafter(draft, llm, count)
-    return LookupDrafter(count) if count else None

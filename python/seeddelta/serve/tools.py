@@ -1,27 +1,72 @@
-"""Calls of tools in replies, beyond what llama-cpp-python's chat formats do."""
+"""Calls of tools in replies: those that the client demands, and those that the model writes of its own accord."""
 
 from __future__ import annotations
 
 import json
 import re
 import uuid
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+from .schema import Json, json_grammar
+
+if TYPE_CHECKING:
+    from .messages import Tool
+
+_BEGIN, _END = re.compile(r"<tool_call>\s*"), re.compile(r"\s*</tool_call>")
 
 
-def with_calls(completion: dict[str, Any]) -> dict[str, Any]:
-    """A chat completion whose text has calls as most templates teach them, `<tool_call>{"name": …, "arguments": …}
-    </tool_call>`, with these as OpenAI's `tool_calls`. Any other completion is returned as it is."""
+def demanded_grammar(tools: Sequence[Tool]) -> str:
+    """GBNF of a reply that calls one of some tools: the arguments of the only one, or a name and arguments."""
+    return json_grammar(*[Json(tool.function.parameters, *_around(tool, tools)) for tool in tools])
+
+
+def demanded_call(completion: dict[str, Any], tools: Sequence[Tool]) -> dict[str, Any]:
+    """A chat completion that follows `demanded_grammar`, with the call as OpenAI has it. One that was cut off has its
+    arguments as far as they go."""
     choice = completion["choices"][0]
-    text = choice["message"].get("content") or ""
-    calls = [call for call in map(_call, _CALL.findall(text)) if call is not None]
+    text = choice["message"]["content"] or ""
+    for tool in tools:
+        before, after = _around(tool, tools)
+        if text.startswith(before):
+            arguments = text[len(before) :]
+            if choice["finish_reason"] == "stop":
+                arguments = arguments.removesuffix(after)
+            return _with(completion, [_call(tool.function.name, arguments)], None)
+    return completion
+
+
+def demanded_chunks(chunks: Iterable[dict[str, Any]], tool: Tool) -> Iterator[dict[str, Any]]:
+    """A stream of the only tool's arguments as that of a call: its id and name come once, as clients add texts up."""
+    told = False
+    for chunk in chunks:
+        choice = chunk["choices"][0]
+        delta, finish = choice["delta"], choice["finish_reason"]
+        if "content" in delta:
+            arguments = delta["content"]
+            call = {"function": {"arguments": arguments}} if told else _call(tool.function.name, arguments)
+            delta = {"tool_calls": [call | {"index": 0}]}
+            told = True
+        finish = "tool_calls" if finish == "stop" else finish
+        yield chunk | {"choices": [choice | {"delta": delta, "finish_reason": finish}]}
+
+
+def with_calls(completion: dict[str, Any], most: int | None = None) -> dict[str, Any]:
+    """A chat completion whose text has calls as most templates teach them, `<tool_call>{"name": …, "arguments": …}
+    </tool_call>`, with the first `most` of them as OpenAI's `tool_calls`. Any other completion stays as it is."""
+    text = completion["choices"][0]["message"].get("content") or ""
+    calls, rest, at = [], [], 0
+    for begin in _BEGIN.finditer(text):
+        found = _written(text, begin.end()) if begin.start() >= at else None
+        if found is not None:
+            call, end = found
+            rest.append(text[at : begin.start()])
+            calls.append(call)
+            at = end
     if not calls:
         return completion
-    rest = _CALL.sub("", text).strip()
-    message = choice["message"] | {"content": rest or None, "tool_calls": calls}
-    return completion | {"choices": [choice | {"message": message, "finish_reason": "tool_calls"}]}
+    rest.append(text[at:])
+    return _with(completion, calls[:most], "".join(rest).strip() or None)
 
 
 def as_chunks(completion: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -32,30 +77,48 @@ def as_chunks(completion: dict[str, Any]) -> Iterator[dict[str, Any]]:
     if "tool_calls" in delta:
         delta["tool_calls"] = [call | {"index": index} for index, call in enumerate(delta["tool_calls"])]
     for part, finish in ((delta, None), ({}, choice["finish_reason"])):
-        yield head | {"choices": [{"index": 0, "delta": part, "logprobs": None, "finish_reason": finish}]}
+        logprobs = choice.get("logprobs") if finish is None else None
+        yield head | {"choices": [{"index": 0, "delta": part, "logprobs": logprobs, "finish_reason": finish}]}
 
 
-def names_once(chunks: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A stream in which a call's id and name are told in its first chunk only: clients add the chunks' texts up."""
-    told = False
-    for chunk in chunks:
-        for choice in chunk["choices"]:
-            delta = choice["delta"]
-            delta.pop("function_call", None)
-            for call in delta.get("tool_calls") or []:
-                if told:
-                    call.pop("id", None)
-                    call.pop("type", None)
-                    call["function"].pop("name", None)
-                told = True
-        yield chunk
+def as_function_call(completion: dict[str, Any]) -> dict[str, Any]:
+    """The first call of a chat completion as `function_call`, for requests that have `functions`."""
+    choice = completion["choices"][0]
+    calls = choice["message"].get("tool_calls")
+    if not calls:
+        return completion
+    message = {name: value for name, value in choice["message"].items() if name != "tool_calls"}
+    message["function_call"] = calls[0]["function"]
+    finish = "function_call" if choice["finish_reason"] == "tool_calls" else choice["finish_reason"]
+    return completion | {"choices": [choice | {"message": message, "finish_reason": finish}]}
 
 
-def _call(text: str) -> dict[str, Any] | None:
+def _around(tool: Tool, tools: Sequence[Tool]) -> tuple[str, str]:
+    if len(tools) == 1:
+        return "", ""
+    return f'{{"name": {json.dumps(tool.function.name)}, "arguments": ', "}"
+
+
+def _with(completion: dict[str, Any], calls: list[dict[str, Any]], text: str | None) -> dict[str, Any]:
+    choice = completion["choices"][0]
+    finish = "tool_calls" if choice["finish_reason"] == "stop" else choice["finish_reason"]
+    message = choice["message"] | {"content": text, "tool_calls": calls}
+    return completion | {"choices": [choice | {"message": message, "finish_reason": finish}]}
+
+
+def _written(text: str, at: int) -> tuple[dict[str, Any], int] | None:
+    """A call that a model wrote at a place of its text, and the place behind it."""
     try:
-        found = json.loads(text)
+        found, end = json.JSONDecoder().raw_decode(text, at)
         name, arguments = found["name"], found.get("arguments", {})
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         return None
-    function = {"name": name, "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments)}
+    closed = _END.match(text, end)
+    if closed is None or not isinstance(name, str):
+        return None
+    return _call(name, arguments if isinstance(arguments, str) else json.dumps(arguments)), closed.end()
+
+
+def _call(name: str, arguments: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
     return {"id": f"call_{uuid.uuid4().hex[:12]}", "type": "function", "function": function}
