@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import seeddelta
+import tiny_architectures
 from architectures import ARCHITECTURES, write_architecture
 from llama_helpers import divergence, load_small, logits_of
 from seeddelta.calibrate import capture, write_covariance
@@ -163,3 +165,25 @@ def test_sequences(model: Converted, monkeypatch: pytest.MonkeyPatch, flash: boo
     assert_alike(expected, logits)
     assert shifted == also
     assert shifted or model.name not in SHIFTED
+
+
+TRIED = sorted(name for name in tiny_architectures.TABLE if name not in ARCHITECTURES)
+# Tiny models whose large small tensors (tables of positions, mixing) leave less to convert.
+SMALLER_SHARE = {"gpt2", "starcoder", "mamba", "rwkv6", "rwkv7", "rwkv6qwen2", "arwkv7", "bert", "plamo2", "jamba"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRIED[time.localtime().tm_yday % 10 :: 10])
+def test_a_tenth_of_what_was_tried(name: str, tmp_path: Path, smollm2_quantized: Path, tiny_text: Path) -> None:
+    """Another tenth every day: `seeddelta quantize` and the run time, beside stock llama.cpp on the dequantized file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            tried = tiny_architectures.convert(name, tmp_path, smollm2_quantized, tiny_text)
+        except tiny_architectures.CannotMakeError as error:
+            pytest.skip(f"this llama.cpp does not know it: {error}")
+    assert tried.share >= LEAST_SHARE or name in SMALLER_SHARE
+    if tried.embeddings:
+        assert tried.near >= 0.9999
+    else:
+        assert tried.near <= 2 * LARGEST_DIVERGENCE

@@ -148,7 +148,6 @@ def test_a_text_from_a_pipe(tiny_dense: Path, tiny_text: Path, tmp_path: Path) -
 
 
 def test_positions_beyond_the_table(smollm2_quantized: Path, tiny_text: Path, tmp_path: Path, capfd: Any) -> None:
-    from architectures import write_architecture  # noqa: F401 (the folder of tests is a path)
     from tiny_architectures import make
 
     model = make("gpt2", tmp_path, smollm2_quantized)
@@ -164,3 +163,19 @@ def test_positions_beyond_the_table(smollm2_quantized: Path, tiny_text: Path, tm
     llm = seeddelta.load(model, n_ctx=1024, verbose=False)
     assert llm.n_ctx() == 256
     llm.close()
+
+
+def test_words_of_any_length(tiny_dense: Path) -> None:
+    """llama.cpp's splitting calls itself for every character of a word, and so ends the process."""
+    from seeddelta.runtime.long_words import longest_word, tokens_of
+    from seeddelta.runtime.session import tokenize
+
+    llm = seeddelta.load(tiny_dense, n_ctx=64, verbose=False)
+    try:
+        assert len(tokenize(llm, "a" * 300_000)) > 1000
+        assert tokens_of(llm, b"a city ") == llm.tokenize(b"a city ", special=False)
+    finally:
+        llm.close()
+    assert longest_word(b"") == 0
+    assert longest_word(b"ab  c\n\n\nd") == 3
+    assert longest_word("é é".encode()) == 2

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from ..errors import EvaluationError
 from ..runtime.decoder import Decoder
+from ..runtime.long_words import tokens_of
 from ..runtime.session import require_logits
 from .continuations import score_continuation
 
@@ -158,12 +159,12 @@ def score_tasks(
 
 
 def _answer(llm: llama_cpp.Llama, decoder: Decoder, task: Task) -> int:
-    whole = [llm.tokenize((first + second).encode(), special=False) for first, second in task.texts]
+    whole = [tokens_of(llm, (first + second).encode()) for first, second in task.texts]
     common = 0
     while all(common < len(one) and one[common] == whole[0][common] for one in whole):
         common += 1
     starts = [max(common, 1)] * len(whole)
-    behind = [len(llm.tokenize(first.encode(), special=False)) for first, _ in task.texts]
+    behind = [len(tokens_of(llm, first.encode())) for first, _ in task.texts]
     heads_differ = len({first for first, _ in task.texts}) > 1
     if heads_differ and all(len(one) - at > _MIN_TRAILING for one, at in zip(whole, behind, strict=True)):
         starts = behind

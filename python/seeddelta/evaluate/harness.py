@@ -8,6 +8,7 @@ from typing import Any
 from .._extras import needs_extra
 from ..errors import EvaluationError
 from ..runtime.decoder import Decoder
+from ..runtime.long_words import tokens_of
 from ..runtime.session import open_model, require_logits
 from ..settings.measuring import TASK_CONTEXT
 from .continuations import score_continuation
@@ -62,7 +63,7 @@ class SeedDeltaLM(LM):  # type: ignore[misc]
             prompt, options = request.args
             count = int(options.get("max_gen_toks", _MAX_REPLY))
             until = options.get("until") or []
-            tokens = self.llm.tokenize(prompt.encode(), special=True)[-(self._decoder.n_ctx - count) :]
+            tokens = tokens_of(self.llm, prompt.encode(), special=True)[-(self._decoder.n_ctx - count) :]
             self._decoder.clear()
             stop = [until] if isinstance(until, str) else list(until)
             reply = self.llm.create_completion(tokens, max_tokens=count, temperature=0, stop=stop)
@@ -81,7 +82,7 @@ class SeedDeltaLM(LM):  # type: ignore[misc]
         return float(found.log_probs.sum()), found.greedy
 
     def _tokens(self, text: str) -> list[int]:
-        return list(self.llm.tokenize(text.encode(), add_bos=False, special=True))
+        return tokens_of(self.llm, text.encode(), add_bos=False, special=True)
 
 
 def run_tasks(lm: SeedDeltaLM, names: list[str], include: Path | None, limit: int | None) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from ..errors import EvaluationError, ModelError
 from ..gguf.hub import located
 from ..processors import processors
 from .decoder import Decoder, Tokens
+from .long_words import tokens_of
 
 if TYPE_CHECKING:
     import llama_cpp
@@ -100,7 +101,7 @@ def tokenize(llm: llama_cpp.Llama, text: str | bytes) -> Tokens:
     data = text.encode("utf-8", "replace") if isinstance(text, str) else text
     # llama.cpp ends the process at what looks like UTF-8 of a code point beyond U+10FFFF
     data = data.decode("utf-8", "replace").encode("utf-8")
-    return np.asarray(llm.tokenize(data, add_bos=True, special=False), dtype=np.int32)
+    return np.asarray(tokens_of(llm, data), dtype=np.int32)
 
 
 def plan_chunks(n_tokens: int, n_ctx: int, chunks: int | None) -> int:

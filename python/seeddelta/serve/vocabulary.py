@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as native
 
-from ..errors import RequestError
+from ..errors import OutOfMemoryError, RequestError
+from ..runtime.long_words import tokens_of
 
-T = TypeVar("T")
-# llama.cpp splits texts by std::regex, which calls itself for every character of a word (or a row of blanks or signs).
-_SHALLOW = 4096  # bytes that any stack has room for
 _RUN = 8  # equal characters in a token from which on they are many
-_FRAME = 1024  # bytes of stack for each byte of a text, more than twice of what was seen
-_STACK = threading.Lock()  # around the size of stacks, which is the process's
 
 
 class Vocabulary:
@@ -73,9 +68,10 @@ class Vocabulary:
 
     def tokens_of(self, data: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
         """Tokens of a text. Raises RequestError for one that is too long for the memory of this process."""
-        if len(data) <= _SHALLOW:
-            return list(self.llm.tokenize(data, add_bos=add_bos, special=special))
-        return _on_a_stack(_FRAME * len(data), lambda: list(self.llm.tokenize(data, add_bos=add_bos, special=special)))
+        try:
+            return tokens_of(self.llm, data, add_bos=add_bos, special=special)
+        except OutOfMemoryError as error:
+            raise RequestError("the text is too long for the memory of this server") from error
 
     def bytes_of(self, token: int) -> bytes:
         """The text of a token; it may be a part of a character, and is empty for a special token."""
@@ -94,32 +90,6 @@ class Vocabulary:
 
     def text_of(self, token: int) -> str:
         return self.bytes_of(token).decode("utf-8", "replace")
-
-
-def _on_a_stack(size: int, function: Callable[[], T]) -> T:
-    """The result of a function that is called in a thread with a stack of at least so many bytes."""
-    outcome: list[T | BaseException] = []
-
-    def call() -> None:
-        try:
-            outcome.append(function())
-        except BaseException as error:  # raised in the caller's thread
-            outcome.append(error)
-
-    thread = threading.Thread(target=call, name="seeddelta-text", daemon=True)
-    with _STACK:
-        try:
-            before = threading.stack_size((size // 4096 + 2048) * 4096)
-            try:
-                thread.start()
-            finally:
-                threading.stack_size(before)
-        except (RuntimeError, ValueError) as error:  # no memory for it
-            raise RequestError("the text is too long for the memory of this server") from error
-    thread.join()
-    if isinstance(outcome[0], BaseException):
-        raise outcome[0]
-    return outcome[0]
 
 
 def some_number(value: int) -> str:
