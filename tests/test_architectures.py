@@ -175,7 +175,7 @@ SMALLER_SHARE = {"gpt2", "starcoder", "mamba", "rwkv6", "rwkv7", "rwkv6qwen2", "
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRIED[time.localtime().tm_yday % 10 :: 10])
 def test_a_tenth_of_what_was_tried(name: str, tmp_path: Path, smollm2_quantized: Path, tiny_text: Path) -> None:
-    """Another tenth every day: `seeddelta quantize` and the run time, beside stock llama.cpp on the dequantized file."""
+    """Another tenth every day: `seeddelta quantize`, beside stock llama.cpp on the dequantized file."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
