@@ -4,12 +4,11 @@
 
 #include "simd/lanes_amx.hpp"
 #include "simd/lanes_x86.hpp"
-#include "simd/words_avx512.hpp"
 
 namespace seeddelta {
 namespace {
 
-struct SignedWords : LaneWordsVbmi<WordsVbmi512> {
+struct SignedWords : LaneWordsVbmi {
     static constexpr int kBias = 0; // the products are of signed bytes
 };
 

@@ -3,7 +3,7 @@
 #pragma once
 #include <tmmintrin.h>
 
-#include "format/trellis.hpp"
+#include "format/activations.hpp"
 #include "simd/inline.hpp"
 
 namespace seeddelta {

@@ -3,7 +3,7 @@
 #pragma once
 #include <immintrin.h>
 
-#include "format/trellis.hpp"
+#include "format/activations.hpp"
 #include "simd/inline.hpp"
 
 namespace seeddelta {
@@ -24,8 +24,7 @@ SEEDDELTA_INLINE __m128i bytes_at(const uint8_t *p) {
 // Four activations as the operand of an instruction.
 typedef int32_t FourInputs [[gnu::may_alias]];
 
-// 256 bits; `Dot` adds the products of four neighbouring bytes, unsigned by signed, to each 32-bit lane.
-template <class Dot>
+// 256 bits
 struct LaneWords256 {
     using V = __m256i;
     using F = __m256;
@@ -63,7 +62,13 @@ struct LaneWords256 {
     }
     // GCC would keep some sums in memory as well, and a store and a load take longer than a step.
     static SEEDDELTA_INLINE void keep(V &sum) { asm("" : "+x"(sum)); }
-    static SEEDDELTA_INLINE V dot(V sum, V values, V x) { return Dot::dot(sum, values, x); }
+    static SEEDDELTA_INLINE V dot(V sum, V values, V x) {
+#if defined(__AVXVNNI__)
+        return _mm256_dpbusd_avx_epi32(sum, values, x);
+#else
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(values, x), _mm256_set1_epi16(1)));
+#endif
+    }
     static SEEDDELTA_INLINE void store(uint8_t *out, V v) { _mm256_storeu_si256(reinterpret_cast<V *>(out), v); }
     static SEEDDELTA_INLINE F no_floats() { return _mm256_setzero_ps(); }
     static SEEDDELTA_INLINE F load_floats(const float *p) { return _mm256_loadu_ps(p); }
@@ -100,7 +105,6 @@ struct LaneWords256 {
 
 #if defined(__AVX512BW__)
 // 512 bits: a whole line. Without VBMI codes are masked as with AVX2.
-template <class Dot>
 struct LaneWords512 {
     using V = __m512i;
     using F = __m512;
@@ -173,7 +177,9 @@ struct LaneWords512 {
             : [v0] "v"(v0), [v1] "v"(v1), [x] "m"(*reinterpret_cast<const Inputs *>(x)), [n] "i"(sizeof(FourInputs)));
     }
 #else
-    static SEEDDELTA_INLINE V dot(V sum, V values, V x) { return Dot::dot(sum, values, x); }
+    static SEEDDELTA_INLINE V dot(V sum, V values, V x) {
+        return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(values, x), _mm512_set1_epi16(1)));
+    }
 #endif
     static SEEDDELTA_INLINE void store(uint8_t *out, V v) { _mm512_storeu_si512(out, v); }
     static SEEDDELTA_INLINE F no_floats() { return _mm512_setzero_ps(); }
@@ -217,9 +223,7 @@ struct LaneWords512 {
 #if defined(__AVX512VBMI__)
 // VPERMB looks at six bits of an index and the tables repeat every 16 bytes: what stands above a code does not matter,
 // and sums carry upwards only.
-template <class Dot>
-struct LaneWordsVbmi : LaneWords512<Dot> {
-    using V = __m512i;
+struct LaneWordsVbmi : LaneWords512 {
     static SEEDDELTA_INLINE V low(V both) { return both; }
     static SEEDDELTA_INLINE V high(V both) { return _mm512_srli_epi16(both, 4); }
     static SEEDDELTA_INLINE V look(V table, V index) { return _mm512_permutexvar_epi8(index, table); }
