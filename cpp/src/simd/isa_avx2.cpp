@@ -9,14 +9,13 @@
 #include "simd/feedback.hpp"
 #include "simd/lane_search.hpp"
 #include "simd/lane_strips.hpp"
-#include "simd/lanes_x86.hpp"
 #include "simd/popcount_avx2.hpp"
-#include "simd/words_avx2.hpp"
+#include "simd/words_256.hpp"
 
 namespace seeddelta {
 namespace {
 
-struct DirectLanes : LaneWords256 {
+struct DirectLanes : Words256 {
     static constexpr int64_t kDirect = 4;
     static constexpr bool packed(int n) { return n > 2; }
 
@@ -69,13 +68,7 @@ struct DirectLanes : LaneWords256 {
     }
 };
 
-using ColumnsAvx2 = ColumnsX86<WordsAvx2, 4, 2>;
-
-// 16-bit words of the search for codes
-struct Words {
-    using U = xsimd::batch<uint16_t, xsimd::avx2>;
-    static SEEDDELTA_INLINE U high(U a, U b) { return _mm256_mulhi_epu16(a, b); }
-};
+using ColumnsAvx2 = ColumnsX86<Words256, 4, 2>;
 
 } // namespace
 
@@ -103,7 +96,7 @@ const KernelTable &kernels_avx2() {
                                        .gating = {.count_above = count_above_simd<xsimd::avx2>,
                                                   .bitmaps = bitmaps_simd<xsimd::avx2>,
                                                   .popcount = popcount_avx2},
-                                       .encode = {.lane_search = lane_search_simd<xsimd::avx2, Words>,
+                                       .encode = {.lane_search = lane_search_simd<xsimd::avx2, Words256>,
                                                   .subtract_product = subtract_product_simd<xsimd::fma3<xsimd::avx2>>}};
     return table;
 }

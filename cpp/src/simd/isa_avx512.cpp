@@ -5,7 +5,7 @@
 
 #include "simd/compute.hpp"
 #include "simd/lane_strips.hpp"
-#include "simd/lanes_x86.hpp"
+#include "simd/words_512.hpp"
 
 namespace seeddelta {
 namespace {
@@ -55,10 +55,10 @@ const KernelTable &kernels_avx512() {
         KernelTable t = kernels_avx512bw();
         t.name = "avx512";
         t.attention.popcount = popcount_bitalg;
-        t.linear.compute = compute_simd<xsimd::avx512bw, LaneWordsVbmi>;
+        t.linear.compute = compute_simd<xsimd::avx512bw, WordsVbmi>;
         t.gating.popcount = popcount_avx512;
-        t.linear.columns_lanes = columns_lanes_simd<LaneWordsVbmi>;
-        t.linear.columns_lanes_many = columns_lanes_many_simd<LaneWordsVbmi>;
+        t.linear.columns_lanes = columns_lanes_simd<WordsVbmi>;
+        t.linear.columns_lanes_many = columns_lanes_many_simd<WordsVbmi>;
         return t;
     }();
     return table;

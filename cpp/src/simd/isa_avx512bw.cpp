@@ -9,22 +9,15 @@
 #include "simd/feedback.hpp"
 #include "simd/lane_search.hpp"
 #include "simd/lane_strips.hpp"
-#include "simd/lanes_x86.hpp"
 #include "simd/popcount_avx2.hpp"
-#include "simd/words_avx512.hpp"
+#include "simd/words_512.hpp"
 
 namespace seeddelta {
 namespace {
 
 using Arch = xsimd::avx512bw;
 
-// 16-bit words of the search for codes
-struct Words {
-    using U = xsimd::batch<uint16_t, Arch>;
-    static SEEDDELTA_INLINE U high(U a, U b) { return _mm512_mulhi_epu16(a, b); }
-};
-
-using ColumnsAvx512 = ColumnsX86<WordsAvx512, 6, 4>;
+using ColumnsAvx512 = ColumnsX86<Words512, 6, 4>;
 
 struct AttentionOps {
     using F = xsimd::batch<float, Arch>;
@@ -63,13 +56,13 @@ const KernelTable &kernels_avx512bw() {
                    .rotate_back = rotate_back_simd<Arch>,
                    .quantize = quantize_simd<Arch>,
                    .prepare = prepare_simd<Arch>,
-                   .compute = compute_simd<Arch, LaneWords512>,
+                   .compute = compute_simd<Arch, Words512>,
                    .columns_f16 = columns_f16_simd<Arch, ColumnsAvx512>,
                    .columns_i8 = columns_i8_simd<Arch, ColumnsAvx512>,
                    .columns_f16_batch = columns_f16_batch_simd<Arch, ColumnsAvx512>,
                    .columns_i8_batch = columns_i8_batch_simd<Arch, ColumnsAvx512>,
-                   .columns_lanes = columns_lanes_simd<LaneWords512>,
-                   .columns_lanes_many = columns_lanes_many_simd<LaneWords512>},
+                   .columns_lanes = columns_lanes_simd<Words512>,
+                   .columns_lanes_many = columns_lanes_many_simd<Words512>},
         .attention = {.attend = attend_simd<Arch, AttentionOps>,
                       .score = score_256,
                       .popcount = score_256,
@@ -79,7 +72,7 @@ const KernelTable &kernels_avx512bw() {
                       .above = above_simd<Arch>,
                       .mass = mass_simd<Arch>},
         .gating = {.count_above = count_above_simd<Arch>, .bitmaps = bitmaps_simd<Arch>, .popcount = popcount_avx2},
-        .encode = {.lane_search = lane_search_simd<Arch, Words>, .subtract_product = subtract_product_simd<Arch>}};
+        .encode = {.lane_search = lane_search_simd<Arch, Words512>, .subtract_product = subtract_product_simd<Arch>}};
     return table;
 }
 

@@ -4,16 +4,16 @@
 
 #include "simd/compute.hpp"
 #include "simd/lane_strips.hpp"
-#include "simd/lanes_x86.hpp"
+#include "simd/words_256.hpp"
 
 namespace seeddelta {
 const KernelTable &kernels_avxvnni() {
     static const KernelTable table = [] {
         KernelTable t = kernels_avx2();
         t.name = "avxvnni";
-        t.linear.compute = compute_simd<xsimd::avx2, LaneWords256>;
-        t.linear.columns_lanes = columns_lanes_simd<LaneWords256>;
-        t.linear.columns_lanes_many = columns_lanes_many_simd<LaneWords256>;
+        t.linear.compute = compute_simd<xsimd::avx2, Words256>;
+        t.linear.columns_lanes = columns_lanes_simd<Words256>;
+        t.linear.columns_lanes_many = columns_lanes_many_simd<Words256>;
         return t;
     }();
     return table;

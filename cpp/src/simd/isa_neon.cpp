@@ -10,7 +10,6 @@
 #include "simd/feedback.hpp"
 #include "simd/lane_search.hpp"
 #include "simd/lane_strips.hpp"
-#include "simd/lanes_neon.hpp"
 #include "simd/words_neon.hpp"
 
 namespace seeddelta {
@@ -32,16 +31,6 @@ struct Dot {
         const int16x8_t low = vmull_s8(vget_low_s8(values), vget_low_s8(x));
         const int16x8_t high = vmull_high_s8(values, x);
         return vpadalq_s16(sum, vpaddq_s16(low, high));
-    }
-};
-
-// 16-bit words of the search for codes
-struct Words {
-    using U = xsimd::batch<uint16_t, Arch>;
-    static SEEDDELTA_INLINE U high(U a, U b) {
-        const uint32x4_t low_half = vmull_u16(vget_low_u16(a), vget_low_u16(b));
-        const uint32x4_t high_half = vmull_high_u16(a, b);
-        return U(vuzp2q_u16(vreinterpretq_u16_u32(low_half), vreinterpretq_u16_u32(high_half)));
     }
 };
 
@@ -86,13 +75,13 @@ const KernelTable &kernels_neon() {
                    .rotate_back = rotate_back_simd<Arch>,
                    .quantize = quantize_simd<Arch>,
                    .prepare = prepare_simd<Arch>,
-                   .compute = compute_simd<Arch, LaneWordsNeon<Dot>>,
+                   .compute = compute_simd<Arch, WordsNeon<Dot>>,
                    .columns_f16 = columns_f16_simd<Arch, ColumnsNeon>,
                    .columns_i8 = columns_i8_simd<Arch, ColumnsNeon>,
                    .columns_f16_batch = columns_f16_batch_simd<Arch, ColumnsNeon>,
                    .columns_i8_batch = columns_i8_batch_simd<Arch, ColumnsNeon>,
-                   .columns_lanes = columns_lanes_simd<LaneWordsNeon<Dot>>,
-                   .columns_lanes_many = columns_lanes_many_simd<LaneWordsNeon<Dot>>},
+                   .columns_lanes = columns_lanes_simd<WordsNeon<Dot>>,
+                   .columns_lanes_many = columns_lanes_many_simd<WordsNeon<Dot>>},
         .attention = {.attend = attend_simd<Arch, AttentionOps>,
                       .score = attention_scalar().score,
                       .popcount = attention_scalar().popcount,
@@ -102,7 +91,8 @@ const KernelTable &kernels_neon() {
                       .above = above_simd<Arch>,
                       .mass = mass_simd<Arch>},
         .gating = {.count_above = count_above_simd<Arch>, .bitmaps = bitmaps_simd<Arch>, .popcount = popcount_neon},
-        .encode = {.lane_search = lane_search_simd<Arch, Words>, .subtract_product = subtract_product_simd<Arch>}};
+        .encode = {.lane_search = lane_search_simd<Arch, WordsNeon<Dot>>,
+                   .subtract_product = subtract_product_simd<Arch>}};
     return table;
 }
 

@@ -4,7 +4,7 @@
 
 #include "simd/compute.hpp"
 #include "simd/lane_strips.hpp"
-#include "simd/lanes_neon.hpp"
+#include "simd/words_neon.hpp"
 
 namespace seeddelta {
 namespace {
@@ -21,9 +21,9 @@ const KernelTable &kernels_neon_dotprod() {
     static const KernelTable table = [] {
         KernelTable t = kernels_neon();
         t.name = "neon_dotprod";
-        t.linear.compute = compute_simd<xsimd::neon64, LaneWordsNeon<Dot>>;
-        t.linear.columns_lanes = columns_lanes_simd<LaneWordsNeon<Dot>>;
-        t.linear.columns_lanes_many = columns_lanes_many_simd<LaneWordsNeon<Dot>>;
+        t.linear.compute = compute_simd<xsimd::neon64, WordsNeon<Dot>>;
+        t.linear.columns_lanes = columns_lanes_simd<WordsNeon<Dot>>;
+        t.linear.columns_lanes_many = columns_lanes_many_simd<WordsNeon<Dot>>;
         return t;
     }();
     return table;

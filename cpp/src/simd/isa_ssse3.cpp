@@ -10,51 +10,14 @@
 #include "simd/compute.hpp"
 #include "simd/lane_search.hpp"
 #include "simd/lane_strips.hpp"
-#include "simd/lanes_ssse3.hpp"
+#include "simd/words_128.hpp"
 
 namespace seeddelta {
 namespace {
 
 using Arch = xsimd::ssse3;
 
-// 16-bit words of the search for codes
-struct Words {
-    using U = xsimd::batch<uint16_t, Arch>;
-    static inline U high(U a, U b) { return _mm_mulhi_epu16(a, b); }
-};
-
-// The words of columns.hpp
-struct ColumnWords {
-    using V = __m128i;
-    using F = __m128;
-
-    static SEEDDELTA_INLINE V repeat(int32_t bits) { return _mm_set1_epi32(bits); }
-    // half_to_float of format/float16.hpp for finite weights
-    static SEEDDELTA_INLINE F half(const uint16_t *p) {
-        const V h = _mm_unpacklo_epi16(_mm_loadl_epi64(reinterpret_cast<const V *>(p)), _mm_setzero_si128());
-        const V sign = _mm_slli_epi32(_mm_and_si128(h, _mm_set1_epi32(0x8000)), 16);
-        const V bits = _mm_and_si128(h, _mm_set1_epi32(0x7FFF));
-        const V normal = _mm_add_epi32(_mm_slli_epi32(bits, 13), _mm_set1_epi32(0x38000000));
-        const V small = _mm_castps_si128(_mm_mul_ps(_mm_cvtepi32_ps(bits), _mm_set1_ps(0x1p-24F)));
-        const V is_small = _mm_cmplt_epi32(bits, _mm_set1_epi32(0x0400));
-        const V magnitude = _mm_or_si128(_mm_and_si128(is_small, small), _mm_andnot_si128(is_small, normal));
-        return _mm_castsi128_ps(_mm_or_si128(magnitude, sign));
-    }
-    static SEEDDELTA_INLINE V widen(const int8_t *p) {
-        const V bytes = _mm_loadl_epi64(reinterpret_cast<const V *>(p));
-        return _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
-    }
-    static SEEDDELTA_INLINE V dot_pairs(V sums, V values, V x) {
-        return _mm_add_epi32(sums, _mm_madd_epi16(values, x));
-    }
-    static SEEDDELTA_INLINE void interleave(V a, V b, V *out) {
-        out[0] = _mm_unpacklo_epi16(a, b);
-        out[1] = _mm_unpackhi_epi16(a, b);
-    }
-    static SEEDDELTA_INLINE void order(V *) {} // interleave keeps it
-};
-
-using ColumnsSsse3 = ColumnsX86<ColumnWords, 4, 2>;
+using ColumnsSsse3 = ColumnsX86<Words128, 4, 2>;
 
 struct AttentionOps {
     using F = xsimd::batch<float, Arch>;
@@ -100,13 +63,13 @@ const KernelTable &kernels_ssse3() {
                    .rotate_back = rotate_back_simd<Arch>,
                    .quantize = quantize_simd<Arch>,
                    .prepare = prepare_simd<Arch>,
-                   .compute = compute_simd<Arch, LaneWords128>,
+                   .compute = compute_simd<Arch, Words128>,
                    .columns_f16 = columns_f16_simd<Arch, ColumnsSsse3>,
                    .columns_i8 = columns_i8_simd<Arch, ColumnsSsse3>,
                    .columns_f16_batch = columns_f16_batch_simd<Arch, ColumnsSsse3>,
                    .columns_i8_batch = columns_i8_batch_simd<Arch, ColumnsSsse3>,
-                   .columns_lanes = columns_lanes_simd<LaneWords128>,
-                   .columns_lanes_many = columns_lanes_many_simd<LaneWords128>},
+                   .columns_lanes = columns_lanes_simd<Words128>,
+                   .columns_lanes_many = columns_lanes_many_simd<Words128>},
         .attention = {.attend = attend_simd<Arch, AttentionOps>,
                       .score = attention_scalar().score,
                       .popcount = attention_scalar().popcount,
@@ -116,7 +79,7 @@ const KernelTable &kernels_ssse3() {
                       .above = above_simd<Arch>,
                       .mass = mass_simd<Arch>},
         .gating = {.count_above = count_above_simd<Arch>, .bitmaps = bitmaps_simd<Arch>, .popcount = popcount_scalar},
-        .encode = {.lane_search = lane_search_simd<Arch, Words>, .subtract_product = subtract_product_scalar}};
+        .encode = {.lane_search = lane_search_simd<Arch, Words128>, .subtract_product = subtract_product_scalar}};
     return table;
 }
 
