@@ -111,7 +111,7 @@ def _tune(options: Any, dense: Path, budget: float, tuned: Path, uniform: Path, 
     console.print(f"{budget:g} bits: {report.decision}: {report.message}")
     assert report.uniform is not None
     free = recipe.model_copy(update={"target_bpw": None})
-    store = EncodedStore(free, folder / f"parts-{recipe.state_bits}")
+    store = EncodedStore(free, folder / "parts")
     rates = {"bits": report.uniform.bits, "tensor_type": report.uniform.tensor_type}
     for other in (
         free.model_copy(update={"output": uniform} | rates),

@@ -1,7 +1,7 @@
 """Weights encoded a second, error feedback included, and the error of the outputs, by code and threads.
 
     python benchmarks/bench_encode.py --hessian cov.gguf --layers 10-11
-    python benchmarks/bench_encode.py --hessian cov.gguf --bits 1,2,3 --codes "trellis, L=12;lanes" --name encode-rates
+    python benchmarks/bench_encode.py --hessian cov.gguf --bits 1,2,3 --codes "lanes, fast;lanes" --name encode-rates
 
 Whole builds of some layers: reading, feedback, search, packing. The rate is that of the encoder alone (`seconds` of the
 build's report), per second of the clock; the builds of one row of the table take turns. The error is the squared one of
@@ -21,12 +21,9 @@ import seeddelta
 from seeddelta.report.tables import make_console
 
 CODES: dict[str, dict[str, Any]] = {
-    "lanes, fast": {"base_kind": "lanes", "effort": "fast"},
-    "lanes": {"base_kind": "lanes"},
-    "lanes, high": {"base_kind": "lanes", "effort": "high"},
-    "trellis, L=12": {"base_kind": "trellis", "state_bits": 12},
-    "trellis, L=14": {"base_kind": "trellis", "state_bits": 14},
-    "trellis, L=16": {"base_kind": "trellis", "state_bits": 16},
+    "lanes, fast": {"effort": "fast"},
+    "lanes": {},
+    "lanes, high": {"effort": "high"},
 }
 
 

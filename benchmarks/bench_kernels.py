@@ -27,15 +27,13 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from math import prod
 from typing import Any, Literal
 
 import common
 import numpy as np
 from ggml_products import GGML_TYPES, Ggml, GgmlProduct
 from seeddelta import _core
-from seeddelta.convert.rates import TRELLIS_RATES, lane_code
-from seeddelta.gguf.payload import trellis_words
+from seeddelta.convert.rates import lane_code
 from seeddelta.gguf.schema import LANE_BYTES, LANES, column_strips
 
 TARGET_SECONDS = 0.05  # of one sample
@@ -68,62 +66,35 @@ def aligned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return copy
 
 
-def codes_shape(n_out: int, n_in: int, step_bits: int, values_per_step: int) -> tuple[int, int, int]:
-    """Of the codes of a weight by rows: tiles, words, lanes."""
-    return -(-n_out // LANES), trellis_words(n_in, step_bits, values_per_step), LANES
-
-
-def random_weight(
+def random_lanes(
     n_out: int,
     n_in: int,
-    step_bits: int,
-    values_per_step: int,
+    bits: float,
     generator: Any,
     *,
+    layout: Literal["row", "column"] = "row",
     codes: np.ndarray[Any, Any] | None = None,
 ) -> _core.Weight:
-    """Random codes: the time does not depend on them, and encoding large matrices takes minutes."""
-    shape = codes_shape(n_out, n_in, step_bits, values_per_step)
+    """Random codes of base kind lanes, for the code that a converter takes for so many bits.
+
+    The time does not depend on them, and encoding large matrices takes minutes.
+    """
+    code = lane_code(bits, column=layout == "column")
+    shape = (-(-n_out // LANES), code.lines(n_in), LANE_BYTES)
+    if layout == "column":
+        shape = (n_in, sum(column_strips(n_out)), code.column_lines)
     if codes is None:
-        codes = aligned(generator.integers(0, 1 << 16, shape, dtype=np.uint16))
-    small = generator.standard_normal((16, 64), dtype=np.float32)
-    _, _, scale, multipliers = _core.trellis_encode(small, step_bits=step_bits, values_per_step=values_per_step)
+        codes = aligned(generator.integers(0, 256, shape, dtype=np.uint8))
     return _core.Weight(
         "w",
         n_out,
         n_in,
         base_kind=2,
         base_seed=1,
-        base_scale=scale,
-        step_bits=step_bits,
-        values_per_step=values_per_step,
-        multipliers=multipliers,
-        rotation_block=64,
-        codes=codes.reshape(shape),
-        row_scale=np.ones(n_out, np.float16),
-    )
-
-
-def random_lanes(
-    n_out: int, n_in: int, bits: float, generator: Any, *, layout: Literal["row", "column"] = "row"
-) -> _core.Weight:
-    """Random codes of base kind lanes, for the code that a converter takes for so many bits."""
-    code = lane_code(bits, column=layout == "column")
-    assert code is not None
-    shape = (-(-n_out // LANES), code.lines(n_in), LANE_BYTES)
-    if layout == "column":
-        shape = (n_in, sum(column_strips(n_out)), code.column_lines)
-    codes = aligned(generator.integers(0, 256, shape, dtype=np.uint8))
-    return _core.Weight(
-        "w",
-        n_out,
-        n_in,
-        base_kind=3,
-        base_seed=1,
         base_scale=1 / code.unit,
         lane_code=code.number,
         rotation_block=64,
-        codes=codes,
+        codes=codes.reshape(shape),
         row_scale=np.ones(n_out if layout == "row" else n_in, np.float16),
         layout=layout,
     )
@@ -164,7 +135,7 @@ Product = GgmlProduct | SeedDeltaProduct | ActiveProduct | ManyProducts
 def page_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
     """Codes of 4 bits in a file's mapping, as in a loaded model, and in memory of small and of huge pages."""
     x = generator.standard_normal(n_in, dtype=np.float32)
-    size = MANY * 2 * prod(codes_shape(n_out, n_in, 4, 1))
+    size = MANY * -(-n_out // LANES) * lane_code(4).lines(n_in) * LANE_BYTES
     products: dict[str, Product] = {}
     with tempfile.TemporaryFile() as file:
         file.truncate(size)
@@ -174,9 +145,9 @@ def page_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
     places["huge-pages"].madvise(mmap.MADV_HUGEPAGE)
     for name, place in places.items():
         weights = []
-        for codes in np.split(np.frombuffer(place, np.uint16), MANY):
-            codes[:] = generator.integers(0, 1 << 16, codes.size, dtype=np.uint16)
-            weights.append(random_weight(n_out, n_in, 4, 1, generator, codes=codes))
+        for codes in np.split(np.frombuffer(place, np.uint8), MANY):
+            codes[:] = generator.integers(0, 256, codes.size, dtype=np.uint8)
+            weights.append(random_lanes(n_out, n_in, 4, generator, codes=codes))
         products[name] = ManyProducts([partial(weight.matmul, x[None, :]) for weight in weights])
     return products
 
@@ -256,32 +227,14 @@ def calibrate(seconds: Callable[[int], float]) -> int:
     return max(1, min(2000, round(TARGET_SECONDS / max(once, 1e-6))))
 
 
-def kernel_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
-    """SeedΔ and ggml's types."""
-    ggml = Ggml()
-    x = generator.standard_normal(n_in, dtype=np.float32)
-    dense = generator.standard_normal((n_out, n_in), dtype=np.float32)
-    products: dict[str, Product] = {}
-    for name, step, values in (("4", 4, 1), ("3", 3, 1), ("2.5", 5, 2), ("2", 2, 1)):
-        products[f"seeddelta-{name}"] = SeedDeltaProduct(random_weight(n_out, n_in, step, values, generator), x)
-    for name, kind in GGML_TYPES.items():
-        if n_in % ggml.blck_size(kind) == 0:
-            products[name] = GgmlProduct(ggml, kind, dense, x)
-    return products
-
-
 def lanes_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
-    """Byte lanes beside the trellis and ggml's K types of like bits."""
+    """Byte lanes beside ggml's K types of like bits."""
     ggml = Ggml()
     x = generator.standard_normal(n_in, dtype=np.float32)
     dense = generator.standard_normal((n_out, n_in), dtype=np.float32)
     products: dict[str, Product] = {}
     for bits in (6, 5, 4, 3.5, 3, 2.5, 2, 1.5, 1):
         products[f"lanes-{bits:g}"] = SeedDeltaProduct(random_lanes(n_out, n_in, bits, generator), x)
-        if bits in TRELLIS_RATES:
-            products[f"trellis-{bits:g}"] = SeedDeltaProduct(
-                random_weight(n_out, n_in, *TRELLIS_RATES[bits], generator), x
-            )
     for name in ("Q6_K", "Q5_K", "Q4_K", "Q4_0", "Q3_K", "Q2_K"):
         if n_in % ggml.blck_size(GGML_TYPES[name]) == 0:
             products[name] = GgmlProduct(ggml, GGML_TYPES[name], dense, x)
@@ -293,31 +246,20 @@ def lanes_memory_products(n_out: int, n_in: int, generator: Any) -> dict[str, Pr
     ggml, many = Ggml(), -(-MEMORY_WEIGHTS // (n_out * n_in))
     x = generator.standard_normal(n_in, dtype=np.float32)
     dense = generator.standard_normal((n_out, n_in), dtype=np.float32)
-    kinds = {
-        "lanes-4": lambda: random_lanes(n_out, n_in, 4, generator),
-        "trellis-4": lambda: random_weight(n_out, n_in, 4, 1, generator),
-    }
+    rows = [random_lanes(n_out, n_in, 4, generator) for _ in range(many)]
     products: dict[str, Product] = {}
-    for name, make in kinds.items():
-        rows = [make() for _ in range(many)]
-        products[name] = ManyProducts(
-            [partial(ask_and_multiply, rows[i - 1], weight, x[None, :]) for i, weight in reversed([*enumerate(rows)])]
-        )
+    products["lanes-4"] = ManyProducts(
+        [partial(ask_and_multiply, rows[i - 1], weight, x[None, :]) for i, weight in reversed([*enumerate(rows)])]
+    )
     products["Q4_K"] = GgmlProduct(ggml, GGML_TYPES["Q4_K"], dense, x, many)
     return products
 
 
 def lanes_batch_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
-    """One product of several tokens, of byte lanes and of the trellis at 4 bits."""
-    weights = {
-        "lanes": random_lanes(n_out, n_in, 4, generator),
-        "trellis": random_weight(n_out, n_in, 4, 1, generator),
-    }
+    """One product of several tokens, of byte lanes at 4 bits."""
+    weight = random_lanes(n_out, n_in, 4, generator)
     return {
-        f"{name}, tokens {tokens}": SeedDeltaProduct(
-            weight, generator.standard_normal((tokens, n_in), dtype=np.float32)
-        )
-        for name, weight in weights.items()
+        f"lanes, tokens {tokens}": SeedDeltaProduct(weight, generator.standard_normal((tokens, n_in), dtype=np.float32))
         for tokens in BATCHES
     }
 
@@ -336,7 +278,6 @@ SUITES = {
     "lanes": lanes_products,
     "lanes-memory": lanes_memory_products,
     "lanes-batch": lanes_batch_products,
-    "ggml": kernel_products,
     "columns": column_products,
     "pages": page_products,
     "memory": memory_products,
@@ -364,7 +305,7 @@ def measure(shape: tuple[int, int], reps: int, suite: str) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", choices=SUITES, default="ggml", help="what is compared (default: %(default)s)")
+    parser.add_argument("--suite", choices=SUITES, default="lanes", help="what is compared (default: %(default)s)")
     parser.add_argument("--shapes", help="rows x columns, with commas")
     parser.add_argument("--reps", type=int, default=11, help="repetitions (default: %(default)s)")
     parser.add_argument("--name", help="name of the result file")
@@ -390,8 +331,10 @@ def main() -> int:
 
     settings = {"reps": options.reps, "threads": 1, "unit": "Gweights/s", "isa": _core.isa_active()}
     settings["ggml"] = llama_cpp.llama_print_system_info().decode()
-    name = options.name or {"ggml": "kernels"}.get(options.suite, options.suite)
-    common.save(name, {"benchmark": "kernels", "suite": options.suite, "settings": settings, "shapes": result})
+    common.save(
+        options.name or options.suite,
+        {"benchmark": "kernels", "suite": options.suite, "settings": settings, "shapes": result},
+    )
     return 0
 
 

@@ -40,19 +40,19 @@ def settings(bits: float, n_in: int, n_out: int, files: dict[str, Path]) -> Iter
                     f"{base} + {size} atoms, {k} a row",
                     recipe(base_kind=base, scheme="codebook_resid", codebook_size=size, K=k),
                 )
-    spent = 2 + 30 / n_in  # the trellis' first states and the row scales
+    spent = 2 + 16 / n_in  # the row scales
     for size in SIZES:
         k = min(entries(bits - spent, size), size)
         if k > 0:
             yield (
-                f"trellis 2 + {size} atoms, {k} a row",
+                f"lanes 2 + {size} atoms, {k} a row",
                 recipe(bits=2, scheme="codebook_resid", codebook_size=size, K=k),
             )
     k = math.floor((bits - spent) * n_in / 32)
-    yield f"trellis 2 + coo, {k} a row", recipe(bits=2, scheme="coo", K=k)
+    yield f"lanes 2 + coo, {k} a row", recipe(bits=2, scheme="coo", K=k)
     yield "none + coo", recipe(base_kind="none", scheme="coo", bits=bits, K="auto", vals="int8")
-    yield "trellis 2", recipe(bits=2)
-    yield f"trellis {bits:g}", recipe(bits=bits)
+    yield "lanes 2", recipe(bits=2)
+    yield f"lanes {bits:g}", recipe(bits=bits)
 
 
 def main() -> None:

@@ -43,7 +43,6 @@ def main() -> int:
     parser.add_argument("--imatrix", type=Path, required=True, help="imatrix of the dense model, GGUF")
     parser.add_argument("--layers", default="0,7,15,22,29", help="layers (default: %(default)s)")
     parser.add_argument("--bits", default="2,3,4", help="bits a weight (default: %(default)s)")
-    parser.add_argument("--state-bits", default="12", help="bits of the trellis' state (default: %(default)s)")
     parser.add_argument("--column-power", type=float, help="of the recipe (default: the recipe's)")
     parser.add_argument("--types", default=",".join(TYPES), help="llama.cpp's types (default: %(default)s)")
     parser.add_argument("--dither", type=float, default=0.35, help="width of the noise (default: %(default)s)")
@@ -54,10 +53,7 @@ def main() -> int:
     dense = common.dense_model(options.dense, options.work)
     importances = read_imatrix(options.imatrix)
     layers = parse_layers(options.layers)
-    codes: dict[str, dict[str, Any]] = {"lanes-{:g}": {"base_kind": "lanes"}}
-    for state in options.state_bits.split(","):
-        codes["trellis-{:g}, L=" + state] = {"base_kind": "trellis", "state_bits": int(state)}
-    ours = [(label, float(bits), code) for bits in options.bits.split(",") for label, code in codes.items()]
+    ours = [float(bits) for bits in options.bits.split(",")]
     found: dict[str, list[dict[str, Any]]] = defaultdict(list)
     source, ggml = open_source(dense), Ggml()
     names = [name for name in source.tensors if (at := split_name(name)) is not None and at[0] in layers]
@@ -66,11 +62,11 @@ def main() -> int:
         noise = random.uniform(-0.5, 0.5, weights.shape) * np.sqrt(np.mean(weights**2, axis=1, keepdims=True))
         weights = np.asarray(weights + options.dither * noise, np.float32)
         scale = importances.importance(name, weights.shape[1])
-        for label, bits, code in ours:
-            recipe = Recipe(input=dense, output=Path("none"), bits=bits, **code, **more)
+        for bits in ours:
+            recipe = Recipe(input=dense, output=Path("none"), bits=bits, **more)
             encoded = encode_tensor(name, weights, "F16", recipe, scale)
             size = sum(array.nbytes for array in encoded.arrays.values())
-            found[label.format(bits)].append(_row(name, weights, decoded(encoded), size, scale))
+            found[f"lanes-{bits:g}"].append(_row(name, weights, decoded(encoded), size, scale))
         for kind in filter(None, options.types.split(",")):
             back, size = _quantised(ggml, weights, scale, GGMLQuantizationType[kind])
             found[kind].append(_row(name, weights, back, size, scale))

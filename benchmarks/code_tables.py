@@ -9,19 +9,16 @@ from result_tables import load, table
 
 
 def lanes_table(result: str) -> list[str]:
-    """Speed of the kernels of one token: byte lanes, the hashed trellis and llama.cpp's types, at falling bits."""
+    """Speed of the kernels of one token: byte lanes and llama.cpp's types, at falling bits."""
     shapes = load(result)["shapes"]
 
     def kind(name: str) -> str:
         return name.partition("-")[0] if "-" in name else "types"
 
-    kinds = {
-        one: [name for name in next(iter(shapes.values())) if kind(name) == one]
-        for one in ("lanes", "trellis", "types")
-    }
+    kinds = {one: [name for name in next(iter(shapes.values())) if kind(name) == one] for one in ("lanes", "types")}
     heads = [
         f"{word}{' / '.join(name.rpartition('-')[2] for name in kinds[one])}{' bits' if one != 'types' else ''}"
-        for one, word in (("lanes", "lanes, "), ("trellis", "trellis, "), ("types", ""))
+        for one, word in (("lanes", "lanes, "), ("types", ""))
     ]
 
     def lines() -> Iterator[Sequence[str]]:
@@ -35,12 +32,7 @@ def lanes_table(result: str) -> list[str]:
 def profile_table() -> list[str]:
     """Milliseconds of a token by parts of the program, with one and two threads."""
     results = {"SmolLM2": load("profile")["rows"], "1B shape": load("profile-1b")["rows"]}
-    names = {"trellis-4": "hashed trellis", "seeddelta-4": "byte lanes"}
-    columns = {
-        f"{shape}, {names[model]}": [row for row in rows if row["model"] == model]
-        for shape, rows in results.items()
-        for model in names
-    }
+    columns = {shape: [row for row in rows if row["model"] == "seeddelta-4"] for shape, rows in results.items()}
 
     def lines() -> Iterator[Sequence[str]]:
         for part in ("all", *results["SmolLM2"][0]["parts"]):
@@ -62,20 +54,13 @@ def encode_table() -> list[str]:
     def lines() -> Iterator[Sequence[str]]:
         for code in dict.fromkeys(row["code"] for row in rows):
             own = [row for row in rows if row["code"] == code]
-            label = names.get(code) or code.replace("trellis, L=", "hashed trellis, L = ")
-            yield label, " / ".join(f"{row['weights_per_second'] / 1e6:.2f}" for row in own), f"{own[0]['error']:.3f}"
+            yield (
+                names[code],
+                " / ".join(f"{row['weights_per_second'] / 1e6:.2f}" for row in own),
+                f"{own[0]['error']:.3f}",
+            )
 
     return table(("", "million weights a second, 1 / 2 threads", "squared error of the outputs"), lines())
-
-
-def encode_rates_table() -> list[str]:
-    """Error of byte lanes over that of the hashed trellis, by rate."""
-    rows = load("encode-rates")["rows"]
-    errors = {(row["code"], row["bits"]): row["error"] for row in rows}
-    rates = list(dict.fromkeys(row["bits"] for row in rows))
-    names = {"lanes, fast": "`--effort fast`", "lanes": "`--effort normal`, the default"}
-    lines = ((name, *(f"{errors[code, bits]:.2f}" for bits in rates)) for code, name in names.items())
-    return table(("bits", *(f"{bits:g}" for bits in rates)), lines)
 
 
 def convert_table() -> list[str]:
@@ -127,7 +112,6 @@ def lanes_batch_table() -> list[str]:
 TABLES: dict[str, Callable[[], list[str]]] = {
     "convert": convert_table,
     "encode": encode_table,
-    "encode-rates": encode_rates_table,
     "profile": profile_table,
     "lanes": lambda: lanes_table("lanes"),
     "lanes-xeon": lambda: lanes_table("lanes-xeon"),

@@ -27,8 +27,6 @@ SEEDDELTA: dict[str, dict[str, Any]] = {
     "seeddelta-3": {"bits": 3},
     "seeddelta-2": {"bits": 2},
 }
-# these, and what is measured only when it is named
-RECIPES = SEEDDELTA | {"trellis-4": {"bits": 4, "base_kind": "trellis"}}
 
 
 def parse_threads(text: str) -> list[int]:
@@ -103,13 +101,13 @@ TEXTS = {"pydoc": pydoc_text, "code": code_text}
 
 
 def make_models(names: Sequence[str], dense: Path, work: Path) -> dict[str, Path]:
-    """Models by name: F16, one of RECIPES, or one of llama.cpp's types."""
+    """Models by name: F16, one of SEEDDELTA, or one of llama.cpp's types."""
     models = {}
     for name in names:
         if name == "F16":
             models[name] = dense
-        elif name in RECIPES:
-            models[name] = seeddelta_model(dense, work, name, **RECIPES[name])
+        elif name in SEEDDELTA:
+            models[name] = seeddelta_model(dense, work, name, **SEEDDELTA[name])
         else:
             models[name] = llama_model(dense, work, name)
     return models

@@ -41,7 +41,6 @@ _NAMES = {
     "both-4.4-sequential": "SeedΔ, 4.4 bits, 64 chunks, seed 1",
     "both-4.4-sequential-2": "SeedΔ, 4.4 bits, 64 chunks, seed 2",
     "both-5.1-sequential": "SeedΔ, 5.1 bits, 64 chunks, seed 1",
-    "trellis-4": "SeedΔ, 4 bits, hashed trellis",
     "GPTQ-4-32": "GPTQ, 4 bits, groups of 32",
     "IQ4_KT": "ik_llama.cpp IQ4_KT, four rows joined",
     "IQ3_KT": "ik_llama.cpp IQ3_KT, four rows joined",

@@ -28,12 +28,12 @@ import synthetic
 from seeddelta.report.tables import make_console
 from seeddelta.runtime.decoder import Decoder
 
-MODELS = ("trellis-4", "seeddelta-4")
+MODELS = ("seeddelta-4",)
 PRODUCTS = "products with SeedΔ weights"
 # By library and function; the first that fits.
 PARTS: dict[str, str] = {
     "waiting": r"libgomp|SpinBarrier|spin_barrier|ggml_barrier",
-    PRODUCTS: r"_core.*(LaneTile|LaneColumns|LanePanel|Tile|_compute|multiply)",
+    PRODUCTS: r"_core.*(LaneTile|LaneColumns|LanePanel|_compute|multiply)",
     "rotation and rounding of activations": r"_core.*(rotate|hadamard|Hadamard|flip_signs|quanti[sz]e)",
     "asking for the next weights": r"_core.*prefetch",
     "rest of SeedΔ": r"_core",

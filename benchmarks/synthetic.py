@@ -84,8 +84,8 @@ MODELS = ("F16", "seeddelta-4", "seeddelta-3", "seeddelta-2", COLUMNS, *PURE_TYP
 
 
 def make_models(names: Sequence[str], shape: str, work: Path) -> dict[str, Path]:
-    """Models by name (of MODELS and common.RECIPES). One that lies in `work` already is used as it is."""
-    known = dict.fromkeys((*MODELS, *common.RECIPES))
+    """Models by name (of MODELS and common.SEEDDELTA). One that lies in `work` already is used as it is."""
+    known = dict.fromkeys((*MODELS, *common.SEEDDELTA))
     unknown = [name for name in names if name not in known]
     if unknown:
         raise SystemExit(f"{', '.join(unknown)}: not known; choose from {', '.join(known)}")
@@ -101,7 +101,7 @@ def chosen_models(names: Sequence[str], options: argparse.Namespace) -> dict[str
 
 
 def _model(name: str, shape: str, work: Path) -> Path:
-    seeddelta_file = name in common.RECIPES or name == COLUMNS
+    seeddelta_file = name in common.SEEDDELTA or name == COLUMNS
     kind = ".seeddelta" if seeddelta_file else ""
     path = work / f"synthetic-{shape}-{name}{kind}.gguf"
     if path.exists():
@@ -114,7 +114,7 @@ def _model(name: str, shape: str, work: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=work) as folder:
         single = layer if name == "F16" else Path(folder) / "one-layer.gguf"
         if seeddelta_file:
-            given = {"bits": 4, "column_tensor": COLUMN_TENSORS} if name == COLUMNS else common.RECIPES[name]
+            given = {"bits": 4, "column_tensor": COLUMN_TENSORS} if name == COLUMNS else common.SEEDDELTA[name]
             seeddelta.build(seeddelta.Recipe(input=layer, output=single, seed=SEED, targets="all", **given))
         elif name != "F16":
             sizes = {f"{FIRST}{key}.weight": n_in for key, (_, n_in) in SHAPES[shape].matrices().items()}

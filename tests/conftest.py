@@ -7,13 +7,11 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import seeddelta
-from seeddelta import _core
 from tiny_llama import write_llama
 
 # Several processes with two threads each on two cores: a thread that waits must not spin.
@@ -21,36 +19,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
 _MODELS = Path(tempfile.gettempdir()) / f"seeddelta-tests-{_RUN}"
-
-
-@contextmanager
-def _skip_what_is_left_out(item: pytest.Item) -> Iterator[None]:
-    """A build without the kinds that measurements advise against says so; tests of them are skipped with its words."""
-    try:
-        yield
-    except (Exception, pytest.fail.Exception) as error:
-        if _core.ablations:
-            raise
-        capture = item.config.pluginmanager.getplugin("capturemanager")
-        said = "".join(capture.read_global_capture()) if capture is not None else ""  # of a command
-        for name in {"capsys", "capfd"} & getattr(item, "funcargs", {}).keys():
-            said += "".join(item.funcargs[name].readouterr())  # type: ignore[attr-defined]
-        for line in f"{error}\n{said}".splitlines():
-            if "SEEDDELTA_ABLATIONS=OFF" in line:
-                pytest.skip(line.strip())
-        raise
-
-
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
-    with _skip_what_is_left_out(item):
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    with _skip_what_is_left_out(item):
-        return (yield)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -129,7 +97,7 @@ def _built(dense: Path, path: Path, **recipe: object) -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_seeddelta(smollm2_f16: Path, shared_dir: Path) -> Path:
-    """All seven matrices of every layer as a trellis of 4 bits a weight."""
+    """All seven matrices of every layer at 4 bits a weight."""
     return _built(smollm2_f16, shared_dir / "smollm2-4.seeddelta.gguf", targets="all")
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from gguf import GGUFValueType
-from seeddelta import _core
 from seeddelta.gguf import payload, schema
 from seeddelta.gguf.schema import LanesBase, NoResidual, Norms, TensorDescription
 from seeddelta.gguf.source import open_source
@@ -25,7 +24,7 @@ def describe(name: str, shape: tuple[int, ...], code: int, rotation: int, column
         source_type="F16",
         base=LanesBase(
             kind="lanes",
-            scale=1 / _core.lane_codes()[code].unit,
+            scale=1 / schema.lane_code(code).unit,
             code=code,
             rotation_block=rotation,
             column_scale=column_scale,
@@ -52,9 +51,7 @@ def random_payload(one: TensorDescription, rng: np.random.Generator, rms: float)
     return arrays
 
 
-def write_lanes(
-    source: Path, target: Path, codes: Mapping[str, int], *, scaled: bool = False, version: int = 2
-) -> Path:
+def write_lanes(source: Path, target: Path, codes: Mapping[str, int], *, scaled: bool = False) -> Path:
     """Copy of a dense model in which each tensor of `codes` has random codes of that number."""
     model = open_source(source)
     rng = np.random.default_rng(1)
@@ -74,7 +71,7 @@ def write_lanes(
             plan.append(PlannedTensor(f"{one.stem}.{suffix}", array.shape, TYPE_OF_DTYPE[array.dtype]))
     keys: dict[str, Any] = dict(copied_metadata(model.header))
     keys[schema.KEY_ENABLED] = Typed(True, GGUFValueType.BOOL)
-    keys[schema.KEY_VERSION] = Typed(version, GGUFValueType.UINT32)
+    keys[schema.KEY_VERSION] = Typed(schema.VERSION, GGUFValueType.UINT32)
     keys[schema.KEY_TENSORS] = Typed(texts, GGUFValueType.ARRAY, GGUFValueType.STRING)
     write_gguf(target, keys, plan, lambda tensor: [arrays[tensor.name]])
     return target

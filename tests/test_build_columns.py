@@ -12,13 +12,14 @@ import seeddelta
 from seeddelta import Recipe, reference
 from seeddelta.convert.encode import encode_tensor
 from seeddelta.convert.feedback import covariance_error, make_column_feedback, make_feedback
+from seeddelta.convert.rates import lane_code
 from seeddelta.errors import FormatError, RecipeError, UnsupportedVersionError
 from seeddelta.gguf import payload, schema
 from seeddelta.gguf.reader import open_seeddelta
 from tiny_models import tiny_weights, write_model
 from typer.testing import CliRunner
 
-RATES = [1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6]
+RATES = [2, 2.5, 3, 3.5, 4, 5, 6]
 
 
 @pytest.fixture
@@ -37,19 +38,15 @@ def encode(weights: np.ndarray[Any, Any], feedback: Any = None, importance: Any 
 
 def values_of(encoded: Any, n_out: int) -> np.ndarray[Any, Any]:
     base, codes = encoded.description.base, encoded.arrays["codes"]
-    if isinstance(base, schema.LanesBase):
-        code = schema.lane_codes()[base.code]
-        return reference.column_lanes_values(codes, n_out, code.emits, code.tables, code.added)
-    return reference.column_trellis_values(codes.view(np.uint16), n_out, base.step_bits, list(base.multipliers))
+    code = schema.lane_code(base.code)
+    return reference.column_lanes_values(codes, n_out, code.emits, code.tables, code.added)
 
 
-@pytest.mark.parametrize(
-    ("kind", "bits"), [("lanes", bits) for bits in RATES] + [("trellis", bits) for bits in RATES if bits != 3.5]
-)
+@pytest.mark.parametrize("bits", RATES)
 @pytest.mark.parametrize("shape", [(320, 40), (333, 10)])
-def test_round_trip(kind: str, bits: float, shape: tuple[int, int]) -> None:
+def test_round_trip(bits: float, shape: tuple[int, int]) -> None:
     weights = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    encoded = encode(weights, bits=bits, base_kind=kind)
+    encoded = encode(weights, bits=bits)
     description = encoded.description
     assert description.is_column
     assert description.rotation_block == (64 if shape[0] == 320 else 0)
@@ -57,14 +54,28 @@ def test_round_trip(kind: str, bits: float, shape: tuple[int, int]) -> None:
     assert {suffix: (array.shape, array.dtype) for suffix, array in encoded.arrays.items()} == layout
     assert payload.payload_bytes(description) == sum(array.nbytes for array in encoded.arrays.values())
     base = description.base
-    assert isinstance(base, schema.LanesBase) == (kind == "lanes" and bits not in (1, 1.5))
     values = values_of(encoded, shape[0])
     rows = values * (np.float32(base.scale) * encoded.arrays["row_scale"].astype(np.float32)[:, None])
     if description.rotation_block > 1:
         rows = reference.rotate_back(rows, description.rotation_block, 1)
     error = np.linalg.norm(rows.T - weights) / np.linalg.norm(weights)
     assert encoded.metrics.rel_l2 == pytest.approx(error, rel=1e-4)
-    assert error < (1.4 if bits < 2 else 1.28) * 2.0**-bits + 0.005
+    assert error < 1.28 * 2.0**-bits + 0.005
+
+
+@pytest.mark.parametrize("bits", [1, 1.5])
+def test_a_walk_of_few_bits_is_refused(model: Path, tmp_path: Path, bits: float) -> None:
+    with pytest.raises(RecipeError, match=r"layout column needs at least 2 bits.*--layout row"):
+        build(model, tmp_path / "m.gguf", layout="column", targets="all", bits=bits)
+    assert not (tmp_path / "m.gguf").exists()
+
+
+def test_a_budget_leaves_columns_two_bits(model: Path, tmp_path: Path) -> None:
+    report = build(model, tmp_path / "m.gguf", column_tensor=["ffn"], targets="all", target_bpw=2.6)
+    with open_seeddelta(tmp_path / "m.gguf") as file:
+        rates = {tensor.description.base.bits for tensor in file.tensors.values()}
+    assert min(rates) >= 2
+    assert report.bits_per_weight <= 2.6
 
 
 def test_file(model: Path, tmp_path: Path) -> None:
@@ -154,9 +165,8 @@ def test_feedback_lowers_the_error_of_the_outputs() -> None:
     assert lost(better) == pytest.approx(better.metrics.rel_out, rel=1e-3)
     assert lost(better) < 0.7 * lost(plain)
     rows = Recipe(input="a", output="b", bits=3)
-    row = encode_tensor(
-        "blk.0.ffn_up.weight", weights, "F16", rows, None, make_feedback("t", h, rotation_block=64, seed=1)
-    )
+    by_rows = make_feedback("t", h, code=lane_code(3), rotation_block=64, seed=1)
+    row = encode_tensor("blk.0.ffn_up.weight", weights, "F16", rows, None, by_rows)
     assert lost(better) < 1.2 * row.metrics.rel_out
 
 

@@ -32,7 +32,7 @@ def decode(encoded: EncodedTensor) -> np.ndarray[Any, Any]:
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"bits": 2, "row_scale": "f32"},
-    {"bits": 2.5, "state_bits": 14},
+    {"bits": 2.5, "effort": "fast"},
     {"bits": 3, "scheme": "coo", "K": 4},
     {"bits": 2, "scheme": "coo", "K": 6, "vals": "int8", "rotation_block": 0},
     {"base_kind": "prng_block", "K": 40, "vals": "int8", "seed_search": 3},
@@ -77,9 +77,8 @@ def test_metrics_are_those_of_the_stored_weights(options: dict[str, Any], weight
 
 @pytest.mark.parametrize("n_in", [1, 16, 17, 33, 48, 72, 96])
 @pytest.mark.parametrize("bits", [1.5, 2, 2.5])
-def test_the_layout_has_the_words_of_the_encoder(bits: float, n_in: int) -> None:
-    """Two values a step: a row is filled up to 32 columns, not to 16."""
-    encoded = encode(WEIGHTS[:20, :n_in], bits=bits, base_kind="trellis")
+def test_the_layout_has_the_lines_of_the_encoder(bits: float, n_in: int) -> None:
+    encoded = encode(WEIGHTS[:20, :n_in], bits=bits)
     shape, _ = payload.payload_layout(encoded.description)["codes"]
     assert encoded.arrays["codes"].shape == shape
     assert decode(encoded).shape == (20, n_in)
@@ -87,10 +86,8 @@ def test_the_layout_has_the_words_of_the_encoder(bits: float, n_in: int) -> None
 
 @pytest.mark.parametrize(("bits", "limit"), [(4, 0.085), (3, 0.16), (2.5, 0.23), (2, 0.30), (1.5, 0.41), (1, 0.57)])
 def test_error_by_rate(bits: float, limit: float) -> None:
-    encoded = encode(bits=bits, base_kind="trellis")
+    encoded = encode(bits=bits)
     assert encoded.metrics.rel_l2 < limit
-    words = encoded.arrays[schema.CODES].shape[1]
-    assert words == -(-int(16 + bits * 192 - encoded.description.base.step_bits) // 16)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("options", [o for o in OPTIONS if o.get("scheme", "coo") == "coo" and "K" in o], ids=str)

@@ -128,7 +128,7 @@ def test_description(model: Path, tmp_path: Path) -> None:
     found = {json.loads(text)["name"]: json.loads(text) for text in texts}
     assert [name for name, text in found.items() if "experts" in text] == [NAME]
     base = {"kind": "prng_block", "scale": 1.0, "block": 64, "rotation_block": 0}
-    with pytest.raises(FormatError, match="experts have the base trellis"):
+    with pytest.raises(FormatError, match="experts have the base lanes"):
         schema.parse_description(json.dumps(found[NAME] | {"base": base}), "x")
 
 

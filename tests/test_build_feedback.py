@@ -11,7 +11,7 @@ from seeddelta import _core
 from seeddelta.calibrate import capture, write_covariance
 from seeddelta.convert.encode import encode_tensor
 from seeddelta.convert.feedback import make_feedback
-from seeddelta.convert.rates import rate_of
+from seeddelta.convert.rates import lane_code, rate_of
 from seeddelta.errors import ImatrixError, RecipeError
 from seeddelta.gguf import schema
 from seeddelta.gguf.reader import weight_arguments
@@ -109,11 +109,11 @@ def test_rate_rules():
 def test_a_singular_covariance_is_damped_until_it_works():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((3, 128)).astype(np.float32)
-    feedback = make_feedback("t", x.T @ x, rotation_block=64, seed=1, damp=1e-12)
+    feedback = make_feedback("t", x.T @ x, code=lane_code(3), rotation_block=64, seed=1, damp=1e-12)
     assert np.isfinite(feedback.matrix).all()
     assert (feedback.importance > 0).all()
     with pytest.raises(ImatrixError, match="'t'"):
-        make_feedback("t", np.zeros((64, 64), np.float32), rotation_block=0, seed=1)
+        make_feedback("t", np.zeros((64, 64), np.float32), code=lane_code(3), rotation_block=0, seed=1)
 
 
 def test_column_scales_cost_less_error():
@@ -126,7 +126,7 @@ def test_column_scales_cost_less_error():
     weights = rng.standard_normal((48, 256)).astype(np.float32)
     errors = {}
     for power in (0.0, 0.2):
-        feedback = make_feedback("t", covariance, rotation_block=64, seed=1, column_power=power)
+        feedback = make_feedback("t", covariance, code=lane_code(3), rotation_block=64, seed=1, column_power=power)
         recipe = seeddelta.Recipe(input="a", output="b", bits=3, column_power=power)
         encoded = encode_tensor("t", weights, "F32", recipe, None, feedback)
         assert (schema.COLUMN_SCALE in encoded.arrays) == (power > 0)

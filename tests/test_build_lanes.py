@@ -37,14 +37,6 @@ def test_file_says_lanes_and_decodes(tmp_path: Path, bits: float) -> None:
         assert error < {2: 0.36, 3: 0.2, 4: 0.11, 5: 0.055, 6: 0.03}[bits]
 
 
-def test_low_rates_by_columns_are_hashed(tmp_path: Path) -> None:
-    rates = ("ffn_up=1.5", "ffn_gate=1", "attn_output=1.5")
-    path = built(tmp_path, bits=4, tensor_type=rates, column_tensor=("ffn_down", "attn_output"))
-    kinds = {name: one.description.base.kind for name, one in open_seeddelta(path).tensors.items()}
-    assert {kinds[f"blk.0.{name}.weight"] for name in ("attn_q", "ffn_down", "ffn_up", "ffn_gate")} == {"lanes"}
-    assert kinds["blk.0.attn_output.weight"] == "trellis"
-
-
 def test_threads_and_executors_give_the_same_bytes(tmp_path: Path) -> None:
     one, many = built(tmp_path, threads=1), built(tmp_path, threads=3, executor="threads:2")
     assert one.read_bytes() == many.read_bytes()

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from seeddelta import Recipe
 from seeddelta.convert.describe import describe
-from seeddelta.convert.rates import RATES, TRELLIS_RATES
+from seeddelta.convert.rates import RATES
 from seeddelta.errors import RecipeError
 from seeddelta.gguf import payload
 from seeddelta.settings.recipe import PRESETS
@@ -44,7 +44,7 @@ def test_presets(preset: str) -> None:
 
 
 def test_options_win_over_the_preset() -> None:
-    assert recipe(preset="trellis-2", bits=3).bits == 3
+    assert recipe(preset="tiny", bits=3).bits == 3
     assert recipe(preset="prng-coo", K=7).entries_for(100, 8) == 7
     rates = [(r.bits, r.target_bpw, r.target_size) for r in (
         recipe(preset="quality"), recipe(preset="quality", bits=3), recipe(preset="quality", target_size="90M"),
@@ -53,24 +53,10 @@ def test_options_win_over_the_preset() -> None:
     assert rates == [(4, 5.1, None), (3, None, None), (4, None, "90M"), (4, 4.7, None), (4, None, None)]
 
 
-def test_rates_are_those_of_the_core() -> None:
-    from seeddelta import _core
-
-    for bits, (step_bits, values) in TRELLIS_RATES.items():
-        assert bits == step_bits / values
-        shape = (16, 64)
-        codes = _core.trellis_encode([[0.5] * shape[1]] * shape[0], step_bits=step_bits, values_per_step=values)[0]
-        assert codes.shape[2] == 16
-
-
-def test_rates_of_byte_lanes_alone() -> None:
-    only = set(RATES) - set(TRELLIS_RATES)
-    assert only == {3.5}
-    assert recipe(bits=3.5).rates == recipe(bits=3.5, layout="column").rates == RATES
-    assert 3.5 not in recipe(base_kind="trellis").rates
-    for options in ({"base_kind": "trellis"}, {"base_kind": "trellis", "layout": "column"}):
-        with pytest.raises(RecipeError, match=r"3\.5 bits are a rate of byte lanes"):
-            recipe(bits=3.5, **options)
+def test_rates() -> None:
+    assert recipe().rates == RATES == (1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6)
+    for options in ({"layout": "column"}, {"column_tensor": "ffn_down"}):
+        assert recipe(**options).rates == RATES[2:]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +112,6 @@ def test_schemes_have_equal_bytes(scheme: str, vals: str) -> None:
     ("options", "message"),
     [
         ({"bits": 7}, "choose from 1, 1.5, 2"),
-        ({"state_bits": 13}, "state_bits"),
         ({"layers": "5-2"}, "lower number first"),
         ({"targets": "ffn_gat"}, "choose from full, all, ffn"),
         ({"vals": "int4"}, "vals"),
@@ -142,14 +127,14 @@ def test_schemes_have_equal_bytes(scheme: str, vals: str) -> None:
         ({"base_scale": 0.1}, "for --base-kind prng_block or fht_struct"),
         ({"base_kind": "none", "scheme": "codebook", "vals": "int8"}, "coo and block"),
         ({"scheme": "block", "K": "auto"}, "give a number"),
-        ({"base_kind": "prng_block", "rotation_block": 64}, "for --base-kind trellis"),
+        ({"base_kind": "prng_block", "rotation_block": 64}, "for --base-kind lanes"),
         ({"base_kind": "none", "scheme": "none"}, "stores nothing"),
         ({"scheme": "coo", "K": "auto"}, "give a number"),
         ({"imatrix_power": float("nan")}, "imatrix_power"),
         ({"imatrix_eps": -1}, "imatrix_eps"),
         ({"seeddelta_gap": 0}, "seeddelta_gap"),
         ({"threads": -1}, "threads"),
-        ({"preset": "best"}, "choose from lanes-4"),
+        ({"preset": "best"}, "choose from tiny"),
         ({"bit": 3}, "bit"),
     ],
 )
@@ -163,7 +148,7 @@ def test_codebook_is_an_alias() -> None:
 
 
 def test_yaml_round_trip(tmp_path: Path) -> None:
-    made = recipe(preset="trellis-2", layers="0-3", targets="ffn", imatrix="im.dat", seed=5)
+    made = recipe(bits=2, layers="0-3", targets="ffn", imatrix="im.dat", seed=5)
     made.to_yaml(tmp_path / "recipe.yaml")
     assert Recipe.from_yaml(tmp_path / "recipe.yaml") == made
     assert Recipe.from_yaml(tmp_path / "recipe.yaml", bits=3).bits == 3

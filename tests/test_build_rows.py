@@ -37,8 +37,7 @@ INPUTS, GRADIENTS = second_moment(N_IN), second_moment(N_OUT)
 
 def encoded(gradients: Any = None, **options: Any) -> Any:
     recipe = seeddelta.Recipe(input="a", output="b", hessian="h", **({"bits": 3, "threads": 1} | options))
-    code = lane_code(recipe.bits) if recipe.base_kind == "lanes" else None
-    feedback = make_feedback("t", INPUTS, rotation_block=64, seed=1, column_power=0.2, code=code)
+    feedback = make_feedback("t", INPUTS, rotation_block=64, seed=1, column_power=0.2, code=lane_code(recipe.bits))
     rows = None if gradients is None else make_row_feedback("t", gradients, damp=0.1)
     return encode_tensor("t", WEIGHTS, "F16", recipe, None, feedback, rows)
 
@@ -50,9 +49,8 @@ def cost(tensor: Any) -> float:
     return float(np.trace(GRADIENTS @ error @ INPUTS @ error.T))
 
 
-@pytest.mark.parametrize("kind", ["trellis", "lanes"])
-def test_the_cost_falls(kind: str) -> None:
-    plain, fed = encoded(base_kind=kind), encoded(GRADIENTS, base_kind=kind)
+def test_the_cost_falls() -> None:
+    plain, fed = encoded(), encoded(GRADIENTS)
     assert (plain.method, fed.method) == ("feedback", "row feedback")
     assert cost(fed) < 0.55 * cost(plain)
     whole = np.trace(GRADIENTS.astype(np.float64) @ WEIGHTS @ INPUTS @ WEIGHTS.T)
@@ -61,11 +59,10 @@ def test_the_cost_falls(kind: str) -> None:
     assert fed.description.base == plain.description.base
 
 
-@pytest.mark.parametrize("kind", ["trellis", "lanes"])
-def test_rows_that_have_nothing_to_do_with_each_other_are_encoded_as_before(kind: str) -> None:
+def test_rows_that_have_nothing_to_do_with_each_other_are_encoded_as_before() -> None:
     """Their order is one of the encoder only: every row's codes are at the row's place in the tiles."""
     diagonal = np.diag(RANDOM.permutation(N_OUT) + 1.0).astype(np.float32)
-    plain, fed = encoded(base_kind=kind), encoded(diagonal, base_kind=kind)
+    plain, fed = encoded(), encoded(diagonal)
     for suffix, array in plain.arrays.items():
         np.testing.assert_array_equal(fed.arrays[suffix], array)
 

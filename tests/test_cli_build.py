@@ -153,7 +153,7 @@ def test_inspect(dense: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert main(["inspect", str(out), "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["seeddelta"] is True
-    assert summary["keys"]["seeddelta.version"] == 2
+    assert summary["keys"]["seeddelta.version"] == 1
     assert [tensor["residual"]["K"] for tensor in summary["converted"]] == [4] * len(TARGET_NAMES)
     assert summary["payload_bytes"] == sum(tensor["payload_bytes"] for tensor in summary["converted"])
     assert main(["inspect", str(out)]) == 0

@@ -58,7 +58,7 @@ TEXTS: dict[str, tuple[str, Any]] = {
     "target_size": ("90M", "90M"),
 }
 # commands with the settings of a build, and what else they are given: a preset other than that of a build hides rates
-BUILDS: dict[str, list[str]] = {"build": [], "quantize": ["--preset", "lanes-4"], "autotune": []}
+BUILDS: dict[str, list[str]] = {"build": [], "quantize": ["--bits", "4"], "autotune": []}
 # settings of a build that change with another one
 ALSO: dict[str, set[str]] = {
     "preset": {"base_kind", "scheme", "K", "vals", "targets"},
@@ -349,10 +349,10 @@ def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "build"]) == 0
     found = json.loads(capsys.readouterr().out)
     kinds = found["properties"]["base"]["discriminator"]["mapping"]
-    assert set(kinds) == {"trellis", "lanes", "prng_block", "fht_struct", "none"}
-    trellis = found["$defs"][kinds["trellis"].rpartition("/")[2]]["properties"]
-    assert trellis["state_bits"]["enum"] == [12, 14, 16]
-    assert "block" not in trellis
+    assert set(kinds) == {"lanes", "prng_block", "fht_struct", "none"}
+    lanes = found["$defs"][kinds["lanes"].rpartition("/")[2]]["properties"]
+    assert lanes["effort"]["enum"] == ["fast", "normal", "high"]
+    assert "block" not in lanes
     assert main(["schema"]) == 0
     every = json.loads(capsys.readouterr().out)
     assert set(every) == set(TREES)

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from seeddelta import _core, reference
 from seeddelta.convert.columns import column_factor
 
-RATES = [(1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1), (3, 2), (5, 2)]
+LANES = 2
+CODES = _core.lane_codes()
+NUMBERS = [code.number for code in CODES]
+FOUR_BITS = 8
 
 
 @pytest.fixture(autouse=True)
@@ -19,15 +22,15 @@ def _restore_isa():
     _core.isa_select(active)
 
 
-def trellis_weight(rng, n_out, n_in, rate, *, rotation=0, seed=0, residual=None, wide=False, column_scale=None):
+def code_of(number):
+    return next(code for code in CODES if code.number == number)
+
+
+def lanes_weight(rng, n_out, n_in, number, *, rotation=0, seed=9, residual=None, wide=False, column_scale=None):
     """A weight of random codes, and the arguments for the oracle."""
-    step_bits, per_step = rate
-    chunk = 16 * per_step
-    steps = -(-n_in // chunk) * 16
-    words = -(-(16 + step_bits * (steps - 1)) // 16)
-    codes = rng.integers(0, 1 << 16, (-(-n_out // 16), words, 16), dtype=np.uint16)
+    code = code_of(number)
+    codes = rng.integers(0, 256, (-(-n_out // 16), code.lines(n_in), 64), dtype=np.uint8)
     row_scale = rng.uniform(0.01, 2, n_out).astype(np.float32 if wide else np.float16)
-    multipliers = [0xB5C7, 0x6A35][:per_step]
     arrays, coo = {}, None
     if residual:
         k = min(7, n_in) if n_in < 40 else 33
@@ -45,14 +48,18 @@ def trellis_weight(rng, n_out, n_in, rate, *, rotation=0, seed=0, residual=None,
     if column_scale is not None:
         arrays["column_scale"] = column_scale
     weight = _core.Weight(
-        "w", n_out, n_in, base_kind=2, base_seed=seed, base_scale=0.05, step_bits=step_bits, values_per_step=per_step,
-        multipliers=multipliers, rotation_block=rotation, codes=codes, row_scale=row_scale, **arrays,
+        "w", n_out, n_in, base_kind=LANES, base_seed=seed, base_scale=0.05, lane_code=number, rotation_block=rotation,
+        codes=codes, row_scale=row_scale, **arrays,
     )  # fmt: skip
-    values = reference.trellis_values(codes, n_out, n_in, step_bits, multipliers)
+    values = reference.lanes_values(codes, n_out, n_in, code.emits, code.tables, code.added)
     return weight, dict(
         values=values, base_scale=0.05, row_scale=row_scale, rotation_block=rotation, seed=seed, coo=coo,
-        column_scale=column_scale,
+        column_scale=column_scale, group=reference.LANE_GROUP,
     )  # fmt: skip
+
+
+def dense_of(oracle):
+    return reference.dequantize(**{name: value for name, value in oracle.items() if name != "group"})
 
 
 def check_all(weight, oracle, x, exact=True):
@@ -75,12 +82,16 @@ def test_machine_has_simd():
         _core.isa_select("vliw")
 
 
-@pytest.mark.parametrize("rate", RATES)
-@pytest.mark.parametrize(("n_out", "n_in"), [(16, 64), (40, 576), (17, 208), (5, 30), (33, 1536)])
-def test_trellis_product(rate, n_out, n_in):
-    rng = np.random.default_rng(n_in * 10 + rate[0])
-    weight, oracle = trellis_weight(rng, n_out, n_in, rate)
-    check_all(weight, oracle, rng.standard_normal((11, n_in)).astype(np.float32))
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize(
+    ("n_out", "n_in"), [(16, 64), (40, 576), (17, 203), (33, 1000), (5, 30), (1, 1), (7, 8), (50, 130)]
+)
+def test_lanes_product(number, n_out, n_in):
+    rng = np.random.default_rng(n_in)
+    weight, oracle = lanes_weight(rng, n_out, n_in, number)
+    for tokens in (11, 40):  # matrix registers (AMX) take sixteen
+        check_all(weight, oracle, rng.standard_normal((tokens, n_in)).astype(np.float32))
+    np.testing.assert_array_equal(weight.dequantize(), dense_of(oracle))
 
 
 @pytest.mark.parametrize("block", [2, 4, 8, 16, 32, 64, 512])
@@ -97,21 +108,21 @@ def test_rotation(block):
 
 @pytest.mark.parametrize("residual", ["fp16", "int8"])
 @pytest.mark.parametrize("wide", [False, True])
-def test_coo_on_rotated_trellis(residual, wide):
+def test_coo_on_rotated_lanes(residual, wide):
     rng = np.random.default_rng(5)
-    weight, oracle = trellis_weight(rng, 50, 576, (3, 1), rotation=64, seed=7, residual=residual, wide=wide)
+    weight, oracle = lanes_weight(rng, 50, 576, 6, rotation=64, seed=7, residual=residual, wide=wide)
     check_all(weight, oracle, rng.standard_normal((5, 576)).astype(np.float32))
-    np.testing.assert_allclose(weight.dequantize(), reference.dequantize(**oracle), atol=2e-5)
+    np.testing.assert_allclose(weight.dequantize(), dense_of(oracle), atol=2e-5)
 
 
 @pytest.mark.parametrize("rotation", [0, 64])
 def test_column_scales(rotation):
     rng = np.random.default_rng(6)
     scale = rng.integers(-40, 40, 576).astype(np.int8)
-    weight, oracle = trellis_weight(rng, 37, 576, (4, 1), rotation=rotation, seed=3, column_scale=scale)
+    weight, oracle = lanes_weight(rng, 37, 576, FOUR_BITS, rotation=rotation, seed=3, column_scale=scale)
     x = (rng.standard_normal((5, 576)) * np.exp2(-scale / 8)).astype(np.float32)
     check_all(weight, oracle, x)
-    np.testing.assert_allclose(weight.dequantize(), reference.dequantize(**oracle), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(weight.dequantize(), dense_of(oracle), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(weight.matmul(x), x @ weight.dequantize().T, rtol=0.05, atol=0.5)
     every = np.arange(-128, 128, dtype=np.int8)
     np.testing.assert_allclose(reference.base.column_factor(every), np.exp2(every / 8), rtol=1e-7)
@@ -140,7 +151,7 @@ def test_prng_words_are_splitmix64():
 
 def test_residual_without_base():
     rng = np.random.default_rng(2)
-    _, oracle = trellis_weight(rng, 16, 64, (4, 1), residual="fp16")
+    _, oracle = lanes_weight(rng, 16, 64, FOUR_BITS, residual="fp16")
     index, value = oracle["coo"]
     row_scale = oracle["row_scale"]
     weight = _core.Weight(
@@ -153,10 +164,10 @@ def test_residual_without_base():
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 70), st.integers(1, 300), st.sampled_from(RATES), st.integers(1, 20), st.integers(0, 2**32 - 1))
-def test_any_shape(n_out, n_in, rate, n_tokens, seed):
+@given(st.integers(1, 70), st.integers(1, 300), st.sampled_from(NUMBERS), st.integers(1, 20), st.integers(0, 2**32 - 1))
+def test_any_shape(n_out, n_in, number, n_tokens, seed):
     rng = np.random.default_rng(seed)
-    weight, oracle = trellis_weight(rng, n_out, n_in, rate, residual="int8" if seed % 2 else None)
+    weight, oracle = lanes_weight(rng, n_out, n_in, number, residual="int8" if seed % 2 else None)
     scale = np.float32(10.0) ** rng.integers(-30, 30)
     check_all(weight, oracle, (scale * rng.standard_normal((n_tokens, n_in))).astype(np.float32))
 
@@ -164,22 +175,22 @@ def test_any_shape(n_out, n_in, rate, n_tokens, seed):
 def test_extreme_activations_do_not_overflow():
     """All values at their largest against all activations at theirs: the 16-bit intermediate sums must not saturate."""
     rng = np.random.default_rng(3)
-    weight, oracle = trellis_weight(rng, 64, 512, (4, 1))
+    weight, oracle = lanes_weight(rng, 64, 512, FOUR_BITS)
     for sign in (1.0, -1.0):
         check_all(weight, oracle, np.full((2, 512), sign, np.float32))
 
 
 def test_weight_rejects_wrong_arrays():
-    good = dict(base_kind=2, base_scale=1.0, step_bits=4, multipliers=[1], row_scale=np.ones(16, np.float16))
-    codes = np.zeros((1, 17, 16), np.uint16)
+    good = dict(base_kind=LANES, base_scale=1.0, lane_code=FOUR_BITS, row_scale=np.ones(16, np.float16))
+    codes = np.zeros((1, 8, 64), np.uint8)
     _core.Weight("t", 16, 64, codes=codes, **good)
     for change, message in [
         (dict(codes=codes[:, :-1]), "shape"),
-        (dict(codes=codes.astype(np.uint32)), "dtype"),
+        (dict(codes=codes.astype(np.uint16)), "dtype"),
         (dict(codes=codes[:, ::-1]), "contiguous"),
-        (dict(step_bits=7), "rate"),
+        (dict(lane_code=99), "no code of byte lanes with the number 99"),
+        (dict(codes=None), "needs codes"),
         (dict(rotation_block=48), "rotation_block"),
-        (dict(multipliers=[]), "multiplier"),
         (dict(base_kind=9), "base kind"),
         (dict(base_scale=np.nan), "base_scale"),
         (dict(row_scale=np.full(16, np.inf, np.float16)), "row_scale"),

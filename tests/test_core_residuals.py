@@ -12,7 +12,7 @@ from seeddelta.kinds.block import block_dense, block_dot
 from seeddelta.kinds.codebook_resid import codebook_dense
 from seeddelta.kinds.fht_struct import fht_struct_product, fht_struct_values
 
-NONE, FHT, TRELLIS = 255, 1, 2
+NONE, FHT, LANES = 255, 1, 2
 SHAPES = [(16, 64), (40, 576), (17, 203), (5, 30), (33, 1000)]
 
 
@@ -101,7 +101,7 @@ def test_fht_struct(n_out: int, n_in: int) -> None:
 
 
 def test_fht_struct_values_look_random() -> None:
-    values = _core.base_values(FHT, 7, 0, 2048, 576) / (_core.TRELLIS_STD * np.sqrt(1024))
+    values = _core.base_values(FHT, 7, 0, 2048, 576) / (19.862 * np.sqrt(1024))
     assert abs(values.mean()) < 0.01
     assert values.std() == pytest.approx(1, rel=0.05)
     unit = values / np.linalg.norm(values, axis=1, keepdims=True)
@@ -111,14 +111,15 @@ def test_fht_struct_values_look_random() -> None:
 
 
 @pytest.mark.parametrize("residual", ["block", "codebook"])
-def test_on_a_rotated_trellis(residual: str) -> None:
+def test_on_rotated_lanes(residual: str) -> None:
     rng = np.random.default_rng(4)
     n_out, n_in = 50, 576
     arrays = block_arrays(rng, n_out, n_in, 32, "int8") if residual == "block" else codebook_arrays(rng, 50, 576, 40, 6)
     row_scale, x = inputs(rng, n_out, n_in)
-    codes = rng.integers(0, 1 << 16, (4, -(-(16 + 3 * 575) // 16), 16), dtype=np.uint16)
+    code = next(code for code in _core.lane_codes() if code.bits == 3)
+    codes = rng.integers(0, 256, (4, code.lines(n_in), 64), dtype=np.uint8)
     weight = _core.Weight(
-        "w", n_out, n_in, base_kind=TRELLIS, base_seed=7, base_scale=0.05, step_bits=3, multipliers=[0xB5C7],
+        "w", n_out, n_in, base_kind=LANES, base_seed=7, base_scale=0.05, lane_code=code.number,
         rotation_block=64, codes=codes, row_scale=row_scale, **arrays,
     )  # fmt: skip
     if residual == "block":
@@ -126,8 +127,10 @@ def test_on_a_rotated_trellis(residual: str) -> None:
     else:
         p = reference.dictionary_dot(arrays["r_dict"], x)
         share = reference.coo_dot(arrays["r_codes"], arrays["r_vals"].astype(np.float32), p)
-    values = reference.trellis_values(codes, n_out, n_in, 3, [0xB5C7])
-    expected = reference.matmul(values, 0.05, row_scale, x, rotation_block=64, seed=7, residual_share=share)
+    values = reference.lanes_values(codes, n_out, n_in, code.emits, code.tables, code.added)
+    expected = reference.matmul(
+        values, 0.05, row_scale, x, rotation_block=64, seed=7, residual_share=share, group=reference.LANE_GROUP
+    )
     check_all(weight, x, expected)
 
 

@@ -15,13 +15,13 @@ from gguf import GGUFValueType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seeddelta.errors import FormatError, SeedDeltaError, UnsupportedVersionError
-from seeddelta.gguf import payload, schema
+from seeddelta.gguf import schema
 from seeddelta.gguf.header import NUMPY_TYPES, read_header
 from seeddelta.gguf.reader import is_seeddelta, open_seeddelta
 from seeddelta.gguf.writer import TYPE_OF_DTYPE, PlannedTensor, Typed, copied_metadata, write_gguf
 from tiny_models import TARGET_NAMES, write_model
 
-TRELLIS, COO = "blk.0.ffn_up.weight", "blk.1.attn_q.weight"
+LANES, COO = "blk.0.ffn_up.weight", "blk.1.attn_q.weight"
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +31,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def good(folder: Path) -> Path:
-    """A file with trellis tensors that have a coo residual in int8."""
+    """A file with tensors of byte lanes that have a coo residual in int8."""
     source = write_model(folder / "dense.gguf")
     recipe = seeddelta.Recipe(
         input=source,
         output=folder / "good.gguf",
         bits=3,
-        base_kind="trellis",
         scheme="coo",
         K=5,
         vals="int8",
@@ -80,7 +79,7 @@ def test_reads_what_was_built(good: Path) -> None:
         ]  # fmt: skip
         assert list(file.metadata["tokenizer.ggml.tokens"]) == ["<s>", "a", "Ω", "\n"]
         assert file.dense("token_embd.weight").shape == (40, 64)
-        tensor = file.tensors[TRELLIS]
+        tensor = file.tensors[LANES]
         assert tensor.description.shape == (96, 64)
         assert tensor.base_seed == 1
         assert tensor.payload_bytes == sum(array.nbytes for array in tensor.arrays.values())
@@ -88,7 +87,7 @@ def test_reads_what_was_built(good: Path) -> None:
         assert shapes == {
             "base_seed": ("uint64", (1,)),
             "row_scale": ("float16", (96,)),
-            "codes": ("uint16", (6, payload.trellis_words(64, 3, 1), 16)),
+            "codes": ("uint8", (6, 10, 64)),
             "d_idx": ("uint16", (96, 5)),
             "d_val": ("int8", (96, 5)),
             "d_scale": ("float16", (96,)),
@@ -121,23 +120,23 @@ def description(texts: Texts, name: str) -> dict[str, Any]:
 
 
 def change_version(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
-    keys[schema.KEY_VERSION] = Typed(3, GGUFValueType.UINT32)
+    keys[schema.KEY_VERSION] = Typed(2, GGUFValueType.UINT32)
 
 
 def change_field(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
-    description(texts, TRELLIS)["column_order"] = [1, 0]
+    description(texts, LANES)["column_order"] = [1, 0]
 
 
 def change_base_field(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
-    description(texts, TRELLIS)["base"]["tail_biting"] = True
+    description(texts, LANES)["base"]["tail_biting"] = True
 
 
 def change_kind(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
-    description(texts, TRELLIS)["base"] = {"kind": "lattice", "scale": 1.0}
+    description(texts, LANES)["base"] = {"kind": "lattice", "scale": 1.0}
 
 
 def change_scheme(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
-    description(texts, TRELLIS)["residual"] = {"scheme": "low_rank", "rank": 8}
+    description(texts, LANES)["residual"] = {"scheme": "low_rank", "rank": 8}
 
 
 @pytest.mark.parametrize("change", [change_version, change_field, change_base_field, change_kind, change_scheme])
@@ -161,20 +160,19 @@ CASES: dict[str, tuple[Callable[[dict[str, Any], Arrays, Texts], object], str]] 
     "no descriptions": (lambda k, a, t: k.pop(schema.KEY_TENSORS), "has no description"),
     "no JSON": (lambda k, a, t: t.__setitem__(3, "{]"), "JSON"),
     "JSON of another kind": (lambda k, a, t: t.__setitem__(3, "[1]"), "corrupt"),
-    "missing field": (lambda k, a, t: description(t, TRELLIS).pop("norms"), "norms"),
-    "NaN norm": (lambda k, a, t: description(t, TRELLIS)["norms"].update(w=float("nan")), "norms"),
+    "missing field": (lambda k, a, t: description(t, LANES).pop("norms"), "norms"),
+    "NaN norm": (lambda k, a, t: description(t, LANES)["norms"].update(w=float("nan")), "norms"),
     "description twice": (lambda k, a, t: t.append(t[0]), "is there twice"),
     "dense as well": (
-        lambda k, a, t: a.update({TRELLIS: np.zeros((96, 64), np.float16)}),
-        f"'{TRELLIS}' is there twice",
+        lambda k, a, t: a.update({LANES: np.zeros((96, 64), np.float16)}),
+        f"'{LANES}' is there twice",
     ),
-    "zero shape": (lambda k, a, t: description(t, TRELLIS).update(shape=[0, 64]), "shape"),
-    "huge shape": (lambda k, a, t: description(t, TRELLIS).update(shape=[1 << 40, 64]), "shape"),
-    "other shape": (lambda k, a, t: description(t, TRELLIS).update(shape=[95, 64]), "row_scale.*says float16\\[95\\]"),
-    "K beyond n_in": (lambda k, a, t: description(t, TRELLIS)["residual"].update(K=65), "K is 65 for 64 columns"),
-    "rotation": (lambda k, a, t: description(t, TRELLIS)["base"].update(rotation_block=48), "rotation_block 48"),
-    "rotation too large": (lambda k, a, t: description(t, TRELLIS)["base"].update(rotation_block=128), "128"),
-    "multipliers": (lambda k, a, t: description(t, TRELLIS)["base"].update(multipliers=[1, 2]), "multipliers"),
+    "zero shape": (lambda k, a, t: description(t, LANES).update(shape=[0, 64]), "shape"),
+    "huge shape": (lambda k, a, t: description(t, LANES).update(shape=[1 << 40, 64]), "shape"),
+    "other shape": (lambda k, a, t: description(t, LANES).update(shape=[95, 64]), "row_scale.*says float16\\[95\\]"),
+    "K beyond n_in": (lambda k, a, t: description(t, LANES)["residual"].update(K=65), "K is 65 for 64 columns"),
+    "rotation": (lambda k, a, t: description(t, LANES)["base"].update(rotation_block=48), "rotation_block 48"),
+    "rotation too large": (lambda k, a, t: description(t, LANES)["base"].update(rotation_block=128), "128"),
     "no payload": (lambda k, a, t: a.pop("blk.0.ffn_up.codes"), "'blk.0.ffn_up.weight' lacks its payload"),
     "codes of another type": (
         lambda k, a, t: a.update({"blk.0.ffn_up.codes": a["blk.0.ffn_up.codes"].astype(np.int32)}),

@@ -1,4 +1,4 @@
-"""Files of versions 1 and 2 that were made once and stay: every later release gives their weights, bit for bit."""
+"""Files that were made once and stay: every later release gives their weights, bit for bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from golden_digests import activations, digests
 from seeddelta import _core
-from seeddelta.convert.rates import lane_code
+from seeddelta.convert.rates import LEAST_COLUMN_RATE, RATES, lane_code
 from seeddelta.gguf.reader import open_seeddelta
 
 FOLDER = Path(__file__).parent / "golden"
@@ -38,7 +38,7 @@ def test_bits(name: str, isa: str) -> None:
 
 def test_every_kind_is_there() -> None:
     """What the files are for: no base, residual, rate or option of a version is missing."""
-    bases, schemes, rates, options, lanes, by_column = set(), set(), set(), set(), set(), set()
+    bases, schemes, options, lanes, by_column = set(), set(), set(), set(), set()
     for name in FILES:
         with open_seeddelta(FOLDER / name) as file:
             for tensor in file.tensors.values():
@@ -47,20 +47,15 @@ def test_every_kind_is_there() -> None:
                 schemes.add((residual.scheme, getattr(residual, "vals", None)))
                 options.add(("row_scale", tensor.description.row_scale))
                 options.add(("experts", tensor.description.experts is not None))
-                if base.kind == "trellis":
-                    rates.add((base.step_bits / base.values_per_step, base.column_scale))
-                    assert base.state_bits == 12
                 if tensor.description.is_column:
-                    by_column.add(base.kind if base.kind == "trellis" else base.code)
+                    by_column.add(base.code)
                 elif base.kind == "lanes":
                     lanes.add((base.code, base.column_scale))
                 if base.kind == "prng_block":
                     options.add(("seed_per", base.seed_per))
-    assert bases == {"prng_block", "fht_struct", "trellis", "lanes", "none"}
+    assert bases == {"prng_block", "fht_struct", "lanes", "none"}
     assert lanes == {(code.number, scaled) for code in _core.lane_codes() for scaled in (False, True)}
-    taken = {lane_code(code.bits, column=True).number for code in _core.lane_codes() if code.bits >= 2}
-    assert by_column == {"trellis", *taken}
-    assert rates >= {(bits, scaled) for bits in (1, 1.5, 2, 2.5, 3, 4, 5, 6) for scaled in (False, True)}
+    assert by_column == {lane_code(bits, column=True).number for bits in RATES if bits >= LEAST_COLUMN_RATE}
     assert schemes == {
         ("coo", "fp16"), ("coo", "int8"), ("block", "fp16"), ("block", "int8"), ("codebook_resid", None),
         ("proc_sparse", None), ("none", None),
@@ -70,14 +65,14 @@ def test_every_kind_is_there() -> None:
 
 
 def test_a_changed_bit_is_seen(tmp_path: Path) -> None:
-    name = "trellis.gguf"
+    name = "lanes.gguf"
     data = bytearray((FOLDER / name).read_bytes())
     with open_seeddelta(FOLDER / name) as file:
-        at = file.header.tensors["blk.0.ffn_up.codes"].offset
+        at = file.header.tensors["blk.0.attn_q.codes"].offset
     data[at + 200] ^= 1
     (tmp_path / name).write_bytes(data)
     changed = digests(tmp_path / name)
-    assert {tensor for tensor in changed if changed[tensor] != EXPECTED[name][tensor]} == {"blk.0.ffn_up.weight"}
+    assert {tensor for tensor in changed if changed[tensor] != EXPECTED[name][tensor]} == {"blk.0.attn_q.weight"}
 
 
 def test_activations_never_change() -> None:

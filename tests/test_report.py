@@ -120,7 +120,7 @@ def test_numbers_of_the_tensors(report: Path) -> None:
     by_name = {row["name"]: row for row in found}
     assert by_name["blk.0.ffn_up.weight"]["rate"] == "4.0"
     assert by_name["blk.1.attn_q.weight"]["rate"] == "3.0"
-    assert by_name["blk.1.attn_q.weight"]["base"] == "lanes code 9"
+    assert by_name["blk.1.attn_q.weight"]["base"] == "lanes code 6"
     cells = parsed(report).text
     assert "Not at hand, hence without a map: 3bit." in cells
     assert "ffn_up" in cells

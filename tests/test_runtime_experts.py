@@ -12,6 +12,7 @@ import seeddelta
 from llama_helpers import assert_threads_change_nothing, divergence, load_small, logits_of, tokens_of, with_base_scale
 from seeddelta import _core
 from seeddelta.errors import NumericalError, UnsupportedLlamaError
+from seeddelta.gguf.schema import lane_code
 
 pytest.importorskip("llama_cpp")
 
@@ -147,7 +148,9 @@ def experts(scheme: str, base_scale: float | None = None) -> _core.Weight:
     """Random experts, with scales of the columns, or a residual of scheme coo or block."""
     rng = np.random.default_rng(7)
     rows = rng.normal(0, 0.1, (N_EXPERT, N_OUT, N_IN)).astype(np.float32)
-    parts = [_core.trellis_encode(one, rotation_block=32, seed=3) for one in rows]
+    code = lane_code(8)
+    groups = [code.walk_steps(N_IN)]
+    parts = [_core.lanes_encode(one, code=code, groups=groups, rotation_block=32, seed=3) for one in rows]
     residual: dict[str, Any] = {}
     if scheme == "columns":
         residual = {"column_scale": rng.integers(-20, 20, N_EXPERT * N_IN).astype(np.int8)}
@@ -161,9 +164,8 @@ def experts(scheme: str, base_scale: float | None = None) -> _core.Weight:
             "b_scale": rng.uniform(0, 0.02, (N_EXPERT * N_OUT, 1)).astype(np.float16),
         }  # fmt: skip
     return _core.Weight(
-        "w", N_OUT, N_IN, n_experts=N_EXPERT, base_kind=2, base_seed=3, base_scale=base_scale or parts[0][2],
-        step_bits=4,
-        multipliers=parts[0][3], rotation_block=32, codes=np.concatenate([part[0] for part in parts]),
+        "w", N_OUT, N_IN, n_experts=N_EXPERT, base_kind=2, base_seed=3, base_scale=base_scale or 1 / code.unit,
+        lane_code=code.number, rotation_block=32, codes=np.concatenate([part[0] for part in parts]),
         row_scale=np.concatenate([part[1] for part in parts]), **residual,
     )  # fmt: skip
 
@@ -311,14 +313,14 @@ def test_other_uses_are_refused(graph: Graph) -> None:
     [
         ({"n_experts": 0}, "n_experts"),
         ({"n_experts": N_EXPERT + 1}, "row_scale|codes"),
-        ({"n_experts": N_EXPERT, "base_kind": 0, "codes": None}, "experts have a trellis"),
-        ({"n_experts": N_EXPERT, "base_kind": 1, "codes": None, "rotation_block": 0}, "experts have a trellis"),
+        ({"n_experts": N_EXPERT, "base_kind": 0, "codes": None}, "experts have lanes"),
+        ({"n_experts": N_EXPERT, "base_kind": 1, "codes": None, "rotation_block": 0}, "experts have lanes"),
     ],
 )
 def test_what_experts_cannot_be(changes: dict[str, Any], message: str) -> None:
-    codes = np.zeros((N_EXPERT * 3, 17, 16), np.uint16)
+    codes = np.zeros((N_EXPERT * 3, 8, 64), np.uint8)
     arguments: dict[str, Any] = dict(
-        base_kind=2, step_bits=4, multipliers=[1], codes=codes, row_scale=np.ones(N_EXPERT * N_OUT, np.float16)
+        base_kind=2, lane_code=8, codes=codes, row_scale=np.ones(N_EXPERT * N_OUT, np.float16)
     )
     with pytest.raises(ValueError, match=message):
         _core.Weight("w", N_OUT, N_IN, **(arguments | changes))

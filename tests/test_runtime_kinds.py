@@ -24,7 +24,7 @@ pytest.importorskip("llama_cpp")
 LAYERS, TOKENS, EMBEDDING = 1, 1024, "token_embd.weight"
 TARGETS = ("attn_k", "attn_output", "ffn_down")
 TOLERANCE = 2e-3  # nats; what rounding the activations to 8 bits makes of three products
-BASES = ("prng_block", "fht_struct", "trellis", "none")
+BASES = ("prng_block", "fht_struct", "lanes", "none")
 SCHEMES = ("coo", "block", "codebook_resid", "none")
 OPTIONS: dict[str, dict[str, Any]] = {
     "coo": {"K": 40},
@@ -40,7 +40,7 @@ CASES = {
 for name, scale in (("prng_block", 0.005), ("fht_struct", 0.0003)):  # fitted ones are next to nothing
     CASES |= {case: options | {"base_scale": scale} for case, options in CASES.items() if case.startswith(name)}
 CASES["prng_block-coo-int8"] = CASES["prng_block-coo"] | {"vals": "int8"}
-CASES["trellis-block-int8"] = CASES["trellis-block"] | {"vals": "int8", "block": 64, "row_scale": "f32"}
+CASES["lanes-block-int8"] = CASES["lanes-block"] | {"vals": "int8", "block": 64, "row_scale": "f32"}
 for per in ("row", "block"):
     chosen = {"base_kind": "prng_block", "seed_per": per, "seed_search": 512, "block": 8}
     CASES[f"prng_block-seed-per-{per}"] = chosen | {"scheme": "none"}

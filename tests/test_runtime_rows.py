@@ -11,6 +11,7 @@ import seeddelta
 from llama_helpers import assert_threads_change_nothing, divergence, load_small, logits_of, tokens_of, with_base_scale
 from seeddelta import _core
 from seeddelta.errors import NumericalError, UnsupportedLlamaError
+from seeddelta.gguf.schema import lane_code
 
 pytest.importorskip("llama_cpp")
 
@@ -92,9 +93,10 @@ def graph() -> Iterator[Graph]:
 @pytest.fixture(scope="module")
 def weight() -> _core.Weight:
     rows = np.random.default_rng(5).normal(0, 1, (N_ROWS, N_EMBD)).astype(np.float32)
-    codes, scale, base_scale, multipliers = _core.trellis_encode(rows, rotation_block=32, seed=3)
+    code = lane_code(8)
+    codes, scale = _core.lanes_encode(rows, code=code, groups=[code.walk_steps(N_EMBD)], rotation_block=32, seed=3)
     return _core.Weight(
-        "w", N_ROWS, N_EMBD, base_kind=2, base_seed=3, base_scale=base_scale, step_bits=4, multipliers=multipliers,
+        "w", N_ROWS, N_EMBD, base_kind=2, base_seed=3, base_scale=1 / code.unit, lane_code=code.number,
         rotation_block=32, codes=codes, row_scale=scale,
     )  # fmt: skip
 

@@ -223,7 +223,7 @@ def test_more_seeds_and_smaller_blocks_err_less() -> None:
         ({"seed_per": "row", "seed_search": 9, "base_scale": 0.1}, "without --base-scale"),
         ({"seed_per": "column", "seed_search": 9}, "seed_per"),
         ({"block": 8, "scheme": "block"}, "not with --scheme block"),
-        ({"block": 16, "base_kind": "trellis"}, "for --base-kind prng_block"),
+        ({"block": 16, "base_kind": "lanes"}, "for --base-kind prng_block"),
     ],
 )
 def test_recipes_that_cannot_be(options: dict[str, Any], message: str) -> None:

@@ -18,6 +18,7 @@ from seeddelta.convert.describe import describe
 from seeddelta.convert.encode import encode_tensor
 from seeddelta.convert.feedback import make_feedback
 from seeddelta.convert.slices import can_be_sliced, join_rows, slices_of
+from seeddelta.gguf.schema import lane_code
 from tiny_models import TARGET_NAMES, write_model
 
 NAME, SHAPE = "blk.0.ffn_up.weight", (150, 192)
@@ -37,7 +38,7 @@ def test_rows_do_not_depend_on_each_other(monkeypatch: pytest.MonkeyPatch, bits:
     importance = feedback = None
     if fed:
         covariance = (INPUTS.T @ INPUTS / len(INPUTS)).astype(np.float32)
-        code = seeddelta._core.lane_codes()[description.base.code] if description.base.kind == "lanes" else None
+        code = lane_code(description.base.code)
         block = description.base.rotation_block
         feedback = make_feedback(NAME, covariance, rotation_block=block, seed=0, column_power=0.5, code=code)
         importance = (np.diagonal(covariance) / np.diagonal(covariance).mean()).astype(np.float32)

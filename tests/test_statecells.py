@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import seeddelta
 from llama_helpers import TEXT, divergence, load, logits_of, tokens_of
-from seeddelta import _core
 from seeddelta.cli.main import main
 from seeddelta.errors import FormatError
 from seeddelta.gguf.reader import has_statecells
@@ -28,16 +27,14 @@ def dense(smollm2_quantized: Path, model_dir: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def cells(dense: Path, model_dir: Path) -> Path:
-    if not _core.ablations:
-        pytest.skip("codebooks are left out of this build (SEEDDELTA_ABLATIONS=OFF)")
     path = model_dir / "cells.seeddelta.gguf"
     assert main(["build", "-i", str(dense), "-o", str(path), "--statecells", "--codebook-size", "24", "-q"]) == 0
     return path
 
 
 @pytest.fixture(scope="module")
-def trellis(dense: Path, model_dir: Path) -> Path:
-    path = model_dir / "cells-trellis.gguf"
+def residual(dense: Path, model_dir: Path) -> Path:
+    path = model_dir / "with-residual.gguf"
     recipe = seeddelta.Recipe(input=dense, output=path, scheme="codebook_resid", K=2, codebook_size=8, targets="all")
     seeddelta.build(recipe, progress=False)
     return path
@@ -47,9 +44,9 @@ def small(path: Path, **options: object) -> object:
     return load(path, n_ctx=64, n_batch=64, **options)
 
 
-def test_only_a_codebook_without_base_is_statecells(dense: Path, cells: Path, trellis: Path) -> None:
+def test_only_a_codebook_without_base_is_statecells(dense: Path, cells: Path, residual: Path) -> None:
     assert has_statecells(cells)
-    assert not has_statecells(trellis)
+    assert not has_statecells(residual)
     assert not has_statecells(dense)
 
 
@@ -65,12 +62,12 @@ def test_served_by_default_and_when_asked_for(cells: Path, tmp_path: Path) -> No
         assert metrics["seeddelta.calls.codebook_resid"] == 0
 
 
-def test_other_models_are_refused_when_asked_for(dense: Path, trellis: Path) -> None:
-    for path in (dense, trellis):
+def test_other_models_are_refused_when_asked_for(dense: Path, residual: Path) -> None:
+    for path in (dense, residual):
         for options in ({"statecells": True}, {"config": RuntimeConfig(statecells=True)}):
             with pytest.raises(FormatError, match=rf"{path.name}: has no StateCells weights.*build --statecells"):
                 small(path, **options)
-    llm = small(trellis)
+    llm = small(residual)
     logits_of(llm, tokens_of(llm, 4))
     metrics = llm.seeddelta.metrics()
     assert metrics["seeddelta.calls.codebook_resid"] == metrics["seeddelta.calls.lanes"] == MATRICES
@@ -81,18 +78,18 @@ def test_the_wish_survives_a_pickle(cells: Path) -> None:
     assert pickle.loads(pickle.dumps(small(cells, statecells=True)))._seeddelta_options["statecells"] is True
 
 
-def test_run(cells: Path, trellis: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_run(cells: Path, residual: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "metrics.json"
     arguments = ["run", "-p", "a b", "-n", "3", "-c", "64", "--statecells", "--metrics-json", str(out)]
     assert main([*arguments, "-m", str(cells)]) == 0
     assert f"{MATRICES} of the weights are StateCells" in capfd.readouterr().err
     assert json.loads(out.read_text())["statecells.calls"] >= MATRICES
-    assert main([*arguments, "-m", str(trellis)]) == 1
+    assert main([*arguments, "-m", str(residual)]) == 1
     assert "no StateCells weights" in capfd.readouterr().err
 
 
 def test_eval_wants_one_model_that_has_them(
-    dense: Path, cells: Path, trellis: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    dense: Path, cells: Path, residual: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     text = tmp_path / "text.txt"
     text.write_text(TEXT * 4)
@@ -100,13 +97,13 @@ def test_eval_wants_one_model_that_has_them(
     command = ["eval", *common, "--statecells", "-m", str(dense)]
     assert main([*command, "-m", str(cells)]) == 0
     capfd.readouterr()
-    assert main([*command, "-m", str(trellis)]) == 1
+    assert main([*command, "-m", str(residual)]) == 1
     assert "no StateCells weights" in capfd.readouterr().err
     assert main(["bench", "--statecells", "-m", str(dense), "-q"]) == 1
     assert "no StateCells weights" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("option", [["--base-kind", "trellis"], ["--scheme", "coo"], ["--preset", "small"]])
+@pytest.mark.parametrize("option", [["--base-kind", "lanes"], ["--scheme", "coo"], ["--preset", "small"]])
 def test_builds_that_contradict(
     dense: Path, tmp_path: Path, option: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:

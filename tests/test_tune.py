@@ -241,7 +241,7 @@ def test_dry_run_says_what_and_how_long(
         ({"verify_chunks": 1}, "too few to compare"),
         ({"reference": 3.3}, "is no rate"),
         ({"recipe": {"target_bpw": 3, "tensor_type": ("ffn_up=proc:0.5",)}}, "leave proc-sparse out"),
-        ({"recipe": {"target_bpw": None, "base_kind": "prng_block"}, "max_dppl": 2.0}, "--base-kind trellis"),
+        ({"recipe": {"target_bpw": None, "base_kind": "prng_block"}, "max_dppl": 2.0}, "--base-kind lanes"),
     ],
 )
 def test_options_that_exclude_each_other(

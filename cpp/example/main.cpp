@@ -11,15 +11,17 @@ int main() {
     std::vector<float> weights(rows * columns), x(columns, 1.0F), y(rows);
     for (int64_t i = 0; i < rows * columns; ++i)
         weights[i] = std::sin(static_cast<float>(i * i % 97));
+    const seeddelta::LaneCode &code = *seeddelta::lane_code(8); // twice the bits
     seeddelta::seeddelta_ctx w{.n_out = rows,
                                .n_in = columns,
-                               .base = seeddelta::BaseKind::trellis,
-                               .base_scale = 1 / 19.862F,
-                               .step_bits = 4,
-                               .multiplier = {0xB5C7, 0}};
-    std::vector<uint16_t> codes(w.n_tiles() * w.words() * 16), row_scale(rows);
-    seeddelta::trellis_encode(weights.data(), rows, columns, {.multiplier = {0xB5C7, 0}}, nullptr, nullptr,
-                              codes.data(), row_scale.data(), 1);
+                               .base = seeddelta::BaseKind::lanes,
+                               .base_scale = 1 / code.unit,
+                               .lane_code = &code,
+                               .lane_lines = code.lines(columns)};
+    std::vector<uint8_t> codes(w.n_tiles() * w.tile_bytes());
+    std::vector<uint16_t> row_scale(rows);
+    seeddelta::lanes_encode(weights.data(), rows, columns, {.code = &code, .groups = {code.walk_steps(columns)}},
+                            nullptr, codes.data(), row_scale.data(), 1);
     w.codes = codes.data(), w.row_scale_f16 = row_scale.data();
     seeddelta::seeddelta_compute(w, x.data(), y.data(), 1);
     float exact = 0;

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "seeddelta/lane_code.hpp"
+
 namespace seeddelta {
 
 class FuzzBytes {
@@ -64,5 +66,9 @@ private:
     const uint8_t *data_;
     size_t left_;
 };
+
+inline const LaneCode *any_code(FuzzBytes &in) {
+    return &lane_codes()[static_cast<size_t>(in.between(0, static_cast<int64_t>(lane_codes().size()) - 1))];
+}
 
 } // namespace seeddelta

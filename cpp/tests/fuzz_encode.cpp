@@ -6,9 +6,7 @@
 #include <cstdlib>
 
 #include "format/column_lanes.hpp"
-#include "format/column_trellis.hpp"
 #include "format/splitmix64.hpp"
-#include "format/trellis.hpp"
 #include "fuzz_bytes.hpp"
 #include "seeddelta/check.hpp"
 #include "seeddelta/columns.hpp"
@@ -20,7 +18,6 @@ using namespace seeddelta;
 namespace {
 
 constexpr float kHalfHolds = 1e3F; // weights up to here: the row scale is at most a few times the largest
-constexpr uint32_t kRates[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {3, 2}, {5, 2}};
 
 // Of all inputs one in `of`, by a hash: what takes long is rare however often such an input is varied.
 uint64_t hash_of_input = 0;
@@ -45,19 +42,6 @@ std::vector<float> positive(FuzzBytes &in, int64_t n) {
     return v;
 }
 
-TrellisSpec spec_of(FuzzBytes &in) {
-    const auto *rate = kRates[in.between(0, 5)];
-    TrellisSpec spec;
-    spec.step_bits = static_cast<int>(rate[0]);
-    spec.values_per_step = static_cast<int>(rate[1]);
-    spec.seed = in.value<uint64_t>();
-    spec.state_bits = one(512) ? 12 : 8; // a search takes time as 2^state_bits
-    for (int i = 0; i < 2; ++i) {
-        spec.multiplier[i] = trellis_multiplier(spec.state_bits, i);
-    }
-    return spec;
-}
-
 void require(bool holds, const char *what) {
     if (!holds) {
         static_cast<void>(std::fprintf(stderr, "%s\n", what));
@@ -66,51 +50,34 @@ void require(bool holds, const char *what) {
 }
 
 void encode_rows(FuzzBytes &in) {
-    TrellisSpec spec = spec_of(in);
+    LanesSpec spec{.code = any_code(in)};
     seeddelta_ctx c;
-    c.base = BaseKind::trellis;
+    c.base = BaseKind::lanes;
     c.n_out = one(128) ? 17 : in.between(1, 2);
     c.n_in = in.between(1, 40);
-    c.step_bits = static_cast<uint32_t>(spec.step_bits);
-    c.values_per_step = static_cast<uint32_t>(spec.values_per_step);
+    c.lane_code = spec.code;
+    c.lane_lines = spec.code->lines(c.n_in);
     const auto weights = finite(in, c.n_out * c.n_in);
     const auto importance = positive(in, c.n_in);
-    std::vector<uint16_t> codes(static_cast<size_t>(c.n_tiles() * c.words() * kTileRows));
+    std::vector<uint8_t> codes(static_cast<size_t>(c.n_tiles() * c.tile_bytes()));
     std::vector<uint16_t> scale(static_cast<size_t>(c.n_out));
-    Feedback feedback;
     std::vector<float> matrix;
     if (in.flag()) {
         matrix = finite(in, c.n_in * c.n_in);
-        feedback = {matrix.data(), 16 * in.between(1, 2), in.between(0, 9)};
+        spec.feedback = matrix.data();
     } else if (in.flag()) {
         spec.rotation_block =
             static_cast<uint32_t>(std::min<int64_t>(c.n_in & -c.n_in, int64_t{1} << in.between(0, 5)));
     }
-    trellis_encode(weights.data(), c.n_out, c.n_in, spec, in.flag() ? importance.data() : nullptr,
-                   matrix.empty() ? nullptr : &feedback, codes.data(), scale.data(), 1);
+    spec.seed = in.value<uint64_t>();
+    spec.groups = {spec.code->walk_steps(c.n_in)};
+    spec.lookahead = in.between(0, 9);
+    spec.survivors = int64_t{1} << in.between(0, 1);
+    lanes_encode(weights.data(), c.n_out, c.n_in, spec, in.flag() ? importance.data() : nullptr, codes.data(),
+                 scale.data(), 1);
     c.row_scale_f16 = scale.data();
     const bool small = std::all_of(weights.begin(), weights.end(), [](float w) { return std::abs(w) <= kHalfHolds; });
     require(!small || check_contents(c).empty(), "a row scale is not finite");
-}
-
-void encode_columns(FuzzBytes &in) {
-    const TrellisSpec spec = spec_of(in);
-    ColumnWeight w;
-    w.kind = ColumnKind::trellis;
-    w.n_out = in.between(1, 100);
-    w.n_in = in.between(1, 2);
-    if (one(256) && spec.step_bits >= 4) { // errors reach beyond 64 units at once
-        w.n_out = in.between(1, 64);
-        w.n_in = in.between(64, 66);
-    }
-    w.step_bits = static_cast<uint32_t>(spec.step_bits);
-    w.values_per_step = static_cast<uint32_t>(spec.values_per_step);
-    const auto units = finite(in, w.n_in * w.n_out);
-    const auto feedback = in.flag() ? finite(in, w.n_in * w.n_in) : std::vector<float>{};
-    std::vector<uint16_t> codes(static_cast<size_t>(w.n_in * column_words(w.step_bits, w.steps()) * kTileRows));
-    std::vector<uint16_t> scale(static_cast<size_t>(w.n_in));
-    columns_encode(units.data(), w.n_out, w.n_in, spec, feedback.empty() ? nullptr : feedback.data(), 2, 1,
-                   codes.data(), scale.data(), 1);
 }
 
 void encode_column_lanes(FuzzBytes &in) {
@@ -118,8 +85,7 @@ void encode_column_lanes(FuzzBytes &in) {
     const int64_t n_in = in.between(1, 2);
     const auto units = finite(in, n_in * n_out);
     const auto feedback = in.flag() ? finite(in, n_in * n_in) : std::vector<float>{};
-    const LanesSpec spec{.code = lane_code(static_cast<uint32_t>(in.between(0, kLaneCodes - 1))),
-                         .feedback = feedback.empty() ? nullptr : feedback.data()};
+    const LanesSpec spec{.code = any_code(in), .feedback = feedback.empty() ? nullptr : feedback.data()};
     std::vector<uint8_t> codes(static_cast<size_t>(n_in * column_walks(n_out) * column_lines(*spec.code)));
     std::vector<uint16_t> scale(static_cast<size_t>(n_in));
     columns_lanes_encode(units.data(), n_out, n_in, spec, codes.data(), scale.data(), 1);
@@ -174,12 +140,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         hash_of_input = splitmix64_mix(hash_of_input ^ data[i]);
     }
     const int64_t kind = in.between(0, 7);
-    if (kind == 0 && one(32)) { // the searches of a trellis take a hundred times as long as all else
-        if (in.flag()) {
-            encode_columns(in);
-        } else {
-            encode_column_lanes(in);
-        }
+    if (kind == 0 && one(32)) { // the searches of columns take a hundred times as long as all else
+        encode_column_lanes(in);
     } else if (kind == 1 && one(8)) {
         encode_rows(in);
     } else if (kind < 4) {

@@ -9,7 +9,6 @@
 
 #include "attention/attention_events.hpp"
 #include "format/column_lanes.hpp"
-#include "format/column_trellis.hpp"
 #include "format/float16.hpp"
 #include "fuzz_bytes.hpp"
 #include "gating/compose.hpp"
@@ -40,15 +39,14 @@ float amount(FuzzBytes &in) {
 struct Weight {
     DenseColumns dense; // behind w, or not used
     ColumnWeight w;
-    std::unique_ptr<CheckedWeight> trellis; // or lanes, or none, behind w
+    std::unique_ptr<CheckedWeight> lanes; // or none, behind w
     std::vector<uint16_t> half;
     std::vector<int8_t> bytes;
     std::vector<float> scale;
 
     explicit Weight(FuzzBytes &in) {
-        static constexpr ColumnKind kKinds[] = {ColumnKind::f16, ColumnKind::i8, ColumnKind::trellis,
-                                                ColumnKind::lanes};
-        const ColumnKind kind = kKinds[in.between(0, 3)];
+        static constexpr ColumnKind kKinds[] = {ColumnKind::f16, ColumnKind::i8, ColumnKind::lanes};
+        const ColumnKind kind = kKinds[in.between(0, 2)];
         const int64_t n_out = in.flag() ? in.between(1, 140) : 64 * in.between(1, 3);
         const int64_t n_in = in.between(1, 130);
         if (kind == ColumnKind::f16) {
@@ -76,14 +74,13 @@ struct Weight {
             w = dense.weight();
             return;
         }
-        trellis = kind == ColumnKind::lanes ? make_lanes(in, n_out, n_in, scales, rotation, seed)
-                                            : make_trellis(in, n_out, n_in, scales, rotation, seed);
-        w = trellis->columns();
+        lanes = make_lanes(in, n_out, n_in, scales, rotation, seed);
+        w = lanes->columns();
     }
 
     std::unique_ptr<CheckedWeight> make_lanes(FuzzBytes &in, int64_t n_out, int64_t n_in, const Array &scales,
                                               int rotation, uint64_t seed) {
-        const auto number = static_cast<int>(in.between(0, kLaneCodes - 1));
+        const auto number = static_cast<int>(any_code(in)->number);
         const int64_t walks = column_walks(n_out);
         const int64_t lines = column_lines(*lane_code(static_cast<uint32_t>(number)));
         bytes = in.array<int8_t>(n_in * walks * lines);
@@ -98,33 +95,6 @@ struct Weight {
                                                             .lane_code = number,
                                                             .codes = Array::of(bytes.data(), {n_in, walks, lines}),
                                                             .row_scale = scales});
-    }
-
-    std::unique_ptr<CheckedWeight> make_trellis(FuzzBytes &in, int64_t n_out, int64_t n_in, const Array &scales,
-                                                int rotation, uint64_t seed) {
-        static constexpr int kRates[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {3, 2}, {5, 2}};
-        const auto *rate = kRates[in.between(0, 7)];
-        WeightArrays arrays{.n_out = n_out,
-                            .n_in = n_in,
-                            .by_column = true,
-                            .base_kind = static_cast<uint32_t>(BaseKind::trellis),
-                            .base_seed = seed,
-                            .base_scale = 1.0F,
-                            .rotation_block = rotation,
-                            .step_bits = rate[0],
-                            .values_per_step = rate[1],
-                            .row_scale = scales};
-        for (int i = 0; i < rate[1]; ++i) {
-            arrays.multipliers.push_back(std::max<uint16_t>(1, in.value<uint16_t>()));
-        }
-        const ColumnWeight shape{.kind = ColumnKind::trellis,
-                                 .n_out = n_out,
-                                 .step_bits = static_cast<uint32_t>(rate[0]),
-                                 .values_per_step = static_cast<uint32_t>(rate[1])};
-        const int64_t words = column_words(rate[0], shape.steps());
-        half = in.array<uint16_t>(n_in * words * kTileRows);
-        arrays.codes = Array::of(half.data(), {n_in, words, kTileRows});
-        return std::make_unique<CheckedWeight>("fuzzed", arrays);
     }
 };
 

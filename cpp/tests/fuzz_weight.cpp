@@ -8,7 +8,6 @@
 
 #include "format/column_dequantize.hpp"
 #include "format/column_lanes.hpp"
-#include "format/column_trellis.hpp"
 #include "format/float16.hpp"
 #include "format/lanes.hpp"
 #include "fuzz_bytes.hpp"
@@ -20,15 +19,13 @@ using namespace seeddelta;
 
 namespace {
 
-constexpr int kRates[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {3, 2}, {5, 2}};
-
 // What make_weight.hpp takes, and the memory behind its arrays.
 struct RandomArrays {
     WeightArrays in;
-    std::vector<uint16_t> codes, index, half, scale, row_scale, dictionary, seeds;
+    std::vector<uint16_t> index, half, scale, row_scale, dictionary, seeds;
     std::vector<uint32_t> wide;
     std::vector<int8_t> bytes, gain, column_scale;
-    std::vector<uint8_t> map, lane_codes;
+    std::vector<uint8_t> map, codes;
     std::vector<float> wide_scale;
 
     int64_t rows() const { return in.n_experts * in.n_out; }
@@ -36,30 +33,11 @@ struct RandomArrays {
     bool has(BaseKind base) const { return in.base_kind == static_cast<uint32_t>(base); }
 };
 
-void rate_of(FuzzBytes &in, RandomArrays &a) {
-    const auto *rate = kRates[in.between(0, 7)];
-    a.in.step_bits = rate[0];
-    a.in.values_per_step = rate[1];
-    for (int i = 0; i < rate[1]; ++i) {
-        a.in.multipliers.push_back(std::max<uint16_t>(1, in.value<uint16_t>()));
-    }
-}
-
 void codes_of(FuzzBytes &in, RandomArrays &a) {
-    if (a.has(BaseKind::lanes)) {
-        a.in.lane_code = static_cast<int>(in.between(0, kLaneCodes - 1));
-        const int64_t lines = lane_code(static_cast<uint32_t>(a.in.lane_code))->lines(a.in.n_in);
-        a.lane_codes = in.array<uint8_t>(a.tiles() * lines * kLaneBytes);
-        a.in.codes = Array::of(a.lane_codes.data(), {a.tiles(), lines, kLaneBytes});
-        return;
-    }
-    rate_of(in, a);
-    seeddelta_ctx c;
-    c.n_in = a.in.n_in;
-    c.step_bits = static_cast<uint32_t>(a.in.step_bits);
-    c.values_per_step = static_cast<uint32_t>(a.in.values_per_step);
-    a.codes = in.array<uint16_t>(a.tiles() * c.words() * kTileRows);
-    a.in.codes = Array::of(a.codes.data(), {a.tiles(), c.words(), kTileRows});
+    a.in.lane_code = static_cast<int>(any_code(in)->number);
+    const int64_t lines = lane_code(static_cast<uint32_t>(a.in.lane_code))->lines(a.in.n_in);
+    a.codes = in.array<uint8_t>(a.tiles() * lines * kLaneBytes);
+    a.in.codes = Array::of(a.codes.data(), {a.tiles(), lines, kLaneBytes});
 }
 
 void seeds_of(FuzzBytes &in, RandomArrays &a) {
@@ -76,9 +54,8 @@ void seeds_of(FuzzBytes &in, RandomArrays &a) {
 }
 
 void base_of(FuzzBytes &in, RandomArrays &a) {
-    static constexpr BaseKind kBases[] = {BaseKind::trellis, BaseKind::prng_block, BaseKind::fht_struct, BaseKind::none,
-                                          BaseKind::lanes};
-    const BaseKind base = kBases[in.between(0, 4)];
+    static constexpr BaseKind kBases[] = {BaseKind::lanes, BaseKind::prng_block, BaseKind::fht_struct, BaseKind::none};
+    const BaseKind base = kBases[in.between(0, 3)];
     a.in.base_kind = static_cast<uint32_t>(base);
     a.in.base_seed = in.value<uint64_t>();
     a.in.base_scale = half_to_float(in.value<uint16_t>() & 0xBFFFU); // finite
@@ -87,7 +64,7 @@ void base_of(FuzzBytes &in, RandomArrays &a) {
         a.in.rotation_block =
             static_cast<int>(std::min<int64_t>(a.in.n_in & -a.in.n_in, int64_t{1} << in.between(0, 6)));
     }
-    const bool coded = base == BaseKind::trellis || base == BaseKind::lanes;
+    const bool coded = base == BaseKind::lanes;
     if ((coded || base == BaseKind::none) && in.between(0, 3) == 0) {
         a.in.n_experts = in.between(2, 3);
     }
@@ -202,25 +179,12 @@ void columns_of(FuzzBytes &in, RandomArrays &a) {
     a.in.base_scale = 1.0F;
     a.in.base_seed = in.value<uint64_t>();
     a.in.rotation_block = in.flag() ? static_cast<int>(std::min<int64_t>(a.in.n_out & -a.in.n_out, 64)) : 0;
-    if (in.flag()) {
-        a.in.base_kind = static_cast<uint32_t>(BaseKind::lanes);
-        a.in.lane_code = static_cast<int>(in.between(0, kLaneCodes - 1));
-        const int64_t lines = column_lines(*lane_code(static_cast<uint32_t>(a.in.lane_code)));
-        const int64_t walks = column_walks(a.in.n_out);
-        a.bytes = in.array<int8_t>(a.in.n_in * walks * lines);
-        a.in.codes = Array::of(a.bytes.data(), {a.in.n_in, walks, lines});
-        row_scale_of(in, a, a.in.n_in);
-        return;
-    }
-    a.in.base_kind = static_cast<uint32_t>(BaseKind::trellis);
-    rate_of(in, a);
-    const ColumnWeight w{.kind = ColumnKind::trellis,
-                         .n_out = a.in.n_out,
-                         .step_bits = static_cast<uint32_t>(a.in.step_bits),
-                         .values_per_step = static_cast<uint32_t>(a.in.values_per_step)};
-    const int64_t words = column_words(a.in.step_bits, w.steps());
-    a.codes = in.array<uint16_t>(a.in.n_in * words * kTileRows);
-    a.in.codes = Array::of(a.codes.data(), {a.in.n_in, words, kTileRows});
+    a.in.base_kind = static_cast<uint32_t>(BaseKind::lanes);
+    a.in.lane_code = static_cast<int>(any_code(in)->number);
+    const int64_t lines = column_lines(*lane_code(static_cast<uint32_t>(a.in.lane_code)));
+    const int64_t walks = column_walks(a.in.n_out);
+    a.bytes = in.array<int8_t>(a.in.n_in * walks * lines);
+    a.in.codes = Array::of(a.bytes.data(), {a.in.n_in, walks, lines});
     row_scale_of(in, a, a.in.n_in);
 }
 

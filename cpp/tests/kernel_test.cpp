@@ -5,13 +5,11 @@
 #include <cmath>
 
 #include "format/column_lanes.hpp"
-#include "format/column_trellis.hpp"
 #include "gating/compose.hpp"
 #include "kernel_test.hpp"
 #include "seeddelta/columns.hpp"
 #include "seeddelta/compute.hpp"
 #include "simd/kernel_table.hpp"
-#include "simd/viterbi_scalar.hpp"
 
 using namespace kernel_test;
 
@@ -61,85 +59,33 @@ void compare_units(Random &r, const ColumnWeight &w, const std::string &kind, co
 void check_column_lanes(Random &r) {
     ColumnWeight w;
     w.kind = ColumnKind::lanes;
-    w.lane_code = lane_code(static_cast<uint32_t>(r.between(0, kLaneCodes - 1)));
+    w.lane_code = random_code(r);
     w.n_out = r.between(1, 700);
     w.n_in = r.between(1, 200);
     w.rotation_block = r.between(0, 1) == 0 ? 0 : static_cast<uint32_t>(std::min<int64_t>(w.n_out & -w.n_out, 64));
     w.rotation_seed = r.next();
     const auto codes = r.words<uint8_t>(w.n_in * column_walks(w.n_out) * column_lines(*w.lane_code));
     const auto scale = r.reals(w.n_in);
-    w.lane_codes = codes.data();
+    w.codes = codes.data();
     w.unit_scale = scale.data();
     compare_units(r, w, "columns_lanes",
                   std::to_string(w.n_out) + "x" + std::to_string(w.n_in) + " code " +
                       std::to_string(w.lane_code->number));
 }
 
-void check_column_trellis(Random &r) {
-    static constexpr uint32_t kRates[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {3, 2}, {5, 2}};
-    const auto *rate = kRates[r.between(0, 7)];
-    ColumnWeight w;
-    w.kind = ColumnKind::trellis;
-    w.n_out = r.between(1, 700);
-    w.n_in = r.between(1, 200);
-    w.step_bits = rate[0];
-    w.values_per_step = rate[1];
-    for (int i = 0; i < 2; ++i) {
-        w.multiplier[i] = trellis_multiplier(static_cast<int>(r.between(8, 16)), i);
-    }
-    w.words = column_words(w.step_bits, w.steps());
-    w.rotation_block = r.between(0, 1) == 0 ? 0 : static_cast<uint32_t>(std::min<int64_t>(w.n_out & -w.n_out, 64));
-    w.rotation_seed = r.next();
-    const auto codes = r.words<uint16_t>(w.n_in * w.words * kTileRows);
-    const auto scale = r.reals(w.n_in);
-    w.codes = codes.data();
-    w.unit_scale = scale.data();
-    const std::string what = std::to_string(w.n_out) + "x" + std::to_string(w.n_in) + " bits " +
-                             std::to_string(rate[0]) + "/" + std::to_string(rate[1]);
-
-    compare_units(r, w, "columns_trellis", what);
-}
-
-// The largest and smallest values everywhere: state 0xFFFF.. and 0, with a multiplier that keeps them.
-void check_extremes(uint16_t state) {
-    for (uint32_t bits = 1; bits <= 6; ++bits) {
-        seeddelta_ctx ctx;
-        ctx.n_out = 32;
-        ctx.n_in = 512;
-        ctx.base = BaseKind::trellis;
-        ctx.base_scale = 1.0F;
-        ctx.step_bits = bits;
-        ctx.multiplier[0] = 1;
-        const std::vector<uint16_t> codes(static_cast<size_t>(ctx.n_tiles() * ctx.words() * kTileRows), state);
-        const std::vector<uint16_t> row_scale(32, float_to_half(1.0F));
-        ctx.codes = codes.data();
-        ctx.row_scale_f16 = row_scale.data();
-        for (const float sign : {1.0F, -1.0F}) {
-            for (const size_t tokens : {size_t{1}, size_t{5}}) {
-                const std::vector<float> x(tokens * 512, sign);
-                compare("compute", "extreme values", [&] {
-                    std::vector<float> y(tokens * 32);
-                    seeddelta_compute(ctx, x.data(), y.data(), tokens);
-                    return y;
-                });
-            }
-        }
-    }
-}
-
-// The same of every code of byte lanes: one code everywhere.
+// The largest and smallest values of every code of byte lanes: one code everywhere.
 void check_lane_extremes(uint8_t both) {
-    for (uint32_t number = 0; number < kLaneCodes; ++number) {
+    for (const LaneCode &code : lane_codes()) {
         seeddelta_ctx ctx;
         ctx.n_out = 32;
         ctx.n_in = 512;
         ctx.base = BaseKind::lanes;
         ctx.base_scale = 1.0F;
-        ctx.lane_code = lane_code(number);
+        ctx.lane_code = &code;
         ctx.lane_lines = ctx.lane_code->lines(ctx.n_in);
         const std::vector<uint8_t> codes(static_cast<size_t>(ctx.n_tiles() * ctx.tile_bytes()), both);
         const std::vector<uint16_t> row_scale(32, float_to_half(1.0F));
-        ctx.lane_codes = codes.data();
+        ctx.codes = codes.data();
         ctx.row_scale_f16 = row_scale.data();
         for (const float sign : {1.0F, -1.0F}) {
             // All inputs the largest; or of each 2 + 2 of eight columns two of them and what fits 16 bits, then 1 more.
@@ -191,51 +137,6 @@ void check_activations(Random &r) {
         all.insert(all.end(), scale.begin(), scale.end());
         all.insert(all.end(), bias.begin(), bias.end());
         return all;
-    });
-}
-
-void check_viterbi(Random &r) {
-    const int bits = static_cast<int>(r.between(8, 12));
-    const int step = static_cast<int>(r.between(1, 6));
-    const int per_step = static_cast<int>(r.between(1, 2));
-    const int64_t states = int64_t{1} << bits;
-    const int64_t steps = r.between(1, 24);
-    std::vector<int16_t> values[2];
-    for (int which = 0; which < 2; ++which) {
-        for (int64_t s = 0; s < states; ++s) {
-            values[which].push_back(
-                static_cast<int16_t>(trellis_value(static_cast<uint16_t>(s), trellis_multiplier(bits, which))));
-        }
-    }
-    const auto target = r.words<int16_t>(steps * per_step);
-    std::vector<int16_t> weight;
-    for (int64_t i = 0; i < steps * per_step; ++i) {
-        weight.push_back(static_cast<int16_t>(r.between(1, kMaxWeight)));
-    }
-    const int64_t start = r.between(0, 1) == 0 ? -1 : r.between(0, states - 1);
-    const int64_t end = r.between(0, 1) == 0 ? -1 : r.between(0, (states >> step) - 1);
-    const int shift = static_cast<int>(r.between(0, 3));
-    compare("viterbi", "bits " + std::to_string(bits) + " step " + std::to_string(step), [&] {
-        std::vector<uint16_t> cost[2] = {std::vector<uint16_t>(static_cast<size_t>(states)),
-                                         std::vector<uint16_t>(static_cast<size_t>(states))};
-        std::vector<uint16_t> best(static_cast<size_t>(states) + 64);
-        std::vector<uint8_t> back(static_cast<size_t>(steps * states));
-        std::vector<uint16_t> path(static_cast<size_t>(steps));
-        kernels().encode.viterbi({bits,
-                                  step,
-                                  per_step,
-                                  shift,
-                                  {values[0].data(), values[1].data()},
-                                  target.data(),
-                                  weight.data(),
-                                  steps,
-                                  start,
-                                  end,
-                                  {cost[0].data(), cost[1].data()},
-                                  best.data(),
-                                  back.data(),
-                                  path.data()});
-        return path;
     });
 }
 
@@ -311,8 +212,6 @@ int main(int argc, char **argv) {
             return 1;
         }
     }
-    check_extremes(0);
-    check_extremes(0xFFFF);
     for (int code = 0; code < 16; ++code) {
         check_lane_extremes(static_cast<uint8_t>(17 * code));
     }
@@ -320,10 +219,8 @@ int main(int argc, char **argv) {
         Random r{seed + static_cast<uint64_t>(round) * kGoldenGamma};
         check_product(r);
         check_product(r);
-        check_column_trellis(r);
         check_column_lanes(r);
         check_activations(r);
-        check_viterbi(r);
         check_floats(r);
         check_columns(r);
         check_attention(r);

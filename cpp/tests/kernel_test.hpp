@@ -12,8 +12,7 @@
 #include "format/proc_sparse.hpp"
 #include "format/rotation.hpp"
 #include "format/splitmix64.hpp"
-#include "format/trellis.hpp"
-#include "simd/kinds/kinds.hpp"
+#include "kinds/kinds.hpp"
 #include "seeddelta/isa.hpp"
 #include "seeddelta/weight.hpp"
 
@@ -103,26 +102,29 @@ void compare(const char *kernel, const std::string &what, F &&f) {
     each_isa([&](const char *isa) { same(isa, kernel, what, expected, f()); });
 }
 
+inline const LaneCode *random_code(Random &r) {
+    return &lane_codes()[static_cast<size_t>(r.between(0, static_cast<int64_t>(lane_codes().size()) - 1))];
+}
+
 // A random weight and what it points to.
 struct RandomWeight {
     seeddelta_ctx ctx;
-    std::vector<uint16_t> codes, index, half, scale, row_scale, dictionary;
+    std::vector<uint16_t> index, half, scale, row_scale, dictionary;
     std::vector<uint32_t> index32;
     std::vector<int8_t> bytes, gain, column_scale;
     std::vector<uint16_t> seeds;
-    std::vector<uint8_t> map, lane_codes;
+    std::vector<uint8_t> map, codes;
     std::vector<float> column_factor;
     std::string what;
 
     explicit RandomWeight(Random &r) {
-        std::vector<BaseKind> bases = {BaseKind::trellis, BaseKind::trellis, BaseKind::trellis, BaseKind::lanes,
-                                       BaseKind::lanes,   BaseKind::lanes,   BaseKind::none};
+        std::vector<BaseKind> bases(5, BaseKind::lanes);
+        bases.push_back(BaseKind::none);
         Kinds::each([&]<class K>() {
             if constexpr (requires { K::kBase; }) {
                 bases.push_back(K::kBase);
             }
         });
-        static constexpr uint32_t kRates[][2] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {6, 1}, {3, 2}, {5, 2}};
         ctx.n_out = r.between(1, 90);
         ctx.n_in = r.between(0, 1) == 0 ? r.between(1, 500) : 64 * r.between(1, 12);
         ctx.base = bases[static_cast<size_t>(r.between(0, static_cast<int64_t>(bases.size()) - 1))];
@@ -135,22 +137,11 @@ struct RandomWeight {
         ctx.row_scale_f16 = row_scale.data();
         what = std::to_string(ctx.n_out) + "x" + std::to_string(ctx.n_in) + " base " +
                std::to_string(static_cast<uint32_t>(ctx.base));
-        if (ctx.base == BaseKind::trellis) {
-            const auto *rate = kRates[r.between(0, 7)];
-            ctx.step_bits = rate[0];
-            ctx.values_per_step = rate[1];
-            for (int i = 0; i < 2; ++i) {
-                ctx.multiplier[i] = trellis_multiplier(static_cast<int>(r.between(8, 16)), i);
-            }
-            codes = r.words<uint16_t>(ctx.n_tiles() * ctx.words() * kTileRows);
-            ctx.codes = codes.data();
-            what += " rate " + std::to_string(rate[0]) + "/" + std::to_string(rate[1]);
-        }
         if (ctx.base == BaseKind::lanes) {
-            ctx.lane_code = lane_code(static_cast<uint32_t>(r.between(0, kLaneCodes - 1)));
+            ctx.lane_code = random_code(r);
             ctx.lane_lines = ctx.lane_code->lines(ctx.n_in);
-            lane_codes = r.words<uint8_t>(ctx.n_tiles() * ctx.tile_bytes());
-            ctx.lane_codes = lane_codes.data();
+            codes = r.words<uint8_t>(ctx.n_tiles() * ctx.tile_bytes());
+            ctx.codes = codes.data();
             what += " code " + std::to_string(ctx.lane_code->number);
         }
         if (ctx.base == BaseKind::prng_block && r.between(0, 1) == 0) { // chosen seeds: a row, or a block with its gain

@@ -4,8 +4,8 @@
 #include <thread>
 
 #include "attention/attention_events.hpp"
+#include "encode/lane_blocks.hpp"
 #include "format/column_lanes.hpp"
-#include "format/column_trellis.hpp"
 #include "format/float16.hpp"
 #include "gating/compose.hpp"
 #include "kernel_test.hpp"
@@ -59,16 +59,13 @@ void experts(Random &r) {
     c.n_experts = r.between(2, 5);
     c.n_out = r.between(1, 70);
     c.n_in = r.between(1, 200);
-    c.base = r.between(0, 1) == 0 ? BaseKind::trellis : BaseKind::lanes;
+    c.base = BaseKind::lanes;
     c.base_scale = 0.1F;
-    c.step_bits = static_cast<uint32_t>(r.between(1, 6));
-    c.multiplier[0] = trellis_multiplier(12, 0);
-    c.lane_code = lane_code(static_cast<uint32_t>(r.between(0, kLaneCodes - 1)));
+    c.lane_code = random_code(r);
     c.lane_lines = c.lane_code->lines(c.n_in);
-    const auto codes = r.words<uint16_t>(c.n_experts * c.n_tiles() * c.tile_bytes() / 2);
+    const auto codes = r.words<uint8_t>(c.n_experts * c.n_tiles() * c.tile_bytes());
     const auto scale = r.halves(c.n_experts * c.n_out);
     c.codes = codes.data();
-    c.lane_codes = reinterpret_cast<const uint8_t *>(codes.data());
     c.row_scale_f16 = scale.data();
     c.scheme = ResidualScheme::coo;
     c.residual_size = 2;
@@ -134,23 +131,18 @@ GateSpec random_gate(Random &r, int64_t n_in) {
 // Tokens, a prompt, and tokens again, by one gate.
 void columns(Random &r) {
     ColumnWeight w;
-    w.kind = static_cast<ColumnKind>(r.between(0, 3));
+    w.kind = static_cast<ColumnKind>(r.between(0, 2));
     w.n_out = 64 * r.between(1, 6);
     w.n_in = r.between(1, 200);
-    w.step_bits = 4;
-    w.multiplier[0] = trellis_multiplier(12, 0);
-    w.words = column_words(w.step_bits, w.steps());
     w.rotation_block = w.kind == ColumnKind::f16 || r.between(0, 1) == 0 ? 0 : 64;
     const auto half = r.halves(w.n_in * w.n_out);
     const auto bytes = r.words<int8_t>(w.n_in * w.n_out);
-    const auto codes = r.words<uint16_t>(w.n_in * w.words * kTileRows);
-    w.lane_code = lane_code(static_cast<uint32_t>(r.between(0, kLaneCodes - 1)));
+    w.lane_code = random_code(r);
     const auto lanes = r.words<uint8_t>(w.n_in * column_walks(w.n_out) * column_lines(*w.lane_code));
     const auto scale = r.reals(w.n_in, 0.1F);
-    w.lane_codes = lanes.data();
     w.f16 = half.data();
     w.i8 = bytes.data();
-    w.codes = codes.data();
+    w.codes = lanes.data();
     w.unit_scale = scale.data();
     const GateSpec spec = random_gate(r, w.n_in);
     constexpr int64_t kTokens[] = {1, 1, 5, 1, 1, 1};
@@ -295,46 +287,33 @@ void encoders(Random &r) {
     const int64_t n_out = r.between(1, 40);
     const int64_t n_in = r.between(16, 70);
     const auto weights = r.reals(n_out * n_in);
-    const auto matrix = r.reals(n_in * n_in, 0.05F);
-    TrellisSpec spec;
-    spec.state_bits = 8;
-    spec.multiplier[0] = trellis_multiplier(8, 0);
+    auto matrix = r.reals(n_in * n_in, 0.05F);
+    for (int64_t i = 0; i < n_in; ++i) {
+        matrix[static_cast<size_t>(i * n_in + i)] = 1.0F; // of the triangles
+    }
+    LanesSpec spec;
+    spec.code = random_code(r);
+    spec.feedback = r.between(0, 1) == 0 ? matrix.data() : nullptr;
+    spec.survivors = int64_t{1} << r.between(0, 2);
+    spec.groups = {spec.code->walk_steps(n_in)};
     seeddelta_ctx shape;
     shape.n_out = n_out;
-    shape.n_in = n_in;
-    shape.step_bits = 4;
-    ColumnWeight column;
-    column.kind = ColumnKind::trellis;
-    column.n_out = n_in;
-    column.step_bits = 4;
+    shape.lane_lines = spec.code->lines(n_in);
     SeedSearch search;
     search.choices = 20;
-    const Feedback feedback{matrix.data(), 16, 4};
-    const bool by_feedback = r.between(0, 1) == 0;
     compare_threads(r, "encoders", [&](int nth) {
-        std::vector<uint16_t> codes(static_cast<size_t>(shape.n_tiles() * shape.words() * kTileRows));
-        std::vector<uint16_t> scale(static_cast<size_t>(n_out));
-        trellis_encode(weights.data(), n_out, n_in, spec, nullptr, by_feedback ? &feedback : nullptr, codes.data(),
-                       scale.data(), nth);
-        // the same numbers as n_out units of n_in outputs
-        const int64_t units = std::min<int64_t>(n_out, 16);
-        std::vector<uint16_t> walks(static_cast<size_t>(units * column_words(4, column.steps()) * kTileRows));
-        std::vector<uint16_t> unit_scale(static_cast<size_t>(units));
-        columns_encode(weights.data(), n_in, units, spec, by_feedback ? matrix.data() : nullptr, 4, 1, walks.data(),
-                       unit_scale.data(), nth);
-        for (const auto &more : {scale, walks, unit_scale}) {
-            codes.insert(codes.end(), more.begin(), more.end());
-        }
-#if SEEDDELTA_ABLATIONS
+        std::vector<uint8_t> codes(static_cast<size_t>(shape.n_tiles() * shape.tile_bytes()));
+        std::vector<uint16_t> found(static_cast<size_t>(n_out));
+        lanes_encode(weights.data(), n_out, n_in, spec, nullptr, codes.data(), found.data(), nth);
         std::vector<uint16_t> choice(static_cast<size_t>(n_out));
         seed_search(weights.data(), n_out, n_in, search, nullptr, nullptr, choice.data(), nullptr, nth);
         std::vector<uint32_t> index(static_cast<size_t>(n_out * 3));
         std::vector<float> value(index.size());
         coo_select(weights.data(), n_out, n_in, 3, nullptr, index.data(), value.data(), nth);
-        codes.insert(codes.end(), choice.begin(), choice.end());
-        codes.insert(codes.end(), index.begin(), index.end());
-#endif
-        return codes;
+        found.insert(found.end(), codes.begin(), codes.end());
+        found.insert(found.end(), choice.begin(), choice.end());
+        found.insert(found.end(), index.begin(), index.end());
+        return found;
     });
 }
 
@@ -345,7 +324,7 @@ void column_lanes_encoder(Random &r) {
     const auto weights = r.reals(n_in * n_out);
     const auto matrix = r.reals(n_in * n_in, 0.05F);
     LanesSpec spec;
-    spec.code = lane_code(static_cast<uint32_t>(r.between(0, kLaneCodes - 1)));
+    spec.code = random_code(r);
     spec.feedback = r.between(0, 1) == 0 ? matrix.data() : nullptr;
     compare_threads(r, "encoder of byte lanes by columns", [&](int nth) {
         std::vector<uint8_t> codes(static_cast<size_t>(n_in * column_walks(n_out) * column_lines(*spec.code)));

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from bench_tensors import decoded
 from common import dense_model, parser, save
-from seeddelta import Recipe, _core
+from seeddelta import Recipe
 from seeddelta.calibrate.covariance import open_covariance
 from seeddelta.convert.columns import column_factor
 from seeddelta.convert.describe import describe
@@ -41,7 +41,7 @@ def feedback_of(name: str, shape: tuple[int, int], covariance: F32, recipe: Reci
     assert isinstance(base, schema.LanesBase)
     return make_feedback(
         name, covariance, rotation_block=base.rotation_block, seed=recipe.seed, damp=recipe.hessian_damp,
-        column_power=recipe.covariance_power, code=_core.lane_codes()[base.code],
+        column_power=recipe.covariance_power, code=schema.lane_code(base.code),
     )  # fmt: skip
 
 

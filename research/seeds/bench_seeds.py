@@ -3,7 +3,7 @@
     python research/seeds/bench_seeds.py
     python research/seeds/bench_seeds.py --tensor blk.15.ffn_down.weight --choices 65536
 
-Prints bits a weight, the relative error ‖W − Ŵ‖ / ‖W‖ and the seconds of the search, with the trellis beside it;
+Prints bits a weight, the relative error ‖W − Ŵ‖ / ‖W‖ and the seconds of the search, with byte lanes beside it;
 nothing is written but the dense model.
 """
 
@@ -44,7 +44,7 @@ def settings(choices: list[int]) -> Iterator[tuple[str, dict[str, Any]]]:
             entries | chosen | {"bits": bits, "block": block},
         )
     for rate in (1, 1.5, 2, 3, 4):
-        yield f"trellis {rate:g}", {"bits": rate}
+        yield f"lanes {rate:g}", {"bits": rate}
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  
 _STRING, _ARRAY = 8, 9
 _NUMBERS = [0, 1, 2, 3, 4, 7, 8, 9, 16, 31, 32, 33, 127, 128, 255]
 _NUMBERS += [(1 << bits) + delta for bits in (15, 16, 28, 31, 32, 40, 48, 61, 63, 64) for delta in (-1, 0, 1)]
-_WORDS = ["trellis", "prng_block", "fht_struct", "none", "coo", "block", "codebook_resid", "proc_sparse", "row", "f16",
+_WORDS = ["lanes", "prng_block", "fht_struct", "none", "coo", "block", "codebook_resid", "proc_sparse", "row", "f16",
           "f32", "fp16", "int8", "kind", "scheme", "experts", "column_scale", "seed_per", "multipliers"]  # fmt: skip
 _JSON: list[Any] = [None, True, False, -1, 1.5, 1e308, -1e308, 1e-320, "", "x" * 300, [], {}, [1, 2], [[]] * 3, "\0"]
 _KEYS = (b"general.alignment", b"general.alignment", b"general.type", b"split.count", b"seeddelta.enabled",

@@ -13,7 +13,4 @@ std::string check_contents(const seeddelta_ctx &ctx);
 // The same of n row scales.
 std::string check_row_scale(const seeddelta_ctx &ctx, int64_t n);
 
-// Range of rates of a trellis: k bits for one value (1 .. 6) or for two (3, 5).
-bool trellis_rate_supported(int step_bits, int values_per_step);
-
 } // namespace seeddelta

@@ -10,7 +10,7 @@ namespace seeddelta {
 
 struct LaneCode;
 
-enum class ColumnKind : uint32_t { f16 = 0, i8 = 1, trellis = 2, lanes = 3 };
+enum class ColumnKind : uint32_t { f16 = 0, i8 = 1, lanes = 2 };
 
 // Outputs that one thread's slice is a multiple of.
 inline constexpr int64_t kOutputSlice = 64;
@@ -26,20 +26,13 @@ struct ColumnWeight {
     int strips = 1;
     const uint16_t *f16 = nullptr; // bits
     const int8_t *i8 = nullptr;
-    // i8, trellis, lanes: W_oj = unit_scale[j] * v_jo. The base scale is part of it.
+    // i8, lanes: W_oj = unit_scale[j] * v_jo. The base scale is part of it.
     const float *unit_scale = nullptr; // [n_in]
 
-    // trellis: v_j is the walk of unit j, 16 lanes along the outputs. Step t of lane l has the positions
-    // (t * values_per_step + i) * 16 + l of the rotated outputs; those beyond n_out are padding.
-    uint32_t step_bits = 0;
-    uint32_t values_per_step = 1;
-    uint16_t multiplier[2] = {0, 0};
-    const uint16_t *codes = nullptr; // [n_in, words, 16]
-    int64_t words = 0;
     // lanes: v_j are the strips of unit j (format/column_lanes.hpp)
     const LaneCode *lane_code = nullptr;
-    const uint8_t *lane_codes = nullptr;
-    // i8, trellis, lanes: signs and Hadamard transform along the outputs (format/rotation.hpp): y = R^T (sum of the
+    const uint8_t *codes = nullptr;
+    // i8, lanes: signs and Hadamard transform along the outputs (format/rotation.hpp): y = R^T (sum of the
     // units). 0: none
     uint32_t rotation_block = 0;
     uint64_t rotation_seed = 0;
@@ -49,17 +42,8 @@ struct ColumnWeight {
     const uint64_t *sign_bits = nullptr;
     const float *sign_gamma = nullptr;
 
-    // Rotated outputs with padding: whole slices, and at least 16 bits a lane (a state is 16 bits of a closed stream).
-    int64_t positions() const {
-        const int64_t least = kind == ColumnKind::trellis ? column_least_positions(step_bits, values_per_step) : 1;
-        const int64_t n = n_out < least ? least : n_out;
-        return (n + kOutputSlice - 1) / kOutputSlice * kOutputSlice;
-    }
-    int64_t steps() const { return positions() / (16 * static_cast<int64_t>(values_per_step)); }
-
-    static int64_t column_least_positions(uint32_t bits, uint32_t values) {
-        return (15 + static_cast<int64_t>(bits)) / bits * 16 * static_cast<int64_t>(values);
-    }
+    // Outputs with padding: whole slices.
+    int64_t positions() const { return (n_out + kOutputSlice - 1) / kOutputSlice * kOutputSlice; }
 };
 
 // The units that one token computes, ascending, and their inputs. Every way of skipping hands one over.
@@ -74,27 +58,27 @@ inline constexpr int64_t kListAhead = 64;             // how many units before i
 inline constexpr int64_t kListMore = kListAhead + 16; // entries behind a list: a kernel takes 16 units at most
 
 // Active inputs times unit_scale, rounded to integers in groups of 64 positions (of all n_in, not of the active ones):
-// what i8, trellis and lanes columns are multiplied with. Inputs that are not active are 0 and not listed.
+// what i8 and lanes columns are multiplied with. Inputs that are not active are 0 and not listed.
 struct ColumnInput {
     int64_t n = 0;
     // [n] ascending; lanes: null for all, or each group filled up to a multiple of kListStep by its last unit times 0,
     // and behind the list the first kListMore of it again, for the next strip: each plus n_in
     const int32_t *index = nullptr;
-    const int8_t *q = nullptr; // trellis, lanes: [n] of the listed units
+    const int8_t *q = nullptr; // lanes: [n] of the listed units
     // i8: [n], rounded to 16 bits (scale = amax / 32767), which costs the kernels nothing: without a rotation of the
     // inputs a group may have one that is hundreds of times the others. 64 * 127 * 32767 fits 32 bits.
     const int16_t *q16 = nullptr;
     int64_t n_groups = 0;           // n_in / 64, rounded up
     const int32_t *begin = nullptr; // [n_groups + 1] where each group's units are in index and q
     const float *scale = nullptr;   // [n_groups]
-    const int32_t *bias = nullptr;  // trellis, lanes: [n_groups] -kValueBias times the sum of a group's q
+    const int32_t *bias = nullptr;  // lanes: [n_groups] -kValueBias times the sum of a group's q
 };
 
 // The same of several tokens, listed densely: inputs that are not active are 0. For prompts.
 struct ColumnBatch {
     int64_t n_tokens = 0;
     int64_t stride = 0;           // n_groups * 64
-    const int16_t *q = nullptr;   // [n_tokens, stride] as q16 (i8) or q (trellis); the padding is 0
+    const int16_t *q = nullptr;   // [n_tokens, stride] as q16; the padding is 0
     const float *scale = nullptr; // [n_tokens, stride / 64]
 };
 

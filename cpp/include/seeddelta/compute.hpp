@@ -111,7 +111,7 @@ void seeddelta_compute(const seeddelta_ctx &ctx, const float *input, float *outp
 // single matrix.
 void seeddelta_dequantize(const seeddelta_ctx &ctx, int64_t row_begin, int64_t row_end, float *out);
 
-// Asks the memory for the first codes that thread `ith` of `nth` reads of a trellis in row layout. Without waiting for
+// Asks the memory for the first codes that thread `ith` of `nth` reads of byte lanes in row layout. Without waiting for
 // them: they arrive while something else is computed. Returns false when there are none.
 bool seeddelta_prefetch(const seeddelta_ctx &ctx, int ith, int nth);
 

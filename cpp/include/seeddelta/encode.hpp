@@ -3,45 +3,22 @@
 #include <cstdint>
 #include <vector>
 
-#include "seeddelta/check.hpp"
+#include "seeddelta/lane_code.hpp"
 
 namespace seeddelta {
-
-struct LaneCode;
-
-struct TrellisSpec {
-    int step_bits = 4;
-    int values_per_step = 1; // 1 or 2
-    int state_bits = 12;     // L: 12, 14 or 16; longer is better and slower
-    uint32_t rotation_block = 0;
-    uint64_t seed = 0;
-    uint16_t multiplier[2] = {0, 0};
-    float scale_factor = 0.0F; // initial row scale over the row's root mean square; 0: the measured best for the rate
-};
-
-// Error feedback between blocks of the trellis' columns (GPTQ, Frantar et al. 2023; LDLQ, Chee et al. 2023).
-struct Feedback {
-    // [n_in, n_in]; row i of block b holds (H^-1_bb)^-1 H^-1_b,rest in the columns after b
-    const float *matrix = nullptr;
-    int64_t block = 64;    // columns; a multiple of 16
-    int64_t lookahead = 8; // steps searched beyond a block before its states are fixed
-};
-
-// weights [n_out, n_in] finite; importance [n_in] > 0 or null (unrotated columns). codes [n_tiles, words, 16] and
-// row_scale [n_out] (float16 bits) as in docs/reference/format.md, for base_scale = 1 / kTrellisStd. The row scale is
-// refitted by (weighted) least squares. With feedback the rows and the importance are those of the trellis' columns
-// (already rotated), and rotation_block is 0.
-void trellis_encode(const float *weights, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *importance,
-                    const Feedback *feedback, uint16_t *codes, uint16_t *row_scale, int threads);
 
 struct LanesSpec {
     const LaneCode *code = nullptr;
     uint32_t rotation_block = 0;
     uint64_t seed = 0;
-    float scale_factor = 0.0F;   // initial row scale over the row's root mean square; 0: the measured best
-    std::vector<int64_t> groups; // steps that are decided together (encode/lane_blocks.hpp)
-    int64_t lookahead = 16;      // steps searched beyond a group before its codes are fixed
-    // [n_in, n_in], rows and columns in the order of decision; see Feedback
+    float scale_factor = 0.0F; // initial row scale over the row's root mean square; 0: the measured best
+    // Steps that are decided together, walk by walk; they add up to code->walk_steps(n_in), and the first has 32 at
+    // least (or all).
+    std::vector<int64_t> groups = {};
+    int64_t lookahead = 16; // steps searched beyond a group before its codes are fixed
+    // Error feedback between blocks of columns (GPTQ, Frantar et al. 2023; LDLQ, Chee et al. 2023): [n_in, n_in], rows
+    // and columns in the order of decision; row i of block b holds (H^-1_bb)^-1 H^-1_b,rest in the columns after b. The
+    // rows and the importance are then those of rotated columns, and rotation_block is 0.
     const float *feedback = nullptr;
     // Encodings of a row side by side: 1, 2, 4, 8, 16 or 32. With feedback they are carried on from block to block, and
     // more than 1 want the feedback's blocks on the diagonal: triangles U with U U^T = (H^-1_bb)^-1. Without, each has
@@ -49,20 +26,17 @@ struct LanesSpec {
     int64_t survivors = 1;
 };
 
-// As trellis_encode, for base kind lanes: codes [n_tiles, lines, 64].
+// weights [n_out, n_in] finite; importance [n_in] > 0 or null (unrotated columns). codes [n_tiles, lines, 64] and
+// row_scale [n_out] (float16 bits) as in docs/reference/format.md, for base_scale = 1 / code->unit. The row scale is
+// refitted by (weighted) least squares.
 void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const LanesSpec &spec, const float *importance,
                   uint8_t *codes, uint16_t *row_scale, int threads);
 
 // Column layout (docs/reference/format.md): units [n_in, n_out] are the rows of W transposed, rotated along the
-// outputs, in the order in which they are encoded; codes [n_in, words, 16], unit_scale [n_in] (float16 bits). With
-// `feedback`, float32 [n_in, n_in], the error e of unit j changes each later unit l by -e * feedback[l, j] (GPTQ;
-// H^-1_jl / H^-1_jj with H^-1 that of the units not yet encoded). window: steps on each side of the seam that are
-// searched to choose where the walk closes; rounds: searches of the whole closed walk.
-void columns_encode(const float *units, int64_t n_out, int64_t n_in, const TrellisSpec &spec, const float *feedback,
-                    int64_t window, int64_t rounds, uint16_t *codes, uint16_t *unit_scale, int threads);
-
-// The same in byte lanes: codes [n_in, walks, lines] in the order of format/column_lanes.hpp. Of `spec` the code, the
-// scale_factor and the feedback count, which is that of columns_encode.
+// outputs, in the order in which they are encoded; codes [n_in, walks, lines] in the order of format/column_lanes.hpp,
+// unit_scale [n_in] (float16 bits). Of `spec` the code, the scale_factor and the feedback count; here the error e of
+// unit j changes each later unit l by -e * feedback[l, j] (GPTQ; H^-1_jl / H^-1_jj with H^-1 that of the units not yet
+// encoded).
 void columns_lanes_encode(const float *units, int64_t n_out, int64_t n_in, const LanesSpec &spec, uint8_t *codes,
                           uint16_t *unit_scale, int threads);
 

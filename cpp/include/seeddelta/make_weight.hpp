@@ -45,33 +45,24 @@ struct Array {
 void require_array(const Array &a, const char *name, const char *kinds, int64_t item_size,
                    std::initializer_list<int64_t> shape);
 
-// A base, a residual or a product that this library was built without (SEEDDELTA_ABLATIONS=OFF).
-class LeftOutError : public std::invalid_argument {
-public:
-    using std::invalid_argument::invalid_argument;
-};
-
 // What a file says of a matrix; docs/reference/format.md has the names. Arrays of `n_experts` matrices hold the rows
 // (tiles, columns) of one after those of another.
 struct WeightArrays {
     int64_t n_out = 0;
     int64_t n_in = 0;
     int64_t n_experts = 1;
-    bool by_column = false; // layout column: a trellis whose codes are [n_in, words, 16] and row_scale [n_in]
+    bool by_column = false; // layout column: codes are [n_in, walks, lines] and row_scale [n_in]
     uint32_t base_kind = static_cast<uint32_t>(BaseKind::none);
     uint64_t base_seed = 0;
     float base_scale = 0.0F;
     int rotation_block = 0;
-    int base_block = 64;                        // prng_block
-    int step_bits = 0;                          // trellis
-    int values_per_step = 1;                    // trellis
-    std::vector<int> multipliers = {};          // trellis
-    int lane_code = -1;                         // lanes
-    Array codes = {};                           // trellis: 16 bits [tiles, words, 16]; lanes: 8 bits [tiles, lines, 64]
-    Array row_scale = {};                       // float16 or float32 [n_out]
-    Array column_scale = {};                    // int8 [n_in]
-    Array d_idx = {}, d_val = {}, d_scale = {}; // coo
-    Array b_map = {}, b_val = {}, b_scale = {}; // block
+    int base_block = 64;                          // prng_block
+    int lane_code = -1;                           // lanes
+    Array codes = {};                             // lanes: 8 bits [tiles, lines, 64]
+    Array row_scale = {};                         // float16 or float32 [n_out]
+    Array column_scale = {};                      // int8 [n_in]
+    Array d_idx = {}, d_val = {}, d_scale = {};   // coo
+    Array b_map = {}, b_val = {}, b_scale = {};   // block
     Array r_dict = {}, r_codes = {}, r_vals = {}; // codebook_resid
     Array p_map = {}, p_val = {}, p_scale = {};   // proc_sparse
     Array seed_idx = {}, seed_gain = {};          // prng_block

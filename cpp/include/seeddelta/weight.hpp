@@ -6,10 +6,10 @@ namespace seeddelta {
 
 struct LaneCode;
 
-enum class BaseKind : uint32_t { prng_block = 0, fht_struct = 1, trellis = 2, lanes = 3, none = 255 };
+enum class BaseKind : uint32_t { prng_block = 0, fht_struct = 1, lanes = 2, none = 255 };
 enum class ResidualScheme : uint32_t { coo = 0, block = 1, codebook_resid = 2, proc_sparse = 3, none = 255 };
 
-// Rows of a trellis tile: 16 rows are interleaved word by word, one 16-bit lane a row.
+// Rows of a tile of codes.
 inline constexpr int64_t kTileRows = 16;
 // Columns of a group of activations, and groups that share one scale for base lanes by rows.
 inline constexpr int64_t kGroup = 64;
@@ -34,14 +34,9 @@ struct seeddelta_ctx {
     const uint16_t *seed_index = nullptr; // prng_block, seeds chosen: [n_out], or [n_out, base_blocks()] with seed_gain
     const int8_t *seed_gain = nullptr;    // [n_out, base_blocks()]
 
-    uint32_t step_bits = 0; // trellis: bits a step
-    uint32_t values_per_step = 1;
-    uint16_t multiplier[2] = {0, 0};
-    const uint16_t *codes = nullptr; // [n_tiles, words, 16]
-
     const LaneCode *lane_code = nullptr; // lanes
     int64_t lane_lines = 0;              // lane_code->lines(n_in)
-    const uint8_t *lane_codes = nullptr; // [n_tiles, lane_lines, 64]
+    const uint8_t *codes = nullptr;      // [n_tiles, lane_lines, 64]
 
     ResidualScheme scheme = ResidualScheme::none;
     // K a row: entries (coo), blocks (block, proc_sparse), atoms (codebook_resid)
@@ -63,24 +58,9 @@ struct seeddelta_ctx {
     [[gnu::always_inline]] int64_t n_groups() const { return (n_in + kGroup - 1) / kGroup; }
     [[gnu::always_inline]] int64_t scale_groups() const { return base == BaseKind::lanes ? kScaleGroups : 1; }
     [[gnu::always_inline]] int64_t base_blocks() const { return (n_in + base_block - 1) / base_block; }
-    [[gnu::always_inline]] int64_t steps() const {
-        const int64_t chunk = 16 * static_cast<int64_t>(values_per_step);
-        return (n_in + chunk - 1) / chunk * 16; // NOLINT(clang-analyzer-core.DivideZero): there is one value or two
-    }
-    [[gnu::always_inline]] int64_t words() const {
-        return (16 + static_cast<int64_t>(step_bits) * (steps() - 1) + 15) / 16;
-    }
+    [[gnu::always_inline]] int64_t tile_bytes() const { return lane_lines * 4 * kTileRows; }
 
-    [[gnu::always_inline]] int64_t tile_bytes() const {
-        return base == BaseKind::lanes ? lane_lines * 4 * kTileRows
-                                       : words() * kTileRows * static_cast<int64_t>(sizeof(uint16_t));
-    }
-    // Of base trellis or lanes, by rows: [n_tiles, tile_bytes()]; else null.
-    [[gnu::always_inline]] const uint8_t *code_bytes() const {
-        return base == BaseKind::lanes ? lane_codes : reinterpret_cast<const uint8_t *>(codes);
-    }
-
-    // The matrix of one expert. Bases trellis, lanes and none, without dictionary or block_map: the others number their
+    // The matrix of one expert. Bases lanes and none, without dictionary or block_map: the others number their
     // rows throughout.
     seeddelta_ctx expert(int64_t number) const {
         seeddelta_ctx c = part(number * n_out, number * n_tiles(), n_out);
@@ -97,8 +77,7 @@ private:
         const int64_t values = scheme == ResidualScheme::block ? entries * residual_block : entries;
         c.n_experts = 1;
         c.n_out = rows;
-        advance(c.codes, first_tile * words() * kTileRows);
-        advance(c.lane_codes, first_tile * lane_lines * 4 * kTileRows);
+        advance(c.codes, first_tile * tile_bytes());
         advance(c.row_scale_f16, row);
         advance(c.row_scale_f32, row);
         advance(c.residual_index, row * entries);

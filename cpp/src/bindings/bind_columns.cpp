@@ -114,9 +114,6 @@ static std::unique_ptr<PyGate> make_gate(int64_t n_in, bool kwta, double keep, i
     require(pack_eps >= 0 && pack_relative >= 0 && pack_density >= 0 && pack_hysteresis >= 0 && pack_hysteresis < 1, "",
             "pack_eps, pack_relative, pack_density and pack_hysteresis must be 0 or more, the last below 1");
     require(!pack_aggressive || pack == "ternary", "", "pack_aggressive needs a ternary pack");
-    if (pack_aggressive && SEEDDELTA_ABLATIONS == 0) {
-        throw LeftOutError("pack_aggressive is left out of this build (SEEDDELTA_ABLATIONS=OFF)");
-    }
     g->spec.n_in = n_in;
     g->spec.prompts = prompts;
     require(gap_every >= 0 && gap_tolerance >= 0 && std::isfinite(gap_tolerance), "",

@@ -1,9 +1,9 @@
-// Encoders of the kinds that SEEDDELTA_ABLATIONS=OFF leaves out.
+// Encoders of the kinds (kinds/kinds.hpp).
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
 #include "bindings/bind_encode.hpp"
-#include "simd/kinds/kinds.hpp"
+#include "kinds/kinds.hpp"
 #include "seeddelta/encode.hpp"
 
 namespace seeddelta {

@@ -27,14 +27,13 @@ static void require(bool holds, const std::string &name, const std::string &what
 
 static std::unique_ptr<PyWeight>
 make_weight(const std::string &name, int64_t n_out, int64_t n_in, uint32_t base_kind, uint64_t base_seed,
-            float base_scale, int base_block, int step_bits, int values_per_step, const std::vector<int> &multipliers,
-            int rotation_block, const OptionalArray &codes, const py::array &row_scale,
-            const OptionalArray &column_scale, const OptionalArray &d_idx, const OptionalArray &d_val,
-            const OptionalArray &d_scale, const OptionalArray &b_map, const OptionalArray &b_val,
-            const OptionalArray &b_scale, const OptionalArray &r_dict, const OptionalArray &r_codes,
-            const OptionalArray &r_vals, const OptionalArray &seed_idx, const OptionalArray &seed_gain,
-            const OptionalArray &p_map, const OptionalArray &p_val, const OptionalArray &p_scale, int64_t n_experts,
-            const std::string &layout, int lane_code) {
+            float base_scale, int base_block, int rotation_block, const OptionalArray &codes,
+            const py::array &row_scale, const OptionalArray &column_scale, const OptionalArray &d_idx,
+            const OptionalArray &d_val, const OptionalArray &d_scale, const OptionalArray &b_map,
+            const OptionalArray &b_val, const OptionalArray &b_scale, const OptionalArray &r_dict,
+            const OptionalArray &r_codes, const OptionalArray &r_vals, const OptionalArray &seed_idx,
+            const OptionalArray &seed_gain, const OptionalArray &p_map, const OptionalArray &p_val,
+            const OptionalArray &p_scale, int64_t n_experts, const std::string &layout, int lane_code) {
     require(layout == "row" || layout == "column", name, "layout must be row or column");
     const WeightArrays arrays{.n_out = n_out,
                               .n_in = n_in,
@@ -45,9 +44,6 @@ make_weight(const std::string &name, int64_t n_out, int64_t n_in, uint32_t base_
                               .base_scale = base_scale,
                               .rotation_block = rotation_block,
                               .base_block = base_block,
-                              .step_bits = step_bits,
-                              .values_per_step = values_per_step,
-                              .multipliers = multipliers,
                               .lane_code = lane_code,
                               .codes = view_of(codes),
                               .row_scale = view_of(row_scale),
@@ -194,8 +190,8 @@ static void bind_lane_codes(py::module_ &m) {
         "lane_codes",
         [] {
             std::vector<const LaneCode *> codes;
-            for (uint32_t number = 0; number < kLaneCodes; ++number) {
-                codes.push_back(lane_code(number));
+            for (const LaneCode &code : lane_codes()) {
+                codes.push_back(&code);
             }
             return codes;
         },
@@ -211,8 +207,8 @@ void bind_weight(py::module_ &m) {
         "dtypes\n"
         "and index ranges are checked here and a wrong one raises ValueError naming the tensor.\n\n"
         "Args:\n"
-        "    codes: uint16 or int16 [ceil(n_out / 16), words, 16], for base_kind 2 (trellis); uint8 or int8\n"
-        "        [ceil(n_out / 16), lines, 64], for base_kind 3 (lanes) and the code of the number lane_code.\n"
+        "    codes: uint8 or int8 [ceil(n_out / 16), lines, 64], for base_kind 2 (lanes) and the code of the number\n"
+        "        lane_code.\n"
         "    row_scale: float16 or float32 [n_out].\n"
         "    column_scale: int8 [n_in]; input i is multiplied by 2^(column_scale[i] / 8) before the rotation.\n"
         "    d_idx, d_val, d_scale: coo residual; (u)int16 or (u)int32 [n_out, K], float16 or int8\n"
@@ -227,13 +223,12 @@ void bind_weight(py::module_ &m) {
         "    n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those "
         "of "
         "another.\n"
-        "    layout: \"row\", or \"column\" for a trellis whose codes are uint16 [n_in, words, 16], or lanes with "
-        "uint8\n"
-        "        [n_in, walks, lines] in the order of strips, and row_scale "
-        "[n_in].")
+        "    layout: \"row\", or \"column\" for lanes whose codes are uint8 [n_in, walks, lines] in the order of "
+        "strips, "
+        "and\n"
+        "        row_scale [n_in].")
         .def(py::init(&make_weight), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(),
              py::arg("base_kind"), py::arg("base_seed") = 0, py::arg("base_scale") = 0.0F, py::arg("base_block") = 64,
-             py::arg("step_bits") = 0, py::arg("values_per_step") = 1, py::arg("multipliers") = std::vector<int>{},
              py::arg("rotation_block") = 0, py::arg("codes") = py::none(), py::arg("row_scale"),
              py::arg("column_scale") = py::none(), py::arg("d_idx") = py::none(), py::arg("d_val") = py::none(),
              py::arg("d_scale") = py::none(), py::arg("b_map") = py::none(), py::arg("b_val") = py::none(),

@@ -3,7 +3,6 @@
 #include <pybind11/stl.h>
 
 #include "seeddelta/isa.hpp"
-#include "seeddelta/make_weight.hpp"
 
 namespace py = pybind11;
 
@@ -15,17 +14,7 @@ void bind_columns(py::module_ &m);
 void bind_runtime(py::module_ &m);
 void bind_capture(py::module_ &m);
 void bind_file_guard(py::module_ &m);
-#if SEEDDELTA_ABLATIONS
 void bind_kinds(py::module_ &m);
-#else
-static void bind_kinds(py::module_ &m) {
-    for (const char *name : {"coo_select", "seed_search", "base_values"}) {
-        m.def(name, [name](const py::args &, const py::kwargs &) {
-            throw LeftOutError(std::string(name) + " is left out of this build (SEEDDELTA_ABLATIONS=OFF)");
-        });
-    }
-}
-#endif
 } // namespace seeddelta
 
 PYBIND11_MODULE(_core, m) {
@@ -35,8 +24,6 @@ PYBIND11_MODULE(_core, m) {
     m.def("isa_active", &seeddelta::isa_active, "The instruction set in use.");
     m.def("isa_select", &seeddelta::isa_select, py::arg("name"),
           "Uses another instruction set from now on; ValueError if this machine cannot run it.");
-    m.attr("ablations") = SEEDDELTA_ABLATIONS != 0; // whether the kinds that measurements advise against are built
-    py::register_exception<seeddelta::LeftOutError>(m, "LeftOutError", PyExc_ValueError);
     seeddelta::bind_encode(m);
     seeddelta::bind_columns(m); // whose gates weights take
     seeddelta::bind_weight(m);

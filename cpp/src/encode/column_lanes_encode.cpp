@@ -216,7 +216,7 @@ public:
         w.n_out = shape_.n_out;
         w.n_in = shape_.n_in;
         w.lane_code = &code;
-        w.lane_codes = out_;
+        w.codes = out_;
         for (int64_t walk = 0; walk < shape_.walks; ++walk) {
             const Shape::Place &place = shape_.places[static_cast<size_t>(walk)];
             const ColumnStrip strip(w, place.begin);

@@ -6,7 +6,6 @@
 
 #include "encode/lane_blocks.hpp"
 #include "encode/lane_levels.hpp"
-#include "encode/trellis_search.hpp"
 #include "format/lanes.hpp"
 #include "seeddelta/encode.hpp"
 
@@ -16,6 +15,27 @@ namespace seeddelta {
 // other walks change it before its turn. By the squared error of the outputs on another text than the calibration, 1
 // costs .5% and .95 .6%.
 inline constexpr double kLaneSoft = .98;
+
+// Importance of the rotated columns, mean 1: that of a rotated column is the mean of those it mixes. Null: all alike.
+inline std::vector<float> rotated_importance(uint32_t rotation_block, int64_t n_in, const float *importance) {
+    std::vector<float> h(static_cast<size_t>(n_in), 1.0F);
+    if (importance == nullptr) {
+        return h;
+    }
+    // The rotated columns j * g + b are mixed from the columns i * g + b.
+    const int64_t g = rotation_block > 1 ? n_in / rotation_block : n_in;
+    std::vector<double> sum(static_cast<size_t>(g));
+    double total = 0;
+    for (int64_t i = 0; i < n_in; ++i) {
+        sum[static_cast<size_t>(i % g)] += importance[i];
+        total += importance[i];
+    }
+    for (int64_t i = 0; i < n_in; ++i) {
+        h[static_cast<size_t>(i)] =
+            static_cast<float>(sum[static_cast<size_t>(i % g)] * static_cast<double>(g) / total);
+    }
+    return h;
+}
 
 // What the rows of one tensor share.
 struct LaneJob {

@@ -48,7 +48,7 @@ void take_error(const Code &code, const float *unit, uint16_t scale, int64_t beg
     }
 }
 
-// units [n_in, n_out], feedback as of columns_encode; unit_scale [n_in], float16 bits.
+// units [n_in, n_out], feedback as of columns_lanes_encode; unit_scale [n_in], float16 bits.
 template <class Code>
 void encode_units(const float *units, int64_t n_out, int64_t n_in, const float *feedback, Code &code,
                   uint16_t *unit_scale, int workers) {

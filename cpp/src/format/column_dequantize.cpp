@@ -3,16 +3,12 @@
 #include <vector>
 
 #include "format/column_lanes.hpp"
-#include "format/column_trellis.hpp"
 #include "format/rotation.hpp"
 
 namespace seeddelta {
 
 // values [n_out, whole slices] of a unit
 static void unit_values(const ColumnWeight &w, int64_t unit, int8_t *values) {
-    if (w.kind == ColumnKind::trellis) {
-        return column_values(w, unit, 0, w.n_out, values);
-    }
     for (int64_t o = 0; o < w.n_out; o += ColumnStrip(w, o).outputs()) {
         column_strip_values(w, ColumnStrip(w, o), unit, values + o);
     }

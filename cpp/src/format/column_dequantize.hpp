@@ -4,7 +4,7 @@
 
 namespace seeddelta {
 
-// Rows [row_begin, row_end) of W, float32, into out [rows, n_in], for a trellis or lanes.
+// Rows [row_begin, row_end) of W, float32, into out [rows, n_in], for lanes.
 void columns_dequantize(const ColumnWeight &w, int64_t row_begin, int64_t row_end, float *out);
 
 } // namespace seeddelta

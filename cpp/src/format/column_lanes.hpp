@@ -63,7 +63,7 @@ struct ColumnStrip {
         }
         const int64_t lines = column_lines(*w.lane_code);
         bytes = lines * walks;
-        codes = w.lane_codes + begin / kColumnValues * lines * w.n_in;
+        codes = w.codes + begin / kColumnValues * lines * w.n_in;
     }
     [[gnu::always_inline]] int64_t outputs() const { return walks * kColumnValues; }
 

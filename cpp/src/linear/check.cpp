@@ -4,8 +4,8 @@
 
 #include "format/float16.hpp"
 #include "format/proc_sparse.hpp"
-#include "simd/kinds/builder.hpp"
-#include "simd/kinds/kinds.hpp"
+#include "kinds/builder.hpp"
+#include "kinds/kinds.hpp"
 
 namespace seeddelta {
 
@@ -26,11 +26,6 @@ std::string check_proc_sparse(const seeddelta_ctx &c) {
 }
 
 } // namespace
-
-bool trellis_rate_supported(int step_bits, int values_per_step) {
-    return (values_per_step == 1 && step_bits >= 1 && step_bits <= 6) ||
-           (values_per_step == 2 && (step_bits == 3 || step_bits == 5));
-}
 
 std::string check_row_scale(const seeddelta_ctx &c, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
@@ -56,8 +51,8 @@ std::string check_contents(const seeddelta_ctx &ctx) {
         return unknown("residual scheme", static_cast<uint32_t>(ctx.scheme));
     }
     const bool of_blocks = ctx.base == BaseKind::prng_block && ctx.scheme == ResidualScheme::proc_sparse;
-    if (!Kinds::base(ctx.base, []<class K>() {}) && ctx.base != BaseKind::trellis && ctx.base != BaseKind::lanes &&
-        ctx.base != BaseKind::none && !of_blocks) {
+    if (!Kinds::base(ctx.base, []<class K>() {}) && ctx.base != BaseKind::lanes && ctx.base != BaseKind::none &&
+        !of_blocks) {
         return unknown("base kind", static_cast<uint32_t>(ctx.base));
     }
     return wrong;

@@ -5,8 +5,8 @@
 #include <chrono>
 
 #include "format/rotation.hpp"
-#include "format/trellis.hpp"
 #include "linear/columns_parts.hpp"
+#include "simd/prefetch.hpp"
 
 namespace seeddelta {
 
@@ -29,9 +29,6 @@ void multiply(const ColumnWeight &w, const ActiveSet &set, Slice slice, float *y
         });
         break;
     }
-    case ColumnKind::trellis:
-        kernels().linear.columns_trellis(w, quantise_units(w, set), slice.begin, slice.end, y);
-        break;
     case ColumnKind::lanes:
         kernels().linear.columns_lanes(w, quantise_units(w, set), slice.begin, slice.end, y);
         break;
@@ -170,9 +167,7 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
         });
     } else if (begin < end) {
         const Activations rows{n_tokens, w.n_in, stride, ws.q.data, ws.scale.data, ws.bias.data, x, x_stride, nullptr};
-        const LinearKernels &linear = kernels().linear;
-        const auto many = w.kind == ColumnKind::lanes ? linear.columns_lanes_many : linear.columns_trellis_many;
-        many(w, rows, begin, end, y, y_stride);
+        kernels().linear.columns_lanes_many(w, rows, begin, end, y, y_stride);
     }
 }
 

@@ -153,7 +153,6 @@ ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set);
 void quantise_row(const ColumnWeight &w, const float *x, int64_t token, Workspace::Impl &ws);
 
 // columns_signs.cpp
-#if SEEDDELTA_ABLATIONS
 int64_t sign_bytes(int64_t n_in);
 // Whether a product of one token is that of signs.
 bool uses_signs(const ColumnWeight &w, const Gate &gate);
@@ -161,15 +160,5 @@ bool uses_signs(const ColumnWeight &w, const Gate &gate);
 // are read.
 void multiply_signs(const ColumnWeight &w, const PackSpec &spec, const float *x, const uint64_t *chosen,
                     const ActiveSet &set, Slice slice, float *y);
-#else
-inline int64_t sign_bytes(int64_t) {
-    return 0;
-}
-inline bool uses_signs(const ColumnWeight &, const Gate &) {
-    return false;
-}
-inline void multiply_signs(const ColumnWeight &, const PackSpec &, const float *, const uint64_t *, const ActiveSet &,
-                           Slice, float *) {}
-#endif
 
 } // namespace seeddelta

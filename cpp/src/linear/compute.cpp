@@ -8,8 +8,8 @@
 #include "format/lanes.hpp"
 #include "format/proc_sparse.hpp"
 #include "format/rotation.hpp"
-#include "format/trellis.hpp"
 #include "linear/workspace.hpp"
+#include "simd/prefetch.hpp"
 
 namespace seeddelta {
 
@@ -111,15 +111,18 @@ void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_
     }
 }
 
+// Codes are asked for as far as the second tile begins, and a little more.
+static constexpr int64_t kAhead = 2048;
+
 bool seeddelta_prefetch(const seeddelta_ctx &ctx, int ith, int nth) {
-    if (ctx.code_bytes() == nullptr) {
+    if (ctx.codes == nullptr) {
         return false;
     }
     const int64_t tiles = ctx.n_tiles();
     const int64_t first = tiles * ith / nth;
     const int64_t last = tiles * (ith + 1) / nth;
     const int64_t mine = (last - first) * ctx.tile_bytes();
-    prefetch_near(ctx.code_bytes() + first * ctx.tile_bytes(), std::min(codes_lead(ctx.tile_bytes()), mine));
+    prefetch_near(ctx.codes + first * ctx.tile_bytes(), std::min(ctx.tile_bytes() + kAhead, mine));
     return mine > 0;
 }
 
@@ -134,9 +137,7 @@ void seeddelta_compute(const seeddelta_ctx &ctx, const float *input, float *outp
 // The values of a row of the base, out [n_in].
 static void base_row(const seeddelta_ctx &ctx, int64_t row, float *out, float *scratch) {
     auto *values = reinterpret_cast<int16_t *>(scratch + lookup_floats(ctx));
-    if (ctx.base == BaseKind::trellis) {
-        trellis_row(ctx, row, values);
-    } else if (ctx.base == BaseKind::lanes) {
+    if (ctx.base == BaseKind::lanes) {
         lanes_row(ctx, row, values);
     } else {
         std::fill_n(out, ctx.n_in, 0.0F);

@@ -7,15 +7,14 @@
 #include <new>
 
 #include "format/column_lanes.hpp"
-#include "format/column_trellis.hpp"
 #include "format/float16.hpp"
 #include "format/lanes.hpp"
 #include "format/proc_sparse.hpp"
 #include "format/rotation.hpp"
+#include "kinds/builder.hpp"
+#include "kinds/kinds.hpp"
 #include "linear/columns_parts.hpp"
 #include "seeddelta/check.hpp"
-#include "simd/kinds/builder.hpp"
-#include "simd/kinds/kinds.hpp"
 
 namespace seeddelta {
 
@@ -29,9 +28,8 @@ void set_shape(const Builder &b) {
     b.require(in.n_out > 0 && in.n_in > 0 && in.n_out < kMost && in.n_in < kMost, "shape out of range");
     b.require(in.n_experts > 0 && in.n_experts < kMost / in.n_out, "n_experts out of range");
     c.base = static_cast<BaseKind>(in.base_kind);
-    const bool may_have_experts = c.base == BaseKind::trellis || c.base == BaseKind::lanes || c.base == BaseKind::none;
-    b.require(in.n_experts == 1 || (may_have_experts && !in.r_dict),
-              "experts have a trellis, lanes or no base, and no codebook");
+    const bool may_have_experts = c.base == BaseKind::lanes || c.base == BaseKind::none;
+    b.require(in.n_experts == 1 || (may_have_experts && !in.r_dict), "experts have lanes or no base, and no codebook");
     b.require(c.base == BaseKind::prng_block || (!in.seed_idx && !in.seed_gain), "seed_idx is for prng_block");
     c.n_experts = in.n_experts;
     c.n_out = in.n_out;
@@ -47,28 +45,6 @@ void set_shape(const Builder &b) {
     c.rotation_block = static_cast<uint32_t>(in.rotation_block);
 }
 
-void set_rate(const Builder &b) {
-    const WeightArrays &in = b.in;
-    b.require(trellis_rate_supported(in.step_bits, in.values_per_step),
-              "unsupported trellis rate: step_bits " + std::to_string(in.step_bits) + ", values_per_step " +
-                  std::to_string(in.values_per_step));
-    b.require(in.multipliers.size() == static_cast<size_t>(in.values_per_step),
-              "one multiplier a value of a step is needed");
-    b.require(bool(in.codes), "a trellis needs codes");
-    b.c.step_bits = static_cast<uint32_t>(in.step_bits);
-    b.c.values_per_step = static_cast<uint32_t>(in.values_per_step);
-    for (size_t v = 0; v < in.multipliers.size(); ++v) {
-        b.require(in.multipliers[v] > 0 && in.multipliers[v] < 65536, "multiplier out of range");
-        b.c.multiplier[v] = static_cast<uint16_t>(in.multipliers[v]);
-    }
-}
-
-void set_trellis(const Builder &b) {
-    set_rate(b);
-    require_array(b.in.codes, "codes", "iu", 2, {b.c.n_experts * b.c.n_tiles(), b.c.words(), kTileRows});
-    b.c.codes = b.in.codes.as<uint16_t>();
-}
-
 const LaneCode *lane_code_of(const Builder &b) {
     const int number = b.in.lane_code;
     const LaneCode *code = number < 0 ? nullptr : lane_code(static_cast<uint32_t>(number));
@@ -82,17 +58,11 @@ void set_lanes(const Builder &b) {
     b.c.lane_code = code;
     b.c.lane_lines = code->lines(b.c.n_in);
     require_array(b.in.codes, "codes", "iu", 1, {b.c.n_experts * b.c.n_tiles(), b.c.lane_lines, kLaneBytes});
-    b.c.lane_codes = b.in.codes.as<uint8_t>();
-}
-
-[[noreturn]] void leave_out(const Builder &b, const std::string &what) {
-    throw LeftOutError("tensor '" + b.name + "': " + what + " is left out of this build (SEEDDELTA_ABLATIONS=OFF)");
+    b.c.codes = b.in.codes.as<uint8_t>();
 }
 
 void set_base(const Builder &b) {
     switch (b.c.base) {
-    case BaseKind::trellis:
-        return set_trellis(b);
     case BaseKind::lanes:
         return set_lanes(b);
     case BaseKind::none:
@@ -104,11 +74,8 @@ void set_base(const Builder &b) {
         b.c.base_block = static_cast<uint32_t>(b.in.base_block);
         return;
     }
-    if (!Kinds::base(b.c.base, [&]<class K>() { K::build(b); })) {
-        b.require(b.c.base == BaseKind::prng_block || b.c.base == BaseKind::fht_struct,
-                  "unknown base kind " + std::to_string(b.in.base_kind));
-        leave_out(b, b.c.base == BaseKind::prng_block ? "base kind prng_block" : "base kind fht_struct");
-    }
+    b.require(Kinds::base(b.c.base, [&]<class K>() { K::build(b); }),
+              "unknown base kind " + std::to_string(b.in.base_kind));
 }
 
 void set_row_scale(const Builder &b) {
@@ -123,7 +90,7 @@ std::vector<float> set_column_scale(const Builder &b) {
     if (!b.in.column_scale) {
         return {};
     }
-    b.require(b.c.base == BaseKind::trellis || b.c.base == BaseKind::lanes, "column_scale is for a trellis or lanes");
+    b.require(b.c.base == BaseKind::lanes, "column_scale is for lanes");
     const int64_t n = b.c.n_experts * b.c.n_in;
     require_array(b.in.column_scale, "column_scale", "i", 1, {n});
     b.c.column_scale = b.in.column_scale.as<int8_t>();
@@ -159,53 +126,36 @@ void set_residual(const Builder &b) {
     struct Given {
         const Array &array;
         ResidualScheme scheme;
-        const char *name;
     };
-    const Given schemes[] = {{b.in.d_idx, ResidualScheme::coo, "coo"},
-                             {b.in.b_map, ResidualScheme::block, "block"},
-                             {b.in.r_dict, ResidualScheme::codebook_resid, "codebook_resid"},
-                             {b.in.p_map, ResidualScheme::proc_sparse, "proc_sparse"}};
+    const Given schemes[] = {{b.in.d_idx, ResidualScheme::coo},
+                             {b.in.b_map, ResidualScheme::block},
+                             {b.in.r_dict, ResidualScheme::codebook_resid},
+                             {b.in.p_map, ResidualScheme::proc_sparse}};
     b.require(std::count_if(std::begin(schemes), std::end(schemes), [](const Given &s) { return bool(s.array); }) <= 1,
               "more than one residual scheme");
     for (const Given &one : schemes) {
         if (one.array && one.scheme == ResidualScheme::proc_sparse) {
             set_proc_sparse(b);
-        } else if (one.array && !Kinds::scheme(one.scheme, [&]<class K>() { K::build(b); })) {
-            leave_out(b, std::string("residual scheme ") + one.name);
+        } else if (one.array) {
+            Kinds::scheme(one.scheme, [&]<class K>() { K::build(b); });
         }
     }
 }
 
 ColumnWeight column_layout(const Builder &b) {
     const WeightArrays &in = b.in;
-    const bool lanes = b.c.base == BaseKind::lanes;
-    b.require((lanes || b.c.base == BaseKind::trellis) && !in.column_scale && !in.d_idx && !in.b_map && !in.r_dict &&
-                  !in.p_map && b.c.n_experts == 1,
-              "column layout is for one matrix of a trellis or of lanes, without column_scale and residual");
-    if (lanes) {
-        const LaneCode *code = lane_code_of(b);
-        require_array(in.codes, "codes", "iu", 1, {b.c.n_in, column_walks(b.c.n_out), column_lines(*code)});
-        return {.kind = ColumnKind::lanes,
-                .n_out = b.c.n_out,
-                .n_in = b.c.n_in,
-                .lane_code = code,
-                .lane_codes = in.codes.as<uint8_t>(),
-                .rotation_block = b.c.rotation_block,
-                .rotation_seed = b.c.base_seed};
-    }
-    set_rate(b);
-    ColumnWeight w{.kind = ColumnKind::trellis,
-                   .n_out = b.c.n_out,
-                   .n_in = b.c.n_in,
-                   .step_bits = b.c.step_bits,
-                   .values_per_step = b.c.values_per_step,
-                   .multiplier = {b.c.multiplier[0], b.c.multiplier[1]},
-                   .codes = in.codes.as<uint16_t>(),
-                   .rotation_block = b.c.rotation_block,
-                   .rotation_seed = b.c.base_seed};
-    w.words = column_words(w.step_bits, w.steps());
-    require_array(in.codes, "codes", "iu", 2, {w.n_in, w.words, kTileRows});
-    return w;
+    b.require(b.c.base == BaseKind::lanes && !in.column_scale && !in.d_idx && !in.b_map && !in.r_dict && !in.p_map &&
+                  b.c.n_experts == 1,
+              "column layout is for one matrix of lanes, without column_scale and residual");
+    const LaneCode *code = lane_code_of(b);
+    require_array(in.codes, "codes", "iu", 1, {b.c.n_in, column_walks(b.c.n_out), column_lines(*code)});
+    return {.kind = ColumnKind::lanes,
+            .n_out = b.c.n_out,
+            .n_in = b.c.n_in,
+            .lane_code = code,
+            .codes = in.codes.as<uint8_t>(),
+            .rotation_block = b.c.rotation_block,
+            .rotation_seed = b.c.base_seed};
 }
 
 } // namespace
@@ -273,11 +223,6 @@ static ColumnWeight checked_columns(const std::string &name, const ColumnArrays 
     require(std::none_of(w.f16, w.f16 + n_in * n_out, [](uint16_t h) { return (h & 0x7C00U) == 0x7C00U; }),
             "f16 is not finite");
     if (in.sign_bits) {
-#if !SEEDDELTA_ABLATIONS
-        throw LeftOutError("tensor '" + name +
-                           "': a product of signs is left out of this build "
-                           "(SEEDDELTA_ABLATIONS=OFF)");
-#endif
         require_array(in.sign_bits, "sign_bits", "u", 8, {n_out, 2, (n_in + 63) / 64});
         require_array(in.sign_gamma, "sign_gamma", "f", 4, {n_out});
     }

@@ -2,16 +2,15 @@
 #include <cmath>
 #include <cstring>
 
+#include "kinds/kinds.hpp"
 #include "linear/operator.hpp"
 #include "linear/workspace.hpp"
-#include "simd/kinds/kinds.hpp"
 
 namespace seeddelta {
 
 std::span<const char *const> operator_names() {
     static const std::vector<const char *> names = [] {
-        std::vector<const char *> all = {"trellis",    "lanes",           "proc_sparse",  "columns_f16",
-                                         "columns_i8", "columns_trellis", "columns_lanes"};
+        std::vector<const char *> all = {"lanes", "proc_sparse", "columns_f16", "columns_i8", "columns_lanes"};
         Kinds::each([&]<class K>() { all.insert(all.end(), std::begin(K::kNames), std::end(K::kNames)); });
         return all;
     }();
@@ -20,8 +19,8 @@ std::span<const char *const> operator_names() {
 
 static std::vector<const char *> names_of(const seeddelta_ctx &ctx) {
     std::vector<const char *> names;
-    if (ctx.base == BaseKind::trellis || ctx.base == BaseKind::lanes) {
-        names.push_back(ctx.base == BaseKind::trellis ? "trellis" : "lanes");
+    if (ctx.base == BaseKind::lanes) {
+        names.push_back("lanes");
     }
     if (ctx.scheme == ResidualScheme::proc_sparse) {
         names.push_back("proc_sparse");

@@ -4,7 +4,6 @@
 
 #include "format/activations.hpp"
 #include "format/rotation.hpp"
-#include "format/trellis.hpp"
 #include "simd/hadamard.hpp"
 #include "simd/kernel_table.hpp"
 

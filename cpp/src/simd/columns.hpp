@@ -34,17 +34,17 @@ struct ColumnsX86 : Words {
 
     static SEEDDELTA_INLINE Pair pair(const int8_t *a, const int8_t *b) {
         Pair p;
-        Words::interleave(Words::widen(a), Words::widen(b), p.part);
+        Words::zip16(Words::widen(a), Words::widen(b), p.part[0], p.part[1]);
         return p;
     }
     static SEEDDELTA_INLINE V factor(int16_t a, int16_t b) {
-        return Words::repeat(static_cast<int>(static_cast<uint32_t>(static_cast<uint16_t>(a)) |
-                                              static_cast<uint32_t>(static_cast<uint16_t>(b)) << 16));
+        return Words::start(static_cast<int>(static_cast<uint32_t>(static_cast<uint16_t>(a)) |
+                                             static_cast<uint32_t>(static_cast<uint16_t>(b)) << 16));
     }
     static SEEDDELTA_INLINE V factor(const int16_t *two) {
         int32_t bits;
         __builtin_memcpy(&bits, two, 4);
-        return Words::repeat(bits);
+        return Words::start(bits);
     }
     static SEEDDELTA_INLINE void add(V *sums, Pair p, V factor) {
         sums[0] = Words::dot_pairs(sums[0], p.part[0], factor);

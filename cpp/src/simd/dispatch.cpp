@@ -6,7 +6,7 @@
 #include "seeddelta/isa.hpp"
 #include "simd/kernel_table.hpp"
 
-#if defined(SEEDDELTA_HAVE_SSE2)
+#if defined(SEEDDELTA_HAVE_SSSE3)
 #include <cpuid.h>
 #endif
 #if defined(SEEDDELTA_HAVE_AMX) && defined(__linux__)
@@ -20,7 +20,7 @@
 
 namespace seeddelta {
 
-#if defined(SEEDDELTA_HAVE_SSE2)
+#if defined(SEEDDELTA_HAVE_SSSE3)
 // CPUID leaf 7, subleaf 1, EAX bit 4; not among the names of __builtin_cpu_supports. AVX2 says that the registers are
 // saved.
 static bool has_avxvnni() {
@@ -32,7 +32,7 @@ static bool has_avxvnni() {
 }
 #endif
 
-#if defined(SEEDDELTA_HAVE_SSE2)
+#if defined(SEEDDELTA_HAVE_SSSE3)
 // CPUID leaf 1, ECX bit 29; not every compiler has its name.
 static bool has_f16c() {
     unsigned a = 0;
@@ -71,9 +71,8 @@ static bool has_amx() {
 
 static std::vector<const KernelTable *> supported() {
     std::vector<const KernelTable *> tables{&kernels_scalar()};
-#if defined(SEEDDELTA_HAVE_SSE2)
+#if defined(SEEDDELTA_HAVE_SSSE3)
     __builtin_cpu_init();
-    tables.push_back(&kernels_sse2());
     if (__builtin_cpu_supports("ssse3")) {
         tables.push_back(&kernels_ssse3());
     }

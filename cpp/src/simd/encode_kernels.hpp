@@ -6,24 +6,6 @@
 
 namespace seeddelta {
 
-// One Viterbi search (simd/viterbi_scalar.cpp has the definition).
-struct ViterbiTask {
-    int state_bits;
-    int step_bits;
-    int values_per_step;
-    int error_shift;
-    const int16_t *values[2]; // [2^state_bits] values of each state, for the first and second column of a step
-    const int16_t *target;    // [steps * values_per_step] target * weight, rounded, saturated
-    const int16_t *weight;    // [steps * values_per_step], 1 .. 595
-    int64_t steps;
-    int64_t start_state; // the state before the first step; -1: any
-    int64_t end_group;   // low state_bits - step_bits bits of the last state; -1: any
-    uint16_t *cost[2];   // [2^state_bits] each
-    uint16_t *best;      // [2^(state_bits - step_bits)]
-    uint8_t *back;       // [steps, 2^(state_bits - step_bits)]
-    uint16_t *states;    // out: [steps]
-};
-
 // Rows of one search of the lane code: two tiles.
 inline constexpr int64_t kSearchRows = 32;
 inline constexpr int64_t kLaneEnds = 256;
@@ -63,7 +45,6 @@ static constexpr uint32_t lane_near(int error_shift, int values) {
 }
 
 struct EncodeKernels {
-    void (*viterbi)(const ViterbiTask &task);
     void (*lane_search)(const LaneSearchTask &task);
     // w[r][j] -= sum over i of e[r][i] * f[i][j], i ascending, each rounded once, for `rows` rows of
     // w_stride and e_stride floats and n columns j; f has f_stride floats a row.

@@ -8,7 +8,7 @@
 #include "format/float16.hpp"
 #include "simd/inline.hpp"
 #include "simd/kernel_table.hpp"
-#include "simd/kinds/simd.hpp"
+#include "simd/kinds.hpp"
 
 namespace seeddelta {
 namespace {

@@ -3,13 +3,12 @@
 #include <immintrin.h>
 
 #include "simd/lanes_amx.hpp"
-#include "simd/lanes_x86.hpp"
-#include "simd/words_avx512.hpp"
+#include "simd/words_512.hpp"
 
 namespace seeddelta {
 namespace {
 
-struct SignedWords : LaneWordsVbmi<WordsVbmi512> {
+struct SignedWords : WordsVbmi {
     static constexpr int kBias = 0; // the products are of signed bytes
 };
 

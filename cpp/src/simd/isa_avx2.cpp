@@ -3,29 +3,19 @@
 
 #include "simd/activations.hpp"
 #include "simd/attention_x86.hpp"
-#include "simd/column_slices.hpp"
 #include "simd/columns.hpp"
 #include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
 #include "simd/lane_search.hpp"
 #include "simd/lane_strips.hpp"
-#include "simd/lanes_x86.hpp"
 #include "simd/popcount_avx2.hpp"
-#include "simd/tile.hpp"
-#include "simd/viterbi.hpp"
-#include "simd/words_avx2.hpp"
+#include "simd/words_256.hpp"
 
 namespace seeddelta {
 namespace {
 
-struct Ops : WordsAvx2 {
-    static SEEDDELTA_INLINE __m256i dot(__m256i sum, __m256i values, __m256i x) {
-        return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(values, x), _mm256_set1_epi16(1)));
-    }
-};
-
-struct DirectLanes : LaneWords256<Ops> {
+struct DirectLanes : Words256 {
     static constexpr int64_t kDirect = 4;
     static constexpr bool packed(int n) { return n > 2; }
 
@@ -78,38 +68,7 @@ struct DirectLanes : LaneWords256<Ops> {
     }
 };
 
-using ColumnsAvx2 = ColumnsX86<WordsAvx2, 4, 2>;
-
-// 16-bit words of the Viterbi search
-struct Words {
-    using U = xsimd::batch<uint16_t, xsimd::avx2>;
-    static SEEDDELTA_INLINE U high(U a, U b) { return _mm256_mulhi_epu16(a, b); }
-
-    // lane i = p[i >> K]
-    template <int K>
-    static SEEDDELTA_INLINE xsimd::batch<uint16_t, xsimd::avx2> expand(const uint16_t *p) {
-        if constexpr (K >= 4) {
-            return _mm256_set1_epi16(static_cast<short>(*p));
-        } else if constexpr (K == 3) {
-            int32_t two;
-            __builtin_memcpy(&two, p, 4);
-            const __m256i mask =
-                _mm256_set_epi64x(0x0302030203020302, 0x0302030203020302, 0x0100010001000100, 0x0100010001000100);
-            return _mm256_shuffle_epi8(_mm256_set1_epi32(two), mask);
-        } else if constexpr (K == 2) {
-            int64_t four;
-            __builtin_memcpy(&four, p, 8);
-            const __m256i mask =
-                _mm256_set_epi64x(0x0706070607060706, 0x0504050405040504, 0x0302030203020302, 0x0100010001000100);
-            return _mm256_shuffle_epi8(_mm256_set1_epi64x(four), mask);
-        } else {
-            const __m256i eight = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
-            const __m256i mask =
-                _mm256_set_epi64x(0x0F0E0F0E0D0C0D0C, 0x0B0A0B0A09080908, 0x0706070605040504, 0x0302030201000100);
-            return _mm256_shuffle_epi8(eight, mask);
-        }
-    }
-};
+using ColumnsAvx2 = ColumnsX86<Words256, 4, 2>;
 
 } // namespace
 
@@ -119,13 +78,11 @@ const KernelTable &kernels_avx2() {
                                                   .rotate_back = rotate_back_simd<xsimd::avx2>,
                                                   .quantize = quantize_simd<xsimd::avx2>,
                                                   .prepare = prepare_simd<xsimd::avx2>,
-                                                  .compute = compute_simd<xsimd::avx2, Tile<Ops>, DirectLanes>,
+                                                  .compute = compute_simd<xsimd::avx2, DirectLanes>,
                                                   .columns_f16 = columns_f16_simd<xsimd::avx2, ColumnsAvx2>,
                                                   .columns_i8 = columns_i8_simd<xsimd::avx2, ColumnsAvx2>,
                                                   .columns_f16_batch = columns_f16_batch_simd<xsimd::avx2, ColumnsAvx2>,
                                                   .columns_i8_batch = columns_i8_batch_simd<xsimd::avx2, ColumnsAvx2>,
-                                                  .columns_trellis = columns_trellis_simd<ColumnSlices<Ops>>,
-                                                  .columns_trellis_many = columns_trellis_many_simd<ColumnSlices<Ops>>,
                                                   .columns_lanes = columns_lanes_simd<DirectLanes>,
                                                   .columns_lanes_many = columns_lanes_many_simd<DirectLanes>},
                                        .attention = {.attend = attend_simd<xsimd::avx2, AttentionOps256>,
@@ -139,8 +96,7 @@ const KernelTable &kernels_avx2() {
                                        .gating = {.count_above = count_above_simd<xsimd::avx2>,
                                                   .bitmaps = bitmaps_simd<xsimd::avx2>,
                                                   .popcount = popcount_avx2},
-                                       .encode = {.viterbi = viterbi_simd<xsimd::avx2, Words>,
-                                                  .lane_search = lane_search_simd<xsimd::avx2, Words>,
+                                       .encode = {.lane_search = lane_search_simd<xsimd::avx2, Words256>,
                                                   .subtract_product = subtract_product_simd<xsimd::fma3<xsimd::avx2>>}};
     return table;
 }

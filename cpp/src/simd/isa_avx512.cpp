@@ -1,14 +1,11 @@
-// AVX-512 unit with VBMI, VBMI2, BITALG and VNNI (Ice Lake, Zen 4 and later): one token goes through two tiles at a
-// time in 512 bits. VPSHLDW, VPERMB (whose index ignores high bits: no masking) and VPDPBUSD each save instructions.
-// Only the product and the counting of bits use them; the rest is the table of isa_avx512bw.cpp.
+// AVX-512 unit with VBMI, VBMI2, BITALG and VNNI (Ice Lake, Zen 4 and later): VPERMB (whose index ignores high bits: no
+// masking) and VPDPBUSD each save instructions. Only the product and the counting of bits use them; the rest is the
+// table of isa_avx512bw.cpp.
 #include <immintrin.h>
 
-#include "simd/column_slices.hpp"
 #include "simd/compute.hpp"
 #include "simd/lane_strips.hpp"
-#include "simd/lanes_x86.hpp"
-#include "simd/tile.hpp"
-#include "simd/words_avx512.hpp"
+#include "simd/words_512.hpp"
 
 namespace seeddelta {
 namespace {
@@ -58,12 +55,10 @@ const KernelTable &kernels_avx512() {
         KernelTable t = kernels_avx512bw();
         t.name = "avx512";
         t.attention.popcount = popcount_bitalg;
-        t.linear.compute = compute_simd<xsimd::avx512bw, Tile<WordsVbmi, WordsVbmi512>, LaneWordsVbmi<WordsVbmi512>>;
+        t.linear.compute = compute_simd<xsimd::avx512bw, WordsVbmi>;
         t.gating.popcount = popcount_avx512;
-        t.linear.columns_trellis = columns_trellis_simd<ColumnSlices<WordsVbmi, WordsVbmi512>>;
-        t.linear.columns_trellis_many = columns_trellis_many_simd<ColumnSlices<WordsVbmi, WordsVbmi512>>;
-        t.linear.columns_lanes = columns_lanes_simd<LaneWordsVbmi<WordsVbmi512>>;
-        t.linear.columns_lanes_many = columns_lanes_many_simd<LaneWordsVbmi<WordsVbmi512>>;
+        t.linear.columns_lanes = columns_lanes_simd<WordsVbmi>;
+        t.linear.columns_lanes_many = columns_lanes_many_simd<WordsVbmi>;
         return t;
     }();
     return table;

@@ -1,71 +1,21 @@
-// AVX-512 unit without VNNI (F, BW, DQ, VL, CD: Skylake-X). Tiles stay 256 bits wide, one lane a row, and gain from
-// VPTERNLOG and twice the registers.
+// AVX-512 unit without VNNI (F, BW, DQ, VL, CD: Skylake-X).
 #include <immintrin.h>
 
 #include "simd/activations.hpp"
 #include "simd/attention_x86.hpp"
-#include "simd/column_slices.hpp"
 #include "simd/columns.hpp"
 #include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
 #include "simd/lane_search.hpp"
 #include "simd/lane_strips.hpp"
-#include "simd/lanes_x86.hpp"
 #include "simd/popcount_avx2.hpp"
-#include "simd/tile.hpp"
-#include "simd/viterbi.hpp"
-#include "simd/words_avx512.hpp"
+#include "simd/words_512.hpp"
 
 namespace seeddelta {
 namespace {
 
-struct Ops : WordsAvx512 {
-    static SEEDDELTA_INLINE __m256i dot(__m256i sum, __m256i values, __m256i x) {
-        return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(values, x), _mm256_set1_epi16(1)));
-    }
-};
-
-struct Dot512 {
-    static SEEDDELTA_INLINE __m512i dot(__m512i sum, __m512i values, __m512i x) {
-        return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(values, x), _mm512_set1_epi16(1)));
-    }
-};
-
 using Arch = xsimd::avx512bw;
-
-// 16-bit words of the Viterbi search
-struct Words {
-    using U = xsimd::batch<uint16_t, Arch>;
-    static SEEDDELTA_INLINE U high(U a, U b) { return _mm512_mulhi_epu16(a, b); }
-
-    // lane i = p[i >> K]
-    template <int K>
-    static SEEDDELTA_INLINE xsimd::batch<uint16_t, Arch> expand(const uint16_t *p) {
-        if constexpr (K >= 5) {
-            return _mm512_set1_epi16(static_cast<short>(*p));
-        } else {
-            alignas(64) static constexpr auto index = [] {
-                struct {
-                    uint16_t lane[32];
-                } t{};
-                for (int i = 0; i < 32; ++i) {
-                    t.lane[i] = static_cast<uint16_t>(i >> K);
-                }
-                return t;
-            }();
-            __m512i few;
-            if constexpr (K == 1) {
-                few = _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
-            } else if constexpr (K == 2) {
-                few = _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
-            } else {
-                few = _mm512_castsi128_si512(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
-            }
-            return _mm512_permutexvar_epi16(_mm512_load_si512(index.lane), few);
-        }
-    }
-};
 
 using ColumnsAvx512 = ColumnsX86<Words512, 6, 4>;
 
@@ -106,15 +56,13 @@ const KernelTable &kernels_avx512bw() {
                    .rotate_back = rotate_back_simd<Arch>,
                    .quantize = quantize_simd<Arch>,
                    .prepare = prepare_simd<Arch>,
-                   .compute = compute_simd<Arch, Tile<Ops>, LaneWords512<Dot512>>,
+                   .compute = compute_simd<Arch, Words512>,
                    .columns_f16 = columns_f16_simd<Arch, ColumnsAvx512>,
                    .columns_i8 = columns_i8_simd<Arch, ColumnsAvx512>,
                    .columns_f16_batch = columns_f16_batch_simd<Arch, ColumnsAvx512>,
                    .columns_i8_batch = columns_i8_batch_simd<Arch, ColumnsAvx512>,
-                   .columns_trellis = columns_trellis_simd<ColumnSlices<Ops>>,
-                   .columns_trellis_many = columns_trellis_many_simd<ColumnSlices<Ops>>,
-                   .columns_lanes = columns_lanes_simd<LaneWords512<Dot512>>,
-                   .columns_lanes_many = columns_lanes_many_simd<LaneWords512<Dot512>>},
+                   .columns_lanes = columns_lanes_simd<Words512>,
+                   .columns_lanes_many = columns_lanes_many_simd<Words512>},
         .attention = {.attend = attend_simd<Arch, AttentionOps>,
                       .score = score_256,
                       .popcount = score_256,
@@ -124,9 +72,7 @@ const KernelTable &kernels_avx512bw() {
                       .above = above_simd<Arch>,
                       .mass = mass_simd<Arch>},
         .gating = {.count_above = count_above_simd<Arch>, .bitmaps = bitmaps_simd<Arch>, .popcount = popcount_avx2},
-        .encode = {.viterbi = viterbi_simd<Arch, Words>,
-                   .lane_search = lane_search_simd<Arch, Words>,
-                   .subtract_product = subtract_product_simd<Arch>}};
+        .encode = {.lane_search = lane_search_simd<Arch, Words512>, .subtract_product = subtract_product_simd<Arch>}};
     return table;
 }
 

@@ -4,16 +4,12 @@
 #include "format/float16.hpp"
 #include "simd/activations.hpp"
 #include "simd/attention.hpp"
-#include "simd/column_slices.hpp"
 #include "simd/columns.hpp"
 #include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
 #include "simd/feedback.hpp"
 #include "simd/lane_search.hpp"
 #include "simd/lane_strips.hpp"
-#include "simd/lanes_neon.hpp"
-#include "simd/tile.hpp"
-#include "simd/viterbi.hpp"
 #include "simd/words_neon.hpp"
 
 namespace seeddelta {
@@ -35,29 +31,6 @@ struct Dot {
         const int16x8_t low = vmull_s8(vget_low_s8(values), vget_low_s8(x));
         const int16x8_t high = vmull_high_s8(values, x);
         return vpadalq_s16(sum, vpaddq_s16(low, high));
-    }
-};
-
-// 16-bit words of the Viterbi search
-struct Words {
-    using U = xsimd::batch<uint16_t, Arch>;
-    static SEEDDELTA_INLINE U high(U a, U b) {
-        const uint32x4_t low_half = vmull_u16(vget_low_u16(a), vget_low_u16(b));
-        const uint32x4_t high_half = vmull_high_u16(a, b);
-        return U(vuzp2q_u16(vreinterpretq_u16_u32(low_half), vreinterpretq_u16_u32(high_half)));
-    }
-
-    // lane i = p[i >> K]
-    template <int K>
-    static SEEDDELTA_INLINE U expand(const uint16_t *p) {
-        if constexpr (K >= 3) {
-            return U(vdupq_n_u16(*p));
-        } else if constexpr (K == 2) {
-            return U(vcombine_u16(vdup_n_u16(p[0]), vdup_n_u16(p[1])));
-        } else {
-            const uint16x8_t four = vcombine_u16(vld1_u16(p), vdup_n_u16(0));
-            return U(vzip1q_u16(four, four));
-        }
     }
 };
 
@@ -102,15 +75,13 @@ const KernelTable &kernels_neon() {
                    .rotate_back = rotate_back_simd<Arch>,
                    .quantize = quantize_simd<Arch>,
                    .prepare = prepare_simd<Arch>,
-                   .compute = compute_simd<Arch, Tile<NeonWith<Dot>>, LaneWordsNeon<Dot>>,
+                   .compute = compute_simd<Arch, WordsNeon<Dot>>,
                    .columns_f16 = columns_f16_simd<Arch, ColumnsNeon>,
                    .columns_i8 = columns_i8_simd<Arch, ColumnsNeon>,
                    .columns_f16_batch = columns_f16_batch_simd<Arch, ColumnsNeon>,
                    .columns_i8_batch = columns_i8_batch_simd<Arch, ColumnsNeon>,
-                   .columns_trellis = columns_trellis_simd<ColumnSlices<NeonWith<Dot>>>,
-                   .columns_trellis_many = columns_trellis_many_simd<ColumnSlices<NeonWith<Dot>>>,
-                   .columns_lanes = columns_lanes_simd<LaneWordsNeon<Dot>>,
-                   .columns_lanes_many = columns_lanes_many_simd<LaneWordsNeon<Dot>>},
+                   .columns_lanes = columns_lanes_simd<WordsNeon<Dot>>,
+                   .columns_lanes_many = columns_lanes_many_simd<WordsNeon<Dot>>},
         .attention = {.attend = attend_simd<Arch, AttentionOps>,
                       .score = attention_scalar().score,
                       .popcount = attention_scalar().popcount,
@@ -120,8 +91,7 @@ const KernelTable &kernels_neon() {
                       .above = above_simd<Arch>,
                       .mass = mass_simd<Arch>},
         .gating = {.count_above = count_above_simd<Arch>, .bitmaps = bitmaps_simd<Arch>, .popcount = popcount_neon},
-        .encode = {.viterbi = viterbi_simd<Arch, Words>,
-                   .lane_search = lane_search_simd<Arch, Words>,
+        .encode = {.lane_search = lane_search_simd<Arch, WordsNeon<Dot>>,
                    .subtract_product = subtract_product_simd<Arch>}};
     return table;
 }

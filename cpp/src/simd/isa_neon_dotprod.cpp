@@ -2,11 +2,8 @@
 // table of isa_neon.cpp.
 #include <arm_neon.h>
 
-#include "simd/column_slices.hpp"
 #include "simd/compute.hpp"
 #include "simd/lane_strips.hpp"
-#include "simd/lanes_neon.hpp"
-#include "simd/tile.hpp"
 #include "simd/words_neon.hpp"
 
 namespace seeddelta {
@@ -24,11 +21,9 @@ const KernelTable &kernels_neon_dotprod() {
     static const KernelTable table = [] {
         KernelTable t = kernels_neon();
         t.name = "neon_dotprod";
-        t.linear.compute = compute_simd<xsimd::neon64, Tile<NeonWith<Dot>>, LaneWordsNeon<Dot>>;
-        t.linear.columns_trellis = columns_trellis_simd<ColumnSlices<NeonWith<Dot>>>;
-        t.linear.columns_trellis_many = columns_trellis_many_simd<ColumnSlices<NeonWith<Dot>>>;
-        t.linear.columns_lanes = columns_lanes_simd<LaneWordsNeon<Dot>>;
-        t.linear.columns_lanes_many = columns_lanes_many_simd<LaneWordsNeon<Dot>>;
+        t.linear.compute = compute_simd<xsimd::neon64, WordsNeon<Dot>>;
+        t.linear.columns_lanes = columns_lanes_simd<WordsNeon<Dot>>;
+        t.linear.columns_lanes_many = columns_lanes_many_simd<WordsNeon<Dot>>;
         return t;
     }();
     return table;

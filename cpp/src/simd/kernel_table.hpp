@@ -25,7 +25,6 @@ struct KernelTable {
 
 const KernelTable &kernels_scalar();
 // One an instruction-set unit; defined where the unit is compiled (SEEDDELTA_HAVE_<NAME>).
-const KernelTable &kernels_sse2();
 const KernelTable &kernels_ssse3();
 const KernelTable &kernels_avx2();
 const KernelTable &kernels_avxvnni();

@@ -58,26 +58,26 @@ struct LanePattern {
 template <class F>
 SEEDDELTA_INLINE void with_pattern(const LaneCode &code, F &&f) {
     switch (code.number) {
-    case 0:
-        return f.template operator()<LanePattern<false, 0, 1>>();
-    case 1:
-        return f.template operator()<LanePattern<false, 0, 2>>();
     case 2:
-        return f.template operator()<LanePattern<false, 0, 1, 1, 2>>();
-    case 3:
-        return f.template operator()<LanePattern<true, 0, 1, 1, 1, 1, 1, 1, 2>>();
-    case 4:
-        return f.template operator()<LanePattern<true, 0, 2, 1, 2, 1, 2>>();
-    case 5:
-        return f.template operator()<LanePattern<false, 1, 1>>();
-    case 6:
-        return f.template operator()<LanePattern<false, 2, 1>>();
-    case 7:
         return f.template operator()<LanePattern<false, 0, 4>>();
-    case 8:
+    case 3:
         return f.template operator()<LanePattern<true, 0, 3, 3, 2>>();
-    default:
+    case 4:
+        return f.template operator()<LanePattern<false, 0, 2>>();
+    case 5:
+        return f.template operator()<LanePattern<true, 0, 2, 1, 2, 1, 2>>();
+    case 6:
         return f.template operator()<LanePattern<false, 1, 2>>();
+    case 7:
+        return f.template operator()<LanePattern<true, 0, 1, 1, 1, 1, 1, 1, 2>>();
+    case 8:
+        return f.template operator()<LanePattern<false, 0, 1>>();
+    case 10:
+        return f.template operator()<LanePattern<false, 1, 1>>();
+    case 12:
+        return f.template operator()<LanePattern<false, 2, 1>>();
+    default:
+        return f.template operator()<LanePattern<false, 0, 1, 1, 2>>();
     }
 }
 

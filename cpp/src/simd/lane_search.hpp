@@ -1,5 +1,5 @@
 // SIMD twin of simd/lane_search_scalar.cpp, for any xsimd architecture. Include inside an instruction-set unit only.
-// `Words::high(a, a)` gives the upper halves of 16-bit products.
+// `Words::upper_products(a, a)` gives the upper halves of 16-bit products.
 #pragma once
 #include <utility>
 
@@ -38,7 +38,7 @@ struct LaneSearch {
                 }
                 const U near = xsimd::min(distance, far);
                 const U a = near << task.error_shift;
-                const U sum = (Words::high(a, a) >> 1) + (distance - near); // below 2^16
+                const U sum = (U(Words::upper_products(a, a)) >> 1) + (distance - near); // below 2^16
                 const U cost = xsimd::min(sum, limit) & U(static_cast<uint16_t>(0xFFF0));
                 xsimd::bitwise_cast<int16_t>(cost).store_aligned(out + i * kSearchRows + lane);
             }

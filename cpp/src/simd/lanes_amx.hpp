@@ -160,7 +160,7 @@ bool lanes_compute_matrix(const seeddelta_ctx &ctx, const Activations &a, int64_
     const MatrixRegisters registers(a.n_tokens % Matrix::kTokens);
     const Matrix matrix(a, scratch);
     Exponents<Arch> exponents;
-    const uint8_t *codes = ctx.lane_codes + tile_begin * ctx.tile_bytes();
+    const uint8_t *codes = ctx.codes + tile_begin * ctx.tile_bytes();
     for (int64_t tile = tile_begin; tile < tile_end; ++tile, codes += ctx.tile_bytes()) {
         with_pattern(*ctx.lane_code, [&]<class Pattern>() { matrix.template tile<Pattern>(ctx, codes, a); });
         finish_lanes<Arch>(ctx, a, tile, 0, a.n_tokens, reinterpret_cast<const float(*)[kTileRows]>(matrix.total), y,

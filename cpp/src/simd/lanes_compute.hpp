@@ -29,7 +29,7 @@ bool lanes_compute_many(const seeddelta_ctx &ctx, const Activations &a, int64_t 
         LaneBlock::of(scratch, groups, token / P::kBlock).pack(a, token);
     }
     Exponents<Arch> exponents;
-    const uint8_t *codes = ctx.lane_codes + tile_begin * ctx.tile_bytes();
+    const uint8_t *codes = ctx.codes + tile_begin * ctx.tile_bytes();
     for (int64_t tile = tile_begin; tile < tile_end; ++tile, codes += ctx.tile_bytes()) {
         with_pattern(*ctx.lane_code,
                      [&]<class Pattern>() { P::template tile<Pattern>(ctx, codes, a.n_tokens, groups, scratch); });
@@ -65,7 +65,7 @@ bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_
         while (tile < tile_end) {
             const int64_t count = tile + together <= tile_end ? together : 1;
             prefetch_row_scale(ctx, tile * kTileRows);
-            L::multiply(ctx, ctx.lane_codes + tile * ctx.tile_bytes(), a, block, count, acc);
+            L::multiply(ctx, ctx.codes + tile * ctx.tile_bytes(), a, block, count, acc);
             for (int64_t i = 0; i < count; ++i, ++tile) {
                 finish_lanes<Arch>(ctx, a, tile, 0, a.n_tokens, acc + i * L::kTokens, y, y_stride, exponents);
             }

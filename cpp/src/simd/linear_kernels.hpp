@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kinds/kinds.hpp"
 #include "seeddelta/columns.hpp"
 #include "seeddelta/weight.hpp"
-#include "simd/kinds/kinds.hpp"
 
 namespace seeddelta {
 
@@ -60,15 +60,11 @@ struct LinearKernels {
                               int64_t out_begin, int64_t out_end, float *y, int64_t y_stride);
     void (*columns_i8_batch)(const ColumnWeight &w, const ColumnBatch &in, int64_t out_begin, int64_t out_end, float *y,
                              int64_t y_stride);
-    // Trellis: y[o] for outputs [begin, end) of one token, in the rotated domain. begin is a multiple of kOutputSlice,
-    // end is one or n_out.
-    void (*columns_trellis)(const ColumnWeight &w, const ColumnInput &in, int64_t begin, int64_t end, float *y);
+    // Byte lanes: y[o] for outputs [begin, end) of one token, in the rotated domain. begin and end are those of strips,
+    // or n_out.
+    void (*columns_lanes)(const ColumnWeight &w, const ColumnInput &in, int64_t begin, int64_t end, float *y);
     // The same for all tokens of a, whose x are those of all units (0 where a unit is not active); y has y_stride
     // floats a token. Equal bits.
-    void (*columns_trellis_many)(const ColumnWeight &w, const Activations &a, int64_t begin, int64_t end, float *y,
-                                 int64_t y_stride);
-    // The same for lanes: begin and end are those of strips, or n_out.
-    void (*columns_lanes)(const ColumnWeight &w, const ColumnInput &in, int64_t begin, int64_t end, float *y);
     void (*columns_lanes_many)(const ColumnWeight &w, const Activations &a, int64_t begin, int64_t end, float *y,
                                int64_t y_stride);
 };

@@ -8,9 +8,9 @@
 
 #include "format/proc_sparse.hpp"
 #include "format/procedural.hpp"
+#include "simd/entries.hpp"
 #include "simd/inline.hpp"
 #include "simd/kernel_table.hpp"
-#include "simd/kinds/entries_simd.hpp"
 
 namespace seeddelta {
 namespace {

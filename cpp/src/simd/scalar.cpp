@@ -5,16 +5,13 @@
 #include <cstring>
 
 #include "format/activations.hpp"
-#include "format/column_trellis.hpp"
 #include "format/float16.hpp"
 #include "format/lanes.hpp"
 #include "format/proc_sparse.hpp"
 #include "format/rotation.hpp"
-#include "format/trellis.hpp"
 #include "simd/columns_scalar.hpp"
 #include "simd/kernel_table.hpp"
 #include "simd/lane_search_scalar.hpp"
-#include "simd/viterbi_scalar.hpp"
 
 namespace seeddelta {
 
@@ -53,9 +50,6 @@ static bool quantize(const float *x, int64_t n, int64_t scale_groups, int8_t *q,
 
 static void base_row(const seeddelta_ctx &ctx, int64_t row, int16_t *values) {
     switch (ctx.base) {
-    case BaseKind::trellis:
-        trellis_row(ctx, row, values);
-        break;
     case BaseKind::lanes:
         lanes_row(ctx, row, values);
         break;
@@ -134,54 +128,6 @@ void subtract_product_scalar(float *w, int64_t w_stride, const float *e, int64_t
     }
 }
 
-static void columns_trellis(const ColumnWeight &w, const ColumnInput &in, int64_t begin, int64_t end, float *y) {
-    for (int64_t p = begin; p < end; p += kOutputSlice) {
-        float acc[kOutputSlice] = {};
-        for (int64_t g = 0; g < in.n_groups; ++g) {
-            int32_t sum[kOutputSlice] = {};
-            for (int32_t i = in.begin[g]; i < in.begin[g + 1]; ++i) {
-                int8_t values[kOutputSlice];
-                column_values(w, in.index[i], p, p + kOutputSlice, values);
-                for (int64_t o = 0; o < kOutputSlice; ++o) {
-                    sum[o] += values[o] * in.q[i];
-                }
-            }
-            for (int64_t o = 0; o < kOutputSlice; ++o) {
-                acc[o] += static_cast<float>(sum[o]) * in.scale[g];
-            }
-        }
-        std::copy_n(acc, std::min(kOutputSlice, end - p), y + p);
-    }
-}
-
-static void columns_trellis_many(const ColumnWeight &w, const Activations &a, int64_t begin, int64_t end, float *y,
-                                 int64_t y_stride) {
-    int8_t values[kGroup * kOutputSlice];
-    const int64_t groups = a.stride / kGroup;
-    for (int64_t p = begin; p < end; p += kOutputSlice) {
-        const int64_t outputs = std::min(kOutputSlice, end - p);
-        for (int64_t token = 0; token < a.n_tokens; ++token) {
-            std::fill_n(y + token * y_stride + p, outputs, 0.0F);
-        }
-        for (int64_t g = 0; g < groups; ++g) {
-            const int64_t count = std::min(kGroup, w.n_in - g * kGroup);
-            for (int64_t i = 0; i < count; ++i) {
-                column_values(w, g * kGroup + i, p, p + kOutputSlice, values + i * kOutputSlice);
-            }
-            for (int64_t token = 0; token < a.n_tokens; ++token) {
-                const int8_t *q = a.q + token * a.stride + g * kGroup;
-                for (int64_t o = 0; o < outputs; ++o) {
-                    int32_t sum = 0;
-                    for (int64_t i = 0; i < count; ++i) {
-                        sum += values[i * kOutputSlice + o] * q[i];
-                    }
-                    y[token * y_stride + p + o] += static_cast<float>(sum) * a.scale[token * groups + g];
-                }
-            }
-        }
-    }
-}
-
 const KernelTable &kernels_scalar() {
     static const KernelTable table{
         .name = "scalar",
@@ -194,14 +140,11 @@ const KernelTable &kernels_scalar() {
                    .columns_i8 = columns_i8_scalar,
                    .columns_f16_batch = columns_f16_batch_scalar,
                    .columns_i8_batch = columns_i8_batch_scalar,
-                   .columns_trellis = columns_trellis,
-                   .columns_trellis_many = columns_trellis_many,
                    .columns_lanes = columns_lanes_scalar,
                    .columns_lanes_many = columns_lanes_many_scalar},
         .attention = attention_scalar(),
         .gating = {.count_above = count_above_scalar, .bitmaps = bitmaps_scalar, .popcount = popcount_scalar},
-        .encode = {
-            .viterbi = viterbi_scalar, .lane_search = lane_search_scalar, .subtract_product = subtract_product_scalar}};
+        .encode = {.lane_search = lane_search_scalar, .subtract_product = subtract_product_scalar}};
     return table;
 }
 

@@ -1,78 +1,87 @@
-// The words of kernels on NEON, 128 bits; see words_avx2.hpp. Include inside an instruction-set unit only. Products are
-// of signed bytes: nothing is biased.
+// The words of kernels on NEON: four registers of 4 rows a line, signed products. Include inside an instruction-set
+// unit only. `Dot` adds the products of four neighbouring signed bytes to each 32-bit lane.
 #pragma once
 #include <arm_neon.h>
 
-#include "format/trellis.hpp"
 #include "simd/inline.hpp"
 
 namespace seeddelta {
 namespace {
 
+template <class Dot>
 struct WordsNeon {
     using V = uint8x16_t;
     using F = float32x4_t;
-    using Multiplier = uint16_t;
-    static constexpr int64_t kTokens = 4;
-    static constexpr int kTiles = 1;
-    static constexpr int kParts = 2;
+    static constexpr int kParts = 4;
+    static constexpr int64_t kDirect = 8;
     static constexpr int kBias = 0;
-    static constexpr bool kFetchesUnits = false; // not measured
+    static constexpr int direct_parts(int n) { return n > 4 ? 2 : 4; }
+    static constexpr int tiles(int) { return 1; }
+    static constexpr bool packed(int) { return false; }
 
-    static SEEDDELTA_INLINE V of_16(uint16x8_t v) { return vreinterpretq_u8_u16(v); }
-    static SEEDDELTA_INLINE uint16x8_t to_16(V v) { return vreinterpretq_u16_u8(v); }
-
-    static SEEDDELTA_INLINE V load(const void *p) { return vld1q_u8(static_cast<const uint8_t *>(p)); }
-    static SEEDDELTA_INLINE void store(void *p, V v) { vst1q_u8(static_cast<uint8_t *>(p), v); }
-    static SEEDDELTA_INLINE F load_floats(const float *p) { return vld1q_f32(p); }
-    static SEEDDELTA_INLINE void store_floats(float *p, F f) { vst1q_f32(p, f); }
-    static SEEDDELTA_INLINE F no_floats() { return vdupq_n_f32(0.0F); }
-    static SEEDDELTA_INLINE V repeat(int32_t bits) { return vreinterpretq_u8_s32(vdupq_n_s32(bits)); }
-    static SEEDDELTA_INLINE V add_bytes(V a, V b) { return vaddq_u8(a, b); }
-
+    static SEEDDELTA_INLINE V load(const uint8_t *p) { return vld1q_u8(p); }
+    static SEEDDELTA_INLINE V low(V both) { return vandq_u8(both, vdupq_n_u8(15)); }
+    static SEEDDELTA_INLINE V high(V both) { return vshrq_n_u8(both, 4); }
     static SEEDDELTA_INLINE V table(const int8_t *t) { return vreinterpretq_u8_s8(vld1q_s8(t)); }
-    static SEEDDELTA_INLINE V look_up(V bytes, V first, V second) {
-        return add_bytes(vqtbl1q_u8(first, vshrq_n_u8(bytes, 4)), vqtbl1q_u8(second, vandq_u8(bytes, vdupq_n_u8(15))));
+    static SEEDDELTA_INLINE V look(V table, V index) { return vqtbl1q_u8(table, index); }
+    static SEEDDELTA_INLINE V add(V a, V b) { return vaddq_u8(a, b); }
+    static constexpr bool kTakes = false;
+    template <int Bit>
+    static SEEDDELTA_INLINE V add_bit(V values, V plane, V amount) {
+        return vaddq_u8(values, vandq_u8(vtstq_u8(plane, vdupq_n_u8(1U << Bit)), amount));
     }
-
-    static SEEDDELTA_INLINE V load_states(const uint16_t *const *words, int64_t at) {
-        return of_16(vld1q_u16(words[0] + at));
-    }
-    template <int Shift>
-    static SEEDDELTA_INLINE V concat(V a, V b) {
-        return of_16(vsriq_n_u16(vshlq_n_u16(to_16(a), Shift), to_16(b), 16 - Shift));
-    }
-    template <int Shift>
-    static SEEDDELTA_INLINE V shift_right(V a) {
-        return of_16(vshrq_n_u16(to_16(a), Shift));
-    }
-    static SEEDDELTA_INLINE Multiplier multiplier(uint16_t m) { return m; }
-    static SEEDDELTA_INLINE V multiply(V states, Multiplier m) { return of_16(vmulq_n_u16(to_16(states), m)); }
-    static SEEDDELTA_INLINE V high_bytes(V a, V b) { return vtrn2q_u8(a, b); }
-    static SEEDDELTA_INLINE void interleave(V a, V b, V *out) {
-        out[0] = of_16(vzip1q_u16(to_16(a), to_16(b)));
-        out[1] = of_16(vzip2q_u16(to_16(a), to_16(b)));
-    }
-
-    static SEEDDELTA_INLINE F half(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
-
+    static SEEDDELTA_INLINE V wrap(V sum) { return vandq_u8(sum, vdupq_n_u8(15)); } // TBL gives 0 beyond its table
     static SEEDDELTA_INLINE V start(int32_t) { return vdupq_n_u8(0); }
     static SEEDDELTA_INLINE V four(const int8_t *q) {
-        int32_t bits;
+        uint32_t bits;
         __builtin_memcpy(&bits, q, 4);
-        return repeat(bits);
+        return vreinterpretq_u8_u32(vdupq_n_u32(bits));
     }
-    static SEEDDELTA_INLINE F add_group(F total, V sums, float scale) {
-        return vaddq_f32(total, vmulq_f32(vcvtq_f32_s32(vreinterpretq_s32_u8(sums)), vdupq_n_f32(scale)));
+    static SEEDDELTA_INLINE void keep(V &) {}
+    static SEEDDELTA_INLINE V dot(V sum, V values, V x) {
+        return vreinterpretq_u8_s32(
+            Dot::dot(vreinterpretq_s32_u8(sum), vreinterpretq_s8_u8(values), vreinterpretq_s8_u8(x)));
     }
-    template <class R>
-    static SEEDDELTA_INLINE void order(R *) {} // interleave keeps it
-    static SEEDDELTA_INLINE int32_t sum(V sums) { return vaddvq_s32(vreinterpretq_s32_u8(sums)); }
+    static SEEDDELTA_INLINE void store(uint8_t *out, V v) { vst1q_u8(out, v); }
+    static SEEDDELTA_INLINE F load_floats(const float *p) { return vld1q_f32(p); }
+    static SEEDDELTA_INLINE F no_floats() { return vdupq_n_f32(0.0F); }
+    static SEEDDELTA_INLINE F add_group(F total, V sum, float scale) {
+        return vaddq_f32(total, vmulq_f32(vcvtq_f32_s32(vreinterpretq_s32_u8(sum)), vdupq_n_f32(scale)));
+    }
+    static SEEDDELTA_INLINE void store_rows(float *out, F total) { vst1q_f32(out, total); }
+
+    // For lane_columns.hpp
+    static constexpr int kLanes = 1;
+    static SEEDDELTA_INLINE void hold(V &sum) { asm("" : "+w"(sum)); }
+    static SEEDDELTA_INLINE void zip8(V a, V b, V &low, V &high) {
+        low = vzip1q_u8(a, b);
+        high = vzip2q_u8(a, b);
+    }
+    static SEEDDELTA_INLINE void zip16(V a, V b, V &low, V &high) {
+        low = vreinterpretq_u8_u16(vzip1q_u16(vreinterpretq_u16_u8(a), vreinterpretq_u16_u8(b)));
+        high = vreinterpretq_u8_u16(vzip2q_u16(vreinterpretq_u16_u8(a), vreinterpretq_u16_u8(b)));
+    }
+    template <int Bytes>
+    static SEEDDELTA_INLINE V gather(const uint8_t *const *p) {
+        uint8_t part[16] = {};
+        __builtin_memcpy(part, p[0], Bytes);
+        return vld1q_u8(part);
+    }
+    static SEEDDELTA_INLINE V lanes_of(const int8_t *q) { return four(q); }
+    static SEEDDELTA_INLINE V fold(const V *sum) { return *sum; }
+
+    // For lane_search.hpp: the upper halves of products of 16 bits
+    static SEEDDELTA_INLINE uint16x8_t upper_products(uint16x8_t a, uint16x8_t b) {
+        const uint32x4_t low_half = vmull_u16(vget_low_u16(a), vget_low_u16(b));
+        const uint32x4_t high_half = vmull_high_u16(a, b);
+        return vuzp2q_u16(vreinterpretq_u16_u32(low_half), vreinterpretq_u16_u32(high_half));
+    }
 };
 
-// Columns without trellis, see columns.hpp. A product by one number needs no interleaved pairs.
-struct ColumnsNeon : WordsNeon {
+// Of columns.hpp. A product by one number needs no interleaved pairs.
+struct ColumnsNeon {
     using V = int32x4_t;
+    using F = float32x4_t;
     static constexpr int64_t kTokens = 4;
     static constexpr int64_t kRegisters = 4;
     struct Pair {
@@ -82,6 +91,7 @@ struct ColumnsNeon : WordsNeon {
         int16_t a, b;
     };
 
+    static SEEDDELTA_INLINE F half(const uint16_t *p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p))); }
     static SEEDDELTA_INLINE Pair pair(const int8_t *a, const int8_t *b) {
         return {vmovl_s8(vld1_s8(a)), vmovl_s8(vld1_s8(b))};
     }
@@ -91,15 +101,7 @@ struct ColumnsNeon : WordsNeon {
         sums[0] = vmlal_n_s16(vmlal_n_s16(sums[0], vget_low_s16(p.a), f.a), vget_low_s16(p.b), f.b);
         sums[1] = vmlal_n_s16(vmlal_n_s16(sums[1], vget_high_s16(p.a), f.a), vget_high_s16(p.b), f.b);
     }
-};
-
-// With `dot`, of `Dot` for signed bytes
-template <class Dot>
-struct NeonWith : WordsNeon {
-    static SEEDDELTA_INLINE V dot(V sums, V values, V x) {
-        return vreinterpretq_u8_s32(
-            Dot::dot(vreinterpretq_s32_u8(sums), vreinterpretq_s8_u8(values), vreinterpretq_s8_u8(x)));
-    }
+    static SEEDDELTA_INLINE void order(V *) {} // they are
 };
 
 } // namespace

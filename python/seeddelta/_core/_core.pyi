@@ -6,9 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'FileGuard', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'LeftOutError', 'PRNG_BLOCK_STD', 'PackSettings', 'TRELLIS_STD', 'Weight', 'WeightRegistry', 'ablations', 'attention_required_symbols', 'base_values', 'columns_encode', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search', 'trellis_encode']
-class LeftOutError(ValueError):
-    pass
+__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'FileGuard', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'base_values', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search']
 class Gate:
     """
     What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
@@ -129,8 +127,8 @@ class Weight:
     and index ranges are checked here and a wrong one raises ValueError naming the tensor.
 
     Args:
-        codes: uint16 or int16 [ceil(n_out / 16), words, 16], for base_kind 2 (trellis); uint8 or int8
-            [ceil(n_out / 16), lines, 64], for base_kind 3 (lanes) and the code of the number lane_code.
+        codes: uint8 or int8 [ceil(n_out / 16), lines, 64], for base_kind 2 (lanes) and the code of the number
+            lane_code.
         row_scale: float16 or float32 [n_out].
         column_scale: int8 [n_in]; input i is multiplied by 2^(column_scale[i] / 8) before the rotation.
         d_idx, d_val, d_scale: coo residual; (u)int16 or (u)int32 [n_out, K], float16 or int8
@@ -143,10 +141,10 @@ class Weight:
         seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8
             [n_out, ceil(n_in / base_block)].
         n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those of another.
-        layout: "row", or "column" for a trellis whose codes are uint16 [n_in, words, 16], or lanes with uint8
-            [n_in, walks, lines] in the order of strips, and row_scale [n_in].
+        layout: "row", or "column" for lanes whose codes are uint8 [n_in, walks, lines] in the order of strips, and
+            row_scale [n_in].
     """
-    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, step_bits: typing.SupportsInt | typing.SupportsIndex = 0, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, n_experts: typing.SupportsInt | typing.SupportsIndex = 1, layout: str = 'row', lane_code: typing.SupportsInt | typing.SupportsIndex = -1) -> None:
+    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, n_experts: typing.SupportsInt | typing.SupportsIndex = 1, layout: str = 'row', lane_code: typing.SupportsInt | typing.SupportsIndex = -1) -> None:
         ...
     def dequantize(self, row_begin: typing.SupportsInt | typing.SupportsIndex = 0, row_end: typing.SupportsInt | typing.SupportsIndex = -1) -> numpy.typing.NDArray[numpy.float32]:
         """
@@ -468,19 +466,6 @@ def base_values(base_kind: typing.SupportsInt | typing.SupportsIndex, seed: typi
     """
     Values of a base kind that is made of a seed, whole numbers in float32 [row_end - row_begin, n_in]; n_in up to 2^18.
     """
-def columns_encode(units: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, step_bits: typing.SupportsInt | typing.SupportsIndex = 4, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, state_bits: typing.SupportsInt | typing.SupportsIndex = 12, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, window: typing.SupportsInt | typing.SupportsIndex = 32, rounds: typing.SupportsInt | typing.SupportsIndex = 2, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint16], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], float, list[int]]:
-    """
-    Encodes units float32 [n_in, n_out] in column layout (docs/reference/format.md): W transposed, outputs already rotated.
-
-    Args:
-        step_bits, values_per_step, state_bits, scale_factor, threads: as for trellis_encode.
-        feedback: float32 [n_in, n_in]; the error e of unit j changes each later unit l by -e · feedback[l, j]
-            (GPTQ: H⁻¹_jl / H⁻¹_jj of the units that are left).
-        window: steps on each side of the seam that are searched to choose where the closed walk begins.
-        rounds: searches of the whole walk, each closed at another place; none makes it worse.
-    Returns: (codes uint16 [n_in, words, 16], unit_scale float16 [n_in], base_scale, multipliers).
-    Raises: ValueError for NaN or infinite weights and options out of range.
-    """
 def columns_lanes_encode(units: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, code: LaneCode, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint8], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]]:
     """
     Encodes units float32 [n_in, n_out] in byte lanes of the column layout (docs/reference/format.md): W transposed,
@@ -576,24 +561,5 @@ def seed_search(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]
     Returns: (seed_idx uint16 [n_out], None, scored), with step (seed_idx uint16 [n_out, blocks],
         seed_gain int8 [n_out, blocks], scored); `scored` counts the seeds whose error was computed.
     """
-def trellis_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, step_bits: typing.SupportsInt | typing.SupportsIndex = 4, values_per_step: typing.SupportsInt | typing.SupportsIndex = 1, state_bits: typing.SupportsInt | typing.SupportsIndex = 12, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, seed: typing.SupportsInt | typing.SupportsIndex = 0, importance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, multipliers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [], feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, feedback_block: typing.SupportsInt | typing.SupportsIndex = 64, lookahead: typing.SupportsInt | typing.SupportsIndex = 8, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint16], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], float, list[int]]:
-    """
-    Encodes float32 [n_out, n_in] by Viterbi search over the hash trellis (docs/reference/format.md).
-
-    Args:
-        step_bits, values_per_step: k bits for each step of 1 value (1..6) or 2 values (3, 5).
-        state_bits: L, 12 to 16. Longer is better and slower (twice the time a bit).
-        importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.
-        scale_factor: initial row scale over the row's root mean square; None is the measured best for the rate.
-        multipliers: of the hash, one a value of a step; empty is the vetted choice for state_bits.
-        feedback: float32 [n_in, n_in]; rows of column block b hold (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ). The
-            weights and the importance must be those of the rotated columns, rotation_block 0.
-        lookahead: steps searched beyond a block of feedback before its states are fixed.
-        threads: 0 is all processors. The result does not depend on it.
-    Returns: (codes uint16 [ceil(n_out / 16), words, 16], row_scale float16 [n_out], base_scale, multipliers).
-    Raises: ValueError for NaN or infinite weights and options out of range.
-    """
 PRNG_BLOCK_STD: float = 36.945906403822335
-TRELLIS_STD: float = 19.862
-ablations: bool = True
 __version__: str

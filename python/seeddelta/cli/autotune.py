@@ -68,7 +68,7 @@ def command(settings: AutotuneSettings) -> None:
     own = {*AutotuneSettings.model_fields} - {*Recipe.model_fields} | {"checkpoint", "size", "preset"}
     recipe = settings.model_dump(exclude_unset=True, exclude=own)
     other = settings.max_dppl is not None or settings.target_size is not None
-    if other and recipe.get("target_bpw") == PRESETS[settings.preset].get("target_bpw"):
+    if other and recipe.get("target_bpw") == PRESETS.get(settings.preset or "", {}).get("target_bpw"):
         recipe["target_bpw"] = None  # a preset may have a target, too
     recipe["output"] = settings.build or settings.output.with_suffix(".seeddelta.gguf")
     tuning = settings.model_dump(exclude_unset=True, include={*TuneSettings.model_fields, "output", "checkpoint"})

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from seeddelta import _core
 
 from ..gguf import schema
-from ..gguf.schema import LanesBase, TrellisBase
+from ..gguf.schema import LanesBase
 from .feedback import ColumnFeedback, refitted_unit_scale
 from .recipe import Recipe
 
@@ -19,9 +19,9 @@ F32 = npt.NDArray[np.float32]
 
 
 def encode_columns(
-    name: str, weights: F32, base: TrellisBase | LanesBase, recipe: Recipe, feedback: ColumnFeedback | None
-) -> tuple[TrellisBase | LanesBase, Array, F32]:
-    """The completed base, its codes as stored and the unit scales, float32 [n_in], of float32 [n_out, n_in].
+    name: str, weights: F32, base: LanesBase, recipe: Recipe, feedback: ColumnFeedback | None
+) -> tuple[Array, F32]:
+    """The codes as stored and the unit scales, float32 [n_in], of float32 [n_out, n_in].
 
     An importance of the columns would change nothing: every unit is encoded by itself, with the same bits.
     """
@@ -30,9 +30,11 @@ def encode_columns(
         units = np.asarray(_core.rotate(units, base.rotation_block, recipe.seed), np.float32)
     order = np.arange(len(units)) if feedback is None else feedback.order
     matrix = None if feedback is None else feedback.matrix
-    base, codes, fitted = _search(units[order], base, matrix, recipe.threads)
+    codes, fitted = _core.columns_lanes_encode(
+        units[order], code=schema.lane_code(base.code), feedback=matrix, threads=recipe.threads
+    )
     back = np.argsort(order)
-    codes, unit_scale = _reordered(codes, back, base, weights.shape[0]), np.asarray(fitted[back], np.float32)
+    codes, unit_scale = _reordered(codes, back, weights.shape[0]), np.asarray(fitted[back], np.float32)
     if feedback is not None:
         rotated = base.model_copy(update={"rotation_block": 0}).arguments({schema.CODES: codes})
         kept = (unit_scale != 0).astype(np.float32)
@@ -40,32 +42,11 @@ def encode_columns(
             name, *weights.shape, base_kind=base.number, row_scale=kept, layout="column", **rotated
         ).dequantize()
         unit_scale = refitted_unit_scale(units, np.ascontiguousarray(unit.T), feedback.covariance)
-    return base, codes.view("i1" if isinstance(base, LanesBase) else "<i2"), unit_scale
+    return codes.view("i1"), unit_scale
 
 
-def _search(
-    units: F32, base: TrellisBase | LanesBase, feedback: F32 | None, threads: int
-) -> tuple[TrellisBase | LanesBase, Array, Array]:
-    """The completed base, and codes and scales of the units in their order."""
-    if isinstance(base, LanesBase):
-        code = schema.lane_codes()[base.code]
-        return base, *_core.columns_lanes_encode(units, code=code, feedback=feedback, threads=threads)
-    codes, fitted, scale, multipliers = _core.columns_encode(
-        units,
-        step_bits=base.step_bits,
-        values_per_step=base.values_per_step,
-        state_bits=base.state_bits,
-        feedback=feedback,
-        threads=threads,
-    )
-    update = {"scale": float(scale), "multipliers": tuple(int(m) for m in multipliers)}
-    return base.model_copy(update=update), codes, fitted
-
-
-def _reordered(codes: Array, order: npt.NDArray[np.intp], base: TrellisBase | LanesBase, n_out: int) -> Array:
-    """Codes of the units in another order. Of lanes they are strip after strip, in each unit after unit."""
-    if isinstance(base, TrellisBase):
-        return np.asarray(codes[order])
+def _reordered(codes: Array, order: npt.NDArray[np.intp], n_out: int) -> Array:
+    """Codes of the units in another order. They are strip after strip, in each unit after unit."""
     n_in, _, lines = codes.shape
     ends = np.cumsum(schema.column_strips(n_out)) * n_in * lines
     parts = np.split(codes.reshape(-1), ends[:-1])

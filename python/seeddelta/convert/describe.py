@@ -15,12 +15,11 @@ from ..gguf.schema import (
     Norms,
     ProcSparseResidual,
     TensorDescription,
-    TrellisBase,
 )
 from ..kinds import BASE_OF, RESIDUAL_OF
 from ..kinds.kind import Base, Residual
 from ..kinds.prng_block import PrngBlockBase
-from .rates import TRELLIS_RATES, lane_code
+from .rates import LEAST_COLUMN_RATE, lane_code
 from .recipe import Recipe
 from .report import Compute
 
@@ -28,15 +27,16 @@ from .report import Compute
 def describe(
     recipe: Recipe, name: str, shape: tuple[int, int], source_type: str, experts: int | None = None
 ) -> TensorDescription:
-    """Description of a matrix before it is encoded: all but scale, multipliers, trims and norms is final.
+    """Description of a matrix before it is encoded: all but scale, trims and norms is final.
 
-    Raises RecipeError for experts with a base or residual that they cannot have.
+    Raises RecipeError for experts with a base or residual that they cannot have, and for a column layout of too few
+    bits.
     """
     column = experts is None and recipe.is_column(name)
-    base, residual = _base(recipe, shape, column), _residual(recipe, name, shape)
+    base, residual = _base(recipe, name, shape, column), _residual(recipe, name, shape)
     if experts is not None and not schema.can_have_experts(base, residual):
         raise RecipeError(
-            f"tensor {name!r} has {experts} experts, which need the base trellis or none, and neither codebook nor "
+            f"tensor {name!r} has {experts} experts, which need the base lanes or none, and neither codebook nor "
             "proc-sparse; "
             "leave it out with --targets"
         )
@@ -55,33 +55,27 @@ def describe(
     )
 
 
-def _base(recipe: Recipe, shape: tuple[int, int], column: bool) -> Base:
+def _base(recipe: Recipe, name: str, shape: tuple[int, int], column: bool) -> Base:
     n_in = shape[1]
     if recipe.proc_sparse:
         return proc_base(recipe)
-    if recipe.has_trellis:
-        # by columns a walk closes after few steps: a quarter more error than the trellis at 1 bit, a seventh at 1.5
-        short = column and recipe.bits < 2
-        code = lane_code(recipe.bits, column=column) if recipe.base_kind == "lanes" and not short else None
-        rotation = recipe.rotation_for(shape[0] if column else n_in)
-        scaled = not column and (
-            (recipe.hessian is not None and recipe.covariance_power > 0)
-            or (recipe.imatrix is not None and (recipe.column_power or 0.0) > 0)
-        )
-        if code is not None:
-            return LanesBase(
-                kind="lanes", scale=1 / code.unit, code=code.number, rotation_block=rotation, column_scale=scaled
+    if recipe.has_codes:
+        if column and recipe.bits < LEAST_COLUMN_RATE:
+            raise RecipeError(
+                f"layout column needs at least {LEAST_COLUMN_RATE} bits, and {name!r} has {recipe.bits:g}; "
+                "give it more, or --layout row"
             )
-        step_bits, values = TRELLIS_RATES[recipe.bits]
-        return TrellisBase(
-            kind="trellis",
-            scale=0.0,
-            step_bits=step_bits,
-            values_per_step=values,  # type: ignore[arg-type]
-            state_bits=recipe.state_bits,
-            multipliers=(1,) * values,
-            rotation_block=rotation,
-            column_scale=scaled,
+        code = lane_code(recipe.bits, column=column)
+        return LanesBase(
+            kind="lanes",
+            scale=1 / code.unit,
+            code=code.number,
+            rotation_block=recipe.rotation_for(shape[0] if column else n_in),
+            column_scale=not column
+            and (
+                (recipe.hessian is not None and recipe.covariance_power > 0)
+                or (recipe.imatrix is not None and (recipe.column_power or 0.0) > 0)
+            ),
         )
     kind = BASE_OF.get(recipe.base_kind)
     return NoBase(kind="none") if kind is None else kind.describe(recipe)

@@ -14,19 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gguf import payload, schema
-from ..gguf.schema import LanesBase, NoResidual, Norms, TensorDescription, TrellisBase
+from ..gguf.schema import LanesBase, NoResidual, Norms, TensorDescription
 from ..kinds.fitting import row_rms
 from ..kinds.kind import Base, BaseKind
 from .column_layout import encode_columns
 from .columns import column_scale
 from .describe import describe
 from .feedback import ColumnFeedback, Feedback, covariance_loss, relative_loss
+from .lanes import encode_lanes, loss_error, output_loss
 from .measure import measure, metrics_of
 from .recipe import Recipe
 from .report import Method, Metrics
 from .row_feedback import RowFeedback
 from .stored import Stored
-from .trellis import encode_trellis, loss_error, output_loss
 
 Array = np.ndarray[Any, Any]
 F32 = npt.NDArray[np.float32]
@@ -57,11 +57,11 @@ def encode_tensor(
 
     Or float32[experts, n_out, n_in], with an importance of float32[experts, n_in]; every expert is encoded by itself,
     with the same feedback.
-    The result depends on the arguments and on nothing else (not on `recipe.threads`). With `feedback` (trellis only)
+    The result depends on the arguments and on nothing else (not on `recipe.threads`). With `feedback` (byte lanes only)
     the error of the outputs is minimised, with `row_feedback` beside it (a matrix in rows, no residual) the loss that
     this error causes.
     """
-    if recipe.has_trellis and recipe.seed_search > 1:  # other signs of the rotation
+    if recipe.has_codes and recipe.seed_search > 1:  # other signs of the rotation
         single = recipe.model_copy(update={"seed_search": 0})
         trials = (
             encode_tensor(name, weights, source_type, seeded, importance)
@@ -83,7 +83,7 @@ def encode_tensor(
 def join_experts(encoded: Sequence[EncodedTensor]) -> EncodedTensor:
     """One tensor from the matrices of its experts, which were encoded by the same recipe."""
     first = encoded[0].description
-    if isinstance(first.base, (TrellisBase, LanesBase)) and any(schema.COLUMN_SCALE in one.arrays for one in encoded):
+    if isinstance(first.base, LanesBase) and any(schema.COLUMN_SCALE in one.arrays for one in encoded):
         flat = {schema.COLUMN_SCALE: np.zeros(first.shape[1], np.int8)}  # of an expert whose columns matter alike
         encoded = [replace(one, arrays=flat | one.arrays) for one in encoded]
         first = first.model_copy(update={"base": first.base.model_copy(update={"column_scale": True})})
@@ -124,18 +124,18 @@ def _encode_base(
     """The base with what was fitted, its seed, its arrays, and the row scales float32 [n_out]."""
     base, seed = description.base, recipe.seed
     if description.is_column:
-        assert isinstance(base, (TrellisBase, LanesBase))
+        assert isinstance(base, LanesBase)
         assert not isinstance(feedback, Feedback)
-        base, codes, row_scale = encode_columns(name, weights, base, recipe, feedback)
+        codes, row_scale = encode_columns(name, weights, base, recipe, feedback)
         return base, seed, {schema.CODES: codes}, row_scale
-    if isinstance(base, (TrellisBase, LanesBase)):
+    if isinstance(base, LanesBase):
         assert not isinstance(feedback, ColumnFeedback)
         scales = None
         if feedback is not None:
             scales = feedback.column_scale
         elif importance is not None:
             scales = column_scale(importance, recipe.column_power or 0.0)
-        base, codes, row_scale = encode_trellis(name, weights, base, scales, recipe, importance, feedback, row_feedback)
+        base, codes, row_scale = encode_lanes(name, weights, base, scales, recipe, importance, feedback, row_feedback)
         return base, seed, {schema.CODES: codes} | ({} if scales is None else {schema.COLUMN_SCALE: scales}), row_scale
     if isinstance(base, BaseKind):
         return base.encode(weights, recipe, importance)

@@ -1,7 +1,7 @@
 """Error feedback between column blocks from the covariance of a matrix' inputs.
 
 GPTQ (Frantar et al. 2023) and LDLQ (Chee et al. 2023): what the code gets wrong in one block of columns is made up for
-by the columns after it, as far as the inputs go together. Here a block is searched as one walk of the trellis.
+by the columns after it, as far as the inputs go together. Here a block is some steps of one walk of byte lanes.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from ..errors import ImatrixError
 from ..settings.recipe import HESSIAN_DAMP
 from .columns import column_factor, column_scale
 from .factor import cholesky, in_threads, invert_lower
-from .lanes import decision_order
+from .lane_groups import decision_order
 
 F32 = npt.NDArray[np.float32]
-BLOCK = 64  # columns; 32 and 16 were no better
 _PANEL = 512  # rows and columns that are taken at a time
 _LEAST = 1e-7  # of the mean: a column that was never seen has an importance, too
-LOOKAHEAD = 8  # steps searched beyond a block: 0 costs a third more error, 16 gains 1% more
 
 
 @dataclass(frozen=True)
@@ -60,14 +58,14 @@ def make_feedback(
     name: str,
     covariance: F32,
     *,
+    code: _core.LaneCode,
     rotation_block: int,
     seed: int,
     damp: float = HESSIAN_DAMP,
     column_power: float = 0.0,
-    code: _core.LaneCode | None = None,
     threads: int = 0,
 ) -> Feedback:
-    """Feedback of one input from its covariance, float32 [n_in, n_in], for the hashed trellis or a code of byte lanes.
+    """Feedback of one input from its covariance, float32 [n_in, n_in], for a code of byte lanes.
 
     The columns are scaled by the power -`column_power` of its diagonal.
 
@@ -79,11 +77,7 @@ def make_feedback(
     scales = column_scale(np.maximum(diagonal, _LEAST * diagonal.mean()), column_power) if diagonal.any() else None
     factor = column_factor(scales)
     rotated = rotated_covariance(_scaled(covariance, factor), rotation_block, seed)
-    if code is None:
-        order = np.arange(n, dtype=np.int32)
-        ends = np.append(np.arange(BLOCK, n, BLOCK, dtype=np.int32), np.int32(n))
-    else:
-        order, ends = decision_order(code, n)
+    order, ends = decision_order(code, n)
     inverse = inverse_factor(name, rotated, order, damp, threads)
     matrix = np.zeros((n, n), np.float32)
     importance = np.empty(n, np.float32)

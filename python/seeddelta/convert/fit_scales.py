@@ -51,7 +51,7 @@ def fitted_tensors(file: SeedDeltaFile) -> dict[str, int]:
             found[name] = int(file.dense(name).size)
     for name, tensor in file.tensors.items():
         place, one = names.split_name(name), tensor.description
-        plain = one.base.kind in ("trellis", "lanes") and one.residual.scheme == "none" and not one.is_column
+        plain = one.base.kind == "lanes" and one.residual.scheme == "none" and not one.is_column
         if place is not None and place[1] in MATRICES and plain and one.experts is None:
             found[name] = one.rows
     return found

@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from seeddelta import _core
-
 from .. import __version__
 from .._blas import one_blas_thread
 from .._settings import deciding
@@ -245,15 +243,14 @@ _feedbacks: dict[Any, Feedback | ColumnFeedback] = {}
 def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | ColumnFeedback | None:
     """Feedback of the tensor's input, or None without a covariance of it. The last ones are kept."""
     base = description.base
-    if job.recipe.hessian is None or not isinstance(base, (schema.TrellisBase, schema.LanesBase)):
+    if job.recipe.hessian is None or not isinstance(base, schema.LanesBase):
         return None
     covariance = _covariance(job)
     if not covariance.has(job.name):
         return None
     same, damp, seed = covariance.representative(job.name), job.recipe.hessian_damp, job.recipe.seed
     power = job.recipe.covariance_power
-    code = _core.lane_codes()[base.code] if isinstance(base, schema.LanesBase) else None
-    key: tuple[Any, ...] = (job.covariance_sha256, same, base.rotation_block, seed, damp, power, code and code.number)
+    key: tuple[Any, ...] = (job.covariance_sha256, same, base.rotation_block, seed, damp, power, base.code)
     if description.is_column:
         key = (job.covariance_sha256, same, "column", damp)
     with _feedback_lock:  # jobs that share an input wait for it instead of computing it again
@@ -273,7 +270,7 @@ def _feedback(job: Job, description: schema.TensorDescription) -> Feedback | Col
                     seed=seed,
                     damp=damp,
                     column_power=power,
-                    code=code,
+                    code=schema.lane_code(base.code),
                     threads=job.recipe.threads,
                 )
             _feedbacks[key] = made

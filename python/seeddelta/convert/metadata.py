@@ -41,7 +41,7 @@ def own_metadata(
         base_kind, base_scale, width = proc_base(recipe).kind, recipe.proc_base_scale, recipe.proc_block
     values: dict[str, Value] = {
         schema.KEY_ENABLED: Typed(True, GGUFValueType.BOOL),
-        schema.KEY_VERSION: u32(schema.version_of(descriptions)),
+        schema.KEY_VERSION: u32(schema.VERSION),
         schema.KEY_SCHEME: u32(schema.SCHEMES["proc_sparse" if recipe.proc_sparse else recipe.residual_scheme]),
         schema.KEY_BASE_KIND: u32(schema.BASE_KINDS[base_kind]),
         schema.KEY_BASE_SEED: Typed(recipe.seed, GGUFValueType.UINT64),

@@ -10,24 +10,21 @@ from seeddelta import _core
 
 from ..gguf import names
 
-# bits a weight -> (step_bits, values_per_step) of the trellis
-TRELLIS_RATES: dict[float, tuple[int, int]] = {
-    1: (1, 1), 1.5: (3, 2), 2: (2, 1), 2.5: (5, 2), 3: (3, 1), 4: (4, 1), 5: (5, 1), 6: (6, 1),
-}  # fmt: skip
-# those and the ones that only byte lanes have
-RATES: tuple[float, ...] = tuple(sorted({*TRELLIS_RATES, *(code.bits for code in _core.lane_codes())}))
+RATES: tuple[float, ...] = tuple(sorted({code.bits for code in _core.lane_codes()}))
+# In column layout, where a walk closes after 16 values: a quarter more error at 1 bit than by rows, a seventh at 1.5.
+LEAST_COLUMN_RATE = 2
 # one bit more, or the next rate there is
 NEXT_RATE: dict[float, float] = {1: 2, 1.5: 2.5, 2: 3, 2.5: 3, 3: 4, 3.5: 4, 4: 5, 5: 6, 6: 6}
 
 
-def lane_code(bits: float, *, column: bool = False) -> _core.LaneCode | None:
-    """The code of base kind lanes that a matrix of this rate takes, or None.
+def lane_code(bits: float, *, column: bool = False) -> _core.LaneCode:
+    """The code of byte lanes for a rate, one of RATES.
 
-    Of several the latest has the least error. By columns, where a walk has 16 values, they are alike, and the first is
-    the fastest.
+    Of the two of 3 bits the first has less error by rows. By columns, where a walk has 16 values, they are alike, and
+    the product of one token with the second takes 8 to 20% less time.
     """
     codes = [code for code in _core.lane_codes() if code.bits == bits]
-    return codes[0 if column else -1] if codes else None
+    return codes[-1 if column else 0]
 
 
 @dataclass(frozen=True)

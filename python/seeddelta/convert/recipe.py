@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError, field_validator, model_validator
 
-from .. import _core
 from .._extras import needs_extra
 from .._html import Shown
 from .._settings import deciding, message_of
@@ -25,9 +24,8 @@ from ..kinds.kind import Kind
 from ..kinds.options import Group, ScaledOptions
 from ..settings.forms import Base, RecipeSettings, Residual
 from ..settings.recipe import MAX_ROTATION, PRESETS
-from .rates import RATES, TRELLIS_RATES, Proc, Rate, overridden, parse_override, rate_of
+from .rates import LEAST_COLUMN_RATE, RATES, Proc, Rate, overridden, parse_override, rate_of
 
-TRELLIS_KINDS = ("trellis", "lanes")
 COLUMN_POWER = 0.2  # measured on SmolLM2: 0.1 to 0.25 are alike, and better than none and than 0.35
 _RATES = ("bits", "target_bpw", "target_size")  # of which one that is given takes the place of the preset's
 QUANTIZE_PRESET = "balanced"  # of `quantize` without a rate
@@ -111,19 +109,19 @@ class Recipe(Shown, RecipeSettings):
     @classmethod
     def _apply_preset(cls, options: dict[str, Any]) -> dict[str, Any]:
         options = _flat(options)
-        preset = options.get("preset", "lanes-4")
-        if not isinstance(preset, str) or preset not in PRESETS:
+        preset = options.get("preset")
+        if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
             raise ValueError(f"preset {preset!r} is not known; choose from {', '.join(PRESETS)}")
         if options.get("scheme") == "codebook":  # the flag --seeddelta-scheme calls it so
             options = options | {"scheme": "codebook_resid"}
-        if options.get("base_kind", "lanes") in TRELLIS_KINDS or "preset" in options:
+        if preset is not None:
             given = any(options.get(name) is not None for name in _RATES)
             options = {k: v for k, v in PRESETS[preset].items() if not (given and k in _RATES)} | options
         if options.get("proc_sparse"):
             groups = {"mlp": "ffn", "attn": "attn", "both": "ffn,attn"}
             group = groups.get(str(options.get("proc_target", "mlp")), "all")
             return {"targets": group} | options
-        blocks = options.get("base_kind", "lanes") not in TRELLIS_KINDS
+        blocks = options.get("base_kind", "lanes") != "lanes"
         return {"targets": ("all",) if blocks else names.default_targets(options.get("layers"))} | options
 
     @field_validator("targets", mode="before")
@@ -193,42 +191,33 @@ class Recipe(Shown, RecipeSettings):
     def _check_together(self) -> Recipe:
         if self.base_kind == "none" and self.scheme == "none":
             raise ValueError("a base of none with a residual of none stores nothing; use --scheme coo")
-        if not _core.ablations and (self.base_kind in BASE_OF or self.residual_scheme in RESIDUAL_OF):
-            raise ValueError(
-                f"base {self.base_kind} with residual {self.residual_scheme} is left out of this build "
-                "(SEEDDELTA_ABLATIONS=OFF); use a trellis without residual, or a build that has them"
-            )
         scaled = [name for name, kind in BASE_OF.items() if issubclass(kind.options, ScaledOptions)]
         if self.base_kind not in scaled and self.base_scale is not None:
             raise ValueError(f"--base-scale is for --base-kind {' or '.join(scaled)}")
-        if self.seed_search and (self.base_kind == "none" or (self.has_trellis and self.hessian is not None)):
-            raise ValueError("--seed-search is for a base with a seed, and of a trellis not with --hessian")
+        if self.seed_search and (self.base_kind == "none" or (self.has_codes and self.hessian is not None)):
+            raise ValueError("--seed-search is for a base with a seed, and of byte lanes not with --hessian")
         kinds: tuple[type[Kind], ...] = (*BASES, *RESIDUALS)
         for kind in kinds:
             kind.check_recipe(self)
-        if self.has_trellis and self.K == "auto" and self.residual_scheme != "none":
-            raise ValueError("--K auto is for bases other than the trellis, which uses up --bits; give a number")
-        if not self.has_trellis and self.hessian is not None and not self.seed_search:
-            raise ValueError("--hessian is for --base-kind trellis, and for --seed-search, whose columns it weighs")
-        if self.bits not in TRELLIS_RATES and self.base_kind != "lanes":
-            raise ValueError(f"{self.bits:g} bits are a rate of byte lanes (--base-kind lanes) alone")
+        if self.has_codes and self.K == "auto" and self.residual_scheme != "none":
+            raise ValueError("--K auto is for bases other than lanes, which uses up --bits; give a number")
+        if not self.has_codes and self.hessian is not None and not self.seed_search:
+            raise ValueError("--hessian is for --base-kind lanes, and for --seed-search, whose columns it weighs")
         if self.gradient is not None and self.residual_scheme != "none":
-            raise ValueError("--gradient is for a trellis without --scheme")
-        if not self.has_trellis and self.rotation_block not in ("auto", 0):
-            raise ValueError("--rotation-block is for --base-kind trellis")
-        if self.proc_sparse and not self.has_trellis:
-            raise ValueError(
-                "--proc-sparse is a weight of its own: leave --base-kind and presets other than trellis out"
-            )
+            raise ValueError("--gradient is for --base-kind lanes without --scheme")
+        if not self.has_codes and self.rotation_block not in ("auto", 0):
+            raise ValueError("--rotation-block is for --base-kind lanes")
+        if self.proc_sparse and not self.has_codes:
+            raise ValueError("--proc-sparse is a weight of its own: leave --base-kind and presets of other bases out")
         given = sorted(name for name in self.model_fields_set if name.startswith("proc_") and name != "proc_sparse")
         if given and not self.uses_proc_sparse:
             raise ValueError(f"--{given[0].replace('_', '-')} is for --proc-sparse, or --tensor-type REGEX=proc:FANOUT")
         if self.target_bpw is not None and self.target_size is not None:
             raise ValueError("--target-bpw and --target-size exclude each other")
-        if (self.target_bpw is not None or self.target_size is not None) and not self.has_trellis:
-            raise ValueError("--target-bpw and --target-size are for --base-kind trellis")
-        if (self.layout == "column" or self.column_tensor) and (not self.has_trellis or self.residual_scheme != "none"):
-            raise ValueError("--layout column and --column-tensor are for --base-kind trellis without --scheme")
+        if (self.target_bpw is not None or self.target_size is not None) and not self.has_codes:
+            raise ValueError("--target-bpw and --target-size are for --base-kind lanes")
+        if (self.layout == "column" or self.column_tensor) and (not self.has_codes or self.residual_scheme != "none"):
+            raise ValueError("--layout column and --column-tensor are for --base-kind lanes without --scheme")
         if self.no_checkpoint and self.checkpoint is not None:
             raise ValueError("--checkpoint and --no-checkpoint exclude each other")
         return self
@@ -245,9 +234,9 @@ class Recipe(Shown, RecipeSettings):
             yield self.model_copy(update={"input": model} | ({"converter": None} if self.converter else {}))
 
     @property
-    def has_trellis(self) -> bool:
-        """True when the base is a trellis, hashed or in byte lanes."""
-        return self.base_kind in TRELLIS_KINDS
+    def has_codes(self) -> bool:
+        """True when the base is made of codes, byte lanes."""
+        return self.base_kind == "lanes"
 
     @property
     def base(self) -> Group:
@@ -263,7 +252,7 @@ class Recipe(Shown, RecipeSettings):
     def residual_scheme(self) -> str:
         """The scheme, with the default of the base filled in."""
         if self.scheme is None:
-            return "none" if self.has_trellis else "coo"
+            return "none" if self.has_codes else "coo"
         return self.scheme
 
     @property
@@ -274,7 +263,8 @@ class Recipe(Shown, RecipeSettings):
     @property
     def target_of_preset(self) -> bool:
         """True when the budget is the preset's: it is for the tensors that --tensor-type leaves to it."""
-        return self.target_bpw is not None and self.target_bpw == PRESETS[self.preset].get("target_bpw")
+        own = None if self.preset is None else PRESETS[self.preset].get("target_bpw")
+        return own is not None and self.target_bpw == own
 
     @property
     def covariance_power(self) -> float:
@@ -297,7 +287,8 @@ class Recipe(Shown, RecipeSettings):
     @property
     def rates(self) -> tuple[float, ...]:
         """Bits a weight that a tensor can have, rising."""
-        return RATES if self.base_kind == "lanes" else tuple(sorted(TRELLIS_RATES))
+        by_column = self.layout == "column" or bool(self.column_tensor)
+        return tuple(bits for bits in RATES if bits >= LEAST_COLUMN_RATE or not by_column)
 
     def _is_proc_target(self, name: str) -> bool:
         groups = {"mlp": ("ffn",), "attn": ("attn",), "both": ("ffn", "attn")}[self.proc_target]
@@ -312,7 +303,7 @@ class Recipe(Shown, RecipeSettings):
 
     def rotation_for(self, n_in: int) -> int:
         """`rotation_block` of a tensor with n_in columns. Raises RecipeError when a given one does not divide it."""
-        if not self.has_trellis:
+        if not self.has_codes:
             return 0
         if self.rotation_block == "auto":
             block = min(n_in & -n_in, MAX_ROTATION)

@@ -13,7 +13,7 @@ import numpy as np
 
 from .._rows import row_ranges
 from ..gguf import schema
-from ..gguf.schema import LanesBase, NoResidual, TensorDescription, TrellisBase
+from ..gguf.schema import LanesBase, NoResidual, TensorDescription
 from .encode import Array, EncodedTensor, join_norms
 from .feedback import relative_loss
 from .recipe import Recipe
@@ -24,7 +24,7 @@ SLICE = 1 << 24
 
 def can_be_sliced(description: TensorDescription, recipe: Recipe) -> bool:
     """True when rows are encoded without regard to the others."""
-    alone = isinstance(description.base, (TrellisBase, LanesBase)) and isinstance(description.residual, NoResidual)
+    alone = isinstance(description.base, LanesBase) and isinstance(description.residual, NoResidual)
     return alone and not description.is_column and recipe.gradient is None and recipe.seed_search <= 1
 
 

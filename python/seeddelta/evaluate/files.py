@@ -65,8 +65,8 @@ def _bits(entries: Iterable[tuple[str, str, int, int]], weights: int) -> float |
 
 
 def _kind(tensor: StoredTensor) -> str:
-    from ..gguf.schema import LanesBase, TrellisBase
+    from ..gguf.schema import LanesBase
 
     base, scheme = tensor.description.base, tensor.description.residual.scheme
-    bits = f" {base.bits:g}b" if isinstance(base, (TrellisBase, LanesBase)) else ""
+    bits = f" {base.bits:g}b" if isinstance(base, LanesBase) else ""
     return f"SeedΔ {base.kind}{bits}" + ("" if scheme == "none" else f" + {scheme}")

@@ -10,29 +10,14 @@ from .schema import (
     BASE_SEED,
     CODES,
     COLUMN_SCALE,
-    COLUMN_SLICE,
     LANE_BYTES,
     LANES,
     ROW_SCALE,
     LanesBase,
     TensorDescription,
-    TrellisBase,
     column_strips,
-    lane_codes,
+    lane_code,
 )
-
-
-def trellis_words(n_in: int, step_bits: int, values_per_step: int) -> int:
-    """16-bit words of one row's bit stream."""
-    steps = -(-n_in // (16 * values_per_step)) * 16
-    return -(-(16 + step_bits * (steps - 1)) // 16)
-
-
-def column_words(n_out: int, step_bits: int, values_per_step: int) -> int:
-    """16-bit words of one lane's closed bit stream in column layout."""
-    least = 16 * values_per_step * -(-16 // step_bits)  # a state is 16 bits of the stream
-    positions = -(-max(n_out, least) // COLUMN_SLICE) * COLUMN_SLICE
-    return -(-step_bits * positions // (16 * values_per_step) // 16)
 
 
 def payload_layout(description: TensorDescription) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -45,17 +30,8 @@ def payload_layout(description: TensorDescription) -> dict[str, tuple[tuple[int,
         ROW_SCALE: ((n_in if description.is_column else n_out,), row),
     }
     base, residual = description.base, description.residual
-    if isinstance(base, TrellisBase):
-        if description.is_column:
-            words = column_words(n_out, base.step_bits, base.values_per_step)
-            layout[CODES] = ((n_in, words, LANES), np.dtype("<i2"))
-        else:
-            words = trellis_words(n_in, base.step_bits, base.values_per_step)
-            layout[CODES] = ((tiles, words, LANES), np.dtype("<i2"))
-        if base.column_scale:
-            layout[COLUMN_SCALE] = ((n_in * (description.experts or 1),), np.dtype("i1"))
     if isinstance(base, LanesBase):
-        code = lane_codes()[base.code]
+        code = lane_code(base.code)
         shape = (tiles, code.lines(n_in), LANE_BYTES)
         layout[CODES] = (
             (n_in, sum(column_strips(n_out)), code.column_lines) if description.is_column else shape,

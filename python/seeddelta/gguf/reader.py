@@ -53,8 +53,6 @@ class StoredTensor:
 
         try:
             return _core.Weight(self.name, *self.description.shape, **weight_arguments(self.description, self.arrays))
-        except _core.LeftOutError as error:
-            raise UnsupportedVersionError(f"{error}; install a build that has it") from error
         except ValueError as error:
             raise FormatError(f"{error}; the file is corrupt or of a newer release, build it again") from error
 
@@ -181,10 +179,9 @@ def _check_version(header: Header) -> None:
     version = header.metadata.get(schema.KEY_VERSION)
     if not isinstance(version, int):
         raise FormatError(f"{header.path}: {schema.KEY_VERSION} is missing or no number; build the file again")
-    if version not in schema.VERSIONS:
-        known = " and ".join(map(str, schema.VERSIONS))
+    if version != schema.VERSION:
         raise UnsupportedVersionError(
-            f"{header.path}: SeedΔ version {version}; this release reads the versions {known}; "
+            f"{header.path}: SeedΔ version {version}; this release reads version {schema.VERSION}; "
             "install a newer seeddelta or build the file again"
         )
 
@@ -196,13 +193,7 @@ def _descriptions(header: Header) -> list[TensorDescription]:
     texts = header.metadata[key] if header.metadata.type(key) == GGUFValueType.ARRAY else None
     if not isinstance(texts, list):
         raise FormatError(f"{header.path}: {key} is not an array of strings; build the file again")
-    descriptions = [schema.parse_description(text, str(header.path)) for text in texts]
-    needed, version = schema.version_of(descriptions), header.metadata[schema.KEY_VERSION]
-    if version < needed:
-        raise FormatError(
-            f"{header.path}: says version {version}, but has tensors that came with {needed}; build the file again"
-        )
-    return descriptions
+    return [schema.parse_description(text, str(header.path)) for text in texts]
 
 
 def _checksums(header: Header) -> dict[str, int] | None:

@@ -1,8 +1,7 @@
-"""Keys, payload suffixes and tensor descriptions of a SeedΔ file, versions 1 and 2 (docs/reference/format.md)."""
+"""Keys, payload suffixes and tensor descriptions of a SeedΔ file (docs/reference/format.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ from ..kinds.prng_block import PrngBlockBase
 if TYPE_CHECKING:
     from .. import _core
 
-VERSIONS = (1, 2)  # a file has the lowest that knows all it holds: see version_of
+VERSION = 1
 PREFIX = "seeddelta."
 KEY_ENABLED = "seeddelta.enabled"
 KEY_VERSION = "seeddelta.version"
@@ -66,44 +65,10 @@ COLUMN_SLICE = 64  # outputs that column layout is padded to
 COLUMN_VALUES = 16  # of a walk of base lanes in column layout
 
 
-class TrellisBase(ScaledBase):
-    """Base of integers from a hash of a 16-bit window that moves `step_bits` bits every `values_per_step` columns."""
-
-    number = 2
-    kind: Literal["trellis"]
-    step_bits: int = Field(ge=1, le=16)
-    values_per_step: Literal[1, 2]
-    state_bits: int = Field(ge=8, le=16)
-    multipliers: tuple[Annotated[int, Field(ge=1, le=65535)], ...]
-    rotation_block: int = Field(ge=0)
-    column_scale: bool = False
-
-    @model_validator(mode="after")
-    def _one_multiplier_a_value(self) -> TrellisBase:
-        if len(self.multipliers) != self.values_per_step:
-            raise ValueError(
-                f"{self.values_per_step} values a step need as many multipliers, not {len(self.multipliers)}"
-            )
-        return self
-
-    def arguments(self, arrays: Arrays) -> dict[str, Any]:
-        own = {"step_bits": self.step_bits, "values_per_step": self.values_per_step, "codes": arrays[CODES]}
-        return super().arguments(arrays) | own | {"multipliers": list(self.multipliers)}
-
-    def decode_ops(self) -> int:
-        """A product, two look-ups, an addition."""
-        return 4
-
-    @property
-    def bits(self) -> float:
-        """Bits of the codes for a weight, without first states and padding."""
-        return self.step_bits / self.values_per_step
-
-
 class LanesBase(ScaledBase):
     """Base of integers from walks of 4-bit codes, four a row; `code` is the number of its pattern and tables."""
 
-    number = 3
+    number = 2
     kind: Literal["lanes"]
     code: int = Field(ge=0)
     rotation_block: int = Field(ge=0)
@@ -112,7 +77,7 @@ class LanesBase(ScaledBase):
     @field_validator("code")
     @classmethod
     def _known(cls, code: int) -> int:
-        if code >= len(lane_codes()):
+        if code not in lane_codes():
             raise PydanticCustomError(
                 "unknown_lane_code", "there is no code of byte lanes with the number {n}", {"n": code}
             )
@@ -127,7 +92,7 @@ class LanesBase(ScaledBase):
     @property
     def bits(self) -> float:
         """Bits of the codes for a weight, without padding."""
-        return lane_codes()[self.code].bits
+        return lane_code(self.code).bits
 
 
 def column_strips(n_out: int) -> list[int]:
@@ -141,10 +106,16 @@ def column_strips(n_out: int) -> list[int]:
 
 
 @cache
-def lane_codes() -> list[_core.LaneCode]:
+def lane_codes() -> dict[int, _core.LaneCode]:
+    """All codes of byte lanes, by number."""
     from .. import _core
 
-    return _core.lane_codes()
+    return {code.number: code for code in _core.lane_codes()}
+
+
+def lane_code(number: int) -> _core.LaneCode:
+    """The code of byte lanes with this number in files."""
+    return lane_codes()[number]
 
 
 class NoBase(Base):
@@ -193,7 +164,7 @@ class NoResidual(Residual):
     scheme: Literal["none"]
 
 
-_BASES: tuple[type[Base], ...] = (*kinds.BASES, TrellisBase, LanesBase, NoBase)
+_BASES: tuple[type[Base], ...] = (*kinds.BASES, LanesBase, NoBase)
 _RESIDUALS: tuple[type[Residual], ...] = (*kinds.RESIDUALS, ProcSparseResidual, NoResidual)
 BASE_KINDS = {base.name(): base.number for base in _BASES}
 SCHEMES = {residual.name(): residual.number for residual in _RESIDUALS}
@@ -270,12 +241,12 @@ class TensorDescription(BaseModel):
             side = "rows" if self.is_column else "columns"
             raise ValueError(f"rotation_block {block} is not a power of two that divides {rotated} {side}")
         if self.is_column and not can_be_column(self.base, self.residual, self.experts):
-            raise ValueError("the layout column is for one trellis or lanes without column_scale and residual")
+            raise ValueError("the layout column is for lanes without column_scale and residual, and not for experts")
         self.residual.check(n_out, n_in)
         if isinstance(self.residual, ProcSparseResidual) and not self._base_fits_blocks(self.residual.block):
             raise ValueError("proc_sparse has the base none, or prng_block of the same block, one seed and no rotation")
         if self.experts is not None and not can_have_experts(self.base, self.residual):
-            raise ValueError("experts have the base trellis, lanes or none, and neither codebook nor proc_sparse")
+            raise ValueError("experts have the base lanes or none, and neither codebook nor proc_sparse")
         self.base.check(n_out, n_in)
         return self
 
@@ -339,22 +310,14 @@ class TensorDescription(BaseModel):
 
 def can_have_experts(base: Base, residual: Residual) -> bool:
     """False for what numbers its rows throughout, or shares more than a rotation among them."""
-    return isinstance(base, (TrellisBase, LanesBase, NoBase)) and residual.fits_experts
+    return isinstance(base, (LanesBase, NoBase)) and residual.fits_experts
 
 
 def can_be_column(base: object, residual: object, experts: int | None) -> bool:
     """True for what the column layout is defined for."""
     return (
-        isinstance(base, (TrellisBase, LanesBase))
-        and not base.column_scale
-        and isinstance(residual, NoResidual)
-        and experts is None
+        isinstance(base, LanesBase) and not base.column_scale and isinstance(residual, NoResidual) and experts is None
     )
-
-
-def version_of(descriptions: Iterable[TensorDescription]) -> int:
-    """The version that a file with these tensors has."""
-    return 2 if any(isinstance(one.base, LanesBase) for one in descriptions) else 1
 
 
 def parse_description(text: str, origin: str) -> TensorDescription:

@@ -10,7 +10,7 @@ from typing import Any
 from ..gguf import names, schema
 from ..gguf.header import Header
 from ..gguf.reader import SeedDeltaFile
-from ..gguf.schema import LanesBase, TensorDescription, TrellisBase
+from ..gguf.schema import LanesBase, TensorDescription
 
 # shown by their own tables, not as values
 _TABLES = (schema.KEY_TENSORS, schema.KEY_CRC32)
@@ -29,7 +29,7 @@ def summarize(file: SeedDeltaFile) -> dict[str, Any]:
     """Everything that a SeedΔ file says of itself. Bytes are those of the data, without padding.
 
     `converted` has a dictionary a converted tensor: its description, `role` and `layer`, `base_seed`, `payload_bytes`,
-    `bits_per_weight` (all payload bytes), `rate` (bits a weight of the trellis alone) and `rel_l2`, `rel_l2_w`: the
+    `bits_per_weight` (all payload bytes), `rate` (bits a weight of the codes alone) and `rel_l2`, `rel_l2_w`: the
     relative error ‖W−Ŵ‖/‖W‖, plain and weighted by the columns' importance, and `error`, the one that a gap is about.
     `unsafe` ones need the fallback to run. `roles` sums them up by role (ffn_up, …),
     with the errors of all their weights together; `kept` the tensors that were not converted, by type.
@@ -77,12 +77,10 @@ def recipe_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_base(description: TensorDescription | Mapping[str, Any]) -> str:
-    """The base in a few words: `trellis 4/1 L12` (bits a step, values a step, bits of state), `lanes code 0`, …."""
+    """The base in a few words: `lanes code 8`, `prng_block 8, seed per row`, …."""
     data = description if isinstance(description, Mapping) else description.model_dump(mode="json")
     base = data["base"]
     text = str(base["kind"])
-    if base["kind"] == "trellis":
-        text += f" {base['step_bits']}/{base['values_per_step']} L{base['state_bits']}"
     if base["kind"] == "lanes":
         text += f" code {base['code']}"
     if base.get("seed_per", "tensor") != "tensor":
@@ -119,7 +117,7 @@ def _tensor(description: TensorDescription, seed: int, payload_bytes: int) -> di
         "statecells": description.is_statecells,
         "payload_bytes": payload_bytes,
         "bits_per_weight": 8 * payload_bytes / description.weights,
-        "rate": base.bits if isinstance(base, (TrellisBase, LanesBase)) else None,
+        "rate": base.bits if isinstance(base, LanesBase) else None,
         "rel_l2": ratio(norms.err, norms.w),
         "rel_l2_w": ratio(norms.err_w, norms.w_w),
         "error": norms.error,

@@ -17,7 +17,7 @@ from ..convert.rest import kept_chunks, rest_types
 from ..gguf import names, schema
 from ..gguf.imatrix import read_imatrix
 from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
-from ..gguf.schema import LanesBase, TrellisBase
+from ..gguf.schema import LanesBase
 from ..gguf.source import SourceModel, file_sha256, open_source
 from ..gguf.writer import PlannedTensor, crc32
 
@@ -197,9 +197,7 @@ class _Verifier:
             return np.asarray(values, np.float32).reshape(-1, n_in)
         # without an entry in the imatrix the covariance weighs, where the encoder used it
         description = tensor.description
-        used = experts is None and (
-            isinstance(description.base, (TrellisBase, LanesBase)) or description.is_proc_sparse
-        )
+        used = experts is None and (isinstance(description.base, LanesBase) or description.is_proc_sparse)
         if used and self.covariance is not None and self.covariance.has(name):
             if has_imatrix and self.imatrix is None:
                 return None

@@ -35,7 +35,7 @@ class SeedOptions(Group):
         default=0,
         ge=0,
         description="Seeds tried for each tensor (or --seed-per), from --seed on; the one of the lowest error is kept "
-        "(a trellis is encoded that often, and not with --hessian, whose diagonal weighs the columns elsewhere).",
+        "(byte lanes are encoded that often, and not with --hessian, whose diagonal weighs the columns elsewhere).",
     )
 
 
@@ -64,7 +64,7 @@ class EntryOptions(Group):
     ] = Field(
         default=None,
         description="What a row keeps: entries (coo, default 32), blocks (block, default 1) or atoms (codebook_resid, "
-        "default 8); auto: as many as fit in --bits (not with the trellis).",
+        "default 8); auto: as many as fit in --bits (not with lanes).",
     )
 
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from .base import (
-    TRELLIS_TABLE_1,
-    TRELLIS_TABLE_2,
-    column_trellis_values,
     prng_block_values,
     rotate,
     rotate_back,
     splitmix64_at,
     splitmix64_mix,
-    trellis_values,
 )
 from .lanes import column_lanes_values, lane_steps, lanes_values
 from .product import LANE_GROUP, column_matmul, coo_dot, dequantize, matmul, quantize_activations
@@ -25,11 +21,8 @@ from .residual import (
 
 __all__ = [
     "LANE_GROUP",
-    "TRELLIS_TABLE_1",
-    "TRELLIS_TABLE_2",
     "column_lanes_values",
     "column_matmul",
-    "column_trellis_values",
     "coo_dot",
     "dequantize",
     "dictionary_dot",
@@ -46,5 +39,4 @@ __all__ = [
     "rotate_back",
     "splitmix64_at",
     "splitmix64_mix",
-    "trellis_values",
 ]

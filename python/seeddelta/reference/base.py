@@ -8,9 +8,6 @@ import numpy.typing as npt
 GOLDEN = 0x9E3779B97F4A7C15
 MASK = (1 << 64) - 1
 
-TRELLIS_TABLE_1 = np.array([-36, -23, -17, -12, -8, -5, -3, -1, 1, 3, 5, 8, 12, 17, 23, 36], np.int8)
-TRELLIS_TABLE_2 = np.array([-19, -14, -11, -8, -6, -4, -2, -1, 1, 2, 4, 6, 8, 11, 14, 19], np.int8)
-
 
 def splitmix64_mix(z: int) -> int:
     """The output function of SplitMix64 (Steele, Lea, Flood 2014)."""
@@ -47,37 +44,6 @@ def prng_block_values(
             value = 2 * ((splitmix64_at(key, offset // 8) >> (8 * (offset % 8))) & 63) - 63
             out[row - row_begin, column] = value * (1 if seed_gain is None else int(seed_gain[row, at]))
     return out
-
-
-def trellis_values(
-    codes: npt.NDArray[np.uint16], n_out: int, n_in: int, step_bits: int, multipliers: list[int]
-) -> npt.NDArray[np.int8]:
-    """Values of base kind trellis, int8 [n_out, n_in], from codes uint16 [n_tiles, words, 16]."""
-    per_step = len(multipliers)
-    rows = codes.view(np.uint16).transpose(0, 2, 1).reshape(-1, codes.shape[1])[:n_out].astype(np.uint32)
-    rows = np.concatenate([rows, np.zeros((n_out, 1), np.uint32)], axis=1)
-    step = np.arange(n_in) // per_step
-    word, shift = step * step_bits // 16, step * step_bits % 16
-    state = ((rows[:, word] << 16 | rows[:, word + 1]) >> (16 - shift)) & 0xFFFF
-    hashed = (state * np.array(multipliers, np.uint32)[np.arange(n_in) % per_step]) & 0xFFFF
-    return np.asarray(TRELLIS_TABLE_1[hashed >> 12] + TRELLIS_TABLE_2[(hashed >> 8) & 15], np.int8)
-
-
-def column_trellis_values(
-    codes: npt.NDArray[np.uint16], n_out: int, step_bits: int, multipliers: list[int]
-) -> npt.NDArray[np.int8]:
-    """Values of a trellis in column layout, int8 [n_in, n_out], from codes uint16 [n_in, words, 16]."""
-    per_step = len(multipliers)
-    streams = np.ascontiguousarray(codes.view(np.uint16).transpose(0, 2, 1), ">u2")  # [n_in, lane, word]
-    bits = np.unpackbits(streams.view(np.uint8).reshape(*streams.shape[:2], -1), axis=2)
-    positions = -(-max(n_out, 16 * per_step * -(-16 // step_bits)) // 64) * 64
-    steps = positions // (16 * per_step)
-    total = step_bits * steps
-    at = (step_bits * np.arange(steps)[:, None] + np.arange(16)) % total  # the stream is closed
-    state = (bits[:, :, at].astype(np.uint32) << np.arange(15, -1, -1)).sum(axis=3, dtype=np.uint32)
-    hashed = (state[..., None] * np.array(multipliers, np.uint32)) & 0xFFFF  # [n_in, lane, step, value]
-    values = TRELLIS_TABLE_1[hashed >> 12] + TRELLIS_TABLE_2[(hashed >> 8) & 15]
-    return np.asarray(values.transpose(0, 2, 3, 1).reshape(len(codes), positions)[:, :n_out], np.int8)
 
 
 def rotate(rows: npt.NDArray[np.float32], block: int, seed: int) -> npt.NDArray[np.float32]:

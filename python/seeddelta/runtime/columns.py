@@ -23,7 +23,7 @@ from .weights import PreparedModel, register_fallback
 
 _LARGEST_I8 = 127
 _TERNARY_THRESHOLD = 0.7  # of the mean magnitude: Li et al. 2016, Ternary Weight Networks
-_ROTATION_BLOCK = 64  # as that of the trellis
+_ROTATION_BLOCK = 64  # as that of byte lanes
 _ROTATION_SEED = 1
 
 

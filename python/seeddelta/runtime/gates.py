@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..errors import ConfigError, NotAvailableError
+from ..errors import ConfigError
 from ..gguf.header import Header
 from ..settings.patterns import as_values, value_of
 from ..settings.runtime import RuntimeConfig
@@ -80,8 +80,6 @@ class GateMaker:
         zeros: Container[str] = (),
     ) -> None:
         """`shapes` are those of all matrices by columns; the inputs of those in `zeros` are often exactly 0."""
-        if config.state_pack_mlp is not None and config.state_pack_mlp.aggressive and not _core.ablations:
-            raise NotAvailableError("aggressive state-pack is left out of this build (SEEDDELTA_ABLATIONS=OFF)")
         self._config, self._zeros = config, zeros
         self._costs = {name: int(np.prod(shape)) for name, shape in shapes.items()}
         self.made: list[MadeGate] = []

@@ -145,7 +145,7 @@ class RuntimeHandle(Shown):
         `seeddelta.calls.KIND` are the products of a base kind or a residual scheme (one product counts for both),
         without those from the fallback; `seeddelta.calls.seed_choice` those of prng_block with seeds chosen by row or
         block. Weights that are a codebook alone are not among these but in `statecells.weights` and `statecells.calls`;
-        what is in column layout counts for `seeddelta.calls.columns_lanes` or `…columns_trellis` only. All are in
+        what is in column layout counts for `seeddelta.calls.columns_lanes` only. All are in
         `seeddelta.weights` and `seeddelta.calls`.
 
         Of proc-sparse weights (docs/guide/proc-sparse.md): `proc.enabled` (0 or 1), `proc.weights`, `proc.fanout`

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..gguf.schema import BASE_KINDS, LANE_BYTES, LANES
+from ..gguf.schema import BASE_KINDS, LANE_BYTES, LANES, lane_code
 
 F32, F16, I32 = 0, 1, 26
+_CODE = 8  # byte lanes of 4 bits
 _N_OUT, _N_IN, _TOKENS, _EXPERTS, _USED = 40, 64, 3, 2, 2
 _HEADS, _DIM, _POSITIONS = 2, 32, 64
 _TOLERANCE = 0.03  # of the largest value: activations have 8 bits
@@ -93,7 +94,7 @@ def compute_products(abi: _core.GgmlAbi, library: ctypes.CDLL) -> str | None:
     """Every form of product and the look-up, beside ggml's own with the same weights. What differs, or None."""
     rng = np.random.default_rng(7)
     rows = rng.uniform(0.5, 1.5, _N_OUT).astype(np.float16)
-    code = _core.lane_codes()[0]
+    code = lane_code(_CODE)
     tile = (code.lines(_N_IN), LANE_BYTES)
     tiles = -(-_N_OUT // LANES)
 

@@ -15,7 +15,7 @@ from .. import _core
 from ..errors import ConfigError, SourceModelError
 from ..gguf.header import Header, TensorInfo, read_header
 from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
-from ..gguf.schema import LanesBase, ProcSparseResidual, TensorDescription, TrellisBase, lane_codes
+from ..gguf.schema import LanesBase, ProcSparseResidual, TensorDescription, lane_code
 from ..gguf.split import MappedData
 from ..settings.runtime import RuntimeConfig
 from .gates import GateMaker, MadeGate, input_groups, zero_inputs
@@ -121,10 +121,9 @@ def unit_norm(tensor: StoredTensor) -> npt.NDArray[np.float32]:
         matrix = tensor.to_weight().dequantize()
         norm: npt.NDArray[np.float32] = np.sqrt(np.einsum("oi,oi->i", matrix, matrix), dtype=np.float32)
         return norm
-    assert isinstance(base, (TrellisBase, LanesBase))
-    deviation = lane_codes()[base.code].unit if isinstance(base, LanesBase) else _core.TRELLIS_STD
+    assert isinstance(base, LanesBase)
     scale = tensor.arrays["row_scale"].astype(np.float32)
-    norm = np.abs(scale) * np.float32(base.scale * deviation * tensor.description.shape[0] ** 0.5)
+    norm = np.abs(scale) * np.float32(base.scale * lane_code(base.code).unit * tensor.description.shape[0] ** 0.5)
     return norm
 
 

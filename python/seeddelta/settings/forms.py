@@ -14,9 +14,9 @@ from .. import kinds
 from .._settings import Flag, Settings
 from ..kinds.kind import one_of
 from ..kinds.options import BlockOptions, EntryOptions, Group, ScaledOptions, SeedOptions, ValueOptions
-from .recipe import FileOptions, LayoutOptions, MeasuredOptions, ProcOptions, RunningOptions, TrellisOptions
+from .recipe import EncoderOptions, FileOptions, LayoutOptions, MeasuredOptions, ProcOptions, RunningOptions
 
-_BASES = (*kinds.BASE_OF, "trellis", "lanes", "none")
+_BASES = (*kinds.BASE_OF, "lanes", "none")
 _SCHEMES = (*kinds.RESIDUAL_OF, "none")
 if TYPE_CHECKING:
     BaseName = str
@@ -31,8 +31,7 @@ class KindOptions(Group):
 
     base_kind: Annotated[BaseName, Flag(shown=True, panel="Base")] = Field(
         default="lanes",
-        description="Base W0. lanes: the trellis in byte lanes; only matrices stored by inputs below 2 bits are in the "
-        "hashed trellis.",
+        description="Base W0. lanes: codes in byte lanes, for all that is not an experiment.",
     )
     scheme: Annotated[
         SchemeName | None,
@@ -42,17 +41,11 @@ class KindOptions(Group):
             panel="Residual",
             metavar="|".join(name.removesuffix("_resid") for name in _SCHEMES),
         ),
-    ] = Field(default=None, description="Residual Δ. Default: none for the trellis, coo for the other bases.")
+    ] = Field(default=None, description="Residual Δ. Default: none for lanes, coo for the other bases.")
 
 
-class Trellis(TrellisOptions, SeedOptions):
-    """Weights of a seeded hash, walked by the codes of the best path."""
-
-    kind: Literal["trellis"] = "trellis"
-
-
-class Lanes(TrellisOptions, SeedOptions):
-    """The trellis in byte lanes, for the rates that it has."""
+class Lanes(EncoderOptions, SeedOptions):
+    """Codes in byte lanes, with trained tables."""
 
     kind: Literal["lanes"] = "lanes"
 
@@ -69,19 +62,19 @@ class NoResidual(Group):
     scheme: Literal["none"] = "none"
 
 
-_BASE_FORMS: tuple[type[Group], ...] = (Trellis, Lanes, *(kind.options for kind in kinds.BASES), NoBase)
+_BASE_FORMS: tuple[type[Group], ...] = (Lanes, *(kind.options for kind in kinds.BASES), NoBase)
 _RESIDUAL_FORMS: tuple[type[Group], ...] = (*(kind.options for kind in kinds.RESIDUALS), NoResidual)
 if TYPE_CHECKING:
     Base = Group
     Residual = Group
 
-    class _KindSettings(ValueOptions, EntryOptions, BlockOptions, ScaledOptions, TrellisOptions, SeedOptions): ...
+    class _KindSettings(ValueOptions, EntryOptions, BlockOptions, ScaledOptions, EncoderOptions, SeedOptions): ...
 else:
     Base = Annotated[one_of(_BASE_FORMS), Field(discriminator="kind")]
     Residual = Annotated[one_of(_RESIDUAL_FORMS), Field(discriminator="scheme")]
     _of_bases = tuple(own for kind in kinds.BASES for own in kind.own)
     _of_residuals = tuple(own for kind in kinds.RESIDUALS for own in kind.own)
-    _shared = (BlockOptions, ScaledOptions, TrellisOptions, SeedOptions)
+    _shared = (BlockOptions, ScaledOptions, EncoderOptions, SeedOptions)
     # in the order of the help, the last ones first
     _KindSettings = type("_KindSettings", (*_of_residuals, ValueOptions, EntryOptions, *_of_bases, *_shared), {})
 
@@ -102,7 +95,7 @@ class RecipeForm(Settings):
 
     base: Base = Field(default_factory=Lanes, description="Base W0: what is made from the seed.")
     residual: Residual | None = Field(
-        default=None, description="Residual Δ. Default: none for the trellis, coo for the other bases."
+        default=None, description="Residual Δ. Default: none for lanes, coo for the other bases."
     )
 
 

@@ -23,18 +23,10 @@ EFFORTS = {"fast": 1, "normal": 4, "high": 16}
 MAX_ROTATION = 64  # the block that was measured (larger ones cost more time a token and gain nothing)
 # preset -> what it sets; options given beside it win
 PRESETS: dict[str, dict[str, Any]] = {
-    "lanes-4": {"base_kind": "lanes", "bits": 4},
-    "lanes-3": {"base_kind": "lanes", "bits": 3},
-    "lanes-2": {"base_kind": "lanes", "bits": 2},
-    "trellis-4": {"base_kind": "trellis", "bits": 4},
-    "trellis-3": {"base_kind": "trellis", "bits": 3},
-    "trellis-2.5": {"base_kind": "trellis", "bits": 2.5},
-    "trellis-2": {"base_kind": "trellis", "bits": 2},
     "tiny": {"base_kind": "lanes", "target_bpw": 2.4},
     "small": {"base_kind": "lanes", "target_bpw": 3.4},
     "balanced": {"base_kind": "lanes", "target_bpw": 4.4},
     "quality": {"base_kind": "lanes", "target_bpw": 5.1},
-    "trellis-4-fine": {"base_kind": "trellis", "bits": 4, "state_bits": 14},
     "statecells": {"base_kind": "none", "scheme": "codebook_resid", "bits": 4, "K": "auto"},
     "prng-coo": {"base_kind": "prng_block", "scheme": "coo", "bits": 4, "K": "auto", "vals": "int8"},
 }
@@ -54,8 +46,8 @@ class FileOptions(Group):
     output: Annotated[Path, Flag(output="file", names=("--output", "-o"), panel="File", decides="nothing")] = Field(
         description="SeedΔ file to write."
     )
-    preset: Annotated[str, Flag(shown=True, metavar="NAME", panel="File", decides="nothing")] = Field(
-        default="lanes-4", description=f"Named set of options: {', '.join(PRESETS)}. Others given win over it."
+    preset: Annotated[str | None, Flag(shown=True, metavar="NAME", panel="File", decides="nothing")] = Field(
+        default=None, description=f"Named set of options: {', '.join(PRESETS)}. Others given win over it."
     )
     layers: Annotated[str | None, Flag(shown=True, metavar="A-B", panel="File", decides="choice")] = Field(
         default=None, description="Layers to convert: A-B, or a list like 0-3,8. Default: all."
@@ -65,13 +57,13 @@ class FileOptions(Group):
         description="Matrices to convert, with commas: attn_q, ffn_up, … by their names in the model, or by role: ffn "
         "(with experts and shared), experts, shared (experts), attn (with mla), mla, ssm, other, all (of the layers); "
         "embd (embeddings), head (output matrix), full (everything). Default: full; all with --layers or a base other "
-        "than the trellis.",
+        "than lanes.",
     )
     tensor_type: Annotated[
         tuple[str, ...], Flag(shown=True, metavar="REGEX=RATE", repeat=True, panel="File", decides="choice")
     ] = Field(
         default=(),
-        description="REGEX=RATE: bits of the trellis, dense, or proc:FANOUT (proc-sparse), for tensors whose name has "
+        description="REGEX=RATE: bits of byte lanes, dense, or proc:FANOUT (proc-sparse), for tensors whose name has "
         "the expression. May be given often; the last that fits wins, over presets too.",
     )
     target_bpw: Annotated[
@@ -106,17 +98,12 @@ class FileOptions(Group):
     )
 
 
-class TrellisOptions(Group):
-    """The trellis: a seeded hash walked by codes."""
+class EncoderOptions(Group):
+    """Byte lanes: their rate, and how they are searched."""
 
     bits: Annotated[float, Flag(shown=True, metavar="1|1.5|2|2.5|3|3.5|4|5|6", panel="Base")] = Field(
         default=4,
-        description="Bits a weight: 1, 1.5, 2, 2.5, 3, 3.5 (byte lanes only), 4, 5 or 6; embd and head get one step "
-        "more.",
-    )
-    state_bits: Annotated[Literal[12, 14, 16], Whole, Flag(panel="Base")] = Field(
-        default=12,
-        description="Bits of the trellis state: 14 and 16 lose less and take 4 and 16 times as long to encode.",
+        description="Bits a weight: 1, 1.5, 2, 2.5, 3, 3.5, 4, 5 or 6; embd and head get one step more.",
     )
     effort: Annotated[Literal["fast", "normal", "high"], Flag(shown=True, panel="Base")] = Field(
         default="normal",
@@ -143,7 +130,8 @@ class LayoutOptions(Group):
     layout: Annotated[Literal["auto", "row", "column"], Flag(shown=True, panel="Layout")] = Field(
         default="auto",
         description="How a matrix is stored: row, or column (all outputs of an input together, so that inputs can be "
-        "skipped; trellis without a residual; not for experts, embd and head, which stay in rows). auto is row.",
+        "skipped; lanes of 2 bits or more without a residual; not for experts, embd and head, which stay in rows). "
+        "auto is row.",
     )
     column_tensor: Annotated[tuple[str, ...], Flag(metavar="REGEX", repeat=True, panel="Layout")] = Field(
         default=(),
@@ -209,7 +197,7 @@ class MeasuredOptions(Group):
     )
     hessian: Annotated[Path | None, Flag(shown=True, panel="Calibration", decides="choice")] = Field(
         default=None,
-        description="Covariance of the inputs, from seeddelta imatrix --hessian: the trellis makes up for an error in "
+        description="Covariance of the inputs, from seeddelta imatrix --hessian: the encoder makes up for an error in "
         "the columns that go together with it.",
     )
     hessian_damp: Annotated[float, Flag(panel="Calibration")] = Field(

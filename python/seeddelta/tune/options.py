@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from ..convert.rates import TRELLIS_RATES, Proc, parse_override
+from ..convert.rates import RATES, Proc, parse_override
 from ..convert.recipe import Recipe
 from ..settings.tuning import TuneSettings
 
@@ -28,15 +28,15 @@ class TuneOptions(TuneSettings):
         budgets = (self.recipe.target_bpw, self.recipe.target_size, self.max_dppl)
         if sum(budget is not None for budget in budgets) != 1:
             raise ValueError("give one of --size, --bpw and --max-dppl")
-        if not self.recipe.has_trellis or self.recipe.residual_scheme != "none":
+        if not self.recipe.has_codes or self.recipe.residual_scheme != "none":
             raise ValueError(
-                "rates are those of --base-kind trellis without a residual; leave --base-kind and --scheme out"
+                "rates are those of --base-kind lanes without a residual; leave --base-kind and --scheme out"
             )
         if self.recipe.proc_sparse or any(isinstance(parse_override(t)[1], Proc) for t in self.recipe.tensor_type):
-            raise ValueError("rates are those of the trellis; leave proc-sparse out, or keep such matrices dense")
-        if self.reference not in TRELLIS_RATES:
+            raise ValueError("rates are those of byte lanes; leave proc-sparse out, or keep such matrices dense")
+        if self.reference not in RATES:
             raise ValueError(
-                f"--reference {self.reference:g} is no rate; choose from {', '.join(f'{r:g}' for r in TRELLIS_RATES)}"
+                f"--reference {self.reference:g} is no rate; choose from {', '.join(f'{r:g}' for r in RATES)}"
             )
         if self.max_dppl is not None and self.verify_chunks < 2:
             raise ValueError("--max-dppl is measured on the held-out text; give --verify-chunks 2 or more")

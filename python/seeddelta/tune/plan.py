@@ -55,10 +55,9 @@ def _plan(options: TuneOptions) -> TunePlan:
     everything = tuning.weights(name for group in tuning.groups for name in group.tensors)
     samples = tuning.weights(sampled_tensors(tuning.groups).values())
     checked = sorted((tuning.weights(group.tensors) for group in tuning.groups), reverse=True)[:CHECKED]
-    rates = tuning.measuring.rates
+    rates = tuning.store.rates
     encoded = everything + (len(rates) - 1) * samples + len(neighbours(options.reference, rates)) * sum(checked)
     builds = 0 if not options.verify_chunks else 3 if options.max_dppl is None else STEPS + 2
-    slower = {12: 1, 14: 4, 16: 16}[options.recipe.state_bits]  # than what is measured with
     scored = (1 + builds) * options.verify_chunks if builds else 0
     return TunePlan(
         groups=tuple(tuning.groups),
@@ -68,12 +67,12 @@ def _plan(options: TuneOptions) -> TunePlan:
         encoded_weights=encoded,
         encode_seconds=encoded / rate,
         builds=builds,
-        verify_seconds=builds * everything * slower / rate + scored * chunk,
+        verify_seconds=builds * everything / rate + scored * chunk,
     )
 
 
 def _weights_a_second(tuning: Tuning) -> float:
-    store = tuning.measuring
+    store = tuning.store
     name = min(store.plan.targets, key=lambda name: tuning.weights([name]))
     planned = at_rates(store.plan, store.recipe, {name: tuning.options.reference})
     result = run_job(job_of(store.recipe, planned, name, store.recipe.threads))

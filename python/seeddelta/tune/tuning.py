@@ -37,7 +37,6 @@ from .texts import choose_texts
 from .verify import Candidate, Verifier, paired
 
 REPAIR_TRUST = 0.5  # of the sensitivities, in logarithms, when the first allocation is not better
-MEASURING_BITS = 12  # of the trellis state while measuring: larger ones err less, everywhere alike, and take longer
 
 
 @dataclass(frozen=True)
@@ -76,12 +75,7 @@ class Tuning:
         recipe = options.recipe
         free = {"target_bpw": None, "target_size": None, "bits": options.reference}
         self.recipe = recipe.model_copy(update=free)
-        measuring = self.recipe.model_copy(update={"state_bits": MEASURING_BITS})
-        self.measuring = EncodedStore(measuring, options.folder / f"parts-{MEASURING_BITS}", progress=progress)
-        self.store = self.measuring
-        if recipe.state_bits != MEASURING_BITS:
-            folder = options.folder / f"parts-{recipe.state_bits}"
-            self.store = EncodedStore(self.recipe, folder, progress=progress)
+        self.store = EncodedStore(self.recipe, options.folder / "parts", progress=progress)
         self.source = self.store.plan.source
         self.fixed: dict[str, Rate] = {}
         for name in self.store.plan.targets:
@@ -96,7 +90,7 @@ class Tuning:
     @property
     def evaluations(self) -> int:
         """Evaluations of the dense model with some tensors encoded, at most."""
-        checks = min(CHECKED, len(self.groups)) * len(neighbours(self.options.reference, self.measuring.rates))
+        checks = min(CHECKED, len(self.groups)) * len(neighbours(self.options.reference, self.store.rates))
         return 1 + len(self.groups) + checks
 
     def weights(self, names: Iterable[str]) -> int:
@@ -116,7 +110,7 @@ class Tuning:
 
     def identity(self) -> dict[str, Any]:
         """What decides the measurements: another budget does not."""
-        options, recipe = self.options, self.measuring.recipe
+        options, recipe = self.options, self.recipe
         files = {"model": recipe.input, "text": options.text, "verify": options.verify_text,
                  "hessian": recipe.hessian, "imatrix": recipe.imatrix}  # fmt: skip
         return {
@@ -149,7 +143,7 @@ def autotune(options: TuneOptions, *, progress: bool = True) -> TuneReport:
         texts = choose_texts(options)
         sensitivity = _measure(tuning, state, texts.tokens)
         allocator = Allocator(
-            tuning.recipe, tuning.source, tuning.groups, sensitivity, tuning.measuring, tuning.fixed
+            tuning.recipe, tuning.source, tuning.groups, sensitivity, tuning.store, tuning.fixed
         )  # fmt: skip
         verifier = None
         if texts.held_out is not None:
@@ -168,7 +162,7 @@ def _measure(tuning: Tuning, state: State, tokens: Any) -> Sensitivity:
     options = tuning.options
     with (
         Meter(
-            tuning.measuring, state, options.folder, tokens, options.ctx, options.recipe.threads or processors()
+            tuning.store, state, options.folder, tokens, options.ctx, options.recipe.threads or processors()
         ) as meter,
         tqdm(total=tuning.evaluations, desc="measure", unit="group", disable=not tuning.progress) as bar,
     ):  # fmt: skip
@@ -177,7 +171,7 @@ def _measure(tuning: Tuning, state: State, tokens: Any) -> Sensitivity:
             bar.set_postfix_str(what, refresh=False)
             bar.update()
 
-        return measure_sensitivity(meter, tuning.measuring, tuning.groups, options.reference, step)
+        return measure_sensitivity(meter, tuning.store, tuning.groups, options.reference, step)
 
 
 def _decide(tuning: Tuning, allocator: Allocator, verifier: Verifier | None) -> Decision:
