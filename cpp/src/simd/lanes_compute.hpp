@@ -1,7 +1,5 @@
 // Base lanes over a range of row tiles. Include inside an instruction-set unit only.
 #pragma once
-#include <type_traits>
-
 #include "simd/finish.hpp"
 #include "simd/lanes_many.hpp"
 
@@ -43,35 +41,30 @@ bool lanes_compute_many(const seeddelta_ctx &ctx, const Activations &a, int64_t 
     return exponents.finite();
 }
 
-// Ops: void for the scalar definition.
 template <class Arch, class Ops>
 bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_begin, int64_t tile_end, uint8_t *panel,
                    float *y, int64_t y_stride) {
-    if constexpr (std::is_void_v<Ops>) { // no look-up of bytes
-        return kernels_scalar().linear.compute(ctx, a, tile_begin, tile_end, panel, y, y_stride);
-    } else {
-        using L = LaneTile<Ops>;
-        if (a.n_tokens > Ops::kDirect) {
-            return lanes_compute_many<Arch, Ops>(ctx, a, tile_begin, tile_end, panel, y, y_stride);
-        }
-        Exponents<Arch> exponents;
-        alignas(64) float acc[L::kTiles * L::kTokens][kTileRows];
-        const int64_t together = L::tiles_for(a.n_tokens);
-        const LaneBlock block = LaneBlock::of(panel, a.stride / kGroup, 0);
-        if (L::packs(a.n_tokens)) {
-            block.pack(a, 0);
-        }
-        int64_t tile = tile_begin;
-        while (tile < tile_end) {
-            const int64_t count = tile + together <= tile_end ? together : 1;
-            prefetch_row_scale(ctx, tile * kTileRows);
-            L::multiply(ctx, ctx.codes + tile * ctx.tile_bytes(), a, block, count, acc);
-            for (int64_t i = 0; i < count; ++i, ++tile) {
-                finish_lanes<Arch>(ctx, a, tile, 0, a.n_tokens, acc + i * L::kTokens, y, y_stride, exponents);
-            }
-        }
-        return exponents.finite();
+    using L = LaneTile<Ops>;
+    if (a.n_tokens > Ops::kDirect) {
+        return lanes_compute_many<Arch, Ops>(ctx, a, tile_begin, tile_end, panel, y, y_stride);
     }
+    Exponents<Arch> exponents;
+    alignas(64) float acc[L::kTiles * L::kTokens][kTileRows];
+    const int64_t together = L::tiles_for(a.n_tokens);
+    const LaneBlock block = LaneBlock::of(panel, a.stride / kGroup, 0);
+    if (L::packs(a.n_tokens)) {
+        block.pack(a, 0);
+    }
+    int64_t tile = tile_begin;
+    while (tile < tile_end) {
+        const int64_t count = tile + together <= tile_end ? together : 1;
+        prefetch_row_scale(ctx, tile * kTileRows);
+        L::multiply(ctx, ctx.codes + tile * ctx.tile_bytes(), a, block, count, acc);
+        for (int64_t i = 0; i < count; ++i, ++tile) {
+            finish_lanes<Arch>(ctx, a, tile, 0, a.n_tokens, acc + i * L::kTokens, y, y_stride, exponents);
+        }
+    }
+    return exponents.finite();
 }
 
 } // namespace
