@@ -81,7 +81,6 @@ def main() -> int:
             "dither": options.dither,
         },
         "summary": summary,
-        "tensors": found,
     }
     common.save(options.name or "tensors", result, options.results)
     return 0

@@ -133,9 +133,45 @@ def machine() -> dict[str, Any]:
 
 
 def save(name: str, result: dict[str, Any], folder: Path = RESULTS) -> Path:
-    """Write a result with the machine's description to <folder>/<name>.json."""
+    """Write what a page may quote of a result, with the machine's description, to <folder>/<name>.json."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    path.write_text(json.dumps({"machine": machine()} | result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(as_text(summarized({"machine": machine()} | result)) + "\n", encoding="utf-8")
     print(f"written: {path}", file=sys.stderr)
     return path
+
+
+_RAW = {"samples", "chunk_nll", "before_load", "after_load"}
+# Of the run time's counters those that pages quote, and that say that it ran.
+_COUNTERS = ("weights", "calls", "saving", "off", "keep_ratio", "topk_kept", "quality_gap")
+
+
+def summarized(result: Any) -> Any:
+    """A result with the range of its samples in their place, without memory on the way and counters nobody quotes."""
+    if isinstance(result, list):
+        return [summarized(value) for value in result]
+    if isinstance(result, float):
+        return float(f"{result:.9g}")
+    if not isinstance(result, dict):
+        return result
+    kept = {key: summarized(value) for key, value in result.items() if key not in _RAW}
+    samples = result.get("samples")
+    if samples and "min" not in result and all(isinstance(one, (int, float)) for one in samples):
+        kept["range"] = summarized([min(samples), max(samples)])
+    if isinstance(kept.get("metrics"), dict):
+        kept["metrics"] = {k: v for k, v in kept["metrics"].items() if k.rpartition(".")[2] in _COUNTERS}
+    return kept
+
+
+def as_text(value: Any, indent: int = 0) -> str:
+    """JSON with one line for whatever fits one, so that a change of a result can be read."""
+    line = json.dumps(value, ensure_ascii=False)
+    if len(line) + indent <= 118 or not isinstance(value, (dict, list)) or not value:
+        return line
+    inner = " " * (indent + 1)
+    if isinstance(value, dict):
+        rows = [
+            f"{inner}{json.dumps(key, ensure_ascii=False)}: {as_text(one, indent + 1)}" for key, one in value.items()
+        ]
+        return "{\n" + ",\n".join(rows) + "\n" + " " * indent + "}"
+    return "[\n" + ",\n".join(inner + as_text(one, indent + 1) for one in value) + "\n" + " " * indent + "]"

@@ -10,7 +10,6 @@ again as float16 with an index (6 bytes each). The error is that of the outputs 
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -51,15 +50,18 @@ def outliers(weights: F32, feedback: Feedback, above: float) -> npt.NDArray[np.b
     return np.asarray(np.abs(scaled) > above * np.sqrt(np.mean(scaled**2, axis=1, keepdims=True)))
 
 
-def _print(rows: list[dict[str, Any]]) -> None:
-    kinds: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        kinds[row["name"].split(".")[2]].append(row)
-        kinds["all"].append(row)
-    for kind, those in kinds.items():
-        change = np.mean([row["error_apart"] / row["error"] - 1 for row in those])
-        count = sum(row["outliers"] for row in those)
-        print(f"{kind:12} {len(those):4} matrices, {count:5} outliers, error {change:+.2%}")
+def _by_kind(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Matrices, outliers and mean change of the error of each kind of matrix."""
+    found: dict[str, dict[str, Any]] = {}
+    for kind in dict.fromkeys(row["name"].split(".")[2] for row in rows):
+        those = [row for row in rows if row["name"].split(".")[2] == kind]
+        change = float(np.mean([row["error_apart"] / row["error"] - 1 for row in those]))
+        found[kind] = {
+            "matrices": len(those), "outliers": sum(row["outliers"] for row in those), "change": change,
+            "largest_change": min(row["error_apart"] / row["error"] - 1 for row in those),
+        }  # fmt: skip
+        print(f"{kind:12} {len(those):4} matrices, {found[kind]['outliers']:5} outliers, error {change:+.2%}")
+    return found
 
 
 def main() -> int:
@@ -88,8 +90,7 @@ def main() -> int:
                 "error": errors[0], "error_apart": errors[1],
             }
         )  # fmt: skip
-    _print(rows)
-    save(given.name or "outliers", {"settings": {"above": given.above}, "matrices": rows}, given.results)
+    save(given.name or "outliers", {"settings": {"above": given.above}, "kinds": _by_kind(rows)}, given.results)
     return 0
 
 
