@@ -33,6 +33,7 @@ from .lora import add_adapters
 from .weights import PreparedModel, prepare
 
 install()
+MAX_CONTEXT = 1 << 24  # tokens: far beyond any model; llama.cpp keeps lists of them
 # what llama.cpp gets: the weights are computed here, and it would lock the holes, too
 _OURS = {"n_gpu_layers": 0, "op_offload": False, "use_mlock": False}
 
@@ -202,6 +203,8 @@ def _refuse_unknown(kwargs: Mapping[str, Any]) -> None:
     for name in ("n_threads", "n_threads_batch"):
         if (kwargs.get(name) or 0) > MAX_THREADS:
             raise ConfigError(f"{name} {kwargs[name]}: ggml takes {MAX_THREADS} threads at most")
+    if (kwargs.get("n_ctx") or 0) > MAX_CONTEXT:
+        raise ConfigError(f"n_ctx {kwargs['n_ctx']}: at most {MAX_CONTEXT} tokens; give what the memory holds")
     for name in kwargs:
         if name in known:
             continue
