@@ -16,7 +16,8 @@ from seeddelta import _core
 
 from .._blas import one_blas_thread
 from .._output import check_writable, reading
-from ..calibrate.llama_block import llama_shape, read_head
+from ..calibrate.block_shape import model_shape
+from ..calibrate.head import read_head
 from ..calibrate.text import Windows, bundled_text, read_windows
 from ..checkpoint import discard_record
 from ..errors import RecipeError
@@ -85,7 +86,7 @@ def _fit(
     progress: bool,
 ) -> FitReport:
     source = open_source(dense)
-    shape = llama_shape(source)
+    shape = model_shape(source, ctx)
     state = output.with_name(output.name + ".fit")
     with open_seeddelta(model) as file:
         for tensor in file.tensors.values():

@@ -19,12 +19,12 @@ from typing import Any, Literal
 from gguf import GGUFValueType
 
 from .._settings import guarded
+from ..calibrate.block_shape import model_shape
 from ..calibrate.capture import Capture, capture
 from ..calibrate.covariance import open_covariance, warn_of_zeros, write_covariance
 from ..calibrate.engine import BlockEngine
 from ..calibrate.gradient import capture_gradient
 from ..calibrate.groups import Group, find_groups
-from ..calibrate.llama_block import llama_shape
 from ..calibrate.passes import PassSums
 from ..calibrate.states import States
 from ..calibrate.text import Texts, Windows, read_texts, text_files
@@ -147,7 +147,7 @@ def _prepared(
     recipe = recipe.model_copy(update={"gradient": None}) if automatic else recipe
     plan = make_plan(recipe, measured=False)
     if automatic:
-        llama_shape(plan.source)  # raises for a model whose gradients cannot be measured
+        model_shape(plan.source, ctx)  # raises for a model whose gradients cannot be measured
     if recipe.executor == "threads":
         jobs = jobs_within(plan, ram, recipe.threads or processors())
         recipe = recipe.model_copy(update={"executor": f"threads:{jobs}"})
