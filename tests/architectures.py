@@ -309,7 +309,8 @@ def _write(
     writer = gguf.GGUFWriter(path, name)
     if token_types is not None:
         writer.add_token_type_count(token_types)
-    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, list: writer.add_array}
+    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string,
+           list: writer.add_array}  # fmt: skip
     for key, value in keys.items():
         add[type(value)](f"{name}.{key}", value)
     _add_tokenizer(writer, tokenizer_of)

@@ -1,4 +1,4 @@
-"""Gradients of a llama: its logits are llama.cpp's, its gradients are differences, and a build takes the file."""
+"""Gradient files: what is in them, and a build takes them. The gradients themselves are in test_block.py."""
 
 from __future__ import annotations
 
@@ -11,105 +11,43 @@ from typing import Any
 import numpy as np
 import pytest
 import seeddelta
+from block_models import CASES, SHAPES, write_case
 from llama_helpers import TEXT
 from seeddelta.calibrate import capture, write_covariance
+from seeddelta.calibrate.block import read_block
+from seeddelta.calibrate.block_shape import model_shape
 from seeddelta.calibrate.gradient import capture_gradient
 from seeddelta.calibrate.gradient_file import open_gradient
-from seeddelta.calibrate.llama_block import MATRICES, llama_shape, read_block, read_head, rms_norm, softmax
+from seeddelta.calibrate.head import read_head
 from seeddelta.calibrate.text import read_windows
 from seeddelta.errors import NotAvailableError
 from seeddelta.gguf.source import open_source
-from seeddelta.runtime.decoder import Decoder
-from seeddelta.runtime.session import open_model
-from tiny_llama import write_experts, write_gemma2, write_llama, write_qwen
+from tiny_llama import write_gpt_oss, write_llama, write_qwen
 
-TOKENS = np.random.default_rng(0).integers(260, 500, 24)
-KINDS = ("llama", "qwen2", "qwen3")
-NORMS = ("attn_norm", "ffn_norm")
+MATRICES = 7  # of a block
 
 
 @pytest.fixture(scope="module")
 def models(smollm2_quantized: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("gradient")
-    made = {kind: write_qwen(folder / f"{kind}.gguf", smollm2_quantized, kind) for kind in KINDS[1:]}
-    return made | {"llama": write_llama(folder / "llama.gguf", smollm2_quantized)}
+    qwen = write_qwen(folder / "qwen2.gguf", smollm2_quantized, "qwen2")
+    return {"qwen2": qwen, "llama": write_llama(folder / "llama.gguf", smollm2_quantized)}
 
 
-class Model:
-    """All blocks of a model in memory."""
-
-    def __init__(self, path: Path) -> None:
-        source = open_source(path)
-        self.shape = llama_shape(source)
-        self.embedding = source.matrix("token_embd.weight")
-        self.blocks = [read_block(source, self.shape, layer) for layer in range(self.shape.layers)]
-        self.head = read_head(source, self.shape)
-
-    def forward(self, tokens: Any) -> tuple[Any, list[Any]]:
-        x, kept = self.embedding[tokens], []
-        for block in self.blocks:
-            x, own = block.forward(x)
-            kept.append(own)
-        return x, kept
-
-    def logits(self, tokens: Any) -> Any:
-        return rms_norm(self.forward(tokens)[0], self.head.norm, self.head.eps)[0] @ self.head.matrix.T
-
-    def gradients(self, tokens: Any, random: Any) -> dict[str, Any]:
-        """∂loss/∂y and y, float32 [tokens, n_out], of every matrix and norm."""
-        x, kept = self.forward(tokens)
-        dx, found = self.head.gradient(x, random), {}
-        for layer in reversed(range(self.shape.layers)):
-            seen = {}
-
-            def keep(kind: str, g: Any, y: Any, seen: Any = seen) -> None:
-                seen[kind] = (g, y)
-
-            dx = self.blocks[layer].backward(kept[layer], dx, keep)
-            found |= {f"blk.{layer}.{kind}.weight": pair for kind, pair in seen.items()}
-        return found
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_logits_are_those_of_llama_cpp(kind: str, models: dict[str, Path]) -> None:
-    llm = open_model(models[kind], n_ctx=64, n_batch=64, threads=1)
-    try:
-        decoder = Decoder(llm)
-        decoder.clear()
-        expected = np.array(decoder.decode(TOKENS.astype(np.int32), 0, slice(0, len(TOKENS))), np.float32)
-    finally:
-        llm.close()
-    assert np.abs(Model(models[kind]).logits(TOKENS) - expected).max() < 0.01 * expected.std()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradients_are_differences(kind: str, models: dict[str, Path]) -> None:
-    """Every output of a matrix is moved by something of its own, as a bias does, and every weight of a norm changed."""
-    model, random = Model(models[kind]), np.random.default_rng(1)
-    found = model.gradients(TOKENS, np.random.default_rng(2))
-    assert len(found) == 2 * len(MATRICES + NORMS)
-    logits = model.logits(TOKENS)
-    noise = np.random.default_rng(2).random(logits.shape, np.float32)
-    labels = (logits - np.log(-np.log(noise + np.float32(1e-12)))).argmax(-1)
-
-    def loss() -> float:
-        p = softmax(model.logits(TOKENS).astype(np.float64))
-        return float(-np.log(p[np.arange(len(labels)), labels]).sum())
-
-    for name, (gradient, y) in found.items():
-        _, layer, matrix, _ = name.split(".")
-        weights = model.blocks[int(layer)].w
-        at = matrix if matrix in NORMS else f"{matrix}.bias"
-        own = weights.get(at, np.float32(0))
-        step = (0.004 * random.normal(size=y.shape[1:] if matrix in NORMS else y.shape)).astype(np.float32)
-        values = []
-        for sign in (1, -1):
-            weights[at] = own * np.exp(sign * step) if matrix in NORMS else own + sign * step
-            values.append(loss())
-        weights[at] = own
-        moved = y * step if matrix in NORMS else step
-        expected = float((gradient.astype(np.float64) * moved).sum())
-        assert (values[0] - values[1]) / 2 == pytest.approx(expected, rel=0.01, abs=2e-4), name
+def gradients(path: Path, tokens: Any, random: Any) -> dict[str, Any]:
+    """∂loss/∂y float32 [tokens, n_out] of every matrix."""
+    source = open_source(path)
+    shape = model_shape(source, len(tokens))
+    x, backs, found = source.matrix("token_embd.weight")[tokens], [], {}
+    for layer in range(shape.layers):
+        x, back = read_block(source, shape, layer).forward(x)
+        backs.append(back)
+    dx = read_head(source, shape).gradient(x, random)
+    for layer in reversed(range(shape.layers)):
+        seen: dict[str, Any] = {}
+        dx = backs[layer](dx, lambda kind, g, _, seen=seen: seen.__setitem__(kind, g))
+        found |= {f"blk.{layer}.{kind}.weight": g for kind, g in seen.items() if "norm" not in kind}
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -125,11 +63,9 @@ def test_second_moments(models: dict[str, Path], text: Path, tmp_path: Path) -> 
         capture_gradient(models["qwen2"], text, tmp_path / f"{threads}.gguf", threads=threads, **options)
     assert (tmp_path / "1.gguf").read_bytes() == (tmp_path / "2.gguf").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1.gguf", "2.gguf"]
-    model, sums = Model(models["qwen2"]), {}
+    sums: dict[str, Any] = {}
     for chunk, tokens in enumerate(read_windows(models["qwen2"], text, "text", 64, 3).tokens):
-        for name, (g, _) in model.gradients(tokens, np.random.default_rng([7, chunk])).items():
-            if "norm" in name:
-                continue
+        for name, g in gradients(models["qwen2"], tokens, np.random.default_rng([7, chunk])).items():
             wide = g.astype(np.float64)
             length = np.sqrt(np.square(wide).sum(-1, keepdims=True))
             sums[name] = sums.get(name, 0) + (wide / np.maximum(length, 1e-30)).T @ wide
@@ -152,12 +88,28 @@ def test_build(models: dict[str, Path], text: Path, tmp_path: Path) -> None:
 
 
 def test_other_models_are_refused(smollm2_quantized: Path, text: Path, tmp_path: Path) -> None:
-    gemma = write_gemma2(tmp_path / "gemma.gguf", smollm2_quantized)
-    experts = write_experts(tmp_path / "experts.gguf", smollm2_quantized, "llama")
-    for model, reason in ((gemma, "not for gemma2"), (experts, "ffn_gate_inp")):
-        with pytest.raises(NotAvailableError, match=reason):
-            capture_gradient(model, text, tmp_path / "g.gguf", progress=False)
-    assert not (tmp_path / "g.gguf").exists()
+    model = write_gpt_oss(tmp_path / "oss.gguf", smollm2_quantized)
+    with pytest.raises(NotAvailableError, match="not for gpt-oss"):
+        capture_gradient(model, text, tmp_path / "g.gguf", progress=False)
+    with pytest.raises(NotAvailableError, match="not for gpt-oss"):
+        seeddelta.quantize(model, tmp_path / "o.gguf", text=text, gradient="auto", progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["oss.gguf"]
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "of" not in case])
+def test_quantize_measures_the_gradients(name: str, text: Path, smollm2_quantized: Path, tmp_path: Path) -> None:
+    """Every matrix of a block but the stacks of experts is encoded with them, fused ones and shared experts, too."""
+    model = write_case(name, tmp_path, smollm2_quantized)
+    report = seeddelta.quantize(
+        model, tmp_path / "o.gguf", text=text, ctx=32, chunks=3, bits=4, effort="fast", targets="all", gradient="auto",
+        layers="0-1", threads=1, progress=False,
+    )  # fmt: skip
+    dense = [row for row in report.tensors if not row.name.endswith("_exps.weight")]
+    kinds = [kind for kind in CASES[name]["tensors"].split() if kind in SHAPES and len(SHAPES[kind]) == 2]
+    assert len(dense) == 2 * len([kind for kind in kinds if kind != "ffn_gate_inp"])
+    assert {row.method for row in dense} == {"row feedback"}
+    assert all(0 < row.metrics.rel_grad < row.metrics.rel_l2 for row in dense)
+    assert all(row.metrics.rel_grad is None for row in report.tensors if row not in dense)
 
 
 @pytest.mark.parametrize("calibrate", ["dense", "sequential"])
@@ -178,7 +130,7 @@ def test_commands(models: dict[str, Path], text: Path, tmp_path: Path) -> None:
     small = ["-f", str(text), "--ctx", "64", "-t", "1"]
     files = ["-o", str(tmp_path / "i.gguf"), "--gradient", str(gradient)]
     run(["imatrix", "-m", str(models["llama"]), *files, "--chunks", "2", "--gradient-chunks", "3", *small])
-    assert len(open_gradient(gradient).tensors) == 2 * len(MATRICES)
+    assert len(open_gradient(gradient).tensors) == 2 * MATRICES
     options = ["--gradient", str(gradient), "--chunks", "4", "--targets", "all", "--bits", "3"]
     run(["quantize", str(models["llama"]), "-o", str(output), *options, *small])
     with seeddelta.open_seeddelta(output) as file:

@@ -27,8 +27,10 @@ from ..gguf import names
 from ..gguf.source import SourceModel, open_source
 from ..processors import processors
 from ..settings.calibration import GRADIENT_CHUNKS
+from .block import block_matrices, in_order, read_block
+from .block_shape import ModelShape, model_shape
 from .gradient_file import write_gradient
-from .llama_block import MATRICES, LlamaShape, in_order, llama_shape, read_block, read_head
+from .head import read_head
 from .states import States, write_states
 from .text import Texts, Windows, read_texts, text_files
 
@@ -47,7 +49,7 @@ def capture_gradient(
     threads: int = 0,
     progress: bool = True,
 ) -> int:
-    """Write the gradient file of a dense GGUF model of the llama family; returns how many matrices it has.
+    """Write the gradient file of a GGUF model of ARCHITECTURES (block_shape.py); returns how many matrices it has.
 
     `chunks` of `ctx` tokens are taken from all over the text, or in equal parts of several (None: all of it). `seed` is
     that of the drawn labels. The result does not depend on `threads` (0: all processors). The hidden states before
@@ -58,13 +60,13 @@ def capture_gradient(
         from tqdm.auto import tqdm
 
     source, output = open_source(Path(model)), Path(output)
-    shape = llama_shape(source)
+    shape = model_shape(source, ctx)
     check_writable(output)
     windows = read_texts(source.path, text_files(text), ctx, chunks)
     rows = {
         name: source.tensors[name].shape[0]
         for layer in reversed(range(shape.layers))  # as they are found
-        for name in (f"blk.{layer}.{kind}.weight" for kind in MATRICES)
+        for name in block_matrices(source, layer)
     }
     with (
         one_blas_thread(),
@@ -83,7 +85,7 @@ class _Backward:
     def __init__(
         self,
         source: SourceModel,
-        shape: LlamaShape,
+        shape: ModelShape,
         windows: Windows,
         folder: Path,
         pool: ThreadPoolExecutor,
@@ -119,7 +121,7 @@ class _Backward:
         with write_states(self._states(0)) as writer:
             embedding = self.source.matrix(names.EMBEDDING)
             for tokens in self.windows.tokens:
-                writer.add(embedding[tokens])
+                writer.add(np.asarray(self.shape.embedding_scale * embedding[tokens]))
             del embedding
         for layer in range(self.shape.layers):
             block, before = read_block(self.source, self.shape, layer), self._states(layer)
@@ -133,9 +135,11 @@ class _Backward:
     def _backward(self, layer: int) -> dict[str, F32]:
         block, before = read_block(self.source, self.shape, layer), self._states(layer)
         self._states(layer + 1).remove()
-        sums = {kind: np.zeros((len(block.w[kind]),) * 2, np.float32) for kind in MATRICES}
+        start = f"blk.{layer}."
+        full = {name.removeprefix(start).removesuffix(".weight"): name for name in block_matrices(self.source, layer)}
+        sums = {kind: np.zeros((len(block.w[kind]),) * 2, np.float32) for kind in full}
 
-        def back(chunk: int) -> dict[str, F32]:
+        def of_chunk(chunk: int) -> dict[str, F32]:
             weighted: dict[str, F32] = {}
 
             def seen(kind: str, g: F32, _: F32) -> None:
@@ -144,15 +148,15 @@ class _Backward:
                 square = (g * g).sum(-1, keepdims=True, dtype=np.float64)
                 weighted[kind] = np.asarray(g / np.maximum(square, 1e-60) ** 0.25, np.float32)
 
-            kept = block.forward(before.read(chunk))[1]
-            self.gradient[chunk] = block.backward(kept, self.gradient[chunk], seen)
+            back = block.forward(before.read(chunk))[1]
+            self.gradient[chunk] = back(self.gradient[chunk], seen)
             return weighted
 
-        for weighted in self._each(back):
+        for weighted in self._each(of_chunk):
 
             def add(kind: str, weighted: dict[str, F32] = weighted) -> None:
                 sums[kind] += weighted[kind].T @ weighted[kind]
 
-            list(self.pool.map(add, MATRICES))
+            list(self.pool.map(add, sums))
         self.done()
-        return {f"blk.{layer}.{kind}.weight": g for kind, g in sums.items()}
+        return {full[kind]: g for kind, g in sums.items()}

@@ -14,8 +14,9 @@ from ._command import from_settings
 def command(settings: FitSettings) -> None:
     """Fit the row scales and norms of a SeedΔ file to the dense model's predictions, by gradient descent on a text.
 
-    The file stays as large and as fast; its divergence from the dense model falls. For llama, qwen2 and qwen3. It takes
-    longer than the encoding; a run that was stopped goes on where it was.
+    The file stays as large and as fast; its divergence from the dense model falls. For the architectures that
+    have gradients (docs/guide/architectures.md). It takes longer than the encoding; a run that was stopped goes on
+    where it was.
 
     Example: seeddelta fit -m model.seeddelta.gguf -d model-f16.gguf -o fitted.seeddelta.gguf --text valid.txt
     """

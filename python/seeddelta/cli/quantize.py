@@ -63,7 +63,8 @@ class QuantizeSettings(Recipe):
         Field(
             default=None,
             description="Covariance of the loss' gradients, by which a row makes up for the errors of the rows before "
-            "it: auto measures it first (llama, qwen2, qwen3), FILE is from seeddelta imatrix --gradient.",
+            "it: auto measures it first (llama, mistral, qwen, gemma, phi3 and others: see "
+            "docs/guide/architectures.md), FILE is from seeddelta imatrix --gradient.",
         )
     )
     resume: Annotated[bool, Flag(shown=True, panel="Run", decides="nothing")] = Field(

@@ -16,7 +16,8 @@ from seeddelta import _core
 
 from .._blas import one_blas_thread
 from .._output import check_writable, reading
-from ..calibrate.llama_block import llama_shape, read_head
+from ..calibrate.block_shape import model_shape
+from ..calibrate.head import read_head
 from ..calibrate.text import Windows, bundled_text, read_windows
 from ..checkpoint import discard_record
 from ..errors import RecipeError
@@ -58,7 +59,7 @@ def fit(
 ) -> FitReport:
     """Write a SeedΔ file whose row scales and norms are fitted to the predictions of the dense model it was made from.
 
-    Needs no more bytes and no more time at run time. For models of the llama family (llama, qwen2, qwen3). `chunks` of
+    Needs no more bytes and no more time at run time. For ARCHITECTURES of calibrate/block_shape.py. `chunks` of
     `ctx` tokens are taken from all over the text (None: that of the package), each once: a second time fits the text
     and not the model. One of eight is held out to measure. A run that was stopped goes on from OUTPUT.fit. The result
     does not depend on `threads` (0: all).
@@ -85,7 +86,7 @@ def _fit(
     progress: bool,
 ) -> FitReport:
     source = open_source(dense)
-    shape = llama_shape(source)
+    shape = model_shape(source, ctx)
     state = output.with_name(output.name + ".fit")
     with open_seeddelta(model) as file:
         for tensor in file.tensors.values():

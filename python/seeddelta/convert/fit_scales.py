@@ -9,33 +9,25 @@ down through one block at a time; memory holds it and the hidden states of a bat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..calibrate.llama_block import (
-    MATRICES,
-    LlamaBlock,
-    LlamaHead,
-    LlamaShape,
-    in_order,
-    log_softmax,
-    norm_back,
-    read_block,
-    rms_norm,
-)
+from ..calibrate.block import Block, in_order, read_block
+from ..calibrate.block_shape import ModelShape
+from ..calibrate.head import NORM, Head, read_bias
+from ..calibrate.operations import log_softmax
 from ..checkpoint import read_record, write_record
 from ..gguf import names
 from ..gguf.reader import SeedDeltaFile
 from ..gguf.source import SourceModel
 
 F32 = npt.NDArray[np.float32]
-OUTPUT_NORM = "output_norm.weight"
 BATCH = 2  # chunks a step
 RATE = 0.002  # of a step at its largest, in logarithms of the factors
 _MOMENTS = (0.9, 0.95)  # of Adam (Kingma and Ba 2015)
@@ -52,7 +44,7 @@ def fitted_tensors(file: SeedDeltaFile) -> dict[str, int]:
     for name, tensor in file.tensors.items():
         place, one = names.split_name(name), tensor.description
         plain = one.base.kind == "lanes" and one.residual.scheme == "none" and not one.is_column
-        if place is not None and place[1] in MATRICES and plain and one.experts is None:
+        if place is not None and plain and one.experts is None:
             found[name] = one.rows
     return found
 
@@ -60,7 +52,7 @@ def fitted_tensors(file: SeedDeltaFile) -> dict[str, int]:
 class Student:
     """The encoded model; `theta` float32 are logarithms of the factors of `fitted_tensors`, one after the other."""
 
-    def __init__(self, file: SeedDeltaFile, shape: LlamaShape, teacher: LlamaHead) -> None:
+    def __init__(self, file: SeedDeltaFile, shape: ModelShape, teacher: Head) -> None:
         self.file, self.shape, self._source = file, shape, SourceModel(file.header)
         sizes = fitted_tensors(file)
         ends = np.cumsum(list(sizes.values()))
@@ -70,7 +62,7 @@ class Student:
         head = names.EMBEDDING if self._tied else names.HEAD
         # a head that was not converted is the dense one
         matrix = self.matrix(head) if head in file.tensors else teacher.matrix
-        self._head = LlamaHead(self._source.matrix(OUTPUT_NORM).ravel(), matrix, shape.eps)
+        self._head = Head(shape, self._source.matrix(NORM).ravel(), read_bias(self._source), matrix)
 
     def factor(self, name: str) -> F32:
         """exp(θ) of a tensor, float32 [rows] or [n_embd]; ones for one that is not fitted."""
@@ -81,21 +73,28 @@ class Student:
         if name not in self.file.tensors:
             plain = self._source.matrix(name).reshape(self._source.tensors[name].shape)
             return np.asarray(plain * self.factor(name))
-        rows = self.file.tensors[name].description.rows
-        return np.asarray(self.file.tensors[name].to_weight().dequantize(0, rows) * self.factor(name)[:, None])
+        one = self.file.tensors[name].description
+        matrix = self.file.tensors[name].to_weight().dequantize()
+        if one.experts is not None:
+            return matrix.reshape(one.experts, *one.shape)
+        return np.asarray(matrix * self.factor(name)[:, None])
 
     def embedding(self) -> F32:
         """float32 [vocabulary, n_embd]"""
         return self._head.matrix if self._tied else self.matrix(names.EMBEDDING)
 
-    def block(self, layer: int) -> LlamaBlock:
+    def states(self, embedding: F32, chunks: Iterable[npt.NDArray[np.int32]]) -> list[F32]:
+        """Hidden states before the first block."""
+        return [np.asarray(self.shape.embedding_scale * embedding[chunk]) for chunk in chunks]
+
+    def block(self, layer: int) -> Block:
         start = f"blk.{layer}."
         all_names = [*self.file.tensors, *self.file.dense_tensors]
         short = {n: n.removeprefix(start).removesuffix(".weight") for n in all_names if n.startswith(start)}
-        return LlamaBlock(self.shape, {own: self.matrix(name) for name, own in short.items()})
+        return Block(self.shape.blocks[layer], {own: self.matrix(name) for name, own in short.items()})
 
-    def head(self) -> LlamaHead:
-        return LlamaHead(self._head.norm * self.factor(OUTPUT_NORM), self._head.matrix, self.shape.eps)
+    def head(self) -> Head:
+        return replace(self._head, norm=self._head.norm * self.factor(NORM))
 
 
 @dataclass
@@ -107,7 +106,7 @@ class Fit:
     tokens: npt.NDArray[np.int32]
     held: npt.NDArray[np.int32]
     pool: ThreadPoolExecutor
-    teacher: LlamaHead
+    teacher: Head
     done: Callable[[int], object]  # is told of chunks, a pass forwards counts 1
     # hidden states of the dense model after the last block
     wanted: list[F32] = field(default_factory=list)
@@ -115,7 +114,7 @@ class Fit:
     def prepare(self) -> None:
         """Take all text through the dense model."""
         embedding = self.dense.matrix(names.EMBEDDING)
-        states = [embedding[chunk] for chunk in (*self.tokens, *self.held)]
+        states = self.student.states(embedding, (*self.tokens, *self.held))
         del embedding
         shape = self.student.shape
         self.wanted = self._through(lambda layer: read_block(self.dense, shape, layer), states)
@@ -123,21 +122,20 @@ class Fit:
     def divergence(self) -> float:
         """Mean KL divergence in nats on the text that is held out."""
         embedding = self.student.embedding()
-        states = [embedding[chunk] for chunk in self.held]
+        states = self.student.states(embedding, self.held)
         del embedding
         states = self._through(self.student.block, states)
         head = self.student.head()
         losses = []
         for x, dense in zip(states, self.wanted[len(self.tokens) :], strict=True):
-            last, _ = rms_norm(x, head.norm, head.eps)
-            losses.append(sum(loss for _, loss, _, _ in self._compared(head, last, dense)) / len(x))
+            losses.append(sum(loss for _, loss, _ in self._compared(head, head.normalized(x)[0], dense)) / len(x))
         return float(np.mean(losses))
 
     def gradient(self, chunks: list[int]) -> tuple[float, F32]:
         """Mean divergence on chunks of the text, and ∂/∂θ."""
         student = self.student
         embedding = student.embedding()
-        states = [embedding[self.tokens[chunk]] for chunk in chunks]
+        states = student.states(embedding, self.tokens[chunks])
         del embedding
         before: list[list[F32]] = []
         states = self._through(student.block, states, before)
@@ -146,7 +144,7 @@ class Fit:
         pairs = [(x, self.wanted[chunk]) for x, chunk in zip(states, chunks, strict=True)]
         found = list(in_order(self.pool, lambda pair: self._loss(head, *pair), pairs))
         for _, _, own in found:
-            self._add(total, {OUTPUT_NORM: own})
+            self._add(total, {NORM: own})
         slopes = [dx for _, dx, _ in found]
         for layer in reversed(range(student.shape.layers)):
             block, given = student.block(layer), before.pop()
@@ -160,7 +158,7 @@ class Fit:
         return float(np.mean([loss for loss, _, _ in found])), np.asarray(total / count, np.float32)
 
     def _through(
-        self, block_of: Callable[[int], LlamaBlock], states: list[F32], before: list[list[F32]] | None = None
+        self, block_of: Callable[[int], Block], states: list[F32], before: list[list[F32]] | None = None
     ) -> list[F32]:
         """The hidden states after all blocks. Those before each block are added to `before`."""
         for layer in range(self.student.shape.layers):
@@ -176,32 +174,34 @@ class Fit:
             if name in self.student.places:
                 total[self.student.places[name]] += own
 
-    def _compared(self, head: LlamaHead, last: F32, wanted: F32) -> Iterator[tuple[slice, float, F32, F32]]:
+    def _compared(self, head: Head, last: F32, wanted: F32) -> Iterator[tuple[slice, float, F32]]:
         """Some tokens of a chunk after the other, of their states behind the last norm: which, their divergences' sum,
-        and p and q [tokens, n_vocab]."""
+        and of that ∂/∂ these states."""
         for some, dense in self.teacher.predictions(wanted):
-            own = log_softmax(last[some] @ head.matrix.T)
-            p = np.exp(dense)
-            yield some, float((p * (dense - own)).sum(dtype=np.float64)), p, np.exp(own)
+            logits, logits_back = head.logits(last[some])
+            own, p = log_softmax(logits), np.exp(dense)
+            loss = float((p * (dense - own)).sum(dtype=np.float64))
+            yield some, loss, logits_back(np.exp(own) - p)
 
-    def _loss(self, head: LlamaHead, x: F32, wanted: F32) -> tuple[float, F32, F32]:
+    def _loss(self, head: Head, x: F32, wanted: F32) -> tuple[float, F32, F32]:
         """Mean divergence of a chunk, and of its sum ∂/∂x and ∂/∂θ of the last norm."""
-        last, kept = rms_norm(x, head.norm, head.eps)
+        last, norm_back = head.normalized(x)
         slope, total = np.empty_like(last), 0.0
-        for some, loss, p, q in self._compared(head, last, wanted):
+        for some, loss, own in self._compared(head, last, wanted):
             total += loss
-            slope[some] = (q - p) @ head.matrix
-        return total / len(x), norm_back(slope, kept), np.einsum("ti,ti->i", slope, last)
+            slope[some] = own
+        return total / len(x), norm_back(slope), np.einsum("ti,ti->i", slope, last)
 
 
-def _back(block: LlamaBlock, x: F32, dx: F32) -> tuple[F32, dict[str, F32]]:
+def _back(block: Block, x: F32, dx: F32) -> tuple[F32, dict[str, F32]]:
     """∂/∂x before a block, and ∂/∂θ of its matrices and norms."""
     found: dict[str, F32] = {}
 
     def seen(kind: str, dy: F32, y: F32) -> None:
-        found[kind] = np.einsum("to,to->o", dy, y)
+        if y.ndim == 2:  # norms of single heads are not fitted
+            found[kind] = np.einsum("to,to->o", dy, y)
 
-    return block.backward(block.forward(x)[1], dx, seen), found
+    return block.forward(x)[1](dx, seen), found
 
 
 class Adam:

@@ -19,12 +19,12 @@ from typing import Any, Literal
 from gguf import GGUFValueType
 
 from .._settings import guarded
+from ..calibrate.block_shape import model_shape
 from ..calibrate.capture import Capture, capture
 from ..calibrate.covariance import open_covariance, warn_of_zeros, write_covariance
 from ..calibrate.engine import BlockEngine
 from ..calibrate.gradient import capture_gradient
 from ..calibrate.groups import Group, find_groups
-from ..calibrate.llama_block import llama_shape
 from ..calibrate.passes import PassSums
 from ..calibrate.states import States
 from ..calibrate.text import Texts, Windows, read_texts, text_files
@@ -72,7 +72,7 @@ def quantize(
     With `calibrate` "sequential" the inputs are those that the encoded blocks before give, and each matrix makes up for
     what they have changed (calibrate/alignment.py); it takes more time and memory, and this process measures whatever
     the executor is. With `gradient` "auto" the gradients for feedback between rows are measured first
-    (calibrate/gradient.py; llama, qwen2 and qwen3).
+    (calibrate/gradient.py), for ARCHITECTURES of calibrate/block_shape.py.
 
     `options` are those of `Recipe` (bits, preset, targets, threads, dry_run, …), `executor` as there or any of
     `concurrent.futures`; without a rate the preset is "balanced". Its jobs are ranges of the text and matrices: a
@@ -147,7 +147,7 @@ def _prepared(
     recipe = recipe.model_copy(update={"gradient": None}) if automatic else recipe
     plan = make_plan(recipe, measured=False)
     if automatic:
-        llama_shape(plan.source)  # raises for a model whose gradients cannot be measured
+        model_shape(plan.source, ctx)  # raises for a model whose gradients cannot be measured
     if recipe.executor == "threads":
         jobs = jobs_within(plan, ram, recipe.threads or processors())
         recipe = recipe.model_copy(update={"executor": f"threads:{jobs}"})

@@ -39,7 +39,7 @@ class CaptureSettings(Settings):
     gradient: Annotated[Path | None, Flag(output="file", shown=True)] = Field(
         default=None,
         description="Also write the covariance of the loss' gradients at the outputs, for `seeddelta build --gradient` "
-        "(llama, qwen2, qwen3).",
+        "(llama, mistral, qwen, gemma, phi3 and others: see docs/guide/architectures.md).",
     )
     gradient_chunks: Annotated[int, Flag()] = Field(
         default=GRADIENT_CHUNKS, ge=1, description="Chunks that --gradient takes from all over the text."

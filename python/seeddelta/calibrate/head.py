@@ -1,0 +1,74 @@
+"""The end of a model in NumPy: the last norm, the output matrix, and labels that are drawn from the prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..gguf import names
+from ..gguf.source import SourceModel
+from .block_shape import ModelShape
+from .operations import F32, Back, capped, log_softmax, norm, softmax
+
+NORM = "output_norm.weight"
+_SLICE = 64  # tokens whose logits are in memory at a time
+
+
+@dataclass(frozen=True)
+class Head:
+    """`norm` and `bias` (or None) are of the last norm, [n_embd], `matrix` is the output matrix [n_vocab, n_embd]."""
+
+    shape: ModelShape
+    norm: F32
+    bias: F32 | None
+    matrix: F32
+
+    def normalized(self, x: F32) -> tuple[F32, Back]:
+        """Hidden states [tokens, n_embd] behind the last norm, without its bias."""
+        last = self.shape.blocks[-1]
+        return norm(x, self.norm, last.eps, centered=last.layer_norm)
+
+    def logits(self, last: F32) -> tuple[F32, Back]:
+        """[tokens, n_vocab] of what `normalized` gave."""
+        last = last if self.bias is None else last + self.bias
+        scale = self.shape.logit_scale
+        logits, cap_back = capped(scale * (last @ self.matrix.T), self.shape.logit_cap)
+        return logits, lambda dy: scale * (cap_back(dy) @ self.matrix)
+
+    def predictions(self, x: F32) -> Iterator[tuple[slice, F32]]:
+        """Logarithms of the probabilities of all tokens after some of the hidden states, and which states these are."""
+        last, _ = self.normalized(x)
+        for some in slices(len(last)):
+            yield some, log_softmax(self.logits(last[some])[0])
+
+    def gradient(self, x: F32, random: np.random.Generator) -> F32:
+        """∂loss/∂x [tokens, n_embd]: the loss is Σ −log p(label), the labels are drawn from the prediction."""
+        last, norm_back = self.normalized(x)
+        gradient = np.empty_like(last)
+        for some in slices(len(last)):
+            logits, logits_back = self.logits(last[some])
+            noise = random.random(logits.shape, np.float32)
+            label = (logits - np.log(-np.log(noise + np.float32(1e-12)))).argmax(-1)  # Gumbel's trick
+            p = softmax(logits)
+            p[np.arange(len(p)), label] -= 1
+            gradient[some] = logits_back(p)
+        return norm_back(gradient)
+
+
+def slices(tokens: int) -> Iterator[slice]:
+    """Parts of the tokens whose logits are in memory at a time."""
+    return (slice(begin, begin + _SLICE) for begin in range(0, tokens, _SLICE))
+
+
+def read_head(source: SourceModel, shape: ModelShape) -> Head:
+    """The head of a dense model."""
+    matrix = source.matrix(names.HEAD if names.HEAD in source.tensors else names.EMBEDDING)
+    return Head(shape, source.matrix(NORM).ravel(), read_bias(source), matrix)
+
+
+def read_bias(source: SourceModel) -> F32 | None:
+    """That of the last norm."""
+    name = "output_norm.bias"
+    return source.matrix(name).ravel() if name in source.tensors else None
