@@ -226,11 +226,13 @@ def test_spellings_of_the_seeds(spelled: list[str], means: dict[str, Any], monke
 
 
 def test_features_that_compose_can_be_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    three = handed("run", [*RUN, "--columns", "i8", "--kwta", "--state-pack-mlp=ternary", "--state-pack-kv=binary"],
+    three = handed("run", [*RUN, "--columns", "f16", "--kwta", "--state-pack-mlp=ternary", "--state-pack-kv=binary"],
                    monkeypatch).runtime  # fmt: skip
     assert all((three.kwta, three.state_pack_mlp, three.state_pack_kv))
     assert three.event is None
-    three = handed("run", [*RUN, "--columns", "i8", "--kwta", "--event-driven", "--state-pack-kv"], monkeypatch).runtime
+    three = handed(
+        "run", [*RUN, "--columns", "f16", "--kwta", "--event-driven", "--state-pack-kv"], monkeypatch
+    ).runtime
     assert all((three.kwta, three.event, three.state_pack_kv))
 
 
