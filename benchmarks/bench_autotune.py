@@ -5,7 +5,7 @@
         --hessian cov.gguf
 
 For every budget three models with the same covariance: `autotuned`, `uniform` (rates as equal as the bytes allow) and
-`rule` (--target-bpw: the sensitivities of a table); beside them llama.cpp's types with the
+`rule` (--bpw: the sensitivities of a table); beside them llama.cpp's types with the
 imatrix of the same text. The tuning reads `--tune-text` from its end; `--text` is never seen before the end. Perplexity
 and divergence are from the dense model on the same tokens, and differences from `uniform` are paired. Writes JSON and a
 figure. An interrupted run goes on where it was with --reuse.

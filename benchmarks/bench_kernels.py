@@ -184,19 +184,14 @@ def memory_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]
     products["SeedΔ rows, next asked for"] = ManyProducts(
         [partial(ask_and_multiply, rows[i - 1], weight, x[None, :]) for i, weight in reversed([*enumerate(rows)])]
     )
-    half, byte = dense.T.astype(np.float16), generator.integers(-127, 128, (n_in, n_out), dtype=np.int8)
-    ones = np.ones(n_in, np.float32)
-    columns = {
-        "f16": [_core.ColumnWeight("w", n_out, n_in, f16=half.copy()) for _ in range(many)],
-        "i8": [_core.ColumnWeight("w", n_out, n_in, i8=byte.copy(), unit_scale=ones) for _ in range(many)],
-    }
+    half = dense.T.astype(np.float16)
+    columns = [_core.ColumnWeight("w", n_out, n_in, f16=half.copy()) for _ in range(many)]
     lanes = [random_lanes(n_out, n_in, 4, generator, layout="column") for _ in range(many)]
     for share in (1.0, 0.5):
-        for name, weights in columns.items():
-            gate = _core.Gate(n_in, kwta=True, keep=share) if share < 1.0 else None
-            products[f"{name} columns, {share:g}"] = ManyProducts(
-                [partial(weight.matmul, x[None, :], gate) for weight in weights]
-            )
+        gate = _core.Gate(n_in, kwta=True, keep=share) if share < 1.0 else None
+        products[f"f16 columns, {share:g}"] = ManyProducts(
+            [partial(weight.matmul, x[None, :], gate) for weight in columns]
+        )
         index = np.sort(generator.permutation(n_in)[: round(share * n_in)]).astype(np.int32)
         products[f"SeedΔ 4 bits columns, {share:g}"] = ManyProducts(
             [partial(weight.multiply_active, x, index) for weight in lanes]

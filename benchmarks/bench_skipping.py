@@ -33,7 +33,7 @@ from seeddelta.runtime.skip_file import read_skip_file
 
 Config = dict[str, Any]
 
-F16, I8 = {"columns": "f16"}, {"columns": "i8"}
+F16 = {"columns": "f16"}
 DEFAULT = {"kwta": {}, "skip_prompt": True}
 LOW = {"ffn_down": 0.5, "ffn_gate": 0.7, "attn": 0.7}
 
@@ -48,7 +48,6 @@ def pack(eps: float, **more: Any) -> Config:
 
 QUALITY: dict[str, Config] = {
     "f16, all": F16,
-    "i8, all": I8,
     **{f"f16, down {k}": F16 | kwta({"ffn_down": k}) for k in (0.6, 0.5, 0.4, 0.3)},
     **{f"f16, down {k}, magnitude": F16 | kwta({"ffn_down": k}, score="magnitude") for k in (0.5, 0.4)},
     **{f"f16, down 0.5, blocks of {n}": F16 | kwta({"ffn_down": 0.5}, block=n) for n in (16, 32, 64)},
@@ -67,11 +66,8 @@ QUALITY: dict[str, Config] = {
     "f16, state-pack 0.05": F16 | pack(0.05),
     "f16, state-pack 0.3 of gamma": F16 | pack(0.0, relative=0.3),
     **{f"f16, events {t}": F16 | {"event": {"delta_theta": t}, "skip_prompt": True} for t in (0.1, 0.2, 0.3)},
-    "i8, default": I8 | DEFAULT,
-    "i8, all 0.5": I8 | kwta(0.5),
-    "i8, MLP": I8 | kwta({"ffn_down": 0.5, "ffn_gate": 0.7}),
 }
-SPEED = ("f16, all", "f16, default", "f16, all 0.5", "i8, all", "i8, default", "i8, all 0.5")
+SPEED = ("f16, all", "f16, default", "f16, all 0.5")
 STOCK = ("F16", "Q8_0", "Q4_0", "Q4_K_M")
 # of a SeedΔ file, whose own layout says what can be skipped
 SEEDDELTA: dict[str, Config] = {
@@ -152,13 +148,12 @@ class Setting:
 def settings_of(dense: Path, options: argparse.Namespace) -> list[Setting]:
     """Those of the SeedΔ file, else those of the dense model by columns."""
     known, timed = (SEEDDELTA, SEEDDELTA_SPEED) if options.seeddelta else (QUALITY, SPEED)
-    layouts = (("SeedΔ", {}),) if options.seeddelta else (("f16", F16), ("i8", I8))
+    kind, layout = ("SeedΔ", {}) if options.seeddelta else ("f16", F16)
     model = options.seeddelta or dense
     settings = [Setting(name, model, config, name in timed) for name, config in known.items()]
-    for kind, layout in layouts if options.skip else ():
-        for select in ("topk", "threshold"):
-            file = {"kwta": {"file": str(options.skip), "select": select}, "skip_prompt": True}
-            settings.append(Setting(f"{kind}, calibrated, {select}", model, layout | file, True))
+    for select in ("topk", "threshold") if options.skip else ():
+        file = {"kwta": {"file": str(options.skip), "select": select}, "skip_prompt": True}
+        settings.append(Setting(f"{kind}, calibrated, {select}", model, layout | file, True))
     if options.rows:
         settings.append(Setting("SeedΔ by rows, all", options.rows, {}, True))
     return settings
@@ -173,7 +168,7 @@ def shape_settings(options: argparse.Namespace) -> tuple[list[Setting], dict[str
         kept[re.sub(r"blk\.\d+\.(\w+)\.weight", r"\1", name)].append(skip.keep)
     fractions = {kind: round(mean(values), 4) for kind, values in kept.items()}
     settings = []
-    for kind, layout in (("f16", F16), ("i8", I8), ("SeedΔ", {})):
+    for kind, layout in (("f16", F16), ("SeedΔ", {})):
         model = models[synthetic.COLUMNS if kind == "SeedΔ" else "F16"]
         settings.append(Setting(f"{kind}, all", model, layout, True))
         settings.append(Setting(f"{kind}, kept as calibrated", model, layout | kwta(fractions), True))

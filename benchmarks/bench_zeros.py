@@ -30,7 +30,7 @@ from seeddelta.runtime import RuntimeConfig
 from seeddelta.runtime.decoder import Decoder
 from synthetic import F16, F32, FIRST, Q8_0, SHAPES, Shape
 
-KINDS: dict[str, dict[str, Any]] = {"f16": {"columns": "f16"}, "i8": {"columns": "i8"}, "SeedΔ": {}}
+KINDS: dict[str, dict[str, Any]] = {"f16": {"columns": "f16"}, "SeedΔ": {}}
 LARGE = 12.0  # the hidden state that is the same for all tokens; the others have a variance of 1
 SMALL = 0.02  # gain of what a layer adds, so that this stays so
 ZEROS = 8  # the feature of a gate, see GraphHook.pause_gates

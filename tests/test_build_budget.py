@@ -126,7 +126,7 @@ def test_builds_are_within_their_targets(tmp_path):
         assert target - 0.6 < report.bits_per_weight <= target
         assert len({round(row.bits_per_weight) for row in report.tensors}) > 1
     size = largest.file_bytes - 2000
-    report = build("size.gguf", target_size=str(size))
+    report = build("size.gguf", size=str(size))
     assert (tmp_path / "size.gguf").stat().st_size == report.file_bytes <= size
     pinned = build("pinned.gguf", target_bpw=3.7, tensor_type=("attn_q=1",))
     assert all(row.bits_per_weight < 2 for row in pinned.tensors if "attn_q" in row.name)
@@ -143,7 +143,7 @@ def test_experts_and_embedding_are_within_the_budget(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("1000", 1000), ("2K", 2048), ("1.5M", 3 << 19), ("1GiB", 1 << 30), ("3 mb", 3 << 20)]
+    ("text", "size"), [("1000", 1000), ("2K", 2000), ("1.5M", 1_500_000), ("1GB", 10**9), ("3 mb", 3_000_000)]
 )
 def test_sizes(text, size):
     assert parse_size(text) == size
@@ -152,11 +152,12 @@ def test_sizes(text, size):
 @pytest.mark.parametrize(
     "options",
     [
-        {"target_size": "0"},
-        {"target_size": "many"},
-        {"target_size": "9" * 400 + "G"},
+        {"size": "0"},
+        {"size": "many"},
+        {"size": "90MiB"},
+        {"size": "9" * 400 + "G"},
         {"target_bpw": 0},
-        {"target_bpw": 4, "target_size": "1G"},
+        {"target_bpw": 4, "size": "1G"},
         {"target_bpw": 4, "base_kind": "prng_block"},
     ],
 )

@@ -289,7 +289,7 @@ def test_outputs_that_cannot_be_are_named_before_any_work(dense: Path, monkeypat
     monkeypatch.setattr(
         pipeline.shutil, "disk_usage", lambda _: os.terminal_size((0, 0)) and type("U", (), {"free": 9})()
     )
-    with pytest.raises(OutputError, match="0 MiB are free"):
+    with pytest.raises(OutputError, match="0 MB are free"):
         build(dense)
 
 

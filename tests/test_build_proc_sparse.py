@@ -252,7 +252,7 @@ def test_targets_and_fanouts_of_single_tensors(source: Path, tmp_path: Path) -> 
     ("options", "message"),
     [
         ({"proc_sparse": True, "base_kind": "prng_block"}, "a weight of its own"),
-        ({"proc_sparse": True, "preset": "statecells"}, "a weight of its own"),
+        ({"proc_sparse": True, "preset": "prng-coo"}, "a weight of its own"),
         ({"proc_fanout": 3}, "--proc-fanout is for --proc-sparse"),
         ({"tensor_type": ["a=proc:0"]}, "no fan-out"),
         ({"tensor_type": ["a=proc:nan"]}, "no fan-out"),

@@ -55,7 +55,6 @@ TEXTS: dict[str, tuple[str, Any]] = {
     "K": ("16", 16),
     "scheme": ("codebook", "codebook_resid"),
     "executor": ("processes:2", "processes:2"),
-    "target_size": ("90M", "90M"),
 }
 # commands with the settings of a build, and what else they are given: a preset other than that of a build hides rates
 BUILDS: dict[str, list[str]] = {"build": [], "quantize": ["--bits", "4"], "autotune": []}
@@ -65,15 +64,13 @@ ALSO: dict[str, set[str]] = {
     "base_kind": {"targets"},
     "layers": {"targets"},
     "proc_sparse": {"targets"},
-    "statecells": {"preset", "base_kind", "scheme", "K", "targets"},
+    "statecells": {"base_kind", "scheme", "K", "targets"},
 }
 
 
 def flags() -> Iterator[Any]:
     for command, tree in TREES.items():
         for setting in settings_of(tree):
-            if setting.name == "size":  # the same as target_size in other units, see below
-                continue
             for flag in (*setting.names, *setting.flag.old):
                 yield pytest.param(command, setting, flag, id=f"{command} {flag}")
 
@@ -214,7 +211,7 @@ RUN = ["-m", "model.gguf", "-p", "text"]
          {"state_pack_mlp": {"popcnt": False, "target": "attn"}}),
         (["--state-pack=binary", "--state-pack-target=kv", "--state-pack-eps=1", "--state-pack-popcnt"],
          {"state_pack_kv": {"mode": "binary", "eps": 1, "popcount": True}}),
-        (["--state-pack", "exact", "--state-pack-budget", "64"], {"state_pack_kv": {"mode": "exact", "budget": 64}}),
+        (["--state-pack", "exact", "--state-pack-kv-budget", "64"], {"state_pack_kv": {"mode": "exact", "budget": 64}}),
         (["--seeddelta", "--statecells", "--proc-sparse=on"], {"statecells": True}),
         (["--set", "event.delta_theta=0.3", "--set", "kwta.k={ffn_down: 0.5}"],
          {"event": {"delta_theta": 0.3}, "kwta": {"k": {"ffn_down": 0.5}}}),
@@ -226,11 +223,13 @@ def test_spellings_of_the_seeds(spelled: list[str], means: dict[str, Any], monke
 
 
 def test_features_that_compose_can_be_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    three = handed("run", [*RUN, "--columns", "i8", "--kwta", "--state-pack-mlp=ternary", "--state-pack-kv=binary"],
+    three = handed("run", [*RUN, "--columns", "f16", "--kwta", "--state-pack-mlp=ternary", "--state-pack-kv=binary"],
                    monkeypatch).runtime  # fmt: skip
     assert all((three.kwta, three.state_pack_mlp, three.state_pack_kv))
     assert three.event is None
-    three = handed("run", [*RUN, "--columns", "i8", "--kwta", "--event-driven", "--state-pack-kv"], monkeypatch).runtime
+    three = handed(
+        "run", [*RUN, "--columns", "f16", "--kwta", "--event-driven", "--state-pack-kv"], monkeypatch
+    ).runtime
     assert all((three.kwta, three.event, three.state_pack_kv))
 
 
@@ -331,18 +330,18 @@ def test_a_base_and_a_residual_are_one_of_several_kinds(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--set", "base.kind=fht_struct", "--set", "base.bits=3"], "bits"), (["--set", "base.kind=odd"], "odd"),
     (["--set", "base.bits=3", "--bits", "2"], "bits is given twice"),
-    (["--size", "1M", "--target-size", "1M"], "give one"),
+    (["--size", "1M", "--bpw", "4"], "exclude each other"), (["--size", "1MiB"], "no size"),
 ])  # fmt: skip
 def test_what_is_wrong_with_a_build(arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["build", *BUILD, *arguments]) == 1
     assert message in capfd.readouterr().err
 
 
-def test_sizes_are_decimal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_size_is_in_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = handed("build", [*BUILD, "--size", "90M"], monkeypatch).recipe()
+    assert recipe.size == "90M"
     recipe.to_yaml(tmp_path / "recipe.yaml")
     assert type(recipe).from_yaml(tmp_path / "recipe.yaml") == recipe
-    assert handed("build", [*BUILD, "--size", "90M"], monkeypatch).recipe().target_size == "90000000"
 
 
 def test_schema(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,36 +20,22 @@ def _restore_isa():
     _core.isa_select(active)
 
 
-def weight_of(kind, n_out, n_in, seed=0):
+def weight_of(n_out, n_in, seed=0):
     """A random weight and the dense matrix [n_out, n_in] that it stands for."""
-    rng = np.random.default_rng(seed)
-    matrix = rng.standard_normal((n_in, n_out)).astype(np.float32)
-    if kind == "f16":
-        half = matrix.astype(np.float16)
-        half[0, 0] = 1e-7  # a subnormal
-        return _core.ColumnWeight("w", n_out, n_in, f16=half), half.astype(np.float32).T
-    scale = (np.abs(matrix).max(axis=1) / 127).astype(np.float32)
-    bytes_ = np.rint(matrix / scale[:, None]).astype(np.int8)
-    dense = (bytes_ * scale[:, None]).astype(np.float32)
-    if kind == "i8":
-        return _core.ColumnWeight("w", n_out, n_in, i8=bytes_, unit_scale=scale), dense.T
-    block = min(n_out & -n_out, 64)  # "i8 rotated"
-    weight = _core.ColumnWeight(
-        "w", n_out, n_in, i8=bytes_, unit_scale=scale, rotation_block=block if block > 1 else 0, rotation_seed=5
-    )
-    return weight, (_core.rotate(dense, block, 5, inverse=True) if block > 1 else dense).T
+    half = np.random.default_rng(seed).standard_normal((n_in, n_out)).astype(np.float16)
+    half[0, 0] = 1e-7  # a subnormal
+    return _core.ColumnWeight("w", n_out, n_in, f16=half), half.astype(np.float32).T
 
 
 def inputs(tokens, n_in, seed=1):
     return np.random.default_rng(seed).standard_normal((tokens, n_in)).astype(np.float32)
 
 
-@pytest.mark.parametrize("kind", ["f16", "i8", "i8 rotated"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_all_units_are_the_dense_product(kind, shape):
+def test_all_units_are_the_dense_product(shape):
     """The same bits of every instruction set, for one token and several, for 1 to 5 threads, with and without a gate
     that keeps everything."""
-    weight, matrix = weight_of(kind, *shape)
+    weight, matrix = weight_of(*shape)
     x = inputs(9, shape[1])
     keep_all = _core.Gate(shape[1], kwta=True, keep=1.0)
     _core.isa_select("scalar")
@@ -64,7 +50,6 @@ def test_all_units_are_the_dense_product(kind, shape):
                     np.testing.assert_array_equal(got, expected, err_msg=f"{isa} {threads} threads, batch {batch}")
 
 
-@pytest.mark.parametrize("kind", ["f16", "i8", "i8 rotated"])
 @pytest.mark.parametrize(("shape", "options"), [
     ((576, 1536), {"kwta": True, "keep": 0.4}),
     ((576, 1536), {"kwta": True, "keep": 0.5, "block": 16}),
@@ -72,9 +57,9 @@ def test_all_units_are_the_dense_product(kind, shape):
     ((1100, 130), {"kwta": True, "threshold": 0.9}),
     ((100, 130), {"pack": "ternary", "pack_eps": 0.5, "pack_density": 1.0}),
 ])  # fmt: skip
-def test_skipping_is_masking(kind, shape, options):
+def test_skipping_is_masking(shape, options):
     """The bits of the dense product whose inputs that were not chosen are 0."""
-    weight, _ = weight_of(kind, *shape)
+    weight, _ = weight_of(*shape)
     x = inputs(7, shape[1])
     gate = _core.Gate(shape[1], **options)
     chosen = gate.select(x)
@@ -149,7 +134,7 @@ def test_threshold_keeps_as_many_as_there_are():
 def test_renormalisation():
     """Divides by the share that is kept; with a temperature the share is that of the softmax, which is between that
     and 1."""
-    weight, _ = weight_of("f16", 64, 64)
+    weight, _ = weight_of(64, 64)
     x = inputs(1, 64)
     plain, counted, warm, cold = (
         weight.matmul(x, _core.Gate(64, kwta=True, keep=0.25, **options))
@@ -258,12 +243,10 @@ def test_gate_refuses(options, message):
 
 def test_weight_refuses():
     half = np.ones((4, 8), np.float16)
-    with pytest.raises(ValueError, match="either f16 or i8"):
-        _core.ColumnWeight("blk.0", 8, 4)
     with pytest.raises(ValueError, match="f16 has shape"):
         _core.ColumnWeight("blk.0", 4, 8, f16=half)
-    with pytest.raises(ValueError, match="needs unit_scale"):
-        _core.ColumnWeight("blk.0", 8, 4, i8=np.ones((4, 8), np.int8))
+    with pytest.raises(ValueError, match="sign_bits and sign_gamma belong together"):
+        _core.ColumnWeight("blk.0", 8, 4, f16=half, sign_gamma=np.ones(8, np.float32))
     half[2, 3] = np.inf
     with pytest.raises(ValueError, match=r"'blk.0': f16 is not finite"):
         _core.ColumnWeight("blk.0", 8, 4, f16=half)

@@ -18,14 +18,9 @@ N_OUT, N_IN, TOKENS = 130, 96, 40
 NEVER = {"gap_every": 0, "age_max": 100000, "lambda": 0.0}
 
 
-def weight_of(kind):
-    rng = np.random.default_rng(0)
-    matrix = rng.standard_normal((N_IN, N_OUT)).astype(np.float32)
-    if kind == "f16":
-        return _core.ColumnWeight("w", N_OUT, N_IN, f16=matrix.astype(np.float16)), matrix.astype(np.float16)
-    scale = (np.abs(matrix).max(axis=1) / 127).astype(np.float32)
-    codes = np.rint(matrix / scale[:, None]).astype(np.int8)
-    return _core.ColumnWeight("w", N_OUT, N_IN, i8=codes, unit_scale=scale), codes * scale[:, None]
+def weight_of():
+    half = np.random.default_rng(0).standard_normal((N_IN, N_OUT)).astype(np.float16)
+    return _core.ColumnWeight("w", N_OUT, N_IN, f16=half), half
 
 
 def walk(seed=1):
@@ -58,13 +53,12 @@ def simulate(x, *, theta=0.3, topk=1.0, quorum=1.0, beta=1.0, lam=0.0, age_max=1
     return np.stack(rows), counts
 
 
-@pytest.mark.parametrize("kind", ["f16", "i8"])
 @pytest.mark.parametrize("options", [
     {"theta": 0.3}, {"theta": 0.0, "topk": 0.2}, {"theta": 0.05, "quorum": 0.6}, {"theta": 1.5, "age_max": 5},
     {"theta": 0.8, "lambda": 0.2, "beta": 0.9},
 ])  # fmt: skip
-def test_the_product_is_that_of_what_was_sent(kind, options):
-    weight, matrix = weight_of(kind)
+def test_the_product_is_that_of_what_was_sent(options):
+    weight, matrix = weight_of()
     x = walk()
     renamed = {{"lambda": "lam"}.get(name, name): value for name, value in options.items()}
     rows, counts = simulate(x, **renamed)
@@ -86,7 +80,7 @@ def test_the_product_is_that_of_what_was_sent(kind, options):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_budget_for_nothing_leaves_the_product_as_it_was(threads):
-    weight, _ = weight_of("f16")
+    weight, _ = weight_of()
     gate = _core.Gate(N_IN, event=NEVER | {"theta": 0.0, "budget_ns": 1e-6})
     y = weight.matmul(walk(), gate, batch=1, threads=threads)
     np.testing.assert_array_equal(y, np.broadcast_to(y[0], y.shape))
@@ -95,7 +89,7 @@ def test_a_budget_for_nothing_leaves_the_product_as_it_was(threads):
 @pytest.mark.parametrize("budget_ns", [30.0, 300.0, 3000.0])
 def test_whatever_a_budget_leaves_out_is_an_earlier_input(budget_ns):
     """How much is sent depends on the clock; that y is W x̂ with earlier values in x̂ does not."""
-    weight, matrix = weight_of("f16")
+    weight, matrix = weight_of()
     x = walk()
     y = weight.matmul(x, _core.Gate(N_IN, event=NEVER | {"theta": 0.0, "budget_ns": budget_ns}), batch=1)
     sent = np.linalg.lstsq(matrix.T.astype(np.float64), y.T.astype(np.float64), rcond=None)[0].T
@@ -105,14 +99,14 @@ def test_whatever_a_budget_leaves_out_is_an_earlier_input(budget_ns):
 
 
 def test_everything_sent_is_the_product():
-    weight, _ = weight_of("f16")
+    weight, _ = weight_of()
     x = walk()
     y = weight.matmul(x, _core.Gate(N_IN, event={"theta": 0.0, "gap_every": 0}), batch=1)
     np.testing.assert_allclose(y, weight.matmul(x), rtol=1e-4, atol=1e-3)
 
 
 def test_a_budget_that_no_integer_holds_limits_nothing():
-    weight, _ = weight_of("i8")
+    weight, _ = weight_of()
     products = [
         weight.matmul(walk(), _core.Gate(N_IN, event=NEVER | {"theta": 0.1} | budget), batch=1)
         for budget in ({}, {"budget_ns": 1e300})
@@ -122,7 +116,7 @@ def test_a_budget_that_no_integer_holds_limits_nothing():
 
 def test_a_check_puts_the_state_right():
     """Every fifth token is compared with the full product, which it gives."""
-    weight, matrix = weight_of("f16")
+    weight, matrix = weight_of()
     x = walk()
     options = {"theta": 2.0, "gap_every": 5, "gap_tolerance": 100.0, "age_max": 100000, "lambda": 0.0}
     full = weight.matmul(x)
@@ -135,7 +129,7 @@ def test_a_check_puts_the_state_right():
 
 
 def test_a_gap_turns_events_off_for_a_while():
-    weight, _ = weight_of("f16")
+    weight, _ = weight_of()
     x = walk()
     options = {"theta": 3.0, "gap_every": 4, "gap_tolerance": 1e-6, "rearm": 6, "age_max": 100000, "lambda": 0.0}
     y = weight.matmul(x, _core.Gate(N_IN, event=options), batch=1)
@@ -147,7 +141,7 @@ def test_a_gap_turns_events_off_for_a_while():
 
 
 def test_kwta_limits_what_is_sent():
-    weight, matrix = weight_of("f16")
+    weight, matrix = weight_of()
     x = walk()
     gate = _core.Gate(N_IN, kwta=True, keep=0.25, event=NEVER | {"theta": 0.0})
     rows, counts = simulate(x, theta=0.0, topk=0.25)
@@ -169,7 +163,7 @@ def test_options_are_checked(options, message):
 @pytest.mark.parametrize("block", [16, 64])
 def test_calcular_delta_por_bloque(block):
     """`dividir proyección/FFN en bloques (32/64 cols). Calcular Δ por bloque`: the norm of a block's changes counts."""
-    weight, matrix = weight_of("f16")
+    weight, matrix = weight_of()
     x, theta, units = walk(), 0.5, -(-N_IN // block)
     sent, rows = x[0].copy(), [x[0].copy()]
     skipped = 0

@@ -322,7 +322,7 @@ def test_as_many_jobs_as_the_memory_allows(tiny_dense: Path, tmp_path: Path) -> 
 
 
 def test_a_matrix_that_does_not_fit_is_named(tiny_dense: Path, tiny_text: Path, made: Path, tmp_path: Path) -> None:
-    """PROCESS_BYTES leaves nothing of 400 MiB; the covariances of so small a model fit into what rounding leaves."""
+    """PROCESS_BYTES leaves nothing of 400 MB; the covariances of so small a model fit into what rounding leaves."""
     path = tmp_path / made.name
     with pytest.warns(MemoryWarning, match=r"'token_embd.weight'.*--ram"):
         seeddelta.quantize(tiny_dense, path, text=tiny_text, **(OPTIONS | {"ram": "400.5M"}))

@@ -67,7 +67,7 @@ def test_summary_without_proc_sparse(dense: Path, tmp_path: Path, capfd: pytest.
     "arguments", [["--kwta-k", "0.5"], ["--state-pack", "ternary"], ["--event-driven=on"], ["--n-predict", "1"]]
 )
 def test_summary_of_columns(dense: Path, arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    assert "weights by columns" in run(capfd, "-m", str(dense), "--columns", "i8", *arguments)
+    assert "weights by columns" in run(capfd, "-m", str(dense), "--columns", "f16", *arguments)
 
 
 def test_every_counter_has_its_sum(tiny: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_recipe_within_the_budget(dense: Path, text: Path, tmp_path: Path, cap
     assert report["decision"] in ("tuned", "repaired", "uniform")
     assert not (tmp_path / "recipe.yaml.autotune").exists()
     again = tmp_path / "again.gguf"
-    assert main(["build", "--recipe", str(recipe), "-o", str(again), "-q"]) == 0
+    assert main(["build", "--config", str(recipe), "-o", str(again), "-q"]) == 0
     assert again.read_bytes() == built.read_bytes()
     with seeddelta.open_seeddelta(again) as file:
         payload = sum(tensor.payload_bytes for tensor in file.tensors.values())

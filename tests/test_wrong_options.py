@@ -96,7 +96,7 @@ REAL = [
     "build -i {m} -o {o} --bits 4 --seed-search 5",
     "build -i {m} -o {o} --bits 4 --rotation-block 1048576",
     "build -i {m} -o {o} --base-kind prng_block --scheme coo --K 99999999",
-    "build -i {m} -o {o} --recipe {t}",
+    "build -i {m} -o {o} --config {t}",
     "build -i {m} -o {o} --config {m}",
     "imatrix -m {m} -f {t} -o {o} -c 64 --chunks 2 --skip 64",
     "imatrix -m {m} -f {t} -o {o} -c 64 --chunks 2 --clip 1e-300",

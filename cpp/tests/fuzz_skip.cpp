@@ -45,11 +45,10 @@ struct Weight {
     std::vector<float> scale;
 
     explicit Weight(FuzzBytes &in) {
-        static constexpr ColumnKind kKinds[] = {ColumnKind::f16, ColumnKind::i8, ColumnKind::lanes};
-        const ColumnKind kind = kKinds[in.between(0, 2)];
+        const bool by_half = in.flag();
         const int64_t n_out = in.flag() ? in.between(1, 140) : 64 * in.between(1, 3);
         const int64_t n_in = in.between(1, 130);
-        if (kind == ColumnKind::f16) {
+        if (by_half) {
             half = in.array<uint16_t>(n_in * n_out);
             for (uint16_t &h : half) { // what is not finite is refused
                 h = (h & 0x7C00U) == 0x7C00U ? uint16_t{0} : h;
@@ -63,17 +62,6 @@ struct Weight {
         const Array scales = Array::of(scale.data(), {n_in});
         const int rotation = in.flag() ? static_cast<int>(std::min<int64_t>(n_out & -n_out, 64)) : 0;
         const auto seed = in.value<uint64_t>();
-        if (kind == ColumnKind::i8) {
-            bytes = in.array<int8_t>(n_in * n_out);
-            dense = DenseColumns("fuzzed", {.n_out = n_out,
-                                            .n_in = n_in,
-                                            .i8 = Array::of(bytes.data(), {n_in, n_out}),
-                                            .unit_scale = scales,
-                                            .rotation_block = rotation,
-                                            .rotation_seed = seed});
-            w = dense.weight();
-            return;
-        }
         lanes = make_lanes(in, n_out, n_in, scales, rotation, seed);
         w = lanes->columns();
     }

@@ -159,14 +159,8 @@ void check_columns(Random &r) {
     ColumnWeight w;
     w.n_out = r.between(0, 1) == 0 ? r.between(1, 300) : 64 * r.between(1, 18);
     w.n_in = r.between(1, 400);
-    const bool half = r.between(0, 1) == 0;
     const auto weights = r.halves(w.n_in * w.n_out);
-    const auto bytes = r.words<int8_t>(w.n_in * w.n_out);
-    const auto scale = r.reals(w.n_in, 0.1F);
-    w.kind = half ? ColumnKind::f16 : ColumnKind::i8;
     w.f16 = weights.data();
-    w.i8 = bytes.data();
-    w.unit_scale = scale.data();
     GateSpec spec;
     spec.n_in = w.n_in;
     spec.prompts = true;
@@ -178,7 +172,7 @@ void check_columns(Random &r) {
     spec.pack.density = 1.0F;
     const int64_t tokens = r.between(1, 17);
     const auto x = r.reals(tokens * w.n_in, std::pow(10.0F, static_cast<float>(r.between(-20, 20))));
-    const std::string what = std::to_string(w.n_out) + "x" + std::to_string(w.n_in) + (half ? " f16" : " i8");
+    const std::string what = std::to_string(w.n_out) + "x" + std::to_string(w.n_in);
     const auto product = [&](int64_t batch) {
         std::vector<float> y(static_cast<size_t>(tokens * w.n_out));
         Workspace workspace;

@@ -131,17 +131,15 @@ GateSpec random_gate(Random &r, int64_t n_in) {
 // Tokens, a prompt, and tokens again, by one gate.
 void columns(Random &r) {
     ColumnWeight w;
-    w.kind = static_cast<ColumnKind>(r.between(0, 2));
+    w.kind = static_cast<ColumnKind>(r.between(0, 1));
     w.n_out = 64 * r.between(1, 6);
     w.n_in = r.between(1, 200);
     w.rotation_block = w.kind == ColumnKind::f16 || r.between(0, 1) == 0 ? 0 : 64;
     const auto half = r.halves(w.n_in * w.n_out);
-    const auto bytes = r.words<int8_t>(w.n_in * w.n_out);
     w.lane_code = random_code(r);
     const auto lanes = r.words<uint8_t>(w.n_in * column_walks(w.n_out) * column_lines(*w.lane_code));
     const auto scale = r.reals(w.n_in, 0.1F);
     w.f16 = half.data();
-    w.i8 = bytes.data();
     w.codes = lanes.data();
     w.unit_scale = scale.data();
     const GateSpec spec = random_gate(r, w.n_in);

@@ -24,7 +24,7 @@ class Flag:
 
     Attributes:
         names: the flags, the long one first. None given: --its-name, after the prefix of its group.
-        old: other spellings that are understood and not shown.
+        old: the seeds' spellings, which are understood and not shown.
         shown: in `--help`; the others are in `--help-all`. All can be given by --set and --config, too.
         panel: heading under which the help has it; None: that of the group.
         metavar: what stands for the value in the help; None: from the type.

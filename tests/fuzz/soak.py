@@ -38,8 +38,8 @@ _KEPT = 4  # tokens at the beginning that a shift leaves
 # of ordinary models by columns; a SeedΔ file has its layout
 COLUMNS: tuple[dict[str, Any], ...] = (
     {"columns": "f16", "kwta": Kwta(k=0.5)},
-    {"columns": "i8", "kwta": Kwta(k=0.3, block=16)},
-    {"columns": "i8", "state_pack_mlp": StatePackMLP()},
+    {"columns": "f16", "kwta": Kwta(k=0.3, block=16)},
+    {"columns": "f16", "state_pack_mlp": StatePackMLP()},
     {"columns": "f16", "event": EventDriven()},
 )
 ATTENTION: tuple[dict[str, Any], ...] = (

@@ -154,8 +154,7 @@ def _divergence(folder: Path) -> bytes:
 RECIPES = (
     b"bits: 2.5\ntargets: [ffn_up, attn_q]\nlayers: 0-1\ntensor_type: ['ffn_down=4', 'attn_v=dense']\nseed: 7\n",
     b"base_kind: prng_block\nscheme: coo\nK: auto\nvals: int8\nblock: 32\nseed_search: 40\nseed_per: row\n",
-    b"preset: balanced\nimatrix: i.dat\nimatrix_power: 0.5\nexecutor: processes:2\ntarget_size: 90M\n"
-    b"no_checkpoint: false\n",
+    b"preset: balanced\nimatrix: i.dat\nimatrix_power: 0.5\nexecutor: processes:2\nsize: 90M\nno_checkpoint: false\n",
     b"proc_sparse: true\nproc_target: both\nproc_fanout: 0.5\nproc_block: 64\nproc_head: 64\nrow_scale: f32\n",
 )
 SKIPS = (

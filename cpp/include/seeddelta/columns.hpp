@@ -10,7 +10,7 @@ namespace seeddelta {
 
 struct LaneCode;
 
-enum class ColumnKind : uint32_t { f16 = 0, i8 = 1, lanes = 2 };
+enum class ColumnKind : uint32_t { f16 = 0, lanes = 1 };
 
 // Outputs that one thread's slice is a multiple of.
 inline constexpr int64_t kOutputSlice = 64;
@@ -21,18 +21,17 @@ struct ColumnWeight {
     int64_t n_out = 0;
     int64_t n_in = 0;
 
-    // f16, i8: so many strips of outputs one after another, [n_in, outputs of the strip] each: what a thread reads is
+    // f16: so many strips of outputs one after another, [n_in, outputs of the strip] each: what a thread reads is
     // one stretch of memory. Strip i of them has what thread i of as many computes.
     int strips = 1;
     const uint16_t *f16 = nullptr; // bits
-    const int8_t *i8 = nullptr;
-    // i8, lanes: W_oj = unit_scale[j] * v_jo. The base scale is part of it.
+    // lanes: W_oj = unit_scale[j] * v_jo. The base scale is part of it.
     const float *unit_scale = nullptr; // [n_in]
 
     // lanes: v_j are the strips of unit j (format/column_lanes.hpp)
     const LaneCode *lane_code = nullptr;
     const uint8_t *codes = nullptr;
-    // i8, lanes: signs and Hadamard transform along the outputs (format/rotation.hpp): y = R^T (sum of the
+    // lanes: signs and Hadamard transform along the outputs (format/rotation.hpp): y = R^T (sum of the
     // units). 0: none
     uint32_t rotation_block = 0;
     uint64_t rotation_seed = 0;
@@ -58,28 +57,17 @@ inline constexpr int64_t kListAhead = 64;             // how many units before i
 inline constexpr int64_t kListMore = kListAhead + 16; // entries behind a list: a kernel takes 16 units at most
 
 // Active inputs times unit_scale, rounded to integers in groups of 64 positions (of all n_in, not of the active ones):
-// what i8 and lanes columns are multiplied with. Inputs that are not active are 0 and not listed.
+// what byte lanes by columns are multiplied with. Inputs that are not active are 0 and not listed.
 struct ColumnInput {
     int64_t n = 0;
-    // [n] ascending; lanes: null for all, or each group filled up to a multiple of kListStep by its last unit times 0,
-    // and behind the list the first kListMore of it again, for the next strip: each plus n_in
+    // [n] ascending; null for all, or each group filled up to a multiple of kListStep by its last unit times 0, and
+    // behind the list the first kListMore of it again, for the next strip: each plus n_in
     const int32_t *index = nullptr;
-    const int8_t *q = nullptr; // lanes: [n] of the listed units
-    // i8: [n], rounded to 16 bits (scale = amax / 32767), which costs the kernels nothing: without a rotation of the
-    // inputs a group may have one that is hundreds of times the others. 64 * 127 * 32767 fits 32 bits.
-    const int16_t *q16 = nullptr;
+    const int8_t *q = nullptr;      // [n] of the listed units
     int64_t n_groups = 0;           // n_in / 64, rounded up
     const int32_t *begin = nullptr; // [n_groups + 1] where each group's units are in index and q
     const float *scale = nullptr;   // [n_groups]
-    const int32_t *bias = nullptr;  // lanes: [n_groups] -kValueBias times the sum of a group's q
-};
-
-// The same of several tokens, listed densely: inputs that are not active are 0. For prompts.
-struct ColumnBatch {
-    int64_t n_tokens = 0;
-    int64_t stride = 0;           // n_groups * 64
-    const int16_t *q = nullptr;   // [n_tokens, stride] as q16; the padding is 0
-    const float *scale = nullptr; // [n_tokens, stride / 64]
+    const int32_t *bias = nullptr;  // [n_groups] -kValueBias times the sum of a group's q
 };
 
 // y [n_out] = W x for the active units of one token, on the calling thread.

@@ -89,20 +89,16 @@ private:
     std::vector<float> unit_scale_; // behind columns.unit_scale
 };
 
-// What ColumnWeight is made of: either f16, with or without a matrix of signs, or i8 with unit_scale.
+// What ColumnWeight is made of: f16, with or without a matrix of signs.
 struct ColumnArrays {
     int64_t n_out = 0;
     int64_t n_in = 0;
-    Array f16 = {};         // float16 [n_in, n_out]
-    Array i8 = {};          // int8 [n_in, n_out]
-    Array unit_scale = {};  // float32 [n_in], of i8
-    int rotation_block = 0; // of i8
-    uint64_t rotation_seed = 0;
-    Array sign_bits = {};  // uint64 [n_out, 2, n_in / 64 rounded up], of f16
-    Array sign_gamma = {}; // float32 [n_out], of f16
+    Array f16 = {};        // float16 [n_in, n_out]
+    Array sign_bits = {};  // uint64 [n_out, 2, n_in / 64 rounded up]
+    Array sign_gamma = {}; // float32 [n_out]
 };
 
-// A ColumnWeight and its strips, a copy of f16 or i8; the other arrays are borrowed.
+// A ColumnWeight and its strips, a copy of f16; the other arrays are borrowed.
 class DenseColumns {
 public:
     DenseColumns() = default;

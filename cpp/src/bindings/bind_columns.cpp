@@ -26,29 +26,20 @@ static void require(bool holds, const std::string &name, const std::string &what
 }
 
 static std::unique_ptr<PyColumnWeight> make_py_columns(const std::string &name, int64_t n_out, int64_t n_in,
-                                                       const OptionalArray &f16, const OptionalArray &i8,
-                                                       const OptionalArray &unit_scale, int rotation_block,
-                                                       uint64_t rotation_seed, const OptionalArray &sign_bits,
+                                                       const py::array &f16, const OptionalArray &sign_bits,
                                                        const OptionalArray &sign_gamma) {
     auto w = std::make_unique<PyColumnWeight>();
     w->name = name;
     const ColumnArrays arrays{.n_out = n_out,
                               .n_in = n_in,
                               .f16 = view_of(f16),
-                              .i8 = view_of(i8),
-                              .unit_scale = view_of(unit_scale),
-                              .rotation_block = rotation_block,
-                              .rotation_seed = rotation_seed,
                               .sign_bits = view_of(sign_bits),
                               .sign_gamma = view_of(sign_gamma)};
     w->columns = DenseColumns(name, arrays);
-    for (const OptionalArray *array : {&f16, &i8, &unit_scale, &sign_bits, &sign_gamma}) {
+    w->nbytes = f16.nbytes();
+    for (const OptionalArray *array : {&sign_bits, &sign_gamma}) {
         if (*array) {
             w->nbytes += (*array)->nbytes();
-        }
-    }
-    for (const OptionalArray *array : {&unit_scale, &sign_bits, &sign_gamma}) {
-        if (*array) {
             w->keep.push_back(**array);
         }
     }
@@ -258,18 +249,14 @@ void bind_columns(py::module_ &m) {
         m, "ColumnWeight",
         "A matrix stored by its inputs: all weights of one input are together, so that inputs can be skipped.\n\n"
         "Args:\n"
-        "    f16: float16 [n_in, n_out], the transposed matrix. Copied, as is i8.\n"
-        "    i8, unit_scale: int8 [n_in, n_out] and float32 [n_in]; W = (i8 · unit_scale[:, None]).T.\n"
-        "    sign_bits, sign_gamma: of f16: a ternary matrix for gates with pack_aggressive, uint64 [n_out, 2, n_in / "
+        "    f16: float16 [n_in, n_out], the transposed matrix. Copied.\n"
+        "    sign_bits, sign_gamma: a ternary matrix for gates with pack_aggressive, uint64 [n_out, 2, n_in / "
         "64\n"
         "        rounded up] with bits of its positive and of its negative weights, and float32 [n_out], a row's "
         "magnitude.\n"
-        "    rotation_block, rotation_seed: of i8: the rows of i8 are those of rotate(W.T, block, seed).\n"
-        "The arrays are kept, not copied. Raises ValueError naming the tensor.")
+        "Signs are kept, not copied. Raises ValueError naming the tensor.")
         .def(py::init(&make_py_columns), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(),
-             py::arg("f16") = py::none(), py::arg("i8") = py::none(), py::arg("unit_scale") = py::none(),
-             py::arg("rotation_block") = 0, py::arg("rotation_seed") = 0, py::arg("sign_bits") = py::none(),
-             py::arg("sign_gamma") = py::none())
+             py::arg("f16"), py::arg("sign_bits") = py::none(), py::arg("sign_gamma") = py::none())
         .def(
             "matmul", &matmul, py::arg("x"), py::arg("gate") = py::none(), py::kw_only(), py::arg("threads") = 1,
             py::arg("batch") = 0,

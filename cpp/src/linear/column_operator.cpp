@@ -9,7 +9,7 @@ namespace {
 class ColumnOperator final : public Operator {
 public:
     ColumnOperator(const ColumnWeight &w, const GateSpec *gate) : w_(w), gate_(gate) {
-        static constexpr const char *kNames[] = {"columns_f16", "columns_i8", "columns_lanes"};
+        static constexpr const char *kNames[] = {"columns_f16", "columns_lanes"};
         name_[0] = kNames[static_cast<uint32_t>(w.kind)];
     }
 

@@ -22,13 +22,6 @@ void multiply(const ColumnWeight &w, const ActiveSet &set, Slice slice, float *y
             kernels().linear.columns_f16(strip, set, inside.begin, inside.end, y + first);
         });
         break;
-    case ColumnKind::i8: {
-        const ColumnInput in = quantise_units(w, set);
-        each_strip(w, slice, [&](const ColumnWeight &strip, Slice inside, int64_t first) {
-            kernels().linear.columns_i8(strip, in, inside.begin, inside.end, y + first);
-        });
-        break;
-    }
     case ColumnKind::lanes:
         kernels().linear.columns_lanes(w, quantise_units(w, set), slice.begin, slice.end, y);
         break;
@@ -51,9 +44,8 @@ void make_room(const ColumnWeight &w, bool gated, int64_t n_tokens, int threads,
         ws.squares.reserve(int64_t{2} * threads);
         ws.masked.reserve(n_tokens > 1 ? n_tokens * n_in : 0);
     }
-    if (n_tokens > 1 && needs_quantised(w)) {
+    if (n_tokens > 1 && w.kind == ColumnKind::lanes) {
         const int64_t stride = padded(n_in);
-        ws.wide.reserve(n_tokens * stride);
         ws.q.reserve(n_tokens * stride);
         ws.bias.reserve(n_tokens * stride / kGroup);
         ws.scale.reserve(n_tokens * stride / kGroup);
@@ -144,7 +136,7 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
         x_stride = w.n_in;
     }
     const auto [begin, end] = slice_of(w, ith, nth);
-    if (!needs_quantised(w)) {
+    if (w.kind == ColumnKind::f16) {
         each_strip(w, {begin, end}, [&](const ColumnWeight &strip, Slice inside, int64_t first) {
             kernels().linear.columns_f16_batch(strip, x, n_tokens, x_stride, inside.begin, inside.end, y + first,
                                                y_stride);
@@ -160,12 +152,7 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
         quantise_row(w, x + token * x_stride, token, ws);
     }
     ws.barrier(nth);
-    const ColumnBatch batch{n_tokens, stride, ws.wide.data, ws.scale.data};
-    if (w.kind == ColumnKind::i8) {
-        each_strip(w, {begin, end}, [&](const ColumnWeight &strip, Slice inside, int64_t first) {
-            kernels().linear.columns_i8_batch(strip, batch, inside.begin, inside.end, y + first, y_stride);
-        });
-    } else if (begin < end) {
+    if (begin < end) {
         const Activations rows{n_tokens, w.n_in, stride, ws.q.data, ws.scale.data, ws.bias.data, x, x_stride, nullptr};
         kernels().linear.columns_lanes_many(w, rows, begin, end, y, y_stride);
     }

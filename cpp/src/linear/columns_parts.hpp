@@ -31,18 +31,14 @@ private:
     uint8_t *at_;
 };
 
-inline bool needs_quantised(const ColumnWeight &w) {
-    return w.kind != ColumnKind::f16;
-}
-
 inline int64_t gate_bytes(int64_t n_in) {
     return Pieces::bytes<int32_t>(n_in) + Pieces::bytes<uint64_t>(2 * bitmap_words(n_in));
 }
 
 inline int64_t unit_bytes(int64_t n_in) {
     const int64_t n = padded(n_in);
-    return Pieces::bytes<float>(n) + Pieces::bytes<int32_t>(n + kListMore) + 2 * Pieces::bytes<int16_t>(n) +
-           3 * Pieces::bytes<float>(n / kGroup + 1);
+    return Pieces::bytes<float>(n) + Pieces::bytes<int32_t>(n + kListMore) + Pieces::bytes<int8_t>(n) +
+           Pieces::bytes<int8_t>(n + kListMore) + 3 * Pieces::bytes<float>(n / kGroup + 1);
 }
 
 inline int64_t list_stride(int64_t n_in) {
@@ -68,7 +64,7 @@ inline Slice slice_of(const ColumnWeight &w, int ith, int nth) {
     return {slices * ith / nth * kOutputSlice, std::min(slices * (ith + 1) / nth * kOutputSlice, w.n_out)};
 }
 
-// Strips of f16 and i8: no more than kStripOutputs outputs in one, and two, so that each of two threads has its own.
+// Strips of f16: no more than kStripOutputs outputs in one, and two, so that each of two threads has its own.
 inline constexpr int64_t kStripOutputs = 2048;
 inline int dense_strips(int64_t n_out) {
     int strips = n_out > kOutputSlice ? 2 : 1;
@@ -78,7 +74,7 @@ inline int dense_strips(int64_t n_out) {
     return strips;
 }
 
-// Calls use(weight, slice, output) for each strip of f16 or i8 that the slice has outputs of: the strip as a weight of
+// Calls use(weight, slice, output) for each strip of f16 that the slice has outputs of: the strip as a weight of
 // its own, the slice within it, and its first output.
 template <class Use>
 void each_strip(const ColumnWeight &w, Slice slice, Use &&use) {
@@ -90,8 +86,7 @@ void each_strip(const ColumnWeight &w, Slice slice, Use &&use) {
             ColumnWeight part = w;
             part.strips = 1;
             part.n_out = strip.end - strip.begin;
-            part.f16 = w.f16 != nullptr ? w.f16 + strip.begin * w.n_in : nullptr;
-            part.i8 = w.i8 != nullptr ? w.i8 + strip.begin * w.n_in : nullptr;
+            part.f16 = w.f16 + strip.begin * w.n_in;
             use(part, inside, strip.begin);
         }
     }

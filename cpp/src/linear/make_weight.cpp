@@ -194,31 +194,13 @@ static ColumnWeight checked_columns(const std::string &name, const ColumnArrays 
     const int64_t n_out = in.n_out;
     const int64_t n_in = in.n_in;
     require(n_out > 0 && n_in > 0 && n_out < kMost && n_in < kMost, "shape out of range");
-    require(bool(in.f16) != bool(in.i8), "give either f16 or i8");
-    const int block = in.rotation_block;
-    require(block == 0 ||
-                (block > 0 && std::has_single_bit(static_cast<unsigned>(block)) && in.i8 && n_out % block == 0),
-            "rotation_block must be 0, or of i8 a power of two that divides n_out");
-    require(bool(in.i8) == bool(in.unit_scale), "i8 needs unit_scale, f16 has none");
-    require(bool(in.sign_bits) == bool(in.sign_gamma) && (in.f16 || !in.sign_bits),
-            "sign_bits and sign_gamma belong together, and to f16");
+    require(bool(in.f16), "give f16");
+    require(bool(in.sign_bits) == bool(in.sign_gamma), "sign_bits and sign_gamma belong together");
     ColumnWeight w{.n_out = n_out,
                    .n_in = n_in,
                    .f16 = in.f16.as<uint16_t>(),
-                   .i8 = in.i8.as<int8_t>(),
-                   .unit_scale = in.unit_scale.as<float>(),
-                   .rotation_block = static_cast<uint32_t>(block),
-                   .rotation_seed = in.rotation_seed,
                    .sign_bits = in.sign_bits.as<uint64_t>(),
                    .sign_gamma = in.sign_gamma.as<float>()};
-    if (in.i8) {
-        w.kind = ColumnKind::i8;
-        require_array(in.i8, "i8", "i", 1, {n_in, n_out});
-        require_array(in.unit_scale, "unit_scale", "f", 4, {n_in});
-        require(std::all_of(w.unit_scale, w.unit_scale + n_in, [](float s) { return std::isfinite(s); }),
-                "unit_scale is not finite");
-        return w;
-    }
     require_array(in.f16, "f16", "f", 2, {n_in, n_out});
     require(std::none_of(w.f16, w.f16 + n_in * n_out, [](uint16_t h) { return (h & 0x7C00U) == 0x7C00U; }),
             "f16 is not finite");
@@ -235,8 +217,8 @@ void DenseColumns::Free::operator()(uint8_t *data) const {
 
 DenseColumns::DenseColumns(const std::string &name, const ColumnArrays &arrays)
     : weight_(checked_columns(name, arrays)) {
-    const int64_t item = weight_.kind == ColumnKind::f16 ? 2 : 1;
-    const auto *from = static_cast<const uint8_t *>(weight_.kind == ColumnKind::f16 ? arrays.f16.data : arrays.i8.data);
+    constexpr int64_t item = sizeof(uint16_t);
+    const auto *from = static_cast<const uint8_t *>(arrays.f16.data);
     const auto bytes = static_cast<size_t>(weight_.n_in * weight_.n_out * item);
     strips_.reset(static_cast<uint8_t *>(::operator new(bytes, std::align_val_t{64})));
     weight_.strips = dense_strips(weight_.n_out);
@@ -248,8 +230,7 @@ DenseColumns::DenseColumns(const std::string &name, const ColumnArrays &arrays)
             std::memcpy(to, from + (j * weight_.n_out + begin) * item, width);
         }
     }
-    weight_.f16 = weight_.f16 != nullptr ? reinterpret_cast<const uint16_t *>(strips_.get()) : nullptr;
-    weight_.i8 = weight_.i8 != nullptr ? reinterpret_cast<const int8_t *>(strips_.get()) : nullptr;
+    weight_.f16 = reinterpret_cast<const uint16_t *>(strips_.get());
 }
 
 } // namespace seeddelta

@@ -10,7 +10,7 @@ namespace seeddelta {
 
 std::span<const char *const> operator_names() {
     static const std::vector<const char *> names = [] {
-        std::vector<const char *> all = {"lanes", "proc_sparse", "columns_f16", "columns_i8", "columns_lanes"};
+        std::vector<const char *> all = {"lanes", "proc_sparse", "columns_f16", "columns_lanes"};
         Kinds::each([&]<class K>() { all.insert(all.end(), std::begin(K::kNames), std::end(K::kNames)); });
         return all;
     }();

@@ -44,11 +44,10 @@ struct Workspace::Impl : SpinBarrier {
     Buffer<int64_t> pairs, begin, chosen;
     Buffer<float> x;
     int64_t n_chosen = 0;
-    // of columns: units of one token (or of one token a thread), inputs of a prompt with 0 for inactive units, the same
-    // quantised; units of all tokens
+    // of columns: units of one token (or of one token a thread), inputs of a prompt with 0 for inactive units; units
+    // of all tokens
     Buffer<int32_t> index;
     Buffer<float> value, masked;
-    Buffer<int16_t> wide;
     int64_t listed = 0;
     std::atomic<int64_t> active{0};
     Buffer<int32_t> every;  // 0, 1, 2, ...

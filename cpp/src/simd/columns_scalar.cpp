@@ -17,20 +17,6 @@ void columns_f16_scalar(const ColumnWeight &w, const ActiveSet &s, int64_t out_b
     }
 }
 
-void columns_i8_scalar(const ColumnWeight &w, const ColumnInput &in, int64_t out_begin, int64_t out_end, float *y) {
-    for (int64_t o = out_begin; o < out_end; ++o) {
-        float sum = 0.0F;
-        for (int64_t g = 0; g < in.n_groups; ++g) {
-            int32_t dot = 0;
-            for (int64_t i = in.begin[g]; i < in.begin[g + 1]; ++i) {
-                dot += in.q16[i] * w.i8[in.index[i] * w.n_out + o];
-            }
-            sum += static_cast<float>(dot) * in.scale[g];
-        }
-        y[o] = sum;
-    }
-}
-
 // An input of 0 adds a zero to a sum that is never -0: the bits are those of leaving it out.
 void columns_f16_batch_scalar(const ColumnWeight &w, const float *x, int64_t n_tokens, int64_t x_stride,
                               int64_t out_begin, int64_t out_end, float *y, int64_t y_stride) {
@@ -39,23 +25,6 @@ void columns_f16_batch_scalar(const ColumnWeight &w, const float *x, int64_t n_t
             float sum = 0.0F;
             for (int64_t j = 0; j < w.n_in; ++j) {
                 sum += x[t * x_stride + j] * half_to_float(w.f16[j * w.n_out + o]);
-            }
-            y[t * y_stride + o] = sum;
-        }
-    }
-}
-
-void columns_i8_batch_scalar(const ColumnWeight &w, const ColumnBatch &in, int64_t out_begin, int64_t out_end, float *y,
-                             int64_t y_stride) {
-    for (int64_t t = 0; t < in.n_tokens; ++t) {
-        for (int64_t o = out_begin; o < out_end; ++o) {
-            float sum = 0.0F;
-            for (int64_t g = 0; g < in.stride / kGroup; ++g) {
-                int32_t dot = 0;
-                for (int64_t j = g * kGroup; j < std::min((g + 1) * kGroup, w.n_in); ++j) {
-                    dot += in.q[t * in.stride + j] * w.i8[j * w.n_out + o];
-                }
-                sum += static_cast<float>(dot) * in.scale[t * (in.stride / kGroup) + g];
             }
             y[t * y_stride + o] = sum;
         }

@@ -54,12 +54,9 @@ struct LinearKernels {
     // Outputs [out_begin, out_end) of y, columns.hpp; out_begin is a multiple of kOutputSlice. y is that of all
     // outputs.
     void (*columns_f16)(const ColumnWeight &w, const ActiveSet &s, int64_t out_begin, int64_t out_end, float *y);
-    void (*columns_i8)(const ColumnWeight &w, const ColumnInput &in, int64_t out_begin, int64_t out_end, float *y);
     // The same for several tokens, whose inactive inputs are 0.
     void (*columns_f16_batch)(const ColumnWeight &w, const float *x, int64_t n_tokens, int64_t x_stride,
                               int64_t out_begin, int64_t out_end, float *y, int64_t y_stride);
-    void (*columns_i8_batch)(const ColumnWeight &w, const ColumnBatch &in, int64_t out_begin, int64_t out_end, float *y,
-                             int64_t y_stride);
     // Byte lanes: y[o] for outputs [begin, end) of one token, in the rotated domain. begin and end are those of strips,
     // or n_out.
     void (*columns_lanes)(const ColumnWeight &w, const ColumnInput &in, int64_t begin, int64_t end, float *y);

@@ -89,14 +89,6 @@ struct Words128 {
         const V magnitude = _mm_or_si128(_mm_and_si128(is_small, small), _mm_andnot_si128(is_small, normal));
         return _mm_castsi128_ps(_mm_or_si128(magnitude, sign));
     }
-    static SEEDDELTA_INLINE V widen(const int8_t *p) {
-        const V bytes = _mm_loadl_epi64(reinterpret_cast<const V *>(p));
-        return _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
-    }
-    static SEEDDELTA_INLINE V dot_pairs(V sums, V values, V x) {
-        return _mm_add_epi32(sums, _mm_madd_epi16(values, x));
-    }
-    static SEEDDELTA_INLINE void order(V *) {} // zip16 keeps it
 
     // For lane_search.hpp: the upper halves of products of 16 bits
     static SEEDDELTA_INLINE V upper_products(V a, V b) { return _mm_mulhi_epu16(a, b); }

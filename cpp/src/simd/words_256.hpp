@@ -106,19 +106,6 @@ struct Words256 {
     static SEEDDELTA_INLINE F half(const uint16_t *p) {
         return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
     }
-    static SEEDDELTA_INLINE V widen(const int8_t *p) {
-        return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
-    }
-    static SEEDDELTA_INLINE V dot_pairs(V sums, V values, V x) {
-        return _mm256_add_epi32(sums, _mm256_madd_epi16(values, x));
-    }
-    // What zip16 has made, in the order of the outputs.
-    static SEEDDELTA_INLINE void order(V *r) {
-        const V a = r[0];
-        const V b = r[1];
-        r[0] = _mm256_permute2x128_si256(a, b, 0x20);
-        r[1] = _mm256_permute2x128_si256(a, b, 0x31);
-    }
 
     // For lane_search.hpp: the upper halves of products of 16 bits
     static SEEDDELTA_INLINE V upper_products(V a, V b) { return _mm256_mulhi_epu16(a, b); }

@@ -42,14 +42,12 @@ class ColumnWeight:
     A matrix stored by its inputs: all weights of one input are together, so that inputs can be skipped.
 
     Args:
-        f16: float16 [n_in, n_out], the transposed matrix. Copied, as is i8.
-        i8, unit_scale: int8 [n_in, n_out] and float32 [n_in]; W = (i8 · unit_scale[:, None]).T.
-        sign_bits, sign_gamma: of f16: a ternary matrix for gates with pack_aggressive, uint64 [n_out, 2, n_in / 64
+        f16: float16 [n_in, n_out], the transposed matrix. Copied.
+        sign_bits, sign_gamma: a ternary matrix for gates with pack_aggressive, uint64 [n_out, 2, n_in / 64
             rounded up] with bits of its positive and of its negative weights, and float32 [n_out], a row's magnitude.
-        rotation_block, rotation_seed: of i8: the rows of i8 are those of rotate(W.T, block, seed).
-    The arrays are kept, not copied. Raises ValueError naming the tensor.
+    Signs are kept, not copied. Raises ValueError naming the tensor.
     """
-    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, f16: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, i8: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, unit_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, rotation_seed: typing.SupportsInt | typing.SupportsIndex = 0, sign_bits: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, sign_gamma: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None) -> None:
+    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, f16: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], sign_bits: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, sign_gamma: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None) -> None:
         ...
     def matmul(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], gate: Gate | None = None, *, threads: typing.SupportsInt | typing.SupportsIndex = 1, batch: typing.SupportsInt | typing.SupportsIndex = 0) -> numpy.typing.NDArray[numpy.float32]:
         """

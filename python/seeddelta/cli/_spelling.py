@@ -1,4 +1,4 @@
-"""How the seeds and earlier releases spell options, put into today's words before the command line is parsed."""
+"""How the seeds spell options, put into today's words before the command line is parsed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _YES, _NO = ("on", "true", "1", "yes"), ("off", "false", "0", "no")
 class Spelling:
     """What the flags of a command are.
 
-    `old` maps other names of a flag to it, `switches` are those without a value, `bare` the values of those that may
-    stand without theirs and what these may be, `negated` the settings that --no-… switches off where there is no such
-    flag.
+    `old` maps the seeds' name of a flag to it, `switches` are those without a value, `bare` the values of those that
+    may stand without theirs and what these may be, `negated` the settings that --no-… switches off where there is no
+    such flag.
     """
 
     old: Mapping[str, str] = field(default_factory=dict)
@@ -28,17 +28,14 @@ class Spelling:
     def of(cls, settings: Iterable[Setting]) -> Spelling:
         from ._command import kind_of, metavar_of
 
-        old: dict[str, str] = {"--recipe": "--config"}
+        old: dict[str, str] = {}
         switches = {"--quiet", "-q", "--verbose", "-v", "-vv", "--seeddelta", "--help-all", "--help"}
         bare: dict[str, tuple[str, tuple[str, ...]]] = {}
         negated: dict[str, str] = {}
         for setting in settings:
             long = setting.names[0]
             is_switch = kind_of(setting) is bool
-            for name in setting.flag.old:
-                old[name] = long
-                if is_switch:
-                    old[f"--no-{name.removeprefix('--')}"] = f"--no-{long.removeprefix('--')}"
+            old |= dict.fromkeys(setting.flag.old, long)
             if is_switch:
                 switches |= {*setting.names, f"--no-{long.removeprefix('--')}"}
                 if not setting.field.default:

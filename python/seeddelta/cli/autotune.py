@@ -38,9 +38,6 @@ class AutotuneSettings(Recipe, TuneSettings):
     build: Annotated[
         Path | None, Flag(output="file", shown=True, metavar="OUT.GGUF", panel="File", decides="nothing")
     ] = Field(default=None, description="Also keep the model that the recipe makes.")
-    target_size: Annotated[str | None, Flag(old=("--budget",), metavar="SIZE", panel="File", decides="choice")] = Field(
-        default=None, examples=["90M"], description="--size in powers of 1024."
-    )
     checkpoint: Annotated[Path | None, Flag(output="folder", metavar="DIR", panel="Run", decides="nothing")] = Field(
         default=None, description="Folder of what is measured. Default: OUTPUT.autotune."
     )
@@ -61,13 +58,13 @@ def command(settings: AutotuneSettings) -> None:
 
     Example: seeddelta autotune -m dense.gguf --max-dppl 2% -f valid.txt --hessian cov.gguf -o recipe.yaml
 
-    Then: seeddelta build --recipe recipe.yaml
+    Then: seeddelta build --config recipe.yaml
     """
     from ..tune import TuneOptions, autotune, plan
 
-    own = {*AutotuneSettings.model_fields} - {*Recipe.model_fields} | {"checkpoint", "size", "preset"}
+    own = {*AutotuneSettings.model_fields} - {*Recipe.model_fields} | {"checkpoint", "preset"}
     recipe = settings.model_dump(exclude_unset=True, exclude=own)
-    other = settings.max_dppl is not None or settings.target_size is not None
+    other = settings.max_dppl is not None or settings.size is not None
     if other and recipe.get("target_bpw") == PRESETS.get(settings.preset or "", {}).get("target_bpw"):
         recipe["target_bpw"] = None  # a preset may have a target, too
     recipe["output"] = settings.build or settings.output.with_suffix(".seeddelta.gguf")
@@ -108,7 +105,7 @@ def _print(report: TuneReport) -> None:
     )
     console.print(f"{report.decision}: {report.message}")
     console.print(
-        f"{report.recipe}: {report.bits_per_weight:.3f} bits a weight; seeddelta build --recipe {report.recipe}"
+        f"{report.recipe}: {report.bits_per_weight:.3f} bits a weight; seeddelta build --config {report.recipe}"
     )
     if report.model is not None:
         console.print(f"{report.model}: built")

@@ -11,12 +11,14 @@ from ..settings import Flag
 from ..settings.measuring import QUIET
 from ._command import from_settings
 
+STATECELLS = {"base_kind": "none", "scheme": "codebook_resid", "bits": 4, "K": "auto"}  # what --statecells sets
+
 
 class BuildSettings(Recipe):
     """A recipe, and what only the command line has."""
 
     statecells: Annotated[bool, Flag(decides="nothing", panel="Base")] = Field(
-        default=False, description="A codebook as the whole weight: --preset statecells, docs/guide/statecells.md."
+        default=False, description="A codebook as the whole weight (docs/guide/statecells.md)."
     )
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar and no table.")
 
@@ -25,19 +27,16 @@ class BuildSettings(Recipe):
     def _apply_statecells(cls, options: dict[str, Any]) -> dict[str, Any]:
         if str(options.get("statecells", False)).lower() not in ("true", "on", "1", "yes"):
             return options
-        for name, wanted in (
-            ("preset", ("statecells",)),
-            ("base_kind", ("none",)),
-            ("scheme", ("codebook", "codebook_resid")),
-        ):
-            if options.get(name, wanted[0]) not in wanted:
+        wanted = {"preset": (None,), "base_kind": ("none",), "scheme": ("codebook", "codebook_resid")}
+        for name, fitting in wanted.items():
+            if options.get(name, fitting[0]) not in fitting:
                 flag = name.replace("_", "-")
                 raise ValueError(f"--statecells makes a codebook the whole weight; leave out --{flag} {options[name]}")
-        return options | {"preset": "statecells"}
+        return STATECELLS | options
 
     def recipe(self) -> Recipe:
         """The recipe alone."""
-        return Recipe(**self.model_dump(exclude_unset=True, exclude={"statecells", "quiet", "size"}))
+        return Recipe(**self.model_dump(exclude_unset=True, exclude={"statecells", "quiet"}))
 
 
 @from_settings(BuildSettings)

@@ -51,11 +51,11 @@ def _print(found: Difference) -> None:
         table.add_column("tensor", no_wrap=True)
         for heading in ("A", "B"):
             table.add_column(heading, overflow="fold")
-        for heading in ("KiB A", "KiB B", "error A", "error B", "‖A−B‖/‖A‖"):
+        for heading in ("kB A", "kB B", "error A", "error B", "‖A−B‖/‖A‖"):
             table.add_column(heading, justify="right", no_wrap=True)
         for tensor in found.changed:
             table.add_row(
-                tensor.name, tensor.kind_a or "-", tensor.kind_b or "-", _kib(tensor.bytes_a), _kib(tensor.bytes_b),
+                tensor.name, tensor.kind_a or "-", tensor.kind_b or "-", _kb(tensor.bytes_a), _kb(tensor.bytes_b),
                 _error(tensor.error_a), _error(tensor.error_b), _error(tensor.rel),
             )  # fmt: skip
         console.print(table)
@@ -66,8 +66,8 @@ def _print(found: Difference) -> None:
     )
 
 
-def _kib(count: int | None) -> str:
-    return "-" if count is None else f"{count / 1024:.1f}"
+def _kb(count: int | None) -> str:
+    return "-" if count is None else f"{count / 1000:.1f}"
 
 
 def _error(value: float | None) -> str:

@@ -19,7 +19,7 @@ def command(settings: EvalSettings) -> None:
     much smaller than that of either perplexity. Each model has its own process; memory is read after it generated 64
     tokens. Skipping (--columns, --kwta, --state-pack) is for all models but the first of several. Where
     the target is `kv`, their scored tokens are decoded one by one, since prompts are llama.cpp's; likewise with
-    --state-pack-aggressive.
+    --state-pack-mlp-aggressive.
 
     Example: seeddelta eval -m dense.gguf -m model.seeddelta.gguf --text wiki.test.txt --chunks 16
 
@@ -31,20 +31,10 @@ def command(settings: EvalSettings) -> None:
 
     Example: seeddelta eval -m a.gguf -m b.gguf --kl-base dense.kld --no-speed --resume eval-parts
 
-    Example: seeddelta eval -m dense.gguf -m model.seeddelta.gguf --tasks arc_easy,piqa
-
     Example: seeddelta eval -m m.gguf -m m.gguf -f wiki.test.txt -c 4096 --state-pack binary --state-pack-target kv
     """
     from ..evaluate import evaluate
 
-    if settings.tasks is not None:
-        from ..settings.showing import TaskSettings
-        from .tasks import show_tasks
-
-        names = tuple(settings.tasks.split(","))
-        shared = settings.model_dump(include={"model", "include", "threads", "as_json"})
-        show_tasks(TaskSettings(tasks=names, context=settings.task_context, **shared))
-        return
     if settings.runtime.statecells:
         require_statecells(settings.model)
     runtime = settings.runtime

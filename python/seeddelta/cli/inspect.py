@@ -119,7 +119,7 @@ def _print_converted(console: Console, summary: dict[str, Any]) -> None:
     table = Table(title="converted tensors")
     for heading in ("tensor", "shape", "from", "base", "residual"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("seed", "rate", "bits", "KiB", "rel_l2", "rel_l2_w"):
+    for heading in ("seed", "rate", "bits", "kB", "rel_l2", "rel_l2_w"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("")
     for tensor in summary["converted"]:
@@ -132,7 +132,7 @@ def _print_converted(console: Console, summary: dict[str, Any]) -> None:
             str(tensor["base_seed"]),
             "-" if tensor["rate"] is None else f"{tensor['rate']:g}",
             f"{tensor['bits_per_weight']:.3f}",
-            f"{tensor['payload_bytes'] / 1024:.1f}",
+            f"{tensor['payload_bytes'] / 1000:.1f}",
             f"{tensor['rel_l2']:.4f}",
             f"{tensor['rel_l2_w']:.4f}",
             "unsafe" if tensor["unsafe"] else "statecells" if tensor["statecells"] else "",

@@ -35,7 +35,6 @@ COMMANDS = {
     "bench": "seeddelta.cli.bench",
     "report": "seeddelta.cli.report",
     "sparsify": "seeddelta.cli.sparsify",
-    "permute": "seeddelta.cli.permute",
     "demo": "seeddelta.cli.demo",
     "dequantize": "seeddelta.cli.dequantize",
     "card": "seeddelta.cli.card",

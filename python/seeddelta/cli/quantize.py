@@ -18,7 +18,7 @@ from ._command import from_settings
 if TYPE_CHECKING:
     from ..evaluate.losses import EmbeddingLoss, Loss
 
-_OWN = ("input", "output", "text", "chunks", "ctx", "calibrate", "ram", "quiet", "size", "check")
+_OWN = ("input", "output", "text", "chunks", "ctx", "calibrate", "ram", "quiet", "check")
 
 
 class QuantizeSettings(Recipe):

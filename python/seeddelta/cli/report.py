@@ -42,7 +42,7 @@ def command(settings: ReportSettings) -> None:
     shown = models if settings.saved else ()
     page = write_report(series, settings.output, title=settings.title, command=command_line(), models=shown)
     if not settings.quiet:
-        typer.echo(f"{page}: {page.stat().st_size / 1024:.0f} KiB")
+        typer.echo(f"{page}: {page.stat().st_size / 1000:.0f} kB")
 
 
 def _measure(models: list[Path], settings: ReportSettings) -> Series:

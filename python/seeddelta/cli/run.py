@@ -23,7 +23,7 @@ def command(settings: RunSettings) -> None:
 
     Example: seeddelta run -m model.seeddelta.gguf -p "The capital of France is" -n 64
 
-    Example: seeddelta run -m model.gguf -p "The capital of France is" --columns i8 --kwta-k 0.6
+    Example: seeddelta run -m model.gguf -p "The capital of France is" --columns f16 --kwta-k 0.6
 
     Example: seeddelta run -m model.gguf -f report.txt --json-schema summary.json -n 256
 

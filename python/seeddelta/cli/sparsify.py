@@ -20,7 +20,7 @@ def command(settings: SparsifySettings) -> None:
 
     Example: seeddelta sparsify -m model-f16.gguf --text wiki.valid.txt -o skip.yaml --max-dppl 2%
 
-    Example: seeddelta run -m model-f16.gguf -p "Hello" --columns i8 --kwta-file skip.yaml
+    Example: seeddelta run -m model-f16.gguf -p "Hello" --columns f16 --kwta-file skip.yaml
 
     Example: seeddelta sparsify -m model.seeddelta.gguf --text wiki.valid.txt -o skip.yaml (built with --layout column)
     """

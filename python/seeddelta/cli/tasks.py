@@ -20,11 +20,6 @@ def command(settings: TaskSettings) -> None:
 
     Example: seeddelta tasks -m model.seeddelta.gguf --tasks arc_easy,piqa --limit 200
     """
-    show_tasks(settings)
-
-
-def show_tasks(settings: TaskSettings) -> None:
-    """Score, and print a table or JSON."""
     from ..evaluate.choices import READERS
 
     files = {name: getattr(settings, name) for name in ("hellaswag", "winogrande", "multiple_choice")}

@@ -1,4 +1,4 @@
-"""Rates that meet a budget: --target-bpw, --target-size and the presets.
+"""Rates that meet a budget: --bpw, --size and the presets.
 
 What a tensor costs the model is its sensitivity a weight, times its weights, times the square of the encoder's error at
 its rate: with small errors the divergence from the dense model is a quadratic form of them, and those of different

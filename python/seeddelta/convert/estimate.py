@@ -46,8 +46,8 @@ class Estimate:
     def __str__(self) -> str:
         minutes = max(1, round(self.seconds / 60))
         return (
-            f"about {minutes} minute{'s' * (minutes > 1)}, at most {self.memory / 2**30:.1f} GiB of memory and "
-            f"{self.disk / 2**30:.1f} GiB of temporary files"
+            f"about {minutes} minute{'s' * (minutes > 1)}, at most {self.memory / 1e9:.1f} GB of memory and "
+            f"{self.disk / 1e9:.1f} GB of temporary files"
         )
 
 

@@ -14,7 +14,7 @@ from .plan import Plan
 from .recipe import parse_size
 from .slices import can_be_sliced, slices_of
 
-PROCESS_BYTES = 400 << 20  # Python, NumPy, llama.cpp, its buffers for 512 tokens of a small model
+PROCESS_BYTES = 400_000_000  # Python, NumPy, llama.cpp, its buffers for 512 tokens of a small model
 _FLOAT, _BLOCK = 4, 64
 _COPIES = 5  # of a matrix or a slice of it in float32 while it is encoded: source, scaled, rotated, decoded, error
 _FACTOR_BYTES = 4 + 8 + 4 + 4  # an entry: the covariance rotated, its factor in double precision, the feedback; a spare
@@ -65,7 +65,7 @@ def wanted_inputs(engine: BlockEngine, group: Group, targets: list[str], limit: 
             turns[-1] += [name for name in targets if shared.get(name, name) == same]
             continue
         if (needed := sums_bytes(source, [same])) > limit:
-            missing = (needed - limit) / 2**30
+            missing = (needed - limit) / 1e9
             raise ImatrixError(
                 f"{source.path}: the covariance of the input of {same!r} does not fit the memory; "
                 f"give {missing:.1f}G more with --ram"
@@ -93,9 +93,9 @@ def warn_too_large(plan: Plan, ram: int) -> None:
     """Warn of matrices that are encoded as a whole and do not fit, as the embedding of a large vocabulary."""
     large = {name: size for name in plan.targets if (size := PROCESS_BYTES + encoding_bytes(plan, name)) > ram}
     if large:
-        most = max(large.values()) / 2**30
+        most = max(large.values()) / 1e9
         warnings.warn(
-            f"{plan.source.path}: to encode {some(list(large))} takes up to {most:.1f} GiB, more than --ram; "
+            f"{plan.source.path}: to encode {some(list(large))} takes up to {most:.1f} GB, more than --ram; "
             "give more, or leave it out with --targets",
             MemoryWarning,
             stacklevel=3,

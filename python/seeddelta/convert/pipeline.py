@@ -234,7 +234,7 @@ def check_space(recipe: Recipe, plan: Plan) -> None:
         free = shutil.disk_usage(folder).free
         if free < size:
             raise OutputError(
-                f"{recipe.output}: needs {size / 2**20:.0f} MiB in {folder}, {free / 2**20:.0f} MiB are free; "
+                f"{recipe.output}: needs {size / 1e6:.0f} MB in {folder}, {free / 1e6:.0f} MB are free; "
                 "free some space or choose another folder"
             )
 

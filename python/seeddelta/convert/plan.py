@@ -80,7 +80,7 @@ def make_plan(recipe: Recipe, *, measured: bool = True) -> Plan:
     for info in chosen:
         if not can_dequantize(info.type):
             raise cannot_dequantize(source.path, info)
-    if recipe.target_bpw is not None or recipe.target_size is not None:
+    if recipe.target_bpw is not None or recipe.size is not None:
         rates |= _fitted(recipe, source, {info.name: rates[info.name] for info in chosen})
     recipes = {info.name: _own_recipe(recipe, info.name, rates[info.name]) for info in chosen}
     described = {
@@ -137,7 +137,7 @@ def _own_recipe(recipe: Recipe, name: str, rate: Rate) -> Recipe:
 
 
 def _fitted(recipe: Recipe, source: SourceModel, rates: dict[str, Rate]) -> dict[str, Rate]:
-    """Rates within --target-bpw or --target-size."""
+    """Rates within --bpw or --size."""
 
     fixed = {
         name
@@ -162,15 +162,15 @@ def bytes_at(recipe: Recipe, source: SourceModel, name: str, rate: Rate) -> int:
 
 
 def budget_bytes(recipe: Recipe, source: SourceModel, counted: Iterable[str]) -> int:
-    """What --target-bpw or --target-size leaves for the target tensors."""
+    """What --bpw or --size leaves for the target tensors."""
     if recipe.target_bpw is not None:
         return int(recipe.target_bpw * sum(prod(source.tensors[name].shape) for name in counted) / 8)
-    assert recipe.target_size is not None
+    assert recipe.size is not None
     chosen = set(counted)
     smaller = rest_types(source.header, recipe.rest)
     rest = sum(kept_tensor(source, name, smaller).nbytes for name in source.tensors if name not in chosen)
     # the table of tensors, their descriptions and the padding of the payloads
-    return parse_size(recipe.target_size) - rest - source.header.data_offset - _TABLE_BYTES * len(chosen)
+    return parse_size(recipe.size) - rest - source.header.data_offset - _TABLE_BYTES * len(chosen)
 
 
 def at_rates(plan: Plan, recipe: Recipe, rates: Mapping[str, float]) -> Plan:

@@ -27,7 +27,7 @@ from ..settings.recipe import MAX_ROTATION, PRESETS
 from .rates import LEAST_COLUMN_RATE, RATES, Proc, Rate, overridden, parse_override, rate_of
 
 COLUMN_POWER = 0.2  # measured on SmolLM2: 0.1 to 0.25 are alike, and better than none and than 0.35
-_RATES = ("bits", "target_bpw", "target_size")  # of which one that is given takes the place of the preset's
+_RATES = ("bits", "target_bpw", "size")  # of which one that is given takes the place of the preset's
 QUANTIZE_PRESET = "balanced"  # of `quantize` without a rate
 _EXECUTOR = re.compile(r"(threads|processes)(?::([1-9]\d{0,3}))?|dask://([^/\s]+:\d+)/?")
 
@@ -45,17 +45,17 @@ def parse_executor(text: str) -> tuple[str, int | None, str | None]:
     return match[1], int(match[2]) if match[2] else None, None
 
 
-def parse_size(text: str, kilo: int = 1024) -> int:
-    """Bytes of `1234`, `90M`, `1.5G`, `90MiB`, in powers of `kilo`. Raises ValueError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+def parse_size(text: str) -> int:
+    """Bytes of `1234`, `90M`, `1.5G`, `90MB`, in powers of 1000. Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)B?", text.strip(), re.IGNORECASE)
     if match is None or not 0 < float(match[1]) < 1e15:
         raise ValueError(f"{text!r} is no size; give bytes, or for example 90M or 1.5G")
-    return int(float(match[1]) * kilo ** " KMG".index(match[2].upper() or " "))
+    return int(float(match[1]) * 1000 ** " KMG".index(match[2].upper() or " "))
 
 
 def with_rate(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options for `quantize`, with its preset where they have no rate."""
-    given = any(options.get(name) is not None for name in ("preset", "size", *_RATES))
+    given = any(options.get(name) is not None for name in ("preset", *_RATES))
     return dict(options) if given else {"preset": QUANTIZE_PRESET} | dict(options)
 
 
@@ -84,11 +84,6 @@ def _flat(options: dict[str, Any]) -> dict[str, Any]:
             if twice:
                 raise ValueError(f"{twice[0]} is given twice, beside and in {name}")
             found |= given
-    size = found.pop("size", None)
-    if size is not None:
-        if found.get("target_size") is not None:
-            raise ValueError("--size and --target-size say the same in other units; give one")
-        found["target_size"] = str(parse_size(str(size), kilo=1000))
     return found
 
 
@@ -167,9 +162,9 @@ class Recipe(Shown, RecipeSettings):
                 raise ValueError(f"{text!r} is no regular expression ({error})") from error
         return patterns
 
-    @field_validator("target_size", "split_max_size")
+    @field_validator("size", "split_max_size")
     @classmethod
-    def _check_target_size(cls, value: str | None) -> str | None:
+    def _check_size(cls, value: str | None) -> str | None:
         if value is not None:
             parse_size(value)
         return value
@@ -212,10 +207,10 @@ class Recipe(Shown, RecipeSettings):
         given = sorted(name for name in self.model_fields_set if name.startswith("proc_") and name != "proc_sparse")
         if given and not self.uses_proc_sparse:
             raise ValueError(f"--{given[0].replace('_', '-')} is for --proc-sparse, or --tensor-type REGEX=proc:FANOUT")
-        if self.target_bpw is not None and self.target_size is not None:
-            raise ValueError("--target-bpw and --target-size exclude each other")
-        if (self.target_bpw is not None or self.target_size is not None) and not self.has_codes:
-            raise ValueError("--target-bpw and --target-size are for --base-kind lanes")
+        if self.target_bpw is not None and self.size is not None:
+            raise ValueError("--bpw and --size exclude each other")
+        if (self.target_bpw is not None or self.size is not None) and not self.has_codes:
+            raise ValueError("--bpw and --size are for --base-kind lanes")
         if (self.layout == "column" or self.column_tensor) and (not self.has_codes or self.residual_scheme != "none"):
             raise ValueError("--layout column and --column-tensor are for --base-kind lanes without --scheme")
         if self.no_checkpoint and self.checkpoint is not None:

@@ -184,10 +184,10 @@ class BuildReport(Shown, BaseModel):
 
 
 def human_bytes(count: int) -> str:
-    """Bytes with a binary unit, three digits."""
+    """Bytes with a unit, three digits."""
     value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1000 or unit == "GiB":
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5 or unit == "GB":
             break
-        value /= 1024
+        value /= 1000
     return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"

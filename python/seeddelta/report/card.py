@@ -18,7 +18,7 @@ from ..inspection.summary import summarize
 _RECIPE = (
     "bits",
     "target_bpw",
-    "target_size",
+    "size",
     "targets",
     "base_kind",
     "scheme",

@@ -21,10 +21,7 @@ from .library import ggml_abi
 from .view import Piece, hole, make_view
 from .weights import PreparedModel, register_fallback
 
-_LARGEST_I8 = 127
 _TERNARY_THRESHOLD = 0.7  # of the mean magnitude: Li et al. 2016, Ternary Weight Networks
-_ROTATION_BLOCK = 64  # as that of byte lanes
-_ROTATION_SEED = 1
 
 
 def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> PreparedModel:
@@ -51,7 +48,7 @@ def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> Prep
             matrix = source.matrix(name)
             squares += np.einsum("oi,oi->i", matrix, matrix, dtype=np.float64)
             signs = pack is not None and pack.aggressive and value_of(group, {"*": 1.0}, pack.target) is not None
-            weights.append(make_columns(name, matrix, config.columns or "f16", signs=signs))
+            weights.append(make_columns(name, matrix, signs=signs))
         gate = gates.make(group, np.sqrt(squares).astype(np.float32))
         for weight in weights:
             registry.add_columns(weight, gate)
@@ -60,7 +57,7 @@ def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> Prep
         file_bytes=source.header.file_size,
         served={},
         dense={},
-        columns=dict.fromkeys(chosen, config.columns or "f16"),
+        columns=dict.fromkeys(chosen, "f16"),
         registry=registry,
         view=make_view(source.header, _pieces(source, set(chosen))),
         gates=gates.made,
@@ -92,29 +89,20 @@ def ternary_signs(matrix: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[Any]
     return {"sign_bits": bits.astype(np.uint64), "sign_gamma": gamma.astype(np.float32)}
 
 
-def make_columns(name: str, matrix: npt.NDArray[np.float32], kind: str, *, signs: bool = False) -> _core.ColumnWeight:
-    """float32 [n_out, n_in] as float16 columns, or as int8 with a scale a column, rounded to nearest.
+def make_columns(name: str, matrix: npt.NDArray[np.float32], *, signs: bool = False) -> _core.ColumnWeight:
+    """float32 [n_out, n_in] as float16 columns, with `ternary_signs` beside them where `signs` says so.
 
-    With `signs` float16 columns have `ternary_signs` beside them.
-
-    Int8 columns are rotated along the outputs first: one large weight would make the scale of a whole column coarse.
+    Raises SourceModelError for weights beyond the range of float16.
     """
     n_out, n_in = matrix.shape
-    if kind == "f16":
-        with np.errstate(over="ignore"):
-            half = matrix.T.astype(np.float16, order="C")
-        if not np.isfinite(half).all():
-            raise SourceModelError(f"tensor {name!r} has weights beyond the range of float16; use --columns i8")
-        return _core.ColumnWeight(name, n_out, n_in, f16=half, **(ternary_signs(matrix) if signs else {}))
-    units = np.ascontiguousarray(matrix.T)
-    block = min(n_out & -n_out, _ROTATION_BLOCK)
-    if block > 1:
-        units = _core.rotate(units, block, _ROTATION_SEED)
-    scale = np.abs(units).max(axis=1) / np.float32(_LARGEST_I8)
-    divisor = np.where(scale > 0, scale, np.float32(1))
-    codes = np.rint(units / divisor[:, None]).astype(np.int8)
-    rotation = {"rotation_block": block, "rotation_seed": _ROTATION_SEED} if block > 1 else {}
-    return _core.ColumnWeight(name, n_out, n_in, i8=codes, unit_scale=scale.astype(np.float32), **rotation)
+    with np.errstate(over="ignore"):
+        half = matrix.T.astype(np.float16, order="C")
+    if not np.isfinite(half).all():
+        raise SourceModelError(
+            f"tensor {name!r} has weights beyond the range of float16; leave it out with --column-targets, or convert "
+            "the model (seeddelta build --layout column)"
+        )
+    return _core.ColumnWeight(name, n_out, n_in, f16=half, **(ternary_signs(matrix) if signs else {}))
 
 
 def _pieces(source: SourceModel, chosen: set[str]) -> list[Piece]:
@@ -131,5 +119,5 @@ def require_columns(config: RuntimeConfig, path: str | os.PathLike[str]) -> None
     if config.columns is None and config.skips:
         raise ConfigError(
             f"{path}: kwta, state-pack of the MLP and events skip inputs of matrices stored by columns; "
-            "give --columns f16 or i8 (RuntimeConfig.columns)"
+            "give --columns f16 (RuntimeConfig.columns)"
         )

@@ -70,7 +70,7 @@ class RuntimeHandle(Shown):
         single_tokens: whether single tokens are computed otherwise than those of a prompt, beyond the order of sums.
         dense: description of every converted tensor that is dense from the start.
         locked_bytes: memory that use_mlock has locked.
-        columns: kind (f16, i8) of every matrix of an ordinary model that was stored by columns at loading. Those of a
+        columns: kind (f16) of every matrix of an ordinary model that was stored by columns at loading. Those of a
             SeedΔ file are in `tensors`, with the layout column.
     """
 

@@ -61,50 +61,50 @@ class StatePackKV(Settings):
     popcount: Annotated[bool, Flag(core="popcount")] = Field(
         default=False, description="Score with the signs of the query and popcount, not with 6 bits of it."
     )
-    refine: Annotated[bool, Flag(old=("--state-pack-refine",), core="refine")] = Field(
+    refine: Annotated[bool, Flag(core="refine")] = Field(
         default=True, description="Exact scores for the chosen keys; else the score by bits goes into the softmax."
     )
-    budget: Annotated[float, Flag(shown=True, old=("--state-pack-budget",), metavar="SHARE|N", core="budget")] = Field(
+    budget: Annotated[float, Flag(shown=True, metavar="SHARE|N", core="budget")] = Field(
         default=0.25, gt=0, description="Share of the visible positions that is chosen (up to 1), or their number."
     )
-    mass: Annotated[float, Flag(old=("--state-pack-mass",), core="mass")] = Field(
+    mass: Annotated[float, Flag(core="mass")] = Field(
         default=0.0,
         ge=0,
         le=1,
         description="Choose no more than have this share of the estimated softmax mass; 0: the budget alone.",
     )
-    sinks: Annotated[int, Flag(old=("--state-pack-sinks",), core="sinks")] = Field(
+    sinks: Annotated[int, Flag(core="sinks")] = Field(
         default=4, ge=0, description="First positions, always attended to."
     )
-    recent: Annotated[int, Flag(old=("--state-pack-recent",), core="recent")] = Field(
+    recent: Annotated[int, Flag(core="recent")] = Field(
         default=64, ge=0, description="Last positions, always attended to."
     )
-    layers: Annotated[str, Flag(old=("--state-pack-layers",), metavar="A-B[.HEADS]=MODE[:BUDGET],…")] = Field(
+    layers: Annotated[str, Flag(metavar="A-B[.HEADS]=MODE[:BUDGET],…")] = Field(
         default="0-1=exact",
         examples=["2-3=exact"],
         description="Other modes and budgets by layer, 0-1=exact,12=ternary:0.25, and by KV head, 12.2=exact,"
         "13-15.0-1=ternary:0.5: query heads that share a KV head share its choice. The last that fits holds; none is "
         "exact. The heads of a layer are exact or have bits of one mode.",
     )
-    min_context: Annotated[int, Flag(old=("--state-pack-min-context",), core="min_context")] = Field(
+    min_context: Annotated[int, Flag(core="min_context")] = Field(
         default=1024, ge=0, description="Positions up to which attention is exact (llama.cpp rounds them up to 256)."
     )
-    density: Annotated[float, Flag(old=("--state-pack-density",), core="density")] = Field(
+    density: Annotated[float, Flag(core="density")] = Field(
         default=0.5, gt=0, le=1, description="When the choice is a larger share than this, all positions are taken."
     )
-    negligible: Annotated[float, Flag(old=("--state-pack-negligible",), core="negligible")] = Field(
+    negligible: Annotated[float, Flag(core="negligible")] = Field(
         default=0.0,
         ge=0,
         lt=1,
         description="Values are left out whose weight is below this share of the largest in their chunk of 128; 0: "
         "none.",
     )
-    gap: Annotated[float, Flag(old=("--state-pack-gap",), core="gap_limit")] = Field(
+    gap: Annotated[float, Flag(core="gap_limit")] = Field(
         default=0.3,
         gt=0,
         description="Largest relative error of a layer's output, moving mean; a layer above it becomes exact for good.",
     )
-    gap_every: Annotated[int, Flag(old=("--state-pack-gap-every",), core="gap_every")] = Field(
+    gap_every: Annotated[int, Flag(core="gap_every")] = Field(
         default=64, ge=0, description="Operations of a layer between comparisons with the exact result; 0: never."
     )
     gamma_chunk: Annotated[int, Flag(core="gamma_chunk")] = Field(

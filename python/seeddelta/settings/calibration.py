@@ -24,7 +24,7 @@ class CaptureSettings(Settings):
     model: Annotated[Path | None, Flag(names=("--model", "-m"), shown=True)] = Field(
         default=None, description="Dense (or quantised) GGUF model."
     )
-    text: Annotated[Path | None, Flag(names=("--text", "-f"), old=("--file",), shown=True)] = Field(
+    text: Annotated[Path | None, Flag(names=("--text", "-f"), shown=True)] = Field(
         default=None, description="Calibration text. Never the text you evaluate on."
     )
     output: Annotated[Path | None, Flag(output="file", names=("--output", "-o"), shown=True)] = Field(

@@ -62,17 +62,6 @@ class DequantizeSettings(Settings):
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar.")
 
 
-class PermuteSettings(Settings):
-    """`seeddelta permute`."""
-
-    model: Annotated[Path, Flag(names=("--model", "-m"))] = Field(
-        description="Ordinary GGUF model whose ffn_down is F16, BF16 or F32."
-    )
-    output: Annotated[Path, Flag(output="file", names=("--output", "-o"))] = Field(description="GGUF model to write.")
-    hessian: Annotated[Path, Flag()] = Field(description="Covariance of its inputs, from seeddelta imatrix --hessian.")
-    block: Annotated[int, Flag(shown=True)] = Field(default=16, description="Neurons that shall be skipped together.")
-
-
 class CardSettings(Settings):
     """`seeddelta card`."""
 

@@ -85,7 +85,7 @@ class Comparing(Serving):
 class Scoring(Settings):
     """How models are compared on a text."""
 
-    text: Annotated[Path | None, Flag(names=("--text", "-f"), old=("--file",), shown=True)] = Field(
+    text: Annotated[Path | None, Flag(names=("--text", "-f"), shown=True)] = Field(
         default=None, description="Text for the perplexity (UTF-8). Without it: none."
     )
     context: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(
@@ -119,17 +119,6 @@ class EvalSettings(Scoring, Comparing):
     resume: Annotated[Path | None, Flag(output="folder", shown=True, metavar="DIR")] = Field(
         default=None, description="Keep finished chunks here, and go on from those that are there."
     )
-    tasks: Annotated[str | None, Flag(metavar="NAME[,NAME…]")] = Field(
-        default=None, description="Score tasks of lm-evaluation-harness and nothing else, as `seeddelta tasks` does."
-    )
-    include: Annotated[Path | None, Flag(metavar="DIR")] = Field(
-        default=None, description="Directory with tasks of your own for --tasks (YAML)."
-    )
-
-    @property
-    def task_context(self) -> int:
-        """Context for --tasks in tokens."""
-        return self.context if "context" in self.model_fields_set else TASK_CONTEXT
 
 
 class BenchSettings(Comparing):

@@ -27,7 +27,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "small": {"base_kind": "lanes", "target_bpw": 3.4},
     "balanced": {"base_kind": "lanes", "target_bpw": 4.4},
     "quality": {"base_kind": "lanes", "target_bpw": 5.1},
-    "statecells": {"base_kind": "none", "scheme": "codebook_resid", "bits": 4, "K": "auto"},
     "prng-coo": {"base_kind": "prng_block", "scheme": "coo", "bits": 4, "K": "auto", "vals": "int8"},
 }
 
@@ -68,7 +67,7 @@ class FileOptions(Group):
     )
     target_bpw: Annotated[
         float | None,
-        Flag(names=("--bpw",), old=("--target-bpw",), shown=True, metavar="BITS", panel="File", decides="choice"),
+        Flag(names=("--bpw",), shown=True, metavar="BITS", panel="File", decides="choice"),
     ] = Field(
         default=None,
         gt=0,
@@ -76,14 +75,10 @@ class FileOptions(Group):
         description="Choose the rates so that the converted tensors take at most this many bits a weight, all bytes "
         "counted (in place of --bits; --tensor-type still wins).",
     )
-    size: Annotated[str | None, Flag(shown=True, metavar="SIZE", panel="File", decides="nothing")] = Field(
+    size: Annotated[str | None, Flag(shown=True, metavar="SIZE", panel="File", decides="choice")] = Field(
         default=None,
         examples=["90M"],
-        description="The same for the size of the whole file: bytes, or with K, M or G (powers of 1000, as sizes are "
-        "printed).",
-    )
-    target_size: Annotated[str | None, Flag(metavar="SIZE", panel="File", decides="choice")] = Field(
-        default=None, examples=["90M"], description="The same, in powers of 1024."
+        description="The same for the size of the whole file: bytes, or with K, M or G (powers of 1000).",
     )
     rest: Annotated[Literal["q8_0", "f16", "keep"], Flag(panel="File", decides="choice")] = Field(
         default="q8_0",
@@ -94,7 +89,7 @@ class FileOptions(Group):
         default=None,
         examples=["20G"],
         description="Write the output in parts NAME-00001-of-0000N.gguf of at most this much data: bytes, or with K, M "
-        "or G (powers of 1024).",
+        "or G (powers of 1000).",
     )
 
 

@@ -38,10 +38,10 @@ class RuntimeConfig(Settings):
     proc_sparse: Annotated[bool, Flag()] = Field(
         default=True, description="Serve proc-sparse weights (docs/guide/proc-sparse.md); else they are the fallback's."
     )
-    columns: Annotated[Literal["f16", "i8"] | None, Flag(shown=True, panel="Skipping")] = Field(
+    columns: Annotated[Literal["f16"] | None, Flag(shown=True, panel="Skipping")] = Field(
         default=None,
-        description="Store the matrices of an ordinary GGUF model by columns, so that inputs can be skipped. That is "
-        "done when it is loaded; i8 is 8 bits and a scale a column. For a SeedΔ file: seeddelta build --layout column.",
+        description="Store the matrices of an ordinary GGUF model by columns, as float16, so that inputs can be "
+        "skipped. That is done when it is loaded. For a SeedΔ file: seeddelta build --layout column.",
     )
     column_targets: Annotated[Listed, Flag(metavar="NAMES", panel="Skipping")] = Field(
         default=("all",), description="Which ones, with commas: ffn, attn, ffn_down, …"

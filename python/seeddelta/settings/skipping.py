@@ -119,10 +119,10 @@ class StatePackMLP(Settings):
     eps: Annotated[Positive | dict[str, Positive], _ByMatrix, Flag(metavar="EPS")] = Field(
         default=1e-4, description="Inputs of this magnitude or less are skipped. A number, or PATTERN=NUMBER,…"
     )
-    relative: Annotated[float, Flag(old=("--state-pack-relative",), core="pack_relative")] = Field(
+    relative: Annotated[float, Flag(core="pack_relative")] = Field(
         default=0.0, ge=0, le=1, description="And those below this share of the moving average of what passes."
     )
-    rho: Annotated[Share | dict[str, Share], _ByMatrix, Flag(old=("--state-pack-rho",), metavar="RHO")] = Field(
+    rho: Annotated[Share | dict[str, Share], _ByMatrix, Flag(metavar="RHO")] = Field(
         default=0.15,
         description="Share of inputs that pass, on a moving average of about 10 tokens, above which the bitmap is not "
         "used. A number, or PATTERN=NUMBER,…",
@@ -136,7 +136,7 @@ class StatePackMLP(Settings):
     target: Annotated[Literal["mlp", "attn", "both"], Flag()] = Field(
         default="mlp", description="Matrices whose inputs have a bitmap."
     )
-    aggressive: Annotated[bool, Flag(old=("--state-pack-aggressive",), core="pack_aggressive")] = Field(
+    aggressive: Annotated[bool, Flag(core="pack_aggressive")] = Field(
         default=False,
         description="While the bitmap is used, multiply the signs of the inputs by ternary weights, with popcount (Li "
         "et al. 2016, Ternary Weight Networks; needs ternary and --columns f16). It makes a model useless.",

@@ -14,18 +14,18 @@ from ..settings.tuning import TuneSettings
 class TuneOptions(TuneSettings):
     """Options of an autotuning. Raises RecipeError for options that contradict each other or are out of range.
 
-    `recipe` is everything but the rates, with the budget as its `target_bpw` or `target_size`; tensors that its
+    `recipe` is everything but the rates, with the budget as its `target_bpw` or `size`; tensors that its
     `tensor_type` names keep their rates and are not measured. Its `output` is the file to build.
     """
 
     recipe: Recipe
-    output: Path = Field(description="Recipe to write, YAML, for seeddelta build --recipe.")
+    output: Path = Field(description="Recipe to write, YAML, for seeddelta build --config.")
     build: bool = Field(default=False, description="Keep the model of the recipe, as its output.")
     checkpoint: Path | None = Field(default=None, description="Folder of what is measured. Default: OUTPUT.autotune.")
 
     @model_validator(mode="after")
     def _check_together(self) -> TuneOptions:
-        budgets = (self.recipe.target_bpw, self.recipe.target_size, self.max_dppl)
+        budgets = (self.recipe.target_bpw, self.recipe.size, self.max_dppl)
         if sum(budget is not None for budget in budgets) != 1:
             raise ValueError("give one of --size, --bpw and --max-dppl")
         if not self.recipe.has_codes or self.recipe.residual_scheme != "none":

@@ -96,7 +96,7 @@ class Allocator:
                 weights[rate] += self._weights[group]
         most = weights.most_common(1)[0][0] if weights else 4.0
         given = self._recipe.model_dump(exclude_defaults=True)
-        for name in ("preset", "bits", "target_bpw", "target_size", "tensor_type", "dry_run"):
+        for name in ("preset", "bits", "target_bpw", "size", "tensor_type", "dry_run"):
             given.pop(name, None)
         given["targets"] = self._recipe.targets  # their default depends on other options
         overrides = [*self._recipe.tensor_type, *_overrides(self.groups, rates, most)]

@@ -73,7 +73,7 @@ class Tuning:
         self.options = options
         self.progress = progress
         recipe = options.recipe
-        free = {"target_bpw": None, "target_size": None, "bits": options.reference}
+        free = {"target_bpw": None, "size": None, "bits": options.reference}
         self.recipe = recipe.model_copy(update=free)
         self.store = EncodedStore(self.recipe, options.folder / "parts", progress=progress)
         self.source = self.store.plan.source
