@@ -10,16 +10,9 @@ from pydantic import Field
 
 from ..reference.residual import LANES, reduce_lanes
 from .kind import F32, Array, Arrays, Layout, ResidualKind, check_kept
-from .options import BlockOptions, EntryOptions, ValueOptions
 from .values import half, int8_steps
 
 B_MAP, B_VAL, B_SCALE = "b_map", "b_val", "b_scale"
-
-
-class Blocks(EntryOptions, ValueOptions, BlockOptions):
-    """Blocks of a row."""
-
-    scheme: Literal["block"] = "block"
 
 
 class BlockResidual(ResidualKind):
@@ -29,7 +22,6 @@ class BlockResidual(ResidualKind):
     suffixes = (B_MAP, B_VAL, B_SCALE)
     unsigned = (B_MAP,)
     finite = (B_SCALE,)
-    options = Blocks
     entries = 1
     scheme: Literal["block"]
     block: Literal[32, 64]

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from ..reference.base import GOLDEN, MASK, splitmix64_at, splitmix64_mix
 from .fitting import FittedBase
 from .kind import F32
-from .options import ScaledOptions, SeedOptions
 
 # Their sum over uniform indices is nearly Gaussian, with the standard deviation 19.862.
 GAUSS_1 = np.array([-36, -23, -17, -12, -8, -5, -3, -1, 1, 3, 5, 8, 12, 17, 23, 36], np.int8)
@@ -21,17 +20,10 @@ GAUSS_2 = np.array([-19, -14, -11, -8, -6, -4, -2, -1, 1, 2, 4, 6, 8, 11, 14, 19
 MAX_COLUMNS = 1 << 18  # beyond, the integers are not exact in float32
 
 
-class FhtStruct(ScaledOptions, SeedOptions):
-    """Random signs between fast Hadamard transforms."""
-
-    kind: Literal["fht_struct"] = "fht_struct"
-
-
 class FhtStructBase(FittedBase):
     """Base of two Hadamard transforms, a permutation and seeded diagonals: a product takes O(d log d)."""
 
     number = 1
-    options = FhtStruct
     kind: Literal["fht_struct"]
 
     @classmethod
