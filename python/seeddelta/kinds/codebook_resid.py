@@ -70,15 +70,6 @@ class CodebookResidual(ResidualKind):
         return {R_DICT: dictionary, R_CODES: codes.view("<i2"), R_VALS: amplitudes}
 
 
-def codebook_dense(
-    dictionary: npt.NDArray[np.float16], codes: npt.NDArray[np.integer], value: npt.NDArray[np.float16]
-) -> F32:
-    """Δ of scheme codebook_resid, float32 [n_out, n_in]."""
-    amplitude = np.zeros((codes.shape[0], dictionary.shape[0]), np.float32)
-    np.add.at(amplitude, (np.arange(codes.shape[0])[:, None], codes), value.astype(np.float32))
-    return np.asarray(amplitude @ dictionary.astype(np.float32), np.float32)
-
-
 def train_codebook(
     delta: F32, row_scale: F32, size: int, k: int, importance: F32 | None = None, iterations: int = ITERATIONS
 ) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.uint16], npt.NDArray[np.float16]]:
