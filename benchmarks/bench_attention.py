@@ -40,7 +40,7 @@ from cache_state import fill_cache
 from ggml_attention import GgmlAttention
 from seeddelta import _core
 from seeddelta.evaluate.speed import collect, measure, summary
-from seeddelta.report.figures import speed_figure
+from seeddelta.report.figures import draw_speed
 from seeddelta.runtime.session import read_text, tokenize
 
 NEEDLES = ("exact", "llama.cpp", "binary 1/4", "ternary 1/4", "binary 1/8", "ternary 1/8", "ternary 1/16")
@@ -145,7 +145,9 @@ def speed(dense: Path, options: Any, threads: list[int], path: Path) -> dict[str
     )  # fmt: skip
     reports = dict(zip(names, comparison.models, strict=True))
     path.parent.mkdir(parents=True, exist_ok=True)
-    speed_figure([(name, report.speed) for name, report in reports.items()], path, title="Generation at depth")
+    draw_speed([(name, report.speed) for name, report in reports.items()], title="Generation at depth").savefig(
+        path, dpi=150
+    )
     for name, report in reports.items():
         for found in report.speed:
             print(f"{name:38} {found.threads} threads, depth {found.depth:5}: {np.median(found.generation):6.1f} t/s")
@@ -181,7 +183,7 @@ def long_contexts(options: Any, threads: list[int], path: Path) -> dict[str, Any
         speeds[name].append(collect(found, threads=count, n_prompt=0, n_gen=options.gen, depth=depth))
         print(f"{name:38} {count} threads, depth {depth:5}: {np.median(speeds[name][-1].generation):6.2f} t/s")
     path.parent.mkdir(parents=True, exist_ok=True)
-    speed_figure(list(speeds.items()), path, title=f"Generation at depth, {model.stem}")
+    draw_speed(list(speeds.items()), title=f"Generation at depth, {model.stem}").savefig(path, dpi=150)
     return {"model": model.name, "models": {name: [s.to_dict() for s in found] for name, found in speeds.items()}}
 
 

@@ -28,7 +28,7 @@ import seeddelta
 import synthetic
 from seeddelta.evaluate import ModelReport
 from seeddelta.evaluate.speed import Speed, summary
-from seeddelta.report.figures import speed_figure
+from seeddelta.report.figures import draw_speed
 from seeddelta.report.tables import make_console, speed_table
 
 MODELS = ("F16", *common.SEEDDELTA, "Q8_0", "Q6_K", "Q5_K_M", "Q4_0", "Q4_K_M", "Q3_K_M", "Q2_K")
@@ -78,7 +78,9 @@ def main() -> int:
         f"{next(iter(models.values())).stem} and others on {machine['cpu']} ({machine['isa']})\n"
         f"{options.prompt} tokens of prompt, {options.gen} generated, {options.reps} repetitions"
     )
-    speed_figure([(name, report.speed) for name, report in reports.items()], path.with_suffix(".png"), title=title)
+    draw_speed([(name, report.speed) for name, report in reports.items()], title=title).savefig(
+        path.with_suffix(".png"), dpi=150
+    )
     return 0
 
 

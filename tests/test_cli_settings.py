@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pytest
 from seeddelta.cli._command import environment_of, kind_of
 from seeddelta.cli.main import COMMANDS, main, make_app, run_guarded
+from seeddelta.kinds import BASE_OF, RESIDUAL_OF
 from seeddelta.settings import Setting, Settings, settings_of
 
 MODULES = {name: importlib.import_module(path) for name, path in COMMANDS.items()}
@@ -298,38 +299,8 @@ def test_the_first_of_several_models_is_the_reference(smollm2_quantized: Path) -
 BUILD = ["-i", "in.gguf", "-o", "out.gguf"]
 
 
-def test_a_base_and_a_residual_are_one_of_several_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tmp_path / "recipe.yaml"
-    config.write_text("base: {kind: prng_block, block: 32, seed: 9}\nresidual: {scheme: coo, K: 16, vals: int8}\n")
-    nested = handed("build", [*BUILD, "--config", str(config)], monkeypatch)
-    flags = [
-        "--base-kind",
-        "prng_block",
-        "--block",
-        "32",
-        "--seed",
-        "9",
-        "--scheme",
-        "coo",
-        "--K",
-        "16",
-        "--vals",
-        "int8",
-    ]
-    flat = handed("build", [*BUILD, *flags], monkeypatch)
-    assert nested == flat
-    assert nested.recipe().provenance() == flat.recipe().provenance()
-    assert nested.base.model_dump() == {
-        "kind": "prng_block", "block": 32, "seed": 9, "seed_search": 0, "seed_per": "tensor", "base_scale": None,
-    }  # fmt: skip
-    assert nested.residual.model_dump() == {"scheme": "coo", "K": 16, "vals": "int8"}
-    assert handed("build", [*BUILD, "--set", "base.bits=3"], monkeypatch).bits == 3
-    assert handed("build", [*BUILD, "--set", "bits=3"], monkeypatch).base.model_dump()["bits"] == 3
-
-
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["--set", "base.kind=fht_struct", "--set", "base.bits=3"], "bits"), (["--set", "base.kind=odd"], "odd"),
-    (["--set", "base.bits=3", "--bits", "2"], "bits is given twice"),
+    (["--set", "base_kind=odd"], "odd"), (["--set", "base.kind=lanes"], "is not known"),
     (["--size", "1M", "--bpw", "4"], "exclude each other"), (["--size", "1MiB"], "no size"),
 ])  # fmt: skip
 def test_what_is_wrong_with_a_build(arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -347,11 +318,10 @@ def test_a_size_is_in_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "build"]) == 0
     found = json.loads(capsys.readouterr().out)
-    kinds = found["properties"]["base"]["discriminator"]["mapping"]
-    assert set(kinds) == {"lanes", "prng_block", "fht_struct", "none"}
-    lanes = found["$defs"][kinds["lanes"].rpartition("/")[2]]["properties"]
-    assert lanes["effort"]["enum"] == ["fast", "normal", "high"]
-    assert "block" not in lanes
+    properties = found["properties"]
+    assert set(properties["base_kind"]["enum"]) == {"lanes", "none", *BASE_OF}
+    assert set(properties["scheme"]["anyOf"][0]["enum"]) == {"none", *RESIDUAL_OF}
+    assert properties["effort"]["enum"] == ["fast", "normal", "high"]
     assert main(["schema"]) == 0
     every = json.loads(capsys.readouterr().out)
     assert set(every) == set(TREES)

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kind_definitions import block_dense, block_dot, codebook_dense, fht_struct_product, fht_struct_values
 from seeddelta import _core, reference
-from seeddelta.kinds.block import block_dense, block_dot
-from seeddelta.kinds.codebook_resid import codebook_dense
-from seeddelta.kinds.fht_struct import fht_struct_product, fht_struct_values
 
 NONE, FHT, LANES = 255, 1, 2
 SHAPES = [(16, 64), (40, 576), (17, 203), (5, 30), (33, 1000)]

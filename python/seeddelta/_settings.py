@@ -61,7 +61,6 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     error: ClassVar[type[SeedDeltaError]] = ConfigError
-    forms: ClassVar[tuple[str, ...]] = ()  # groups of one of several kinds, which the settings are put into on the way
     rare: ClassVar[frozenset[str]] = frozenset()  # settings that other trees show in --help and this one in --help-all
 
     def __init__(self, *values: Any, **options: Any) -> None:

@@ -177,7 +177,7 @@ static void bind_lane_codes(py::module_ &m) {
         .def_property_readonly("bits", &LaneCode::bits, "Bits a weight.")
         .def_property_readonly(
             "emits", [](const LaneCode &c) { return std::vector<int>(c.emits, c.emits + c.steps); },
-            "Values of each step of the pattern: 1 or 2.")
+            "Values of each step of the pattern: 1 to 4.")
         .def_readonly("unit", &LaneCode::unit, "Standard deviation of the weights in units of the tables.")
         .def_property_readonly("tables", &lane_tables, "int8 [values of the pattern, 2 (A and B), 16].")
         .def_property_readonly(

@@ -100,7 +100,7 @@ class LaneCode:
     @property
     def emits(self) -> list[int]:
         """
-        Values of each step of the pattern: 1 or 2.
+        Values of each step of the pattern: 1 to 4.
         """
     @property
     def number(self) -> int:

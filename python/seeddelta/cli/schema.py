@@ -9,12 +9,11 @@ import typer
 
 from ..errors import ConfigError
 from ..settings import Settings
-from ..settings.forms import RecipeSettings, recipe_form
 
 
 def schema_of(tree: type[Settings]) -> dict[str, Any]:
     """JSON schema of a tree of settings, as files for --config are."""
-    return (recipe_form(tree) if issubclass(tree, RecipeSettings) else tree).model_json_schema()
+    return tree.model_json_schema()
 
 
 def command(

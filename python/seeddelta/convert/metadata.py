@@ -36,7 +36,8 @@ def own_metadata(
     def f32(value: float) -> Value:
         return Typed(value, GGUFValueType.FLOAT32)
 
-    base_kind, base_scale, width = recipe.base_kind, recipe.base_scale or 0.0, recipe.block
+    base_kind: str = recipe.base_kind
+    base_scale, width = recipe.base_scale or 0.0, recipe.block
     if recipe.proc_sparse:
         base_kind, base_scale, width = proc_base(recipe).kind, recipe.proc_base_scale, recipe.proc_block
     values: dict[str, Value] = {
@@ -58,7 +59,7 @@ def own_metadata(
         values[schema.KEY_RESID_K] = u32(round(recipe.proc_fanout))
     elif not recipe.proc_sparse and recipe.residual_scheme != "none" and recipe.K != "auto":
         values[schema.KEY_RESID_K] = u32(recipe.entries_for(1 << 20, 1 << 20))
-    if recipe.proc_sparse or "block" in type(recipe.residual).model_fields:
+    if recipe.proc_sparse or recipe.residual_scheme == "block":
         values[schema.KEY_RESID_BLOCK] = u32(width)
     if recipe.imatrix is not None:
         values[schema.KEY_IMATRIX_FILE] = text(recipe.imatrix.name)

@@ -39,7 +39,6 @@ from .recipe import Recipe, parse_size
 from .report import BuildReport, TensorReport
 from .rest import kept_chunks, kept_tensor
 
-_TABLE_BYTES = 1200  # of a converted tensor in the file beside its payload
 # key/value pairs and tensor tables are small; what may not fit is data
 _SPARE_BYTES = 1 << 20
 _CACHE_LINE = 64  # alignment of tensors: no load of codes reads from two lines

@@ -26,8 +26,6 @@ from .recipe import Recipe, parse_size
 from .rest import kept_tensor, rest_types
 
 _TABLE_BYTES = 1200  # of a converted tensor in the file beside its payload
-# key/value pairs and tensor tables are small; what may not fit is data
-_SPARE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)

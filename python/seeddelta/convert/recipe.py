@@ -10,20 +10,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import field_validator, model_validator
 
 from .._extras import needs_extra
 from .._html import Shown
-from .._settings import deciding, message_of
+from .._settings import deciding
 from .._yaml import load_yaml
 from ..errors import RecipeError
 from ..gguf import names
 from ..gguf.converter import dense_gguf
 from ..kinds import BASE_OF, BASES, RESIDUAL_OF, RESIDUALS
 from ..kinds.kind import Kind
-from ..kinds.options import Group, ScaledOptions
-from ..settings.forms import Base, RecipeSettings, Residual
-from ..settings.recipe import MAX_ROTATION, PRESETS
+from ..settings.recipe import MAX_ROTATION, PRESETS, RecipeSettings
 from .rates import LEAST_COLUMN_RATE, RATES, Proc, Rate, overridden, parse_override, rate_of
 
 COLUMN_POWER = 0.2  # measured on SmolLM2: 0.1 to 0.25 are alike, and better than none and than 0.35
@@ -59,41 +57,6 @@ def with_rate(options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(options) if given else {"preset": QUANTIZE_PRESET} | dict(options)
 
 
-_BASE: TypeAdapter[Any] = TypeAdapter(Base)
-_RESIDUAL: TypeAdapter[Any] = TypeAdapter(Residual)
-
-
-def _flat(options: dict[str, Any]) -> dict[str, Any]:
-    """Options in which `base` and `residual`, groups of one kind each, are the settings that they consist of."""
-    found = dict(options)
-    for name, adapter in (("base", _BASE), ("residual", _RESIDUAL)):
-        if name in found:
-            group = found.pop(name)
-            if name == "base" and isinstance(group, dict):
-                group = {"kind": "lanes"} | group
-            if not isinstance(group, Group):
-                try:
-                    group = adapter.validate_python(group)
-                except ValidationError as error:
-                    raise ValueError(f"{name}: {message_of(error, Group)}") from error
-            kind = {one: getattr(group, one) for one in ("kind", "scheme") if hasattr(group, one)}
-            given = group.model_dump(exclude_unset=True) | kind
-            if "kind" in given:
-                given["base_kind"] = given.pop("kind")
-            twice = sorted(set(given) & set(found))
-            if twice:
-                raise ValueError(f"{twice[0]} is given twice, beside and in {name}")
-            found |= given
-    return found
-
-
-def _form(adapter: TypeAdapter[Any], kind: dict[str, str], recipe: Recipe) -> Group:
-    empty = type(adapter.validate_python(kind))
-    shared = {name: getattr(recipe, name) for name in empty.model_fields if name not in kind}
-    made: Group = adapter.validate_python(kind | shared)
-    return made
-
-
 class Recipe(Shown, RecipeSettings):
     """What to convert and how. Equal recipes and inputs give the same bytes, whatever the threads, executor and paths.
 
@@ -103,7 +66,6 @@ class Recipe(Shown, RecipeSettings):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, options: dict[str, Any]) -> dict[str, Any]:
-        options = _flat(options)
         preset = options.get("preset")
         if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
             raise ValueError(f"preset {preset!r} is not known; choose from {', '.join(PRESETS)}")
@@ -186,9 +148,8 @@ class Recipe(Shown, RecipeSettings):
     def _check_together(self) -> Recipe:
         if self.base_kind == "none" and self.scheme == "none":
             raise ValueError("a base of none with a residual of none stores nothing; use --scheme coo")
-        scaled = [name for name, kind in BASE_OF.items() if issubclass(kind.options, ScaledOptions)]
-        if self.base_kind not in scaled and self.base_scale is not None:
-            raise ValueError(f"--base-scale is for --base-kind {' or '.join(scaled)}")
+        if self.base_kind not in BASE_OF and self.base_scale is not None:
+            raise ValueError(f"--base-scale is for --base-kind {' or '.join(BASE_OF)}")
         if self.seed_search and (self.base_kind == "none" or (self.has_codes and self.hessian is not None)):
             raise ValueError("--seed-search is for a base with a seed, and of byte lanes not with --hessian")
         kinds: tuple[type[Kind], ...] = (*BASES, *RESIDUALS)
@@ -232,16 +193,6 @@ class Recipe(Shown, RecipeSettings):
     def has_codes(self) -> bool:
         """True when the base is made of codes, byte lanes."""
         return self.base_kind == "lanes"
-
-    @property
-    def base(self) -> Group:
-        """The settings of the base's kind alone."""
-        return _form(_BASE, {"kind": self.base_kind}, self)
-
-    @property
-    def residual(self) -> Group:
-        """The settings of the residual's scheme alone."""
-        return _form(_RESIDUAL, {"scheme": self.residual_scheme}, self)
 
     @property
     def residual_scheme(self) -> str:

@@ -1,7 +1,7 @@
 """Bases and residuals that measurements advise against (docs/internals/quality.md), a file each.
 
-It has the description, the settings, the encoding and the NumPy definition of its kind; the format, the settings tree
-and the encoder take them from the two lists. Kernels are in cpp/src/kinds and cpp/src/simd.
+It has the description and the encoding of its kind; the format and the encoder take them from the two lists. Kernels
+are in cpp/src/kinds and cpp/src/simd.
 """
 
 from __future__ import annotations

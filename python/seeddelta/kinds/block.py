@@ -5,21 +5,12 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
-from ..reference.residual import LANES, reduce_lanes
 from .kind import F32, Array, Arrays, Layout, ResidualKind, check_kept
-from .options import BlockOptions, EntryOptions, ValueOptions
 from .values import half, int8_steps
 
 B_MAP, B_VAL, B_SCALE = "b_map", "b_val", "b_scale"
-
-
-class Blocks(EntryOptions, ValueOptions, BlockOptions):
-    """Blocks of a row."""
-
-    scheme: Literal["block"] = "block"
 
 
 class BlockResidual(ResidualKind):
@@ -29,7 +20,6 @@ class BlockResidual(ResidualKind):
     suffixes = (B_MAP, B_VAL, B_SCALE)
     unsigned = (B_MAP,)
     finite = (B_SCALE,)
-    options = Blocks
     entries = 1
     scheme: Literal["block"]
     block: Literal[32, 64]
@@ -84,32 +74,3 @@ class BlockResidual(ResidualKind):
             return stored | {B_VAL: half(values)}
         steps, scale = int8_steps(values)
         return stored | {B_VAL: steps, B_SCALE: scale}
-
-
-def block_dot(
-    blocks: npt.NDArray[np.integer], value: npt.NDArray[np.generic], scale: npt.NDArray[np.float16] | None, x: F32
-) -> F32:
-    """Residual's share, float32 [n_tokens, n_out], of blocks [n_out, kept], value int8 or float16 [n_out, kept, block],
-    scale [n_out, kept] (None with float16) and x [n_tokens, n_in]."""
-    n_out, kept, block = value.shape
-    n_in = x.shape[1]
-    total = np.zeros((x.shape[0], n_out, LANES), np.float32)
-    for row in range(n_out):
-        for entry in range(kept):
-            column = int(blocks[row, entry]) * block
-            partial = np.zeros((x.shape[0], LANES), np.float32)
-            for i in range(min(block, n_in - column)):
-                partial[:, i % LANES] += np.float32(value[row, entry, i]) * x[:, column + i]
-            total[:, row] += partial * np.float32(1 if scale is None else scale[row, entry])
-    return reduce_lanes(total)
-
-
-def block_dense(
-    blocks: npt.NDArray[np.integer], value: npt.NDArray[np.generic], scale: npt.NDArray[np.float16] | None, n_in: int
-) -> F32:
-    """Δ of scheme block, float32 [n_out, n_in]."""
-    n_out, kept, block = value.shape
-    wide = np.zeros((n_out, -(-n_in // block), block), np.float32)
-    scales = np.ones((n_out, kept), np.float32) if scale is None else scale.astype(np.float32)
-    np.add.at(wide, (np.arange(n_out)[:, None], blocks), value.astype(np.float32) * scales[:, :, None])
-    return wide.reshape(n_out, -1)[:, :n_in]

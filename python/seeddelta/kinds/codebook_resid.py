@@ -7,16 +7,14 @@ the gain-shape k-means of StateCells. Nothing is drawn at random: the result dep
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
 from .._rows import row_ranges
-from .._settings import Flag
 from .kind import F32, Array, Arrays, Layout, ResidualKind
-from .options import EntryOptions, Group
 from .values import half
 
 R_DICT, R_CODES, R_VALS = "r_dict", "r_codes", "r_vals"
@@ -26,20 +24,6 @@ _CHUNK = 1 << 23  # numbers of an intermediate array
 _RIDGE = 1e-6  # of the mean diagonal: keeps systems of nearly parallel atoms solvable
 
 
-class CodebookOptions(Group):
-    """The codebook of the residual."""
-
-    codebook_size: Annotated[int, Flag(panel="Residual")] = Field(
-        default=256, ge=1, le=65536, description="Atoms of the dictionary of codebook_resid, one for each tensor."
-    )
-
-
-class Codebook(EntryOptions, CodebookOptions):
-    """Atoms of a dictionary."""
-
-    scheme: Literal["codebook_resid"] = "codebook_resid"
-
-
 class CodebookResidual(ResidualKind):
     """K atoms a row of a dictionary of `size` atoms, each with its amplitude."""
 
@@ -47,8 +31,6 @@ class CodebookResidual(ResidualKind):
     suffixes = (R_DICT, R_CODES, R_VALS)
     unsigned = (R_CODES,)
     finite = (R_DICT, R_VALS)
-    options = Codebook
-    own = (CodebookOptions,)
     all_rows = True
     entries = 8
     fits_experts = False
@@ -86,15 +68,6 @@ class CodebookResidual(ResidualKind):
     def encode(self, delta: F32, row_scale: F32, importance: F32 | None, threads: int) -> dict[str, Array]:
         dictionary, codes, amplitudes = train_codebook(delta, row_scale, self.size, self.K, importance)
         return {R_DICT: dictionary, R_CODES: codes.view("<i2"), R_VALS: amplitudes}
-
-
-def codebook_dense(
-    dictionary: npt.NDArray[np.float16], codes: npt.NDArray[np.integer], value: npt.NDArray[np.float16]
-) -> F32:
-    """Δ of scheme codebook_resid, float32 [n_out, n_in]."""
-    amplitude = np.zeros((codes.shape[0], dictionary.shape[0]), np.float32)
-    np.add.at(amplitude, (np.arange(codes.shape[0])[:, None], codes), value.astype(np.float32))
-    return np.asarray(amplitude @ dictionary.astype(np.float32), np.float32)
 
 
 def train_codebook(

@@ -9,17 +9,10 @@ from pydantic import Field
 
 from .._rows import row_ranges
 from .kind import F32, MAX_U16_COLUMNS, Array, Arrays, Layout, ResidualKind
-from .options import EntryOptions, ValueOptions
 from .values import half, int8_steps
 
 D_IDX, D_VAL, D_SCALE = "d_idx", "d_val", "d_scale"
 _CHECK_ELEMENTS = 1 << 20  # entries that are checked at a time
-
-
-class Coo(EntryOptions, ValueOptions):
-    """Single entries of a row."""
-
-    scheme: Literal["coo"] = "coo"
 
 
 class CooResidual(ResidualKind):
@@ -29,7 +22,6 @@ class CooResidual(ResidualKind):
     suffixes = (D_IDX, D_VAL, D_SCALE)
     unsigned = (D_IDX,)
     finite = (D_SCALE,)
-    options = Coo
     entries = 32
     scheme: Literal["coo"]
     K: int = Field(ge=1)

@@ -11,8 +11,6 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
-from .options import Group
-
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
 Layout = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
@@ -107,13 +105,7 @@ class Residual(Stored):
 
 
 class Kind(BaseModel):
-    """Of an ablation, a kind that measurements advise against: how it is made. `recipe` is one of convert/recipe.py.
-
-    `options` is the form of its settings, `own` those of them that no other kind has.
-    """
-
-    options: ClassVar[type[Group]]
-    own: ClassVar[tuple[type[Group], ...]] = ()
+    """Of an ablation, a kind that measurements advise against: how it is made. `recipe` is one of convert/recipe.py."""
 
     @classmethod
     def check_recipe(cls, recipe: Any) -> None:

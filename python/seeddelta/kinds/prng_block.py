@@ -6,36 +6,18 @@ For a block it is shape-gain coding: the choice is the shape, an int8 the gain, 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from .._settings import Flag
 from .fitting import FittedBase
 from .kind import F32, Array, Arrays, BaseKind, Layout
-from .options import BlockOptions, Group, ScaledOptions, SeedOptions
 
 SEED_IDX, SEED_GAIN = "seed_idx", "seed_gain"
 MAX_SEED_CHOICES = 65536
 # Gain of a block whose root mean square is the row's largest: twice that is left for values that are small by chance.
 _LARGEST_GAIN = 64
-
-
-class PrngOptions(Group):
-    """A base of random numbers."""
-
-    seed_per: Annotated[Literal["tensor", "row", "block"], Flag(panel="Base")] = Field(
-        default="tensor",
-        description="What the seed search chooses a seed for (prng_block): row takes 2 bytes a row, block 3 bytes a "
-        "block of --block columns and gives each block a gain; both need --seed-search 2 to 65536.",
-    )
-
-
-class PrngBlock(PrngOptions, BlockOptions, ScaledOptions, SeedOptions):
-    """Random weights, a block of columns after the other."""
-
-    kind: Literal["prng_block"] = "prng_block"
 
 
 class PrngBlockBase(FittedBase):
@@ -47,8 +29,6 @@ class PrngBlockBase(FittedBase):
     number = 0
     suffixes = (SEED_IDX, SEED_GAIN)
     unsigned = (SEED_IDX,)
-    options = PrngBlock
-    own = (PrngOptions,)
     kind: Literal["prng_block"]
     block: Literal[8, 16, 32, 64]
     seed_per: Literal["tensor", "row", "block"] = "tensor"

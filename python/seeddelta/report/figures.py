@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,13 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PARTS = ("prompt", "generation")
-
-
-def speed_figure(
-    models: Sequence[tuple[str, Sequence[Speed]]], path: str | os.PathLike[str], *, title: str | None = None
-) -> None:
-    """Write the figure of `draw_speed`. The suffix of `path` chooses the format (.png, .svg, …)."""
-    draw_speed(models, title=title).savefig(path, dpi=150)
 
 
 def draw_speed(models: Sequence[tuple[str, Sequence[Speed]]], *, title: str | None = None) -> Figure:

@@ -18,7 +18,7 @@ from ..gguf.schema import BASE_KINDS, LANE_BYTES, LANES, lane_code
 
 F32, F16, I32 = 0, 1, 26
 _CODE = 8  # byte lanes of 4 bits
-_N_OUT, _N_IN, _TOKENS, _EXPERTS, _USED = 40, 64, 3, 2, 2
+_N_OUT, _N_IN, _TOKENS, _EXPERTS = 40, 64, 3, 2
 _HEADS, _DIM, _POSITIONS = 2, 32, 64
 _TOLERANCE = 0.03  # of the largest value: activations have 8 bits
 _MEMORY = 1 << 21

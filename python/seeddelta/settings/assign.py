@@ -42,10 +42,6 @@ class Assignment:
         if not found or not name:
             raise ConfigError(f"--set {text}: write NAME=VALUE, for example --set event.delta_theta=0.3")
         plain = load_yaml(value) if value[:1] in ("[", "{") or value in ("null", "") else value
-        form = name.replace("-", "_").split(".")
-        if form[0] in self._tree.forms:
-            self.put(tuple(form), plain)
-            return
         self.put(self.find(name, f"--set {text}").path, plain)
 
     def put(self, path: Path_, value: Any) -> None:
@@ -81,9 +77,6 @@ class Assignment:
 
     def _mapping(self, values: Mapping[str, Any], below: Path_, where: str) -> None:
         for name, value in values.items():
-            if not below and name in self._tree.forms:
-                self.put((name,), value)
-                continue
             setting = self.find(name, where, below)
             if setting.group is not None and isinstance(value, Mapping):
                 self.put(setting.path, {})

@@ -1,4 +1,4 @@
-"""Settings of a build, in the groups that belong together; settings/forms.py puts them together."""
+"""Settings of a build, in the groups that belong together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from .._settings import Flag, Whole
-from ..kinds.options import Group
+from ..kinds.options import BaseOptions, Group, ResidualOptions
 from ..processors import MAX_THREADS
 
 # Of SmolLM2 at 4 bits: .01 costs 4 to 9% more divergence on the calibration's kind of text and 7% more on another kind,
@@ -254,3 +254,16 @@ class RunningOptions(Group):
     dry_run: Annotated[bool, Flag(shown=True, panel="Run", decides="nothing")] = Field(
         default=False, description="Show what would be converted and its size; write nothing."
     )
+
+
+class RecipeSettings(
+    RunningOptions,
+    MeasuredOptions,
+    ProcOptions,
+    LayoutOptions,
+    ResidualOptions,
+    EncoderOptions,
+    BaseOptions,
+    FileOptions,
+):
+    """All settings of a build."""
