@@ -30,6 +30,7 @@ _MOE = {"expert_count": EXPERTS, "expert_used_count": 2, "expert_feed_forward_le
 _SLIDING = {"attention.sliding_window": WINDOW}
 _YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
 _EIGHT = {"block_count": 8}
+_SECTIONS = {"rope.dimension_sections": [4, 2, 2, 0]}
 # name of a case: architecture where it is another, tensors of a block, keys, other shapes
 CASES: dict[str, dict[str, Any]] = {
     "llama": {"tensors": _DENSE},
@@ -94,6 +95,40 @@ CASES: dict[str, dict[str, Any]] = {
         "tensors": f"{_QKV} {_NORMS} ffn_up ffn_down {_QKV_BIASES} attn_output.bias ffn_up.bias ffn_down.bias "
         "attn_norm.bias ffn_norm.bias",
         "keys": {"attention.layer_norm_epsilon": 1e-5}, "outside": {"output_norm.bias": (N,)},
+    },
+    "qwen3vl": {"tensors": f"{_DENSE} {_HEADS}", "keys": _SECTIONS},
+    "qwen3vlmoe": {"tensors": f"{_EXPERTS} {_HEADS}", "keys": _MOE | _SECTIONS},
+    "glm4": {
+        "tensors": f"{_DENSE.replace('ffn_gate ', '')} {_AFTER} {_QKV_BIASES}", "shapes": {"ffn_up": (2 * FF, N)},
+        "keys": {"rope.dimension_count": HEAD // 2},
+    },
+    "glm4-sections": {
+        "of": "glm4", "tensors": f"{_DENSE.replace('ffn_gate ', '')} {_AFTER}", "shapes": {"ffn_up": (2 * FF, N)},
+        "keys": {"rope.dimension_count": HEAD // 2, "rope.dimension_sections": [2, 1, 1, 0]},
+    },
+    "chatglm": {
+        "tensors": f"attn_qkv attn_qkv.bias attn_output {_NORMS} ffn_up ffn_down", "shapes": {"ffn_up": (2 * FF, N)},
+        "keys": {"rope.dimension_count": HEAD // 2},
+    },
+    "exaone": {"tensors": _DENSE},
+    "internlm2": {"tensors": _DENSE},
+    "ernie4_5": {"tensors": _DENSE},
+    "olmoe": {
+        "tensors": f"{_EXPERTS} {_HEADS}",
+        "keys": _MOE | {"feed_forward_length": FF_EXPERT, "attention.head_count_kv": HEADS},
+        "shapes": dict.fromkeys(("attn_k", "attn_v"), (HEADS * HEAD, N))
+        | dict.fromkeys(("attn_q_norm", "attn_k_norm"), (HEADS * HEAD,)),
+    },
+    "granitemoe": {
+        "tensors": f"{_EXPERTS} ffn_gate_shexp ffn_up_shexp ffn_down_shexp",
+        "keys": _MOE | {"embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 4.0, "attention.scale": 0.1,
+                        "feed_forward_length": FF_EXPERT, "expert_shared_feed_forward_length": FF_SHARED},
+    },
+    "arcee": {"tensors": _DENSE.replace("ffn_gate ", "")},
+    "nemotron": {
+        "tensors": f"{_DENSE.replace('ffn_gate ', '')} attn_norm.bias ffn_norm.bias",
+        "keys": {"attention.layer_norm_epsilon": 1e-5, "rope.dimension_count": HEAD // 2},
+        "outside": {"output_norm.bias": (N,)},
     },
 }  # fmt: skip
 _TIED = {"gemma", "gemma2", "gemma3"}

@@ -13,7 +13,8 @@ import pytest
 from block_models import CASES, write_case
 from seeddelta import _core
 from seeddelta.calibrate.block import Block, read_block
-from seeddelta.calibrate.block_shape import ARCHITECTURES, model_shape
+from seeddelta.calibrate.block_shape import model_shape
+from seeddelta.calibrate.families import ARCHITECTURES
 from seeddelta.calibrate.head import Head, read_head
 from seeddelta.calibrate.operations import softmax
 from seeddelta.errors import NotAvailableError
@@ -156,5 +157,7 @@ def test_other_models_are_refused(smollm2_quantized: Path, tmp_path: Path) -> No
     assert "without groups of experts" in refused(case("qwen3moe", expert_group_count=2))
     assert "not of ntk" in refused(case("llama", rope__scaling__type="ntk"))
     assert "attention.head_count_kv is one number" in refused(case("llama", attention__head_count_kv=[2, 1]))
+    assert "share keys" in refused(case("llama", attention__head_count_kv=3))
+    assert "rope.dimension_sections" in refused(case("qwen3vl", rope__dimension_sections=[4, 4]))
     assert "the same, even size" in refused(case("qwen3", attention__value_length=32))
     assert "do not depend on the position in 65 tokens" in refused(case("mistral3"), 65)

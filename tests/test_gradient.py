@@ -96,7 +96,17 @@ def test_other_models_are_refused(smollm2_quantized: Path, text: Path, tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["oss.gguf"]
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "of" not in case])
+_ALWAYS = {"qwen2moe", "phi3", "gemma3", "granite", "starcoder2"}  # one of each kind of block
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in _ALWAYS else pytest.param(name, marks=pytest.mark.slow)
+        for name, case in CASES.items()
+        if "of" not in case
+    ],
+)
 def test_quantize_measures_the_gradients(name: str, text: Path, smollm2_quantized: Path, tmp_path: Path) -> None:
     """Every matrix of a block but the stacks of experts is encoded with them, fused ones and shared experts, too."""
     model = write_case(name, tmp_path, smollm2_quantized)

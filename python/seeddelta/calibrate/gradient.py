@@ -49,7 +49,7 @@ def capture_gradient(
     threads: int = 0,
     progress: bool = True,
 ) -> int:
-    """Write the gradient file of a GGUF model of ARCHITECTURES (block_shape.py); returns how many matrices it has.
+    """Write the gradient file of a GGUF model of ARCHITECTURES (families.py); returns how many matrices it has.
 
     `chunks` of `ctx` tokens are taken from all over the text, or in equal parts of several (None: all of it). `seed` is
     that of the drawn labels. The result does not depend on `threads` (0: all processors). The hidden states before

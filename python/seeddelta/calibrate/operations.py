@@ -46,7 +46,13 @@ def gelu(x: F32) -> tuple[F32, F32]:
     return x * (1 + t) / 2, (1 + t) / 2 + x * (1 - t * t) * (a * (1 + 3 * b * square)) / 2
 
 
-ACTIVATIONS = {"silu": silu, "gelu": gelu}
+def relu_sqr(x: F32) -> tuple[F32, F32]:
+    """The square of what is above 0, and its derivative."""
+    positive = np.maximum(x, 0)
+    return positive * positive, 2 * positive
+
+
+ACTIVATIONS = {"silu": silu, "gelu": gelu, "relu_sqr": relu_sqr}
 
 
 def capped(x: F32, cap: float) -> tuple[F32, Back]:

@@ -59,7 +59,7 @@ def fit(
 ) -> FitReport:
     """Write a SeedΔ file whose row scales and norms are fitted to the predictions of the dense model it was made from.
 
-    Needs no more bytes and no more time at run time. For ARCHITECTURES of calibrate/block_shape.py. `chunks` of
+    Needs no more bytes and no more time at run time. For ARCHITECTURES of calibrate/families.py. `chunks` of
     `ctx` tokens are taken from all over the text (None: that of the package), each once: a second time fits the text
     and not the model. One of eight is held out to measure. A run that was stopped goes on from OUTPUT.fit. The result
     does not depend on `threads` (0: all).

@@ -72,7 +72,7 @@ def quantize(
     With `calibrate` "sequential" the inputs are those that the encoded blocks before give, and each matrix makes up for
     what they have changed (calibrate/alignment.py); it takes more time and memory, and this process measures whatever
     the executor is. With `gradient` "auto" the gradients for feedback between rows are measured first
-    (calibrate/gradient.py), for ARCHITECTURES of calibrate/block_shape.py.
+    (calibrate/gradient.py), for ARCHITECTURES of calibrate/families.py.
 
     `options` are those of `Recipe` (bits, preset, targets, threads, dry_run, …), `executor` as there or any of
     `concurrent.futures`; without a rate the preset is "balanced". Its jobs are ranges of the text and matrices: a
