@@ -68,9 +68,9 @@ def test_gradients_that_are_measured_on_the_way(
 def test_gradients_of_other_models_are_refused_at_once(
     smollm2_quantized: Path, tiny_text: Path, tmp_path: Path
 ) -> None:
-    other = tiny_llama.write_phi3(tmp_path / "phi3.gguf", smollm2_quantized)
+    other = tiny_llama.write_mpt(tmp_path / "mpt.gguf", smollm2_quantized)
     for dry_run in (True, False):
-        with pytest.raises(NotAvailableError, match="phi3"):
+        with pytest.raises(NotAvailableError, match="mpt"):
             seeddelta.quantize(
                 other, tmp_path / "out.gguf", text=tiny_text, gradient="auto", dry_run=dry_run, **OPTIONS
             )
