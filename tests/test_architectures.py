@@ -184,6 +184,6 @@ def test_a_tenth_of_what_was_tried(name: str, tmp_path: Path, smollm2_quantized:
             pytest.skip(f"this llama.cpp does not know it: {error}")
     assert tried.share >= LEAST_SHARE or name in SMALLER_SHARE
     if tried.embeddings:
-        assert tried.near >= 0.9999
+        assert tried.near >= 0.999  # activations are rounded to 8 bits
     else:
         assert tried.near <= 2 * LARGEST_DIVERGENCE
