@@ -57,8 +57,9 @@ def test_every_model_is_measured_at_every_depth(result: Any) -> None:
                 assert 0 < speed[part]["min"] <= speed[part]["median"] <= speed[part]["max"]
                 assert "samples" not in speed[part]
     model = result["models"]["seeddelta-4"]
-    ours, theirs = (result["models"][name]["speed"][1]["prompt"]["median"] for name in ("seeddelta-4", "F16"))
-    assert model["relative"][1]["prompt"]["median"] == pytest.approx(ours / theirs)
+    ours, theirs = (result["models"][name]["speed"][1]["prompt"] for name in ("seeddelta-4", "F16"))
+    relative = model["relative"][1]["prompt"]["median"]  # to F16 beside it: one of its two measurements
+    assert ours["median"] / theirs["max"] * 0.999 <= relative <= ours["median"] / theirs["min"] * 1.001
     assert result["models"]["F16"]["relative"] is None
 
 
