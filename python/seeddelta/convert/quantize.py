@@ -25,8 +25,9 @@ from ..calibrate.covariance import open_covariance, warn_of_zeros, write_covaria
 from ..calibrate.engine import BlockEngine
 from ..calibrate.gradient import capture_gradient
 from ..calibrate.groups import Group, find_groups
-from ..calibrate.passes import PassSums
+from ..calibrate.passes import pass_jobs
 from ..calibrate.states import States
+from ..calibrate.sums import PassSums
 from ..calibrate.text import Texts, Windows, read_texts, text_files
 from ..checkpoint import Store
 from ..errors import ImatrixError, RecipeError
@@ -283,7 +284,7 @@ class _Work:
 
     def _measure(self, engine: BlockEngine, group: Group, summed: list[str], *, keep: bool) -> None:
         """The text through a group; the covariances are written."""
-        jobs = engine.jobs(group, summed, keep=keep, threads=self.pool.threads)
+        jobs = pass_jobs(engine, group, summed, keep=keep, threads=self.pool.threads)
         with PassSums(engine.folder) as sums:
             for _, record in map_in_order(self.pool, run_pass, jobs):
                 if record is not None:
