@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from .._extras import needs_extra
+from ..evaluate.measurements import Series, number
 from ..gguf.names import order_of
-from .measurements import Series, number
 from .style import BANDS, INK, drawing
 
 if TYPE_CHECKING:

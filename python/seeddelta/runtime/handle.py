@@ -9,9 +9,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .._html import Shown
 from ..errors import ChangedFileError, ConfigError, IdleWeightsWarning, NumericalError, OutOfMemoryError, some
 from ..gguf.schema import TensorDescription
+from ..html import line, table
 from ..settings.runtime import RuntimeConfig
 from .gates import skipping_metrics
 from .library import unsupported
@@ -57,7 +57,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=_renew_all)
 
 
-class RuntimeHandle(Shown):
+class RuntimeHandle:
     """`llm.seeddelta`: what is served and what it did.
 
     Attributes:
@@ -113,6 +113,17 @@ class RuntimeHandle(Shown):
             if self._proof is None or getattr(arguments[-1], "n_tokens", 0) != 1:
                 return original(*arguments)
             return self._proof.timed(lambda: original(*arguments))
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def html(self, path: str = "") -> str:
+        """What is served from the SeedΔ file at `path`, and what it did so far, for notebooks."""
+        name = f"{path.rpartition('/')[2]}: " if path else ""
+        if not self.enabled:
+            return line(f"{name}an ordinary GGUF model, without SeedΔ weights")
+        text = f"{name}{len(self.tensors)} SeedΔ weights served, {len(self.dense)} dense"
+        return line(text) + table(("metric", ""), [(key, str(value)) for key, value in self.metrics().items()])
 
     @property
     def switched_off(self) -> dict[str, str]:
