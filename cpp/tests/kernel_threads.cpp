@@ -137,11 +137,11 @@ void columns(Random &r) {
     w.rotation_block = w.kind == ColumnKind::f16 || r.between(0, 1) == 0 ? 0 : 64;
     const auto half = r.halves(w.n_in * w.n_out);
     w.lane_code = random_code(r);
-    const auto lanes = r.words<uint8_t>(w.n_in * column_walks(w.n_out) * column_lines(*w.lane_code));
+    const auto lanes = r.words<uint8_t>(w.n_in * column_streams(w.n_out) * column_lines(*w.lane_code));
     const auto scale = r.reals(w.n_in, 0.1F);
     w.f16 = half.data();
     w.codes = lanes.data();
-    w.unit_scale = scale.data();
+    w.input_scale = scale.data();
     const GateSpec spec = random_gate(r, w.n_in);
     constexpr int64_t kTokens[] = {1, 1, 5, 1, 1, 1};
     constexpr int64_t kAll = 10;
@@ -310,8 +310,8 @@ void lanes_encoder(Random &r) {
     LanesSpec spec;
     spec.code = random_code(r);
     spec.feedback = r.between(0, 1) == 0 ? matrix.data() : nullptr;
-    spec.survivors = int64_t{1} << r.between(0, 2);
-    spec.groups = {spec.code->walk_steps(n_in)};
+    spec.beam_width = int64_t{1} << r.between(0, 2);
+    spec.groups = {spec.code->stream_steps(n_in)};
     seeddelta_ctx shape;
     shape.n_out = n_out;
     shape.lane_lines = spec.code->lines(n_in);
@@ -324,7 +324,7 @@ void lanes_encoder(Random &r) {
     });
 }
 
-// A few walks of 16 values: some thirty searches each, which take minutes in an emulator when there are many.
+// A few streams of 16 values: some thirty searches each, which take minutes in an emulator when there are many.
 void column_lanes_encoder(Random &r) {
     const int64_t n_out = r.between(1, 64);
     const int64_t n_in = r.between(1, 3);
@@ -334,7 +334,7 @@ void column_lanes_encoder(Random &r) {
     spec.code = random_code(r);
     spec.feedback = r.between(0, 1) == 0 ? matrix.data() : nullptr;
     compare_threads(r, "encoder of byte lanes by columns", [&](int nth) {
-        std::vector<uint8_t> codes(static_cast<size_t>(n_in * column_walks(n_out) * column_lines(*spec.code)));
+        std::vector<uint8_t> codes(static_cast<size_t>(n_in * column_streams(n_out) * column_lines(*spec.code)));
         std::vector<uint16_t> scale(static_cast<size_t>(n_in));
         columns_lanes_encode(weights.data(), n_out, n_in, spec, codes.data(), scale.data(), nth);
         codes.insert(codes.end(), scale.begin(), scale.end());

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _COUNTERS = (
     "rewrites", "calls", "tokens", "reused", "prefetched", "rows", "experts", "dense_calls", "nonfinite_events",
-    "active_units", "skipped_units", "blocks",
+    "active_inputs", "skipped_inputs", "blocks",
 )  # fmt: skip
 
 
@@ -135,8 +135,8 @@ class RuntimeHandle:
         `reused` (products that shared the quantised activations of the one before), `prefetched` (products of one
         token whose first codes the product before asked the memory for), `rows` (looked up by token),
         `experts` (experts computed with, each once a product however many tokens chose it),
-        `dense_calls` (from the fallback), `nonfinite_events`, and of matrices by columns `active_units` and
-        `skipped_units` (inputs computed with and left out, of all tokens); `blocks` of proc-sparse ones.
+        `dense_calls` (from the fallback), `nonfinite_events`, and of matrices by columns `active_inputs` and
+        `skipped_inputs` (inputs computed with and left out, of all tokens); `blocks` of proc-sparse ones.
 
         Like all that is read here it is of whole decodes: while another thread computes, its end is waited for.
         """
