@@ -177,7 +177,7 @@ def test_file_round_trip(source: Path, good: Path) -> None:
     dense = seeddelta.gguf.source.open_source(source)
     with open_seeddelta(good) as file:
         assert set(file.tensors) == set(TARGET_NAMES)
-        assert file.metadata[schema.KEY_SCHEME] == schema.SCHEMES["proc_sparse"]
+        assert file.metadata[schema.KEY_SCHEME] == schema.RESIDUALS["proc_sparse"].number
         for row in report.tensors:
             tensor = file.tensors[row.name]
             encoded = encode_proc_sparse(row.name, dense.matrix(row.name), "F16", report_recipe(source))
@@ -208,7 +208,7 @@ def test_seeddelta_base_kind(options: dict[str, Any], said: dict[str, float], so
     """`seeddelta.base.kind`, and the other keys: of the proc-sparse tensors that the file has."""
     seeddelta.build(recipe_of_file(source, tmp_path / "a.gguf", **options), progress=False)
     with open_seeddelta(tmp_path / "a.gguf") as file:
-        assert {schema.BASE_KINDS[one.description.base.kind] for one in file.tensors.values()} == {said["KIND"]}
+        assert {one.description.base.number for one in file.tensors.values()} == {said["KIND"]}
         keys = {schema.KEY_BASE_KIND: "KIND", schema.KEY_BASE_SCALE: "SCALE", schema.KEY_RESID_K: "K",
                 schema.KEY_RESID_BLOCK: "block"}  # fmt: skip
         found = {short: file.metadata[key] for key, short in keys.items() if key in file.metadata}
