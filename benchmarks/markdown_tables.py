@@ -37,7 +37,7 @@ _NAMES = {
     "both-4-sequential-2": "SeedΔ, 4 bits, 64 chunks, seed 2",
     "both-4-sequential-96": "SeedΔ, 4 bits, 96 chunks, seed 2",
     "both-4-sequential-96-1": "SeedΔ, 4 bits, 96 chunks, embedding dense, seed 1",
-    "both-4-beam_width": "SeedΔ, 4 bits, 64 chunks, `--effort normal`, seed 1",
+    "both-4-survivors": "SeedΔ, 4 bits, 64 chunks, `--effort normal`, seed 1",
     "both-4.4-sequential": "SeedΔ, 4.4 bits, 64 chunks, seed 1",
     "both-4.4-sequential-2": "SeedΔ, 4.4 bits, 64 chunks, seed 2",
     "both-5.1-sequential": "SeedΔ, 5.1 bits, 64 chunks, seed 1",
@@ -62,7 +62,7 @@ _PACKAGE_TEXT = ("F16", "Q4_K_M", "mixed-4.4-sequential", "lanes-4-mixed-sequent
 
 _BOTH_TEXTS = (
     "F16", "Q4_K_M", "both-4-sequential", "both-4-sequential-2", "both-4-sequential-96",
-    "both-4-sequential-96-1", "both-4-beam_width", "both-4.4-sequential", "both-4.4-sequential-2", "both-5.1-sequential",
+    "both-4-sequential-96-1", "both-4-survivors", "both-4.4-sequential", "both-4.4-sequential-2", "both-5.1-sequential",
 )  # fmt: skip
 
 

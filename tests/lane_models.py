@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from gguf import GGUFValueType
 from seeddelta.gguf import payload, schema
+from seeddelta.gguf.descriptions import description_arrays
 from seeddelta.gguf.schema import LanesBase, NoResidual, Norms, TensorDescription
 from seeddelta.gguf.source import open_source
 from seeddelta.gguf.writer import TYPE_OF_DTYPE, PlannedTensor, Typed, copied_metadata, write_gguf
@@ -56,7 +57,7 @@ def write_lanes(source: Path, target: Path, codes: Mapping[str, int], *, scaled:
     model = open_source(source)
     rng = np.random.default_rng(1)
     arrays: dict[str, np.ndarray[Any, Any]] = {}
-    texts = []
+    descriptions = []
     plan = []
     for name, info in model.tensors.items():
         if name not in codes:
@@ -65,13 +66,13 @@ def write_lanes(source: Path, target: Path, codes: Mapping[str, int], *, scaled:
             continue
         n_in = info.shape[-1]
         one = describe(name, info.shape, codes[name], n_in & -n_in, scaled)
-        texts.append(one.model_dump_json(exclude_none=True))
+        descriptions.append(one)
         for suffix, array in random_payload(one, rng, 0.05).items():
             arrays[f"{one.stem}.{suffix}"] = array
             plan.append(PlannedTensor(f"{one.stem}.{suffix}", array.shape, TYPE_OF_DTYPE[array.dtype]))
     keys: dict[str, Any] = dict(copied_metadata(model.header))
     keys[schema.KEY_ENABLED] = Typed(True, GGUFValueType.BOOL)
     keys[schema.KEY_VERSION] = Typed(schema.VERSION, GGUFValueType.UINT32)
-    keys[schema.KEY_TENSORS] = Typed(texts, GGUFValueType.ARRAY, GGUFValueType.STRING)
+    keys |= description_arrays(descriptions)
     write_gguf(target, keys, plan, lambda tensor: [arrays[tensor.name]])
     return target

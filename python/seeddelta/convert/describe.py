@@ -45,7 +45,7 @@ def describe(
         name=name,
         shape=shape,
         experts=experts,
-        layout="column" if column else None,
+        layout="column" if column else "row",
         source_type=source_type,
         base=base,
         residual=residual,

@@ -22,6 +22,7 @@ from ..calibrate.text import Windows, bundled_text, read_windows
 from ..checkpoint import discard_record
 from ..errors import RecipeError
 from ..gguf import schema
+from ..gguf.descriptions import description_arrays
 from ..gguf.hub import located
 from ..gguf.reader import SeedDeltaFile, open_seeddelta, weight_arguments
 from ..gguf.source import SourceModel, file_stamp, open_source
@@ -30,7 +31,6 @@ from ..processors import processors
 from ..settings.fitting import FIT_CHUNKS, LEAST_CHUNKS
 from .fit_scales import BATCH, Adam, Fit, Student
 from .measure import measure
-from .metadata import tensor_texts
 
 
 class FitReport(BaseModel):
@@ -176,8 +176,8 @@ def _write(file: SeedDeltaFile, source: SourceModel, student: Student, output: P
     def chunks(tensor: PlannedTensor) -> Iterator[np.ndarray[Any, Any]]:
         yield changed.get(tensor.name, stored.raw(tensor.name))
 
-    metadata: dict[str, Value] = copied_metadata(file.header) | _metadata(windows)
-    metadata[schema.KEY_TENSORS] = Typed(tensor_texts(descriptions), GGUFValueType.ARRAY, GGUFValueType.STRING)
+    metadata: dict[str, Value] = copied_metadata(file.header, without=schema.TENSORS)
+    metadata |= _metadata(windows) | description_arrays(descriptions)
     checksums = [crc32(chunks(tensor)) for tensor in plan]
     metadata[schema.KEY_CRC32] = Typed(checksums, GGUFValueType.ARRAY, GGUFValueType.UINT32)
     write_gguf(output, metadata, plan, chunks)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from gguf import GGUFValueType
 
 from .. import __version__
 from ..gguf import schema
+from ..gguf.descriptions import description_arrays
 from ..gguf.schema import TensorDescription
 from ..gguf.source import SourceModel, file_sha256
 from ..gguf.writer import Typed, Value
@@ -43,8 +43,10 @@ def own_metadata(
     values: dict[str, Value] = {
         schema.KEY_ENABLED: Typed(True, GGUFValueType.BOOL),
         schema.KEY_VERSION: u32(schema.VERSION),
-        schema.KEY_SCHEME: u32(schema.SCHEMES["proc_sparse" if recipe.proc_sparse else recipe.residual_scheme]),
-        schema.KEY_BASE_KIND: u32(schema.BASE_KINDS[base_kind]),
+        schema.KEY_SCHEME: u32(
+            schema.RESIDUALS["proc_sparse" if recipe.proc_sparse else recipe.residual_scheme].number
+        ),
+        schema.KEY_BASE_KIND: u32(schema.BASES[base_kind].number),
         schema.KEY_BASE_SEED: Typed(recipe.seed, GGUFValueType.UINT64),
         schema.KEY_BASE_SCALE: f32(base_scale),
         schema.KEY_ROW_SCALE: Typed(True, GGUFValueType.BOOL),
@@ -74,17 +76,4 @@ def own_metadata(
         values[schema.KEY_GRADIENT_FILE] = text(recipe.gradient.name)
         values[schema.KEY_GRADIENT_SHA256] = text(gradient_sha256)
         values[schema.KEY_GRADIENT_DAMP] = f32(recipe.gradient_damp)
-    if descriptions:
-        values[schema.KEY_TENSORS] = Typed(tensor_texts(descriptions), GGUFValueType.ARRAY, GGUFValueType.STRING)
-    return values
-
-
-def tensor_texts(descriptions: Sequence[TensorDescription]) -> list[str]:
-    """The descriptions as they stand in a file, JSON each."""
-    return [one.model_dump_json(exclude=_left_out(one)) for one in descriptions]
-
-
-def _left_out(description: TensorDescription) -> dict[str, Any]:
-    """Fields that a description has only when they say something."""
-    absent: dict[str, Any] = {name: True for name in ("experts", "layout") if getattr(description, name) is None}
-    return absent | ({"norms": {"rel_out"}} if description.norms.rel_out is None else {})
+    return values | description_arrays(descriptions)

@@ -29,7 +29,7 @@ class Stored:
     def weight(self, row_scale: Array, *, residual: bool = True) -> _core.Weight:
         arguments = weight_arguments(self.description, self.arrays | {schema.ROW_SCALE: row_scale})
         if not residual:
-            arguments = {key: value for key, value in arguments.items() if key not in schema.RESIDUALS}
+            arguments = {key: value for key, value in arguments.items() if key not in schema.RESIDUAL_SUFFIXES}
         return _core.Weight(self.description.name, *self.description.shape, **arguments)
 
     def add_residual(self, weights: F32, row_scale: F32, importance: F32 | None, threads: int) -> None:

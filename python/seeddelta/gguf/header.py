@@ -97,7 +97,7 @@ class Metadata(Mapping[str, Any]):
     """Key/value pairs of a header. Values are decoded when asked for; numeric arrays are NumPy arrays."""
 
     def __init__(self, path: Path, values: dict[str, _Value]) -> None:
-        self._path = path
+        self.path = path
         self._values = values
         self._raw: dict[str, bytes] = {}
 
@@ -114,8 +114,18 @@ class Metadata(Mapping[str, Any]):
             return default
         value: _T = self[key]
         if type(value) is not kind:
-            raise FormatError(f"{self._path}: the key {key} is no {kind.__name__}; the file is corrupt, make it again")
+            raise FormatError(f"{self.path}: the key {key} is no {kind.__name__}; the file is corrupt, make it again")
         return value
+
+    def array(self, key: str, item: GGUFValueType) -> list[Any]:
+        """Elements of an array as Python values. Raises FormatError for a value that is no array of such elements."""
+        raw = self._raw[key]
+        if self.type(key) != GGUFValueType.ARRAY or struct.unpack_from("<I", raw, 4)[0] != item:
+            raise FormatError(
+                f"{self.path}: the key {key} is no array of {item.name.lower()}; the file is corrupt, build it again"
+            )
+        values = _decode(raw)
+        return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
     def forget(self, prefix: str) -> None:
         """Drop all keys that begin with a prefix."""

@@ -16,6 +16,7 @@ from gguf import GGUFValueType
 from ..errors import FormatError, SourceModelError, UnsupportedVersionError
 from ..html import folded, line, table
 from . import names, payload, schema
+from .descriptions import read_descriptions
 from .header import NUMPY_TYPES, Header, TensorInfo, read_header
 from .schema import TensorDescription
 from .split import MappedData
@@ -63,14 +64,14 @@ def weight_arguments(description: TensorDescription, arrays: Mapping[str, np.nda
     base = description.base
     arrays = {suffix: schema.as_unsigned(suffix, array) for suffix, array in arrays.items()}
     arguments: dict[str, Any] = {
-        "base_kind": schema.BASE_KINDS[base.kind],
+        "base_kind": base.number,
         "base_seed": int(arrays[schema.BASE_SEED][0]),
         "row_scale": arrays[schema.ROW_SCALE],
         "n_experts": description.experts or 1,
-        "layout": description.layout or "row",
+        "layout": description.layout,
         **base.arguments(arrays),
     }
-    for suffix in (schema.COLUMN_SCALE, *schema.RESIDUALS):
+    for suffix in (schema.COLUMN_SCALE, *schema.RESIDUAL_SUFFIXES):
         if suffix in arrays:
             arguments[suffix] = arrays[suffix]
     return arguments
@@ -119,7 +120,7 @@ class SeedDeltaFile:
         shown = [
             (key, str(self.metadata[key]))
             for key in self.metadata
-            if key.startswith(schema.PREFIX) and not key.startswith((schema.KEY_TENSORS, schema.KEY_CRC32))
+            if key.startswith(schema.PREFIX) and not key.startswith((schema.TENSORS, schema.KEY_CRC32))
         ]
         source = self.metadata.get(schema.KEY_SOURCE_FILE, "?")
         return (
@@ -166,7 +167,7 @@ def has_statecells(path: str | os.PathLike[str]) -> bool:
     if not is_seeddelta(header):
         return False
     _check_version(header)
-    return any(description.is_statecells for description in _descriptions(header))
+    return any(description.is_statecells for description in read_descriptions(header.metadata))
 
 
 def open_seeddelta(
@@ -188,7 +189,7 @@ def open_seeddelta(
 
     tensors: dict[str, StoredTensor] = {}
     stored: set[str] = set()
-    for description in _descriptions(header):
+    for description in read_descriptions(header.metadata):
         if description.name in tensors or description.name in header.tensors:
             raise FormatError(f"{header.path}: tensor {description.name!r} is there twice; build the file again")
         arrays = _payload(header, data, description)
@@ -215,24 +216,14 @@ def _check_version(header: Header) -> None:
         )
 
 
-def _descriptions(header: Header) -> list[TensorDescription]:
-    key = schema.KEY_TENSORS
-    if key not in header.metadata:
-        return []
-    texts = header.metadata[key] if header.metadata.type(key) == GGUFValueType.ARRAY else None
-    if not isinstance(texts, list):
-        raise FormatError(f"{header.path}: {key} is not an array of strings; build the file again")
-    return [schema.parse_description(text, str(header.path)) for text in texts]
-
-
 def _checksums(header: Header) -> dict[str, int] | None:
     key = schema.KEY_CRC32
     if key not in header.metadata:
         return None
-    values = header.metadata[key] if header.metadata.type(key) == GGUFValueType.ARRAY else None
-    if not isinstance(values, np.ndarray) or values.dtype != np.dtype("<u4") or len(values) != len(header.tensors):
+    values = header.metadata.array(key, GGUFValueType.UINT32)
+    if len(values) != len(header.tensors):
         raise FormatError(f"{header.path}: {key} is not an array of u32, one a tensor; build the file again")
-    return dict(zip(header.tensors, map(int, values), strict=True))
+    return dict(zip(header.tensors, values, strict=True))
 
 
 def _payload(header: Header, data: MappedData, description: TensorDescription) -> dict[str, np.ndarray[Any, Any]]:

@@ -1,4 +1,7 @@
-"""Keys, payload suffixes and tensor descriptions of a SeedΔ file (docs/reference/format.md)."""
+"""Keys, payload suffixes and tensor descriptions of a SeedΔ file (docs/reference/format.md).
+
+The arrays in which a file has the descriptions are in descriptions.py.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from .. import kinds
-from ..errors import FormatError, UnsupportedVersionError
 from ..kinds.kind import FROZEN, Arrays, Base, Layout, Residual, ScaledBase, check_kept, one_of
 from ..kinds.prng_block import PrngBlockBase
 
@@ -52,8 +54,8 @@ KEY_FIT_SHA256 = "seeddelta.fit.text_sha256"
 KEY_FIT_CHUNKS = "seeddelta.fit.chunks"
 KEY_RECIPE = "seeddelta.recipe"
 KEY_GENERATOR = "seeddelta.generator"
-KEY_TENSORS = "seeddelta.tensors"
 KEY_CRC32 = "seeddelta.crc32"
+TENSORS = "seeddelta.tensors."  # begins the keys of the table of converted tensors
 
 BASE_SEED, ROW_SCALE, CODES = "base_seed", "row_scale", "codes"
 COLUMN_SCALE = "column_scale"
@@ -166,10 +168,14 @@ class NoResidual(Residual):
 
 _BASES: tuple[type[Base], ...] = (*kinds.BASES, LanesBase, NoBase)
 _RESIDUALS: tuple[type[Residual], ...] = (*kinds.RESIDUALS, ProcSparseResidual, NoResidual)
-BASE_KINDS = {base.name(): base.number for base in _BASES}
-SCHEMES = {residual.name(): residual.number for residual in _RESIDUALS}
-RESIDUALS = tuple(suffix for residual in _RESIDUALS for suffix in residual.suffixes)
-SUFFIXES = (BASE_SEED, ROW_SCALE, CODES, COLUMN_SCALE, *(s for base in _BASES for s in base.suffixes), *RESIDUALS)
+BASES = {base.name(): base for base in _BASES}
+RESIDUALS = {residual.name(): residual for residual in _RESIDUALS}
+RESIDUAL_SUFFIXES = tuple(suffix for residual in _RESIDUALS for suffix in residual.suffixes)
+SUFFIXES = (
+    *(BASE_SEED, ROW_SCALE, CODES, COLUMN_SCALE),
+    *(suffix for base in _BASES for suffix in base.suffixes),
+    *RESIDUAL_SUFFIXES,
+)
 # stored in signed ggml types, meant as unsigned
 UNSIGNED = (BASE_SEED, CODES, *(suffix for one in (*_BASES, *_RESIDUALS) for suffix in one.unsigned))
 FINITE = (ROW_SCALE, *(suffix for one in _RESIDUALS for suffix in one.finite))
@@ -186,6 +192,15 @@ def as_unsigned(suffix: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any
     return array.view(array.dtype.str.replace("i", "u")) if suffix in UNSIGNED else array
 
 
+def _as_stored(norm: float) -> float:
+    """The float32 that a file has of a norm, so that a build decides by the numbers that a reader sees."""
+    largest = float(np.finfo(np.float32).max)
+    return float(np.float32(max(-largest, min(norm, largest))))
+
+
+_Norm = Annotated[float, AfterValidator(_as_stored)]
+
+
 class Norms(BaseModel):
     """Frobenius norms of W, Ŵ and W − Ŵ, plain and weighted by the columns' importance.
 
@@ -193,13 +208,13 @@ class Norms(BaseModel):
     """
 
     model_config = FROZEN
-    w: float
-    w_hat: float
-    err: float
-    w_w: float
-    w_hat_w: float
-    err_w: float
-    rel_out: float | None = None
+    w: _Norm
+    w_hat: _Norm
+    err: _Norm
+    w_w: _Norm
+    w_hat_w: _Norm
+    err_w: _Norm
+    rel_out: _Norm | None = None
 
     @property
     def error(self) -> float:
@@ -217,14 +232,14 @@ class TensorDescription(BaseModel):
     """What is needed to compute with one converted tensor, beside its payload.
 
     `shape` is [n_out, n_in], of each matrix where there are `experts` of them. `layout` is "column" where all outputs
-    of an input are stored together; without it, or with "row", rows are.
+    of an input are stored together.
     """
 
     model_config = FROZEN
     name: str
     shape: tuple[Annotated[int, Field(ge=1, le=1 << 31)], Annotated[int, Field(ge=1, le=1 << 31)]]
     experts: int | None = Field(default=None, ge=1, le=65536)
-    layout: Literal["row", "column"] | None = None
+    layout: Literal["row", "column"] = "row"
     source_type: str
     base: _AnyBase
     residual: _AnyResidual
@@ -318,20 +333,3 @@ def can_be_column(base: object, residual: object, experts: int | None) -> bool:
     return (
         isinstance(base, LanesBase) and not base.column_scale and isinstance(residual, NoResidual) and experts is None
     )
-
-
-def parse_description(text: str, origin: str) -> TensorDescription:
-    """Description from its JSON; `origin` (the file) begins the message of an error.
-
-    Raises UnsupportedVersionError for a base kind, scheme or field that this release does not know, else FormatError.
-    """
-    try:
-        return TensorDescription.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        name = text[:80].replace("\n", " ")
-        message = f"{origin}: description {name}…: {where or 'JSON'}: {first['msg']}"
-        if first["type"] in ("extra_forbidden", "union_tag_invalid", "unknown_lane_code"):
-            raise UnsupportedVersionError(f"{message}; install a newer seeddelta") from error
-        raise FormatError(f"{message}; the file is corrupt, build it again") from error

@@ -20,7 +20,7 @@ from ..gguf.source import SourceModel, can_dequantize
 from .summary import describe_base, describe_residual, ratio, recipe_of
 
 # compared in parts of their own
-_ELSEWHERE = (schema.KEY_TENSORS, schema.KEY_CRC32, schema.KEY_RECIPE)
+_ELSEWHERE = (schema.TENSORS, schema.KEY_CRC32, schema.KEY_RECIPE)
 _LONGEST = 80  # of a value that is shown whole
 
 
@@ -199,7 +199,7 @@ def _keys(a: Header, b: Header) -> dict[str, tuple[str | None, str | None]]:
     found: dict[str, tuple[str | None, str | None]] = {}
     for key in dict.fromkeys((*a.metadata, *b.metadata)):
         raw = [side.metadata.raw(key) if key in side.metadata else None for side in (a, b)]
-        if raw[0] != raw[1] and key not in _ELSEWHERE:
+        if raw[0] != raw[1] and not key.startswith(_ELSEWHERE):
             one, two = (_text(side, key) if key in side.metadata else None for side in (a, b))
             found[key] = (one, two)
     recipes = [recipe_of(side.metadata) for side in (a, b)]

@@ -13,7 +13,7 @@ from ..gguf.reader import SeedDeltaFile
 from ..gguf.schema import LanesBase, TensorDescription
 
 # shown by their own tables, not as values
-_TABLES = (schema.KEY_TENSORS, schema.KEY_CRC32)
+_TABLES = (schema.TENSORS, schema.KEY_CRC32)
 
 
 def totals(header: Header) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def summarize(file: SeedDeltaFile) -> dict[str, Any]:
         sums = by_type.setdefault(info.type.name, {"tensors": 0, "weights": 0, "bytes": 0})
         for key, value in (("tensors", 1), ("weights", prod(info.shape)), ("bytes", info.nbytes)):
             sums[key] += value
-    own = [key for key in file.metadata if key.startswith(schema.PREFIX) and key not in _TABLES]
+    own = [key for key in file.metadata if key.startswith(schema.PREFIX) and not key.startswith(_TABLES)]
     return {
         "path": str(file.path),
         "seeddelta": True,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-TILE_ROWS, STREAMS, LOOP, PLANE_VALUES = 16, 4, 32, 8
+TILE_ROWS, STREAMS, PREFIX, PLANE_VALUES = 16, 4, 32, 8
 
 
 def _streams(steps: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
@@ -45,21 +45,24 @@ def lanes_values(
         bits = np.arange(PLANE_VALUES, dtype=np.uint8)[:, None]
         planes = [_streams(chunks[:, :, p, None] >> bits & 1)[:n_out] for p in range(len(added))]
     c0 = lane_steps(codes)[:n_out]
-    values = _values(c0, min(LOOP, c0.shape[2]), emits, tables, planes, added)
+    values = _values(c0, min(PREFIX, c0.shape[2]), emits, tables, planes, added)
     out = np.stack(values, axis=1)  # value j of stream i is column 4j + i
     return np.asarray(out.reshape(n_out, -1)[:, :n_in], np.int8)
 
 
 def _values(
     c0: npt.NDArray[np.uint8],
-    loop: int,
+    prefix: int,
     emits: Sequence[int],
     tables: npt.NDArray[np.int8],
     planes: Sequence[npt.NDArray[Any]],
     added: Sequence[int],
 ) -> list[npt.NDArray[np.int8]]:
-    """Values, each [n, streams], of streams whose codes are c0 [n, streams, steps]; before them are those that end `loop`."""
-    before = np.concatenate([c0[:, :, loop - 2 : loop], c0], axis=2)  # the stream's codes of two steps, then all
+    """Values, each [n, streams], of streams whose codes are c0 [n, streams, steps].
+
+    The codes before the first are the last two of the first `prefix` ones (tail-biting).
+    """
+    before = np.concatenate([c0[:, :, prefix - 2 : prefix], c0], axis=2)  # the stream's codes of two steps, then all
     c1, c2 = before[:, :, 1:-1], before[:, :, :-2]
     values = []
     for step in range(c0.shape[2]):

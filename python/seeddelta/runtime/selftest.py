@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..gguf.schema import BASE_KINDS, LANE_BYTES, LANES, lane_code
+from ..gguf.schema import LANE_BYTES, LANES, LanesBase, lane_code
 
 F32, F16, I32 = 0, 1, 26
 _CODE = 8  # byte lanes of 4 bits
@@ -101,7 +101,7 @@ def compute_products(abi: _core.GgmlAbi, library: ctypes.CDLL) -> str | None:
     def lanes(name: str, experts: int) -> _core.Weight:
         codes = rng.integers(0, 256, (experts * tiles, *tile), dtype=np.uint8)
         return _core.Weight(
-            name, _N_OUT, _N_IN, n_experts=experts, base_kind=BASE_KINDS["lanes"], base_scale=0.01,
+            name, _N_OUT, _N_IN, n_experts=experts, base_kind=LanesBase.number, base_scale=0.01,
             lane_code=code.number, codes=codes, row_scale=np.tile(rows, experts),
         )  # fmt: skip
 
