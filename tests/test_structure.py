@@ -55,9 +55,9 @@ def test_core_has_no_weak_symbols_of_instruction_sets() -> None:
 
 
 PACKAGE = ROOT / "python" / "seeddelta"
-# Each package imports from those before it, and from the modules beside them (errors, _yaml, …), which import none.
+# Each package imports from those before it, and from the modules beside them (errors, processors, …), which import none.
 PACKAGES = (
-    "_core", "reference", "kinds", "gguf", "settings", "runtime", "calibrate", "convert", "evaluate", "serve", "tune",
+    "_core", "storage", "reference", "kinds", "gguf", "settings", "runtime", "calibrate", "convert", "evaluate", "serve", "tune",
     "sparsify", "inspection", "report", "cli",
 )  # fmt: skip
 
@@ -87,14 +87,14 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
 
 def test_an_ablation_is_one_file() -> None:
     """Nothing imports a kind but the list of them; the hash of prng_block is the base of proc-sparse weights, too."""
-    shared = {"kind", "options", "fitting", "prng_block"}
+    shared = {"kind", "fitting", "prng_block"}
     found = set()
     for path in PACKAGE.rglob("*.py"):
         if path.parent.name != "kinds":
             found |= set(re.findall(r"kinds\.(\w+) import", path.read_text(encoding="utf-8")))
     assert found == shared
     names = [path.name for path in PACKAGE.rglob("*.py") if "fht_struct" in path.read_text(encoding="utf-8")]
-    assert sorted(names) == ["__init__.py", "fht_struct.py", "options.py"]
+    assert sorted(names) == ["__init__.py", "fht_struct.py", "kinds.py"]
 
 
 def test_packages_are_known() -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import __version__
-from ..checkpoint import Record, write_record
 from ..errors import ExecutorError, ImatrixError, SourceModelError
 from ..gguf.source import open_source
+from ..storage.checkpoint import Record, write_record
 from .engine import BlockEngine, range_stream
 from .groups import Group, group_sha256
 from .sums import sums_arrays, sums_state

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .._output import output_error
-from ..checkpoint import Record, Store
 from ..gguf.source import SourceModel, file_sha256, open_source
+from ..storage.checkpoint import Record, Store
+from ..storage.output import output_error
 from .capture import Capture, check_limits, known_inputs, wanted_matrices
 from .engine import BlockEngine
 from .groups import Group, find_groups

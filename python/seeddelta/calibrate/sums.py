@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..checkpoint import Array, Record
+from ..storage.checkpoint import Array, Record
 from .capture import Sums
 
 F32 = npt.NDArray[np.float32]

@@ -27,9 +27,9 @@ import typer
 from tqdm import tqdm
 from typer.core import TyperCommand
 
-from .._settings import guarded, paths_of
 from ..settings import Setting, Settings, settings_of
 from ..settings.assign import Assignment
+from ..settings.tree import guarded, paths_of
 from ._spelling import Spelling
 
 S = TypeVar("S", bound=Settings)

@@ -68,9 +68,9 @@ def _measure(models: list[Path], settings: ReportSettings) -> Series:
 
 
 def _quantized(dense: Path, settings: ReportSettings) -> list[Path]:
-    from .._output import output_error
     from ..gguf.source import open_source
     from ..runtime.quantize import parse_types, quantized_model
+    from ..storage.output import output_error
 
     types, work = parse_types(settings.quants or ""), settings.work or settings.output / "models"
     open_source(dense)  # refuses what is no dense model, by name

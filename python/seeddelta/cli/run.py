@@ -175,7 +175,7 @@ def _summarise(
         **llm.seeddelta.metrics(),
     }
     if metrics_json is not None:
-        from .._output import atomic_output
+        from ..storage.output import atomic_output
 
         with atomic_output(metrics_json) as temporary:
             temporary.write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")

@@ -12,16 +12,15 @@ from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
 
-from .._extras import needs_extra
-from .._settings import deciding
-from .._yaml import load_yaml
-from ..errors import RecipeError
+from ..errors import RecipeError, needs_extra
 from ..gguf import names
 from ..gguf.converter import dense_gguf
 from ..html import table
 from ..kinds import BASE_OF, BASES, RESIDUAL_OF, RESIDUALS
 from ..kinds.kind import Kind
 from ..settings.recipe import MAX_ROTATION, PRESETS, RecipeSettings
+from ..settings.tree import deciding
+from ..settings.yaml import load_yaml
 from .rates import LEAST_COLUMN_RATE, RATES, Proc, Rate, overridden, parse_override, rate_of
 
 COLUMN_POWER = 0.2  # measured on SmolLM2: 0.1 to 0.25 are alike, and better than none and than 0.35

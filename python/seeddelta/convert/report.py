@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from .._extras import needs_extra
-from .._output import atomic_output
+from ..errors import needs_extra
 from ..html import folded, line, table
+from ..storage.output import atomic_output
 
 if TYPE_CHECKING:
     from rich.table import Table

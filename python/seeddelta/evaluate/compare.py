@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._output import check_outputs, reading
 from ..errors import EvaluationError
-from ..gguf.header import read_header
 from ..gguf.hub import located
+from ..gguf.model_file import read_header
 from ..html import line, table
 from ..processors import processors
 from ..runtime.hyperparameters import position_limit
+from ..storage.output import check_outputs, reading
 from .client import Worker
 from .embeddings import EmbeddingResult
 from .files import FileSize, file_size

@@ -17,9 +17,9 @@ from ..errors import FormatError, SourceModelError, UnsupportedVersionError
 from ..html import folded, line, table
 from . import names, payload, schema
 from .descriptions import read_descriptions
-from .header import NUMPY_TYPES, Header, TensorInfo, read_header
+from .header import NUMPY_TYPES, Header, TensorInfo
+from .model_file import MappedData, read_header
 from .schema import TensorDescription
-from .split import MappedData
 
 if TYPE_CHECKING:
     from seeddelta import _core

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .._extras import needs_extra
+from ..errors import needs_extra
 from ..evaluate.measurements import Series, number
 from ..gguf.names import order_of
 from .style import BANDS, INK, drawing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from .._extras import needs_extra
+from ..errors import needs_extra
 from ..evaluate.measurements import Series, family, number
 from ..gguf import names
 from .style import BANDS, FAMILIES, INK, drawing

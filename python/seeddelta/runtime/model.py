@@ -15,8 +15,8 @@ import llama_cpp
 
 from .. import _core
 from ..errors import ConfigError, FormatError, SeedDeltaError
-from ..gguf.header import read_header
 from ..gguf.hub import fetch, located
+from ..gguf.model_file import read_header
 from ..gguf.reader import has_statecells, is_seeddelta
 from ..processors import MAX_THREADS
 from ..settings.runtime import RuntimeConfig

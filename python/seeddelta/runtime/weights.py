@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from .. import _core
 from ..errors import ConfigError, SourceModelError
-from ..gguf.header import Header, TensorInfo, read_header
+from ..gguf.header import Header, TensorInfo
+from ..gguf.model_file import MappedData, read_header
 from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
 from ..gguf.schema import LanesBase, ProcSparseResidual, TensorDescription, lane_code
-from ..gguf.split import MappedData
 from ..settings.runtime import RuntimeConfig
 from .gates import GateMaker, MadeGate, input_groups, zero_inputs
 from .library import ggml_abi

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict
 
 from .. import html
-from .._extras import needs_extra
 from ..convert.report import human_bytes
+from ..errors import needs_extra
 from .verify import Candidate, paired
 
 if TYPE_CHECKING:

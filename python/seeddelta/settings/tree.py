@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from ._extras import needs_extra
-from ._output import check_outputs, reading
-from .errors import ConfigError, SeedDeltaError
+from ..errors import ConfigError, SeedDeltaError, needs_extra
+from ..storage.output import check_outputs, reading
 
 with needs_extra("cli"):
     from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
