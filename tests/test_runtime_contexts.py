@@ -1,4 +1,4 @@
-"""Contexts that others make of our model, results that others read, and what llama.cpp computes with the holes."""
+"""Contexts that others make of our model, results that others read, and placeholders that llama.cpp meets."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def bare(name: str) -> Any:
 
 
 def test_nothing_but_nan_comes_from_a_hole(llm: Any) -> None:
-    """A context that was made behind our back computes with the holes."""
+    """A context that was made behind our back computes with the placeholders."""
     logits_of(llm, TOKENS)
     context = bare("llama_init_from_model")(llm._model.model, params())
     for tokens in (TOKENS, [3]):

@@ -1,4 +1,4 @@
-"""use_mlock locks what a model has in memory, and no holes."""
+"""use_mlock locks what a model has in memory, and no placeholders."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_is_there_is_locked(ours: Path) -> None:
         pytest.skip(str(error))
     count = llm.seeddelta.locked_bytes
     assert locked() - before == count == llm.seeddelta.metrics()["seeddelta.locked_bytes"]
-    header = Path(ours).stat().st_size - payload - kept  # the view has it, too, and pages are whole
+    header = Path(ours).stat().st_size - payload - kept  # the stub file has it, too, and pages are whole
     assert payload + kept <= count <= payload + kept + header + 4 * PAGE
     assert len(logits_of(llm, tokens_of(llm, 8))) == 8
     again = pickle.loads(pickle.dumps(llm))

@@ -17,7 +17,7 @@ llama_cpp = pytest.importorskip("llama_cpp")
 
 from seeddelta import _core  # noqa: E402
 from seeddelta.errors import UnsupportedLlamaError  # noqa: E402
-from seeddelta.runtime import library, view  # noqa: E402
+from seeddelta.runtime import library, stub_file  # noqa: E402
 
 
 def address(function: Any) -> int:
@@ -165,11 +165,11 @@ def test_types_that_a_release_lacks_are_not_asked_for(monkeypatch: pytest.Monkey
     fake = SimpleNamespace(ggml_blck_size=block_size, ggml_type_size=lambda number: 20 if number == 3 else 2)
     monkeypatch.setattr(library, "native_library", lambda: fake)
     monkeypatch.setattr(llama_cpp, "GGML_TYPE_COUNT", 30)
-    monkeypatch.setattr(view, "_processor_flags", lambda: frozenset(["avx2"]))
-    assert view.hole("blk.0.ffn_up.weight", (4, 128)).type == 3  # Q4_1
+    monkeypatch.setattr(stub_file, "_processor_flags", lambda: frozenset(["avx2"]))
+    assert stub_file.placeholder("blk.0.ffn_up.weight", (4, 128)).type == 3  # Q4_1
     assert asked == [3]
-    monkeypatch.setattr(view, "_processor_flags", lambda: frozenset(["amx_int8"]))  # there it is repacked
-    assert view.hole("blk.0.ffn_up.weight", (4, 128)).type == 1
+    monkeypatch.setattr(stub_file, "_processor_flags", lambda: frozenset(["amx_int8"]))  # there it is repacked
+    assert stub_file.placeholder("blk.0.ffn_up.weight", (4, 128)).type == 1
 
 
 def test_library_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,10 +55,10 @@ def test_core_has_no_weak_symbols_of_instruction_sets() -> None:
 
 
 PACKAGE = ROOT / "python" / "seeddelta"
-# Each package imports from those before it, and from the modules beside them (errors, processors, …), which import none.
+# Each package imports from those before it, and from the modules beside them (errors, …), which import none.
 PACKAGES = (
-    "_core", "storage", "reference", "kinds", "gguf", "settings", "runtime", "calibrate", "convert", "evaluate", "serve", "tune",
-    "sparsify", "inspection", "report", "cli",
+    "_core", "storage", "reference", "kinds", "gguf", "settings", "runtime", "calibrate", "convert", "evaluate",
+    "serve", "tune", "sparsify", "inspection", "report", "cli",
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from seeddelta.errors import FormatError
 from seeddelta.gguf.header import Header, Metadata
 from seeddelta.gguf.model_file import read_header
 from seeddelta.runtime.hyperparameters import check_hyperparameters
-from seeddelta.runtime.view import Piece, make_view
+from seeddelta.runtime.stub_file import StubTensor, make_stub_file
 from subjects import TESTS, Subject
 
 
@@ -60,10 +60,10 @@ class Changed(Metadata):
 @pytest.mark.parametrize("alignment", [1, 8, 16, 48])
 def test_alignments_that_llama_cpp_does_not_survive(alignment: int) -> None:
     header = read_header(sorted((TESTS / "golden").glob("*.gguf"))[0])
-    make_view(header, []).close()
+    make_stub_file(header, []).close()
     header.alignment = alignment
     with pytest.raises(FormatError, match=f"general.alignment must be a multiple of 32, and is {alignment}"):
-        make_view(header, [])
+        make_stub_file(header, [])
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,16 @@ def test_alignments_that_llama_cpp_does_not_survive(alignment: int) -> None:
 )
 def test_numbers_that_llama_cpp_does_not_survive(key: str, value: object) -> None:
     with pytest.raises(FormatError, match=key.removeprefix("{}").replace(".", r"\.")):
-        make_view(changed(key, value), [])
+        make_stub_file(changed(key, value), [])
 
 
 def test_vectors_that_llama_cpp_does_not_survive() -> None:
     header = read_header(sorted((TESTS / "golden").glob("*.gguf"))[0])
-    make_view(header, [Piece("a.weight", (4,), 0, 16, None), Piece("b.weight", (4, 4), 1, 32, None)]).close()
+    make_stub_file(
+        header, [StubTensor("a.weight", (4,), 0, 16, None), StubTensor("b.weight", (4, 4), 1, 32, None)]
+    ).close()
     with pytest.raises(FormatError, match=r"'a\.weight' has one dimension and is F16"):
-        make_view(header, [Piece("a.weight", (4,), 1, 8, None)])
+        make_stub_file(header, [StubTensor("a.weight", (4,), 1, 8, None)])
 
 
 def test_experts_in_groups() -> None:

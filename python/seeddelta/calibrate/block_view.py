@@ -19,7 +19,7 @@ from ..errors import SourceModelError
 from ..gguf import names
 from ..gguf.header import Header
 from ..gguf.source import SourceModel
-from ..runtime.view import Piece, View, make_view
+from ..runtime.stub_file import StubFile, StubTensor, make_stub_file
 
 SMALLEST = 32  # rows of the vocabulary of a view that is fed with hidden states
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
@@ -37,12 +37,12 @@ def block_view(
     *,
     tokens: npt.NDArray[np.int32] | None = None,
     replaced: Mapping[str, npt.NDArray[np.float32]] | None = None,
-) -> View:
-    """View of the blocks `first` to `last` - 1 of a model.
+) -> StubFile:
+    """StubFile of the blocks `first` to `last` - 1 of a model.
 
     `tokens` int32[n] are the tokens whose embeddings are its vocabulary, in this order; without them it is for hidden
     states. `replaced` has matrices float32[n_out, n_in] that stand in the place of the model's, by their names in it.
-    Raises SourceModelError for a model without an embedding, and the errors of `runtime.view.make_view`.
+    Raises SourceModelError for a model without an embedding, and the errors of `runtime.stub_file.make_stub_file`.
     """
     header = source.header
     if names.EMBEDDING not in header.tensors:
@@ -53,17 +53,17 @@ def block_view(
     for name, info in header.tensors.items():
         if (name in names.MODEL_TENSORS or name == "output.bias") and info.shape[0] == _n_vocab(header):
             data = _rows(source, name, rows)
-            pieces.append(Piece(name, (len(rows), *info.shape[1:]), int(info.type), len(data), data))
+            pieces.append(StubTensor(name, (len(rows), *info.shape[1:]), int(info.type), len(data), data))
             continue
         renamed = view_name(name, first, last)
         if renamed is None:
             continue
         if replaced is not None and name in replaced:
             values = np.ascontiguousarray(replaced[name], np.float32)
-            pieces.append(Piece(renamed, info.shape, 0, values.nbytes, values.data.cast("B")))
+            pieces.append(StubTensor(renamed, info.shape, 0, values.nbytes, values.data.cast("B")))
         else:
-            pieces.append(Piece(renamed, info.shape, int(info.type), info.nbytes, (info.path, info.offset)))
-    return make_view(header, pieces, _changed_metadata(header, first, last, len(rows), tokens is not None))
+            pieces.append(StubTensor(renamed, info.shape, int(info.type), info.nbytes, (info.path, info.offset)))
+    return make_stub_file(header, pieces, _changed_metadata(header, first, last, len(rows), tokens is not None))
 
 
 def view_name(name: str, first: int, last: int) -> str | None:

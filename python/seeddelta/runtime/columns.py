@@ -18,14 +18,14 @@ from ..settings.patterns import value_of
 from ..settings.runtime import RuntimeConfig
 from .gates import GateMaker, input_groups, zero_inputs
 from .library import ggml_abi
-from .view import Piece, hole, make_view
+from .stub_file import StubTensor, make_stub_file, placeholder
 from .weights import PreparedModel, register_fallback
 
 _TERNARY_THRESHOLD = 0.7  # of the mean magnitude: Li et al. 2016, Ternary Weight Networks
 
 
 def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> PreparedModel:
-    """Transpose the target matrices into columns, and write the view in which their places are holes.
+    """Transpose the target matrices into columns, and write the stub file in which their places are placeholders.
 
     A matrix is in memory once: by columns. Raises SourceModelError when the model has no target matrix or one cannot be
     dequantised or stored as float16, ConfigError for a kwta file of another model.
@@ -59,7 +59,7 @@ def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> Prep
         dense={},
         columns=dict.fromkeys(chosen, "f16"),
         registry=registry,
-        view=make_view(source.header, _pieces(source, set(chosen))),
+        stub_file=make_stub_file(source.header, _pieces(source, set(chosen))),
         gates=gates.made,
         guards=guards,
     )
@@ -105,11 +105,11 @@ def make_columns(name: str, matrix: npt.NDArray[np.float32], *, signs: bool = Fa
     return _core.ColumnWeight(name, n_out, n_in, f16=half, **(ternary_signs(matrix) if signs else {}))
 
 
-def _pieces(source: SourceModel, chosen: set[str]) -> list[Piece]:
+def _pieces(source: SourceModel, chosen: set[str]) -> list[StubTensor]:
     return [
-        hole(info.name, info.shape)
+        placeholder(info.name, info.shape)
         if info.name in chosen
-        else Piece(info.name, info.shape, int(info.type), info.nbytes, (info.path, info.offset))
+        else StubTensor(info.name, info.shape, int(info.type), info.nbytes, (info.path, info.offset))
         for info in source.tensors.values()
     ]
 

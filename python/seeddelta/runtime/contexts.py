@@ -2,7 +2,7 @@
 
 llama_cpp's functions are wrapped, once, where contexts are made and freed, where graphs are computed, and where results
 are read. What does not go through them (a C library that makes a context of its own) has no hook: it computes with the
-holes of the view, which are NaN.
+placeholders of the stub file, which are NaN.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _READS = ("llama_get_logits", "llama_get_logits_ith", "llama_get_embeddings", "l
           "llama_get_embeddings_seq", "llama_sampler_sample", "llama_state_get_data", "llama_state_seq_get_data",
           "llama_state_save_file", "llama_state_seq_save_file")  # fmt: skip
 
-_models: dict[int, MakeHandle] = {}  # by address of a llama_model with holes
+_models: dict[int, MakeHandle] = {}  # by address of a llama_model with placeholders
 _contexts: dict[int, RuntimeHandle] = {}  # by address of a llama_context; keeps the hook alive until it is freed
 _NO_DEVICES = (ctypes.c_void_p * 1)()  # a list that ends at once
 _local = threading.local()  # what the context that this thread makes next gets

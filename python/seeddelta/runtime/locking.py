@@ -1,4 +1,4 @@
-"""`use_mlock`: what a SeedΔ model really has in memory stays there, its holes not counted."""
+"""`use_mlock`: what a SeedΔ model really has in memory stays there, its placeholders not counted."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from .weights import PreparedModel, prepare
 
 install()
 MAX_CONTEXT = 1 << 24  # tokens: far beyond any model; llama.cpp keeps lists of them
-# what llama.cpp gets: the weights are computed here, and it would lock the holes, too
+# what llama.cpp gets: the weights are computed here, and it would lock the placeholders, too
 _OURS = {"n_gpu_layers": 0, "op_offload": False, "use_mlock": False}
 
 
@@ -120,17 +120,17 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         self._seeddelta_options["use_mlock"] = lock
         try:
             with new_model(partial(_new_handle, prepared, config), parallel), _opening(model_path, kwargs):
-                super().__init__(prepared.view.path, **(kwargs | _OURS))
+                super().__init__(prepared.stub_file.path, **(kwargs | _OURS))
             self._attach()
-            prepared.view.seal()
+            prepared.stub_file.seal()
             self.seeddelta.raise_error()
             if lock:
-                self.seeddelta.locked_bytes = lock_memory(prepared.payload, prepared.view.kept())
+                self.seeddelta.locked_bytes = lock_memory(prepared.payload, prepared.stub_file.kept())
         except SeedDeltaError:
             self.close()
             raise
         finally:
-            prepared.view.close()
+            prepared.stub_file.close()
         self.model_path = model_path
         self._add_adapters(adapters)
 
@@ -231,12 +231,12 @@ def check_parallel(parallel: int, config: RuntimeConfig) -> None:
 
 
 def _check_arguments(kwargs: dict[str, Any]) -> None:
-    """Refuse what would take the weights away from the hook or make the holes resident."""
+    """Refuse what would take the weights away from the hook or make the placeholders resident."""
     if kwargs.get("n_gpu_layers", 0) != 0:
         raise ConfigError("n_gpu_layers: SeedΔ weights are computed on the CPU; leave it at 0")
     if kwargs.get("op_offload"):
         raise ConfigError("op_offload: SeedΔ weights are computed on the CPU; leave it off")
     if not kwargs.get("use_mmap", True):
-        raise ConfigError("use_mmap=False would copy the holes of the dense matrices into memory; leave it at True")
+        raise ConfigError("use_mmap=False would give the placeholders memory of their own; leave it at True")
     if kwargs.get("lora_path"):
         raise ConfigError("lora_path switches llama.cpp's mapping off; give lora=FILE, which is added after loading")

@@ -63,7 +63,7 @@ class _Graph:
         sizes = (*shape[::-1], 1, 1, 1)[:4]
         made: int = self._call["ggml_new_tensor_4d"](self._context, kind, *sizes)
         self._call["ggml_set_name"](made, name.encode())
-        if data is None:  # a hole
+        if data is None:  # a placeholder
             data = np.full(int(np.prod(shape)), np.nan, np.float16)
         ctypes.memmove(self._call["ggml_get_data"](made), np.ascontiguousarray(data).ctypes.data, data.nbytes)
         return made

@@ -1,4 +1,4 @@
-"""From a SeedΔ file to what llama.cpp loads (the view) and what the hook computes with (the registry)."""
+"""From a SeedΔ file to what llama.cpp loads (the stub file) and what the hook computes with (the registry)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..gguf.schema import LanesBase, ProcSparseResidual, TensorDescription, lane
 from ..settings.runtime import RuntimeConfig
 from .gates import GateMaker, MadeGate, input_groups, zero_inputs
 from .library import ggml_abi
-from .view import Piece, View, hole, make_view
+from .stub_file import StubFile, StubTensor, make_stub_file, placeholder
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PreparedModel:
     served: dict[str, TensorDescription]
     dense: dict[str, TensorDescription]
     registry: _core.WeightRegistry
-    view: View
+    stub_file: StubFile
     columns: dict[str, str] = field(default_factory=dict)
     gates: list[MadeGate] = field(default_factory=list)
     payload: list[npt.NDArray[np.generic]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class PreparedModel:
 
 
 def prepare(header: Header, fallback: str | os.PathLike[str] | None, config: RuntimeConfig) -> PreparedModel:
-    """Check the file of a header, write the view, fill the registry. Payload and fallback are mapped, not read."""
+    """Check the file of a header, write the stub file, fill the registry. Payload and fallback are mapped, not read."""
     abi = ggml_abi()
     path, file = header.path, open_seeddelta(header, watch=True)
     guards = dict(file.guards)
@@ -69,7 +69,7 @@ def prepare(header: Header, fallback: str | os.PathLike[str] | None, config: Run
         served={name: tensor.description for name, tensor in served.items()},
         dense={name: tensor.description for name, tensor in dense.items()},
         registry=registry,
-        view=make_view(file.header, _pieces(file, dense, dense_model)),
+        stub_file=make_stub_file(file.header, _pieces(file, dense, dense_model)),
         gates=gates,
         payload=[array for tensor in served.values() for array in tensor.arrays.values()],
         guards=guards,
@@ -141,16 +141,16 @@ def _dense_reason(tensor: StoredTensor, config: RuntimeConfig) -> str | None:
     return None
 
 
-def _pieces(file: SeedDeltaFile, dense: dict[str, StoredTensor], dense_model: Header | None) -> list[Piece]:
-    def copied(info: TensorInfo) -> Piece:
-        return Piece(info.name, info.shape, int(info.type), info.nbytes, (info.path, info.offset))
+def _pieces(file: SeedDeltaFile, dense: dict[str, StoredTensor], dense_model: Header | None) -> list[StubTensor]:
+    def copied(info: TensorInfo) -> StubTensor:
+        return StubTensor(info.name, info.shape, int(info.type), info.nbytes, (info.path, info.offset))
 
     pieces = [copied(file.header.tensors[name]) for name in file.dense_tensors]
     for name, tensor in file.tensors.items():
         if name in dense and dense_model is not None:
             pieces.append(copied(_dense_tensor(dense_model, tensor)))
         else:
-            pieces.append(hole(name, tensor.description.tensor_shape))
+            pieces.append(placeholder(name, tensor.description.tensor_shape))
     return pieces
 
 

@@ -1,7 +1,8 @@
 """The dense model inside llama.cpp, with matrices that can be exchanged while it is loaded.
 
-llama.cpp maps the file that it loads, shared. Here that file is a view (runtime/view.py) that we keep open: what is
-written into it is what the next graph multiplies with. Nothing is loaded anew, and ggml computes at its own speed.
+llama.cpp maps the file that it loads, shared. Here that file is a stub file (runtime/stub_file.py) that we keep open:
+what is written into it is what the next graph multiplies with. Nothing is loaded anew, and ggml computes at its own
+speed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..gguf.model_file import read_header
 from ..gguf.source import SourceModel
 from ..numeric import row_ranges
 from ..runtime.session import open_model, require_logits
-from ..runtime.view import Piece, make_view
+from ..runtime.stub_file import StubTensor, make_stub_file
 
 _FLOATS = (GGMLQuantizationType.F16, GGMLQuantizationType.F32, GGMLQuantizationType.BF16)
 
@@ -31,14 +32,14 @@ class SwitchedModel:
     """A `llama_cpp.Llama` (`llm`) of a dense model whose tensors `names` can be exchanged. Close it, or use `with`.
 
     They have the source's type if it is F16, BF16 or F32, else F16. The model is in memory once, as shared memory.
-    Raises what `open_model` and `make_view` raise.
+    Raises what `open_model` and `make_stub_file` raise.
     """
 
     def __init__(self, source: SourceModel, names: Iterable[str], *, n_ctx: int, threads: int | None = None) -> None:
         self._source = source
         self._types = {}
         pieces = {
-            name: Piece(name, info.shape, int(info.type), info.nbytes, (info.path, info.offset))
+            name: StubTensor(name, info.shape, int(info.type), info.nbytes, (info.path, info.offset))
             for name, info in source.tensors.items()
         }
         for name in names:
@@ -46,8 +47,8 @@ class SwitchedModel:
             kind = info.type if info.type in _FLOATS else GGMLQuantizationType.F16
             self._types[name] = kind
             size = gguf.GGML_QUANT_SIZES[kind][1] * prod(info.shape)
-            pieces[name] = Piece(name, info.shape, int(kind), size, None)
-        self._view = make_view(source.header, pieces.values())
+            pieces[name] = StubTensor(name, info.shape, int(kind), size, None)
+        self._view = make_stub_file(source.header, pieces.values())
         try:
             self._fd = os.open(self._view.path, os.O_RDWR)
             self._offsets = {name: info.offset for name, info in read_header(self._view.path).tensors.items()}

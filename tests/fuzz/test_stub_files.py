@@ -1,4 +1,4 @@
-"""Views whose holes are reached by stock llama.cpp."""
+"""Stub files whose placeholders are reached by stock llama.cpp."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("llama_cpp")
 
-from hole_views import NAMES, look_at
+from stub_files import NAMES, look_at
 
 
 def test_stock_llama_gives_no_number_over_a_hole(smollm2_quantized: Path, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""The view: a GGUF file in memory that llama.cpp loads in place of a SeedΔ file.
+"""The stub file: a GGUF file in memory that llama.cpp loads in place of a SeedΔ file.
 
 It has the metadata and the kept tensors of the SeedΔ file and, for every converted tensor, an entry of the right shape
-whose data is a hole. The file lives in a memfd (or an unlinked temporary file), so the kept tensors are in memory once.
+whose data is a placeholder. The file lives in a memfd (or an unlinked temporary file), so the kept tensors are in
+memory once.
 """
 
 from __future__ import annotations
@@ -30,14 +31,17 @@ _LEAST_NAN, _NAN_MAPPINGS = 1 << 16, 1024  # bytes that are NaN, at least; mappi
 _MAP_FIXED = 0x10  # sys/mman.h
 _PUNCH = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE (linux/falloc.h)
 
-# Types of holes: (ggml type, values a block, bytes a block), smallest first. The CPU backend of x86 repacks
+# Types of placeholders: (ggml type, values a block, bytes a block), smallest first. The CPU backend of x86 repacks
 # none of them: a repacked type would be copied into memory of its own. Q1_0 is repacked on ARM, Q4_1 with AMX.
 _Q1_0, _Q2_0, _Q4_1, _F16 = (41, 128, 18), (42, 64, 18), (3, 32, 20), (1, 1, 2)
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A tensor of the view. `source` is where its data comes from, (file, offset) or bytes; None makes a hole."""
+class StubTensor:
+    """A tensor of the stub file.
+
+    `source` is where its data comes from, (file, offset) or bytes; None makes a placeholder.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -46,14 +50,14 @@ class Piece:
     source: tuple[Path, int] | memoryview | None
 
 
-def hole(name: str, shape: tuple[int, ...]) -> Piece:
+def placeholder(name: str, shape: tuple[int, ...]) -> StubTensor:
     """Entry of a converted tensor: the smallest type that fits its columns and that the loaded llama.cpp has."""
     candidates = [_Q1_0, _Q2_0, _Q4_1, _F16] if platform.machine() in ("x86_64", "AMD64") else [_Q2_0, _Q4_1, _F16]
     if "amx_int8" in _processor_flags():
         candidates.remove(_Q4_1)
     for number, block, size in candidates:
         if shape[-1] % block == 0 and type_matches(number, block, size):
-            return Piece(name, shape, number, prod(shape) // block * size, None)
+            return StubTensor(name, shape, number, prod(shape) // block * size, None)
     raise AssertionError("F16 fits every shape")
 
 
@@ -65,21 +69,21 @@ def _processor_flags() -> frozenset[str]:
         return frozenset()
 
 
-class View:
-    """An open view file. `path` can be given to llama.cpp while the view is open."""
+class StubFile:
+    """An open stub file file. `path` can be given to llama.cpp while the stub file is open."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._holes = (0, 0)  # where they begin and end
+        self._placeholders = (0, 0)  # where they begin and end
         self.path = f"/proc/self/fd/{fd}"
 
     def seal(self) -> None:
-        """Make the holes NaN where this process has the view mapped, and give back their pages, which loading touched.
+        """Make the placeholders NaN where this process has the stub file mapped, and give back the pages of loading.
 
-        A few pages of NaN are mapped over the holes again and again, so that they take no memory. Raises
-        UnsupportedLlamaError when the view is not mapped, OutOfMemoryError when it cannot be mapped so.
+        A few pages of NaN are mapped over the placeholders again and again, so that they take no memory. Raises
+        UnsupportedLlamaError when the stub file is not mapped, OutOfMemoryError when it cannot be mapped so.
         """
-        begin, end = self._holes
+        begin, end = self._placeholders
         begin, end = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
         if begin >= end:
             return
@@ -101,20 +105,20 @@ class View:
                     where = address + at - offset
                     if libc.mmap(where, count, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, nan, 0) != where:
                         raise OutOfMemoryError(
-                            f"the holes of the view cannot be mapped: {os.strerror(ctypes.get_errno())}"
+                            f"the placeholders of the stub file cannot be mapped: {os.strerror(ctypes.get_errno())}"
                         )
         finally:
             os.close(nan)
 
     def kept(self) -> Iterator[tuple[int, int]]:
-        """Address and bytes of what is no hole, where this process has the view mapped."""
+        """Address and bytes of what is no placeholder, where this process has the stub file mapped."""
         for address, offset, length in self._mappings():
-            end = self._holes[0] or offset + length
+            end = self._placeholders[0] or offset + length
             if offset < end:
                 yield address, min(length, end - offset)
 
     def _mappings(self) -> Iterator[tuple[int, int, int]]:
-        """Address, offset in the file and length of every mapping of the view in this process."""
+        """Address, offset in the file and length of every mapping of the stub file in this process."""
         wanted = os.fstat(self._fd)
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             for line in maps:
@@ -130,8 +134,10 @@ class View:
             self._fd = -1
 
 
-def make_view(header: Header, pieces: Iterable[Piece], changed: Mapping[str, bytes | None] | None = None) -> View:
-    """Write the view of a file whose tensors are `pieces`; holes are put last, in one stretch.
+def make_stub_file(
+    header: Header, pieces: Iterable[StubTensor], changed: Mapping[str, bytes | None] | None = None
+) -> StubFile:
+    """Write the stub file of a file whose tensors are `pieces`; placeholders are put last, in one stretch.
 
     `changed` has metadata values that differ (type word first), None for keys that are left out.
 
@@ -143,33 +149,33 @@ def make_view(header: Header, pieces: Iterable[Piece], changed: Mapping[str, byt
     for piece in ordered:
         if len(piece.shape) == 1:
             check_vector(header, piece.name, piece.type)
-    view = View(_open_anonymous(header.path))
+    stub_file = StubFile(_open_anonymous(header.path))
     try:
-        at = os.write(view._fd, _header_bytes(header, ordered, changed or {}))
+        at = os.write(stub_file._fd, _header_bytes(header, ordered, changed or {}))
         at = _aligned(at, header.alignment)
-        first_hole = None
+        first_placeholder = None
         for piece in ordered:
             if piece.source is not None:
-                _copy(piece.source, piece.nbytes, view._fd, at)
-            elif first_hole is None:
-                first_hole = at
+                _copy(piece.source, piece.nbytes, stub_file._fd, at)
+            elif first_placeholder is None:
+                first_placeholder = at
             at = _aligned(at + piece.nbytes, header.alignment)
-        os.ftruncate(view._fd, at)
-        if first_hole is not None:
-            view._holes = (first_hole, at)
+        os.ftruncate(stub_file._fd, at)
+        if first_placeholder is not None:
+            stub_file._placeholders = (first_placeholder, at)
             # the pages at both ends stay the file's
             for begin, end in (
-                (first_hole, min(-(-first_hole // mmap.PAGESIZE) * mmap.PAGESIZE, at)),
-                (max(first_hole, at // mmap.PAGESIZE * mmap.PAGESIZE), at),
+                (first_placeholder, min(-(-first_placeholder // mmap.PAGESIZE) * mmap.PAGESIZE, at)),
+                (max(first_placeholder, at // mmap.PAGESIZE * mmap.PAGESIZE), at),
             ):
-                os.pwrite(view._fd, _NAN * (end - begin), begin)
+                os.pwrite(stub_file._fd, _NAN * (end - begin), begin)
     except OSError as error:
-        view.close()
+        stub_file.close()
         raise OutputError(
             f"{header.path}: no room for the kept tensors in memory or in {tempfile.gettempdir()} ({error.strerror}); "
             "free memory or point TMPDIR to a file system with space"
         ) from error
-    return view
+    return stub_file
 
 
 def _open_anonymous(origin: Path) -> int:
@@ -195,7 +201,7 @@ def _string(text: str) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
-def _header_bytes(header: Header, pieces: list[Piece], changed: Mapping[str, bytes | None]) -> bytes:
+def _header_bytes(header: Header, pieces: list[StubTensor], changed: Mapping[str, bytes | None]) -> bytes:
     """GGUF version 3 header. Values are copied as bytes: decoding 49k tokens would take 100 MB."""
     keys = [key for key in header.metadata if not key.startswith(schema.PREFIX) and key not in changed]
     values = {key: header.metadata.raw(key) for key in keys}

@@ -1,9 +1,10 @@
-"""Let stock llama.cpp, without our hook, compute over the holes of random views: NaN everywhere, or the right numbers.
+"""Let stock llama.cpp, without our hook, compute with random stub files: NaN everywhere, or the right numbers.
 
-    python tests/fuzz/hole_views.py --views 2000 [--seed 1]
+    python tests/fuzz/stub_files.py --files 2000 [--seed 1]
 
-A view is a model of which a random part of the matrices are holes and the rest is F16 or Q8_0. Right are the logits of
-the whole model: those of a view whose holes no graph uses. Exit status 1, and a line, for any other number.
+A stub file is a model of which a random part of the matrices are placeholders and the rest is F16 or Q8_0. Right are
+the logits of the whole model: those of a stub file whose placeholders no graph uses. Exit status 1, and a line,
+for any other number.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from models import smollm2
 from seeddelta.gguf import targets
 from seeddelta.gguf.header import Header
 from seeddelta.gguf.model_file import read_header
-from seeddelta.runtime.view import Piece, hole, make_view
+from seeddelta.runtime.stub_file import StubTensor, make_stub_file, placeholder
 from tiny_llama import N_VOCAB
 
-# A ReLU makes 0 of NaN, so a view must have another hole than those before it (docs/internals/runtime.md).
+# A ReLU makes 0 of NaN, so a stub file must have another placeholder than those before it (docs/internals/runtime.md).
 BEFORE_RELU = {"nemotron": "ffn_up.weight", "arcee": "ffn_up.weight", "gemma3n": "ffn_gate.weight"}
 NAMES = tuple(ARCHITECTURES)
 STEPS = [list(range(40, 49)), [33]]
@@ -39,7 +40,7 @@ STEPS = [list(range(40, 49)), [33]]
 
 @dataclass
 class Viewed:
-    """`nan` views gave nothing but NaN, `right` ones the model's own logits, `refused` ones were not computed."""
+    """`nan` stub files gave nothing but NaN, `right` ones the model's own logits, `refused` ones were not computed."""
 
     nan: int = 0
     right: int = 0
@@ -84,45 +85,45 @@ class Model:
         bare("llama_model_free")(self.model)
 
 
-def pieces(header: Header, holes: Sequence[str]) -> list[Piece]:
+def pieces(header: Header, placeholders: Sequence[str]) -> list[StubTensor]:
     return [
-        hole(info.name, info.shape)
-        if info.name in holes
-        else Piece(info.name, info.shape, int(info.type), info.nbytes, (info.path, info.offset))
+        placeholder(info.name, info.shape)
+        if info.name in placeholders
+        else StubTensor(info.name, info.shape, int(info.type), info.nbytes, (info.path, info.offset))
         for info in header.tensors.values()
     ]
 
 
 def look(header: Header, rng: Random, viewed: Viewed, whole: dict[tuple[int, bool], Any]) -> None:
-    """One random view of a model."""
+    """One random stub file of a model."""
     names = [info.name for info in targets.convertible(header).values()]
     share = rng.choice((0.0, 0.1, 0.5, 1.0))
-    holes = [name for name in names if rng.random() < share] or [rng.choice(names)]
+    placeholders = [name for name in names if rng.random() < share] or [rng.choice(names)]
     before = BEFORE_RELU.get(header.metadata["general.architecture"])
-    if before is not None and all(name.endswith(before) for name in holes):
-        holes.append("blk.0.attn_v.weight")
+    if before is not None and all(name.endswith(before) for name in placeholders):
+        placeholders.append("blk.0.attn_v.weight")
     how = rng.randint(1, 2), rng.random() < 0.5
-    view = make_view(header, pieces(header, holes))
-    model = Model(view.path)
-    view.seal()
+    stub_file = make_stub_file(header, pieces(header, placeholders))
+    model = Model(stub_file.path)
+    stub_file.seal()
     found = model.logits(*how)
     model.close()
-    view.close()
+    stub_file.close()
     if found is None:
         viewed.refused += 1
     elif np.isnan(found).all():
         viewed.nan += 1
-    elif np.array_equal(found, whole[how]) and set(holes) <= set(targets.idle_tensors(header)):
+    elif np.array_equal(found, whole[how]) and set(placeholders) <= set(targets.idle_tensors(header)):
         viewed.right += 1
     else:
         share = np.isnan(found).mean()
-        viewed.wrong.append(f"{header.path.name} {how}: {share:.0%} are NaN with the holes {holes}")
+        viewed.wrong.append(f"{header.path.name} {how}: {share:.0%} are NaN with the placeholders {placeholders}")
 
 
 def look_at(
-    folder: Path, tokenizer_of: Path, views: int, rng: Random, names: Sequence[str] = NAMES
+    folder: Path, tokenizer_of: Path, count: int, rng: Random, names: Sequence[str] = NAMES
 ) -> tuple[Viewed, list[str]]:
-    """Random views of models of all architectures that the loaded llama.cpp knows, and which these are."""
+    """Random stub files of models of all architectures that the loaded llama.cpp knows, and which these are."""
     viewed, known = Viewed(), []
     files = []
     for name in names:
@@ -132,33 +133,33 @@ def look_at(
             model.close()
             known.append(name)
             files += [path, seeddelta.dequantize(path, folder / f"{name}-q8.gguf", type="q8_0", progress=False)]
-    count = -(-views // len(files))
+    each = -(-count // len(files))
     for path in files:
         header = read_header(path)
         model = Model(str(path))
         whole = {(threads, flash): model.logits(threads, flash) for threads in (1, 2) for flash in (False, True)}
         model.close()
-        for _ in range(count):
+        for _ in range(each):
             look(header, rng, viewed, whole)
     return viewed, known
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--views", type=int, default=2000)
+    parser.add_argument("--files", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default=",".join(NAMES))
     options = parser.parse_args()
     begin = time.monotonic()
     silent = native.llama_log_callback(lambda level, text, data: None)  # kept as long as it is in use
     native.llama_log_set(silent, None)
-    with tempfile.TemporaryDirectory(prefix="seeddelta-views-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="seeddelta-stub-files-") as temporary:
         names = options.only.split(",")
-        viewed, known = look_at(Path(temporary), smollm2(), options.views, Random(options.seed), names)
+        viewed, known = look_at(Path(temporary), smollm2(), options.files, Random(options.seed), names)
     for line in viewed.wrong:
         print(line)
     print(
-        f"{viewed.nan} views gave NaN, {viewed.right} the right numbers, {viewed.refused} nothing, of {len(known)} "
+        f"{viewed.nan} stub files gave NaN, {viewed.right} the right numbers, {viewed.refused} nothing; {len(known)} "
         f"architectures; {len(viewed.wrong)} wrong, {time.monotonic() - begin:.0f} s"
     )
     return 1 if viewed.wrong else 0
