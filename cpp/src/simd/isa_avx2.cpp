@@ -18,6 +18,7 @@ namespace {
 struct DirectLanes : Words256 {
     static constexpr int64_t kDirect = 4;
     static constexpr bool packed(int n) { return n > 2; }
+    static constexpr bool kHasDotBoth = true, kHasDotBothAt = true, kHasPairDots = true;
 
     // Two dot() whose products are added in 16 bits.
     static SEEDDELTA_INLINE V dot_both(V sum, V v0, V v1, V x0, V x1) {

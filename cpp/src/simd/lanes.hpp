@@ -5,16 +5,7 @@
 // neighbouring columns: what a product of bytes wants that adds four neighbours. The codes of the steps before are the
 // registers of the steps before, so a value takes two look-ups and two additions and nothing else.
 //
-// `Ops` has the words: V (bytes), kParts (registers a line), direct_parts(n) (parts decoded together for n tokens),
-// tiles(n) (tiles decoded together for n tokens, where a line is one register: they share the broadcasts), packed(n)
-// (whether inputs of n tokens are those of a block, token_batch.hpp), load, low, high (codes), table, look, add, wrap
-// (sums of codes for look), start (sums of products), four (broadcast), dot, keep (in a register), F (floats of a
-// register's rows), no_floats, add_group, store_rows; kBias is added to every value, for products of unsigned and
-// signed bytes; add_bit adds a number where a bit of a plane is set or, with kTakes, where it is not; or, where there
-// are, with_bit puts the bit above the code that is an index, and wide_table makes a table that adds the number at such
-// an index. dot_both, where there is: two dots whose products are added in 16 bits, which the rounding of activations
-// allows (format/activations.hpp). Where there are, dot_at and dot_both_at have the inputs in memory, dots_of_block
-// those of all eight tokens of a block, dots_of_pair those of two. kDirect: more tokens are for lanes_many.hpp.
+// `Ops` are LaneWords (lane_words.hpp); docs/internals/glossary.md has the other terms.
 #pragma once
 #include <algorithm>
 #include <utility>
@@ -22,12 +13,13 @@
 #include "format/lanes.hpp"
 #include "simd/inline.hpp"
 #include "simd/lane_patterns.hpp"
+#include "simd/lane_words.hpp"
 #include "simd/token_batch.hpp"
 
 namespace seeddelta {
 namespace {
 
-template <class Ops>
+template <LaneWords Ops>
 struct LaneTile {
     using V = typename Ops::V;
     using F = typename Ops::F;
@@ -35,12 +27,12 @@ struct LaneTile {
     static constexpr int kRows = static_cast<int>(kTileRows) / Ops::kParts;
     static constexpr int64_t kTokens = Ops::kDirect;        // of multiply, at most
     static constexpr int kLevel = Ops::kParts == 1 ? 2 : 3; // of the cache that codes are asked for: ask
-    static constexpr bool kHalves = requires(typename Ops::V v) { Ops::dot_both(v, v, v, v, v); };
-    static constexpr bool kPairDots = requires(V &sum, V v, const int8_t *x) { Ops::dots_of_pair(sum, sum, v, v, x); };
-    static constexpr bool kBlockDots = requires(V *sums, V v, const int8_t *x) { Ops::dots_of_block(sums, v, v, x); };
+    static constexpr bool kHalves = Ops::kHasDotBoth;
+    static constexpr bool kPairDots = Ops::kHasPairDots;
+    static constexpr bool kBlockDots = Ops::kHasBlockDots;
 
     // Where codes are six bits of an index and neighbouring bits of planes are one shift away from the two above.
-    static constexpr bool kWide = requires(V t) { Ops::wide_table(t, 0, 0); };
+    static constexpr bool kWide = Ops::kHasWideTable;
 
     template <class Pattern>
     struct Tables {
@@ -184,7 +176,7 @@ struct LaneTile {
     // The sum and the products of values with the four activations at x. With several parts the compiler loads x once.
     template <int Parts>
     static SEEDDELTA_INLINE V dot(V sum, V values, const int8_t *x) {
-        if constexpr (Parts == 1 && requires { Ops::dot_at(sum, values, x); }) {
+        if constexpr (Parts == 1 && Ops::kHasDotAt) {
             return Ops::dot_at(sum, values, x);
         } else {
             sum = Ops::dot(sum, values, Ops::four(x));
@@ -195,7 +187,7 @@ struct LaneTile {
 
     // The same of two registers of values, for x0 and x1, where there is dot_both.
     static SEEDDELTA_INLINE V dot_both(V sum, V v0, V v1, const int8_t *x0, const int8_t *x1) {
-        if constexpr (requires { Ops::dot_both_at(sum, v0, v1, x0, x1); }) {
+        if constexpr (Ops::kHasDotBothAt) {
             return Ops::dot_both_at(sum, v0, v1, x0, x1);
         } else {
             sum = Ops::dot_both(sum, v0, v1, Ops::four(x0), Ops::four(x1));

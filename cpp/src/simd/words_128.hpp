@@ -6,11 +6,13 @@
 
 #include "format/activations.hpp"
 #include "simd/inline.hpp"
+#include "simd/lane_words.hpp"
 
 namespace seeddelta {
 namespace {
 
-struct Words128 {
+struct Words128 : OptionalWords {
+    static constexpr bool kHasDotBoth = true;
     using V = __m128i;
     using F = __m128;
     static constexpr int kParts = 4;

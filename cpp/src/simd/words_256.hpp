@@ -5,6 +5,7 @@
 
 #include "format/activations.hpp"
 #include "simd/inline.hpp"
+#include "simd/lane_words.hpp"
 
 namespace seeddelta {
 namespace {
@@ -25,7 +26,7 @@ SEEDDELTA_INLINE __m128i bytes_at(const uint8_t *p) {
 typedef int32_t FourInputs [[gnu::may_alias]];
 
 // 256 bits
-struct Words256 {
+struct Words256 : OptionalWords {
     using V = __m256i;
     using F = __m256;
     static constexpr int kParts = 2;

@@ -6,7 +6,7 @@ namespace seeddelta {
 namespace {
 
 // 512 bits: a whole line. Without VBMI codes are masked as with AVX2.
-struct Words512 {
+struct Words512 : OptionalWords {
     using V = __m512i;
     using F = __m512;
     static constexpr int kParts = 1;
@@ -42,7 +42,9 @@ struct Words512 {
         return _mm512_set1_epi32(bits);
     }
     static SEEDDELTA_INLINE void keep(V &) {}
-#if defined(__AVX512VNNI__) // spelled out: GCC copies each sum to another register and loads what could be broadcast
+#if defined(__AVX512VNNI__)
+    static constexpr bool kHasDotAt = true, kHasBlockDots = true;
+    // Spelled out: GCC copies each sum to another register and loads what could be broadcast
     static SEEDDELTA_INLINE V dot(V sum, V values, V x) {
         asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(values), "v"(x));
         return sum;
@@ -132,6 +134,7 @@ struct Words512 {
 // VPERMB looks at six bits of an index and the tables repeat every 16 bytes: what stands above a code does not matter,
 // and sums carry upwards only.
 struct WordsVbmi : Words512 {
+    static constexpr bool kHasWideTable = true;
     static SEEDDELTA_INLINE V low(V both) { return both; }
     static SEEDDELTA_INLINE V high(V both) { return _mm512_srli_epi16(both, 4); }
     static SEEDDELTA_INLINE V look(V table, V index) { return _mm512_permutexvar_epi8(index, table); }

@@ -4,12 +4,13 @@
 #include <arm_neon.h>
 
 #include "simd/inline.hpp"
+#include "simd/lane_words.hpp"
 
 namespace seeddelta {
 namespace {
 
 template <class Dot>
-struct WordsNeon {
+struct WordsNeon : OptionalWords {
     using V = uint8x16_t;
     using F = float32x4_t;
     static constexpr int kParts = 4;
