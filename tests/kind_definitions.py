@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from reference.base import GOLDEN, MASK, splitmix64_at, splitmix64_mix
+from reference.residual import LANES, reduce_lanes
 from seeddelta.kinds.fht_struct import block_rows
-from seeddelta.reference.base import GOLDEN, MASK, splitmix64_at, splitmix64_mix
-from seeddelta.reference.residual import LANES, reduce_lanes
 
 # Their sum over uniform indices is nearly Gaussian, with the standard deviation 19.862.
 GAUSS_1 = np.array([-36, -23, -17, -12, -8, -5, -3, -1, 1, 3, 5, 8, 12, 17, 23, 36], np.int8)

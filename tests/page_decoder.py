@@ -9,7 +9,7 @@ from typing import Any
 
 import gguf
 import numpy as np
-from seeddelta import reference
+import reference
 
 PAGE = (Path(__file__).parents[1] / "docs" / "reference" / "format.md").read_text(encoding="utf-8")
 PREFIX = "seeddelta.tensors."
@@ -41,7 +41,7 @@ def codes() -> dict[int, tuple[list[int], list[int], np.ndarray[Any, Any]]]:
 
 
 class Decoder:
-    """Weights of a file: gguf-py reads it, and seeddelta.reference decodes; the package has no other part in it."""
+    """Weights of a file: gguf-py reads it, and reference decodes; the package has no other part in it."""
 
     def __init__(self, path: Path) -> None:
         reader = gguf.GGUFReader(path)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import reference
 import seeddelta
 from description_tables import changed
-from seeddelta import Recipe, reference
+from seeddelta import Recipe
 from seeddelta.convert.encode import encode_tensor
 from seeddelta.convert.feedback import covariance_error, make_column_feedback, make_feedback
 from seeddelta.convert.rates import lane_code

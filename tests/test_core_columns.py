@@ -10,9 +10,10 @@ import sys
 
 import numpy as np
 import pytest
+import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seeddelta import _core, reference
+from seeddelta import _core
 from seeddelta.gguf.schema import column_strips
 
 LANES = 2

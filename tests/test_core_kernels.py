@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seeddelta import _core, reference
+from seeddelta import _core
 from seeddelta.convert.columns import column_factor
 
 LANES = 2

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from seeddelta import _core, reference
+import reference
+from seeddelta import _core
 from test_core_residuals import _restore_isa, check_all  # noqa: F401
 
 NONE, PRNG = 255, 0

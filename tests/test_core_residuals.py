@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import reference
 from kind_definitions import block_dense, block_dot, codebook_dense, fht_struct_product, fht_struct_values
-from seeddelta import _core, reference
+from seeddelta import _core
 
 NONE, FHT, LANES = 255, 1, 2
 SHAPES = [(16, 64), (40, 576), (17, 203), (5, 30), (33, 1000)]

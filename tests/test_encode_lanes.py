@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from seeddelta import _core, reference
+import reference
+from seeddelta import _core
 from seeddelta.convert.encode import encode_tensor
 from seeddelta.convert.feedback import Feedback, covariance_error, make_feedback
 from seeddelta.convert.lanes import LOOKAHEAD, lane_groups

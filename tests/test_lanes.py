@@ -9,9 +9,10 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import reference
 from description_tables import changed
 from lane_models import write_lanes
-from seeddelta import _core, reference
+from seeddelta import _core
 from seeddelta.errors import UnsupportedVersionError
 from seeddelta.gguf import schema
 from seeddelta.gguf.reader import open_seeddelta

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,12 @@ def test_kept_without_outputs(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_runs(path: Path, smollm2_f16: Path, tmp_path: Path) -> None:
+def test_runs(path: Path, smollm2_f16: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
     pytest.importorskip("llama_cpp")
+    found = os.environ.get("PYTHONPATH")  # the notebooks find tests/reference beside their folder
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *([found] if found else [])]))
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "smollm2-f16.gguf").symlink_to(smollm2_f16)  # or each would make it again
     notebook = nbformat.read(path, as_version=4)

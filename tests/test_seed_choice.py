@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import reference
 import seeddelta
 from description_tables import Arrays, Table, changed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from seeddelta import _core, reference
+from seeddelta import _core
 from seeddelta.calibrate import capture, write_covariance
 from seeddelta.calibrate.covariance import open_covariance
 from seeddelta.cli.main import main

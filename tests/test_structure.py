@@ -57,7 +57,7 @@ def test_core_has_no_weak_symbols_of_instruction_sets() -> None:
 PACKAGE = ROOT / "python" / "seeddelta"
 # Each package imports from those before it, and from the modules beside them (errors, …), which import none.
 PACKAGES = (
-    "_core", "storage", "reference", "kinds", "gguf", "settings", "runtime", "calibrate", "convert", "evaluate",
+    "_core", "storage", "kinds", "gguf", "settings", "runtime", "calibrate", "convert", "evaluate",
     "serve", "tune", "sparsify", "inspection", "report", "cli",
 )  # fmt: skip
 
@@ -168,6 +168,19 @@ def test_no_includes_go_in_a_circle() -> None:
         for path in free:
             del left[path]
     assert not left, sorted(str(path.relative_to(ROOT)) for path in left)
+
+
+def test_the_glossary_names_what_is_there() -> None:
+    """Every name of the glossary stands in the file beside it."""
+    page = (ROOT / "docs" / "internals" / "glossary.md").read_text(encoding="utf-8")
+    places = (PACKAGE, SOURCE, ROOT / "cpp" / "include" / "seeddelta")
+    checked = 0
+    for name, file in re.findall(r"^\|.*\| `([\w:.*]+)` \| `([\w./]+)` \|$", page, re.MULTILINE):
+        texts = [(place / file).read_text(encoding="utf-8") for place in places if (place / file).is_file()]
+        if file != "simd":
+            assert any(name.split("::")[-1].split(".")[-1] in text for text in texts), f"{name}: {file}"
+            checked += 1
+    assert checked > 40
 
 
 def test_pages_that_code_names_are_there() -> None:

@@ -12,13 +12,17 @@ thread.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from seeddelta import _core
-from seeddelta.reference import column_lanes_values, lanes_values
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from reference import column_lanes_values, lanes_values
 
 WALKS, VALUES, ENDS = 16, 16, 256  # of a strip; pairs of codes
 SCALE = 1.02  # of the search over the root mean square
