@@ -158,12 +158,12 @@ def is_seeddelta(path: str | os.PathLike[str] | Header) -> bool:
     return header.metadata.scalar(schema.KEY_ENABLED, bool, False)
 
 
-def has_statecells(path: str | os.PathLike[str]) -> bool:
+def has_statecells(path: str | os.PathLike[str] | Header) -> bool:
     """True when a codebook is the whole weight of some tensor (docs/guide/statecells.md). Only the header is read.
 
     Raises FormatError as `is_seeddelta` and `open_seeddelta` do.
     """
-    header = read_header(path)
+    header = path if isinstance(path, Header) else read_header(path)
     if not is_seeddelta(header):
         return False
     _check_version(header)

@@ -15,6 +15,7 @@ import llama_cpp
 
 from .. import _core
 from ..errors import ConfigError, FormatError, SeedDeltaError
+from ..gguf.header import Header
 from ..gguf.hub import fetch, located
 from ..gguf.model_file import read_header
 from ..gguf.reader import has_statecells, is_seeddelta
@@ -37,14 +38,15 @@ MAX_CONTEXT = 1 << 24  # tokens: far beyond any model; llama.cpp keeps lists of 
 _OURS = {"n_gpu_layers": 0, "op_offload": False, "use_mlock": False}
 
 
-def _prepared(model_path: str, fallback: Path | None, config: RuntimeConfig, statecells: bool) -> PreparedModel | None:
+def _prepared(
+    header: Header, model_path: str, fallback: Path | None, config: RuntimeConfig, statecells: bool
+) -> PreparedModel | None:
     """What llama.cpp is given in place of the file; None for an ordinary model that it computes itself."""
-    if statecells and not has_statecells(model_path):
+    if statecells and not has_statecells(header):
         raise FormatError(
             f"{model_path}: has no StateCells weights; make some with `seeddelta build --statecells`, "
             "or leave statecells out"
         )
-    header = read_header(model_path)
     if is_seeddelta(header):
         if config.columns is not None:
             raise ConfigError(
@@ -102,10 +104,10 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         adapters = [*config.lora, *(os.fspath(one) for one in given)]
         if config.attention is not None:
             kwargs = check_arguments(kwargs)
-        self._position_limit = position_limit(read_header(model_path))
-        prepared = _prepared(model_path, fallback, config, statecells or config.statecells)
+        header = read_header(model_path)
+        self._position_limit = position_limit(header)
+        prepared = _prepared(header, model_path, fallback, config, statecells or config.statecells)
         if prepared is None:
-            header = read_header(model_path)
             check_loadable(header)
             self._init_plain(str(header.path), config, kwargs)
             self._add_adapters(adapters)
