@@ -24,15 +24,15 @@ _MARKED = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n).*?(<!-- end of table -->
 _TEXTS = {"test.txt": "WikiText-2", "pydoc-3.11.txt": "Python's help", "asyncio-3.11.py.txt": "code"}
 _OTHERWISE = {"lanes-4-sequential": "4 bits, sequential"}
 _NAMES = {
-    "F16": "dense F16",
+    "F16": "original, F16",
     "small": "SeedΔ, `--preset small`",
     "balanced": "SeedΔ, `--preset balanced`",
     "quality": "SeedΔ, `--preset quality`",
     "lanes-4": "SeedΔ, 4 bits",
-    "lanes-4-sequential": "SeedΔ, 4 bits, sequential, with gradients",
+    "lanes-4-sequential": "SeedΔ, 4 bits, sequential calibration and gradients",
     "lanes-4-mixed": "SeedΔ, 4 bits",
-    "lanes-4-mixed-sequential": "SeedΔ, 4 bits, sequential, with gradients",
-    "mixed-4.4-sequential": "SeedΔ, `--size 80M`, sequential, with gradients",
+    "lanes-4-mixed-sequential": "SeedΔ, 4 bits, sequential calibration and gradients",
+    "mixed-4.4-sequential": "SeedΔ, `--size 80M`, sequential calibration and gradients",
     "both-4-sequential": "SeedΔ, 4 bits, 64 chunks, seed 1",
     "both-4-sequential-2": "SeedΔ, 4 bits, 64 chunks, seed 2",
     "both-4-sequential-96": "SeedΔ, 4 bits, 96 chunks, seed 2",
