@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import seeddelta
 import yaml
+from seeddelta import errors
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -77,3 +78,18 @@ def test_the_site_builds(tmp_path: Path) -> None:
     assert "seeddelta verify" in commands
     python = (tmp_path / "site" / "reference" / "python" / "index.html").read_text(encoding="utf-8")
     assert "llama_kwargs" in python
+
+
+def test_every_error_has_its_section() -> None:
+    headings = re.findall(
+        r"^## (.+)$", (ROOT / "docs/guide/troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    named = {name for heading in headings for name in re.findall(r"\w+", heading)}
+    classes = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type)
+        and issubclass(value, (errors.SeedDeltaError, UserWarning))
+        and "SeedDelta" not in name
+    }
+    assert classes <= named, classes - named
