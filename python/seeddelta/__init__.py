@@ -1,9 +1,9 @@
-"""seeddelta: LLM weights as a seed plus a small residual, served inside a stock llama-cpp-python.
+"""seeddelta: LLM weights in 2 to 6 bits, computed by its own kernels inside a stock llama-cpp-python.
 
 `import seeddelta` needs NumPy alone. What needs more is loaded when it is first used:
 
-    seeddelta.build(seeddelta.Recipe(input="dense.gguf", output="small.gguf"))
-    llm = seeddelta.load("small.gguf")
+    seeddelta.quantize("model-f16.gguf", "model.seeddelta.gguf", bits=4)
+    llm = seeddelta.load("model.seeddelta.gguf")
 """
 
 from __future__ import annotations

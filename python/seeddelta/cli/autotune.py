@@ -47,7 +47,7 @@ class AutotuneSettings(Recipe, TuneSettings):
 
 @from_settings(AutotuneSettings)
 def command(settings: AutotuneSettings) -> None:
-    """Choose the bits of every group of matrices for a budget, by what each group costs.
+    """Choose the bits of each group of matrices for a size, by its measured effect on the KL divergence.
 
     A group is a role in a band of layers, such as attn_v of 8-14. Each is replaced by its encoded form while the others
     stay dense, and the divergence of the model's predictions is measured. Rates are then allocated under the one

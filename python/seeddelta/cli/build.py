@@ -41,7 +41,7 @@ class BuildSettings(Recipe):
 
 @from_settings(BuildSettings)
 def command(settings: BuildSettings) -> None:
-    """Convert a dense GGUF model into a SeedΔ file.
+    """Encode a model with an imatrix or a covariance that was measured before, or with neither.
 
     Example: seeddelta build -i model-f16.gguf -o model.seeddelta.gguf --bits 4
     """

@@ -10,7 +10,7 @@ from ._command import from_settings
 
 @from_settings(CardSettings)
 def command(settings: CardSettings) -> None:
-    """Write a model's page: where it comes from, how it was made, how good it is and how to run it.
+    """Write a model card: origin, recipe, quality, and how to run the model.
 
     Example: seeddelta card model.seeddelta.gguf --eval eval.json --base-model owner/name -o README.md
     """

@@ -28,7 +28,7 @@ _HELP = """\
 
 @from_settings(ChatSettings)
 def command(settings: ChatSettings) -> None:
-    """Talk with a model. /help lists the commands; Ctrl-C stops a reply, Ctrl-D ends.
+    """Chat with a model. /help lists the commands; Ctrl-C stops a reply, Ctrl-D ends.
 
     Example: seeddelta chat -m model.seeddelta.gguf --system "Answer in one sentence."
     """

@@ -10,7 +10,7 @@ from ._command import from_settings
 
 @from_settings(DequantizeSettings)
 def command(settings: DequantizeSettings) -> None:
-    """Write a model with plain weights, which stock llama.cpp loads: F16, F32, BF16, or quantised by gguf-py.
+    """Write a plain GGUF that stock llama.cpp loads: F16, F32, BF16 or a type of gguf-py.
 
     Other types: write F16 and give it to llama-quantize, or to `seeddelta report --quants`.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @from_settings(DiffSettings)
 def command(settings: DiffSettings) -> None:
-    """Compare two files: keys and recipe, what every tensor is stored as, its bytes, and the weights that come out.
+    """Compare two files: keys, recipe, types, sizes and the weights themselves.
 
     The difference of the weights is ‖A−B‖/‖A‖. The exit code is 0 when both files hold the same, else 1.
 

@@ -13,7 +13,7 @@ from ._options import model_options, require_statecells
 
 @from_settings(EvalSettings)
 def command(settings: EvalSettings) -> None:
-    """Compare models: size, perplexity, speed and memory. The first model is what the others are compared with.
+    """Compare models with the first one: size, KL divergence, perplexity, speed and memory.
 
     Chunks and score are those of llama-perplexity. The change compares the same tokens in both models, so its error is
     much smaller than that of either perplexity. Each model has its own process; memory is read after it generated 64

@@ -12,7 +12,7 @@ from ._command import from_settings
 
 @from_settings(FitSettings)
 def command(settings: FitSettings) -> None:
-    """Fit the row scales and norms of a SeedΔ file to the dense model's predictions, by gradient descent on a text.
+    """Fine-tune the row scales and norms of a SeedΔ file to the original model's predictions.
 
     The file stays as large and as fast; its divergence from the dense model falls. For the architectures that
     have gradients (docs/guide/architectures.md). It takes longer than the encoding; a run that was stopped goes on

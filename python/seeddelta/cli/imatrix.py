@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @from_settings(CaptureSettings)
 def command(settings: CaptureSettings) -> None:
-    """Measure which input columns of every matrix matter, on a calibration text.
+    """Measure the inputs of every matrix on a calibration text: an imatrix, a covariance, gradients.
 
     The importance matrix tells the encoder (and llama-quantize) how much an error in each column costs. The covariance
     says which columns go together, so that the encoder can make up for an error in one column in the next ones:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @from_settings(InspectSettings)
 def command(settings: InspectSettings) -> None:
-    """Show what is in a file: where it comes from, how it was made, and for every tensor base, residual, rate, bits a
-    weight by bytes, relative error (plain and weighted by the importance of the columns) and seed.
+    """Show what is in a file: origin, recipe, and the kind, size and error of every tensor.
 
-    Shapes, sizes and indices are checked on the way; `seeddelta verify` checks the data.
+    Errors are relative to the original weights, plain and weighted by the importance of the columns. Shapes, sizes and
+    indices are checked on the way; `seeddelta verify` checks the data.
 
     Example: seeddelta inspect model.seeddelta.gguf --no-tensors
 

@@ -19,6 +19,14 @@ from . import streams
 if TYPE_CHECKING:
     import typer
 
+# headings of the help, and the commands below each
+PANELS = {
+    "Convert": ("quantize", "imatrix", "build", "autotune", "fit", "dequantize"),
+    "Run": ("run", "chat", "serve", "exec"),
+    "Measure": ("eval", "bench", "tasks", "report", "demo"),
+    "Files": ("inspect", "verify", "diff", "card", "push", "schema"),
+    "Experiments": ("sparsify",),
+}
 # command -> module with the function `command`
 COMMANDS = {
     "quantize": "seeddelta.cli.quantize",
@@ -56,7 +64,7 @@ def make_app(commands: dict[str, str] | None = None) -> typer.Typer:
         import typer
     app = typer.Typer(
         name="seeddelta",
-        help="LLM weights as a seed plus a small residual, inside a stock llama-cpp-python.",
+        help="Smaller and faster LLMs on CPUs: convert GGUF models to 2-6 bits per weight and run them in llama.cpp.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
@@ -78,7 +86,8 @@ def make_app(commands: dict[str, str] | None = None) -> typer.Typer:
     for name, path in (COMMANDS if commands is None else commands).items():
         module = importlib.import_module(path)
         options: dict[str, Any] = getattr(module, "COMMAND_OPTIONS", None) or getattr(module.command, "options", {})
-        app.command(name, **options)(module.command)
+        panel = next((panel for panel, names in PANELS.items() if name in names), None)
+        app.command(name, **({"rich_help_panel": panel} | options))(module.command)
     return app
 
 

@@ -10,7 +10,7 @@ from ._command import from_settings
 
 @from_settings(PushSettings)
 def command(settings: PushSettings) -> None:
-    """Upload models and their page. What the hub has already is left out, so a broken upload can be called again.
+    """Upload models and their card to the Hugging Face hub. A broken upload can be repeated.
 
     Example: seeddelta push model.seeddelta.gguf --repo me/model-seeddelta --card README.md --dry-run
     """

@@ -29,7 +29,7 @@ class QuantizeSettings(Recipe):
     )
 
     input: Annotated[Path, Flag(argument=True, metavar="MODEL", panel="File")] = Field(
-        description="Dense GGUF model (F32, F16, BF16 or quantised), or hf://owner/name[:file-or-quant]."
+        description="Original GGUF model, of any type, or hf://owner/name[:file-or-quant]."
     )
     preset: Annotated[str, Flag(shown=True, metavar="NAME", panel="File", decides="nothing")] = Field(
         default=QUANTIZE_PRESET, description=f"Named set of options: {', '.join(PRESETS)}. Others given win over it."
@@ -39,39 +39,45 @@ class QuantizeSettings(Recipe):
         Flag(names=("--text", "-f"), shown=True, metavar="FILE|package", repeat=True, panel="Calibration"),
     ] = Field(
         default=(),
-        description="Calibration text in UTF-8, never one that you evaluate on; package is that of the package, the "
-        "default. May be given often: each text has as many chunks as the others.",
+        description="Calibration text in UTF-8, like what the model will read; never one that you evaluate on. "
+        "Default: "
+        "package, the mixed text of the package. May be given often: each text gets equally many chunks.",
     )
     chunks: Annotated[int, Flag(shown=True, panel="Calibration")] = Field(
-        default=CHUNKS, ge=1, description="Chunks of all texts together, from all over them."
+        default=CHUNKS, ge=1, description="Chunks of text, taken from all over the texts."
     )
     ctx: Annotated[int, Flag(names=("--ctx", "-c"), panel="Calibration")] = Field(
         default=512, ge=1, description="Tokens a chunk."
     )
     calibrate: Annotated[Literal["dense", "sequential"], Flag(shown=True, panel="Calibration")] = Field(
         default="dense",
-        description="Inputs in the dense model, or with sequential behind the blocks that are encoded: better and "
-        "slower, needs more memory.",
+        description="Calibrate each layer on the outputs of the original layers (dense), or on those of the layers "
+        "that "
+        "are already encoded (sequential): lower KL divergence, slower, more memory.",
     )
     check: Annotated[int, Flag(shown=True, metavar="N", panel="Calibration")] = Field(
         default=4,
         ge=0,
-        description="Compare the finished model with the dense one on N chunks that are held out of the text, and on "
-        "N of a text of another kind; 0: do not, nor with -q alone.",
+        description="Chunks of text for the final comparison with the original model, held out of the calibration "
+        "text, "
+        "and as many of a text of another kind; 0 skips it, and so does -q alone.",
     )
     gradient: Annotated[Path | None, Flag(shown=True, metavar="auto|FILE", panel="Calibration", decides="choice")] = (
         Field(
             default=None,
-            description="Covariance of the loss' gradients, by which a row makes up for the errors of the rows before "
-            "it: auto measures it first (llama, mistral, qwen, gemma, phi3 and others: see "
-            "docs/guide/architectures.md), FILE is from seeddelta imatrix --gradient.",
+            description="Use gradients for feedback of errors between rows: lower KL divergence, slower. auto "
+            "measures them "
+            "first (llama, mistral, qwen, gemma, phi3 and others: see docs/guide/architectures.md), FILE is from "
+            "seeddelta imatrix --gradient.",
         )
     )
     resume: Annotated[bool, Flag(shown=True, panel="Run", decides="nothing")] = Field(
-        default=True, description="Go on from OUTPUT.parts, where an earlier run stopped."
+        default=True, description="Resume from OUTPUT.parts, where an earlier run stopped."
     )
     ram: Annotated[str, Flag(shown=True, metavar="SIZE", panel="Run")] = Field(
-        default="8G", examples=["6G"], description="Memory to keep to."
+        default="8G",
+        examples=["6G"],
+        description="Memory to use at most. A single matrix is encoded whole and may take more, with a warning.",
     )
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar and no table.")
 
@@ -83,9 +89,9 @@ class QuantizeSettings(Recipe):
 
 @from_settings(QuantizeSettings)
 def command(settings: QuantizeSettings) -> None:
-    """Convert a dense model into a SeedΔ file: measure its blocks on a text and encode them, one after the other.
+    """Convert a model to a SeedΔ file: calibrate and encode one layer after the other.
 
-    Memory does not grow with the number of blocks. A run that was stopped goes on where it was.
+    Memory does not grow with the number of layers. An interrupted run resumes.
 
     Example: seeddelta quantize model-f16.gguf -o model.seeddelta.gguf
 

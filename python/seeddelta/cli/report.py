@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 @from_settings(ReportSettings)
 def command(settings: ReportSettings) -> None:
-    """Make a page of measurements: quality against size, speed, memory, a map of every SeedΔ file's tensors, and how
-    all of it was made. The page needs no network; figures and numbers are beside it as PNG, CSV and JSON.
+    """Write a page about models: quality against size, speed, memory, and the tensors of SeedΔ files.
+
+    The page needs no network; figures and numbers are beside it as PNG, CSV and JSON.
 
     Example: seeddelta eval -m dense.gguf -m model.seeddelta.gguf --text wiki.test.txt --json > eval.json;
     seeddelta report --from eval.json -o report

@@ -19,7 +19,7 @@ from ._options import require_statecells
 
 @from_settings(RunSettings)
 def command(settings: RunSettings) -> None:
-    """Generate text. It goes to stdout; a summary of speed and counters goes to stderr.
+    """Generate text. Text goes to stdout; speed and counters go to stderr.
 
     Example: seeddelta run -m model.seeddelta.gguf -p "The capital of France is" -n 64
 

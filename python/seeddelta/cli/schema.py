@@ -19,7 +19,7 @@ def schema_of(tree: type[Settings]) -> dict[str, Any]:
 def command(
     name: Annotated[str, typer.Argument(metavar="[COMMAND]", help="Command whose settings are shown.")] = "",
 ) -> None:
-    """Print the JSON schema of the settings of a command, or of all of them by name.
+    """Print the JSON schema of the settings of a command.
 
     Example: seeddelta schema build > build.schema.json
     """

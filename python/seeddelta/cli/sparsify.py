@@ -12,7 +12,7 @@ from ._command import from_settings
 
 @from_settings(SparsifySettings)
 def command(settings: SparsifySettings) -> None:
-    """Measure which inputs matter, and write fractions and thresholds for --kwta-file.
+    """Experiment: measure which inputs can be skipped, and write the settings for --kwta-file.
 
     The inputs of every matrix are profiled; then half of those of each kind, and of each layer, is skipped to see what
     it costs. A budget of weights is divided so that the expected cost is least, and the smallest budget within the

@@ -14,7 +14,7 @@ from ._command import from_settings
 
 @from_settings(TaskSettings)
 def command(settings: TaskSettings) -> None:
-    """Score models on tasks. Accuracies come with standard errors, and with the paired difference from the first model.
+    """Score models on tasks, with standard errors and paired differences from the first model.
 
     Example: seeddelta tasks -m dense.gguf -m model.seeddelta.gguf --hellaswag hellaswag_val_full.txt --limit 400
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @from_settings(VerifySettings)
 def command(settings: VerifySettings) -> None:
-    """Check a SeedΔ file: checksums of all tensors, and the norms of the weights, computed anew.
+    """Check a SeedΔ file: checksums of all tensors, and norms of the weights.
 
     Without --source the norm of every stored matrix is compared. With it also the source's SHA-256, the norms of its
     matrices, the errors, and the tensors that were kept. What differs is listed; the exit code is then 1.

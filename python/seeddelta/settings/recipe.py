@@ -35,7 +35,7 @@ class FileOptions(Group):
     """Which file, and which of its matrices."""
 
     input: Annotated[Path, Flag(names=("--input", "-i"), panel="File", decides="choice")] = Field(
-        description="Dense GGUF model (F32, F16, BF16 or quantised), or hf://owner/name[:file-or-quant]."
+        description="Original GGUF model, of any type, or hf://owner/name[:file-or-quant]."
     )
     converter: Annotated[Path | None, Flag(panel="File", decides="nothing")] = Field(
         default=None,
@@ -72,13 +72,16 @@ class FileOptions(Group):
         default=None,
         gt=0,
         le=16,
-        description="Choose the rates so that the converted tensors take at most this many bits a weight, all bytes "
+        description="Choose the bits of each matrix so that the converted tensors take at most this many bits per "
+        "weight, all bytes "
         "counted (in place of --bits; --tensor-type still wins).",
     )
     size: Annotated[str | None, Flag(shown=True, metavar="SIZE", panel="File", decides="choice")] = Field(
         default=None,
         examples=["90M"],
-        description="The same for the size of the whole file: bytes, or with K, M or G (powers of 1000).",
+        description="Choose the bits of each matrix so that the file has at most this size: bytes, or with K, M or G "
+        "(powers of "
+        "1000).",
     )
     rest: Annotated[Literal["q8_0", "f16", "keep"], Flag(panel="File", decides="choice")] = Field(
         default="q8_0",
@@ -98,12 +101,13 @@ class EncoderOptions(Group):
 
     bits: Annotated[float, Flag(shown=True, metavar="1|1.5|2|2.5|3|3.5|4|5|6", panel="Base")] = Field(
         default=4,
-        description="Bits a weight: 1, 1.5, 2, 2.5, 3, 3.5, 4, 5 or 6; embd and head get one step more.",
+        description="Bits per weight: 1, 1.5, 2, 2.5, 3, 3.5, 4, 5 or 6; embeddings and output matrix get one step "
+        "more.",
     )
     effort: Annotated[Literal["fast", "normal", "high"], Flag(shown=True, panel="Base")] = Field(
         default="normal",
-        description="Encodings of each row that the search of byte lanes keeps side by side: "
-        f"{EFFORTS['fast']}, {EFFORTS['normal']} or {EFFORTS['high']}. More take longer and err less.",
+        description="How hard to search for the best encoding of a row: a beam width of "
+        f"{EFFORTS['fast']}, {EFFORTS['normal']} or {EFFORTS['high']}. More takes longer and has less error.",
     )
     rotation_block: Annotated[Literal["auto"] | int, Flag(metavar="N|auto", panel="Base")] = Field(
         default="auto",
@@ -235,10 +239,12 @@ class RunningOptions(Group):
         str, Flag(shown=True, metavar="threads[:N]|processes[:N]|dask://host:port", panel="Run", decides="nothing")
     ] = Field(
         default="threads",
-        description="Where tensors are encoded, and by quantize measured: threads[:N] or processes[:N] (N at a time, "
-        "which share --threads; by default as many as --ram allows for quantize's threads, 1 for build's, and the "
-        "number of cores for processes), or dask://host:port, a scheduler whose workers see the same paths (--threads "
-        "each, 0: one). The result does not depend on it (with --hessian on one kind of CPU).",
+        description="Where the work is done: threads[:N] or processes[:N], N tensors at a time that share --threads, "
+        "or "
+        "dask://host:port, a scheduler whose workers see the same paths. Default of N: what --ram allows for "
+        "quantize's "
+        "threads, 1 for build's, and the number of cores for processes. The result does not depend on it (with "
+        "--hessian on one kind of CPU).",
     )
     checkpoint: Annotated[Path | None, Flag(metavar="DIR", panel="Run", decides="nothing")] = Field(
         default=None,
