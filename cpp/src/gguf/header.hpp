@@ -14,7 +14,7 @@
 
 namespace seeddelta {
 
-// Value types of GGUF (ggml/docs/gguf.md).
+// Value types of GGUF files.
 enum class ValueType : uint32_t { u8, i8, u16, i16, u32, i32, f32, flag, text, array, u64, i64, f64 };
 inline constexpr uint32_t kValueTypes = 13;
 

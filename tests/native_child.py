@@ -1,0 +1,83 @@
+"""A process in which the functions that load models are those of a preloaded library, as in llama.cpp's own programs.
+
+llama-cpp-python asks the library itself for its functions and so would pass a preloaded one by; here it asks the process.
+Reads jobs from stdin, a list in JSON, and prints what came of each, in JSON lines:
+
+    {"load": NAME, "path": FILE, …}      loads a model, with options of Llama          -> true, or false
+    {"eval": NAME, "tokens": [[…], …]}   decodes batches in a fresh context            -> file of the logits, or null
+    {"close": NAME}, {"copy": [FROM, TO]}, {"truncate": [FILE, SIZE]}
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import llama_cpp
+import numpy as np
+from llama_cpp import llama_cpp as native
+
+
+def ask_the_process(name: str) -> None:
+    original = getattr(native, name)
+    found = getattr(ctypes.CDLL(None), name)
+    found.argtypes, found.restype = original.argtypes, original.restype
+    for module in (native, llama_cpp):
+        setattr(module, name, found)
+
+
+def load(path: str, **options: Any) -> Any:
+    settings: dict[str, Any] = {"n_ctx": 128, "n_batch": 128, "n_threads": 2, "n_threads_batch": 2, "logits_all": True}
+    try:
+        return llama_cpp.Llama(path, verbose=True, **(settings | options))
+    except ValueError as error:  # what llama-cpp-python makes of NULL
+        assert "Failed to load model" in str(error) or "Failed to create" in str(error), error
+        return None
+
+
+def evaluate(llm: Any, batches: list[list[int]], folder: Path, number: int) -> str | None:
+    llm.reset()
+    try:
+        for batch in batches:
+            llm.eval(batch)
+    except RuntimeError as error:  # what it makes of an error code
+        assert "llama_decode" in str(error), error
+        return None
+    path = folder / f"logits-{os.getpid()}-{number}.npy"
+    np.save(path, np.array(llm.scores[: sum(map(len, batches))]))
+    return str(path)
+
+
+def main(folder: Path) -> None:
+    for name in ("llama_model_load_from_file", "llama_load_model_from_file"):
+        ask_the_process(name)
+    models: dict[str, Any] = {}
+    for number, job in enumerate(json.load(sys.stdin)):
+        result: Any = True
+        if "load" in job:
+            name = job.pop("load")
+            models[name] = load(**job)
+            result = models[name] is not None
+        elif "eval" in job:
+            result = evaluate(models[job["eval"]], job["tokens"], folder, number)
+        elif "close" in job:
+            models.pop(job["close"]).close()
+        elif "copy" in job:
+            source, target = job["copy"]
+            shutil.copyfile(source, f"{target}.new")
+            os.replace(f"{target}.new", target)
+        else:
+            os.truncate(*job["truncate"])
+        print(json.dumps(result), flush=True)
+    for llm in models.values():
+        if llm is not None:
+            llm.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

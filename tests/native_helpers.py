@@ -1,0 +1,76 @@
+"""Runs tests/native_child.py under the preloaded library and tells what it said."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from seeddelta.errors import NotAvailableError
+
+CHILD = Path(__file__).with_name("native_child.py")
+PROMPT = list(range(5, 25))
+BATCHES = [PROMPT, [30], [31], [32]]  # a prompt, and tokens one by one
+
+
+def library() -> Path:
+    """The library. Skips the test where there is none."""
+    from seeddelta.cli.exec import find_library
+
+    try:
+        return find_library()
+    except NotAvailableError as error:
+        pytest.skip(str(error))
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a child said: a result a job, its exit code, and the lines of ours on stderr."""
+
+    results: list[Any]
+    code: int
+    lines: list[str]
+    stderr: str
+
+    def logits(self, number: int) -> np.ndarray[Any, Any] | None:
+        path = self.results[number]
+        return None if path is None else np.load(path)
+
+
+def tell(jobs: Sequence[dict[str, Any]], folder: Path, **variables: str) -> Told:
+    """Run jobs in a child of its own."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDDELTA_")}
+    environment |= {"LD_PRELOAD": str(library()), **{f"SEEDDELTA_{k.upper()}": v for k, v in variables.items()}}
+    jobs = json.loads(json.dumps(jobs, default=str))
+    done = subprocess.run(
+        [sys.executable, str(CHILD), str(folder)],
+        input=json.dumps(jobs), capture_output=True, text=True, errors="replace", env=environment, timeout=300,
+    )  # fmt: skip
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("seeddelta: ")]
+    return Told(results, done.returncode, lines, done.stderr)
+
+
+def load_and_eval(path: Path, **options: Any) -> list[dict[str, Any]]:
+    return [{"load": "m", "path": path, **options}, {"eval": "m", "tokens": BATCHES}]
+
+
+def python_logits(path: Path, **options: Any) -> np.ndarray[Any, Any]:
+    """The logits that seeddelta.load has for the same."""
+    import seeddelta
+
+    llm = seeddelta.load(
+        path, n_ctx=128, n_batch=128, n_threads=2, n_threads_batch=2, logits_all=True, verbose=False, **options
+    )
+    for batch in BATCHES:
+        llm.eval(batch)
+    logits = np.array(llm.scores[: sum(map(len, BATCHES))])
+    llm.close()
+    return logits
