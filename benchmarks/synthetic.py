@@ -25,6 +25,7 @@ import seeddelta
 from gguf import GGMLQuantizationType, GGUFValueType
 from seeddelta.cli.demo import bundled_model
 from seeddelta.gguf import schema
+from seeddelta.gguf.descriptions import description_arrays, read_descriptions
 from seeddelta.gguf.header import Header, read_header
 from seeddelta.gguf.writer import PlannedTensor, Typed, Value, copied_metadata, write_gguf
 from seeddelta.runtime.quantize import quantize
@@ -177,17 +178,15 @@ def repeat_layer(source: Path, path: Path, n_layers: int) -> None:
     metadata = copied_metadata(header, without=schema.KEY_CRC32) | {
         f"{header.metadata['general.architecture']}.block_count": Typed(n_layers, GGUFValueType.UINT32)
     }
-    if schema.KEY_TENSORS in metadata:
-        described = [schema.parse_description(text, str(source)) for text in header.metadata[schema.KEY_TENSORS]]
-        repeated = [tensor for tensor in described if not tensor.name.startswith(FIRST)]
-        repeated += [
-            tensor.model_copy(update={"name": _renamed(tensor.name, layer)})
-            for layer in range(n_layers)
-            for tensor in described
-            if tensor.name.startswith(FIRST)
-        ]
-        texts = [tensor.model_dump_json() for tensor in repeated]
-        metadata[schema.KEY_TENSORS] = Typed(texts, GGUFValueType.ARRAY, GGUFValueType.STRING)
+    described = read_descriptions(header.metadata)
+    repeated = [tensor for tensor in described if not tensor.name.startswith(FIRST)]
+    repeated += [
+        tensor.model_copy(update={"name": _renamed(tensor.name, layer)})
+        for layer in range(n_layers)
+        for tensor in described
+        if tensor.name.startswith(FIRST)
+    ]
+    metadata |= description_arrays(repeated)
     tensors = {name: info for name, info in header.tensors.items() if not name.startswith(FIRST)}
     for layer in range(n_layers):
         tensors |= {_renamed(name, layer): info for name, info in header.tensors.items() if name.startswith(FIRST)}

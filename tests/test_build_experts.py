@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import seeddelta
+from description_tables import Arrays, Keys, Table, changed, table_of
 from seeddelta import Recipe
 from seeddelta.convert.encode import encode_tensor
 from seeddelta.errors import FormatError, ImatrixError, RecipeError
-from seeddelta.gguf import names, schema
+from seeddelta.gguf import names
+from seeddelta.gguf.header import read_header
 from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, write_imatrix
 from seeddelta.gguf.reader import open_seeddelta
 from seeddelta.gguf.source import open_source
@@ -120,16 +121,18 @@ def test_experts_without_a_base(model: Path, weights: np.ndarray[Any, Any], tmp_
 
 
 def test_description(model: Path, tmp_path: Path) -> None:
-    """The field is there for experts alone, so that a reader that does not know it refuses them and nothing else."""
+    """Experts have their number, all others 0, and no base that they cannot have."""
     recipe = Recipe(input=model, output=tmp_path / "out.gguf")
     seeddelta.build(recipe, progress=False)
-    with open_seeddelta(recipe.output) as file:
-        texts = file.metadata[schema.KEY_TENSORS]
-    found = {json.loads(text)["name"]: json.loads(text) for text in texts}
-    assert [name for name, text in found.items() if "experts" in text] == [NAME]
-    base = {"kind": "prng_block", "scale": 1.0, "block": 64, "rotation_block": 0}
-    with pytest.raises(FormatError, match="experts have the base lanes"):
-        schema.parse_description(json.dumps(found[NAME] | {"base": base}), "x")
+    table = table_of(read_header(recipe.output))
+    assert dict(zip(table["name"], table["experts"], strict=True)) == dict.fromkeys(table["name"], 0) | {NAME: N_EXPERT}
+
+    def change(keys: Keys, arrays: Arrays, table: Table) -> None:
+        for column, value in {"base": 0, "base_block": 64, "rotation_block": 0, "code": 0}.items():
+            table.put(NAME, column, value)
+
+    with pytest.raises(FormatError, match=f"'{NAME}': experts have the base lanes"):
+        open_seeddelta(changed(recipe.output, tmp_path / "bad.gguf", change))
 
 
 def test_experts_that_are_one_matrix_stay(tmp_path: Path) -> None:

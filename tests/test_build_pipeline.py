@@ -73,7 +73,9 @@ def test_keys(dense: Path, tmp_path: Path) -> None:
     )
     fields = gguf.GGUFReader(tmp_path / "out.gguf").fields
     got = {key: field.contents() for key, field in fields.items() if key.startswith("seeddelta.")}
-    assert len(got.pop("seeddelta.tensors")) == len(TARGET_NAMES)
+    table = {key: got.pop(key) for key in list(got) if key.startswith("seeddelta.tensors.")}
+    assert table.pop("seeddelta.tensors.name") == [name for name in TARGET_NAMES]
+    assert {len(values) for values in table.values()} == {len(TARGET_NAMES)}
     assert len(got.pop("seeddelta.crc32")) == len(read_header(tmp_path / "out.gguf").tensors)
     recipe = json.loads(got.pop("seeddelta.recipe"))
     assert (recipe["input"], recipe["imatrix"], recipe["K"]) == ("dense.gguf", "im.gguf", 8)

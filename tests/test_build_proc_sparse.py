@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import seeddelta
+from description_tables import changed
 from seeddelta import _core
 from seeddelta.cli.main import main
 from seeddelta.convert.describe import describe
@@ -17,8 +18,8 @@ from seeddelta.convert.recipe import Recipe
 from seeddelta.errors import RecipeError
 from seeddelta.gguf import schema
 from seeddelta.gguf.reader import open_seeddelta, weight_arguments
-from test_gguf_reader import assert_named, damaged
-from test_gguf_residuals import cast, cut, drop, forget, put, say
+from test_gguf_reader import assert_named
+from test_gguf_residuals import cast, cut, drop, put, say
 from tiny_models import TARGET_NAMES, write_model
 
 NAME, STEM = "blk.1.ffn_down.weight", "blk.1.ffn_down"  # [64, 96]: 3 blocks of 32
@@ -299,19 +300,17 @@ DAMAGE: dict[str, tuple[Change, str]] = {
     "p_scale missing": (drop("p_scale"), "lacks its payload"),
     "p_val too short": (cut("p_val"), r"p_val' is I8\[63, 2, 32\].*says int8\[64, 2, 32\]"),
     "p_val of another type": (cast("p_val", "<f2"), "p_val' is F16.*says int8"),
-    "kept": (say("residual", kept=3), "p_val' is I8"),
-    "more than there are": (say("residual", kept=4), "kept is 4 for 3 blocks"),
-    "no blocks": (say("residual", kept=0), "kept"),
-    "width": (say("residual", block=48), "block"),
-    "base of another block": (say("base", block=64), "prng_block of the same block"),
-    "base of chosen seeds": (say("base", seed_per="row"), "one seed"),
-    "negative trims": (say("residual", trims_soft=-1), "trims_soft"),
-    "kept missing": (forget("residual", "kept"), "kept"),
+    "kept": (say("resid_k", 3), "p_val' is I8"),
+    "more than there are": (say("resid_k", 4), "kept is 4 for 3 blocks"),
+    "no blocks": (say("resid_k", 0), "resid_k of"),
+    "width": (say("resid_block", 48), "resid_block of"),
+    "base of another block": (say("base_block", 64), "prng_block of the same block"),
+    "base of chosen seeds": (say("seed_per", 1), "one seed"),
 }
 
 
 @pytest.mark.parametrize("case", DAMAGE)
 def test_damage_is_named(good: Path, tmp_path: Path, case: str) -> None:
     change, message = DAMAGE[case]
-    path = damaged(good, tmp_path / "bad.gguf", lambda keys, arrays, texts: change(arrays, texts))
+    path = changed(good, tmp_path / "bad.gguf", lambda keys, arrays, table: change(arrays, table))
     assert_named(path, message, STEM)

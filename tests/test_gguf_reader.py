@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 import seeddelta
+from description_tables import Arrays, Keys, Table, changed
 from gguf import GGUFValueType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seeddelta.errors import FormatError, SeedDeltaError, UnsupportedVersionError
 from seeddelta.gguf import schema
-from seeddelta.gguf.header import NUMPY_TYPES, read_header
 from seeddelta.gguf.reader import is_seeddelta, open_seeddelta
-from seeddelta.gguf.writer import TYPE_OF_DTYPE, PlannedTensor, Typed, copied_metadata, write_gguf
+from seeddelta.gguf.writer import Typed
 from tiny_models import TARGET_NAMES, write_model
 
 LANES, COO = "blk.0.ffn_up.weight", "blk.1.attn_q.weight"
@@ -44,29 +42,6 @@ def good(folder: Path) -> Path:
     )
     seeddelta.build(recipe, progress=False)
     return folder / "good.gguf"
-
-
-Arrays = dict[str, np.ndarray[Any, Any]]
-Texts = list[dict[str, Any]]
-
-
-def damaged(good: Path, path: Path, change: Callable[[dict[str, Any], Arrays, Texts], object]) -> Path:
-    """Rewrite a good file with its keys, arrays and descriptions changed."""
-    header = read_header(good)
-    data = np.fromfile(good, np.uint8)
-    arrays = {}
-    for name, info in header.tensors.items():
-        dtype = NUMPY_TYPES[info.type]
-        arrays[name] = data[info.offset : info.offset + info.nbytes].view(dtype).reshape(info.shape).copy()
-    keys: dict[str, Any] = dict(copied_metadata(header))
-    texts = [json.loads(text) for text in header.metadata[schema.KEY_TENSORS]]
-    change(keys, arrays, texts)
-    if schema.KEY_TENSORS in keys and texts:
-        strings = [text if isinstance(text, str) else json.dumps(text) for text in texts]
-        keys[schema.KEY_TENSORS] = Typed(strings, GGUFValueType.ARRAY, GGUFValueType.STRING)
-    plan = [PlannedTensor(name, array.shape, TYPE_OF_DTYPE[array.dtype]) for name, array in arrays.items()]
-    write_gguf(path, keys, plan, lambda tensor: [arrays[tensor.name]])
-    return path
 
 
 def test_reads_what_was_built(good: Path) -> None:
@@ -111,68 +86,47 @@ def test_plain_gguf_is_no_seeddelta(folder: Path, good: Path) -> None:
 
 
 def test_unchanged_rewrite_is_good(good: Path, tmp_path: Path) -> None:
-    path = damaged(good, tmp_path / "same.gguf", lambda keys, arrays, texts: None)
+    path = changed(good, tmp_path / "same.gguf", lambda keys, arrays, table: None)
     assert len(open_seeddelta(path).tensors) == len(TARGET_NAMES)
 
 
-def description(texts: Texts, name: str) -> dict[str, Any]:
-    return next(text for text in texts if text["name"] == name)
+UNKNOWN: dict[str, Callable[[Keys, Arrays, Table], object]] = {
+    "version": lambda k, a, t: k.update({schema.KEY_VERSION: Typed(2, GGUFValueType.UINT32)}),
+    "array": lambda k, a, t: t.update(order=Typed([1] * len(TARGET_NAMES), GGUFValueType.ARRAY)),
+    "no array": lambda k, a, t: t.update(order=Typed(1, GGUFValueType.UINT32)),
+    "base": lambda k, a, t: t.put(LANES, "base", 7),
+    "residual": lambda k, a, t: t.put(LANES, "residual", 9),
+    "code": lambda k, a, t: t.put(LANES, "code", 99),
+    "no code": lambda k, a, t: t.pop("code"),
+}
 
 
-def change_version(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
-    keys[schema.KEY_VERSION] = Typed(2, GGUFValueType.UINT32)
-
-
-def change_field(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
-    description(texts, LANES)["column_order"] = [1, 0]
-
-
-def change_base_field(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
-    description(texts, LANES)["base"]["tail_biting"] = True
-
-
-def change_kind(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
-    description(texts, LANES)["base"] = {"kind": "lattice", "scale": 1.0}
-
-
-def change_scheme(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
-    description(texts, LANES)["residual"] = {"scheme": "low_rank", "rank": 8}
-
-
-@pytest.mark.parametrize("change", [change_version, change_field, change_base_field, change_kind, change_scheme])
-def test_what_is_not_known_is_refused(good: Path, tmp_path: Path, change: Any) -> None:
-    path = damaged(good, tmp_path / "new.gguf", change)
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_what_is_not_known_is_refused(good: Path, tmp_path: Path, case: str) -> None:
+    path = changed(good, tmp_path / "new.gguf", UNKNOWN[case])
     assert is_seeddelta(path)
-    with pytest.raises(UnsupportedVersionError, match=r"new\.gguf.*install a newer seeddelta"):
+    with pytest.raises(UnsupportedVersionError, match=r"new\.gguf.*install a newer seeddelta") as caught:
         open_seeddelta(path)
+    if case in ("base", "residual", "code"):
+        assert f"seeddelta.tensors.{case} of tensor '{LANES}'" in str(caught.value)
 
 
-CASES: dict[str, tuple[Callable[[dict[str, Any], Arrays, Texts], object], str]] = {
+CASES: dict[str, tuple[Callable[[Keys, Arrays, Table], object], str]] = {
     "no version": (lambda k, a, t: k.pop(schema.KEY_VERSION), "seeddelta.version is missing"),
     "text for version": (
         lambda k, a, t: k.update({schema.KEY_VERSION: Typed("1", GGUFValueType.STRING)}),
         "seeddelta.version is missing or no number",
     ),
-    "tensors no strings": (
-        lambda k, a, t: (t.clear(), k.update({schema.KEY_TENSORS: Typed([1, 2], GGUFValueType.ARRAY)})),
-        "not an array of strings",
-    ),
-    "no descriptions": (lambda k, a, t: k.pop(schema.KEY_TENSORS), "has no description"),
-    "no JSON": (lambda k, a, t: t.__setitem__(3, "{]"), "JSON"),
-    "JSON of another kind": (lambda k, a, t: t.__setitem__(3, "[1]"), "corrupt"),
-    "missing field": (lambda k, a, t: description(t, LANES).pop("norms"), "norms"),
-    "NaN norm": (lambda k, a, t: description(t, LANES)["norms"].update(w=float("nan")), "norms"),
-    "description twice": (lambda k, a, t: t.append(t[0]), "is there twice"),
+    "no descriptions": (lambda k, a, t: t.clear(), "has no description"),
+    "description twice": (lambda k, a, t: [values.append(values[0]) for values in t.values()], "is there twice"),
     "dense as well": (
         lambda k, a, t: a.update({LANES: np.zeros((96, 64), np.float16)}),
         f"'{LANES}' is there twice",
     ),
-    "zero shape": (lambda k, a, t: description(t, LANES).update(shape=[0, 64]), "shape"),
-    "huge shape": (lambda k, a, t: description(t, LANES).update(shape=[1 << 40, 64]), "shape"),
-    "other shape": (lambda k, a, t: description(t, LANES).update(shape=[95, 64]), "row_scale.*says float16\\[95\\]"),
-    "K beyond n_in": (lambda k, a, t: description(t, LANES)["residual"].update(K=65), "K is 65 for 64 columns"),
-    "rotation": (lambda k, a, t: description(t, LANES)["base"].update(rotation_block=48), "rotation_block 48"),
-    "rotation too large": (lambda k, a, t: description(t, LANES)["base"].update(rotation_block=128), "128"),
+    "other shape": (lambda k, a, t: t.put(LANES, "n_out", 95), "row_scale.*says float16\\[95\\]"),
+    "K beyond n_in": (lambda k, a, t: t.put(LANES, "resid_k", 65), f"'{LANES}': K is 65 for 64 columns"),
+    "rotation": (lambda k, a, t: t.put(LANES, "rotation_block", 48), f"'{LANES}': rotation_block 48"),
+    "rotation too large": (lambda k, a, t: t.put(LANES, "rotation_block", 128), "128"),
     "no payload": (lambda k, a, t: a.pop("blk.0.ffn_up.codes"), "'blk.0.ffn_up.weight' lacks its payload"),
     "codes of another type": (
         lambda k, a, t: a.update({"blk.0.ffn_up.codes": a["blk.0.ffn_up.codes"].astype(np.int32)}),
@@ -182,7 +136,7 @@ CASES: dict[str, tuple[Callable[[dict[str, Any], Arrays, Texts], object], str]] 
         lambda k, a, t: a.update({"blk.0.ffn_up.codes": a["blk.0.ffn_up.codes"][:-1].copy()}),
         "'blk.0.ffn_up.codes' is I8",
     ),
-    "stray payload": (lambda k, a, t: t.pop(0), "has no description"),
+    "stray payload": (lambda k, a, t: [values.pop(0) for values in t.values()], "has no description"),
     "index beyond n_in": (lambda k, a, t: a["blk.1.attn_q.d_idx"].__setitem__((9, 4), 64), f"'{COO}'.*column 64 of 64"),
     "negative index": (lambda k, a, t: a["blk.1.attn_q.d_idx"].__setitem__((9, 4), -1), "column 65535 of 64"),
     "indices not ascending": (lambda k, a, t: a["blk.1.attn_q.d_idx"].__setitem__((9, 0), 63), f"'{COO}'.*not ascend"),
@@ -205,22 +159,22 @@ def assert_named(path: Path, message: str, *words: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_damage_is_named(good: Path, tmp_path: Path, case: str) -> None:
     change, message = CASES[case]
-    assert_named(damaged(good, tmp_path / "bad.gguf", change), message)
+    assert_named(changed(good, tmp_path / "bad.gguf", change), message)
 
 
 def test_padding_of_short_rows_is_allowed(good: Path, tmp_path: Path) -> None:
-    def change(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
+    def change(keys: Keys, arrays: Arrays, table: Table) -> None:
         arrays["blk.1.attn_q.d_idx"][5] = [3, 9, 9, 9, 9]
         arrays["blk.1.attn_q.d_val"][5] = [1, 2, 0, 0, 0]
 
-    open_seeddelta(damaged(good, tmp_path / "padded.gguf", change))
+    open_seeddelta(changed(good, tmp_path / "padded.gguf", change))
 
-    def repeat(keys: dict[str, Any], arrays: Arrays, texts: Texts) -> None:
-        change(keys, arrays, texts)
+    def repeat(keys: Keys, arrays: Arrays, table: Table) -> None:
+        change(keys, arrays, table)
         arrays["blk.1.attn_q.d_val"][5, 2] = 7
 
     with pytest.raises(FormatError, match="not ascend"):
-        open_seeddelta(damaged(good, tmp_path / "repeated.gguf", repeat))
+        open_seeddelta(changed(good, tmp_path / "repeated.gguf", repeat))
 
 
 def test_truncation_anywhere_is_found(good: Path, tmp_path: Path) -> None:

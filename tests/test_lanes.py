@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from description_tables import changed
 from lane_models import write_lanes
 from seeddelta import _core, reference
 from seeddelta.errors import UnsupportedVersionError
 from seeddelta.gguf import schema
-from seeddelta.gguf.header import read_header
 from seeddelta.gguf.reader import open_seeddelta
 from test_core_kernels import LANES, _restore_isa, check_all, code_of, dense_of, lanes_weight  # noqa: F401
 from tiny_models import TARGET_NAMES, write_model
@@ -133,7 +132,6 @@ def test_files(tmp_path: Path) -> None:
 def test_a_code_of_a_later_release(tmp_path: Path) -> None:
     dense = write_model(tmp_path / "dense.gguf")
     path = write_lanes(dense, tmp_path / "lanes.gguf", {TARGET_NAMES[0]: 8})
-    text = read_header(path).metadata[schema.KEY_TENSORS][0]
-    later = json.dumps(json.loads(text) | {"base": json.loads(text)["base"] | {"code": 99}})
+    later = changed(path, tmp_path / "later.gguf", lambda keys, arrays, table: table.put(TARGET_NAMES[0], "code", 99))
     with pytest.raises(UnsupportedVersionError, match=r"code of byte lanes with the number 99.*install a newer"):
-        schema.parse_description(later, str(path))
+        open_seeddelta(later)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import seeddelta
+from description_tables import Arrays, Table, changed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seeddelta import _core, reference
@@ -20,7 +21,7 @@ from seeddelta.errors import RecipeError, SeedDeltaError
 from seeddelta.gguf.reader import open_seeddelta
 from seeddelta.gguf.source import open_source
 from seeddelta.kinds.prng_block import SEED_GAIN, SEED_IDX
-from test_gguf_reader import Arrays, Texts, assert_named, damaged, description
+from test_gguf_reader import assert_named
 from tiny_llama import N_VOCAB, write_llama
 from tiny_models import write_model
 
@@ -304,15 +305,15 @@ def test_random_damage_never_crashes(files: dict[str, Path], tmp_path: Path, per
 
 
 NAME, STEM = "blk.1.ffn_down.weight", "blk.1.ffn_down"  # [64, 96]
-CASES: dict[str, tuple[str, Callable[[Arrays, Texts], object], str]] = {
+CASES: dict[str, tuple[str, Callable[[Arrays, Table], object], str]] = {
     "choices missing": ("row", lambda a, t: a.pop(f"{STEM}.seed_idx"), f"lacks its payload '{STEM}.seed_idx'"),
     "gains missing": ("block", lambda a, t: a.pop(f"{STEM}.seed_gain"), f"lacks its payload '{STEM}.seed_gain'"),
-    "rows for blocks": ("row", lambda a, t: description(t, NAME)["base"].update(seed_per="block"), "says int16"),
-    "blocks for rows": ("block", lambda a, t: description(t, NAME)["base"].update(seed_per="row"), r"I16\[64, 12\]"),
-    "choices for nothing": ("row", lambda a, t: description(t, NAME)["base"].update(seed_per="tensor"), "no descr"),
-    "another kind": ("row", lambda a, t: description(t, NAME)["base"].update(seed_per="column"), "seed_per"),
-    "other blocks": ("block", lambda a, t: description(t, NAME)["base"].update(block=16), r"says int16\[64, 6\]"),
-    "no such block": ("block", lambda a, t: description(t, NAME)["base"].update(block=12), "block"),
+    "rows for blocks": ("row", lambda a, t: t.put(NAME, "seed_per", 2), "says int16"),
+    "blocks for rows": ("block", lambda a, t: t.put(NAME, "seed_per", 1), r"I16\[64, 12\]"),
+    "choices for nothing": ("row", lambda a, t: t.put(NAME, "seed_per", 0), "no descr"),
+    "another kind": ("row", lambda a, t: t.put(NAME, "seed_per", 3), "seed_per of"),
+    "other blocks": ("block", lambda a, t: t.put(NAME, "base_block", 16), r"says int16\[64, 6\]"),
+    "no such block": ("block", lambda a, t: t.put(NAME, "base_block", 12), "base_block of"),
     "wide choices": (
         "row",
         lambda a, t: a.update({f"{STEM}.seed_idx": a[f"{STEM}.seed_idx"].astype("<i4")}),
@@ -334,7 +335,7 @@ CASES: dict[str, tuple[str, Callable[[Arrays, Texts], object], str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_damage_is_named(files: dict[str, Path], tmp_path: Path, case: str) -> None:
     per, change, message = CASES[case]
-    path = damaged(files[per], tmp_path / "bad.gguf", lambda keys, arrays, texts: change(arrays, texts))
+    path = changed(files[per], tmp_path / "bad.gguf", lambda keys, arrays, table: change(arrays, table))
     assert_named(path, message, STEM)
 
 

@@ -1,4 +1,4 @@
-"""Damage to files: seeded edits of bytes, of the fields of a GGUF header, of descriptions and of tensor data."""
+"""Damage to files: seeded edits of bytes, of the fields of a GGUF header, of its arrays and of tensor data."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  
 _STRING, _ARRAY = 8, 9
 _NUMBERS = [0, 1, 2, 3, 4, 7, 8, 9, 16, 31, 32, 33, 127, 128, 255]
 _NUMBERS += [(1 << bits) + delta for bits in (15, 16, 28, 31, 32, 40, 48, 61, 63, 64) for delta in (-1, 0, 1)]
+_REALS = [struct.unpack("<I", struct.pack("<f", x))[0] for x in (0.0, -1.0, 1e-40, 3e38, float("nan"), float("inf"))]
+_REALS += [struct.unpack("<Q", struct.pack("<d", x))[0] for x in (-1.0, 1e308, float("nan"), float("inf"))]
 _WORDS = ["lanes", "prng_block", "fht_struct", "none", "coo", "block", "codebook_resid", "proc_sparse", "row", "f16",
           "f32", "fp16", "int8", "kind", "scheme", "experts", "column_scale", "seed_per", "multipliers"]  # fmt: skip
 _JSON: list[Any] = [None, True, False, -1, 1.5, 1e308, -1e308, 1e-320, "", "x" * 300, [], {}, [1, 2], [[]] * 3, "\0"]
 _KEYS = (b"general.alignment", b"general.alignment", b"general.type", b"split.count", b"seeddelta.enabled",
-         b"seeddelta.crc32", b"imatrix.datasets", b"imatrix.chunk_count", b"seeddelta.covariance.tokens")  # fmt: skip
+         b"seeddelta.crc32", b"imatrix.datasets", b"imatrix.chunk_count", b"seeddelta.covariance.tokens",
+         b"seeddelta.tensors.later", b"seeddelta.tensors.experts", b"seeddelta.tensors.rel_out")  # fmt: skip
 # what text formats trip over: depth, references, numbers and times that do not exist, bytes that are no text
 TEXTS = [
     b"[" * 3000, b"{a: " * 400, b"&a [*a]", b"a: &a [1,1]\nb: &b [*a,*a]\n", b"!!bool x", b"!!int ''",
@@ -30,6 +33,16 @@ TEXTS = [
 ]  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """An array of numbers in the header."""
+
+    begin: int  # of the value, the type word
+    at: int  # of the first element
+    count: int
+    size: int  # of an element
+
+
 @dataclass
 class Layout:
     """Where things are in a well-formed GGUF file."""
@@ -37,6 +50,7 @@ class Layout:
     fields: list[tuple[int, int]] = field(default_factory=list)  # offset and size of numbers
     strings: list[tuple[int, int]] = field(default_factory=list)  # offset of the length, and bytes
     values: list[tuple[int, int]] = field(default_factory=list)  # begin (the type word) and end
+    arrays: list[Numbers] = field(default_factory=list)  # of numbers, one element at least
     tensors: list[tuple[int, int]] = field(default_factory=list)  # begin and end of data
     values_end: int = 0
     header_end: int = 0
@@ -71,6 +85,8 @@ def layout_of(data: bytes) -> Layout:
                 for _ in range(count):
                     string()
             else:
+                if count:
+                    found.arrays.append(Numbers(at - 16, at, count, _SIZES[item]))
                 at += _SIZES[item] * count
         else:
             number(_SIZES[kind])
@@ -174,7 +190,7 @@ def _leaf(node: Any, rng: Random) -> None:
 
 
 def _json(data: bytearray, rng: Random, layout: Layout) -> None:
-    """A description or another JSON string, of another length: the file stays whole around it."""
+    """A JSON string, of another length: the file stays whole around it."""
     strings = [(at, size) for at, size in layout.strings if size > 8]  # a vocabulary has `{"`
     candidates = [(at, size) for at, size in strings if data[at + 8 : at + 10] == b'{"']
     if not candidates:
@@ -184,6 +200,39 @@ def _json(data: bytearray, rng: Random, layout: Layout) -> None:
     for _ in range(rng.choice((1, 1, 2, 3))):
         _leaf(node, rng)
     _replace(data, layout, at, size, json.dumps(node).encode())
+
+
+def _array(data: bytearray, rng: Random, layout: Layout) -> None:
+    """Other elements of an array of the header, of a table of tensors above all; rarely one more, one less or another
+    type, with the file whole around it.
+    """
+    if not layout.arrays:
+        return _field(data, rng, layout)
+    one = rng.choice(layout.arrays)
+    if rng.random() < 0.2:
+        item, count, elements = (
+            data[one.begin + 4 : one.begin + 8],
+            one.count,
+            data[one.at : one.at + one.size * one.count],
+        )
+        how = rng.randrange(3)
+        if how == 0:
+            item = bytearray(struct.pack("<I", rng.choice([kind for kind in _SIZES if _SIZES[kind] == one.size])))
+        elif how == 1:
+            count, elements = count - 1, elements[one.size :]
+        else:
+            count, elements = count + 1, elements + elements[-one.size :]
+        value = struct.pack("<I", _ARRAY) + item + struct.pack("<Q", count) + elements
+        return _splice(data, layout, one.begin, one.at + one.size * one.count, value, layout.alignment)
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        at = one.at + one.size * rng.randrange(one.count)
+        other = one.at + one.size * rng.randrange(one.count)
+        old = int.from_bytes(data[at : at + one.size], "little")
+        new = rng.choice((rng.choice(_NUMBERS), rng.randrange(8), old + 1, old - 1, 2 * old, rng.getrandbits(64),
+                          old ^ (1 << rng.randrange(8)), int.from_bytes(data[other : other + one.size], "little"),
+                          *rng.sample(_REALS, 2)))  # fmt: skip
+        data[at : at + one.size] = (new % (1 << 8 * one.size)).to_bytes(one.size, "little")
+        one = rng.choice((one, rng.choice(layout.arrays)))
 
 
 def _replace(data: bytearray, layout: Layout, at: int, size: int, new: bytes) -> None:
@@ -241,7 +290,7 @@ def mutated(original: bytes, rng: Random) -> bytes:
     data = bytearray(original)
     if original[:4] == b"GGUF":
         layout = layout_of(original)
-        rng.choices((_field, _payload, _json, _retype), (4, 3, 3, 2))[0](data, rng, layout)
+        rng.choices((_field, _payload, _array, _json, _retype), (4, 3, 3, 1, 2))[0](data, rng, layout)
         if rng.random() < 0.25 and data:
             rng.choice((_bytes, _length))(data, rng)
         return bytes(data)

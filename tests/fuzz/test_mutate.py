@@ -15,7 +15,9 @@ from mutations import layout_of, mutated
 from seeddelta import _core
 from seeddelta._yaml import load_yaml
 from seeddelta.errors import FormatError
+from seeddelta.gguf.descriptions import COLUMNS
 from seeddelta.gguf.header import read_header
+from seeddelta.gguf.reader import open_seeddelta
 from subjects import TESTS, Subject, all_subjects
 
 GOLDEN = sorted((TESTS / "golden").glob("*.gguf"))
@@ -48,6 +50,20 @@ def test_the_walk_finds_what_the_reader_finds() -> None:
         layout, header = layout_of(path.read_bytes()), read_header(path)
         assert len(layout.values) == len(header.metadata)
         assert [begin for begin, _ in layout.tensors] == sorted(info.offset for info in header.tensors.values())
+
+
+def test_damage_reaches_the_table_of_tensors(tmp_path: Path) -> None:
+    """Columns of every type are among what the reader refuses."""
+    named: set[str] = set()
+    for case in range(400):
+        rng = Random(case)
+        (tmp_path / "file").unlink(missing_ok=True)
+        (tmp_path / "file").write_bytes(mutated(rng.choice(GOLDEN).read_bytes(), rng))
+        try:
+            open_seeddelta(tmp_path / "file").close()
+        except FormatError as error:
+            named |= {column.name for column in COLUMNS if f"{column.key} of tensor" in str(error)}
+    assert len(named) > 8, named
 
 
 def test_a_case_is_its_number_and_the_seed(subjects: tuple[Subject, ...]) -> None:

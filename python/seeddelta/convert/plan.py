@@ -25,7 +25,8 @@ from .rates import Proc, Rate, overridden
 from .recipe import Recipe, parse_size
 from .rest import kept_tensor, rest_types
 
-_TABLE_BYTES = 1200  # of a converted tensor in the file beside its payload
+_KEY_BYTES = 4096  # of the keys that a build adds, without the entries of the tensors
+_TABLE_BYTES = 800  # of a converted tensor in the file beside its payload
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def budget_bytes(recipe: Recipe, source: SourceModel, counted: Iterable[str]) ->
     smaller = rest_types(source.header, recipe.rest)
     rest = sum(kept_tensor(source, name, smaller).nbytes for name in source.tensors if name not in chosen)
     # the table of tensors, their descriptions and the padding of the payloads
-    return parse_size(recipe.size) - rest - source.header.data_offset - _TABLE_BYTES * len(chosen)
+    return parse_size(recipe.size) - rest - source.header.data_offset - _KEY_BYTES - _TABLE_BYTES * len(chosen)
 
 
 def at_rates(plan: Plan, recipe: Recipe, rates: Mapping[str, float]) -> Plan:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import isnan, nan
 from typing import Any
 
-import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType
 from pydantic import BaseModel, ValidationError
 
@@ -22,7 +21,6 @@ _F32, _F64 = GGUFValueType.FLOAT32, GGUFValueType.FLOAT64
 _BOOL, _STRING = GGUFValueType.BOOL, GGUFValueType.STRING
 _BROKEN = "the file is corrupt, build it again"
 _NEWER = "install a newer seeddelta"
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -57,11 +55,11 @@ class Column:
         value = next((value for value in found if value is not None), self.absent)
         if self.words is not None and isinstance(value, str):
             return self.numbers[value]
-        return min(value, _LARGEST) if self.type == _F32 else value
+        return value
 
     def is_absent(self, value: Any) -> bool:
         """True for the entry that every tensor has whose file lacks the array."""
-        return bool(value == self.absent or (isnan(self.absent) and isnan(value)))
+        return isnan(value) if isnan(self.absent) else bool(value == self.absent)
 
 
 def _numbers(models: Mapping[str, type[Any]]) -> dict[int, str]:
@@ -144,6 +142,22 @@ def read_descriptions(metadata: Metadata) -> list[TensorDescription]:
     return [_Row(metadata, dict(zip(table, row, strict=True))).description() for row in rows]
 
 
+@cache
+def _fields(base: str, residual: str) -> tuple[tuple[Column, str | None, bool], ...]:
+    """What field each column is in a tensor of this base and residual, if any, and whether it has no default."""
+    models: dict[str, type[BaseModel]] = {"": TensorDescription, "norms": Norms}
+    models |= {"base": BASES[base], "residual": RESIDUALS[residual]}
+    found: list[tuple[Column, str | None, bool]] = []
+    for column in COLUMNS:
+        if column.part == "shape":
+            found.append((column, column.name, True))
+            continue
+        fields = models[column.part].model_fields
+        field = next((field for field in column.fields or (column.name,) if field in fields), None)
+        found.append((column, field, field is not None and fields[field].is_required()))
+    return tuple(found)
+
+
 class _Row:
     """The entries of one tensor."""
 
@@ -152,27 +166,20 @@ class _Row:
         self.values = values
 
     def description(self) -> TensorDescription:
-        models: dict[str, type[BaseModel]] = {"": TensorDescription, "norms": Norms}
-        models |= {"base": BASES[self._word("base")], "residual": RESIDUALS[self._word("residual")]}
-        found: dict[str, dict[str, Any]] = {"": {}, "shape": {}, "base": {}, "residual": {}, "norms": {}}
-        for column in COLUMNS:
-            value, absent = self.values.get(column.name, column.absent), False
+        found: dict[str, dict[str, Any]] = {part: {} for part in ("", "shape", "base", "residual", "norms")}
+        for column, field, needed in _fields(self._word("base"), self._word("residual")):
+            value = self.values.get(column.name, column.absent)
             absent = column.is_absent(value)
-            if column.part == "shape":
-                found["shape"][column.name] = value
-                continue
-            fields = models[column.part].model_fields
-            field = next((field for field in column.fields or (column.name,) if field in fields), None)
             if field is None:
                 if not absent:
                     kind = self._word(column.part)
                     raise self._error(column.name, f"is {value}, but 0 is all that {column.part} {kind} can have")
-            elif not absent or fields[field].is_required():
+            elif needed or not absent:
                 found[column.part][field] = value if column.words is None else self._word(column.name)
-        shape = tuple(found["shape"].values())
-        nested = {part: found[part] for part in ("base", "residual", "norms")}
+        nested: dict[str, Any] = {"shape": tuple(found["shape"].values())}
+        nested |= {part: found[part] for part in ("base", "residual", "norms")}
         try:
-            return TensorDescription.model_validate(found[""] | nested | {"shape": shape})
+            return TensorDescription.model_validate(found[""] | nested)
         except ValidationError as error:
             raise self._of_validation(error) from error
 
@@ -199,4 +206,6 @@ class _Row:
         part, field = (location[0], location[-1]) if len(location) > 1 else ("", location[0])
         column = next(c for c in COLUMNS if c.part == part and field in (c.fields or (c.name,)))
         newer = first["type"] == "unknown_lane_code"
-        return self._error(column.name, what if newer else f"is {self.values.get(column.name)}: {what}", newer=newer)
+        return self._error(
+            column.name, what if newer else f"is {self.values.get(column.name, column.absent)}: {what}", newer=newer
+        )

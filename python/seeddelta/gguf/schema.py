@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from .. import kinds
@@ -189,6 +189,15 @@ def as_unsigned(suffix: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any
     return array.view(array.dtype.str.replace("i", "u")) if suffix in UNSIGNED else array
 
 
+def _as_stored(norm: float) -> float:
+    """The float32 that a file has of a norm, so that a build decides by the numbers that a reader sees."""
+    largest = float(np.finfo(np.float32).max)
+    return float(np.float32(max(-largest, min(norm, largest))))
+
+
+_Norm = Annotated[float, AfterValidator(_as_stored)]
+
+
 class Norms(BaseModel):
     """Frobenius norms of W, Ŵ and W − Ŵ, plain and weighted by the columns' importance.
 
@@ -196,13 +205,13 @@ class Norms(BaseModel):
     """
 
     model_config = FROZEN
-    w: float
-    w_hat: float
-    err: float
-    w_w: float
-    w_hat_w: float
-    err_w: float
-    rel_out: float | None = None
+    w: _Norm
+    w_hat: _Norm
+    err: _Norm
+    w_w: _Norm
+    w_hat_w: _Norm
+    err_w: _Norm
+    rel_out: _Norm | None = None
 
     @property
     def error(self) -> float:

@@ -1,0 +1,54 @@
+"""SeedΔ files with another table of converted tensors, or other keys and arrays, than they were made with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGUFValueType
+from seeddelta.gguf.descriptions import COLUMNS
+from seeddelta.gguf.header import NUMPY_TYPES, Header, read_header
+from seeddelta.gguf.schema import TENSORS
+from seeddelta.gguf.writer import TYPE_OF_DTYPE, PlannedTensor, Typed, copied_metadata, write_gguf
+
+Keys = dict[str, Any]
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+
+class Table(dict[str, Any]):
+    """Columns of the table by their names; a column is a list of Python values, or Typed to be written as it is."""
+
+    def put(self, tensor: str, column: str, value: Any) -> None:
+        """Another entry for a tensor; a column that the file lacks begins with zeros."""
+        self.setdefault(column, [0] * len(self["name"]))[self["name"].index(tensor)] = value
+
+    def keys_and_values(self) -> Keys:
+        types = {column.name: column.type for column in COLUMNS}
+        return {
+            TENSORS + name: values if isinstance(values, Typed) else Typed(values, GGUFValueType.ARRAY, types[name])
+            for name, values in self.items()
+        }
+
+
+def table_of(header: Header) -> Table:
+    """The columns that a file has."""
+    there = [column for column in COLUMNS if column.key in header.metadata]
+    return Table({column.name: header.metadata.array(column.key, column.type) for column in there})
+
+
+def changed(good: Path, path: Path, change: Callable[[Keys, Arrays, Table], object]) -> Path:
+    """A copy of a file with its keys, payload arrays and table changed."""
+    header = read_header(good)
+    data = np.fromfile(good, np.uint8)
+    arrays = {}
+    for name, info in header.tensors.items():
+        dtype = NUMPY_TYPES[info.type]
+        arrays[name] = data[info.offset : info.offset + info.nbytes].view(dtype).reshape(info.shape).copy()
+    keys: Keys = dict(copied_metadata(header, without=TENSORS))
+    table = table_of(header)
+    change(keys, arrays, table)
+    plan = [PlannedTensor(name, array.shape, TYPE_OF_DTYPE[array.dtype]) for name, array in arrays.items()]
+    write_gguf(path, keys | table.keys_and_values(), plan, lambda tensor: [arrays[tensor.name]])
+    return path
