@@ -1,6 +1,6 @@
 """A process in which the functions that load models are those of a preloaded library, as in llama.cpp's own programs.
 
-llama-cpp-python asks the library itself for its functions and so would pass a preloaded one by; here it asks the process.
+llama-cpp-python asks the library itself for its functions and would pass a preloaded one by; here it asks the process.
 Reads jobs from stdin, a list in JSON, and prints what came of each, in JSON lines:
 
     {"load": NAME, "path": FILE, …}      loads a model, with options of Llama          -> true, or false
@@ -36,7 +36,8 @@ def load(path: str, **options: Any) -> Any:
     try:
         return llama_cpp.Llama(path, verbose=True, **(settings | options))
     except ValueError as error:  # what llama-cpp-python makes of NULL
-        assert "Failed to load model" in str(error) or "Failed to create" in str(error), error
+        if "Failed to load model" not in str(error):
+            raise
         return None
 
 
@@ -46,7 +47,8 @@ def evaluate(llm: Any, batches: list[list[int]], folder: Path, number: int) -> s
         for batch in batches:
             llm.eval(batch)
     except RuntimeError as error:  # what it makes of an error code
-        assert "llama_decode" in str(error), error
+        if "llama_decode" not in str(error):
+            raise
         return None
     path = folder / f"logits-{os.getpid()}-{number}.npy"
     np.save(path, np.array(llm.scores[: sum(map(len, batches))]))
@@ -54,19 +56,21 @@ def evaluate(llm: Any, batches: list[list[int]], folder: Path, number: int) -> s
 
 
 def main(folder: Path) -> None:
-    for name in ("llama_model_load_from_file", "llama_load_model_from_file"):
-        ask_the_process(name)
+    ask_the_process("llama_model_load_from_file")
     models: dict[str, Any] = {}
     for number, job in enumerate(json.load(sys.stdin)):
         result: Any = True
+        print(f"job {number}", file=sys.stderr, flush=True)
         if "load" in job:
             name = job.pop("load")
             models[name] = load(**job)
             result = models[name] is not None
         elif "eval" in job:
-            result = evaluate(models[job["eval"]], job["tokens"], folder, number)
+            result = models[job["eval"]] is not None and evaluate(models[job["eval"]], job["tokens"], folder, number)
         elif "close" in job:
-            models.pop(job["close"]).close()
+            if models[job["close"]] is not None:
+                models[job["close"]].close()
+            del models[job["close"]]
         elif "copy" in job:
             source, target = job["copy"]
             shutil.copyfile(source, f"{target}.new")

@@ -39,6 +39,12 @@ class Told:
     lines: list[str]
     stderr: str
 
+    def lines_of(self, number: int) -> list[str]:
+        """Errors of one job: ours, and those of llama.cpp."""
+        _, _, after = self.stderr.partition(f"job {number}\n")
+        lines = after.partition(f"job {number + 1}\n")[0].splitlines()
+        return [line for line in lines if line.startswith("seeddelta: error: ") or "error loading model" in line]
+
     def logits(self, number: int) -> np.ndarray[Any, Any] | None:
         path = self.results[number]
         return None if path is None else np.load(path)

@@ -1,5 +1,5 @@
-"""SeedΔ models by the preloaded library (`seeddelta exec`), in a process that has no Python of ours: the same logits, bit
-for bit, as by `seeddelta.load` on the same llama.cpp, and one clear line where there are none."""
+"""SeedΔ models by the preloaded library (`seeddelta exec`), in a process that has no Python of ours: the same logits,
+bit for bit, as by `seeddelta.load` on the same llama.cpp, and one clear line where there are none."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CASES: dict[str, dict[str, Any]] = {
     "block": {"base_kind": "fht_struct", "scheme": "block", "K": 1, "block": 32, "base_scale": 0.0003},
     "block-int8": {"base_kind": "lanes", "scheme": "block", "K": 1, "block": 64, "vals": "int8", "row_scale": "f32"},
     "codebook": {"base_kind": "lanes", "scheme": "codebook_resid", "K": 2, "codebook_size": 8, "bits": 2},
-    "statecells": {"statecells": True, "codebook_size": 24},
+    "statecells": {"base_kind": "none", "scheme": "codebook_resid", "K": "auto", "bits": 4, "codebook_size": 24},
     "seed-per-row": {"base_kind": "prng_block", "scheme": "none", "seed_per": "row", "seed_search": 32, "block": 8},
     "seed-per-block": {"base_kind": "prng_block", "scheme": "none", "seed_per": "block", "seed_search": 32, "block": 8},
     "proc-sparse": {
@@ -217,14 +217,13 @@ def test_a_file_that_changes_while_it_is_loaded(rows: Path, models: dict[str, Pa
     assert "the file is corrupt or truncated" in told.lines[-1]
 
 
-def test_parts_of_a_split_model(rows: Path, tmp_path: Path) -> None:
-    from test_split import split
-
-    path = Path(shutil.copy(rows, tmp_path / "model.gguf"))
-    parts = split(path, 20_000)
-    assert len(parts) > 2
-    told = tell(load_and_eval(parts[0]), tmp_path)
-    np.testing.assert_array_equal(told.logits(1), python_logits(rows))
+def test_parts_of_a_split_model(rows: Path, dense: Path, tmp_path: Path) -> None:
+    recipe = seeddelta.Recipe(input=dense, output=tmp_path / "model.gguf", split_max_size="20K", **CASES["rows"])
+    seeddelta.build(recipe, progress=False)
+    parts = sorted(tmp_path.glob("model-*.gguf"))
+    assert len(parts) > 1
+    for part in (parts[0], parts[-1]):
+        np.testing.assert_array_equal(tell(load_and_eval(part), tmp_path).logits(1), python_logits(rows))
     parts[1].unlink()
     refused(tell(load_only(parts[0]), tmp_path), words="cannot be read")
 
