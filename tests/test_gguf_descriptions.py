@@ -144,7 +144,7 @@ RANGES: list[tuple[str, Any, str]] = [
     ("n_in", (1 << 31) + 1, "out of range"),
     ("experts", 65537, "is 65537"),
     ("layout", 2, "number 2"),
-    ("source_type", 9999, "number 9999"),
+    ("source_type", 9999, "number 9999.*pip install -U gguf"),
     ("vals", 2, "number 2"),
     ("row_scale", 2, "number 2"),
     ("scale", nan, "is nan: Input should be a finite number"),
@@ -166,9 +166,10 @@ RANGES: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("column", "value", "message"), RANGES)
 def test_values_out_of_range(good: Path, tmp_path: Path, column: str, value: Any, message: str) -> None:
     path = changed(good, tmp_path / "bad.gguf", entry(column, value))
-    with pytest.raises(FormatError, match=rf"bad\.gguf: {TENSORS}{column} of tensor '{NAME}' .*{message}.*build") as e:
+    with pytest.raises(FormatError, match=rf"bad\.gguf: {TENSORS}{column} of tensor '{NAME}' .*{message}") as e:
         open_seeddelta(path)
     assert type(e.value) is FormatError
+    assert "build it again" in str(e.value)
 
 
 def test_fields_that_other_kinds_lack(tmp_path: Path) -> None:

@@ -21,14 +21,15 @@ _F32, _F64 = GGUFValueType.FLOAT32, GGUFValueType.FLOAT64
 _BOOL, _STRING = GGUFValueType.BOOL, GGUFValueType.STRING
 _BROKEN = "the file is corrupt, build it again"
 _NEWER = "install a newer seeddelta"
+_NEWER_TYPE = f"{_BROKEN}, or its original model has a type of a newer ggml: pip install -U gguf"
 
 
 @dataclass(frozen=True)
 class Column:
     """One array. Its values are a description's `part.field`; of several fields a base or residual has one at most.
 
-    `words` are what its numbers stand for, `newer` says that another number is of a later release. An array that is not
-    required may be absent, which means `absent` for every tensor.
+    `words` are what its numbers stand for, `remedy` what to do about another number. An array that is not required may
+    be absent, which means `absent` for every tensor.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Column:
     part: str = ""
     fields: tuple[str, ...] = ()
     words: Mapping[int, str] | None = None
-    newer: bool = False
+    remedy: str = _BROKEN
     required: bool = False
     absent: float = 0
 
@@ -72,15 +73,21 @@ COLUMNS = (
     Column("n_in", _U32, "shape", required=True),
     Column("experts", _U32),
     Column("layout", _U8, words={0: "row", 1: "column"}),
-    Column("source_type", _U32, words={kind.value: kind.name for kind in GGMLQuantizationType}, required=True),
-    Column("base", _U8, "base", ("kind",), words=_numbers(BASES), newer=True, required=True),
+    Column(
+        "source_type",
+        _U32,
+        words={kind.value: kind.name for kind in GGMLQuantizationType},
+        remedy=_NEWER_TYPE,
+        required=True,
+    ),
+    Column("base", _U8, "base", ("kind",), words=_numbers(BASES), remedy=_NEWER, required=True),
     Column("scale", _F64, "base"),
     Column("code", _U8, "base"),
     Column("base_block", _U32, "base", ("block",)),
     Column("seed_per", _U8, "base", words={0: "tensor", 1: "row", 2: "block"}),
     Column("rotation_block", _U32, "base"),
     Column("column_scale", _BOOL, "base"),
-    Column("residual", _U8, "residual", ("scheme",), words=_numbers(RESIDUALS), newer=True, required=True),
+    Column("residual", _U8, "residual", ("scheme",), words=_numbers(RESIDUALS), remedy=_NEWER, required=True),
     Column("resid_k", _U32, "residual", ("K", "kept")),
     Column("resid_block", _U32, "residual", ("block",)),
     Column("resid_size", _U32, "residual", ("size",)),
@@ -187,25 +194,24 @@ class _Row:
         column, value = _BY_NAME[name], self.values.get(name, 0)
         assert column.words is not None
         if value not in column.words:
-            raise self._error(name, f"has the number {value}, which is not known", newer=column.newer)
+            raise self._error(name, f"has the number {value}, which is not known", column.remedy)
         return column.words[value]
 
-    def _error(self, name: str, what: str, *, newer: bool = False) -> FormatError:
-        message = f"{self.path}: {TENSORS}{name} of tensor {self.values['name']!r} {what}"
-        return UnsupportedVersionError(f"{message}; {_NEWER}") if newer else FormatError(f"{message}; {_BROKEN}")
+    def _error(self, name: str, what: str, remedy: str = _BROKEN) -> FormatError:
+        kind = UnsupportedVersionError if remedy == _NEWER else FormatError
+        return kind(f"{self.path}: {TENSORS}{name} of tensor {self.values['name']!r} {what}; {remedy}")
 
     def _of_validation(self, error: ValidationError) -> FormatError:
         """The exception that names the array of the field that pydantic refused."""
         first = error.errors()[0]
         location = [str(part) for part in first["loc"]]
         what = first["msg"].removeprefix("Value error, ")
-        if not location or location in (["base"], ["residual"]):
+        if not location:  # what several fields say together
             return FormatError(f"{self.path}: tensor {self.values['name']!r}: {what}; {_BROKEN}")
         if location[0] == "shape":
             return self._error(("n_out", "n_in")[int(location[1])], f"is out of range: {what}")
         part, field = (location[0], location[-1]) if len(location) > 1 else ("", location[0])
         column = next(c for c in COLUMNS if c.part == part and field in (c.fields or (c.name,)))
-        newer = first["type"] == "unknown_lane_code"
-        return self._error(
-            column.name, what if newer else f"is {self.values.get(column.name, column.absent)}: {what}", newer=newer
-        )
+        if first["type"] == "unknown_lane_code":
+            return self._error(column.name, what, _NEWER)
+        return self._error(column.name, f"is {self.values.get(column.name, column.absent)}: {what}")

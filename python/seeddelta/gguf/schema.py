@@ -1,4 +1,7 @@
-"""Keys, payload suffixes and tensor descriptions of a SeedΔ file (docs/reference/format.md)."""
+"""Keys, payload suffixes and tensor descriptions of a SeedΔ file (docs/reference/format.md).
+
+The arrays in which a file has the descriptions are in descriptions.py.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ KEY_FIT_CHUNKS = "seeddelta.fit.chunks"
 KEY_RECIPE = "seeddelta.recipe"
 KEY_GENERATOR = "seeddelta.generator"
 KEY_CRC32 = "seeddelta.crc32"
-TENSORS = "seeddelta.tensors."  # begins the keys of the table of converted tensors (descriptions.py)
+TENSORS = "seeddelta.tensors."  # begins the keys of the table of converted tensors
 
 BASE_SEED, ROW_SCALE, CODES = "base_seed", "row_scale", "codes"
 COLUMN_SCALE = "column_scale"
