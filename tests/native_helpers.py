@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -62,6 +63,21 @@ def tell(jobs: Sequence[dict[str, Any]], folder: Path, **variables: str) -> Told
     results = [json.loads(line) for line in done.stdout.splitlines()]
     lines = [line for line in done.stderr.splitlines() if line.startswith("seeddelta: ")]
     return Told(results, done.returncode, lines, done.stderr)
+
+
+def with_scale(source: Path, target: Path, tensor: str, scale: float) -> Path:
+    """Copy of a SeedΔ file in which the base of a tensor has another scale."""
+    from seeddelta.gguf.reader import open_seeddelta
+
+    with open_seeddelta(source) as file:
+        number = list(file.tensors).index(tensor)
+    data, key = bytearray(source.read_bytes()), b"seeddelta.tensors.scale"
+    at = (
+        data.index(key) + len(key) + 16 + 8 * number
+    )  # behind the types of the value and of its items, and their number
+    data[at : at + 8] = struct.pack("<d", scale)
+    target.write_bytes(data)
+    return target
 
 
 def load_and_eval(path: Path, **options: Any) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ import seeddelta
 
 pytest.importorskip("llama_cpp")
 
-from native_helpers import BATCHES, Told, load_and_eval, python_logits, tell
+from native_helpers import BATCHES, Told, load_and_eval, python_logits, tell, with_scale
 from tiny_llama import N_LAYERS, write_experts, write_llama
 
 # Every base, residual, layout and use that is served
@@ -135,11 +135,9 @@ def test_fallback_serves_what_is_beyond_the_gap(rows: Path, dense: Path, tmp_pat
 
 
 def test_weights_that_are_not_finite_come_from_the_fallback(dense: Path, tmp_path: Path) -> None:
-    """A scale that float32 does not hold beside its values."""
-    from llama_helpers import with_base_scale
-
+    """A scale whose products float32 does not hold."""
     name = "blk.1.ffn_up.weight"
-    path = with_base_scale(built(dense, "rows", **CASES["rows"]), tmp_path / "m.gguf", name, "3e38")
+    path = with_scale(built(dense, "rows", **CASES["rows"]), tmp_path / "m.gguf", name, 3e38)
     told = tell(load_and_eval(path), tmp_path)
     assert told.code == 0
     assert told.results == [True, None]
@@ -149,9 +147,7 @@ def test_weights_that_are_not_finite_come_from_the_fallback(dense: Path, tmp_pat
 
 
 def test_unsafe_weights_need_the_fallback(dense: Path, tmp_path: Path) -> None:
-    from llama_helpers import marked_unsafe
-
-    path = marked_unsafe(built(dense, "rows", **CASES["rows"]), tmp_path / "m.gguf", "blk.0.attn_q.weight")
+    path = built(dense, "unsafe", bits=4, targets="attn_q", seeddelta_gap=1e-6, beyond_gap="fallback")
     refused(tell(load_only(path), tmp_path), words="tensor 'blk.0.attn_q.weight' is marked unsafe by its build")
     told = tell(load_and_eval(path), tmp_path, fallback=str(dense))
     np.testing.assert_array_equal(told.logits(1), python_logits(path, fallback=dense))

@@ -168,7 +168,9 @@ public:
         d_.experts = ranged("experts", 0, 65536);
         d_.by_column = ranged("layout", 0, 1) == 1;
         if (ggml_type(static_cast<uint32_t>(table_.whole("source_type", i_))) == nullptr) {
-            refuse("source_type", "has a number that is not known");
+            refuse("source_type", "has a number that is not known",
+                   "; the file is corrupt, build it again, or its original model has a type of a newer ggml: install a "
+                   "newer seeddelta");
         }
         read_base();
         read_residual();

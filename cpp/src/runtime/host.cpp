@@ -127,7 +127,7 @@ void Host::look_at(const void *tensor, bool as_weight, const std::vector<Mapping
         const auto type = static_cast<int32_t>(LlamaLibrary::loaded().placeholder_type(weight->op->shape().n_in));
         const auto left = mapping->end - reinterpret_cast<uintptr_t>(abi.data_of(root));
         if (abi.type_of(root) == type && StubFile::is_placeholder(abi.data_of(root), left)) {
-            found.misplaced = name;
+            found.misplaced = entry.model->path() + ": the weight '" + std::string(name) + "'";
         }
     }
     found.ordinary = found.ordinary || (as_weight && name.ends_with(".weight"));
@@ -159,8 +159,8 @@ ServedContext *Host::context_of(void *scheduler, void *graph, std::string &wrong
         if (found.model != nullptr) {
             known = contexts_.emplace(scheduler, std::make_unique<ServedContext>(found.model)).first;
         } else if (!found.misplaced.empty()) {
-            wrong = "the weight '" + found.misplaced +
-                    "' is not where the model was mapped; load it with mmap (--load-mode mmap, no --no-mmap)";
+            wrong = found.misplaced +
+                    " is not where the model was mapped; load it with mmap (--load-mode mmap, no --no-mmap)";
             return nullptr;
         } else if (found.ordinary) {
             known = contexts_.emplace(scheduler, nullptr).first;
