@@ -35,52 +35,51 @@ _SHARED = "build llama.cpp with -DBUILD_SHARED_LIBS=ON, or take a release of lla
 _LOADS, _COMPUTES = "llama_model_load_from_file", "ggml_backend_sched_graph_compute_async"
 
 
+_Fallback = Annotated[
+    Path | None,
+    typer.Option(
+        "--seeddelta-fallback", "--fallback", metavar="DENSE.GGUF", show_default=False,
+        help="Dense model that weights are computed from when they give NaN or miss the gap.",
+    ),
+]  # fmt: skip
+_Gap = Annotated[
+    float | None,
+    typer.Option(
+        "--seeddelta-gap", "--gap", metavar="ERROR", show_default=False,
+        help="Largest relative error of a tensor; one above it is the fallback's from the start.",
+    ),
+]  # fmt: skip
+_Dense = Annotated[
+    str,
+    typer.Option(
+        metavar="NAMES", show_default=False,
+        help="Names of tensors (shell patterns, with commas) that are taken from the fallback from the start.",
+    ),
+]  # fmt: skip
+_StateCells = Annotated[bool, typer.Option("--statecells", help="Refuse a model without StateCells weights.")]
+_ProcSparse = Annotated[
+    bool, typer.Option("--proc-sparse/--no-proc-sparse", help="Serve proc-sparse weights; else the fallback's.")
+]
+_Metrics = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", show_default=False, help="Write what the weights did, when a context ends."),
+]
+_Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr which models are served.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the command line and its variables, no more.")]
+
+
 def command(
     arguments: Annotated[
         list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENTS]", show_default=False, help="What is run.")
     ],
-    fallback: Annotated[
-        Path | None,
-        typer.Option(
-            "--seeddelta-fallback",
-            "--fallback",
-            metavar="DENSE.GGUF",
-            show_default=False,
-            help="Dense model that weights are computed from when they give NaN or miss the gap.",
-        ),
-    ] = None,
-    gap: Annotated[
-        float | None,
-        typer.Option(
-            "--seeddelta-gap",
-            "--gap",
-            metavar="ERROR",
-            show_default=False,
-            help="Largest relative error of a tensor; one above it is the fallback's from the start.",
-        ),
-    ] = None,
-    dense: Annotated[
-        str,
-        typer.Option(
-            metavar="NAMES",
-            show_default=False,
-            help="Names of tensors (shell patterns, with commas) that are taken from the fallback from the start.",
-        ),
-    ] = "",
-    statecells: Annotated[
-        bool, typer.Option("--statecells", help="Refuse a model without StateCells weights.")
-    ] = False,
-    proc_sparse: Annotated[
-        bool, typer.Option("--proc-sparse/--no-proc-sparse", help="Serve proc-sparse weights; else the fallback's.")
-    ] = True,
-    metrics_json: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", show_default=False, help="Write what the weights did, when a context ends."),
-    ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr which models are served.")] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the command line and its variables, no more.")
-    ] = False,
+    fallback: _Fallback = None,
+    gap: _Gap = None,
+    dense: _Dense = "",
+    statecells: _StateCells = False,
+    proc_sparse: _ProcSparse = True,
+    metrics_json: _Metrics = None,
+    verbose: _Verbose = False,
+    dry_run: _DryRun = False,
 ) -> None:
     """Run a program of llama.cpp with SeedΔ models: llama-server, llama-cli, llama-bench, llama-perplexity, ...
 
@@ -89,7 +88,7 @@ def command(
     Example: seeddelta exec -- llama-server -m model.seeddelta.gguf --parallel 4
 
     Example: seeddelta exec --metrics-json m.json -- llama-completion -m model.seeddelta.gguf -p "Once upon a time"
-    """  # fmt: skip
+    """
     if fallback is not None and not fallback.is_file():
         raise ConfigError(f"{fallback}: no such file; give the dense GGUF model")
     if fallback is None and (gap is not None or dense or not proc_sparse):
