@@ -6,6 +6,7 @@ Reads jobs from stdin, a list in JSON, and prints what came of each, in JSON lin
     {"load": NAME, "path": FILE, …}      loads a model, with options of Llama          -> true, or false
     {"eval": NAME, "tokens": [[…], …]}   decodes batches in a fresh context            -> file of the logits, or null
     {"close": NAME}, {"copy": [FROM, TO]}, {"truncate": [FILE, SIZE]}
+    {"fail": N}                          the Nth allocation fails (faults/native.cpp)  -> allocations since the last one
 """
 
 from __future__ import annotations
@@ -75,6 +76,10 @@ def main(folder: Path) -> None:
             source, target = job["copy"]
             shutil.copyfile(source, f"{target}.new")
             os.replace(f"{target}.new", target)
+        elif "fail" in job:
+            faults = ctypes.CDLL(None)
+            result = faults.faults_seen()
+            faults.faults_arm(ctypes.c_long(job["fail"]))
         else:
             os.truncate(*job["truncate"])
         print(json.dumps(result), flush=True)

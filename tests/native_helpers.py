@@ -51,10 +51,13 @@ class Told:
         return None if path is None else np.load(path)
 
 
-def tell(jobs: Sequence[dict[str, Any]], folder: Path, **variables: str) -> Told:
-    """Run jobs in a child of its own."""
+def tell(jobs: Sequence[dict[str, Any]], folder: Path, *preloaded: Path, **variables: str) -> Told:
+    """Run jobs in a child of its own, with more libraries preloaded before ours."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDDELTA_")}
-    environment |= {"LD_PRELOAD": str(library()), **{f"SEEDDELTA_{k.upper()}": v for k, v in variables.items()}}
+    environment |= {
+        "LD_PRELOAD": ":".join(map(str, (*preloaded, library()))),
+        **{f"SEEDDELTA_{k.upper()}": v for k, v in variables.items()},
+    }
     jobs = json.loads(json.dumps(jobs, default=str))
     done = subprocess.run(
         [sys.executable, str(CHILD), str(folder)],

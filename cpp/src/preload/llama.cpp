@@ -64,22 +64,23 @@ void *guarded(const char *path, const ModelParams &params, F &&ordinary) noexcep
         const std::shared_ptr<seeddelta::ServedModel> model = Host::instance().open(path);
         return model == nullptr ? ordinary() : load(model, params);
     } catch (const std::bad_alloc &) {
-        say("error: no memory to load the model");
+        say({"error: no memory to load the model; free some"});
     } catch (const std::exception &error) {
-        say(std::string("error: ") + error.what());
+        say({"error: ", error.what()});
     } catch (...) {
-        say("error: the model cannot be loaded");
+        say({"error: the model cannot be loaded"});
     }
     return nullptr;
 }
 
 template <class F>
 F next(const char *name) noexcept {
-    void *found = LlamaLibrary::find(name);
-    if (found == nullptr) {
-        say(std::string("error: the loaded llama.cpp has no function ") + name);
+    try {
+        return LlamaLibrary::get<F>(name);
+    } catch (const std::exception &error) {
+        say({"error: ", error.what()});
+        return nullptr;
     }
-    return reinterpret_cast<F>(found);
 }
 
 } // namespace

@@ -74,8 +74,8 @@ std::shared_ptr<ServedModel> Host::open(const char *path) {
     models_.push_back({state, model});
     any_.store(true);
     if (options.verbose) {
-        say(model->path() + ": " + std::to_string(model->served().size()) + " weights are computed from it, " +
-            std::to_string(model->dense_weights()) + " from the fallback");
+        say({model->path(), ": ", std::to_string(model->served().size()), " weights are computed from it, ",
+             std::to_string(model->dense_weights()), " from the fallback"});
     }
     return model;
 }
@@ -102,7 +102,7 @@ void Host::loaded(ServedModel &model, StubFile &stub) {
     const std::scoped_lock lock(mutex_);
     stub.seal(read_mappings());
     if (model.options().verbose) {
-        say(model.path() + (stub.sealed() ? ": loaded" : ": looked at, not loaded"));
+        say({model.path(), stub.sealed() ? ": loaded" : ": looked at, not loaded"});
     }
 }
 
@@ -186,15 +186,15 @@ int Host::compute(void *scheduler, void *graph, ComputeGraph real) noexcept {
         std::string wrong;
         ServedContext *context = context_of(scheduler, graph, wrong);
         if (!wrong.empty()) {
-            say("error: " + wrong);
+            say({"error: ", wrong});
             return kStatusFailed;
         }
         return context == nullptr ? real(scheduler, graph) : context->compute(scheduler, graph, real);
     } catch (const std::bad_alloc &) {
-        say("error: no memory for the next computation, which was not done; free some");
+        say({"error: no memory for the next computation, which was not done; free some"});
         return kStatusNoMemory;
     } catch (const std::exception &error) {
-        say(error.what());
+        say({"error: ", error.what()});
         return kStatusFailed;
     }
 }
@@ -231,7 +231,7 @@ void Host::watched(void *scheduler, bool watched) noexcept {
             watched_.erase(scheduler);
         }
     } catch (const std::bad_alloc &) {
-        say("error: no memory; an evaluation callback of this program is not told apart");
+        say({"error: no memory; an evaluation callback of this program is not told apart"});
     }
 }
 
@@ -254,7 +254,7 @@ void Host::write_metrics() noexcept {
             write_file(path, text + "\n}\n");
         }
     } catch (const std::exception &error) {
-        say(std::string("error: the metrics are not written: ") + error.what());
+        say({"error: the metrics are not written: ", error.what()});
     }
 }
 

@@ -4,6 +4,7 @@
 #include <link.h>
 
 #include <fstream>
+#include <new>
 #include <string>
 #include <string_view>
 
@@ -23,18 +24,29 @@ constexpr int kAccelerator = 3; // GGML_BACKEND_DEVICE_TYPE_ACCEL after CPU, GPU
 
 // Names of the loaded objects that are llama.cpp's.
 std::vector<std::string> objects() {
-    std::vector<std::string> names;
+    struct Found {
+        std::vector<std::string> names;
+        bool complete = true;
+    } found;
     dl_iterate_phdr(
-        [](dl_phdr_info *info, size_t, void *data) {
+        [](dl_phdr_info *info, size_t, void *data) noexcept {
+            auto *to = static_cast<Found *>(data);
             const std::string_view path(info->dlpi_name == nullptr ? "" : info->dlpi_name);
             const std::string_view name = path.substr(path.rfind('/') + 1);
-            if (name.starts_with("libllama") || name.starts_with("libggml")) {
-                static_cast<std::vector<std::string> *>(data)->emplace_back(path);
+            try {
+                if (name.starts_with("libllama") || name.starts_with("libggml")) {
+                    to->names.emplace_back(path);
+                }
+            } catch (const std::bad_alloc &) { // must not pass through the C library
+                to->complete = false;
             }
             return 0;
         },
-        &names);
-    return names;
+        &found);
+    if (!found.complete) {
+        throw std::bad_alloc();
+    }
+    return found.names;
 }
 
 bool has_amx() {

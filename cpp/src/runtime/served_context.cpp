@@ -47,7 +47,7 @@ int ServedContext::compute(void *scheduler, void *graph, ComputeGraph real) {
     const int status = real(scheduler, graph);
     const HookError error = hook_.take_error();
     if (const std::string changed = model_->changed(); !changed.empty()) {
-        say("error: " + changed + ": was changed or truncated while the model was in use; load it again");
+        say({"error: ", changed, ": was changed or truncated while the model was in use; load it again"});
         return kStatusFailed;
     }
     if (error.kind != HookErrorKind::none) {
@@ -67,7 +67,7 @@ int ServedContext::prove() {
     if (rewrites == 0 || proven_) {
         return 0;
     }
-    say("error: " + model_->path() + ": this llama.cpp did not run the operations that were put into its graph");
+    say({"error: ", model_->path(), ": this llama.cpp did not run the operations that were put into its graph"});
     return kStatusFailed;
 }
 
@@ -94,7 +94,7 @@ int ServedContext::report(const HookError &error) const {
     default:
         text += " is used by " + error.detail + ", which is not served";
     }
-    say("error: " + model_->path() + ": " + text);
+    say({"error: ", model_->path(), ": ", text});
     return error.kind == HookErrorKind::no_memory ? kStatusNoMemory : kStatusFailed;
 }
 
