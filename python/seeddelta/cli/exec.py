@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import ConfigError, NotAvailableError
+from ..errors import ConfigError, FormatError, NotAvailableError
 from ._elf import Object, linked, read_object
 
 LIBRARY = "libseeddelta_llama.so"
@@ -106,6 +106,7 @@ def command(
     given = {name: value for name, value in variables.items() if value}
     given["LD_PRELOAD"] = ":".join(filter(None, (str(find_library()), os.environ.get("LD_PRELOAD", ""))))
     check_program(program)
+    check_models(arguments[1:])
     if dry_run:
         typer.echo(" ".join([*(f"{name}={shlex.quote(value)}" for name, value in given.items()),
                              shlex.join([str(program), *arguments[1:]])]))  # fmt: skip
@@ -168,6 +169,24 @@ def _why_not(program: Object) -> str:
     if any(name.startswith("libllama") for name in program.needed):
         return "its libllama is not found; set LD_LIBRARY_PATH to its folder"
     return "is not linked to llama.cpp; give one of its programs"
+
+
+def check_models(arguments: list[str]) -> None:
+    """Raise FormatError for a SeedΔ model among the arguments that llama.cpp ends the program for when it loads it."""
+    from ..gguf.header import read_header
+    from ..gguf.reader import is_seeddelta
+    from ..runtime.hyperparameters import check_hyperparameters
+
+    for path in map(Path, arguments):
+        try:
+            if not path.is_file() or path.open("rb").read(4) != b"GGUF":
+                continue
+            header = read_header(path)
+            if not is_seeddelta(header):
+                continue
+        except (FormatError, OSError):  # is told by who reads it
+            continue
+        check_hyperparameters(header)
 
 
 def _replace_process(program: Path, arguments: list[str], variables: dict[str, str]) -> None:
