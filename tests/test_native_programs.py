@@ -22,6 +22,7 @@ import pytest
 import seeddelta
 from llama_programs import programs
 from native_helpers import library
+from test_runtime_lora import write_adapter
 from tiny_llama import write_experts
 
 pytest.importorskip("llama_cpp")
@@ -85,6 +86,16 @@ def test_text_is_that_of_run(folder: Path, smollm2_full: Path, experts: Path, tm
         assert metrics["seeddelta.rows"] > 0
         assert metrics["seeddelta.idle_weights"] == 0
     assert metrics["seeddelta.experts"] > 0
+
+
+def test_adapters_are_added(folder: Path, smollm2_full: Path, smollm2_f16: Path, tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path / "adapter.gguf", smollm2_f16, scale=4.0)
+    arguments = ("-m", smollm2_full, "-p", PROMPTS[0], "-n", 24)
+    done = run(folder, "llama-completion", *arguments, *GREEDY, "--lora", adapter)
+    assert done.returncode == 0, done.stderr[-2000:]
+    expected = plain(ours(folder, "run", *arguments, "-t", 2, "--lora", adapter))
+    assert plain(done.stdout.replace("[end of text]", "")) == expected
+    assert expected != plain(ours(folder, "run", *arguments, "-t", 2))
 
 
 def test_perplexity_is_that_of_eval(folder: Path, smollm2_full: Path, tiny_text: Path) -> None:
