@@ -39,16 +39,22 @@ def table_of(header: Header) -> Table:
 
 
 def changed(good: Path, path: Path, change: Callable[[Keys, Arrays, Table], object]) -> Path:
-    """A copy of a file with its keys, payload arrays and table changed."""
+    """A copy of a file with its keys, arrays and table changed; quantized tensors are not among the arrays."""
     header = read_header(good)
     data = np.fromfile(good, np.uint8)
-    arrays = {}
+    arrays, quantized = {}, {}
     for name, info in header.tensors.items():
-        dtype = NUMPY_TYPES[info.type]
-        arrays[name] = data[info.offset : info.offset + info.nbytes].view(dtype).reshape(info.shape).copy()
+        stored = data[info.offset : info.offset + info.nbytes]
+        if info.type in NUMPY_TYPES:
+            arrays[name] = stored.view(NUMPY_TYPES[info.type]).reshape(info.shape).copy()
+        else:
+            quantized[name] = stored
     keys: Keys = dict(copied_metadata(header, without=TENSORS))
     table = table_of(header)
     change(keys, arrays, table)
     plan = [PlannedTensor(name, array.shape, TYPE_OF_DTYPE[array.dtype]) for name, array in arrays.items()]
-    write_gguf(path, keys | table.keys_and_values(), plan, lambda tensor: [arrays[tensor.name]])
+    plan += [PlannedTensor(name, header.tensors[name].shape, header.tensors[name].type) for name in quantized]
+    order = {name: at for at, name in enumerate(header.tensors)}  # which the checksums have
+    plan.sort(key=lambda tensor: order.get(tensor.name, len(order)))
+    write_gguf(path, keys | table.keys_and_values(), plan, lambda tensor: [(arrays | quantized)[tensor.name]])
     return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import seeddelta
+from description_tables import changed
 
 TEXT = (
     "The history of the Roman Empire begins with the founding of the city. Over the following centuries its armies, "
@@ -71,30 +71,14 @@ def _log_softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
-def with_base_scale(source: Path, target: Path, tensor: str, scale: str) -> Path:
-    """Copy of a SeedΔ file in which a tensor's base scale has another value (same length, padded with blanks)."""
-    shutil.copyfile(source, target)
-    data = bytearray(target.read_bytes())
-    begin = re.compile(rb'"name": ?"' + re.escape(tensor).encode() + b'"').search(data)
-    assert begin is not None
-    match = re.compile(rb'"scale": ?([-+0-9.e]+)').search(data, begin.end())
-    assert match is not None
-    data[match.start(1) : match.end(1)] = scale.encode().ljust(match.end(1) - match.start(1))
-    target.write_bytes(data)
-    return target
+def with_base_scale(source: Path, target: Path, tensor: str, scale: float) -> Path:
+    """Copy of a SeedΔ file in which a tensor's base scale has another value."""
+    return changed(source, target, lambda keys, arrays, table: table.put(tensor, "scale", scale))
 
 
 def marked_unsafe(source: Path, target: Path, tensor: str) -> Path:
     """Copy of a SeedΔ file whose description of a tensor says unsafe."""
-    shutil.copyfile(source, target)
-    data = bytearray(target.read_bytes())
-    begin = re.compile(rb'"name": ?"' + re.escape(tensor).encode() + b'"').search(data)
-    assert begin is not None
-    match = re.compile(rb'"unsafe": ?(false)').search(data, begin.end())
-    assert match is not None
-    data[match.start(1) : match.end(1)] = b"true "
-    target.write_bytes(data)
-    return target
+    return changed(source, target, lambda keys, arrays, table: table.put(tensor, "unsafe", True))
 
 
 def with_nan_in(source: Path, target: Path, tensor: str) -> Path:

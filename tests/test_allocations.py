@@ -75,7 +75,7 @@ def decode(preload: Path, models: dict[str, Path], case: str, tmp_path: Path, fa
     model, options, broken = CASES[case]
     path = models[model]
     if broken is not None:
-        path = with_base_scale(path, tmp_path / "overflow.gguf", broken, "3e38")
+        path = with_base_scale(path, tmp_path / "overflow.gguf", broken, 3e38)
     dense = models["mixture" if model == "experts" else "dense"]
     environment = os.environ | {
         "LD_PRELOAD": str(preload),

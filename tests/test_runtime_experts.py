@@ -118,7 +118,7 @@ def test_dense_from_the_start(model: Path) -> None:
 @pytest.mark.parametrize("name", ["blk.0.ffn_up_exps.weight", "blk.1.ffn_down_exps.weight"])
 @pytest.mark.parametrize("with_fallback", [False, True])
 def test_overflow(model: Path, tmp_path: Path, name: str, with_fallback: bool) -> None:
-    path = with_base_scale(model.with_suffix(".sd"), tmp_path / "overflow.gguf", name, "3e38")
+    path = with_base_scale(model.with_suffix(".sd"), tmp_path / "overflow.gguf", name, 3e38)
     llm = load_small(path, fallback=model if with_fallback else None)
     tokens = tokens_of(llm, 20)
     if not with_fallback:

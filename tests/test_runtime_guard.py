@@ -25,7 +25,7 @@ BROKEN = "blk.1.ffn_up.weight"
 @pytest.fixture(scope="module")
 def overflowing(smollm2_two_layers: Path, model_dir: Path) -> Path:
     """The products of one weight are infinite."""
-    return with_base_scale(smollm2_two_layers, model_dir / "overflow.gguf", BROKEN, "3e38")
+    return with_base_scale(smollm2_two_layers, model_dir / "overflow.gguf", BROKEN, 3e38)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -3,7 +3,6 @@ the file stands for. The model is the start of SmolLM2, so that a case takes a s
 
 from __future__ import annotations
 
-import re
 import shutil
 from itertools import product
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import seeddelta
+from description_tables import changed
 from gguf import GGUFValueType
 from llama_helpers import divergence, load, logits_of, tokens_of
 from seeddelta.gguf.header import read_header
@@ -86,11 +86,9 @@ def logits(path: Path) -> np.ndarray[Any, Any]:
 
 def without(part: str, path: Path, target: Path) -> Path:
     """Copy of a SeedΔ file whose base scales or residual values are 0."""
-    shutil.copyfile(path, target)
     if part == "base":
-        data = target.read_bytes()
-        target.write_bytes(re.sub(rb'("scale":)[-+0-9.e]+', lambda m: m[1] + b"0".ljust(len(m[0]) - len(m[1])), data))
-        return target
+        return changed(path, target, lambda keys, arrays, table: table.update(scale=[0.0] * len(table["scale"])))
+    shutil.copyfile(path, target)
     for name, info in read_header(target).tensors.items():
         if name.rpartition(".")[2] in ("d_val", "b_val", "r_vals"):
             with target.open("r+b") as file:

@@ -64,7 +64,7 @@ def test_dense_from_the_start(model: Path) -> None:
 
 @pytest.mark.parametrize("with_fallback", [False, True])
 def test_overflow(model: Path, tmp_path: Path, with_fallback: bool) -> None:
-    path = with_base_scale(model.with_suffix(".sd"), tmp_path / "overflow.gguf", EMBEDDING, "3e38")
+    path = with_base_scale(model.with_suffix(".sd"), tmp_path / "overflow.gguf", EMBEDDING, 3e38)
     llm = load_small(path, fallback=model if with_fallback else None)
     tokens = tokens_of(llm, 20)
     if not with_fallback:
