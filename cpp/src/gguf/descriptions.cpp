@@ -13,10 +13,14 @@ namespace seeddelta {
 namespace {
 
 constexpr int64_t kVersion = 1;
-const std::string kPrefix = "seeddelta.tensors.";
+constexpr std::string_view kPrefix = "seeddelta.tensors.";
 constexpr const char *kBroken = "; the file is corrupt, build it again";
 constexpr const char *kNewer = "; install a newer seeddelta";
 constexpr int64_t kMostColumns = int64_t{1} << 31;
+
+std::string key_of(std::string_view name) {
+    return std::string(kPrefix) + std::string(name);
+}
 
 struct Column {
     const char *name;
@@ -70,13 +74,13 @@ public:
         }
         for (const Column &column : kColumns) {
             if (column.required && !arrays_.contains(column.name)) {
-                header.fail("the key " + kPrefix + column.name + " is missing" + kBroken);
+                header.fail("the key " + key_of(column.name) + " is missing" + kBroken);
             }
         }
         count_ = arrays_.at("name").count;
         for (const auto &[name, array] : arrays_) {
             if (array.count != count_) {
-                header.fail(kPrefix + name + " has " + std::to_string(array.count) + " entries for " +
+                header.fail(key_of(name) + " has " + std::to_string(array.count) + " entries for " +
                             std::to_string(count_) + " tensors" + kBroken);
             }
         }
@@ -116,7 +120,7 @@ public:
     }
 
     [[noreturn]] void fail(const char *name, size_t i, const std::string &what, const char *remedy = kBroken) const {
-        header_.fail(kPrefix + name + " of tensor '" + names_[i] + "' " + what + remedy);
+        header_.fail(key_of(name) + " of tensor '" + names_[i] + "' " + what + remedy);
     }
 
 private:

@@ -17,22 +17,22 @@ struct TensorDescription {
     int64_t n_out = 0; // of each matrix
     int64_t n_in = 0;
     int64_t experts = 0; // 0: one matrix that is no expert
-    bool by_column = false;
-    BaseKind base = BaseKind::none;
     double scale = 0.0;
-    int code = 0;           // lanes
     int64_t base_block = 0; // prng_block
-    SeedPer seed_per = SeedPer::tensor;
     int64_t rotation_block = 0;
-    bool column_scale = false;
-    ResidualScheme residual = ResidualScheme::none;
     int64_t resid_k = 0;     // entries, blocks or atoms a row
     int64_t resid_block = 0; // columns of a block
     int64_t resid_size = 0;  // atoms of the codebook
-    bool int8_values = false;
     uint64_t trims = 0;
-    bool half_row_scale = false;
     double error = 0.0; // what a gap is compared with
+    BaseKind base = BaseKind::none;
+    ResidualScheme residual = ResidualScheme::none;
+    int code = 0; // lanes
+    SeedPer seed_per = SeedPer::tensor;
+    bool by_column = false;
+    bool column_scale = false;
+    bool int8_values = false;
+    bool half_row_scale = false;
     bool is_unsafe = false;
 
     int64_t matrices() const { return experts == 0 ? 1 : experts; }

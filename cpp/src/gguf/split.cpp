@@ -1,8 +1,5 @@
 // Split models: parts NAME-00001-of-0000N.gguf with keys split.*, as llama-gguf-split makes them. The first part has
 // all metadata; each has a tensor table and the data of its own tensors.
-#include <array>
-#include <cstdio>
-
 #include "gguf/error.hpp"
 #include "gguf/header.hpp"
 
@@ -12,10 +9,11 @@ static constexpr size_t kSuffix = sizeof("-00001-of-00001.gguf") - 1;
 static constexpr int64_t kMostParts = 99999;
 
 static std::string part_suffix(int64_t number, int64_t count) {
-    std::array<char, 64> text{};
-    static_cast<void>(std::snprintf(text.data(), text.size(), "-%05lld-of-%05lld.gguf",
-                                    static_cast<long long>(number + 1), static_cast<long long>(count)));
-    return text.data();
+    const auto five = [](int64_t value) {
+        const std::string digits = std::to_string(value);
+        return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
+    };
+    return std::string("-").append(five(number + 1)).append("-of-").append(five(count)).append(".gguf");
 }
 
 void Header::append(Header &&part) {

@@ -123,8 +123,8 @@ void LlamaLibrary::check_devices() {
 // for.
 void LlamaLibrary::choose_placeholders() {
     struct Candidate {
-        uint32_t type;
         const char *with; // a function that came with it
+        uint32_t type;
         bool fits;
     };
 #if defined(__x86_64__)
@@ -132,10 +132,10 @@ void LlamaLibrary::choose_placeholders() {
 #else
     const bool x86 = false;
 #endif
-    const Candidate candidates[] = {{41, "dequantize_row_q1_0", x86},
-                                    {42, "dequantize_row_q2_0", true},
-                                    {3, "dequantize_row_q4_1", !has_amx()},
-                                    {static_cast<uint32_t>(kTypeF16), "ggml_init", true}};
+    const Candidate candidates[] = {{"dequantize_row_q1_0", 41, x86},
+                                    {"dequantize_row_q2_0", 42, true},
+                                    {"dequantize_row_q4_1", 3, !has_amx()},
+                                    {"ggml_init", static_cast<uint32_t>(kTypeF16), true}};
     for (const Candidate &one : candidates) {
         const GgmlType &type = *ggml_type(one.type);
         const auto number = static_cast<int32_t>(one.type);

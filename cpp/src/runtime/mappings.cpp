@@ -33,6 +33,7 @@ std::vector<Mapping> read_mappings() {
         unsigned long begin = 0, end = 0, offset = 0, inode = 0;
         unsigned major_number = 0, minor_number = 0;
         char access = '-';
+        // NOLINTNEXTLINE(cert-err34-c): the kernel has written it
         if (std::sscanf(text.c_str() + at, "%lx-%lx %c%*s %lx %x:%x %lu", &begin, &end, &access, &offset, &major_number,
                         &minor_number, &inode) == 7) {
             all.push_back({begin, end, offset, access == 'r', makedev(major_number, minor_number), inode});
