@@ -3,7 +3,8 @@
 llama-cpp-python asks the library itself for its functions and would pass a preloaded one by; here it asks the process.
 Reads jobs from stdin, a list in JSON, and prints what came of each, in JSON lines:
 
-    {"load": NAME, "path": FILE, …}      loads a model, with options of Llama          -> true, or false
+    {"load": NAME, "path": FILE, …}      loads a model, with options of Llama; with
+                                         "watched" its context has a cb_eval           -> true, or false
     {"eval": NAME, "tokens": [[…], …]}   decodes batches in a fresh context            -> file of the logits, or null
     {"close": NAME}, {"copy": [FROM, TO]}, {"truncate": [FILE, SIZE]}
     {"fail": N}                          the Nth allocation fails (faults/native.cpp)  -> allocations since the last one
@@ -32,7 +33,27 @@ def ask_the_process(name: str) -> None:
         setattr(module, name, found)
 
 
-def load(path: str, **options: Any) -> Any:
+@native.ggml_backend_sched_eval_callback
+def look(tensor: int, ask: bool, data: int) -> bool:
+    return True
+
+
+def watch() -> None:
+    original = native.llama_init_from_model
+
+    def init(model: Any, params: Any) -> Any:
+        params.cb_eval = look
+        for module in (native, llama_cpp):
+            module.llama_init_from_model = original
+        return original(model, params)
+
+    for module in (native, llama_cpp):
+        module.llama_init_from_model = init
+
+
+def load(path: str, *, watched: bool = False, **options: Any) -> Any:
+    if watched:
+        watch()
     settings: dict[str, Any] = {"n_ctx": 128, "n_batch": 128, "n_threads": 2, "n_threads_batch": 2, "logits_all": True}
     try:
         return llama_cpp.Llama(path, verbose=True, **(settings | options))

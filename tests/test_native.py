@@ -177,6 +177,17 @@ def test_a_model_that_is_not_mapped_is_refused(rows: Path, tmp_path: Path) -> No
     np.testing.assert_array_equal(told.logits(1), python_logits(rows))
 
 
+def test_who_looks_at_nodes_is_refused(rows: Path, dense: Path, tmp_path: Path) -> None:
+    """They would see operations of ours in place of products. Those of an ordinary model may be looked at."""
+    jobs = [*load_and_eval(rows, watched=True), {"close": "m"}, *load_and_eval(rows), {"close": "m"}]
+    told = tell([*jobs, *load_and_eval(dense, watched=True)], tmp_path)
+    assert told.code == 0, told.stderr[-2000:]
+    assert told.results[:2] == [True, None]
+    assert "looks at the graph's nodes one by one" in told.lines[0]
+    np.testing.assert_array_equal(told.logits(4), python_logits(rows))
+    np.testing.assert_array_equal(told.logits(7), python_logits(dense))
+
+
 def test_two_models_of_equal_tensor_names(models: dict[str, Path], dense: Path, tmp_path: Path) -> None:
     """Also the same file twice, beside the ordinary model that it was made from, and again after the first is gone."""
     paths = {"a": models["rows"], "b": models["columns"], "c": models["rows"], "d": dense}

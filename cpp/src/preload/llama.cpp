@@ -38,11 +38,13 @@ ModelParams on_cpu(ModelParams params) {
 void *load(const std::shared_ptr<seeddelta::ServedModel> &model, const ModelParams &params) {
     const auto real = LlamaLibrary::get<LoadModel>("llama_model_load_from_file");
     const auto free_model = LlamaLibrary::get<void (*)(void *)>("llama_model_free");
-    static const int at_exit = [] {
-        static_cast<void>(seeddelta::operator_names()); // made before, it is there until after
-        return std::atexit([] { Host::instance().write_metrics(); });
-    }();
-    static_cast<void>(at_exit);
+    if (!model->options().metrics_json.empty()) {
+        static const int at_exit = [] {
+            static_cast<void>(seeddelta::operator_names()); // made before, it is there until after
+            return std::atexit([] { Host::instance().write_metrics(false); });
+        }();
+        static_cast<void>(at_exit);
+    }
     const std::shared_ptr<seeddelta::StubFile> stub = Host::instance().stub_of(*model);
     void *loaded = real(stub->path().c_str(), on_cpu(params));
     if (loaded == nullptr) {

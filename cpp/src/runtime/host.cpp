@@ -210,13 +210,13 @@ void Host::freed(void *scheduler) noexcept {
         if (known == contexts_.end()) {
             return;
         }
-        const bool ours = known->second != nullptr;
+        const bool told = known->second != nullptr && !known->second->model().options().metrics_json.empty();
         contexts_.erase(known);
-        if (!ours) {
+        if (!told) {
             return;
         }
     }
-    write_metrics();
+    write_metrics(true);
 }
 
 void Host::watched(void *scheduler, bool watched) noexcept {
@@ -235,9 +235,14 @@ void Host::watched(void *scheduler, bool watched) noexcept {
     }
 }
 
-void Host::write_metrics() noexcept {
+void Host::write_metrics(bool wait) noexcept {
     try {
-        const std::scoped_lock lock(mutex_);
+        std::unique_lock lock(mutex_, std::defer_lock);
+        if (wait) {
+            lock.lock();
+        } else if (!lock.try_lock()) {
+            return;
+        }
         std::string path, text;
         for (const Entry &entry : models_) {
             std::vector<Counts> totals = entry.model->totals;

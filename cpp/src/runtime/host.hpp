@@ -29,7 +29,9 @@ public:
     void freed(void *scheduler) noexcept;
     // Whether somebody else's callback looks at the nodes of a scheduler's graphs.
     void watched(void *scheduler, bool watched) noexcept;
-    void write_metrics() noexcept;
+    // To the file that SEEDDELTA_METRICS_JSON names. A process may end in a handler of signals, where nothing can be
+    // waited for.
+    void write_metrics(bool wait) noexcept;
 
 private:
     struct FileState {
