@@ -91,7 +91,7 @@ def random_lanes(
         n_in,
         base_kind=2,
         base_seed=1,
-        base_scale=1 / code.unit,
+        base_scale=1 / code.deviation,
         lane_code=code.number,
         rotation_block=64,
         codes=codes.reshape(shape),

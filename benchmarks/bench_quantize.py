@@ -35,7 +35,7 @@ import seeddelta
 from seeddelta.calibrate.block_run import BlockRun
 from seeddelta.calibrate.engine import BlockEngine
 from seeddelta.calibrate.groups import groups_of
-from seeddelta.calibrate.passes import PassSums
+from seeddelta.calibrate.sums import PassSums
 from seeddelta.calibrate.text import bundled_text, read_windows
 from seeddelta.convert import jobs, quantize
 from seeddelta.gguf import names

@@ -204,7 +204,7 @@ def quality_row(report: ModelReport) -> dict[str, Any]:
     """What a model that skips costs: perplexity, its change, divergence, the share of inputs computed with."""
     assert report.perplexity is not None
     metrics = dict(report.metrics)
-    units = metrics.get("seeddelta.active_units", 0) + metrics.get("seeddelta.skipped_units", 0)
+    units = metrics.get("seeddelta.active_inputs", 0) + metrics.get("seeddelta.skipped_inputs", 0)
     return {
         "chunks": report.perplexity.chunks,
         "ppl": report.perplexity.ppl,
@@ -212,7 +212,7 @@ def quality_row(report: ModelReport) -> dict[str, Any]:
         "change_percent": None if report.difference is None else report.difference.percent,
         "change_stderr": None if report.difference is None else report.difference.percent_stderr,
         "kl": None if report.divergence is None else report.divergence.mean,
-        "active": metrics["seeddelta.active_units"] / units if units else 1.0,
+        "active": metrics["seeddelta.active_inputs"] / units if units else 1.0,
         "metrics": skipping_metrics(metrics),
     }
 

@@ -24,7 +24,7 @@ import seeddelta
 import synthetic
 from gguf import GGUFValueType
 from seeddelta.cli.demo import bundled_model
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.writer import PlannedTensor, Typed, Value, copied_metadata, write_gguf
 from seeddelta.runtime import RuntimeConfig
 from seeddelta.runtime.decoder import Decoder

@@ -163,15 +163,25 @@ def summarized(result: Any) -> Any:
     return kept
 
 
+_WIDTH = 118  # columns of a line of JSON
+
+
 def as_text(value: Any, indent: int = 0) -> str:
-    """JSON with one line for whatever fits one, so that a change of a result can be read."""
+    """JSON that fills its lines: a group that fits a line has one, and neighbors that are no groups share lines."""
     line = json.dumps(value, ensure_ascii=False)
-    if len(line) + indent <= 118 or not isinstance(value, (dict, list)) or not value:
+    if len(line) + indent <= _WIDTH or not isinstance(value, (dict, list)) or not value:
         return line
     inner = " " * (indent + 1)
-    if isinstance(value, dict):
-        rows = [
-            f"{inner}{json.dumps(key, ensure_ascii=False)}: {as_text(one, indent + 1)}" for key, one in value.items()
-        ]
-        return "{\n" + ",\n".join(rows) + "\n" + " " * indent + "}"
-    return "[\n" + ",\n".join(inner + as_text(one, indent + 1) for one in value) + "\n" + " " * indent + "]"
+    lines: list[str] = []
+    filling = False
+    for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+        label = f"{json.dumps(key, ensure_ascii=False)}: " if isinstance(value, dict) else ""
+        text = label + as_text(one, indent + 1) + ","
+        single = not isinstance(one, (dict, list))
+        if filling and single and len(lines[-1]) + 1 + len(text) <= _WIDTH:
+            lines[-1] += f" {text}"
+        else:
+            lines.append(inner + text)
+        filling = single
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return "\n".join([opening, *lines])[:-1] + f"\n{' ' * indent}{closing}"

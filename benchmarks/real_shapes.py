@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType, TokenType
-from seeddelta._rows import row_ranges
 from seeddelta.cli.demo import bundled_model
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.schema import KEY_CRC32, KEY_TENSORS
 from seeddelta.gguf.writer import PlannedTensor, Typed, Value, copied_metadata, write_gguf
+from seeddelta.numeric import row_ranges
 
 F16, F32 = GGMLQuantizationType.F16, GGMLQuantizationType.F32
 SEED = 1

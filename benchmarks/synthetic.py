@@ -26,7 +26,8 @@ from gguf import GGMLQuantizationType, GGUFValueType
 from seeddelta.cli.demo import bundled_model
 from seeddelta.gguf import schema
 from seeddelta.gguf.descriptions import description_arrays, read_descriptions
-from seeddelta.gguf.header import Header, read_header
+from seeddelta.gguf.header import Header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.writer import PlannedTensor, Typed, Value, copied_metadata, write_gguf
 from seeddelta.runtime.quantize import quantize
 

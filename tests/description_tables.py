@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from gguf import GGUFValueType
 from seeddelta.gguf.descriptions import COLUMNS
-from seeddelta.gguf.header import NUMPY_TYPES, Header, read_header
+from seeddelta.gguf.header import NUMPY_TYPES, Header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.schema import TENSORS
 from seeddelta.gguf.writer import TYPE_OF_DTYPE, PlannedTensor, Typed, copied_metadata, write_gguf
 

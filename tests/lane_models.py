@@ -25,7 +25,7 @@ def describe(name: str, shape: tuple[int, ...], code: int, rotation: int, column
         source_type="F16",
         base=LanesBase(
             kind="lanes",
-            scale=1 / schema.lane_code(code).unit,
+            scale=1 / schema.lane_code(code).deviation,
             code=code,
             rotation_block=rotation,
             column_scale=column_scale,

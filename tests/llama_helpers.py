@@ -83,7 +83,7 @@ def marked_unsafe(source: Path, target: Path, tensor: str) -> Path:
 
 def with_nan_in(source: Path, target: Path, tensor: str) -> Path:
     """Copy of a GGUF file in which the first value of an F32 tensor is NaN."""
-    from seeddelta.gguf.header import read_header
+    from seeddelta.gguf.model_file import read_header
 
     shutil.copyfile(source, target)
     with target.open("r+b") as file:

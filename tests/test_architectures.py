@@ -16,7 +16,7 @@ from llama_helpers import divergence, load_small, logits_of
 from seeddelta.calibrate import capture, write_covariance
 from seeddelta.convert.report import BuildReport
 from seeddelta.gguf import targets
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from tiny_llama import N_VOCAB
 
 llama_cpp = pytest.importorskip("llama_cpp")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from seeddelta._blas import one_blas_thread
+from seeddelta.numeric import one_blas_thread
 
 
 def test_linear_algebra_of_jobs_has_one_thread() -> None:

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 import seeddelta
 from seeddelta import Recipe
-from seeddelta.checkpoint import Store
 from seeddelta.convert import executors, jobs, pipeline
 from seeddelta.convert.executors import map_in_order, open_pool
 from seeddelta.convert.parts import open_parts
 from seeddelta.convert.recipe import parse_executor
 from seeddelta.convert.report import BuildReport
 from seeddelta.errors import ExecutorError, OutputError, RecipeError, SourceModelError
+from seeddelta.storage.checkpoint import Store
 from tiny_models import TARGET_NAMES, tiny_weights, write_model
 
 

@@ -13,8 +13,8 @@ from seeddelta import Recipe
 from seeddelta.convert.encode import encode_tensor
 from seeddelta.errors import FormatError, ImatrixError, RecipeError
 from seeddelta.gguf import names
-from seeddelta.gguf.header import read_header
 from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, write_imatrix
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.reader import open_seeddelta
 from seeddelta.gguf.source import open_source
 from tiny_models import tiny_weights, write_model

@@ -19,8 +19,8 @@ from seeddelta.convert import jobs, pipeline
 from seeddelta.convert.report import BuildReport
 from seeddelta.errors import CalibrationWarning, ImatrixError, OutputError, RecipeError, SourceModelError
 from seeddelta.gguf.dequantize import dequantize
-from seeddelta.gguf.header import read_header
 from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, write_imatrix
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.reader import open_seeddelta
 from seeddelta.gguf.source import open_source
 from seeddelta.inspection.summary import summarize

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from seeddelta.checkpoint import (
+from seeddelta.errors import OutputError
+from seeddelta.storage.checkpoint import (
     Record,
     Store,
     discard_record,
@@ -22,7 +23,6 @@ from seeddelta.checkpoint import (
     stored_bytes,
     write_record,
 )
-from seeddelta.errors import OutputError
 
 pytest.importorskip("fcntl")
 KEY = {"model": "a", "layers": (1, 2), "rate": 0.1}

@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as Kind
 from seeddelta.cli import legacy
 from seeddelta.cli.main import COMMANDS, main
 from seeddelta.errors import RecipeError
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.reader import open_seeddelta
 from tiny_models import TARGET_NAMES, write_model
 

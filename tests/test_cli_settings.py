@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from seeddelta.cli._command import environment_of, kind_of
+from seeddelta.cli._command import environment_of
 from seeddelta.cli.main import COMMANDS, main, make_app, run_guarded
 from seeddelta.kinds import BASE_OF, RESIDUAL_OF
 from seeddelta.settings import Setting, Settings, settings_of
@@ -78,7 +78,7 @@ def flags() -> Iterator[Any]:
 
 def example(setting: Setting) -> tuple[str, Any]:
     """A text for the flag that is not the default, and the value that it means."""
-    kind, default = kind_of(setting), setting.field.default
+    kind, default = setting.kind, setting.field.default
     if setting.name in TEXTS and (typing.get_origin(kind) is tuple) == isinstance(TEXTS[setting.name][1], tuple):
         return TEXTS[setting.name]
     if setting.field.examples:
@@ -155,7 +155,7 @@ def test_it_arrives(command: str, setting: Setting, flag: str, monkeypatch: pyte
     beside = BESIDE.get(setting.name, []) if own else BESIDE.get(f"{command} {setting.name}", needs)
     preset = [] if setting.name == "preset" else BUILDS.get(command, [])
     arguments = [*required(command, setting), *preset, *beside]
-    if kind_of(setting) is bool:
+    if setting.kind is bool:
         wanted = not setting.field.default
         given = [flag if wanted else f"--no-{flag.removeprefix('--')}"]
     else:
@@ -252,7 +252,7 @@ RUNTIME = [s for s in settings_of(TREES["run"]) if s.names and s.path[0] == "run
 def test_cli_env(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """`CLI/env`: what a flag sets at run time its variable SEEDDELTA_… does, too."""
     text, wanted = ("off", False) if setting.field.default is True else ("on", True)
-    if kind_of(setting) is not bool:
+    if setting.kind is not bool:
         text, wanted = example(setting)
     monkeypatch.setenv(environment_of(setting), text)
     assert at(handed("run", [*RUN, *BESIDE.get(setting.name, [])], monkeypatch), setting.path) == wanted

@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType
 from llama_helpers import load_small, logits_of
 from seeddelta.cli.main import main
 from seeddelta.errors import SourceModelError
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.source import open_source
 from test_split import payload
 from tiny_llama import write_llama

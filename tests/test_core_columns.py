@@ -1,4 +1,4 @@
-"""Column layout: closed walks of byte lanes; kernels against the NumPy oracle and among instruction
+"""Column layout: closed streams of byte lanes; kernels against the NumPy oracle and among instruction
 sets, active sets, damage."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def column_weight(rng, n_out, n_in, code):
         codes=codes, row_scale=scale, layout="column",
     )  # fmt: skip
     values = reference.column_lanes_values(codes, n_out, code.emits, code.tables, code.added)
-    return weight, dict(values=values, unit_scale=scale.astype(np.float32) * np.float32(0.05), rotation_block=rotation)
+    return weight, dict(values=values, input_scale=scale.astype(np.float32) * np.float32(0.05), rotation_block=rotation)
 
 
 def check_all(weight, oracle, x, rng):
@@ -95,7 +95,7 @@ def test_extreme_activations_do_not_overflow(code):
     rng = np.random.default_rng(3)
     weight, oracle = column_weight(rng, 320, 128, code)
     for sign in (1.0, -1.0):
-        check_all(weight, oracle, np.full((2, 128), sign, np.float32) / oracle["unit_scale"], rng)
+        check_all(weight, oracle, np.full((2, 128), sign, np.float32) / oracle["input_scale"], rng)
 
 
 def test_nothing_active_is_zero():
@@ -147,10 +147,10 @@ def test_round_trip_of_each_lane_code(number, limit, n_out):
     code = code_of(number)
     codes, scale = _core.columns_lanes_encode(units, code=code)
     values = reference.column_lanes_values(codes, n_out, code.emits, code.tables, code.added)
-    decoded = values * (np.float32(1 / code.unit) * scale.astype(np.float32)[:, None])
+    decoded = values * (np.float32(1 / code.deviation) * scale.astype(np.float32)[:, None])
     assert np.linalg.norm(units - decoded) < limit * np.linalg.norm(units)
     weight = _core.Weight(
-        "w", n_out, 48, base_kind=LANES, base_scale=1 / code.unit, lane_code=number, codes=codes, row_scale=scale,
+        "w", n_out, 48, base_kind=LANES, base_scale=1 / code.deviation, lane_code=number, codes=codes, row_scale=scale,
         layout="column",
     )  # fmt: skip
     np.testing.assert_allclose(weight.dequantize(), decoded.T, rtol=1e-6)
@@ -180,7 +180,7 @@ def test_rotate_back():
     rng = np.random.default_rng(7)
     weight, oracle = column_weight(rng, 192, 40, FOUR_BITS)
     dense = weight.dequantize()
-    rows = (oracle["values"] * oracle["unit_scale"][:, None]).astype(np.float32)
+    rows = (oracle["values"] * oracle["input_scale"][:, None]).astype(np.float32)
     np.testing.assert_allclose(dense, _core.rotate(rows, 64, 5, inverse=True).T, rtol=1e-5, atol=1e-6)
     x = rng.standard_normal((4, 40)).astype(np.float32)
     np.testing.assert_allclose(weight.matmul(x), x @ dense.T, rtol=0.05, atol=0.5)

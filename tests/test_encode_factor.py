@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from seeddelta._blas import one_blas_thread
 from seeddelta.convert import factor
 from seeddelta.convert.feedback import covariance_loss, inverse_factor, refitted_row_scale, upper_factor
 from seeddelta.errors import ImatrixError
+from seeddelta.numeric import one_blas_thread
 
 
 def covariance(n: int) -> np.ndarray:

@@ -47,7 +47,7 @@ def encode_fed(rows: F32, code: _core.LaneCode, feedback: Feedback, **options: A
 
 def decode(codes: Any, scale: Any, code: _core.LaneCode, shape: tuple[int, int]) -> F32:
     values = reference.lanes_values(codes, *shape, code.emits, code.tables, code.added)
-    return np.asarray(values / np.float32(code.unit) * np.asarray(scale, np.float32)[:, None], np.float32)
+    return np.asarray(values / np.float32(code.deviation) * np.asarray(scale, np.float32)[:, None], np.float32)
 
 
 def gaussian(rows: int, columns: int, seed: int = 0) -> F32:
@@ -69,7 +69,14 @@ def test_core_decodes_as_numpy(code: _core.LaneCode, n_out: int, n_in: int) -> N
     codes, scale = encode(rows, code)
     assert scale[1] == 0
     weight = _core.Weight(
-        "w", n_out, n_in, base_kind=2, base_scale=1 / code.unit, lane_code=code.number, codes=codes, row_scale=scale
+        "w",
+        n_out,
+        n_in,
+        base_kind=2,
+        base_scale=1 / code.deviation,
+        lane_code=code.number,
+        codes=codes,
+        row_scale=scale,
     )
     decoded = decode(codes, scale, code, rows.shape)
     np.testing.assert_allclose(weight.dequantize(), decoded, rtol=1e-6, atol=1e-7)
@@ -88,8 +95,8 @@ def test_equal_bits_on_every_instruction_set(code: _core.LaneCode) -> None:
     for isa in _core.isa_available():
         _core.isa_select(isa)
         plain = encode(rows, code, importance=importance, rotation_block=8, seed=3)
-        scales = encode(rows, code, importance=importance, survivors=2)
-        fed, among = (encode_fed(rows, code, feedback, survivors=survivors) for survivors in (1, 4))
+        scales = encode(rows, code, importance=importance, beam_width=2)
+        fed, among = (encode_fed(rows, code, feedback, beam_width=beam_width) for beam_width in (1, 4))
         all_ = (*plain, *scales, *fed, *among)
         found.add(hashlib.sha256(b"".join(np.asarray(a).tobytes() for a in all_)).hexdigest())
     assert len(found) == 1
@@ -98,7 +105,7 @@ def test_equal_bits_on_every_instruction_set(code: _core.LaneCode) -> None:
 def test_threads_do_not_matter() -> None:
     rows, code = gaussian(130, 96), FOUR_BITS
     feedback = make_feedback("w", correlated(96), rotation_block=0, seed=0, code=code)
-    for encoder in (encode, lambda *a, **k: encode_fed(*a, feedback, survivors=8, **k)):
+    for encoder in (encode, lambda *a, **k: encode_fed(*a, feedback, beam_width=8, **k)):
         one, many = (encoder(rows, code, threads=threads) for threads in (1, 5))
         assert all((np.asarray(a) == np.asarray(b)).all() for a, b in zip(one, many, strict=True))
 
@@ -137,8 +144,8 @@ def test_survivors_lower_the_error_of_the_outputs(code: _core.LaneCode) -> None:
     damped = covariance + HESSIAN_DAMP * np.diagonal(covariance).mean() * np.eye(n, dtype=np.float32)
     feedback = make_feedback("w", covariance, rotation_block=0, seed=0, code=code)
     errors = []
-    for survivors in (1, 4, 32):
-        codes, scale = encode_fed(rows, code, feedback, survivors=survivors)
+    for beam_width in (1, 4, 32):
+        codes, scale = encode_fed(rows, code, feedback, beam_width=beam_width)
         assert scale[5] == 0
         errors.append(covariance_error(rows, decode(codes, scale, code, rows.shape), damped))
     assert errors[1] < errors[0]
@@ -167,11 +174,11 @@ def test_efforts_lower_the_error_without_a_covariance() -> None:
     assert errors[2] < errors[1] < errors[0]
 
 
-@pytest.mark.parametrize("survivors", [0, 3, 64])
-def test_survivors_are_powers_of_two(survivors: int) -> None:
+@pytest.mark.parametrize("beam_width", [0, 3, 64])
+def test_survivors_are_powers_of_two(beam_width: int) -> None:
     feedback = make_feedback("w", correlated(64), rotation_block=0, seed=0, code=FOUR_BITS)
-    with pytest.raises(ValueError, match="survivors must be 1, 2, 4"):
-        encode_fed(gaussian(4, 64), FOUR_BITS, feedback, survivors=survivors)
+    with pytest.raises(ValueError, match="beam_width must be 1, 2, 4"):
+        encode_fed(gaussian(4, 64), FOUR_BITS, feedback, beam_width=beam_width)
 
 
 @pytest.mark.parametrize("factor", [1e18, 1e38])
@@ -180,7 +187,7 @@ def test_feedback_that_overflows_is_survived(code: _core.LaneCode, factor: float
     feedback = make_feedback("w", low_rank(384), rotation_block=0, seed=0, code=code)
     with np.errstate(over="ignore"):
         huge = np.nan_to_num(feedback.matrix * np.float32(factor), posinf=3e38, neginf=-3e38)
-    _, scale = encode_fed(gaussian(20, 384), code, replace(feedback, matrix=huge), survivors=8)
+    _, scale = encode_fed(gaussian(20, 384), code, replace(feedback, matrix=huge), beam_width=8)
     assert np.isfinite(scale).all()
 
 
@@ -189,8 +196,8 @@ def test_survivors_without_feedback_are_scales_and_beginnings(code: _core.LaneCo
     rows = gaussian(48, steps_like(code, 576))
     rows[5] = 0
     errors = []
-    for survivors in (1, 4, 16):
-        codes, scale = encode(rows, code, survivors=survivors)
+    for beam_width in (1, 4, 16):
+        codes, scale = encode(rows, code, beam_width=beam_width)
         assert scale[5] == 0
         errors.append(float(np.linalg.norm(rows - decode(codes, scale, code, rows.shape))))
     assert errors[2] < errors[1] < 0.999 * errors[0]

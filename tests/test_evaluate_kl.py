@@ -235,8 +235,8 @@ def test_a_base_in_a_file_stands_for_the_model(
 ) -> None:
     base, common = tmp_path / "base.kld", ["--no-speed", "-t", "1", "-q"]
     pair = ["-m", str(tiny[0]), "-m", str(tiny[1])]
-    settings = ["-f", str(text), "-c", "64", "--chunks", "2", "--save-kl-base", str(base)]
-    assert main(["eval", *pair, *settings, *common, "--json"]) == 0
+    settings = ["-f", str(text), "-c", "64", "--chunks", "2"]
+    assert main(["eval", *pair, *settings, "--save-kl-base", str(base), *common, "--json"]) == 0
     direct = json.loads(capfd.readouterr().out)["models"][1]
     assert main(["eval", *pair[2:], "--kl-base", str(base), *common, "--json"]) == 0
     found = json.loads(capfd.readouterr().out)["models"][0]

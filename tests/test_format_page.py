@@ -13,7 +13,7 @@ from page_decoder import PAGE, Decoder, table
 from seeddelta.calibrate import capture_gradient, write_covariance
 from seeddelta.gguf import schema
 from seeddelta.gguf.descriptions import COLUMNS
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.reader import open_seeddelta
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.gguf"))

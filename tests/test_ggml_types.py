@@ -13,7 +13,7 @@ import seeddelta
 from gguf import GGMLQuantizationType as Kind
 from seeddelta.errors import SourceModelError
 from seeddelta.gguf.ggml_types import by_ggml
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.source import can_dequantize, open_source
 from tiny_models import N_EMBD
 

@@ -15,7 +15,7 @@ from description_tables import Arrays, Keys, Table, changed, table_of
 from gguf import GGUFValueType
 from seeddelta.errors import FormatError
 from seeddelta.gguf.descriptions import COLUMNS, description_arrays, read_descriptions
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.reader import open_seeddelta
 from seeddelta.gguf.schema import TENSORS, NoBase, Norms, TensorDescription
 from seeddelta.gguf.writer import Typed, write_gguf

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seeddelta.errors import FormatError
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from tiny_models import write_model
 
 

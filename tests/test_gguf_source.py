@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as Kind
 from seeddelta.errors import FormatError, OutputError, RecipeError, SourceModelError
 from seeddelta.gguf import source as source_module
 from seeddelta.gguf.dequantize import dequantize
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.source import can_dequantize, open_source
 from tiny_models import TARGET_NAMES, tiny_weights, write_model
 

@@ -15,11 +15,11 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
-from seeddelta._output import atomic_output
 from seeddelta.errors import OutputError
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.source import open_source
 from seeddelta.gguf.writer import PlannedTensor, copied_metadata, write_gguf
+from seeddelta.storage.output import atomic_output
 from tiny_models import write_model
 
 

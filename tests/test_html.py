@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import seeddelta
-from seeddelta import _html
+from seeddelta import html
 from seeddelta.evaluate.compare import Comparison, ModelReport
 from seeddelta.evaluate.files import file_size
 from seeddelta.evaluate.memory import Memory
@@ -63,7 +63,7 @@ def test_recipe(recipe: seeddelta.Recipe) -> None:
 
 def test_build_report(report: seeddelta.BuildReport) -> None:
     text = Balanced(report._repr_html_()).text
-    assert f"{report.bits_per_weight:.3f} bits a weight" in text[0]
+    assert f"{report.bits_per_weight:.3f} bits per weight" in text[0]
     assert set(TARGET_NAMES) <= set(text)
     metrics = report.tensors[0].metrics
     assert metrics is not None
@@ -107,8 +107,8 @@ def test_loaded_model(smollm2_quantized: Path, folder: Path) -> None:
     seeddelta.build(seeddelta.Recipe(input=dense, output=small, bits=4, targets="all"), progress=False)
     llm = seeddelta.load(small, n_ctx=64, n_threads=1, verbose=False)
     llm.eval(llm.tokenize(b"hello there"))
-    for html in (llm._repr_html_(), llm.seeddelta._repr_html_()):
-        text = Balanced(html).text
+    for shown in (llm._repr_html_(), llm.seeddelta._repr_html_()):
+        text = Balanced(shown).text
         assert "14 SeedΔ weights served, 0 dense" in text[0]
         assert int(text[text.index("seeddelta.calls") + 1]) == 14
     assert llm._repr_html_().startswith("<p>tiny-4.gguf: ")
@@ -131,4 +131,4 @@ def test_tuning() -> None:
 
 
 def test_text_is_escaped() -> None:
-    assert Balanced(_html.table(("<a>",), [("<b>&",)])).text == ["<a>", "<b>&"]
+    assert Balanced(html.table(("<a>",), [("<b>&",)])).text == ["<a>", "<b>&"]

@@ -10,13 +10,13 @@ import pytest
 from seeddelta import _core
 from seeddelta.calibrate import capture, open_covariance, write_covariance
 from seeddelta.calibrate.checkpoint import Checkpoint
-from seeddelta.checkpoint import open_record
 from seeddelta.cli.main import main
 from seeddelta.errors import ImatrixError
-from seeddelta.gguf.header import read_header
 from seeddelta.gguf.imatrix import read_imatrix, write_imatrix
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.source import file_sha256, open_source
 from seeddelta.gguf.writer import PlannedTensor, copied_metadata, write_gguf
+from seeddelta.storage.checkpoint import open_record
 
 pytest.importorskip("llama_cpp")
 CTX = 64

@@ -12,8 +12,8 @@ from architectures import write_architecture
 from seeddelta.calibrate import capture, engine, open_covariance, streamed, write_covariance
 from seeddelta.cli.main import main
 from seeddelta.errors import ImatrixError
-from seeddelta.gguf.header import read_header
 from seeddelta.gguf.imatrix import read_imatrix, write_imatrix
+from seeddelta.gguf.model_file import read_header
 
 pytest.importorskip("llama_cpp")
 CTX, CHUNKS = 64, 5

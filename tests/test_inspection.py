@@ -15,8 +15,8 @@ from gguf import GGUFValueType
 from seeddelta.cli.main import main
 from seeddelta.errors import FormatError, SourceModelError
 from seeddelta.gguf import schema
-from seeddelta.gguf.header import read_header
 from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, write_imatrix
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.writer import PlannedTensor, Typed, copied_metadata, write_gguf
 from seeddelta.inspection import Verification, diff, verify
 from tiny_models import SHAPES, TARGET_NAMES, tiny_weights, write_model

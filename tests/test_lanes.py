@@ -68,7 +68,11 @@ def test_docs_have_the_codes() -> None:
     assert len(rows) == len(_core.lane_codes())
     for (number, bits, pattern, added, unit), code in zip(rows, _core.lane_codes(), strict=True):
         assert [int(n) for n in added.split(", ") if n] == code.added
-        assert (int(number), float(bits), float(unit)) == (code.number, code.bits, pytest.approx(code.unit, rel=1e-6))
+        assert (int(number), float(bits), float(unit)) == (
+            code.number,
+            code.bits,
+            pytest.approx(code.deviation, rel=1e-6),
+        )
         assert [int(n) for n in pattern.split(", ")] == code.emits
         tables = re.findall(rf"^code {number} values? (\d(?:, \d)*) ([AB]) (.*)$", text, re.M)
         entries = {

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import seeddelta
 from gguf import GGMLQuantizationType
-from seeddelta.checkpoint import Store
 from seeddelta.cli.main import main
 from seeddelta.errors import FormatError
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.source import open_source
 from seeddelta.gguf.writer import PlannedTensor, copied_metadata, write_gguf
+from seeddelta.storage.checkpoint import Store
 
 
 def with_tensor(source: Path, path: Path, name: str, **metadata: Any) -> Path:

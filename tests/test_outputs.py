@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import seeddelta
-from seeddelta._output import atomic_output, check_outputs, check_writable, reading
-from seeddelta._settings import Settings, flag_of, group_of, guarded, paths_of
 from seeddelta.cli import main as program
 from seeddelta.errors import OutputError
+from seeddelta.settings.tree import Settings, flag_of, group_of, guarded, paths_of
+from seeddelta.storage.output import atomic_output, check_outputs, check_writable, reading
 
 
 def trees() -> dict[str, type[Settings]]:

@@ -180,7 +180,7 @@ def test_what_cannot_pay_is_switched_off(
 
 def work_of(llm: Any) -> tuple[float, ...]:
     metrics = llm.seeddelta.metrics()
-    names = ("kwta.calls", "pack.calls", "event.calls", "attention.packed", "seeddelta.skipped_units")
+    names = ("kwta.calls", "pack.calls", "event.calls", "attention.packed", "seeddelta.skipped_inputs")
     return tuple(metrics.get(name, 0) for name in names)
 
 
@@ -230,7 +230,7 @@ def test_exact_zeros_are_skipped(stored: dict[str, tuple[Path, dict[str, Any]]],
     """By default, counted, and with the same bits; 1 and 2 threads."""
     path, options = stored[kind]
     whole, expected = generate(path, TOKENS[:20], zeros=False, **options)
-    assert whole.seeddelta.metrics()["seeddelta.skipped_units"] == 0
+    assert whole.seeddelta.metrics()["seeddelta.skipped_inputs"] == 0
     assert "zeros.gates" not in whole.seeddelta.metrics()
     for threads in (1, 2):
         llm = load_small(path, threads, config=RuntimeConfig(force=True, **options))
@@ -239,7 +239,7 @@ def test_exact_zeros_are_skipped(stored: dict[str, tuple[Path, dict[str, Any]]],
         assert metrics["zeros.gates"] == 2
         assert metrics["zeros.calls"] == 2 * 20
         assert 0.7 < metrics["zeros.share"] < 0.97
-        assert metrics["seeddelta.skipped_units"] == round(metrics["zeros.share"] * 2 * 20 * 192)
+        assert metrics["seeddelta.skipped_inputs"] == round(metrics["zeros.share"] * 2 * 20 * 192)
 
 
 def test_half_zeros_of_byte_lanes(smollm2_quantized: Path, tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_half_zeros_of_byte_lanes(smollm2_quantized: Path, tmp_path: Path) -> No
         np.testing.assert_array_equal(logits_of(llm, TOKENS[:20], batch=1), expected)
         metrics = llm.seeddelta.metrics()
         assert 0.4 < metrics["zeros.share"] < 0.55
-        assert metrics["seeddelta.skipped_units"] == round(metrics["zeros.share"] * 2 * 20 * 192)
+        assert metrics["seeddelta.skipped_inputs"] == round(metrics["zeros.share"] * 2 * 20 * 192)
 
 
 def test_zeros_are_on_trial_too(relu: Path) -> None:
@@ -270,7 +270,7 @@ def test_kwta_beside_zeros(relu: Path) -> None:
     llm, _ = generate(relu, TOKENS[:20], columns="f16", kwta=Kwta(k={"ffn_down": 0.9}), force=True)
     metrics = llm.seeddelta.metrics()
     assert metrics["zeros.share"] > 0.7
-    assert metrics["seeddelta.skipped_units"] == round(metrics["zeros.share"] * 2 * 20 * 192)
+    assert metrics["seeddelta.skipped_inputs"] == round(metrics["zeros.share"] * 2 * 20 * 192)
     assert metrics["kwta.keep_ratio"] == 1.0
 
 

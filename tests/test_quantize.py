@@ -20,7 +20,7 @@ from seeddelta.convert import memory, quantize, sequential
 from seeddelta.convert.plan import make_plan
 from seeddelta.convert.recipe import Recipe
 from seeddelta.errors import EvaluationError, ImatrixError, MemoryWarning, NotAvailableError, RecipeError
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 
 pytest.importorskip("llama_cpp")
 OPTIONS: dict[str, Any] = {"ctx": 64, "chunks": 4, "bits": 4, "threads": 1, "progress": False}

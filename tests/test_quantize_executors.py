@@ -20,7 +20,8 @@ from architectures import write_architecture
 from seeddelta.calibrate import engine as engines
 from seeddelta.calibrate.engine import BlockEngine
 from seeddelta.calibrate.groups import groups_of
-from seeddelta.calibrate.passes import PassJob, PassSums, run_pass
+from seeddelta.calibrate.passes import PassJob, pass_jobs, run_pass
+from seeddelta.calibrate.sums import PassSums
 from seeddelta.calibrate.text import Windows
 from seeddelta.convert import jobs, quantize
 from seeddelta.convert.executors import Pool
@@ -136,14 +137,14 @@ def test_sums_of_ranges_are_those_of_the_text(
     tiny_dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An input of more columns than a panel of the file has rows, and rows that begin and end anywhere."""
-    monkeypatch.setattr("seeddelta.calibrate.passes._PANEL", 40)
+    monkeypatch.setattr("seeddelta.calibrate.sums._PANEL", 40)
     monkeypatch.setattr(engines, "RANGE", 2)
     tokens = np.random.default_rng(0).integers(20, tiny_llama.N_VOCAB, (5, 32)).astype(np.int32)
     groups = groups_of(2, 1)
     engine = BlockEngine(open_source(tiny_dense), Windows(tokens, "", ""), groups, tmp_path)
     name = "blk.0.ffn_down.weight"
     with engine.run(groups[0], [name]) as run, PassSums(tmp_path) as sums:
-        for job in engine.jobs(groups[0], [name], keep=True, threads=1):
+        for job in pass_jobs(engine, groups[0], [name], keep=True, threads=1):
             record = run_pass(job)
             assert record is not None
             sums.add(record)
@@ -163,7 +164,7 @@ def test_a_worker_that_sees_something_else(tiny_dense: Path, tmp_path: Path) -> 
 
     tokens = np.full((1, 32), 40, np.int32)
     engine = BlockEngine(open_source(tiny_dense), Windows(tokens, "", ""), groups_of(2, 1), tmp_path)
-    (job,) = engine.jobs(engine.groups[0], [], keep=False, threads=1)
+    (job,) = pass_jobs(engine, engine.groups[0], [], keep=False, threads=1)
     assert run_pass(job) is None
     with pytest.raises(SourceModelError, match="are not those the run began with"):
         run_pass(replace(job, sha256="0"))

@@ -133,7 +133,7 @@ def test_texts_that_are_no_utf8(tail: bytes, tiny_dense: Path, tiny_text: Path, 
 
 
 def test_a_text_from_a_pipe(tiny_dense: Path, tiny_text: Path, tmp_path: Path) -> None:
-    from seeddelta.gguf.header import read_header
+    from seeddelta.gguf.model_file import read_header
 
     outputs = []
     for text in (tiny_text, f"<(cat {tiny_text})"):

@@ -22,10 +22,10 @@ from report_samples import evaluation, without_quality
 from report_samples import model as sample
 from seeddelta.cli.main import main
 from seeddelta.errors import EvaluationError
+from seeddelta.evaluate.measurements import family, read_measurements, short_labels, speeds_of
 from seeddelta.gguf.reader import open_seeddelta
 from seeddelta.inspection.summary import summarize
 from seeddelta.report.curves import frontier, quality_figure, target_figure, target_of
-from seeddelta.report.measurements import family, read_measurements, short_labels, speeds_of
 from seeddelta.report.values import provenance_of
 from tiny_models import TARGET_NAMES, write_model
 

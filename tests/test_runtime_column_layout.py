@@ -100,7 +100,7 @@ def test_everything_kept_is_the_model(which: str, request: pytest.FixtureRequest
 
     expected = logits(plain)
     assert "kwta.calls" not in plain.seeddelta.metrics()
-    units = plain.seeddelta.metrics()["seeddelta.active_units"]
+    units = plain.seeddelta.metrics()["seeddelta.active_inputs"]
     for threads, zeros, options, calls in (
         (1, 0, {"kwta": Kwta(k=1.0)}, "kwta.calls"),
         (3, 0, {"kwta": Kwta(k=1.0, block=16, score="magnitude")}, "kwta.calls"),
@@ -110,8 +110,8 @@ def test_everything_kept_is_the_model(which: str, request: pytest.FixtureRequest
         np.testing.assert_array_equal(logits(llm), expected)
         metrics = llm.seeddelta.metrics()
         assert metrics[calls] > 4 * N_LAYERS * 20
-        assert metrics["seeddelta.skipped_units"] <= zeros
-        assert metrics["seeddelta.active_units"] + metrics["seeddelta.skipped_units"] == units
+        assert metrics["seeddelta.skipped_inputs"] <= zeros
+        assert metrics["seeddelta.active_inputs"] + metrics["seeddelta.skipped_inputs"] == units
 
 
 def test_kwta_skips(columns: Path, mixed: Path) -> None:
@@ -128,7 +128,7 @@ def test_kwta_skips(columns: Path, mixed: Path) -> None:
         ("ffn_down", N_FF, 24, 0), ("ffn_up", N_EMBD, 32, 4), ("attn_v", N_EMBD, 48, 4), ("attn_output", N_EMBD, 48, 0)
     ):  # fmt: skip
         counts = counters[f"blk.1.{name}.weight"]
-        found = counts["active_units"], counts["skipped_units"], counts["reused"]
+        found = counts["active_inputs"], counts["skipped_inputs"], counts["reused"]
         assert found == (4 * kept, 4 * (n_in - kept), reused), name
     llm = load_config(mixed, kwta=Kwta(k=0.5))
     logits_of(llm, tokens, batch=1)
@@ -136,18 +136,18 @@ def test_kwta_skips(columns: Path, mixed: Path) -> None:
     assert found == {(f"blk.0.{name}.weight",) for name in ("attn_q", "attn_v", "ffn_gate", "ffn_down")}
     counters = llm.seeddelta.counters()
     for name, skipped in (("attn_q", 128), ("attn_k", 0), ("attn_v", 128), ("ffn_gate", 128), ("ffn_up", 0)):
-        assert counters[f"blk.0.{name}.weight"]["skipped_units"] == skipped, name
+        assert counters[f"blk.0.{name}.weight"]["skipped_inputs"] == skipped, name
 
 
 def test_scores_know_the_weights(columns: Path) -> None:
     """WINA by the stored scales ranks like the norms of the decoded columns."""
     from seeddelta.gguf.reader import open_seeddelta
-    from seeddelta.runtime.weights import unit_norm
+    from seeddelta.runtime.weights import input_norm
 
     with open_seeddelta(columns) as file:
         for tensor in file.tensors.values():
             exact = np.linalg.norm(tensor.to_weight().dequantize(), axis=0)
-            found = unit_norm(tensor)
+            found = input_norm(tensor)
             error = found / found.mean() - exact / exact.mean()
             assert np.abs(error).mean() < 0.1  # of 32 to 96 outputs; of 576 it is 0.003
 
@@ -172,7 +172,7 @@ def test_events(which: str, request: pytest.FixtureRequest) -> None:
     assert metrics["event.quality_gap"] < 0.1
     metrics = some.seeddelta.metrics()
     assert 0.1 < metrics["event.topk_kept"] < 0.9
-    assert metrics["seeddelta.skipped_units"] > 0
+    assert metrics["seeddelta.skipped_inputs"] > 0
 
 
 def test_state_pack_skips(columns: Path) -> None:
@@ -181,7 +181,7 @@ def test_state_pack_skips(columns: Path) -> None:
     metrics = llm.seeddelta.metrics()
     assert metrics["pack.enabled"] == 2 * N_LAYERS
     assert 0 < metrics["pack.density"] < 1
-    assert metrics["seeddelta.skipped_units"] > 0
+    assert metrics["seeddelta.skipped_inputs"] > 0
 
 
 def test_sparsify(columns: Path, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_sparsify(columns: Path, tmp_path: Path) -> None:
     weights = {name: np.prod(shape) for name, shape in llm.seeddelta.shapes.items()}
     read = 0.0
     for name, counts in llm.seeddelta.counters().items():
-        read += weights[name] * counts["active_units"] / (counts["active_units"] + counts["skipped_units"])
+        read += weights[name] * counts["active_inputs"] / (counts["active_inputs"] + counts["skipped_inputs"])
     assert read / sum(weights.values()) == pytest.approx(0.6, abs=0.02)
 
 

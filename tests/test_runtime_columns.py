@@ -44,7 +44,7 @@ def test_columns_compute_the_model(smollm2_f16: Path, dense) -> None:
     assert len(llm.seeddelta.columns) == WEIGHTS
     metrics = llm.seeddelta.metrics()
     assert metrics["seeddelta.calls.columns_f16"] == metrics["seeddelta.calls"] == WEIGHTS * 7
-    assert metrics["seeddelta.skipped_units"] == 0
+    assert metrics["seeddelta.skipped_inputs"] == 0
     assert "kwta.calls" not in metrics
     for threads in (2, 3):
         keep_all = load_columns(smollm2_f16, threads, kwta=Kwta(k=1.0), skip_prompt=True)
@@ -52,7 +52,7 @@ def test_columns_compute_the_model(smollm2_f16: Path, dense) -> None:
         metrics = keep_all.seeddelta.metrics()
         assert metrics["kwta.calls"] > INPUTS * (len(tokens) - 1)
         assert metrics["kwta.keep_ratio"] == 1
-        assert metrics["seeddelta.skipped_units"] == 0
+        assert metrics["seeddelta.skipped_inputs"] == 0
 
 
 def test_kwta_skips(smollm2_f16: Path, dense) -> None:
@@ -60,7 +60,7 @@ def test_kwta_skips(smollm2_f16: Path, dense) -> None:
     tokens, expected = dense
     llm = load_columns(smollm2_f16, kwta=Kwta(k={"ffn_down": 0.5, "ffn_gate": 0.7, "attn": 0.7}))
     prompt = logits_of(llm, tokens)
-    assert llm.seeddelta.metrics()["seeddelta.skipped_units"] == 0
+    assert llm.seeddelta.metrics()["seeddelta.skipped_inputs"] == 0
     assert divergence(expected, prompt) < 1e-4
     single = logits_of(llm, tokens[:4], batch=1)
     assert 1e-4 < divergence(expected[:4], single) < 1
@@ -72,8 +72,8 @@ def test_kwta_skips(smollm2_f16: Path, dense) -> None:
     for name, kept in (("ffn_down", 768), ("ffn_up", 403), ("attn_v", 403), ("attn_output", 403)):
         counts = counters[f"blk.7.{name}.weight"]
         n_in = 1536 if name == "ffn_down" else 576
-        assert counts["skipped_units"] == 4 * (n_in - kept), name
-        assert counts["active_units"] == len(tokens) * n_in + 4 * kept
+        assert counts["skipped_inputs"] == 4 * (n_in - kept), name
+        assert counts["active_inputs"] == len(tokens) * n_in + 4 * kept
         assert counts["reused"] == (5 if name in ("ffn_up", "attn_v") else 0)
 
 
@@ -84,7 +84,7 @@ def test_a_prompt_is_masked_alike(smollm2_f16: Path) -> None:
     whole, alone = (load_columns(smollm2_f16, threads, **options) for threads in (3, 1))
     tokens = tokens_of(whole, 2)
     assert divergence(logits_of(whole, tokens), logits_of(alone, tokens, batch=1)) < 5e-3
-    for name in ("kwta.calls", "seeddelta.active_units"):
+    for name in ("kwta.calls", "seeddelta.active_inputs"):
         # of the last layer llama.cpp computes what it needs
         assert whole.seeddelta.metrics()[name] == alone.seeddelta.metrics()[name]
 
@@ -96,8 +96,8 @@ def test_duty_and_target(smollm2_f16: Path) -> None:
     assert metrics["kwta.gates"] == 60
     assert metrics["kwta.calls"] == 60 * 3
     assert metrics["kwta.duty_hits"] == 60 * 2
-    assert counters["blk.0.attn_q.weight"]["skipped_units"] == 0
-    assert counters["blk.0.ffn_down.weight"]["skipped_units"] == 3 * 768
+    assert counters["blk.0.attn_q.weight"]["skipped_inputs"] == 0
+    assert counters["blk.0.ffn_down.weight"]["skipped_inputs"] == 3 * 768
 
 
 def test_aggressive_state_pack(smollm2_f16: Path, dense) -> None:
@@ -138,8 +138,8 @@ def test_state_pack(smollm2_f16: Path, mode: str, number: int) -> None:
     assert metrics["pack.popcnt"] > 0
     assert metrics["pack.gamma"] > 0
     assert (metrics["pack.negative"] > 0) == (mode == "ternary")
-    assert counters["blk.3.ffn_down.weight"]["skipped_units"] > 0
-    assert counters["blk.5.ffn_down.weight"]["skipped_units"] == 0
+    assert counters["blk.3.ffn_down.weight"]["skipped_inputs"] > 0
+    assert counters["blk.5.ffn_down.weight"]["skipped_inputs"] == 0
 
 
 def test_events(smollm2_f16: Path) -> None:
@@ -164,7 +164,7 @@ def test_events(smollm2_f16: Path) -> None:
     assert 0 < metrics["event.quality_gap"] < 1
     assert metrics["event.budget_ms_used"] > 0
     assert metrics["event.gap_failures"] == 0
-    assert metrics["seeddelta.skipped_units"] > 0
+    assert metrics["seeddelta.skipped_inputs"] > 0
     wary = load_columns(smollm2_f16, 1, event=EventDriven(delta_theta=0.5, gap_every=2, gap_tol=0, rearm=100))
     logits_of(wary, tokens, batch=1)
     metrics = wary.seeddelta.metrics()
@@ -277,9 +277,9 @@ def test_kwta_file(smollm2_f16: Path, tmp_path: Path, suffix: str) -> None:
         llm = load_columns(smollm2_f16, 1, kwta=Kwta(file=path, select=select))
         logits_of(llm, tokens_of(llm, 2), batch=1)
         counters = llm.seeddelta.counters()
-        assert counters["blk.0.ffn_down.weight"]["skipped_units"] == 2 * down
-        assert counters["blk.1.ffn_down.weight"]["skipped_units"] == 0
-        assert counters["blk.2.attn_k.weight"]["skipped_units"] == (2 * 288 if select == "topk" else 0)
+        assert counters["blk.0.ffn_down.weight"]["skipped_inputs"] == 2 * down
+        assert counters["blk.1.ffn_down.weight"]["skipped_inputs"] == 0
+        assert counters["blk.2.attn_k.weight"]["skipped_inputs"] == (2 * 288 if select == "topk" else 0)
 
 
 def test_evaluation_takes_options_a_model(smollm2_f16: Path, tmp_path: Path) -> None:

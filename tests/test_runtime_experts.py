@@ -149,7 +149,7 @@ def experts(scheme: str, base_scale: float | None = None) -> _core.Weight:
     rng = np.random.default_rng(7)
     rows = rng.normal(0, 0.1, (N_EXPERT, N_OUT, N_IN)).astype(np.float32)
     code = lane_code(8)
-    groups = [code.walk_steps(N_IN)]
+    groups = [code.stream_steps(N_IN)]
     parts = [_core.lanes_encode(one, code=code, groups=groups, rotation_block=32, seed=3) for one in rows]
     residual: dict[str, Any] = {}
     if scheme == "columns":
@@ -164,7 +164,7 @@ def experts(scheme: str, base_scale: float | None = None) -> _core.Weight:
             "b_scale": rng.uniform(0, 0.02, (N_EXPERT * N_OUT, 1)).astype(np.float16),
         }  # fmt: skip
     return _core.Weight(
-        "w", N_OUT, N_IN, n_experts=N_EXPERT, base_kind=2, base_seed=3, base_scale=base_scale or 1 / code.unit,
+        "w", N_OUT, N_IN, n_experts=N_EXPERT, base_kind=2, base_seed=3, base_scale=base_scale or 1 / code.deviation,
         lane_code=code.number, rotation_block=32, codes=np.concatenate([part[0] for part in parts]),
         row_scale=np.concatenate([part[1] for part in parts]), **residual,
     )  # fmt: skip

@@ -14,7 +14,7 @@ import seeddelta
 from description_tables import changed
 from gguf import GGUFValueType
 from llama_helpers import divergence, load, logits_of, tokens_of
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.reader import open_seeddelta
 from seeddelta.gguf.source import open_source
 from seeddelta.gguf.writer import PlannedTensor, Typed, copied_metadata, write_gguf

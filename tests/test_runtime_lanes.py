@@ -10,7 +10,7 @@ import seeddelta
 from lane_models import write_lanes
 from llama_helpers import assert_threads_change_nothing, divergence, load_small, logits_of, tokens_of
 from seeddelta import _core
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.reader import open_seeddelta
 
 pytest.importorskip("llama_cpp")

@@ -12,7 +12,7 @@ import seeddelta
 from llama_helpers import divergence, load, load_small, logits_of, tokens_of
 from seeddelta.cli.main import main
 from seeddelta.errors import ConfigError, FormatError
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.runtime import RuntimeConfig
 from tiny_llama import write_llama
 

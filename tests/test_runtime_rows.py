@@ -94,9 +94,9 @@ def graph() -> Iterator[Graph]:
 def weight() -> _core.Weight:
     rows = np.random.default_rng(5).normal(0, 1, (N_ROWS, N_EMBD)).astype(np.float32)
     code = lane_code(8)
-    codes, scale = _core.lanes_encode(rows, code=code, groups=[code.walk_steps(N_EMBD)], rotation_block=32, seed=3)
+    codes, scale = _core.lanes_encode(rows, code=code, groups=[code.stream_steps(N_EMBD)], rotation_block=32, seed=3)
     return _core.Weight(
-        "w", N_ROWS, N_EMBD, base_kind=2, base_seed=3, base_scale=1 / code.unit, lane_code=code.number,
+        "w", N_ROWS, N_EMBD, base_kind=2, base_seed=3, base_scale=1 / code.deviation, lane_code=code.number,
         rotation_block=32, codes=codes, row_scale=scale,
     )  # fmt: skip
 

@@ -47,7 +47,7 @@ def test_sinergia_con_kwta(proc: Path) -> None:
     logits, metrics = generate(proc, kwta=Kwta(k=0.5, target="mlp"))
     assert metrics["kwta.gates"] == 4  # gate and up together, and down
     assert metrics["kwta.keep_ratio"] == pytest.approx(0.5)
-    assert metrics["seeddelta.skipped_units"] == 2 * len(TOKENS) * (2 * 32 + 128)
+    assert metrics["seeddelta.skipped_inputs"] == 2 * len(TOKENS) * (2 * 32 + 128)
     assert 0.3 * whole["proc.blocks"] < metrics["proc.blocks"] < 0.7 * whole["proc.blocks"]
     assert np.abs(logits - plain).max() > 1e-3
     np.testing.assert_array_equal(generate(proc, threads=2, kwta=Kwta(k=0.5, target="mlp"))[0], logits)
@@ -95,8 +95,8 @@ def test_usar_bloques_grandes(dense: Path) -> None:
     event = EventDriven(delta_theta=0.7, block=32, gap_every=0)
     _, metrics = generate(dense, columns="f16", event=event)
     assert 0 < metrics["event.topk_kept"] < 1
-    assert metrics["seeddelta.skipped_units"] % 32 == 0
-    assert metrics["seeddelta.skipped_units"] > 0
+    assert metrics["seeddelta.skipped_inputs"] % 32 == 0
+    assert metrics["seeddelta.skipped_inputs"] > 0
 
 
 def test_fallback_frecuente_al_inicio(dense: Path) -> None:

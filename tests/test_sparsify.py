@@ -95,7 +95,7 @@ def test_sparsify(smollm2_f16: Path, tmp_path: Path, capfd: pytest.CaptureFixtur
         counters = llm.seeddelta.counters()
         weights = {name: np.prod(shape) for name, shape in llm.seeddelta.shapes.items()}
         read = {
-            name: weights[name] * counts["active_units"] / (counts["active_units"] + counts["skipped_units"])
+            name: weights[name] * counts["active_inputs"] / (counts["active_inputs"] + counts["skipped_inputs"])
             for name, counts in counters.items()
         }
         kept[select] = sum(read.values()) / sum(weights.values())

@@ -11,11 +11,10 @@ import seeddelta
 from gguf import GGMLQuantizationType as Kind
 from gguf.quants import dequantize
 from seeddelta.errors import FormatError
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.reader import open_seeddelta
 from seeddelta.gguf.source import open_source
-from seeddelta.gguf.split import pack, part_path, write_split
-from seeddelta.gguf.writer import PlannedTensor, copied_metadata
+from seeddelta.gguf.writer import PlannedTensor, copied_metadata, pack, part_path, write_split
 from seeddelta.inspection import verify
 from tiny_models import TARGET_NAMES, tiny_weights, write_model
 

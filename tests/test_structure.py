@@ -58,9 +58,9 @@ def test_core_has_no_weak_symbols_of_instruction_sets() -> None:
 
 
 PACKAGE = ROOT / "python" / "seeddelta"
-# Each package imports from those before it, and from the modules beside them (errors, _yaml, …), which import none.
+# Each package imports from those before it, and from the modules beside them (errors, processors, …), which import none.
 PACKAGES = (
-    "_core", "reference", "kinds", "gguf", "settings", "runtime", "calibrate", "convert", "evaluate", "serve", "tune",
+    "_core", "storage", "reference", "kinds", "gguf", "settings", "runtime", "calibrate", "convert", "evaluate", "serve", "tune",
     "sparsify", "inspection", "report", "cli",
 )  # fmt: skip
 
@@ -90,14 +90,14 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
 
 def test_an_ablation_is_one_file() -> None:
     """Nothing imports a kind but the list of them; the hash of prng_block is the base of proc-sparse weights, too."""
-    shared = {"kind", "options", "fitting", "prng_block"}
+    shared = {"kind", "fitting", "prng_block"}
     found = set()
     for path in PACKAGE.rglob("*.py"):
         if path.parent.name != "kinds":
             found |= set(re.findall(r"kinds\.(\w+) import", path.read_text(encoding="utf-8")))
     assert found == shared
     names = [path.name for path in PACKAGE.rglob("*.py") if "fht_struct" in path.read_text(encoding="utf-8")]
-    assert sorted(names) == ["__init__.py", "fht_struct.py", "options.py"]
+    assert sorted(names) == ["__init__.py", "fht_struct.py", "kinds.py"]
 
 
 def test_packages_are_known() -> None:
@@ -119,6 +119,58 @@ def test_imports_point_down() -> None:
             if target in forbidden
         ]
     assert not wrong
+
+
+def modules_imported(path: Path) -> set[Path]:
+    """Files of the package that a file imports, also inside of functions; not for types."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or node in for_types:
+            continue
+        names = (node.module or "").split(".") if node.module else []
+        if node.level:
+            folder = path.parents[node.level - 1]
+        elif names[:1] == ["seeddelta"]:
+            folder, names = PACKAGE, names[1:]
+        else:
+            continue
+        base = folder.joinpath(*names)
+        for alias in node.names:
+            candidates = [base / f"{alias.name}.py", base / alias.name / "__init__.py", base.with_suffix(".py")]
+            found |= {next((one for one in candidates if one.is_file()), base / "__init__.py")}
+    return found - {path}
+
+
+def test_no_imports_go_in_a_circle() -> None:
+    """Each file can be read after those that it imports; `__init__` of the package loads the public names when used."""
+    left = {path: modules_imported(path) for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py"}
+    while free := [path for path, needs in left.items() if not needs & left.keys()]:
+        for path in free:
+            del left[path]
+    assert not left, {
+        str(path.relative_to(PACKAGE)): [str(one.relative_to(PACKAGE)) for one in needs & left.keys()]
+        for path, needs in left.items()
+    }
+
+
+def test_no_includes_go_in_a_circle() -> None:
+    headers = {path: path.read_text(encoding="utf-8") for path in (ROOT / "cpp").rglob("*.[ch]pp")}
+    places = (SOURCE, ROOT / "cpp" / "include", ROOT / "cpp" / "tests")
+    left = {
+        path: {place / name for name in re.findall(r'#include "([^"]+)"', text) for place in (*places, path.parent)}
+        for path, text in headers.items()
+    }
+    while free := [path for path, needs in left.items() if not needs & left.keys()]:
+        for path in free:
+            del left[path]
+    assert not left, sorted(str(path.relative_to(ROOT)) for path in left)
 
 
 def test_pages_that_code_names_are_there() -> None:

@@ -15,9 +15,9 @@ import pytest
 import seeddelta
 from architectures import write_architecture
 from llama_helpers import TEXT
-from seeddelta.checkpoint import open_record
 from seeddelta.cli.main import main
 from seeddelta.errors import EvaluationError, RecipeError, SourceModelError
+from seeddelta.storage.checkpoint import open_record
 from seeddelta.tune import TuneOptions, autotune, plan, tuning
 from seeddelta.tune.rates import Allocator
 from tiny_llama import N_LAYERS, write_llama

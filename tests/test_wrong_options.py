@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from seeddelta.cli import main as program
-from seeddelta.cli._command import kind_of
 from seeddelta.settings import Setting, settings_of
 
 WRONG = ("nonsense", "-1", "1e999", "nan", "", "[", "99999999999999999999", "\U0001f4a5", "a=b", "0x10", "1,2,,x", "/")
@@ -21,7 +20,7 @@ TREES = {name: tree for name in program.COMMANDS if (tree := program.settings_tr
 
 def options_of(command: str) -> Iterator[Setting]:
     for setting in settings_of(TREES[command]):
-        if setting.names and kind_of(setting) is not bool and not setting.flag.argument:
+        if setting.names and setting.kind is not bool and not setting.flag.argument:
             yield setting
 
 

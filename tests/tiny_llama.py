@@ -8,7 +8,7 @@ from typing import Any
 
 import gguf
 import numpy as np
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 
 N_EMBD, N_FF, N_LAYERS, N_HEAD, N_KV_HEAD, HEAD = 64, 96, 2, 4, 2, 16
 N_EXPERT, N_USED, N_FF_EXPERT = 6, 2, 40  # rows that are no whole tiles

@@ -15,12 +15,12 @@ int main() {
     seeddelta::seeddelta_ctx w{.n_out = rows,
                                .n_in = columns,
                                .base = seeddelta::BaseKind::lanes,
-                               .base_scale = 1 / code.unit,
+                               .base_scale = 1 / code.deviation,
                                .lane_code = &code,
                                .lane_lines = code.lines(columns)};
     std::vector<uint8_t> codes(w.n_tiles() * w.tile_bytes());
     std::vector<uint16_t> row_scale(rows);
-    seeddelta::lanes_encode(weights.data(), rows, columns, {.code = &code, .groups = {code.walk_steps(columns)}},
+    seeddelta::lanes_encode(weights.data(), rows, columns, {.code = &code, .groups = {code.stream_steps(columns)}},
                             nullptr, codes.data(), row_scale.data(), 1);
     w.codes = codes.data(), w.row_scale_f16 = row_scale.data();
     seeddelta::seeddelta_compute(w, x.data(), y.data(), 1);

@@ -70,9 +70,9 @@ void encode_rows(FuzzBytes &in) {
             static_cast<uint32_t>(std::min<int64_t>(c.n_in & -c.n_in, int64_t{1} << in.between(0, 5)));
     }
     spec.seed = in.value<uint64_t>();
-    spec.groups = {spec.code->walk_steps(c.n_in)};
+    spec.groups = {spec.code->stream_steps(c.n_in)};
     spec.lookahead = in.between(0, 9);
-    spec.survivors = int64_t{1} << in.between(0, 1);
+    spec.beam_width = int64_t{1} << in.between(0, 1);
     lanes_encode(weights.data(), c.n_out, c.n_in, spec, in.flag() ? importance.data() : nullptr, codes.data(),
                  scale.data(), 1);
     c.row_scale_f16 = scale.data();
@@ -86,7 +86,7 @@ void encode_column_lanes(FuzzBytes &in) {
     const auto units = finite(in, n_in * n_out);
     const auto feedback = in.flag() ? finite(in, n_in * n_in) : std::vector<float>{};
     const LanesSpec spec{.code = any_code(in), .feedback = feedback.empty() ? nullptr : feedback.data()};
-    std::vector<uint8_t> codes(static_cast<size_t>(n_in * column_walks(n_out) * column_lines(*spec.code)));
+    std::vector<uint8_t> codes(static_cast<size_t>(n_in * column_streams(n_out) * column_lines(*spec.code)));
     std::vector<uint16_t> scale(static_cast<size_t>(n_in));
     columns_lanes_encode(units.data(), n_out, n_in, spec, codes.data(), scale.data(), 1);
 }

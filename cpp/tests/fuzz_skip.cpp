@@ -69,9 +69,9 @@ struct Weight {
     std::unique_ptr<CheckedWeight> make_lanes(FuzzBytes &in, int64_t n_out, int64_t n_in, const Array &scales,
                                               int rotation, uint64_t seed) {
         const auto number = static_cast<int>(any_code(in)->number);
-        const int64_t walks = column_walks(n_out);
+        const int64_t streams = column_streams(n_out);
         const int64_t lines = column_lines(*lane_code(static_cast<uint32_t>(number)));
-        bytes = in.array<int8_t>(n_in * walks * lines);
+        bytes = in.array<int8_t>(n_in * streams * lines);
         return std::make_unique<CheckedWeight>("fuzzed",
                                                WeightArrays{.n_out = n_out,
                                                             .n_in = n_in,
@@ -81,7 +81,7 @@ struct Weight {
                                                             .base_scale = 1.0F,
                                                             .rotation_block = rotation,
                                                             .lane_code = number,
-                                                            .codes = Array::of(bytes.data(), {n_in, walks, lines}),
+                                                            .codes = Array::of(bytes.data(), {n_in, streams, lines}),
                                                             .row_scale = scales});
     }
 };

@@ -182,9 +182,9 @@ void columns_of(FuzzBytes &in, RandomArrays &a) {
     a.in.base_kind = static_cast<uint32_t>(BaseKind::lanes);
     a.in.lane_code = static_cast<int>(any_code(in)->number);
     const int64_t lines = column_lines(*lane_code(static_cast<uint32_t>(a.in.lane_code)));
-    const int64_t walks = column_walks(a.in.n_out);
-    a.bytes = in.array<int8_t>(a.in.n_in * walks * lines);
-    a.in.codes = Array::of(a.bytes.data(), {a.in.n_in, walks, lines});
+    const int64_t streams = column_streams(a.in.n_out);
+    a.bytes = in.array<int8_t>(a.in.n_in * streams * lines);
+    a.in.codes = Array::of(a.bytes.data(), {a.in.n_in, streams, lines});
     row_scale_of(in, a, a.in.n_in);
 }
 

@@ -64,10 +64,10 @@ void check_column_lanes(Random &r) {
     w.n_in = r.between(1, 200);
     w.rotation_block = r.between(0, 1) == 0 ? 0 : static_cast<uint32_t>(std::min<int64_t>(w.n_out & -w.n_out, 64));
     w.rotation_seed = r.next();
-    const auto codes = r.words<uint8_t>(w.n_in * column_walks(w.n_out) * column_lines(*w.lane_code));
+    const auto codes = r.words<uint8_t>(w.n_in * column_streams(w.n_out) * column_lines(*w.lane_code));
     const auto scale = r.reals(w.n_in);
     w.codes = codes.data();
-    w.unit_scale = scale.data();
+    w.input_scale = scale.data();
     compare_units(r, w, "columns_lanes",
                   std::to_string(w.n_out) + "x" + std::to_string(w.n_in) + " code " +
                       std::to_string(w.lane_code->number));

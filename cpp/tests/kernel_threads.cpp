@@ -137,11 +137,11 @@ void columns(Random &r) {
     w.rotation_block = w.kind == ColumnKind::f16 || r.between(0, 1) == 0 ? 0 : 64;
     const auto half = r.halves(w.n_in * w.n_out);
     w.lane_code = random_code(r);
-    const auto lanes = r.words<uint8_t>(w.n_in * column_walks(w.n_out) * column_lines(*w.lane_code));
+    const auto lanes = r.words<uint8_t>(w.n_in * column_streams(w.n_out) * column_lines(*w.lane_code));
     const auto scale = r.reals(w.n_in, 0.1F);
     w.f16 = half.data();
     w.codes = lanes.data();
-    w.unit_scale = scale.data();
+    w.input_scale = scale.data();
     const GateSpec spec = random_gate(r, w.n_in);
     constexpr int64_t kTokens[] = {1, 1, 5, 1, 1, 1};
     constexpr int64_t kAll = 10;
@@ -285,6 +285,24 @@ void encoders(Random &r) {
     const int64_t n_out = r.between(1, 40);
     const int64_t n_in = r.between(16, 70);
     const auto weights = r.reals(n_out * n_in);
+    SeedSearch search;
+    search.choices = 20;
+    compare_threads(r, "encoders", [&](int nth) {
+        std::vector<uint16_t> found(static_cast<size_t>(n_out));
+        seed_search(weights.data(), n_out, n_in, search, nullptr, nullptr, found.data(), nullptr, nth);
+        std::vector<uint32_t> index(static_cast<size_t>(n_out * 3));
+        std::vector<float> value(index.size());
+        coo_select(weights.data(), n_out, n_in, 3, nullptr, index.data(), value.data(), nth);
+        found.insert(found.end(), index.begin(), index.end());
+        return found;
+    });
+}
+
+// A short row: an emulator takes seconds for its search and minutes for those of forty longer ones.
+void lanes_encoder(Random &r) {
+    const int64_t n_out = 1;
+    const int64_t n_in = r.between(9, 20);
+    const auto weights = r.reals(n_out * n_in);
     auto matrix = r.reals(n_in * n_in, 0.05F);
     for (int64_t i = 0; i < n_in; ++i) {
         matrix[static_cast<size_t>(i * n_in + i)] = 1.0F; // of the triangles
@@ -292,30 +310,21 @@ void encoders(Random &r) {
     LanesSpec spec;
     spec.code = random_code(r);
     spec.feedback = r.between(0, 1) == 0 ? matrix.data() : nullptr;
-    spec.survivors = int64_t{1} << r.between(0, 2);
-    spec.groups = {spec.code->walk_steps(n_in)};
+    spec.beam_width = int64_t{1} << r.between(0, 2);
+    spec.groups = {spec.code->stream_steps(n_in)};
     seeddelta_ctx shape;
     shape.n_out = n_out;
     shape.lane_lines = spec.code->lines(n_in);
-    SeedSearch search;
-    search.choices = 20;
-    compare_threads(r, "encoders", [&](int nth) {
+    compare_threads(r, "encoder of byte lanes", [&](int nth) {
         std::vector<uint8_t> codes(static_cast<size_t>(shape.n_tiles() * shape.tile_bytes()));
-        std::vector<uint16_t> found(static_cast<size_t>(n_out));
-        lanes_encode(weights.data(), n_out, n_in, spec, nullptr, codes.data(), found.data(), nth);
-        std::vector<uint16_t> choice(static_cast<size_t>(n_out));
-        seed_search(weights.data(), n_out, n_in, search, nullptr, nullptr, choice.data(), nullptr, nth);
-        std::vector<uint32_t> index(static_cast<size_t>(n_out * 3));
-        std::vector<float> value(index.size());
-        coo_select(weights.data(), n_out, n_in, 3, nullptr, index.data(), value.data(), nth);
-        found.insert(found.end(), codes.begin(), codes.end());
-        found.insert(found.end(), choice.begin(), choice.end());
-        found.insert(found.end(), index.begin(), index.end());
-        return found;
+        std::vector<uint16_t> scale(static_cast<size_t>(n_out));
+        lanes_encode(weights.data(), n_out, n_in, spec, nullptr, codes.data(), scale.data(), nth);
+        codes.insert(codes.end(), scale.begin(), scale.end());
+        return codes;
     });
 }
 
-// A few walks of 16 values: some thirty searches each, which take minutes in an emulator when there are many.
+// A few streams of 16 values: some thirty searches each, which take minutes in an emulator when there are many.
 void column_lanes_encoder(Random &r) {
     const int64_t n_out = r.between(1, 64);
     const int64_t n_in = r.between(1, 3);
@@ -325,7 +334,7 @@ void column_lanes_encoder(Random &r) {
     spec.code = random_code(r);
     spec.feedback = r.between(0, 1) == 0 ? matrix.data() : nullptr;
     compare_threads(r, "encoder of byte lanes by columns", [&](int nth) {
-        std::vector<uint8_t> codes(static_cast<size_t>(n_in * column_walks(n_out) * column_lines(*spec.code)));
+        std::vector<uint8_t> codes(static_cast<size_t>(n_in * column_streams(n_out) * column_lines(*spec.code)));
         std::vector<uint16_t> scale(static_cast<size_t>(n_in));
         columns_lanes_encode(weights.data(), n_out, n_in, spec, codes.data(), scale.data(), nth);
         codes.insert(codes.end(), scale.begin(), scale.end());
@@ -344,6 +353,9 @@ void check_threads(Random &r) {
     encoders(r);
     if (r.between(0, 4) == 0) {
         column_lanes_encoder(r);
+    }
+    if (r.between(0, 9) == 0) {
+        lanes_encoder(r);
     }
 }
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class SeedDeltaError(Exception):
@@ -124,3 +125,13 @@ def some(names: Sequence[str], most: int = 4) -> str:
     """The first of many names for a message: `'a', 'b', 'c', 'd' and 12 others`."""
     text = ", ".join(repr(name) for name in names[:most])
     return text if len(names) <= most else f"{text} and {len(names) - most} others"
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Around imports of packages that the extra installs: ModuleNotFoundError becomes MissingDependencyError."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        raise MissingDependencyError(f"{package} is not installed; run: pip install 'seeddelta[{extra}]'") from error

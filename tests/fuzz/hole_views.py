@@ -26,7 +26,8 @@ from architectures import ARCHITECTURES, write_architecture
 from llama_cpp import llama_cpp as native
 from models import smollm2
 from seeddelta.gguf import targets
-from seeddelta.gguf.header import Header, read_header
+from seeddelta.gguf.header import Header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.runtime.view import Piece, hole, make_view
 from tiny_llama import N_VOCAB
 

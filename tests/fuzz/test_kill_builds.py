@@ -16,9 +16,9 @@ from random import Random
 import pytest
 from kill_builds import kill_builds, kill_workers, write_dense
 from seeddelta import Recipe, build
-from seeddelta._output import atomic_output, hold
 from seeddelta.convert import executors
 from seeddelta.errors import ExecutorError
+from seeddelta.storage.output import atomic_output, hold
 
 pytest.importorskip("fcntl")
 
@@ -27,8 +27,8 @@ import os, signal, sys
 from seeddelta import Recipe, build
 from seeddelta.convert import executors
 from seeddelta.errors import ExecutorError
-from seeddelta import _output
-_output._mode_of_new_file = lambda path: os.kill(os.getpid(), signal.SIGKILL) if path.suffix == ".gguf" else 0o600
+from seeddelta.storage import output
+output._mode_of_new_file = lambda path: os.kill(os.getpid(), signal.SIGKILL) if path.suffix == ".gguf" else 0o600
 build(Recipe(input=sys.argv[1], output=sys.argv[2], effort="fast", no_checkpoint=True), progress=False)
 """
 

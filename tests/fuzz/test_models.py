@@ -13,7 +13,8 @@ pytest.importorskip("llama_cpp")
 from models import MODEL_MEMORY, model_subject
 from mutate import run
 from seeddelta.errors import FormatError
-from seeddelta.gguf.header import Header, Metadata, read_header
+from seeddelta.gguf.header import Header, Metadata
+from seeddelta.gguf.model_file import read_header
 from seeddelta.runtime.hyperparameters import check_hyperparameters
 from seeddelta.runtime.view import Piece, make_view
 from subjects import TESTS, Subject

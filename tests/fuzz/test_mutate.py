@@ -13,11 +13,11 @@ import pytest
 from mutate import damaged, run
 from mutations import layout_of, mutated
 from seeddelta import _core
-from seeddelta._yaml import load_yaml
 from seeddelta.errors import FormatError
 from seeddelta.gguf.descriptions import COLUMNS
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.reader import open_seeddelta
+from seeddelta.settings.yaml import load_yaml
 from subjects import TESTS, Subject, all_subjects
 
 GOLDEN = sorted((TESTS / "golden").glob("*.gguf"))

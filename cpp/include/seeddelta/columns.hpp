@@ -25,8 +25,8 @@ struct ColumnWeight {
     // one stretch of memory. Strip i of them has what thread i of as many computes.
     int strips = 1;
     const uint16_t *f16 = nullptr; // bits
-    // lanes: W_oj = unit_scale[j] * v_jo. The base scale is part of it.
-    const float *unit_scale = nullptr; // [n_in]
+    // lanes: W_oj = input_scale[j] * v_jo. The base scale is part of it.
+    const float *input_scale = nullptr; // [n_in]
 
     // lanes: v_j are the strips of unit j (format/column_lanes.hpp)
     const LaneCode *lane_code = nullptr;
@@ -56,7 +56,7 @@ inline constexpr int64_t kListStep = 4;               // units of byte lanes tha
 inline constexpr int64_t kListAhead = 64;             // how many units before it asks for them
 inline constexpr int64_t kListMore = kListAhead + 16; // entries behind a list: a kernel takes 16 units at most
 
-// Active inputs times unit_scale, rounded to integers in groups of 64 positions (of all n_in, not of the active ones):
+// Active inputs times input_scale, rounded to integers in groups of 64 positions (of all n_in, not of the active ones):
 // what byte lanes by columns are multiplied with. Inputs that are not active are 0 and not listed.
 struct ColumnInput {
     int64_t n = 0;

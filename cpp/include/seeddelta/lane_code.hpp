@@ -8,10 +8,10 @@
 
 namespace seeddelta {
 
-inline constexpr int64_t kLaneWalks = 4;                      // of a row
-inline constexpr int64_t kLaneBytes = kTileRows * kLaneWalks; // a line: two steps of all walks of a tile
-inline constexpr int kLaneMostSteps = 8;                      // of a pattern
-inline constexpr int kLaneMostEmits = 4;                      // a step
+inline constexpr int64_t kStreams = 4;                      // of a row
+inline constexpr int64_t kLaneBytes = kTileRows * kStreams; // a line: two steps of all streams of a tile
+inline constexpr int kLaneMostSteps = 8;                    // of a pattern
+inline constexpr int kLaneMostEmits = 4;                    // a step
 inline constexpr int kLaneMostValues = 8;
 inline constexpr int kLaneMostPlanes = 2;
 inline constexpr int kLaneLargest = 63;    // of a value
@@ -29,7 +29,7 @@ struct LaneCode {
     int steps;                     // of the pattern
     int values;                    // of all its steps
     uint8_t emits[kLaneMostSteps]; // 1 to kLaneMostEmits, a step
-    float unit;                    // what the standard deviation of the weights is in units of the tables
+    float deviation;               // what the standard deviation of the weights is in units of the tables
     LaneTables tables[kLaneMostValues];
     int planes;                    // with them: one step
     int8_t added[kLaneMostPlanes]; // by each plane's bit
@@ -41,10 +41,10 @@ struct LaneCode {
         return planes > 0 ? kLanePlaneValues / values : steps % 2 == 0 ? steps : 2 * steps;
     }
     constexpr int chunk_lines() const { return planes + chunk_steps() / 2; }
-    constexpr int64_t chunk_columns() const { return kLaneWalks * values * (chunk_steps() / steps); }
+    constexpr int64_t chunk_columns() const { return kStreams * values * (chunk_steps() / steps); }
     int64_t chunks(int64_t n_in) const { return (n_in + chunk_columns() - 1) / chunk_columns(); }
     int64_t lines(int64_t n_in) const { return chunks(n_in) * chunk_lines(); }
-    int64_t walk_steps(int64_t n_in) const { return chunks(n_in) * chunk_steps(); }
+    int64_t stream_steps(int64_t n_in) const { return chunks(n_in) * chunk_steps(); }
     // Lines of a tile: of a step's codes, and of the bits of a plane.
     int64_t code_line(int64_t step) const {
         return step / chunk_steps() * chunk_lines() + planes + step % chunk_steps() / 2;

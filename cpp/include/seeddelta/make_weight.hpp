@@ -51,7 +51,7 @@ struct WeightArrays {
     int64_t n_out = 0;
     int64_t n_in = 0;
     int64_t n_experts = 1;
-    bool by_column = false; // layout column: codes are [n_in, walks, lines] and row_scale [n_in]
+    bool by_column = false; // layout column: codes are [n_in, streams, lines] and row_scale [n_in]
     uint32_t base_kind = static_cast<uint32_t>(BaseKind::none);
     uint64_t base_seed = 0;
     float base_scale = 0.0F;
@@ -86,7 +86,7 @@ private:
     seeddelta_ctx ctx_;
     std::vector<float> column_factor_; // behind ctx.column_factor
     ColumnWeight columns_;
-    std::vector<float> unit_scale_; // behind columns.unit_scale
+    std::vector<float> input_scale_; // behind columns.input_scale
 };
 
 // What ColumnWeight is made of: f16, with or without a matrix of signs.

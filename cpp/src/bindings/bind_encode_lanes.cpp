@@ -21,7 +21,7 @@ using LanesResult = py::typing::Tuple<py::array_t<uint8_t>, py::array>;
 static LanesResult encode(const FloatMatrix &weights, const LaneCode &code, const std::vector<int64_t> &groups,
                           int64_t rotation_block, uint64_t seed, const OptionalVector &importance,
                           std::optional<float> scale_factor, const OptionalVector &feedback, int64_t lookahead,
-                          int64_t survivors, int threads) {
+                          int64_t beam_width, int threads) {
     require_array(weights, "weights", "f", 4, {-1, -1});
     require_finite(weights, "weights");
     const int64_t n_out = weights.shape(0);
@@ -30,8 +30,8 @@ static LanesResult encode(const FloatMatrix &weights, const LaneCode &code, cons
     if (lookahead < 0) {
         throw py::value_error("lookahead must be at least 0");
     }
-    if (survivors < 1 || survivors > 32 || !std::has_single_bit(static_cast<uint64_t>(survivors))) {
-        throw py::value_error("survivors must be 1, 2, 4, 8, 16 or 32");
+    if (beam_width < 1 || beam_width > 32 || !std::has_single_bit(static_cast<uint64_t>(beam_width))) {
+        throw py::value_error("beam_width must be 1, 2, 4, 8, 16 or 32");
     }
     LanesSpec spec;
     spec.code = &code;
@@ -40,7 +40,7 @@ static LanesResult encode(const FloatMatrix &weights, const LaneCode &code, cons
     spec.scale_factor = scale_factor.value_or(0.0F);
     spec.groups = groups;
     spec.lookahead = lookahead;
-    spec.survivors = survivors;
+    spec.beam_width = beam_width;
     if (feedback) {
         require_array(*feedback, "feedback", "f", 4, {n_in, n_in});
         require_finite(*feedback, "feedback");
@@ -76,15 +76,15 @@ static LanesResult encode_columns(const FloatMatrix &units, const LaneCode &code
         require_finite(*feedback, "feedback");
         spec.feedback = feedback->data();
     }
-    py::array_t<uint8_t> codes({n_in, column_walks(n_out), column_lines(code)});
-    py::array_t<uint16_t> unit_scale(n_in);
+    py::array_t<uint8_t> codes({n_in, column_streams(n_out), column_lines(code)});
+    py::array_t<uint16_t> input_scale(n_in);
     uint8_t *codes_out = codes.mutable_data();
-    uint16_t *scale_out = unit_scale.mutable_data();
+    uint16_t *scale_out = input_scale.mutable_data();
     {
         const py::gil_scoped_release release; // as in encode
         columns_lanes_encode(units.data(), n_out, n_in, spec, codes_out, scale_out, threads);
     }
-    return py::make_tuple(codes, unit_scale.attr("view")("float16"));
+    return py::make_tuple(codes, input_scale.attr("view")("float16"));
 }
 
 using Blocks = py::typing::Tuple<py::array_t<int32_t>, py::array_t<int32_t>>;
@@ -106,11 +106,12 @@ void bind_encode_lanes(py::module_ &m) {
     m.def("lanes_encode", &encode, py::arg("weights"), py::kw_only(), py::arg("code"), py::arg("groups"),
           py::arg("rotation_block") = 0, py::arg("seed") = 0, py::arg("importance") = py::none(),
           py::arg("scale_factor") = py::none(), py::arg("feedback") = py::none(), py::arg("lookahead") = 16,
-          py::arg("survivors") = 1, py::arg("threads") = 0,
+          py::arg("beam_width") = 1, py::arg("threads") = 0,
           "Encodes float32 [n_out, n_in] by Viterbi search over byte lanes (docs/reference/format.md).\n\n"
           "Args:\n"
           "    code: one of lane_codes().\n"
-          "    groups: steps that are decided together, walk by walk; they add up to code.walk_steps(n_in), and the\n"
+          "    groups: steps that are decided together, stream by stream; they add up to code.stream_steps(n_in), and "
+          "the\n"
           "        first has 32 at least (or all).\n"
           "    importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.\n"
           "    scale_factor: initial row scale over the row's root mean square; None is the measured best.\n"
@@ -119,12 +120,12 @@ void bind_encode_lanes(py::module_ &m) {
           "weights\n"
           "        and the importance must be those of the rotated columns, in their own order, rotation_block 0.\n"
           "    lookahead: steps searched beyond a group before its codes are fixed.\n"
-          "    survivors: encodings of a row side by side: 1, 2, 4, 8, 16 or 32. Those that cost least go on from\n"
+          "    beam_width: encodings of a row side by side: 1, 2, 4, 8, 16 or 32. Those that cost least go on from\n"
           "        group to group (M-algorithm), or without feedback each has a scale of its own and the best one is\n"
           "        taken. The time grows with it, the error falls.\n"
           "    threads: 0 is all processors. The result does not depend on it.\n"
           "Returns: (codes uint8 [ceil(n_out / 16), lines, 64], row_scale float16 [n_out]), for base_scale 1 / "
-          "code.unit.\n"
+          "code.deviation.\n"
           "Raises: ValueError for NaN or infinite weights and options out of range.");
     m.def("columns_lanes_encode", &encode_columns, py::arg("units"), py::kw_only(), py::arg("code"),
           py::arg("scale_factor") = py::none(), py::arg("feedback") = py::none(), py::arg("threads") = 0,
@@ -135,7 +136,8 @@ void bind_encode_lanes(py::module_ &m) {
           "    code, scale_factor, threads: as for lanes_encode.\n"
           "    feedback: float32 [n_in, n_in]; the error e of unit j changes each later unit l by -e · feedback[l, j]\n"
           "        (GPTQ: H⁻¹_jl / H⁻¹_jj of the units that are left).\n"
-          "Returns: (codes uint8 [n_in, walks, lines], unit_scale float16 [n_in]), for base_scale 1 / code.unit; the "
+          "Returns: (codes uint8 [n_in, streams, lines], input_scale float16 [n_in]), for base_scale 1 / "
+          "code.deviation; the "
           "shape is\n"
           "that of all bytes, whose order is strip after strip.\n"
           "Raises: ValueError for NaN or infinite weights and options out of range.");

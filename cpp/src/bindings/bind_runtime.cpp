@@ -131,8 +131,8 @@ py::typing::Dict<py::str, IntDict> counters(PyHook &h) {
         one["experts"] = c.experts.load();
         one["dense_calls"] = c.dense_calls.load();
         one["nonfinite_events"] = c.nonfinite_events.load();
-        one["active_units"] = c.active_units.load();
-        one["skipped_units"] = c.skipped_units.load();
+        one["active_inputs"] = c.active_inputs.load();
+        one["skipped_inputs"] = c.skipped_inputs.load();
         one["blocks"] = c.blocks.load();
         all[py::str(s.weight->name)] = one;
     }
@@ -306,10 +306,10 @@ void bind_runtime(py::module_ &m) {
         .def(
             "set_attention", [](PyHook &h, PyAttention &attention) { h.hook.set_attention(&attention.hook); },
             py::arg("attention"), py::keep_alive<1, 2>(), "Attention of single tokens is taken over, too.")
-        .def(
-            "counters", &counters,
-            "Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, active_units,\n"
-            "skipped_units since the hook was made.")
+        .def("counters", &counters,
+             "Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, "
+             "active_inputs,\n"
+             "skipped_inputs since the hook was made.")
         .def("column_shapes", &column_shapes, "(n_out, n_in) of the weights that are stored by columns.")
         .def(
             "tune_gate", &tune_gate, py::arg("number"), py::arg("keep"), py::arg("threshold") = -1.0F,

@@ -178,14 +178,14 @@ static void bind_lane_codes(py::module_ &m) {
         .def_property_readonly(
             "emits", [](const LaneCode &c) { return std::vector<int>(c.emits, c.emits + c.steps); },
             "Values of each step of the pattern: 1 to 4.")
-        .def_readonly("unit", &LaneCode::unit, "Standard deviation of the weights in units of the tables.")
+        .def_readonly("deviation", &LaneCode::deviation, "Standard deviation of the weights in units of the tables.")
         .def_property_readonly("tables", &lane_tables, "int8 [values of the pattern, 2 (A and B), 16].")
         .def_property_readonly(
             "added", [](const LaneCode &c) { return std::vector<int>(c.added, c.added + c.planes); },
             "What the bit of each plane adds to a value.")
-        .def("walk_steps", &LaneCode::walk_steps, py::arg("n_in"), "Steps of a walk.")
+        .def("stream_steps", &LaneCode::stream_steps, py::arg("n_in"), "Steps of a stream.")
         .def("lines", &LaneCode::lines, py::arg("n_in"), "Lines of 64 bytes that a tile of 16 rows has.")
-        .def_property_readonly("column_lines", &column_lines, "Bytes of a walk in column layout.");
+        .def_property_readonly("column_lines", &column_lines, "Bytes of a stream in column layout.");
     m.def(
         "lane_codes",
         [] {
@@ -223,7 +223,7 @@ void bind_weight(py::module_ &m) {
         "    n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those "
         "of "
         "another.\n"
-        "    layout: \"row\", or \"column\" for lanes whose codes are uint8 [n_in, walks, lines] in the order of "
+        "    layout: \"row\", or \"column\" for lanes whose codes are uint8 [n_in, streams, lines] in the order of "
         "strips, "
         "and\n"
         "        row_scale [n_in].")

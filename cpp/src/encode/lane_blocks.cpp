@@ -14,7 +14,7 @@ int64_t lane_values_before(const LaneCode &code, int64_t step) {
 }
 
 int64_t lane_first_group(const LaneCode &code, int64_t n_in) {
-    return std::min(kLaneLoop, code.walk_steps(n_in));
+    return std::min(kPrefixSteps, code.stream_steps(n_in));
 }
 
 LaneBlocks lane_blocks(const LaneCode &code, int64_t n_in, const std::vector<int64_t> &groups) {
@@ -27,17 +27,17 @@ LaneBlocks lane_blocks(const LaneCode &code, int64_t n_in, const std::vector<int
         }
         const int64_t first = lane_values_before(code, step);
         const int64_t last = lane_values_before(code, step + steps);
-        for (int64_t walk = 0; walk < kLaneWalks; ++walk) {
+        for (int64_t stream = 0; stream < kStreams; ++stream) {
             const auto begin = static_cast<int64_t>(out.order.size());
-            for (int64_t value = first; value < last && value * kLaneWalks + walk < n_in; ++value) {
-                out.order.push_back(static_cast<int32_t>(value * kLaneWalks + walk));
+            for (int64_t value = first; value < last && value * kStreams + stream < n_in; ++value) {
+                out.order.push_back(static_cast<int32_t>(value * kStreams + stream));
             }
-            out.blocks.push_back({walk, step, steps, begin, static_cast<int64_t>(out.order.size())});
+            out.blocks.push_back({stream, step, steps, begin, static_cast<int64_t>(out.order.size())});
         }
         step += steps;
     }
-    if (step != code.walk_steps(n_in)) {
-        throw std::invalid_argument("groups must add up to " + std::to_string(code.walk_steps(n_in)) + " steps");
+    if (step != code.stream_steps(n_in)) {
+        throw std::invalid_argument("groups must add up to " + std::to_string(code.stream_steps(n_in)) + " steps");
     }
     return out;
 }

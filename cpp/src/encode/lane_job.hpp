@@ -12,7 +12,7 @@
 namespace seeddelta {
 
 // With feedback a value k places behind the block that is decided counts this to the power of k: the errors of the
-// other walks change it before its turn. By the squared error of the outputs on another text than the calibration, 1
+// other streams change it before its turn. By the squared error of the outputs on another text than the calibration, 1
 // costs .5% and .95 .6%.
 inline constexpr double kLaneSoft = .98;
 
@@ -41,7 +41,7 @@ inline std::vector<float> rotated_importance(uint32_t rotation_block, int64_t n_
 struct LaneJob {
     const LanesSpec &spec;
     const LaneCode &code;
-    int64_t n_in, steps, loop;
+    int64_t n_in, steps, prefix;
     LaneBlocks plan;
     std::vector<int32_t> position; // of a column in the order of decision
     std::vector<float> importance; // of the columns in their own order
@@ -50,9 +50,10 @@ struct LaneJob {
     std::vector<double> soft; // what values in sight count
 
     LaneJob(const LanesSpec &s, int64_t columns, const float *h)
-        : spec(s), code(*s.code), n_in(columns), steps(code.walk_steps(columns)), loop(lane_first_group(code, columns)),
-          plan(lane_blocks(code, columns, s.groups)), position(static_cast<size_t>(columns)),
-          importance(rotated_importance(s.rotation_block, columns, h)), levels(code), weights(code) {
+        : spec(s), code(*s.code), n_in(columns), steps(code.stream_steps(columns)),
+          prefix(lane_first_group(code, columns)), plan(lane_blocks(code, columns, s.groups)),
+          position(static_cast<size_t>(columns)), importance(rotated_importance(s.rotation_block, columns, h)),
+          levels(code), weights(code) {
         for (size_t i = 0; i < plan.order.size(); ++i) {
             position[static_cast<size_t>(plan.order[i])] = static_cast<int32_t>(i);
         }
@@ -68,7 +69,7 @@ struct LaneJob {
         for (const LaneBlock &block : plan.blocks) {
             longest = std::max(longest, block.steps);
         }
-        return longest + loop + spec.lookahead;
+        return longest + prefix + spec.lookahead;
     }
 };
 

@@ -92,7 +92,7 @@ struct LaneWeights {
     double typical;  // f0 where the mean importance is 1
 
     explicit LaneWeights(const LaneCode &code) : error_shift(static_cast<int>(std::lround(code.bits())) + 2) {
-        const double distortion = 1.1 * code.unit * std::exp2(-code.bits());
+        const double distortion = 1.1 * code.deviation * std::exp2(-code.bits());
         typical = std::sqrt(kTypical * 65536) / distortion / (1 << error_shift);
     }
 

@@ -1,5 +1,5 @@
-// Searches of kSearchRows walks of a lane code by one worker: the kernel's buffers, and what the codes before a walk
-// cost.
+// Searches of kSearchRows streams of a lane code by one worker: the kernel's buffers, and what the codes before a
+// stream cost.
 #pragma once
 #include <algorithm>
 #include <limits>
@@ -46,7 +46,7 @@ public:
         lane_trace(task_, steps, end, row, codes, 1);
     }
 
-    // Prices of the two codes before a walk, by their number as an end.
+    // Prices of the two codes before a stream, by their number as an end.
     void clear_prices() { std::fill_n(price_, kLaneEnds * kSearchRows, 0); }
     void set_price(int64_t end, int64_t row, int32_t price) { price_[end * kSearchRows + row] = price; }
     // Adds what the last search came to. Backwards it ended with the two in the other order.

@@ -17,10 +17,10 @@ struct Fit {
     double square = 0;
 
     Fit(const LaneJob &job, const LaneRows &rows, int64_t lane, const float *row) {
-        for (int64_t walk = 0; walk < kLaneWalks; ++walk) {
-            rows.values(lane, walk, 0, job.steps, [&](int64_t column, int value) {
+        for (int64_t stream = 0; stream < kStreams; ++stream) {
+            rows.values(lane, stream, 0, job.steps, [&](int64_t column, int value) {
                 const double h = job.importance[static_cast<size_t>(column)];
-                const double v = static_cast<double>(value) / job.code.unit;
+                const double v = static_cast<double>(value) / job.code.deviation;
                 cross += h * row[column] * v;
                 square += h * v * v;
             });
@@ -38,9 +38,9 @@ static std::pair<int64_t, Fit> chosen(const LaneJob &job, const LaneRows &rows, 
     if (job.spec.feedback != nullptr) {
         return {rows.lane_of(r), Fit(job, rows, rows.lane_of(r), row)};
     }
-    const int64_t first = r * job.spec.survivors;
+    const int64_t first = r * job.spec.beam_width;
     std::pair<int64_t, Fit> best{first, Fit(job, rows, first, row)};
-    for (int64_t lane = first + 1; lane < first + job.spec.survivors; ++lane) {
+    for (int64_t lane = first + 1; lane < first + job.spec.beam_width; ++lane) {
         const Fit fit(job, rows, lane, row);
         if (fit.gain() > best.second.gain()) {
             best = {lane, fit};
@@ -55,7 +55,7 @@ void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const Lanes
     const int64_t lines = spec.code->lines(n_in);
     const int64_t n_tiles = (n_out + kTileRows - 1) / kTileRows;
     std::memset(codes, 0, static_cast<size_t>(n_tiles * lines * kLaneBytes));
-    const int64_t together = kSearchRows / spec.survivors;
+    const int64_t together = kSearchRows / spec.beam_width;
     const int64_t jobs = (n_out + together - 1) / together;
     const int workers = worker_count(jobs, threads);
     std::vector<std::unique_ptr<LaneRows>> scratch(static_cast<size_t>(workers));
@@ -80,16 +80,16 @@ void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const Lanes
             const auto [lane, fit] = chosen(job, *mine, r, rows.data() + r * n_in);
             const bool zero = mine->is_zero(lane);
             row_scale[row0 + r] = zero ? uint16_t{0} : fit.scale();
-            uint8_t *tile = codes + (row0 + r) / kTileRows * lines * kLaneBytes + (row0 + r) % kTileRows * kLaneWalks;
-            for (int64_t walk = 0; !zero && walk < kLaneWalks; ++walk) {
-                const uint8_t *c = mine->codes(lane, walk);
-                const uint8_t *b = mine->bits(lane, walk);
+            uint8_t *tile = codes + (row0 + r) / kTileRows * lines * kLaneBytes + (row0 + r) % kTileRows * kStreams;
+            for (int64_t stream = 0; !zero && stream < kStreams; ++stream) {
+                const uint8_t *c = mine->codes(lane, stream);
+                const uint8_t *b = mine->bits(lane, stream);
                 for (int64_t step = 0; step < job.steps; ++step) {
-                    tile[job.code.code_line(step) * kLaneBytes + walk] |=
+                    tile[job.code.code_line(step) * kLaneBytes + stream] |=
                         static_cast<uint8_t>(c[step] << (step % 2 * 4));
                     for (int i = 0; i < job.code.plane_values(); ++i) {
                         for (int p = 0; p < job.code.planes; ++p) {
-                            tile[job.code.plane_line(step, p) * kLaneBytes + walk] |= static_cast<uint8_t>(
+                            tile[job.code.plane_line(step, p) * kLaneBytes + stream] |= static_cast<uint8_t>(
                                 (job.code.bits_of(b[step], i) >> p & 1) << job.code.plane_bit(step, i));
                         }
                     }

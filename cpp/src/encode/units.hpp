@@ -48,10 +48,10 @@ void take_error(const Code &code, const float *unit, uint16_t scale, int64_t beg
     }
 }
 
-// units [n_in, n_out], feedback as of columns_lanes_encode; unit_scale [n_in], float16 bits.
+// units [n_in, n_out], feedback as of columns_lanes_encode; input_scale [n_in], float16 bits.
 template <class Code>
 void encode_units(const float *units, int64_t n_out, int64_t n_in, const float *feedback, Code &code,
-                  uint16_t *unit_scale, int workers) {
+                  uint16_t *input_scale, int workers) {
     std::vector<float> moved(units, units + n_in * n_out);
     std::vector<float> error(static_cast<size_t>(std::min(kLazyUnits, n_in) * n_out));
     std::barrier together(workers);
@@ -74,7 +74,7 @@ void encode_units(const float *units, int64_t n_out, int64_t n_in, const float *
             together.arrive_and_wait();
             const uint16_t fitted = scale > 0 ? fitted_scale(code, unit, n_out) : uint16_t{0};
             if (worker == 0) {
-                unit_scale[j] = fitted;
+                input_scale[j] = fitted;
                 if (scale > 0) {
                     code.store(j);
                 }

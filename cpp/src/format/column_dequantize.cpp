@@ -20,7 +20,7 @@ void columns_dequantize(const ColumnWeight &w, int64_t row_begin, int64_t row_en
     for (int64_t j = 0; j < w.n_in; ++j) {
         unit_values(w, j, values.data());
         for (int64_t o = 0; o < w.n_out; ++o) {
-            unit[static_cast<size_t>(o)] = static_cast<float>(values[static_cast<size_t>(o)]) * w.unit_scale[j];
+            unit[static_cast<size_t>(o)] = static_cast<float>(values[static_cast<size_t>(o)]) * w.input_scale[j];
         }
         if (w.rotation_block > 1) {
             rotate_back(unit.data(), w.n_out, w.rotation_block, w.rotation_seed);

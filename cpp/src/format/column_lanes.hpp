@@ -1,11 +1,11 @@
-// Byte lanes in column layout: closed walks of 16 values along the outputs of a unit. docs/reference/format.md, "Column
-// layout".
+// Byte lanes in column layout: closed streams of 16 values along the outputs of a unit. docs/reference/format.md,
+// "Column layout".
 //
-// The outputs of a unit are cut into strips: wide ones of 16 walks (256 outputs), and for the rest narrow ones of 4
-// walks (64 outputs), in the middle, so that two threads have as much to do. A walk of the code (format/lanes.hpp)
-// begins after the codes that it ends with. Value v of walk w of a strip of W walks is output v * W + w of the strip.
-// Codes are strip after strip, in each unit after unit: a product streams through what it reads, and skips what is not
-// active.
+// The outputs of a unit are cut into strips: wide ones of 16 streams (256 outputs), and for the rest narrow ones of 4
+// streams (64 outputs), in the middle, so that two threads have as much to do. A stream of the code (format/lanes.hpp)
+// begins after the codes that it ends with. Value v of stream w of a strip of W streams is output v * W + w of the
+// strip. Codes are strip after strip, in each unit after unit: a product streams through what it reads, and skips what
+// is not active.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -15,24 +15,24 @@
 
 namespace seeddelta {
 
-inline constexpr int64_t kColumnValues = 16; // of a walk
-inline constexpr int64_t kWideWalks = 16;
-inline constexpr int64_t kNarrowWalks = 4;
-inline constexpr int64_t kWideOutputs = kWideWalks * kColumnValues;
-inline constexpr int64_t kBlockLines = 4; // whose bytes of four walks are neighbours
+inline constexpr int64_t kColumnValues = 16; // of a stream
+inline constexpr int64_t kWideStreams = 16;
+inline constexpr int64_t kNarrowStreams = 4;
+inline constexpr int64_t kWideOutputs = kWideStreams * kColumnValues;
+inline constexpr int64_t kBlockLines = 4; // whose bytes of four streams are neighbours
 
-// Steps of a walk, and its bytes ("lines": two steps each, or eight bits of a plane).
+// Steps of a stream, and its bytes ("lines": two steps each, or eight bits of a plane).
 static inline int64_t column_steps(const LaneCode &code) {
-    return kColumnValues * kLaneWalks / code.chunk_columns() * code.chunk_steps();
+    return kColumnValues * kStreams / code.chunk_columns() * code.chunk_steps();
 }
 static inline int64_t column_lines(const LaneCode &code) {
-    return kColumnValues * kLaneWalks / code.chunk_columns() * code.chunk_lines();
+    return kColumnValues * kStreams / code.chunk_columns() * code.chunk_lines();
 }
 
-// Walks of a unit.
-static inline int64_t column_walks(int64_t n_out) {
+// Streams of a unit.
+static inline int64_t column_streams(int64_t n_out) {
     const int64_t rest = n_out % kWideOutputs;
-    return n_out / kWideOutputs * kWideWalks + (rest + kOutputSlice - 1) / kOutputSlice * kNarrowWalks;
+    return n_out / kWideOutputs * kWideStreams + (rest + kOutputSlice - 1) / kOutputSlice * kNarrowStreams;
 }
 
 // The outputs of narrow strips. Where the last one is not full they are at the end.
@@ -48,31 +48,31 @@ struct NarrowStrips {
 // The strip of an output: of unit j the bytes from codes + j * bytes on.
 struct ColumnStrip {
     int64_t begin = 0; // its first output
-    int64_t walks = 0;
+    int64_t streams = 0;
     int64_t bytes = 0; // of a unit
     const uint8_t *codes = nullptr;
 
     [[gnu::always_inline]] ColumnStrip(const ColumnWeight &w, int64_t output) {
         const NarrowStrips narrow(w.n_out);
         if (output >= narrow.begin && output < narrow.end) {
-            walks = kNarrowWalks;
+            streams = kNarrowStreams;
             begin = output - (output - narrow.begin) % kOutputSlice;
         } else {
-            walks = kWideWalks;
+            streams = kWideStreams;
             begin = output - (output < narrow.begin ? output : output - narrow.end) % kWideOutputs;
         }
         const int64_t lines = column_lines(*w.lane_code);
-        bytes = lines * walks;
+        bytes = lines * streams;
         codes = w.codes + begin / kColumnValues * lines * w.n_in;
     }
-    [[gnu::always_inline]] int64_t outputs() const { return walks * kColumnValues; }
+    [[gnu::always_inline]] int64_t outputs() const { return streams * kColumnValues; }
 
-    // Where line `line` of a walk is in a unit's bytes.
-    int64_t at(int64_t line, int64_t walk) const {
+    // Where line `line` of a stream is in a unit's bytes.
+    int64_t at(int64_t line, int64_t stream) const {
         const int64_t block = line / kBlockLines * kBlockLines;
-        const int64_t lines = std::min(kBlockLines, bytes / walks - block);
-        return block * walks + walk / kNarrowWalks * kNarrowWalks * lines + (line - block) * kNarrowWalks +
-               walk % kNarrowWalks;
+        const int64_t lines = std::min(kBlockLines, bytes / streams - block);
+        return block * streams + stream / kNarrowStreams * kNarrowStreams * lines + (line - block) * kNarrowStreams +
+               stream % kNarrowStreams;
     }
 };
 

@@ -6,10 +6,10 @@
 namespace seeddelta {
 
 // A code whose single values have the first table, if there are some, and the first of several the next, and so on.
-static constexpr LaneCode shared(uint32_t number, std::initializer_list<uint8_t> emits, float unit, const LaneTables &a,
-                                 const LaneTables &b, const LaneTables &c) {
+static constexpr LaneCode shared(uint32_t number, std::initializer_list<uint8_t> emits, float deviation,
+                                 const LaneTables &a, const LaneTables &b, const LaneTables &c) {
     const LaneTables tables[] = {a, b, c};
-    LaneCode code{number, 0, 0, {}, unit, {}, 0, {}};
+    LaneCode code{number, 0, 0, {}, deviation, {}, 0, {}};
     const int singles = std::find(emits.begin(), emits.end(), 1) != emits.end() ? 1 : 0;
     for (const uint8_t values : emits) {
         code.emits[code.steps++] = values;
@@ -167,12 +167,12 @@ void lanes_row(const seeddelta_ctx &ctx, int64_t row, int16_t *out) {
     const LaneCode &code = *ctx.lane_code;
     const uint8_t *tile = ctx.codes + row / kTileRows * ctx.lane_lines * kLaneBytes;
     const int64_t chunks = code.chunks(ctx.n_in);
-    const int64_t loop = std::min(kLaneLoop, code.walk_steps(ctx.n_in));
-    for (int64_t walk = 0; walk < kLaneWalks; ++walk) {
-        const int64_t lane = row % kTileRows * kLaneWalks + walk;
-        int c1 = lane_step(code, tile, lane, loop - 1);
-        int c2 = lane_step(code, tile, lane, loop - 2);
-        int64_t column = walk;
+    const int64_t prefix = std::min(kPrefixSteps, code.stream_steps(ctx.n_in));
+    for (int64_t stream = 0; stream < kStreams; ++stream) {
+        const int64_t lane = row % kTileRows * kStreams + stream;
+        int c1 = lane_step(code, tile, lane, prefix - 1);
+        int c2 = lane_step(code, tile, lane, prefix - 2);
+        int64_t column = stream;
         const uint8_t *planes = tile + lane;
         for (int64_t chunk = 0; chunk < chunks; ++chunk, planes += code.chunk_lines() * kLaneBytes) {
             const uint8_t *codes = planes + code.planes * kLaneBytes;
@@ -180,7 +180,7 @@ void lanes_row(const seeddelta_ctx &ctx, int64_t row, int16_t *out) {
             int value = 0;
             for (int step = 0; step < code.chunk_steps(); ++step) {
                 const int c0 = codes[step / 2 * kLaneBytes] >> (step % 2 * 4) & 15;
-                for (int i = 0; i < code.emits[phase]; ++i, ++value, column += kLaneWalks) {
+                for (int i = 0; i < code.emits[phase]; ++i, ++value, column += kStreams) {
                     int added = 0;
                     for (int p = 0; p < code.planes; ++p) {
                         added += (planes[p * kLaneBytes] >> code.plane_bit(step, i) & 1) * code.added[p];

@@ -1,14 +1,14 @@
 // Base kind lanes: a trellis code whose states live in byte lanes. docs/reference/format.md, "Byte lanes".
 //
-// A row has four walks; walk i owns the columns i, i + 4, i + 8, ... A walk is a sequence of 4-bit codes, and a step
-// (one code) emits one to four values, by the pattern of the code. With c0 the step's code, c1 and c2 those of the two
-// steps before, all sums modulo 16:
+// A row has four streams; stream i owns the columns i, i + 4, i + 8, ... A stream is a sequence of 4-bit codes, and a
+// step (one code) emits one to four values, by the pattern of the code. With c0 the step's code, c1 and c2 those of the
+// two steps before, all sums modulo 16:
 //
 //     first and third value of a step     A[c0 + c2] + B[c1]
 //     second and fourth value of a step   A[c0 + c1 + c2] + B[c0]
 //
 // Above 4 bits, and at 3, each bit plane has a bit beside a value that adds a fixed number: a coarse step, so that the
-// walk chooses the finer ones (Ungerboeck's parallel transitions).
+// stream chooses the finer ones (Ungerboeck's parallel transitions).
 //
 // Tables are trained: random starts, then Viterbi searches and least squares in turns.
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace seeddelta {
 
-inline constexpr int64_t kLaneLoop = 32; // steps after which the walk's codes are those that come before its first
+inline constexpr int64_t kPrefixSteps = 32; // steps after which the stream's codes are those that come before its first
 // Codes are asked for this long before they are read.
 inline constexpr int64_t kLanesAhead = 8192;
 

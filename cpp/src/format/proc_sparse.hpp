@@ -1,7 +1,8 @@
 // Residual scheme proc_sparse: only the blocks that a row kept exist, int8 values with a float16 scale a row; the base,
-// if there is one, is prng_block inside these blocks and 0 outside. docs/reference/format.md. In seeddelta_ctx: residual_size
-// blocks a row, block_map [n_out, proc_map_bytes] one bit a block, residual_vals_i8 [n_out, kept, residual_block],
-// residual_scale [n_out]. Procedural weights are made from their coordinates when they are needed, never stored.
+// if there is one, is prng_block inside these blocks and 0 outside. docs/reference/format.md. In seeddelta_ctx:
+// residual_size blocks a row, block_map [n_out, proc_map_bytes] one bit a block, residual_vals_i8 [n_out, kept,
+// residual_block], residual_scale [n_out]. Procedural weights are made from their coordinates when they are needed,
+// never stored.
 #pragma once
 #include <cstdint>
 #include <cstring>

@@ -13,6 +13,8 @@ static inline uint64_t splitmix64_mix(uint64_t z) {
 }
 
 // The n-th output (from 0) of the generator started at `key`.
-static inline uint64_t splitmix64_at(uint64_t key, uint64_t n) { return splitmix64_mix(key + (n + 1) * kGoldenGamma); }
+static inline uint64_t splitmix64_at(uint64_t key, uint64_t n) {
+    return splitmix64_mix(key + (n + 1) * kGoldenGamma);
+}
 
 } // namespace seeddelta

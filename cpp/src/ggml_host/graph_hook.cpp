@@ -123,8 +123,8 @@ void GraphHook::count_product(const void *dst, const ServedWeight::Node &node, b
         count(counters.own_calls);
         count(counters.reused, reused ? 1 : 0);
         count(counters.experts, tally.experts);
-        count(counters.active_units, tally.active);
-        count(counters.skipped_units, tally.skipped);
+        count(counters.active_inputs, tally.active);
+        count(counters.skipped_inputs, tally.skipped);
         count(counters.blocks, tally.blocks);
     }
     if (node.served->state.gate != nullptr) {

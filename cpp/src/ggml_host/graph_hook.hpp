@@ -32,8 +32,8 @@ struct WeightCounters {
     std::atomic<uint64_t> experts{0};     // experts computed with, each once a product however many tokens chose it
     std::atomic<uint64_t> dense_calls{0}; // products and look-ups computed from the dense fallback
     std::atomic<uint64_t> nonfinite_events{0}; // those with NaN or infinity in activations or result
-    std::atomic<uint64_t> active_units{0};     // of gated matrices: inputs computed with
-    std::atomic<uint64_t> skipped_units{0};    // and those left out
+    std::atomic<uint64_t> active_inputs{0};    // of gated matrices: inputs computed with
+    std::atomic<uint64_t> skipped_inputs{0};   // and those left out
     std::atomic<uint64_t> blocks{0};           // of proc_sparse: multiplied
 };
 

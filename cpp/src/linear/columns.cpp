@@ -188,7 +188,7 @@ bool columns_prefetch(const ColumnWeight &w, int ith, int nth) {
     }
     const ColumnStrip strip(w, slice.begin);
     prefetch_near(strip.codes, strip.bytes * w.n_in);
-    prefetch_near(reinterpret_cast<const uint8_t *>(w.unit_scale), w.n_in * static_cast<int64_t>(sizeof(float)));
+    prefetch_near(reinterpret_cast<const uint8_t *>(w.input_scale), w.n_in * static_cast<int64_t>(sizeof(float)));
     return true;
 }
 

@@ -43,13 +43,13 @@ ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
     auto *begin = pieces.take<int32_t>(groups + 1);
     if (set.n == w.n_in) { // index is 0, 1, 2, ..., or null
         for (int64_t i = 0; i < set.n; ++i) {
-            x[i] = set.value[i] * w.unit_scale[i];
+            x[i] = set.value[i] * w.input_scale[i];
         }
         std::memset(x + set.n, 0, static_cast<size_t>(n - set.n) * sizeof(float));
     } else {
         std::memset(x, 0, static_cast<size_t>(n) * sizeof(float));
         for (int64_t i = 0; i < set.n; ++i) {
-            x[set.index[i]] = set.value[i] * w.unit_scale[set.index[i]];
+            x[set.index[i]] = set.value[i] * w.input_scale[set.index[i]];
         }
     }
     kernels().linear.quantize(x, w.n_in, 1, dense, scale, bias);
@@ -69,7 +69,7 @@ void quantise_row(const ColumnWeight &w, const float *x, int64_t token, Workspac
     auto *scaled = pieces.take<float>(stride);
     std::memset(scaled, 0, static_cast<size_t>(stride) * sizeof(float));
     for (int64_t i = 0; i < w.n_in; ++i) {
-        scaled[i] = x[i] * w.unit_scale[i];
+        scaled[i] = x[i] * w.input_scale[i];
     }
     kernels().linear.quantize(scaled, w.n_in, 1, ws.q.data + token * stride, ws.scale.data + token * (stride / kGroup),
                               ws.bias.data + token * (stride / kGroup));

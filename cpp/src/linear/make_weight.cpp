@@ -148,7 +148,7 @@ ColumnWeight column_layout(const Builder &b) {
                   b.c.n_experts == 1,
               "column layout is for one matrix of lanes, without column_scale and residual");
     const LaneCode *code = lane_code_of(b);
-    require_array(in.codes, "codes", "iu", 1, {b.c.n_in, column_walks(b.c.n_out), column_lines(*code)});
+    require_array(in.codes, "codes", "iu", 1, {b.c.n_in, column_streams(b.c.n_out), column_lines(*code)});
     return {.kind = ColumnKind::lanes,
             .n_out = b.c.n_out,
             .n_in = b.c.n_in,
@@ -180,9 +180,9 @@ CheckedWeight::CheckedWeight(const std::string &name, const WeightArrays &arrays
     for (int64_t j = 0; arrays.by_column && j < ctx_.n_in; ++j) {
         const float scale =
             ctx_.row_scale_f16 != nullptr ? half_to_float(ctx_.row_scale_f16[j]) : ctx_.row_scale_f32[j];
-        unit_scale_.push_back(scale * ctx_.base_scale);
+        input_scale_.push_back(scale * ctx_.base_scale);
     }
-    columns_.unit_scale = unit_scale_.data();
+    columns_.input_scale = input_scale_.data();
 }
 
 static ColumnWeight checked_columns(const std::string &name, const ColumnArrays &in) {

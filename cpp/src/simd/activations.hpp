@@ -164,7 +164,7 @@ SEEDDELTA_INLINE xsimd::batch<float, Arch> add_neighbours(xsimd::batch<float, Ar
 #endif
 }
 
-// The largest magnitude of `Groups` of kGroup floats with one scale, or what it would have to be for their fours
+// The largest magnitude of `Groups` of kGroup floats with one scale, or what it would have to be for their dot groups
 // (largest_four), as integers in lanes: their order is that of the floats, and infinity and NaN are last.
 template <class Arch, int64_t Groups>
 SEEDDELTA_INLINE xsimd::batch<int32_t, Arch> largest_magnitude(const float *x) {

@@ -40,17 +40,17 @@ struct DirectLanes : Words256 {
               [x1] "m"(*reinterpret_cast<const FourInputs *>(x1)), [ones] "x"(_mm256_set1_epi16(1)));
         return sum;
     }
-    // The same for two neighbours in a LaneBlock, the first of whose inputs are at x: products first, which are what
+    // The same for two neighbours in a TokenBatch, the first of whose inputs are at x: products first, which are what
     // Zen 4 has too few units for, then sums.
     static SEEDDELTA_INLINE void dots_of_pair(V &sum0, V &sum1, V v0, V v1, const int8_t *x) {
         struct Inputs {
-            FourInputs of[kLaneBlock + 2];
+            FourInputs of[kTokenBatch + 2];
         };
         V a, b, c, d;
         asm("vpbroadcastd %[x], %[a]\n\t"
-            "vpbroadcastd %c[quad]+%[x], %[b]\n\t"
+            "vpbroadcastd %c[dot_group]+%[x], %[b]\n\t"
             "vpbroadcastd %c[n]+%[x], %[c]\n\t"
-            "vpbroadcastd %c[quad]+%c[n]+%[x], %[d]\n\t"
+            "vpbroadcastd %c[dot_group]+%c[n]+%[x], %[d]\n\t"
             "vpmaddubsw %[a], %[v0], %[a]\n\t"
             "vpmaddubsw %[b], %[v1], %[b]\n\t"
             "vpmaddubsw %[c], %[v0], %[c]\n\t"
@@ -64,7 +64,7 @@ struct DirectLanes : Words256 {
             : [sum0] "+x"(sum0), [sum1] "+x"(sum1), [a] "=&x"(a), [b] "=&x"(b), [c] "=&x"(c), [d] "=&x"(d)
             : [v0] "x"(v0), [v1] "x"(v1), [x] "m"(*reinterpret_cast<const Inputs *>(x)),
               [ones] "x"(_mm256_set1_epi16(1)), [n] "i"(sizeof(FourInputs)),
-              [quad] "i"(kLaneBlock * sizeof(FourInputs)));
+              [dot_group] "i"(kTokenBatch * sizeof(FourInputs)));
     }
 };
 

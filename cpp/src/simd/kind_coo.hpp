@@ -2,7 +2,7 @@
 #pragma once
 #include "kinds/coo/kind.hpp"
 #include "simd/entries.hpp"
-#include "simd/kinds.hpp"
+#include "simd/kind.hpp"
 
 namespace seeddelta {
 namespace {

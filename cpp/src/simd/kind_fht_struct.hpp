@@ -3,7 +3,7 @@
 #pragma once
 #include "kinds/fht_struct/kind.hpp"
 #include "simd/activations.hpp"
-#include "simd/kinds.hpp"
+#include "simd/kind.hpp"
 
 namespace seeddelta {
 namespace {

@@ -1,7 +1,7 @@
 // Products with prng_block for any xsimd architecture. Include inside an instruction-set unit only.
 #pragma once
 #include "kinds/prng_block/kind.hpp"
-#include "simd/kinds.hpp"
+#include "simd/kind.hpp"
 
 namespace seeddelta {
 namespace {

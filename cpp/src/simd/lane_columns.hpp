@@ -1,10 +1,10 @@
 // Strips of byte lanes in column layout (format/column_lanes.hpp), decoded and multiplied, for any instruction set.
 // Include inside an instruction-set unit only.
 //
-// Four units at a time: a line of each, unpacked twice, is a register whose 32-bit lanes hold the four codes of a walk.
-// From there on it is lanes.hpp: decoded, the lane of an output has what the four units give it. The sums of a strip
-// stay in registers over all units of a group. A wide strip fills the register with its walks; of a narrow one, with
-// four walks, each 128-bit lane has four units of its own, and the lanes are added at the end of a group.
+// Four units at a time: a line of each, unpacked twice, is a register whose 32-bit lanes hold the four codes of a
+// stream. From there on it is lanes.hpp: decoded, the lane of an output has what the four units give it. The sums of a
+// strip stay in registers over all units of a group. A wide strip fills the register with its streams; of a narrow one,
+// with four streams, each 128-bit lane has four units of its own, and the lanes are added at the end of a group.
 //
 // `Ops` are the words of lanes.hpp and besides: zip8, zip16 (interleave two registers, low and high half of each
 // 128-bit lane), gather (so many bytes of an address a 128-bit lane), lanes_of (the 32 bits of each 128-bit lane from
@@ -26,40 +26,42 @@ struct LaneColumns {
     using Tile = LaneTile<Ops>;
     using Tables = typename Tile::template Tables<Pattern>;
     static constexpr int kLanes = Ops::kLanes;
-    static constexpr int kParts = Wide ? static_cast<int>(kWideWalks / kNarrowWalks) / kLanes : 1; // registers a line
+    static constexpr int kParts =
+        Wide ? static_cast<int>(kWideStreams / kNarrowStreams) / kLanes : 1; // registers a line
     // Parts that are multiplied in turns: of a line from memory both halves are used at once.
     static constexpr int kTogether = kParts == 2 ? 2 : 1;
-    static constexpr int kQuads = Wide ? 1 : kLanes; // times four units together
-    static constexpr int kUnits = 4 * kQuads;
-    static constexpr int kWalks = static_cast<int>(Wide ? kWideWalks : kNarrowWalks);
+    static constexpr int kDotGroups = Wide ? 1 : kLanes; // times four units together
+    static constexpr int kUnits = 4 * kDotGroups;
+    static constexpr int kStreams = static_cast<int>(Wide ? kWideStreams : kNarrowStreams);
     static constexpr int kValues = static_cast<int>(kColumnValues);
-    static constexpr int kChunks = kValues / Pattern::kQuads;
+    static constexpr int kChunks = kValues / Pattern::kDotGroups;
     static constexpr int kLines = kChunks * Pattern::kLines;
-    static constexpr int kBytes = kLines * kWalks; // of a unit
+    static constexpr int kBytes = kLines * kStreams; // of a unit
     static constexpr int kBlock = static_cast<int>(kBlockLines);
     static constexpr int kBlocks = (kLines + kBlock - 1) / kBlock;
     static constexpr int kFetches = (kBytes + 63) / 64; // of a unit
     static constexpr int kFold = Wide ? 1 : kLanes;     // values that one register of sums ends as
     static constexpr int kFloats = static_cast<int>(sizeof(V) / sizeof(float)); // of that register
 
-    using Units = const uint8_t *[kQuads][4];
+    using Units = const uint8_t *[kDotGroups][4];
 
-    // The lines of block `Block` of unit i of each quad.
+    // The lines of block `Block` of unit i of each dot_group.
     template <int Block>
     static SEEDDELTA_INLINE V piece(const Units &at, int i, int part) {
         constexpr int lines = std::min(kBlock, kLines - kBlock * Block);
         if constexpr (Wide && lines == kBlock) {
-            return Ops::load(at[0][i] + kBlock * kWalks * Block + part * static_cast<int>(sizeof(V)));
+            return Ops::load(at[0][i] + kBlock * kStreams * Block + part * static_cast<int>(sizeof(V)));
         } else {
             const uint8_t *from[kLanes];
             for (int l = 0; l < kLanes; ++l) {
-                from[l] = at[Wide ? 0 : l][i] + kBlock * kWalks * Block + (Wide ? (part * kLanes + l) * 4 * lines : 0);
+                from[l] =
+                    at[Wide ? 0 : l][i] + kBlock * kStreams * Block + (Wide ? (part * kLanes + l) * 4 * lines : 0);
             }
             return Ops::template gather<4 * lines>(from);
         }
     }
 
-    // All lines of the four units of each quad, interleaved.
+    // All lines of the four units of each dot group, interleaved.
     struct Lines {
         V line[kBlocks * kBlock];
         SEEDDELTA_INLINE Lines(const Units &at, int part) {
@@ -97,8 +99,8 @@ struct LaneColumns {
         for (int p = 0; p < Pattern::kPlanes; ++p) {
             Ops::store(planes + p * kLaneBytes, line[first + p]);
         }
-        const auto one = [&](int quad, V values)
-                             SEEDDELTA_INLINE_LAMBDA { use(Chunk * Pattern::kQuads + quad, values); };
+        const auto one = [&](int dot_group, V values)
+                             SEEDDELTA_INLINE_LAMBDA { use(Chunk * Pattern::kDotGroups + dot_group, values); };
         [&]<int... Line>(std::integer_sequence<int, Line...>) SEEDDELTA_INLINE_LAMBDA {
             (steps<Line>(line[first + Pattern::kPlanes + Line], planes, t, before, one), ...);
         }(std::make_integer_sequence<int, Pattern::kChunk / 2>{});
@@ -126,7 +128,7 @@ struct LaneColumns {
         if constexpr (!Wide) {
             sum = Ops::fold(sums);
         }
-        float *out = y + value * kWalks + part * kFloats;
+        float *out = y + value * kStreams + part * kFloats;
         Ops::store_rows(out, Ops::add_group(Ops::load_floats(out), sum, scale));
     }
 
@@ -214,7 +216,7 @@ struct LaneColumns {
         }
         constexpr int values = Last - First;
         V sum[kTogether * values];
-        const V start = Ops::start(in.bias[g] / kQuads);
+        const V start = Ops::start(in.bias[g] / kDotGroups);
         unrolled<kTogether * values>([&](int i) SEEDDELTA_INLINE_LAMBDA { sum[i] = start; });
         for (int64_t i = begin; i < end; i += kUnits) {
             Units at;
@@ -331,7 +333,7 @@ struct LaneColumns {
                 V sum[N][kFold];
                 for (int t = 0; t < N; ++t) {
                     for (V &s : sum[t]) {
-                        s = Ops::start(a.bias[(token + t) * groups + group] / kQuads);
+                        s = Ops::start(a.bias[(token + t) * groups + group] / kDotGroups);
                     }
                 }
                 const uint8_t *from = panel + v * kRow + part * static_cast<int64_t>(sizeof(V));

@@ -17,13 +17,14 @@ struct LanePattern {
     static constexpr int kTables = Shared ? 3 : kValues;
     static constexpr int kChunk = Planes > 0        ? kLanePlaneValues / kValues
                                   : kSteps % 2 == 0 ? kSteps
-                                                    : 2 * kSteps; // steps
-    static constexpr int kLines = Planes + kChunk / 2;            // of a chunk
-    static constexpr int kQuads = kValues * (kChunk / kSteps);    // of four columns, in a chunk
-    // The line that ends the loop of a walk. (LaneCode::code_line would be a function that units share.)
+                                                    : 2 * kSteps;  // steps
+    static constexpr int kLines = Planes + kChunk / 2;             // of a chunk
+    static constexpr int kDotGroups = kValues * (kChunk / kSteps); // of four columns, in a chunk
+    // The line that ends the tail-biting prefix of a stream. (LaneCode::code_line would be a function that units
+    // share.)
     static int64_t loop_line(int64_t lines) {
         const int64_t steps = lines / kLines * kChunk;
-        const int64_t last = (steps < kLaneLoop ? steps : kLaneLoop) - 1;
+        const int64_t last = (steps < kPrefixSteps ? steps : kPrefixSteps) - 1;
         return last / kChunk * kLines + Planes + last % kChunk / 2;
     }
     static constexpr int first_value(int step) {

@@ -16,10 +16,10 @@ struct StripPart {
     SEEDDELTA_INLINE StripPart(const ColumnWeight &w, int64_t begin, int64_t all_end) : strip(w, begin) {
         const int64_t half = strip.outputs() / 2;
         const int64_t at = begin - strip.begin;
-        const bool whole = at == 0 && (strip.walks == kWideWalks || all_end > strip.begin + half);
-        first = static_cast<int>(at / strip.walks);
+        const bool whole = at == 0 && (strip.streams == kWideStreams || all_end > strip.begin + half);
+        first = static_cast<int>(at / strip.streams);
         last = whole ? static_cast<int>(kColumnValues) : first + static_cast<int>(kColumnValues / 2);
-        end = strip.begin + last * strip.walks;
+        end = strip.begin + last * strip.streams;
         has_room = end <= all_end;
         end = has_room ? end : all_end;
     }
@@ -33,7 +33,7 @@ void columns_lanes_simd(const ColumnWeight &w, const ColumnInput &in, int64_t be
             const StripPart part(w, o, end);
             const uint8_t *codes = part.strip.codes;
             const auto multiply = [&](float *out) {
-                if (part.strip.walks == kWideWalks) {
+                if (part.strip.streams == kWideStreams) {
                     LaneColumns<Ops, Pattern, true>::multiply(*w.lane_code, codes, in, part.first, part.last, out);
                 } else {
                     LaneColumns<Ops, Pattern, false>::multiply(*w.lane_code, codes, in, part.first, part.last, out);
@@ -68,7 +68,7 @@ void columns_lanes_many_simd(const ColumnWeight &w, const Activations &a, int64_
                 const int64_t n = w.n_in - g * kGroup < kGroup ? w.n_in - g * kGroup : kGroup;
                 const uint8_t *codes = part.strip.codes + g * kGroup * part.strip.bytes;
                 float *out = y + part.strip.begin;
-                if (part.strip.walks == kWideWalks) {
+                if (part.strip.streams == kWideStreams) {
                     Wide::decode_group(*w.lane_code, codes, n, panel);
                     Wide::multiply_panel(a, g, panel, n, part.first, part.last, 0, a.n_tokens, out, y_stride);
                     continue;

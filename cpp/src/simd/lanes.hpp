@@ -1,13 +1,13 @@
 // Byte lanes: products of a tile of 16 rows with one to eight tokens, for any instruction set. Include inside an
 // instruction-set unit only.
 //
-// A line of codes is 64 bytes, four walks of 16 rows. Decoded, byte 4 * r + i is the value of row r in one of four
+// A line of codes is 64 bytes, four streams of 16 rows. Decoded, byte 4 * r + i is the value of row r in one of four
 // neighbouring columns: what a product of bytes wants that adds four neighbours. The codes of the steps before are the
 // registers of the steps before, so a value takes two look-ups and two additions and nothing else.
 //
 // `Ops` has the words: V (bytes), kParts (registers a line), direct_parts(n) (parts decoded together for n tokens),
 // tiles(n) (tiles decoded together for n tokens, where a line is one register: they share the broadcasts), packed(n)
-// (whether inputs of n tokens are those of a block, lane_block.hpp), load, low, high (codes), table, look, add, wrap
+// (whether inputs of n tokens are those of a block, token_batch.hpp), load, low, high (codes), table, look, add, wrap
 // (sums of codes for look), start (sums of products), four (broadcast), dot, keep (in a register), F (floats of a
 // register's rows), no_floats, add_group, store_rows; kBias is added to every value, for products of unsigned and
 // signed bytes; add_bit adds a number where a bit of a plane is set or, with kTakes, where it is not; or, where there
@@ -21,8 +21,8 @@
 
 #include "format/lanes.hpp"
 #include "simd/inline.hpp"
-#include "simd/lane_block.hpp"
 #include "simd/lane_patterns.hpp"
+#include "simd/token_batch.hpp"
 
 namespace seeddelta {
 namespace {
@@ -92,15 +92,15 @@ struct LaneTile {
         SEEDDELTA_INLINE explicit Before(V both) : c1(Ops::high(both)), c2(Ops::low(both)) {}
     };
 
-    // One step, number Step of the chunk; `c0` are its codes. Calls use(quad of the chunk, values).
+    // One step, number Step of the chunk; `c0` are its codes. Calls use(dot group of the chunk, values).
     template <class Pattern, int Step, class Use>
     static SEEDDELTA_INLINE void step(V c0, const uint8_t *planes, const Tables<Pattern> &t, Before &before,
                                       Use &&use) {
-        constexpr int quad = Pattern::first_value(Step);
-        constexpr int value = quad % Pattern::kValues;
+        constexpr int dot_group = Pattern::first_value(Step);
+        constexpr int value = dot_group % Pattern::kValues;
         const auto emit = [&]<int I>(V at, V beside) SEEDDELTA_INLINE_LAMBDA {
             constexpr int of = Pattern::table_of(value + I);
-            constexpr int bit = (quad + I) % kLanePlaneValues;
+            constexpr int bit = (dot_group + I) % kLanePlaneValues;
             constexpr int place = bit % Tables<Pattern>::kPlaces;
             const auto plane = [&](int p) SEEDDELTA_INLINE_LAMBDA { return Ops::load(planes + p * kLaneBytes); };
             if constexpr (kWide && Pattern::kPlanes > 0) {
@@ -113,7 +113,7 @@ struct LaneTile {
             for (int p = 0; !kWide && p < Pattern::kPlanes; ++p) {
                 out = Ops::template add_bit<bit>(out, plane(p), t.added[p]);
             }
-            use(quad + I, out);
+            use(dot_group + I, out);
         };
         const V sum = Ops::wrap(Ops::add(c0, before.c2));
         emit.template operator()<0>(sum, before.c1);
@@ -133,7 +133,7 @@ struct LaneTile {
 
     // The chunk at `codes` from its line `Line` of codes on. Each part of a line after the other; of tiles first the
     // low codes of all, then the high ones: so few registers are in use at a time, of codes or of activations.
-    // `stride`: bytes between the parts. Calls use(quad of the chunk, part, values).
+    // `stride`: bytes between the parts. Calls use(dot group of the chunk, part, values).
     template <class Pattern, int Parts, int Line, class Use>
     static SEEDDELTA_INLINE void line(const uint8_t *codes, int64_t stride, const Tables<Pattern> &t, Before *before,
                                       Use &&use) {
@@ -145,7 +145,7 @@ struct LaneTile {
             }
             const V code = Step % 2 == 0 ? Ops::low(both[p]) : Ops::high(both[p]);
             step<Pattern, Step>(code, at, t, before[p],
-                                [&](int quad, V values) SEEDDELTA_INLINE_LAMBDA { use(quad, p, values); });
+                                [&](int dot_group, V values) SEEDDELTA_INLINE_LAMBDA { use(dot_group, p, values); });
         };
         const auto low = [&](int p) SEEDDELTA_INLINE_LAMBDA { half.template operator()<2 * Line>(p); };
         const auto high = [&](int p) SEEDDELTA_INLINE_LAMBDA { half.template operator()<2 * Line + 1>(p); };
@@ -216,7 +216,7 @@ struct LaneTile {
     template <class Pattern, int Parts, int N, bool Tiles, class Inputs>
     [[gnu::noinline]] static void multiply_part(const seeddelta_ctx &ctx, const uint8_t *codes, int part, Inputs in,
                                                 float (*acc)[kTileRows]) {
-        constexpr int64_t chunks_a_group = kGroup / (4 * Pattern::kQuads);
+        constexpr int64_t chunks_a_group = kGroup / (4 * Pattern::kDotGroups);
         const int64_t stride = Tiles ? ctx.tile_bytes() : kBytes;
         const uint8_t *after = codes + Parts * stride;
         codes += part * kBytes;
@@ -234,9 +234,9 @@ struct LaneTile {
         V even[Parts];
         // Number `c` of the chunks at `codes` and `in`.
         const auto chunk = [&](int c) SEEDDELTA_INLINE_LAMBDA {
-            const auto multiply = [&](int quad, int p, V values) SEEDDELTA_INLINE_LAMBDA {
-                const int at = 4 * (c * Pattern::kQuads + quad);
-                if (quad == 0) {
+            const auto multiply = [&](int dot_group, int p, V values) SEEDDELTA_INLINE_LAMBDA {
+                const int at = 4 * (c * Pattern::kDotGroups + dot_group);
+                if (dot_group == 0) {
                     if constexpr (Tiles) { // the next tiles, in the order of the memory
                         ask<Pattern::kLines, 2>(after + (c * Parts + p) * Pattern::kLines * kLaneBytes);
                     } else if (p == 0 && (Parts == Ops::kParts || part == 0)) { // not for a later part again
@@ -247,7 +247,7 @@ struct LaneTile {
                     unrolled<N>([&](int n) SEEDDELTA_INLINE_LAMBDA {
                         sum[n][p] = dot<Parts>(sum[n][p], values, in.at(n, at));
                     });
-                } else if (quad % 2 == 0) {
+                } else if (dot_group % 2 == 0) {
                     even[p] = values;
                 } else if constexpr (N == 4 && kPairDots) {
                     for (int n = 0; n < N; n += 2) {
@@ -270,7 +270,7 @@ struct LaneTile {
         const auto advance = [&](int64_t count) SEEDDELTA_INLINE_LAMBDA {
             codes += count * Pattern::kLines * kLaneBytes;
             after += count * Parts * Pattern::kLines * kLaneBytes;
-            in.advance(count * 4 * Pattern::kQuads);
+            in.advance(count * 4 * Pattern::kDotGroups);
         };
         int64_t chunks = ctx.lane_lines / Pattern::kLines;
         int64_t group = 0;
@@ -321,8 +321,8 @@ struct LaneTile {
     }
 
     template <class Pattern, int N>
-    static void multiply_n(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, const LaneBlock &block,
-                           int64_t tiles, float (*acc)[kTileRows]) {
+    static void multiply_n(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a,
+                           const TokenBatch &block, int64_t tiles, float (*acc)[kTileRows]) {
         const auto in = [&] {
             if constexpr (Ops::packed(N)) {
                 return BlockInputs(block);
@@ -352,7 +352,7 @@ struct LaneTile {
 
     // One tile, or as many as tiles_for says, for 1 .. kTokens tokens: every register of codes is decoded once.
     // The sums of a tile are kTokens rows of `acc`. `block` has the tokens where packs() says so.
-    static void multiply(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, const LaneBlock &block,
+    static void multiply(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a, const TokenBatch &block,
                          int64_t tiles, float (*acc)[kTileRows]) {
         const int64_t count = a.n_tokens;
         with_pattern(*ctx.lane_code, [&]<class Pattern>() {

@@ -129,7 +129,7 @@ struct LaneMatrix {
     // A tile for all tokens.
     template <class Pattern>
     void tile(const seeddelta_ctx &ctx, const uint8_t *codes, const Activations &a) const {
-        constexpr int64_t columns_a_chunk = kLaneWalks * Pattern::kQuads;
+        constexpr int64_t columns_a_chunk = kStreams * Pattern::kDotGroups;
         typename Panel::Codes before(codes, Pattern::loop_line(ctx.lane_lines));
         int64_t chunks = ctx.lane_lines / Pattern::kLines;
         for (int64_t group = 0; chunks > 0; group += kColumns / kGroup) {

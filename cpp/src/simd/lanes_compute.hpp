@@ -24,7 +24,7 @@ bool lanes_compute_many(const seeddelta_ctx &ctx, const Activations &a, int64_t 
     using P = LanePanel<Ops>;
     const int64_t groups = a.stride / kGroup;
     for (int64_t token = 0; token < a.n_tokens; token += P::kBlock) {
-        LaneBlock::of(scratch, groups, token / P::kBlock).pack(a, token);
+        TokenBatch::of(scratch, groups, token / P::kBlock).pack(a, token);
     }
     Exponents<Arch> exponents;
     const uint8_t *codes = ctx.codes + tile_begin * ctx.tile_bytes();
@@ -34,7 +34,7 @@ bool lanes_compute_many(const seeddelta_ctx &ctx, const Activations &a, int64_t 
         for (int64_t token = 0; token < a.n_tokens; token += P::kBlock) {
             const int64_t count = a.n_tokens - token < P::kBlock ? a.n_tokens - token : P::kBlock;
             const auto *total =
-                reinterpret_cast<const float(*)[kTileRows]>(LaneBlock::of(scratch, groups, token / P::kBlock).total);
+                reinterpret_cast<const float(*)[kTileRows]>(TokenBatch::of(scratch, groups, token / P::kBlock).total);
             finish_lanes<Arch>(ctx, a, tile, token, count, total, y, y_stride, exponents);
         }
     }
@@ -51,7 +51,7 @@ bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_
     Exponents<Arch> exponents;
     alignas(64) float acc[L::kTiles * L::kTokens][kTileRows];
     const int64_t together = L::tiles_for(a.n_tokens);
-    const LaneBlock block = LaneBlock::of(panel, a.stride / kGroup, 0);
+    const TokenBatch block = TokenBatch::of(panel, a.stride / kGroup, 0);
     if (L::packs(a.n_tokens)) {
         block.pack(a, 0);
     }

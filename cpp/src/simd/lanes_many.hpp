@@ -21,9 +21,9 @@ struct LanePanel {
     };
     using V = typename Ops::V;
     using F = typename Ops::F;
-    static constexpr int64_t kBlock = LaneBlock::kTokens;
+    static constexpr int64_t kBlock = TokenBatch::kTokens;
     static constexpr int64_t kColumns = kLanePanelColumns;
-    static constexpr int64_t kQuad = LaneBlock::kQuad;
+    static constexpr int64_t kDotGroup = TokenBatch::kDotGroup;
     static_assert(kColumns % (kScaleGroups * kGroup) == 0);
     // Multiplied together: as many sums as registers hold. Where products are added in 16 bits, a register of
     // activations is for two parts.
@@ -45,32 +45,32 @@ struct LanePanel {
             for (int l = 0; l < Pattern::kLines; ++l) {
                 __builtin_prefetch(codes + kLanesAhead + l * kLaneBytes);
             }
-            const auto keep = [&](int quad, int p, V v) SEEDDELTA_INLINE_LAMBDA {
-                Ops::store(values + quad * kLaneBytes + p * Tile::kBytes, v);
+            const auto keep = [&](int dot_group, int p, V v) SEEDDELTA_INLINE_LAMBDA {
+                Ops::store(values + dot_group * kLaneBytes + p * Tile::kBytes, v);
             };
             Tile::template line<Pattern, Ops::kParts, 0>(codes, Tile::kBytes, t, before.part, keep);
             codes += Pattern::kLines * kLaneBytes;
-            values += Pattern::kQuads * kLaneBytes;
+            values += Pattern::kDotGroups * kLaneBytes;
         }
         from = before;
         return codes;
     }
 
-    // Columns of `quads` from group `group` on, for N tokens of a block from `first` on; Parts at a time.
+    // Columns of `dot_groups` from group `group` on, for N tokens of a block from `first` on; Parts at a time.
     template <int N, int Parts>
-    [[gnu::noinline]] static void multiply(const Decoded &panel, int64_t quads, int64_t group, const LaneBlock &b,
+    [[gnu::noinline]] static void multiply(const Decoded &panel, int64_t dot_groups, int64_t group, const TokenBatch &b,
                                            int64_t first) {
-        constexpr int64_t pairs_a_group = kGroup / kQuad / 2;
+        constexpr int64_t pairs_a_group = kGroup / kDotGroup / 2;
         const auto each = [](auto &&f) SEEDDELTA_INLINE_LAMBDA {
             unrolled<N * Parts>([&](int i) SEEDDELTA_INLINE_LAMBDA { f(i / Parts, i % Parts); });
         };
         for (int part = 0; part < Ops::kParts; part += Parts) {
             const uint8_t *values = panel.values + part * Tile::kBytes;
-            const auto *q = reinterpret_cast<const int8_t *>(b.x) + group * LaneBlock::kGroupBytes + first * kQuad;
+            const auto *q = reinterpret_cast<const int8_t *>(b.x) + group * TokenBatch::kGroupBytes + first * kDotGroup;
             const float *scale = b.scale + group * kBlock + first;
             const int32_t *bias = b.bias + group * kBlock + first;
             float *out = b.total + first * kTileRows + part * Tile::kRows;
-            for (int64_t rest = quads / 2; rest > 0;) {
+            for (int64_t rest = dot_groups / 2; rest > 0;) {
                 V sum[N][Parts];
                 each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA { sum[n][p] = Ops::start(bias[n]); });
                 const auto pair = [&](int) SEEDDELTA_INLINE_LAMBDA {
@@ -83,7 +83,7 @@ struct LanePanel {
                         Tile::dots_of_block(sum, v[0][0], v[1][0], q);
                     } else {
                         each([&](int n, int p) SEEDDELTA_INLINE_LAMBDA {
-                            const int8_t *x[2] = {q + n * kQuad, q + (kBlock + n) * kQuad};
+                            const int8_t *x[2] = {q + n * kDotGroup, q + (kBlock + n) * kDotGroup};
                             if constexpr (Tile::kHalves) { // the compiler loads x once for all parts
                                 sum[n][p] =
                                     Ops::dot_both(sum[n][p], v[0][p], v[1][p], Ops::four(x[0]), Ops::four(x[1]));
@@ -95,7 +95,7 @@ struct LanePanel {
                         });
                     }
                     values += 2 * kLaneBytes;
-                    q += 2 * kBlock * kQuad;
+                    q += 2 * kBlock * kDotGroup;
                 };
                 int64_t count = rest < kScaleGroups * pairs_a_group ? rest : kScaleGroups * pairs_a_group;
                 rest -= count;
@@ -117,10 +117,10 @@ struct LanePanel {
 
     // The first N tokens of a block.
     template <int N>
-    static void multiply(const Decoded &panel, int64_t quads, int64_t group, const LaneBlock &b) {
+    static void multiply(const Decoded &panel, int64_t dot_groups, int64_t group, const TokenBatch &b) {
         constexpr int tokens = std::min(N, kTokens);
         for (int64_t first = 0; first < N; first += tokens) {
-            multiply<tokens, kParts>(panel, quads, group, b, first);
+            multiply<tokens, kParts>(panel, dot_groups, group, b, first);
         }
     }
 
@@ -128,7 +128,7 @@ struct LanePanel {
     template <class Pattern>
     static void tile(const seeddelta_ctx &ctx, const uint8_t *codes, int64_t n_tokens, int64_t groups,
                      uint8_t *scratch) {
-        constexpr int64_t chunks_a_panel = kColumns / (kQuad * Pattern::kQuads);
+        constexpr int64_t chunks_a_panel = kColumns / (kDotGroup * Pattern::kDotGroups);
         auto &panel = *reinterpret_cast<Decoded *>(scratch);
         Codes before(codes, Pattern::loop_line(ctx.lane_lines));
         int64_t chunks = ctx.lane_lines / Pattern::kLines;
@@ -136,14 +136,14 @@ struct LanePanel {
             const int64_t count = chunks < chunks_a_panel ? chunks : chunks_a_panel;
             codes = decode<Pattern>(codes, *ctx.lane_code, before, count, panel.values);
             for (int64_t token = 0; token < n_tokens; token += kBlock) {
-                const LaneBlock b = LaneBlock::of(scratch, groups, token / kBlock);
+                const TokenBatch b = TokenBatch::of(scratch, groups, token / kBlock);
                 if (group == 0) {
                     __builtin_memset(b.total, 0, kBlock * kTileRows * sizeof(float));
                 }
                 if (n_tokens - token > kBlock / 2) {
-                    multiply<kBlock>(panel, count * Pattern::kQuads, group, b);
+                    multiply<kBlock>(panel, count * Pattern::kDotGroups, group, b);
                 } else {
-                    multiply<kBlock / 2>(panel, count * Pattern::kQuads, group, b);
+                    multiply<kBlock / 2>(panel, count * Pattern::kDotGroups, group, b);
                 }
             }
             chunks -= count;

@@ -74,13 +74,13 @@ void columns_lanes_many_scalar(const ColumnWeight &w, const Activations &a, int6
 // Many tokens with lanes (lanes_many.hpp): columns that are decoded together, tokens that are multiplied together. With
 // 512 columns, a multiple of 4 KiB, the panel and the activations behind it were in each other's way.
 inline constexpr int64_t kLanePanelColumns = 640;
-inline constexpr int64_t kLaneBlock = 8;
+inline constexpr int64_t kTokenBatch = 8;
 
 // Scratch of a decoded stretch of columns, and of one block of tokens.
 inline constexpr int64_t kLanePanelBytes = kLanePanelColumns * kTileRows;
-static inline int64_t lane_block_bytes(int64_t groups) {
+static inline int64_t token_batch_bytes(int64_t groups) {
     constexpr int64_t a_group = kGroup + static_cast<int64_t>(sizeof(float) + sizeof(int32_t)); // q, scale, bias
-    return kLaneBlock * (groups * a_group + kTileRows * static_cast<int64_t>(sizeof(float)));
+    return kTokenBatch * (groups * a_group + kTileRows * static_cast<int64_t>(sizeof(float)));
 }
 
 // With matrix registers (lanes_amx.hpp): columns, tokens, and the scratch of all tokens, scales and sums.
@@ -100,7 +100,7 @@ static inline int64_t panel_bytes(const seeddelta_ctx &ctx, int64_t n_tokens) {
         return tile;
     }
     const int64_t packed =
-        kLanePanelBytes + (n_tokens + kLaneBlock - 1) / kLaneBlock * lane_block_bytes(ctx.n_groups());
+        kLanePanelBytes + (n_tokens + kTokenBatch - 1) / kTokenBatch * token_batch_bytes(ctx.n_groups());
     const int64_t matrix = lane_matrix_bytes(ctx.n_groups(), n_tokens);
     return std::max({packed, matrix, tile});
 }

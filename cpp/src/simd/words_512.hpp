@@ -51,8 +51,8 @@ struct Words512 {
         asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(values), "m"(*reinterpret_cast<const FourInputs *>(x)));
         return sum;
     }
-    // Of eight tokens and two registers of values, with the inputs of a LaneBlock at x. In one piece: what the compiler
-    // would put between them takes the place of products on Zen 4.
+    // Of eight tokens and two registers of values, with the inputs of a TokenBatch at x. In one piece: what the
+    // compiler would put between them takes the place of products on Zen 4.
     static SEEDDELTA_INLINE void dots_of_block(V *sum, V v0, V v1, const int8_t *x) {
         struct Inputs {
             FourInputs of[2][8];

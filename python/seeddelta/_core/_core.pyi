@@ -78,9 +78,9 @@ class LaneCode:
         """
         Lines of 64 bytes that a tile of 16 rows has.
         """
-    def walk_steps(self, n_in: typing.SupportsInt | typing.SupportsIndex) -> int:
+    def stream_steps(self, n_in: typing.SupportsInt | typing.SupportsIndex) -> int:
         """
-        Steps of a walk.
+        Steps of a stream.
         """
     @property
     def added(self) -> list[int]:
@@ -95,7 +95,12 @@ class LaneCode:
     @property
     def column_lines(self) -> int:
         """
-        Bytes of a walk in column layout.
+        Bytes of a stream in column layout.
+        """
+    @property
+    def deviation(self) -> float:
+        """
+        Standard deviation of the weights in units of the tables.
         """
     @property
     def emits(self) -> list[int]:
@@ -111,11 +116,6 @@ class LaneCode:
     def tables(self) -> numpy.typing.NDArray[numpy.int8]:
         """
         int8 [values of the pattern, 2 (A and B), 16].
-        """
-    @property
-    def unit(self) -> float:
-        """
-        Standard deviation of the weights in units of the tables.
         """
 class Weight:
     """
@@ -139,7 +139,7 @@ class Weight:
         seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8
             [n_out, ceil(n_in / base_block)].
         n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those of another.
-        layout: "row", or "column" for lanes whose codes are uint8 [n_in, walks, lines] in the order of strips, and
+        layout: "row", or "column" for lanes whose codes are uint8 [n_in, streams, lines] in the order of strips, and
             row_scale [n_in].
     """
     def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, n_experts: typing.SupportsInt | typing.SupportsIndex = 1, layout: str = 'row', lane_code: typing.SupportsInt | typing.SupportsIndex = -1) -> None:
@@ -316,8 +316,8 @@ class GraphHook:
         """
     def counters(self) -> dict[str, dict[str, int]]:
         """
-        Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, active_units,
-        skipped_units since the hook was made.
+        Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, active_inputs,
+        skipped_inputs since the hook was made.
         """
     def gate_activity(self) -> tuple[int, int, int, int, int]:
         """
@@ -473,7 +473,7 @@ def columns_lanes_encode(units: typing.Annotated[numpy.typing.ArrayLike, numpy.f
         code, scale_factor, threads: as for lanes_encode.
         feedback: float32 [n_in, n_in]; the error e of unit j changes each later unit l by -e · feedback[l, j]
             (GPTQ: H⁻¹_jl / H⁻¹_jj of the units that are left).
-    Returns: (codes uint8 [n_in, walks, lines], unit_scale float16 [n_in]), for base_scale 1 / code.unit; the shape is
+    Returns: (codes uint8 [n_in, streams, lines], input_scale float16 [n_in]), for base_scale 1 / code.deviation; the shape is
     that of all bytes, whose order is strip after strip.
     Raises: ValueError for NaN or infinite weights and options out of range.
     """
@@ -510,13 +510,13 @@ def lane_codes() -> list[LaneCode]:
     """
     All codes of base kind lanes, by number.
     """
-def lanes_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, code: LaneCode, groups: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, seed: typing.SupportsInt | typing.SupportsIndex = 0, importance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, lookahead: typing.SupportsInt | typing.SupportsIndex = 16, survivors: typing.SupportsInt | typing.SupportsIndex = 1, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint8], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]]:
+def lanes_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, code: LaneCode, groups: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, seed: typing.SupportsInt | typing.SupportsIndex = 0, importance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, lookahead: typing.SupportsInt | typing.SupportsIndex = 16, beam_width: typing.SupportsInt | typing.SupportsIndex = 1, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint8], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]]:
     """
     Encodes float32 [n_out, n_in] by Viterbi search over byte lanes (docs/reference/format.md).
 
     Args:
         code: one of lane_codes().
-        groups: steps that are decided together, walk by walk; they add up to code.walk_steps(n_in), and the
+        groups: steps that are decided together, stream by stream; they add up to code.stream_steps(n_in), and the
             first has 32 at least (or all).
         importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.
         scale_factor: initial row scale over the row's root mean square; None is the measured best.
@@ -524,11 +524,11 @@ def lanes_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32
             (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ), and in b the triangle U with U Uᵀ = (H⁻¹_bb)⁻¹. The weights
             and the importance must be those of the rotated columns, in their own order, rotation_block 0.
         lookahead: steps searched beyond a group before its codes are fixed.
-        survivors: encodings of a row side by side: 1, 2, 4, 8, 16 or 32. Those that cost least go on from
+        beam_width: encodings of a row side by side: 1, 2, 4, 8, 16 or 32. Those that cost least go on from
             group to group (M-algorithm), or without feedback each has a scale of its own and the best one is
             taken. The time grows with it, the error falls.
         threads: 0 is all processors. The result does not depend on it.
-    Returns: (codes uint8 [ceil(n_out / 16), lines, 64], row_scale float16 [n_out]), for base_scale 1 / code.unit.
+    Returns: (codes uint8 [ceil(n_out / 16), lines, 64], row_scale float16 [n_out]), for base_scale 1 / code.deviation.
     Raises: ValueError for NaN or infinite weights and options out of range.
     """
 def popcount(words: typing.Annotated[numpy.typing.ArrayLike, numpy.uint64]) -> int:

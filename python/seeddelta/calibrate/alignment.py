@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import lapack  # one of its BLAS threads is used, see jobs.one_blas_thread
 
-from .._output import output_error
+from ..storage.output import output_error
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]

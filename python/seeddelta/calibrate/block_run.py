@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from seeddelta import _core
 
-from .._extras import needs_extra
-from ..errors import ImatrixError
+from ..errors import ImatrixError, needs_extra
 from ..gguf.source import SourceModel
 from ..processors import processors
 from .block_view import block_view, model_name, view_name

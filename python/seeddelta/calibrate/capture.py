@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from seeddelta import _core
 
-from .._extras import needs_extra
-from ..errors import IdleWeightsWarning, ImatrixError, some
+from ..errors import IdleWeightsWarning, ImatrixError, needs_extra, some
 from ..gguf import names
-from ..gguf.header import Header, read_header
+from ..gguf.header import Header
 from ..gguf.imatrix import Imatrix, ImatrixEntry
+from ..gguf.model_file import read_header
 from ..gguf.source import file_sha256
 from ..gguf.targets import chosen
 from .checkpoint import Checkpoint

@@ -10,7 +10,7 @@ import numpy as np
 
 from seeddelta import _core
 
-from ..checkpoint import Array, discard_record, read_record, write_record
+from ..storage.checkpoint import Array, discard_record, read_record, write_record
 
 
 class Checkpoint:

@@ -19,11 +19,12 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFValueType
 
-from .._rows import row_ranges
 from ..errors import CalibrationWarning, FormatError, ImatrixError, some
-from ..gguf.header import Header, read_header
+from ..gguf.header import Header
+from ..gguf.model_file import read_header
 from ..gguf.source import file_sha256
 from ..gguf.writer import PlannedTensor, Typed, Value, write_gguf
+from ..numeric import row_ranges
 from .capture import Capture
 
 F32 = npt.NDArray[np.float32]

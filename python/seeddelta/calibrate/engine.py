@@ -16,9 +16,18 @@ from .block_run import BlockRun
 from .block_view import view_name
 from .capture import Capture
 from .groups import Group
-from .passes import RANGE, PassJob, PassSums, StoredSums, group_sha256, range_stream
 from .states import States, write_states
+from .sums import PassSums, StoredSums
 from .text import Windows
+
+# Chunks of a range: of the 48 that a model is measured on as a rule, 2 and 4 workers have as much to do each. A job
+# loads its layers and writes its sums, which takes as long as half a chunk.
+RANGE = 12
+
+
+def range_stream(number: int) -> str:
+    """Name of the hidden states of a range (see states_name)."""
+    return f"dense.{number}"
 
 
 def states_name(block: int, stream: str = "dense") -> str:
@@ -55,28 +64,18 @@ class BlockEngine:
         """Hidden states that go into a block; those before block 0 are the embedding's and have no file."""
         return States(self.folder / states_name(block, self.stream), self.windows.ctx, self.n_embd)
 
-    def jobs(self, group: Group, summed: Iterable[str], *, keep: bool, threads: int) -> Iterator[PassJob]:
-        """The text through a group as jobs; their results are added by PassSums. The states of a range are its own."""
-        keep = keep and group != self.groups[-1]
-        sha256 = group_sha256(self.source, group)
-        for number, tokens in self._ranges():
-            yield PassJob(
-                self.source.path.absolute(), sha256, tuple(self.groups), group, number, tokens, self.folder.absolute(),
-                tuple(summed), keep, threads, self.skip, self.clip,
-            )  # fmt: skip
-
     def range_states(self, block: int) -> list[States]:
         """What the jobs have written to go into a block."""
-        return [self.of_range(number).states_before(block) for number, _ in self._ranges()]
+        return [self.of_range(number).states_before(block) for number, _ in self.ranges()]
 
     def of_range(self, number: int) -> BlockEngine:
         """An engine for what the job of this range takes through the model."""
-        tokens = dict(self._ranges())[number]
+        tokens = dict(self.ranges())[number]
         windows = Windows(tokens, self.windows.name, self.windows.sha256)
         options: dict[str, Any] = {"threads": self.threads, "skip": self.skip, "clip": self.clip}
         return BlockEngine(self.source, windows, self.groups, self.folder, stream=range_stream(number), **options)
 
-    def _ranges(self) -> Iterator[tuple[int, npt.NDArray[np.int32]]]:
+    def ranges(self) -> Iterator[tuple[int, npt.NDArray[np.int32]]]:
         """Number and tokens of the ranges of the text."""
         for begin in range(0, self.windows.chunks, RANGE):
             yield begin // RANGE, self.windows.tokens[begin : begin + RANGE]

@@ -20,13 +20,13 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .._blas import one_blas_thread
-from .._extras import needs_extra
-from .._output import check_writable
+from ..errors import needs_extra
 from ..gguf import names
 from ..gguf.source import SourceModel, open_source
+from ..numeric import one_blas_thread
 from ..processors import processors
 from ..settings.calibration import GRADIENT_CHUNKS
+from ..storage.output import check_writable
 from .block import block_matrices, in_order, read_block
 from .block_shape import ModelShape, model_shape
 from .gradient_file import write_gradient

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFValueType
 
 from ..errors import FormatError, ImatrixError
-from ..gguf.header import Header, read_header
+from ..gguf.header import Header
+from ..gguf.model_file import read_header
 from ..gguf.source import file_sha256
 from ..gguf.writer import PlannedTensor, Typed, Value, write_gguf
 from .text import Windows

@@ -7,6 +7,7 @@ views of 1, 2, 3, … consecutive blocks, and the first size whose outputs are t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -45,6 +46,17 @@ class Group:
     first: int
     last: int
     scale: float = 1.0
+
+
+def group_sha256(source: SourceModel, group: Group) -> str:
+    """SHA-256 of the tensors of a group, in hexadecimal."""
+    digest = hashlib.sha256()
+    blocks = tuple(f"blk.{block}." for block in range(group.first, group.last))
+    for name in sorted(source.tensors):
+        if name.startswith(blocks):
+            digest.update(name.encode())
+            digest.update(source.raw(name).data)
+    return digest.hexdigest()
 
 
 def groups_of(n_layers: int, size: int, scale: float = 1.0) -> list[Group]:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._output import atomic_output, output_error
 from ..errors import OutputError
+from ..storage.output import atomic_output, output_error
 
 
 class States:

@@ -13,13 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .._output import output_error
-from ..checkpoint import Record, Store
 from ..gguf.source import SourceModel, file_sha256, open_source
+from ..storage.checkpoint import Record, Store
+from ..storage.output import output_error
 from .capture import Capture, check_limits, known_inputs, wanted_matrices
 from .engine import BlockEngine
 from .groups import Group, find_groups
-from .passes import PassSums, StoredSums, run_pass, sums_arrays, sums_state
+from .passes import pass_jobs, run_pass
+from .sums import PassSums, StoredSums, sums_arrays, sums_state
 from .text import Windows, read_windows
 
 
@@ -131,7 +132,7 @@ class _Groups:
     def _run(self, number: int) -> Record:
         group, wanted = self.engine.groups[number], self._wanted[number]
         with PassSums(self.engine.folder) as sums:
-            for job in self.engine.jobs(group, wanted, keep=number < self._last, threads=self.threads):
+            for job in pass_jobs(self.engine, group, wanted, keep=number < self._last, threads=self.threads):
                 record = run_pass(job)
                 if record is not None:
                     sums.add(record)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .._extras import needs_extra
-from ..errors import EvaluationError, SourceModelError
+from ..errors import EvaluationError, SourceModelError, needs_extra
 
 if TYPE_CHECKING:
     import llama_cpp
@@ -108,7 +107,7 @@ def read_windows(
     EvaluationError when the text is too short or unreadable, SourceModelError when llama.cpp refuses the model.
     """
     with _tokenised(model, text) as (llm, data, tokens):
-        from ..gguf.header import read_header
+        from ..gguf.model_file import read_header
         from ..runtime.hyperparameters import check_context
         from ..runtime.session import bos_token, plan_chunks, refuse_encoder_decoder
 
@@ -151,7 +150,7 @@ def open_vocabulary(model: Path) -> llama_cpp.Llama:
     with needs_extra("llama"):
         import llama_cpp
 
-    from ..gguf.header import read_header
+    from ..gguf.model_file import read_header
     from ..runtime.hyperparameters import check_loadable
     from ..runtime.llama_log import native_path, refusals
 

@@ -16,27 +16,25 @@ import sys
 import tempfile
 import textwrap
 import threading
-import types
 import typing
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 from tqdm import tqdm
 from typer.core import TyperCommand
 
-from .._settings import guarded, paths_of
 from ..settings import Setting, Settings, settings_of
 from ..settings.assign import Assignment
+from ..settings.tree import guarded, paths_of
 from ._spelling import Spelling
 
 S = TypeVar("S", bound=Settings)
 _SHORT = 90  # characters: a longer help is cut to its first sentence, but for --help-all
 _NO_DEFAULT = (None, False, (), "")
-_KINDS = {int: "N", float: "X", Path: "FILE", str: "TEXT"}
 ENVIRONMENT = "SEEDDELTA_"  # before the name of a run-time flag: SEEDDELTA_KWTA_K
 
 
@@ -117,7 +115,7 @@ def _spooled(flags: list[Setting], given: dict[str, Any], stack: ExitStack) -> d
     found = dict(given)
     for setting in flags:
         value = given[_name(setting)]
-        kind = kind_of(setting)
+        kind = setting.kind
         if setting.flag.output is None and Path in (kind, *typing.get_args(kind)) and value:
             several = [_spool(one, stack) for one in (value if isinstance(value, list) else [value])]
             found[_name(setting)] = several if isinstance(value, list) else several[0]
@@ -164,26 +162,6 @@ def _name(setting: Setting) -> str:
     return "__".join(setting.path)
 
 
-def kind_of(setting: Setting) -> Any:
-    """The type of a setting without None; the first of several."""
-    kind: Any = setting.field.annotation
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        kind = next(one for one in typing.get_args(kind) if one is not type(None))
-    return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
-
-
-def metavar_of(setting: Setting) -> str | None:
-    """What stands for the value in the help; None: there is none."""
-    kind = kind_of(setting)
-    if setting.flag.metavar is not None:
-        return setting.flag.metavar
-    if setting.group is not None:
-        return "on|off"
-    if typing.get_origin(kind) is Literal:
-        return "|".join(map(str, typing.get_args(kind)))
-    return _KINDS.get(kind, "VALUE")
-
-
 def help_of(setting: Setting, *, short: bool = False) -> str:
     """The description, or the first sentence of a long one, and the default where it says something."""
     text, default = setting.field.description or "", setting.field.default
@@ -205,8 +183,8 @@ def environment_of(setting: Setting) -> str:
 
 def _parameter(setting: Setting) -> inspect.Parameter:
     kind: Any = str | None
-    names, metavar = setting.names, metavar_of(setting)
-    if kind_of(setting) is bool:
+    names, metavar = setting.names, setting.metavar
+    if setting.kind is bool:
         kind, metavar = bool | None, ""
         if setting.field.default:  # a switch that is off is switched on, no more; --no-… is for --set and files
             names = (f"{names[0]}/--no-{names[0].removeprefix('--')}", *names[1:])
@@ -275,9 +253,9 @@ def usage_of(setting: Setting) -> str:
     if setting.flag.argument:
         return setting.flag.metavar or setting.path[-1].upper()
     names = ", ".join(reversed(setting.names))
-    if kind_of(setting) is bool:
+    if setting.kind is bool:
         return f"{names}, --no-{setting.names[0].removeprefix('--')}" if setting.field.default else names
-    return f"{names} {metavar_of(setting)}"
+    return f"{names} {setting.metavar}"
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -26,15 +26,13 @@ class Spelling:
 
     @classmethod
     def of(cls, settings: Iterable[Setting]) -> Spelling:
-        from ._command import kind_of, metavar_of
-
         old: dict[str, str] = {}
         switches = {"--quiet", "-q", "--verbose", "-v", "-vv", "--seeddelta", "--help-all", "--help"}
         bare: dict[str, tuple[str, tuple[str, ...]]] = {}
         negated: dict[str, str] = {}
         for setting in settings:
             long = setting.names[0]
-            is_switch = kind_of(setting) is bool
+            is_switch = setting.kind is bool
             old |= dict.fromkeys(setting.flag.old, long)
             if is_switch:
                 switches |= {*setting.names, f"--no-{long.removeprefix('--')}"}
@@ -42,7 +40,7 @@ class Spelling:
                     negated[f"--no-{long.removeprefix('--')}"] = setting.name
             value = "on" if setting.group is not None else setting.flag.bare
             if value is not None:
-                bare |= dict.fromkeys(setting.names, (value, tuple((metavar_of(setting) or "").split("|"))))
+                bare |= dict.fromkeys(setting.names, (value, tuple(setting.metavar.split("|"))))
         return cls(old, frozenset(switches), bare, negated)
 
     def expand(self, arguments: list[str]) -> list[str]:

@@ -22,7 +22,7 @@ def command(settings: CardSettings) -> None:
     if settings.output is None:
         typer.echo(text, nl=False)
         return
-    from .._output import atomic_output
+    from ..storage.output import atomic_output
 
     with atomic_output(settings.output) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="replace")

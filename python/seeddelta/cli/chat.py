@@ -9,8 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._extras import needs_extra
-from ..errors import SeedDeltaError
+from ..errors import SeedDeltaError, needs_extra
 from ..settings.serving import ChatSettings, ModelOptions, Talking
 from ._command import from_settings
 

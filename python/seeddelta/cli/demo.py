@@ -115,7 +115,7 @@ def _next_steps(settings: DemoSettings, dense: Path, small: Path) -> list[str]:
 @contextlib.contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
     if keep is not None:
-        from .._output import output_error
+        from ..storage.output import output_error
 
         try:
             keep.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ def command(settings: InspectSettings) -> None:
 
     Example: seeddelta inspect arcee-f16.gguf --text wiki.valid.txt (a SeedΔ file needs matrices in column layout)
     """
-    from ..gguf.header import read_header
+    from ..gguf.model_file import read_header
     from ..gguf.reader import is_seeddelta, open_seeddelta
     from ..inspection.summary import summarize, totals
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .._extras import needs_extra
+from ..errors import needs_extra
 from .main import run_guarded
 
 

@@ -13,8 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .._extras import needs_extra
-from ..errors import SeedDeltaError, one_line
+from ..errors import SeedDeltaError, needs_extra, one_line
 from . import streams
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from ..settings.showing import ReportSettings
 from ._command import command_line, from_settings
 
 if TYPE_CHECKING:
-    from ..report.measurements import Series
+    from ..evaluate.measurements import Series
 
 
 @from_settings(ReportSettings)
@@ -25,8 +25,8 @@ def command(settings: ReportSettings) -> None:
 
     Example: seeddelta report -m dense.gguf -m model.seeddelta.gguf --quants Q4_K_M,Q3_K_M --text wiki.txt -o report
     """
+    from ..evaluate.measurements import read_measurements
     from ..gguf.hub import located
-    from ..report.measurements import read_measurements
     from ..report.page import write_report
 
     models = [located(path) for path in settings.model]
@@ -47,8 +47,8 @@ def command(settings: ReportSettings) -> None:
 
 def _measure(models: list[Path], settings: ReportSettings) -> Series:
     from ..evaluate import evaluate
+    from ..evaluate.measurements import of_comparison
     from ..report.machine import describe_machine
-    from ..report.measurements import of_comparison
 
     load: dict[str, Any] = {} if settings.fallback is None else {"fallback": str(settings.fallback)}
     if settings.gap is not None:
@@ -68,9 +68,9 @@ def _measure(models: list[Path], settings: ReportSettings) -> Series:
 
 
 def _quantized(dense: Path, settings: ReportSettings) -> list[Path]:
-    from .._output import output_error
     from ..gguf.source import open_source
     from ..runtime.quantize import parse_types, quantized_model
+    from ..storage.output import output_error
 
     types, work = parse_types(settings.quants or ""), settings.work or settings.output / "models"
     open_source(dense)  # refuses what is no dense model, by name

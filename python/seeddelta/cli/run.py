@@ -175,7 +175,7 @@ def _summarise(
         **llm.seeddelta.metrics(),
     }
     if metrics_json is not None:
-        from .._output import atomic_output
+        from ..storage.output import atomic_output
 
         with atomic_output(metrics_json) as temporary:
             temporary.write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
@@ -195,7 +195,7 @@ def _summarise(
         if llm.seeddelta.columns:
             parts.append(f"{len(llm.seeddelta.columns)} weights by columns")
         parts.append(f"{int(metrics['seeddelta.calls'])} products")
-        active, skipped = metrics["seeddelta.active_units"], metrics["seeddelta.skipped_units"]
+        active, skipped = metrics["seeddelta.active_inputs"], metrics["seeddelta.skipped_inputs"]
         if skipped:
             parts.append(f"{skipped / (active + skipped):.0%} of the inputs skipped")
         if metrics["statecells.weights"]:

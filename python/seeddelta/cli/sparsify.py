@@ -24,8 +24,8 @@ def command(settings: SparsifySettings) -> None:
 
     Example: seeddelta sparsify -m model.seeddelta.gguf --text wiki.valid.txt -o skip.yaml (built with --layout column)
     """
-    from .._output import atomic_output
     from ..sparsify import sparsify
+    from ..storage.output import atomic_output
 
     options = settings.model_dump(include={"keep", "score", "target", "chunks", "probe_chunks", "per_layer"})
     found = sparsify(

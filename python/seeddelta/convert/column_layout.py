@@ -11,7 +11,7 @@ from seeddelta import _core
 
 from ..gguf import schema
 from ..gguf.schema import LanesBase
-from .feedback import ColumnFeedback, refitted_unit_scale
+from .feedback import ColumnFeedback, refitted_input_scale
 from .recipe import Recipe
 
 Array = np.ndarray[Any, Any]
@@ -34,15 +34,15 @@ def encode_columns(
         units[order], code=schema.lane_code(base.code), feedback=matrix, threads=recipe.threads
     )
     back = np.argsort(order)
-    codes, unit_scale = _reordered(codes, back, weights.shape[0]), np.asarray(fitted[back], np.float32)
+    codes, input_scale = _reordered(codes, back, weights.shape[0]), np.asarray(fitted[back], np.float32)
     if feedback is not None:
         rotated = base.model_copy(update={"rotation_block": 0}).arguments({schema.CODES: codes})
-        kept = (unit_scale != 0).astype(np.float32)
+        kept = (input_scale != 0).astype(np.float32)
         unit = _core.Weight(
             name, *weights.shape, base_kind=base.number, row_scale=kept, layout="column", **rotated
         ).dequantize()
-        unit_scale = refitted_unit_scale(units, np.ascontiguousarray(unit.T), feedback.covariance)
-    return codes.view("i1"), unit_scale
+        input_scale = refitted_input_scale(units, np.ascontiguousarray(unit.T), feedback.covariance)
+    return codes.view("i1"), input_scale
 
 
 def _reordered(codes: Array, order: npt.NDArray[np.intp], n_out: int) -> Array:

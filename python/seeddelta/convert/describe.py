@@ -68,7 +68,7 @@ def _base(recipe: Recipe, name: str, shape: tuple[int, int], column: bool) -> Ba
         code = lane_code(recipe.bits, column=column)
         return LanesBase(
             kind="lanes",
-            scale=1 / code.unit,
+            scale=1 / code.deviation,
             code=code.number,
             rotation_block=recipe.rotation_for(shape[0] if column else n_in),
             column_scale=not column

@@ -11,10 +11,9 @@ import numpy as np
 
 from ..calibrate import alignment
 from ..calibrate.capture import capture
-from ..calibrate.engine import BlockEngine
+from ..calibrate.engine import RANGE, BlockEngine
 from ..calibrate.groups import Group, find_groups
 from ..calibrate.kept_inputs import kept_bytes
-from ..calibrate.passes import RANGE
 from ..calibrate.text import Windows
 from ..gguf import names
 from ..gguf.schema import LanesBase

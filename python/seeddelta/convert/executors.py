@@ -27,9 +27,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from .._extras import needs_extra
 from ..children import safe_children
-from ..errors import ExecutorError
+from ..errors import ExecutorError, needs_extra
 from ..processors import processors
 from .recipe import parse_executor
 

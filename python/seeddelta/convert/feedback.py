@@ -1,7 +1,7 @@
 """Error feedback between column blocks from the covariance of a matrix' inputs.
 
 GPTQ (Frantar et al. 2023) and LDLQ (Chee et al. 2023): what the code gets wrong in one block of columns is made up for
-by the columns after it, as far as the inputs go together. Here a block is some steps of one walk of byte lanes.
+by the columns after it, as far as the inputs go together. Here a block is some steps of one stream of byte lanes.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def refitted_row_scale(rows: F32, unit: F32, covariance: F32, threads: int = 0) 
     return np.asarray(np.maximum(scale, 0), np.float32)
 
 
-def refitted_unit_scale(units: F32, unit: F32, covariance: F32) -> F32:
+def refitted_input_scale(units: F32, unit: F32, covariance: F32) -> F32:
     """Unit scales float32 [n_in] that minimise together the error of unit · scale under H.
 
     units, unit: W transposed and what its codes stand for with all scales 1, both rotated, float32 [n_in, n_out].

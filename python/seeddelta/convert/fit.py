@@ -14,12 +14,9 @@ from pydantic import BaseModel
 
 from seeddelta import _core
 
-from .._blas import one_blas_thread
-from .._output import check_writable, reading
 from ..calibrate.block_shape import model_shape
 from ..calibrate.head import read_head
 from ..calibrate.text import Windows, bundled_text, read_windows
-from ..checkpoint import discard_record
 from ..errors import RecipeError
 from ..gguf import schema
 from ..gguf.descriptions import description_arrays
@@ -27,8 +24,11 @@ from ..gguf.hub import located
 from ..gguf.reader import SeedDeltaFile, open_seeddelta, weight_arguments
 from ..gguf.source import SourceModel, file_stamp, open_source
 from ..gguf.writer import PlannedTensor, Typed, Value, copied_metadata, crc32, write_gguf
+from ..numeric import one_blas_thread
 from ..processors import processors
 from ..settings.fitting import FIT_CHUNKS, LEAST_CHUNKS
+from ..storage.checkpoint import discard_record
+from ..storage.output import check_writable, reading
 from .fit_scales import BATCH, Adam, Fit, Student
 from .measure import measure
 

@@ -22,10 +22,10 @@ from ..calibrate.block import Block, in_order, read_block
 from ..calibrate.block_shape import ModelShape
 from ..calibrate.head import NORM, Head, read_bias
 from ..calibrate.operations import log_softmax
-from ..checkpoint import read_record, write_record
 from ..gguf import names
 from ..gguf.reader import SeedDeltaFile
 from ..gguf.source import SourceModel
+from ..storage.checkpoint import read_record, write_record
 
 F32 = npt.NDArray[np.float32]
 BATCH = 2  # chunks a step

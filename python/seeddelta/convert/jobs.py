@@ -20,16 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import __version__
-from .._blas import one_blas_thread
-from .._settings import deciding
 from ..calibrate import passes
 from ..calibrate.covariance import Covariance, open_covariance
 from ..calibrate.gradient_file import Gradient, open_gradient
 from ..calibrate.passes import PassJob
-from ..checkpoint import Record
 from ..errors import ExecutorError, ImatrixError, SourceModelError
 from ..gguf import schema
 from ..gguf.source import SourceModel, open_source
+from ..numeric import one_blas_thread
+from ..settings.tree import deciding
+from ..storage.checkpoint import Record
 from .describe import describe
 from .encode import EncodedTensor, encode_tensor, join_experts
 from .feedback import ColumnFeedback, Feedback, make_column_feedback, make_feedback

@@ -6,9 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from .._output import output_error
 from ..calibrate.groups import Group
-from ..checkpoint import read_record, write_record
+from ..storage.checkpoint import read_record, write_record
+from ..storage.output import output_error
 
 _NAME = "done.sdpart"
 

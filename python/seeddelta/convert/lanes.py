@@ -72,7 +72,7 @@ def _search(rows: F32, base: LanesBase, recipe: Recipe, **options: Any) -> tuple
     code = lane_code(base.code)
     groups = lane_groups(code, rows.shape[1], feedback="feedback" in options)
     codes, fitted = _core.lanes_encode(
-        rows, code=code, groups=groups, lookahead=LOOKAHEAD, survivors=EFFORTS[recipe.effort], threads=recipe.threads,
+        rows, code=code, groups=groups, lookahead=LOOKAHEAD, beam_width=EFFORTS[recipe.effort], threads=recipe.threads,
         **options,
     )  # fmt: skip
     return np.asarray(codes).view("i1"), fitted

@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from seeddelta import _core
 
-from .._rows import row_ranges
 from ..gguf.schema import Norms
+from ..numeric import row_ranges
 from .report import Metrics
 
 F32 = npt.NDArray[np.float32]

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..checkpoint import Array, Record, Store
 from ..errors import OutputError
 from ..gguf.payload import payload_bytes, payload_layout
 from ..gguf.reader import StoredTensor
 from ..gguf.schema import TensorDescription, as_unsigned
 from ..gguf.writer import TYPE_OF_DTYPE, PlannedTensor
+from ..storage.checkpoint import Array, Record, Store
 from .encode import EncodedTensor
 from .report import Method, Metrics
 

@@ -21,14 +21,13 @@ from typing import Any, Literal
 import numpy as np
 from gguf import GGUFValueType
 
-from .._settings import guarded
-from ..checkpoint import Store, stored_bytes
 from ..errors import CalibrationWarning, OutputError, some
 from ..gguf import payload, schema, targets
 from ..gguf.header import KEY_ALIGNMENT, TensorInfo
 from ..gguf.schema import TensorDescription
-from ..gguf.split import write_split
-from ..gguf.writer import PlannedTensor, Typed, Value, copied_metadata, crc32
+from ..gguf.writer import PlannedTensor, Typed, Value, copied_metadata, crc32, write_split
+from ..settings.tree import guarded
+from ..storage.checkpoint import Store, stored_bytes
 from .describe import compute_estimate
 from .executors import Pool, map_in_order, open_pool
 from .jobs import Job, encoder_identity, forget, run_job, tensor_sha256

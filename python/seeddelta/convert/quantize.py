@@ -18,23 +18,24 @@ from typing import Any, Literal
 
 from gguf import GGUFValueType
 
-from .._settings import guarded
 from ..calibrate.block_shape import model_shape
 from ..calibrate.capture import Capture, capture
 from ..calibrate.covariance import open_covariance, warn_of_zeros, write_covariance
 from ..calibrate.engine import BlockEngine
 from ..calibrate.gradient import capture_gradient
 from ..calibrate.groups import Group, find_groups
-from ..calibrate.passes import PassSums
+from ..calibrate.passes import pass_jobs
 from ..calibrate.states import States
+from ..calibrate.sums import PassSums
 from ..calibrate.text import Texts, Windows, read_texts, text_files
-from ..checkpoint import Store
 from ..errors import ImatrixError, RecipeError
 from ..gguf import names, schema
 from ..gguf.source import file_stamp, open_source
 from ..gguf.writer import Typed, Value
 from ..processors import processors
 from ..settings.calibration import CHUNKS
+from ..settings.tree import guarded
+from ..storage.checkpoint import Store
 from .estimate import Estimate, estimate
 from .executors import Pool, map_in_order, open_pool
 from .jobs import encoder_identity, forget, run_pass
@@ -283,7 +284,7 @@ class _Work:
 
     def _measure(self, engine: BlockEngine, group: Group, summed: list[str], *, keep: bool) -> None:
         """The text through a group; the covariances are written."""
-        jobs = engine.jobs(group, summed, keep=keep, threads=self.pool.threads)
+        jobs = pass_jobs(engine, group, summed, keep=keep, threads=self.pool.threads)
         with PassSums(engine.folder) as sums:
             for _, record in map_in_order(self.pool, run_pass, jobs):
                 if record is not None:

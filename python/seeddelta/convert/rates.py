@@ -11,7 +11,7 @@ from seeddelta import _core
 from ..gguf import names
 
 RATES: tuple[float, ...] = tuple(sorted({code.bits for code in _core.lane_codes()}))
-# In column layout, where a walk closes after 16 values: a quarter more error at 1 bit than by rows, a seventh at 1.5.
+# In column layout, where a stream closes after 16 values: a quarter more error at 1 bit than by rows, a seventh at 1.5.
 LEAST_COLUMN_RATE = 2
 # one bit more, or the next rate there is
 NEXT_RATE: dict[float, float] = {1: 2, 1.5: 2.5, 2: 3, 2.5: 3, 3: 4, 3.5: 4, 4: 5, 5: 6, 6: 6}
@@ -20,7 +20,7 @@ NEXT_RATE: dict[float, float] = {1: 2, 1.5: 2.5, 2: 3, 2.5: 3, 3: 4, 3.5: 4, 4: 
 def lane_code(bits: float, *, column: bool = False) -> _core.LaneCode:
     """The code of byte lanes for a rate, one of RATES.
 
-    Of the two of 3 bits the first has less error by rows. By columns, where a walk has 16 values, they are alike, and
+    Of the two of 3 bits the first has less error by rows. By columns, where a stream has 16 values, they are alike, and
     the product of one token with the second takes 8 to 20% less time.
     """
     codes = [code for code in _core.lane_codes() if code.bits == bits]

@@ -12,16 +12,15 @@ from typing import Any, Literal
 
 from pydantic import field_validator, model_validator
 
-from .._extras import needs_extra
-from .._html import Shown
-from .._settings import deciding
-from .._yaml import load_yaml
-from ..errors import RecipeError
+from ..errors import RecipeError, needs_extra
 from ..gguf import names
 from ..gguf.converter import dense_gguf
+from ..html import table
 from ..kinds import BASE_OF, BASES, RESIDUAL_OF, RESIDUALS
 from ..kinds.kind import Kind
 from ..settings.recipe import MAX_ROTATION, PRESETS, RecipeSettings
+from ..settings.tree import deciding
+from ..settings.yaml import load_yaml
 from .rates import LEAST_COLUMN_RATE, RATES, Proc, Rate, overridden, parse_override, rate_of
 
 COLUMN_POWER = 0.2  # measured on SmolLM2: 0.1 to 0.25 are alike, and better than none and than 0.35
@@ -57,11 +56,27 @@ def with_rate(options: Mapping[str, Any]) -> dict[str, Any]:
     return dict(options) if given else {"preset": QUANTIZE_PRESET} | dict(options)
 
 
-class Recipe(Shown, RecipeSettings):
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+class Recipe(RecipeSettings):
     """What to convert and how. Equal recipes and inputs give the same bytes, whatever the threads, executor and paths.
 
     Raises RecipeError for options that contradict each other or are out of range.
     """
+
+    def _repr_html_(self) -> str:
+        """The options that were given, or that differ from the defaults."""
+        fields = type(self).model_fields
+        shown = [
+            (name, _text(value))
+            for name, value in self.model_dump(mode="json").items()
+            if name in self.model_fields_set or value != fields[name].get_default()
+        ]
+        return table(("option", "value"), shown, text_columns=2)
 
     @model_validator(mode="before")
     @classmethod

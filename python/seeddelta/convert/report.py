@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from .._extras import needs_extra
-from .._html import Shown
-from .._output import atomic_output
+from ..errors import needs_extra
+from ..html import folded, line, table
+from ..storage.output import atomic_output
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -80,7 +80,7 @@ class TensorReport(BaseModel):
     seconds: float = 0.0
 
 
-class BuildReport(Shown, BaseModel):
+class BuildReport(BaseModel):
     """A whole build. Bytes and weights of the model are those of all its tensors; `file_bytes` is 0 for a dry run.
 
     `files` are the output, several when it is split.
@@ -173,6 +173,22 @@ class BuildReport(Shown, BaseModel):
         share = f"{100 * self.converted_share:.1f}% of the weights that are used are converted"
         table.caption = "; ".join([share, *self._remarks()])
         return table
+
+    def _repr_html_(self) -> str:
+        """Totals, kept tensors, and every tensor."""
+        before, after = human_bytes(self.model_bytes_before), human_bytes(self.model_bytes_after)
+        text = (
+            f"{len(self.tensors)} tensors, {self.bits_per_weight:.3f} bits per weight; model {before} → {after}, "
+            f"{self.seconds:.1f} s"
+        )
+        rows = []
+        for tensor in self.tensors:
+            metrics = tensor.metrics
+            errors = ("", "") if metrics is None else (f"{100 * metrics.rel_l2:.2f}", f"{100 * metrics.rel_l2_w:.2f}")
+            shape = "x".join(map(str, tensor.shape))
+            rows.append((tensor.name, tensor.reason or tensor.status, shape, f"{tensor.bits_per_weight:.3f}", *errors))
+        columns = ("tensor", "", "shape", "bits", "error, %", "weighted, %")
+        return line(text) + folded("tensors", table(columns, rows, text_columns=2))
 
     def _remarks(self) -> list[str]:
         remarks = []

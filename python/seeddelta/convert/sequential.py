@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFValueType
 
-from .._blas import one_blas_thread
 from ..calibrate.alignment import Moments, Target, sums_bytes
 from ..calibrate.capture import Capture
 from ..calibrate.engine import BlockEngine
@@ -24,6 +23,7 @@ from ..calibrate.groups import Group
 from ..calibrate.kept_inputs import KeptInputs
 from ..gguf import names
 from ..gguf.writer import PlannedTensor, Typed, write_gguf
+from ..numeric import one_blas_thread
 from .parts import Part
 
 F32 = npt.NDArray[np.float32]

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from .._rows import row_ranges
 from ..gguf import schema
 from ..gguf.schema import LanesBase, NoResidual, TensorDescription
+from ..numeric import row_ranges
 from .encode import Array, EncodedTensor, join_norms
 from .feedback import relative_loss
 from .recipe import Recipe

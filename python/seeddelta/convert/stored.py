@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from seeddelta import _core
 
-from .._rows import row_ranges
 from ..gguf import schema
 from ..gguf.reader import weight_arguments
 from ..gguf.schema import NoBase, TensorDescription
 from ..kinds.kind import ResidualKind
+from ..numeric import row_ranges
 
 Array = np.ndarray[Any, Any]
 F32 = npt.NDArray[np.float32]

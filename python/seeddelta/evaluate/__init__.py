@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._callable import make_callable
+from ..callable_packages import make_callable
 from .compare import Comparison, ModelReport, evaluate
 from .kl import DivergenceResult, Estimate
 from .perplexity import PairedDifference, PerplexityResult, paired_difference, perplexity

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._output import atomic_output
 from ..errors import EvaluationError, OutputError
 from ..runtime.decoder import Tokens
+from ..storage.output import atomic_output
 from .scoring import Scored, scored_positions
 
 _MAGIC = b"_logits_"

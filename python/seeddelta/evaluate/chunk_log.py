@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoint import Store
 from ..errors import EvaluationError, OutputError
+from ..storage.checkpoint import Store
 from .scoring import Float64s
 
 

@@ -10,21 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._html import Shown
-from .._output import check_outputs, reading
 from ..errors import EvaluationError
-from ..gguf.header import read_header
 from ..gguf.hub import located
+from ..gguf.model_file import read_header
+from ..html import line, table
 from ..processors import processors
 from ..runtime.hyperparameters import position_limit
+from ..storage.output import check_outputs, reading
 from .client import Worker
 from .embeddings import EmbeddingResult
 from .files import FileSize, file_size
 from .kl import DivergenceResult
+from .measurements import of_comparison
 from .memory import Memory
 from .perplexity import PairedDifference, PerplexityResult, paired_difference
 from .scoring_plan import Scoring
 from .speed import Speed, SpeedSample, collect
+from .table import headings, model_values, settings_text
 
 MEMORY_PROMPT, MEMORY_TOKENS = 16, 64  # memory is read after a prompt and some generation, when all buffers exist
 WARM_PROMPT, WARM_TOKENS = 128, 16  # the round of speed that is not counted: every byte is touched, threads are awake
@@ -80,7 +82,7 @@ class ModelReport:
 
 
 @dataclass(frozen=True)
-class Comparison(Shown):
+class Comparison:
     """Reports in the order of the paths. Differences and divergences are from the first model."""
 
     models: tuple[ModelReport, ...]
@@ -88,6 +90,13 @@ class Comparison(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         return {"settings": dict(self.settings), "models": [model.to_dict() for model in self.models]}
+
+    def _repr_html_(self) -> str:
+        """Models beside each other, one a row."""
+        series = of_comparison(self)
+        columns = headings(series)
+        rows = [[cell(model_values(model, series)) for cell in columns.values()] for model in series.models]
+        return line(settings_text(series)) + table(list(columns), rows, text_columns=2)
 
 
 def evaluate(

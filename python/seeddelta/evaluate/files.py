@@ -31,7 +31,7 @@ class FileSize:
 def file_size(path: str | os.PathLike[str]) -> FileSize:
     """Size of a model. The header is read, and the descriptions of a SeedΔ file. Raises FormatError."""
     from ..gguf import names
-    from ..gguf.header import read_header
+    from ..gguf.model_file import read_header
     from ..gguf.reader import is_seeddelta, open_seeddelta
 
     header = read_header(path)

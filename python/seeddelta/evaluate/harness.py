@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from .._extras import needs_extra
-from ..errors import EvaluationError
+from ..errors import EvaluationError, needs_extra
 from ..runtime.decoder import Decoder
 from ..runtime.long_words import tokens_of
 from ..runtime.session import open_model, require_logits

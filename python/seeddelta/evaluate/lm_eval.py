@@ -7,7 +7,7 @@ The harness finds models of its own only. This is its program, after `SeedDeltaL
 
 from __future__ import annotations
 
-from .._extras import needs_extra
+from ..errors import needs_extra
 
 with needs_extra("tasks"):
     from lm_eval.__main__ import cli_evaluate

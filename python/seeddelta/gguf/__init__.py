@@ -1,6 +1,6 @@
 """SeedΔ files, dense source models and importance matrices, all in GGUF (needs the extra `cli` or `llama`)."""
 
-from .._extras import needs_extra
+from ..errors import needs_extra
 
 with needs_extra("cli"):
     import gguf as _gguf  # noqa: F401

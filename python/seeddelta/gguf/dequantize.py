@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFValueType
 
-from .._output import check_writable, reading
-from .._rows import row_ranges
 from ..errors import RecipeError, SourceModelError
+from ..numeric import row_ranges
+from ..storage.output import check_writable, reading
 from . import names, schema
 from .header import TensorInfo
 from .hub import located

@@ -26,6 +26,7 @@ from ..errors import FormatError
 
 _T = TypeVar("_T", str, bool, int, float)
 KEY_ALIGNMENT = "general.alignment"
+SPLIT_COUNT, SPLIT_NUMBER, SPLIT_TENSORS = "split.count", "split.no", "split.tensors.count"
 DEFAULT_ALIGNMENT = 32
 MAX_DIMS = 4  # GGML_MAX_DIMS
 MAX_NAME = 127  # bytes: llama.cpp takes 63 (gguf/source.py), files of measurements have endings behind such names
@@ -244,21 +245,12 @@ class _Cursor:
         return name, tuple(reversed(dims)), self.number("<I", what), self.number("<Q", what)
 
 
-def read_header(path: str | os.PathLike[str]) -> Header:
-    """Parse and check the header of a GGUF file, or of all parts of a split model, of which any one is given.
-
-    An address on the hub is one, too (gguf/hub.py). Tensor data is not touched.
+def read_file(path: Path) -> Header:
+    """Parse and check the header of one GGUF file. Tensor data is not touched.
 
     Raises FormatError for anything that is not a well-formed little-endian GGUF of version 2 or 3 whose tensors lie
     inside the file, aligned and without overlap; the message names the file and the tensor or key.
     """
-    from . import hub, split  # which need Header
-
-    header = _read_one(hub.located(path))
-    return split.join(header, _read_one) if split.is_part(header) else header
-
-
-def _read_one(path: Path) -> Header:
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size < 24:

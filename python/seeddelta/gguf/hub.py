@@ -15,9 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from .._extras import needs_extra
-from .._output import names_of_parts
-from ..errors import HubError, SourceModelError
+from ..errors import HubError, SourceModelError, needs_extra
+from ..storage.output import names_of_parts
 
 # one slash where the address went through pathlib
 _ADDRESS = re.compile(r"hf:/{1,2}(?P<repository>[^/@:]+/[^/@:]+)(?:@(?P<revision>[^:]+))?(?::(?P<choice>.+))?")

@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFValueType
 
-from .._output import atomic_output
 from ..errors import FormatError, ImatrixError
-from .header import Header, read_header
+from ..storage.output import atomic_output
+from .header import Header
+from .model_file import read_header
 from .writer import PlannedTensor, Typed, Value, write_gguf
 
 SUM_SUFFIX, COUNT_SUFFIX = ".in_sum2", ".counts"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import hypot
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gguf import GGUFValueType
 
-from .._html import Shown
 from ..errors import FormatError, SourceModelError, UnsupportedVersionError
-from . import payload, schema
+from ..html import folded, line, table
+from . import names, payload, schema
 from .descriptions import read_descriptions
-from .header import NUMPY_TYPES, Header, TensorInfo, read_header
+from .header import NUMPY_TYPES, Header, TensorInfo
+from .model_file import MappedData, read_header
 from .schema import TensorDescription
-from .split import MappedData
 
 if TYPE_CHECKING:
     from seeddelta import _core
@@ -76,7 +77,7 @@ def weight_arguments(description: TensorDescription, arrays: Mapping[str, np.nda
     return arguments
 
 
-class SeedDeltaFile(Shown):
+class SeedDeltaFile:
     """An open, checked SeedΔ file. Arrays are views of the mapped file; `close` drops this object's references.
 
     `checksums` has the CRC-32 of every tensor in the file (payload and kept) by its name, None for a file without them.
@@ -99,6 +100,34 @@ class SeedDeltaFile(Shown):
         if self._data is None:
             raise FormatError(f"{self.path}: is closed; open it again")
         return _view(self._data, self.header, name)
+
+    def _repr_html_(self) -> str:
+        """Converted tensors by role, what was kept, and the keys."""
+        roles: dict[str, list[StoredTensor]] = {}
+        for name, tensor in self.tensors.items():
+            roles.setdefault((names.split_name(name) or (0, names.label_of(name)))[1], []).append(tensor)
+        roles["all converted tensors"] = list(self.tensors.values())
+        rows = []
+        for role, tensors in roles.items():
+            weights = sum(one.description.weights for one in tensors)
+            size = sum(one.payload_bytes for one in tensors)
+            norms = [one.description.norms for one in tensors]
+            error = hypot(*(one.err for one in norms)) / (hypot(*(one.w for one in norms)) or 1.0)
+            numbers = (f"{weights / 1e6:.2f}", f"{size / 1e6:.2f}", f"{8 * size / max(1, weights):.3f}")
+            rows.append((role, str(len(tensors)), *numbers, f"{100 * error:.2f}"))
+        kept = sum(self.header.tensors[name].nbytes for name in self.dense_tensors)
+        rows.append(("kept tensors", str(len(self.dense_tensors)), "", f"{kept / 1e6:.2f}", "", ""))
+        shown = [
+            (key, str(self.metadata[key]))
+            for key in self.metadata
+            if key.startswith(schema.PREFIX) and not key.startswith((schema.TENSORS, schema.KEY_CRC32))
+        ]
+        source = self.metadata.get(schema.KEY_SOURCE_FILE, "?")
+        return (
+            line(f"{self.path.name}: {len(self.tensors)} SeedΔ tensors, made from {source}")
+            + table(("role", "tensors", "weights, M", "MB", "bits", "error, %"), rows)
+            + folded("keys", table((), shown, text_columns=2))
+        )
 
     def close(self) -> None:
         self.tensors, self.guards = {}, {}

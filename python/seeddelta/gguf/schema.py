@@ -62,13 +62,13 @@ COLUMN_SCALE = "column_scale"
 P_MAP, P_VAL, P_SCALE = "p_map", "p_val", "p_scale"
 
 LANES = 16  # rows of a tile of codes
-LANE_BYTES = 64  # of a line of base lanes: four walks of 16 rows
+LANE_BYTES = 64  # of a line of base lanes: four streams of 16 rows
 COLUMN_SLICE = 64  # outputs that column layout is padded to
-COLUMN_VALUES = 16  # of a walk of base lanes in column layout
+COLUMN_VALUES = 16  # of a stream of base lanes in column layout
 
 
 class LanesBase(ScaledBase):
-    """Base of integers from walks of 4-bit codes, four a row; `code` is the number of its pattern and tables."""
+    """Base of integers from streams of 4-bit codes, four a row; `code` is the number of its pattern and tables."""
 
     number = 2
     kind: Literal["lanes"]
@@ -98,7 +98,7 @@ class LanesBase(ScaledBase):
 
 
 def column_strips(n_out: int) -> list[int]:
-    """Walks of each strip of outputs of base lanes in column layout: 16 for 256 outputs, 4 for 64 of the rest.
+    """Streams of each strip of outputs of base lanes in column layout: 16 for 256 outputs, 4 for 64 of the rest.
 
     The rest is in the middle where it is whole, else at the end.
     """

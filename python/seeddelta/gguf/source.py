@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
-from .._rows import row_ranges
 from ..errors import FormatError, SourceModelError
+from ..numeric import row_ranges
 from . import schema
 from .ggml_types import by_ggml
-from .header import Header, TensorInfo, read_header
+from .header import Header, TensorInfo
 from .hub import located
-from .split import MappedData
+from .model_file import MappedData, read_header
 
 
 class SourceModel:

@@ -7,6 +7,7 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -16,8 +17,16 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType
 
-from .._output import atomic_output
-from .header import DEFAULT_ALIGNMENT, KEY_ALIGNMENT, NUMPY_TYPES, Header
+from ..storage.output import atomic_output, check_writable
+from .header import (
+    DEFAULT_ALIGNMENT,
+    KEY_ALIGNMENT,
+    NUMPY_TYPES,
+    SPLIT_COUNT,
+    SPLIT_NUMBER,
+    SPLIT_TENSORS,
+    Header,
+)
 
 TYPE_OF_DTYPE = {dtype: GGMLQuantizationType(kind) for kind, dtype in NUMPY_TYPES.items()}
 
@@ -55,6 +64,9 @@ class PlannedTensor:
         return int(prod(self.shape) // block * size)
 
 
+Chunks = Callable[[PlannedTensor], Iterable[np.ndarray[Any, Any]]]
+
+
 class _Writer(gguf.GGUFWriter):  # type: ignore[misc]
     """gguf-py's writer that also takes values copied verbatim (it cannot write empty arrays by itself)."""
 
@@ -88,7 +100,7 @@ def write_gguf(
     path: str | os.PathLike[str],
     metadata: Mapping[str, Value],
     tensors: Sequence[PlannedTensor],
-    chunks: Callable[[PlannedTensor], Iterable[np.ndarray[Any, Any]]],
+    chunks: Chunks,
 ) -> int:
     """Write a GGUF file atomically and return its size in bytes.
 
@@ -112,7 +124,7 @@ def write_into(
     path: Path,
     metadata: Mapping[str, Value],
     tensors: Sequence[PlannedTensor],
-    chunks: Callable[[PlannedTensor], Iterable[np.ndarray[Any, Any]]],
+    chunks: Chunks,
 ) -> int:
     """The same without a temporary file."""
     writer = _Writer(path, "")
@@ -144,3 +156,50 @@ def write_into(
     finally:
         with contextlib.suppress(OSError):  # a full disk: the first error is the one to tell
             writer.close()
+
+
+def part_path(path: Path, number: int, count: int) -> Path:
+    """Path of part `number` (from 0) of a model that would be `path` in one file."""
+    return path.with_name(f"{path.name.removesuffix('.gguf')}-{number + 1:05d}-of-{count:05d}.gguf")
+
+
+def pack(tensors: Sequence[PlannedTensor], limit: int) -> list[list[PlannedTensor]]:
+    """Tensors in order, in parts with at most `limit` bytes of data each; a larger tensor has a part of its own."""
+    parts: list[list[PlannedTensor]] = [[]]
+    used = 0
+    for tensor in tensors:
+        if parts[-1] and used + tensor.nbytes > limit:
+            parts.append([])
+            used = 0
+        parts[-1].append(tensor)
+        used += tensor.nbytes
+    return parts
+
+
+def write_split(
+    path: Path,
+    metadata: Mapping[str, Value],
+    tensors: Sequence[PlannedTensor],
+    chunks: Chunks,
+    limit: int,
+) -> tuple[list[Path], int]:
+    """Write a model in parts of at most `limit` bytes of data; one that fits is one file, `path`. Returns the files and
+    their bytes. No part is there before all are complete. Raises as `write_gguf`.
+    """
+    parts = pack(tensors, limit)
+    paths = [part_path(path, number, len(parts)) for number in range(len(parts))] if len(parts) > 1 else [path]
+    size = 0
+    with ExitStack() as stack:
+        for one in paths:
+            check_writable(one)
+        temporary = [stack.enter_context(atomic_output(one)) for one in paths]
+        for number, part in enumerate(parts):
+            own: dict[str, Value] = dict(metadata) if number == 0 else {}
+            if len(parts) > 1:
+                if KEY_ALIGNMENT in metadata:
+                    own[KEY_ALIGNMENT] = metadata[KEY_ALIGNMENT]
+                own[SPLIT_NUMBER] = Typed(number, GGUFValueType.UINT16)
+                own[SPLIT_COUNT] = Typed(len(parts), GGUFValueType.UINT16)
+                own[SPLIT_TENSORS] = Typed(len(tensors), GGUFValueType.INT32)
+            size += write_into(temporary[number], own, part, chunks)
+    return paths, size

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._rows import row_ranges
 from ..gguf import schema
-from ..gguf.header import Header, read_header
+from ..gguf.header import Header
+from ..gguf.model_file import read_header
 from ..gguf.reader import SeedDeltaFile, StoredTensor, is_seeddelta, open_seeddelta
 from ..gguf.source import SourceModel, can_dequantize
+from ..numeric import row_ranges
 from .summary import describe_base, describe_residual, ratio, recipe_of
 
 # compared in parts of their own

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._rows import row_ranges
 from ..calibrate.covariance import open_covariance
 from ..convert.rest import kept_chunks, rest_types
 from ..gguf import names, schema
@@ -20,6 +19,7 @@ from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
 from ..gguf.schema import LanesBase
 from ..gguf.source import SourceModel, file_sha256, open_source
 from ..gguf.writer import PlannedTensor, crc32
+from ..numeric import row_ranges
 
 F32 = npt.NDArray[np.float32]
 # The norms are sums in double precision of float32 numbers that are the same bits everywhere: only the order differs.

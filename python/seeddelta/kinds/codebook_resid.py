@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from .._rows import row_ranges
+from ..numeric import row_ranges
 from .kind import F32, Array, Arrays, Layout, ResidualKind
 from .values import half
 

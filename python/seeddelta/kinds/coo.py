@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from .._rows import row_ranges
+from ..numeric import row_ranges
 from .kind import F32, MAX_U16_COLUMNS, Array, Arrays, Layout, ResidualKind
 from .values import half, int8_steps
 

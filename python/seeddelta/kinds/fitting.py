@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .._rows import row_ranges
+from ..numeric import row_ranges
 from .kind import F32, Array, BaseKind
 
 

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-TILE_ROWS, WALKS, LOOP, PLANE_VALUES = 16, 4, 32, 8
+TILE_ROWS, STREAMS, PREFIX, PLANE_VALUES = 16, 4, 32, 8
 
 
-def _walks(steps: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """[n_tiles · 16 rows, 4 walks, steps] from [n_tiles, …, 64] with the steps in order."""
+def _streams(steps: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """[n_tiles · 16 rows, 4 streams, steps] from [n_tiles, …, 64] with the steps in order."""
     tiles = steps.shape[0]
-    walks = steps.reshape(tiles, -1, TILE_ROWS, WALKS).transpose(0, 2, 3, 1)
-    return np.asarray(walks.reshape(tiles * TILE_ROWS, WALKS, -1), np.uint8)
+    streams = steps.reshape(tiles, -1, TILE_ROWS, STREAMS).transpose(0, 2, 3, 1)
+    return np.asarray(streams.reshape(tiles * TILE_ROWS, STREAMS, -1), np.uint8)
 
 
 def lane_steps(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """4-bit codes, uint8 [n_tiles · 16 rows, 4 walks, steps], of base lanes from uint8 [n_tiles, lines, 64]."""
+    """4-bit codes, uint8 [n_tiles · 16 rows, 4 streams, steps], of base lanes from uint8 [n_tiles, lines, 64]."""
     lines = codes.view(np.uint8)
-    return _walks(np.stack([lines & 15, lines >> 4], axis=2))
+    return _streams(np.stack([lines & 15, lines >> 4], axis=2))
 
 
 def lanes_values(
@@ -43,23 +43,26 @@ def lanes_values(
         chunks = codes.view(np.uint8).reshape(codes.shape[0], -1, in_chunk, codes.shape[2])
         codes = chunks[:, :, len(added) :].reshape(codes.shape[0], -1, codes.shape[2])
         bits = np.arange(PLANE_VALUES, dtype=np.uint8)[:, None]
-        planes = [_walks(chunks[:, :, p, None] >> bits & 1)[:n_out] for p in range(len(added))]
+        planes = [_streams(chunks[:, :, p, None] >> bits & 1)[:n_out] for p in range(len(added))]
     c0 = lane_steps(codes)[:n_out]
-    values = _values(c0, min(LOOP, c0.shape[2]), emits, tables, planes, added)
-    out = np.stack(values, axis=1)  # value j of walk i is column 4j + i
+    values = _values(c0, min(PREFIX, c0.shape[2]), emits, tables, planes, added)
+    out = np.stack(values, axis=1)  # value j of stream i is column 4j + i
     return np.asarray(out.reshape(n_out, -1)[:, :n_in], np.int8)
 
 
 def _values(
     c0: npt.NDArray[np.uint8],
-    loop: int,
+    prefix: int,
     emits: Sequence[int],
     tables: npt.NDArray[np.int8],
     planes: Sequence[npt.NDArray[Any]],
     added: Sequence[int],
 ) -> list[npt.NDArray[np.int8]]:
-    """Values, each [n, walks], of walks whose codes are c0 [n, walks, steps]; before them are those that end `loop`."""
-    before = np.concatenate([c0[:, :, loop - 2 : loop], c0], axis=2)  # the walk's codes of two steps, then all
+    """Values, each [n, streams], of streams whose codes are c0 [n, streams, steps].
+
+    The codes before the first are the last two of the first `prefix` ones (tail-biting).
+    """
+    before = np.concatenate([c0[:, :, prefix - 2 : prefix], c0], axis=2)  # the stream's codes of two steps, then all
     c1, c2 = before[:, :, 1:-1], before[:, :, :-2]
     values = []
     for step in range(c0.shape[2]):
@@ -82,32 +85,32 @@ def column_lanes_values(
     tables: npt.NDArray[np.int8],
     added: Sequence[int] = (),
 ) -> npt.NDArray[np.int8]:
-    """Values of base kind lanes in column layout, int8 [n_in, n_out], from codes uint8 [n_in, walks, lines]."""
+    """Values of base kind lanes in column layout, int8 [n_in, n_out], from codes uint8 [n_in, streams, lines]."""
     n_in, _, n_lines = codes.shape
     flat, begin, out = codes.view(np.uint8).reshape(-1), 0, []
     wide, rest = divmod(n_out, 256)
     before = wide if n_out % 64 else (wide + 1) // 2
-    for walks in [16] * before + [4] * -(-rest // 64) + [16] * (wide - before):  # strips of 256 and of 64 outputs
-        strip = flat[begin : begin + n_in * walks * n_lines].reshape(n_in, -1)
+    for streams in [16] * before + [4] * -(-rest // 64) + [16] * (wide - before):  # strips of 256 and of 64 outputs
+        strip = flat[begin : begin + n_in * streams * n_lines].reshape(n_in, -1)
         begin += strip.size
-        lines = _column_lines(strip, walks, n_lines)
+        lines = _column_lines(strip, streams, n_lines)
         planes = []
         if added:
-            chunks = lines.reshape(n_in, walks, -1, len(added) + PLANE_VALUES // emits[0] // 2)
+            chunks = lines.reshape(n_in, streams, -1, len(added) + PLANE_VALUES // emits[0] // 2)
             bits = np.arange(PLANE_VALUES, dtype=np.uint8)
-            planes = [(chunks[..., p, None] >> bits & 1).reshape(n_in, walks, -1) for p in range(len(added))]
-            lines = chunks[..., len(added) :].reshape(n_in, walks, -1)
-        c0 = np.stack([lines & 15, lines >> 4], axis=3).reshape(n_in, walks, -1)
+            planes = [(chunks[..., p, None] >> bits & 1).reshape(n_in, streams, -1) for p in range(len(added))]
+            lines = chunks[..., len(added) :].reshape(n_in, streams, -1)
+        c0 = np.stack([lines & 15, lines >> 4], axis=3).reshape(n_in, streams, -1)
         values = _values(c0, c0.shape[2], emits, tables, planes, added)
-        out.append(np.stack(values, axis=1).reshape(n_in, -1))  # value v of walk w is output v · walks + w
+        out.append(np.stack(values, axis=1).reshape(n_in, -1))  # value v of stream w is output v · streams + w
     return np.asarray(np.concatenate(out, axis=1)[:, :n_out], np.int8)
 
 
-def _column_lines(strip: npt.NDArray[np.uint8], walks: int, n_lines: int) -> npt.NDArray[np.uint8]:
-    """[n_in, walks, lines] of a strip's bytes [n_in, walks · lines]: four lines of four walks are neighbours."""
+def _column_lines(strip: npt.NDArray[np.uint8], streams: int, n_lines: int) -> npt.NDArray[np.uint8]:
+    """[n_in, streams, lines] of a strip's bytes [n_in, streams · lines]: four lines of four streams are neighbours."""
     parts = []
     for line in range(0, n_lines, 4):
         count = min(4, n_lines - line)
-        block = strip[:, line * walks : (line + count) * walks].reshape(len(strip), walks // 4, count, 4)
-        parts.append(block.transpose(0, 1, 3, 2).reshape(len(strip), walks, count))
+        block = strip[:, line * streams : (line + count) * streams].reshape(len(strip), streams // 4, count, 4)
+        parts.append(block.transpose(0, 1, 3, 2).reshape(len(strip), streams, count))
     return np.concatenate(parts, axis=2)

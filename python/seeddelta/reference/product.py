@@ -96,7 +96,7 @@ def matmul(
 
 def column_matmul(
     values: npt.NDArray[np.integer],
-    unit_scale: npt.NDArray[np.float32],
+    input_scale: npt.NDArray[np.float32],
     x: npt.NDArray[np.float32],
     *,
     rotation_block: int = 0,
@@ -107,7 +107,7 @@ def column_matmul(
     An input that is 0 is a unit that is not active.
     """
     n_in, n_out = values.shape
-    q, scale = quantize_activations(np.asarray(x * unit_scale, np.float32))
+    q, scale = quantize_activations(np.asarray(x * input_scale, np.float32))
     acc = np.zeros((x.shape[0], n_out), np.float32)
     for group in range(scale.shape[1]):
         units = slice(group * GROUP, min((group + 1) * GROUP, n_in))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from .._extras import needs_extra
+from ..errors import needs_extra
+from ..evaluate.measurements import Series, number
 from ..gguf.names import order_of
-from .measurements import Series, number
 from .style import BANDS, INK, drawing
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .._extras import needs_extra
-from ..errors import EvaluationError, SourceModelError
-from ..gguf.header import read_header
+from ..errors import EvaluationError, SourceModelError, needs_extra
 from ..gguf.hub import located
+from ..gguf.model_file import read_header
 from ..gguf.reader import is_seeddelta, open_seeddelta
 from ..inspection.summary import summarize
 

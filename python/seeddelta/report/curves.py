@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from .._extras import needs_extra
+from ..errors import needs_extra
+from ..evaluate.measurements import Series, family, number
 from ..gguf import names
-from .measurements import Series, family, number
 from .style import BANDS, FAMILIES, INK, drawing
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .._extras import needs_extra
-from ..errors import EvaluationError
+from ..errors import EvaluationError, needs_extra
 from ..evaluate.speed import Speed, deviation
 from .style import BANDS, INK
 

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
-from .._extras import needs_extra
-from .._output import atomic_output, output_error
-from ..errors import OutputError
+from ..errors import OutputError, needs_extra
+from ..evaluate.measurements import Series, family, speeds_of
+from ..evaluate.table import COLUMNS, headings, model_values, settings_text
 from ..gguf.reader import is_seeddelta, open_seeddelta
 from ..inspection.summary import describe_base, describe_residual, summarize
+from ..storage.output import atomic_output, output_error
 from .bars import memory_figure, tensor_figure
 from .curves import quality_figure, target_figure, target_of
 from .figures import draw_speed
-from .measurements import Series, family, speeds_of
 from .style import drawing, save_png, to_svg
-from .values import COLUMNS, headings, model_values, provenance_of, role_rows, settings_text
+from .values import provenance_of, role_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

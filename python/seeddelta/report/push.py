@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._extras import needs_extra
-from ..errors import OutputError
+from ..errors import OutputError, needs_extra
 
 _CHUNK = 1 << 20
 

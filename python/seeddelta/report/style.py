@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from html import escape
 from typing import IO, TYPE_CHECKING
 
-from .._extras import needs_extra
+from ..errors import needs_extra
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._extras import needs_extra
+from ..errors import needs_extra
 from ..evaluate.compare import Comparison, ModelReport
 from ..evaluate.kl import QUANTILES
 from ..evaluate.memory import Memory

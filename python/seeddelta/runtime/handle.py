@@ -9,9 +9,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from .._html import Shown
 from ..errors import ChangedFileError, ConfigError, IdleWeightsWarning, NumericalError, OutOfMemoryError, some
 from ..gguf.schema import TensorDescription
+from ..html import line, table
 from ..settings.runtime import RuntimeConfig
 from .gates import skipping_metrics
 from .library import unsupported
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _COUNTERS = (
     "rewrites", "calls", "tokens", "reused", "prefetched", "rows", "experts", "dense_calls", "nonfinite_events",
-    "active_units", "skipped_units", "blocks",
+    "active_inputs", "skipped_inputs", "blocks",
 )  # fmt: skip
 
 
@@ -57,7 +57,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=_renew_all)
 
 
-class RuntimeHandle(Shown):
+class RuntimeHandle:
     """`llm.seeddelta`: what is served and what it did.
 
     Attributes:
@@ -114,6 +114,17 @@ class RuntimeHandle(Shown):
                 return original(*arguments)
             return self._proof.timed(lambda: original(*arguments))
 
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def html(self, path: str = "") -> str:
+        """What is served from the SeedΔ file at `path`, and what it did so far, for notebooks."""
+        name = f"{path.rpartition('/')[2]}: " if path else ""
+        if not self.enabled:
+            return line(f"{name}an ordinary GGUF model, without SeedΔ weights")
+        text = f"{name}{len(self.tensors)} SeedΔ weights served, {len(self.dense)} dense"
+        return line(text) + table(("metric", ""), [(key, str(value)) for key, value in self.metrics().items()])
+
     @property
     def switched_off(self) -> dict[str, str]:
         """Why gates were switched off while the model generated, by the beginning of their metrics (`kwta`, …)."""
@@ -124,8 +135,8 @@ class RuntimeHandle(Shown):
         `reused` (products that shared the quantised activations of the one before), `prefetched` (products of one
         token whose first codes the product before asked the memory for), `rows` (looked up by token),
         `experts` (experts computed with, each once a product however many tokens chose it),
-        `dense_calls` (from the fallback), `nonfinite_events`, and of matrices by columns `active_units` and
-        `skipped_units` (inputs computed with and left out, of all tokens); `blocks` of proc-sparse ones.
+        `dense_calls` (from the fallback), `nonfinite_events`, and of matrices by columns `active_inputs` and
+        `skipped_inputs` (inputs computed with and left out, of all tokens); `blocks` of proc-sparse ones.
 
         Like all that is read here it is of whole decodes: while another thread computes, its end is waited for.
         """

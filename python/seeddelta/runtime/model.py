@@ -14,10 +14,9 @@ from typing import Any
 import llama_cpp
 
 from .. import _core
-from .._html import Shown
 from ..errors import ConfigError, FormatError, SeedDeltaError
-from ..gguf.header import read_header
 from ..gguf.hub import fetch, located
+from ..gguf.model_file import read_header
 from ..gguf.reader import has_statecells, is_seeddelta
 from ..processors import MAX_THREADS
 from ..settings.runtime import RuntimeConfig
@@ -70,11 +69,14 @@ def _new_handle(prepared: PreparedModel | None, config: RuntimeConfig) -> Runtim
     return RuntimeHandle(prepared, hook, config, attention)
 
 
-class SeedDeltaLlama(Shown, llama_cpp.Llama):  # type: ignore[misc]
+class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
     """A `llama_cpp.Llama` for SeedΔ and ordinary GGUF files; everything of `Llama` works unchanged.
 
     `seeddelta` is the RuntimeHandle: what is served, counters, metrics. See `seeddelta.load` for arguments and errors.
     """
+
+    def _repr_html_(self) -> str:
+        return self.seeddelta.html(self.model_path)
 
     def __init__(
         self,

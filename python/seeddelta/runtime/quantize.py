@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from .._extras import needs_extra
-from .._output import atomic_output
-from ..errors import RecipeError, SourceModelError
+from ..errors import RecipeError, SourceModelError, needs_extra
 from ..processors import processors
+from ..storage.output import atomic_output
 
 # llama.cpp's names and numbers (llama.h, enum llama_ftype)
 LLAMA_TYPES = {

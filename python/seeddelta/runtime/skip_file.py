@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .._yaml import load_yaml
 from ..errors import ConfigError
+from ..settings.yaml import load_yaml
 
 
 class Skip(BaseModel):

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from .. import _core
 from ..errors import ConfigError, SourceModelError
-from ..gguf.header import Header, TensorInfo, read_header
+from ..gguf.header import Header, TensorInfo
+from ..gguf.model_file import MappedData, read_header
 from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
 from ..gguf.schema import LanesBase, ProcSparseResidual, TensorDescription, lane_code
-from ..gguf.split import MappedData
 from ..settings.runtime import RuntimeConfig
 from .gates import GateMaker, MadeGate, input_groups, zero_inputs
 from .library import ggml_abi
@@ -98,7 +98,7 @@ def _register(
     gates = GateMaker(config, shapes, path, zeros)
     for kind in (columns, sparse):
         for group in input_groups(kind, served.keys() - kind.keys()):
-            squares = sum(np.square(unit_norm(kind[name])) for name in group)
+            squares = sum(np.square(input_norm(kind[name])) for name in group)
             block = max(_block_of(kind[name].description) for name in group)
             gate = gates.make(group, np.sqrt(squares, dtype=np.float32), block)
             for name in group:
@@ -111,7 +111,7 @@ def _block_of(description: TensorDescription) -> int:
     return description.residual.block if isinstance(description.residual, ProcSparseResidual) else 1
 
 
-def unit_norm(tensor: StoredTensor) -> npt.NDArray[np.float32]:
+def input_norm(tensor: StoredTensor) -> npt.NDArray[np.float32]:
     """Norms of the columns of a matrix, float32 [n_in]; in column layout those that the scales say.
 
     Hundreds of values of a code have nearly the same norm (of 576, within 0.3% on average).
@@ -123,7 +123,7 @@ def unit_norm(tensor: StoredTensor) -> npt.NDArray[np.float32]:
         return norm
     assert isinstance(base, LanesBase)
     scale = tensor.arrays["row_scale"].astype(np.float32)
-    norm = np.abs(scale) * np.float32(base.scale * lane_code(base.code).unit * tensor.description.shape[0] ** 0.5)
+    norm = np.abs(scale) * np.float32(base.scale * lane_code(base.code).deviation * tensor.description.shape[0] ** 0.5)
     return norm
 
 

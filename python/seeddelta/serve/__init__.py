@@ -6,7 +6,7 @@ for piece in scheduler.submit(llm.tokenize(b"Once upon a time"), Sampling(temper
     print(piece.text, end="")
 """
 
-from .._extras import needs_extra
+from ..errors import needs_extra
 
 with needs_extra("llama"):
     from .request import Embedding, Generation, Limits, Piece, TokenScore

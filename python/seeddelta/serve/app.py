@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any, Protocol, TypeVar
 
-from .._extras import needs_extra
-from ..errors import RequestError
+from ..errors import RequestError, needs_extra
 from ..settings.serving import ServeSettings
 from . import tools
 from .bodies import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, ReplyBody, TokenizeBody

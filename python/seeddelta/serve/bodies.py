@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from .._extras import needs_extra
-from ..errors import RequestError
+from ..errors import RequestError, needs_extra
 from .fields import MOST, AnyObject, Anything, Biases, Fields, Flag, Number, Stops, Whole, few, is_tokens
 from .grammar import SIZE
 from .messages import TOOLS, AnyMessage, Function, FunctionChoice, Tool, ToolChoice

@@ -103,7 +103,7 @@ class Conversation:
 
     def save(self, path: Path) -> None:
         """Write the messages as JSON. Raises OutputError; an existing file is then as it was."""
-        from .._output import atomic_output
+        from ..storage.output import atomic_output
 
         with atomic_output(path) as temporary:
             temporary.write_text(json.dumps(self.messages, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

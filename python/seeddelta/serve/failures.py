@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from .._extras import needs_extra
-from ..errors import BusyError, RequestError, SeedDeltaError, UnknownModelError
+from ..errors import BusyError, RequestError, SeedDeltaError, UnknownModelError, needs_extra
 
 with needs_extra("serve"):
     from fastapi import FastAPI, Request

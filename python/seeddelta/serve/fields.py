@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from .._extras import needs_extra
+from ..errors import needs_extra
 from .keywords import DEPTH
 
 with needs_extra("serve"):

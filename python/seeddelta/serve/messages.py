@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from .._extras import needs_extra
+from ..errors import needs_extra
 from .fields import AnyObject, Fields, Flag, few
 
 with needs_extra("serve"):

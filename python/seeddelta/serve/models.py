@@ -86,7 +86,7 @@ def open_scheduler(options: ModelOptions) -> Scheduler:
 
 
 def _trained_context(options: ModelOptions) -> int:
-    from ..gguf.header import read_header
+    from ..gguf.model_file import read_header
 
     metadata = read_header(options.path).metadata
     try:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from .._extras import needs_extra
+from ..errors import needs_extra
 
 with needs_extra("serve"):
     from fastapi import HTTPException, Request, Response

@@ -8,8 +8,7 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-from .._extras import needs_extra
-from ..errors import OutputError
+from ..errors import OutputError, needs_extra
 from ..settings.serving import ServeSettings
 from .app import make_app
 from .models import Models

@@ -5,15 +5,15 @@ The command line, --set, YAML files, the JSON schema, the reference page and wha
 
 from __future__ import annotations
 
-from .._extras import needs_extra
+from ..errors import needs_extra
 
 with needs_extra("cli"):
     import pydantic as _pydantic  # noqa: F401
 
-from .._settings import Flag, Setting, Settings, settings_of
 from .attention import StatePackKV
 from .runtime import RuntimeConfig
 from .skipping import EventDriven, Kwta, StatePackMLP
+from .tree import Flag, Setting, Settings, settings_of
 
 __all__ = [
     "EventDriven",

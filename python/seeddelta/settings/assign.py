@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .._settings import Setting, Settings, settings_of
-from .._yaml import load_yaml
 from ..errors import ConfigError
+from .tree import Setting, Settings, settings_of
+from .yaml import load_yaml
 
 Path_ = tuple[str, ...]
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from .._settings import Flag, Settings
+from .tree import Flag, Settings
 
 PackMode = Literal["exact", "binary", "ternary"]
 _SPAN = r"(\d+)(?:-(\d+))?"

@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from .._settings import Flag, Settings
 from ..errors import ImatrixError, SeedDeltaError
 from ..processors import MAX_THREADS
 from .measuring import QUIET
+from .tree import Flag, Settings
 
 CHUNKS = 48  # more gave nothing on SmolLM2 (docs/internals/quality.md)
 GRADIENT_CHUNKS = 16

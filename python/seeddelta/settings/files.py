@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .._settings import Flag, Settings
 from .measuring import JSON, QUIET
+from .tree import Flag, Settings
 
 
 class InspectSettings(Settings):

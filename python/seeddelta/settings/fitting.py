@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from .._settings import Flag, Settings
 from ..errors import RecipeError, SeedDeltaError
 from ..processors import MAX_THREADS
 from .measuring import JSON, QUIET
+from .tree import Flag, Settings
 
 FIT_CHUNKS = 96
 LEAST_CHUNKS = 8  # one of so many is held out

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
-from .._settings import Flag, Settings
 from .serving import Drafting, UsingModels
+from .tree import Flag, Settings
 
 TASK_CONTEXT = 2048  # tokens; a chunk of 512 is too short for many tasks
 JSON = Flag(names=("--json",), shown=True)

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .._settings import Flag, Whole
-from ..kinds.options import BaseOptions, Group, ResidualOptions
 from ..processors import MAX_THREADS
+from .kinds import BaseOptions, Group, ResidualOptions
+from .tree import Flag, Whole
 
 # Of SmolLM2 at 4 bits: .01 costs 4 to 9% more divergence on the calibration's kind of text and 7% more on another kind,
 # .5 12% more on the first and 2% less on the other (docs/internals/quality.md).

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from .._settings import Flag, Settings
 from .attention import StatePackKV
 from .patterns import Listed
 from .skipping import EventDriven, Kwta, StatePackMLP
+from .tree import Flag, Settings
 
 
 class RuntimeConfig(Settings):

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from .._settings import Flag, Settings
 from ..processors import MAX_THREADS
 from .patterns import Threads
 from .runtime import RuntimeConfig
+from .tree import Flag, Settings
 
 # Tokens of prompts in one pass. From 64 tokens of a sequence on, ggml's flash attention takes another kernel, which
 # rounds more; with fewer a reply does not depend on who asks at the same time.

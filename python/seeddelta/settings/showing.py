@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from .._settings import Flag
 from .measuring import JSON, QUIET, TASK_CONTEXT, Scoring
 from .patterns import Listed
 from .serving import Threaded, check_fallback
+from .tree import Flag
 
 
 class ReportSettings(Scoring, Threaded):

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from .._settings import Flag, Settings, Whole
 from .patterns import Values, as_values, parse_values, value_of
+from .tree import Flag, Settings, Whole
 
 # Within 2% of SmolLM2-135M's perplexity (docs/internals/skipping.md). Query, key and value stay whole: 0.7 cost 3%.
 DEFAULT_KEEP: Values = {"ffn_down": 0.65, "ffn_gate": 0.85, "ffn_up": 0.85, "attn_output": 0.75}

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .._settings import Flag
 from .measuring import QUIET
 from .patterns import Percent
 from .serving import Threaded
+from .tree import Flag
 
 
 class SparsifySettings(Threaded):

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .._settings import Flag
-from ..kinds.options import Group
+from .kinds import Group
 from .patterns import Percent
+from .tree import Flag
 
 
 class TuneSettings(Group):

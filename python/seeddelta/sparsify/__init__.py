@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._callable import make_callable
+from ..callable_packages import make_callable
 from .calibrate import Calibration, sparsify, zero_shares
 
 __all__ = ["Calibration", "sparsify", "zero_shares"]

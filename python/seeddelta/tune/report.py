@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from .. import _html
-from .._extras import needs_extra
+from .. import html
 from ..convert.report import human_bytes
+from ..errors import needs_extra
 from .verify import Candidate, paired
 
 if TYPE_CHECKING:
@@ -122,9 +122,9 @@ class TuneReport(BaseModel):
 
     def _repr_html_(self) -> str:
         return (
-            _html.line(f"{self.decision}: {self.message}")
-            + _html.table(GROUP_COLUMNS, self._group_rows())
-            + _html.table(CANDIDATE_COLUMNS, self._candidate_rows())
+            html.line(f"{self.decision}: {self.message}")
+            + html.table(GROUP_COLUMNS, self._group_rows())
+            + html.table(CANDIDATE_COLUMNS, self._candidate_rows())
         )
 
 

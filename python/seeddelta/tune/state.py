@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import read_record, write_record
+from ..storage.checkpoint import read_record, write_record
 
 
 class State:

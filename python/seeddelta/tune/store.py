@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ..checkpoint import offer
 from ..convert.executors import open_pool
 from ..convert.parts import Part, open_parts
 from ..convert.pipeline import encode_all
 from ..convert.plan import Plan, at_rates, make_plan
 from ..convert.recipe import Recipe
 from ..convert.report import Metrics
+from ..storage.checkpoint import offer
 
 
 class EncodedStore:

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
-from .._rows import row_ranges
 from ..errors import ModelError, SourceModelError
-from ..gguf.header import read_header
+from ..gguf.model_file import read_header
 from ..gguf.source import SourceModel
+from ..numeric import row_ranges
 from ..runtime.session import open_model, require_logits
 from ..runtime.view import Piece, make_view
 

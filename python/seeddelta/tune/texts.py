@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._output import atomic_output
 from ..calibrate.text import open_vocabulary
 from ..errors import EvaluationError
-from ..gguf.header import read_header
+from ..gguf.model_file import read_header
 from ..runtime.decoder import Tokens
 from ..runtime.session import read_text, tokenize
+from ..storage.output import atomic_output
 from .options import TuneOptions
 
 

@@ -13,8 +13,6 @@ from typing import Any, Literal
 
 from tqdm.auto import tqdm
 
-from .._output import atomic_output, check_outputs, reading
-from .._settings import paths_of
 from ..convert import build
 from ..convert.jobs import encoder_identity, forget
 from ..convert.parts import open_parts
@@ -24,6 +22,8 @@ from ..convert.recipe import Recipe
 from ..errors import SourceModelError
 from ..gguf.source import file_sha256
 from ..processors import processors
+from ..settings.tree import paths_of
+from ..storage.output import atomic_output, check_outputs, reading
 from .allocate import Rate
 from .groups import Group, make_groups
 from .options import TuneOptions

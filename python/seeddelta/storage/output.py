@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .errors import OutputError
+from ..errors import OutputError
 
 _SUFFIX = ".part"
 SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.[^.]+)?")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._extras import needs_extra
+from ..errors import needs_extra
 
 _MAX_DEPTH = 32
 

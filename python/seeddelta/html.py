@@ -1,10 +1,9 @@
-"""Tables for notebooks: what `_repr_html_` of our objects gives. Colours are left to the notebook."""
+"""Tables of plain text in HTML, of which the `_repr_html_` of our objects is made. The notebook chooses the colors."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from importlib import import_module
 
 _LEFT, _RIGHT = "text-align: left", "text-align: right; font-variant-numeric: tabular-nums"
 
@@ -22,15 +21,10 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, text_column
 
 
 def line(text: str) -> str:
+    """A paragraph."""
     return f"<p>{escape(text)}</p>"
 
 
 def folded(title: str, inside: str) -> str:
+    """HTML that a click on the title shows."""
     return f"<details><summary>{escape(title)}</summary>{inside}</details>"
-
-
-class Shown:
-    """An object that notebooks show as what report/html.py makes of it; that page knows all kinds, none knows it."""
-
-    def _repr_html_(self) -> str:
-        return str(import_module("seeddelta.report.html").html_of(self))

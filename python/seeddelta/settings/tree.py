@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import types
+import typing
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from ._extras import needs_extra
-from ._output import check_outputs, reading
-from .errors import ConfigError, SeedDeltaError
+from ..errors import ConfigError, SeedDeltaError, needs_extra
+from ..storage.output import check_outputs, reading
 
 with needs_extra("cli"):
     from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
     from pydantic.fields import FieldInfo
+
+
+_METAVARS = {int: "N", float: "X", Path: "FILE", str: "TEXT"}
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,27 @@ class Setting:
 
     @property
     def group(self) -> type[Settings] | None:
+        """The settings that it holds, when it is a group."""
         return group_of(self.field)
+
+    @property
+    def kind(self) -> Any:
+        """The type without None; the first of several."""
+        kind: Any = self.field.annotation
+        if typing.get_origin(kind) in (typing.Union, types.UnionType):
+            kind = next(one for one in typing.get_args(kind) if one is not type(None))
+        return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+
+    @property
+    def metavar(self) -> str:
+        """What stands for the value in the help."""
+        if self.flag.metavar is not None:
+            return self.flag.metavar
+        if self.group is not None:
+            return "on|off"
+        if typing.get_origin(self.kind) is Literal:
+            return "|".join(map(str, typing.get_args(self.kind)))
+        return _METAVARS.get(self.kind, "VALUE")
 
 
 def settings_of(

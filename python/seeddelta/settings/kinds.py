@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from .._settings import Flag, Settings, Whole
 from ..errors import RecipeError, SeedDeltaError
+from .tree import Flag, Settings, Whole
 
 
 class Group(Settings):

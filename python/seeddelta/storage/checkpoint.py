@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from ._output import atomic_output, hold, is_abandoned, output_error, remove_abandoned
-from .errors import OutputError
+from ..errors import OutputError
+from .output import atomic_output, hold, is_abandoned, output_error, remove_abandoned
 
 Array = np.ndarray[Any, Any]
 _MAGIC = b"seeddelta record 1 "

@@ -10,19 +10,19 @@ namespace seeddelta {
 namespace {
 
 // Up to eight tokens, four columns of one beside those of the next, and what is summed so far.
-struct LaneBlock {
-    static constexpr int64_t kTokens = kLaneBlock;
-    static constexpr int64_t kQuad = kLaneWalks; // columns of a register's 32-bit lane
+struct TokenBatch {
+    static constexpr int64_t kTokens = kTokenBatch;
+    static constexpr int64_t kDotGroup = kStreams; // columns of a register's 32-bit lane
     static constexpr int64_t kGroupBytes = kGroup * kTokens;
 
-    uint8_t *x;    // [groups, kGroup / kQuad, kTokens, kQuad]
+    uint8_t *x;    // [groups, kGroup / kDotGroup, kTokens, kDotGroup]
     float *scale;  // [groups, kTokens]
     int32_t *bias; // [groups, kTokens], shared_bias
     float *total;  // [kTokens, kTileRows]
 
     // Number `number` of those in a thread's scratch, behind a decoded panel.
-    static LaneBlock of(uint8_t *scratch, int64_t groups, int64_t number) {
-        uint8_t *x = scratch + kLanePanelBytes + number * lane_block_bytes(groups);
+    static TokenBatch of(uint8_t *scratch, int64_t groups, int64_t number) {
+        uint8_t *x = scratch + kLanePanelBytes + number * token_batch_bytes(groups);
         uint8_t *scale = x + groups * kGroupBytes;
         uint8_t *bias = scale + groups * kTokens * 4;
         uint8_t *total = bias + groups * kTokens * 4;
@@ -32,7 +32,7 @@ struct LaneBlock {
 
     // Tokens from `first` on; zeros up to a multiple of four, and no more are read.
     void pack(const Activations &a, int64_t first) const {
-        using Four = typename xsimd::make_sized_batch<uint32_t, 4>::type; // tokens or quads
+        using Four = typename xsimd::make_sized_batch<uint32_t, 4>::type; // tokens or dot groups
         static constexpr int8_t kNone[kGroup] = {};
         const int64_t groups = a.stride / kGroup;
         for (int64_t n = 0; n < kTokens && first + n < a.n_tokens; n += 4) {
@@ -48,13 +48,13 @@ struct LaneBlock {
                     bias[g * kTokens + n + i] = there ? a.shared_bias(token, g) : 0;
                 }
             }
-            for (uint8_t *out = x + n * kQuad; out < x + groups * kGroupBytes; out += kGroupBytes) {
-                for (int64_t quad = 0; quad < kGroup / kQuad; quad += 4) {
+            for (uint8_t *out = x + n * kDotGroup; out < x + groups * kGroupBytes; out += kGroupBytes) {
+                for (int64_t dot_group = 0; dot_group < kGroup / kDotGroup; dot_group += 4) {
                     const auto load = [&](int i) SEEDDELTA_INLINE_LAMBDA {
-                        return Four::load_unaligned(reinterpret_cast<const uint32_t *>(q[i] + quad * kQuad));
+                        return Four::load_unaligned(reinterpret_cast<const uint32_t *>(q[i] + dot_group * kDotGroup));
                     };
                     const auto store = [&](int i, Four v) SEEDDELTA_INLINE_LAMBDA {
-                        v.store_unaligned(reinterpret_cast<uint32_t *>(out + (quad + i) * kTokens * kQuad));
+                        v.store_unaligned(reinterpret_cast<uint32_t *>(out + (dot_group + i) * kTokens * kDotGroup));
                     };
                     const Four even[2] = {xsimd::zip_lo(load(0), load(2)), xsimd::zip_hi(load(0), load(2))};
                     const Four odd[2] = {xsimd::zip_lo(load(1), load(3)), xsimd::zip_hi(load(1), load(3))};
@@ -92,17 +92,17 @@ struct RowInputs {
 
 // In a block: one address for all, and one stream from the cache.
 struct BlockInputs {
-    const LaneBlock &block;
+    const TokenBatch &block;
     const int8_t *x;
 
-    SEEDDELTA_INLINE explicit BlockInputs(const LaneBlock &b) : block(b), x(reinterpret_cast<const int8_t *>(b.x)) {}
+    SEEDDELTA_INLINE explicit BlockInputs(const TokenBatch &b) : block(b), x(reinterpret_cast<const int8_t *>(b.x)) {}
     SEEDDELTA_INLINE const int8_t *at(int n, int column) const {
-        return x + column * LaneBlock::kTokens + n * LaneBlock::kQuad;
+        return x + column * TokenBatch::kTokens + n * TokenBatch::kDotGroup;
     }
-    SEEDDELTA_INLINE void advance(int64_t columns) { x += columns * LaneBlock::kTokens; }
-    SEEDDELTA_INLINE int32_t bias(int n, int64_t group) const { return block.bias[group * LaneBlock::kTokens + n]; }
+    SEEDDELTA_INLINE void advance(int64_t columns) { x += columns * TokenBatch::kTokens; }
+    SEEDDELTA_INLINE int32_t bias(int n, int64_t group) const { return block.bias[group * TokenBatch::kTokens + n]; }
     SEEDDELTA_INLINE float scale(int n, int64_t group) const { return scales(group)[n]; }
-    SEEDDELTA_INLINE const float *scales(int64_t group) const { return block.scale + group * LaneBlock::kTokens; }
+    SEEDDELTA_INLINE const float *scales(int64_t group) const { return block.scale + group * TokenBatch::kTokens; }
 };
 
 } // namespace

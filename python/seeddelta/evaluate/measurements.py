@@ -1,4 +1,4 @@
-"""What reports are made of: models measured together, from `evaluate` or from its JSON."""
+"""Models that were measured together, from `evaluate` or from its JSON: what tables and reports are made of."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import EvaluationError, one_line
-from ..evaluate.compare import Comparison
-from ..evaluate.speed import Speed
+from .speed import Speed
+
+if TYPE_CHECKING:
+    from .compare import Comparison
 
 _REMEDY = "give what `seeddelta eval --json` printed"
 _SUFFIXES = (".gguf", ".seeddelta")
