@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import seeddelta
 from native_helpers import BATCHES, tell
-from seeddelta.gguf.header import read_header
+from seeddelta.gguf.model_file import read_header
 from tiny_llama import write_llama
 
 pytest.importorskip("llama_cpp")

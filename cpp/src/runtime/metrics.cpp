@@ -17,8 +17,8 @@ namespace {
 
 // The order of Counts.
 constexpr const char *kNames[kCounters] = {
-    "rewrites", "calls",       "own_calls",        "tokens",       "reused",        "prefetched", "rows",
-    "experts",  "dense_calls", "nonfinite_events", "active_units", "skipped_units", "blocks"};
+    "rewrites", "calls",       "own_calls",        "tokens",        "reused",         "prefetched", "rows",
+    "experts",  "dense_calls", "nonfinite_events", "active_inputs", "skipped_inputs", "blocks"};
 constexpr int kRewrites = 0, kOwnCalls = 2, kBlocks = 12;
 
 std::string quoted(std::string_view text) {

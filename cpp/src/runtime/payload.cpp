@@ -42,7 +42,7 @@ private:
             const LaneCode &code = *lane_code(static_cast<uint32_t>(d_.code));
             const int64_t tiles = (d_.n_out + kTileRows - 1) / kTileRows * d_.matrices();
             add("codes", kI8,
-                d_.by_column ? std::vector<int64_t>{d_.n_in, column_walks(d_.n_out), column_lines(code)}
+                d_.by_column ? std::vector<int64_t>{d_.n_in, column_streams(d_.n_out), column_lines(code)}
                              : std::vector<int64_t>{tiles, code.lines(d_.n_in), kLaneBytes},
                 &WeightArrays::codes);
             if (d_.column_scale) {

@@ -5,12 +5,12 @@
 namespace seeddelta {
 
 static Counts counts_of(const WeightCounters &c) {
-    return {c.rewrites.load(),     c.calls.load(),
-            c.own_calls.load(),    c.tokens.load(),
-            c.reused.load(),       c.prefetched.load(),
-            c.rows.load(),         c.experts.load(),
-            c.dense_calls.load(),  c.nonfinite_events.load(),
-            c.active_units.load(), c.skipped_units.load(),
+    return {c.rewrites.load(),      c.calls.load(),
+            c.own_calls.load(),     c.tokens.load(),
+            c.reused.load(),        c.prefetched.load(),
+            c.rows.load(),          c.experts.load(),
+            c.dense_calls.load(),   c.nonfinite_events.load(),
+            c.active_inputs.load(), c.skipped_inputs.load(),
             c.blocks.load()};
 }
 

@@ -173,7 +173,7 @@ def _why_not(program: Object) -> str:
 
 def check_models(arguments: list[str]) -> None:
     """Raise FormatError for a SeedΔ model among the arguments that llama.cpp ends the program for when it loads it."""
-    from ..gguf.header import read_header
+    from ..gguf.model_file import read_header
     from ..gguf.reader import is_seeddelta
     from ..runtime.hyperparameters import check_hyperparameters
 
