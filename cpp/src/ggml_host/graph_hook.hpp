@@ -83,6 +83,7 @@ public:
     void set_attention(AttentionHook *attention) { attention_ = attention; }
 
     std::deque<ServedWeight> &served() { return served_; }
+    const std::deque<ServedWeight> &served() const { return served_; }
     // To be changed while nothing is computed.
     std::deque<Gate> &gates() { return gates_; }
     const std::deque<Gate> &gates() const { return gates_; }

@@ -37,6 +37,7 @@ COMMANDS = {
     "run": "seeddelta.cli.run",
     "serve": "seeddelta.cli.serve",
     "chat": "seeddelta.cli.chat",
+    "exec": "seeddelta.cli.exec",
     "eval": "seeddelta.cli.eval",
     "tasks": "seeddelta.cli.tasks",
     "bench": "seeddelta.cli.bench",

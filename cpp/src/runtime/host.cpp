@@ -1,0 +1,266 @@
+#include "runtime/host.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <new>
+
+#include "gguf/error.hpp"
+#include "runtime/metrics.hpp"
+#include "runtime/say.hpp"
+
+namespace seeddelta {
+
+namespace {
+
+// Whether a file that cannot be read as a model says that it is a SeedΔ one.
+bool claims_to_be_ours(const std::string &path) {
+    constexpr size_t kLooked = size_t{1} << 25;
+    constexpr std::string_view kKey = "seeddelta.enabled";
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+        return false;
+    }
+    std::string text(kLooked, '\0');
+    const ssize_t count = pread(fd, text.data(), text.size(), 0);
+    close(fd);
+    return count > 0 && memmem(text.data(), static_cast<size_t>(count), kKey.data(), kKey.size()) != nullptr;
+}
+
+} // namespace
+
+Host &Host::instance() {
+    static auto *host = new Host;
+    return *host;
+}
+
+bool Host::state_of(const char *path, FileState &state) {
+    struct stat status = {};
+    if (path == nullptr || stat(path, &status) != 0 || !S_ISREG(status.st_mode)) {
+        return false;
+    }
+    state = {status.st_dev, status.st_ino, status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+    return true;
+}
+
+std::shared_ptr<ServedModel> Host::open(const char *path) {
+    FileState state;
+    if (!state_of(path, state)) {
+        return nullptr; // llama.cpp says what is wrong
+    }
+    const std::scoped_lock lock(mutex_);
+    for (const Entry &entry : models_) {
+        if (entry.state == state && entry.model->changed().empty()) {
+            return entry.model;
+        }
+    }
+    std::unique_ptr<WatchedModel> file;
+    try {
+        file = std::make_unique<WatchedModel>(path);
+        if (!is_seeddelta(file->header())) {
+            return nullptr;
+        }
+    } catch (const ModelFileError &) {
+        if (claims_to_be_ours(path)) {
+            throw;
+        }
+        return nullptr;
+    }
+    prune(state);
+    const Options options = Options::from_environment();
+    auto model = std::make_shared<ServedModel>(std::move(file), options, LlamaLibrary::loaded());
+    models_.push_back({state, model});
+    any_.store(true);
+    if (options.verbose) {
+        say({model->path(), ": ", std::to_string(model->served().size()), " weights are computed from it, ",
+             std::to_string(model->dense_weights()), " from the fallback"});
+    }
+    return model;
+}
+
+// Models that nobody has loaded any more, to make room for another. That of an attempt (no memory was allocated for it)
+// is one of them.
+void Host::prune(const FileState &wanted) {
+    if (models_.empty()) {
+        return;
+    }
+    const std::vector<Mapping> mappings = read_mappings();
+    std::erase_if(models_, [&](const Entry &entry) {
+        return !entry.model->prune(mappings) && entry.model.use_count() == 1 && !(entry.state == wanted);
+    });
+}
+
+std::shared_ptr<StubFile> Host::stub_of(ServedModel &model) {
+    const std::scoped_lock lock(mutex_);
+    model.prune(read_mappings());
+    return model.stub();
+}
+
+void Host::loaded(ServedModel &model, StubFile &stub) {
+    const std::scoped_lock lock(mutex_);
+    stub.seal(read_mappings());
+    if (model.options().verbose) {
+        say({model.path(), stub.sealed() ? ": loaded" : ": looked at, not loaded"});
+    }
+}
+
+void Host::look_at(const void *tensor, bool as_weight, const std::vector<Mapping> &mappings, Found &found) const {
+    const GgmlAbi &abi = LlamaLibrary::loaded().abi();
+    const void *root = tensor == nullptr ? nullptr : abi.root_of(tensor);
+    if (root == nullptr || abi.op_of(root) != abi.op_none || abi.data_of(root) == nullptr) {
+        return;
+    }
+    const Mapping *mapping = mapping_of(mappings, abi.data_of(root));
+    const std::string_view name(abi.name_of(root), strnlen(abi.name_of(root), kMaxName));
+    for (const Entry &entry : models_) {
+        if (mapping != nullptr && entry.model->owns(*mapping)) {
+            found.model = entry.model;
+            return;
+        }
+        // Of others' data at most its first bytes are looked at, and only where there is such a weight.
+        const RegisteredWeight *weight = entry.model->registry().find(name);
+        if (weight == nullptr || mapping == nullptr || !mapping->readable) {
+            continue;
+        }
+        const auto type = static_cast<int32_t>(LlamaLibrary::loaded().placeholder_type(weight->op->shape().n_in));
+        const auto left = mapping->end - reinterpret_cast<uintptr_t>(abi.data_of(root));
+        if (abi.type_of(root) == type && StubFile::is_placeholder(abi.data_of(root), left)) {
+            found.misplaced = entry.model->path() + ": the weight '" + std::string(name) + "'";
+        }
+    }
+    found.ordinary = found.ordinary || (as_weight && name.ends_with(".weight"));
+}
+
+Host::Found Host::find_model(void *graph) const {
+    const LlamaLibrary &library = LlamaLibrary::loaded();
+    const GgmlAbi &abi = library.abi();
+    const std::vector<Mapping> mappings = read_mappings();
+    Found found;
+    const int nodes = library.graph_size(graph);
+    for (int i = 0; i < nodes && found.model == nullptr; ++i) {
+        const void *node = library.graph_node(graph, i);
+        const int32_t op = abi.op_of(node);
+        const bool product = op == abi.op_mul_mat || op == abi.op_mul_mat_id || op == abi.op_get_rows;
+        for (int s = 0; s < abi.n_src() && found.model == nullptr; ++s) {
+            look_at(abi.src_of(node, s), product && s == 0, mappings, found);
+        }
+    }
+    return found;
+}
+
+// Null where llama.cpp computes alone, or something is wrong.
+ServedContext *Host::context_of(void *scheduler, void *graph, std::string &wrong) {
+    const std::scoped_lock lock(mutex_);
+    auto known = contexts_.find(scheduler);
+    if (known == contexts_.end()) {
+        const Found found = find_model(graph);
+        if (found.model != nullptr) {
+            known = contexts_.emplace(scheduler, std::make_unique<ServedContext>(found.model)).first;
+        } else if (!found.misplaced.empty()) {
+            wrong = found.misplaced +
+                    " is not where the model was mapped; load it with mmap (--load-mode mmap, no --no-mmap)";
+            return nullptr;
+        } else if (found.ordinary) {
+            known = contexts_.emplace(scheduler, nullptr).first;
+        } else {
+            return nullptr; // it may compute with weights later
+        }
+    }
+    if (known->second != nullptr && watched_.contains(scheduler)) {
+        wrong =
+            known->second->model().path() +
+            ": the program looks at the graph's nodes one by one (an evaluation callback, as in llama-imatrix), which "
+            "those of SeedΔ weights do not allow; use `seeddelta imatrix`, or the original model";
+        return nullptr;
+    }
+    return known->second.get();
+}
+
+int Host::compute(void *scheduler, void *graph, ComputeGraph real) noexcept {
+    if (!any_.load(std::memory_order_relaxed)) {
+        return real(scheduler, graph);
+    }
+    try {
+        std::string wrong;
+        ServedContext *context = context_of(scheduler, graph, wrong);
+        if (!wrong.empty()) {
+            say({"error: ", wrong});
+            return kStatusFailed;
+        }
+        return context == nullptr ? real(scheduler, graph) : context->compute(scheduler, graph, real);
+    } catch (const std::bad_alloc &) {
+        say({"error: no memory for the next computation, which was not done; free some"});
+        return kStatusNoMemory;
+    } catch (const std::exception &error) {
+        say({"error: ", error.what()});
+        return kStatusFailed;
+    }
+}
+
+void Host::freed(void *scheduler) noexcept {
+    if (!any_.load(std::memory_order_relaxed)) {
+        return;
+    }
+    {
+        const std::scoped_lock lock(mutex_);
+        watched_.erase(scheduler);
+        const auto known = contexts_.find(scheduler);
+        if (known == contexts_.end()) {
+            return;
+        }
+        const bool told = known->second != nullptr && !known->second->model().options().metrics_json.empty();
+        contexts_.erase(known);
+        if (!told) {
+            return;
+        }
+    }
+    write_metrics(true);
+}
+
+void Host::watched(void *scheduler, bool watched) noexcept {
+    if (!any_.load(std::memory_order_relaxed)) {
+        return;
+    }
+    try {
+        const std::scoped_lock lock(mutex_);
+        if (watched) {
+            watched_.insert(scheduler);
+        } else {
+            watched_.erase(scheduler);
+        }
+    } catch (const std::bad_alloc &) {
+        say({"error: no memory; an evaluation callback of this program is not told apart"});
+    }
+}
+
+void Host::write_metrics(bool wait) noexcept {
+    try {
+        std::unique_lock lock(mutex_, std::defer_lock);
+        if (wait) {
+            lock.lock();
+        } else if (!lock.try_lock()) {
+            return;
+        }
+        std::string path, text;
+        for (const Entry &entry : models_) {
+            std::vector<Counts> totals = entry.model->totals;
+            uint64_t nodes = entry.model->nodes_seen;
+            for (const auto &[scheduler, context] : contexts_) {
+                if (context != nullptr && &context->model() == entry.model.get()) {
+                    context->add_to(totals, nodes);
+                }
+            }
+            path = entry.model->options().metrics_json;
+            text += (text.empty() ? "{\n" : ",\n") + metrics_json(*entry.model, totals, nodes);
+        }
+        if (!path.empty()) {
+            write_file(path, text + "\n}\n");
+        }
+    } catch (const std::exception &error) {
+        say({"error: the metrics are not written: ", error.what()});
+    }
+}
+
+} // namespace seeddelta

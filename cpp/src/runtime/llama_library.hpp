@@ -1,0 +1,42 @@
+// The llama.cpp that this process has loaded: functions by name, the layout of its tensors, what it cannot serve.
+#pragma once
+#include "ggml_host/ggml_abi.hpp"
+
+namespace seeddelta {
+
+class LlamaLibrary {
+public:
+    // The function of a loaded library, behind the one that asks; null: there is none.
+    static void *find(const char *name);
+    template <class F>
+    static F get(const char *name) {
+        void *found = find(name);
+        if (found == nullptr) {
+            missing(name);
+        }
+        return reinterpret_cast<F>(found);
+    }
+
+    // Probed once. Throws ModelFileError for a llama.cpp that cannot be served.
+    static const LlamaLibrary &loaded();
+
+    const GgmlAbi &abi() const { return abi_; }
+    // The smallest type for placeholders of so many columns that llama.cpp computes with where it has mapped it.
+    uint32_t placeholder_type(int64_t n_in) const;
+
+    int graph_size(void *graph) const { return graph_size_(graph); }
+    void *graph_node(void *graph, int i) const { return graph_node_(graph, i); }
+
+private:
+    LlamaLibrary();
+    [[noreturn]] static void missing(const char *name);
+    static void check_devices();
+    void choose_placeholders();
+
+    GgmlAbi abi_;
+    std::vector<uint32_t> placeholders_; // smallest first
+    int (*graph_size_)(void *) = nullptr;
+    void *(*graph_node_)(void *, int) = nullptr;
+};
+
+} // namespace seeddelta

@@ -1,0 +1,16 @@
+// What models did, as JSON.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "runtime/served_model.hpp"
+
+namespace seeddelta {
+
+// `"path": {…}` with the names of `seeddelta run --metrics-json`; totals are of all contexts, one a weight.
+std::string metrics_json(ServedModel &model, const std::vector<Counts> &totals, uint64_t nodes_seen);
+
+// Throws ModelFileError. What was there before stays until all is written.
+void write_file(const std::string &path, const std::string &text);
+
+} // namespace seeddelta

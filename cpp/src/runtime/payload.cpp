@@ -1,0 +1,169 @@
+#include "runtime/payload.hpp"
+
+#include <algorithm>
+
+#include "format/column_lanes.hpp"
+#include "gguf/cursor.hpp"
+#include "gguf/ggml_types.hpp"
+#include "seeddelta/lane_code.hpp"
+
+namespace seeddelta {
+
+namespace {
+
+constexpr uint32_t kF32 = 0, kF16 = 1, kI8 = 24, kI16 = 25, kI32 = 26, kI64 = 27;
+constexpr int64_t kMostShortColumns = 65536; // columns that 16 bits number
+
+struct Part {
+    const char *suffix;
+    uint32_t type;
+    std::vector<int64_t> shape; // rows first
+    Array WeightArrays::*array;
+    bool finite = false; // float16 values that must be
+};
+
+class Layout {
+public:
+    explicit Layout(const TensorDescription &d) : d_(d), rows_(d.n_out * d.matrices()) {
+        add("row_scale", d.half_row_scale ? kF16 : kF32, {d.by_column ? d.n_in : rows_}, &WeightArrays::row_scale);
+        add_base();
+        add_residual();
+    }
+    std::vector<Part> parts;
+
+private:
+    void add(const char *suffix, uint32_t type, std::vector<int64_t> shape, Array WeightArrays::*array,
+             bool finite = false) {
+        parts.push_back({suffix, type, std::move(shape), array, finite});
+    }
+
+    void add_base() {
+        if (d_.base == BaseKind::lanes) {
+            const LaneCode &code = *lane_code(static_cast<uint32_t>(d_.code));
+            const int64_t tiles = (d_.n_out + kTileRows - 1) / kTileRows * d_.matrices();
+            add("codes", kI8,
+                d_.by_column ? std::vector<int64_t>{d_.n_in, column_streams(d_.n_out), column_lines(code)}
+                             : std::vector<int64_t>{tiles, code.lines(d_.n_in), kLaneBytes},
+                &WeightArrays::codes);
+            if (d_.column_scale) {
+                add("column_scale", kI8, {d_.n_in * d_.matrices()}, &WeightArrays::column_scale);
+            }
+        }
+        const int64_t blocks = d_.base == BaseKind::prng_block ? (d_.n_in + d_.base_block - 1) / d_.base_block : 0;
+        if (d_.seed_per == SeedPer::row) {
+            add("seed_idx", kI16, {rows_}, &WeightArrays::seed_idx);
+        } else if (d_.seed_per == SeedPer::block) {
+            add("seed_idx", kI16, {rows_, blocks}, &WeightArrays::seed_idx);
+            add("seed_gain", kI8, {rows_, blocks}, &WeightArrays::seed_gain);
+        }
+    }
+
+    void add_residual() {
+        const int64_t k = d_.resid_k;
+        const uint32_t values = d_.int8_values ? kI8 : kF16;
+        switch (d_.residual) {
+        case ResidualScheme::coo:
+            add("d_idx", d_.n_in <= kMostShortColumns ? kI16 : kI32, {rows_, k}, &WeightArrays::d_idx);
+            add("d_val", values, {rows_, k}, &WeightArrays::d_val, !d_.int8_values);
+            if (d_.int8_values) {
+                add("d_scale", kF16, {rows_}, &WeightArrays::d_scale, true);
+            }
+            break;
+        case ResidualScheme::block:
+            add("b_map", kI16, {rows_, k}, &WeightArrays::b_map);
+            add("b_val", values, {rows_, k, d_.resid_block}, &WeightArrays::b_val, !d_.int8_values);
+            if (d_.int8_values) {
+                add("b_scale", kF16, {rows_, k}, &WeightArrays::b_scale, true);
+            }
+            break;
+        case ResidualScheme::codebook_resid:
+            add("r_dict", kF16, {d_.resid_size, d_.n_in}, &WeightArrays::r_dict, true);
+            add("r_codes", kI16, {rows_, k}, &WeightArrays::r_codes);
+            add("r_vals", kF16, {rows_, k}, &WeightArrays::r_vals, true);
+            break;
+        case ResidualScheme::proc_sparse: {
+            const int64_t bytes = (d_.n_in + 8 * d_.resid_block - 1) / (8 * d_.resid_block);
+            add("p_map", kI8, {rows_, bytes}, &WeightArrays::p_map);
+            add("p_val", kI8, {rows_, k, d_.resid_block}, &WeightArrays::p_val);
+            add("p_scale", kF16, {rows_}, &WeightArrays::p_scale, true);
+            break;
+        }
+        case ResidualScheme::none:
+            break;
+        }
+    }
+
+    const TensorDescription &d_;
+    int64_t rows_;
+};
+
+std::string text_of(const char *type, const std::vector<int64_t> &shape) {
+    std::string text = type;
+    for (size_t i = 0; i < shape.size(); ++i) {
+        text += (i == 0 ? "[" : ", ") + std::to_string(shape[i]);
+    }
+    return text + "]";
+}
+
+const TensorInfo &find(const Header &header, const TensorDescription &d, const Part &part) {
+    const std::string name = d.stem() + "." + part.suffix;
+    const TensorInfo *info = header.tensor(name);
+    if (info == nullptr) {
+        header.fail("tensor '" + d.name + "' lacks its payload '" + name + "'; build the file again");
+    }
+    const std::vector<int64_t> shape(info->ne.rbegin(), info->ne.rend());
+    if (info->type != part.type || shape != part.shape) {
+        header.fail("payload '" + name + "' is " + text_of(ggml_type(info->type)->name, shape) +
+                    ", but its description says " + text_of(ggml_type(part.type)->name, part.shape) +
+                    "; build the file again");
+    }
+    return *info;
+}
+
+bool all_finite(const Array &array, size_t bytes) {
+    const auto *values = array.as<uint16_t>();
+    return std::all_of(values, values + bytes / 2, [](uint16_t half) { return (half & 0x7C00U) != 0x7C00U; });
+}
+
+} // namespace
+
+WeightArrays payload_of(const Header &header, const TensorDescription &d,
+                        std::unordered_set<std::string_view> &stored) {
+    WeightArrays arrays{.n_out = d.n_out,
+                        .n_in = d.n_in,
+                        .n_experts = d.matrices(),
+                        .by_column = d.by_column,
+                        .base_kind = static_cast<uint32_t>(d.base),
+                        .base_scale = static_cast<float>(d.scale),
+                        .rotation_block = static_cast<int>(d.rotation_block),
+                        .base_block = d.base_block > 0 ? static_cast<int>(d.base_block) : 64,
+                        .lane_code = d.base == BaseKind::lanes ? d.code : -1};
+    const TensorInfo &seed = find(header, d, {"base_seed", kI64, {1}, nullptr});
+    arrays.base_seed = Cursor(header.path(), {seed.data(), seed.bytes}).number<uint64_t>(seed.name);
+    stored.insert(seed.name);
+    for (const Part &part : Layout(d).parts) {
+        const TensorInfo &info = find(header, d, part);
+        const GgmlType &type = *ggml_type(info.type);
+        Array &array = arrays.*part.array;
+        array = {.data = info.data(),
+                 .kind = part.type == kF32 || part.type == kF16 ? 'f' : 'i',
+                 .item_size = type.bytes,
+                 .shape = part.shape};
+        if (part.finite && !all_finite(array, info.bytes)) {
+            header.fail("tensor '" + d.name + "': " + part.suffix +
+                        " has NaN or infinite values; the file is corrupt, build it again");
+        }
+        stored.insert(info.name);
+    }
+    return arrays;
+}
+
+bool is_payload_name(std::string_view name) {
+    static constexpr std::string_view kSuffixes[] = {
+        "base_seed", "row_scale", "codes",   "column_scale", "seed_idx", "seed_gain", "d_idx", "d_val", "d_scale",
+        "b_map",     "b_val",     "b_scale", "r_dict",       "r_codes",  "r_vals",    "p_map", "p_val", "p_scale"};
+    const std::string_view last = name.substr(name.rfind('.') + 1);
+    return std::find(std::begin(kSuffixes), std::end(kSuffixes), last) != std::end(kSuffixes);
+}
+
+} // namespace seeddelta

@@ -1,0 +1,101 @@
+#include "runtime/served_context.hpp"
+
+#include "runtime/say.hpp"
+
+namespace seeddelta {
+
+static Counts counts_of(const WeightCounters &c) {
+    return {c.rewrites.load(),      c.calls.load(),
+            c.own_calls.load(),     c.tokens.load(),
+            c.reused.load(),        c.prefetched.load(),
+            c.rows.load(),          c.experts.load(),
+            c.dense_calls.load(),   c.nonfinite_events.load(),
+            c.active_inputs.load(), c.skipped_inputs.load(),
+            c.blocks.load()};
+}
+
+ServedContext::ServedContext(std::shared_ptr<ServedModel> model)
+    : model_(std::move(model)), hook_(model_->library().abi(), model_->registry()) {}
+
+ServedContext::~ServedContext() {
+    add_to(model_->totals, model_->nodes_seen);
+}
+
+void ServedContext::add_to(std::vector<Counts> &totals, uint64_t &nodes) const {
+    size_t at = 0;
+    for (const ServedWeight &served : hook_.served()) {
+        const Counts counts = counts_of(served.counters);
+        Counts &total = totals[at++];
+        for (size_t i = 0; i < counts.size(); ++i) {
+            total[i] += counts[i];
+        }
+    }
+    nodes += hook_.nodes_seen();
+}
+
+int ServedContext::compute(void *scheduler, void *graph, ComputeGraph real) {
+    const LlamaLibrary &library = model_->library();
+    const int nodes = library.graph_size(graph);
+    for (int i = 0; i < nodes; ++i) {
+        if (GraphHook::callback(library.graph_node(graph, i), true, &hook_)) {
+            break;
+        }
+    }
+    if (const HookError error = hook_.take_error(); error.kind != HookErrorKind::none) {
+        return report(error);
+    }
+    const int status = real(scheduler, graph);
+    const HookError error = hook_.take_error();
+    if (const std::string changed = model_->changed(); !changed.empty()) {
+        say({"error: ", changed, ": was changed or truncated while the model was in use; load it again"});
+        return kStatusFailed;
+    }
+    if (error.kind != HookErrorKind::none) {
+        return report(error);
+    }
+    return status != 0 || proven_ ? status : prove();
+}
+
+// That llama.cpp runs the operations that are put into its graphs.
+int ServedContext::prove() {
+    uint64_t rewrites = 0, computed = 0;
+    for (const ServedWeight &served : hook_.served()) {
+        rewrites += served.counters.rewrites.load();
+        computed += served.counters.calls.load() + served.counters.rows.load();
+    }
+    proven_ = computed > 0;
+    if (rewrites == 0 || proven_) {
+        return 0;
+    }
+    say({"error: ", model_->path(), ": this llama.cpp did not run the operations that were put into its graph"});
+    return kStatusFailed;
+}
+
+int ServedContext::report(const HookError &error) const {
+    std::string text = "tensor '" + error.tensor + "'";
+    switch (error.kind) {
+    case HookErrorKind::not_finite:
+        text +=
+            ": NaN or infinity in its " + error.detail +
+            "; give the dense model as fallback (SEEDDELTA_FALLBACK=model.gguf), or build this tensor with more bits";
+        break;
+    case HookErrorKind::dense_not_finite:
+        text += ": NaN or infinity, also with the dense fallback; the model or the prompt is at fault";
+        break;
+    case HookErrorKind::no_memory:
+        text = error.detail;
+        break;
+    case HookErrorKind::bad_index:
+        text += " is asked for a row or an expert that it does not have";
+        break;
+    case HookErrorKind::layout:
+        text += " " + error.detail;
+        break;
+    default:
+        text += " is used by " + error.detail + ", which is not served";
+    }
+    say({"error: ", model_->path(), ": ", text});
+    return error.kind == HookErrorKind::no_memory ? kStatusNoMemory : kStatusFailed;
+}
+
+} // namespace seeddelta

@@ -1,0 +1,39 @@
+// One scheduler of llama.cpp, and so one context, that computes with the weights of a model of ours.
+#pragma once
+#include <memory>
+
+#include "ggml_host/graph_hook.hpp"
+#include "runtime/served_model.hpp"
+
+namespace seeddelta {
+
+// ggml_status
+inline constexpr int kStatusFailed = -1;
+inline constexpr int kStatusNoMemory = -2;
+
+using ComputeGraph = int (*)(void *scheduler, void *graph);
+
+class ServedContext {
+public:
+    explicit ServedContext(std::shared_ptr<ServedModel> model);
+    // Adds what was done to the model's totals.
+    ~ServedContext();
+    ServedContext(const ServedContext &) = delete;
+    ServedContext &operator=(const ServedContext &) = delete;
+
+    // What ggml_backend_sched_graph_compute_async returns; where it fails a line says why. By one thread at a time.
+    int compute(void *scheduler, void *graph, ComputeGraph real);
+    // Adds what was done so far.
+    void add_to(std::vector<Counts> &totals, uint64_t &nodes) const;
+    const ServedModel &model() const { return *model_; }
+
+private:
+    int report(const HookError &error) const;
+    int prove();
+
+    std::shared_ptr<ServedModel> model_;
+    GraphHook hook_;
+    bool proven_ = false;
+};
+
+} // namespace seeddelta

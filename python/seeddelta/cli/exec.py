@@ -1,0 +1,199 @@
+"""`seeddelta exec`: llama.cpp's own programs with SeedΔ models, by a library that is preloaded."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import ConfigError, FormatError, NotAvailableError
+from ._elf import Object, linked, read_object
+
+LIBRARY = "libseeddelta_llama.so"
+COMMAND_OPTIONS = {
+    "no_args_is_help": True,
+    "context_settings": {"allow_interspersed_args": False},
+}
+# Programs that would do something else than what is asked, and what does it
+_REFUSED = {
+    "llama-imatrix": "it looks at the inputs of products, and those of SeedΔ weights do not pass through it; use "
+    "`seeddelta imatrix` with the original model",
+    "llama-quantize": "it converts the tensors of ordinary files; use `seeddelta quantize` with the original model",
+    "llama-cvector-generator": "it looks at the nodes of graphs, which are not llama.cpp's; give it the original model",
+    "llama-eval-callback": "it looks at the nodes of graphs, which are not llama.cpp's; give it the original model",
+    "llama-export-lora": "it needs the original weights; give it the original model",
+    "llama-finetune": "it needs the original weights; give it the original model",
+}
+_SHARED = "build llama.cpp with -DBUILD_SHARED_LIBS=ON, or take a release of llama.cpp, which is built so"
+_LOADS, _COMPUTES = "llama_model_load_from_file", "ggml_backend_sched_graph_compute_async"
+
+
+_Fallback = Annotated[
+    Path | None,
+    typer.Option(
+        "--seeddelta-fallback", "--fallback", metavar="DENSE.GGUF", show_default=False,
+        help="Dense model that weights are computed from when they give NaN or miss the gap.",
+    ),
+]  # fmt: skip
+_Gap = Annotated[
+    float | None,
+    typer.Option(
+        "--seeddelta-gap", "--gap", metavar="ERROR", show_default=False,
+        help="Largest relative error of a tensor; one above it is the fallback's from the start.",
+    ),
+]  # fmt: skip
+_Dense = Annotated[
+    str,
+    typer.Option(
+        metavar="NAMES", show_default=False,
+        help="Names of tensors (shell patterns, with commas) that are taken from the fallback from the start.",
+    ),
+]  # fmt: skip
+_StateCells = Annotated[bool, typer.Option("--statecells", help="Refuse a model without StateCells weights.")]
+_ProcSparse = Annotated[
+    bool, typer.Option("--proc-sparse/--no-proc-sparse", help="Serve proc-sparse weights; else the fallback's.")
+]
+_Metrics = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", show_default=False, help="Write what the weights did, when a context ends."),
+]
+_Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr which models are served.")]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the command line and its variables, no more.")]
+
+
+def command(
+    arguments: Annotated[
+        list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENTS]", show_default=False, help="What is run.")
+    ],
+    fallback: _Fallback = None,
+    gap: _Gap = None,
+    dense: _Dense = "",
+    statecells: _StateCells = False,
+    proc_sparse: _ProcSparse = True,
+    metrics_json: _Metrics = None,
+    verbose: _Verbose = False,
+    dry_run: _DryRun = False,
+) -> None:
+    """Run a program of llama.cpp with SeedΔ models: llama-server, llama-cli, llama-bench, llama-perplexity, ...
+
+    The program is as it is; a library is loaded before its own. It must be linked to a shared libllama.
+
+    Example: seeddelta exec -- llama-server -m model.seeddelta.gguf --parallel 4
+
+    Example: seeddelta exec --metrics-json m.json -- llama-completion -m model.seeddelta.gguf -p "Once upon a time"
+    """
+    if fallback is not None and not fallback.is_file():
+        raise ConfigError(f"{fallback}: no such file; give the dense GGUF model")
+    if fallback is None and (gap is not None or dense or not proc_sparse):
+        raise ConfigError("--gap, --dense and --no-proc-sparse need --fallback dense.gguf to take the tensors from")
+    program = find_program(arguments[0])
+    variables = {
+        "SEEDDELTA_FALLBACK": "" if fallback is None else str(fallback),
+        "SEEDDELTA_GAP": "" if gap is None else repr(gap),
+        "SEEDDELTA_DENSE": dense,
+        "SEEDDELTA_STATECELLS": "on" if statecells else "",
+        "SEEDDELTA_PROC_SPARSE": "" if proc_sparse else "off",
+        "SEEDDELTA_METRICS_JSON": "" if metrics_json is None else str(metrics_json),
+        "SEEDDELTA_VERBOSE": "on" if verbose else "",
+    }
+    given = {name: value for name, value in variables.items() if value}
+    given["LD_PRELOAD"] = ":".join(filter(None, (str(find_library()), os.environ.get("LD_PRELOAD", ""))))
+    check_program(program)
+    check_models(arguments[1:])
+    if dry_run:
+        typer.echo(" ".join([*(f"{name}={shlex.quote(value)}" for name, value in given.items()),
+                             shlex.join([str(program), *arguments[1:]])]))  # fmt: skip
+        return
+    _replace_process(program, arguments, given)
+
+
+def find_library() -> Path:
+    """The library that is preloaded. Raises NotAvailableError where there is none."""
+    if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
+        raise NotAvailableError(
+            "seeddelta exec: llama.cpp's programs take SeedΔ models on Linux with glibc; here use `seeddelta serve`, "
+            "`run` and `bench`"
+        )
+    from .. import _core
+
+    folders = [Path(str(_core._core.__file__)).parent, *map(Path, _core.__path__)]
+    found = next((path for folder in folders if (path := folder / LIBRARY).is_file()), None)
+    if found is None:
+        raise NotAvailableError(f"{folders[0] / LIBRARY}: is missing; install seeddelta again")
+    if set(str(found)) & set(": \t\n"):
+        raise NotAvailableError(f"{found}: the loader takes no path with blanks or colons; install seeddelta elsewhere")
+    return found.resolve()
+
+
+def find_program(name: str) -> Path:
+    """The file of a program. Raises ConfigError when there is none, or when it is one that makes no sense here."""
+    base = Path(name).name
+    if base in _REFUSED:
+        raise ConfigError(f"{base}: not with SeedΔ models: {_REFUSED[base]}")
+    found = shutil.which(name)
+    if found is None:
+        raise ConfigError(f"{name}: no such program; install llama.cpp, or give the program's path")
+    return Path(found)
+
+
+def check_program(path: Path) -> None:
+    """Raise ConfigError unless it is linked to a libllama whose functions a preloaded library can replace."""
+    try:
+        program = read_object(path)
+        libraries = list(linked(program))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}; give one of llama.cpp's programs itself, not a script") from error
+    if "musl" in program.interpreter:
+        raise ConfigError(f"{path}: is built for musl, and the library for glibc; build llama.cpp with glibc")
+    llama = next((one for one in libraries if one.path.name.startswith("libllama.so")), None)
+    if llama is None:
+        raise ConfigError(f"{path}: {_why_not(program)}")
+    for one in libraries:
+        if one.symbolic and one.has(_COMPUTES):
+            raise ConfigError(f"{one.path}: is linked with -Bsymbolic and calls its own functions alone; {_SHARED}")
+    missing = next((name for name in (_LOADS, _COMPUTES) if not llama.has(name)), None)
+    if missing is not None:
+        raise ConfigError(f"{llama.path}: does not use {missing}; take a llama.cpp of August 2025 or later")
+
+
+def _why_not(program: Object) -> str:
+    if not program.interpreter or _LOADS.encode() in program.path.read_bytes():
+        return f"is a static build of llama.cpp, whose functions cannot be replaced; {_SHARED}"
+    if any(name.startswith("libllama") for name in program.needed):
+        return "its libllama is not found; set LD_LIBRARY_PATH to its folder"
+    return "is not linked to llama.cpp; give one of its programs"
+
+
+def check_models(arguments: list[str]) -> None:
+    """Raise FormatError for a SeedΔ model among the arguments that llama.cpp ends the program for when it loads it."""
+    from ..gguf.model_file import read_header
+    from ..gguf.reader import is_seeddelta
+    from ..runtime.hyperparameters import check_hyperparameters
+
+    for path in map(Path, arguments):
+        try:
+            if not path.is_file() or path.open("rb").read(4) != b"GGUF":
+                continue
+            header = read_header(path)
+            if not is_seeddelta(header):
+                continue
+        except (FormatError, OSError):  # is told by who reads it
+            continue
+        check_hyperparameters(header)
+
+
+def _replace_process(program: Path, arguments: list[str], variables: dict[str, str]) -> None:
+    sys.stdout.flush()
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and a program would go on to
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        os.execve(program, arguments, os.environ | variables)
+    except OSError as error:
+        raise ConfigError(f"{program}: cannot be run ({error.strerror})") from error

@@ -1,0 +1,146 @@
+"""`seeddelta exec`: which programs it runs, with which variables, and what it says of others."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("llama_cpp")
+
+import llama_cpp
+import seeddelta
+from native_helpers import library
+from seeddelta.cli.main import main
+from tiny_llama import write_llama
+
+LIBRARIES = Path(llama_cpp.__file__).parent / "lib"
+SOURCE = """
+#include <stdio.h>
+#include <stdlib.h>
+extern char **environ;
+int main(int count, char **words) {
+    for (int i = 0; i < count; ++i) puts(words[i]);
+    for (char **one = environ; *one; ++one) puts(*one);
+    return 7;
+}
+"""
+
+
+def compiled(folder: Path, name: str, *options: str) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler (apt install gcc)")
+    library()
+    (folder / "main.c").write_text(SOURCE)
+    subprocess.run([compiler, "-o", folder / name, folder / "main.c", *options], check=True)
+    return folder / name
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """One that is linked to the libllama of llama-cpp-python."""
+    return compiled(
+        tmp_path, "llama-words", f"-L{LIBRARIES}", "-Wl,--no-as-needed", "-lllama", f"-Wl,-rpath,{LIBRARIES}"
+    )
+
+
+def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SEEDDELTA_", "LD_"))}
+    return subprocess.run(
+        [sys.executable, "-m", "seeddelta", "exec", *map(str, arguments)],
+        capture_output=True, text=True, env=environment | variables,
+    )  # fmt: skip
+
+
+def test_replaces_itself_by_the_program(program: Path, tmp_path: Path) -> None:
+    dense = tmp_path / "dense.gguf"
+    dense.touch()
+    options = ["--fallback", dense, "--gap", "0.25", "--dense", "blk.0.*", "--metrics-json", "m.json", "--statecells"]
+    done = run(*options, "--no-proc-sparse", "-v", "--", program, "-m", "a b", "--gap", "--", "-v")
+    assert done.returncode == 7, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:6] == [str(program), "-m", "a b", "--gap", "--", "-v"]
+    expected = {
+        f"SEEDDELTA_FALLBACK={dense}", "SEEDDELTA_GAP=0.25", "SEEDDELTA_DENSE=blk.0.*", "SEEDDELTA_STATECELLS=on",
+        "SEEDDELTA_METRICS_JSON=m.json", "SEEDDELTA_PROC_SPARSE=off", "SEEDDELTA_VERBOSE=on",
+        f"LD_PRELOAD={library()}",
+    }  # fmt: skip
+    assert {line for line in lines if line.startswith(("SEEDDELTA_", "LD_"))} == expected
+
+
+def test_keeps_what_is_preloaded_and_said_already(program: Path) -> None:
+    other = LIBRARIES / "libggml-base.so"
+    done = run("--", program, LD_PRELOAD=str(other), SEEDDELTA_GAP="0.5")
+    assert done.returncode == 7
+    assert f"LD_PRELOAD={library()}:{other}" in done.stdout.splitlines()
+    assert "SEEDDELTA_GAP=0.5" in done.stdout.splitlines()
+
+
+def test_finds_the_program_on_the_path(program: Path) -> None:
+    done = run("--dry-run", "--", program.name, "-p", "one two", PATH=f"{program.parent}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"LD_PRELOAD={library()} {program} -p 'one two'\n"
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["exec", *map(str, arguments)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("seeddelta: error: ")
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+def test_programs_that_cannot_be_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is not linked to llama.cpp" in refused(capsys, "--", compiled(tmp_path, "plain"))
+    static = compiled(tmp_path, "static", "-static")
+    assert "is a static build of llama.cpp" in refused(capsys, "--", static)
+    script = tmp_path / "script"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    assert "is no ELF program of 64 bits; give one of llama.cpp's programs itself" in refused(capsys, "--", script)
+    script.write_bytes(static.read_bytes()[:300])
+    assert "is a damaged ELF file" in refused(capsys, "--", script)
+    assert "no such program; install llama.cpp" in refused(capsys, "--", "llama-of-nobody")
+    lost = compiled(tmp_path, "lost", f"-L{LIBRARIES}", "-Wl,--no-as-needed", "-lllama", "-Wl,--allow-shlib-undefined")
+    assert "its libllama is not found; set LD_LIBRARY_PATH" in refused(capsys, "--", lost)
+
+
+@pytest.mark.parametrize("name", ["llama-imatrix", "llama-quantize", "llama-cvector-generator"])
+def test_programs_that_make_no_sense(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"{name}: not with SeedΔ models: it " in refused(capsys, "--", f"/some/where/{name}")
+
+
+def test_models_that_end_the_program(
+    program: Path, smollm2_quantized: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """llama.cpp asserts what it reads of a header, and refuses no file."""
+    dense = write_llama(tmp_path / "dense.gguf", smollm2_quantized)
+    path = tmp_path / "m.gguf"
+    seeddelta.build(seeddelta.Recipe(input=dense, output=path, bits=4), progress=False)
+    data = bytearray(path.read_bytes())
+    key = b"llama.block_count"
+    at = data.index(key) + len(key) + 4
+    data[at : at + 4] = (5000).to_bytes(4, "little")
+    path.write_bytes(data)
+    assert f"{path}: llama.block_count must be between 1 and 512" in refused(capsys, "--", program, "-m", path)
+    dense.write_bytes(b"GGUF")
+    assert main(["exec", "--dry-run", "--", str(program), "-m", str(dense)]) == 0
+
+
+def test_options_that_need_a_fallback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for options in (["--gap", "0.1"], ["--dense", "*"], ["--no-proc-sparse"]):
+        assert "need --fallback dense.gguf" in refused(capsys, *options, "--", "llama-cli")
+    assert "no such file" in refused(capsys, "--fallback", tmp_path / "none.gguf", "--", "llama-cli")
+
+
+def test_other_systems_are_told_what_to_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("platform.libc_ver", lambda: ("", ""))
+    assert "on Linux with glibc; here use `seeddelta serve`" in refused(capsys, "--", "ls")

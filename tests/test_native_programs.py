@@ -1,0 +1,188 @@
+"""llama.cpp's own programs with SeedΔ models, by `seeddelta exec`: they say what `seeddelta run` and `eval` say on the
+same libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import seeddelta
+from llama_programs import programs
+from native_helpers import library
+from test_runtime_lora import write_adapter
+from tiny_llama import write_experts
+
+pytest.importorskip("llama_cpp")
+pytestmark = pytest.mark.slow
+
+PROMPTS = [
+    "The capital of France is", "Water boils at", "A short list of colours:", "In the year 1969", "Two plus two is",
+    "The opposite of cold is", "My favourite animal is", "The largest planet is",
+]  # fmt: skip
+GREEDY = ("-no-cnv", "--temp", "0", "-t", "2")
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    library()
+    return programs()
+
+
+@pytest.fixture(scope="module")
+def experts(smollm2_quantized: Path, model_dir: Path) -> Path:
+    dense = write_experts(model_dir / "programs-experts.gguf", smollm2_quantized, "qwen2moe")
+    recipe = seeddelta.Recipe(input=dense, output=model_dir / "programs-experts.seeddelta.gguf", targets="full")
+    seeddelta.build(recipe, progress=False)
+    return Path(recipe.output)
+
+
+def command(folder: Path, name: str, *arguments: object, options: tuple[object, ...] = ()) -> list[str]:
+    return [sys.executable, "-m", "seeddelta", "exec", *map(str, (*options, "--", folder / name, *arguments))]
+
+
+def run(folder: Path, name: str, *arguments: object, options: tuple[object, ...] = ()) -> Any:
+    line = command(folder, name, *arguments, options=options)
+    return subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=600)
+
+
+def ours(folder: Path, *arguments: object) -> str:
+    """What a command of ours says on the libraries of the programs."""
+    environment = os.environ | {"LLAMA_CPP_LIB_PATH": str(folder)}
+    line = [sys.executable, "-m", "seeddelta", *map(str, arguments)]
+    done = subprocess.run(line, capture_output=True, text=True, errors="replace", env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def plain(text: str) -> str:
+    """Without what a random model says between whole characters, which `run` leaves out."""
+    return "".join(sign for sign in text if sign.isascii()).strip()
+
+
+def test_text_is_that_of_run(folder: Path, smollm2_full: Path, experts: Path, tmp_path: Path) -> None:
+    for model in (smollm2_full, experts):
+        done = run(
+            folder, "llama-completion", "-m", model, "-p", PROMPTS[0], "-n", 24, *GREEDY,
+            options=("--metrics-json", tmp_path / "m.json"),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        text = done.stdout.replace("[end of text]", "")
+        assert plain(text) == plain(ours(folder, "run", "-m", model, "-p", PROMPTS[0], "-n", 24, "-t", 2))
+        metrics = json.loads((tmp_path / "m.json").read_text())[str(model)]
+        assert metrics["seeddelta.calls"] > 0
+        assert metrics["seeddelta.rows"] > 0
+        assert metrics["seeddelta.idle_weights"] == 0
+    assert metrics["seeddelta.experts"] > 0
+
+
+def test_adapters_are_added(folder: Path, smollm2_full: Path, smollm2_f16: Path, tmp_path: Path) -> None:
+    adapter = write_adapter(tmp_path / "adapter.gguf", smollm2_f16, scale=4.0)
+    arguments = ("-m", smollm2_full, "-p", PROMPTS[0], "-n", 24)
+    done = run(folder, "llama-completion", *arguments, *GREEDY, "--lora", adapter)
+    assert done.returncode == 0, done.stderr[-2000:]
+    expected = plain(ours(folder, "run", *arguments, "-t", 2, "--lora", adapter))
+    assert plain(done.stdout.replace("[end of text]", "")) == expected
+    assert expected != plain(ours(folder, "run", *arguments, "-t", 2))
+
+
+def test_perplexity_is_that_of_eval(folder: Path, smollm2_full: Path, tiny_text: Path) -> None:
+    arguments = ("-m", smollm2_full, "-f", tiny_text, "--chunks", 2, "-c", 256, "-t", 2)
+    done = run(folder, "llama-perplexity", *arguments, "-b", 256)
+    found = re.search(r"Final estimate: PPL = ([0-9.]+)", done.stdout + done.stderr)
+    assert found is not None, done.stderr[-2000:]
+    report = json.loads(ours(folder, "eval", *arguments, "--no-speed", "--json"))
+    (expected,) = (one["perplexity"]["ppl"] for one in report["models"])
+    assert found[1] == f"{expected:.4f}"
+
+
+def test_chat_and_bench(folder: Path, smollm2_full: Path) -> None:
+    done = run(folder, "llama-cli", "-m", smollm2_full, "-p", "Say yes.", "-n", 8, "-st", "--temp", "0", "-t", 2)
+    assert done.returncode == 0, done.stderr[-2000:]
+    done = run(folder, "llama-bench", "-m", smollm2_full, "-p", 32, "-n", 4, "-r", 1, "-t", 2, "-o", "json")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [test["n_prompt"] for test in json.loads(done.stdout)] == [32, 0]
+
+
+def test_other_ways_to_load_are_refused(folder: Path, smollm2_full: Path) -> None:
+    for mode in ("none", "dio", "mlock"):
+        done = run(folder, "llama-completion", "-m", smollm2_full, "-p", "a", "-n", 2, *GREEDY, "--load-mode", mode)
+        assert done.returncode != 0
+        assert "is not where the model was mapped; load it with mmap (--load-mode mmap" in done.stderr
+    done = run(folder, "llama-completion", "-m", smollm2_full, "-p", "a", "-n", 2, *GREEDY, "--load-mode", "mmap+mlock")
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_imatrix_is_refused(folder: Path, smollm2_full: Path, tiny_text: Path, tmp_path: Path) -> None:
+    """By name, and where it is called otherwise, when it looks at the first node."""
+    arguments = ("-m", smollm2_full, "-f", tiny_text, "--chunks", 1, "-c", 64, "-o", tmp_path / "i.gguf")
+    assert "use `seeddelta imatrix` with the original model" in run(folder, "llama-imatrix", *arguments).stderr
+    other = tmp_path / "other"
+    other.symlink_to(folder / "llama-imatrix")
+    done = run(tmp_path, "other", *arguments)
+    assert done.returncode != 0
+    assert "looks at the graph's nodes one by one" in done.stderr
+    assert not (tmp_path / "i.gguf").exists()
+
+
+@contextmanager
+def server(folder: Path, *arguments: object) -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    line = command(folder, "llama-server", *arguments, "--port", port, "-t", 2)
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
+    address = f"http://127.0.0.1:{port}"
+    with ThreadPoolExecutor(1) as pool:
+        said = pool.submit(process.stderr.read)  # type: ignore[union-attr]
+        try:
+            for _ in range(600):
+                try:
+                    urllib.request.urlopen(f"{address}/health", timeout=10).close()
+                    break
+                except OSError:
+                    assert process.poll() is None, said.result()[-2000:]
+                    time.sleep(0.1)
+            yield address
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0, said.result()[-2000:]
+        finally:
+            process.kill()
+
+
+def complete(address: str, prompt: str) -> str:
+    body = {"prompt": prompt, "n_predict": 24, "temperature": 0, "cache_prompt": False}
+    request = urllib.request.Request(f"{address}/completion", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=300) as reply:
+        return str(json.load(reply)["content"])
+
+
+def test_requests_at_once_are_as_each_alone(folder: Path, smollm2_full: Path) -> None:
+    with server(folder, "-m", smollm2_full, "--parallel", 4, "-c", 2048) as address:
+        alone = {prompt: complete(address, prompt) for prompt in PROMPTS}
+        with ThreadPoolExecutor(4) as clients:
+            asked = PROMPTS * 5
+            together = list(clients.map(lambda prompt: complete(address, prompt), asked))
+    assert len(set(alone.values())) > 4
+    assert together == [alone[prompt] for prompt in asked]
+
+
+def test_a_draft_of_the_same_file(folder: Path, smollm2_full: Path, smollm2_f16: Path) -> None:
+    """Two models in one process: the same file twice, and beside the one that it was made from."""
+    with server(folder, "-m", smollm2_full, "-c", 1024) as address:
+        expected = complete(address, PROMPTS[0])
+    for draft in (smollm2_full, smollm2_f16):
+        with server(folder, "-m", smollm2_full, "-md", draft, "--spec-type", "draft-simple", "-c", 1024) as address:
+            assert complete(address, PROMPTS[0]) == expected
