@@ -12,7 +12,7 @@ nox.options.sessions = ["tests"]
 nox.options.reuse_existing_virtualenvs = True
 
 LLAMA_RELEASES = ("0.3.36", "0.3.33", "0.3.30", "0.3.20", "0.3.16")  # newest first; TESTED_VERSIONS of runtime.library
-# Each is built from its source, once, without the library for images and with little optimisation.
+# Each is built from its source, once, without the library for images and with little optimization.
 LLAMA_BUILD = "-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF '-DCMAKE_C_FLAGS_RELEASE={0}' '-DCMAKE_CXX_FLAGS_RELEASE={0}'"
 RUNTIME_TESTS = (
     "test_runtime_probe.py",

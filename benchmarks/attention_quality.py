@@ -1,7 +1,7 @@
 """Perplexity of tokens behind a prefix, decoded one by one, for settings of attention on the same cache.
 
 Settings are added to those that the result file has already. Logits of the settings that others are compared with are
-kept in the work folder (4 bytes a token and entry of the vocabulary).
+kept in the work folder (4 bytes per token and entry of the vocabulary).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     python benchmarks/bench_attention.py --parts speed --depth 0,2048,8000 --threads 1,2 --reps 5
     python benchmarks/bench_attention.py --parts recall,quality --prefix 4096 --scored 512 --text wiki.test.txt
 
-speed     tokens a second at several depths of the KV cache, settings taking turns
+speed     tokens per second at several depths of the KV cache, settings taking turns
 long      the same with random weights of the shape of Llama 3.2 1B and a random cache, up to 32768 tokens
 kernel    one operation on random keys, microseconds of one thread, ggml's and ours taking turns, up to 32768 positions
 choice    softmax mass and recall@64 of the positions that bits and pages would choose for real queries (in NumPy)

@@ -35,7 +35,7 @@ def main() -> int:
     parser = common.parser(__doc__)
     parser.add_argument("--tune-text", type=Path, required=True, help="text that is tuned on")
     parser.add_argument("--text", type=Path, required=True, help="text that is evaluated on")
-    parser.add_argument("--budgets", default="3.25,4,5,6", help="bits a weight of the layers (default: %(default)s)")
+    parser.add_argument("--budgets", default="3.25,4,5,6", help="bits per weight of the layers (default: %(default)s)")
     parser.add_argument("--chunks", type=int, default=64, help="chunks of the text (default: %(default)s)")
     parser.add_argument("--targets", default="all", help="matrices, as for build (default: %(default)s)")
     parser.add_argument("--ctx", type=int, default=512, help="tokens of a chunk (default: %(default)s)")
@@ -141,7 +141,7 @@ def _print(reports: dict[str, ModelReport], differences: dict[str, Any], compari
 
     table = Table(title=f"{comparison.settings['text']}")
     table.add_column("model")
-    for heading in ("bits a weight", "perplexity", "change (paired)", "KL, nats", "same top", "KL minus uniform"):
+    for heading in ("bits per weight", "perplexity", "change (paired)", "KL, nats", "same top", "KL minus uniform"):
         table.add_column(heading, justify="right")
     for name, report in sorted(reports.items(), key=lambda item: item[1].size.bits_per_weight or 0.0):
         change, kl = report.difference, report.divergence
@@ -179,7 +179,7 @@ def _figure(reports: dict[str, ModelReport], path: Path) -> None:
             for x, y, name in zip(bits, kl, names, strict=True):
                 axes.annotate(name, (x, y), xytext=(4, 3), textcoords="offset points", fontsize="x-small")
     axes.set_yscale("log")
-    axes.set_xlabel("bits a weight of the layers, all bytes")
+    axes.set_xlabel("bits per weight of the layers, all bytes")
     axes.set_ylabel("KL divergence from F16, nats")
     axes.grid(linewidth=0.4, which="both")
     axes.legend()

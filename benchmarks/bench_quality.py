@@ -139,7 +139,7 @@ def _print(names: list[str], comparison: Comparison) -> None:
 
     table = Table()
     table.add_column("model")
-    for heading in ("bits a weight", "file, MB", "perplexity", "change (paired)", "KL, nats", "same top"):
+    for heading in ("bits per weight", "file, MB", "perplexity", "change (paired)", "KL, nats", "same top"):
         table.add_column(heading, justify="right")
     for name, report in zip(names, comparison.models, strict=True):
         change, kl = report.difference, report.divergence

@@ -1,4 +1,4 @@
-"""What skipping inputs costs and gives: perplexity of many settings, then tokens a second of some, in turns.
+"""What skipping inputs costs and gives: perplexity of many settings, then tokens per second of some, in turns.
 
     python benchmarks/bench_skipping.py --text wiki.test.txt --chunks 64
     python benchmarks/bench_skipping.py --parts speed --threads 1,2 --reps 5
@@ -51,7 +51,7 @@ QUALITY: dict[str, Config] = {
     **{f"f16, down {k}": F16 | kwta({"ffn_down": k}) for k in (0.6, 0.5, 0.4, 0.3)},
     **{f"f16, down {k}, magnitude": F16 | kwta({"ffn_down": k}, score="magnitude") for k in (0.5, 0.4)},
     **{f"f16, down 0.5, blocks of {n}": F16 | kwta({"ffn_down": 0.5}, block=n) for n in (16, 32, 64)},
-    "f16, down 0.5, renormalised": F16 | kwta({"ffn_down": 0.5}, renormalise=True),
+    "f16, down 0.5, renormalised": F16 | kwta({"ffn_down": 0.5}, renormalize=True),
     "f16, down 0.5, every 2nd token": F16 | kwta({"ffn_down": 0.5}, duty=2),
     **{f"f16, gate and up {k}": F16 | kwta({"ffn_gate": k}) for k in (0.8, 0.7, 0.6)},
     "f16, gate and up 0.7, magnitude": F16 | kwta({"ffn_gate": 0.7}, score="magnitude"),
@@ -246,7 +246,7 @@ def speed(stock: dict[str, Path], settings: list[Setting], options: argparse.Nam
 
 
 def figure(result: dict[str, Any], path: Path) -> None:
-    """Change of the perplexity over the share of inputs computed with, and tokens a second."""
+    """Change of the perplexity over the share of inputs computed with, and tokens per second."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -269,7 +269,7 @@ def figure(result: dict[str, Any], path: Path) -> None:
         right.barh(places, medians, height=0.4, label=f"{count} threads")
     right.set_yticks(range(len(rows)), list(rows), fontsize=7)
     right.invert_yaxis()
-    right.set(xlabel="tokens a second, generation")
+    right.set(xlabel="tokens per second, generation")
     if threads:
         right.legend()
     machine = common.machine()

@@ -3,7 +3,7 @@
     python benchmarks/bench_statecells.py
     python benchmarks/bench_statecells.py --tensor blk.15.ffn_down.weight --bits 3
 
-Prints bits a weight and the relative error ‖W − Ŵ‖ / ‖W‖ of each; nothing is written but the dense model.
+Prints bits per weight and the relative error ‖W − Ŵ‖ / ‖W‖ of each; nothing is written but the dense model.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SIZES = (64, 128, 256)  # atoms of a dictionary
 
 
 def settings(bits: float, n_in: int, n_out: int, files: dict[str, Path]) -> Iterator[tuple[str, Recipe]]:
-    """Recipes that take about `bits` bits a weight."""
+    """Recipes that take about `bits` bits per weight."""
 
     def recipe(**options: Any) -> Recipe:
         return Recipe(**files, **options)
 
     def entries(room: float, size: int) -> int:
-        """Atoms a row that fit into `room` bits a weight beside the dictionary."""
+        """Atoms a row that fit into `room` bits per weight beside the dictionary."""
         return math.floor((room - 16 * size / n_out) * n_in / 32)
 
     for base in ("none", "prng_block", "fht_struct"):
@@ -58,7 +58,7 @@ def settings(bits: float, n_in: int, n_out: int, files: dict[str, Path]) -> Iter
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--tensor", default="blk.5.ffn_up.weight", help="matrix to convert")
-    options.add_argument("--bits", type=float, default=4, help="bits a weight")
+    options.add_argument("--bits", type=float, default=4, help="bits per weight")
     given = options.parse_args()
     dense = dense_model(given.dense, given.work)
     weights = open_source(dense).matrix(given.tensor)

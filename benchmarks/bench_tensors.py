@@ -42,7 +42,7 @@ def main() -> int:
     parser = common.parser(__doc__)
     parser.add_argument("--imatrix", type=Path, required=True, help="imatrix of the dense model, GGUF")
     parser.add_argument("--layers", default="0,7,15,22,29", help="layers (default: %(default)s)")
-    parser.add_argument("--bits", default="2,3,4", help="bits a weight (default: %(default)s)")
+    parser.add_argument("--bits", default="2,3,4", help="bits per weight (default: %(default)s)")
     parser.add_argument("--column-power", type=float, help="of the recipe (default: the recipe's)")
     parser.add_argument("--types", default=",".join(TYPES), help="llama.cpp's types (default: %(default)s)")
     parser.add_argument("--dither", type=float, default=0.35, help="width of the noise (default: %(default)s)")
@@ -131,7 +131,7 @@ def _print(summary: dict[str, dict[str, float]]) -> None:
 
     table = Table()
     table.add_column("type")
-    for heading in ("bits a weight", "weighted error", "worst", "plain error"):
+    for heading in ("bits per weight", "weighted error", "worst", "plain error"):
         table.add_column(heading, justify="right")
     for kind, values in sorted(summary.items(), key=lambda item: item[1]["bits_per_weight"]):
         table.add_row(

@@ -60,7 +60,7 @@ def encode_table() -> list[str]:
                 f"{own[0]['error']:.3f}",
             )
 
-    return table(("", "million weights a second, 1 / 2 threads", "squared error of the outputs"), lines())
+    return table(("", "million weights per second, 1 / 2 threads", "squared error of the outputs"), lines())
 
 
 def convert_table() -> list[str]:

@@ -87,7 +87,7 @@ def files_table(names: Sequence[str], *results: str) -> list[str]:
     """Whole files of SmolLM2: size and quality, the divergence on every text."""
     texts = _merged(*results)
     first, *others = (_TEXTS.get(text["settings"]["text"], text["settings"]["text"]) for text in texts)
-    heads = ("", "file, MB", "bits a weight of the layers, all bytes", "perplexity", "change, paired")
+    heads = ("", "file, MB", "bits per weight of the layers, all bytes", "perplexity", "change, paired")
 
     def lines() -> Iterator[Sequence[str]]:
         for name, model in sorted(texts[0]["models"].items(), key=lambda item: -item[1]["file_bytes"]):
@@ -116,14 +116,14 @@ def peers_table() -> list[str]:
             divergences = (_divergence(text["models"][name]) for text in texts)
             yield _label(name), f"{bits:.2f}", *divergences, f"{method['processor_seconds']:.0f} s" if method else ""
 
-    heads = ("", "bits a weight of the layers, all bytes", f"KL divergence, nats: {first}", *others)
+    heads = ("", "bits per weight of the layers, all bytes", f"KL divergence, nats: {first}", *others)
     return table((*heads, "encoding, processor time"), lines())
 
 
 def autotune_table() -> list[str]:
     """Rates by `seeddelta autotune` beside one rate for all and llama.cpp's types, at like bytes."""
     result = load("autotune")
-    bits, change, kl = "bits a weight of the layers, all bytes", "perplexity, change", "KL divergence, nats"
+    bits, change, kl = "bits per weight of the layers, all bytes", "perplexity, change", "KL divergence, nats"
 
     def minus_uniform(name: str) -> str:
         less = result["minus_uniform"].get(name)
@@ -146,7 +146,7 @@ def tensors_table() -> list[str]:
         (name, f"{row['bits_per_weight']:.3f}", *(f"{row[key]:.4f}" for key in keys))
         for name, row in sorted(load("tensors")["summary"].items(), key=lambda item: item[1]["bits_per_weight"])
     )
-    return table(("type", "bits a weight", "weighted error", "worst matrix", "plain error"), rows)
+    return table(("type", "bits per weight", "weighted error", "worst matrix", "plain error"), rows)
 
 
 def short_table() -> list[str]:
@@ -185,7 +185,7 @@ def _resident(model: dict[str, Any]) -> str:
 
 
 def speed_table(name: str) -> list[str]:
-    """Whole files of SmolLM2: tokens a second with 1 / 2 threads, memory."""
+    """Whole files of SmolLM2: tokens per second with 1 / 2 threads, memory."""
     rows = (
         (
             _label(key), f"{model['file_bytes'] / 1e6:.0f}", _speed(model, "prompt"), _speed(model, "generation"),
@@ -197,7 +197,7 @@ def speed_table(name: str) -> list[str]:
 
 
 def shape_table(name: str) -> list[str]:
-    """Models of random weights in a larger shape: tokens a second with 1 / 2 threads, and over Q4_K."""
+    """Models of random weights in a larger shape: tokens per second with 1 / 2 threads, and over Q4_K."""
     models = load(name)["models"]
     base = medians(models["Q4_K"]["speed"])
 
@@ -210,7 +210,7 @@ def shape_table(name: str) -> list[str]:
 
 
 def serve_table() -> list[str]:
-    """Servers: tokens a second of all replies by the number of clients, and milliseconds to a first token."""
+    """Servers: tokens per second of all replies by the number of clients, and milliseconds to a first token."""
     result = load("serve")
     counts = [str(count) for count in result["settings"]["streams"]]
     clients = [f"{count} client{'s' if count != '1' else ''}" for count in counts]

@@ -97,7 +97,7 @@ def _built(dense: Path, path: Path, **recipe: object) -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_seeddelta(smollm2_f16: Path, shared_dir: Path) -> Path:
-    """All seven matrices of every layer at 4 bits a weight."""
+    """All seven matrices of every layer at 4 bits per weight."""
     return _built(smollm2_f16, shared_dir / "smollm2-4.seeddelta.gguf", targets="all")
 
 

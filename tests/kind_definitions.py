@@ -100,7 +100,7 @@ def _parts(seed: int, block: int, d: int) -> tuple[npt.NDArray[np.bool_], npt.ND
 
 
 def _butterflies(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Hadamard transform of every row, not normalised, with strides 1, 2, 4, …"""
+    """Hadamard transform of every row, not normalized, with strides 1, 2, 4, …"""
     n, d = rows.shape
     stride = 1
     while stride < d:

@@ -315,7 +315,7 @@ def test_architectures(tmp_path: Path, architecture: str) -> None:
 
 
 @pytest.mark.parametrize("type", ["f16", "f32"])
-def test_dequantised_file_holds_the_stored_weights(dense: Path, type: Any) -> None:
+def test_dequantized_file_holds_the_stored_weights(dense: Path, type: Any) -> None:
     build(dense, bits=3, scheme="coo", K=3)
     result = open_source(dequantize(dense.parent / "out.gguf", dense.parent / "d.gguf", type=type, progress=False))
     source = open_source(dense)

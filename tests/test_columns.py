@@ -131,7 +131,7 @@ def test_threshold_keeps_as_many_as_there_are():
         np.testing.assert_array_equal(index, np.flatnonzero(np.abs(row) > 1))
 
 
-def test_renormalisation():
+def test_renormalization():
     """Divides by the share that is kept; with a temperature the share is that of the softmax, which is between that
     and 1."""
     weight, _ = weight_of(64, 64)
@@ -139,8 +139,8 @@ def test_renormalisation():
     plain, counted, warm, cold = (
         weight.matmul(x, _core.Gate(64, kwta=True, keep=0.25, **options))
         for options in (
-            {}, {"renormalise": True}, {"renormalise": True, "temperature": 1e6},
-            {"renormalise": True, "temperature": 0.02},
+            {}, {"renormalize": True}, {"renormalize": True, "temperature": 1e6},
+            {"renormalize": True, "temperature": 0.02},
         )
     )  # fmt: skip
     np.testing.assert_allclose(counted, 4 * plain, rtol=1e-4, atol=1e-4)

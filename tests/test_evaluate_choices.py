@@ -217,7 +217,7 @@ def scores_of(model: Path, facts: Path, name: str) -> tuple[float, list[float]]:
 
 
 @pytest.mark.slow
-def test_the_harness_and_the_dequantised_model(smollm2_seeddelta: Path, smollm2_dequantized: Path, facts: Path) -> None:
+def test_the_harness_and_the_dequantized_model(smollm2_seeddelta: Path, smollm2_dequantized: Path, facts: Path) -> None:
     """Ours and stock llama.cpp on the same weights: what differs is the rounding of activations to 8 bits."""
     accuracy, ours = scores_of(smollm2_seeddelta, facts, "ours")
     stock_accuracy, stock = scores_of(smollm2_dequantized, facts, "stock")

@@ -137,7 +137,7 @@ def test_a_models_exception_comes_back(tmp_path: Path, smollm2_quantized: Path) 
         with pytest.raises(EvaluationError, match="'nonsense' is not known"):
             process.request("nonsense")
         with pytest.raises(EvaluationError, match=r"Q4_1\.gguf: TypeError"):
-            process.request("speed", colour="blue")
+            process.request("speed", color="blue")
         assert process.request("memory")["anon"] > 0  # it still answers
 
 

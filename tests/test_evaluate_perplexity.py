@@ -139,7 +139,7 @@ def test_paired_difference_is_sharper_than_either_error() -> None:
     assert abs(change.log_ratio - 0.01) < 5 * change.stderr < 0.1 * base.stderr / base.ppl
     same = paired_difference(base, base)
     assert (same.log_ratio, same.stderr) == (0.0, 0.0)
-    with pytest.raises(EvaluationError, match="tokeniser"):
+    with pytest.raises(EvaluationError, match="tokenizer"):
         paired_difference(base, PerplexityResult(nll[:2], 512))
 
 

@@ -1,4 +1,4 @@
-"""Dense models as sources, and models with dense weights made from quantised ones."""
+"""Dense models as sources, and models with dense weights made from quantized ones."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_types_without_weights() -> None:
 
 
 @pytest.mark.parametrize("type", ["f16", "f32"])
-def test_dequantize_a_quantised_model(tmp_path: Path, type: str) -> None:
+def test_dequantize_a_quantized_model(tmp_path: Path, type: str) -> None:
     source = write_model(tmp_path / "q.gguf", kind=Kind.Q4_1)
     result = dequantize(source, tmp_path / "d.gguf", type=type, progress=False)
     old, new = open_source(source), open_source(result)
@@ -109,15 +109,15 @@ def test_dequantize_a_quantised_model(tmp_path: Path, type: str) -> None:
 
 @pytest.mark.parametrize("kind", [Kind.BF16, Kind.Q8_0, Kind.Q5_1, Kind.Q4_0])
 def test_dequantize_to_another_type(tmp_path: Path, kind: Kind) -> None:
-    """What comes out is gguf-py's own quantisation, where the rows are blocks of it; a router stays as it is."""
+    """What comes out is gguf-py's own quantization, where the rows are blocks of it; a router stays as it is."""
     weights = tiny_weights() | {"blk.0.ffn_gate_inp.weight": np.ones((4, 64), np.float32)}
     weights["blk.1.ffn_down.weight"] = np.random.default_rng(1).normal(0, 1, (64, 40)).astype(np.float32)
     source = write_model(tmp_path / "s.gguf", weights, Kind.F32)
     dequantize(source, tmp_path / "d.gguf", type=kind.name.lower(), progress=False)
     new, old = open_source(tmp_path / "d.gguf"), open_source(source)
-    quantised = kind != Kind.BF16
+    quantized = kind != Kind.BF16
     for name, info in new.tensors.items():
-        odd = name == "blk.1.ffn_down.weight" and quantised
+        odd = name == "blk.1.ffn_down.weight" and quantized
         same = len(info.shape) == 1 or name == "blk.0.ffn_gate_inp.weight"
         assert info.type == (Kind.F32 if same else Kind.F16 if odd else kind), name
         wanted = old.matrix(name)

@@ -1,4 +1,4 @@
-"""Importance matrices between us and llama.cpp: ours drives its quantiser, its form drives our encoder; statistics."""
+"""Importance matrices between us and llama.cpp: ours drives its quantizer, its form drives our encoder; statistics."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def captured(smollm2_f16, text):
 
 
 def first_input(model_path, text):
-    """Inputs of blk.0.attn_q, float64 [tokens, 576]: the normalised embeddings of the chunks' tokens."""
+    """Inputs of blk.0.attn_q, float64 [tokens, 576]: the normalized embeddings of the chunks' tokens."""
     import llama_cpp
 
     llm = llama_cpp.Llama(str(model_path), vocab_only=True, n_ctx=64, verbose=False)
@@ -64,11 +64,11 @@ def test_sums_are_those_of_the_inputs(captured, smollm2_f16, text):
     name = captured.representatives["blk.0.attn_q.weight"]
     assert captured.hook.tokens(name) == len(x) == 3 * CTX
     np.testing.assert_allclose(captured.hook.square(name)[0], (x**2).sum(axis=0), rtol=1e-3)
-    normalised = x / np.linalg.norm(x, axis=1, keepdims=True) * np.sqrt(x.shape[1])
-    np.testing.assert_allclose(captured.hook.norm_square(name)[0], (normalised**2).sum(axis=0), rtol=1e-3)
+    normalized = x / np.linalg.norm(x, axis=1, keepdims=True) * np.sqrt(x.shape[1])
+    np.testing.assert_allclose(captured.hook.norm_square(name)[0], (normalized**2).sum(axis=0), rtol=1e-3)
     covariance = captured.hook.covariance(name)
     np.testing.assert_array_equal(covariance, covariance.T)
-    np.testing.assert_allclose(covariance, normalised.T @ normalised, rtol=1e-3, atol=0.02)
+    np.testing.assert_allclose(covariance, normalized.T @ normalized, rtol=1e-3, atol=0.02)
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +122,12 @@ def test_sums_are_those_of_every_input(smollm2_f16, every_input, clip):
     for name, x in inputs.items():
         assert captured.hook.tokens(name) == len(x) == len(tokens)  # of the last layer, too
         np.testing.assert_allclose(captured.hook.square(name)[0], (x**2).sum(axis=0), rtol=1e-5)
-        normalised = x / np.linalg.norm(x, axis=1, keepdims=True) * np.sqrt(x.shape[1])
+        normalized = x / np.linalg.norm(x, axis=1, keepdims=True) * np.sqrt(x.shape[1])
         if clip:
-            assert abs(normalised).max() > clip
-            normalised = normalised.clip(-clip, clip)
-        np.testing.assert_allclose(captured.hook.norm_square(name)[0], (normalised**2).sum(axis=0), rtol=1e-5)
-        wanted = normalised.T @ normalised
+            assert abs(normalized).max() > clip
+            normalized = normalized.clip(-clip, clip)
+        np.testing.assert_allclose(captured.hook.norm_square(name)[0], (normalized**2).sum(axis=0), rtol=1e-5)
+        wanted = normalized.T @ normalized
         assert np.linalg.norm(captured.hook.covariance(name) - wanted) < 1e-6 * np.linalg.norm(wanted)
     assert captured.nonfinite() == {}
 
@@ -292,8 +292,8 @@ def test_command(smollm2_f16, text, tmp_path, monkeypatch, capsys):
     assert "7 matrices, 124 tokens" in capsys.readouterr().out
     assert len(read_imatrix(imatrix).entries) == 7
     metadata = read_header(hessian).metadata
-    described = {key: metadata[f"seeddelta.covariance.{key}"] for key in ("normalised", "skip", "clip", "text_sha256")}
-    assert described == dict(normalised=True, skip=2, clip=8, text_sha256=file_sha256(text))
+    described = {key: metadata[f"seeddelta.covariance.{key}"] for key in ("normalized", "skip", "clip", "text_sha256")}
+    assert described == dict(normalized=True, skip=2, clip=8, text_sha256=file_sha256(text))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cov.gguf", "imatrix.gguf"]
     # outputs are looked at before the model is
     assert main([str(a) for a in [*arguments, "--hessian", tmp_path / "none" / "cov.gguf"]]) != 0

@@ -34,7 +34,7 @@ def test_rotation_and_column_scales(number: int) -> None:
 
 
 def largest_sum_of_a_four(q: np.ndarray[Any, Any]) -> int:
-    """Of the positive or of the negative ones of columns 0, 1, 4, 5 or 2, 3, 6, 7 of eight neighbours."""
+    """Of the positive or of the negative ones of columns 0, 1, 4, 5 or 2, 3, 6, 7 of eight neighbors."""
     eights = q.astype(int).reshape(-1, 8)
     fours = np.concatenate([eights[:, [0, 1, 4, 5]], eights[:, [2, 3, 6, 7]]])
     return int(max(np.maximum(fours, 0).sum(axis=1).max(), np.maximum(-fours, 0).sum(axis=1).max()))

@@ -29,7 +29,7 @@ pytest.importorskip("llama_cpp")
 pytestmark = pytest.mark.slow
 
 PROMPTS = [
-    "The capital of France is", "Water boils at", "A short list of colours:", "In the year 1969", "Two plus two is",
+    "The capital of France is", "Water boils at", "A short list of colors:", "In the year 1969", "Two plus two is",
     "The opposite of cold is", "My favourite animal is", "The largest planet is",
 ]  # fmt: skip
 GREEDY = ("-no-cnv", "--temp", "0", "-t", "2")

@@ -318,14 +318,14 @@ def test_it_renders(chromium: str, report: Path, tmp_path: Path, dark: bool) -> 
     browse(chromium, report / "index.html", tmp_path, f"--screenshot={shot}", scheme)
     image = pytest.importorskip("PIL.Image").open(shot).convert("RGB")
     assert image.width == WIDTH
-    colours = {colour: count for count, colour in image.getcolors(1 << 24)}
+    colors = {color: count for count, color in image.getcolors(1 << 24)}
     background = image.getpixel((2, 2))
     assert background == ((20, 23, 27) if dark else (255, 255, 255))
     ink = (230, 233, 237) if dark else (27, 31, 36)
-    assert colours.get(ink, 0) > 1000  # the text and the axes
-    for colour in ((47, 126, 216), (217, 119, 31)):  # points, lines and bars of both families
-        assert colours.get(colour, 0) > 200
-    assert colours[background] < 0.95 * image.width * image.height
+    assert colors.get(ink, 0) > 1000  # the text and the axes
+    for color in ((47, 126, 216), (217, 119, 31)):  # points, lines and bars of both families
+        assert colors.get(color, 0) > 200
+    assert colors[background] < 0.95 * image.width * image.height
 
 
 def test_it_fits_the_screen(chromium: str, report: Path, tmp_path: Path) -> None:

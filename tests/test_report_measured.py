@@ -47,18 +47,18 @@ def test_models_are_measured_and_shown(dense: Path, tmp_path: Path) -> None:
     assert (out / "quality.png").is_file()
 
 
-def test_a_model_is_quantised_again_when_the_dense_one_is_newer(dense: Path, tmp_path: Path) -> None:
+def test_a_model_is_quantized_again_when_the_dense_one_is_newer(dense: Path, tmp_path: Path) -> None:
     told: list[str] = []
     path = quantized_model(dense, tmp_path, "q8_0", announce=told.append)
     assert file_size(path).kind == "Q8_0"
     assert quantized_model(dense, tmp_path, "q8_0", announce=told.append) == path
-    assert told == ["quantise tiny-Q8_0.gguf"]
+    assert told == ["quantize tiny-Q8_0.gguf"]
     dense.touch()
     quantized_model(dense, tmp_path, "q8_0", announce=told.append)
     assert len(told) == 2
 
 
-def test_what_cannot_be_quantised(dense: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_quantized(dense: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="Q7_X is no type"):
         parse_types("Q4_0,Q7_X")
     with pytest.raises(RecipeError, match="nothing is no type"):

@@ -191,7 +191,7 @@ def test_event_budget_and_kwta(smollm2_f16: Path) -> None:
     assert metrics["event.quorum_hits"] > 0
 
 
-def test_quantised_sources(smollm2_quantized: Path, dense) -> None:
+def test_quantized_sources(smollm2_quantized: Path, dense) -> None:
     tokens, expected = dense
     llm = load_columns(smollm2_quantized, column_targets=("ffn",))
     assert len(llm.seeddelta.columns) == 90

@@ -39,7 +39,7 @@ def test_error_names_the_tensor(overflowing: Path, threads: int) -> None:
         logits_of(llm, tokens)
 
 
-@pytest.mark.parametrize("kind", ["f16", "f32", "quantised"])
+@pytest.mark.parametrize("kind", ["f16", "f32", "quantized"])
 def test_fallback_takes_over(
     overflowing: Path,
     smollm2_two_layers: Path,
@@ -48,7 +48,7 @@ def test_fallback_takes_over(
     model_dir: Path,
     kind: str,
 ) -> None:
-    if kind == "quantised":
+    if kind == "quantized":
         fallback = smollm2_quantized
     elif kind == "f32":
         fallback = seeddelta.dequantize(smollm2_f16, model_dir / "f32.gguf", type="f32", progress=False)

@@ -66,7 +66,7 @@ pointer_of_object = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
         ("ggml_init", pointer_of_object(lambda params: None), "ggml_init returned NULL"),
     ],
 )
-def test_unexpected_behaviour(name: str, fake: Callable[..., Any], message: str) -> None:
+def test_unexpected_behavior(name: str, fake: Callable[..., Any], message: str) -> None:
     with pytest.raises(UnsupportedLlamaError, match=message):
         library.probe(library.ggml_symbols() | {name: address(fake)})
 

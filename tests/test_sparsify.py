@@ -38,7 +38,7 @@ def test_the_budget_goes_where_it_matters() -> None:
     assert steep < flat
 
 
-def test_no_neighbour_is_better() -> None:
+def test_no_neighbor_is_better() -> None:
     """Against all pairs of levels."""
     profiles, harm = [profile(100, 2), profile(150, 4)], [1.0, 0.7]
     kept = allocate(profiles, harm, 0.6)

@@ -43,7 +43,7 @@ def write_model(
     alignment: int | None = None,
     keys: Mapping[str, int] | None = None,
 ) -> Path:
-    """Write a model with matrices of a type that gguf-py can quantise; vectors stay F32."""
+    """Write a model with matrices of a type that gguf-py can quantize; vectors stay F32."""
     writer = gguf.GGUFWriter(path, architecture)
     if alignment is not None:
         writer.add_custom_alignment(alignment)

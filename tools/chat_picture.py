@@ -26,7 +26,7 @@ LINES = ("What is the capital of France?", "And of Italy? One word.", "/stats", 
 WIDTH = 92
 _READING = b"\x1b[?2004h"  # prompt_toolkit begins to read a line
 _READ = b"\x1b[?2004l"  # it has one
-# all escapes but those of colours
+# all escapes but those of colors
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-ln-zA-Z]|\x1b[=>]|\r")
 SECONDS = 120.0
 
@@ -46,7 +46,7 @@ class Terminal:
         self._shown = b""
 
     def until(self, mark: bytes) -> str:
-        """What is shown before a mark, with its colours."""
+        """What is shown before a mark, with its colors."""
         end = time.monotonic() + SECONDS
         while mark not in self._shown:
             if not select.select([self._mine], [], [], max(0.0, end - time.monotonic()))[0]:

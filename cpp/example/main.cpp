@@ -1,4 +1,4 @@
-// Encodes a matrix at 4 bits a weight and multiplies a vector by it, without Python.
+// Encodes a matrix at 4 bits per weight and multiplies a vector by it, without Python.
 #include <cmath>
 #include <cstdio>
 #include <vector>

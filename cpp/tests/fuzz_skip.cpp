@@ -121,7 +121,7 @@ GateSpec gate_of(FuzzBytes &in, int64_t n_in, std::vector<float> &norm) {
         return spec;
     }
     spec.kwta.block = kBlocks[in.between(0, 3)];
-    spec.kwta.renormalise = in.flag();
+    spec.kwta.renormalize = in.flag();
     spec.kwta.temperature = amount(in);
     spec.kwta.threshold = in.flag() ? -1.0F : amount(in);
     spec.pack = {.enabled = in.flag(),

@@ -3,7 +3,7 @@
     pip install torch llmcompressor transformers gguf
     python research/peers/gptq.py -m dense.gguf --text wiki.valid.txt --bits 4 --group 32 -o gptq-4-32.gguf
 
-Calibrates on the first chunks of the text, block after block, each behind the quantised ones. The output is a dense
+Calibrates on the first chunks of the text, block after block, each behind the quantized ones. The output is a dense
 F16 file of the weights that the grids give back; the last line that is printed, JSON, says what codes, scales (16
 bits) and zero points (as wide as a code) take. Nothing is downloaded.
 """

@@ -31,7 +31,7 @@ TYPES = {"IQ2_KT": 153, "IQ3_KT": 154, "IQ4_KT": 155}  # ik_llama.cpp's ggml.h, 
 BLOCK = 256
 
 
-class Quantiser:
+class Quantizer:
     """One type of ik_llama.cpp's ggml."""
 
     def __init__(self, library: Path, kind: str) -> None:
@@ -52,7 +52,7 @@ class Quantiser:
         return int(self._ggml.ggml_row_size(self._kind, columns))
 
     def round_trip(self, rows: F32, importance: F32) -> tuple[F32, float]:
-        """What the type gives back for float32[rows, n · 256], and the seconds that quantising took."""
+        """What the type gives back for float32[rows, n · 256], and the seconds that quantizing took."""
         rows = np.ascontiguousarray(rows)
         count, columns = rows.shape
         data = np.empty((count, self.row_bytes(columns)), np.uint8)
@@ -67,21 +67,21 @@ class Quantiser:
         return back, seconds
 
 
-def through(quantiser: Quantiser, weights: F32, importance: F32, fit: str) -> tuple[F32, int, float]:
+def through(quantizer: Quantizer, weights: F32, importance: F32, fit: str) -> tuple[F32, int, float]:
     """What the type gives back for a matrix, its bytes, and the seconds that it took."""
     n_out, n_in = weights.shape
     joined = BLOCK // np.gcd(n_in, BLOCK)
     if joined == 1 or fit == "join":
         rows, weigh = weights.reshape(n_out // joined, n_in * joined), np.tile(importance, joined)
-        back, seconds = quantiser.round_trip(rows, weigh)
-        return back.reshape(weights.shape), len(rows) * quantiser.row_bytes(rows.shape[1]), seconds
+        back, seconds = quantizer.round_trip(rows, weigh)
+        return back.reshape(weights.shape), len(rows) * quantizer.row_bytes(rows.shape[1]), seconds
     more = -n_in % BLOCK
     rows, weigh = np.pad(weights, ((0, 0), (0, more))), np.pad(importance, (0, more))
-    back, seconds = quantiser.round_trip(rows, weigh)
+    back, seconds = quantizer.round_trip(rows, weigh)
     # the columns of zeros are taken off again, at what they take without the row's scale
-    scale = quantiser.row_bytes(BLOCK) * 2 - quantiser.row_bytes(2 * BLOCK)
-    filling = (quantiser.row_bytes(rows.shape[1]) - scale) * more / rows.shape[1]
-    return back[:, :n_in], round(n_out * (quantiser.row_bytes(rows.shape[1]) - filling)), seconds
+    scale = quantizer.row_bytes(BLOCK) * 2 - quantizer.row_bytes(2 * BLOCK)
+    filling = (quantizer.row_bytes(rows.shape[1]) - scale) * more / rows.shape[1]
+    return back[:, :n_in], round(n_out * (quantizer.row_bytes(rows.shape[1]) - filling)), seconds
 
 
 def main() -> int:
@@ -96,7 +96,7 @@ def main() -> int:
     options = parser.parse_args()
 
     source, importances = open_source(options.model), read_imatrix(options.imatrix)
-    quantiser = Quantiser(options.library, options.type)
+    quantizer = Quantizer(options.library, options.type)
     layers = parse_layers(options.layers)
     matrices, errors = {}, []
     size = weights_in_all = 0
@@ -107,7 +107,7 @@ def main() -> int:
             continue
         weights = source.matrix(name)
         importance = importances.importance(name, weights.shape[1])
-        matrices[name], taken, spent = through(quantiser, weights, importance, options.fit)
+        matrices[name], taken, spent = through(quantizer, weights, importance, options.fit)
         lost = np.sum((weights - matrices[name]) ** 2 * importance) / np.sum(weights**2 * importance)
         errors.append(float(lost))
         size, seconds, weights_in_all = size + taken, seconds + spent, weights_in_all + weights.size

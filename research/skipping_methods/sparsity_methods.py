@@ -14,7 +14,7 @@ residual    `fit` aims at the dense model's residual stream behind attn_output a
 shift       a skipped input counts as its mean μ: z = S(x − μ), the bias is W μ.
 cats        neurons are chosen by |silu(gate)|·|column of down|: `down` is the fraction of the rows of up and of the
             columns of down, `gu` that of the inputs of gate (Lee et al. 2024, CATS).
-rotate      the residual stream in the basis of the principal components of its normalised values, all layers together.
+rotate      the residual stream in the basis of the principal components of its normalized values, all layers together.
 heads       the outputs of each value head in the basis of their principal components.
 threshold   what is above a threshold that leaves the fraction on average, instead of the largest of each token.
 first       the first token of each chunk is computed whole, with the dense weights.

@@ -1,5 +1,5 @@
-// Preloaded beside the library for llama.cpp's programs: lets one of its allocations fail. Its C++ library is part of it,
-// so it is malloc that it calls.
+// Preloaded beside the library for llama.cpp's programs: lets one of its allocations fail. Its C++ library is part of
+// it, so it is malloc that it calls.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>

@@ -134,7 +134,7 @@ def _covariance(folder: Path) -> bytes:
     keys = {
         "general.type": Typed("seeddelta.covariance", GGUFValueType.STRING),
         "seeddelta.covariance.version": Typed(1, GGUFValueType.UINT32),
-        "seeddelta.covariance.normalised": Typed(True, GGUFValueType.BOOL),
+        "seeddelta.covariance.normalized": Typed(True, GGUFValueType.BOOL),
         "seeddelta.covariance.tokens": Typed(4096, GGUFValueType.UINT64),
         "seeddelta.covariance.shared": Typed(["a.weight=a.weight", "b.weight=a.weight"], GGUFValueType.ARRAY,
                                              GGUFValueType.STRING),

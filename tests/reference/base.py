@@ -47,7 +47,7 @@ def prng_block_values(
 
 
 def rotate(rows: npt.NDArray[np.float32], block: int, seed: int) -> npt.NDArray[np.float32]:
-    """Seeded signs, then the normalised Hadamard transform of columns b, b + n_in/block, …; float32 [n, n_in]."""
+    """Seeded signs, then the normalized Hadamard transform of columns b, b + n_in/block, …; float32 [n, n_in]."""
     negative = _negative(rows.shape[1], seed)
     return _hadamard(np.where(negative, -rows, rows).astype(np.float32), block)
 

@@ -107,7 +107,7 @@ def column_lanes_values(
 
 
 def _column_lines(strip: npt.NDArray[np.uint8], streams: int, n_lines: int) -> npt.NDArray[np.uint8]:
-    """[n_in, streams, lines] of a strip's bytes [n_in, streams · lines]: four lines of four streams are neighbours."""
+    """[n_in, streams, lines] of a strip's bytes [n_in, streams · lines]: four lines of four streams are neighbors."""
     parts = []
     for line in range(0, n_lines, 4):
         count = min(4, n_lines - line)

@@ -31,7 +31,7 @@ def quantize_activations(
 def largest_four(groups: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """float32 [n_tokens, groups]: the largest |a| + |b| + |c| + |d| + |a + b + c + d| of the fours of a group.
 
-    A four is columns 0, 1, 4 and 5, or 2, 3, 6 and 7, of eight neighbours: its products with int8 fit 16 bits.
+    A four is columns 0, 1, 4 and 5, or 2, 3, 6 and 7, of eight neighbors: its products with int8 fit 16 bits.
     """
     halves = groups.reshape(*groups.shape[:2], -1, 2, 2, 2)  # eight, 0 to 3 or 4 to 7, four, one of two
 

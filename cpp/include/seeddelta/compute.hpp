@@ -60,7 +60,7 @@ struct ExpertBatch {
     }
 };
 
-// Rotated, quantised activations and the barrier that the threads of one product share. Owned by one llama context,
+// Rotated, quantized activations and the barrier that the threads of one product share. Owned by one llama context,
 // which computes one node at a time. Grows, never shrinks.
 class Workspace {
 public:
@@ -85,7 +85,7 @@ private:
 };
 
 // All nth threads of one product call this with the same arguments but ith. x and y are float32 with the given strides
-// in bytes between tokens. With reuse_activations the rotated, quantised x of the previous product of this workspace is
+// in bytes between tokens. With reuse_activations the rotated, quantized x of the previous product of this workspace is
 // used again: x, n_in, column_scale, rotation_block, base_seed and scale_groups() must be the same. y must not overlap
 // x. Contains a spin barrier: all nth threads must run at the same time. `blocks`, for proc_sparse and one token, has a
 // bit for each block of x that is not all 0, [proc_map_bytes]: the others are not read, and the result has the same

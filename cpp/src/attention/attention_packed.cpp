@@ -78,7 +78,7 @@ QueryBits query_bits(const float *query, const float *scale, int64_t dim, const 
     const float least = settings.mode == PackMode::ternary ? settings.eps * mean : 0.0F;
     const float inverse = amax > 0.0F ? static_cast<float>(kQueryLimit) / amax : 0.0F;
     QueryBits result{settings.popcount ? mean : amax / static_cast<float>(kQueryLimit), 0};
-    int quantised[8];
+    int quantized[8];
     for (int64_t d = 0; d < dim; d += 8) {
         plus[d / 8] = 0;
         minus[d / 8] = 0;
@@ -89,15 +89,15 @@ QueryBits query_bits(const float *query, const float *scale, int64_t dim, const 
             minus[d / 8] |= static_cast<uint8_t>((sign < 0 ? 1 : 0) << i);
             // not when the query is not finite or too small for the inverse: an int cannot hold that
             const bool fits = std::fabs(x * inverse) <= static_cast<float>(kQueryLimit + 1);
-            quantised[i] = settings.popcount ? sign : (fits ? static_cast<int>(std::nearbyint(x * inverse)) : 0);
-            result.sum += quantised[i];
+            quantized[i] = settings.popcount ? sign : (fits ? static_cast<int>(std::nearbyint(x * inverse)) : 0);
+            result.sum += quantized[i];
         }
         for (int64_t half = 0; half < 2; ++half) {
             int8_t *entry = table + (d / 4 + half) * 16;
             for (int index = 0; index < 16; ++index) {
                 int of_set = 0;
                 for (int i = 0; i < 4; ++i) {
-                    of_set += (index >> i & 1) != 0 ? quantised[4 * half + i] : 0;
+                    of_set += (index >> i & 1) != 0 ? quantized[4 * half + i] : 0;
                 }
                 entry[index] = static_cast<int8_t>(of_set);
             }

@@ -61,7 +61,7 @@ inline int64_t gather(const AttentionProblem &p, int64_t chunk, const uint64_t b
 
 // A query as the look-up of key bits needs it: six bits a channel, or with popcount its sign.
 struct QueryBits {
-    float step;  // of the quantised query
+    float step;  // of the quantized query
     int32_t sum; // of it
 };
 

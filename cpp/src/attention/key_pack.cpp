@@ -133,17 +133,17 @@ void KeyPack::calibrate(const AttentionProblem &p, int64_t kv_head) {
 }
 
 // Source of bits and gamma: the pseudo-code of the seed "Pack binario/ternario" (gamma = mean of what has a bit), of
-// the centred key.
+// the centered key.
 void KeyPack::describe(const AttentionProblem &p, const PackSettings &settings, int64_t kv_head, int64_t position,
                        Row &row) const {
-    float centred[kLargestKey];
-    p.key(kv_head, position, centred);
+    float centered[kLargestKey];
+    p.key(kv_head, position, centered);
     const float *mean = mean_.data() + kv_head * dim_;
     const float *unit = scale(kv_head);
     float sum = 0.0F;
     for (int64_t d = 0; d < dim_; ++d) {
-        centred[d] = (centred[d] - mean[d]) / unit[d];
-        sum += std::fabs(centred[d]);
+        centered[d] = (centered[d] - mean[d]) / unit[d];
+        sum += std::fabs(centered[d]);
     }
     row.magnitude = sum / static_cast<float>(dim_);
     const float least = mode_ == PackMode::ternary ? settings.eps * row.magnitude : 0.0F;
@@ -153,7 +153,7 @@ void KeyPack::describe(const AttentionProblem &p, const PackSettings &settings, 
         int positive = 0;
         int negative = 0;
         for (int bit = 0; bit < 8; ++bit) {
-            const float x = centred[8 * byte + bit];
+            const float x = centered[8 * byte + bit];
             const bool large = std::fabs(x) > least;
             positive |= (large && x > 0.0F ? 1 : 0) << bit;
             negative |= (large && x < 0.0F ? 1 : 0) << bit;
@@ -199,7 +199,7 @@ void KeyPack::pack(const AttentionProblem &p, const PackSettings &settings, int6
     }
 }
 
-// gamma of every packed position: the mean magnitude of its neighbours, at most gamma_cap times the moving mean.
+// gamma of every packed position: the mean magnitude of its neighbors, at most gamma_cap times the moving mean.
 void KeyPack::smooth(const PackSettings &settings, int64_t kv_head, int64_t n_kv) {
     const float *magnitude = magnitude_.data() + kv_head * capacity_;
     float *gamma = gamma_.data() + kv_head * capacity_;

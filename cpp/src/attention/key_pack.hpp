@@ -1,6 +1,6 @@
-// Bits of the keys in one KV cache: for each KV head and position the signs of the centred key, and with `ternary` also
-// which channels are large enough, for that channel, to have one. They say which keys a query is likely to attend to
-// (docs/internals/statepack.md).
+// Bits of the keys in one KV cache: for each KV head and position the signs of the centered key, and with `ternary`
+// also which channels are large enough, for that channel, to have one. They say which keys a query is likely to attend
+// to (docs/internals/statepack.md).
 #pragma once
 #include <bit>
 #include <cstddef>

@@ -87,7 +87,7 @@ EventSpec event_of(const std::map<std::string, double> &options) {
 }
 
 static std::unique_ptr<PyGate> make_gate(int64_t n_in, bool kwta, double keep, int64_t keep_count, int block, int duty,
-                                         float temperature, bool renormalise, float threshold,
+                                         float temperature, bool renormalize, float threshold,
                                          const OptionalArray &norm, const std::string &pack, float pack_eps,
                                          float pack_relative, float pack_density, float pack_hysteresis,
                                          bool pack_popcount, bool pack_aggressive, bool prompts, int gap_every,
@@ -118,7 +118,7 @@ static std::unique_ptr<PyGate> make_gate(int64_t n_in, bool kwta, double keep, i
                     .block = block,
                     .duty = duty,
                     .temperature = temperature,
-                    .renormalise = renormalise,
+                    .renormalize = renormalize,
                     .threshold = threshold,
                     .gap_every = gap_every,
                     .gap_tolerance = gap_tolerance};
@@ -132,8 +132,8 @@ static std::unique_ptr<PyGate> make_gate(int64_t n_in, bool kwta, double keep, i
                     .vector_popcount = pack_popcount,
                     .aggressive = pack_aggressive};
     g->spec.event = event_of(event);
-    require(!g->spec.event.enabled || (pack == "none" && threshold < 0 && block == 1 && !renormalise), "",
-            "events exclude pack, threshold, block and renormalise");
+    require(!g->spec.event.enabled || (pack == "none" && threshold < 0 && block == 1 && !renormalize), "",
+            "events exclude pack, threshold, block and renormalize");
     if (norm) {
         require_array(*norm, "norm", "f", 4, {n_in});
         g->keep.push_back(*norm);
@@ -218,7 +218,7 @@ void bind_columns(py::module_ &m) {
         "    keep, keep_count: fraction of the units, or their number (0: the fraction holds).\n"
         "    block: inputs a unit, scored by their squares: 1, 16, 32 or 64.\n"
         "    duty: choose for every duty-th token only; the others take all.\n"
-        "    renormalise, temperature: divide by the share that is kept, counted (0) or by softmax.\n"
+        "    renormalize, temperature: divide by the share that is kept, counted (0) or by softmax.\n"
         "    threshold: 0 or more: keep the scores above it, however many.\n"
         "    gap_every, gap_tolerance: every so many gated tokens the product is compared with the full one, and keep\n"
         "        and duty are tuned such that the relative error, mean over all tokens, is near the tolerance. 0: "
@@ -238,7 +238,7 @@ void bind_columns(py::module_ &m) {
         "Raises ValueError for an option out of range.")
         .def(py::init(&make_gate), py::arg("n_in"), py::kw_only(), py::arg("kwta") = false, py::arg("keep") = 1.0,
              py::arg("keep_count") = 0, py::arg("block") = 1, py::arg("duty") = 1, py::arg("temperature") = 0.0F,
-             py::arg("renormalise") = false, py::arg("threshold") = -1.0F, py::arg("norm") = py::none(),
+             py::arg("renormalize") = false, py::arg("threshold") = -1.0F, py::arg("norm") = py::none(),
              py::arg("pack") = "none", py::arg("pack_eps") = 1e-4F, py::arg("pack_relative") = 0.0F,
              py::arg("pack_density") = 0.15F, py::arg("pack_hysteresis") = 0.1F, py::arg("pack_popcount") = true,
              py::arg("pack_aggressive") = false, py::arg("prompts") = true, py::arg("gap_every") = 0,

@@ -113,7 +113,7 @@ void bind_encode_lanes(py::module_ &m) {
           "    groups: steps that are decided together, stream by stream; they add up to code.stream_steps(n_in), and "
           "the\n"
           "        first has 32 at least (or all).\n"
-          "    importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.\n"
+          "    importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimized.\n"
           "    scale_factor: initial row scale over the row's root mean square; None is the measured best.\n"
           "    feedback: float32 [n_in, n_in], rows and columns in the order of `lane_blocks`; rows of block b hold\n"
           "        (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ), and in b the triangle U with U Uᵀ = (H⁻¹_bb)⁻¹. The "

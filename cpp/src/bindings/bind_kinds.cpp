@@ -101,7 +101,7 @@ void bind_kinds(py::module_ &m) {
           py::arg("threads") = 0,
           "Chooses seeds of base kind prng_block for float32 [n_out, n_in], one a row or (with step) one a block.\n\n"
           "Choice c stands for the values v of seed + c·0x9E3779B97F4A7C15. The (weighted) squared error of the best\n"
-          "multiple of v is minimised, with step that of gain·step·v for whole gains from −127 to 127.\n\n"
+          "multiple of v is minimized, with step that of gain·step·v for whole gains from −127 to 127.\n\n"
           "Args:\n"
           "    block: columns a key: 8, 16, 32 or 64.\n"
           "    choices: seeds tried, 1 to 65536; the first one wins a tie.\n"

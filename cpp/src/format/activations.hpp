@@ -12,7 +12,7 @@ namespace seeddelta {
 // Added to every value of a base so that the products of unsigned and signed bytes can be used: v + 64 is in 1 .. 127.
 inline constexpr int kValueBias = 64;
 
-// Of eight neighbouring columns 0, 1, 4 and 5 are a dot group, and 2, 3, 6 and 7. Values of a base plus kValueBias are
+// Of eight neighboring columns 0, 1, 4 and 5 are a dot group, and 2, 3, 6 and 7. Values of a base plus kValueBias are
 // 1 to 127; the sum of a dot group's products with them fits 16 bits when neither the positive nor the negative
 // activations of it come to more than 258. They do not when they come to 256 before rounding, so a scale is at least
 // the 512th part of this: the largest of twice such a sum, |a| + |b| + |c| + |d| + |a + b + c + d|. `n` is a multiple

@@ -19,7 +19,7 @@ inline constexpr int64_t kColumnValues = 16; // of a stream
 inline constexpr int64_t kWideStreams = 16;
 inline constexpr int64_t kNarrowStreams = 4;
 inline constexpr int64_t kWideOutputs = kWideStreams * kColumnValues;
-inline constexpr int64_t kBlockLines = 4; // whose bytes of four streams are neighbours
+inline constexpr int64_t kBlockLines = 4; // whose bytes of four streams are neighbors
 
 // Steps of a stream, and its bytes ("lines": two steps each, or eight bits of a plane).
 static inline int64_t column_steps(const LaneCode &code) {

@@ -35,7 +35,7 @@ static inline void for_kept_blocks(const seeddelta_ctx &ctx, int64_t row, Visit 
 }
 
 // Scalar definition: the share of one output, before the row scale. q [n_in rounded up to kGroup] and scale are the
-// quantised activations, acc what the base is worth before base_scale.
+// quantized activations, acc what the base is worth before base_scale.
 void proc_sparse_dot(const seeddelta_ctx &ctx, int64_t row, const int8_t *q, const float *scale, float &acc,
                      float &res);
 // out [n_in] += base and residual of a row.

@@ -1,4 +1,4 @@
-// Input rotation: seeded signs, then a normalised Hadamard transform of the columns b, b + g, b + 2g, ... (g = n /
+// Input rotation: seeded signs, then a normalized Hadamard transform of the columns b, b + g, b + 2g, ... (g = n /
 // block) for every b < g. docs/reference/format.md. Applied to weight rows when encoding and to activations at run
 // time; being orthonormal it leaves their product alone.
 #pragma once

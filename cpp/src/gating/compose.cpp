@@ -100,8 +100,8 @@ int64_t Gate::rank(const float *x, const uint64_t *bits, int64_t passed, int32_t
     }
     const int64_t found = block == 1 ? list_winners(x, score, n, top, index, value)
                                      : list_blocks(x, score, n, block, top, bits, index, value);
-    if (kwta.renormalise) {
-        const float factor = kwta_renormalisation(x, n, index, found, kwta.temperature);
+    if (kwta.renormalize) {
+        const float factor = kwta_renormalization(x, n, index, found, kwta.temperature);
         for (int64_t i = 0; i < found; ++i) {
             value[i] *= factor;
         }

@@ -20,7 +20,7 @@ struct EventSpec {
     float gap_tolerance = 0.3F; // |y - y_full| / |y_full| above which every token is computed whole
     int rearm = 128;            // tokens until changes are sent again
     int early_checks = 0;       // a failure in so many first checked tokens is one for good; they come early
-    int block = 1;              // neighbouring inputs that are one unit: 1, 16, 32 or 64
+    int block = 1;              // neighboring inputs that are one unit: 1, 16, 32 or 64
 };
 
 enum class EventMode : uint8_t {

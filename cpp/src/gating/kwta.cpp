@@ -34,7 +34,7 @@ bool kwta_scores(const float *x, int64_t n, const float *norm, int block, int32_
 }
 
 // Counts against a threshold, by regula falsi on the bits, with a bisection every third time. Most searches end as soon
-// as a threshold has exactly k scores above it; equal scores at the boundary end it at neighbouring integers.
+// as a threshold has exactly k scores above it; equal scores at the boundary end it at neighboring integers.
 TopK top_k(const int32_t *score, int64_t n, int64_t k, int32_t guess) {
     const auto count_above = kernels().gating.count_above;
     int32_t low = -1; // k or more are above
@@ -77,7 +77,7 @@ TopK top_k(const int32_t *score, int64_t n, int64_t k, int32_t guess) {
     return found;
 }
 
-float kwta_renormalisation(const float *x, int64_t n, const int32_t *index, int64_t kept, float temperature) {
+float kwta_renormalization(const float *x, int64_t n, const int32_t *index, int64_t kept, float temperature) {
     if (kept == 0) {
         return 1.0F;
     }

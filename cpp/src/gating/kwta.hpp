@@ -9,10 +9,10 @@ struct KwtaSpec {
     bool enabled = false;
     double keep = 1.0;          // fraction of the units (blocks) that is kept
     int64_t keep_count = 0;     // or their number; 0: the fraction holds
-    int block = 1;              // neighbouring inputs that are one unit: 1, 16, 32 or 64
+    int block = 1;              // neighboring inputs that are one unit: 1, 16, 32 or 64
     int duty = 1;               // gate every duty-th token, let all units pass in between
-    float temperature = 0.0F;   // of the softmax in the renormalisation; 0: all kept units weigh the same there
-    bool renormalise = false;   // divide by the share that is kept
+    float temperature = 0.0F;   // of the softmax in the renormalization; 0: all kept units weigh the same there
+    bool renormalize = false;   // divide by the share that is kept
     float threshold = -1.0F;    // 0 or more: keep the scores above it instead of a fixed number (TEAL, Liu et al. 2024)
     int gap_every = 0;          // gated tokens between comparisons with the full product; 0: never
     float gap_tolerance = 0.1F; // |y - y_full| / |y_full|, mean over all tokens, that keep and duty are tuned to
@@ -34,6 +34,6 @@ bool kwta_scores(const float *x, int64_t n, const float *norm, int block, int32_
 TopK top_k(const int32_t *score, int64_t n, int64_t k, int32_t guess);
 
 // 1 / share that is kept: n / kept, or with a temperature that of softmax(|x| / (temperature * rms of x)).
-float kwta_renormalisation(const float *x, int64_t n, const int32_t *index, int64_t kept, float temperature);
+float kwta_renormalization(const float *x, int64_t n, const int32_t *index, int64_t kept, float temperature);
 
 } // namespace seeddelta

@@ -49,12 +49,12 @@ void probe_data_and_name(const Prober &p, const Symbols &symbols, GgmlAbi &abi) 
     abi.name = offset;
 }
 
-// any recognisable values
+// any recognizable values
 constexpr uint64_t kUserdata = 0x5EEDDE17A0C0FFEEULL;
 constexpr int32_t kTasks = 0x1234567;
 
 // Where a custom operation has its function, its userdata and the number of its tasks, and what else it sets. `marked`
-// has recognisable ones, `pattern` is the one that ours are made from, `plain` no operation.
+// has recognizable ones, `pattern` is the one that ours are made from, `plain` no operation.
 void probe_custom(const Prober &p, CustomFunction function, const void *plain, const void *marked, const void *pattern,
                   GgmlAbi &abi) {
     const size_t at_function = p.find("custom function", sizeof(function), 4,

@@ -23,7 +23,7 @@ const std::vector<std::string> &attention_required_symbols() {
 namespace {
 
 constexpr int64_t kDim = 32;
-constexpr float kParams[3] = {0.1875F, 3.5F, 29.0F}; // any recognisable values
+constexpr float kParams[3] = {0.1875F, 3.5F, 29.0F}; // any recognizable values
 
 // Makes nodes of attention, and looks at what they have where.
 struct AttentionProbe {

@@ -224,7 +224,7 @@ bool CaptureHook::collect(const void *node) {
     }
     rows_.resize(kept);
     s.tokens += static_cast<int64_t>(kept) / (many ? abi_.ne_of(node, 1) : n_experts);
-    add_normalised(s);
+    add_normalized(s);
     if (!s.covariance.empty()) { // slots of a token that share an input count once
         const void *input = abi_.src_of(node, 1);
         add_covariance(s, many && abi_.ne_of(input, 1) == 1 ? abi_.ne_of(node, 1) : 1);
@@ -232,11 +232,11 @@ bool CaptureHook::collect(const void *node) {
     return name != final_name_;
 }
 
-void CaptureHook::add_normalised(InputSums &s) {
+void CaptureHook::add_normalized(InputSums &s) {
     const int64_t n = s.n_in;
     const int64_t stride = n + kPadding;
     const float limit = clip_ > 0 ? clip_ : std::numeric_limits<float>::infinity();
-    normalised_.resize(rows_.size() * static_cast<size_t>(stride) + kPadding);
+    normalized_.resize(rows_.size() * static_cast<size_t>(stride) + kPadding);
     // A job owns its columns: the sums do not depend on the number of threads.
     parallel_for((n + kColumnBlock - 1) / kColumnBlock, threads_, [&](int64_t block, int) {
         const int64_t end = std::min(n, (block + 1) * kColumnBlock);
@@ -245,7 +245,7 @@ void CaptureHook::add_normalised(InputSums &s) {
             const float scale = scales_[t];
             double *square = s.square.data() + experts_[t] * n;
             double *norm_square = s.norm_square.data() + experts_[t] * n;
-            float *row = normalised() + t * static_cast<size_t>(stride);
+            float *row = normalized() + t * static_cast<size_t>(stride);
             for (int64_t i = block * kColumnBlock; i < end; ++i) {
                 row[i] = std::clamp(x[i] * scale, -limit, limit);
                 square[i] += static_cast<double>(x[i]) * x[i];
@@ -266,7 +266,7 @@ void CaptureHook::add_covariance(InputSums &s, int64_t every) {
         float negated[kRowBlock * kTokenBlock];                 // [rows, tokens]
         for (int64_t t = 0; t < tokens; t += kTokenBlock) {
             const int64_t inner = std::min(kTokenBlock, tokens - t);
-            const float *x = normalised() + t * stride;
+            const float *x = normalized() + t * stride;
             for (int64_t i = 0; i < inner; ++i) {
                 for (int64_t r = 0; r < rows; ++r) {
                     negated[r * kTokenBlock + i] = -x[i * stride + begin + r];

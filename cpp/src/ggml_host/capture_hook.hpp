@@ -1,5 +1,5 @@
 // A native cb_eval that collects statistics of the inputs of chosen matrices while llama.cpp computes: E[x^2] as
-// llama-imatrix does, and of token-normalised inputs x / |x| * sqrt(n_in) the squares and the whole covariance.
+// llama-imatrix does, and of token-normalized inputs x / |x| * sqrt(n_in) the squares and the whole covariance.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -20,8 +20,8 @@ struct InputSums {
     int64_t nonfinite_tokens = 0;    // left out
     std::vector<int64_t> counts;     // [n_experts] inputs in the sums
     std::vector<double> square;      // [n_experts, n_in] x^2
-    std::vector<double> norm_square; // [n_experts, n_in] of the normalised inputs
-    // of the normalised inputs of all experts together, empty when not wanted: the upper triangle in blocks of
+    std::vector<double> norm_square; // [n_experts, n_in] of the normalized inputs
+    // of the normalized inputs of all experts together, empty when not wanted: the upper triangle in blocks of
     // kRowBlock rows, one after the other, each with the columns from its first row on
     std::vector<float> covariance;
 
@@ -55,7 +55,7 @@ struct TakenValues {
 class CaptureHook {
 public:
     // names: matrices whose inputs are wanted. skip: the first tokens of every evaluation that are left out. clip:
-    // largest magnitude of a normalised input, whose root mean square is 1; 0 is none. taken: nodes of the graph whose
+    // largest magnitude of a normalized input, whose root mean square is 1; 0 is none. taken: nodes of the graph whose
     // values are copied, and matrices whose inputs are; with any, the graph is always computed to its end.
     CaptureHook(const GgmlAbi &abi, const std::vector<std::string> &names, bool covariance, int64_t skip, int threads,
                 float clip, const std::vector<std::string> &taken);
@@ -89,7 +89,7 @@ private:
     // Finds the inputs of a node, in rows_ and experts_. False: they are not as expected.
     bool gather(const void *node, int64_t n_experts);
     bool gather_heads(const void *input, int64_t n_heads);
-    void add_normalised(InputSums &s);
+    void add_normalized(InputSums &s);
     // Of every so many rows.
     void add_covariance(InputSums &s, int64_t every);
 
@@ -110,12 +110,12 @@ private:
     std::string error_;
     std::vector<const float *> rows_; // the tokens that count
     std::vector<int64_t> experts_;    // which expert each of them goes to
-    std::vector<float> scales_;       // what normalises each of them
-    std::vector<float> normalised_;   // [tokens, n_in + padding], from the first whole cache line on
-    float *normalised() {
+    std::vector<float> scales_;       // what normalizes each of them
+    std::vector<float> normalized_;   // [tokens, n_in + padding], from the first whole cache line on
+    float *normalized() {
         constexpr uintptr_t line = 64;
-        const auto at = reinterpret_cast<uintptr_t>(normalised_.data());
-        return normalised_.data() + (line - at % line) % line / sizeof(float);
+        const auto at = reinterpret_cast<uintptr_t>(normalized_.data());
+        return normalized_.data() + (line - at % line) % line / sizeof(float);
     }
 };
 

@@ -26,7 +26,7 @@ struct WeightCounters {
     std::atomic<uint64_t> calls{0};       // products computed
     std::atomic<uint64_t> own_calls{0};   // of them those of the operator; the others are of the dense model
     std::atomic<uint64_t> tokens{0};      // columns of those products
-    std::atomic<uint64_t> reused{0};      // products that took the quantised activations of the one before
+    std::atomic<uint64_t> reused{0};      // products that took the quantized activations of the one before
     std::atomic<uint64_t> prefetched{0};  // products whose first codes the one before asked the memory for
     std::atomic<uint64_t> rows{0};        // rows looked up
     std::atomic<uint64_t> experts{0};     // experts computed with, each once a product however many tokens chose it

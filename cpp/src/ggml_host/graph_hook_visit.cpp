@@ -17,7 +17,7 @@ void GraphHook::visit(void *node) {
     if (attention_ != nullptr && attention_->visit(node)) {
         return;
     }
-    // Activations are shared between neighbours of one walk only: not when a product ran since (a new walk), and not
+    // Activations are shared between neighbors of one walk only: not when a product ran since (a new walk), and not
     // when x itself is computed again or overwritten.
     const uint64_t products = products_.load(std::memory_order_relaxed);
     if (products != products_at_visit_ || node == previous_.x || abi_.data_of(node) == previous_.data) {

@@ -23,7 +23,7 @@ void multiply(const ColumnWeight &w, const ActiveSet &set, Slice slice, float *y
         });
         break;
     case ColumnKind::lanes:
-        kernels().linear.columns_lanes(w, quantise_units(w, set), slice.begin, slice.end, y);
+        kernels().linear.columns_lanes(w, quantize_units(w, set), slice.begin, slice.end, y);
         break;
     }
 }
@@ -149,7 +149,7 @@ void prompt(const ColumnWeight &w, Gate *gate, const float *x, int64_t n_tokens,
     }
     ws.barrier(nth);
     for (int64_t token = n_tokens * ith / nth; token < n_tokens * (ith + 1) / nth; ++token) {
-        quantise_row(w, x + token * x_stride, token, ws);
+        quantize_row(w, x + token * x_stride, token, ws);
     }
     ws.barrier(nth);
     if (begin < end) {

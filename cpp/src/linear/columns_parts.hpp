@@ -45,7 +45,7 @@ inline int64_t list_stride(int64_t n_in) {
     return (n_in + 15) / 16 * 16; // whole cache lines
 }
 
-// Share of the inputs of byte lanes above which all are multiplied, those that are not listed by 0: neighbours are one
+// Share of the inputs of byte lanes above which all are multiplied, those that are not listed by 0: neighbors are one
 // stream, and no addresses have to be looked up.
 inline constexpr double kMostListed = 0.4;
 inline bool multiplies_all(const ColumnWeight &w, int64_t listed) {
@@ -141,11 +141,11 @@ ActiveSet chosen_units(const float *x, int64_t n_in, Workspace::Impl &ws, int it
 void mask_tokens(Gate &gate, const float *x, int64_t n_tokens, int64_t x_stride, int64_t n_in, Workspace::Impl &ws,
                  int ith, int nth);
 
-// columns_quantise.cpp
-// Units of `set` scaled and quantised, in the calling thread's scratch: cheaper than to wait for one thread to do it.
-ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set);
-// One token's inputs (those that are not active are 0) scaled and quantised, to row `token` of the workspace.
-void quantise_row(const ColumnWeight &w, const float *x, int64_t token, Workspace::Impl &ws);
+// columns_quantize.cpp
+// Units of `set` scaled and quantized, in the calling thread's scratch: cheaper than to wait for one thread to do it.
+ColumnInput quantize_units(const ColumnWeight &w, const ActiveSet &set);
+// One token's inputs (those that are not active are 0) scaled and quantized, to row `token` of the workspace.
+void quantize_row(const ColumnWeight &w, const float *x, int64_t token, Workspace::Impl &ws);
 
 // columns_signs.cpp
 int64_t sign_bytes(int64_t n_in);

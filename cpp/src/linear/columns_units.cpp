@@ -34,7 +34,7 @@ void choose_units(Gate *gate, const float *x, int64_t n_in, Workspace::Impl &ws)
         } else {
             ws.mode = gate->check_due() ? EventMode::check : EventMode::full;
             ws.listed = gate->select(x, 0, scratch, index, value, finite);
-            ws.changes = gate->spec().kwta.renormalise;
+            ws.changes = gate->spec().kwta.renormalize;
             gate->advance(1);
         }
         if (!zeros) {

@@ -1,4 +1,4 @@
-// Activations of one product in rotated, quantised form, and the barrier of its threads.
+// Activations of one product in rotated, quantized form, and the barrier of its threads.
 #pragma once
 #include <cstdlib>
 #include <cstring>
@@ -84,7 +84,7 @@ inline Lent &lent_scratch() {
     return scratch.reserve(bytes < 1 ? 1 : bytes);
 }
 
-// Scales, rotates and quantises one token's x to row `token` of the workspace. `rotated` is scratch of n_in floats.
+// Scales, rotates and quantizes one token's x to row `token` of the workspace. `rotated` is scratch of n_in floats.
 // Returns false when x has NaN or infinity.
 inline bool prepare_token(const seeddelta_ctx &ctx, const float *x, int64_t token, Workspace::Impl &w, float *rotated) {
     const KernelTable &k = kernels();

@@ -1,4 +1,4 @@
-// Rotation and quantisation of activations, for any xsimd architecture. Include inside an instruction-set unit only.
+// Rotation and quantization of activations, for any xsimd architecture. Include inside an instruction-set unit only.
 #pragma once
 #include <xsimd/xsimd.hpp>
 
@@ -142,9 +142,9 @@ SEEDDELTA_INLINE xsimd::batch<float, Arch> add_halves(xsimd::batch<float, Arch> 
     return a + b;
 }
 
-// The sums of neighbours of two registers, a and b, in any order.
+// The sums of neighbors of two registers, a and b, in any order.
 template <class Arch>
-SEEDDELTA_INLINE xsimd::batch<float, Arch> add_neighbours(xsimd::batch<float, Arch> a, xsimd::batch<float, Arch> b) {
+SEEDDELTA_INLINE xsimd::batch<float, Arch> add_neighbors(xsimd::batch<float, Arch> a, xsimd::batch<float, Arch> b) {
 #if defined(__AVX512F__)
     if constexpr (xsimd::batch<float, Arch>::size == 16) {
         return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xDD));
@@ -173,7 +173,7 @@ SEEDDELTA_INLINE xsimd::batch<int32_t, Arch> largest_magnitude(const float *x) {
     constexpr int64_t lanes = F::size;
     const auto magnitude = [](F v) SEEDDELTA_INLINE_LAMBDA { return xsimd::bitwise_cast<int32_t>(v) & I(0x7FFFFFFF); };
     const auto four = [](const F *v) SEEDDELTA_INLINE_LAMBDA {
-        return add_neighbours<Arch>(add_halves<Arch>(v[0], v[1]), add_halves<Arch>(v[2], v[3]));
+        return add_neighbors<Arch>(add_halves<Arch>(v[0], v[1]), add_halves<Arch>(v[2], v[3]));
     };
     I largest(0);
     I fours(0);

@@ -10,7 +10,7 @@ namespace seeddelta {
 inline constexpr int64_t kLanes = 16;           // head sizes are multiples of it
 inline constexpr int64_t kAttentionChunk = 128; // positions whose result is a partial one; fixes the order of sums
 inline constexpr int64_t kKeyBlock = 32;        // keys whose bits lie together
-inline constexpr int kQueryLimit = 31;          // of a quantised query: four of them fit a signed byte
+inline constexpr int kQueryLimit = 31;          // of a quantized query: four of them fit a signed byte
 
 // How a cache stores its rows. ggml's Q8_0: blocks of 32 channels, a float16 scale and as many signed bytes. Both are
 // widened to float32 without rounding, so that all that follows is the same for both.
@@ -64,7 +64,7 @@ struct ScoreTask {
     const uint8_t *plane;
     int64_t dim;
     int64_t blocks;
-    const int8_t *table; // [dim / 4][16]: sum of the quantised query's channels 4 t + i over the set bits i of an index
+    const int8_t *table; // [dim / 4][16]: sum of the quantized query's channels 4 t + i over the set bits i of an index
     const uint8_t *plus; // popcount: [dim / 8] channels that count +1
     const uint8_t *minus; // and −1
     int16_t *sums;        // [blocks * kKeyBlock] out; added to with `add` 1, taken from with −1, set with 0

@@ -41,7 +41,7 @@ struct DirectLanes : Words256 {
               [x1] "m"(*reinterpret_cast<const FourInputs *>(x1)), [ones] "x"(_mm256_set1_epi16(1)));
         return sum;
     }
-    // The same for two neighbours in a TokenBatch, the first of whose inputs are at x: products first, which are what
+    // The same for two neighbors in a TokenBatch, the first of whose inputs are at x: products first, which are what
     // Zen 4 has too few units for, then sums.
     static SEEDDELTA_INLINE void dots_of_pair(V &sum0, V &sum1, V v0, V v1, const int8_t *x) {
         struct Inputs {

@@ -8,7 +8,7 @@
 //
 // `Ops` are the words of lanes.hpp and besides: zip8, zip16 (interleave two registers, low and high half of each
 // 128-bit lane), gather (so many bytes of an address a 128-bit lane), lanes_of (the 32 bits of each 128-bit lane from
-// neighbouring ones), fold (adds the 128-bit lanes of as many registers, one after the other); kLanes: 128-bit lanes;
+// neighboring ones), fold (adds the 128-bit lanes of as many registers, one after the other); kLanes: 128-bit lanes;
 // hold (keep a sum in a register where there are enough, else in memory).
 #pragma once
 #include "format/column_lanes.hpp"
@@ -17,7 +17,7 @@
 namespace seeddelta {
 namespace {
 
-// Neighbours are asked for this long before they are read.
+// Neighbors are asked for this long before they are read.
 inline constexpr int64_t kStripUnitsAhead = 64;
 
 template <class Ops, class Pattern, bool Wide>
@@ -27,7 +27,7 @@ struct LaneColumns {
     using Tables = typename Tile::template Tables<Pattern>;
     static constexpr int kLanes = Ops::kLanes;
     static constexpr int kParts =
-        Wide ? static_cast<int>(kWideStreams / kNarrowStreams) / kLanes : 1; // registers a line
+        Wide ? static_cast<int>(kWideStreams / kNarrowStreams) / kLanes : 1; // registers per code line
     // Parts that are multiplied in turns: of a line from memory both halves are used at once.
     static constexpr int kTogether = kParts == 2 ? 2 : 1;
     static constexpr int kDotGroups = Wide ? 1 : kLanes; // times four units together
@@ -85,7 +85,7 @@ struct LaneColumns {
     // Calls use(value, register) for all values.
     template <class Use>
     static SEEDDELTA_INLINE void decode(const Units &at, int part, const Tables &t, Use &&use) {
-        Lines lines(at, part); // not const: GCC 12 keeps what is initialised as const in memory
+        Lines lines(at, part); // not const: GCC 12 keeps what is initialized as const in memory
         typename Tile::Before before(lines.line[kLines - 1]);
         [&]<int... Chunk>(std::integer_sequence<int, Chunk...>) SEEDDELTA_INLINE_LAMBDA {
             (chunk<Chunk>(lines.line, t, before, use), ...);
@@ -202,7 +202,7 @@ struct LaneColumns {
     };
 
     // Values [First, Last) of the parts of a strip from `part` on, kTogether of them, for one group. All: the units are
-    // neighbours.
+    // neighbors.
     template <int First, int Last, bool All>
     [[gnu::noinline]] static void multiply_group(const Tables &tables, const uint8_t *codes, const ColumnInput &in,
                                                  int64_t g, int part, float *y) {
@@ -223,7 +223,7 @@ struct LaneColumns {
             if constexpr (All) {
                 const V x = inputs(in.q + i);
                 const uint8_t *units = codes + i * kBytes;
-                const Neighbours<First, Last> later(units, part);
+                const Neighbors<First, Last> later(units, part);
                 units = end - i >= kUnits ? units : rest.bytes;
                 for (int u = 0; u < kUnits; ++u) {
                     at[u / 4][u % 4] = units + u * kBytes;
@@ -268,12 +268,12 @@ struct LaneColumns {
     // The lines of the units after these, when all are read: what follows the strip is the next one. Each part asks for
     // some of them, or the first of those together for all.
     template <int First, int Last>
-    struct Neighbours {
+    struct Neighbors {
         static constexpr int kSize = Last - First;
         static constexpr int kAskers = kParts / kTogether;
         static constexpr int kLinesEach = (kUnits * kBytes / 64 + kAskers - 1) / kAskers;
         const uint8_t *from;
-        SEEDDELTA_INLINE Neighbours(const uint8_t *units, int part)
+        SEEDDELTA_INLINE Neighbors(const uint8_t *units, int part)
             : from(units + kStripUnitsAhead * kBytes + part / kTogether * kLinesEach * 64) {}
         SEEDDELTA_INLINE void ask(int value) const {
             const int v = value - First;

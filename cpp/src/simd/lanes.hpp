@@ -2,7 +2,7 @@
 // instruction-set unit only.
 //
 // A line of codes is 64 bytes, four streams of 16 rows. Decoded, byte 4 * r + i is the value of row r in one of four
-// neighbouring columns: what a product of bytes wants that adds four neighbours. The codes of the steps before are the
+// neighboring columns: what a product of bytes wants that adds four neighbors. The codes of the steps before are the
 // registers of the steps before, so a value takes two look-ups and two additions and nothing else.
 //
 // `Ops` are LaneWords (lane_words.hpp); docs/internals/glossary.md has the other terms.
@@ -31,7 +31,7 @@ struct LaneTile {
     static constexpr bool kPairDots = Ops::kHasPairDots;
     static constexpr bool kBlockDots = Ops::kHasBlockDots;
 
-    // Where codes are six bits of an index and neighbouring bits of planes are one shift away from the two above.
+    // Where codes are six bits of an index and neighboring bits of planes are one shift away from the two above.
     static constexpr bool kWide = Ops::kHasWideTable;
 
     template <class Pattern>

@@ -9,7 +9,7 @@
 
 namespace seeddelta {
 
-// Rotated and quantised activations of several tokens.
+// Rotated and quantized activations of several tokens.
 struct Activations {
     int64_t n_tokens;
     int64_t n_in;

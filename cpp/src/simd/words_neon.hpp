@@ -1,5 +1,5 @@
 // The words of kernels on NEON: four registers of 4 rows a line, signed products. Include inside an instruction-set
-// unit only. `Dot` adds the products of four neighbouring signed bytes to each 32-bit lane.
+// unit only. `Dot` adds the products of four neighboring signed bytes to each 32-bit lane.
 #pragma once
 #include <arm_neon.h>
 

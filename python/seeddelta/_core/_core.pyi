@@ -16,7 +16,7 @@ class Gate:
         keep, keep_count: fraction of the units, or their number (0: the fraction holds).
         block: inputs a unit, scored by their squares: 1, 16, 32 or 64.
         duty: choose for every duty-th token only; the others take all.
-        renormalise, temperature: divide by the share that is kept, counted (0) or by softmax.
+        renormalize, temperature: divide by the share that is kept, counted (0) or by softmax.
         threshold: 0 or more: keep the scores above it, however many.
         gap_every, gap_tolerance: every so many gated tokens the product is compared with the full one, and keep
             and duty are tuned such that the relative error, mean over all tokens, is near the tolerance. 0: never.
@@ -31,7 +31,7 @@ class Gate:
         prompts: choose for products of several tokens, too.
     Raises ValueError for an option out of range.
     """
-    def __init__(self, n_in: typing.SupportsInt | typing.SupportsIndex, *, kwta: bool = False, keep: typing.SupportsFloat | typing.SupportsIndex = 1.0, keep_count: typing.SupportsInt | typing.SupportsIndex = 0, block: typing.SupportsInt | typing.SupportsIndex = 1, duty: typing.SupportsInt | typing.SupportsIndex = 1, temperature: typing.SupportsFloat | typing.SupportsIndex = 0.0, renormalise: bool = False, threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0, norm: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, pack: str = 'none', pack_eps: typing.SupportsFloat | typing.SupportsIndex = 9.999999747378752e-05, pack_relative: typing.SupportsFloat | typing.SupportsIndex = 0.0, pack_density: typing.SupportsFloat | typing.SupportsIndex = 0.15000000596046448, pack_hysteresis: typing.SupportsFloat | typing.SupportsIndex = 0.10000000149011612, pack_popcount: bool = True, pack_aggressive: bool = False, prompts: bool = True, gap_every: typing.SupportsInt | typing.SupportsIndex = 0, gap_tolerance: typing.SupportsFloat | typing.SupportsIndex = 0.10000000149011612, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
+    def __init__(self, n_in: typing.SupportsInt | typing.SupportsIndex, *, kwta: bool = False, keep: typing.SupportsFloat | typing.SupportsIndex = 1.0, keep_count: typing.SupportsInt | typing.SupportsIndex = 0, block: typing.SupportsInt | typing.SupportsIndex = 1, duty: typing.SupportsInt | typing.SupportsIndex = 1, temperature: typing.SupportsFloat | typing.SupportsIndex = 0.0, renormalize: bool = False, threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0, norm: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, pack: str = 'none', pack_eps: typing.SupportsFloat | typing.SupportsIndex = 9.999999747378752e-05, pack_relative: typing.SupportsFloat | typing.SupportsIndex = 0.0, pack_density: typing.SupportsFloat | typing.SupportsIndex = 0.15000000596046448, pack_hysteresis: typing.SupportsFloat | typing.SupportsIndex = 0.10000000149011612, pack_popcount: bool = True, pack_aggressive: bool = False, prompts: bool = True, gap_every: typing.SupportsInt | typing.SupportsIndex = 0, gap_tolerance: typing.SupportsFloat | typing.SupportsIndex = 0.10000000149011612, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
         ...
     def select(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> list[numpy.typing.NDArray[numpy.int32]]:
         """
@@ -518,7 +518,7 @@ def lanes_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32
         code: one of lane_codes().
         groups: steps that are decided together, stream by stream; they add up to code.stream_steps(n_in), and the
             first has 32 at least (or all).
-        importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimised.
+        importance: float32 [n_in] > 0, E[x²] a column; the weighted squared error is minimized.
         scale_factor: initial row scale over the row's root mean square; None is the measured best.
         feedback: float32 [n_in, n_in], rows and columns in the order of `lane_blocks`; rows of block b hold
             (H⁻¹_bb)⁻¹ H⁻¹_b,rest after b (GPTQ/LDLQ), and in b the triangle U with U Uᵀ = (H⁻¹_bb)⁻¹. The weights
@@ -548,7 +548,7 @@ def seed_search(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]
     Chooses seeds of base kind prng_block for float32 [n_out, n_in], one a row or (with step) one a block.
 
     Choice c stands for the values v of seed + c·0x9E3779B97F4A7C15. The (weighted) squared error of the best
-    multiple of v is minimised, with step that of gain·step·v for whole gains from −127 to 127.
+    multiple of v is minimized, with step that of gain·step·v for whole gains from −127 to 127.
 
     Args:
         block: columns a key: 8, 16, 32 or 64.

@@ -1,7 +1,7 @@
 """Run a model over a text and sum what goes into its matrices, through llama.cpp's evaluation callback.
 
 For every input x of a matrix: E[x²] as llama-imatrix counts it, and of x̂ = x / ‖x‖ · sqrt(n_in) the squares and the
-covariance E[x̂ x̂ᵀ]. Without the normalisation a few first tokens with enormous activations own the sums. Every expert
+covariance E[x̂ x̂ᵀ]. Without the normalization a few first tokens with enormous activations own the sums. Every expert
 of a mixture has sums of its own, over the tokens that chose it, and all experts of a layer share one covariance.
 """
 

@@ -1,6 +1,6 @@
 """The covariance file: a GGUF with E[x̂ x̂ᵀ] of every distinct input, x̂ = x / ‖x‖ · sqrt(n_in).
 
-Keys `general.type` = "seeddelta.covariance", `seeddelta.covariance.version` = 1, `.normalised` = true, `.tokens`,
+Keys `general.type` = "seeddelta.covariance", `seeddelta.covariance.version` = 1, `.normalized` = true, `.tokens`,
 `.chunks`, `.ctx`, `.skip`, `.clip`, `.model`, `.model_sha256`, `.text`, `.text_sha256`, `.shared` (array of
 "matrix=representative"). Tensors `<representative>.cov` F32 [n_in, n_in] and `<representative>.in_norm2` F32 [n_in],
 the diagonal summed in double precision (optional: an importance can be had without reading the matrix).
@@ -121,8 +121,8 @@ def open_covariance(path: str | os.PathLike[str]) -> Covariance:
             raise ImatrixError(f"{path}: not a covariance file; {_REMEDY}")
         if header.metadata.scalar("seeddelta.covariance.version", int, 0) != 1:
             raise ImatrixError(f"{path}: a covariance file of an unknown version; update seeddelta or {_REMEDY}")
-        if not header.metadata.scalar("seeddelta.covariance.normalised", bool, True):
-            raise ImatrixError(f"{path}: the covariance is not of normalised inputs; {_REMEDY}")
+        if not header.metadata.scalar("seeddelta.covariance.normalized", bool, True):
+            raise ImatrixError(f"{path}: the covariance is not of normalized inputs; {_REMEDY}")
         covariance = Covariance(header)
     except OSError as error:
         raise ImatrixError(f"{path}: cannot be read ({error.strerror}); check the path") from error
@@ -155,7 +155,7 @@ def write_covariance(path: str | os.PathLike[str], captured: Capture) -> None:
     metadata: dict[str, Value] = {
         "general.type": Typed(_TYPE, GGUFValueType.STRING),
         "seeddelta.covariance.version": Typed(1, GGUFValueType.UINT32),
-        "seeddelta.covariance.normalised": Typed(True, GGUFValueType.BOOL),
+        "seeddelta.covariance.normalized": Typed(True, GGUFValueType.BOOL),
         "seeddelta.covariance.tokens": Typed(captured.tokens, GGUFValueType.UINT64),
         "seeddelta.covariance.chunks": Typed(captured.chunks, GGUFValueType.UINT32),
         "seeddelta.covariance.ctx": Typed(captured.ctx, GGUFValueType.UINT32),

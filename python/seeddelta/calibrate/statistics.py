@@ -27,7 +27,7 @@ def spread(sums: npt.NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 def statistics_table(captured: Capture) -> Table:
-    """A rich table, a line an input; E[x²] as it is and of token-normalised inputs."""
+    """A rich table, a line an input; E[x²] as it is and of token-normalized inputs."""
     from rich.table import Table
 
     table = Table(title=f"{captured.tokens} tokens of {captured.text_name}")

@@ -49,7 +49,7 @@ class Windows:
 
 
 def bundled_text() -> Path:
-    """The calibration text of the package: articles, novels, code, dialogue, several languages (data/LICENCES.md)."""
+    """The calibration text of the package: articles, novels, code, dialogue, several languages (data/LICENSES.md)."""
     return Path(__file__).parent / "data" / "calibration.txt"
 
 
@@ -100,13 +100,13 @@ def read_windows(
     *,
     spread: bool = True,
 ) -> Windows:
-    """Windows of a text (a file, or its bytes), tokenised by a model.
+    """Windows of a text (a file, or its bytes), tokenized by a model.
 
     Fewer chunks than the text has are taken from all over it, so that every kind of text in it is there; without
     `spread` they are the first ones, and not more than there are. Raises
     EvaluationError when the text is too short or unreadable, SourceModelError when llama.cpp refuses the model.
     """
-    with _tokenised(model, text) as (llm, data, tokens):
+    with _tokenized(model, text) as (llm, data, tokens):
         from ..gguf.model_file import read_header
         from ..runtime.hyperparameters import check_context
         from ..runtime.session import bos_token, plan_chunks, refuse_encoder_decoder
@@ -132,7 +132,7 @@ def excerpt(
 
     None of them is among the `calibrated` ones that `read_windows` takes. Raises as `read_windows`.
     """
-    with _tokenised(model, text) as (llm, _, tokens):
+    with _tokenized(model, text) as (llm, _, tokens):
         there = len(tokens) // ctx
         free = np.setdiff1d(np.arange(there), _spread(min(calibrated, there), there))
         # one more than is counted: cut elsewhere, a text may have fewer tokens
@@ -160,7 +160,7 @@ def open_vocabulary(model: Path) -> llama_cpp.Llama:
 
 
 @contextmanager
-def _tokenised(
+def _tokenized(
     model: Path, text: str | os.PathLike[str] | bytes
 ) -> Iterator[tuple[llama_cpp.Llama, bytes, npt.NDArray[np.int32]]]:
     """The model's vocabulary, the text, and its tokens."""

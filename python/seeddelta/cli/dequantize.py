@@ -1,4 +1,4 @@
-"""`seeddelta dequantize`: a plain GGUF from a SeedΔ or quantised one."""
+"""`seeddelta dequantize`: a plain GGUF from a SeedΔ or quantized one."""
 
 from __future__ import annotations
 

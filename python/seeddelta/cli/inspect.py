@@ -84,9 +84,9 @@ def _print_tables(summary: dict[str, Any], tensors: bool) -> None:
         _print_converted(console, summary)
     console.print(
         f"{len(summary['converted'])} converted tensors: {summary['weights'] / 1e6:.1f}M weights, "
-        f"{summary['payload_bytes'] / 1e6:.1f} MB, {summary['bits_per_weight']:.3f} bits a weight; "
+        f"{summary['payload_bytes'] / 1e6:.1f} MB, {summary['bits_per_weight']:.3f} bits per weight; "
         f"{summary['dense_tensors']} dense tensors: {summary['dense_bytes'] / 1e6:.1f} MB; "
-        f"{summary['model_bits_per_weight']:.3f} bits a weight over the whole model"
+        f"{summary['model_bits_per_weight']:.3f} bits per weight over the whole model"
     )
 
 

@@ -57,7 +57,7 @@ def command(settings: RunSettings) -> None:
         with _source(llm, settings, context, threads) as (source, drafted):
             times = _stream(source, prompt, settings.chat, sampling)
             counts = {"prompt_tokens": count} | _generated(llm, times, drafted())
-        _summarise(llm, settings.model, counts, times, settings.metrics_json, settings.quiet)
+        _summarize(llm, settings.model, counts, times, settings.metrics_json, settings.quiet)
     finally:
         llm.close()
 
@@ -159,7 +159,7 @@ def _generated(llm: Any, times: list[float], drafted: dict[str, int]) -> dict[st
     return {"generated_tokens": len(times) - 1, "generation_tokens_per_second": speed}
 
 
-def _summarise(
+def _summarize(
     llm: Any, model: Path, counts: dict[str, Any], times: list[float], metrics_json: Path | None, quiet: bool
 ) -> None:
     from ..evaluate.memory import read_memory

@@ -58,7 +58,7 @@ def encode_tensor(
     Or float32[experts, n_out, n_in], with an importance of float32[experts, n_in]; every expert is encoded by itself,
     with the same feedback.
     The result depends on the arguments and on nothing else (not on `recipe.threads`). With `feedback` (byte lanes only)
-    the error of the outputs is minimised, with `row_feedback` beside it (a matrix in rows, no residual) the loss that
+    the error of the outputs is minimized, with `row_feedback` beside it (a matrix in rows, no residual) the loss that
     this error causes.
     """
     if recipe.has_codes and recipe.seed_search > 1:  # other signs of the rotation

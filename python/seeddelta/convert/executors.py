@@ -38,14 +38,14 @@ _CHECK_SECONDS = 2
 _ALONE_SECONDS = 300  # a cluster without workers is waited for so long: they may be on their way
 
 
-class Labelled(Protocol):
+class Labeled(Protocol):
     """A job: `label` tells it in messages."""
 
     @property
     def label(self) -> str: ...
 
 
-Job = TypeVar("Job", bound=Labelled)
+Job = TypeVar("Job", bound=Labeled)
 Result = TypeVar("Result")
 
 

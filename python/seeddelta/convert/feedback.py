@@ -169,7 +169,7 @@ def damped_factor(name: str, h: npt.NDArray[np.float64], damp: float) -> npt.NDA
 
 
 def refitted_row_scale(rows: F32, unit: F32, covariance: F32, threads: int = 0) -> F32:
-    """Row scales float32 [n_out] that minimise the error of unit · scale under H.
+    """Row scales float32 [n_out] that minimize the error of unit · scale under H.
 
     rows, unit: the rotated matrix and what its codes stand for with all scales 1, float32 [n_out, n_in].
     """
@@ -187,7 +187,7 @@ def refitted_row_scale(rows: F32, unit: F32, covariance: F32, threads: int = 0) 
 
 
 def refitted_input_scale(units: F32, unit: F32, covariance: F32) -> F32:
-    """Unit scales float32 [n_in] that minimise together the error of unit · scale under H.
+    """Unit scales float32 [n_in] that minimize together the error of unit · scale under H.
 
     units, unit: W transposed and what its codes stand for with all scales 1, both rotated, float32 [n_in, n_out].
     """

@@ -1,7 +1,7 @@
 """Row scales and norms of an encoded llama, fitted to the dense model's predictions by gradient descent.
 
 The loss is KL(p_dense ‖ p), the mean over all tokens of a text (knowledge distillation, Hinton et al. 2015; tuning only
-what is not quantised after the matrices are, as in AQLM, Egiazarian et al. 2024, and QuIP#, Tseng et al. 2024). Fitted
+what is not quantized after the matrices are, as in AQLM, Egiazarian et al. 2024, and QuIP#, Tseng et al. 2024). Fitted
 are factors exp(θ) of the scale of every row and of every weight of a norm, so nothing takes more bytes. Gradients come
 down through one block at a time; memory holds it and the hidden states of a batch before every block.
 """

@@ -70,7 +70,7 @@ def _fanout(text: str) -> float:
 
 
 def rate_of(name: str, bits: float, *, overrides: tuple[str, ...]) -> Rate:
-    """Rate of a tensor: `bits`, and one step more for embedding and output matrix, and for what llama.cpp's quantiser
+    """Rate of a tensor: `bits`, and one step more for embedding and output matrix, and for what llama.cpp's quantizer
     leaves alone.
 
     At 4 bits the (tied) embedding costs 7.8% of perplexity without calibration and 0.7% with the covariance, at 5 bits

@@ -50,7 +50,7 @@ class Stored:
         self.arrays.update({suffix: np.concatenate([part[suffix] for part in parts]) for suffix in parts[0]})
 
     def fit_row_scale(self, weights: F32, importance: F32 | None) -> F32:
-        """Row scales that minimise the (weighted) squared error of what is stored."""
+        """Row scales that minimize the (weighted) squared error of what is stored."""
         n_out, n_in = weights.shape
         unit = self.weight(np.ones(n_out, np.float32))
         fitted = np.zeros(n_out, np.float32)

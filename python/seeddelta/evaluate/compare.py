@@ -133,7 +133,7 @@ def evaluate(
         depths: tokens in the KV cache before a measurement of speed, measured at each. Filling it takes its time once a
             model, for the largest one.
         kl: measure the divergence of the other models from the first one on the scored tokens. Meanwhile its
-            log-probabilities are in a temporary file of 2 bytes a token of the vocabulary and scored position: 25 MB a
+            log-probabilities are in a temporary file, 2 bytes per token of the vocabulary and scored position: 25 MB a
             chunk of 512 for a vocabulary of 49 thousand.
         kl_base: file of log-probabilities that llama-perplexity --kl-divergence-base or `save_kl_base` has written: all
             models, the first too, are compared with it. Its text and context take the place of `text` and `n_ctx`.

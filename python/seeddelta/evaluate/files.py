@@ -1,4 +1,4 @@
-"""What a model file costs: bytes, and bits a weight of the blocks and of all, for SeedΔ and plain GGUF alike."""
+"""What a model file costs: bytes, and bits per weight of the blocks and of all, for SeedΔ and plain GGUF alike."""
 
 from __future__ import annotations
 

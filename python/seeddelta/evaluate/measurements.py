@@ -107,7 +107,7 @@ def short_labels(paths: Sequence[str]) -> list[str]:
 
 
 def family(model: Mapping[str, Any]) -> str:
-    """What a model's weights are: `SeedΔ`, `llama.cpp` (a quantised type) or `dense`."""
+    """What a model's weights are: `SeedΔ`, `llama.cpp` (a quantized type) or `dense`."""
     kind = str(model["kind"])
     if kind.startswith("SeedΔ"):
         return "SeedΔ"

@@ -93,7 +93,7 @@ def paired_difference(result: PerplexityResult, base: PerplexityResult) -> Paire
     if result.nll.shape != base.nll.shape or result.n_ctx != base.n_ctx:
         raise EvaluationError(
             f"results on {result.nll.shape} and {base.nll.shape} tokens cannot be compared in pairs; "
-            "use models with the same tokeniser"
+            "use models with the same tokenizer"
         )
     difference = result.nll - base.nll
     return PairedDifference(float(difference.mean()), _mean_stderr(difference))

@@ -1,7 +1,7 @@
 """One pass over a text in chunks; every measure of the logits is an observer of that pass.
 
 The chunks and the tokens that are scored are those of llama-perplexity (llama.cpp, tools/perplexity/perplexity.cpp):
-the text is tokenised as a whole and cut into chunks of n_ctx tokens; each chunk starts with BOS in place of its first
+the text is tokenized as a whole and cut into chunks of n_ctx tokens; each chunk starts with BOS in place of its first
 token when the model wants BOS; the second half of a chunk is predicted, so that every scored token has a context.
 """
 

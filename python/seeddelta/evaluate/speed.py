@@ -29,7 +29,7 @@ TEXT = (
 
 @dataclass(frozen=True)
 class SpeedSample:
-    """One measurement, in tokens a second; None for a part that was not asked for."""
+    """One measurement, in tokens per second; None for a part that was not asked for."""
 
     prompt: float | None
     generation: float | None

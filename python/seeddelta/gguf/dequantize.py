@@ -1,4 +1,4 @@
-"""SeedΔ or quantised GGUF → plain GGUF of one type that stock llama.cpp loads.
+"""SeedΔ or quantized GGUF → plain GGUF of one type that stock llama.cpp loads.
 
 This makes the dense baseline of a comparison, and the check that the run time computes what is in the file.
 """
@@ -39,7 +39,7 @@ def dequantize(
     """Write a model with dense weights and return its path.
 
     Matrices get the type `type`, one of TYPES (F16 rounds to nearest even), tensors of one dimension F32. With a
-    quantised type (by gguf-py, without an importance matrix) the matrices of the layers, embedding and head get it,
+    quantized type (by gguf-py, without an importance matrix) the matrices of the layers, embedding and head get it,
     where it fits their rows; other matrices become F16. Integer tensors are copied. SeedΔ tensors become Ŵ, at the
     place of their payload; all keys `seeddelta.*` go. A few MiB are in memory at a time.
 
@@ -51,7 +51,7 @@ def dequantize(
     if type not in TYPES:
         raise RecipeError(f"type {type!r} is not known; choose from {', '.join(TYPES)}")
     if not src.is_file():
-        raise SourceModelError(f"{src}: no such file; give the GGUF model to dequantise")
+        raise SourceModelError(f"{src}: no such file; give the GGUF model to dequantize")
     wide = GGMLQuantizationType[type.upper()]
     with reading([src]):
         check_writable(dst)

@@ -3,7 +3,7 @@
 gguf-py's reader believes the file: counts, lengths and offsets are used before they are checked, a numeric array costs
 hundreds of bytes an element, and 49k tokens take 160 MB. This parser checks every number against the size of the file
 before it is used, keeps arrays where they are until somebody asks for them, and looks at no tensor data. Constants,
-quantised types and writing stay gguf-py's job. Layout of the header: ggml/docs/gguf.md, versions 2 and 3.
+quantized types and writing stay gguf-py's job. Layout of the header: ggml/docs/gguf.md, versions 2 and 3.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SCALARS: dict[int, tuple[str, str]] = {  # GGUF value type -> (struct, NumPy)
     GGUFValueType.INT64: ("<q", "<i8"),
     GGUFValueType.FLOAT64: ("<d", "<f8"),
 }
-# element of an unquantised tensor; everything else is seen as bytes
+# element of an unquantized tensor; everything else is seen as bytes
 NUMPY_TYPES: dict[int, np.dtype[Any]] = {
     GGMLQuantizationType.F32: np.dtype("<f4"),
     GGMLQuantizationType.F16: np.dtype("<f2"),

@@ -206,7 +206,7 @@ def _refused(what: str, error: Exception) -> HubError:
     status = _status(error)
     if status in (401, 403):
         return HubError(
-            f"{what}: the hub refuses it ({status}): it is private, its licence is not agreed to, or there is no such "
+            f"{what}: the hub refuses it ({status}): it is private, its license is not agreed to, or there is no such "
             "repository; check the name, agree on its page, and give a token by `hf auth login` or HF_TOKEN"
         )
     if status == 404:

@@ -53,9 +53,9 @@ class Imatrix:
     def importance(
         self, name: str, n_in: int, *, experts: int | None = None, power: float = 1.0, eps: float = 0.0
     ) -> npt.NDArray[np.float32]:
-        """Weights of the columns of a tensor: (E[x²] + eps · mean)^power, normalised to the mean 1; float32[n_in].
+        """Weights of the columns of a tensor: (E[x²] + eps · mean)^power, normalized to the mean 1; float32[n_in].
 
-        With `experts` float32[experts, n_in], each expert normalised by itself; one entry for all is given to each, and
+        With `experts` float32[experts, n_in], each expert normalized by itself; one entry for all is given to each, and
         the columns of an expert that no token chose weigh alike.
         Raises ImatrixError when there is no entry of that name, it does not fit, or it is zero everywhere.
         """

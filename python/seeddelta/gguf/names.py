@@ -2,7 +2,7 @@
 
 llama.cpp names the tensors of all families alike: `blk.<layer>.<matrix>.weight`, and a few outside of the layers. A
 matrix is what llama.cpp multiplies by, or looks rows up in. Which names those are is decided by the rule of its own
-quantiser (tensor_allows_quantization, src/llama-quant.cpp): every weight but norms, biases, routers, small
+quantizer (tensor_allows_quantization, src/llama-quant.cpp): every weight but norms, biases, routers, small
 convolutions and tables of positions. The shape decides, too (gguf/targets.py).
 """
 
@@ -116,7 +116,7 @@ def is_norm(name: str) -> bool:
 
 
 def is_small_matrix(name: str) -> bool:
-    """True for a matrix that llama.cpp's quantiser leaves alone for its size."""
+    """True for a matrix that llama.cpp's quantizer leaves alone for its size."""
     return _SMALL_MATRIX.search(name) is not None
 
 

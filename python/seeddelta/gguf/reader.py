@@ -96,7 +96,7 @@ class SeedDeltaFile:
         self.guards = data.guards
 
     def dense(self, name: str) -> np.ndarray[Any, Any]:
-        """A kept tensor's array; a quantised type is seen as bytes, one flat row."""
+        """A kept tensor's array; a quantized type is seen as bytes, one flat row."""
         if self._data is None:
             raise FormatError(f"{self.path}: is closed; open it again")
         return _view(self._data, self.header, name)

@@ -1,4 +1,4 @@
-"""A dense model as a source of float32 matrices: F32, F16, BF16 and every quantised type that gguf-py or ggml knows."""
+"""A dense model as a source of float32 matrices: F32, F16, BF16 and every quantized type that gguf-py or ggml knows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SourceModel:
         """Consecutive rows of a tensor as float32[rows, n_in] (leading dimensions are flattened), those from `first` to
         before `last`.
 
-        Raises SourceModelError for a type that cannot be dequantised and for NaN or infinite weights.
+        Raises SourceModelError for a type that cannot be dequantized and for NaN or infinite weights.
         """
         info = self.tensors[name]
         n_in = info.shape[-1]
@@ -139,7 +139,7 @@ def cannot_dequantize(path: Path, info: TensorInfo) -> SourceModelError:
     """The exception for a tensor of a type that neither of them knows."""
     return SourceModelError(
         f"{path}: tensor {info.name!r} has the type {info.type.name}, which neither gguf-py nor the installed "
-        "llama.cpp can dequantise; install a newer llama-cpp-python, or start from an F16 or BF16 model"
+        "llama.cpp can dequantize; install a newer llama-cpp-python, or start from an F16 or BF16 model"
     )
 
 

@@ -84,7 +84,7 @@ class Difference:
 def diff(
     a: str | os.PathLike[str], b: str | os.PathLike[str], *, weights: bool = True, progress: bool = False
 ) -> Difference:
-    """Compare two models, SeedΔ or plain, of one source. `weights=False` leaves out the dequantised weights.
+    """Compare two models, SeedΔ or plain, of one source. `weights=False` leaves out the dequantized weights.
 
     Raises FormatError when one of them cannot be read, SourceModelError for NaN in its weights.
     """

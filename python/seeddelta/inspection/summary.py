@@ -29,7 +29,7 @@ def summarize(file: SeedDeltaFile) -> dict[str, Any]:
     """Everything that a SeedΔ file says of itself. Bytes are those of the data, without padding.
 
     `converted` has a dictionary a converted tensor: its description, `role` and `layer`, `base_seed`, `payload_bytes`,
-    `bits_per_weight` (all payload bytes), `rate` (bits a weight of the codes alone) and `rel_l2`, `rel_l2_w`: the
+    `bits_per_weight` (all payload bytes), `rate` (bits per weight of the codes alone) and `rel_l2`, `rel_l2_w`: the
     relative error ‖W−Ŵ‖/‖W‖, plain and weighted by the columns' importance, and `error`, the one that a gap is about.
     `unsafe` ones need the fallback to run. `roles` sums them up by role (ffn_up, …),
     with the errors of all their weights together; `kept` the tensors that were not converted, by type.

@@ -1,4 +1,4 @@
-"""Residual scheme block: blocks of neighbouring columns of a row, in unrotated columns."""
+"""Residual scheme block: blocks of neighboring columns of a row, in unrotated columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ B_MAP, B_VAL, B_SCALE = "b_map", "b_val", "b_scale"
 
 
 class BlockResidual(ResidualKind):
-    """`kept` blocks of `block` neighbouring columns a row, in unrotated columns."""
+    """`kept` blocks of `block` neighboring columns a row, in unrotated columns."""
 
     number = 1
     suffixes = (B_MAP, B_VAL, B_SCALE)

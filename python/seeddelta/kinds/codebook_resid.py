@@ -75,7 +75,7 @@ def train_codebook(
 ) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.uint16], npt.NDArray[np.float16]]:
     """Dictionary float16[size, n_in], codes uint16[n_out, k] and amplitudes float16[n_out, k] for float32[n_out, n_in].
 
-    Minimises Σ row_scale²·importance·(Δ − Σ amplitude·atom)², with float16 atoms and amplitudes in the last round.
+    Minimizes Σ row_scale²·importance·(Δ − Σ amplitude·atom)², with float16 atoms and amplitudes in the last round.
     """
     n_in = delta.shape[1]
     if not 1 <= k <= size <= 1 << 16:

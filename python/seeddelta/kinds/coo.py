@@ -55,7 +55,7 @@ class CooResidual(ResidualKind):
                 raise ValueError(f"d_idx has column {int(i.max())} of {n_in}")
             if not np.isfinite(v).all():
                 raise ValueError("d_val has NaN or infinite values")
-            # equal neighbours are padding: the last index again, with the value 0
+            # equal neighbors are padding: the last index again, with the value 0
             if not ((i[:, 1:] > i[:, :-1]) | ((i[:, 1:] == i[:, :-1]) & (v[:, 1:] == 0))).all():
                 raise ValueError("d_idx does not ascend")
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PARTS = {"anon": "buffers (anon)", "file": "mapped file", "shmem": "view (shmem)"}
-_MOST_LABELLED = 40  # layers: beyond, the numbers in the cells would touch
+_MOST_LABELED = 40  # layers: beyond, the numbers in the cells would touch
 
 
 def memory_figure(series: Series) -> Figure | None:
@@ -34,9 +34,9 @@ def memory_figure(series: Series) -> Figure | None:
         panel = figure.subplots()
         at = range(len(found))
         left = [0.0] * len(found)
-        for colour, (part, label) in zip(BANDS, _PARTS.items(), strict=False):
+        for color, (part, label) in zip(BANDS, _PARTS.items(), strict=False):
             widths = [(parts[part] or 0.0) / 1e6 for _, parts in found]
-            panel.barh(at, widths, 0.7, left=left, color=colour, label=label)
+            panel.barh(at, widths, 0.7, left=left, color=color, label=label)
             left = [a + b for a, b in zip(left, widths, strict=True)]
         peaks = [(parts["peak"] or 0.0) / 1e6 for _, parts in found]
         for turn, (total, peak) in enumerate(zip(left, peaks, strict=True)):
@@ -54,7 +54,7 @@ def memory_figure(series: Series) -> Figure | None:
 
 
 def tensor_figure(summary: Mapping[str, Any], name: str) -> Figure | None:
-    """Map of a SeedΔ file, role by layer: bits a weight (all bytes), and the relative error weighted by importance.
+    """Map of a SeedΔ file, role by layer: bits per weight (all bytes), and the relative error weighted by importance.
 
     `summary` is that of `inspection.summarize`. None when no tensor is in a layer.
     """
@@ -69,38 +69,38 @@ def tensor_figure(summary: Mapping[str, Any], name: str) -> Figure | None:
 
         figure = Figure(figsize=(12.6, 1.6 + 0.52 * len(roles)), layout="constrained")
         panels = figure.subplots(2, 1, sharex=True)
-        for panel, key, title, colours in zip(
-            panels, ("bits_per_weight", "rel_l2_w"), ("bits a weight, all bytes", "relative error, weighted, %"),
+        for panel, key, title, colors in zip(
+            panels, ("bits_per_weight", "rel_l2_w"), ("bits per weight, all bytes", "relative error, weighted, %"),
             ("Blues", "Oranges"), strict=True,
         ):  # fmt: skip
             values = np.full((len(roles), layers), np.nan)
             for tensor in tensors:
                 factor = 100 if key == "rel_l2_w" else 1
                 values[roles.index(tensor["role"]), tensor["layer"]] = factor * tensor[key]
-            _map(panel, values, title, colours)
+            _map(panel, values, title, colors)
             panel.set_yticks([row + 0.5 for row in range(len(roles))], roles)
         panels[1].set_xlabel("layer")
-        shown = range(0, layers, 1 + layers // _MOST_LABELLED)
+        shown = range(0, layers, 1 + layers // _MOST_LABELED)
         panels[1].set_xticks([layer + 0.5 for layer in shown], [str(layer) for layer in shown])
     return figure
 
 
-def _map(panel: Axes, values: Any, title: str, colours: str) -> None:
+def _map(panel: Axes, values: Any, title: str, colors: str) -> None:
     import numpy as np
 
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     if low == high:
         low, high = low - 0.5, high + 0.5
-    span = high - low  # a paler map: the lightest and the darkest colours drown in a light or a dark page
+    span = high - low  # a paler map: the lightest and the darkest colors drown in a light or a dark page
     image = panel.pcolormesh(
-        values, cmap=colours, vmin=low - 0.35 * span, vmax=high + 0.15 * span, edgecolor="face", linewidth=0.3
+        values, cmap=colors, vmin=low - 0.35 * span, vmax=high + 0.15 * span, edgecolor="face", linewidth=0.3
     )
     panel.set_xlim(0, values.shape[1])
     bar = panel.figure.colorbar(image, ax=panel, pad=0.01, aspect=12)
     bar.ax.set_ylim(low, high)
     panel.set_title(title, loc="left")
     panel.invert_yaxis()
-    if values.shape[1] > _MOST_LABELLED:
+    if values.shape[1] > _MOST_LABELED:
         return
     for (row, column), value in np.ndenumerate(values):
         if np.isfinite(value):

@@ -83,7 +83,7 @@ def _body(path: Path, name: str, found: Mapping[str, Any]) -> Iterator[str]:
         value = recipe.get(option)
         if value not in (None, "", []):
             yield f"| {option} | {', '.join(map(str, value)) if isinstance(value, list) else value} |"
-    yield "\n| matrices | number | bits a weight | relative error |\n| --- | --- | --- | --- |"
+    yield "\n| matrices | number | bits per weight | relative error |\n| --- | --- | --- | --- |"
     for role in found["roles"]:
         yield f"| {role['role']} | {role['tensors']} | {role['bits_per_weight']:.2f} | {role['rel_l2']:.4f} |"
 

@@ -30,7 +30,7 @@ Point = tuple[str, str, float, float, float]  # name, family, x, y, standard err
 
 
 def quality_figure(series: Series) -> Figure | None:
-    """Perplexity (left) and KL divergence (right) against the megabytes saved (above) and the bits a weight of the
+    """Perplexity (left) and KL divergence (right) against the megabytes saved (above) and the bits per weight of the
     layers (below), with standard errors. None when nothing was compared.
 
     Lines join the models of a family that no other one of it beats in both. The axes of quality are logarithmic (linear
@@ -85,18 +85,18 @@ def frontier(points: Sequence[Point], *, more_is_better: bool) -> list[Point]:
 
 
 def _panel(panel: Axes, points: Sequence[Point], what: str, axis: str, base: str) -> None:
-    for name, colour in FAMILIES.items():
+    for name, color in FAMILIES.items():
         own = [point for point in points if point[1] == name]
         if not own:
             continue
         edge = frontier(own, more_is_better=axis == "saved")
-        panel.plot([p[2] for p in edge], [p[3] for p in edge], color=colour, linewidth=1.2, alpha=0.6, zorder=1)
+        panel.plot([p[2] for p in edge], [p[3] for p in edge], color=color, linewidth=1.2, alpha=0.6, zorder=1)
         panel.errorbar(
-            [p[2] for p in own], [p[3] for p in own], yerr=[p[4] for p in own], fmt="o", color=colour, markersize=5,
+            [p[2] for p in own], [p[3] for p in own], yerr=[p[4] for p in own], fmt="o", color=color, markersize=5,
             elinewidth=0.9, capsize=2, label=name, zorder=2,
         )  # fmt: skip
     _scale(panel, [point[3] for point in points])
-    panel.set_xlabel(f"MB saved of {base}" if axis == "saved" else "bits a weight of the layers, all bytes")
+    panel.set_xlabel(f"MB saved of {base}" if axis == "saved" else "bits per weight of the layers, all bytes")
     panel.set_ylabel(_PERPLEXITY if what == "perplexity" else _DIVERGENCE)
     panel.margins(0.08, 0.08)
     panel.grid()

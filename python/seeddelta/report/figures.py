@@ -17,7 +17,7 @@ _PARTS = ("prompt", "generation")
 
 
 def draw_speed(models: Sequence[tuple[str, Sequence[Speed]]], *, title: str | None = None) -> Figure:
-    """Bars of tokens a second: medians, with the median absolute deviation as error bars.
+    """Bars of tokens per second: medians, with the median absolute deviation as error bars.
 
     `models` are names and their measurements. One row of panels for prompts and one for generation, as far as they were
     measured, one column a depth; one bar a number of threads. Raises EvaluationError when there is nothing to draw.
@@ -55,7 +55,7 @@ def draw_speed(models: Sequence[tuple[str, Sequence[Speed]]], *, title: str | No
                 )
             panel.set_yticks(range(len(models)), [name for name, _ in models])
             panel.set_title(f"{part}{f', {depth} tokens before it' if depth else ''}", fontsize="medium")
-            panel.set_xlabel("tokens a second")
+            panel.set_xlabel("tokens per second")
             panel.grid(axis="x", linewidth=0.4)
             panel.set_axisbelow(True)
     panels[0][0].invert_yaxis()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _STYLES = {"SeedΔ": "seeddelta", "llama.cpp": "llama", "dense": "dense"}
 _QUALITY = (
-    "Above: what is saved on disk, below: bits a weight of the layers. Smaller models are to the right above and to "
+    "Above: what is saved on disk, below: bits per weight of the layers. Smaller models are to the right above and to "
     "the left below; lower is better. Bars are standard errors. Lines join the models that no other of their family "
     "beats in both."
 )

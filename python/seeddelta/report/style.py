@@ -1,4 +1,4 @@
-"""How figures look: one drawing for a PNG on white and for an SVG that takes the colours of the page around it."""
+"""How figures look: one drawing for a PNG on white and for an SVG that takes the colors of the page around it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..errors import needs_extra
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-INK, GRID = "#1b1f24", "#d4d8dd"  # replaced by the page's own colours in an SVG
+INK, GRID = "#1b1f24", "#d4d8dd"  # replaced by the page's own colors in an SVG
 FAMILIES = {"SeedΔ": "#2f7ed8", "llama.cpp": "#d9771f", "dense": "#7d8590"}
 BANDS = ("#2f7ed8", "#8cb8ea", "#d9771f", "#7d8590")
 _RC = {
@@ -50,7 +50,7 @@ def save_png(figure: Figure, file: IO[bytes]) -> None:
 
 
 def to_svg(figure: Figure, salt: str, label: str) -> str:
-    """SVG for the inside of an HTML page: ink and grid in the page's colours, `label` for screen readers."""
+    """SVG for the inside of an HTML page: ink and grid in the page's colors, `label` for screen readers."""
     buffer = io.StringIO()
     with drawing(salt):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})

@@ -1,4 +1,4 @@
-"""rich tables of comparisons. Sizes are in MB (10^6 bytes), speeds in tokens a second, medians."""
+"""rich tables of comparisons. Sizes are in MB (10^6 bytes), speeds in tokens per second, medians."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def comparison_table(comparison: Comparison, *, title: str | None = None) -> Tab
     for name in short_names([model.path for model in models]):
         table.add_column(name, justify="right", overflow="fold")
     table.add_row("weights of the blocks", *(model.size.kind for model in models))
-    table.add_row("bits a weight of the blocks", *(_number(model.size.bits_per_weight, 2) for model in models))
+    table.add_row("bits per weight of the blocks", *(_number(model.size.bits_per_weight, 2) for model in models))
     table.add_row("  of the whole model", *(_number(model.size.model_bits_per_weight, 2) for model in models))
     table.add_row("file, MB", *(_megabytes(model.size.file_bytes) for model in models))
     if any(model.perplexity is not None for model in models):
@@ -83,7 +83,7 @@ def _speed_rows(table: Table, models: Sequence[ModelReport], depth: int, threads
 
 
 def speed_table(models: Sequence[tuple[Path, Sequence[Speed]]]) -> Table:
-    """One row a model, depth and number of threads: median and range of tokens a second."""
+    """One row a model, depth and number of threads: median and range of tokens per second."""
     with needs_extra("report"):
         from rich.table import Table
     table = Table()

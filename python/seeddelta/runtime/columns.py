@@ -28,7 +28,7 @@ def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> Prep
     """Transpose the target matrices into columns, and write the stub file in which their places are placeholders.
 
     A matrix is in memory once: by columns. Raises SourceModelError when the model has no target matrix or one cannot be
-    dequantised or stored as float16, ConfigError for a kwta file of another model.
+    dequantized or stored as float16, ConfigError for a kwta file of another model.
     """
     abi = ggml_abi()
     source = open_source(path)

@@ -132,7 +132,7 @@ class RuntimeHandle:
 
     def counters(self) -> dict[str, dict[str, int]]:
         """Per weight, since loading: `rewrites` (graph nodes served), `calls` (products), `tokens` (their columns),
-        `reused` (products that shared the quantised activations of the one before), `prefetched` (products of one
+        `reused` (products that shared the quantized activations of the one before), `prefetched` (products of one
         token whose first codes the product before asked the memory for), `rows` (looked up by token),
         `experts` (experts computed with, each once a product however many tokens chose it),
         `dense_calls` (from the fallback), `nonfinite_events`, and of matrices by columns `active_inputs` and

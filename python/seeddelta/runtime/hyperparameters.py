@@ -21,7 +21,7 @@ _SCALINGS = ("none", "linear", "yarn", "longrope")  # LLAMA_ROPE_SCALING_TYPES, 
 
 def check_hyperparameters(header: Header) -> None:
     """Raise FormatError for what the asserts of llama_model_base::load_hparams (src/llama-model.cpp) and of the
-    normalisations (ggml/src/ggml-cpu/ops.cpp) do not survive. A key that is missing is llama.cpp's to refuse.
+    normalizations (ggml/src/ggml-cpu/ops.cpp) do not survive. A key that is missing is llama.cpp's to refuse.
     """
     architecture = header.metadata.scalar("general.architecture", str, "")
 

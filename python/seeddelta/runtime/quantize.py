@@ -1,4 +1,4 @@
-"""llama.cpp's own quantiser, as the loaded library has it: what SeedΔ models are compared with."""
+"""llama.cpp's own quantizer, as the loaded library has it: what SeedΔ models are compared with."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def quantized_model(
     imatrix: Path | None = None,
     announce: Callable[[str], None] = lambda text: None,
 ) -> Path:
-    """`dense` quantised to the type `name` of LLAMA_TYPES in `folder`, with an importance matrix if one is given.
+    """`dense` quantized to the type `name` of LLAMA_TYPES in `folder`, with an importance matrix if one is given.
 
     A file that is there and newer than the model is taken as it is. Raises RecipeError for an unknown type, OutputError
     when it cannot be written, SourceModelError when llama.cpp refuses the model.
@@ -51,7 +51,7 @@ def quantized_model(
     path = folder / f"{dense.stem}-{kind}{'' if imatrix is None else '-imatrix'}.gguf"
     inputs = [dense] if imatrix is None else [dense, imatrix]
     if not path.exists() or path.stat().st_mtime < max(one.stat().st_mtime for one in inputs):
-        announce(f"quantise {path.name}")
+        announce(f"quantize {path.name}")
         quantize(dense, path, LLAMA_TYPES[kind], importances=None if imatrix is None else importances_of(imatrix))
     return path
 

@@ -1,4 +1,4 @@
-"""A model in llama.cpp for everything that measures or talks: opened, its texts read, tokenised and cut into chunks."""
+"""A model in llama.cpp for everything that measures or talks: opened, its texts read, tokenized and cut into chunks."""
 
 from __future__ import annotations
 

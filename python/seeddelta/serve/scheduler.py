@@ -3,7 +3,7 @@
 A thread of its own decodes. Each pass takes one step of every request that has a slot: a reply's next token, or a piece
 of a prompt. So requests come and go at any time, a matrix is read once for all of them, and a long prompt holds the
 others up for one piece only. Each slot is a sequence with its own part of the KV cache, so that a reply does not depend
-on its neighbours.
+on its neighbors.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Slot:
 def choose_slot(slots: Sequence[Slot], prompt: Sequence[int]) -> Slot | None:
     """The free slot that has most of the prompt already, else the first one; None when none is free.
 
-    Slots that work should be neighbours: llama.cpp decodes neighbouring sequences together.
+    Slots that work should be neighbors: llama.cpp decodes neighboring sequences together.
     """
     free = [slot for slot in slots if slot.job is None]
     if not free:

@@ -22,7 +22,7 @@ class CaptureSettings(Settings):
     error: ClassVar[type[SeedDeltaError]] = ImatrixError
 
     model: Annotated[Path | None, Flag(names=("--model", "-m"), shown=True)] = Field(
-        default=None, description="Dense (or quantised) GGUF model."
+        default=None, description="Dense (or quantized) GGUF model."
     )
     text: Annotated[Path | None, Flag(names=("--text", "-f"), shown=True)] = Field(
         default=None, description="Calibration text. Never the text you evaluate on."
@@ -54,7 +54,7 @@ class CaptureSettings(Settings):
     clip: Annotated[float, Flag()] = Field(
         default=0.0,
         ge=0,
-        description="Limit each normalised input (root mean square 1) to this magnitude; 0 is none.",
+        description="Limit each normalized input (root mean square 1) to this magnitude; 0 is none.",
     )
     targets: Annotated[str | None, Flag(shown=True, metavar="NAMES")] = Field(
         default=None, description="Matrices, as for build. Default: full; all with --layers."

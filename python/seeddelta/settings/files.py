@@ -44,7 +44,7 @@ class DiffSettings(Settings):
 
     a: Annotated[Path, Flag(argument=True, metavar="A")] = Field(description="SeedΔ or plain GGUF file.")
     b: Annotated[Path, Flag(argument=True, metavar="B")] = Field(description="SeedΔ or plain GGUF file.")
-    weights: Annotated[bool, Flag(shown=True)] = Field(default=True, description="Compare the weights, dequantised.")
+    weights: Annotated[bool, Flag(shown=True)] = Field(default=True, description="Compare the weights, dequantized.")
     as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON to stdout instead of tables.")
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar.")
 
@@ -52,7 +52,7 @@ class DiffSettings(Settings):
 class DequantizeSettings(Settings):
     """`seeddelta dequantize`."""
 
-    source: Annotated[Path, Flag(argument=True, metavar="INPUT")] = Field(description="SeedΔ or quantised GGUF model.")
+    source: Annotated[Path, Flag(argument=True, metavar="INPUT")] = Field(description="SeedΔ or quantized GGUF model.")
     output: Annotated[Path, Flag(output="file", argument=True, metavar="OUTPUT")] = Field(
         description="Plain GGUF model to write."
     )

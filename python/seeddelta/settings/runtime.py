@@ -106,7 +106,7 @@ class RuntimeConfig(Settings):
             return self
         if self.state_pack_mlp is not None:
             raise ValueError("events and state-pack of the MLP both say which inputs are new; leave one of them out")
-        if self.kwta is not None and (self.kwta.block > 1 or self.kwta.renormalise or self.kwta.select == "threshold"):
+        if self.kwta is not None and (self.kwta.block > 1 or self.kwta.renormalize or self.kwta.select == "threshold"):
             raise ValueError(
                 "events take how many inputs are kept from kwta, not its block, renorm or thresholds; blocks are "
                 "--event-block"

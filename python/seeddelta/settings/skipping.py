@@ -65,7 +65,7 @@ class Kwta(Settings):
     select: Annotated[Literal["topk", "threshold"], Flag()] = Field(
         default="topk", description="Exactly K, or what is above the thresholds of --kwta-file, one comparison."
     )
-    renormalise: Annotated[bool, Flag(names=("--kwta-renorm",), core="renormalise")] = Field(
+    renormalize: Annotated[bool, Flag(names=("--kwta-renorm",), core="renormalize")] = Field(
         default=False, description="Divide what is kept by its share."
     )
     file: Annotated[Path | None, Flag()] = Field(

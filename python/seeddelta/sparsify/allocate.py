@@ -40,7 +40,7 @@ def allocate(profiles: Sequence[Profile], harm: Sequence[float], share: float) -
     """Fractions such that `share` of all weights is read, and Σ harm · dropped is as small as it can be.
 
     `harm` is what leaving out all of an input's energy is expected to cost. Lagrange's method on the levels of the
-    profiles (Shoham and Gersho 1988): every input keeps what minimises harm · dropped + λ · cost · keep.
+    profiles (Shoham and Gersho 1988): every input keeps what minimizes harm · dropped + λ · cost · keep.
     Raises ConfigError for a share outside of the levels.
     """
     lowest = max(float(profile.keep[0]) for profile in profiles)
@@ -65,7 +65,7 @@ def allocate(profiles: Sequence[Profile], harm: Sequence[float], share: float) -
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (low, middle) if read(at(middle)) <= share else (middle, high)
-    # between the two neighbouring solutions, in proportion: levels are steps of 5%
+    # between the two neighboring solutions, in proportion: levels are steps of 5%
     less, more = at(high), at(low)
     span = read(more) - read(less)
     part = (share - read(less)) / span if span > 0 else 0.0

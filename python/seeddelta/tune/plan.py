@@ -16,7 +16,7 @@ from ..runtime.session import open_model, read_text
 from .groups import Group
 from .options import TuneOptions
 from .search import STEPS
-from .sensitivity import CHECKED, neighbours, sampled_tensors
+from .sensitivity import CHECKED, neighbors, sampled_tensors
 from .tuning import Tuning
 
 
@@ -56,7 +56,7 @@ def _plan(options: TuneOptions) -> TunePlan:
     samples = tuning.weights(sampled_tensors(tuning.groups).values())
     checked = sorted((tuning.weights(group.tensors) for group in tuning.groups), reverse=True)[:CHECKED]
     rates = tuning.store.rates
-    encoded = everything + (len(rates) - 1) * samples + len(neighbours(options.reference, rates)) * sum(checked)
+    encoded = everything + (len(rates) - 1) * samples + len(neighbors(options.reference, rates)) * sum(checked)
     builds = 0 if not options.verify_chunks else 3 if options.max_dppl is None else STEPS + 2
     scored = (1 + builds) * options.verify_chunks if builds else 0
     return TunePlan(

@@ -20,7 +20,7 @@ _FROZEN = ConfigDict(frozen=True)
 GROUP_COLUMNS = ("group", "weights", "KL, nats", "nats a million weights", "rate", "predicted KL")
 CANDIDATE_COLUMNS = (
     "model",
-    "bits a weight",
+    "bits per weight",
     "matrices",
     "KL, nats",
     "predicted",

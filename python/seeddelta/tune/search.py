@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from ..errors import RecipeError
 
 STEPS = 6
-NEAR = 0.05  # bits a weight: a bracket this narrow is good enough
+NEAR = 0.05  # bits per weight: a bracket this narrow is good enough
 
 
 class Tried(Protocol):
@@ -30,9 +30,9 @@ def smallest(
     """Models that were built, the smallest one within `limit` percent last.
 
     Args:
-        low, high: bits a weight between which to search.
-        predict: predicted divergence in nats at so many bits a weight; falls with them.
-        build: builds and evaluates a model of so many bits a weight.
+        low, high: bits per weight between which to search.
+        predict: predicted divergence in nats at so many bits per weight; falls with them.
+        build: builds and evaluates a model of so many bits per weight.
     The logarithm of the change is taken to be proportional to the predicted divergence, with the factor of the model
     built last (at first 1); a bracket of what was too much and what was within keeps that honest. Raises RecipeError
     when no step was within the limit.
@@ -55,7 +55,7 @@ def smallest(
             break
     if best is None:
         raise RecipeError(
-            f"--max-dppl {limit:g} is not met at {below:.2f} bits a weight (change with its margin: "
+            f"--max-dppl {limit:g} is not met at {below:.2f} bits per weight (change with its margin: "
             f"{tried[-1].change_limit:.2f}%); allow more, or give more --verify-chunks for a smaller margin"
         )
     return [*(one for one in tried if one is not best), best]

@@ -166,10 +166,10 @@ def check_points(
 ) -> list[tuple[Group, float]]:
     """The groups of the largest divergence, one rate below and one above the reference."""
     largest = sorted(groups, key=lambda group: -found[group.name].kl)[:CHECKED]
-    return [(group, rate) for group in largest for rate in neighbours(reference, rates)]
+    return [(group, rate) for group in largest for rate in neighbors(reference, rates)]
 
 
-def neighbours(rate: float, rates: Sequence[float]) -> list[float]:
+def neighbors(rate: float, rates: Sequence[float]) -> list[float]:
     """The next lower and the next higher rate, as far as there are such."""
     at = rates.index(rate)
     return [*rates[max(at - 1, 0) : at], *rates[at + 1 : at + 2]]

@@ -30,7 +30,7 @@ from .options import TuneOptions
 from .rates import Allocator
 from .report import CheckReport, GroupReport, TuneReport
 from .search import smallest
-from .sensitivity import CHECKED, Meter, Sensitivity, measure_sensitivity, neighbours
+from .sensitivity import CHECKED, Meter, Sensitivity, measure_sensitivity, neighbors
 from .state import State
 from .store import EncodedStore
 from .texts import choose_texts
@@ -90,7 +90,7 @@ class Tuning:
     @property
     def evaluations(self) -> int:
         """Evaluations of the dense model with some tensors encoded, at most."""
-        checks = min(CHECKED, len(self.groups)) * len(neighbours(self.options.reference, self.store.rates))
+        checks = min(CHECKED, len(self.groups)) * len(neighbors(self.options.reference, self.store.rates))
         return 1 + len(self.groups) + checks
 
     def weights(self, names: Iterable[str]) -> int:
@@ -101,7 +101,7 @@ class Tuning:
         return 8 * nbytes / self.weights(self.store.plan.targets)
 
     def bytes(self, bits: float) -> int:
-        """Bytes of all targets at so many bits a weight."""
+        """Bytes of all targets at so many bits per weight."""
         return round(bits * self.weights(self.store.plan.targets) / 8)
 
     def budget(self, recipe: Recipe) -> int:

@@ -1,4 +1,4 @@
-// Residual scheme block: the kept blocks of 32 or 64 neighbouring columns of every row, int8 with a float16 scale a
+// Residual scheme block: the kept blocks of 32 or 64 neighboring columns of every row, int8 with a float16 scale a
 // block, or float16. docs/reference/format.md. In seeddelta_ctx: residual_size blocks a row, residual_index [n_out,
 // kept] their numbers, residual_vals_* [n_out, kept, residual_block], residual_scale [n_out, kept].
 #pragma once

@@ -1,4 +1,4 @@
-// Base kind fht_struct: W0 = H G P H B over d = 2^k columns, never stored and never materialised: a product takes two
+// Base kind fht_struct: W0 = H G P H B over d = 2^k columns, never stored and never materialized: a product takes two
 // fast Hadamard transforms a block of d rows. After Fastfood (Le, Sarlos, Smola, ICML 2013), whose last diagonal S is
 // the row scale here. docs/reference/format.md.
 #pragma once

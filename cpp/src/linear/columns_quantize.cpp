@@ -30,7 +30,7 @@ static int64_t list_lanes(const ActiveSet &set, int64_t n_in, int64_t groups, co
     return at;
 }
 
-ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
+ColumnInput quantize_units(const ColumnWeight &w, const ActiveSet &set) {
     const int64_t n = padded(w.n_in);
     const int64_t groups = n / kGroup;
     Pieces pieces(unit_bytes(w.n_in));
@@ -63,7 +63,7 @@ ColumnInput quantise_units(const ColumnWeight &w, const ActiveSet &set) {
     return {listed, list, q, groups, begin, scale, bias};
 }
 
-void quantise_row(const ColumnWeight &w, const float *x, int64_t token, Workspace::Impl &ws) {
+void quantize_row(const ColumnWeight &w, const float *x, int64_t token, Workspace::Impl &ws) {
     const int64_t stride = padded(w.n_in);
     Pieces pieces(Pieces::bytes<float>(stride));
     auto *scaled = pieces.take<float>(stride);
