@@ -66,6 +66,8 @@ def _source(folder: Path) -> Path:
 def _build(source: Path, build: Path) -> None:
     if shutil.which("cmake") is None:
         pytest.skip("cmake is not installed (pip install cmake)")
-    _run("cmake", "cmake", "-S", source, "-B", build, *(f"-D{name}={value}" for name, value in OPTIONS.items()))
+    options = [f"-D{name}={value}" for name, value in OPTIONS.items()]
+    options += os.environ.get("CMAKE_ARGS", "").split()  # such as what GCC before 12.4 needs on CPUs with AMX
+    _run("cmake", "cmake", "-S", source, "-B", build, *options)
     targets = [f"llama-{name}" for name in PROGRAMS]
     _run("the build", "cmake", "--build", build, f"-j{os.cpu_count() or 1}", "--target", *targets)
