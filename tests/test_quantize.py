@@ -18,6 +18,7 @@ from seeddelta.calibrate.text import bundled_text, excerpt, read_texts, read_win
 from seeddelta.cli.main import main
 from seeddelta.convert import memory, quantize, sequential
 from seeddelta.convert.plan import make_plan
+from seeddelta.convert.quality import chosen
 from seeddelta.convert.recipe import Recipe
 from seeddelta.errors import EvaluationError, ImatrixError, MemoryWarning, NotAvailableError, RecipeError
 from seeddelta.gguf.model_file import read_header
@@ -342,3 +343,40 @@ def test_an_estimate_grows_with_the_work(tiny_dense: Path, tiny_text: Path, tmp_
 def test_what_it_does_itself_cannot_be_given(tiny_dense: Path, tiny_text: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="measures by itself"):
         seeddelta.quantize(tiny_dense, tmp_path / "out.gguf", text=tiny_text, hessian=tmp_path / "cov.gguf")
+
+
+def test_quality_stands_for_other_options() -> None:
+    assert chosen("normal", None, {"bits": 4}) == ("dense", {"bits": 4})
+    assert chosen("fast", None, {}) == ("dense", {"effort": "fast"})
+    assert chosen("fast", None, {"effort": "high"})[1] == {"effort": "high"}
+    way, options = chosen("best", None, {})
+    assert way == "sequential"
+    assert "auto" in str(options["gradient"])
+    assert chosen("best", "dense", {"gradient": "g.gguf"}) == ("dense", {"gradient": "g.gguf"})
+    assert chosen("best", None, {"base_kind": "prng_block"})[1] == {"base_kind": "prng_block"}
+    with pytest.raises(RecipeError, match="quality 'good' is not known"):
+        chosen("good", None, {})
+
+
+def test_best_is_sequential_with_gradients(tiny_dense: Path, tiny_text: Path, tmp_path: Path) -> None:
+    paths = tmp_path / "word.gguf", tmp_path / "options.gguf"
+    shared: dict[str, Any] = {"text": tiny_text, "ctx": 64, "chunks": 8, "bits": 3, "progress": False}
+    seeddelta.quantize(tiny_dense, paths[0], quality="best", **shared)
+    seeddelta.quantize(tiny_dense, paths[1], calibrate="sequential", gradient="auto", **shared)
+    metadata = [read_header(path).metadata for path in paths]
+    assert metadata[0]["seeddelta.calibration.mode"] == "sequential"
+    assert "seeddelta.gradient.sha256" in metadata[0]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_best_goes_on_without_gradients_where_there_are_none(
+    smollm2_quantized: Path, tiny_text: Path, tmp_path: Path
+) -> None:
+    model = tiny_llama.write_mpt(tmp_path / "m.gguf", smollm2_quantized)
+    with pytest.warns(seeddelta.errors.CalibrationWarning, match="quality best goes on without gradients"):
+        seeddelta.quantize(
+            model, tmp_path / "o.gguf", quality="best", text=tiny_text, ctx=64, chunks=4, bits=4, progress=False
+        )
+    metadata = read_header(tmp_path / "o.gguf").metadata
+    assert metadata["seeddelta.calibration.mode"] == "sequential"
+    assert "seeddelta.gradient.sha256" not in metadata

@@ -18,14 +18,14 @@ from ._command import from_settings
 if TYPE_CHECKING:
     from ..evaluate.losses import EmbeddingLoss, Loss
 
-_OWN = ("input", "output", "text", "chunks", "ctx", "calibrate", "ram", "quiet", "check")
+_OWN = ("input", "output", "text", "chunks", "ctx", "ram", "quiet", "check")
 
 
 class QuantizeSettings(Recipe):
     """A recipe, and what its inputs are measured on."""
 
     rare: ClassVar[frozenset[str]] = frozenset(
-        ("layers", "base_kind", "scheme", "layout", "proc_sparse", "imatrix", "hessian")
+        ("layers", "base_kind", "scheme", "layout", "proc_sparse", "imatrix", "hessian", "effort")
     )
 
     input: Annotated[Path, Flag(argument=True, metavar="MODEL", panel="File")] = Field(
@@ -34,14 +34,18 @@ class QuantizeSettings(Recipe):
     preset: Annotated[str, Flag(shown=True, metavar="NAME", panel="File", decides="nothing")] = Field(
         default=QUANTIZE_PRESET, description=f"Named set of options: {', '.join(PRESETS)}. Others given win over it."
     )
+    quality: Annotated[Literal["fast", "normal", "best"], Flag(shown=True, panel="File")] = Field(
+        default="normal",
+        description="How much work to do. fast: one encoding of each row. best: sequential calibration and gradients, "
+        "where the model allows them; it has a lower KL divergence and takes about five times as long.",
+    )
     text: Annotated[
         tuple[Path, ...],
         Flag(names=("--text", "-f"), shown=True, metavar="FILE|package", repeat=True, panel="Calibration"),
     ] = Field(
         default=(),
         description="Calibration text in UTF-8, like what the model will read; never one that you evaluate on. "
-        "Default: "
-        "package, the mixed text of the package. May be given often: each text gets equally many chunks.",
+        "Default: package, the mixed text of the package. May be given often: each text gets equally many chunks.",
     )
     chunks: Annotated[int, Flag(shown=True, panel="Calibration")] = Field(
         default=CHUNKS, ge=1, description="Chunks of text, taken from all over the texts."
@@ -49,27 +53,22 @@ class QuantizeSettings(Recipe):
     ctx: Annotated[int, Flag(names=("--ctx", "-c"), panel="Calibration")] = Field(
         default=512, ge=1, description="Tokens a chunk."
     )
-    calibrate: Annotated[Literal["dense", "sequential"], Flag(shown=True, panel="Calibration")] = Field(
-        default="dense",
+    calibrate: Annotated[Literal["dense", "sequential"] | None, Flag(panel="Calibration")] = Field(
+        default=None,
         description="Calibrate each layer on the outputs of the original layers (dense), or on those of the layers "
-        "that "
-        "are already encoded (sequential): lower KL divergence, slower, more memory.",
+        "that are already encoded (sequential): lower KL divergence, slower, more memory. Default: as --quality says.",
     )
     check: Annotated[int, Flag(shown=True, metavar="N", panel="Calibration")] = Field(
         default=4,
         ge=0,
         description="Chunks of text for the final comparison with the original model, held out of the calibration "
-        "text, "
-        "and as many of a text of another kind; 0 skips it, and so does -q alone.",
+        "text, and as many of a text of another kind; 0 skips it, and so does -q alone.",
     )
-    gradient: Annotated[Path | None, Flag(shown=True, metavar="auto|FILE", panel="Calibration", decides="choice")] = (
-        Field(
-            default=None,
-            description="Use gradients for feedback of errors between rows: lower KL divergence, slower. auto "
-            "measures them "
-            "first (llama, mistral, qwen, gemma, phi3 and others: see docs/guide/architectures.md), FILE is from "
-            "seeddelta imatrix --gradient.",
-        )
+    gradient: Annotated[Path | None, Flag(metavar="auto|FILE", panel="Calibration", decides="choice")] = Field(
+        default=None,
+        description="Use gradients for feedback of errors between rows: lower KL divergence, slower. auto "
+        "measures them first (llama, mistral, qwen, gemma, phi3 and others: see docs/guide/architectures.md), FILE is "
+        "from seeddelta imatrix --gradient.",
     )
     resume: Annotated[bool, Flag(shown=True, panel="Run", decides="nothing")] = Field(
         default=True, description="Resume from OUTPUT.parts, where an earlier run stopped."
@@ -97,12 +96,12 @@ def command(settings: QuantizeSettings) -> None:
 
     Example: seeddelta quantize model-f16.gguf -o model.seeddelta.gguf --bits 4 --ram 6G
 
-    Example: seeddelta quantize model-f16.gguf -o model.seeddelta.gguf --bits 4 --calibrate sequential --gradient auto
+    Example: seeddelta quantize model-f16.gguf -o model.seeddelta.gguf --bits 4 --quality best
     """
     from ..convert.quantize import estimate_quantize, quantize
     from ..report.tables import make_console
 
-    measured: dict[str, Any] = settings.model_dump(include={"text", "calibrate", "ctx", "chunks", "ram"})
+    measured: dict[str, Any] = settings.model_dump(include={"text", "ctx", "chunks", "ram"})
     measured |= settings.model_dump(exclude_unset=True, exclude=set(_OWN))
     report = quantize(settings.input, settings.output, progress=not settings.quiet, **measured)
     checked = settings.check > 0 and not settings.dry_run and (settings.report_json or not settings.quiet)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gguf import GGUFValueType
 
 from .. import __version__
+from ..calibrate.text import Windows
 from ..gguf import schema
 from ..gguf.descriptions import description_arrays
 from ..gguf.schema import TensorDescription
@@ -77,3 +78,14 @@ def own_metadata(
         values[schema.KEY_GRADIENT_SHA256] = text(gradient_sha256)
         values[schema.KEY_GRADIENT_DAMP] = f32(recipe.gradient_damp)
     return values | description_arrays(descriptions)
+
+
+def calibration_metadata(windows: Windows, calibrate: str) -> dict[str, Value]:
+    """Keys of the text and the way of a calibration."""
+    return {
+        schema.KEY_CALIBRATION_TEXT: Typed(windows.name, GGUFValueType.STRING),
+        schema.KEY_CALIBRATION_SHA256: Typed(windows.sha256, GGUFValueType.STRING),
+        schema.KEY_CALIBRATION_CHUNKS: Typed(windows.chunks, GGUFValueType.UINT32),
+        schema.KEY_CALIBRATION_MODE: Typed(calibrate, GGUFValueType.STRING),
+        schema.KEY_CALIBRATION_CTX: Typed(windows.ctx, GGUFValueType.UINT32),
+    }

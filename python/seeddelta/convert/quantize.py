@@ -14,9 +14,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
-
-from gguf import GGUFValueType
+from typing import Any
 
 from ..calibrate.block_shape import model_shape
 from ..calibrate.capture import Capture, capture
@@ -29,9 +27,8 @@ from ..calibrate.states import States
 from ..calibrate.sums import PassSums
 from ..calibrate.text import Texts, Windows, read_texts, text_files
 from ..errors import ImatrixError, RecipeError
-from ..gguf import names, schema
+from ..gguf import names
 from ..gguf.source import file_stamp, open_source
-from ..gguf.writer import Typed, Value
 from ..processors import processors
 from ..settings.calibration import CHUNKS
 from ..settings.tree import guarded
@@ -41,15 +38,16 @@ from .executors import Pool, map_in_order, open_pool
 from .jobs import encoder_identity, forget, run_pass
 from .journal import Journal
 from .memory import jobs_within, ram_bytes, sums_bytes, sums_limit, wanted_inputs, warn_too_large
+from .metadata import calibration_metadata
 from .parts import Part, load_part, open_parts
 from .pipeline import check_space, encode_all, finish, hash_in_background, planned_report
 from .plan import Plan, make_plan, with_gradient
+from .quality import AUTO, Calibrate, Quality, chosen, with_possible_gradient, without_sequential
 from .recipe import Recipe, with_rate
 from .report import BuildReport
 from .sequential import SequentialGroups
 
 _FOLDER = "blocks"  # in the folder of the finished tensors: hidden states, a group's covariances, what is done
-_AUTO = Path("auto")  # gradients that are measured on the way
 
 
 def quantize(
@@ -60,14 +58,17 @@ def quantize(
     ctx: int = 512,
     chunks: int | None = CHUNKS,
     ram: str = "8G",
-    calibrate: Literal["dense", "sequential"] = "dense",
+    quality: Quality = "normal",
+    calibrate: Calibrate | None = None,
     executor: Executor | str | None = None,
     progress: bool = True,
     **options: Any,
 ) -> BuildReport:
-    """Measure a dense model on a text, encode it, and return the report.
+    """Calibrate a model on a text, encode it, and return the report.
 
-    `text` is a file or several, which have equal parts; "package", as None, is the text of the package.
+    `text` is a file or several, which have equal parts; "package", as None, is the text of the package. `quality`
+    stands for other options where they are not given: "fast" for effort="fast", "best" for calibrate="sequential" and
+    gradient="auto", each if the model allows it (else a CalibrationWarning says so).
 
     The model is a GGUF file or hf://owner/name[:file-or-quant]; with `converter` (of `Recipe`) one as safetensors.
     With `calibrate` "sequential" the inputs are those that the encoded blocks before give, and each matrix makes up for
@@ -86,12 +87,13 @@ def quantize(
     # llama.cpp's threads spin between its steps and keep the sums waiting; OpenMP reads this once, when it is loaded
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     started = time.perf_counter()
-    if calibrate not in ("dense", "sequential"):
-        raise RecipeError(f"calibrate {calibrate!r} is not known; choose dense or sequential")
+    if_possible = calibrate is None
+    calibration, options = chosen(quality, calibrate, options)
     if isinstance(executor, str):
         options["executor"], executor = executor, None
     with ExitStack() as stack:
         given = stack.enter_context(_recipe(Path(model), Path(output), options).with_dense_input(progress=progress))
+        given = with_possible_gradient(given, ctx)
         texts = text_files(text)
         recipe, plan, windows = _prepared(given, texts, ctx, chunks, ram_bytes(ram))
         if recipe.dry_run:
@@ -103,14 +105,14 @@ def quantize(
         hashed = hash_in_background(plan, stack)
         checkpoint = stack.enter_context(open_parts(recipe.output, recipe.parts_folder, resume=recipe.resume))
         checkpoint.keep_only(set(plan.targets))
-        journal = stack.enter_context(Journal(checkpoint.folder / _FOLDER, _identity(given, windows, calibrate)))
+        journal = stack.enter_context(Journal(checkpoint.folder / _FOLDER, _identity(given, windows, calibration)))
         pool = stack.enter_context(open_pool(recipe.executor, recipe.threads, executor))
         memory = ram_bytes(ram) // pool.jobs_here
         warn_too_large(plan, memory)
-        gradient_texts = texts if given.gradient == _AUTO else []
-        work = _Work(recipe, plan, windows, checkpoint, journal, memory, pool, calibrate, gradient_texts)
+        gradient_texts = texts if given.gradient == AUTO else []
+        work = _Work(recipe, plan, windows, checkpoint, journal, memory, pool, calibration, if_possible, gradient_texts)
         parts, restored = work.run(progress)
-        more = _metadata(windows, calibrate)
+        more = calibration_metadata(windows, work.calibrate)
         report = finish(
             work.recipe, work.plan, parts, hashed, checkpoint, started=started, restored=restored, more=more
         )
@@ -126,14 +128,17 @@ def estimate_quantize(
     ctx: int = 512,
     chunks: int | None = CHUNKS,
     ram: str = "8G",
-    calibrate: Literal["dense", "sequential"] = "dense",
+    quality: Quality = "normal",
+    calibrate: Calibrate | None = None,
     **options: Any,
 ) -> Estimate:
     """Time, memory and disk that `quantize` will take with these arguments; one chunk is measured to know."""
+    calibration, options = chosen(quality, calibrate, options)
     with _recipe(Path(model), Path(output), options).with_dense_input(progress=False) as given:
         memory = ram_bytes(ram)
+        given = with_possible_gradient(given, ctx)
         recipe, plan, windows = _prepared(given, text_files(text), ctx, chunks, memory)
-        return estimate(recipe, plan, windows, memory, calibrate)
+        return estimate(recipe, plan, windows, memory, calibration)
 
 
 def _prepared(
@@ -144,7 +149,7 @@ def _prepared(
     Threads without a number of jobs become as many jobs as the memory allows: of small matrices most of the work is one
     thread's.
     """
-    automatic = recipe.gradient == _AUTO
+    automatic = recipe.gradient == AUTO
     recipe = recipe.model_copy(update={"gradient": None}) if automatic else recipe
     plan = make_plan(recipe, measured=False)
     if automatic:
@@ -175,16 +180,6 @@ def _identity(recipe: Recipe, windows: Windows, calibrate: str) -> dict[str, Any
     }
 
 
-def _metadata(windows: Windows, calibrate: str) -> dict[str, Value]:
-    return {
-        schema.KEY_CALIBRATION_TEXT: Typed(windows.name, GGUFValueType.STRING),
-        schema.KEY_CALIBRATION_SHA256: Typed(windows.sha256, GGUFValueType.STRING),
-        schema.KEY_CALIBRATION_CHUNKS: Typed(windows.chunks, GGUFValueType.UINT32),
-        schema.KEY_CALIBRATION_MODE: Typed(calibrate, GGUFValueType.STRING),
-        schema.KEY_CALIBRATION_CTX: Typed(windows.ctx, GGUFValueType.UINT32),
-    }
-
-
 @dataclass
 class _Work:
     recipe: Recipe
@@ -195,6 +190,7 @@ class _Work:
     ram: int  # of a job
     pool: Pool
     calibrate: str
+    if_possible: bool  # the calibration is that of a quality, which may be another where the model does not allow it
     gradient_texts: list[Path]  # that gradients are measured on
 
     def run(self, progress: bool) -> tuple[dict[str, Part], int]:
@@ -205,10 +201,7 @@ class _Work:
         if groups is None:
             groups = find_groups(self.plan.source, self.windows.tokens[0], self.recipe.threads) or []
             if not groups and self.calibrate == "sequential":
-                raise RecipeError(
-                    f"{self.plan.source.path}: its blocks do not run by themselves, as sequential calibration needs; "
-                    "leave --calibrate out"
-                )
+                self.calibrate = without_sequential(self.plan.source.path, self.if_possible)
             self.journal.begin(groups)
         if self.gradient_texts:
             self._measure_gradient(progress)
@@ -318,12 +311,12 @@ class _Work:
             self._write(captured)
             changed = set() if path is None else set(open_source(path).tensors)
             parts: dict[str, Part] = {}
-            for chosen, source in (
+            for mine, source in (
                 ([n for n in targets if n in changed], path),
                 ([n for n in targets if n not in changed], None),
             ):
-                if chosen:
-                    made, found = self._encode(chosen, self.recipe.hessian, source)
+                if mine:
+                    made, found = self._encode(mine, self.recipe.hessian, source)
                     parts |= made
                     reused += found
             return parts
