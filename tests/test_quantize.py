@@ -173,7 +173,7 @@ def test_a_model_that_is_run_as_a_whole(smollm2_quantized: Path, tiny_text: Path
     model = tiny_llama.write_gemma2(tmp_path / "gemma2.gguf", smollm2_quantized)
     report = seeddelta.quantize(model, tmp_path / "out.gguf", text=tiny_text, **OPTIONS)
     assert {row.method for row in report.tensors} == {"feedback"}
-    with pytest.raises(RecipeError, match=r"gemma2.gguf: its blocks do not run by themselves.*--calibrate"):
+    with pytest.raises(RecipeError, match=r"gemma2.gguf: its layers do not run by themselves.*--calibrate"):
         seeddelta.quantize(model, tmp_path / "two.gguf", text=tiny_text, **OPTIONS, calibrate="sequential")
 
 
