@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import seeddelta
-from tiny_llama import write_llama
+from tiny_llama import write_llama, write_short
 
 # Several processes with two threads each on two cores: a thread that waits must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -82,9 +82,23 @@ def tiny_text(model_dir: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_f16(smollm2_quantized: Path, shared_dir: Path) -> Path:
-    """SmolLM2-135M-Instruct, F16: 30 layers of 576 columns, 270 MB."""
+    """SmolLM2-135M-Instruct, F16: 30 layers of 576 columns, 270 MB. It takes long; see `short_f16`."""
     return made_once(
         shared_dir / "smollm2-f16.gguf", lambda path: seeddelta.dequantize(smollm2_quantized, path, progress=False)
+    )
+
+
+@pytest.fixture(scope="session")
+def short_quantized(smollm2_quantized: Path, shared_dir: Path) -> Path:
+    """The first SHORT_LAYERS layers of SmolLM2 as a model of their own: real weights and activations, no sense."""
+    return made_once(shared_dir / "short-quantized.gguf", lambda path: write_short(path, smollm2_quantized))
+
+
+@pytest.fixture(scope="session")
+def short_f16(short_quantized: Path, shared_dir: Path) -> Path:
+    """The same in F16, 80 MB."""
+    return made_once(
+        shared_dir / "short-f16.gguf", lambda path: seeddelta.dequantize(short_quantized, path, progress=False)
     )
 
 
@@ -119,3 +133,23 @@ def smollm2_full(smollm2_f16: Path, shared_dir: Path) -> Path:
 def smollm2_two_layers(smollm2_f16: Path, shared_dir: Path) -> Path:
     """Layers 0 and 1 converted at 4 bits, the others dense."""
     return _built(smollm2_f16, shared_dir / "smollm2-two-layers.seeddelta.gguf", layers="0-1")
+
+
+@pytest.fixture(scope="session")
+def short_seeddelta(short_f16: Path, shared_dir: Path) -> Path:
+    """All seven matrices of every layer of `short_f16` at 4 bits per weight."""
+    return _built(short_f16, shared_dir / "short-4.seeddelta.gguf", targets="all")
+
+
+@pytest.fixture(scope="session")
+def short_dequantized(short_seeddelta: Path, shared_dir: Path) -> Path:
+    """The weights of `short_seeddelta` as plain F16, for stock llama.cpp."""
+    return made_once(
+        shared_dir / "short-4-f16.gguf", lambda path: seeddelta.dequantize(short_seeddelta, path, progress=False)
+    )
+
+
+@pytest.fixture(scope="session")
+def short_two_layers(short_f16: Path, shared_dir: Path) -> Path:
+    """Its layers 0 and 1 converted at 4 bits, the others dense."""
+    return _built(short_f16, shared_dir / "short-two-layers.seeddelta.gguf", layers="0-1")

@@ -31,6 +31,7 @@ from tiny_llama import (  # noqa: E402
     N_KV_HEAD,
     N_LAYERS,
     N_VOCAB,
+    SHORT_LAYERS,
     write_gemma2,
     write_gpt_oss,
     write_mpt,
@@ -233,26 +234,26 @@ def test_perplexity_of_a_real_model(smollm2_f16: Path, load: Callable[..., Any])
     assert ours.seeddelta.metrics()["attention.exact"] == 24 * 30
 
 
-def test_a_cache_of_q8_0(smollm2_f16: Path, load: Callable[..., Any]) -> None:
+def test_a_cache_of_q8_0(short_f16: Path, load: Callable[..., Any]) -> None:
     """ggml rounds the query to Q8_0 too, we do not: nearer to F16. With everything kept: the same bits."""
     cache = {"type_k": llama_cpp.GGML_TYPE_Q8_0, "type_v": llama_cpp.GGML_TYPE_Q8_0}
-    stock = load(smollm2_f16, None, **cache)
+    stock = load(short_f16, None, **cache)
     tokens = tokens_of(stock, 24)
     packs = (StatePackKV("exact"), StatePackKV("binary", budget=1.0, **EVERYWHERE))
-    ours = [load(smollm2_f16, pack, **cache) for pack in packs]
+    ours = [load(short_f16, pack, **cache) for pack in packs]
     expected, exact, kept = (logits_of(llm, tokens, batch=1) for llm in (stock, *ours))
     np.testing.assert_array_equal(kept, exact)
-    f16 = logits_of(load(smollm2_f16, None), tokens, batch=1)
+    f16 = logits_of(load(short_f16, None), tokens, batch=1)
     assert divergence(f16, exact) < min(1e-3, divergence(f16, expected))
-    assert ours[0].seeddelta.metrics()["attention.exact"] == 24 * 30
-    assert ours[1].seeddelta.metrics()["attention.packed"] == 24 * 30
+    assert ours[0].seeddelta.metrics()["attention.exact"] == 24 * SHORT_LAYERS
+    assert ours[1].seeddelta.metrics()["attention.packed"] == 24 * SHORT_LAYERS
 
 
-def test_without_flash_attention_on_a_real_model(smollm2_f16: Path, load: Callable[..., Any]) -> None:
+def test_without_flash_attention_on_a_real_model(short_f16: Path, load: Callable[..., Any]) -> None:
     """ggml's products have sums in float32: nearly the same logits, with graphs that are used again and for two
     lengths of the cache's view."""
     stock, ours = (
-        load(smollm2_f16, pack, n_ctx=512, n_batch=512, flash_attn=False) for pack in (None, StatePackKV("exact"))
+        load(short_f16, pack, n_ctx=512, n_batch=512, flash_attn=False) for pack in (None, StatePackKV("exact"))
     )
     tokens = tokens_of(stock, 272)
     logits = []
@@ -264,7 +265,7 @@ def test_without_flash_attention_on_a_real_model(smollm2_f16: Path, load: Callab
     np.testing.assert_array_equal(logits[0][:248], logits[1][:248])  # the prompt is llama.cpp's
     assert divergence(logits[0][248:], logits[1][248:]) < 1e-5
     metrics = ours.seeddelta.metrics()
-    assert metrics["attention.exact"] == metrics["attention.nodes"] == 24 * 30
+    assert metrics["attention.exact"] == metrics["attention.nodes"] == 24 * SHORT_LAYERS
     assert metrics["attention.left"] == 0
 
 
@@ -286,17 +287,17 @@ def test_other_architectures(
     assert metrics["attention.left"] == 0
 
 
-def test_keys_of_q8_0_without_flash_attention(smollm2_f16: Path, load: Callable[..., Any]) -> None:
+def test_keys_of_q8_0_without_flash_attention(short_f16: Path, load: Callable[..., Any]) -> None:
     """ggml rounds the query to Q8_0 too, we do not: nearer to F16. With everything kept: the same bits."""
     options = {"type_k": llama_cpp.GGML_TYPE_Q8_0, "flash_attn": False}
-    stock = load(smollm2_f16, None, **options)
+    stock = load(short_f16, None, **options)
     tokens = tokens_of(stock, 24)
     packs = (StatePackKV("exact"), StatePackKV("binary", budget=1.0, **EVERYWHERE))
     expected, exact, kept = (
-        logits_of(llm, tokens, batch=1) for llm in (stock, *(load(smollm2_f16, pack, **options) for pack in packs))
+        logits_of(llm, tokens, batch=1) for llm in (stock, *(load(short_f16, pack, **options) for pack in packs))
     )
     np.testing.assert_array_equal(kept, exact)
-    f16 = logits_of(load(smollm2_f16, None, flash_attn=False), tokens, batch=1)
+    f16 = logits_of(load(short_f16, None, flash_attn=False), tokens, batch=1)
     assert divergence(f16, exact) < min(1e-3, divergence(f16, expected))
 
 

@@ -20,11 +20,11 @@ pytest.importorskip("llama_cpp")
 
 
 @pytest.fixture(scope="module")
-def covariance_file(smollm2_f16, tmp_path_factory):
+def covariance_file(short_f16, tmp_path_factory):
     folder = tmp_path_factory.mktemp("covariance")
     text = folder / "text.txt"
     text.write_text("A river runs past the mill, the bridge and the old town hall. " * 200, encoding="utf-8")
-    captured = capture(smollm2_f16, text, ctx=256, chunks=4, layers="0-1", progress=False)
+    captured = capture(short_f16, text, ctx=256, chunks=4, layers="0-1", progress=False)
     write_covariance(folder / "cov.gguf", captured)
     return folder / "cov.gguf"
 
@@ -33,16 +33,16 @@ def build(source, output, **options):
     return seeddelta.build(seeddelta.Recipe(input=source, output=output, layers="0-1", **options), progress=False)
 
 
-def test_feedback_lowers_the_error_of_the_outputs(smollm2_f16, covariance_file, tmp_path):
+def test_feedback_lowers_the_error_of_the_outputs(short_f16, covariance_file, tmp_path):
     from seeddelta.calibrate import open_covariance
     from seeddelta.convert.encode import encode_tensor
     from seeddelta.convert.feedback import covariance_error, rotated_covariance
     from seeddelta.gguf.source import open_source
 
-    report = build(smollm2_f16, tmp_path / "a.gguf", bits=3, hessian=covariance_file)
+    report = build(short_f16, tmp_path / "a.gguf", bits=3, hessian=covariance_file)
     assert {row.method for row in report.tensors} == {"feedback"}
-    covariance, source = open_covariance(covariance_file), open_source(smollm2_f16)
-    recipe = seeddelta.Recipe(input=smollm2_f16, output=tmp_path / "b.gguf", bits=3)
+    covariance, source = open_covariance(covariance_file), open_source(short_f16)
+    recipe = seeddelta.Recipe(input=short_f16, output=tmp_path / "b.gguf", bits=3)
     for row in report.tensors[:7]:
         weights = source.matrix(row.name)
         plain = encode_tensor(row.name, weights, "F16", recipe)
@@ -55,43 +55,43 @@ def test_feedback_lowers_the_error_of_the_outputs(smollm2_f16, covariance_file, 
         assert row.metrics.rel_l2 > plain.metrics.rel_l2  # and that is what the weights paid for it
 
 
-def test_the_gap_is_that_of_the_outputs(smollm2_f16, covariance_file, tmp_path):
+def test_the_gap_is_that_of_the_outputs(short_f16, covariance_file, tmp_path):
     """Feedback may move the error of a matrix to inputs that hardly occur, where it is larger than the weights."""
-    report = build(smollm2_f16, tmp_path / "a.gguf", bits=1, targets="attn_q", hessian=covariance_file)
+    report = build(short_f16, tmp_path / "a.gguf", bits=1, targets="attn_q", hessian=covariance_file)
     first = next(row for row in report.tensors if row.name == "blk.0.attn_q.weight")
     assert first.metrics.rel_l2 > 1 > first.metrics.rel_out
     assert not report.kept_dense
 
 
 @pytest.mark.slow
-def test_same_bytes_for_any_threads(smollm2_f16, covariance_file, tmp_path):
+def test_same_bytes_for_any_threads(short_f16, covariance_file, tmp_path):
     for threads in (1, 2):
-        build(smollm2_f16, tmp_path / f"{threads}.gguf", hessian=covariance_file, threads=threads, targets="attn")
+        build(short_f16, tmp_path / f"{threads}.gguf", hessian=covariance_file, threads=threads, targets="attn")
     assert (tmp_path / "1.gguf").read_bytes() == (tmp_path / "2.gguf").read_bytes()
     with seeddelta.open_seeddelta(tmp_path / "1.gguf") as file:
         assert file.metadata["seeddelta.hessian.file"] == "cov.gguf"
 
 
-def test_a_covariance_of_other_layers(smollm2_f16, covariance_file, tmp_path):
+def test_a_covariance_of_other_layers(short_f16, covariance_file, tmp_path):
     recipe = seeddelta.Recipe(
-        input=smollm2_f16, output=tmp_path / "a.gguf", hessian=covariance_file, layers="1-2", targets="attn_v"
+        input=short_f16, output=tmp_path / "a.gguf", hessian=covariance_file, layers="1-2", targets="attn_v"
     )
     methods = {row.name: row.method for row in seeddelta.build(recipe, progress=False).tensors}
     assert methods == {"blk.1.attn_v.weight": "feedback", "blk.2.attn_v.weight": "plain"}
     with pytest.raises(ImatrixError, match="for any of the tensors"):
-        seeddelta.build(recipe.model_copy(update={"layers": "5-6"}), progress=False)
+        seeddelta.build(recipe.model_copy(update={"layers": "4-5"}), progress=False)
 
 
-def test_rates_of_tensors(smollm2_f16, tmp_path):
+def test_rates_of_tensors(short_f16, tmp_path):
     overrides = ("attn_q=2", r"blk\.1\..*=3", "ffn_up=dense")
-    report = build(smollm2_f16, tmp_path / "a.gguf", preset="balanced", tensor_type=overrides, dry_run=True)
+    report = build(short_f16, tmp_path / "a.gguf", preset="balanced", tensor_type=overrides, dry_run=True)
     bits = {row.name: round(row.bits_per_weight) for row in report.tensors}
     assert bits["blk.0.attn_q.weight"] == 2
     assert bits["blk.0.ffn_down.weight"] > bits["blk.0.ffn_gate.weight"]  # what the first layer has costs more
     assert bits["blk.1.attn_q.weight"] == 3  # the last expression wins
     assert not [name for name in bits if "ffn_up" in name]
     assert not (tmp_path / "a.gguf").exists()
-    report = build(smollm2_f16, tmp_path / "a.gguf", bits=2, tensor_type=("ffn=dense", "attn_v=6"))
+    report = build(short_f16, tmp_path / "a.gguf", bits=2, tensor_type=("ffn=dense", "attn_v=6"))
     with seeddelta.open_seeddelta(tmp_path / "a.gguf") as file:
         assert file.tensors["blk.0.attn_v.weight"].description.base.bits == 6
         assert json.loads(file.metadata["seeddelta.recipe"])["tensor_type"] == ["ffn=dense", "attn_v=6"]

@@ -187,13 +187,13 @@ def test_a_signal_that_is_sent(tiny: Path) -> None:
 
 
 def test_a_file_that_is_cut_while_it_is_loaded(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from seeddelta.runtime import view
+    from seeddelta.runtime import stub_file
 
     def seal(self: Any) -> None:
         original(self)
         os.truncate(tiny, 0)
 
-    original = view.View.seal
-    monkeypatch.setattr(view.View, "seal", seal)
+    original = stub_file.StubFile.seal
+    monkeypatch.setattr(stub_file.StubFile, "seal", seal)
     with pytest.raises(ChangedFileError, match="was changed or truncated"):
         load_small(tiny, 1)

@@ -15,6 +15,7 @@ from seeddelta.cli._command import environment_of
 from seeddelta.cli.main import COMMANDS, main, make_app, run_guarded
 from seeddelta.kinds import BASE_OF, RESIDUAL_OF
 from seeddelta.settings import Setting, Settings, settings_of
+from seeddelta.settings.yaml import load_yaml
 
 MODULES = {name: importlib.import_module(path) for name, path in COMMANDS.items()}
 TREES: dict[str, type[Settings]] = {
@@ -328,3 +329,11 @@ def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
     kwta = every["run"]["$defs"]["Kwta"]["properties"]["duty"]
     assert (kwta["default"], kwta["minimum"]) == (1, 1)
     assert main(["schema", "nothing"]) == 1
+
+
+def test_yaml_may_be_long_but_not_deep() -> None:
+    assert load_yaml("[" * 32 + "]" * 32)
+    with pytest.raises(ValueError, match="more than 32 deep"):
+        load_yaml("[" * 33 + "]" * 33)
+    text = "\n".join(f"- {{a: [{number}], b: {{}}}}" for number in range(40))
+    assert load_yaml(text) == [{"a": [number], "b": {}} for number in range(40)]

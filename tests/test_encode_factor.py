@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from seeddelta.convert import factor
-from seeddelta.convert.feedback import covariance_loss, inverse_factor, refitted_row_scale, upper_factor
+from seeddelta.convert.feedback import covariance_loss, inverse_factor, make_feedback, refitted_row_scale, upper_factor
+from seeddelta.convert.lane_groups import decision_order
+from seeddelta.convert.rates import lane_code
 from seeddelta.errors import ImatrixError
 from seeddelta.numeric import one_blas_thread
 
@@ -64,6 +66,29 @@ def test_what_they_mean() -> None:
     scale = np.sum(decoded @ h * rows, axis=1) / np.sum(decoded @ h * decoded, axis=1)
     fitted = refitted_row_scale(rows.astype(np.float32), decoded.astype(np.float32), h)
     np.testing.assert_allclose(fitted, scale, rtol=1e-4)
+
+
+def test_feedback_of_a_block_is_what_the_columns_left_can_make_up_for() -> None:
+    """What its documentation says, by plain inverses: of a block and those after it, once those before are fixed."""
+    n, damp = 192, 0.02
+    h = covariance(n).astype(np.float32)
+    code = lane_code(4)
+    feedback = make_feedback("w", h, code=code, rotation_block=0, seed=0, damp=damp)
+    order, ends = decision_order(code, n)
+    assert len(ends) > 2
+    assert (np.diff(order) < 0).any()
+    damped = h + damp * np.diagonal(h).mean() * np.eye(n)
+    begin = 0
+    for end in ends:
+        left, width = order[begin:], end - begin
+        inverse = np.linalg.inv(damped[np.ix_(left, left)])
+        own = np.linalg.inv(inverse[:width, :width])
+        triangle = feedback.matrix[begin:end, begin:end]
+        np.testing.assert_array_equal(triangle, np.triu(triangle))
+        np.testing.assert_allclose(triangle @ triangle.T, own, atol=1e-5)
+        np.testing.assert_allclose(feedback.matrix[begin:end, end:], own @ inverse[:width, width:], atol=1e-5)
+        np.testing.assert_allclose(feedback.importance[order[begin:end]], np.diagonal(own), rtol=1e-5)
+        begin = end
 
 
 def test_not_positive() -> None:

@@ -91,11 +91,11 @@ def test_table_shows_every_measure(comparison: Any) -> None:
     assert f"{small.size.file_bytes / 1e6:.1f}" in text
 
 
-def test_size_counts_converted_and_kept_matrices(smollm2_f16: Path, smollm2_two_layers: Path) -> None:
-    dense, mixed = file_size(smollm2_f16), file_size(smollm2_two_layers)
+def test_size_counts_converted_and_kept_matrices(short_f16: Path, short_two_layers: Path) -> None:
+    dense, mixed = file_size(short_f16), file_size(short_two_layers)
     assert (dense.kind, dense.bits_per_weight) == ("F16", 16.0)
     assert mixed.block_weights == dense.block_weights
-    with seeddelta.open_seeddelta(smollm2_two_layers) as file:
+    with seeddelta.open_seeddelta(short_two_layers) as file:
         payload = sum(tensor.payload_bytes for tensor in file.tensors.values())
         weights = sum(tensor.description.shape[0] * tensor.description.shape[1] for tensor in file.tensors.values())
     expected = (8 * payload + 16 * (dense.block_weights - weights)) / dense.block_weights

@@ -35,8 +35,8 @@ def run(model, text, **options):
 
 
 @pytest.fixture(scope="module")
-def captured(smollm2_f16, text):
-    return run(smollm2_f16, text)
+def captured(short_f16, text):
+    return run(short_f16, text)
 
 
 def first_input(model_path, text):
@@ -59,8 +59,8 @@ def first_input(model_path, text):
     return embedding / np.sqrt((embedding**2).mean(axis=1, keepdims=True) + eps) * norm
 
 
-def test_sums_are_those_of_the_inputs(captured, smollm2_f16, text):
-    x = first_input(smollm2_f16, text)
+def test_sums_are_those_of_the_inputs(captured, short_f16, text):
+    x = first_input(short_f16, text)
     name = captured.representatives["blk.0.attn_q.weight"]
     assert captured.hook.tokens(name) == len(x) == 3 * CTX
     np.testing.assert_allclose(captured.hook.square(name)[0], (x**2).sum(axis=0), rtol=1e-3)
@@ -72,7 +72,7 @@ def test_sums_are_those_of_the_inputs(captured, smollm2_f16, text):
 
 
 @pytest.fixture(scope="module")
-def every_input(smollm2_f16):
+def every_input(short_f16):
     """Inputs of three matrices, float64 [tokens, n_in] each, and the tokens: copied by a callback in Python, with the
     whole graph computed."""
     import llama_cpp
@@ -81,7 +81,7 @@ def every_input(smollm2_f16):
     from seeddelta.runtime.library import ggml_abi
 
     at = ggml_abi().layout()
-    wanted = {b"blk.1.attn_output.weight", b"blk.1.ffn_down.weight", b"blk.29.ffn_down.weight"}
+    wanted = {b"blk.1.attn_output.weight", b"blk.1.ffn_down.weight", b"blk.5.ffn_down.weight"}
     inputs: dict[str, list[np.ndarray]] = {}
 
     @native.ggml_backend_sched_eval_callback
@@ -104,7 +104,7 @@ def every_input(smollm2_f16):
     Hook.callback, Hook.user_data = ctypes.cast(callback, ctypes.c_void_p).value, None
     with evaluation_callback(Hook):
         llm = llama_cpp.Llama(
-            str(smollm2_f16), n_ctx=CTX, n_batch=CTX, n_ubatch=CTX, n_threads=2, logits_all=True, verbose=False
+            str(short_f16), n_ctx=CTX, n_batch=CTX, n_ubatch=CTX, n_threads=2, logits_all=True, verbose=False
         )
     tokens = np.random.default_rng(0).integers(1000, 20000, 2 * CTX)
     for window in tokens.reshape(2, CTX):
@@ -115,9 +115,9 @@ def every_input(smollm2_f16):
 
 
 @pytest.mark.parametrize("clip", [0.0, 4.0])
-def test_sums_are_those_of_every_input(smollm2_f16, every_input, clip):
+def test_sums_are_those_of_every_input(short_f16, every_input, clip):
     tokens, inputs = every_input
-    captured = run(smollm2_f16, tokens, chunks=2, layers="1-29", targets="attn_output,ffn_down", clip=clip)
+    captured = run(short_f16, tokens, chunks=2, layers="1-5", targets="attn_output,ffn_down", clip=clip)
     assert len(inputs) == 3
     for name, x in inputs.items():
         assert captured.hook.tokens(name) == len(x) == len(tokens)  # of the last layer, too
@@ -132,9 +132,9 @@ def test_sums_are_those_of_every_input(smollm2_f16, every_input, clip):
     assert captured.nonfinite() == {}
 
 
-def test_sums_do_not_depend_on_the_threads_of_the_hook(smollm2_f16, every_input):
+def test_sums_do_not_depend_on_the_threads_of_the_hook(short_f16, every_input):
     tokens, _ = every_input
-    one, three = (run(smollm2_f16, tokens, chunks=2, layers="1", threads=threads) for threads in (1, 3))
+    one, three = (run(short_f16, tokens, chunks=2, layers="1", threads=threads) for threads in (1, 3))
     for name in set(one.representatives.values()):
         np.testing.assert_array_equal(one.hook.covariance(name), three.hook.covariance(name))
         np.testing.assert_array_equal(one.hook.square(name), three.hook.square(name))
@@ -215,23 +215,23 @@ def test_values_that_no_covariance_has(captured, tmp_path, value):
 
 
 @pytest.mark.parametrize(("skip", "clip"), [(CTX, 0.0), (-1, 0.0), (0, -1.0), (0, float("nan"))])
-def test_options_that_leave_nothing(smollm2_f16, text, skip, clip):
+def test_options_that_leave_nothing(short_f16, text, skip, clip):
     with pytest.raises(ImatrixError, match=r"skip|clip"):
-        run(smollm2_f16, text, skip=skip, clip=clip)
+        run(short_f16, text, skip=skip, clip=clip)
 
 
-def test_skipped_tokens(smollm2_f16, text, captured):
-    fewer = run(smollm2_f16, text, skip=4, covariance=False)
+def test_skipped_tokens(short_f16, text, captured):
+    fewer = run(short_f16, text, skip=4, covariance=False)
     assert fewer.tokens == 3 * (CTX - 4)
     name = "blk.0.ffn_down.weight"
     assert (fewer.hook.square(name) <= captured.hook.square(name) * (1 + 1e-6)).all()
 
 
-def test_goes_on_from_a_checkpoint(smollm2_f16, text, captured, tmp_path):
+def test_goes_on_from_a_checkpoint(short_f16, text, captured, tmp_path):
     checkpoint = tmp_path / "cov.checkpoint"
-    stopped = run(smollm2_f16, text, checkpoint=checkpoint, checkpoint_every=1, chunks=3)
+    stopped = run(short_f16, text, checkpoint=checkpoint, checkpoint_every=1, chunks=3)
     assert checkpoint.exists()  # left by the chunk before the last
-    again = run(smollm2_f16, text, checkpoint=checkpoint, checkpoint_every=100)
+    again = run(short_f16, text, checkpoint=checkpoint, checkpoint_every=100)
     write_covariance(tmp_path / "a.gguf", captured)
     for result in (stopped, again):
         write_covariance(tmp_path / "b.gguf", result)
@@ -240,9 +240,9 @@ def test_goes_on_from_a_checkpoint(smollm2_f16, text, captured, tmp_path):
     assert not checkpoint.exists()
 
 
-def test_checkpoints_that_are_not_used(smollm2_f16, text, tmp_path):
+def test_checkpoints_that_are_not_used(short_f16, text, tmp_path):
     checkpoint = tmp_path / "cov.checkpoint"
-    run(smollm2_f16, text, checkpoint=checkpoint, checkpoint_every=1, chunks=3)
+    run(short_f16, text, checkpoint=checkpoint, checkpoint_every=1, chunks=3)
     identity = stored_identity(checkpoint)
     store = Checkpoint(checkpoint, identity)
     from seeddelta.runtime.library import ggml_abi
@@ -262,17 +262,17 @@ def stored_identity(path):
     return open_record(path).key
 
 
-def test_tokens_that_are_not_finite_are_left_out(smollm2_f16, tmp_path):
-    info = open_source(smollm2_f16).header.tensors["token_embd.weight"]
+def test_tokens_that_are_not_finite_are_left_out(short_f16, tmp_path):
+    info = open_source(short_f16).header.tensors["token_embd.weight"]
     broken = tmp_path / "broken.gguf"
-    shutil.copyfile(smollm2_f16, broken)
+    shutil.copyfile(short_f16, broken)
     table = np.memmap(broken, np.float16, "r+", info.offset, info.shape)
     table[2000] = np.nan
     table.flush()
     tokens = np.arange(3000, 3000 + 2 * CTX)
     name = "blk.0.attn_q.weight"
     options = dict(chunks=2, layers="0", targets="attn_q", checkpoint=tmp_path / "checkpoint", checkpoint_every=1)
-    whole = run(smollm2_f16, tokens, **options)
+    whole = run(short_f16, tokens, **options)
     assert whole.nonfinite() == {}
     tokens[[5, CTX + 7]] = 2000
     fewer = run(broken, tokens, **options)
@@ -283,10 +283,24 @@ def test_tokens_that_are_not_finite_are_left_out(smollm2_f16, tmp_path):
     assert (fewer.hook.square(name) <= whole.hook.square(name)).all()
 
 
-def test_command(smollm2_f16, text, tmp_path, monkeypatch, capsys):
+def test_command(short_f16, text, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # what the command would set stays in this test
     imatrix, hessian = tmp_path / "imatrix.gguf", tmp_path / "cov.gguf"
-    arguments = ["imatrix", "-m", smollm2_f16, "-f", text, "-o", imatrix, "--ctx", CTX, "--chunks", 2, "--layers", "0"]
+    arguments = [
+        "imatrix",
+        "-m",
+        short_f16,
+        "-f",
+        text,
+        "-o",
+        imatrix,
+        "--ctx",
+        CTX,
+        "--chunks",
+        2,
+        "--layers",
+        "0",
+    ]
     extra = ["--hessian", hessian, "--skip", 2, "--clip", 8, "--show-statistics"]
     assert main([str(a) for a in arguments + extra]) == 0
     assert "7 matrices, 124 tokens" in capsys.readouterr().out

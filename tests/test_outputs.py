@@ -95,6 +95,20 @@ def test_text_that_names_a_file_is_an_input(tmp_path: Path) -> None:
             pass
 
 
+def test_files_of_groups_are_inputs(tmp_path: Path) -> None:
+    from seeddelta.settings.measuring import RunSettings
+
+    model, skip, metrics = tmp_path / "m.gguf", tmp_path / "skip.json", tmp_path / "metrics.json"
+    for path in (model, skip):
+        path.write_bytes(b"")
+    settings = RunSettings(model=model, prompt="a", runtime={"kwta": {"file": skip}}, metrics_json=metrics)
+    read, written = paths_of(settings)
+    assert {model, skip} <= set(read)
+    assert written == [metrics]
+    with guarded(settings):
+        pass
+
+
 def run(*arguments: object) -> int:
     return program.main([str(argument) for argument in arguments])
 

@@ -200,9 +200,9 @@ def test_sparsify(columns: Path, tmp_path: Path) -> None:
     assert read / sum(weights.values()) == pytest.approx(0.6, abs=0.02)
 
 
-def test_files_that_do_not_fit(smollm2_two_layers: Path, mixed: Path, tmp_path: Path) -> None:
+def test_files_that_do_not_fit(short_two_layers: Path, mixed: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has none; build it with --layout column"):
-        load_config(smollm2_two_layers, kwta=Kwta())
+        load_config(short_two_layers, kwta=Kwta())
     skip = tmp_path / "skip.json"
     skip.write_text('{"format": 1, "score": "wina", "inputs": {"blk.0.ffn_up.weight": {"keep": 0.5}}}')
     with pytest.raises(ConfigError, match=r"ffn_up\.weight' is not by columns"):

@@ -13,11 +13,13 @@ import seeddelta
 from llama_helpers import divergence, load, load_small, logits_of, tokens_of
 from seeddelta.errors import ConfigError, SourceModelError
 from seeddelta.runtime import EventDriven, Kwta, RuntimeConfig, StatePackMLP
+from tiny_llama import SHORT_LAYERS
 
 pytest.importorskip("llama_cpp")
 
-WEIGHTS = 30 * 7
-INPUTS = 30 * 4  # of q, k and v; of the attention's output; of gate and up; of down
+PLACES = 2 * SHORT_LAYERS  # inputs of gate and up, and of down
+WEIGHTS = SHORT_LAYERS * 7
+INPUTS = SHORT_LAYERS * 4  # of q, k and v; of the attention's output; of gate and up; of down
 
 
 def load_columns(path: Path, threads: int = 2, **options: object):
@@ -25,17 +27,17 @@ def load_columns(path: Path, threads: int = 2, **options: object):
 
 
 @pytest.fixture(scope="module")
-def dense(smollm2_f16: Path):
+def dense(short_f16: Path):
     """Tokens and what llama.cpp makes of them."""
-    llm = load_small(smollm2_f16)
+    llm = load_small(short_f16)
     tokens = tokens_of(llm, 40)
     return tokens, logits_of(llm, tokens)
 
 
-def test_columns_compute_the_model(smollm2_f16: Path, dense) -> None:
+def test_columns_compute_the_model(short_f16: Path, dense) -> None:
     """Close to llama.cpp's own F16; the same bits with a gate that keeps everything, whatever the threads."""
     tokens, expected = dense
-    llm = load_columns(smollm2_f16, 1)
+    llm = load_columns(short_f16, 1)
     logits = logits_of(llm, tokens)
     assert divergence(expected, logits) < 1e-4
     assert divergence(expected[:6], logits_of(llm, tokens[:6], batch=1)) < 1e-4
@@ -47,7 +49,7 @@ def test_columns_compute_the_model(smollm2_f16: Path, dense) -> None:
     assert metrics["seeddelta.skipped_inputs"] == 0
     assert "kwta.calls" not in metrics
     for threads in (2, 3):
-        keep_all = load_columns(smollm2_f16, threads, kwta=Kwta(k=1.0), skip_prompt=True)
+        keep_all = load_columns(short_f16, threads, kwta=Kwta(k=1.0), skip_prompt=True)
         np.testing.assert_array_equal(logits_of(keep_all, tokens), logits)
         metrics = keep_all.seeddelta.metrics()
         assert metrics["kwta.calls"] > INPUTS * (len(tokens) - 1)
@@ -55,10 +57,10 @@ def test_columns_compute_the_model(smollm2_f16: Path, dense) -> None:
         assert metrics["seeddelta.skipped_inputs"] == 0
 
 
-def test_kwta_skips(smollm2_f16: Path, dense) -> None:
+def test_kwta_skips(short_f16: Path, dense) -> None:
     """Decoding only by default; q, k and v share a choice, gate and up another; counters say what was left out."""
     tokens, expected = dense
-    llm = load_columns(smollm2_f16, kwta=Kwta(k={"ffn_down": 0.5, "ffn_gate": 0.7, "attn": 0.7}))
+    llm = load_columns(short_f16, kwta=Kwta(k={"ffn_down": 0.5, "ffn_gate": 0.7, "attn": 0.7}))
     prompt = logits_of(llm, tokens)
     assert llm.seeddelta.metrics()["seeddelta.skipped_inputs"] == 0
     assert divergence(expected, prompt) < 1e-4
@@ -70,18 +72,18 @@ def test_kwta_skips(smollm2_f16: Path, dense) -> None:
     assert metrics["kwta.keep_ratio"] == pytest.approx((3 * 576 * 0.7 + 1536 * 0.5) / (3 * 576 + 1536), rel=1e-2)
     assert metrics["kwta.passes"] >= 1
     for name, kept in (("ffn_down", 768), ("ffn_up", 403), ("attn_v", 403), ("attn_output", 403)):
-        counts = counters[f"blk.7.{name}.weight"]
+        counts = counters[f"blk.4.{name}.weight"]
         n_in = 1536 if name == "ffn_down" else 576
         assert counts["skipped_inputs"] == 4 * (n_in - kept), name
         assert counts["active_inputs"] == len(tokens) * n_in + 4 * kept
         assert counts["reused"] == (5 if name in ("ffn_up", "attn_v") else 0)
 
 
-def test_a_prompt_is_masked_alike(smollm2_f16: Path) -> None:
+def test_a_prompt_is_masked_alike(short_f16: Path) -> None:
     """One layer's products of a prompt give the bits that they give token by token. (llama.cpp's attention does not, so
     only the first layer's inputs can be compared: all of one token.)"""
     options = {"kwta": Kwta(k=0.5), "skip_prompt": True}
-    whole, alone = (load_columns(smollm2_f16, threads, **options) for threads in (3, 1))
+    whole, alone = (load_columns(short_f16, threads, **options) for threads in (3, 1))
     tokens = tokens_of(whole, 2)
     assert divergence(logits_of(whole, tokens), logits_of(alone, tokens, batch=1)) < 5e-3
     for name in ("kwta.calls", "seeddelta.active_inputs"):
@@ -89,30 +91,30 @@ def test_a_prompt_is_masked_alike(smollm2_f16: Path) -> None:
         assert whole.seeddelta.metrics()[name] == alone.seeddelta.metrics()[name]
 
 
-def test_duty_and_target(smollm2_f16: Path) -> None:
-    llm = load_columns(smollm2_f16, 1, kwta=Kwta(k=0.5, duty=2, target="mlp"))
+def test_duty_and_target(short_f16: Path) -> None:
+    llm = load_columns(short_f16, 1, kwta=Kwta(k=0.5, duty=2, target="mlp"))
     logits_of(llm, tokens_of(llm, 5), batch=1)
     metrics, counters = llm.seeddelta.metrics(), llm.seeddelta.counters()
-    assert metrics["kwta.gates"] == 60
-    assert metrics["kwta.calls"] == 60 * 3
-    assert metrics["kwta.duty_hits"] == 60 * 2
+    assert metrics["kwta.gates"] == PLACES
+    assert metrics["kwta.calls"] == PLACES * 3
+    assert metrics["kwta.duty_hits"] == PLACES * 2
     assert counters["blk.0.attn_q.weight"]["skipped_inputs"] == 0
     assert counters["blk.0.ffn_down.weight"]["skipped_inputs"] == 3 * 768
 
 
-def test_aggressive_state_pack(smollm2_f16: Path, dense) -> None:
+def test_aggressive_state_pack(short_f16: Path, dense) -> None:
     """Products of signs in the MLP, of single tokens only; off unless it is asked for."""
     tokens, expected = dense
     pack = {"mode": "ternary", "eps": 0.01, "rho": 1.0}
     signs, exact = (
-        load_columns(smollm2_f16, 1, state_pack_mlp=StatePackMLP(**pack, aggressive=aggressive))
+        load_columns(short_f16, 1, state_pack_mlp=StatePackMLP(**pack, aggressive=aggressive))
         for aggressive in (True, False)
     )
     assert divergence(expected, logits_of(signs, tokens)) < 1e-4  # a prompt
     assert signs.seeddelta.metrics()["pack.aggressive"] == 0
     far, near = (divergence(expected[:5], logits_of(llm, tokens[:5], batch=1)) for llm in (signs, exact))
     assert near < 0.5 < far < np.inf
-    assert signs.seeddelta.metrics()["pack.aggressive"] == 5 * 3 * 30  # gate, up and down
+    assert signs.seeddelta.metrics()["pack.aggressive"] == 5 * 3 * SHORT_LAYERS  # gate, up and down
     assert exact.seeddelta.metrics()["pack.aggressive"] == 0
     assert signs.seeddelta.single_tokens
     assert not exact.seeddelta.single_tokens
@@ -123,16 +125,16 @@ def test_aggressive_state_pack(smollm2_f16: Path, dense) -> None:
 
 
 @pytest.mark.parametrize(("mode", "number"), [("binary", 1), ("ternary", 2)])
-def test_state_pack(smollm2_f16: Path, mode: str, number: int) -> None:
+def test_state_pack(short_f16: Path, mode: str, number: int) -> None:
     """Where the inputs are dense it turns itself off; where its threshold leaves few, on."""
     pack = StatePackMLP(mode=mode, eps={"*": 1e-4, "blk.3.ffn_down.weight": 0.05}, rho=0.6)
-    llm = load_columns(smollm2_f16, 1, state_pack_mlp=pack)
+    llm = load_columns(short_f16, 1, state_pack_mlp=pack)
     logits_of(llm, tokens_of(llm, 5), batch=1)
     metrics, counters = llm.seeddelta.metrics(), llm.seeddelta.counters()
     assert metrics["pack.mode"] == number
-    assert metrics["pack.enabled"] == 60
-    assert metrics["pack.calls"] == 60 * 5
-    assert metrics["pack.switches"] >= 59 - 1
+    assert metrics["pack.enabled"] == PLACES
+    assert metrics["pack.calls"] == PLACES * 5
+    assert metrics["pack.switches"] >= PLACES - 2
     assert 0 < metrics["pack.active"] < 0.2
     assert metrics["pack.density"] > 0.6
     assert metrics["pack.popcnt"] > 0
@@ -142,59 +144,59 @@ def test_state_pack(smollm2_f16: Path, mode: str, number: int) -> None:
     assert counters["blk.5.ffn_down.weight"]["skipped_inputs"] == 0
 
 
-def test_events(smollm2_f16: Path) -> None:
+def test_events(short_f16: Path) -> None:
     """Every change sent is the model; a threshold leaves some out; a gap that is never small enough turns it off."""
     options = {"delta_theta": 0.0, "target": "both"}
-    exact = load_columns(smollm2_f16, 2, event=EventDriven(**options))
+    exact = load_columns(short_f16, 2, event=EventDriven(**options))
     tokens = tokens_of(exact, 14)
-    expected = logits_of(load_columns(smollm2_f16, 1), tokens, batch=1)
+    expected = logits_of(load_columns(short_f16, 1), tokens, batch=1)
     assert divergence(expected, logits_of(exact, tokens, batch=1)) < 1e-3
     metrics = exact.seeddelta.metrics()
     assert metrics["event.enabled"] == INPUTS
     assert metrics["event.calls"] == 14 * INPUTS
     assert metrics["event.full"] == INPUTS
     assert metrics["event.topk_kept"] > 0.99
-    some = load_columns(smollm2_f16, 2, event=EventDriven(delta_theta=0.3, gap_every=4, gap_tol=10))
+    some = load_columns(short_f16, 2, event=EventDriven(delta_theta=0.3, gap_every=4, gap_tol=10))
     assert 1e-5 < divergence(expected, logits_of(some, tokens, batch=1)) < 0.5
     metrics = some.seeddelta.metrics()
-    assert metrics["event.enabled"] == metrics["event.active"] == 60
+    assert metrics["event.enabled"] == metrics["event.active"] == PLACES
     assert 0.2 < metrics["event.topk_kept"] < 0.9
     assert metrics["event.stale_pct"] == pytest.approx(100 * (1 - metrics["event.topk_kept"]))
-    assert metrics["event.gap_checks"] == 90 * 3  # a product each of gate, up and down
+    assert metrics["event.gap_checks"] == 3 * SHORT_LAYERS * 3  # a product each of gate, up and down
     assert 0 < metrics["event.quality_gap"] < 1
     assert metrics["event.budget_ms_used"] > 0
     assert metrics["event.gap_failures"] == 0
     assert metrics["seeddelta.skipped_inputs"] > 0
-    wary = load_columns(smollm2_f16, 1, event=EventDriven(delta_theta=0.5, gap_every=2, gap_tol=0, rearm=100))
+    wary = load_columns(short_f16, 1, event=EventDriven(delta_theta=0.5, gap_every=2, gap_tol=0, rearm=100))
     logits_of(wary, tokens, batch=1)
     metrics = wary.seeddelta.metrics()
     assert metrics["event.active"] == 0
-    assert metrics["event.gap_failures"] == 90
-    assert metrics["event.full"] == 60 * (1 + 11)
+    assert metrics["event.gap_failures"] == 3 * SHORT_LAYERS
+    assert metrics["event.full"] == PLACES * (1 + 11)
     # a prompt in between begins anew, and a prompt of events is computed token by token
-    whole = load_columns(smollm2_f16, 2, event=EventDriven(delta_theta=0.3, gap_every=0), skip_prompt=True)
+    whole = load_columns(short_f16, 2, event=EventDriven(delta_theta=0.3, gap_every=0), skip_prompt=True)
     logits_of(whole, tokens)
     assert 0.2 < whole.seeddelta.metrics()["event.topk_kept"] < 0.9
 
 
-def test_event_budget_and_kwta(smollm2_f16: Path) -> None:
+def test_event_budget_and_kwta(short_f16: Path) -> None:
     event = EventDriven(delta_theta=0.0, budget_ms=0.5, gap_every=0)
-    llm = load_columns(smollm2_f16, 1, event=event)
+    llm = load_columns(short_f16, 1, event=event)
     logits_of(llm, tokens_of(llm, 8), batch=1)
     metrics = llm.seeddelta.metrics()
     assert metrics["event.budget_hits"] > 0
     assert metrics["event.topk_kept"] < 0.9
-    llm = load_columns(smollm2_f16, 1, kwta=Kwta(k=0.25), event=EventDriven(delta_theta=0.0, quorum=0.9, gap_every=0))
+    llm = load_columns(short_f16, 1, kwta=Kwta(k=0.25), event=EventDriven(delta_theta=0.0, quorum=0.9, gap_every=0))
     logits_of(llm, tokens_of(llm, 8), batch=1)
     metrics = llm.seeddelta.metrics()
     assert 0 < metrics["event.topk_kept"] <= 0.25
     assert metrics["event.quorum_hits"] > 0
 
 
-def test_quantized_sources(smollm2_quantized: Path, dense) -> None:
+def test_quantized_sources(short_quantized: Path, dense) -> None:
     tokens, expected = dense
-    llm = load_columns(smollm2_quantized, column_targets=("ffn",))
-    assert len(llm.seeddelta.columns) == 90
+    llm = load_columns(short_quantized, column_targets=("ffn",))
+    assert len(llm.seeddelta.columns) == 3 * SHORT_LAYERS
     assert divergence(expected, logits_of(llm, tokens)) < 0.1
 
 
@@ -210,11 +212,11 @@ print(json.dumps(sum(int(status[k].split()[0]) for k in ("RssAnon", "RssFile", "
 """
 
 
-def test_memory_is_not_doubled(smollm2_f16: Path) -> None:
+def test_memory_is_not_doubled(short_f16: Path) -> None:
     """Columns take what the dense matrices take."""
     resident = {}
     for kind in ("", "f16"):
-        command = [sys.executable, "-c", CHILD, str(smollm2_f16), *([kind] if kind else [])]
+        command = [sys.executable, "-c", CHILD, str(short_f16), *([kind] if kind else [])]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
         resident[kind] = json.loads(done.stdout)
     matrices = 2 * 106e6
@@ -246,26 +248,26 @@ def test_options_are_checked(make, message: str) -> None:
         make()
 
 
-def test_models_that_do_not_fit(smollm2_f16: Path, smollm2_two_layers: Path, tmp_path: Path) -> None:
+def test_models_that_do_not_fit(short_f16: Path, short_two_layers: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="give --columns"):
-        load(smollm2_f16, config=RuntimeConfig(kwta=Kwta()))
+        load(short_f16, config=RuntimeConfig(kwta=Kwta()))
     with pytest.raises(ConfigError, match="has its layout"):
-        load(smollm2_two_layers, config=RuntimeConfig(columns="f16"))
+        load(short_two_layers, config=RuntimeConfig(columns="f16"))
     with pytest.raises(SourceModelError, match="by columns for ffn_gate_exps"):
-        load(smollm2_f16, config=RuntimeConfig(columns="f16", column_targets=("ffn_gate_exps",)))
+        load(short_f16, config=RuntimeConfig(columns="f16", column_targets=("ffn_gate_exps",)))
     with pytest.raises(ValueError, match="use_mmap"):
-        load(smollm2_f16, config=RuntimeConfig(columns="f16"), use_mmap=False)
+        load(short_f16, config=RuntimeConfig(columns="f16"), use_mmap=False)
     skip = tmp_path / "skip.json"
     skip.write_text("{}")
     with pytest.raises(ConfigError, match="no file of seeddelta sparsify"):
-        load(smollm2_f16, config=RuntimeConfig(columns="f16", kwta=Kwta(file=skip)))
+        load(short_f16, config=RuntimeConfig(columns="f16", kwta=Kwta(file=skip)))
     skip.write_text(json.dumps({"format": 1, "score": "wina", "inputs": {"blk.99.ffn_down.weight": {"keep": 0.5}}}))
     with pytest.raises(ConfigError, match=r"ffn_down\.weight' is not by columns"):
-        load(smollm2_f16, config=RuntimeConfig(columns="f16", kwta=Kwta(file=skip)))
+        load(short_f16, config=RuntimeConfig(columns="f16", kwta=Kwta(file=skip)))
 
 
 @pytest.mark.parametrize("suffix", ["yaml", "json"])
-def test_kwta_file(smollm2_f16: Path, tmp_path: Path, suffix: str) -> None:
+def test_kwta_file(short_f16: Path, tmp_path: Path, suffix: str) -> None:
     """Fractions and thresholds a matrix; what it does not name is computed whole."""
     path = tmp_path / f"skip.{suffix}"
     inputs = {
@@ -274,7 +276,7 @@ def test_kwta_file(smollm2_f16: Path, tmp_path: Path, suffix: str) -> None:
     }
     path.write_text(json.dumps({"format": 1, "score": "magnitude", "inputs": inputs}))  # JSON is YAML, too
     for select, down in (("topk", 3 * 1536 // 4), ("threshold", 1536)):
-        llm = load_columns(smollm2_f16, 1, kwta=Kwta(file=path, select=select))
+        llm = load_columns(short_f16, 1, kwta=Kwta(file=path, select=select))
         logits_of(llm, tokens_of(llm, 2), batch=1)
         counters = llm.seeddelta.counters()
         assert counters["blk.0.ffn_down.weight"]["skipped_inputs"] == 2 * down
@@ -282,12 +284,12 @@ def test_kwta_file(smollm2_f16: Path, tmp_path: Path, suffix: str) -> None:
         assert counters["blk.2.attn_k.weight"]["skipped_inputs"] == (2 * 288 if select == "topk" else 0)
 
 
-def test_evaluation_takes_options_a_model(smollm2_f16: Path, tmp_path: Path) -> None:
+def test_evaluation_takes_options_a_model(short_f16: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("The river rose above the fields, and the people carried their tools to the barn. " * 20)
     skipping = {"config": {"columns": "f16", "kwta": {"k": 0.5}, "skip_prompt": True}}
     found = seeddelta.evaluate(
-        [smollm2_f16, smollm2_f16], text=text, n_ctx=64, chunks=1, threads=1, reps=0, options=[{}, skipping]
+        [short_f16, short_f16], text=text, n_ctx=64, chunks=1, threads=1, reps=0, options=[{}, skipping]
     )
     assert found.models[0].metrics == {}
     assert found.models[1].metrics["kwta.keep_ratio"] == pytest.approx(0.5, rel=1e-2)

@@ -123,14 +123,17 @@ def test_nothing_but_nan_comes_from_a_hole(llm: Any) -> None:
 
 
 def test_holes_take_no_memory(tiny: Path) -> None:
-    """They are mapped in pieces of the same pages, which go with the model."""
+    """They are mapped in pieces of the same pages, all of them NaN, which go with the model."""
 
-    def pieces() -> int:
-        return Path("/proc/self/maps").read_text().count("seeddelta:nan")
+    def pieces() -> set[tuple[int, int]]:
+        lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if "seeddelta:nan" in line]
+        return {(int(begin, 16), int(end, 16)) for begin, end in (line.split()[0].split("-") for line in lines)}
 
     before = pieces()
     llm = load_small(tiny, 1)
     assert pieces() > before
+    for begin, end in pieces() - before:
+        assert ctypes.string_at(begin, end - begin) == b"\xff" * (end - begin)
     llm.close()
     assert pieces() == before
 

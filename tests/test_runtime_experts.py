@@ -12,6 +12,7 @@ import seeddelta
 from llama_helpers import assert_threads_change_nothing, divergence, load_small, logits_of, tokens_of, with_base_scale
 from seeddelta import _core
 from seeddelta.errors import NumericalError, UnsupportedLlamaError
+from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.schema import lane_code
 
 pytest.importorskip("llama_cpp")
@@ -69,7 +70,7 @@ def test_what_is_converted(any_model: Path) -> None:
     with seeddelta.gguf.reader.open_seeddelta(any_model.with_suffix(".sd")) as file:
         names = {name.removeprefix("blk.0.").removesuffix(".weight") for name in file.tensors if "blk.1" not in name}
         shapes = {name: tensor.description.tensor_shape for name, tensor in file.tensors.items()}
-        source = {name: info.shape for name, info in seeddelta.gguf.header.read_header(any_model).tensors.items()}
+        source = {name: info.shape for name, info in read_header(any_model).tensors.items()}
     attention = {"attn_q", "attn_k", "attn_v", "attn_output", "output", "token_embd"}
     experts = {"ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"}
     assert (

@@ -23,9 +23,9 @@ BROKEN = "blk.1.ffn_up.weight"
 
 
 @pytest.fixture(scope="module")
-def overflowing(smollm2_two_layers: Path, model_dir: Path) -> Path:
+def overflowing(short_two_layers: Path, model_dir: Path) -> Path:
     """The products of one weight are infinite."""
-    return with_base_scale(smollm2_two_layers, model_dir / "overflow.gguf", BROKEN, 3e38)
+    return with_base_scale(short_two_layers, model_dir / "overflow.gguf", BROKEN, 3e38)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -42,8 +42,8 @@ def test_error_names_the_tensor(overflowing: Path, threads: int) -> None:
 @pytest.mark.parametrize("kind", ["f16", "f32", "quantized"])
 def test_fallback_takes_over(
     overflowing: Path,
-    smollm2_two_layers: Path,
-    smollm2_f16: Path,
+    short_two_layers: Path,
+    short_f16: Path,
     smollm2_quantized: Path,
     model_dir: Path,
     kind: str,
@@ -51,13 +51,13 @@ def test_fallback_takes_over(
     if kind == "quantized":
         fallback = smollm2_quantized
     elif kind == "f32":
-        fallback = seeddelta.dequantize(smollm2_f16, model_dir / "f32.gguf", type="f32", progress=False)
+        fallback = seeddelta.dequantize(short_f16, model_dir / "f32.gguf", type="f32", progress=False)
     else:
-        fallback = smollm2_f16
+        fallback = short_f16
     llm = load(overflowing, fallback=fallback)
     tokens = tokens_of(llm, 20)
     healthy = load(
-        smollm2_two_layers, config=seeddelta.RuntimeConfig(dense=(BROKEN,)), fallback=fallback
+        short_two_layers, config=seeddelta.RuntimeConfig(dense=(BROKEN,)), fallback=fallback
     )  # ggml's own product for the same weight
     expected = logits_of(healthy, tokens)
     assert divergence(expected, logits_of(llm, tokens)) < 1e-3
@@ -71,19 +71,19 @@ def test_fallback_takes_over(
 
 
 @pytest.mark.parametrize("with_fallback", [False, True])
-def test_nan_activations(smollm2_two_layers: Path, smollm2_f16: Path, tmp_path: Path, with_fallback: bool) -> None:
+def test_nan_activations(short_two_layers: Path, short_f16: Path, tmp_path: Path, with_fallback: bool) -> None:
     """NaN that comes from elsewhere: no fallback can help, and no weight is blamed for good."""
-    path = with_nan_in(smollm2_two_layers, tmp_path / "nan.gguf", "blk.1.attn_norm.weight")
-    llm = load(path, fallback=smollm2_f16 if with_fallback else None)
+    path = with_nan_in(short_two_layers, tmp_path / "nan.gguf", "blk.1.attn_norm.weight")
+    llm = load(path, fallback=short_f16 if with_fallback else None)
     message = "also with the dense fallback" if with_fallback else "activations"
     with pytest.raises(NumericalError, match=rf"blk\.1\.attn_.*{message}"):
         logits_of(llm, tokens_of(llm, 8))
 
 
-def test_context_that_is_made_in_another_way(smollm2_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_context_that_is_made_in_another_way(short_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "new_model", lambda make, sequences=1: contextlib.nullcontext())
     with pytest.raises(UnsupportedLlamaError, match="llama_init_from_model"):
-        load(smollm2_two_layers)
+        load(short_two_layers)
 
 
 class WithExtraWeights:
@@ -109,9 +109,9 @@ def patched_registry(monkeypatch: pytest.MonkeyPatch, registry: WithExtraWeights
     monkeypatch.setattr(weights, "_core", Core)
 
 
-def test_weight_that_no_graph_uses(smollm2_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weight_that_no_graph_uses(short_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patched_registry(monkeypatch, WithExtraWeights("blk.99.ffn_up.weight"))
-    llm = load(smollm2_two_layers)
+    llm = load(short_two_layers)
     with pytest.warns(IdleWeightsWarning, match=r"did not use 'blk\.99\.ffn_up\.weight'$"):
         logits_of(llm, tokens_of(llm, 4))
     assert llm.seeddelta.idle == ["blk.99.ffn_up.weight"]
@@ -127,15 +127,15 @@ def test_no_weight_is_used() -> None:
         RuntimeHandle(hook=_core.GraphHook(registry)).check()
 
 
-def test_weight_in_another_operation(smollm2_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weight_in_another_operation(short_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patched_registry(monkeypatch, WithExtraWeights("blk.5.ffn_norm.weight"))
-    llm = load(smollm2_two_layers)
+    llm = load(short_two_layers)
     with pytest.raises(UnsupportedLlamaError, match=r"blk\.5\.ffn_norm\.weight.*used by MUL,"):
         logits_of(llm, tokens_of(llm, 4))
 
 
-def test_weight_of_another_shape(smollm2_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weight_of_another_shape(short_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patched_registry(monkeypatch, WithExtraWeights("blk.5.ffn_up.weight"))
-    llm = load(smollm2_two_layers)
+    llm = load(short_two_layers)
     with pytest.raises(UnsupportedLlamaError, match=r"blk\.5\.ffn_up\.weight.*layout"):
         logits_of(llm, tokens_of(llm, 4))

@@ -104,7 +104,7 @@ DOES_NOTHING = {"x86_64": b"\xc3", "AMD64": b"\xc3", "aarch64": b"\xc0\x03\x5f\x
 
 
 @pytest.mark.skipif(platform.machine() not in DOES_NOTHING or sys.platform != "linux", reason="patches an ELF library")
-def test_a_library_that_leaves_our_nodes_out(tmp_path: Path, smollm2_two_layers: Path) -> None:
+def test_a_library_that_leaves_our_nodes_out(tmp_path: Path, short_two_layers: Path) -> None:
     """The real libraries, of which one no longer calls the function of a custom node: refused at load."""
     folder = tmp_path / "lib"
     shutil.copytree(Path(llama_cpp.llama_cpp._lib._name).parent, folder)
@@ -117,7 +117,7 @@ def test_a_library_that_leaves_our_nodes_out(tmp_path: Path, smollm2_two_layers:
         patched += 1
     assert patched
     environment = os.environ | {"LLAMA_CPP_LIB_PATH": str(folder)}
-    command = [sys.executable, "-c", LOAD, str(smollm2_two_layers), str(folder)]
+    command = [sys.executable, "-c", LOAD, str(short_two_layers), str(folder)]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.stdout.startswith("refused: "), (run.stdout, run.stderr)
     assert "a rewritten node (product, rows) is not computed as it should be" in run.stdout

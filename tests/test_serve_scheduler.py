@@ -13,7 +13,7 @@ import pytest
 import seeddelta
 from seeddelta.errors import BusyError, ConfigError, RequestError
 from seeddelta.runtime import RuntimeConfig, StatePackKV
-from tiny_llama import write_llama
+from tiny_llama import write_gemma2, write_llama
 
 llama_cpp = pytest.importorskip("llama_cpp")
 
@@ -126,6 +126,27 @@ def test_a_prefix_is_reused(scheduler: Scheduler, alone: Any) -> None:
     assert repeated.reused == len(first.prompt) - 1
 
 
+def test_nothing_is_reused_behind_a_sliding_window(smollm2_quantized: Path, tmp_path: Path) -> None:
+    """Of a long text the cache has the last positions only: what they were computed with is gone."""
+    path = write_gemma2(tmp_path / "window.gguf", smollm2_quantized)
+    first = np.random.default_rng(0).integers(20, 500, 600).tolist()
+    then = [*first[:300], *first[:20]]
+    replies = []
+    for prompts in ([then], [first, then]):
+        llm = load(path, context=1024, swa_full=False)
+        scheduler = Scheduler(llm)
+        try:
+            for prompt in prompts:
+                request = scheduler.submit(prompt, GREEDY, Limits(max_tokens=4))
+                text_of(request)
+            assert request.reused == 0
+            replies.append(request.tokens)
+        finally:
+            scheduler.close()
+            llm.close()
+    assert replies[0] == replies[1]
+
+
 def test_samples_like_llama(scheduler: Scheduler, alone: Any) -> None:
     options: dict[str, Any] = {"top_k": 30, "repeat_penalty": 1.3, "seed": 7}
     tokens = scheduler.llm.tokenize(b"the history")
@@ -170,6 +191,23 @@ def test_cancelling_frees_the_slot(scheduler: Scheduler) -> None:
         request.cancel()
     assert {list(request)[-1].finish for request in requests} == {"cancelled"}
     assert max(len(request.tokens) for request in requests) < 200
+    wait_until_idle(scheduler)
+
+
+def test_cancelled_before_it_has_a_slot(scheduler: Scheduler) -> None:
+    """It ends at once, and never takes one."""
+    requests: list[Generation] = []
+
+    def ask_and_cancel() -> None:  # in the thread that decodes: nothing is admitted in between
+        requests.extend(ask(scheduler, "the city", 2) for _ in range(6))
+        for request in requests[3:]:
+            request.cancel()
+
+    scheduler.between_passes(ask_and_cancel)
+    finishes = [list(request)[-1].finish for request in requests]
+    assert finishes[3:] == ["cancelled"] * 3
+    assert "cancelled" not in finishes[:3]
+    assert [request.started is None for request in requests] == [False] * 3 + [True] * 3
     wait_until_idle(scheduler)
 
 

@@ -9,9 +9,12 @@ from typing import Any
 import gguf
 import numpy as np
 from seeddelta.gguf.model_file import read_header
+from seeddelta.gguf.source import open_source
+from seeddelta.gguf.writer import PlannedTensor, Typed, copied_metadata, write_gguf
 
 N_EMBD, N_FF, N_LAYERS, N_HEAD, N_KV_HEAD, HEAD = 64, 96, 2, 4, 2, 16
 N_EXPERT, N_USED, N_FF_EXPERT = 6, 2, 40  # rows that are no whole tiles
+SHORT_LAYERS = 6  # of a real model that is cut; the shorter, the less its parts have to do with each other
 N_VOCAB = 512  # the special tokens, all bytes, and the first merges
 
 
@@ -28,6 +31,19 @@ def write_llama(
             writer.add_chat_template(template)
 
     return _write(path, "llama", tokenizer_of, tensors, keys, feed_forward=width)
+
+
+def write_short(path: Path, whole: Path) -> Path:
+    """The first SHORT_LAYERS layers of a llama as a model of their own, in its types."""
+    source = open_source(whole)
+    kept = [
+        t for t in source.tensors.values() if not t.name.startswith("blk.") or int(t.name.split(".")[1]) < SHORT_LAYERS
+    ]
+    metadata = copied_metadata(source.header)
+    metadata["llama.block_count"] = Typed(SHORT_LAYERS, gguf.GGUFValueType.UINT32)
+    plan = [PlannedTensor(t.name, t.shape, t.type) for t in kept]
+    write_gguf(path, metadata, plan, lambda tensor: [source.raw(tensor.name)])
+    return path
 
 
 def write_bert(path: Path, tokenizer_of: Path) -> Path:
