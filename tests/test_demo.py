@@ -40,15 +40,17 @@ def test_demo_prints_the_table_and_keeps_the_models(tmp_path: Path, capfd: pytes
         "generation",
         "file, MB",
         "F16",
-        "Q4_1",
-        "15.2",
+        "Q4_0",
+        "Q4_K_M",
         "anon / file",
     ):
         assert part in out
-    assert out.count("The capital of France is") >= 3
+    assert out.count("The capital of France is") >= 4
     assert "seeddelta quantize " in out
     assert err == ""
     assert sorted(path.suffix for path in (tmp_path / "models").iterdir()) == [
+        ".gguf",
+        ".gguf",
         ".gguf",
         ".gguf",
         ".gguf",

