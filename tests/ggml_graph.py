@@ -13,7 +13,7 @@ F32, F16, I32 = 0, 1, 26
 _CTYPES = {F32: ctypes.c_float, F16: ctypes.c_uint16, I32: ctypes.c_int32}
 _POINTERS = (
     "ggml_init", "ggml_new_tensor_4d", "ggml_view_2d", "ggml_get_data", "ggml_set_name", "ggml_mul_mat",
-    "ggml_get_rows", "ggml_mul_mat_id", "ggml_add", "ggml_new_graph", "ggml_permute",
+    "ggml_get_rows", "ggml_mul_mat_id", "ggml_add", "ggml_add_inplace", "ggml_new_graph", "ggml_permute",
 )  # fmt: skip
 
 

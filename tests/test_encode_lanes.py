@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -90,17 +89,19 @@ def test_equal_bits_on_every_instruction_set(code: _core.LaneCode) -> None:
     rows = gaussian(33, n)
     rows[4] *= 50 * (np.arange(n) % 7 == 0)  # far beyond the levels
     importance = np.exp(gaussian(1, n)[0])
-    covariance = correlated(n)
-    feedback = make_feedback("w", covariance, rotation_block=0, seed=0, code=code)
-    found = set()
-    for isa in _core.isa_available():
+    feedback = make_feedback("w", correlated(n), rotation_block=0, seed=0, code=code)
+
+    def bits(isa: str, some: F32) -> bytes:
         _core.isa_select(isa)
-        plain = encode(rows, code, importance=importance, rotation_block=8, seed=3)
-        scales = encode(rows, code, importance=importance, beam_width=2)
-        fed, among = (encode_fed(rows, code, feedback, beam_width=beam_width) for beam_width in (1, 4))
-        all_ = (*plain, *scales, *fed, *among)
-        found.add(hashlib.sha256(b"".join(np.asarray(a).tobytes() for a in all_)).hexdigest())
-    assert len(found) == 1
+        plain = encode(some, code, importance=importance, rotation_block=8, seed=3)
+        scales = encode(some, code, importance=importance, beam_width=2)
+        fed, among = (encode_fed(some, code, feedback, beam_width=beam_width) for beam_width in (1, 4))
+        return b"".join(np.asarray(a).tobytes() for a in (*plain, *scales, *fed, *among))
+
+    scalar, *others = _core.isa_available()
+    assert scalar == "scalar"  # it takes a hundred times as long as the others: rows of one search each
+    assert {bits(isa, rows[:8]) for isa in others} <= {bits(scalar, rows[:8])}
+    assert len({bits(isa, rows) for isa in others}) <= 1
 
 
 def test_threads_do_not_matter() -> None:

@@ -269,6 +269,45 @@ def test_a_precision_is_known() -> None:
     assert "unknown precision (11)" in (shown(hook, node) or ("", "", ""))[2]
 
 
+@pytest.mark.parametrize("of", ["input", "result"])
+@pytest.mark.parametrize(("axis", "gap"), [(2, 0), (2, 4 * N_IN), (2, -4 * N_IN), (3, 4 * N_IN), (3, -4 * N_IN)])
+def test_streams_that_do_not_follow_each_other_are_refused(of: str, axis: int, gap: int) -> None:
+    hook, graph, w, _ = plain_hook()
+    sizes = (TOKENS, 2, 1) if axis == 2 else (TOKENS, 1, 2)
+    x = graph.tensor(F32, N_IN, *sizes)
+    node = graph.op("mul_mat", w, x)
+    changed = (x if of == "input" else node).value or 0
+    FIELDS.set(changed, "nb", axis, FIELDS.get(changed, "nb", axis) + gap)
+    error = shown(hook, node)
+    if gap == 0:
+        assert error is None
+        assert FIELDS.get(node.value or 0, "op") == FIELDS.at["op_custom"]
+    else:
+        assert error is not None
+        assert error[:2] == ("layout", "w")
+
+
+def test_an_input_that_is_overwritten_between_two_products() -> None:
+    """The second one must not take the activations of the first, though both read the same tensor."""
+    made, dense = weights()
+    registry = _core.WeightRegistry(library.ggml_abi())
+    registry.add(made[0])
+    hook, graph = _core.GraphHook(registry), Graph()
+    values = np.random.default_rng(4).normal(size=(TOKENS, N_IN)).astype(np.float32)
+    w, x = graph.tensor(F16, N_IN, N_OUT, name="w"), graph.tensor(F32, N_IN, TOKENS, data=values)
+    first = graph.op("mul_mat", w, x)
+    doubled = graph.op("add_inplace", x, x)
+    second, third = graph.op("mul_mat", w, x), graph.op("mul_mat", w, x)
+    graph.compute(hook, first, doubled, second, third)
+    assert hook.take_error() is None
+    expected = values @ dense["product"].T
+    for node, factor in ((first, 1), (second, 2), (third, 2)):
+        found = graph.array(node, F32, N_OUT, TOKENS)
+        np.testing.assert_allclose(found, factor * expected, atol=0.03 * np.abs(expected).max())
+    assert hook.counters()["w"]["reused"] == 1  # the third one takes those of the second
+    graph.close()
+
+
 @pytest.mark.parametrize("where", ["the weight", "a view of it", "third source"])
 def test_a_hole_in_another_place(where: str) -> None:
     """ggml would compute with it: as a part of it, or as the second matrix."""

@@ -70,7 +70,7 @@ def _processor_flags() -> frozenset[str]:
 
 
 class StubFile:
-    """An open stub file file. `path` can be given to llama.cpp while the stub file is open."""
+    """An open stub file. `path` can be given to llama.cpp while the stub file is open."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

@@ -28,7 +28,7 @@ class TokenScore:
 
 
 @dataclass(frozen=True)
-class StubTensor:
+class Piece:
     """Some more text of a reply. `finish` is set in the last one."""
 
     text: str
@@ -103,9 +103,9 @@ class Generation(Job):
         self._streamed = limits.streamed
         self._unsent: list[str] = []
         self._scores: list[TokenScore] = []
-        self._pieces: queue.SimpleQueue[StubTensor | BaseException] = queue.SimpleQueue()
+        self._pieces: queue.SimpleQueue[Piece | BaseException] = queue.SimpleQueue()
 
-    def __iter__(self) -> Iterator[StubTensor]:
+    def __iter__(self) -> Iterator[Piece]:
         while True:
             piece = self._pieces.get()
             if isinstance(piece, BaseException):
@@ -152,7 +152,7 @@ class Generation(Job):
             return
         text = "".join(self._unsent)
         scores, self._scores, self._unsent = tuple(self._scores), [], []
-        self._pieces.put(StubTensor(text, scores, finish))
+        self._pieces.put(Piece(text, scores, finish))
 
 
 class Embedding(Job):
