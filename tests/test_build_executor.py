@@ -189,7 +189,7 @@ def test_progress_counts_every_tensor_once(dense: Path, capfd: pytest.CaptureFix
 KILLED = """
 import os, signal, sys
 from seeddelta import Recipe, build
-from seeddelta.checkpoint import Store
+from seeddelta.storage.checkpoint import Store
 real, left = Store.save, [int(sys.argv[3])]
 def save(*arguments):
     if left[0] == 0:

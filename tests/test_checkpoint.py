@@ -125,7 +125,7 @@ def test_a_folder_of_records(tmp_path: Path) -> None:
 KILLED = """
 import os, pathlib, signal, sys
 import numpy as np
-from seeddelta.checkpoint import Store
+from seeddelta.storage.checkpoint import Store
 def arrays():
     yield "a", np.zeros(9)
     os.kill(os.getpid(), signal.SIGKILL)
