@@ -9,7 +9,6 @@ and tokens that no text has.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -20,8 +19,9 @@ from typing import Any, TypeVar
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType, TokenType
 from seeddelta.cli.demo import bundled_model
+from seeddelta.gguf.descriptions import description_arrays, read_descriptions
 from seeddelta.gguf.model_file import read_header
-from seeddelta.gguf.schema import KEY_CRC32, KEY_TENSORS
+from seeddelta.gguf.schema import KEY_CRC32, TENSORS
 from seeddelta.gguf.writer import PlannedTensor, Typed, Value, copied_metadata, write_gguf
 from seeddelta.numeric import row_ranges
 
@@ -117,11 +117,10 @@ def repeat_blocks(source: Path, blocks: int, path: Path) -> None:
         rest = [(one, None) for one in by_block.get(None, [])]
         return rest + [(one, block) for block in range(blocks) for one in by_block[block % own]]
 
-    values = copied_metadata(header)
+    values = copied_metadata(header, without=TENSORS)
     values[count] = Typed(blocks, GGUFValueType.UINT32)
-    descriptions = repeated(map(json.loads, header.metadata[KEY_TENSORS]), lambda one: str(one["name"]))
-    texts = [json.dumps(one | {"name": at(one["name"], block)}) for one, block in descriptions]
-    values[KEY_TENSORS] = Typed(texts, GGUFValueType.ARRAY, GGUFValueType.STRING)
+    descriptions = repeated(read_descriptions(header.metadata), lambda one: one.name)
+    values |= description_arrays([one.model_copy(update={"name": at(one.name, block)}) for one, block in descriptions])
     tensors = repeated(zip(header.tensors.values(), header.metadata[KEY_CRC32], strict=True), lambda one: one[0].name)
     values[KEY_CRC32] = Typed([sum_ for (_, sum_), _ in tensors], GGUFValueType.ARRAY, GGUFValueType.UINT32)
     plan = {at(info.name, block): info for (info, _), block in tensors}

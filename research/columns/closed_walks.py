@@ -108,7 +108,7 @@ def encoded(code: _core.LaneCode, weights: npt.NDArray[np.float32], by_column: b
 
 
 def targets_of(code: _core.LaneCode, weights: npt.NDArray[np.float32]) -> F64:
-    scale = np.sqrt(np.mean(weights.astype(float) ** 2, axis=1, keepdims=True)) * SCALE / code.unit
+    scale = np.sqrt(np.mean(weights.astype(float) ** 2, axis=1, keepdims=True)) * SCALE / code.deviation
     return np.asarray(weights / scale)
 
 
@@ -127,7 +127,7 @@ def main() -> None:
         columns, column_seconds = encoded(code, weights, by_column=True)
         rules = exact(code, walks) | {"encoder": columns}
         ratios = "  ".join(f"{name} {np.sqrt(error / rows):.3f}" for name, error in rules.items())
-        print(f"{code.bits:g} bits: rows {np.sqrt(rows) / code.unit:.4f}, {row_seconds:.1f} s a million weights")
+        print(f"{code.bits:g} bits: rows {np.sqrt(rows) / code.deviation:.4f}, {row_seconds:.1f} s a million weights")
         print(f"  over it: {ratios}; {column_seconds / row_seconds:.1f} times the time", flush=True)
 
 
