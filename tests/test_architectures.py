@@ -171,11 +171,23 @@ TRIED = sorted(name for name in tiny_architectures.TABLE if name not in ARCHITEC
 # Tiny models whose large small tensors (tables of positions, mixing) leave less to convert.
 SMALLER_SHARE = {"gpt2", "starcoder", "mamba", "rwkv6", "rwkv7", "rwkv6qwen2", "arwkv7", "bert", "plamo2", "jamba"}
 
+# Tiny models that cannot be measured, and what is said: they end the process of stock llama.cpp, or are refused.
+NOT_MEASURED = {
+    "gemma-embedding": r"llama\.cpp cannot compute this model",
+    "nemotron_h": r"llama\.cpp cannot compute this model",
+    "plm": "the process of this model was killed by SIGABRT",  # with flash attention, the original model, too
+    "t5": "is an encoder with a decoder",
+}
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TRIED[time.localtime().tm_yday % 10 :: 10])
 def test_a_tenth_of_what_was_tried(name: str, tmp_path: Path, smollm2_quantized: Path, tiny_text: Path) -> None:
     """Another tenth every day: `seeddelta quantize`, beside stock llama.cpp on the dequantized file."""
+    if name in NOT_MEASURED:
+        with pytest.raises(seeddelta.SeedDeltaError, match=NOT_MEASURED[name]):
+            tiny_architectures.convert(name, tmp_path, smollm2_quantized, tiny_text)
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
