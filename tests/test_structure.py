@@ -65,8 +65,11 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines and packages (or modules) of seeddelta that a file imports, also inside of functions; not for types."""
+def imports_of(path: Path) -> Iterator[tuple[int, list[str], list[str]]]:
+    """Imports from seeddelta in a file of it, also inside of functions; not for types.
+
+    Each is the line, the module's path below the package, and the names.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for_types = {
         inner
@@ -78,14 +81,20 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.ImportFrom) or node in for_types:
             continue
-        names = (node.module or "").split(".") if node.module else []
+        module = (node.module or "").split(".") if node.module else []
         if node.level:
-            names = [*inside[: len(inside) - node.level + 1], *names]
-        elif names[:1] == ["seeddelta"]:
-            names = names[1:]
+            module = [*inside[: len(inside) - node.level + 1], *module]
+        elif module[:1] == ["seeddelta"]:
+            module = module[1:]
         else:
             continue
-        yield from ((node.lineno, target) for target in (names[:1] or [alias.name for alias in node.names]))
+        yield node.lineno, module, [alias.name for alias in node.names]
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines and packages (or modules) of seeddelta that a file imports."""
+    for line, module, names in imports_of(path):
+        yield from ((line, target) for target in (module[:1] or names))
 
 
 def test_an_ablation_is_one_file() -> None:
@@ -122,28 +131,12 @@ def test_imports_point_down() -> None:
 
 
 def modules_imported(path: Path) -> set[Path]:
-    """Files of the package that a file imports, also inside of functions; not for types."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for_types = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
+    """Files of the package that a file imports."""
     found = set()
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.ImportFrom) or node in for_types:
-            continue
-        names = (node.module or "").split(".") if node.module else []
-        if node.level:
-            folder = path.parents[node.level - 1]
-        elif names[:1] == ["seeddelta"]:
-            folder, names = PACKAGE, names[1:]
-        else:
-            continue
-        base = folder.joinpath(*names)
-        for alias in node.names:
-            candidates = [base / f"{alias.name}.py", base / alias.name / "__init__.py", base.with_suffix(".py")]
+    for _, module, names in imports_of(path):
+        base = PACKAGE.joinpath(*module)
+        for name in names:
+            candidates = [base / f"{name}.py", base / name / "__init__.py", base.with_suffix(".py")]
             found |= {next((one for one in candidates if one.is_file()), base / "__init__.py")}
     return found - {path}
 

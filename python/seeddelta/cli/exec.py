@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from ..errors import ConfigError, FormatError, NotAvailableError
+from ..settings.runtime import RuntimeConfig
 from ._elf import Object, linked, read_object
 
 LIBRARY = "libseeddelta_llama.so"
@@ -35,31 +36,34 @@ _SHARED = "build llama.cpp with -DBUILD_SHARED_LIBS=ON, or take a release of lla
 _LOADS, _COMPUTES = "llama_model_load_from_file", "ggml_backend_sched_graph_compute_async"
 
 
+def _same(name: str) -> str:
+    """Help of the run time's setting of this name, which the option gives to the library."""
+    return RuntimeConfig.model_fields[name].description or ""
+
+
 _Fallback = Annotated[
     Path | None,
     typer.Option(
         "--seeddelta-fallback", "--fallback", metavar="DENSE.GGUF", show_default=False,
-        help="Dense model that weights are computed from when they give NaN or miss the gap.",
+        help=_same("fallback"),
     ),
 ]  # fmt: skip
 _Gap = Annotated[
     float | None,
     typer.Option(
         "--seeddelta-gap", "--gap", metavar="ERROR", show_default=False,
-        help="Largest relative error of a tensor; one above it is the fallback's from the start.",
+        help=_same("gap"),
     ),
 ]  # fmt: skip
 _Dense = Annotated[
     str,
     typer.Option(
         metavar="NAMES", show_default=False,
-        help="Names of tensors (shell patterns, with commas) that are taken from the fallback from the start.",
+        help=_same("dense"),
     ),
 ]  # fmt: skip
-_StateCells = Annotated[bool, typer.Option("--statecells", help="Refuse a model without StateCells weights.")]
-_ProcSparse = Annotated[
-    bool, typer.Option("--proc-sparse/--no-proc-sparse", help="Serve proc-sparse weights; else the fallback's.")
-]
+_StateCells = Annotated[bool, typer.Option("--statecells", help=_same("statecells"))]
+_ProcSparse = Annotated[bool, typer.Option("--proc-sparse/--no-proc-sparse", help=_same("proc_sparse"))]
 _Metrics = Annotated[
     Path | None,
     typer.Option(metavar="FILE", show_default=False, help="Write what the weights did, when a context ends."),

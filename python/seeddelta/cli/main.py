@@ -1,7 +1,7 @@
 """The program `seeddelta`: one typer application, one module a command.
 
-To add a command, write a module with a function `command` (typer annotations, docstring = help) and add a line to
-COMMANDS. Modules are imported when the program starts, so they must import heavy things inside the function.
+To add a command, write a module with a function `command` (typer annotations, docstring = help) and add its name to
+PANELS. Modules are imported when the program starts, so they must import heavy things inside the function.
 """
 
 from __future__ import annotations
@@ -28,30 +28,7 @@ PANELS = {
     "Experiments": ("sparsify",),
 }
 # command -> module with the function `command`
-COMMANDS = {
-    "quantize": "seeddelta.cli.quantize",
-    "build": "seeddelta.cli.build",
-    "imatrix": "seeddelta.cli.imatrix",
-    "fit": "seeddelta.cli.fit",
-    "autotune": "seeddelta.cli.autotune",
-    "run": "seeddelta.cli.run",
-    "serve": "seeddelta.cli.serve",
-    "chat": "seeddelta.cli.chat",
-    "exec": "seeddelta.cli.exec",
-    "eval": "seeddelta.cli.eval",
-    "tasks": "seeddelta.cli.tasks",
-    "bench": "seeddelta.cli.bench",
-    "report": "seeddelta.cli.report",
-    "sparsify": "seeddelta.cli.sparsify",
-    "demo": "seeddelta.cli.demo",
-    "dequantize": "seeddelta.cli.dequantize",
-    "card": "seeddelta.cli.card",
-    "push": "seeddelta.cli.push",
-    "inspect": "seeddelta.cli.inspect",
-    "verify": "seeddelta.cli.verify",
-    "diff": "seeddelta.cli.diff",
-    "schema": "seeddelta.cli.schema",
-}
+COMMANDS = {name: f"seeddelta.cli.{name}" for names in PANELS.values() for name in names}
 
 
 def make_app(commands: dict[str, str] | None = None) -> typer.Typer:

@@ -38,12 +38,17 @@ def chosen(quality: str, calibrate: str | None, options: Mapping[str, Any]) -> t
 
 
 def with_possible_gradient(recipe: Recipe, ctx: int) -> Recipe:
-    """The recipe with gradients to be measured, or without them where quality "best" asks and the model has none."""
-    if recipe.gradient != _IF_POSSIBLE:
+    """The recipe with gradients to be measured, or without them where quality "best" asks and the model has none.
+
+    Raises NotAvailableError when they were asked for by name and the model has none.
+    """
+    if recipe.gradient not in (AUTO, _IF_POSSIBLE):
         return recipe
     try:
         model_shape(open_source(recipe.input), ctx)
     except NotAvailableError as error:
+        if recipe.gradient == AUTO:
+            raise
         warnings.warn(f"{error} (quality best goes on without gradients)", CalibrationWarning, stacklevel=3)
         return recipe.model_copy(update={"gradient": None})
     return recipe.model_copy(update={"gradient": AUTO})

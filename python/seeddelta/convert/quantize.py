@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..calibrate.block_shape import model_shape
 from ..calibrate.capture import Capture, capture
 from ..calibrate.covariance import open_covariance, warn_of_zeros, write_covariance
 from ..calibrate.engine import BlockEngine
@@ -152,8 +151,6 @@ def _prepared(
     automatic = recipe.gradient == AUTO
     recipe = recipe.model_copy(update={"gradient": None}) if automatic else recipe
     plan = make_plan(recipe, measured=False)
-    if automatic:
-        model_shape(plan.source, ctx)  # raises for a model whose gradients cannot be measured
     if recipe.executor == "threads":
         jobs = jobs_within(plan, ram, recipe.threads or processors())
         recipe = recipe.model_copy(update={"executor": f"threads:{jobs}"})
