@@ -19,13 +19,13 @@ class RuntimeConfig(Settings):
 
     fallback: Annotated[Path | None, Flag(names=("--seeddelta-fallback",), shown=True, metavar="DENSE.GGUF")] = Field(
         default=None,
-        description="Original model, from which weights are computed that give NaN or miss the gap. Of the same shapes and "
-        "any type that llama.cpp knows; mapped, not loaded.",
+        description="Original model, from which weights are computed that give NaN or miss the gap. Of the same shapes "
+        "and any type that llama.cpp knows; mapped, not loaded.",
     )
     gap: Annotated[float | None, Flag(names=("--seeddelta-gap",), metavar="ERROR")] = Field(
         default=None,
-        description="Largest relative error of a tensor; a tensor above it is computed from the fallback from the start. "
-        "Default: no limit.",
+        description="Largest relative error of a tensor; a tensor above it is computed from the fallback from the "
+        "start. Default: no limit.",
     )
     dense: Annotated[Listed, Flag(metavar="NAMES")] = Field(
         default=(),
