@@ -1,6 +1,9 @@
-"""Tokens a second of all replies together, by the number of clients: `seeddelta serve` beside `llama_cpp.server`.
+"""Tokens per second of all replies together, by the number of clients: `seeddelta serve` and llama.cpp's llama-server.
 
-    python benchmarks/bench_serve.py --seeddelta lanes-4=model.seeddelta.gguf --stock F16=f16.gguf Q4_K_M=q4km.gguf
+    python benchmarks/bench_serve.py --serve "SeedΔ, seeddelta serve=model.seeddelta.gguf" \\
+        --bin llama.cpp/build/bin --llama-server SeedΔ=model.seeddelta.gguf F16=f16.gguf Q4_K_M=q4km.gguf
+
+llama-server is run by `seeddelta exec`, with as many slots as there are clients at most.
 
 Every model has a server process of its own, and the clients are threads of this one, so all of it runs on the machine's
 cores. Models take turns; medians are told. Then one client asks for a reply to a short prompt while the server reads
@@ -35,24 +38,25 @@ BEFORE_SHORT = 0.1  # seconds from a long prompt to the short one behind it
 class Server:
     """One server process, at `port`."""
 
-    def __init__(self, path: Path, stock: bool, threads: int, streams: int, context: int) -> None:
-        self.stock = stock
+    def __init__(self, path: Path, programs: Path | None, threads: int, streams: int, context: int) -> None:
+        """Start `seeddelta serve` or, with the folder of llama.cpp's programs, llama-server."""
+        self.stock = programs is not None
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        if stock:
+        if programs is not None:
             command = [
-                "llama_cpp.server", "--model", str(path), "--model_alias", "m", "--port", str(self.port),
-                "--n_ctx", str(context), "--n_threads", str(threads), "--n_threads_batch", str(threads),
-                "--flash_attn", "true", "--interrupt_requests", "false", "--verbose", "false",
+                "exec", "--", str(programs / "llama-server"), "-m", str(path), "--alias", "m",
+                "--port", str(self.port), "-c", str(context * streams), "-t", str(threads), "-tb", str(threads),
+                "--parallel", str(streams), "--no-webui", "--cache-ram", "0",
             ]  # fmt: skip
         else:
             command = [
-                "seeddelta", "serve", "-m", f"m={path}", "--port", str(self.port), "--ctx", str(context),
+                "serve", "-m", f"m={path}", "--port", str(self.port), "--ctx", str(context),
                 "--threads", str(threads), "--parallel", str(streams),
             ]  # fmt: skip
         self._process = subprocess.Popen(
-            [sys.executable, "-m", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "seeddelta", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         threading.Thread(target=self._read_errors, daemon=True).start()
         self._errors: list[str] = []
@@ -63,15 +67,22 @@ class Server:
             self._errors = [*self._errors[-20:], line]
 
     def wait(self) -> None:
+        """Until it answers; SystemExit with its last lines when it does not start."""
         end = time.monotonic() + READY
-        while True:
-            try:
-                with socket.create_connection(("127.0.0.1", self.port), 1):
-                    return
-            except OSError:
-                if self._process.poll() is not None or time.monotonic() > end:
-                    raise SystemExit("a server did not start:\n" + "".join(self._errors)) from None
-                time.sleep(0.1)
+        while not self._healthy():
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise SystemExit("a server did not start:\n" + "".join(self._errors))
+            time.sleep(0.1)
+
+    def _healthy(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
 
     def close(self) -> None:
         self._process.terminate()
@@ -106,7 +117,7 @@ class Server:
             if line.startswith(b'data: {"'):
                 first = first or time.perf_counter() - begin
                 chunks += 1
-                whole = whole or b'"finish_reason": "length"' in line
+                whole = whole or b'"finish_reason":"length"' in line.replace(b" ", b"")
         connection.close()
         return {
             "tokens": tokens if whole else max(chunks - 1, 0),
@@ -158,8 +169,11 @@ def medians(samples: list[dict[str, float]]) -> dict[str, Any]:
 
 def main() -> None:
     options = common.parser(__doc__)
-    options.add_argument("--seeddelta", nargs="*", type=named, default=[], metavar="NAME=FILE", help="served by us")
-    options.add_argument("--stock", nargs="*", type=named, default=[], metavar="NAME=FILE", help="by llama_cpp.server")
+    options.add_argument("--serve", nargs="*", type=named, default=[], metavar="NAME=FILE", help="by seeddelta serve")
+    options.add_argument(
+        "--llama-server", nargs="*", type=named, default=[], metavar="NAME=FILE", help="by llama-server"
+    )
+    options.add_argument("--bin", type=Path, help="folder of llama.cpp's programs")
     options.add_argument("--streams", default="1,4,8")
     options.add_argument("--tokens", type=int, default=96)
     options.add_argument("--long", type=int, default=500, help="words of the long prompt")
@@ -168,15 +182,17 @@ def main() -> None:
     options.add_argument("--reps", type=int, default=3)
     arguments = options.parse_args()
     counts = [int(count) for count in arguments.streams.split(",")]
-    given = {name: (path, False) for name, path in arguments.seeddelta}
-    given |= {name: (path, True) for name, path in arguments.stock}
+    if arguments.llama_server and arguments.bin is None:
+        options.error("--llama-server needs --bin")
+    given: dict[str, tuple[Path, Path | None]] = {name: (path, None) for name, path in arguments.serve}
+    given |= {name: (path, arguments.bin) for name, path in arguments.llama_server}
     speeds: dict[str, dict[int, list[dict[str, float]]]] = {name: {count: [] for count in counts} for name in given}
     firsts: dict[str, list[dict[str, float]]] = {name: [] for name in given}
     numbers = itertools.count(1)
     with ExitStack() as stack:
         servers = {}
-        for name, (path, stock) in given.items():
-            server = Server(path, stock, arguments.threads, max(counts), arguments.context)
+        for name, (path, programs) in given.items():
+            server = Server(path, programs, arguments.threads, max(counts), arguments.context)
             stack.callback(server.close)
             server.wait()
             throughput(server, max(counts), 4, next(numbers))  # pages and caches
@@ -194,13 +210,13 @@ def main() -> None:
         },
         "models": {
             name: {
-                "server": "llama_cpp.server" if stock else "seeddelta serve",
+                "server": "seeddelta serve" if programs is None else "llama-server",
                 "file": path.name,
                 "file_bytes": os.path.getsize(path),
                 "streams": {str(count): medians(speeds[name][count]) for count in counts},
                 "first_token_ms": medians(firsts[name]),
             }
-            for name, (path, stock) in given.items()
+            for name, (path, programs) in given.items()
         },
     }  # fmt: skip
     common.save(arguments.name or "serve", result, arguments.results)

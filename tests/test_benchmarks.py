@@ -136,7 +136,7 @@ def test_clients_of_a_server(smollm2_quantized: Path, tmp_path: Path) -> None:
     paths = [str(Path(seeddelta.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     for program, arguments in (
-        ("bench_serve.py", ["--seeddelta", f"tiny={model}", "--streams", "1,2", "--tokens", "8", "--reps", "1"]),
+        ("bench_serve.py", ["--serve", f"tiny={model}", "--streams", "1,2", "--tokens", "8", "--reps", "1"]),
         ("soak_serve.py", [str(model), "--minutes", "0.1", "--clients", "4"]),
     ):
         command = [sys.executable, str(BENCHMARKS / program), *arguments, "--results", str(tmp_path)]
