@@ -15,9 +15,11 @@ from seeddelta.runtime import EventDriven
 from seeddelta.runtime.decoder import Decoder
 from seeddelta.runtime.session import read_text, tokenize
 
-# name -> fields of StatePackKV; None: llama.cpp's attention
+# name -> fields of StatePackKV; None: llama.cpp's attention; AUTO: ours where that is faster
+AUTO: dict[str, Any] = {"mode": "auto"}
 SPEED: dict[str, dict[str, Any] | None] = {
     "llama.cpp": None,
+    "auto": AUTO,
     "exact": {"mode": "exact"},
     "binary 1/4": {"mode": "binary"},
     "binary 1/8": {"mode": "binary", "budget": 0.125},
@@ -68,6 +70,13 @@ def config_of(event: dict[str, Any]) -> RuntimeConfig:
     return RuntimeConfig(state_pack_kv=StatePackKV("exact"), event=EventDriven(target="kv", **event), force=True)
 
 
+def runtime_of(fields: dict[str, Any] | None, gates: dict[str, Any]) -> dict[str, Any]:
+    """Fields of RuntimeConfig for a value of SPEED."""
+    if fields is None:
+        return {"attention": "llama"}
+    return {} if fields is AUTO else {"state_pack_kv": gates | fields}
+
+
 @contextmanager
 def opened(
     dense: Path, name: str | dict[str, Any] | None, threads: int, n_ctx: int, gates: dict[str, Any] = NO_GATES
@@ -78,8 +87,7 @@ def opened(
         config = config_of({"gap_every": 0} | EVENTS[name.removesuffix(NO_FLASH)])
     else:
         fields = QUALITY[name.removesuffix(NO_FLASH)] if isinstance(name, str) else name
-        packed = None if fields is None else StatePackKV(**(gates | fields))
-        config = RuntimeConfig(state_pack_kv=packed, force=True)
+        config = RuntimeConfig(**runtime_of(fields, gates), force=True)
     llm = seeddelta.load(
         dense, config=config, n_ctx=n_ctx, n_batch=512, n_threads=threads,
         n_threads_batch=threads, flash_attn=flash_attn, verbose=False,

@@ -32,7 +32,7 @@ import numpy as np
 import seeddelta
 import synthetic
 from attention_choice import capture, recall_curves
-from attention_models import EVENTS, NO_FLASH, QUALITY, SPEED, SPEED_EVENTS, Prefix, opened, restore
+from attention_models import AUTO, EVENTS, NO_FLASH, QUALITY, SPEED, SPEED_EVENTS, Prefix, opened, restore, runtime_of
 from attention_needles import needles
 from attention_quality import quality
 from attention_windows import reuse, thresholds
@@ -130,13 +130,13 @@ def vars_of(options: Any) -> dict[str, Any]:
 
 
 def speed(dense: Path, options: Any, threads: list[int], path: Path) -> dict[str, Any]:
-    configs = {name: {} if fields is None else {"state_pack_kv": fields} for name, fields in SPEED.items()}
+    configs = {name: runtime_of(fields, {}) for name, fields in SPEED.items()}
     configs |= {name: {"event": EVENTS[name] | {"target": "kv"}} for name in SPEED_EVENTS}
-    configs = {name: config and config | {"force": True} for name, config in configs.items()}
+    configs = {name: config | {"force": True} for name, config in configs.items()}
     if options.settings:
         configs = {name: configs[name] for name in options.settings.split(";")}
     flash = {"flash_attn": not options.no_flash_attention}
-    each: list[dict[str, Any]] = [flash | ({"config": config} if config else {}) for config in configs.values()]
+    each: list[dict[str, Any]] = [flash | {"config": config} for config in configs.values()]
     names = [name + NO_FLASH * options.no_flash_attention for name in configs]
     depths = [int(depth) for depth in options.depth.split(",")]
     comparison = seeddelta.evaluate(
@@ -204,7 +204,7 @@ def kernel(positions: list[int], reps: int) -> dict[str, Any]:
             stock = [GgmlAttention(q, k, v, dim**-0.5) for k, v in layers]
             calls: dict[str, Any] = {"llama.cpp": lambda stock=stock: [one() for one in stock]}
             for name, fields in SPEED.items():
-                if fields is not None:
+                if fields is not None and fields is not AUTO:
                     settings = {key: value for key, value in fields.items() if key != "mode"}
                     pack = None if name == "exact" else _core.PackSettings(fields["mode"], **settings)
                     runs = [(_core.AttentionRun(), k, v) for k, v in layers]

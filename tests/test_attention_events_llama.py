@@ -58,7 +58,7 @@ def test_everything_computed_is_exact(
     llm = load(tiny, events(**options), flash_attn=flash_attn, **ROOM)
     np.testing.assert_array_equal(run(llm), exact)
     metrics = llm.seeddelta.metrics()
-    assert llm.seeddelta.own_attention
+    assert llm.seeddelta.chooses_keys
     assert metrics["attention.events"] == metrics["event.calls"] == 40 * N_LAYERS
     assert metrics["attention.exact"] == metrics["attention.packed"] == metrics["pack.enabled"] == 0
     assert metrics["event.full"] == N_LAYERS  # the first token behind the prompt
@@ -225,5 +225,5 @@ def test_what_excludes_events() -> None:
     assert EventDriven(target="kv").limits()["theta"] == 0.01
     assert EventDriven(target="kv", delta_theta=0.0, gap_tol=0.0).limits()["theta"] == 0
     config = RuntimeConfig.from_dict({"event": {"target": "kv", "delta_theta": 0.1}})
-    assert config.attention == StatePackKV("exact")
+    assert config.chosen_keys == StatePackKV("exact")
     assert not config.skips

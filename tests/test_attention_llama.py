@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType
 
 llama_cpp = pytest.importorskip("llama_cpp")
 
@@ -39,13 +40,15 @@ from tiny_llama import (  # noqa: E402
 
 Array = np.ndarray[Any, Any]
 FORMS = pytest.mark.parametrize("flash_attn", [True, False], ids=["flash", "products"])
+EXACT = RuntimeConfig(attention="exact")
+Q5_0 = int(GGMLQuantizationType.Q5_0)
 ALL_AUDITED = 256  # positions of the small models' caches
 
 
 @FORMS
 def test_exact_attention_is_llamas(tiny: Path, load: Callable[..., Any], flash_attn: bool) -> None:
     stock = one_by_one(load(tiny, None, flash_attn=flash_attn))
-    llm = load(tiny, StatePackKV("exact"), flash_attn=flash_attn)
+    llm = load(tiny, EXACT, flash_attn=flash_attn)
     ours = one_by_one(llm)
     np.testing.assert_allclose(ours, stock, atol=0.02)
     assert divergence(stock, ours) < (1e-5 if flash_attn else 1e-6)
@@ -57,7 +60,7 @@ def test_exact_attention_is_llamas(tiny: Path, load: Callable[..., Any], flash_a
 
 @FORMS
 def test_threads_do_not_matter(tiny: Path, load: Callable[..., Any], flash_attn: bool) -> None:
-    for pack in (StatePackKV("exact"), StatePackKV("ternary", budget=0.2, density=0.9, **EVERYWHERE)):
+    for pack in (EXACT, StatePackKV("ternary", budget=0.2, density=0.9, **EVERYWHERE)):
         models = [load(tiny, pack, threads=threads, flash_attn=flash_attn) for threads in (1, 2, 3)]
         first, *others = [one_by_one(llm) for llm in models]
         for other in others:
@@ -67,7 +70,7 @@ def test_threads_do_not_matter(tiny: Path, load: Callable[..., Any], flash_attn:
 @FORMS
 @pytest.mark.parametrize("mode", ["binary", "ternary"])
 def test_everything_kept_is_exact(tiny: Path, load: Callable[..., Any], mode: Any, flash_attn: bool) -> None:
-    exact = one_by_one(load(tiny, StatePackKV("exact"), flash_attn=flash_attn))
+    exact = one_by_one(load(tiny, EXACT, flash_attn=flash_attn))
     llm = load(tiny, StatePackKV(mode, budget=1.0, **EVERYWHERE), flash_attn=flash_attn)
     np.testing.assert_array_equal(one_by_one(llm), exact)
     metrics = llm.seeddelta.metrics()
@@ -78,7 +81,7 @@ def test_everything_kept_is_exact(tiny: Path, load: Callable[..., Any], mode: An
 
 @FORMS
 def test_keys_are_chosen(tiny: Path, load: Callable[..., Any], flash_attn: bool) -> None:
-    exact = one_by_one(load(tiny, StatePackKV("exact"), flash_attn=flash_attn))
+    exact = one_by_one(load(tiny, EXACT, flash_attn=flash_attn))
     pack = StatePackKV("binary", popcount=True, budget=0.2, gap_every=4, gap=2.0, **EVERYWHERE)
     llm = load(tiny, pack, flash_attn=flash_attn)
     chosen = one_by_one(llm)
@@ -145,7 +148,7 @@ def test_heads_that_are_not_there(tiny: Path, load: Callable[..., Any]) -> None:
 
 def test_short_contexts_are_exact(tiny: Path, load: Callable[..., Any]) -> None:
     llm = load(tiny, StatePackKV("binary", budget=0.1, **(EVERYWHERE | {"min_context": 256})))
-    np.testing.assert_array_equal(one_by_one(llm), one_by_one(load(tiny, StatePackKV("exact"))))
+    np.testing.assert_array_equal(one_by_one(llm), one_by_one(load(tiny, EXACT)))
     assert llm.seeddelta.metrics()["attention.packed"] == 0
 
 
@@ -156,14 +159,14 @@ def test_a_layer_with_too_large_an_error_becomes_exact(tiny: Path, load: Callabl
     assert metrics["pack.disabled"] == N_LAYERS
     assert metrics["pack.active"] == 0
     assert metrics["attention.packed"] == N_LAYERS  # the first one is compared, and its result exact
-    np.testing.assert_array_equal(result, one_by_one(load(tiny, StatePackKV("exact"))))
+    np.testing.assert_array_equal(result, one_by_one(load(tiny, EXACT)))
 
 
 def test_with_seeddelta_weights(tiny: Path, load: Callable[..., Any], tmp_path: Path) -> None:
     path = tmp_path / "tiny.seeddelta.gguf"
     seeddelta.build(seeddelta.Recipe(input=tiny, output=path, bits=4), progress=False)
     stock = one_by_one(load(path, None))
-    llm = load(path, StatePackKV("exact"))
+    llm = load(path, EXACT)
     assert divergence(stock, one_by_one(llm)) < 0.005
     metrics = llm.seeddelta.metrics()
     assert llm.seeddelta.enabled
@@ -189,13 +192,15 @@ def test_whatever_happens_to_the_cache(
     everything = StatePackKV("ternary", budget=1.0, **EVERYWHERE)
     choosing = StatePackKV("ternary", budget=0.1, audits=ALL_AUDITED, gap=9.0, **EVERYWHERE)
     options = {"n_ctx": 256 if unified else 512, "logits_all": False, "flash_attn": flash_attn}
-    models = [load(tiny, pack, **options) for pack in (StatePackKV("exact"), everything, choosing)]
+    models = [load(tiny, pack, **options) for pack in (EXACT, everything, choosing)]
     machines = [Machine(llm) for llm in models]
     secret = walk(machines, np.random.default_rng(seed), room=200, prompt=48)
     metrics = [llm.seeddelta.metrics() for llm in models]
     for machine in machines:
         machine.close()
-    assert metrics[0]["attention.exact"] == metrics[1]["attention.packed"] == metrics[2]["attention.packed"] > 60
+    # prompts of up to 16 tokens are exact in all of them
+    assert len({one["attention.exact"] + one["attention.packed"] for one in metrics}) == 1
+    assert metrics[1]["attention.packed"] == metrics[2]["attention.packed"] > 60
     assert metrics[2]["pack.repacks"] > 0
     assert metrics[2]["pack.density"] < 1
     assert metrics[2]["pack.stale"] == 0 or secret
@@ -204,7 +209,7 @@ def test_whatever_happens_to_the_cache(
 def test_a_state_that_is_loaded_secretly_is_noticed(tiny: Path, load: Callable[..., Any]) -> None:
     exact, choosing = (
         Machine(load(tiny, pack, logits_all=False))
-        for pack in (StatePackKV("exact"), StatePackKV("binary", budget=0.1, gap=9.0, **EVERYWHERE))
+        for pack in (EXACT, StatePackKV("binary", budget=0.1, gap=9.0, **EVERYWHERE))
     )
     first, second = np.random.default_rng(0).integers(32, N_VOCAB, (2, 70)).tolist()
     for machine in (exact, choosing):
@@ -227,24 +232,25 @@ def test_a_state_that_is_loaded_secretly_is_noticed(tiny: Path, load: Callable[.
 
 def test_perplexity_of_a_real_model(smollm2_f16: Path, load: Callable[..., Any]) -> None:
     """Token by token the perplexity is llama.cpp's to four digits, or nearer than a batch of tokens is to it."""
-    stock, ours = load(smollm2_f16, None), load(smollm2_f16, StatePackKV("exact"))
+    stock, ours = load(smollm2_f16, None), load(smollm2_f16, EXACT)
     tokens = tokens_of(stock, 24)
     expected, found = (perplexity_of(logits_of(llm, tokens, batch=1), tokens, 1) for llm in (stock, ours))
     assert found == pytest.approx(expected, rel=5e-4)
     assert ours.seeddelta.metrics()["attention.exact"] == 24 * 30
 
 
-def test_a_cache_of_q8_0(short_f16: Path, load: Callable[..., Any]) -> None:
-    """ggml rounds the query to Q8_0 too, we do not: nearer to F16. With everything kept: the same bits."""
-    cache = {"type_k": llama_cpp.GGML_TYPE_Q8_0, "type_v": llama_cpp.GGML_TYPE_Q8_0}
+@pytest.mark.parametrize("kind", ["BF16", "Q8_0", "Q4_0"])
+def test_caches_of_other_types(short_f16: Path, load: Callable[..., Any], kind: str) -> None:
+    """ggml rounds the query to Q8_0 or BF16 too, we do not: nearer to F16. With everything kept: the same bits."""
+    cache = dict.fromkeys(("type_k", "type_v"), int(GGMLQuantizationType[kind]))
     stock = load(short_f16, None, **cache)
     tokens = tokens_of(stock, 24)
-    packs = (StatePackKV("exact"), StatePackKV("binary", budget=1.0, **EVERYWHERE))
+    packs = (EXACT, StatePackKV("binary", budget=1.0, **EVERYWHERE))
     ours = [load(short_f16, pack, **cache) for pack in packs]
     expected, exact, kept = (logits_of(llm, tokens, batch=1) for llm in (stock, *ours))
     np.testing.assert_array_equal(kept, exact)
     f16 = logits_of(load(short_f16, None), tokens, batch=1)
-    assert divergence(f16, exact) < min(1e-3, divergence(f16, expected))
+    assert divergence(f16, exact) < min(0.5 if kind == "Q4_0" else 1e-3, 1.2 * divergence(f16, expected))
     assert ours[0].seeddelta.metrics()["attention.exact"] == 24 * SHORT_LAYERS
     assert ours[1].seeddelta.metrics()["attention.packed"] == 24 * SHORT_LAYERS
 
@@ -252,9 +258,7 @@ def test_a_cache_of_q8_0(short_f16: Path, load: Callable[..., Any]) -> None:
 def test_without_flash_attention_on_a_real_model(short_f16: Path, load: Callable[..., Any]) -> None:
     """ggml's products have sums in float32: nearly the same logits, with graphs that are used again and for two
     lengths of the cache's view."""
-    stock, ours = (
-        load(short_f16, pack, n_ctx=512, n_batch=512, flash_attn=False) for pack in (None, StatePackKV("exact"))
-    )
+    stock, ours = (load(short_f16, pack, n_ctx=512, n_batch=512, flash_attn=False) for pack in (None, EXACT))
     tokens = tokens_of(stock, 272)
     logits = []
     for llm in (stock, ours):
@@ -280,7 +284,7 @@ def test_other_architectures(
         stock = load(path, None, flash_attn=flash_attn)
     except ValueError:
         pytest.skip("this llama.cpp does not load the model")
-    llm = load(path, StatePackKV("exact"), flash_attn=flash_attn)
+    llm = load(path, EXACT, flash_attn=flash_attn)
     assert divergence(one_by_one(stock), one_by_one(llm)) < 1e-5
     metrics = llm.seeddelta.metrics()
     assert metrics["attention.exact"] == 50 * N_LAYERS
@@ -292,7 +296,7 @@ def test_keys_of_q8_0_without_flash_attention(short_f16: Path, load: Callable[..
     options = {"type_k": llama_cpp.GGML_TYPE_Q8_0, "flash_attn": False}
     stock = load(short_f16, None, **options)
     tokens = tokens_of(stock, 24)
-    packs = (StatePackKV("exact"), StatePackKV("binary", budget=1.0, **EVERYWHERE))
+    packs = (EXACT, StatePackKV("binary", budget=1.0, **EVERYWHERE))
     expected, exact, kept = (
         logits_of(llm, tokens, batch=1) for llm in (stock, *(load(short_f16, pack, **options) for pack in packs))
     )
@@ -303,15 +307,15 @@ def test_keys_of_q8_0_without_flash_attention(short_f16: Path, load: Callable[..
 
 @FORMS
 def test_attention_that_is_left(
-    tiny: Path, load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, flash_attn: bool
+    short_f16: Path, load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, flash_attn: bool
 ) -> None:
     """A cache of another type: an error, not silence."""
-    monkeypatch.setattr("seeddelta.runtime.model.check_arguments", lambda kwargs: kwargs)
-    llm = load(tiny, StatePackKV("exact"), flash_attn=flash_attn, type_k=30, type_v=30)  # BF16
-    with pytest.raises(UnsupportedLlamaError, match="neither F16 nor Q8_0"):
-        one_by_one(llm)
+    monkeypatch.setattr("seeddelta.runtime.attention.check_arguments", lambda kwargs: None)
+    llm = load(short_f16, EXACT, flash_attn=flash_attn, type_k=Q5_0, type_v=Q5_0 if flash_attn else None)
+    with pytest.raises(UnsupportedLlamaError, match="none of F16, BF16, Q8_0 and Q4_0"):
+        logits_of(llm, tokens_of(llm, 24), batch=1)
     metrics = llm.seeddelta.metrics()
-    assert metrics["attention.left"] == N_LAYERS
+    assert metrics["attention.left"] == SHORT_LAYERS
     assert metrics["attention.nodes"] == 0
 
 
@@ -323,7 +327,7 @@ def test_steps_that_are_not_known(
     gelu = ctypes.cast(library.native_library()["ggml_gelu"], ctypes.c_void_p).value
     monkeypatch.setattr(attention, "attention_symbols", lambda: symbols | {"ggml_tanh": gelu})
     path = write_gemma2(model_dir / "unknown-steps.gguf", smollm2_quantized)
-    llm = load(path, StatePackKV("exact"), flash_attn=False)
+    llm = load(path, EXACT, flash_attn=False)
     with pytest.raises(UnsupportedLlamaError, match="steps that are not known"):
         one_by_one(llm)
     assert llm.seeddelta.metrics()["attention.left"] == N_LAYERS
@@ -333,13 +337,13 @@ def test_steps_that_are_not_known(
     ("options", "message"),
     [
         ({"flash_attn": False, "type_v": llama_cpp.GGML_TYPE_Q8_0}, "type_v"),
-        ({"type_k": llama_cpp.GGML_TYPE_Q4_0}, "type_k"),
+        ({"type_k": Q5_0}, "type_k"),
         ({"n_gpu_layers": 4}, "n_gpu_layers"),
     ],
 )
 def test_contradicting_arguments(tiny: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        seeddelta.load(tiny, config=RuntimeConfig(state_pack_kv=StatePackKV("exact")), verbose=False, **options)
+        seeddelta.load(tiny, config=EXACT, verbose=False, **options)
 
 
 def test_attention_that_cannot_be_served(tiny: Path, load: Callable[..., Any]) -> None:
@@ -360,7 +364,7 @@ def test_missing_symbol(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_perplexity_scores_what_we_compute(tiny: Path, load: Callable[..., Any]) -> None:
     """The scored half of each chunk goes through our attention; the first half is a prompt."""
     tokens = np.random.default_rng(0).integers(32, N_VOCAB, 200)
-    stock, ours = load(tiny, None), load(tiny, StatePackKV("exact"))
+    stock, ours = load(tiny, None), load(tiny, EXACT)
     expected, found = (seeddelta.perplexity(llm, tokens, n_ctx=64, chunks=2) for llm in (stock, ours))
     assert found.ppl == pytest.approx(expected.ppl, rel=1e-3)
     assert ours.seeddelta.metrics()["attention.exact"] == 2 * 32 * N_LAYERS

@@ -131,8 +131,8 @@ def test_filtrar_queries_keys_de_baja_energia(dense: Path, tmp_path: Path) -> No
     metrics = json.loads(out.read_text())
     assert metrics["attention.packed"] > 0
     assert 0 < metrics["pack.kept"] < metrics["pack.visible"]
-    assert RuntimeConfig(kwta=Kwta(target="kv", k=0.4)).attention.budget == 0.4  # type: ignore[union-attr]
-    assert RuntimeConfig(kwta=Kwta(target="kv", k_abs=128)).attention.budget == 128  # type: ignore[union-attr]
+    assert RuntimeConfig(kwta=Kwta(target="kv", k=0.4)).chosen_keys.budget == 0.4  # type: ignore[union-attr]
+    assert RuntimeConfig(kwta=Kwta(target="kv", k_abs=128)).chosen_keys.budget == 128  # type: ignore[union-attr]
     assert not RuntimeConfig(kwta=Kwta(target="kv")).skips
     with pytest.raises(ConfigError, match="one k or k_abs"):
         Kwta(target="kv", k={"ffn_down": 0.5})

@@ -211,8 +211,8 @@ PackSettings pack_of(FuzzBytes &in, int64_t n_kv_head) {
 }
 
 CacheType cache_of(FuzzBytes &in, int64_t &dim) {
-    const CacheType type = in.flag() ? CacheType::f16 : CacheType::q8_0;
-    dim = type == CacheType::f16 ? kLanes * in.between(1, 3) : kQ8Block * in.between(1, 2);
+    const auto type = static_cast<CacheType>(in.between(0, 3));
+    dim = has_blocks(type) ? kCacheBlock * in.between(1, 2) : kLanes * in.between(1, 3);
     return type;
 }
 

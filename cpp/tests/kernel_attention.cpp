@@ -12,8 +12,11 @@ namespace {
 void check_attend(Random &r) {
     AttentionTask task{};
     task.heads = r.between(1, 9);
-    task.dim_k = kLanes * r.between(1, 8);
-    task.dim_v = kLanes * r.between(1, 8);
+    task.k_type = static_cast<CacheType>(r.between(0, 3));
+    task.v_type = static_cast<CacheType>(r.between(0, 3));
+    task.dim_k = has_blocks(task.k_type) ? kCacheBlock * r.between(1, 4) : kLanes * r.between(1, 8);
+    task.dim_v = has_blocks(task.v_type) ? kCacheBlock * r.between(1, 4) : kLanes * r.between(1, 8);
+    task.ahead = r.between(0, 1) * kAttentionChunk;
     task.n = r.between(1, kAttentionChunk);
     const auto q = r.reals(task.heads * task.dim_k);
     const auto k = r.halves(300 * task.dim_k);
@@ -24,7 +27,7 @@ void check_attend(Random &r) {
     for (int64_t i = 0; i < task.n; ++i) {
         rows.push_back(static_cast<int32_t>(2 * i + r.between(0, 1)));
     }
-    task.v_by_channel = r.between(0, 1) == 0;
+    task.v_by_channel = task.v_type == CacheType::f16 && r.between(0, 1) == 0;
     task.positions = 300;
     if (task.v_by_channel) { // of one chunk, as attention has them
         std::vector<int32_t> chunk(static_cast<size_t>(kAttentionChunk));
@@ -38,8 +41,8 @@ void check_attend(Random &r) {
     task.q = q.data();
     task.k = reinterpret_cast<const uint8_t *>(k.data());
     task.v = reinterpret_cast<const uint8_t *>(v.data());
-    task.k_stride = 2 * task.dim_k;
-    task.v_stride = task.v_by_channel ? 2 * int64_t{300} : 2 * task.dim_v;
+    task.k_stride = cache_row_bytes(task.k_type, task.dim_k);
+    task.v_stride = task.v_by_channel ? 2 * int64_t{300} : cache_row_bytes(task.v_type, task.dim_v);
     task.rows = rows.data();
     task.bias = r.between(0, 1) == 0 ? nullptr : bias.data();
     task.slope = slope.data();

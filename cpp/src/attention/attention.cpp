@@ -8,7 +8,7 @@
 namespace seeddelta {
 
 void Attention::reserve(const AttentionProblem &p, bool packed, bool compare) {
-    const int64_t floats = p.chunks() * p.n_head * (2 + p.dim_v);
+    const int64_t floats = p.n_stream * p.partial_floats();
     partials_.reserve(floats);
     if (packed) {
         estimates_.reserve(p.n_head * p.padded());
@@ -25,17 +25,19 @@ int64_t Attention::scratch_bytes(const AttentionProblem &p) {
     return Scratch().carve(p, nullptr);
 }
 
-float *Attention::partial_of(const AttentionProblem &p, float *partials, int64_t chunk, int64_t head) const {
-    return partials + (chunk * p.n_head + head) * (2 + p.dim_v);
+// Number of a head of a query among the rows of a chunk; rows of one KV head lie side by side.
+static int64_t row_of(const AttentionProblem &p, int64_t head, int64_t query) {
+    return (head / p.group() * p.n_query + query) * p.group() + head % p.group();
 }
 
 int64_t Attention::attend(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk,
                           const int32_t *rows, const float *bias, int64_t n, const float *given, float negligible,
-                          float *partials, float *keys) const {
-    const int64_t head = kv_head * p.group();
-    float *partial = partial_of(p, partials, chunk, head);
-    AttentionTask task{scratch.q + head * p.dim_k,
-                       p.group(),
+                          float *partials, float *keys, int64_t query, int64_t queries) const {
+    const int64_t row = row_of(p, kv_head * p.group(), query);
+    const int64_t heads = queries * p.group();
+    float *partial = partials + (chunk * p.n_query * p.n_head + row) * (2 + p.dim_v);
+    AttentionTask task{scratch.q + row * p.dim_k,
+                       heads,
                        p.dim_k,
                        p.dim_v,
                        p.k_type,
@@ -49,21 +51,24 @@ int64_t Attention::attend(const AttentionProblem &p, Scratch &scratch, int64_t k
                        rows,
                        n,
                        bias,
-                       scratch.slope + head,
+                       scratch.slope + row,
                        p.softcap,
                        given,
                        negligible,
                        scratch.floats,
                        partial,
                        0,
-                       keys == nullptr ? nullptr : keys + (chunk * p.n_head + head) * (2 + p.dim_k)};
+                       keys == nullptr ? nullptr : keys + (chunk * p.n_head + row) * (2 + p.dim_k)};
     if (n == 0) {
-        for (int64_t h = 0; h < p.group(); ++h) {
+        for (int64_t h = 0; h < heads; ++h) {
             partial[h * (2 + p.dim_v)] = kNone;
             partial[h * (2 + p.dim_v) + 1] = 0.0F;
         }
         return 0;
     }
+    // Of all keys the next chunk's are next; chosen ones lie anywhere. The processor fetches rows without a gap itself.
+    const bool apart = p.k_row > cache_row_bytes(p.k_type, p.dim_k);
+    task.ahead = apart && given == nullptr && negligible == 0.0F && chunk + 1 < p.chunks() ? kAttentionChunk : 0;
     kernels().attention.attend(task);
     return task.values;
 }
@@ -77,12 +82,31 @@ void Attention::attend_all(const AttentionProblem &p, Scratch &scratch, int64_t 
     attend(p, scratch, kv_head, chunk, scratch.rows, biased ? scratch.bias : nullptr, n, nullptr, 0.0F, partials, keys);
 }
 
+// Neighboring queries with the same mask are computed together, which changes no bit of theirs.
+void Attention::attend_queries(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk,
+                               float *partials) const {
+    int64_t end = 0;
+    for (int64_t begin = 0; begin < p.n_query; begin = end) {
+        const int64_t most = std::min(p.n_query, begin + queries_at_once(p));
+        for (end = begin + 1; end < most && same_mask(p, begin, end, chunk); ++end) {
+        }
+        const AttentionProblem first = p.query(begin);
+        uint64_t bits[2];
+        visible_bits(first, chunk, bits);
+        bool biased = false;
+        const int64_t n = gather(first, chunk, bits, scratch.rows, scratch.bias, biased);
+        attend(p, scratch, kv_head, chunk, scratch.rows, biased ? scratch.bias : nullptr, n, nullptr, 0.0F, partials,
+               nullptr, begin, end - begin);
+    }
+}
+
 void Attention::windows(const AttentionProblem &p, const int32_t *items, int64_t n, float *partials,
                         float *keys) const {
     if (n == 0) {
         return;
     }
     Scratch scratch(p);
+    scratch.take_queries(p);
     for (int64_t i = 0; i < n; ++i) {
         attend_all(p, scratch, items[i] % p.n_kv_head, items[i] / p.n_kv_head, partials, keys);
     }
@@ -99,19 +123,38 @@ void Attention::merge_all(const AttentionProblem &p, const float *partials, cons
 
 void Attention::exact(const AttentionProblem &p, int ith, int nth) {
     Scratch scratch(p);
-    const int64_t items = p.n_kv_head * p.chunks();
+    const int64_t of_stream = p.n_kv_head * p.chunks();
+    const int64_t items = p.n_stream * of_stream;
+    int64_t stream = -1;
+    AttentionProblem one;
     // The KV heads of a position lie side by side: a chunk is read for all of them before the next one.
     for (int64_t item = items * ith / nth; item < items * (ith + 1) / nth; ++item) {
-        attend_all(p, scratch, item % p.n_kv_head, item / p.n_kv_head, partials_.data);
+        if (item / of_stream != stream) {
+            stream = item / of_stream;
+            one = p.stream(stream);
+            scratch.take_queries(one);
+        }
+        const int64_t at = item % of_stream;
+        attend_queries(one, scratch, at % p.n_kv_head, at / p.n_kv_head, partials_.data + stream * p.partial_floats());
     }
     barrier_.barrier(nth);
-    merge_all(p, partials_.data, nullptr, ith, nth);
+    const int64_t results = p.tokens() * p.n_head;
+    for (int64_t result = results * ith / nth; result < results * (ith + 1) / nth; ++result) {
+        const int64_t head = result % p.n_head;
+        const int64_t token = result / p.n_head;
+        const int64_t query = token % p.n_query;
+        const int64_t at = token / p.n_query;
+        float top = 0.0F;
+        float sum = 0.0F;
+        merge(p, head, partials_.data + at * p.partial_floats(), nullptr,
+              p.out + at * p.out_stream + query * p.out_query + head * p.out_stride, &top, &sum, query);
+    }
 }
 
 void Attention::merge(const AttentionProblem &p, int64_t head, const float *partials, const float *shift, float *out,
-                      float *top, float *sum) const {
-    const int64_t stride = p.n_head * (2 + p.dim_v);
-    const float *first = partials + head * (2 + p.dim_v);
+                      float *top, float *sum, int64_t query) const {
+    const int64_t stride = p.n_query * p.n_head * (2 + p.dim_v);
+    const float *first = partials + row_of(p, head, query) * (2 + p.dim_v);
     const auto top_of = [&](int64_t chunk) {
         return shift == nullptr ? first[chunk * stride] : first[chunk * stride] + shift[chunk * p.n_head + head];
     };

@@ -1,6 +1,6 @@
-// Attention of one token over cached keys and values, by all threads of an operation: exact, or over the keys that the
-// bits of a KeyPack choose. Knows nothing of ggml. The result does not depend on the number of threads: positions are
-// cut into chunks of kAttentionChunk, whose partial results are merged in order.
+// Attention over cached keys and values, by all threads of an operation: exact, of any number of tokens, or of one
+// token over the keys that the bits of a KeyPack choose. Knows nothing of ggml. The result does not depend on the
+// number of threads: positions are cut into chunks of kAttentionChunk, whose partial results are merged in order.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -63,7 +63,8 @@ public:
     // Room for the partial results of all windows; after reserve().
     float *partials() { return partials_.data; }
 
-    // All nth threads call these with the same arguments but ith. Contain spin barriers.
+    // All nth threads call these with the same arguments but ith. Contain spin barriers. All but exact are for one
+    // token.
     void exact(const AttentionProblem &p, int ith, int nth);
     // With `compare` the exact result is computed too, compared, and given. `repack` first packs what has no bits.
     void packed(const AttentionProblem &p, KeyPack &pack, const PackSettings &settings, bool repack, bool compare,
@@ -75,7 +76,9 @@ private:
     // Returns how many rows of v were read.
     int64_t attend(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk, const int32_t *rows,
                    const float *bias, int64_t n, const float *given, float negligible, float *partials,
-                   float *keys = nullptr) const;
+                   float *keys = nullptr, int64_t query = 0, int64_t queries = 1) const;
+    void attend_queries(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk,
+                        float *partials) const;
     void attend_all(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk, float *partials,
                     float *keys = nullptr) const;
     void attend_kept(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk,
@@ -86,16 +89,15 @@ private:
                 int64_t kv_head, bool all, PackOutcome &outcome, bool count) const;
     float limit_of(const PackSettings &settings, float share, const float *near, int64_t n, int64_t visible) const;
     void merge(const AttentionProblem &p, int64_t head, const float *partials, const float *shift, float *out,
-               float *top, float *sum) const;
+               float *top, float *sum, int64_t query = 0) const;
     void pack_keys(const AttentionProblem &p, KeyPack &pack, const PackSettings &settings, int ith, int nth);
     void audit(const AttentionProblem &p, KeyPack &pack, const PackSettings &settings, PackOutcome &outcome, int ith,
                int nth) const;
     void compare_head(const AttentionProblem &p, Scratch &scratch, int64_t head, float kept_top, float kept_sum);
     void sum_comparison(const AttentionProblem &p, PackOutcome &outcome) const;
-    float *partial_of(const AttentionProblem &p, float *partials, int64_t chunk, int64_t head) const;
 
     SpinBarrier barrier_;
-    Buffer<float> partials_;       // [chunks, heads, 2 + dim_v]
+    Buffer<float> partials_;       // of every stream: AttentionProblem::partial_floats()
     Buffer<float> exact_partials_; // the same, for a comparison
     Buffer<float> estimates_;      // [heads, padded positions] scores by bits
     Buffer<float> tops_;           // [heads, chunks] largest of them

@@ -334,6 +334,7 @@ void Attention::packed(const AttentionProblem &p, KeyPack &pack, const PackSetti
         pack_keys(p, pack, settings, ith, nth);
     }
     Scratch scratch(p);
+    scratch.take_queries(p);
     audit(p, pack, settings, outcome, ith, nth);
     const int64_t items = p.n_kv_head * p.chunks();
     int64_t scored = 0;

@@ -59,6 +59,12 @@ inline int64_t gather(const AttentionProblem &p, int64_t chunk, const uint64_t b
     return n;
 }
 
+// Queries with the same mask whose heads a kernel takes at once: keys are widened once for all of them.
+inline int64_t queries_at_once(const AttentionProblem &p) {
+    constexpr int64_t kHeads = 32; // whose weights the first cache holds
+    return std::clamp<int64_t>(kHeads / p.group(), 1, p.n_query);
+}
+
 // A query as the look-up of key bits needs it: six bits a channel, or with popcount its sign.
 struct QueryBits {
     float step;  // of the quantized query
@@ -67,8 +73,8 @@ struct QueryBits {
 
 // Carved out of the thread's scratch.
 struct Attention::Scratch {
-    float *q;         // [heads, dim_k] scaled
-    float *slope;     // [heads]
+    float *q;         // [n_kv_head, n_query, group, dim_k] scaled
+    float *slope;     // [n_kv_head, n_query, group]
     float *floats;    // of the kernel
     float *near;      // [padded positions]
     float *given;     // [group, kAttentionChunk]
@@ -86,13 +92,19 @@ struct Attention::Scratch {
     int64_t keep_of = -1;
 
     Scratch() = default; // to be counted
-    explicit Scratch(const AttentionProblem &p) {
-        carve(p, thread_scratch(carve(p, nullptr)));
+    explicit Scratch(const AttentionProblem &p) { carve(p, thread_scratch(carve(p, nullptr))); }
+
+    // The queries of one stream; p has that one alone.
+    void take_queries(const AttentionProblem &p) {
         const float scale = p.softcap != 0.0F ? p.scale / p.softcap : p.scale;
         for (int64_t head = 0; head < p.n_head; ++head) {
-            slope[head] = slope_of(p, head);
-            for (int64_t d = 0; d < p.dim_k; ++d) {
-                q[head * p.dim_k + d] = p.q[head * p.q_stride + d] * scale;
+            for (int64_t query = 0; query < p.n_query; ++query) {
+                const int64_t at = (head / p.group() * p.n_query + query) * p.group() + head % p.group();
+                const float *from = p.q + query * p.q_query + head * p.q_stride;
+                slope[at] = slope_of(p, head);
+                for (int64_t d = 0; d < p.dim_k; ++d) {
+                    q[at * p.dim_k + d] = from[d] * scale;
+                }
             }
         }
     }
@@ -105,9 +117,9 @@ struct Attention::Scratch {
             pointer = base == nullptr ? nullptr : reinterpret_cast<T *>(base + used);
             used += (n * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
         };
-        take(q, p.n_head * p.dim_k);
-        take(slope, p.n_head);
-        take(floats, attention_scratch_floats(p.group(), p.dim_k));
+        take(q, p.n_query * p.n_head * p.dim_k);
+        take(slope, p.n_query * p.n_head);
+        take(floats, attention_scratch_floats(p.group() * queries_at_once(p), p.dim_k));
         take(near, p.padded());
         take(given, p.group() * kAttentionChunk);
         take(bias, kAttentionChunk);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 namespace seeddelta {
 
@@ -31,6 +32,17 @@ void visible_bits(const AttentionProblem &p, int64_t chunk, uint64_t bits[2]) {
         }
         bits[half] = word;
     }
+}
+
+bool same_mask(const AttentionProblem &p, int64_t a, int64_t b, int64_t chunk) {
+    const int64_t first = chunk * kAttentionChunk;
+    const auto n = static_cast<size_t>(std::min(kAttentionChunk, p.n_kv - first));
+    if (p.mask != nullptr) {
+        const uint16_t *row = p.mask + first;
+        return std::memcmp(row + a * p.mask_query, row + b * p.mask_query, n * sizeof(*row)) == 0;
+    }
+    const float *row = p.mask32 == nullptr ? nullptr : p.mask32 + first;
+    return row == nullptr || std::memcmp(row + a * p.mask_query, row + b * p.mask_query, n * sizeof(*row)) == 0;
 }
 
 struct KeyPack::Row {

@@ -2,60 +2,13 @@
 // also which channels are large enough, for that channel, to have one. They say which keys a query is likely to attend
 // to (docs/internals/statepack.md).
 #pragma once
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "simd/attention_kernels.hpp"
+#include "attention/problem.hpp"
 
 namespace seeddelta {
-
-inline constexpr int64_t kLargestKey = 512; // channels; sums over key bits fit 16 bits
-
-// One token's attention. Heads [h * n_head / n_kv_head, …) share KV head h. Strides of keys and values are in bytes.
-struct AttentionProblem {
-    int64_t n_head = 0;
-    int64_t n_kv_head = 0;
-    int64_t dim_k = 0;
-    int64_t dim_v = 0;
-    int64_t n_kv = 0;         // positions
-    const float *q = nullptr; // rows of dim_k floats
-    int64_t q_stride = 0;     // in floats, between heads
-    CacheType k_type = CacheType::f16;
-    CacheType v_type = CacheType::f16;
-    const uint8_t *k = nullptr;
-    const uint8_t *v = nullptr;
-    int64_t k_row = 0, k_head = 0; // between positions, between KV heads
-    int64_t v_row = 0, v_head = 0;
-    bool v_by_channel = false;      // v_row is between channels, whose positions lie side by side; float16
-    const uint16_t *mask = nullptr; // float16 [n_kv] added to scores, -inf: not visible
-    const float *mask32 = nullptr;  // the same in float32; both null: all are visible
-    const float *sinks = nullptr;   // [n_head] scores that take part in the softmax without a value; null: none
-    float scale = 1.0F;
-    float max_bias = 0.0F;  // of ALiBi; 0: none
-    float softcap = 0.0F;   // 0: none
-    float *out = nullptr;   // rows of dim_v floats
-    int64_t out_stride = 0; // in floats, between heads
-
-    int64_t group() const { return n_head / n_kv_head; }
-    int64_t chunks() const { return (n_kv + kAttentionChunk - 1) / kAttentionChunk; }
-    int64_t padded() const { return chunks() * kAttentionChunk; }
-    bool masked() const { return mask != nullptr || mask32 != nullptr; }
-    // What a mask has for a position, as bits. Of float16 they are the upper ones: a sign is where it is in float32.
-    uint32_t mask_bits(int64_t row) const {
-        return mask != nullptr ? uint32_t{mask[row]} << 16 : std::bit_cast<uint32_t>(mask32[row]);
-    }
-    bool hidden(int64_t row) const {
-        return masked() && mask_bits(row) == (mask != nullptr ? 0xFC000000U : 0xFF800000U);
-    }
-    void key(int64_t kv_head, int64_t row, float *out) const {
-        widen_row(k_type, k + kv_head * k_head + row * k_row, dim_k, out);
-    }
-};
-
-// Bits of the 128 positions of a chunk that the mask allows.
-void visible_bits(const AttentionProblem &p, int64_t chunk, uint64_t bits[2]);
 
 enum class PackMode : uint8_t { exact, binary, ternary };
 

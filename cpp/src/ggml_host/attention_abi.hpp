@@ -5,6 +5,7 @@
 
 namespace seeddelta {
 
+inline constexpr int32_t kTypeQ4_0 = 2;
 inline constexpr int32_t kTypeQ8_0 = 8;
 inline constexpr int32_t kTypeI64 = 27;
 

@@ -9,6 +9,7 @@
 
 namespace seeddelta {
 
+static constexpr int64_t kTokens = 16;                      // of a stream; more are a prompt
 static constexpr std::string_view kCacheName = "cache_k_l"; // llama.cpp's name of a layer's keys
 
 AttentionHook::AttentionHook(const GgmlAbi &abi, const AttentionAbi &attention, AttentionSettings settings)
@@ -59,7 +60,7 @@ bool AttentionHook::take_flash(void *node) {
     if (operands.q == nullptr || operands.k == nullptr || operands.v == nullptr) {
         return false;
     }
-    if (abi_.ne_of(operands.q, 1) != 1) { // a prompt
+    if (abi_.ne_of(operands.q, 1) > kTokens) { // a prompt
         others_compute(operands.k);
         return false;
     }
@@ -96,6 +97,11 @@ bool AttentionHook::take_chain(void *node) {
 
 // Whether operands and the node of the result, with the heads in dimension `heads`, are for us; else ggml computes it.
 bool AttentionHook::takes(const void *node, const AttentionOperands &operands, int heads) {
+    if (!pays(operands)) {
+        count(counters_.small);
+        others_compute(operands.k);
+        return false;
+    }
     const char *why = misfit(abi_, operands);
     if (why == nullptr && !receives(node, operands, heads)) {
         why = "its result has an unexpected type or layout";
@@ -107,12 +113,19 @@ bool AttentionHook::takes(const void *node, const AttentionOperands &operands, i
     return why == nullptr;
 }
 
+// Whether there are so many positions that we are faster than ggml.
+bool AttentionHook::pays(const AttentionOperands &operands) const {
+    return abi_.ne_of(operands.k, 1) >= settings_.from_context;
+}
+
 // Whether a node has room for the result, with the heads in dimension `heads`.
 bool AttentionHook::receives(const void *node, const AttentionOperands &operands, int heads) const {
     const int64_t dim = abi_.ne_of(operands.v, operands.v_by_channel ? 1 : 0);
     return abi_.type_of(node) == kTypeF32 && abi_.ne_of(node, 0) == dim &&
-           abi_.ne_of(node, heads) == abi_.ne_of(operands.q, 2) && abi_.ne_of(node, 3 - heads) == 1 &&
-           abi_.ne_of(node, 3) == 1 && abi_.nb_of(node, 0) == 4 && abi_.nb_of(node, heads) % 4 == 0;
+           abi_.ne_of(node, heads) == abi_.ne_of(operands.q, 2) &&
+           abi_.ne_of(node, 3 - heads) == abi_.ne_of(operands.q, 1) &&
+           abi_.ne_of(node, 3) == abi_.ne_of(operands.q, 3) && abi_.nb_of(node, 0) == 4 &&
+           abi_.nb_of(node, 1) % 4 == 0 && abi_.nb_of(node, 2) % 4 == 0 && abi_.nb_of(node, 3) % 4 == 0;
 }
 
 AttentionHook::Node &AttentionHook::node_of(const void *node, const AttentionOperands &operands) {
@@ -146,6 +159,8 @@ AttentionProblem AttentionHook::problem_of(const void *node, Node &served) const
     const bool own = served.operands.v_by_channel;
     p.out = own ? served.result.data() : static_cast<float *>(abi_.data_of(node));
     p.out_stride = own ? p.dim_v : abi_.nb_of(node, 1) / 4;
+    p.out_query = own ? 0 : abi_.nb_of(node, 2) / 4;
+    p.out_stream = own ? 0 : abi_.nb_of(node, 3) / 4;
     return p;
 }
 
@@ -208,8 +223,8 @@ void AttentionHook::plan(const void *node, Node &served) {
     KeySelector *selector = served.layer->selector.get();
     served.plan.chosen = false;
     if (selector != nullptr) {
-        if (!paused_.load(std::memory_order_relaxed) && p.n_kv > settings_.min_context && p.masked() &&
-            p.max_bias == 0.0F && selector->fits(p)) {
+        if (!paused_.load(std::memory_order_relaxed) && p.tokens() == 1 && p.n_kv > settings_.min_context &&
+            p.masked() && p.max_bias == 0.0F && selector->fits(p)) {
             served.plan.chosen = selector->plan(p, compute_, served.plan);
         } else {
             selector->forget_queries(); // of what this token changes

@@ -1,6 +1,5 @@
-// Takes over the attention of single tokens (FLASH_ATTN_EXT, or two products and a softmax, with one query and a cache
-// of F16 or Q8_0) in the graphs of one llama context, and tells the selectors of its layers what is written to the
-// cache.
+// Takes over the attention of a few tokens (FLASH_ATTN_EXT, or of a single token two products and a softmax) in the
+// graphs of one llama context, and tells the selectors of its layers what is written to the cache.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -19,7 +18,8 @@ namespace seeddelta {
 
 struct AttentionCounters {
     std::atomic<uint64_t> nodes{0}; // of attention met and taken over
-    std::atomic<uint64_t> left{0};  // of one token and left to ggml, because they do not fit
+    std::atomic<uint64_t> left{0};  // of a few tokens and left to ggml, because they do not fit
+    std::atomic<uint64_t> small{0}; // of a few tokens and left to ggml, because it is as fast
     std::atomic<uint64_t> exact{0}; // operations with all keys
 };
 
@@ -77,6 +77,7 @@ private:
     bool take_flash(void *node);
     bool take_chain(void *node);
     bool takes(const void *node, const AttentionOperands &operands, int heads);
+    bool pays(const AttentionOperands &operands) const;
     bool receives(const void *node, const AttentionOperands &operands, int heads) const;
     Node &node_of(const void *node, const AttentionOperands &operands);
     AttentionProblem problem_of(const void *node, Node &served) const;

@@ -8,10 +8,10 @@ namespace seeddelta {
 
 struct AttentionOperands {
     // tensors of ggml
-    const void *q = nullptr;     // float32 [dim_k, 1, heads]
-    const void *k = nullptr;     // [dim_k, positions, KV heads]
-    const void *v = nullptr;     // [dim_v, positions, KV heads]; by channel [positions, dim_v, KV heads]
-    const void *mask = nullptr;  // [positions, …], float16 or float32; may be null
+    const void *q = nullptr;     // float32 [dim_k, tokens, heads, streams]
+    const void *k = nullptr;     // [dim_k, positions, KV heads, streams]
+    const void *v = nullptr;     // [dim_v, positions, KV heads, streams]; by channel [positions, dim_v, KV heads]
+    const void *mask = nullptr;  // [positions, tokens, 1, streams], float16 or float32; may be null
     const void *sinks = nullptr; // float32 [heads]; may be null
     bool v_by_channel = false;
     float scale = 1.0F, max_bias = 0.0F, softcap = 0.0F; // AttentionProblem's

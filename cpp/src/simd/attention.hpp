@@ -17,16 +17,42 @@ template <class Ops, CacheType kType>
 SEEDDELTA_INLINE typename Ops::F channels(const uint8_t *row, int64_t d) {
     if constexpr (kType == CacheType::f16) {
         return Ops::half(reinterpret_cast<const uint16_t *>(row) + d);
+    } else if constexpr (kType == CacheType::bf16) {
+        alignas(64) uint32_t wide[Ops::F::size];
+        for (size_t i = 0; i < Ops::F::size; ++i) {
+            wide[i] = uint32_t{reinterpret_cast<const uint16_t *>(row)[d + static_cast<int64_t>(i)]} << 16;
+        }
+        return Ops::F::load_aligned(reinterpret_cast<const float *>(wide));
     } else {
-        const uint8_t *block = row + d / kQ8Block * kQ8Bytes;
-        return Ops::bytes(reinterpret_cast<const int8_t *>(block) + 2 + d % kQ8Block) *
-               typename Ops::F(Ops::half_one(*reinterpret_cast<const uint16_t *>(block)));
+        constexpr bool kBytes = kType == CacheType::q8_0;
+        const uint8_t *block = row + d / kCacheBlock * (kBytes ? kQ8Bytes : kQ4Bytes);
+        const typename Ops::F scale(Ops::half_one(*reinterpret_cast<const uint16_t *>(block)));
+        if constexpr (kBytes) {
+            return Ops::bytes(reinterpret_cast<const int8_t *>(block) + 2 + d % kCacheBlock) * scale;
+        } else {
+            constexpr int64_t kHalf = kCacheBlock / 2;
+            const int shift = d % kCacheBlock < kHalf ? 0 : 4;
+            int8_t fours[16];
+            for (size_t i = 0; i < Ops::F::size; ++i) {
+                const int both = block[2 + d % kHalf + static_cast<int64_t>(i)];
+                fours[i] = static_cast<int8_t>((both >> shift & 15) - 8);
+            }
+            return Ops::bytes(fours) * scale;
+        }
     }
 }
 
 SEEDDELTA_INLINE void prefetch(const uint8_t *row, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 64) {
         __builtin_prefetch(row + at);
+    }
+}
+
+// A row that is used when this chunk is done. Memory is read while keys and while values are computed with: what the
+// processor fetches by itself ends with a KV head's share of a position.
+SEEDDELTA_INLINE void prefetch_next(const uint8_t *row, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += 64) {
+        __builtin_prefetch(row + at, 0, 2);
     }
 }
 
@@ -70,6 +96,9 @@ void query_keys(const AttentionTask &t) {
                 prefetch(t.k + t.rows[i + key + ahead] * t.k_stride, k_bytes);
             }
             prefetch(t.v + row * t.v_stride, v_bytes);
+            if (t.ahead > 0) {
+                prefetch_next(t.k + (row + t.ahead) * t.k_stride, k_bytes);
+            }
             const uint8_t *k = t.k + row * t.k_stride;
             for (int64_t d = 0; d < t.dim_k; d += size) {
                 channels<Ops, kType>(k, d).store_unaligned(wide + key * t.dim_k + d);
@@ -139,9 +168,13 @@ SEEDDELTA_INLINE void sum_values(const AttentionTask &t, int64_t head, int64_t d
         }
     }
     const float *weight = t.scratch + head * kAttentionChunk;
+    const int64_t ahead = head == 0 && d == 0 && t.ahead > 0 ? t.ahead * t.v_stride : 0;
     for (int64_t j = 0; j < n; ++j) {
         const int64_t i = index[j];
         const uint8_t *v = t.v + t.rows[i] * t.v_stride;
+        if (ahead > 0) {
+            prefetch_next(v + ahead, cache_row_bytes(kType, t.dim_v));
+        }
         F value[kRegisters];
         for (int r = 0; r < kRegisters; ++r) {
             value[r] = channels<Ops, kType>(v, d + r * size);
@@ -268,12 +301,25 @@ void sum_by_channel(const AttentionTask &t, const int32_t *index, int64_t n) {
     }
 }
 
+// Calls `use` for a type of cache that is known when it is compiled.
+template <class Use>
+void with_type(CacheType type, const Use &use) {
+    switch (type) {
+    case CacheType::f16:
+        return use.template operator()<CacheType::f16>();
+    case CacheType::bf16:
+        return use.template operator()<CacheType::bf16>();
+    case CacheType::q8_0:
+        return use.template operator()<CacheType::q8_0>();
+    case CacheType::q4_0:
+        return use.template operator()<CacheType::q4_0>();
+    }
+}
+
 template <class Arch, class Ops>
 void attend_simd(AttentionTask &t) {
-    if (t.given == nullptr && t.k_type == CacheType::f16) {
-        query_keys<Arch, Ops, CacheType::f16>(t);
-    } else if (t.given == nullptr) {
-        query_keys<Arch, Ops, CacheType::q8_0>(t);
+    if (t.given == nullptr) {
+        with_type(t.k_type, [&]<CacheType kType> { query_keys<Arch, Ops, kType>(t); });
     }
     for (int64_t head = 0; head < t.heads; ++head) {
         weigh<Arch>(t, head);
@@ -292,10 +338,8 @@ void attend_simd(AttentionTask &t) {
     const auto sum_rows = [&](const AttentionTask &of) {
         if (of.v_by_channel) {
             sum_by_channel<Arch, Ops>(of, index, n);
-        } else if (of.v_type == CacheType::f16) {
-            sum_heads<Arch, Ops, CacheType::f16>(of, index, n);
         } else {
-            sum_heads<Arch, Ops, CacheType::q8_0>(of, index, n);
+            with_type(of.v_type, [&]<CacheType kType> { sum_heads<Arch, Ops, kType>(of, index, n); });
         }
     };
     if (t.keys != nullptr) { // the same sums of the keys, while the weights are in place

@@ -12,14 +12,23 @@ inline constexpr int64_t kAttentionChunk = 128; // positions whose result is a p
 inline constexpr int64_t kKeyBlock = 32;        // keys whose bits lie together
 inline constexpr int kQueryLimit = 31;          // of a quantized query: four of them fit a signed byte
 
-// How a cache stores its rows. ggml's Q8_0: blocks of 32 channels, a float16 scale and as many signed bytes. Both are
-// widened to float32 without rounding, so that all that follows is the same for both.
-enum class CacheType : uint8_t { f16, q8_0 };
-inline constexpr int64_t kQ8Block = 32;
-inline constexpr int64_t kQ8Bytes = 2 + kQ8Block;
+// How a cache stores its rows. ggml's Q8_0 and Q4_0 have blocks of 32 channels: a float16 scale, and as many signed
+// bytes, or 16 bytes whose low halves are the first 16 channels plus 8. All are widened to float32 without rounding, so
+// that what follows is the same for all.
+enum class CacheType : uint8_t { f16, bf16, q8_0, q4_0 };
+inline constexpr int64_t kCacheBlock = 32;
+inline constexpr int64_t kQ8Bytes = 2 + kCacheBlock;
+inline constexpr int64_t kQ4Bytes = 2 + kCacheBlock / 2;
+
+static inline bool has_blocks(CacheType type) {
+    return type == CacheType::q8_0 || type == CacheType::q4_0;
+}
 
 static inline int64_t cache_row_bytes(CacheType type, int64_t dim) {
-    return type == CacheType::f16 ? 2 * dim : dim / kQ8Block * kQ8Bytes;
+    if (!has_blocks(type)) {
+        return 2 * dim;
+    }
+    return dim / kCacheBlock * (type == CacheType::q8_0 ? kQ8Bytes : kQ4Bytes);
 }
 
 // A row of `dim` channels as float32.
@@ -51,6 +60,7 @@ struct AttentionTask {
     int64_t values;     // out: positions whose values count
     // out: [heads, 2 + dim_k]: behind two unwritten numbers the sum of exp(score - largest) times k; null: not wanted
     float *keys = nullptr;
+    int64_t ahead = 0; // keys and values so many positions further on are brought into the second cache; 0: none
 };
 
 static inline int64_t attention_scratch_floats(int64_t heads, int64_t dim_k) {

@@ -41,8 +41,18 @@ float channel(CacheType type, const uint8_t *row, int64_t i) {
     if (type == CacheType::f16) {
         return half_to_float(half_at(row + 2 * i));
     }
-    const uint8_t *block = row + i / kQ8Block * kQ8Bytes;
-    return half_to_float(half_at(block)) * static_cast<float>(static_cast<int8_t>(block[2 + i % kQ8Block]));
+    if (type == CacheType::bf16) {
+        return std::bit_cast<float>(uint32_t{half_at(row + 2 * i)} << 16);
+    }
+    const int64_t at = i % kCacheBlock;
+    if (type == CacheType::q8_0) {
+        const uint8_t *block = row + i / kCacheBlock * kQ8Bytes;
+        return half_to_float(half_at(block)) * static_cast<float>(static_cast<int8_t>(block[2 + at]));
+    }
+    const uint8_t *block = row + i / kCacheBlock * kQ4Bytes;
+    const int both = block[2 + at % (kCacheBlock / 2)];
+    const int four = at < kCacheBlock / 2 ? both & 15 : both >> 4;
+    return half_to_float(half_at(block)) * static_cast<float>(four - 8);
 }
 
 float row_dot(CacheType type, const float *q, const uint8_t *k, int64_t n) {

@@ -211,7 +211,7 @@ class PackSettings:
         """
 class AttentionHook:
     """
-    Takes over the attention of single tokens in the graphs that a GraphHook sees.
+    Takes over the attention of up to 16 tokens a sequence in the graphs that a GraphHook sees.
 
     Args:
         symbols: addresses of ggml_required_symbols() and attention_required_symbols().
@@ -219,10 +219,11 @@ class AttentionHook:
             first is -1, of their heads that differ from `pack`; the last that fits holds.
         event: not empty: windows of positions are computed when they have changed; the limits
             of Gate's events. Needs `pack` with the mode exact.
+        from_context: positions of the cache below which llama.cpp computes.
         gap_limit: largest mean relative error of a layer; one above it becomes exact.
     Raises RuntimeError saying which probe failed.
     """
-    def __init__(self, abi: GgmlAbi, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex], pack: PackSettings, *, layers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsFloat | typing.SupportsIndex]] = [], min_context: typing.SupportsInt | typing.SupportsIndex = 1024, gap_every: typing.SupportsInt | typing.SupportsIndex = 64, gap_limit: typing.SupportsFloat | typing.SupportsIndex = 0.30000001192092896, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
+    def __init__(self, abi: GgmlAbi, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex], pack: PackSettings, *, layers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsFloat | typing.SupportsIndex]] = [], min_context: typing.SupportsInt | typing.SupportsIndex = 1024, gap_every: typing.SupportsInt | typing.SupportsIndex = 64, gap_limit: typing.SupportsFloat | typing.SupportsIndex = 0.30000001192092896, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}, from_context: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
     def activity(self) -> tuple[int, int, int, int]:
         """
@@ -281,6 +282,14 @@ class AttentionRun:
         """
     def __init__(self) -> None:
         ...
+    def batch(self, q: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], k: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], v: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], mask: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], *, scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, threads: typing.SupportsInt | typing.SupportsIndex = 1) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        Attention of several tokens in several caches to all keys.
+
+        q float32[n_stream, n_query, n_head, dim_k], k and v float16[n_stream, n_kv, n_kv_head, dim], mask
+        float16[n_stream, n_query, n_kv]. Returns float32[n_stream, n_query, n_head, dim_v]: of every token what
+        it gets alone, bit for bit. Raises ValueError for shapes that do not fit.
+        """
 class WeightRegistry:
     """
     The converted weights of one file; contexts of the same model may share it.

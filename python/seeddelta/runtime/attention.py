@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import llama_cpp
+from gguf import GGMLQuantizationType
 
 from .. import _core
-from ..errors import ConfigError
+from ..errors import ConfigError, UnsupportedLlamaError
 from ..settings.attention import StatePackKV
+from ..settings.runtime import RuntimeConfig
 from ..settings.skipping import EventDriven
 from .library import attention_symbols, ggml_abi, native_library, unsupported
 from .selftest import compute_attention
@@ -27,7 +31,14 @@ _WRITERS = (
     "llama_state_seq_load_file",
     "llama_memory_seq_cp",  # copies when sequences have their own caches
 )
+_CACHE_TYPES = (
+    llama_cpp.GGML_TYPE_F16,
+    GGMLQuantizationType.BF16,
+    llama_cpp.GGML_TYPE_Q8_0,
+    llama_cpp.GGML_TYPE_Q4_0,
+)
 _MODES = {"exact": 0, "binary": 1, "ternary": 2}
+_FROM_CONTEXT = 512  # positions in the cache from which our attention is faster than llama.cpp's
 _live: weakref.WeakSet[OwnAttention] = weakref.WeakSet()
 
 
@@ -37,8 +48,14 @@ class OwnAttention:
     Raises UnsupportedLlamaError when the loaded ggml cannot be understood.
     """
 
-    def __init__(self, options: StatePackKV, event: EventDriven | None = None) -> None:
-        self.options = options
+    def __init__(
+        self, options: StatePackKV | None = None, event: EventDriven | None = None, *, auto: bool = False
+    ) -> None:
+        """Attend to all keys, or to what `options` and `event` choose; `auto`: only where that is faster, and without
+        an error for models that it does not fit."""
+        self.auto = auto
+        self.options = options = options or StatePackKV(mode="exact")
+        self.chooses = options.mode != "exact" or event is not None
         self._event = event
         limits = {} if event is None else event.limits()
         if event is not None and event.budget_ms is not None:
@@ -54,6 +71,7 @@ class OwnAttention:
                 pack,
                 layers=options.overrides(),
                 event=limits,
+                from_context=_FROM_CONTEXT if auto else 0,
                 **of_hook,
             )
         except RuntimeError as error:
@@ -65,7 +83,8 @@ class OwnAttention:
         _live.add(self)
 
     def metrics(self) -> dict[str, int | float]:
-        """`attention.*`: nodes met, exact and packed operations, nodes left to llama.cpp. `pack.*`: what the bits did.
+        """`attention.*`: nodes met, exact and packed operations, nodes left to llama.cpp since we cannot compute them
+        (`left`) and since it is as fast (`small`). `pack.*`: what the bits did, where keys are chosen.
 
         `pack.mode` is 0 exact, 1 binary, 2 ternary. `pack.density` is the share of the visible positions that was
         attended to; `pack.active` the layers that choose; `pack.heads` their KV heads, `pack.heads_own` those with a
@@ -95,6 +114,9 @@ class OwnAttention:
             "attention.exact": whole["exact"],
             "attention.packed": whole["packed"],
             "attention.left": whole["left"],
+            "attention.small": whole["small"],
+        }
+        metrics |= {
             "pack.enabled": int(self.options.mode != "exact"),
             "pack.mode": _MODES[self.options.mode],
             "pack.density": found["kept"] / found["visible"] if found["visible"] else 1.0,
@@ -163,6 +185,8 @@ class OwnAttention:
         layer, head = self.hook.missing_head
         if layer >= 0:
             raise ConfigError(f"state pack layers: layer {layer} has no KV head {head} (they count from 0)")
+        if self.auto:
+            return
         found = self.hook.counters()
         if found["left"] and not found["nodes"]:
             raise unsupported(f"attention of this model cannot be taken over: {self.hook.left_because}")
@@ -172,21 +196,39 @@ class OwnAttention:
             self._proven = True
 
 
-def check_arguments(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Keywords of `Llama` with what our attention needs. Raises ConfigError for what contradicts it.
+def attention_of(config: RuntimeConfig, kwargs: dict[str, Any]) -> Callable[[], OwnAttention | None]:
+    """What makes the attention of each context of a model that `Llama` opens with these keywords; None: llama.cpp's.
 
-    Flash attention is on unless the caller wants it off: prompts, which llama.cpp computes, need less memory, and
-    values lie position by position, so that those of chosen ones alone are read.
+    Raises ConfigError for keywords that contradict what was asked for.
     """
+    options, event = config.chosen_keys, config.event
+    if options is None and config.attention == "llama":
+        return lambda: None
+    if options is None and config.attention == "auto":
+        alone = kwargs.get("n_gpu_layers", 0) == 0 and not kwargs.get("op_offload")
+        return _automatic if alone else lambda: None
+    check_arguments(kwargs)
+    of_keys = event if event is not None and event.target == "kv" else None
+    return lambda: OwnAttention(options, of_keys)
+
+
+def _automatic() -> OwnAttention | None:
+    try:
+        return OwnAttention(auto=True)
+    except UnsupportedLlamaError as error:
+        warnings.warn(f"{error}; llama.cpp computes all attention", RuntimeWarning, stacklevel=2)
+        return None
+
+
+def check_arguments(kwargs: Mapping[str, Any]) -> None:
+    """Raises ConfigError for keywords of `Llama` that contradict attention of ours."""
     if kwargs.get("n_gpu_layers", 0) != 0 or kwargs.get("op_offload"):
         raise ConfigError("n_gpu_layers, op_offload: our attention runs on the CPU; leave them out")
     for name in ("type_k", "type_v"):
-        if kwargs.get(name) not in (None, llama_cpp.GGML_TYPE_F16, llama_cpp.GGML_TYPE_Q8_0):
-            raise ConfigError(f"{name}: our attention needs a cache of type F16 or Q8_0")
-    flash = bool(kwargs.get("flash_attn", True))
-    if not flash and kwargs.get("type_v") == llama_cpp.GGML_TYPE_Q8_0:
-        raise ConfigError("type_v: llama.cpp has a cache of values of type Q8_0 with flash attention only")
-    return kwargs | {"flash_attn": flash, "n_gpu_layers": 0, "op_offload": False}
+        if kwargs.get(name) not in (None, *_CACHE_TYPES):
+            raise ConfigError(f"{name}: our attention needs a cache of type F16, BF16, Q8_0 or Q4_0")
+    if not kwargs.get("flash_attn", True) and kwargs.get("type_v") not in (None, llama_cpp.GGML_TYPE_F16):
+        raise ConfigError("type_v: without flash attention our attention needs a cache of values of type F16")
 
 
 @functools.cache

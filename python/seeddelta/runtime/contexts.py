@@ -58,15 +58,16 @@ def evaluation_callback(hook: Hook) -> Iterator[None]:
 
 
 @contextmanager
-def new_model(make: MakeHandle | None, sequences: int = 1) -> Iterator[None]:
+def new_model(make: MakeHandle | None, sequences: int = 1, flash: bool = False) -> Iterator[None]:
     """All contexts of a model get a handle (None: they need none): of that whose context this thread makes first
-    inside. That context holds so many sequences, each with its own part of the KV cache."""
+    inside. That context holds so many sequences, each with its own part of the KV cache; `flash`: llama.cpp chooses
+    whether it has flash attention, as its own programs do."""
     _wrap()
-    _local.make, _local.sequences = make, sequences
+    _local.make, _local.sequences, _local.flash = make, sequences, flash
     try:
         yield
     finally:
-        _local.make, _local.sequences = None, 1
+        _local.make, _local.sequences, _local.flash = None, 1, False
 
 
 def handle_of(context: int | None) -> RuntimeHandle | None:
@@ -88,6 +89,9 @@ def _init(original: Callable[..., Any], model: Any, params: Any) -> Any:
     address = _address(model)
     make, _local.make = getattr(_local, "make", None), None
     sequences, _local.sequences = getattr(_local, "sequences", 1), 1
+    flash, _local.flash = getattr(_local, "flash", False), False
+    if flash and hasattr(params, "flash_attn_type"):
+        params.flash_attn_type = native.LLAMA_FLASH_ATTN_TYPE_AUTO
     if sequences > 1:
         params.n_seq_max, params.kv_unified = sequences, False
     if make is not None:
@@ -101,6 +105,8 @@ def _init(original: Callable[..., Any], model: Any, params: Any) -> Any:
     if hook is None:
         return original(model, params)
     if ctypes.cast(params.cb_eval, ctypes.c_void_p).value not in (None, hook.callback):
+        if handle is not None and not handle.needs_hook:
+            return original(model, params)
         raise ConfigError("cb_eval: a context of this model has the evaluation callback of seeddelta; leave it out")
     own = type(params).from_buffer_copy(params)
     own.cb_eval = native.ggml_backend_sched_eval_callback(hook.callback)
@@ -125,7 +131,7 @@ def _free_model(original: Callable[..., Any], model: Any) -> Any:
 
 def _compute(original: Callable[..., Any], *arguments: Any) -> Any:
     handle = _handle_in(arguments)
-    if handle is not None and os.getpid() != handle.process:
+    if handle is not None and handle.needs_hook and os.getpid() != handle.process:
         raise ForkedProcessError(
             "this process was forked after the model was loaded and lacks the threads that compute; "
             "load the model in the child"

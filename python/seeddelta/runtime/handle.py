@@ -63,9 +63,10 @@ class RuntimeHandle:
     Attributes:
         hook: the native hook of the context; None when llama.cpp computes everything.
         process: the process that may compute.
+        needs_hook: False for an ordinary model, whose attention is computed by llama.cpp without the hook.
         enabled: False for a model of which llama.cpp computes all products; tensors, dense and columns are then empty.
         tensors: description of every weight computed from the SeedΔ file.
-        own_attention: whether attention of single tokens is computed by our kernels.
+        chooses_keys: whether attention leaves keys out.
         skips: whether inputs of products are left out.
         single_tokens: whether single tokens are computed otherwise than those of a prompt, beyond the order of sums.
         dense: description of every converted tensor that is dense from the start.
@@ -85,7 +86,9 @@ class RuntimeHandle:
         self.process = os.getpid()
         self._attention = attention
         self.enabled = prepared is not None
-        self.own_attention = attention is not None
+        # an ordinary model without it is computed as well
+        self.needs_hook = prepared is not None or (attention is not None and not attention.auto)
+        self.chooses_keys = attention is not None and attention.chooses
         self.tensors: Mapping[str, TensorDescription] = {} if prepared is None else prepared.served
         self.dense: Mapping[str, TensorDescription] = {} if prepared is None else prepared.dense
         self.columns: Mapping[str, str] = {} if prepared is None else prepared.columns
@@ -94,7 +97,7 @@ class RuntimeHandle:
         self._config = config or RuntimeConfig()
         pack = self._config.state_pack_mlp
         self.skips = self._config.skips
-        self.single_tokens = self.own_attention or (pack is not None and pack.aggressive)
+        self.single_tokens = (attention is not None and not attention.auto) or (pack is not None and pack.aggressive)
         self._file_bytes = 0 if prepared is None else prepared.file_bytes
         self.locked_bytes = 0
         self._proven = False

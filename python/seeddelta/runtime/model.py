@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from ..gguf.model_file import read_header
 from ..gguf.reader import has_statecells, is_seeddelta
 from ..processors import MAX_THREADS
 from ..settings.runtime import RuntimeConfig
-from .attention import OwnAttention, check_arguments
+from .attention import OwnAttention, attention_of
 from .columns import prepare_columns, require_columns
 from .contexts import handle_of, new_model
 from .handle import RuntimeHandle
@@ -59,14 +59,14 @@ def _prepared(
     return None
 
 
-def _new_handle(prepared: PreparedModel | None, config: RuntimeConfig) -> RuntimeHandle:
+def _new_handle(
+    prepared: PreparedModel | None, config: RuntimeConfig, new_attention: Callable[[], OwnAttention | None]
+) -> RuntimeHandle:
     """What one more context of a model gets: hook, counters and attention of its own, the weights of all."""
     registry = _core.WeightRegistry(ggml_abi()) if prepared is None else prepared.registry
     hook = _core.GraphHook(registry)
-    attention = None
-    if config.attention is not None:
-        event = config.event if config.event is not None and config.event.target == "kv" else None
-        attention = OwnAttention(config.attention, event)
+    attention = new_attention()
+    if attention is not None:
         hook.set_attention(attention.hook)
     return RuntimeHandle(prepared, hook, config, attention)
 
@@ -102,14 +102,13 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         check_parallel(parallel, config)
         given = [lora] if isinstance(lora, (str, os.PathLike)) else lora
         adapters = [*config.lora, *(os.fspath(one) for one in given)]
-        if config.attention is not None:
-            kwargs = check_arguments(kwargs)
+        new_attention = attention_of(config, kwargs)
         header = read_header(model_path)
         self._position_limit = position_limit(header)
         prepared = _prepared(header, model_path, fallback, config, statecells or config.statecells)
         if prepared is None:
             check_loadable(header)
-            self._init_plain(str(header.path), config, kwargs)
+            self._init_plain(str(header.path), partial(_new_handle, None, config, new_attention), kwargs)
             self._add_adapters(adapters)
             return
         _check_arguments(kwargs)
@@ -121,7 +120,8 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             )
         self._seeddelta_options["use_mlock"] = lock
         try:
-            with new_model(partial(_new_handle, prepared, config), parallel), _opening(model_path, kwargs):
+            make = partial(_new_handle, prepared, config, new_attention)
+            with new_model(make, parallel, _flash(kwargs)), _opening(model_path, kwargs):
                 super().__init__(prepared.stub_file.path, **(kwargs | _OURS))
             self._attach()
             prepared.stub_file.seal()
@@ -157,15 +157,13 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             fetch(repo_id, name, local_dir=local_dir, cache_dir=cache_dir)
         return cls(str(fetch(repo_id, filename, local_dir=local_dir, cache_dir=cache_dir)[0]), **kwargs)
 
-    def _init_plain(self, model_path: str, config: RuntimeConfig, kwargs: dict[str, Any]) -> None:
-        """A model without weights of ours: there is a hook only when attention is ours."""
-        if config.attention is None:
-            with new_model(None, self.parallel), native_path(model_path) as name, _opening(model_path, kwargs):
-                super().__init__(name, **kwargs)
-        else:
-            make = partial(_new_handle, None, config)
-            with new_model(make, self.parallel), native_path(model_path) as name, _opening(model_path, kwargs):
-                super().__init__(name, **kwargs)
+    def _init_plain(self, model_path: str, make: Callable[[], RuntimeHandle], kwargs: dict[str, Any]) -> None:
+        """A model without weights of ours: its hook is for attention alone."""
+        own = None if kwargs.get("n_gpu_layers", 0) or kwargs.get("op_offload") else make
+        opening = _opening(model_path, kwargs)
+        with new_model(own, self.parallel, _flash(kwargs)), native_path(model_path) as name, opening:
+            super().__init__(name, **kwargs)
+        if own is not None:
             self._attach()
         self.model_path = model_path
 
@@ -197,6 +195,11 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         return dict(super().__getstate__()) | self._seeddelta_options
 
 
+def _flash(kwargs: Mapping[str, Any]) -> bool:
+    """Whether llama.cpp may choose flash attention: nobody else did, and it is no embedding model."""
+    return "flash_attn" not in kwargs and not kwargs.get("embedding")
+
+
 def _opening(path: str, kwargs: Mapping[str, Any]) -> AbstractContextManager[None]:
     return refusals(path, quiet=not kwargs.get("verbose", True))
 
@@ -225,9 +228,9 @@ def check_parallel(parallel: int, config: RuntimeConfig) -> None:
     """Raises ConfigError for a number of sequences that cannot be, or for options that follow one sequence."""
     if parallel < 1:
         raise ConfigError(f"parallel {parallel}: give a number of sequences from 1 on")
-    if parallel > 1 and (config.attention is not None or config.event is not None):
+    if parallel > 1 and (config.chosen_keys is not None or config.event is not None):
         raise ConfigError(
-            f"parallel {parallel}: events and attention by our kernels follow the tokens of one sequence; leave them "
+            f"parallel {parallel}: events and keys chosen by their bits follow the tokens of one sequence; leave them "
             "out, or serve one sequence"
         )
 

@@ -113,10 +113,10 @@ def open_drafter(llm: Any, count: int, draft: Any) -> Drafter | None:
         raise ConfigError(
             f"drafts {count}: give 0 or more, and 0 for a model with recurrent state, which forgets nothing"
         )
-    if count > 0 and (llm.seeddelta.skips or llm.seeddelta.single_tokens):
+    if count > 0 and (llm.seeddelta.skips or llm.seeddelta.chooses_keys):
         raise ConfigError(
             f"drafts {count}: guesses are checked several at once, and this model computes single tokens otherwise "
-            "(skipping, events or attention by our kernels); leave one of them out"
+            "(skipping, events or chosen keys); leave one of them out"
         )
     if draft is not None:
         if count == 0:

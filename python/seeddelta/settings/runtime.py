@@ -78,8 +78,14 @@ class RuntimeConfig(Settings):
         description="Skip in products of several tokens, too. That gives the quality of skipping (eval does it by "
         "default), not speed: prompts are computed with all columns, and those that are skipped count as 0.",
     )
+    attention: Annotated[Literal["auto", "llama", "exact"], Flag(shown=True, panel="Attention")] = Field(
+        default="auto",
+        description="Who computes the attention of generated tokens. auto: our kernels where they are faster, in "
+        "contexts of some length, and llama.cpp elsewhere. exact: our kernels, or an error where they cannot. Prompts "
+        "are computed by llama.cpp.",
+    )
     state_pack_kv: Annotated[StatePackKV | None, Flag(prefix="--state-pack-kv-", panel="Attention")] = Field(
-        default=None, description="Attention of single tokens by our kernels. Default: by llama.cpp."
+        default=None, description="Attend to the keys that matter only, as their bits say. Default: to all."
     )
 
     lora: Annotated[tuple[str, ...], Flag(shown=True, repeat=True, metavar="FILE[:SCALE]")] = Field(
@@ -90,6 +96,8 @@ class RuntimeConfig(Settings):
     def _check_together(self) -> RuntimeConfig:
         if self.state_pack_mlp is not None and self.state_pack_mlp.aggressive and self.columns != "f16":
             raise ValueError(f"aggressive state-pack with columns {self.columns} is out of range; give columns f16")
+        if self.attention == "llama" and self.chosen_keys is not None:
+            raise ValueError("attention llama leaves keys to llama.cpp, which chooses none; leave it out")
         if self.kwta is not None and self.kwta.target == "kv":
             if self.event is not None and self.event.target == "kv":
                 raise ValueError("kwta and events of kv both choose positions of the KV cache; leave one of them out")
@@ -123,8 +131,8 @@ class RuntimeConfig(Settings):
         return kwta or self.state_pack_mlp is not None or events
 
     @property
-    def attention(self) -> StatePackKV | None:
-        """Settings of our attention, which events and KWTA over the KV cache need; None: it is llama.cpp's."""
+    def chosen_keys(self) -> StatePackKV | None:
+        """What StatePack, KWTA or events over the KV cache leave out of our attention; None: nothing."""
         if self.kwta is not None and self.kwta.target == "kv":
             pack, budget = self.state_pack_kv or StatePackKV(), self.kwta.k_abs or self.kwta.k
             return pack.model_copy(update={"budget": float(budget)}) if isinstance(budget, (int, float)) else pack
