@@ -142,6 +142,14 @@ def test_models_that_end_the_program(
     assert main(["exec", "--dry-run", "--", str(program), "-m", str(dense)]) == 0
 
 
+def test_metrics_replace_no_model(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"GGUF")
+    for metrics in (model, tmp_path / "none" / "m.json"):
+        assert f"{metrics}: " in refused(capsys, "--metrics-json", metrics, "--", program, "-m", model)
+    assert model.read_bytes() == b"GGUF"
+
+
 def test_options_that_need_a_fallback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for options in (["--seeddelta-gap", "0.1"], ["--dense", "*"], ["--no-proc-sparse"]):
         assert "needs --seeddelta-fallback dense.gguf" in refused(capsys, *options, "--", "llama-cli")

@@ -47,7 +47,8 @@ class Spelling:
         """The arguments in today's words. What follows an option that has a value is left as it is, and so is what
         follows `--`, or (not interspersed) the first argument that is no option."""
         end = arguments.index("--") if "--" in arguments else len(arguments)
-        arguments = state_pack(arguments[:end]) + arguments[end:]
+        if interspersed or end < len(arguments):  # else it is not known yet where they end
+            arguments = state_pack(arguments[:end]) + arguments[end:]
         found: list[str] = []
         at = 0
         while at < len(arguments):

@@ -17,7 +17,9 @@ from ..errors import ConfigError, FormatError, NotAvailableError
 from ..gguf.hub import located
 from ..settings import settings_of
 from ..settings.assign import texts_of
+from ..settings.runtime import RuntimeConfig
 from ..settings.serving import ExecSettings
+from ..storage.output import check_outputs, reading
 from ._command import environment_of, from_settings
 from ._elf import Object, linked, read_object
 
@@ -50,11 +52,14 @@ def command(settings: ExecSettings) -> None:
     Example: seeddelta exec --metrics-json m.json -- llama-completion -m model.seeddelta.gguf -p "Once upon a time"
     """
     arguments = list(settings.arguments)
+    check_served(settings.runtime)
     program = find_program(arguments[0])
     given = variables_of(settings)
     given["LD_PRELOAD"] = ":".join(filter(None, (str(find_library()), os.environ.get("LD_PRELOAD", ""))))
     check_program(program)
     check_models(arguments[1:])
+    with reading(arguments[1:]):
+        check_outputs([settings.metrics_json])
     if settings.dry_run:
         typer.echo(" ".join([*(f"{name}={shlex.quote(value)}" for name, value in given.items()),
                              shlex.join([str(program), *arguments[1:]])]))  # fmt: skip
@@ -64,6 +69,20 @@ def command(settings: ExecSettings) -> None:
 
 # `--` may be left out: what follows the program is its own
 COMMAND_OPTIONS = command.options | {"context_settings": {"allow_interspersed_args": False}}  # type: ignore[attr-defined]
+
+
+def check_served(runtime: RuntimeConfig) -> None:
+    """Raise ConfigError for settings that the library does not have, or that are the program's."""
+    refused = {
+        "columns": (runtime.columns is not None, "convert the model with `seeddelta build --layout column`"),
+        "state_pack_kv": (runtime.state_pack_kv is not None, "use `seeddelta run` or `serve`"),
+        "kwta.target=kv": (runtime.kwta is not None and runtime.kwta.target == "kv", "use `seeddelta run`"),
+        "event.target=kv": (runtime.event is not None and runtime.event.target == "kv", "use `seeddelta run`"),
+        "lora": (bool(runtime.lora), "give --lora to the program itself"),
+    }
+    for name, (given, remedy) in refused.items():
+        if given:
+            raise ConfigError(f"{name} is not served in llama.cpp's programs; {remedy}")
 
 
 def variables_of(settings: ExecSettings) -> dict[str, str]:

@@ -76,21 +76,6 @@ class ExecSettings(OfRuntime):
         default=False, description="Print the command line and its variables, no more."
     )
 
-    @model_validator(mode="after")
-    def _check_served(self) -> ExecSettings:
-        runtime = self.runtime
-        refused = {
-            "columns": (runtime.columns is not None, "convert the model with `seeddelta build --layout column`"),
-            "state_pack_kv": (runtime.state_pack_kv is not None, "use `seeddelta run` or `serve`"),
-            "kwta.target=kv": (runtime.kwta is not None and runtime.kwta.target == "kv", "use `seeddelta run`"),
-            "event.target=kv": (runtime.event is not None and runtime.event.target == "kv", "use `seeddelta run`"),
-            "lora": (bool(runtime.lora), "give --lora to the program itself"),
-        }
-        for name, (given, remedy) in refused.items():
-            if given:
-                raise ValueError(f"{name} is not served in llama.cpp's programs; {remedy}")
-        return self
-
 
 class Drafting(Settings):
     """What a model that generates text has."""
