@@ -60,25 +60,34 @@ def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str
 def test_replaces_itself_by_the_program(program: Path, tmp_path: Path) -> None:
     dense = tmp_path / "dense.gguf"
     dense.touch()
-    options = ["--fallback", dense, "--gap", "0.25", "--dense", "blk.0.*", "--metrics-json", "m.json", "--statecells"]
-    done = run(*options, "--no-proc-sparse", "-v", "--", program, "-m", "a b", "--gap", "--", "-v")
+    options = ["--seeddelta-fallback", dense, "--dense", "blk.0.*", "--metrics-json", tmp_path / "m.json", "--kwta"]
+    done = run(*options, "--no-proc-sparse", "-v", "--", program, "-m", "a b", "--gap", "--", "-v", SEEDDELTA_GAP="1")
     assert done.returncode == 7, done.stderr
     lines = done.stdout.splitlines()
     assert lines[:6] == [str(program), "-m", "a b", "--gap", "--", "-v"]
     expected = {
-        f"SEEDDELTA_FALLBACK={dense}", "SEEDDELTA_GAP=0.25", "SEEDDELTA_DENSE=blk.0.*", "SEEDDELTA_STATECELLS=on",
-        "SEEDDELTA_METRICS_JSON=m.json", "SEEDDELTA_PROC_SPARSE=off", "SEEDDELTA_VERBOSE=on",
-        f"LD_PRELOAD={library()}",
+        f"SEEDDELTA_SET=fallback={dense} gap=1.0 'dense=blk.0.*' proc_sparse=off 'kwta={{}}'",
+        f"SEEDDELTA_METRICS_JSON={tmp_path / 'm.json'}", "SEEDDELTA_VERBOSE=on", f"LD_PRELOAD={library()}",
     }  # fmt: skip
     assert {line for line in lines if line.startswith(("SEEDDELTA_", "LD_"))} == expected
 
 
 def test_keeps_what_is_preloaded_and_said_already(program: Path) -> None:
     other = LIBRARIES / "libggml-base.so"
-    done = run("--", program, LD_PRELOAD=str(other), SEEDDELTA_GAP="0.5")
+    done = run("--set", "event.topk=0.5", "--", program, LD_PRELOAD=str(other), SEEDDELTA_SET="kwta.k=0.5")
     assert done.returncode == 7
     assert f"LD_PRELOAD={library()}:{other}" in done.stdout.splitlines()
-    assert "SEEDDELTA_GAP=0.5" in done.stdout.splitlines()
+    assert "SEEDDELTA_SET=kwta.k=0.5 event.topk=0.5" in done.stdout.splitlines()
+
+
+def test_what_follows_the_program_is_its_own(program: Path) -> None:
+    """Also without --, and in words that we know."""
+    words = ["--kwta", "--state-pack", "binary", "--dry-run", "--help"]
+    for separator in ([], ["--"]):
+        done = run("--kwta-k", "0.5", *separator, program, *words)
+        assert done.returncode == 7, done.stderr
+        assert done.stdout.splitlines()[: len(words) + 1] == [str(program), *words]
+        assert "SEEDDELTA_SET=kwta.k=0.5" in done.stdout.splitlines()
 
 
 def test_finds_the_program_on_the_path(program: Path) -> None:
@@ -133,10 +142,28 @@ def test_models_that_end_the_program(
     assert main(["exec", "--dry-run", "--", str(program), "-m", str(dense)]) == 0
 
 
+def test_metrics_replace_no_model(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"GGUF")
+    for metrics in (model, tmp_path / "none" / "m.json"):
+        assert f"{metrics}: " in refused(capsys, "--metrics-json", metrics, "--", program, "-m", model)
+    assert model.read_bytes() == b"GGUF"
+
+
 def test_options_that_need_a_fallback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for options in (["--gap", "0.1"], ["--dense", "*"], ["--no-proc-sparse"]):
-        assert "need --fallback dense.gguf" in refused(capsys, *options, "--", "llama-cli")
-    assert "no such file" in refused(capsys, "--fallback", tmp_path / "none.gguf", "--", "llama-cli")
+    for options in (["--seeddelta-gap", "0.1"], ["--dense", "*"], ["--no-proc-sparse"]):
+        assert "needs --seeddelta-fallback dense.gguf" in refused(capsys, *options, "--", "llama-cli")
+    assert "no such file" in refused(capsys, "--seeddelta-fallback", tmp_path / "none.gguf", "--", "llama-cli")
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    (["--columns", "f16"], "columns is not served in llama.cpp's programs; convert the model"),
+    (["--state-pack-kv"], "state_pack_kv is not served"), (["--kwta-target", "kv"], "kwta.target=kv is not served"),
+    (["--event-target", "kv"], "event.target=kv is not served"), (["--lora", "a.gguf"], "give --lora to the program"),
+    (["--kwta-k", "2"], "k 2.0: it should be less than or equal to 1"), (["--set", "colour=red"], "is not known"),
+])  # fmt: skip
+def test_settings_that_cannot_be(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in refused(capsys, *options, "--", "llama-cli")
 
 
 def test_other_systems_are_told_what_to_use(

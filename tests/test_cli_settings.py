@@ -155,14 +155,15 @@ def test_it_arrives(command: str, setting: Setting, flag: str, monkeypatch: pyte
     needs = COMMANDS_NEED.get(command, [])
     beside = BESIDE.get(setting.name, []) if own else BESIDE.get(f"{command} {setting.name}", needs)
     preset = [] if setting.name == "preset" else BUILDS.get(command, [])
-    arguments = [*required(command, setting), *preset, *beside]
+    arguments = [*preset, *beside, *required(command, setting)]
     if setting.kind is bool:
         wanted = not setting.field.default
         given = [flag if wanted else f"--no-{flag.removeprefix('--')}"]
     else:
         text, wanted = example(setting)
         given = [text] if setting.flag.argument else [flag, text]
-    found = handed(command, [*arguments, *given], monkeypatch)
+    # what follows the program of exec is its own
+    found = handed(command, [*given, *arguments] if command == "exec" else [*arguments, *given], monkeypatch)
     assert at(found, setting.path) == wanted
     assert type(at(found, setting.path)) is type(wanted) or isinstance(wanted, (Path, bool))
     if not setting.field.is_required():

@@ -119,18 +119,18 @@ def load_only(path: Path) -> list[dict[str, Any]]:
 
 
 def test_fallback_serves_what_is_beyond_the_gap(rows: Path, dense: Path, tmp_path: Path) -> None:
-    line = refused(tell(load_only(rows), tmp_path, gap="0"), words="above the gap 0, and must be computed densely")
+    line = refused(tell(load_only(rows), tmp_path, set="gap=0"), words="above the gap 0, and must be computed densely")
     assert str(rows) in line
-    assert "SEEDDELTA_FALLBACK" in line
-    refused(tell(load_only(rows), tmp_path, gap="much"), words="SEEDDELTA_GAP=much")
-    variables = {"fallback": str(dense), "dense": "blk.0.*,blk.1.ffn_*"}
-    told = tell(load_and_eval(rows), tmp_path, **variables, metrics_json=str(tmp_path / "m.json"))
+    assert "fallback=model.gguf in SEEDDELTA_SET" in line
+    refused(tell(load_only(rows), tmp_path, set="gap=much"), words="SEEDDELTA_SET: gap=much: write a number")
+    settings = f"'fallback={dense}' dense=blk.0.*,blk.1.ffn_*"
+    told = tell(load_and_eval(rows), tmp_path, set=settings, metrics_json=str(tmp_path / "m.json"))
     config = seeddelta.RuntimeConfig(fallback=dense, dense=("blk.0.*", "blk.1.ffn_*"))
     np.testing.assert_array_equal(told.logits(1), python_logits(rows, config=config))
     metrics = json.loads((tmp_path / "m.json").read_text())[str(rows)]
     assert metrics["seeddelta.dense_weights"] == 10
     assert metrics["seeddelta.weights"] == 7 * N_LAYERS - 10
-    everything = tell(load_and_eval(rows), tmp_path, fallback=str(dense), gap="0")
+    everything = tell(load_and_eval(rows), tmp_path, set=f"fallback={dense} gap=0")
     np.testing.assert_array_equal(everything.logits(1), python_logits(dense))
 
 
@@ -142,28 +142,29 @@ def test_weights_that_are_not_finite_come_from_the_fallback(dense: Path, tmp_pat
     assert told.code == 0
     assert told.results == [True, None]
     assert f"tensor '{name}': NaN or infinity in its result; give the dense model as fallback" in told.lines[0]
-    told = tell(load_and_eval(path), tmp_path, fallback=str(dense))
+    told = tell(load_and_eval(path), tmp_path, set=f"fallback={dense}")
     np.testing.assert_array_equal(told.logits(1), python_logits(path, fallback=dense))
 
 
 def test_unsafe_weights_need_the_fallback(dense: Path, tmp_path: Path) -> None:
     path = built(dense, "unsafe", bits=4, targets="attn_q", seeddelta_gap=1e-6, beyond_gap="fallback")
     refused(tell(load_only(path), tmp_path), words="tensor 'blk.0.attn_q.weight' is marked unsafe by its build")
-    told = tell(load_and_eval(path), tmp_path, fallback=str(dense))
+    told = tell(load_and_eval(path), tmp_path, set=f"fallback={dense}")
     np.testing.assert_array_equal(told.logits(1), python_logits(path, fallback=dense))
 
 
 def test_fallback_of_another_model_is_refused(rows: Path, smollm2_quantized: Path, tmp_path: Path) -> None:
     other = write_llama(tmp_path / "other.gguf", smollm2_quantized, width=128)
-    refused(tell(load_only(rows), tmp_path, fallback=str(other)), words="give the model that the SeedΔ file was made")
-    refused(tell(load_only(rows), tmp_path, fallback=str(tmp_path / "none")), words="cannot be read")
+    refused(tell(load_only(rows), tmp_path, set=f"fallback={other}"), words="the model that the SeedΔ file was made")
+    refused(tell(load_only(rows), tmp_path, set=f"fallback={tmp_path / 'none'}"), words="cannot be read")
 
 
 def test_what_is_not_served_is_refused_by_name(rows: Path, models: dict[str, Path], tmp_path: Path) -> None:
-    refused(tell(load_only(rows), tmp_path, kwta_k="0.5"), words="SEEDDELTA_KWTA_K: is not served")
-    refused(tell(load_only(rows), tmp_path, statecells="on"), words="has no StateCells weights")
-    assert tell(load_only(models["statecells"]), tmp_path, statecells="on").results == [True]
-    refused(tell(load_only(models["proc-sparse"]), tmp_path, proc_sparse="off"), words="proc-sparse, which is switched")
+    refused(tell(load_only(rows), tmp_path, kwta_k="0.5"), words="SEEDDELTA_KWTA_K: is not read in llama.cpp's")
+    refused(tell(load_only(rows), tmp_path, set="statecells=on"), words="has no StateCells weights")
+    assert tell(load_only(models["statecells"]), tmp_path, set="statecells=on").results == [True]
+    sparse = models["proc-sparse"]
+    refused(tell(load_only(sparse), tmp_path, set="proc_sparse=off"), words="proc-sparse, which is switched")
 
 
 def test_a_model_that_is_not_mapped_is_refused(rows: Path, tmp_path: Path) -> None:

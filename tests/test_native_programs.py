@@ -88,6 +88,35 @@ def test_text_is_that_of_run(folder: Path, smollm2_full: Path, experts: Path, tm
     assert metrics["seeddelta.experts"] > 0
 
 
+@pytest.mark.parametrize(("settings", "work"), [
+    (("--kwta-k", "0.6"), "kwta.calls"), (("--event-delta-theta", "0.3", "--event-target", "both"), "event.calls"),
+    (("--state-pack-mlp", "--state-pack-mlp-relative", "0.3", "--state-pack-mlp-rho", "1"), "pack.calls"),
+])  # fmt: skip
+def test_skipping_is_that_of_run(
+    settings: tuple[str, ...], work: str, folder: Path, smollm2_f16: Path, model_dir: Path, tmp_path: Path
+) -> None:
+    """The same text, and the same inputs left out."""
+    model = model_dir / "programs-columns.seeddelta.gguf"
+    if not model.exists():
+        recipe = seeddelta.Recipe(input=smollm2_f16, output=model, layout="column", layers="0-1", no_checkpoint=True)
+        seeddelta.build(recipe, progress=False)
+    ours_json, theirs_json = tmp_path / "ours.json", tmp_path / "theirs.json"
+    arguments = ("-m", model, "-p", PROMPTS[0], "-n", 24)
+    text = ours(folder, "run", *arguments, "-t", 2, "--force", *settings, "--metrics-json", ours_json)
+    done = run(
+        folder, "llama-completion", *arguments, *GREEDY, "--no-warmup",
+        options=("--force", *settings, "--metrics-json", theirs_json),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert plain(done.stdout.replace("[end of text]", "")) == plain(text)
+    expected, found = json.loads(ours_json.read_text()), json.loads(theirs_json.read_text())[str(model)]
+    names = [name for name in expected if name.startswith(("kwta.", "event.", "pack.")) and "_ms_" not in name]
+    assert found[work] > 0
+    assert {name: found[name] for name in names} == pytest.approx({name: expected[name] for name in names})
+    for name in ("seeddelta.skipped_inputs", "seeddelta.active_inputs"):
+        assert found[name] == expected[name] > 0
+
+
 def test_adapters_are_added(folder: Path, smollm2_full: Path, smollm2_f16: Path, tmp_path: Path) -> None:
     adapter = write_adapter(tmp_path / "adapter.gguf", smollm2_f16, scale=4.0)
     arguments = ("-m", smollm2_full, "-p", PROMPTS[0], "-n", 24)

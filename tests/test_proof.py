@@ -12,14 +12,15 @@ import pytest
 import seeddelta
 from architectures import write_architecture
 from llama_helpers import load_small, logits_of
+from seeddelta._core import Proof, ProvenGate, Trial
 from seeddelta.cli.main import main
 from seeddelta.runtime import EventDriven, Kwta, RuntimeConfig, StatePackKV, StatePackMLP
-from seeddelta.runtime.proof import GAP, NO_SAVING, Proof, Proven, Trial
 from tiny_llama import write_llama
 
 pytest.importorskip("llama_cpp")
 
 TOKENS = list(range(20, 120))
+NO_SAVING, GAP = 1, 2  # X.off of the metrics
 
 
 def decided(trial: Trial, with_it: float, without: float, *, tokens: int = 1000, worked: bool = True) -> int:
@@ -78,33 +79,29 @@ class FakeGate:
     def __init__(self, seconds: float) -> None:
         self.seconds, self.calls, self.out, self.wrong = seconds, 0, False, 0
 
-    def proven(self, key: str) -> Proven:
-        return Proven(key, key, lambda: self.calls, self.pause, lambda: self.wrong, lambda: 3)
+    def proven(self, key: str) -> ProvenGate:
+        return ProvenGate(key, key, lambda: self.calls, self.pause, lambda: self.wrong, lambda: 3)
 
     def pause(self, out: bool) -> None:
         self.out = out
 
 
-def run(proof: Proof, gates: list[FakeGate], tokens: int, monkeypatch: pytest.MonkeyPatch) -> list[list[bool]]:
-    """Tokens of 1 s and what the gates that are on add. Which gates were out for each."""
-    now, out = [0.0], []
-    monkeypatch.setattr("seeddelta.runtime.proof.time.perf_counter", lambda: now[0])
-
-    def token() -> None:
+def run(proof: Proof, gates: list[FakeGate], tokens: int) -> tuple[list[list[bool]], list[str]]:
+    """Tokens of 1 s and what the gates that are on add. Which gates were out for each, and the lines that came."""
+    out, lines = [], []
+    for _ in range(tokens):
+        proof.begin()
         out.append([gate.out for gate in gates])
-        now[0] += 1.0 + sum(gate.seconds for gate in gates if not gate.out)
         for gate in gates:
             gate.calls += not gate.out
-
-    for _ in range(tokens):
-        proof.timed(token)
-    return out
+        lines += proof.end(1.0 + sum(gate.seconds for gate in gates if not gate.out))
+    return out, lines
 
 
-def test_gates_are_tried_one_after_the_other(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_gates_are_tried_one_after_the_other() -> None:
     good, bad = FakeGate(-0.1), FakeGate(0.1)
-    proof = Proof([good.proven("kwta"), bad.proven("pack")])
-    out = run(proof, [good, bad], 200, monkeypatch)
+    proof = Proof(None, [good.proven("kwta"), bad.proven("pack")])
+    out, lines = run(proof, [good, bad], 200)
     assert not any(all(one) for one in out[:128])  # never both at once
     assert [one[0] for one in out[1:64:2]] == [True] * 32
     assert not any(one[1] for one in out[:64])
@@ -115,23 +112,36 @@ def test_gates_are_tried_one_after_the_other(monkeypatch: pytest.MonkeyPatch, ca
     assert metrics["kwta.saving"] == pytest.approx(0.1 / 1.1)
     assert metrics["pack.off"] == NO_SAVING
     assert metrics["pack.trial_tokens"] == 64
-    assert [record.message for record in caplog.records] == [proof.reasons["pack"]]
-    assert proof.reasons.keys() == {"pack"}
+    assert lines == [proof.reasons()["pack"]]
+    assert proof.reasons().keys() == {"pack"}
 
 
-def test_errors_switch_off_at_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_token_that_cannot_be_computed_is_not_measured() -> None:
+    gate = FakeGate(0.1)
+    proof = Proof(None, [gate.proven("kwta")])
+    run(proof, [gate], 1)
+    for _ in range(100):
+        proof.begin()
+        assert gate.out
+        proof.cancel()
+        assert not gate.out
+    assert proof.metrics()["kwta.trial_tokens"] == 1
+
+
+def test_errors_switch_off_at_once() -> None:
     gate = FakeGate(-0.1)
-    proof = Proof([gate.proven("event")])
-    run(proof, [gate], 3, monkeypatch)
+    proof = Proof(None, [gate.proven("event")])
+    run(proof, [gate], 3)
     gate.wrong = 1
-    run(proof, [gate], 3, monkeypatch)
+    _, first = run(proof, [gate], 3)
     assert proof.metrics()["event.off"] == 0
     assert proof.metrics()["event.off_places"] == 1
     gate.wrong = 3
-    assert all(one == [True] for one in run(proof, [gate], 30, monkeypatch)[1:])
+    out, last = run(proof, [gate], 30)
+    assert all(one == [True] for one in out[1:])
     assert proof.metrics()["event.off"] == GAP
-    assert "3 of 3 places" in proof.reasons["event"]
-    assert len(caplog.records) == 2
+    assert "3 of 3 places" in proof.reasons()["event"]
+    assert len(first) == len(last) == 1
 
 
 @pytest.fixture(scope="module")

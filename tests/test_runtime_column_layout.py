@@ -142,12 +142,11 @@ def test_kwta_skips(columns: Path, mixed: Path) -> None:
 def test_scores_know_the_weights(columns: Path) -> None:
     """WINA by the stored scales ranks like the norms of the decoded columns."""
     from seeddelta.gguf.reader import open_seeddelta
-    from seeddelta.runtime.weights import input_norm
 
     with open_seeddelta(columns) as file:
         for tensor in file.tensors.values():
             exact = np.linalg.norm(tensor.to_weight().dequantize(), axis=0)
-            found = input_norm(tensor)
+            found = tensor.to_weight().input_norms()
             error = found / found.mean() - exact / exact.mean()
             assert np.abs(error).mean() < 0.1  # of 32 to 96 outputs; of 576 it is 0.003
 

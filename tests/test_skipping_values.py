@@ -4,19 +4,51 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
-from seeddelta.runtime import Kwta
+from seeddelta import _core
+from seeddelta.runtime import Kwta, RuntimeConfig
+from seeddelta.settings.assign import texts_of
 from seeddelta.settings.patterns import parse_values
+from seeddelta.settings.skipping import DEFAULT_KEEP
+
+pytest.importorskip("llama_cpp")
+
+from seeddelta.runtime.library import ggml_abi
 
 
 @pytest.mark.parametrize(("name", "options", "expected"), [
     ("ffn_down", {}, 0.65), ("ffn_up", {}, 0.85), ("attn_output", {}, 0.75), ("attn_q", {}, None),
     ("ffn_down", {"k": 0.4}, 0.4), ("attn_q", {"k": 0.4, "target": "mlp"}, None),
     ("attn_q", {"k": {"ffn": 0.4}}, None), ("ffn_up", {"k": {"ffn": 0.4, "blk.7.*": 0.9}}, 0.9),
-    ("ffn_up", {"k": {"blk.7.*": 0.9, "ffn": 0.4}}, 0.4), ("ffn_down", {"k_abs": 8}, None),
+    ("ffn_up", {"k": {"blk.7.*": 0.9, "ffn": 0.4}}, 0.4), ("ffn_down", {"k_abs": 8}, 1.0),
 ])  # fmt: skip
 def test_the_last_pattern_that_fits_holds(name: str, options: dict[str, Any], expected: float | None) -> None:
-    assert Kwta(**options).keep_of((f"blk.7.{name}.weight",)) == expected
+    assert keep_of(name, **options) == expected
+
+
+def keep_of(name: str, **options: Any) -> float | None:
+    """What KWTA keeps of the inputs of a matrix; None: it has no gate."""
+    registry = _core.WeightRegistry(ggml_abi())
+    weight = _core.ColumnWeight(f"blk.7.{name}.weight", 64, 64, f16=np.ones((64, 64), np.float16))
+    skipping = _core.SkipSettings(texts_of(RuntimeConfig(kwta=Kwta(**options))))
+    groups = registry.add_all([weight], skipping, "model.gguf", "llama", [weight.name])
+    gates = _core.GraphHook(registry).gates()
+    assert len(groups) == len(gates)
+    return gates[0]["keep"] if gates else None
+
+
+@pytest.mark.parametrize(("pattern", "fits"), [
+    ("*", True), ("blk.7.*", True), ("blk.?.ffn_down.weight", True), ("blk.[0-7].*", True), ("blk.[!7].*", False),
+    ("blk.[!0-6].ffn*t", True), ("blk.7", False), ("*down*", True), ("*Down*", False), ("[b]lk*", True), ("[", False),
+])  # fmt: skip
+def test_shell_patterns(pattern: str, fits: bool) -> None:
+    assert (keep_of("ffn_down", k={pattern: 0.5}) == 0.5) == fits
+
+
+def test_both_have_the_same_default() -> None:
+    for name in ("ffn_down", "ffn_gate", "ffn_up", "attn_output", "attn_q"):
+        assert keep_of(name) == keep_of(name, k=DEFAULT_KEEP)
 
 
 def test_values() -> None:

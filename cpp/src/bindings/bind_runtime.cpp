@@ -9,34 +9,22 @@
 #include <optional>
 #include <string_view>
 #include <tuple>
-#include <unordered_map>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "bindings/arrays.hpp"
 #include "bindings/bind_attention.hpp"
 #include "bindings/bind_columns.hpp"
+#include "bindings/bind_metrics.hpp"
+#include "bindings/bind_runtime.hpp"
 #include "bindings/bind_weight.hpp"
-#include "ggml_host/graph_hook.hpp"
+#include "ggml_host/add_weights.hpp"
 
 namespace seeddelta {
 
 namespace {
-
-// Keeps the Python objects alive whose memory the registry points to.
-struct PyRegistry {
-    WeightRegistry registry;
-    std::shared_ptr<const GgmlAbi> abi;
-    std::vector<py::object> keep;
-    std::unordered_map<const PyGate *, const GateSpec *> gate_of;
-};
-
-struct PyHook {
-    PyHook(std::shared_ptr<PyRegistry> weights)
-        : registry(std::move(weights)), hook(*registry->abi, registry->registry) {}
-    std::shared_ptr<PyRegistry> registry;
-    GraphHook hook;
-};
 
 std::shared_ptr<GgmlAbi> make_abi(const std::map<std::string, uintptr_t> &symbols) {
     return std::make_shared<GgmlAbi>(probe_ggml(symbols, &GraphHook::compute));
@@ -62,40 +50,38 @@ IntDict layout(const GgmlAbi &abi) {
     return d;
 }
 
-// Null without a gate. It becomes the registry's at its first use: weights that are given the same one share it.
-const GateSpec *spec_of(PyRegistry &r, const std::string &name, int64_t n_in, OptionalGate given) {
-    const PyGate *gate = given.value_or(nullptr);
-    if (gate == nullptr) {
-        return nullptr;
-    }
-    if (gate->spec.n_in != n_in) {
-        throw py::value_error("tensor '" + name + "': the gate is for another number of inputs");
-    }
-    const auto known = r.gate_of.find(gate);
-    const GateSpec *spec = known != r.gate_of.end() ? known->second : r.registry.add_gate(gate->spec);
-    r.gate_of.emplace(gate, spec);
-    r.keep.push_back(py::cast(gate, py::return_value_policy::reference));
-    return spec;
+// References into Python objects, which the registry keeps. Not null.
+using AnyWeight = std::variant<const PyWeight *, const PyColumnWeight *>;
+
+NamedWeight named_weight(PyRegistry &r, const AnyWeight &given) {
+    return std::visit(
+        [&](const auto *weight) -> NamedWeight {
+            if (weight == nullptr) {
+                throw py::type_error("a weight is None");
+            }
+            r.keep.push_back(py::cast(weight, py::return_value_policy::reference));
+            if constexpr (std::is_same_v<decltype(weight), const PyWeight *>) {
+                return {weight->name, &weight->checked};
+            } else {
+                return {weight->name, &weight->weight()};
+            }
+        },
+        given);
 }
 
-// `weight` is a reference into a Python object, which the registry keeps.
-void add(PyRegistry &r, const PyWeight &weight, OptionalGate gate) {
-    if (weight.is_column()) {
-        const ColumnWeight &columns = weight.checked.columns();
-        r.registry.add(weight.name, column_operator(columns, spec_of(r, weight.name, columns.n_in, gate)));
-    } else if (weight.ctx().scheme == ResidualScheme::proc_sparse) {
-        r.registry.add(weight.name, proc_operator(weight.ctx(), spec_of(r, weight.name, weight.ctx().n_in, gate)));
-    } else if (gate.value_or(nullptr) != nullptr) {
-        throw py::value_error("tensor '" + weight.name + "': a gate is for the column layout and proc_sparse");
-    } else {
-        r.registry.add(weight.name, row_operator(weight.ctx()));
+std::vector<Names> add_all(PyRegistry &r, const std::vector<AnyWeight> &weights, const SkipSettings &settings,
+                           const std::string &path, const std::string &architecture, const Names &tensors) {
+    std::vector<NamedWeight> named;
+    for (const AnyWeight &weight : weights) {
+        named.push_back(named_weight(r, weight));
     }
-    r.keep.push_back(py::cast(&weight, py::return_value_policy::reference));
+    return add_weights(r.registry, settings, {path, architecture, tensors}, named);
 }
 
-void add_columns(PyRegistry &r, const PyColumnWeight &weight, OptionalGate gate) {
-    r.registry.add(weight.name, column_operator(weight.weight(), spec_of(r, weight.name, weight.weight().n_in, gate)));
-    r.keep.push_back(py::cast(&weight, py::return_value_policy::reference));
+void add(PyRegistry &r, const AnyWeight &weight) {
+    SkipSettings none;
+    none.zeros = false;
+    add_all(r, {weight}, none, "", "", {});
 }
 
 void set_dense(PyRegistry &r, const std::string &name, const py::array &rows, int type) {
@@ -155,45 +141,21 @@ IntDict kind_calls(PyHook &h) {
 
 using FloatDict = py::typing::Dict<py::str, py::float_>;
 
+std::vector<GateCounts> gate_counts(const PyHook &h) {
+    std::vector<GateCounts> all;
+    for (const Gate &gate : h.hook.gates()) {
+        all.push_back(GateCounts::of(gate));
+    }
+    return all;
+}
+
 py::typing::List<FloatDict> gates(const PyHook &h) {
     py::typing::List<FloatDict> all;
-    for (const Gate &gate : h.hook.gates()) {
-        const GateCounters &c = gate.counters();
+    for (const GateCounts &gate : gate_counts(h)) {
         FloatDict d;
-        d["kwta_calls"] = c.kwta_calls.load();
-        d["kwta_kept"] = c.kwta_kept.load();
-        d["kwta_seen"] = c.kwta_seen.load();
-        d["kwta_passes"] = c.kwta_passes.load();
-        d["duty_hits"] = c.duty_hits.load();
-        d["kwta_checks"] = c.kwta_checks.load();
-        d["kwta_tuned"] = c.kwta_tuned.load();
-        d["pack_tokens"] = c.pack_tokens.load();
-        d["pack_used"] = c.pack_used.load();
-        d["pack_units"] = c.pack_units.load();
-        d["pack_signs"] = c.pack_signs.load();
-        d["pack_negative"] = c.pack_negative.load();
-        d["pack_seen"] = c.pack_seen.load();
-        d["pack_switches"] = c.pack_switches.load();
-        d["event_calls"] = c.event_calls.load();
-        d["event_full"] = c.event_full.load();
-        d["event_sent"] = c.event_sent.load();
-        d["event_seen"] = c.event_seen.load();
-        d["event_forced"] = c.event_forced.load();
-        d["event_quorum"] = c.event_quorum.load();
-        d["event_budget"] = c.event_budget.load();
-        d["event_checks"] = c.event_checks.load();
-        d["event_failed"] = c.event_failed.load();
-        const Gate::Published &p = gate.published();
-        d["pack_zeros"] = gate.spec().pack.zeros ? 1.0 : 0.0;
-        d["kwta_gap"] = p.kwta_gap.load();
-        d["keep"] = p.keep.load();
-        d["duty"] = p.duty.load();
-        d["event_given_up"] = p.given_up.load() ? 1.0 : 0.0;
-        d["event_gap"] = p.gap.load();
-        d["event_ns"] = p.event_ns.load();
-        d["event_active"] = p.events_active.load();
-        d["pack_gamma"] = p.gamma.load();
-        d["pack_active"] = p.pack_active.load();
+        for (const auto &[name, value] : named(gate)) {
+            d[py::str(name)] = value;
+        }
         all.append(d);
     }
     return all;
@@ -222,11 +184,6 @@ void pause_gates(PyHook &h, unsigned features) {
         throw py::value_error("there is no such feature of a gate");
     }
     h.hook.pause(features);
-}
-
-std::tuple<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t> gate_activity(const PyHook &h) {
-    const GraphHook::GateActivity a = h.hook.activity();
-    return {a.kwta, a.pack, a.events, a.zeros, a.given_up};
 }
 
 void profile_gates(PyHook &h, bool on) {
@@ -276,6 +233,7 @@ void bind_runtime(py::module_ &m) {
         .def(py::init(&make_abi), py::arg("symbols"))
         .def("layout", &layout, "Offsets in bytes inside ggml_tensor and numbers of operations.");
     bind_attention(m);
+    bind_skip_settings(m);
     py::class_<PyRegistry, std::shared_ptr<PyRegistry>>(
         m, "WeightRegistry", "The converted weights of one file; contexts of the same model may share it.")
         .def(py::init([](std::shared_ptr<GgmlAbi> abi) {
@@ -284,13 +242,17 @@ void bind_runtime(py::module_ &m) {
                  return r;
              }),
              py::arg("abi"))
-        .def("add", &add, py::arg("weight"), py::arg("gate") = py::none(),
-             "Registers a Weight and keeps it alive. Add all before making a GraphHook.\n\n"
-             "A gate is for the column layout and proc_sparse. Weights that read one input and are given the same Gate "
-             "share its\n"
-             "choice, when no product by rows is between them in llama.cpp's graph.")
-        .def("add_columns", &add_columns, py::arg("weight"), py::arg("gate") = py::none(),
-             "The same for a ColumnWeight.")
+        .def("add", &add, py::arg("weight"),
+             "Registers a weight and keeps it alive. Add all before making a GraphHook.")
+        .def("add_all", &add_all, py::arg("weights"), py::arg("settings"), py::arg("path"), py::arg("architecture"),
+             py::arg("tensors"),
+             "Registers the weights of a model, with what chooses the inputs of those by columns and proc_sparse ones. "
+             "Returns\nthe names of those that share each gate; none is left out by the settings' defaults but "
+             "zeros.\n\n"
+             "Args:\n"
+             "    path: of the model, for messages.\n"
+             "    architecture, tensors: its general.architecture and the names of all its tensors.\n"
+             "Raises ValueError for a model without such matrices and for a file of kwta of another one.")
         .def("set_dense", &set_dense, py::arg("name"), py::arg("rows"), py::arg("type"),
              "Dense rows to fall back to: uint8 [n_out, bytes of a row] of a ggml type, experts one after "
              "another. Kept, not copied.");
@@ -318,9 +280,12 @@ void bind_runtime(py::module_ &m) {
         .def("pause_gates", &pause_gates, py::arg("features"),
              "What all gates leave out from now on, a sum of 1 (KWTA), 2 (StatePack), 4 (events) and 8 (zeros). Not "
              "while a\nproduct is computed.")
-        .def("gate_activity", &gate_activity,
-             "Tokens that KWTA and StatePack chose for, tokens whose changes were sent, tokens whose zeros were left "
-             "out, of all\ngates together, and gates whose events failed one of the first checks.")
+        .def(
+            "skipping_metrics",
+            [](const PyHook &h, const SkipSettings &settings) {
+                return metric_dict(skipping_metrics(settings, gate_counts(h)));
+            },
+            py::arg("settings"), "`kwta.*`, `pack.*`, `zeros.*` and `event.*`; none of what is not asked for.")
         .def("profile_gates", &profile_gates, py::arg("on"),
              "Start new profiles, or stop. Meanwhile KWTA keeps everything. Not while a product is computed.")
         .def("profiles", &profiles,
@@ -336,6 +301,7 @@ void bind_runtime(py::module_ &m) {
              "(kind, tensor, detail) of the first error since the last call, or None. Kinds: not_served, layout, "
              "not_finite,\n"
              "dense_not_finite, bad_index, no_memory.");
+    bind_proof(m);
 }
 
 } // namespace seeddelta

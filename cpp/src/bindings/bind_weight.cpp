@@ -12,6 +12,7 @@
 #include "format/column_dequantize.hpp"
 #include "format/column_lanes.hpp"
 #include "format/lanes.hpp"
+#include "gating/plan.hpp"
 #include "linear/operator.hpp"
 #include "seeddelta/compute.hpp"
 
@@ -247,6 +248,13 @@ void bind_weight(py::module_ &m) {
         .def("multiply_active", &multiply_active, py::arg("x"), py::arg("index"),
              "y = Ŵ x over the units of `index`, int32 [n] ascending, in column layout: float32 [n_in] to [n_out].\n\n"
              "The bits of matmul with x = 0 for the other units.")
+        .def(
+            "input_norms",
+            [](const PyWeight &w) {
+                const std::vector<float> norms = input_norms(w.checked);
+                return py::array_t<float>(static_cast<py::ssize_t>(norms.size()), norms.data());
+            },
+            "Norms of the columns of one matrix, float32 [n_in]; in column layout those that the scales say.")
         .def("dequantize", &dequantize, py::arg("row_begin") = 0, py::arg("row_end") = -1,
              "Rows [row_begin, row_end) of Ŵ, float32 [rows, n_in]; row_end -1 is n_experts · n_out.")
         .def_readonly("name", &PyWeight::name)

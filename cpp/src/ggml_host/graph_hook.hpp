@@ -8,6 +8,7 @@
 #include <deque>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "ggml_host/attention_hook.hpp"
@@ -96,6 +97,8 @@ public:
         uint64_t given_up = 0;                  // gates whose events failed one of the first checks
     };
     GateActivity activity() const;
+    // The largest number of tokens of a product with a gate, in the graphs visited since the last call; 0: none was.
+    int64_t take_gated_tokens() { return std::exchange(gated_tokens_, 0); }
     uint64_t nodes_seen() const { return nodes_seen_.load(std::memory_order_relaxed); }
     // The first error since the last call, which clears it.
     HookError take_error();
@@ -147,6 +150,7 @@ private:
     Previous previous_;
     ServedWeight *last_product_ = nullptr; // of the walk; a walk's first comes after the last of the one before
     uint64_t products_at_visit_ = 0;
+    int64_t gated_tokens_ = 0;
     std::atomic<uint64_t> nodes_seen_{0};
 
     Workspace workspace_;

@@ -103,6 +103,9 @@ void GraphHook::serve_product(void *node, ServedWeight &served, WeightUse use) {
         abi_.make_custom(node, reuse ? &served.reuse : &served.fresh);
     }
     previous_ = {x, data, ids, &served};
+    if (served.state.gate != nullptr) {
+        gated_tokens_ = std::max(gated_tokens_, tokens_of(x));
+    }
     if (last_product_ != nullptr) {
         last_product_->next = use == WeightUse::product ? &served : nullptr; // which experts come is not known yet
     }

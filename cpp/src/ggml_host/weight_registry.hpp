@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "linear/operator.hpp"
 
@@ -25,7 +27,13 @@ public:
     // Throws std::invalid_argument for a name that is there already. The address is stable. Operators by column that
     // read the same input share a gate of the registry.
     RegisteredWeight &add(const std::string &name, std::unique_ptr<Operator> op);
-    const GateSpec *add_gate(const GateSpec &spec) { return &gates_.emplace_back(spec); }
+    // With norms for the scores of its inputs, which the registry keeps; empty: none.
+    const GateSpec *add_gate(GateSpec spec, std::vector<float> norms) {
+        if (!norms.empty()) {
+            spec.kwta.norm = norms_.emplace_back(std::move(norms)).data();
+        }
+        return &gates_.emplace_back(spec);
+    }
     std::deque<GateSpec> &gates() { return gates_; }
     RegisteredWeight *find(std::string_view name);
     std::deque<RegisteredWeight> &weights() { return weights_; }
@@ -33,6 +41,7 @@ public:
 private:
     std::deque<RegisteredWeight> weights_;
     std::deque<GateSpec> gates_;
+    std::deque<std::vector<float>> norms_; // of the gates
     std::unordered_map<std::string_view, RegisteredWeight *> by_name_;
 };
 

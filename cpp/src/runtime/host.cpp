@@ -245,15 +245,14 @@ void Host::write_metrics(bool wait) noexcept {
         }
         std::string path, text;
         for (const Entry &entry : models_) {
-            std::vector<Counts> totals = entry.model->totals;
-            uint64_t nodes = entry.model->nodes_seen;
+            Totals totals = entry.model->totals;
             for (const auto &[scheduler, context] : contexts_) {
                 if (context != nullptr && &context->model() == entry.model.get()) {
-                    context->add_to(totals, nodes);
+                    context->add_to(totals);
                 }
             }
             path = entry.model->options().metrics_json;
-            text += (text.empty() ? "{\n" : ",\n") + metrics_json(*entry.model, totals, nodes);
+            text += (text.empty() ? "{\n" : ",\n") + metrics_json(*entry.model, totals);
         }
         if (!path.empty()) {
             write_file(path, text + "\n}\n");

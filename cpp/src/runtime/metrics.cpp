@@ -6,7 +6,9 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <locale>
 #include <map>
+#include <sstream>
 #include <string_view>
 
 #include "gguf/error.hpp"
@@ -35,9 +37,17 @@ std::string quoted(std::string_view text) {
     return out + "\"";
 }
 
+std::string printed(const Metric &metric) {
+    std::ostringstream out;
+    out.imbue(std::locale::classic());
+    out.precision(metric.whole ? 0 : 17);
+    out << (metric.whole ? std::fixed : std::defaultfloat) << metric.value;
+    return out.str();
+}
+
 } // namespace
 
-std::string metrics_json(ServedModel &model, const std::vector<Counts> &totals, uint64_t nodes_seen) {
+std::string metrics_json(ServedModel &model, const Totals &totals) {
     std::map<std::string, uint64_t> found;
     std::map<std::string, uint64_t> kinds;
     for (const char *name : operator_names()) {
@@ -48,7 +58,7 @@ std::string metrics_json(ServedModel &model, const std::vector<Counts> &totals, 
     size_t at = 0;
     for (const RegisteredWeight &weight : model.registry().weights()) {
         const TensorDescription &d = model.served()[at];
-        const Counts &counts = totals[at++];
+        const Counts &counts = totals.weights[at++];
         for (int i = 0; i < kCounters; ++i) {
             sums[static_cast<size_t>(i)] += counts[static_cast<size_t>(i)];
         }
@@ -68,7 +78,7 @@ std::string metrics_json(ServedModel &model, const std::vector<Counts> &totals, 
     found["seeddelta.dense_weights"] = model.dense_weights();
     found["seeddelta.idle_weights"] = idle;
     found["seeddelta.file_bytes"] = model.file_bytes();
-    found["seeddelta.nodes_seen"] = nodes_seen;
+    found["seeddelta.nodes_seen"] = totals.nodes_seen;
     for (int i = 0; i < kCounters; ++i) {
         if (i != kOwnCalls) {
             found[std::string("seeddelta.") + kNames[i]] = sums[static_cast<size_t>(i)];
@@ -89,8 +99,13 @@ std::string metrics_json(ServedModel &model, const std::vector<Counts> &totals, 
     for (const auto &[name, value] : found) {
         text += "\n  \"" + name + "\": " + std::to_string(value) + ",";
     }
+    std::vector<Metric> more = skipping_metrics(model.options().skipping, totals.gates);
+    more.insert(more.end(), totals.proof.begin(), totals.proof.end());
+    for (const Metric &metric : more) {
+        text += "\n  \"" + metric.name + "\": " + printed(metric) + ",";
+    }
     const double fanout = rows > 0 ? static_cast<double>(kept) / static_cast<double>(rows) : 0.0;
-    return text + "\n  \"proc.fanout\": " + std::to_string(fanout) + "\n}";
+    return text + "\n  \"proc.fanout\": " + printed({"", fanout}) + "\n}";
 }
 
 void write_file(const std::string &path, const std::string &text) {

@@ -7,8 +7,8 @@
 
 namespace seeddelta {
 
-// `"path": {…}` with the names of `seeddelta run --metrics-json`; totals are of all contexts, one a weight.
-std::string metrics_json(ServedModel &model, const std::vector<Counts> &totals, uint64_t nodes_seen);
+// `"path": {…}` with the names of `seeddelta run --metrics-json`; totals are of all contexts.
+std::string metrics_json(ServedModel &model, const Totals &totals);
 
 // Throws ModelFileError. What was there before stays until all is written.
 void write_file(const std::string &path, const std::string &text);

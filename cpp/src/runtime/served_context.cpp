@@ -1,5 +1,8 @@
 #include "runtime/served_context.hpp"
 
+#include <chrono>
+
+#include "ggml_host/proven_gates.hpp"
 #include "runtime/say.hpp"
 
 namespace seeddelta {
@@ -15,27 +18,42 @@ static Counts counts_of(const WeightCounters &c) {
 }
 
 ServedContext::ServedContext(std::shared_ptr<ServedModel> model)
-    : model_(std::move(model)), hook_(model_->library().abi(), model_->registry()) {}
-
-ServedContext::~ServedContext() {
-    add_to(model_->totals, model_->nodes_seen);
+    : model_(std::move(model)), hook_(model_->library().abi(), model_->registry()) {
+    const SkipSettings &skipping = model_->options().skipping;
+    std::vector<ProvenGate> gates = proven_gates(hook_);
+    if (!gates.empty() && !skipping.force && !skipping.skip_prompt) {
+        proof_.emplace(std::move(gates));
+    }
 }
 
-void ServedContext::add_to(std::vector<Counts> &totals, uint64_t &nodes) const {
+ServedContext::~ServedContext() {
+    add_to(model_->totals);
+}
+
+void ServedContext::add_to(Totals &totals) const {
     size_t at = 0;
     for (const ServedWeight &served : hook_.served()) {
         const Counts counts = counts_of(served.counters);
-        Counts &total = totals[at++];
+        Counts &total = totals.weights[at++];
         for (size_t i = 0; i < counts.size(); ++i) {
             total[i] += counts[i];
         }
     }
-    nodes += hook_.nodes_seen();
+    totals.gates.resize(hook_.gates().size());
+    at = 0;
+    for (const Gate &gate : hook_.gates()) {
+        totals.gates[at++].add(GateCounts::of(gate));
+    }
+    if (proof_) {
+        totals.proof = proof_->metrics();
+    }
+    totals.nodes_seen += hook_.nodes_seen();
 }
 
 int ServedContext::compute(void *scheduler, void *graph, ComputeGraph real) {
     const LlamaLibrary &library = model_->library();
     const int nodes = library.graph_size(graph);
+    hook_.take_gated_tokens();
     for (int i = 0; i < nodes; ++i) {
         if (GraphHook::callback(library.graph_node(graph, i), true, &hook_)) {
             break;
@@ -44,7 +62,8 @@ int ServedContext::compute(void *scheduler, void *graph, ComputeGraph real) {
     if (const HookError error = hook_.take_error(); error.kind != HookErrorKind::none) {
         return report(error);
     }
-    const int status = real(scheduler, graph);
+    const int status =
+        proof_ && hook_.take_gated_tokens() == 1 ? timed(scheduler, graph, real) : real(scheduler, graph);
     const HookError error = hook_.take_error();
     if (const std::string changed = model_->changed(); !changed.empty()) {
         say({"error: ", changed, ": was changed or truncated while the model was in use; load it again"});
@@ -54,6 +73,23 @@ int ServedContext::compute(void *scheduler, void *graph, ComputeGraph real) {
         return report(error);
     }
     return status != 0 || proven_ ? status : prove();
+}
+
+// A single token, with its gates or without the one that is on trial.
+int ServedContext::timed(void *scheduler, void *graph, ComputeGraph real) {
+    using Clock = std::chrono::steady_clock;
+    proof_->begin();
+    const Clock::time_point begin = Clock::now();
+    const int status = real(scheduler, graph);
+    const std::chrono::duration<double> spent = Clock::now() - begin;
+    if (status != 0) {
+        proof_->cancel();
+        return status;
+    }
+    for (const std::string &line : proof_->end(spent.count())) {
+        say({model_->path(), ": ", line});
+    }
+    return status;
 }
 
 // That llama.cpp runs the operations that are put into its graphs.
@@ -75,9 +111,9 @@ int ServedContext::report(const HookError &error) const {
     std::string text = "tensor '" + error.tensor + "'";
     switch (error.kind) {
     case HookErrorKind::not_finite:
-        text +=
-            ": NaN or infinity in its " + error.detail +
-            "; give the dense model as fallback (SEEDDELTA_FALLBACK=model.gguf), or build this tensor with more bits";
+        text += ": NaN or infinity in its " + error.detail +
+                "; give the dense model as fallback (fallback=model.gguf in SEEDDELTA_SET), or build this tensor with "
+                "more bits";
         break;
     case HookErrorKind::dense_not_finite:
         text += ": NaN or infinity, also with the dense fallback; the model or the prompt is at fault";

@@ -1,7 +1,9 @@
 // One scheduler of llama.cpp, and so one context, that computes with the weights of a model of ours.
 #pragma once
 #include <memory>
+#include <optional>
 
+#include "gating/trial.hpp"
 #include "ggml_host/graph_hook.hpp"
 #include "runtime/served_model.hpp"
 
@@ -24,15 +26,17 @@ public:
     // What ggml_backend_sched_graph_compute_async returns; where it fails a line says why. By one thread at a time.
     int compute(void *scheduler, void *graph, ComputeGraph real);
     // Adds what was done so far.
-    void add_to(std::vector<Counts> &totals, uint64_t &nodes) const;
+    void add_to(Totals &totals) const;
     const ServedModel &model() const { return *model_; }
 
 private:
+    int timed(void *scheduler, void *graph, ComputeGraph real);
     int report(const HookError &error) const;
     int prove();
 
     std::shared_ptr<ServedModel> model_;
     GraphHook hook_;
+    std::optional<Proof> proof_; // of its gates; none where they stay on
     bool proven_ = false;
 };
 

@@ -1,11 +1,10 @@
 #include "runtime/served_model.hpp"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <system_error>
 
+#include "ggml_host/add_weights.hpp"
 #include "gguf/error.hpp"
 #include "gguf/ggml_types.hpp"
 #include "runtime/payload.hpp"
@@ -57,24 +56,27 @@ ServedModel::ServedModel(std::unique_ptr<WatchedModel> file, const Options &opti
     const std::vector<TensorDescription> all = read_descriptions(header);
     std::unordered_set<std::string_view> stored;
     std::unordered_set<std::string_view> names;
+    Names tensors;
     std::vector<WeightArrays> arrays;
     bool statecells = false;
     for (const TensorDescription &d : all) {
         if (!names.insert(d.name).second || header.tensor(d.name) != nullptr) {
             header.fail("tensor '" + d.name + "' is there twice; build the file again");
         }
+        tensors.push_back(d.name);
         arrays.push_back(payload_of(header, d, stored));
         statecells |= d.base == BaseKind::none && d.residual == ResidualScheme::codebook_resid;
     }
     if (options.statecells && !statecells) {
-        header.fail("has no StateCells weights; make some with `seeddelta build --statecells`, or unset "
-                    "SEEDDELTA_STATECELLS");
+        header.fail("has no StateCells weights; make some with `seeddelta build --statecells`, or leave "
+                    "statecells out");
     }
     for (const TensorInfo &tensor : header.tensors()) {
         if (!stored.contains(tensor.name)) {
             if (is_payload_name(tensor.name)) {
                 header.fail("payload tensor '" + tensor.name + "' has no description; build the file again");
             }
+            tensors.push_back(tensor.name);
             keep(tensor);
         }
     }
@@ -84,13 +86,13 @@ ServedModel::ServedModel(std::unique_ptr<WatchedModel> file, const Options &opti
             add(all[i], arrays[i]);
         } else if (fallback_ == nullptr) {
             header.fail("tensor '" + all[i].name + "' " + reason + " and must be computed densely; give the dense " +
-                        "model as fallback (SEEDDELTA_FALLBACK=model.gguf)");
+                        "model as fallback (fallback=model.gguf in SEEDDELTA_SET)");
         } else {
             keep(dense_copy(all[i]));
             ++dense_;
         }
     }
-    totals.resize(served_.size());
+    register_weights(tensors);
 }
 
 // A tensor of one dimension and another type ends the process: ggml's additions and products of vectors abort.
@@ -108,14 +110,7 @@ void ServedModel::keep(const TensorInfo &tensor) {
 
 void ServedModel::add(const TensorDescription &d, const WeightArrays &arrays) {
     try {
-        const CheckedWeight &weight = weights_.emplace_back(d.name, arrays);
-        if (weight.is_column()) {
-            registry_.add(d.name, column_operator(weight.columns(), nullptr));
-        } else if (weight.ctx().scheme == ResidualScheme::proc_sparse) {
-            registry_.add(d.name, proc_operator(weight.ctx(), nullptr));
-        } else {
-            registry_.add(d.name, row_operator(weight.ctx()));
-        }
+        weights_.emplace_back(d.name, arrays);
     } catch (const std::invalid_argument &error) {
         file_->header().fail(std::string(error.what()) + "; the file is corrupt or of a newer release, build it again");
     }
@@ -124,9 +119,27 @@ void ServedModel::add(const TensorDescription &d, const WeightArrays &arrays) {
     const int64_t bytes = d.n_in / of.block * of.bytes * d.n_out * d.matrices();
     stub_tensors_.push_back({.name = d.name, .ne = shape_of(d), .type = type, .bytes = static_cast<size_t>(bytes)});
     served_.push_back(d);
-    if (fallback_ != nullptr) {
-        set_fallback(d);
+}
+
+// The weights that are served, in file order, and what chooses the inputs of those that are read by inputs.
+void ServedModel::register_weights(const Names &tensors) {
+    const Header &header = file_->header();
+    const ModelNames model{header.path(), header.text("general.architecture").value_or(""), tensors};
+    std::vector<NamedWeight> named;
+    for (size_t i = 0; i < served_.size(); ++i) {
+        named.push_back({served_[i].name, &weights_[i]});
     }
+    try {
+        add_weights(registry_, options_.skipping, model, named);
+    } catch (const std::invalid_argument &error) {
+        throw ModelFileError(error.what());
+    }
+    for (const TensorDescription &d : served_) {
+        if (fallback_ != nullptr) {
+            set_fallback(d);
+        }
+    }
+    totals.weights.resize(served_.size());
 }
 
 const TensorInfo &ServedModel::dense_copy(const TensorDescription &d) const {
@@ -170,9 +183,8 @@ std::string ServedModel::dense_reason(const TensorDescription &d) const {
         return "has the relative error " + short_number(d.error) + ", above the gap " + short_number(*options_.gap) +
                ",";
     }
-    const bool listed = std::any_of(options_.dense.begin(), options_.dense.end(), [&](const std::string &pattern) {
-        return fnmatch(pattern.c_str(), d.name.c_str(), 0) == 0;
-    });
+    const bool listed = std::any_of(options_.dense.begin(), options_.dense.end(),
+                                    [&](const std::string &pattern) { return fits_pattern(pattern, d.name); });
     return listed ? "is on the list of dense tensors" : "";
 }
 

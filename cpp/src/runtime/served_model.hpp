@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "gating/counts.hpp"
 #include "ggml_host/file_guard.hpp"
 #include "ggml_host/weight_registry.hpp"
 #include "gguf/descriptions.hpp"
@@ -37,6 +38,14 @@ private:
 inline constexpr int kCounters = 13;
 using Counts = std::array<uint64_t, kCounters>;
 
+// What contexts did.
+struct Totals {
+    std::vector<Counts> weights;   // in the order of the registry
+    std::vector<GateCounts> gates; // in the order of the registry
+    std::vector<Metric> proof;     // of the last context whose gates were on trial
+    uint64_t nodes_seen = 0;
+};
+
 class ServedModel {
 public:
     // Throws ModelFileError.
@@ -59,11 +68,11 @@ public:
     // Drops the stub files that are mapped nowhere; false when none is left mapped.
     bool prune(const std::vector<Mapping> &mappings);
 
-    std::vector<Counts> totals; // one a weight; of contexts that are gone
-    uint64_t nodes_seen = 0;
+    Totals totals; // of contexts that are gone
 
 private:
     void add(const TensorDescription &description, const WeightArrays &arrays);
+    void register_weights(const Names &tensors);
     void set_fallback(const TensorDescription &description);
     const TensorInfo &dense_copy(const TensorDescription &description) const;
     std::string dense_reason(const TensorDescription &description) const;

@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'FileGuard', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'base_values', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search']
+__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'EVENT_RUN', 'FileGuard', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'Proof', 'ProvenGate', 'SkipSettings', 'Trial', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'base_values', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search']
 class Gate:
     """
     What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
@@ -147,6 +147,10 @@ class Weight:
     def dequantize(self, row_begin: typing.SupportsInt | typing.SupportsIndex = 0, row_end: typing.SupportsInt | typing.SupportsIndex = -1) -> numpy.typing.NDArray[numpy.float32]:
         """
         Rows [row_begin, row_end) of Ŵ, float32 [rows, n_in]; row_end -1 is n_experts · n_out.
+        """
+    def input_norms(self) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        Norms of the columns of one matrix, float32 [n_in]; in column layout those that the scales say.
         """
     def matmul(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], threads: typing.SupportsInt | typing.SupportsIndex = 1, expert: typing.SupportsInt | typing.SupportsIndex = 0, *, gate: Gate | None = None, batch: typing.SupportsInt | typing.SupportsIndex = 0) -> numpy.typing.NDArray[numpy.float32]:
         """
@@ -290,22 +294,36 @@ class AttentionRun:
         float16[n_stream, n_query, n_kv]. Returns float32[n_stream, n_query, n_head, dim_v]: of every token what
         it gets alone, bit for bit. Raises ValueError for shapes that do not fit.
         """
+class SkipSettings:
+    """
+    Settings of KWTA, StatePack of the MLP, events and zeros.
+
+    Args:
+        values: text of each setting that is not its default, by its name, such as event.delta_theta.
+        skip_path, skip_json: the path and, in JSON, the content of the file of kwta.file; empty: none.
+    Raises ValueError for a value that cannot be, and for settings that contradict each other.
+    """
+    def __init__(self, values: collections.abc.Mapping[str, str], skip_path: str = '', skip_json: str = '') -> None:
+        ...
 class WeightRegistry:
     """
     The converted weights of one file; contexts of the same model may share it.
     """
     def __init__(self, abi: GgmlAbi) -> None:
         ...
-    def add(self, weight: Weight, gate: Gate | None = None) -> None:
+    def add(self, weight: Weight | ColumnWeight) -> None:
         """
-        Registers a Weight and keeps it alive. Add all before making a GraphHook.
+        Registers a weight and keeps it alive. Add all before making a GraphHook.
+        """
+    def add_all(self, weights: collections.abc.Sequence[Weight | ColumnWeight], settings: SkipSettings, path: str, architecture: str, tensors: collections.abc.Sequence[str]) -> list[list[str]]:
+        """
+        Registers the weights of a model, with what chooses the inputs of those by columns and proc_sparse ones. Returns
+        the names of those that share each gate; none is left out by the settings' defaults but zeros.
 
-        A gate is for the column layout and proc_sparse. Weights that read one input and are given the same Gate share its
-        choice, when no product by rows is between them in llama.cpp's graph.
-        """
-    def add_columns(self, weight: ColumnWeight, gate: Gate | None = None) -> None:
-        """
-        The same for a ColumnWeight.
+        Args:
+            path: of the model, for messages.
+            architecture, tensors: its general.architecture and the names of all its tensors.
+        Raises ValueError for a model without such matrices and for a file of kwta of another one.
         """
     def set_dense(self, name: str, rows: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], type: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -327,11 +345,6 @@ class GraphHook:
         """
         Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, active_inputs,
         skipped_inputs since the hook was made.
-        """
-    def gate_activity(self) -> tuple[int, int, int, int, int]:
-        """
-        Tokens that KWTA and StatePack chose for, tokens whose changes were sent, tokens whose zeros were left out, of all
-        gates together, and gates whose events failed one of the first checks.
         """
     def gates(self) -> list[dict[str, float]]:
         """
@@ -360,6 +373,10 @@ class GraphHook:
         """
         Attention of single tokens is taken over, too.
         """
+    def skipping_metrics(self, settings: SkipSettings) -> dict[str, int | float]:
+        """
+        `kwta.*`, `pack.*`, `zeros.*` and `event.*`; none of what is not asked for.
+        """
     def take_error(self) -> tuple[str, str, str] | None:
         """
         (kind, tensor, detail) of the first error since the last call, or None. Kinds: not_served, layout, not_finite,
@@ -379,6 +396,77 @@ class GraphHook:
     @property
     def user_data(self) -> int:
         ...
+class Trial:
+    """
+    Times of tokens with and without one gate, and what they say. Times in seconds.
+    """
+    def __init__(self, run: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+        ...
+    def add(self, seconds: typing.SupportsFloat | typing.SupportsIndex, without: bool, worked: bool) -> bool:
+        """
+        One token, and whether the gate chose for it. Returns whether there is a new decision: see saving.
+        """
+    @property
+    def pays(self) -> bool:
+        """
+        Whether it saves enough, or nothing is known yet.
+        """
+    @property
+    def saving(self) -> float | None:
+        """
+        Share of a token's time, of the last decision.
+        """
+    @property
+    def tokens(self) -> int:
+        """
+        Tokens of the first decision so far.
+        """
+    @property
+    def without(self) -> bool:
+        """
+        Whether the next token is to be computed without the gate.
+        """
+class ProvenGate:
+    """
+    One kind of gate, of all matrices or layers together.
+
+    `count` is of what it has chosen for and `given_up` of the places whose errors have switched them off, both
+    since loading; `pause` leaves it out, or not, from the next token on. `key` begins its metrics; `name` and,
+    for those places, `remedy` are told to people. `run` tokens with, or without it, follow each other.
+    """
+    def __init__(self, key: str, name: str, count: collections.abc.Callable[[], typing.SupportsInt | typing.SupportsIndex], pause: collections.abc.Callable[[bool], None], given_up: collections.abc.Callable[[], typing.SupportsInt | typing.SupportsIndex], places: collections.abc.Callable[[], typing.SupportsInt | typing.SupportsIndex], run: typing.SupportsInt | typing.SupportsIndex = 1, remedy: str = '--force keeps it on') -> None:
+        ...
+class Proof:
+    """
+    The trials of the gates of a context, and of more, one after the other: those that are on meanwhile stay on.
+    """
+    def __bool__(self) -> bool:
+        """
+        Whether there are gates.
+        """
+    def __init__(self, hook: GraphHook, more: collections.abc.Sequence[ProvenGate] = []) -> None:
+        ...
+    def begin(self) -> None:
+        """
+        Before a token is computed alone.
+        """
+    def cancel(self) -> None:
+        """
+        Where it could not be computed.
+        """
+    def end(self, seconds: typing.SupportsFloat | typing.SupportsIndex) -> list[str]:
+        """
+        After it; returns lines for people.
+        """
+    def metrics(self) -> dict[str, int | float]:
+        """
+        Of each gate `X.off` (0: on, 1: it saves too little, 2: its errors are too large), `X.off_places` (where
+        its error was too large), `X.saving` (share of a token's time, 0 until it is known) and `X.trial_tokens`.
+        """
+    def reasons(self) -> dict[str, str]:
+        """
+        Why gates were switched off, by key.
+        """
 class CaptureHook:
     """
     A native cb_eval that sums statistics of the inputs of matrices, for one llama context that it must outlive.
@@ -568,5 +656,6 @@ def seed_search(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]
     Returns: (seed_idx uint16 [n_out], None, scored), with step (seed_idx uint16 [n_out, blocks],
         seed_gain int8 [n_out, blocks], scored); `scored` counts the seeds whose error was computed.
     """
+EVENT_RUN: int = 8
 PRNG_BLOCK_STD: float = 36.945906403822335
 __version__: str

@@ -272,7 +272,7 @@ def _command_class(flags: list[Setting]) -> type[TyperCommand]:
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             _arguments.set(ctx.obj or sys.argv[1:])
-            return super().parse_args(ctx, spelling.expand(args))
+            return super().parse_args(ctx, spelling.expand(args, interspersed=ctx.allow_interspersed_args))
 
     return SettingsCommand
 

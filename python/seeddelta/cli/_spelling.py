@@ -43,9 +43,12 @@ class Spelling:
                 bare |= dict.fromkeys(setting.names, (value, tuple(setting.metavar.split("|"))))
         return cls(old, frozenset(switches), bare, negated)
 
-    def expand(self, arguments: list[str]) -> list[str]:
-        """The arguments in today's words. What follows an option that has a value is left as it is."""
-        arguments = state_pack(arguments)
+    def expand(self, arguments: list[str], *, interspersed: bool = True) -> list[str]:
+        """The arguments in today's words. What follows an option that has a value is left as it is, and so is what
+        follows `--`, or (not interspersed) the first argument that is no option."""
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        if interspersed or end < len(arguments):  # else it is not known yet where they end
+            arguments = state_pack(arguments[:end]) + arguments[end:]
         found: list[str] = []
         at = 0
         while at < len(arguments):
@@ -53,7 +56,7 @@ class Spelling:
             at += 1
             if argument == "--" or not argument.startswith("-"):
                 found.append(argument)
-                if argument == "--":
+                if argument == "--" or not interspersed:
                     return found + arguments[at:]
                 continue
             name, equals, value = argument.partition("=")

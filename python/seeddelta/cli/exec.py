@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import shlex
@@ -9,19 +10,21 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from ..errors import ConfigError, FormatError, NotAvailableError
+from ..gguf.hub import located
+from ..settings import settings_of
+from ..settings.assign import texts_of
 from ..settings.runtime import RuntimeConfig
+from ..settings.serving import ExecSettings
+from ..storage.output import check_outputs, reading
+from ._command import environment_of, from_settings
 from ._elf import Object, linked, read_object
 
+_log = logging.getLogger(__name__)
 LIBRARY = "libseeddelta_llama.so"
-COMMAND_OPTIONS = {
-    "no_args_is_help": True,
-    "context_settings": {"allow_interspersed_args": False},
-}
 # Programs that would do something else than what is asked, and what does it
 _REFUSED = {
     "llama-imatrix": "it looks at the inputs of products, and those of SeedΔ weights do not pass through it; use "
@@ -36,86 +39,64 @@ _SHARED = "build llama.cpp with -DBUILD_SHARED_LIBS=ON, or take a release of lla
 _LOADS, _COMPUTES = "llama_model_load_from_file", "ggml_backend_sched_graph_compute_async"
 
 
-def _same(name: str) -> str:
-    """Help of the run time's setting of this name, which the option gives to the library."""
-    return RuntimeConfig.model_fields[name].description or ""
-
-
-_Fallback = Annotated[
-    Path | None,
-    typer.Option(
-        "--seeddelta-fallback", "--fallback", metavar="DENSE.GGUF", show_default=False,
-        help=_same("fallback"),
-    ),
-]  # fmt: skip
-_Gap = Annotated[
-    float | None,
-    typer.Option(
-        "--seeddelta-gap", "--gap", metavar="ERROR", show_default=False,
-        help=_same("gap"),
-    ),
-]  # fmt: skip
-_Dense = Annotated[
-    str,
-    typer.Option(
-        metavar="NAMES", show_default=False,
-        help=_same("dense"),
-    ),
-]  # fmt: skip
-_StateCells = Annotated[bool, typer.Option("--statecells", help=_same("statecells"))]
-_ProcSparse = Annotated[bool, typer.Option("--proc-sparse/--no-proc-sparse", help=_same("proc_sparse"))]
-_Metrics = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", show_default=False, help="Write what the weights did, when a context ends."),
-]
-_Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say on stderr which models are served.")]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the command line and its variables, no more.")]
-
-
-def command(
-    arguments: Annotated[
-        list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENTS]", show_default=False, help="What is run.")
-    ],
-    fallback: _Fallback = None,
-    gap: _Gap = None,
-    dense: _Dense = "",
-    statecells: _StateCells = False,
-    proc_sparse: _ProcSparse = True,
-    metrics_json: _Metrics = None,
-    verbose: _Verbose = False,
-    dry_run: _DryRun = False,
-) -> None:
+@from_settings(ExecSettings)
+def command(settings: ExecSettings) -> None:
     """Run a program of llama.cpp with SeedΔ models: llama-server, llama-cli, llama-bench, llama-perplexity, ...
 
     The program is as it is; a library is loaded before its own. It must be linked to a shared libllama.
 
     Example: seeddelta exec -- llama-server -m model.seeddelta.gguf --parallel 4
 
+    Example: seeddelta exec --kwta-k 0.6 -- llama-completion -m columns.seeddelta.gguf -p "Once upon a time"
+
     Example: seeddelta exec --metrics-json m.json -- llama-completion -m model.seeddelta.gguf -p "Once upon a time"
     """
-    if fallback is not None and not fallback.is_file():
-        raise ConfigError(f"{fallback}: no such file; give the dense GGUF model")
-    if fallback is None and (gap is not None or dense or not proc_sparse):
-        raise ConfigError("--gap, --dense and --no-proc-sparse need --fallback dense.gguf to take the tensors from")
+    arguments = list(settings.arguments)
+    check_served(settings.runtime)
     program = find_program(arguments[0])
-    variables = {
-        "SEEDDELTA_FALLBACK": "" if fallback is None else str(fallback),
-        "SEEDDELTA_GAP": "" if gap is None else repr(gap),
-        "SEEDDELTA_DENSE": dense,
-        "SEEDDELTA_STATECELLS": "on" if statecells else "",
-        "SEEDDELTA_PROC_SPARSE": "" if proc_sparse else "off",
-        "SEEDDELTA_METRICS_JSON": "" if metrics_json is None else str(metrics_json),
-        "SEEDDELTA_VERBOSE": "on" if verbose else "",
-    }
-    given = {name: value for name, value in variables.items() if value}
+    given = variables_of(settings)
     given["LD_PRELOAD"] = ":".join(filter(None, (str(find_library()), os.environ.get("LD_PRELOAD", ""))))
     check_program(program)
     check_models(arguments[1:])
-    if dry_run:
+    with reading(arguments[1:]):
+        check_outputs([settings.metrics_json])
+    if settings.dry_run:
         typer.echo(" ".join([*(f"{name}={shlex.quote(value)}" for name, value in given.items()),
                              shlex.join([str(program), *arguments[1:]])]))  # fmt: skip
         return
     _replace_process(program, arguments, given)
+
+
+# `--` may be left out: what follows the program is its own
+COMMAND_OPTIONS = command.options | {"context_settings": {"allow_interspersed_args": False}}  # type: ignore[attr-defined]
+
+
+def check_served(runtime: RuntimeConfig) -> None:
+    """Raise ConfigError for settings that the library does not have, or that are the program's."""
+    refused = {
+        "columns": (runtime.columns is not None, "convert the model with `seeddelta build --layout column`"),
+        "state_pack_kv": (runtime.state_pack_kv is not None, "use `seeddelta run` or `serve`"),
+        "kwta.target=kv": (runtime.kwta is not None and runtime.kwta.target == "kv", "use `seeddelta run`"),
+        "event.target=kv": (runtime.event is not None and runtime.event.target == "kv", "use `seeddelta run`"),
+        "lora": (bool(runtime.lora), "give --lora to the program itself"),
+    }
+    for name, (given, remedy) in refused.items():
+        if given:
+            raise ConfigError(f"{name} is not served in llama.cpp's programs; {remedy}")
+
+
+def variables_of(settings: ExecSettings) -> dict[str, str]:
+    """What the library is told. SEEDDELTA_SET has the settings of --set, those that are there already first."""
+    runtime = settings.runtime
+    if runtime.fallback is not None:
+        runtime = runtime.model_copy(update={"fallback": located(runtime.fallback)})
+    words = [f"{name}={text}" for name, text in texts_of(runtime).items()]
+    variables = {
+        "SEEDDELTA_SET": " ".join(filter(None, (os.environ.get("SEEDDELTA_SET", ""), shlex.join(words)))),
+        "SEEDDELTA_METRICS_JSON": "" if settings.metrics_json is None else str(settings.metrics_json),
+        "SEEDDELTA_VERBOSE": "on" if _log.isEnabledFor(logging.INFO) else "",
+    }
+    return {name: value for name, value in variables.items() if value}
 
 
 def find_library() -> Path:
@@ -197,7 +178,10 @@ def _replace_process(program: Path, arguments: list[str], variables: dict[str, s
     sys.stdout.flush()
     for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them, and a program would go on to
         signal.signal(getattr(signal, name), signal.SIG_DFL)
+    own = (one for one in settings_of(ExecSettings) if one.path[0] == "runtime" and one.names)
+    flags = {environment_of(one) for one in own}
+    inherited = {name: value for name, value in os.environ.items() if name not in flags}  # which were read here
     try:
-        os.execve(program, arguments, os.environ | variables)
+        os.execve(program, arguments, inherited | variables)
     except OSError as error:
         raise ConfigError(f"{program}: cannot be run ({error.strerror})") from error

@@ -14,10 +14,9 @@ from ..errors import ConfigError, SourceModelError
 from ..gguf import names, targets
 from ..gguf.header import Header
 from ..gguf.source import SourceModel, open_source
-from ..settings.patterns import value_of
 from ..settings.runtime import RuntimeConfig
-from .gates import GateMaker, input_groups, zero_inputs
 from .library import ggml_abi
+from .skipping import add_weights, skip_settings
 from .stub_file import StubTensor, make_stub_file, placeholder
 from .weights import PreparedModel, register_fallback
 
@@ -38,20 +37,10 @@ def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> Prep
             f"{path}: no matrix of the layers can be stored by columns for {','.join(config.column_targets)}; "
             "look with seeddelta inspect"
         )
-    pack = config.state_pack_mlp
-    registry = _core.WeightRegistry(abi)
-    shapes = {name: source.tensors[name].shape for name in chosen}
-    gates = GateMaker(config, shapes, str(path), zero_inputs(source.header, source.tensors))
-    for group in input_groups(chosen):
-        weights, squares = [], np.zeros(source.tensors[group[0]].shape[-1], np.float64)
-        for name in group:
-            matrix = source.matrix(name)
-            squares += np.einsum("oi,oi->i", matrix, matrix, dtype=np.float64)
-            signs = pack is not None and pack.aggressive and value_of(group, {"*": 1.0}, pack.target) is not None
-            weights.append(make_columns(name, matrix, signs=signs))
-        gate = gates.make(group, np.sqrt(squares).astype(np.float32))
-        for weight in weights:
-            registry.add_columns(weight, gate)
+    signs = config.state_pack_mlp is not None and config.state_pack_mlp.aggressive
+    registry, skipping = _core.WeightRegistry(abi), skip_settings(config)
+    weights = [make_columns(name, source.matrix(name), signs=signs) for name in chosen]
+    gates = add_weights(registry, weights, skipping, source.header, list(source.tensors))
     guards = register_fallback(registry, {name: source.tensors[name].shape for name in chosen}, source.header)
     return PreparedModel(
         file_bytes=source.header.file_size,
@@ -60,7 +49,8 @@ def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> Prep
         columns=dict.fromkeys(chosen, "f16"),
         registry=registry,
         stub_file=make_stub_file(source.header, _pieces(source, set(chosen))),
-        gates=gates.made,
+        gates=gates,
+        skipping=skipping,
         guards=guards,
     )
 

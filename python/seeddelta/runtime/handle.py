@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from .. import _core
 from ..errors import ChangedFileError, ConfigError, IdleWeightsWarning, NumericalError, OutOfMemoryError, some
 from ..gguf.schema import TensorDescription
 from ..html import line, table
 from ..settings.runtime import RuntimeConfig
-from .gates import skipping_metrics
 from .library import unsupported
-from .proof import Proof, gates_of, gates_of_attention
+from .proof import gates_of_attention
 
 if TYPE_CHECKING:
-    from .. import _core
     from .attention import OwnAttention
     from .weights import PreparedModel
 
 
+_log = logging.getLogger(__name__)
 _COUNTERS = (
     "rewrites", "calls", "tokens", "reused", "prefetched", "rows", "experts", "dense_calls", "nonfinite_events",
     "active_inputs", "skipped_inputs", "blocks",
@@ -71,6 +73,7 @@ class RuntimeHandle:
         single_tokens: whether single tokens are computed otherwise than those of a prompt, beyond the order of sums.
         dense: description of every converted tensor that is dense from the start.
         locked_bytes: memory that use_mlock has locked.
+        gate_groups: matrices of each place where inputs are chosen, in the order that `tune` counts.
         columns: kind (f16) of every matrix of an ordinary model that was stored by columns at loading. Those of a
             SeedΔ file are in `tensors`, with the layout column.
     """
@@ -92,7 +95,8 @@ class RuntimeHandle:
         self.tensors: Mapping[str, TensorDescription] = {} if prepared is None else prepared.served
         self.dense: Mapping[str, TensorDescription] = {} if prepared is None else prepared.dense
         self.columns: Mapping[str, str] = {} if prepared is None else prepared.columns
-        self._gates = [] if prepared is None else prepared.gates
+        self.gate_groups = [] if prepared is None else prepared.gates
+        self._skipping = None if prepared is None else prepared.skipping
         self._guards = {} if prepared is None else prepared.guards
         self._config = config or RuntimeConfig()
         pack = self._config.state_pack_mlp
@@ -101,21 +105,29 @@ class RuntimeHandle:
         self._file_bytes = 0 if prepared is None else prepared.file_bytes
         self.locked_bytes = 0
         self._proven = False
-        self._proof: Proof | None = None
+        self._proof: _core.Proof | None = None
         self._computing = threading.RLock()  # held while a graph is computed: readings are of whole ones
         _handles[id(self)] = self
         if hook is not None and not self._config.force and not self._config.skip_prompt:
-            gates = gates_of(hook, self._gates)
-            if attention is not None:
-                gates += gates_of_attention(attention, "pack.kv" if self.enabled and pack is not None else "pack")
-            self._proof = Proof(gates) if gates else None
+            key = "pack.kv" if self.enabled and pack is not None else "pack"
+            proof = _core.Proof(hook, [] if attention is None else gates_of_attention(attention, key))
+            self._proof = proof if proof else None
 
     def compute(self, original: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """What `original` (llama_decode or llama_encode) returns. Single tokens are timed where gates are on trial."""
         with self._computing:
             if self._proof is None or getattr(arguments[-1], "n_tokens", 0) != 1:
                 return original(*arguments)
-            return self._proof.timed(lambda: original(*arguments))
+            self._proof.begin()
+            begin = time.perf_counter()
+            try:
+                result = original(*arguments)
+            except BaseException:
+                self._proof.cancel()
+                raise
+            for line in self._proof.end(time.perf_counter() - begin):
+                _log.warning("%s", line)
+            return result
 
     def _repr_html_(self) -> str:
         return self.html()
@@ -131,7 +143,7 @@ class RuntimeHandle:
     @property
     def switched_off(self) -> dict[str, str]:
         """Why gates were switched off while the model generated, by the beginning of their metrics (`kwta`, …)."""
-        return {} if self._proof is None else dict(self._proof.reasons)
+        return {} if self._proof is None else self._proof.reasons()
 
     def counters(self) -> dict[str, dict[str, int]]:
         """Per weight, since loading: `rewrites` (graph nodes served), `calls` (products), `tokens` (their columns),
@@ -181,7 +193,7 @@ class RuntimeHandle:
         `event.gap_checks`, `event.gap_failures` (products), `event.quality_gap` (largest of the last checks). Those of
         events in attention are described in OwnAttention.metrics.
         With skipping of zeros: `zeros.gates`, `zeros.calls` (tokens, of all gates), `zeros.share` (of their inputs).
-        What gates were found to be worth while the model generated, unless forced: those of Proof.metrics;
+        What gates were found to be worth while the model generated, unless forced: those of _core.Proof.metrics;
         `switched_off` says it in words.
         """
         with self._computing:
@@ -217,7 +229,7 @@ class RuntimeHandle:
         for counters in self.counters().values():
             for name in _COUNTERS:
                 sums[f"seeddelta.{name}"] += counters[name]
-        return sums | skipping_metrics(self._config, self._gates, self._hook.gates())
+        return sums | ({} if self._skipping is None else self._hook.skipping_metrics(self._skipping))
 
     def _proc_metrics(self) -> dict[str, int | float]:
         weights = {name: one for name, one in self.tensors.items() if one.is_proc_sparse}
@@ -231,11 +243,6 @@ class RuntimeHandle:
             "proc.trims": sum(one.trims for one in weights.values()),
             "proc.blocks": sum(counters[name]["blocks"] for name in weights),
         }
-
-    @property
-    def gate_groups(self) -> list[tuple[str, ...]]:
-        """Matrices of each place where inputs are chosen, in the order that `tune` counts."""
-        return [gate.group for gate in self._gates]
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:

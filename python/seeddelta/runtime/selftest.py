@@ -111,7 +111,7 @@ def compute_products(abi: _core.GgmlAbi, library: ctypes.CDLL) -> str | None:
     registry = _core.WeightRegistry(abi)
     registry.add(single)
     registry.add(many)
-    registry.add_columns(by_columns)
+    registry.add(by_columns)
 
     inputs = rng.normal(size=(_TOKENS, _N_IN)).astype(np.float32)
     chosen = np.array([[1, 0], [0, 1], [1, 0]], np.int32)

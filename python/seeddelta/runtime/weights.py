@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _core
-from ..errors import ConfigError, SourceModelError
+from ..errors import SourceModelError
 from ..gguf.header import Header, TensorInfo
 from ..gguf.model_file import MappedData, read_header
 from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
-from ..gguf.schema import LanesBase, ProcSparseResidual, TensorDescription, lane_code
+from ..gguf.schema import TensorDescription
 from ..settings.runtime import RuntimeConfig
-from .gates import GateMaker, MadeGate, input_groups, zero_inputs
 from .library import ggml_abi
+from .skipping import Groups, add_weights, skip_settings
 from .stub_file import StubFile, StubTensor, make_stub_file, placeholder
 
 
@@ -27,8 +27,8 @@ from .stub_file import StubFile, StubTensor, make_stub_file, placeholder
 class PreparedModel:
     """A model made ready: `served` weights are in the registry, `dense` ones are dense from the start.
 
-    `columns` are the matrices of an ordinary model that were transposed, with their kind; `gates` choose the inputs of
-    matrices by columns, of these and of SeedΔ files. `payload` are the arrays of served weights in the mapped file;
+    `columns` are the matrices of an ordinary model that were transposed, with their kind; `gates` are the matrices
+    whose inputs are chosen together, by `skipping`. `payload` are the arrays of served weights in the mapped file;
     `guards` notice changes of the mapped files.
     """
 
@@ -38,7 +38,8 @@ class PreparedModel:
     registry: _core.WeightRegistry
     stub_file: StubFile
     columns: dict[str, str] = field(default_factory=dict)
-    gates: list[MadeGate] = field(default_factory=list)
+    gates: Groups = field(default_factory=list)
+    skipping: _core.SkipSettings | None = None
     payload: list[npt.NDArray[np.generic]] = field(default_factory=list)
     guards: dict[Path, _core.FileGuard] = field(default_factory=dict)
 
@@ -56,11 +57,10 @@ def prepare(header: Header, fallback: str | os.PathLike[str] | None, config: Run
                 f"{path}: tensor {name!r} {_dense_reason(tensor, config)} and must be computed densely; "
                 "give the dense model as fallback (--seeddelta-fallback model.gguf)"
             )
-    registry = _core.WeightRegistry(abi)
+    registry, skipping = _core.WeightRegistry(abi), skip_settings(config)
     served = {name: tensor for name, tensor in file.tensors.items() if name not in dense}
-    gates = _register(
-        registry, served, config, str(path), zero_inputs(file.header, [*file.header.tensors, *file.tensors])
-    )
+    weights = [tensor.to_weight() for tensor in served.values()]
+    gates = add_weights(registry, weights, skipping, file.header, [*file.header.tensors, *file.tensors])
     if dense_model is not None:
         shapes = {name: _dense_tensor(dense_model, tensor).shape for name, tensor in served.items()}
         guards |= register_fallback(registry, shapes, dense_model)
@@ -71,60 +71,10 @@ def prepare(header: Header, fallback: str | os.PathLike[str] | None, config: Run
         registry=registry,
         stub_file=make_stub_file(file.header, _pieces(file, dense, dense_model)),
         gates=gates,
+        skipping=skipping,
         payload=[array for tensor in served.values() for array in tensor.arrays.values()],
         guards=guards,
     )
-
-
-def _register(
-    registry: _core.WeightRegistry,
-    served: Mapping[str, StoredTensor],
-    config: RuntimeConfig,
-    path: str,
-    zeros: frozenset[str],
-) -> list[MadeGate]:
-    """Fill the registry; matrices in column layout, and proc-sparse ones, get what chooses their inputs."""
-    columns = {name: tensor for name, tensor in served.items() if tensor.description.is_column}
-    sparse = {name: tensor for name, tensor in served.items() if config.skips and tensor.description.is_proc_sparse}
-    if config.skips and not columns and not sparse:
-        raise ConfigError(
-            f"{path}: kwta, state-pack of the MLP and events skip inputs of matrices in column layout, or proc-sparse "
-            "ones, and it has none; build it with --layout column or --column-tensor"
-        )
-    for name, tensor in served.items():
-        if name not in columns and name not in sparse:
-            registry.add(tensor.to_weight())
-    shapes = {name: tensor.description.tensor_shape for name, tensor in (columns | sparse).items()}
-    gates = GateMaker(config, shapes, path, zeros)
-    for kind in (columns, sparse):
-        for group in input_groups(kind, served.keys() - kind.keys()):
-            squares = sum(np.square(input_norm(kind[name])) for name in group)
-            block = max(_block_of(kind[name].description) for name in group)
-            gate = gates.make(group, np.sqrt(squares, dtype=np.float32), block)
-            for name in group:
-                registry.add(kind[name].to_weight(), gate)
-    return gates.made
-
-
-def _block_of(description: TensorDescription) -> int:
-    """Inputs of a matrix that are read together."""
-    return description.residual.block if isinstance(description.residual, ProcSparseResidual) else 1
-
-
-def input_norm(tensor: StoredTensor) -> npt.NDArray[np.float32]:
-    """Norms of the columns of a matrix, float32 [n_in]; in column layout those that the scales say.
-
-    Hundreds of values of a code have nearly the same norm (of 576, within 0.3% on average).
-    """
-    base = tensor.description.base
-    if tensor.description.is_proc_sparse:
-        matrix = tensor.to_weight().dequantize()
-        norm: npt.NDArray[np.float32] = np.sqrt(np.einsum("oi,oi->i", matrix, matrix), dtype=np.float32)
-        return norm
-    assert isinstance(base, LanesBase)
-    scale = tensor.arrays["row_scale"].astype(np.float32)
-    norm = np.abs(scale) * np.float32(base.scale * lane_code(base.code).deviation * tensor.description.shape[0] ** 0.5)
-    return norm
 
 
 def _dense_reason(tensor: StoredTensor, config: RuntimeConfig) -> str | None:

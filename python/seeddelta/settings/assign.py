@@ -13,6 +13,27 @@ from .yaml import load_yaml
 Path_ = tuple[str, ...]
 
 
+def texts_of(settings: Settings) -> dict[str, str]:
+    """The settings that are not their defaults, by name with dots, each as the text that --set takes for it."""
+    found: dict[str, str] = {}
+    values = settings.model_dump(mode="json", exclude_defaults=True)
+    for setting in settings_of(type(settings)):
+        value: Any = values
+        for part in setting.path:
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None and (setting.group is None or not value):
+            found[setting.name] = _text_of(value)
+    return found
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Mapping):
+        return ",".join(f"{pattern}={one}" for pattern, one in value.items()) or "{}"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 class Assignment:
     """Values given for a tree of settings; later ones replace earlier ones."""
 

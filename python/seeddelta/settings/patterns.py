@@ -1,18 +1,15 @@
-"""Values that differ by matrix: a number, or {pattern: number}, where the last pattern that fits holds."""
+"""Values as text: numbers that differ by matrix, where the last pattern that fits holds, lists and percentages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from ..gguf import names
 from ..processors import MAX_THREADS
 
 Values = Mapping[str, float]
-SCOPES = {"mlp": "ffn", "attn": "attn", "both": "all"}
 
 
 def parse_values(given: Any) -> Any:
@@ -51,25 +48,3 @@ def parse_percent(given: Any) -> Any:
 Percent = Annotated[float, BeforeValidator(parse_percent)]
 Threads = Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_THREADS)], ...] | None, BeforeValidator(parse_counts)]
 Listed = Annotated[tuple[str, ...], BeforeValidator(parse_list)]
-
-
-def as_values(value: float | Values | None) -> Values:
-    """{pattern: value} of an option that may be a single number."""
-    if value is None:
-        return {}
-    return value if isinstance(value, Mapping) else {"*": float(value)}
-
-
-def value_of(group: tuple[str, ...], values: Values, target: str) -> float | None:
-    """The last value whose pattern fits a matrix of the group; None without one or outside of `target`."""
-    scope = names.GROUPS[SCOPES[target]]
-    targets = [(name, split[1]) for name in group if (split := names.split_name(name)) is not None]
-    if not all(names.role_of_matrix(matrix) in scope for _, matrix in targets):
-        return None
-    found = None
-    for pattern, value in values.items():
-        for name, matrix in targets:
-            role = names.role_of_matrix(matrix)
-            if matrix == pattern or role in names.GROUPS.get(pattern, ()) or fnmatchcase(name, pattern):
-                found = value
-    return found

@@ -44,19 +44,37 @@ def check_fallback(fallback: Path | None, needs: Mapping[str, bool]) -> None:
         raise ValueError(f"{fallback}: no such file; give the dense GGUF model")
 
 
-class UsingModels(Threaded):
-    """What the commands that use models share."""
+class OfRuntime(Settings):
+    """How weights are served."""
 
     runtime: Annotated[RuntimeConfig, Flag(prefix="--", panel="Model")] = Field(
         default_factory=RuntimeConfig, description="How SeedΔ weights are served, and what is skipped."
     )
 
     @model_validator(mode="after")
-    def _check_fallback(self) -> UsingModels:
+    def _check_fallback(self) -> OfRuntime:
         runtime = self.runtime
         needs = {"--seeddelta-gap": runtime.gap is not None, "--no-proc-sparse": not runtime.proc_sparse}
         check_fallback(runtime.fallback, needs | {"--dense": bool(runtime.dense)})
         return self
+
+
+class UsingModels(OfRuntime, Threaded):
+    """What the commands that use models share."""
+
+
+class ExecSettings(OfRuntime):
+    """`seeddelta exec`."""
+
+    arguments: Annotated[
+        tuple[str, ...], Flag(argument=True, repeat=True, metavar="-- PROGRAM [ARGUMENTS]")
+    ] = Field(min_length=1, description="What is run.")  # fmt: skip
+    metrics_json: Annotated[Path | None, Flag(output="file", shown=True)] = Field(
+        default=None, description="Write what the weights did, when a context ends."
+    )
+    dry_run: Annotated[bool, Flag(shown=True)] = Field(
+        default=False, description="Print the command line and its variables, no more."
+    )
 
 
 class Drafting(Settings):

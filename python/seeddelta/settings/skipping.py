@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from .patterns import Values, as_values, parse_values, value_of
+from .patterns import Values, parse_values
 from .tree import Flag, Settings, Whole
 
 # Within 2% of SmolLM2-135M's perplexity (docs/internals/skipping.md). Query, key and value stay whole: 0.7 cost 3%.
@@ -32,13 +32,13 @@ class Kwta(Settings):
     k_abs: Annotated[int, Flag(metavar="N")] = Field(
         default=0, ge=0, description="Number of units that is kept, instead; 0: the fraction holds."
     )
-    temperature: Annotated[float, Flag(names=("--kwta-temp",), core="temperature")] = Field(
+    temperature: Annotated[float, Flag(names=("--kwta-temp",))] = Field(
         default=0.0,
         ge=0,
         description="Temperature of the softmax that --kwta-renorm divides by, in multiples of the root mean square of "
         "the inputs; 0: none. The order of the scores, and so what is kept, does not depend on it.",
     )
-    duty: Annotated[int, Flag(core="duty")] = Field(
+    duty: Annotated[int, Flag()] = Field(
         default=1, ge=1, description="Choose for every N-th token; the others are computed whole."
     )
     target: Annotated[Literal["mlp", "attn", "both", "kv"], Flag()] = Field(
@@ -56,7 +56,7 @@ class Kwta(Settings):
     gap_every: Annotated[int, Flag()] = Field(
         default=32, ge=1, description="Tokens that are chosen for between comparisons of --kwta-gap-tol."
     )
-    block: Annotated[Literal[1, 16, 32, 64], Whole, Flag(core="block")] = Field(
+    block: Annotated[Literal[1, 16, 32, 64], Whole, Flag()] = Field(
         default=1, description="Inputs that are kept or skipped together. Blocks are ranked by their energy."
     )
     score: Annotated[Literal["magnitude", "wina"], Flag()] = Field(
@@ -65,7 +65,7 @@ class Kwta(Settings):
     select: Annotated[Literal["topk", "threshold"], Flag()] = Field(
         default="topk", description="Exactly K, or what is above the thresholds of --kwta-file, one comparison."
     )
-    renormalize: Annotated[bool, Flag(names=("--kwta-renorm",), core="renormalize")] = Field(
+    renormalize: Annotated[bool, Flag(names=("--kwta-renorm",))] = Field(
         default=False, description="Divide what is kept by its share."
     )
     file: Annotated[Path | None, Flag()] = Field(
@@ -90,13 +90,6 @@ class Kwta(Settings):
                 raise ValueError(f"{what}; leave one of the two out")
         return self
 
-    def keep_of(self, group: tuple[str, ...]) -> float | None:
-        """Fraction for matrices that read one input; None: computed whole."""
-        if self.target == "kv":
-            return None
-        values = as_values(self.k) if self.k is not None else {} if self.k_abs else DEFAULT_KEEP
-        return value_of(group, values, self.target)
-
 
 class StatePackMLP(Settings):
     """StatePack: a bitmap of the inputs that are not nearly zero; the others are skipped, and what is kept is exact."""
@@ -109,7 +102,6 @@ class StatePackMLP(Settings):
             metavar="binary|ternary|none",
             bare="binary",
             off="none",
-            core="pack",
         ),
     ] = Field(
         default="binary",
@@ -119,7 +111,7 @@ class StatePackMLP(Settings):
     eps: Annotated[Positive | dict[str, Positive], _ByMatrix, Flag(metavar="EPS")] = Field(
         default=1e-4, description="Inputs of this magnitude or less are skipped. A number, or PATTERN=NUMBER,…"
     )
-    relative: Annotated[float, Flag(core="pack_relative")] = Field(
+    relative: Annotated[float, Flag()] = Field(
         default=0.0, ge=0, le=1, description="And those below this share of the moving average of what passes."
     )
     rho: Annotated[Share | dict[str, Share], _ByMatrix, Flag(metavar="RHO")] = Field(
@@ -127,16 +119,16 @@ class StatePackMLP(Settings):
         description="Share of inputs that pass, on a moving average of about 10 tokens, above which the bitmap is not "
         "used. A number, or PATTERN=NUMBER,…",
     )
-    hysteresis: Annotated[float, Flag(core="pack_hysteresis")] = Field(
+    hysteresis: Annotated[float, Flag()] = Field(
         default=0.1, ge=0, lt=1, description="It is used again when the share falls below rho · (1 - hysteresis)."
     )
-    popcnt: Annotated[bool, Flag(core="pack_popcount")] = Field(
+    popcnt: Annotated[bool, Flag()] = Field(
         default=True, description="Count bits with vector instructions (VPOPCNTDQ, PSHUFB, CNT), else word by word."
     )
     target: Annotated[Literal["mlp", "attn", "both"], Flag()] = Field(
         default="mlp", description="Matrices whose inputs have a bitmap."
     )
-    aggressive: Annotated[bool, Flag(core="pack_aggressive")] = Field(
+    aggressive: Annotated[bool, Flag()] = Field(
         default=False,
         description="While the bitmap is used, multiply the signs of the inputs by ternary weights, with popcount (Li "
         "et al. 2016, Ternary Weight Networks; needs ternary and --columns f16). It makes a model useless.",
@@ -221,22 +213,7 @@ class EventDriven(Settings):
             raise ValueError("block is of inputs; leave it out with events of kv, whose windows have 128 positions")
         return self
 
-    def _thresholds(self) -> Values:
-        default = 0.01 if self.target == "kv" else 0.15
-        return as_values(default if self.delta_theta is None else self.delta_theta)
-
     def limits(self) -> dict[str, Any]:
-        """What the extension gets, without the budget, where nothing else is said by pattern."""
-        theta = self._thresholds()
-        values = {"theta": theta.get("*", 0.0), "topk": as_values(self.topk).get("*", 1.0)}
-        return self.core_options() | values
-
-    def limits_of(self, group: tuple[str, ...]) -> dict[str, Any] | None:
-        """The same for matrices that read one input; None when they are computed whole."""
-        if self.target == "kv":
-            return None
-        theta = value_of(group, self._thresholds(), self.target)
-        topk = value_of(group, as_values(self.topk), self.target)
-        if theta is None:
-            return None
-        return self.limits() | {"theta": theta, "topk": 1.0 if topk is None else topk}
+        """What the extension's attention gets, without the budget. With patterns, which are of matrices: nothing."""
+        theta = (0.01 if self.target == "kv" else 0.15) if self.delta_theta is None else self.delta_theta
+        return self.core_options() | {"theta": theta, "topk": self.topk}

@@ -1,0 +1,31 @@
+// The Python classes WeightRegistry and GraphHook.
+#pragma once
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "ggml_host/graph_hook.hpp"
+
+namespace seeddelta {
+
+// Keeps the Python objects alive whose memory the registry points to.
+struct PyRegistry {
+    WeightRegistry registry;
+    std::shared_ptr<const GgmlAbi> abi;
+    std::vector<pybind11::object> keep;
+};
+
+struct PyHook {
+    PyHook(std::shared_ptr<PyRegistry> weights)
+        : registry(std::move(weights)), hook(*registry->abi, registry->registry) {}
+    std::shared_ptr<PyRegistry> registry;
+    GraphHook hook;
+};
+
+// Called by bind_runtime: SkipSettings before the classes that take them, the rest behind GraphHook.
+void bind_skip_settings(pybind11::module_ &m);
+void bind_proof(pybind11::module_ &m);
+
+} // namespace seeddelta

@@ -1,0 +1,48 @@
+// What gates have done, to be added up and told in the names of `seeddelta run --metrics-json`.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gating/compose.hpp"
+#include "gating/settings.hpp"
+
+namespace seeddelta {
+
+// clang-format off
+enum GateCount : size_t {
+    kKwtaCalls, kKwtaKept, kKwtaSeen, kKwtaPasses, kDutyHits, kKwtaChecks, kKwtaTuned,
+    kPackTokens, kPackUsed, kPackUnits, kPackNegative, kPackSeen, kPackSwitches, kPackSigns,
+    kEventCalls, kEventFull, kEventSent, kEventSeen, kEventForced, kEventQuorum, kEventBudget, kEventChecks,
+    kEventFailed, kGateCounts,
+};
+// clang-format on
+
+struct GateCounts {
+    bool kwta = false, pack = false, event = false, zeros = false; // what it has
+    std::array<uint64_t, kGateCounts> counts{};                    // since it was made
+    // As it is now.
+    double keep = 1.0, kwta_gap = 0.0, event_gap = 0.0, event_ns = 0.0, gamma = 0.0;
+    int duty = 1;
+    bool event_active = false, event_given_up = false, pack_active = false;
+
+    static GateCounts of(const Gate &gate);
+    // Of the same gate in another context, a later one.
+    void add(const GateCounts &other);
+};
+
+// The names of counts, and of the rest, for those who read a single gate.
+std::vector<std::pair<std::string, double>> named(const GateCounts &gate);
+
+struct Metric {
+    std::string name;
+    double value = 0.0;
+    bool whole = false;
+};
+
+// kwta.*, pack.*, zeros.* and event.*; none of what is not asked for.
+std::vector<Metric> skipping_metrics(const SkipSettings &settings, const std::vector<GateCounts> &gates);
+
+} // namespace seeddelta

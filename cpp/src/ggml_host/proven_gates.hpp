@@ -1,0 +1,13 @@
+// What chooses the inputs of the products of a context, by kind, for a proof that it pays.
+#pragma once
+#include <vector>
+
+#include "gating/trial.hpp"
+#include "ggml_host/graph_hook.hpp"
+
+namespace seeddelta {
+
+// The hook is borrowed. Empty where it has no gates.
+std::vector<ProvenGate> proven_gates(GraphHook &hook);
+
+} // namespace seeddelta
