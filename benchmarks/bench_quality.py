@@ -54,7 +54,7 @@ SUITES: dict[str, dict[str, dict[str, Any]]] = {
         "small": H | {"preset": "small"},
         "lanes-4": H | {"bits": 4},
         "balanced": H | {"preset": "balanced"},
-        "quality": H | {"preset": "quality"},
+        "large": H | {"preset": "large"},
     },
 }
 

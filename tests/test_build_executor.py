@@ -331,8 +331,8 @@ def test_command_line(dense: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         "all",
         "--tensor-type",
         "ffn=2",
-        "--effort",
-        "fast",
+        "--set",
+        "effort=fast",
     ]
     arguments += ["--tensor-type", r"blk\.1\.ffn_up=dense"]
     interrupted(dense, monkeypatch, 4, preset="small", tensor_type=("ffn=2", r"blk\.1\.ffn_up=dense"))
@@ -353,7 +353,7 @@ def test_command_line(dense: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "dask://host:port" in capsys.readouterr().err
 
 
-PRESET_BITS = {"tiny": 2.4, "small": 3.4, "balanced": 4.4, "quality": 5.1}
+PRESET_BITS = {"tiny": 2.4, "small": 3.4, "balanced": 4.4, "large": 5.1}
 
 
 @pytest.mark.parametrize("preset", PRESET_BITS)

@@ -84,7 +84,7 @@ REAL = [
     "quantize {m} -o {o} --bits 4 --targets nothing -f {t} -c 64 --chunks 2",
     "quantize {m} -o {o} --bits 4 --tensor-type (=4 -f {t} -c 64 --chunks 2",
     "quantize {m} -o {o} --bits 4 --executor dask://127.0.0.1:1 -f {t} -c 64 --chunks 2",
-    "quantize {m} -o {o} --bits 4 --gradient {t} -f {t} -c 64 --chunks 2",
+    "quantize {m} -o {o} --bits 4 --set gradient={t} -f {t} -c 64 --chunks 2",
     "quantize {m} -o {o} --bits 4 --converter {t} -f {t} -c 64 --chunks 2",
     "quantize /tmp -o {o} --bits 4",
     "quantize hf:// -o {o} --bits 4",

@@ -83,7 +83,7 @@ def from_settings(tree: type[S]) -> Callable[[Callable[[S], None]], Callable[...
         del wrapper.__wrapped__  # typer would read its annotations
         wrapper.run, wrapper.tree = command, tree  # type: ignore[attr-defined]
         wrapper.options = {  # type: ignore[attr-defined]
-            "cls": _command_class(flags),
+            "cls": _command_class(flags, [setting for setting in settings_of(tree) if not setting.names]),
             "no_args_is_help": any(setting.field.is_required() for setting in flags),
         }
         return wrapper
@@ -231,20 +231,24 @@ def _common() -> list[inspect.Parameter]:
 def _help_all(call: typer.Context, value: bool) -> None:
     if value:
         typer.echo(call.command.help)
-        typer.echo(full_help(call.command.settings))  # type: ignore[attr-defined]
+        typer.echo(full_help(call.command.settings, call.command.unflagged))  # type: ignore[attr-defined]
         raise typer.Exit
 
 
-def full_help(settings: list[Setting]) -> str:
-    """All flags with their names for --set and all that there is to say of them, one below the other."""
+def full_help(flags: list[Setting], unflagged: list[Setting]) -> str:
+    """All flags with their names for --set and all that there is to say of them, then the settings without a flag."""
+    panels: dict[str, list[tuple[str, Setting]]] = {}
+    for setting in flags:
+        panels.setdefault(setting.panel, []).append((f"{usage_of(setting)}  ({setting.name})", setting))
+    for setting in unflagged:
+        text = f"--set {setting.name}={setting.metavar}"
+        panels.setdefault("Settings without a flag", []).append((text, setting))
     lines: list[str] = []
-    panels = list(dict.fromkeys(setting.panel for setting in settings))
-    for panel in panels:
+    for panel, entries in panels.items():
         lines += ["", panel]
-        for setting in settings:
-            if setting.panel == panel:
-                lines += ["", f"  {usage_of(setting)}  ({setting.name})"]
-                lines += textwrap.wrap(help_of(setting), 92, initial_indent="      ", subsequent_indent="      ")
+        for usage, setting in entries:
+            lines += ["", f"  {usage}"]
+            lines += textwrap.wrap(help_of(setting), 92, initial_indent="      ", subsequent_indent="      ")
     return "\n".join(lines)
 
 
@@ -262,13 +266,13 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _command_class(flags: list[Setting]) -> type[TyperCommand]:
+def _command_class(flags: list[Setting], without: list[Setting]) -> type[TyperCommand]:
     spelling = Spelling.of(flags)
 
     class SettingsCommand(TyperCommand):
         """Understands old spellings, `--flag=on`, and flags that may stand without their value."""
 
-        settings = flags
+        settings, unflagged = flags, without
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             _arguments.set(ctx.obj or sys.argv[1:])

@@ -25,7 +25,7 @@ class AutotuneSettings(Recipe, TuneSettings):
     """A recipe without its rates, and how they are chosen."""
 
     rare: ClassVar[frozenset[str]] = frozenset(
-        ("preset", "base_kind", "scheme", "layout", "proc_sparse", "bits", "effort", "executor", "bands",
+        ("preset", "base_kind", "scheme", "layout", "proc_sparse", "bits", "executor", "bands",
          "verify_chunks")
     )  # fmt: skip
 

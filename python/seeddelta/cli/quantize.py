@@ -12,7 +12,7 @@ from ..errors import EvaluationError, SeedDeltaError
 from ..settings import Flag
 from ..settings.calibration import CHUNKS
 from ..settings.measuring import QUIET
-from ..settings.recipe import PRESETS
+from ..settings.recipe import PRESET_HELP
 from ._command import from_settings
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ class QuantizeSettings(Recipe):
     """A recipe, and what its inputs are measured on."""
 
     rare: ClassVar[frozenset[str]] = frozenset(
-        ("layers", "base_kind", "scheme", "layout", "proc_sparse", "imatrix", "hessian", "effort")
+        ("layers", "base_kind", "scheme", "layout", "proc_sparse", "imatrix", "hessian")
     )
 
     input: Annotated[Path, Flag(argument=True, metavar="MODEL", panel="File")] = Field(
         description="Original GGUF model, of any type, or hf://owner/name[:file-or-quant]."
     )
     preset: Annotated[str, Flag(shown=True, metavar="NAME", panel="File", decides="nothing")] = Field(
-        default=QUANTIZE_PRESET, description=f"Named set of options: {', '.join(PRESETS)}. Others given win over it."
+        default=QUANTIZE_PRESET, description=PRESET_HELP
     )
     quality: Annotated[Literal["fast", "normal", "best"], Flag(shown=True, panel="File")] = Field(
         default="normal",
@@ -53,7 +53,7 @@ class QuantizeSettings(Recipe):
     ctx: Annotated[int, Flag(names=("--ctx", "-c"), panel="Calibration")] = Field(
         default=512, ge=1, description="Tokens a chunk."
     )
-    calibrate: Annotated[Literal["dense", "sequential"] | None, Flag(panel="Calibration")] = Field(
+    calibrate: Annotated[Literal["dense", "sequential"] | None, Flag(file_only=True)] = Field(
         default=None,
         description="Calibrate each layer on the outputs of the original layers (dense), or on those of the layers "
         "that are already encoded (sequential): lower KL divergence, slower, more memory. Default: as --quality says.",
@@ -64,7 +64,7 @@ class QuantizeSettings(Recipe):
         description="Chunks of text for the final comparison with the original model, held out of the calibration "
         "text, and as many of a text of another kind; 0 skips it, and so does -q alone.",
     )
-    gradient: Annotated[Path | None, Flag(metavar="auto|FILE", panel="Calibration", decides="choice")] = Field(
+    gradient: Annotated[Path | None, Flag(metavar="auto|FILE", file_only=True, decides="choice")] = Field(
         default=None,
         description="Use gradients for feedback of errors between rows: lower KL divergence, slower. auto "
         "measures them first (llama, mistral, qwen, gemma, phi3 and others: see docs/guide/architectures.md), FILE is "

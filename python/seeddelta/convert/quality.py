@@ -59,6 +59,6 @@ def without_sequential(model: Path, if_possible: bool) -> str:
     calibration was given by name."""
     what = f"{model}: its layers do not run by themselves, as sequential calibration needs"
     if not if_possible:
-        raise RecipeError(f"{what}; leave --calibrate out")
+        raise RecipeError(f"{what}; leave calibrate=sequential out")
     warnings.warn(f"{what}; quality best goes on without it", CalibrationWarning, stacklevel=3)
     return "dense"

@@ -175,7 +175,7 @@ class Recipe(RecipeSettings):
         if not self.has_codes and self.hessian is not None and not self.seed_search:
             raise ValueError("--hessian is for --base-kind lanes, and for --seed-search, whose columns it weighs")
         if self.gradient is not None and self.residual_scheme != "none":
-            raise ValueError("--gradient is for --base-kind lanes without --scheme")
+            raise ValueError("a gradient is for --base-kind lanes without --scheme")
         if not self.has_codes and self.rotation_block not in ("auto", 0):
             raise ValueError("--rotation-block is for --base-kind lanes")
         if self.proc_sparse and not self.has_codes:

@@ -26,9 +26,11 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"base_kind": "lanes", "target_bpw": 2.4},
     "small": {"base_kind": "lanes", "target_bpw": 3.4},
     "balanced": {"base_kind": "lanes", "target_bpw": 4.4},
-    "quality": {"base_kind": "lanes", "target_bpw": 5.1},
+    "large": {"base_kind": "lanes", "target_bpw": 5.1},
     "prng-coo": {"base_kind": "prng_block", "scheme": "coo", "bits": 4, "K": "auto", "vals": "int8"},
 }
+_BITS = [f"{name} ({preset['target_bpw']:g} bits per weight)" for name, preset in PRESETS.items() if "target_bpw" in preset]
+PRESET_HELP = f"Named set of options: {', '.join(_BITS)}; other options win over it."
 
 
 class FileOptions(Group):
@@ -46,7 +48,7 @@ class FileOptions(Group):
         description="SeedΔ file to write."
     )
     preset: Annotated[str | None, Flag(shown=True, metavar="NAME", panel="File", decides="nothing")] = Field(
-        default=None, description=f"Named set of options: {', '.join(PRESETS)}. Others given win over it."
+        default=None, description=PRESET_HELP
     )
     layers: Annotated[str | None, Flag(shown=True, metavar="A-B", panel="File", decides="choice")] = Field(
         default=None, description="Layers to convert: A-B, or a list like 0-3,8. Default: all."
@@ -104,7 +106,7 @@ class EncoderOptions(Group):
         description="Bits per weight: 1, 1.5, 2, 2.5, 3, 3.5, 4, 5 or 6; embeddings and output matrix get one step "
         "more.",
     )
-    effort: Annotated[Literal["fast", "normal", "high"], Flag(shown=True, panel="Base")] = Field(
+    effort: Annotated[Literal["fast", "normal", "high"], Flag(file_only=True)] = Field(
         default="normal",
         description="How hard to search for the best encoding of a row: a beam width of "
         f"{EFFORTS['fast']}, {EFFORTS['normal']} or {EFFORTS['high']}. More takes longer and has less error.",
