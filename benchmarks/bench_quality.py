@@ -1,6 +1,6 @@
 """Perplexity and divergence from the dense model on texts, at what each kind of weight costs.
 
-    seeddelta imatrix -m dense.gguf -f wiki.valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
+    seeddelta imatrix dense.gguf -f wiki.valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
     python benchmarks/bench_quality.py files --text wiki.test.txt --text pydoc --text code --imatrix imatrix.gguf \\
         --hessian cov.gguf
 

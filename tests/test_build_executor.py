@@ -347,8 +347,8 @@ def test_command_line(dense: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert output.read_bytes() == first
     assert main([*arguments, "--dry-run"]) == 0
     text = capsys.readouterr().out
-    assert "MB of tensors" in text
-    assert "bits a converted weight" in text
+    assert "of the original's" in text
+    assert "bits per converted weight" in text
     assert main([*arguments, "--executor", "cloud"]) == 1
     assert "dask://host:port" in capsys.readouterr().err
 

@@ -137,7 +137,10 @@ def test_access(client: Client) -> None:
     ("address", "message"),
     [
         ("hf://me/nothing", "hf://me/nothing: the hub has no such repository"),
-        ("hf://me/tensors", "has safetensors and no GGUF file; make a GGUF of it by llama.cpp's converter"),
+        (
+            "hf://me/tensors",
+            "has safetensors and no GGUF file; make a GGUF or SeedΔ file of it: seeddelta quantize hf://me/tensors",
+        ),
         ("hf://me/text", "the repository has no GGUF file"),
         ("hf://me/parts:Q4_0", "no such model; the repository has F16/model-00001-of-00003.gguf, tiny-Q8_0.gguf"),
         ("hf://me", "is no address; write hf://owner/name"),
@@ -156,7 +159,7 @@ def test_commands_take_addresses(client: Client, files: Path, tmp_path: Path) ->
         ["build", "-q", "-i", "hf://me/parts:f16", "-o", out[0]],
         ["verify", out[0], "--source", "hf://me/parts:F16", "--quiet"],
         ["diff", "hf://me/parts:F16", "hf:/me/parts:F16"],
-        ["dequantize", "hf://me/parts:F16", out[1]],
+        ["dequantize", "hf://me/parts:F16", "-o", out[1]],
         ["inspect", "hf://me/one"],
     ]
     program = "from seeddelta.cli.main import main\nfor call in {!r}:\n    assert main(call) == 0, call"

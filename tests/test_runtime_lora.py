@@ -117,7 +117,7 @@ def test_adapters_that_do_not_fit(ours: Path, dense: Path, tmp_path: Path) -> No
 
 def test_the_flag(ours: Path, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def text(*flags: str) -> str:
-        ask = ["-p", "The capital of France is", "-n", "8", "-t", "2", "--metrics-json", str(tmp_path / "m.json")]
+        ask = ["-p", "The capital of France is", "-n", "8", "-t", "2", "--json", str(tmp_path / "m.json")]
         assert main(["run", "-m", str(ours), *ask, *flags]) == 0
         return capsys.readouterr().out
 

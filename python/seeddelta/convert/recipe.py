@@ -196,12 +196,13 @@ class Recipe(RecipeSettings):
     @contextmanager
     def with_dense_input(self, *, progress: bool = True) -> Iterator[Recipe]:
         """The recipe with a GGUF file as its input: downloaded, or made by the converter and removed at the end."""
+        made = self.output.with_name(self.output.name + ".original")
 
         def say(line: str) -> None:
             if progress:
                 print(line, file=sys.stderr)
 
-        with dense_gguf(self.input, self.converter, self.output.absolute().parent, say) as model:
+        with dense_gguf(self.input, self.converter, made.absolute(), say) as model:
             yield self.model_copy(update={"input": model} | ({"converter": None} if self.converter else {}))
 
     @property

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from ..gguf import names
-from ..processors import MAX_THREADS
+from ..processors import MAX_THREADS, processors
 
 Values = Mapping[str, float]
 SCOPES = {"mlp": "ffn", "attn": "attn", "both": "all"}
@@ -49,7 +49,10 @@ def parse_percent(given: Any) -> Any:
 
 
 Percent = Annotated[float, BeforeValidator(parse_percent)]
-Threads = Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_THREADS)], ...] | None, BeforeValidator(parse_counts)]
+_Count = Annotated[
+    int, Field(ge=0, le=MAX_THREADS), AfterValidator(lambda count: count or processors())
+]  # 0: all cores
+Threads = Annotated[tuple[_Count, ...] | None, BeforeValidator(parse_counts)]
 Listed = Annotated[tuple[str, ...], BeforeValidator(parse_list)]
 
 
