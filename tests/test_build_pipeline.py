@@ -17,7 +17,14 @@ from gguf import GGMLQuantizationType as Kind
 from seeddelta import Recipe
 from seeddelta.convert import jobs, pipeline
 from seeddelta.convert.report import BuildReport
-from seeddelta.errors import CalibrationWarning, ImatrixError, OutputError, RecipeError, SourceModelError
+from seeddelta.errors import (
+    CalibrationWarning,
+    ImatrixError,
+    MissingFileError,
+    OutputError,
+    RecipeError,
+    SourceModelError,
+)
 from seeddelta.gguf.dequantize import dequantize
 from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, write_imatrix
 from seeddelta.gguf.model_file import read_header
@@ -296,7 +303,7 @@ def test_outputs_that_cannot_be_are_named_before_any_work(dense: Path, monkeypat
 
 
 def test_unsuitable_models(tmp_path: Path, dense: Path) -> None:
-    with pytest.raises(SourceModelError, match="no such file"):
+    with pytest.raises(MissingFileError, match="no such file"):
         build(tmp_path / "nothing.gguf")
     with pytest.raises(RecipeError, match="layer 2, but the model has 0-1"):
         build(dense, layers="0-2")

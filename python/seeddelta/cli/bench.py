@@ -17,11 +17,11 @@ def command(settings: BenchSettings) -> None:
 
     Example: seeddelta bench dense.gguf model.seeddelta.gguf --threads 1,2
     """
-    from ..evaluate import evaluate
+    from ..evaluate import bench
 
     if settings.runtime.statecells:
         require_statecells(settings.model)
-    comparison = evaluate(
+    comparison = bench(
         settings.model,
         threads=settings.threads,
         reps=settings.reps,

@@ -13,7 +13,6 @@ from ..gguf.source import open_source
 from .recipe import Recipe
 
 Quality = Literal["fast", "normal", "best"]
-Calibrate = Literal["dense", "sequential"]
 AUTO = Path("auto")  # gradients that are measured on the way
 _IF_POSSIBLE = Path("auto, if possible")
 

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -105,7 +106,10 @@ def message_of(error: ValidationError, settings: type[Settings]) -> str:
         return message
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden" and name not in settings.model_fields:
-        return f"setting {name!r} is not known; choose from {', '.join(sorted(settings.model_fields))}"
+        known = sorted(settings.model_fields)
+        near = get_close_matches(name, known, 1)
+        remedy = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
+        return f"setting {name!r} is not known; {remedy}"
     if first["type"] in ("value_error", "missing"):
         return f"{name}: {message}"
     if first["type"] == "literal_error":
