@@ -1,6 +1,6 @@
 """What tuning the rates buys: at equal bytes, rates that are measured, uniform, or by a rule of thumb, and llama.cpp.
 
-    seeddelta imatrix -m dense.gguf -f wiki.valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
+    seeddelta imatrix dense.gguf -f wiki.valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
     python benchmarks/bench_autotune.py --tune-text wiki.valid.txt --text wiki.test.txt --imatrix imatrix.gguf \\
         --hessian cov.gguf
 

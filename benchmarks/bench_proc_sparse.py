@@ -1,6 +1,6 @@
 """Proc-sparse weights: perplexity by fan-out and base, and products a second beside ggml's F16.
 
-    seeddelta imatrix -m dense.gguf -f wiki.valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
+    seeddelta imatrix dense.gguf -f wiki.valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
     python benchmarks/bench_proc_sparse.py quality --text wiki.test.txt --hessian cov.gguf --layers 10-19
     python benchmarks/bench_proc_sparse.py speed --reps 15
 

@@ -1,6 +1,6 @@
 """Perplexity and divergence from the dense model on texts, at what each kind of weight costs.
 
-    seeddelta imatrix -m dense.gguf -f wiki.valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
+    seeddelta imatrix dense.gguf -f wiki.valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
     python benchmarks/bench_quality.py files --text wiki.test.txt --text pydoc --text code --imatrix imatrix.gguf \\
         --hessian cov.gguf
 
@@ -54,7 +54,7 @@ SUITES: dict[str, dict[str, dict[str, Any]]] = {
         "small": H | {"preset": "small"},
         "lanes-4": H | {"bits": 4},
         "balanced": H | {"preset": "balanced"},
-        "quality": H | {"preset": "quality"},
+        "large": H | {"preset": "large"},
     },
 }
 

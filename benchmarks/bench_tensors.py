@@ -1,6 +1,6 @@
 """Weighted error of every matrix at what it costs: SeedΔ's codes beside llama.cpp's types, with one imatrix.
 
-    seeddelta imatrix -m dense.gguf -f wiki.valid.txt -o imatrix.gguf --chunks 48
+    seeddelta imatrix dense.gguf -f wiki.valid.txt -o imatrix.gguf --chunks 48
     python benchmarks/bench_tensors.py --imatrix imatrix.gguf
 
 The error is sqrt(Σ E[x²]·(W − Ŵ)² / Σ E[x²]·W²) with the E[x²] of the imatrix, which both sides are given. llama.cpp's

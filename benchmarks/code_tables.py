@@ -48,7 +48,7 @@ def profile_table() -> list[str]:
 def encode_table() -> list[str]:
     """Speed of the encoders, feedback included, and the error that they leave."""
     rows = load("encode")["rows"]
-    names = {"lanes, fast": "**byte lanes, `--effort fast`**", "lanes": "**byte lanes, `normal`**",
+    names = {"lanes, fast": "**byte lanes, `fast`**", "lanes": "**byte lanes, `normal`**",
              "lanes, high": "**byte lanes, `high`**"}  # fmt: skip
 
     def lines() -> Iterator[Sequence[str]]:

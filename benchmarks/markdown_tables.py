@@ -27,7 +27,7 @@ _NAMES = {
     "F16": "original, F16",
     "small": "SeedΔ, `--preset small`",
     "balanced": "SeedΔ, `--preset balanced`",
-    "quality": "SeedΔ, `--preset quality`",
+    "large": "SeedΔ, `--preset large`",
     "lanes-4": "SeedΔ, 4 bits",
     "lanes-4-sequential": "SeedΔ, 4 bits, sequential calibration and gradients",
     "lanes-4-mixed": "SeedΔ, 4 bits",
@@ -37,7 +37,7 @@ _NAMES = {
     "both-4-sequential-2": "SeedΔ, 4 bits, 64 chunks, seed 2",
     "both-4-sequential-96": "SeedΔ, 4 bits, 96 chunks, seed 2",
     "both-4-sequential-96-1": "SeedΔ, 4 bits, 96 chunks, embedding dense, seed 1",
-    "both-4-survivors": "SeedΔ, 4 bits, 64 chunks, `--effort normal`, seed 1",
+    "both-4-survivors": "SeedΔ, 4 bits, 64 chunks, `--quality normal`, seed 1",
     "both-4.4-sequential": "SeedΔ, 4.4 bits, 64 chunks, seed 1",
     "both-4.4-sequential-2": "SeedΔ, 4.4 bits, 64 chunks, seed 2",
     "both-5.1-sequential": "SeedΔ, 5.1 bits, 64 chunks, seed 1",
@@ -56,7 +56,7 @@ _NAMES = {
 FILES = ("quality-files", "quality-presets")
 _WIKITEXT = (
     "F16", "Q4_K_M", "Q3_K_M", "Q4_0", "IQ4_XS", "IQ3_M", "Q2_K",
-    "quality", "balanced", "lanes-4-sequential", "lanes-4", "small",
+    "large", "balanced", "lanes-4-sequential", "lanes-4", "small",
 )  # fmt: skip
 _PACKAGE_TEXT = ("F16", "Q4_K_M", "mixed-4.4-sequential", "lanes-4-mixed-sequential", "lanes-4-mixed")
 

@@ -331,8 +331,8 @@ def test_command_line(dense: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
         "all",
         "--tensor-type",
         "ffn=2",
-        "--effort",
-        "fast",
+        "--set",
+        "effort=fast",
     ]
     arguments += ["--tensor-type", r"blk\.1\.ffn_up=dense"]
     interrupted(dense, monkeypatch, 4, preset="small", tensor_type=("ffn=2", r"blk\.1\.ffn_up=dense"))
@@ -347,13 +347,13 @@ def test_command_line(dense: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert output.read_bytes() == first
     assert main([*arguments, "--dry-run"]) == 0
     text = capsys.readouterr().out
-    assert "MB of tensors" in text
-    assert "bits a converted weight" in text
+    assert "of the original's" in text
+    assert "bits per converted weight" in text
     assert main([*arguments, "--executor", "cloud"]) == 1
     assert "dask://host:port" in capsys.readouterr().err
 
 
-PRESET_BITS = {"tiny": 2.4, "small": 3.4, "balanced": 4.4, "quality": 5.1}
+PRESET_BITS = {"tiny": 2.4, "small": 3.4, "balanced": 4.4, "large": 5.1}
 
 
 @pytest.mark.parametrize("preset", PRESET_BITS)

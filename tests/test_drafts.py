@@ -133,7 +133,7 @@ def test_run_counts_accepted_tokens(
 ) -> None:
     def run(*more: str) -> tuple[str, dict[str, Any]]:
         metrics = tmp_path / "metrics.json"
-        ask = ["run", "-m", str(model), "-p", PROMPTS[0], "-n", "48", "-t", "2", "--metrics-json", str(metrics)]
+        ask = ["run", "-m", str(model), "-p", PROMPTS[0], "-n", "48", "-t", "2", "--json", str(metrics)]
         assert main([*ask, *more]) == 0
         return capsys.readouterr().out, json.loads(metrics.read_text())
 

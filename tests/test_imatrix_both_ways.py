@@ -136,4 +136,4 @@ def test_statistics_of_a_file(mean_square: dict[str, Any], tmp_path: Path, capfd
     assert main(["imatrix", "--in-file", str(tmp_path / "none.gguf")]) == 1
     assert "cannot be read" in capfd.readouterr().err
     assert main(["imatrix", "-m", "dense.gguf"]) == 1
-    assert "-m, -f and -o must be given" in capfd.readouterr().err
+    assert "MODEL, -f TEXT and -o FILE must be given" in capfd.readouterr().err

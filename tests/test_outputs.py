@@ -126,11 +126,11 @@ SHORT = ("-c", "64", "--chunks", "2", "-q")
         "imatrix -m {m} -f {t} -o i --gradient {t}",
         "imatrix -m {m} -f {t} -o i --hessian i",
         "quantize {m} -o {t} -f {t} --bits 4",
-        "quantize {m} -o o -f {t} --bits 4 --report-json {m}",
-        "quantize {m} -o o -f {t} --bits 4 --report-json o",
+        "quantize {m} -o o -f {t} --bits 4 --json {m}",
+        "quantize {m} -o o -f {t} --bits 4 --json o",
         "eval -m {m} -f {t} --no-speed --save-kl-base {m}",
         "eval -m {m} -f {t} --no-speed --save-kl-base {t}",
-        "run -m {m} -p a -n 1 --metrics-json {m}",
+        "run -m {m} -p a -n 1 --json {m}",
     ],
 )
 def test_commands_leave_their_inputs_alone(

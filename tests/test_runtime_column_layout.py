@@ -187,7 +187,7 @@ def test_sparsify(columns: Path, tmp_path: Path) -> None:
     """Calibrated on the file itself, and what is found is kept."""
     text, path = tmp_path / "valid.txt", tmp_path / "skip.yaml"
     text.write_text(TEXT * 10)
-    command = ["sparsify", "-m", str(columns), "--text", str(text), "-o", str(path), "--keep", "0.6", "--ctx", "64"]
+    command = ["sparsify", str(columns), "--text", str(text), "-o", str(path), "--keep", "0.6", "--ctx", "64"]
     assert main([*command, "--probe-chunks", "1", "--no-per-layer", "-t", "1"]) == 0
     assert len(read_skip_file(path).inputs) == 4 * N_LAYERS
     llm = load_config(columns, kwta=Kwta(file=path))

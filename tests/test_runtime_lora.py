@@ -11,7 +11,7 @@ import pytest
 import seeddelta
 from llama_helpers import divergence, load, load_small, logits_of, tokens_of
 from seeddelta.cli.main import main
-from seeddelta.errors import ConfigError, FormatError
+from seeddelta.errors import ConfigError, FormatError, MissingFileError
 from seeddelta.gguf.model_file import read_header
 from seeddelta.runtime import RuntimeConfig
 from tiny_llama import write_llama
@@ -105,7 +105,7 @@ def test_scales_and_several(ours: Path, dense: Path, adapter: Path, tmp_path: Pa
 
 
 def test_adapters_that_do_not_fit(ours: Path, dense: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(MissingFileError, match="no such file"):
         seeddelta.load(ours, lora="/nowhere.gguf", verbose=False)
     with pytest.raises(ConfigError, match="no scale"):
         seeddelta.load(ours, lora="/nowhere.gguf:much", verbose=False)
@@ -117,7 +117,7 @@ def test_adapters_that_do_not_fit(ours: Path, dense: Path, tmp_path: Path) -> No
 
 def test_the_flag(ours: Path, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def text(*flags: str) -> str:
-        ask = ["-p", "The capital of France is", "-n", "8", "-t", "2", "--metrics-json", str(tmp_path / "m.json")]
+        ask = ["-p", "The capital of France is", "-n", "8", "-t", "2", "--json", str(tmp_path / "m.json")]
         assert main(["run", "-m", str(ours), *ask, *flags]) == 0
         return capsys.readouterr().out
 

@@ -221,7 +221,7 @@ def test_options_that_cannot_be(short_two_layers: Path, options: dict[str, objec
 
 
 def test_files_that_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"missing\.gguf"):
+    with pytest.raises(FileNotFoundError, match=r"missing\.gguf: no such file"):
         seeddelta.load(tmp_path / "missing.gguf")
     (tmp_path / "text.gguf").write_text(TEXT)
     with pytest.raises(FormatError, match="not a GGUF file"):

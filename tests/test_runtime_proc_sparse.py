@@ -65,7 +65,7 @@ def test_beside_lanes(dense: Path, tmp_path: Path) -> None:
     """Exactly one backend a weight: what is not proc-sparse is served as before."""
     path = built(dense, "mixed", tensor_type=["ffn_up=proc:0.5"])
     out = tmp_path / "metrics.json"
-    arguments = ["run", "-m", str(path), "-p", "a b", "-n", "3", "-c", "64", "--metrics-json", str(out), "-q"]
+    arguments = ["run", "-m", str(path), "-p", "a b", "-n", "3", "-c", "64", "--json", str(out), "-q"]
     assert main(arguments) == 0
     metrics = json.loads(out.read_text())
     assert metrics["proc.weights"] == 2
@@ -82,7 +82,7 @@ def test_beside_lanes(dense: Path, tmp_path: Path) -> None:
 def test_proc_sparse_on(sparse: Path, tmp_path: Path) -> None:
     """`--proc-sparse=on`, `Toggle runtime y métricas (fanout efectivo, trims)`: `run` takes it."""
     out = tmp_path / "metrics.json"
-    arguments = ["run", "-m", str(sparse), "-p", "a b", "-n", "2", "-c", "64", "--metrics-json", str(out), "-q"]
+    arguments = ["run", "-m", str(sparse), "-p", "a b", "-n", "2", "-c", "64", "--json", str(out), "-q"]
     assert main([*arguments, "--proc-sparse=on"]) == 0
     metrics = json.loads(out.read_text())
     assert metrics["proc.calls"] > 0
@@ -91,7 +91,7 @@ def test_proc_sparse_on(sparse: Path, tmp_path: Path) -> None:
 
 def test_switched_off(dense: Path, sparse: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "metrics.json"
-    arguments = ["run", "-m", str(sparse), "-p", "a b", "-n", "3", "-c", "64", "--metrics-json", str(out), "-q"]
+    arguments = ["run", "-m", str(sparse), "-p", "a b", "-n", "3", "-c", "64", "--json", str(out), "-q"]
     assert main([*arguments, "--no-proc-sparse"]) == 1
     assert "--seeddelta-fallback" in capfd.readouterr().err
     assert main([*arguments, "--no-proc-sparse", "--seeddelta-fallback", str(dense)]) == 0

@@ -120,7 +120,7 @@ def test_fallback_si_cpu_sin_ganancia_o_gap_alto(dense: Path) -> None:
 def test_filtrar_queries_keys_de_baja_energia(dense: Path, tmp_path: Path) -> None:
     """`mantener top-K por secuencia y reutilizar misma máscara para K/V`: by the selection of StatePack."""
     out = tmp_path / "metrics.json"
-    arguments = ["run", "-m", str(dense), "-p", "a b c d e f", "-n", "4", "-c", "64", "--metrics-json", str(out), "-q"]
+    arguments = ["run", "-m", str(dense), "-p", "a b c d e f", "-n", "4", "-c", "64", "--json", str(out), "-q"]
     kept = [
         "--state-pack-kv-layers=",
         "--state-pack-kv-min-context=2",

@@ -69,7 +69,6 @@ def test_sparsify(smollm2_f16: Path, tmp_path: Path, capfd: pytest.CaptureFixtur
     text.write_text(TEXT * 10)
     command = [
         "sparsify",
-        "-m",
         str(smollm2_f16),
         "--text",
         str(text),
@@ -106,7 +105,7 @@ def test_sparsify(smollm2_f16: Path, tmp_path: Path, capfd: pytest.CaptureFixtur
 def test_limits_contradict(smollm2_f16: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text = tmp_path / "valid.txt"
     text.write_text(TEXT)
-    common = ["sparsify", "-m", str(smollm2_f16), "--text", str(text), "-o", str(tmp_path / "skip.json")]
+    common = ["sparsify", str(smollm2_f16), "--text", str(text), "-o", str(tmp_path / "skip.json")]
     assert main([*common, "--keep", "0.5", "--max-dppl", "2%"]) == 1
     assert "give one of them" in capfd.readouterr().err
     assert main([*common, "--max-dppl", "two"]) == 1

@@ -49,7 +49,7 @@ def options_of(folder: Path, dense: Path, text: Path, *, recipe: Any = None, **o
 
 def test_a_recipe_within_the_budget(dense: Path, text: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     built, recipe = tmp_path / "built.gguf", tmp_path / "recipe.yaml"
-    common = ["-m", str(dense), "-f", str(text), "-o", str(recipe), "-c", "64", "--chunks", "2", "-t", "1", "-q"]
+    common = [str(dense), "-f", str(text), "-o", str(recipe), "-c", "64", "--chunks", "2", "-t", "1", "-q"]
     common += ["--targets", "all"]
     budget = ["--bpw", "3.4", "--verify-chunks", "4", "--build", str(built)]
     assert main(["autotune", *common, *budget, "--json"]) == 0
@@ -160,7 +160,6 @@ def test_what_is_not_better_is_rolled_back(
 def test_killed_anywhere_it_goes_on(dense: Path, text: Path, tmp_path: Path) -> None:
     """Killed again and again, each time after a few more results: nothing is measured twice, the result is the same."""
     arguments = [
-        "-m",
         dense,
         "-f",
         text,
@@ -227,7 +226,7 @@ def test_dry_run_says_what_and_how_long(
     planned = plan(options_of(tmp_path, dense, text))
     assert planned.evaluations == 1 + N_LAYERS * ROLES + 8
     assert min(planned.measure_seconds, planned.encode_seconds, planned.verify_seconds) > 0
-    command = ["autotune", "-m", str(dense), "-f", str(text), "-o", str(tmp_path / "r.yaml"), "--bpw", "4", "--dry-run"]
+    command = ["autotune", str(dense), "-f", str(text), "-o", str(tmp_path / "r.yaml"), "--bpw", "4", "--dry-run"]
     assert main(command) == 0
     assert "15 groups: attn_q 0" in capfd.readouterr().out
     assert not list(tmp_path.iterdir())
@@ -260,7 +259,7 @@ def test_texts_and_budgets_that_are_too_small(
         autotune(options_of(tmp_path, dense, text, recipe={"target_bpw": 0.5}), progress=False)
     with pytest.raises(SourceModelError, match="is left to tune"):
         autotune(options_of(tmp_path, dense, text, recipe={"target_bpw": 3, "tensor_type": (".=3",)}), progress=False)
-    assert main(["autotune", "-m", str(dense), "-f", str(text), "-o", "r.yaml", "--max-dppl", "little"]) == 1
+    assert main(["autotune", str(dense), "-f", str(text), "-o", "r.yaml", "--max-dppl", "little"]) == 1
     assert "no percentage" in capfd.readouterr().err
 
 

@@ -67,7 +67,7 @@ class Terminal:
 def conversation(model: str) -> list[str]:
     """What the terminal shows: the lines that were typed, and what followed each."""
     terminal = Terminal(model)
-    shown = [f"$ seeddelta chat -m {Path(model).name}", terminal.until(_READING).rstrip("\n")]
+    shown = [f"$ seeddelta chat {Path(model).name}", terminal.until(_READING).rstrip("\n")]
     for line in LINES:
         terminal.send(f"{line}\r")
         terminal.until(_READ)  # the line as it is typed, drawn again with every key

@@ -33,6 +33,7 @@ _LAZY = {
     "fit": "seeddelta.convert.fit",
     "imatrix": "seeddelta.calibrate",
     "open_seeddelta": "seeddelta.gguf.reader",
+    "bench": "seeddelta.evaluate",
     "evaluate": "seeddelta.evaluate",
     "perplexity": "seeddelta.evaluate",
 }
@@ -47,6 +48,7 @@ __all__ = [
     "TuneOptions",
     "__version__",
     "autotune",
+    "bench",
     "build",
     "cmake_dir",
     "dequantize",
@@ -65,7 +67,7 @@ if TYPE_CHECKING:
     from .convert import BuildReport, Recipe, build
     from .convert.fit import fit
     from .convert.quantize import quantize
-    from .evaluate import evaluate
+    from .evaluate import bench, evaluate
     from .evaluate.perplexity import perplexity
     from .gguf.dequantize import dequantize
     from .gguf.reader import open_seeddelta
@@ -91,4 +93,4 @@ def cmake_dir() -> str:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted(__all__)

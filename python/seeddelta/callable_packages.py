@@ -6,6 +6,7 @@ the package itself has to be callable for `seeddelta.evaluate(models)` to work a
 
 from __future__ import annotations
 
+import inspect
 import sys
 from types import ModuleType
 from typing import Any
@@ -17,5 +18,9 @@ class _CallableModule(ModuleType):
 
 
 def make_callable(name: str) -> None:
-    """Let calling the package `name` call its function of the same name."""
-    sys.modules[name].__class__ = _CallableModule
+    """Let calling the package `name` call its function of the same name, with its signature and help."""
+    package = sys.modules[name]
+    function = getattr(package, name.rpartition(".")[2])
+    package.__class__ = _CallableModule
+    package.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    package.__doc__ = function.__doc__

@@ -14,6 +14,14 @@ class FormatError(SeedDeltaError):
     """A file is truncated, corrupt, or not what its header says."""
 
 
+class MissingFileError(SeedDeltaError, FileNotFoundError):
+    """A file to read is not there."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.strerror = "No such file or directory"
+
+
 class UnsupportedVersionError(FormatError):
     """A SeedΔ file of a version, base kind or scheme that this release does not know."""
 

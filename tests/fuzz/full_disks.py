@@ -56,7 +56,7 @@ COMMANDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
         ("base.kld",),
     ),
     "autotune": (
-        ["autotune", "-m", "dense.gguf", "-f", "text.txt", "-o", "out/recipe.yaml", "--bpw", "3.4", "--verify-chunks",
+        ["autotune", "dense.gguf", "-f", "text.txt", "-o", "out/recipe.yaml", "--bpw", "3.4", "--verify-chunks",
          "0", "--targets", "attn_k", "--build", "out/tuned.gguf", *SMALL],
         ("tuned.gguf", "recipe.yaml"),
     ),

@@ -25,11 +25,11 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from tqdm import tqdm
-from typer.core import TyperCommand
 
 from ..settings import Setting, Settings, settings_of
 from ..settings.assign import Assignment
 from ..settings.tree import guarded, paths_of
+from ._help import Command
 from ._spelling import Spelling
 
 S = TypeVar("S", bound=Settings)
@@ -40,11 +40,17 @@ ENVIRONMENT = "SEEDDELTA_"  # before the name of a run-time flag: SEEDDELTA_KWTA
 
 _arguments: ContextVar[list[str]] = ContextVar("arguments")  # as the program got them
 _outputs: ContextVar[bool] = ContextVar("outputs", default=False)  # the command has files to write
+_verbosity: ContextVar[int] = ContextVar("verbosity", default=0)
 
 
 def wrote_files() -> bool:
     """True when the command that ran had files to write."""
     return _outputs.get()
+
+
+def verbose() -> bool:
+    """True when the command that runs was given -v: all that there is to say is shown."""
+    return _verbosity.get() > 0
 
 
 def command_line() -> str:
@@ -54,16 +60,19 @@ def command_line() -> str:
 
 def from_settings(tree: type[S]) -> Callable[[Callable[[S], None]], Callable[..., None]]:
     """Make a typer command of a function of one Settings object; its docstring is the help."""
-    flags = sorted((one for one in settings_of(tree) if one.names), key=lambda one: not one.field.is_required())
+    given_here = [one for one in settings_of(tree) if one.names or one.flag.argument]
+    flags = sorted(given_here, key=lambda one: not one.field.is_required())
 
     def decorate(command: Callable[[S], None]) -> Callable[..., None]:
+        example = first_example(command)
+
         @functools.wraps(command)
         def wrapper(**given: Any) -> None:
             config, assignments = given.pop("config_file"), given.pop("set_values")
             set_up_logging(given.pop("verbose"))
             given.pop("help_all"), given.pop("seeddelta_format")
             with ExitStack() as stack:
-                run(collect(tree, flags, _spooled(flags, given, stack), config, assignments), config)
+                run(collect(tree, flags, _spooled(flags, given, stack), config, assignments, example=example), config)
 
         def run(settings: S, config: Path | None) -> None:
             # tqdm's own lock is one of processes, for which Python starts an interpreter in the working folder
@@ -83,7 +92,7 @@ def from_settings(tree: type[S]) -> Callable[[Callable[[S], None]], Callable[...
         del wrapper.__wrapped__  # typer would read its annotations
         wrapper.run, wrapper.tree = command, tree  # type: ignore[attr-defined]
         wrapper.options = {  # type: ignore[attr-defined]
-            "cls": _command_class(flags),
+            "cls": _command_class(flags, _without_flags(tree)),
             "no_args_is_help": any(setting.field.is_required() for setting in flags),
         }
         return wrapper
@@ -91,8 +100,23 @@ def from_settings(tree: type[S]) -> Callable[[Callable[[S], None]], Callable[...
     return decorate
 
 
+def _without_flags(tree: type[Settings]) -> list[Setting]:
+    return [one for one in settings_of(tree) if one.group is None and not one.names and not one.flag.argument]
+
+
+def first_example(command: Callable[..., Any]) -> str:
+    """The first example in the docstring of a command."""
+    found = re.search(r"Example: (.+?)(?:\n\n|\n? *$)", inspect.getdoc(command) or "", re.DOTALL)
+    return " ".join(found[1].split()) if found else ""
+
+
 def collect(
-    tree: type[S], flags: list[Setting], given: dict[str, Any], config: Path | None = None, assignments: Any = ()
+    tree: type[S],
+    flags: list[Setting],
+    given: dict[str, Any],
+    config: Path | None = None,
+    assignments: Any = (),
+    example: str = "",
 ) -> S:
     """The settings object from what was given: a file, then flags (and the environment), then --set."""
     values = Assignment(tree)
@@ -104,9 +128,10 @@ def collect(
             _put(values, setting, chosen)
     for text in assignments or ():
         values.text(text)
-    missing = [setting.names[-1] if not setting.flag.argument else setting.path[-1] for setting in values.missing()]
+    missing = [usage_of(setting) if setting.flag.argument else setting.names[-1] for setting in values.missing()]
     if missing:
-        raise tree.error(f"{' and '.join(missing)} must be given; see --help")
+        how = f", for example: {example}" if example else "; see --help"
+        raise tree.error(f"{' and '.join(missing)} must be given{how}")
     return typing.cast(S, values.make())
 
 
@@ -192,7 +217,8 @@ def _parameter(setting: Setting) -> inspect.Parameter:
         kind = list[str] | None
     more: dict[str, Any] = {"help": help_of(setting, short=True), "metavar": metavar, "show_default": False}
     if setting.flag.argument:
-        option: Any = typer.Argument(**more)
+        same = f" Or: {names[-1]}." if names else ""
+        option: Any = typer.Argument(**more | {"metavar": usage_of(setting), "help": more["help"] + same})
     else:
         environment = None
         if setting.path[0] == "runtime":
@@ -209,14 +235,14 @@ def _common() -> list[inspect.Parameter]:
     return [
         _keyword("set_values", Annotated[list[str] | None, typer.Option(
             "--set", metavar="NAME=VALUE", rich_help_panel=panel,
-            help="Any setting by its name, such as event.delta_theta=0.3. May be given often.",
+            help="Any setting by its name, such as chunks=32; repeat it for several.",
         )], None),
         _keyword("config_file", Annotated[Path | None, typer.Option(
             "--config", metavar="FILE", rich_help_panel=panel, help="YAML file of settings; flags win over it.",
         )], None),
         _keyword("verbose", Annotated[int, typer.Option(
             "--verbose", "-v", count=True, rich_help_panel=panel, show_default=False, metavar="",
-            help="Say on stderr what is done; twice: in detail.",
+            help="Show whole tables, and say on stderr what is done.",
         )], 0),
         _keyword("seeddelta_format", Annotated[bool, typer.Option(
             "--seeddelta", hidden=True, help="Taken for granted: SeedΔ files are recognized."
@@ -231,27 +257,34 @@ def _common() -> list[inspect.Parameter]:
 def _help_all(call: typer.Context, value: bool) -> None:
     if value:
         typer.echo(call.command.help)
-        typer.echo(full_help(call.command.settings))  # type: ignore[attr-defined]
+        typer.echo(full_help(call.command.settings, call.command.unflagged))  # type: ignore[attr-defined]
         raise typer.Exit
 
 
-def full_help(settings: list[Setting]) -> str:
-    """All flags with their names for --set and all that there is to say of them, one below the other."""
+def full_help(flags: list[Setting], unflagged: list[Setting]) -> str:
+    """All flags with their names for --set and all that there is to say of them, then the settings without a flag."""
+    panels: dict[str, list[tuple[str, Setting]]] = {}
+    for setting in flags:
+        same = [f"or {name}" for name in reversed(setting.names)] if setting.flag.argument else []
+        usage = ", ".join([usage_of(setting), *same])
+        panels.setdefault(setting.panel, []).append((f"{usage}  ({setting.name})", setting))
+    for setting in unflagged:
+        text = f"--set {setting.name}={setting.metavar}"
+        panels.setdefault("Settings without a flag", []).append((text, setting))
     lines: list[str] = []
-    panels = list(dict.fromkeys(setting.panel for setting in settings))
-    for panel in panels:
+    for panel, entries in panels.items():
         lines += ["", panel]
-        for setting in settings:
-            if setting.panel == panel:
-                lines += ["", f"  {usage_of(setting)}  ({setting.name})"]
-                lines += textwrap.wrap(help_of(setting), 92, initial_indent="      ", subsequent_indent="      ")
+        for usage, setting in entries:
+            lines += ["", f"  {usage}"]
+            lines += textwrap.wrap(help_of(setting), 92, initial_indent="      ", subsequent_indent="      ")
     return "\n".join(lines)
 
 
 def usage_of(setting: Setting) -> str:
     """The flags of a setting and what stands for its value."""
     if setting.flag.argument:
-        return setting.flag.metavar or setting.path[-1].upper()
+        name = setting.flag.metavar or setting.path[-1].upper()
+        return name if setting.field.is_required() else f"[{name}]"
     names = ", ".join(reversed(setting.names))
     if setting.kind is bool:
         return f"{names}, --no-{setting.names[0].removeprefix('--')}" if setting.field.default else names
@@ -262,13 +295,13 @@ def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _command_class(flags: list[Setting]) -> type[TyperCommand]:
+def _command_class(flags: list[Setting], without: list[Setting]) -> type[Command]:
     spelling = Spelling.of(flags)
 
-    class SettingsCommand(TyperCommand):
+    class SettingsCommand(Command):
         """Understands old spellings, `--flag=on`, and flags that may stand without their value."""
 
-        settings = flags
+        settings, unflagged = flags, without
 
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             _arguments.set(ctx.obj or sys.argv[1:])
@@ -279,6 +312,7 @@ def _command_class(flags: list[Setting]) -> type[TyperCommand]:
 
 def set_up_logging(verbose: int) -> None:
     """Records of seeddelta's loggers go to stderr: with 1 the steps, with 2 all of them."""
+    _verbosity.set(verbose)
     if not verbose:
         return
     logger = logging.getLogger("seeddelta")

@@ -2,12 +2,53 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from ..errors import EvaluationError
 from ..settings.runtime import RuntimeConfig
+from ..settings.tree import STDOUT
+from ._command import verbose
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..convert.report import BuildReport
+
+
+def put_json(to: Path | None, data: Any) -> bool:
+    """Write what --json asks for. Returns True when it went to stdout, where nothing else belongs then."""
+    from ..storage.output import atomic_output
+
+    if to is None:
+        return False
+    text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    if to == STDOUT:
+        typer.echo(text, nl=False)
+        return True
+    with atomic_output(to) as temporary:
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # of a surrogate that is JSON, too
+    return False
+
+
+def print_report(console: Console, report: BuildReport) -> None:
+    """The tensors by role; with -v all of them."""
+    if verbose():
+        console.print(report.tensors_table())
+    console.print(report.to_table())
+
+
+def size_line(report: BuildReport) -> str:
+    """The size beside that of the original, and bits per weight."""
+    before, after = report.model_bytes_before, report.file_bytes or report.model_bytes_after
+    return (
+        f"{after / 1e6:.1f} MB, {100 * after / before:.0f}% of the original's {before / 1e6:.1f} MB; "
+        f"{report.bits_per_weight:.3f} bits per converted weight, {report.model_bits_per_weight:.3f} over all weights"
+    )
 
 
 def require_statecells(models: Sequence[Path]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from ..settings import Setting
 
@@ -16,13 +17,14 @@ class Spelling:
 
     `old` maps the seeds' name of a flag to it, `switches` are those without a value, `bare` the values of those that
     may stand without theirs and what these may be, `negated` the settings that --no-… switches off where there is no
-    such flag.
+    such flag, `places` are the flags of what may also be given by its place.
     """
 
     old: Mapping[str, str] = field(default_factory=dict)
     switches: frozenset[str] = frozenset()
     bare: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     negated: Mapping[str, str] = field(default_factory=dict)
+    places: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, settings: Iterable[Setting]) -> Spelling:
@@ -30,7 +32,11 @@ class Spelling:
         switches = {"--quiet", "-q", "--verbose", "-v", "-vv", "--seeddelta", "--help-all", "--help"}
         bare: dict[str, tuple[str, tuple[str, ...]]] = {}
         negated: dict[str, str] = {}
+        places: set[str] = set()
         for setting in settings:
+            if setting.flag.argument:
+                places |= {*setting.names}
+                continue
             long = setting.names[0]
             is_switch = setting.kind is bool
             old |= dict.fromkeys(setting.flag.old, long)
@@ -40,8 +46,9 @@ class Spelling:
                     negated[f"--no-{long.removeprefix('--')}"] = setting.name
             value = "on" if setting.group is not None else setting.flag.bare
             if value is not None:
-                bare |= dict.fromkeys(setting.names, (value, tuple(setting.metavar.split("|"))))
-        return cls(old, frozenset(switches), bare, negated)
+                fitting = tuple(setting.metavar.split("|")) if setting.flag.fits is None else (setting.flag.fits,)
+                bare |= dict.fromkeys(setting.names, (value, fitting))
+        return cls(old, frozenset(switches), bare, negated, frozenset(places))
 
     def expand(self, arguments: list[str], *, interspersed: bool = True) -> list[str]:
         """The arguments in today's words. What follows an option that has a value is left as it is, and so is what
@@ -61,17 +68,27 @@ class Spelling:
                 continue
             name, equals, value = argument.partition("=")
             name = self.old.get(name, name)
-            if name in self.switches:
+            if name in self.places and (equals or at < len(arguments)):
+                found.append(_as_place(value if equals else arguments[at]))
+                at += not equals
+            elif name in self.switches:
                 switch = _switch(name, value) if equals else name
                 found += ["--set", f"{self.negated[switch]}=off"] if switch in self.negated else [switch]
             elif equals:
                 found.append(f"{name}={value}")
-            elif name in self.bare and (at == len(arguments) or arguments[at] not in self.bare[name][1]):
+            elif name in self.bare and not self._is_value(name, arguments[at : at + 1]):
                 found.append(f"{name}={self.bare[name][0]}")
             else:
                 found += [name, *arguments[at : at + 1]]
                 at += 1
         return found
+
+    def _is_value(self, name: str, following: list[str]) -> bool:
+        return any(fnmatchcase(word, pattern) for word in following for pattern in self.bare[name][1])
+
+
+def _as_place(value: str) -> str:
+    return f"./{value}" if value.startswith("-") else value  # not to be taken for an option
 
 
 def _switch(name: str, value: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -11,10 +11,12 @@ from pydantic import Field
 
 from ..convert.recipe import Recipe
 from ..settings import Flag
-from ..settings.measuring import JSON, QUIET
+from ..settings.measuring import QUIET
 from ..settings.recipe import PRESETS
+from ..settings.tree import JSON, JSON_HELP
 from ..settings.tuning import TuneSettings
 from ._command import from_settings
+from ._options import put_json
 
 if TYPE_CHECKING:
     from ..tune.plan import TunePlan
@@ -25,12 +27,12 @@ class AutotuneSettings(Recipe, TuneSettings):
     """A recipe without its rates, and how they are chosen."""
 
     rare: ClassVar[frozenset[str]] = frozenset(
-        ("preset", "base_kind", "scheme", "layout", "proc_sparse", "bits", "effort", "executor", "bands",
+        ("preset", "base_kind", "scheme", "layout", "proc_sparse", "bits", "executor", "bands",
          "verify_chunks")
     )  # fmt: skip
 
-    input: Annotated[Path, Flag(names=("--model", "-m"), panel="File", decides="choice")] = Field(
-        description="Dense GGUF model (F16 or BF16 is best)."
+    input: Annotated[Path, Flag(argument=True, metavar="MODEL", panel="File", decides="choice")] = Field(
+        description="Original GGUF model (F16 or BF16 is best)."
     )
     output: Annotated[Path, Flag(output="file", names=("--output", "-o"), panel="File", decides="nothing")] = Field(
         description="Recipe to write (YAML)."
@@ -41,7 +43,9 @@ class AutotuneSettings(Recipe, TuneSettings):
     checkpoint: Annotated[Path | None, Flag(output="folder", metavar="DIR", panel="Run", decides="nothing")] = Field(
         default=None, description="Folder of what is measured. Default: OUTPUT.autotune."
     )
-    as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON to stdout instead of tables.")
+    report_json: Annotated[Path | None, replace(JSON, panel="Run", decides="nothing")] = Field(
+        default=None, description=JSON_HELP
+    )
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar and no table.")
 
 
@@ -54,15 +58,15 @@ def command(settings: AutotuneSettings) -> None:
     budget, the model is built and compared with one of uniform rates and the same bytes on held-out text; if it is
     not better the recipe is that one. What is measured is kept, so that a killed run goes on where it was.
 
-    Example: seeddelta autotune -m dense.gguf --bpw 4.0 -f valid.txt --hessian cov.gguf -o recipe.yaml --build out.gguf
+    Example: seeddelta autotune dense.gguf --bpw 4.0 -f valid.txt --hessian cov.gguf -o recipe.yaml --build out.gguf
 
-    Example: seeddelta autotune -m dense.gguf --max-dppl 2% -f valid.txt --hessian cov.gguf -o recipe.yaml
+    Example: seeddelta autotune dense.gguf --max-dppl 2% -f valid.txt --hessian cov.gguf -o recipe.yaml
 
     Then: seeddelta build --config recipe.yaml
     """
     from ..tune import TuneOptions, autotune, plan
 
-    own = {*AutotuneSettings.model_fields} - {*Recipe.model_fields} | {"checkpoint", "preset"}
+    own = {*AutotuneSettings.model_fields} - {*Recipe.model_fields} | {"checkpoint", "preset", "report_json"}
     recipe = settings.model_dump(exclude_unset=True, exclude=own)
     other = settings.max_dppl is not None or settings.size is not None
     if other and recipe.get("target_bpw") == PRESETS.get(settings.preset or "", {}).get("target_bpw"):
@@ -72,12 +76,11 @@ def command(settings: AutotuneSettings) -> None:
     options = TuneOptions(recipe=Recipe(**recipe), build=settings.build is not None, **tuning)
     if settings.dry_run:
         planned = plan(options)
-        typer.echo(json.dumps(planned.to_dict(), indent=2) if settings.as_json else _planned_text(planned))
+        if not put_json(settings.report_json, planned.to_dict()):
+            typer.echo(_planned_text(planned))
         return
     report = autotune(options, progress=not settings.quiet)
-    if settings.as_json:
-        typer.echo(report.to_json(), nl=False)
-    elif not settings.quiet:
+    if not put_json(settings.report_json, report.model_dump(mode="json")) and not settings.quiet:
         _print(report)
 
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
-import typer
-
 from ..settings.measuring import BenchSettings
 from ._command import from_settings
-from ._options import model_options, require_statecells
+from ._options import model_options, put_json, require_statecells
 
 
 @from_settings(BenchSettings)
@@ -19,13 +15,13 @@ def command(settings: BenchSettings) -> None:
     meanwhile treats all alike. Each model has its own process; one computes at a time. Skipping (--columns, --kwta,
     --state-pack) is for all models but the first of several.
 
-    Example: seeddelta bench -m dense.gguf -m model.seeddelta.gguf --threads 1,2
+    Example: seeddelta bench dense.gguf model.seeddelta.gguf --threads 1,2
     """
-    from ..evaluate import evaluate
+    from ..evaluate import bench
 
     if settings.runtime.statecells:
         require_statecells(settings.model)
-    comparison = evaluate(
+    comparison = bench(
         settings.model,
         threads=settings.threads,
         reps=settings.reps,
@@ -34,8 +30,7 @@ def command(settings: BenchSettings) -> None:
         options=model_options(settings.model, settings.runtime),
         progress=not settings.quiet,
     )
-    if settings.as_json:
-        typer.echo(json.dumps(comparison.to_dict(), indent=2, ensure_ascii=False))
+    if put_json(settings.as_json, comparison.to_dict()):
         return
     from ..report.tables import make_console, speed_table
 

@@ -9,7 +9,9 @@ from pydantic import Field, model_validator
 from ..convert.recipe import Recipe
 from ..settings import Flag
 from ..settings.measuring import QUIET
+from ..settings.tree import STDOUT
 from ._command import from_settings
+from ._options import print_report, put_json, size_line
 
 STATECELLS = {"base_kind": "none", "scheme": "codebook_resid", "bits": 4, "K": "auto"}  # what --statecells sets
 
@@ -36,36 +38,28 @@ class BuildSettings(Recipe):
 
     def recipe(self) -> Recipe:
         """The recipe alone."""
-        return Recipe(**self.model_dump(exclude_unset=True, exclude={"statecells", "quiet"}))
+        own = {"statecells", "quiet"} | ({"report_json"} if self.report_json == STDOUT else set())
+        return Recipe(**self.model_dump(exclude_unset=True, exclude=own))
 
 
 @from_settings(BuildSettings)
 def command(settings: BuildSettings) -> None:
     """Encode a model with an imatrix or a covariance that was measured before, or with neither.
 
-    Example: seeddelta build -i model-f16.gguf -o model.seeddelta.gguf --bits 4
+    Example: seeddelta build model-f16.gguf -o model.seeddelta.gguf --bits 4
     """
     from ..convert import build
     from ..report.tables import make_console
 
     recipe = settings.recipe()
     report = build(recipe, progress=not settings.quiet)
-    if settings.quiet:
+    to_stdout = settings.report_json if settings.report_json == STDOUT else None
+    if put_json(to_stdout, report.model_dump(mode="json")) or settings.quiet:
         return
     console = make_console()
-    console.print(report.to_table())
-    bits = (
-        f"{report.bits_per_weight:.3f} bits a converted weight, {report.model_bits_per_weight:.3f} over the whole model"
-    )
-    if recipe.dry_run:
-        console.print(
-            f"dry run: {recipe.output} is not written; it would have {report.model_bytes_after / 1e6:.1f} MB of "
-            f"tensors, {bits}; in memory they take as much when the model runs, the dense ones "
-            f"{report.model_bytes_before / 1e6:.1f} MB",
-            soft_wrap=True,
-        )
-    else:
-        console.print(f"{', '.join(report.files)}: {report.file_bytes / 1e6:.1f} MB, {bits}", soft_wrap=True)
+    print_report(console, report)
+    what = f"dry run: {recipe.output} is not written" if recipe.dry_run else ", ".join(report.files)
+    console.print(f"{what}: {size_line(report)}", soft_wrap=True)
     if report.kept_dense:
         console.print(
             f"{len(report.kept_dense)} tensors are kept dense, beyond --seeddelta-gap {recipe.seeddelta_gap:g}"

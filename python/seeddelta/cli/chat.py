@@ -30,8 +30,13 @@ _HELP = """\
 def command(settings: ChatSettings) -> None:
     """Chat with a model. /help lists the commands; Ctrl-C stops a reply, Ctrl-D ends.
 
-    Example: seeddelta chat -m model.seeddelta.gguf --system "Answer in one sentence."
+    Example: seeddelta chat model.seeddelta.gguf --system "Answer in one sentence."
     """
+    converse(settings)
+
+
+def converse(settings: ChatSettings) -> None:
+    """Load the model and talk until the input ends."""
     with needs_extra("cli"):
         from rich.console import Console
     from ..runtime.session import require_logits

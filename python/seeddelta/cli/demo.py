@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from ..errors import MissingDependencyError
 from ..settings.showing import DemoSettings
 from ._command import from_settings
+from ._options import put_json
 
 PROMPT = "The capital of France is"
 _CALIBRATION = 12  # chunks of 512 tokens
@@ -67,8 +65,7 @@ def command(settings: DemoSettings) -> None:
             prompt=PROMPT,
             progress=not settings.quiet,
         )
-        if settings.as_json:
-            typer.echo(json.dumps(comparison.to_dict(), indent=2, ensure_ascii=False))
+        if put_json(settings.as_json, comparison.to_dict()):
             return
         title = f"SmolLM2-135M on Python's help text, {settings.chunks} chunks of 512; encoded in {seconds:.0f} s"
         console.print(comparison_table(comparison, title=title))
@@ -109,9 +106,9 @@ def _next_steps(settings: DemoSettings, dense: Path, small: Path) -> list[str]:
         "\nTo go on with your own model:",
         *([] if kept else ["  seeddelta demo --keep models            keeps these models"]),
         f"  seeddelta quantize {source} -o {target} --bits {settings.bits:g} --text calibration.txt",
-        f'  seeddelta run -m {target} -p "{PROMPT}"',
-        f"  seeddelta eval -m {source} -m {target} --text wiki.test.txt --chunks 16",
-        f"  seeddelta report -m {source} -m {target} --quants Q4_K_M --text wiki.test.txt --chunks 16 -o report",
+        f'  seeddelta run {target} -p "{PROMPT}"',
+        f"  seeddelta eval {source} {target} --text wiki.test.txt --chunks 16",
+        f"  seeddelta report {source} {target} --quants Q4_K_M --text wiki.test.txt --chunks 16 -o report",
     ]
 
 

@@ -14,7 +14,7 @@ def command(settings: DequantizeSettings) -> None:
 
     Other types: write F16 and give it to llama-quantize, or to `seeddelta report --quants`.
 
-    Example: seeddelta dequantize model.seeddelta.gguf model-f16.gguf
+    Example: seeddelta dequantize model.seeddelta.gguf -o model-f16.gguf
     """
     from ..gguf.dequantize import dequantize
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import typer
 
 from ..settings.files import DiffSettings
 from ._command import from_settings
+from ._options import put_json
 
 if TYPE_CHECKING:
     from ..inspection import Difference
@@ -27,9 +27,7 @@ def command(settings: DiffSettings) -> None:
     from ..inspection import diff
 
     found = diff(settings.a, settings.b, weights=settings.weights, progress=not settings.quiet)
-    if settings.as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
-    else:
+    if not put_json(settings.as_json, found.to_dict()):
         _print(found)
     if not found.same:
         raise typer.Exit(1)

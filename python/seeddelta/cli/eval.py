@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
-import typer
-
 from ..settings.measuring import EvalSettings
 from ._command import from_settings
-from ._options import model_options, require_statecells
+from ._options import model_options, put_json, require_statecells
 
 
 @from_settings(EvalSettings)
@@ -21,17 +17,17 @@ def command(settings: EvalSettings) -> None:
     the target is `kv`, their scored tokens are decoded one by one, since prompts are llama.cpp's; likewise with
     --state-pack-mlp-aggressive.
 
-    Example: seeddelta eval -m dense.gguf -m model.seeddelta.gguf --text wiki.test.txt --chunks 16
+    Example: seeddelta eval dense.gguf model.seeddelta.gguf --text wiki.test.txt --chunks 16
 
-    Example: seeddelta eval -m model.gguf --text wiki.test.txt --no-speed --json
+    Example: seeddelta eval model.gguf --text wiki.test.txt --no-speed --json
 
-    Example: seeddelta eval -m model.gguf -m model.gguf --text wiki.test.txt --columns f16 --kwta-k 0.6
+    Example: seeddelta eval model.gguf model.gguf --text wiki.test.txt --columns f16 --kwta-k 0.6
 
-    Example: seeddelta eval -m dense.gguf -f wiki.test.txt --no-speed --save-kl-base dense.kld
+    Example: seeddelta eval dense.gguf -f wiki.test.txt --no-speed --save-kl-base dense.kld
 
-    Example: seeddelta eval -m a.gguf -m b.gguf --kl-base dense.kld --no-speed --resume eval-parts
+    Example: seeddelta eval a.gguf b.gguf --kl-base dense.kld --no-speed --resume eval-parts
 
-    Example: seeddelta eval -m m.gguf -m m.gguf -f wiki.test.txt -c 4096 --state-pack binary --state-pack-target kv
+    Example: seeddelta eval m.gguf m.gguf -f wiki.test.txt -c 4096 --state-pack binary --state-pack-target kv
     """
     from ..evaluate import evaluate
 
@@ -54,8 +50,7 @@ def command(settings: EvalSettings) -> None:
         options=model_options(settings.model, runtime),
         progress=not settings.quiet,
     )
-    if settings.as_json:
-        typer.echo(json.dumps(comparison.to_dict(), indent=2, ensure_ascii=False))
+    if put_json(settings.as_json, comparison.to_dict()):
         return
     from ..report.tables import comparison_table, make_console
 

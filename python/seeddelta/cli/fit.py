@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import typer
 
 from ..settings.fitting import FitSettings
 from ._command import from_settings
+from ._options import put_json
 
 
 @from_settings(FitSettings)
@@ -18,15 +17,13 @@ def command(settings: FitSettings) -> None:
     have gradients (docs/guide/architectures.md). It takes longer than the encoding; a run that was stopped goes on
     where it was.
 
-    Example: seeddelta fit -m model.seeddelta.gguf -d model-f16.gguf -o fitted.seeddelta.gguf --text valid.txt
+    Example: seeddelta fit model.seeddelta.gguf -d model-f16.gguf -o fitted.seeddelta.gguf --text valid.txt
     """
     from ..convert.fit import fit
 
     options = settings.model_dump(include={"text", "ctx", "chunks", "threads", "resume"})
     report = fit(settings.model, settings.dense, settings.output, progress=not settings.quiet, **options)
-    if settings.as_json:
-        typer.echo(json.dumps(report.model_dump(mode="json"), indent=2))
-    elif not settings.quiet:
+    if not put_json(settings.as_json, report.model_dump(mode="json")) and not settings.quiet:
         typer.echo(
             f"{report.path}: KL divergence on {report.held_out} chunks that were held out {report.before:.4f} -> "
             f"{report.after:.4f} nats ({100 * (report.after / report.before - 1):+.1f}%)"

@@ -24,7 +24,7 @@ def command(settings: CaptureSettings) -> None:
     says which columns go together, so that the encoder can make up for an error in one column in the next ones:
     at 4 bits this takes away most of the loss. The gradients say the same of the rows.
 
-    Example: seeddelta imatrix -m dense.gguf -f valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
+    Example: seeddelta imatrix dense.gguf -f valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
 
     Example: seeddelta imatrix --in-file imatrix.gguf --show-statistics
     """
@@ -33,7 +33,9 @@ def command(settings: CaptureSettings) -> None:
         return
     model, text, output, hessian = settings.model, settings.text, settings.output, settings.hessian
     if model is None or text is None or output is None:
-        raise ImatrixError("-m, -f and -o must be given to measure, or --in-file to show what was measured; see --help")
+        raise ImatrixError(
+            "MODEL, -f TEXT and -o FILE must be given to measure, or --in-file FILE to show what was measured"
+        )
     from ..calibrate.capture import capture
     from ..calibrate.groups import check_computed
     from ..calibrate.streamed import capture_streamed

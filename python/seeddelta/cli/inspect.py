@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import typer
 from ..errors import one_line
 from ..settings.files import InspectSettings
 from ._command import from_settings
+from ._options import put_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,8 +34,7 @@ def command(settings: InspectSettings) -> None:
     path, text = settings.path, settings.text
     if not is_seeddelta(path):
         summary = {"path": str(path), "seeddelta": False, **totals(read_header(path)), **_zeros(path, text)}
-        if settings.as_json:
-            _print_json(summary)
+        if put_json(settings.as_json, summary):
             return
         typer.echo(
             f"{path}: a plain GGUF, no SeedΔ file; {summary['tensors']} tensors, {summary['bytes'] / 1e6:.1f} MB"
@@ -44,9 +43,7 @@ def command(settings: InspectSettings) -> None:
         return
     with open_seeddelta(path) as file:
         summary = summarize(file) | _zeros(path, text)
-    if settings.as_json:
-        _print_json(summary)
-    else:
+    if not put_json(settings.as_json, summary):
         _print_tables(summary, settings.tensors)
         _print_zeros(summary)
 
@@ -62,10 +59,6 @@ def _zeros(path: Path, text: Path | None) -> dict[str, Any]:
 def _print_zeros(summary: dict[str, Any]) -> None:
     for kind, share in summary.get("zero_inputs", {}).items():
         typer.echo(f"{kind}: {share:.1%} of the inputs are exactly 0")
-
-
-def _print_json(summary: dict[str, Any]) -> None:
-    typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
 
 
 def _print_tables(summary: dict[str, Any], tensors: bool) -> None:

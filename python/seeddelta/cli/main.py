@@ -40,8 +40,11 @@ def make_app(commands: dict[str, str] | None = None) -> typer.Typer:
         import pydantic  # noqa: F401 (their settings are made of it)
         import rich  # noqa: F401 (the commands print tables with it)
         import typer
+
+        from ._help import Command, Group
     app = typer.Typer(
         name="seeddelta",
+        cls=Group,
         help="Smaller and faster LLMs on CPUs: convert GGUF models to 2-6 bits per weight and run them in llama.cpp.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
@@ -65,7 +68,7 @@ def make_app(commands: dict[str, str] | None = None) -> typer.Typer:
         module = importlib.import_module(path)
         options: dict[str, Any] = getattr(module, "COMMAND_OPTIONS", None) or getattr(module.command, "options", {})
         panel = next((panel for panel, names in PANELS.items() if name in names), None)
-        app.command(name, **({"rich_help_panel": panel} | options))(module.command)
+        app.command(name, **({"rich_help_panel": panel, "cls": Command} | options))(module.command)
     return app
 
 

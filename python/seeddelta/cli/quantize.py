@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from ..convert.recipe import QUANTIZE_PRESET, Recipe, with_rate
-from ..errors import EvaluationError, SeedDeltaError
+from ..errors import SeedDeltaError
 from ..settings import Flag
 from ..settings.calibration import CHUNKS
 from ..settings.measuring import QUIET
-from ..settings.recipe import PRESETS
+from ..settings.recipe import INPUT_HELP, PRESET_HELP
+from ..settings.tree import STDOUT
 from ._command import from_settings
+from ._options import print_report, put_json, size_line
 
 if TYPE_CHECKING:
     from ..evaluate.losses import EmbeddingLoss, Loss
@@ -24,28 +26,25 @@ _OWN = ("input", "output", "text", "chunks", "ctx", "ram", "quiet", "check")
 class QuantizeSettings(Recipe):
     """A recipe, and what its inputs are measured on."""
 
-    rare: ClassVar[frozenset[str]] = frozenset(
-        ("layers", "base_kind", "scheme", "layout", "proc_sparse", "imatrix", "hessian", "effort")
-    )
+    rare: ClassVar[frozenset[str]] = frozenset(("layers", "imatrix", "hessian", "executor"))
 
-    input: Annotated[Path, Flag(argument=True, metavar="MODEL", panel="File")] = Field(
-        description="Original GGUF model, of any type, or hf://owner/name[:file-or-quant]."
-    )
+    input: Annotated[Path, Flag(argument=True, metavar="MODEL", panel="File")] = Field(description=INPUT_HELP)
     preset: Annotated[str, Flag(shown=True, metavar="NAME", panel="File", decides="nothing")] = Field(
-        default=QUANTIZE_PRESET, description=f"Named set of options: {', '.join(PRESETS)}. Others given win over it."
+        default=QUANTIZE_PRESET, description=PRESET_HELP
     )
     quality: Annotated[Literal["fast", "normal", "best"], Flag(shown=True, panel="File")] = Field(
         default="normal",
-        description="How much work to do. fast: one encoding of each row. best: sequential calibration and gradients, "
-        "where the model allows them; it has a lower KL divergence and takes about five times as long.",
+        description="How much work to do; best takes about five times as long and has a lower KL divergence. It has "
+        "sequential calibration and gradients, where the model allows them (alone: --set calibrate=sequential, --set "
+        "gradient=auto); fast keeps one encoding of each row in its search (--set effort=fast).",
     )
     text: Annotated[
         tuple[Path, ...],
         Flag(names=("--text", "-f"), shown=True, metavar="FILE|package", repeat=True, panel="Calibration"),
     ] = Field(
         default=(),
-        description="Calibration text in UTF-8, like what the model will read; never one that you evaluate on. "
-        "Default: package, the mixed text of the package. May be given often: each text gets equally many chunks.",
+        description="Calibration text, like what the model will read. In UTF-8, and never one that you evaluate on. "
+        "May be given often: each text gets equally many chunks. Default: package, the mixed text of the package.",
     )
     chunks: Annotated[int, Flag(shown=True, panel="Calibration")] = Field(
         default=CHUNKS, ge=1, description="Chunks of text, taken from all over the texts."
@@ -53,7 +52,7 @@ class QuantizeSettings(Recipe):
     ctx: Annotated[int, Flag(names=("--ctx", "-c"), panel="Calibration")] = Field(
         default=512, ge=1, description="Tokens a chunk."
     )
-    calibrate: Annotated[Literal["dense", "sequential"] | None, Flag(panel="Calibration")] = Field(
+    calibrate: Annotated[Literal["dense", "sequential"] | None, Flag(file_only=True)] = Field(
         default=None,
         description="Calibrate each layer on the outputs of the original layers (dense), or on those of the layers "
         "that are already encoded (sequential): lower KL divergence, slower, more memory. Default: as --quality says.",
@@ -61,10 +60,10 @@ class QuantizeSettings(Recipe):
     check: Annotated[int, Flag(shown=True, metavar="N", panel="Calibration")] = Field(
         default=4,
         ge=0,
-        description="Chunks of text for the final comparison with the original model, held out of the calibration "
-        "text, and as many of a text of another kind; 0 skips it, and so does -q alone.",
+        description="Chunks of the text to compare the result with the original on; 0: none. They are held out of the "
+        "calibration, and as many are of a text of another kind; -q alone skips it, too.",
     )
-    gradient: Annotated[Path | None, Flag(metavar="auto|FILE", panel="Calibration", decides="choice")] = Field(
+    gradient: Annotated[Path | None, Flag(metavar="auto|FILE", file_only=True, decides="choice")] = Field(
         default=None,
         description="Use gradients for feedback of errors between rows: lower KL divergence, slower. auto "
         "measures them first (llama, mistral, qwen, gemma, phi3 and others: see docs/guide/architectures.md), FILE is "
@@ -76,9 +75,9 @@ class QuantizeSettings(Recipe):
     ram: Annotated[str, Flag(shown=True, metavar="SIZE", panel="Run")] = Field(
         default="8G",
         examples=["6G"],
-        description="Memory to use at most. A single matrix is encoded whole and may take more, with a warning.",
+        description="Memory to use at most. A matrix that takes more is encoded all the same, with a warning.",
     )
-    quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar and no table.")
+    quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar, no table, no comparison.")
 
     @model_validator(mode="before")
     @classmethod
@@ -97,33 +96,39 @@ def command(settings: QuantizeSettings) -> None:
     Example: seeddelta quantize model-f16.gguf -o model.seeddelta.gguf --bits 4 --ram 6G
 
     Example: seeddelta quantize model-f16.gguf -o model.seeddelta.gguf --bits 4 --quality best
+
+    Example: seeddelta quantize owner/name -o model.seeddelta.gguf
     """
+    with settings.with_dense_input(progress=not settings.quiet) as local:
+        assert isinstance(local, QuantizeSettings)
+        _quantize(local)
+
+
+def _quantize(settings: QuantizeSettings) -> None:
     from ..convert.quantize import estimate_quantize, quantize
     from ..report.tables import make_console
 
     measured: dict[str, Any] = settings.model_dump(include={"text", "ctx", "chunks", "ram"})
-    measured |= settings.model_dump(exclude_unset=True, exclude=set(_OWN))
+    measured |= settings.model_dump(exclude_unset=True, exclude={*_OWN, "report_json"})
     report = quantize(settings.input, settings.output, progress=not settings.quiet, **measured)
     checked = settings.check > 0 and not settings.dry_run and (settings.report_json or not settings.quiet)
     try:
         found = _losses(settings, Path(report.files[0])) if checked else []
     except SeedDeltaError as error:  # the file is there, and as it should be
         found = []
-        make_console(stderr=True).print(f"not compared with the dense model: {error}", soft_wrap=True)
-    if found and settings.report_json is not None:
-        report.model_copy(update={"losses": tuple(loss.to_dict() for loss in found)}).save(settings.report_json)
-    if settings.quiet:
+        make_console(stderr=True).print(f"not compared with the original model: {error}", soft_wrap=True)
+    told = report.model_copy(update={"losses": tuple(loss.to_dict() for loss in found)})
+    to = settings.report_json
+    if (put_json(None if settings.dry_run and to != STDOUT else to, told.model_dump(mode="json"))) or settings.quiet:
         return
     console = make_console()
-    console.print(report.to_table())
-    bits = f"{report.bits_per_weight:.3f} bits a converted weight, {report.model_bits_per_weight:.3f} over all"
+    print_report(console, report)
     if settings.dry_run:
         needs = estimate_quantize(settings.input, settings.output, **measured)
-        size = f"{report.model_bytes_after / 1e6:.1f} MB"
-        console.print(f"dry run: {settings.output} is not written; {size}, {bits}", soft_wrap=True)
+        console.print(f"dry run: {settings.output} is not written; {size_line(report)}", soft_wrap=True)
         console.print(f"it takes {needs}", soft_wrap=True)
     else:
-        console.print(f"{settings.output}: {report.file_bytes / 1e6:.1f} MB, {bits}", soft_wrap=True)
+        console.print(f"{settings.output}: {size_line(report)}", soft_wrap=True)
         for loss in found:
             console.print(str(loss), soft_wrap=True)
 
@@ -131,15 +136,12 @@ def command(settings: QuantizeSettings) -> None:
 def _losses(settings: QuantizeSettings, model: Path) -> list[Loss | EmbeddingLoss]:
     """On chunks of the calibration's texts that it does not use, and on another text.
 
-    Raises EvaluationError when the original model is no file, and as `losses`.
+    Raises as `losses`.
     """
     from ..calibrate.text import bundled_text, excerpt, python_help, shares, text_files
     from ..evaluate.losses import losses
-    from ..gguf.hub import located
 
-    dense = located(settings.input)
-    if not dense.is_file():
-        raise EvaluationError(f"{dense}: is no GGUF file; make one, and compare them with seeddelta eval")
+    dense = settings.input
     own = text_files(settings.text)
     texts = {
         f"held out of {text.name}": excerpt(dense, text, settings.ctx, settings.check, calibrated=share or 0)

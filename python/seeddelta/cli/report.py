@@ -21,10 +21,10 @@ def command(settings: ReportSettings) -> None:
 
     The page needs no network; figures and numbers are beside it as PNG, CSV and JSON.
 
-    Example: seeddelta eval -m dense.gguf -m model.seeddelta.gguf --text wiki.test.txt --json > eval.json;
+    Example: seeddelta eval dense.gguf model.seeddelta.gguf --text wiki.test.txt --json > eval.json;
     seeddelta report --from eval.json -o report
 
-    Example: seeddelta report -m dense.gguf -m model.seeddelta.gguf --quants Q4_K_M,Q3_K_M --text wiki.txt -o report
+    Example: seeddelta report dense.gguf model.seeddelta.gguf --quants Q4_K_M,Q3_K_M --text wiki.txt -o report
     """
     from ..evaluate.measurements import read_measurements
     from ..gguf.hub import located

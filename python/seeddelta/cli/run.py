@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -13,24 +14,31 @@ from typing import Any
 
 from ..errors import EvaluationError, RequestError
 from ..settings.measuring import RunSettings
+from ..settings.serving import ChatSettings
+from ..settings.tree import STDOUT
 from ._command import from_settings
-from ._options import require_statecells
+from ._options import put_json, require_statecells
 
 
 @from_settings(RunSettings)
 def command(settings: RunSettings) -> None:
-    """Generate text. Text goes to stdout; speed and counters go to stderr.
+    """Generate text from a prompt; in a terminal and without a prompt, chat.
 
-    Example: seeddelta run -m model.seeddelta.gguf -p "The capital of France is" -n 64
+    Text goes to stdout; speed and counters go to stderr.
 
-    Example: seeddelta run -m model.gguf -p "The capital of France is" --columns f16 --kwta-k 0.6
+    Example: seeddelta run model.seeddelta.gguf -p "The capital of France is" -n 64
 
-    Example: seeddelta run -m model.gguf -f report.txt --json-schema summary.json -n 256
+    Example: seeddelta run model.gguf -p "The capital of France is" --columns f16 --kwta-k 0.6
 
-    Example: seeddelta run -m model.gguf --chat -p "Why is the sky blue?" --temp 0.7
+    Example: seeddelta run model.gguf -f report.txt --json-schema summary.json -n 256
+
+    Example: seeddelta run model.gguf --chat -p "Why is the sky blue?" --temp 0.7
     """
     from ..runtime.session import open_model, require_logits, tokenize
 
+    if settings.prompt is None and settings.file is None:
+        _chat(settings)
+        return
     if settings.runtime.statecells:
         require_statecells([settings.model])
     prompt = _prompt(settings)
@@ -55,11 +63,34 @@ def command(settings: RunSettings) -> None:
             "grammar": _grammar(settings),
         }  # fmt: skip
         with _source(llm, settings, context, threads) as (source, drafted):
-            times = _stream(source, prompt, settings.chat, sampling)
+            times, text = _stream(source, prompt, settings.chat, sampling, show=settings.metrics_json != STDOUT)
             counts = {"prompt_tokens": count} | _generated(llm, times, drafted())
-        _summarize(llm, settings.model, counts, times, settings.metrics_json, settings.quiet)
+        _summarize(llm, settings, counts, times, text)
     finally:
         llm.close()
+
+
+def _chat(settings: RunSettings) -> None:
+    """What a model that is run without a text does. Raises EvaluationError where that cannot be a conversation."""
+    from ..gguf.hub import located
+    from ..gguf.model_file import read_header
+    from .chat import converse
+
+    model = settings.model
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise EvaluationError("nothing to continue; give --prompt TEXT or --file FILE, or talk with `seeddelta chat`")
+    path = located(model)
+    if path.is_file() and "tokenizer.chat_template" not in read_header(path).metadata:
+        raise EvaluationError(
+            f"{model}: has no chat template and only continues texts; give --prompt TEXT or --file FILE"
+        )
+    shared = settings.model_fields_set & set(ChatSettings.model_fields)
+    other = sorted(settings.model_fields_set - shared - {"chat", "quiet"})
+    if other:
+        raise EvaluationError(
+            f"without a prompt this is a chat, which has no {other[0]}; give --prompt TEXT, or leave it out"
+        )
+    converse(ChatSettings(**{name: getattr(settings, name) for name in shared}))
 
 
 @contextmanager
@@ -93,8 +124,7 @@ def _source(
 def _prompt(settings: RunSettings) -> str:
     if settings.file is not None:
         return _text(settings.file)
-    if settings.prompt is None:
-        raise EvaluationError("nothing to continue; give --prompt TEXT or --file FILE")
+    assert settings.prompt is not None
     given = sys.stdin.read() if settings.prompt == "-" else settings.prompt
     return os.fsencode(given).decode("utf-8", "replace")  # an argument may be bytes of another encoding
 
@@ -126,25 +156,27 @@ def _grammar(settings: RunSettings) -> Any:
     return LlamaGrammar.from_string(text, verbose=False)
 
 
-def _stream(llm: Any, prompt: str, chat: bool, sampling: dict[str, Any]) -> list[float]:
-    """Print the text as it comes. Returns the times of the start and of each piece."""
-    times = [time.perf_counter()]
+def _stream(llm: Any, prompt: str, chat: bool, sampling: dict[str, Any], *, show: bool) -> tuple[list[float], str]:
+    """Print the text as it comes. Returns the times of the start and of each piece, and what was generated."""
+    times, generated = [time.perf_counter()], ""
+    out = sys.stdout if show else io.StringIO()
     pieces: Any
     if chat:
         messages: Any = [{"role": "user", "content": prompt}]
         pieces = llm.create_chat_completion(messages, stream=True, **sampling)
     else:
-        sys.stdout.write(prompt)
+        out.write(prompt)
         pieces = llm.create_completion(prompt, stream=True, **sampling)
     for piece in pieces:
         choice = piece["choices"][0]
         text = choice["delta"].get("content") if chat else choice["text"]
         if choice["finish_reason"] is None and text is not None:
             times.append(time.perf_counter())
-            sys.stdout.write(text)
-            sys.stdout.flush()
-    sys.stdout.write("\n")
-    return times
+            generated += text
+            out.write(text)
+            out.flush()
+    out.write("\n")
+    return times, generated
 
 
 def _generated(llm: Any, times: list[float], drafted: dict[str, int]) -> dict[str, Any]:
@@ -159,27 +191,22 @@ def _generated(llm: Any, times: list[float], drafted: dict[str, int]) -> dict[st
     return {"generated_tokens": len(times) - 1, "generation_tokens_per_second": speed}
 
 
-def _summarize(
-    llm: Any, model: Path, counts: dict[str, Any], times: list[float], metrics_json: Path | None, quiet: bool
-) -> None:
+def _summarize(llm: Any, settings: RunSettings, counts: dict[str, Any], times: list[float], text: str) -> None:
     from ..evaluate.memory import read_memory
 
     memory = read_memory()
     generated, speed = counts["generated_tokens"], counts.pop("generation_tokens_per_second")
     metrics = {
-        "model": str(model),
+        "model": str(settings.model),
+        "text": text,
         **counts,
         "first_token_seconds": times[1] - times[0] if len(times) > 1 else None,
         "generation_tokens_per_second": speed,
         "memory": memory.to_dict(),
         **llm.seeddelta.metrics(),
     }
-    if metrics_json is not None:
-        from ..storage.output import atomic_output
-
-        with atomic_output(metrics_json) as temporary:
-            temporary.write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
-    if quiet:
+    put_json(settings.metrics_json, metrics)
+    if settings.quiet:
         return
     parts = [f"{counts['prompt_tokens']} prompt tokens", f"{generated} generated"]
     if "drafted" in counts:

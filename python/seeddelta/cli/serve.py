@@ -15,14 +15,14 @@ def command(settings: ServeSettings) -> None:
 
     Requests of several clients are computed together. /health and /metrics (Prometheus) tell how it goes.
 
-    Example: seeddelta serve -m model.seeddelta.gguf --port 8080 --parallel 4
+    Example: seeddelta serve model.seeddelta.gguf --port 8080 --parallel 4
 
-    Example: seeddelta serve -m small=a.gguf -m large=b.gguf --api-key secret
+    Example: seeddelta serve small=a.gguf large=b.gguf --api-key secret
     """
     from ..serve.server import listen, serve
 
     if not settings.served():
-        raise ConfigError("no model to serve; give -m FILE, or models in --config")
+        raise ConfigError("no model to serve; write: seeddelta serve MODEL, or give models in --config")
     with listen(settings.host, settings.port) as bound:
         address = f"http://{settings.host}:{bound.getsockname()[1]}"
         names = ", ".join(one.name for one in settings.served())

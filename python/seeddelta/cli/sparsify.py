@@ -18,11 +18,11 @@ def command(settings: SparsifySettings) -> None:
     it costs. A budget of weights is divided so that the expected cost is least, and the smallest budget within the
     limit is looked for. Takes some minutes for a small model.
 
-    Example: seeddelta sparsify -m model-f16.gguf --text wiki.valid.txt -o skip.yaml --max-dppl 2%
+    Example: seeddelta sparsify model-f16.gguf --text wiki.valid.txt -o skip.yaml --max-dppl 2%
 
-    Example: seeddelta run -m model-f16.gguf -p "Hello" --columns f16 --kwta-file skip.yaml
+    Example: seeddelta run model-f16.gguf -p "Hello" --columns f16 --kwta-file skip.yaml
 
-    Example: seeddelta sparsify -m model.seeddelta.gguf --text wiki.valid.txt -o skip.yaml (built with --layout column)
+    Example: seeddelta sparsify model.seeddelta.gguf --text wiki.valid.txt -o skip.yaml (built with --layout column)
     """
     from ..sparsify import sparsify
     from ..storage.output import atomic_output

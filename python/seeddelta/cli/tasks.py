@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from ..settings.showing import TaskSettings
 from ._command import from_settings
+from ._options import put_json
 
 
 @from_settings(TaskSettings)
 def command(settings: TaskSettings) -> None:
     """Score models on tasks, with standard errors and paired differences from the first model.
 
-    Example: seeddelta tasks -m dense.gguf -m model.seeddelta.gguf --hellaswag hellaswag_val_full.txt --limit 400
+    Example: seeddelta tasks dense.gguf model.seeddelta.gguf --hellaswag hellaswag_val_full.txt --limit 400
 
-    Example: seeddelta tasks -m model.seeddelta.gguf --tasks arc_easy,piqa --limit 200
+    Example: seeddelta tasks model.seeddelta.gguf --tasks arc_easy,piqa --limit 200
     """
     from ..evaluate.choices import READERS
 
@@ -26,8 +24,7 @@ def command(settings: TaskSettings) -> None:
     chosen = {name: READERS[name](path)[: settings.limit] for name, path in files.items() if path is not None}
     rows = _choices(settings, chosen) if chosen else []
     rows += _harness(settings) if settings.tasks else []
-    if settings.as_json:
-        typer.echo(json.dumps(rows, indent=2))
+    if put_json(settings.as_json, rows):
         return
     from rich.table import Table
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import typer
 
 from ..settings.files import VerifySettings
 from ._command import from_settings
+from ._options import put_json
 
 if TYPE_CHECKING:
     from ..inspection import Verification
@@ -29,9 +29,7 @@ def command(settings: VerifySettings) -> None:
         settings.path, source=settings.source, imatrix=settings.imatrix, hessian=settings.hessian,
         progress=not settings.quiet,
     )  # fmt: skip
-    if settings.as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
-    elif not settings.quiet or not found.ok:
+    if not put_json(settings.as_json, found.to_dict()) and not (settings.quiet and found.ok):
         _print(found)
     if not found.ok:
         raise typer.Exit(1)

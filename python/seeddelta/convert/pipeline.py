@@ -265,6 +265,7 @@ def _row(recipe: Recipe, info: TensorInfo, part: Part) -> TensorReport:
         bytes_after=size if near else info.nbytes,
         bits_per_weight=8 * (size if near else info.nbytes) / description.weights,
         metrics=metrics,
+        norms=description.norms if near else None,
         compute=compute_estimate(description, info.nbytes),
         trims=description.trims,
         seconds=round(part.header.seconds, 3),

@@ -13,7 +13,6 @@ from ..gguf.source import open_source
 from .recipe import Recipe
 
 Quality = Literal["fast", "normal", "best"]
-Calibrate = Literal["dense", "sequential"]
 AUTO = Path("auto")  # gradients that are measured on the way
 _IF_POSSIBLE = Path("auto, if possible")
 
@@ -59,6 +58,6 @@ def without_sequential(model: Path, if_possible: bool) -> str:
     calibration was given by name."""
     what = f"{model}: its layers do not run by themselves, as sequential calibration needs"
     if not if_possible:
-        raise RecipeError(f"{what}; leave --calibrate out")
+        raise RecipeError(f"{what}; leave calibrate=sequential out")
     warnings.warn(f"{what}; quality best goes on without it", CalibrationWarning, stacklevel=3)
     return "dense"

@@ -41,7 +41,7 @@ from .metadata import calibration_metadata
 from .parts import Part, load_part, open_parts
 from .pipeline import check_space, encode_all, finish, hash_in_background, planned_report
 from .plan import Plan, make_plan, with_gradient
-from .quality import AUTO, Calibrate, Quality, chosen, with_possible_gradient, without_sequential
+from .quality import AUTO, Quality, chosen, with_possible_gradient, without_sequential
 from .recipe import Recipe, with_rate
 from .report import BuildReport
 from .sequential import SequentialGroups
@@ -53,39 +53,53 @@ def quantize(
     model: str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
-    text: Texts = None,
-    ctx: int = 512,
-    chunks: int | None = CHUNKS,
-    ram: str = "8G",
+    bits: float | None = None,
+    size: str | None = None,
+    preset: str | None = None,
     quality: Quality = "normal",
-    calibrate: Calibrate | None = None,
+    text: Texts = None,
+    chunks: int | None = CHUNKS,
+    ctx: int = 512,
+    ram: str = "8G",
+    threads: int = 0,
     executor: Executor | str | None = None,
+    dry_run: bool = False,
     progress: bool = True,
     **options: Any,
 ) -> BuildReport:
-    """Calibrate a model on a text, encode it, and return the report.
+    """Calibrate a model on a text and encode it, one layer after the other.
 
-    `text` is a file or several, which have equal parts; "package", as None, is the text of the package. `quality`
-    stands for other options where they are not given: "fast" for effort="fast", "best" for calibrate="sequential" and
-    gradient="auto", each if the model allows it (else a CalibrationWarning says so).
+    A run that was stopped resumes. The bytes of the output do not depend on `ram`, `threads` and `executor`.
 
-    The model is a GGUF file or hf://owner/name[:file-or-quant]; with `converter` (of `Recipe`) one as safetensors.
-    With `calibrate` "sequential" the inputs are those that the encoded blocks before give, and each matrix makes up for
-    what they have changed (calibrate/alignment.py); it takes more time and memory, and this process measures whatever
-    the executor is. With `gradient` "auto" the gradients for feedback between rows are measured first
-    (calibrate/gradient.py), for ARCHITECTURES of calibrate/families.py.
+    Args:
+        model: GGUF file, folder of safetensors, or owner/name[:file-or-type] on the Hugging Face hub.
+        output: SeedΔ file to write.
+        bits: bits per weight of all matrices.
+        size, preset: size of the file at most, such as "90M"; "tiny", "small", "balanced" (the default) or "large".
+        quality: "fast", "normal", or "best": sequential calibration and gradients where the model allows them; a
+            CalibrationWarning says where it does not.
+        text: calibration text, a file or several, which have equal parts; "package", as None, is that of the package.
+        chunks, ctx: chunks of `ctx` tokens, taken from all over the text; None: all of it.
+        ram: memory to use at most; a matrix that takes more to be encoded gives a MemoryWarning.
+        threads: 0: all cores.
+        executor: as of `Recipe`, or any of `concurrent.futures`; a worker that dies costs its job only.
+        dry_run, progress: only report what would be done; draw a progress bar on stderr.
+        options: other settings of `Recipe` (targets, layers, effort, gradient, converter, …), and `calibrate`, "dense"
+            or "sequential". Those given win over what `quality` stands for.
+    Raises:
+        MissingFileError, SourceModelError, FormatError, HubError: the model cannot be read or converted.
+        RecipeError, ImatrixError, EvaluationError, OutputError: the options, the memory, the text or the output.
 
-    `options` are those of `Recipe` (bits, preset, targets, threads, dry_run, …), `executor` as there or any of
-    `concurrent.futures`; without a rate the preset is "balanced". Its jobs are ranges of the text and matrices: a
-    worker that dies costs its job only. `chunks` of `ctx` tokens are taken from all over the text (None: all of it).
-    Covariances are summed as `ram` allows; a matrix that takes more to be encoded gives a MemoryWarning. The bytes of
-    the output do not depend on `ram`, `threads` and `executor`. A run that was stopped goes on where it was. Raises as
-    `build`, ImatrixError when the model cannot be measured in the memory, and EvaluationError for a text that is too
-    short.
+    Example:
+        >>> report = seeddelta.quantize("model-f16.gguf", "model.seeddelta.gguf", bits=4, quality="best")
+        >>> print(report.bits_per_weight, report.file_bytes)
     """
     # llama.cpp's threads spin between its steps and keep the sums waiting; OpenMP reads this once, when it is loaded
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     started = time.perf_counter()
+    named = {"bits": bits, "size": size, "preset": preset, "threads": threads, "dry_run": dry_run}
+    options |= {name: value for name, value in named.items() if value}
+    calibrate = options.pop("calibrate", None)
     if_possible = calibrate is None
     calibration, options = chosen(quality, calibrate, options)
     if isinstance(executor, str):
@@ -128,10 +142,10 @@ def estimate_quantize(
     chunks: int | None = CHUNKS,
     ram: str = "8G",
     quality: Quality = "normal",
-    calibrate: Calibrate | None = None,
     **options: Any,
 ) -> Estimate:
     """Time, memory and disk that `quantize` will take with these arguments; one chunk is measured to know."""
+    calibrate = options.pop("calibrate", None)
     calibration, options = chosen(quality, calibrate, options)
     with _recipe(Path(model), Path(output), options).with_dense_input(progress=False) as given:
         memory = ram_bytes(ram)

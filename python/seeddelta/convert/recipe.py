@@ -175,7 +175,7 @@ class Recipe(RecipeSettings):
         if not self.has_codes and self.hessian is not None and not self.seed_search:
             raise ValueError("--hessian is for --base-kind lanes, and for --seed-search, whose columns it weighs")
         if self.gradient is not None and self.residual_scheme != "none":
-            raise ValueError("--gradient is for --base-kind lanes without --scheme")
+            raise ValueError("a gradient is for --base-kind lanes without --scheme")
         if not self.has_codes and self.rotation_block not in ("auto", 0):
             raise ValueError("--rotation-block is for --base-kind lanes")
         if self.proc_sparse and not self.has_codes:
@@ -196,12 +196,13 @@ class Recipe(RecipeSettings):
     @contextmanager
     def with_dense_input(self, *, progress: bool = True) -> Iterator[Recipe]:
         """The recipe with a GGUF file as its input: downloaded, or made by the converter and removed at the end."""
+        made = self.output.with_name(self.output.name + ".original")
 
         def say(line: str) -> None:
             if progress:
                 print(line, file=sys.stderr)
 
-        with dense_gguf(self.input, self.converter, self.output.absolute().parent, say) as model:
+        with dense_gguf(self.input, self.converter, made.absolute(), say) as model:
             yield self.model_copy(update={"input": model} | ({"converter": None} if self.converter else {}))
 
     @property

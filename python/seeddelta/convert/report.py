@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from ..errors import needs_extra
+from ..gguf.roles import Item, role_table, sums_by_role, sums_of
+from ..gguf.schema import Norms
 from ..html import folded, line, table
 from ..storage.output import atomic_output
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
 Method = Literal["", "plain", "weighted", "feedback", "row feedback"]
 _FROZEN = ConfigDict(frozen=True)
+_ROLES = 13  # rows of the table, which has two of totals
 
 
 class Metrics(BaseModel):
@@ -60,7 +64,7 @@ class TensorReport(BaseModel):
     """One target tensor. `bytes_after` and `bits_per_weight` count all payload bytes. One above the gap is `dense` in
     the file, or `unsafe`: stored in seeds, and run from the fallback.
 
-    `trims` are the entries that were shed (proc-sparse).
+    `norms` are those in the file, None for what is not converted. `trims` are the entries that were shed (proc-sparse).
     """
 
     model_config = _FROZEN
@@ -75,9 +79,15 @@ class TensorReport(BaseModel):
     bytes_after: int
     bits_per_weight: float
     metrics: Metrics | None = None
+    norms: Norms | None = None
     compute: Compute | None = None
     trims: int = 0
     seconds: float = 0.0
+
+    @property
+    def item(self) -> Item:
+        """The tensor for the sums by role."""
+        return Item(self.name, prod(self.shape), self.bytes_after, self.norms)
 
 
 class BuildReport(BaseModel):
@@ -139,7 +149,29 @@ class BuildReport(BaseModel):
             temporary.write_text(self.to_json(), encoding="utf-8")
 
     def to_table(self) -> Table:
-        """rich table of the tensors with a line of totals. Needs the extra `cli`."""
+        """rich table of at most 15 rows: the tensors by role, and totals. Needs the extra `cli`."""
+        with needs_extra("cli"):
+            from rich.table import Table
+
+        table = Table(title="converted matrices by role")
+        table.add_column("role", no_wrap=True)
+        for heading in ("tensors", "bits per weight", "MB", "error, %"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        items = [tensor.item for tensor in self.tensors]
+        totals = sums_of("these tensors", items)
+        for row in (*sums_by_role(items, most=_ROLES), totals):
+            error = "" if row.rel_l2 is None else f"{100 * row.rel_l2:.1f}"
+            numbers = (f"{row.bits_per_weight:.2f}", f"{row.payload_bytes / 1e6:.1f}", error)
+            if row is totals:
+                table.add_section()
+            table.add_row(row.role, str(row.tensors), *numbers)
+        whole = f"{self.model_bits_per_weight:.2f}", f"{self.model_bytes_after / 1e6:.1f}"
+        table.add_row("whole model", "", *whole, "")
+        table.caption = self._caption()
+        return table
+
+    def tensors_table(self) -> Table:
+        """rich table of all tensors with two lines of totals. Needs the extra `cli`."""
         with needs_extra("cli"):
             from rich.table import Table
 
@@ -170,12 +202,11 @@ class BuildReport(BaseModel):
         before, after = human_bytes(self.model_bytes_before), human_bytes(self.model_bytes_after)
         bits = f"{self.model_bits_per_weight:.3f}"
         table.add_row("whole model", "", bits, "", "", "", "", "", before, after, f"{self.seconds:.1f} s")
-        share = f"{100 * self.converted_share:.1f}% of the weights that are used are converted"
-        table.caption = "; ".join([share, *self._remarks()])
+        table.caption = self._caption()
         return table
 
     def _repr_html_(self) -> str:
-        """Totals, kept tensors, and every tensor."""
+        """Totals, the tensors by role, and every tensor."""
         before, after = human_bytes(self.model_bytes_before), human_bytes(self.model_bytes_after)
         text = (
             f"{len(self.tensors)} tensors, {self.bits_per_weight:.3f} bits per weight; model {before} → {after}, "
@@ -188,15 +219,16 @@ class BuildReport(BaseModel):
             shape = "x".join(map(str, tensor.shape))
             rows.append((tensor.name, tensor.reason or tensor.status, shape, f"{tensor.bits_per_weight:.3f}", *errors))
         columns = ("tensor", "", "shape", "bits", "error, %", "weighted, %")
-        return line(text) + folded("tensors", table(columns, rows, text_columns=2))
+        roles = role_table(sums_by_role(tensor.item for tensor in self.tensors))
+        return line(text) + roles + folded("tensors", table(columns, rows, text_columns=2))
 
-    def _remarks(self) -> list[str]:
-        remarks = []
+    def _caption(self) -> str:
+        remarks = [f"{100 * self.converted_share:.1f}% of the weights that are used are converted"]
         if self.idle:
             remarks.append(f"{len(self.idle)} matrices are used by no graph and kept")
         if self.uncalibrated:
             remarks.append(f"{len(self.uncalibrated)} without an entry in the calibration")
-        return remarks
+        return "; ".join(remarks)
 
 
 def human_bytes(count: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..callable_packages import make_callable
-from .compare import Comparison, ModelReport, evaluate
+from .compare import Comparison, ModelReport, bench, evaluate
 from .kl import DivergenceResult, Estimate
 from .perplexity import PairedDifference, PerplexityResult, paired_difference, perplexity
 
@@ -14,6 +14,7 @@ __all__ = [
     "ModelReport",
     "PairedDifference",
     "PerplexityResult",
+    "bench",
     "evaluate",
     "paired_difference",
     "perplexity",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import EvaluationError
+from ..errors import EvaluationError, MissingFileError
 from ..gguf.hub import located
 from ..gguf.model_file import read_header
 from ..html import line, table
@@ -118,7 +118,7 @@ def evaluate(
     options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     progress: bool = False,
 ) -> Comparison:
-    """Compare models on one text.
+    """Compare models with the first one: size, KL divergence and perplexity on a text, speed and memory.
 
     Args:
         paths: GGUF or SeedΔ files, or addresses hf://…; the first is what the others are compared with.
@@ -145,11 +145,15 @@ def evaluate(
             one a path.
         progress: draw progress bars with the remaining time on stderr.
     Raises:
-        EvaluationError, and what the loading of a model raises.
+        EvaluationError, MissingFileError, and what the loading of a model raises.
+
+    Example:
+        >>> found = seeddelta.evaluate(["model-f16.gguf", "model.seeddelta.gguf"], text="wiki.test.txt", chunks=16)
+        >>> print(found.models[1].divergence.mean, found.models[1].perplexity.ppl)
     """
     files = [located(path) for path in paths]
     if not files:
-        raise EvaluationError("no model is given; use -m model.gguf")
+        raise EvaluationError("no model is given")
     counts = _thread_counts(threads)
     sizes = [_size(path) for path in files]
     each = _options_of(options, sizes)
@@ -278,6 +282,38 @@ def _check_depths(depths: Sequence[int]) -> None:
         raise EvaluationError(f"depths {list(depths)} must be 0 or more")
 
 
+def bench(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    threads: int | Sequence[int] | None = None,
+    reps: int = 5,
+    n_prompt: int = 512,
+    n_gen: int = 128,
+    depths: Sequence[int] = (0,),
+    options: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    progress: bool = False,
+) -> Comparison:
+    """Measure the speed of models: prompts and generation, models and thread counts taking turns.
+
+    Args:
+        paths: GGUF or SeedΔ files, or addresses hf://….
+        threads: number of threads, or several to measure each. Default: all cores.
+        reps: measurements, after one that is not counted.
+        n_prompt, n_gen: tokens of the prompt and to generate; either may be 0.
+        depths, options, progress: as of `evaluate`.
+    Raises:
+        EvaluationError, MissingFileError, and what the loading of a model raises.
+
+    Example:
+        >>> found = seeddelta.bench(["model-Q4_K_M.gguf", "model.seeddelta.gguf"], threads=[1, 2])
+        >>> [(model.path.name, [speed.generation for speed in model.speed]) for model in found.models]
+    """
+    return evaluate(
+        paths, threads=threads, reps=reps, n_prompt=n_prompt, n_gen=n_gen, depths=depths, options=options,
+        progress=progress,
+    )  # fmt: skip
+
+
 def _thread_counts(threads: int | Sequence[int] | None) -> list[int]:
     counts = [processors()] if threads is None else [threads] if isinstance(threads, int) else list(threads)
     if not counts or min(counts) < 1:
@@ -287,7 +323,7 @@ def _thread_counts(threads: int | Sequence[int] | None) -> list[int]:
 
 def _size(path: Path) -> FileSize:
     if not path.is_file():
-        raise EvaluationError(f"{path}: no such file; give a GGUF model")
+        raise MissingFileError(f"{path}: no such file; give a GGUF model")
     return file_size(path)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import EvaluationError
+from ..errors import EvaluationError, MissingFileError
 from ..gguf.source import file_stamp
 from .base_file import BaseFile
 from .chunk_log import log_name
@@ -73,7 +73,7 @@ class Scoring:
                 raise EvaluationError(f"--kl-base brings its own text, and excludes {other}; leave one of them out")
             n_ctx = BaseFile(kl_base).n_ctx
         elif text is not None and not Path(text).is_file():
-            raise EvaluationError(f"{text}: no such file; give a text file")
+            raise MissingFileError(f"{text}: no such file; give a text file")
         if save_kl_base is not None and not Path(save_kl_base).parent.is_dir():
             raise EvaluationError(f"{save_kl_base}: the folder does not exist; create it first")
 

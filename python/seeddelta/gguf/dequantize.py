@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFValueType
 
-from ..errors import RecipeError, SourceModelError
+from ..errors import MissingFileError, RecipeError, SourceModelError
 from ..numeric import row_ranges
 from ..storage.output import check_writable, reading
 from . import names, schema
@@ -51,7 +51,7 @@ def dequantize(
     if type not in TYPES:
         raise RecipeError(f"type {type!r} is not known; choose from {', '.join(TYPES)}")
     if not src.is_file():
-        raise SourceModelError(f"{src}: no such file; give the GGUF model to dequantize")
+        raise MissingFileError(f"{src}: no such file; give the GGUF model to dequantize")
     wide = GGMLQuantizationType[type.upper()]
     with reading([src]):
         check_writable(dst)

@@ -22,7 +22,7 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType
 
-from ..errors import FormatError
+from ..errors import FormatError, MissingFileError
 
 _T = TypeVar("_T", str, bool, int, float)
 KEY_ALIGNMENT = "general.alignment"
@@ -250,6 +250,7 @@ def read_file(path: Path) -> Header:
 
     Raises FormatError for anything that is not a well-formed little-endian GGUF of version 2 or 3 whose tensors lie
     inside the file, aligned and without overlap; the message names the file and the tensor or key.
+    MissingFileError when there is none.
     """
     try:
         with path.open("rb") as file:
@@ -257,6 +258,8 @@ def read_file(path: Path) -> Header:
                 raise FormatError(f"{path}: too short to be a GGUF file; it is truncated, make it again")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 return _parse(path, data)
+    except FileNotFoundError as error:
+        raise MissingFileError(f"{path}: no such file; check the path") from error
     except OSError as error:
         raise FormatError(f"{path}: cannot be read ({error.strerror}); check the path and the permissions") from error
 

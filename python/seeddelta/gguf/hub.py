@@ -23,12 +23,14 @@ _ADDRESS = re.compile(r"hf:/{1,2}(?P<repository>[^/@:]+/[^/@:]+)(?:@(?P<revision
 _NO_MODEL = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # other files that are GGUF
 _SHOWN = 20  # files that a message names
 _ATTEMPTS, _PAUSE = 4, 1.0  # to download a file; seconds between them
-_CONVERTER = (
-    "make a GGUF of it by llama.cpp's converter: give seeddelta quantize or build --converter "
-    "llama.cpp/convert_hf_to_gguf.py, or run "
-    "`python llama.cpp/convert_hf_to_gguf.py FOLDER --outtype bf16 --outfile model.gguf`; it is in "
-    "https://github.com/ggml-org/llama.cpp and needs `pip install torch transformers sentencepiece`"
-)
+_CONVERT = "make a GGUF or SeedΔ file of it: seeddelta quantize {} -o model.seeddelta.gguf"
+# owner/name, which may be a path as well
+_BARE = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(?:@[^:]+)?(?::.+)?")
+_FLOATS = (
+    ("BF16",),
+    ("F32", "FP32"),
+    ("F16", "FP16"),
+)  # as names of files have them; the first is what most models are
 # of a repository, what the converter reads
 _SAFETENSORS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 
@@ -36,6 +38,16 @@ _SAFETENSORS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.tik
 def is_address(path: str | os.PathLike[str]) -> bool:
     """True for what is meant as an address on the hub."""
     return os.fspath(path).startswith("hf:/")
+
+
+def address_of(path: str | os.PathLike[str]) -> str | None:
+    """The address of a model to convert: owner/name is one, too, unless there is such a path. None for a path."""
+    text = os.fspath(path)
+    if is_address(text):
+        return text
+    if _BARE.fullmatch(text) is None or text.endswith((".gguf", ".safetensors")) or Path(text).exists():
+        return None
+    return f"hf://{text}"
 
 
 def located(path: str | os.PathLike[str]) -> Path:
@@ -46,8 +58,10 @@ def located(path: str | os.PathLike[str]) -> Path:
     huggingface_hub.
     """
     path = _located(os.fspath(path)) if is_address(path) else Path(path)
-    if path.suffix == ".safetensors" or (path.is_dir() and any(path.glob("*.safetensors"))):
-        raise SourceModelError(f"{path}: is a model as safetensors; {_CONVERTER}")
+    if path.suffix == ".safetensors" and not path.is_dir():
+        raise SourceModelError(f"{path}: is one file of a model; give its folder, {path.parent}")
+    if path.is_dir() and any(path.glob("*.safetensors")):
+        raise SourceModelError(f"{path}: is a model as safetensors; {_CONVERT.format(path)}")
     return path
 
 
@@ -62,6 +76,42 @@ def _parse(address: str) -> re.Match[str]:
     if match is None:
         raise HubError(f"{address}: is no address; write hf://owner/name, hf://owner/name:Q4_K_M or …:file.gguf")
     return match
+
+
+def fetch_original(address: str) -> Path:
+    """The best copy of a model to convert: the GGUF that is named, one of float weights, or a folder of safetensors.
+
+    Where a repository has neither of the last two its only GGUF. Raises as `located`.
+    """
+    match = _parse(address)
+    repository, choice, revision = match["repository"], match["choice"], match["revision"]
+    if choice is None:
+        files = _listed(repository, revision)
+        models = [name for name in files if name.endswith(".gguf") and not _NO_MODEL.search(Path(name).name)]
+        kinds = [[one for one in models if any(_fits(one, word) for word in words)] for words in _FLOATS]
+        floats = next((found for found in kinds if found), [])
+        if not floats and any(name.endswith(".safetensors") for name in files):
+            return fetch_safetensors(address)
+        if len({names_of_parts(name)[0] for name in floats}) == 1:
+            choice = floats[0]
+    return fetch(repository, choice, revision=revision)[0]
+
+
+def _listed(repository: str, revision: str | None) -> list[str]:
+    """Names of the files of a repository, without a network those in the cache."""
+    with needs_extra("hub"):
+        from huggingface_hub import HfApi, snapshot_download
+    try:
+        info = HfApi(library_name="seeddelta").model_info(repository, revision=revision)
+        return [sibling.rfilename for sibling in info.siblings or ()]
+    except Exception as error:
+        if _status(error) is not None:
+            raise _refused(f"hf://{repository}", error) from error
+    try:
+        folder = Path(snapshot_download(repository, revision=revision, local_files_only=True))
+    except Exception:
+        return []  # fetch says why
+    return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
 def fetch_safetensors(address: str | os.PathLike[str]) -> Path:
@@ -144,7 +194,7 @@ def choose(address: str, files: Sequence[str], choice: str | None) -> list[str]:
     found = models if choice is None else [name for name in models if _fits(name, choice)]
     what = address if choice is None else f"{address}:{choice}"
     if not known and any(name.endswith(".safetensors") for name in files):
-        raise HubError(f"{what}: the repository has safetensors and no GGUF file; {_CONVERTER}")
+        raise HubError(f"{what}: the repository has safetensors and no GGUF file; {_CONVERT.format(address)}")
     if not known:
         raise HubError(f"{what}: the repository has no GGUF file; take one that has, most are called …-GGUF")
     if not found:

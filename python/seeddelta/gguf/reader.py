@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import hypot
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,10 +14,11 @@ from gguf import GGUFValueType
 
 from ..errors import FormatError, SourceModelError, UnsupportedVersionError
 from ..html import folded, line, table
-from . import names, payload, schema
+from . import payload, schema
 from .descriptions import read_descriptions
 from .header import NUMPY_TYPES, Header, TensorInfo
 from .model_file import MappedData, read_header
+from .roles import Item, role_table, sums_by_role, sums_of
 from .schema import TensorDescription
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ class StoredTensor:
     @property
     def base_seed(self) -> int:
         return int(self.arrays[schema.BASE_SEED][0])
+
+    @property
+    def item(self) -> Item:
+        """The tensor for the sums by role."""
+        return Item(self.name, self.description.weights, self.payload_bytes, self.description.norms)
 
     def dense_copy(self, model: Header, remedy: str) -> TensorInfo:
         """The tensor in a dense model. Raises SourceModelError when it is not there or has another shape."""
@@ -103,20 +108,10 @@ class SeedDeltaFile:
 
     def _repr_html_(self) -> str:
         """Converted tensors by role, what was kept, and the keys."""
-        roles: dict[str, list[StoredTensor]] = {}
-        for name, tensor in self.tensors.items():
-            roles.setdefault((names.split_name(name) or (0, names.label_of(name)))[1], []).append(tensor)
-        roles["all converted tensors"] = list(self.tensors.values())
-        rows = []
-        for role, tensors in roles.items():
-            weights = sum(one.description.weights for one in tensors)
-            size = sum(one.payload_bytes for one in tensors)
-            norms = [one.description.norms for one in tensors]
-            error = hypot(*(one.err for one in norms)) / (hypot(*(one.w for one in norms)) or 1.0)
-            numbers = (f"{weights / 1e6:.2f}", f"{size / 1e6:.2f}", f"{8 * size / max(1, weights):.3f}")
-            rows.append((role, str(len(tensors)), *numbers, f"{100 * error:.2f}"))
+        items = [tensor.item for tensor in self.tensors.values()]
+        rows = [*sums_by_role(items), sums_of("all converted tensors", items)]
         kept = sum(self.header.tensors[name].nbytes for name in self.dense_tensors)
-        rows.append(("kept tensors", str(len(self.dense_tensors)), "", f"{kept / 1e6:.2f}", "", ""))
+        last = ("kept tensors", str(len(self.dense_tensors)), "", f"{kept / 1e6:.2f}", "", "")
         shown = [
             (key, str(self.metadata[key]))
             for key in self.metadata
@@ -125,7 +120,7 @@ class SeedDeltaFile:
         source = self.metadata.get(schema.KEY_SOURCE_FILE, "?")
         return (
             line(f"{self.path.name}: {len(self.tensors)} SeedΔ tensors, made from {source}")
-            + table(("role", "tensors", "weights, M", "MB", "bits", "error, %"), rows)
+            + role_table(rows, [last])
             + folded("keys", table((), shown, text_columns=2))
         )
 

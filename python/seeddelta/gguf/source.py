@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
-from ..errors import FormatError, SourceModelError
+from ..errors import FormatError, MissingFileError, SourceModelError
 from ..numeric import row_ranges
 from . import schema
 from .ggml_types import by_ggml
@@ -113,12 +113,12 @@ def file_sha256(path: Path | Sequence[Path], progress: Callable[[int], object] |
 def open_source(path: str | os.PathLike[str]) -> SourceModel:
     """Open a dense GGUF model, a path or an address on the hub (gguf/hub.py).
 
-    Raises SourceModelError when there is no such file, it is a SeedΔ file, or an importance matrix; FormatError when
-    it is not a well-formed GGUF file or a part of it is missing; HubError as `located`.
+    Raises MissingFileError when there is no such file, SourceModelError when it is a SeedΔ file or an importance
+    matrix, FormatError when it is not a well-formed GGUF file or a part of it is missing; HubError as `located`.
     """
     path = located(path)
     if not path.is_file():
-        raise SourceModelError(f"{path}: no such file; give the GGUF model to convert")
+        raise MissingFileError(f"{path}: no such file; give the GGUF model to convert")
     try:
         header = read_header(path)
     except FormatError as error:

@@ -16,9 +16,10 @@ from ..gguf import schema
 from ..gguf.header import Header
 from ..gguf.model_file import read_header
 from ..gguf.reader import SeedDeltaFile, StoredTensor, is_seeddelta, open_seeddelta
+from ..gguf.roles import ratio
 from ..gguf.source import SourceModel, can_dequantize
 from ..numeric import row_ranges
-from .summary import describe_base, describe_residual, ratio, recipe_of
+from .summary import describe_base, describe_residual, recipe_of
 
 # compared in parts of their own
 _ELSEWHERE = (schema.TENSORS, schema.KEY_CRC32, schema.KEY_RECIPE)

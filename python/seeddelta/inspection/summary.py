@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from math import hypot, prod
+from collections.abc import Mapping
+from math import prod
 from typing import Any
 
-from ..gguf import names, schema
+from ..gguf import schema
 from ..gguf.header import Header
 from ..gguf.reader import SeedDeltaFile
+from ..gguf.roles import ratio, role_of, sums_by_role
 from ..gguf.schema import LanesBase, TensorDescription
 
 # shown by their own tables, not as values
@@ -37,7 +38,6 @@ def summarize(file: SeedDeltaFile) -> dict[str, Any]:
     converted = [
         _tensor(tensor.description, tensor.base_seed, tensor.payload_bytes) for tensor in file.tensors.values()
     ]
-    roles = list(dict.fromkeys(tensor["role"] for tensor in converted))
     kept = [file.header.tensors[name] for name in file.dense_tensors]
     weights, payload = sum(tensor["weights"] for tensor in converted), sum(t["payload_bytes"] for t in converted)
     kept_bytes, model_weights = sum(info.nbytes for info in kept), weights + sum(prod(info.shape) for info in kept)
@@ -61,7 +61,7 @@ def summarize(file: SeedDeltaFile) -> dict[str, Any]:
         "checksums": file.checksums is not None,
         "keys": {key: file.metadata[key] for key in own},
         "recipe": recipe_of(file.metadata),
-        "roles": [{"role": role} | _sums([t for t in converted if t["role"] == role]) for role in roles],
+        "roles": [row.to_dict() for row in sums_by_role(tensor.item for tensor in file.tensors.values())],
         "kept": by_type,
         "converted": converted,
     }
@@ -96,16 +96,6 @@ def describe_residual(description: TensorDescription | Mapping[str, Any]) -> str
     return " ".join(str(value) if key in ("scheme", "vals") else f"{key}={value}" for key, value in data.items())
 
 
-def role_of(name: str) -> tuple[int | None, str]:
-    """(layer, role) of a converted tensor: (3, "attn_q"), or (None, "embd") for what is in no layer."""
-    return names.split_name(name) or (None, names.label_of(name))
-
-
-def ratio(error: float, norm: float) -> float:
-    """error / norm, with 0 for a tensor of zeros."""
-    return error / norm if norm else 0.0
-
-
 def _tensor(description: TensorDescription, seed: int, payload_bytes: int) -> dict[str, Any]:
     base, norms = description.base, description.norms
     layer, role = role_of(description.name)
@@ -121,20 +111,4 @@ def _tensor(description: TensorDescription, seed: int, payload_bytes: int) -> di
         "rel_l2": ratio(norms.err, norms.w),
         "rel_l2_w": ratio(norms.err_w, norms.w_w),
         "error": norms.error,
-    }
-
-
-def _sums(tensors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    weights, payload = sum(t["weights"] for t in tensors), sum(t["payload_bytes"] for t in tensors)
-
-    def norm(key: str) -> float:
-        return hypot(*(t["norms"][key] for t in tensors))
-
-    return {
-        "tensors": len(tensors),
-        "weights": weights,
-        "payload_bytes": payload,
-        "bits_per_weight": 8 * payload / weights,
-        "rel_l2": ratio(norm("err"), norm("w")),
-        "rel_l2_w": ratio(norm("err_w"), norm("w_w")),
     }

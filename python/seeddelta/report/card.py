@@ -71,8 +71,8 @@ def _body(path: Path, name: str, found: Mapping[str, Any]) -> Iterator[str]:
         "weight of the whole model.\n"
     )
     yield "## How to run it\n```bash\npip install 'seeddelta[cli,llama,serve]'"
-    yield f'seeddelta run -m {path.name} -p "Once upon a time" -n 64'
-    yield f"seeddelta serve -m {path.name}\n```\n"
+    yield f'seeddelta run {path.name} -p "Once upon a time" -n 64'
+    yield f"seeddelta serve {path.name}\n```\n"
     yield "## How it was made"
     yield "| | |\n| --- | --- |"
     recipe, keys = found["recipe"], found["keys"]

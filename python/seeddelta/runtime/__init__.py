@@ -24,23 +24,26 @@ def load(
     statecells: bool = False,
     parallel: int = 1,
     lora: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    verbose: bool = False,
     **llama_kwargs: Any,
 ) -> SeedDeltaLlama:
     """Load a SeedΔ model, or any other GGUF model, as a `llama_cpp.Llama`.
 
     Args:
-        path: the model, or its address hf://owner/name[:file-or-quant] on the Hugging Face hub. A GGUF file that is not
+        path: the model, or its address hf://owner/name[:file-or-type] on the Hugging Face hub. A GGUF file that is not
             a SeedΔ file gives an ordinary model with `.seeddelta.enabled` False.
-        fallback: the dense model; the same as `config.fallback`, which it replaces.
+        fallback: the original model, for weights that give NaN; the same as `config.fallback`, which it replaces.
         config: what the run time does; see RuntimeConfig.
         statecells: refuse a model without StateCells weights; the same as `config.statecells`.
         parallel: sequences that the context holds at once, each of `n_ctx / parallel` positions; `Llama`'s own methods
             use the first one, `seeddelta.serve.Scheduler` all of them.
         lora: LoRA adapters (GGUF), `FILE` or `FILE:SCALE`, added to those of `config.lora`; also to SeedΔ weights.
-        llama_kwargs: keywords of `llama_cpp.Llama` (`n_ctx`, `n_threads`, `verbose`, …).
+        verbose: llama.cpp's log on stderr.
+        llama_kwargs: keywords of `llama_cpp.Llama` (`n_ctx`, `n_threads`, `embedding`, …).
     Returns:
         A `llama_cpp.Llama` whose attribute `seeddelta` is a RuntimeHandle.
     Raises:
+        MissingFileError: there is no such file.
         FormatError, UnsupportedVersionError: the file is no well-formed SeedΔ file of a known version, or has no
             StateCells weights though `statecells` asks for them.
         UnsupportedLlamaError: the installed llama.cpp does not behave as the hook needs it to.
@@ -48,6 +51,10 @@ def load(
         HubError: an address of which the hub gives no model.
         ConfigError: options of `config` do not fit each other, the keywords or the model.
         MissingDependencyError: llama-cpp-python or gguf is not installed.
+
+    Example:
+        >>> llm = seeddelta.load("model.seeddelta.gguf", n_ctx=2048)
+        >>> llm("The capital of France is", max_tokens=8)["choices"][0]["text"]
     """
     from ..errors import MissingDependencyError
 
@@ -62,5 +69,6 @@ def load(
         statecells=statecells,
         parallel=parallel,
         lora=lora,
+        verbose=verbose,
         **llama_kwargs,
     )

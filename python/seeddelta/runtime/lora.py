@@ -9,7 +9,7 @@ from typing import Any
 
 from llama_cpp import llama_cpp as native
 
-from ..errors import ConfigError, FormatError
+from ..errors import ConfigError, FormatError, MissingFileError
 
 
 def parse_adapter(text: str) -> tuple[Path, float]:
@@ -28,12 +28,14 @@ def add_adapters(llm: Any, adapters: Sequence[str]) -> None:
 
     llama.cpp computes the second term, so W may be SeedΔ. The adapters are freed with the model.
 
-    Raises ConfigError when there is no such file, FormatError when llama.cpp refuses one.
+    Raises MissingFileError when there is no such file, FormatError when llama.cpp refuses one.
     """
     handles, scales = [], []
     for path, scale in map(parse_adapter, adapters):
         if not path.is_file():
-            raise ConfigError(f"{path}: no such file; give a LoRA adapter in GGUF (convert_lora_to_gguf.py makes one)")
+            raise MissingFileError(
+                f"{path}: no such file; give a LoRA adapter in GGUF (convert_lora_to_gguf.py makes one)"
+            )
         # freed with its model, says llama.h; freeing it here, too, would end the process
         handle = native.llama_adapter_lora_init(llm.model, str(path).encode())
         if not handle:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import EvaluationError, ModelError
+from ..errors import EvaluationError, MissingFileError, ModelError
 from ..gguf.hub import located
 from ..processors import processors
 from .decoder import Decoder, Tokens
@@ -27,12 +27,12 @@ def open_model(
     """The model (a path, or hf://…) as a `llama_cpp.Llama`, quiet, with flash attention on as llama-perplexity has it.
 
     `threads` is used for prompts and for generation (default: all cores). `options` go to `seeddelta.load`.
-    Raises ModelError when there is no such file or llama.cpp refuses it, MissingDependencyError without
-    llama-cpp-python, and what `seeddelta.load` raises.
+    Raises MissingFileError when there is no such file, ModelError when llama.cpp refuses it, MissingDependencyError
+    without llama-cpp-python, and what `seeddelta.load` raises.
     """
     path = located(path)
     if not path.is_file():
-        raise ModelError(f"{path}: no such file; give a GGUF model")
+        raise MissingFileError(f"{path}: no such file; give a GGUF model")
     from . import load
 
     threads = threads or processors()

@@ -42,7 +42,6 @@ class StatePackKV(Settings):
         PackMode,
         Flag(
             names=("--state-pack-kv",),
-            shown=True,
             metavar="exact|binary|ternary|none",
             bare="ternary",
             off="none",
@@ -64,7 +63,7 @@ class StatePackKV(Settings):
     refine: Annotated[bool, Flag(core="refine")] = Field(
         default=True, description="Exact scores for the chosen keys; else the score by bits goes into the softmax."
     )
-    budget: Annotated[float, Flag(shown=True, metavar="SHARE|N", core="budget")] = Field(
+    budget: Annotated[float, Flag(metavar="SHARE|N", core="budget")] = Field(
         default=0.25, gt=0, description="Share of the visible positions that is chosen (up to 1), or their number."
     )
     mass: Annotated[float, Flag(core="mass")] = Field(

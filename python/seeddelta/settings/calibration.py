@@ -10,7 +10,7 @@ from pydantic import Field
 from ..errors import ImatrixError, SeedDeltaError
 from ..processors import MAX_THREADS
 from .measuring import QUIET
-from .tree import Flag, Settings
+from .tree import MODEL, Flag, Settings
 
 CHUNKS = 48  # more gave nothing on SmolLM2 (docs/internals/quality.md)
 GRADIENT_CHUNKS = 16
@@ -21,9 +21,7 @@ class CaptureSettings(Settings):
 
     error: ClassVar[type[SeedDeltaError]] = ImatrixError
 
-    model: Annotated[Path | None, Flag(names=("--model", "-m"), shown=True)] = Field(
-        default=None, description="Dense (or quantized) GGUF model."
-    )
+    model: Annotated[Path | None, MODEL] = Field(default=None, description="Original GGUF model, of any type.")
     text: Annotated[Path | None, Flag(names=("--text", "-f"), shown=True)] = Field(
         default=None, description="Calibration text. Never the text you evaluate on."
     )
@@ -63,7 +61,7 @@ class CaptureSettings(Settings):
         default=None, description="Layers to measure. Default: all."
     )
     threads: Annotated[int, Flag(names=("--threads", "-t"), shown=True)] = Field(
-        default=0, ge=0, le=MAX_THREADS, description="Threads; 0 is all processors."
+        default=0, ge=0, le=MAX_THREADS, description="Threads; 0: all cores."
     )
     resume: Annotated[bool, Flag(shown=True)] = Field(
         default=True, description="Go on from OUTPUT.checkpoint, where an earlier run stopped."

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .measuring import JSON, QUIET
-from .tree import Flag, Settings
+from .measuring import QUIET
+from .tree import JSON, JSON_HELP, Flag, Settings
 
 
 class InspectSettings(Settings):
@@ -16,7 +16,7 @@ class InspectSettings(Settings):
 
     path: Annotated[Path, Flag(argument=True, metavar="FILE")] = Field(description="SeedΔ or plain GGUF file.")
     tensors: Annotated[bool, Flag(shown=True)] = Field(default=True, description="List every converted tensor.")
-    as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON.")
+    as_json: Annotated[Path | None, JSON] = Field(default=None, description=JSON_HELP)
     text: Annotated[Path | None, Flag(names=("--text", "-f"), shown=True)] = Field(
         default=None, description="And the share of inputs that are exactly 0 on this text."
     )
@@ -35,7 +35,7 @@ class VerifySettings(Settings):
     hessian: Annotated[Path | None, Flag(shown=True)] = Field(
         default=None, description="Covariance of the build: weighted norms, too."
     )
-    as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON to stdout instead of a table.")
+    as_json: Annotated[Path | None, JSON] = Field(default=None, description=JSON_HELP)
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar; nothing where all agrees.")
 
 
@@ -45,15 +45,15 @@ class DiffSettings(Settings):
     a: Annotated[Path, Flag(argument=True, metavar="A")] = Field(description="SeedΔ or plain GGUF file.")
     b: Annotated[Path, Flag(argument=True, metavar="B")] = Field(description="SeedΔ or plain GGUF file.")
     weights: Annotated[bool, Flag(shown=True)] = Field(default=True, description="Compare the weights, dequantized.")
-    as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON to stdout instead of tables.")
+    as_json: Annotated[Path | None, JSON] = Field(default=None, description=JSON_HELP)
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar.")
 
 
 class DequantizeSettings(Settings):
     """`seeddelta dequantize`."""
 
-    source: Annotated[Path, Flag(argument=True, metavar="INPUT")] = Field(description="SeedΔ or quantized GGUF model.")
-    output: Annotated[Path, Flag(output="file", argument=True, metavar="OUTPUT")] = Field(
+    source: Annotated[Path, Flag(argument=True, metavar="MODEL")] = Field(description="SeedΔ or quantized GGUF model.")
+    output: Annotated[Path, Flag(output="file", names=("--output", "-o"))] = Field(
         description="Plain GGUF model to write."
     )
     type: Annotated[str, Flag(shown=True, metavar="TYPE")] = Field(

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from ..errors import RecipeError, SeedDeltaError
 from ..processors import MAX_THREADS
-from .measuring import JSON, QUIET
-from .tree import Flag, Settings
+from .measuring import QUIET
+from .tree import JSON, JSON_HELP, Flag, Settings
 
 FIT_CHUNKS = 96
 LEAST_CHUNKS = 8  # one of so many is held out
@@ -21,7 +21,7 @@ class FitSettings(Settings):
 
     error: ClassVar[type[SeedDeltaError]] = RecipeError
 
-    model: Annotated[Path, Flag(names=("--model", "-m"))] = Field(description="SeedΔ file to start from.")
+    model: Annotated[Path, Flag(argument=True, metavar="MODEL")] = Field(description="SeedΔ file to start from.")
     dense: Annotated[Path, Flag(names=("--dense", "-d"))] = Field(description="Dense GGUF model that it was made from.")
     output: Annotated[Path, Flag(output="file", names=("--output", "-o"))] = Field(description="SeedΔ file to write.")
     text: Annotated[Path | None, Flag(names=("--text", "-f"), shown=True)] = Field(
@@ -36,10 +36,10 @@ class FitSettings(Settings):
         default=512, ge=16, description="Tokens a chunk."
     )
     threads: Annotated[int, Flag(names=("--threads", "-t"), shown=True)] = Field(
-        default=0, ge=0, le=MAX_THREADS, description="Threads; 0 is all processors."
+        default=0, ge=0, le=MAX_THREADS, description="Threads; 0: all cores."
     )
     resume: Annotated[bool, Flag(shown=True)] = Field(
         default=True, description="Go on from OUTPUT.fit, where an earlier run stopped."
     )
-    as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON to stdout instead of a summary.")
+    as_json: Annotated[Path | None, JSON] = Field(default=None, description=JSON_HELP)
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar, and no summary.")

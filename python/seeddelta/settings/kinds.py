@@ -28,7 +28,7 @@ _Seed = BeforeValidator(_number)
 class BaseOptions(Group):
     """Which base, and how it is made."""
 
-    base_kind: Annotated[Literal["lanes", "prng_block", "fht_struct", "none"], Flag(shown=True, panel="Base")] = Field(
+    base_kind: Annotated[Literal["lanes", "prng_block", "fht_struct", "none"], Flag(panel="Base")] = Field(
         default="lanes",
         description="Base W0. lanes: codes in byte lanes, for all that is not an experiment.",
     )
@@ -60,7 +60,7 @@ class ResidualOptions(Group):
 
     scheme: Annotated[
         Literal["coo", "block", "codebook_resid", "none"] | None,
-        Flag(shown=True, old=("--seeddelta-scheme",), panel="Residual", metavar="coo|block|codebook|none"),
+        Flag(old=("--seeddelta-scheme",), panel="Residual", metavar="coo|block|codebook|none"),
     ] = Field(default=None, description="Residual Δ. Default: none for lanes, coo for the other bases.")
     K: Annotated[
         Literal["auto"] | Annotated[int, Field(ge=1)] | None, Flag(names=("--K",), metavar="N|auto", panel="Residual")

@@ -8,10 +8,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from .serving import Drafting, UsingModels
-from .tree import Flag, Settings
+from .tree import JSON, JSON_HELP, MODEL, MODELS, Flag, Settings
 
 TASK_CONTEXT = 2048  # tokens; a chunk of 512 is too short for many tasks
-JSON = Flag(names=("--json",), shown=True)
 QUIET = Flag(names=("--quiet", "-q"), shown=True, panel="For every command")
 
 
@@ -24,7 +23,7 @@ class Serving(UsingModels):
 class RunSettings(Drafting, Serving):
     """`seeddelta run`."""
 
-    model: Annotated[Path, Flag(names=("--model", "-m"))] = Field(description="GGUF or SeedΔ model.")
+    model: Annotated[Path, MODEL] = Field(description="GGUF or SeedΔ model.")
     prompt: Annotated[str | None, Flag(names=("--prompt", "-p"), shown=True)] = Field(
         default=None, description="Text to continue; - reads it from stdin."
     )
@@ -37,21 +36,25 @@ class RunSettings(Drafting, Serving):
     temperature: Annotated[float, Flag(names=("--temp",), shown=True)] = Field(
         default=0.0, ge=0, description="Temperature; 0 takes the likeliest token. Default: 0."
     )
-    top_k: Annotated[int, Flag()] = Field(default=40, ge=0, description="Sample among the K likeliest tokens; 0: all.")
-    top_p: Annotated[float, Flag()] = Field(
+    top_k: Annotated[int, Flag(shown=True)] = Field(
+        default=40, ge=0, description="Sample among the K likeliest tokens; 0: all."
+    )
+    top_p: Annotated[float, Flag(shown=True)] = Field(
         default=0.95, ge=0, le=1, description="Sample among the likeliest tokens that have this share."
     )
-    min_p: Annotated[float, Flag()] = Field(
+    min_p: Annotated[float, Flag(shown=True)] = Field(
         default=0.05, ge=0, le=1, description="Sample among tokens of at least this share of the likeliest one's."
     )
-    repeat_penalty: Annotated[float, Flag()] = Field(
+    repeat_penalty: Annotated[float, Flag(shown=True)] = Field(
         default=1.0, gt=0, description="Divides the logits of the last 64 tokens; 1: no penalty."
     )
-    seed: Annotated[int | None, Flag(names=("--seed", "-s"))] = Field(default=None, description="Seed of the sampling.")
-    grammar: Annotated[Path | None, Flag()] = Field(
+    seed: Annotated[int | None, Flag(names=("--seed", "-s"), shown=True)] = Field(
+        default=None, description="Seed of the sampling."
+    )
+    grammar: Annotated[Path | None, Flag(shown=True)] = Field(
         default=None, description="The text follows the GBNF grammar in this file."
     )
-    json_schema: Annotated[Path | None, Flag()] = Field(
+    json_schema: Annotated[Path | None, Flag(shown=True)] = Field(
         default=None, description="The text is JSON that follows the schema in this file."
     )
     context: Annotated[int | None, Flag(names=("--ctx", "-c"), shown=True)] = Field(
@@ -60,8 +63,8 @@ class RunSettings(Drafting, Serving):
     chat: Annotated[bool, Flag(shown=True)] = Field(
         default=False, description="Give the prompt as a question, in the model's chat form."
     )
-    metrics_json: Annotated[Path | None, Flag(output="file", shown=True)] = Field(
-        default=None, description="Write speed, memory and counters to this file."
+    metrics_json: Annotated[Path | None, JSON] = Field(
+        default=None, description="Text, speed, memory and counters as JSON: in place of the text, or in a file."
     )
 
     @model_validator(mode="after")
@@ -76,10 +79,10 @@ class RunSettings(Drafting, Serving):
 class Comparing(Serving):
     """What eval and bench share."""
 
-    model: Annotated[tuple[Path, ...], Flag(names=("--model", "-m"), repeat=True)] = Field(
-        min_length=1, description="GGUF or SeedΔ model; repeat it to compare models."
+    model: Annotated[tuple[Path, ...], MODELS] = Field(
+        min_length=1, description="GGUF or SeedΔ models; the first is what the others are compared with."
     )
-    as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON to stdout instead of a table.")
+    as_json: Annotated[Path | None, JSON] = Field(default=None, description=JSON_HELP)
 
 
 class Scoring(Settings):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from ..processors import MAX_THREADS
+from ..processors import MAX_THREADS, processors
 
 Values = Mapping[str, float]
 
@@ -46,5 +46,8 @@ def parse_percent(given: Any) -> Any:
 
 
 Percent = Annotated[float, BeforeValidator(parse_percent)]
-Threads = Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_THREADS)], ...] | None, BeforeValidator(parse_counts)]
+_Count = Annotated[
+    int, Field(ge=0, le=MAX_THREADS), AfterValidator(lambda count: count or processors())
+]  # 0: all cores
+Threads = Annotated[tuple[_Count, ...] | None, BeforeValidator(parse_counts)]
 Listed = Annotated[tuple[str, ...], BeforeValidator(parse_list)]

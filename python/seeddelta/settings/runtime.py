@@ -38,7 +38,7 @@ class RuntimeConfig(Settings):
     proc_sparse: Annotated[bool, Flag()] = Field(
         default=True, description="Serve proc-sparse weights (docs/guide/proc-sparse.md); else they are the fallback's."
     )
-    columns: Annotated[Literal["f16"] | None, Flag(shown=True, panel="Skipping")] = Field(
+    columns: Annotated[Literal["f16"] | None, Flag(panel="Skipping")] = Field(
         default=None,
         description="Store the matrices of an ordinary GGUF model by columns, as float16, so that inputs can be "
         "skipped. That is done when it is loaded. For a SeedΔ file: seeddelta build --layout column.",
@@ -46,7 +46,7 @@ class RuntimeConfig(Settings):
     column_targets: Annotated[Listed, Flag(metavar="NAMES", panel="Skipping")] = Field(
         default=("all",), description="Which ones, with commas: ffn, attn, ffn_down, …"
     )
-    kwta: Annotated[Kwta | None, Flag(prefix="--kwta-", names=("--kwta",), shown=True, panel="Skipping")] = Field(
+    kwta: Annotated[Kwta | None, Flag(prefix="--kwta-", names=("--kwta",), panel="Skipping")] = Field(
         default=None,
         description="Compute with the inputs of the largest scores only. Needs matrices by columns. On when another "
         "--kwta setting is given.",
@@ -54,9 +54,7 @@ class RuntimeConfig(Settings):
     state_pack_mlp: Annotated[StatePackMLP | None, Flag(prefix="--state-pack-mlp-", panel="Skipping")] = Field(
         default=None, description="Skip inputs that are nearly zero; needs matrices by columns."
     )
-    event: Annotated[
-        EventDriven | None, Flag(prefix="--event-", names=("--event-driven",), shown=True, panel="Skipping")
-    ] = Field(
+    event: Annotated[EventDriven | None, Flag(prefix="--event-", names=("--event-driven",), panel="Skipping")] = Field(
         default=None,
         description="Send only inputs that have changed. Needs matrices by columns; or (--event-target kv) attend only "
         "to windows of the KV cache that have. With KWTA, that says how many may be sent. On when another --event "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from pydantic import Field, model_validator
 from ..processors import MAX_THREADS
 from .patterns import Threads
 from .runtime import RuntimeConfig
-from .tree import Flag, Settings
+from .tree import MODEL, MODELS, Flag, Settings
 
 # Tokens of prompts in one pass. From 64 tokens of a sequence on, ggml's flash attention takes another kernel, which
 # rounds more; with fewer a reply does not depend on who asks at the same time.
@@ -24,7 +25,7 @@ class Threaded(Settings):
     """Threads; several numbers where one is measured after the other."""
 
     threads: Annotated[Threads, Flag(names=("--threads", "-t"), shown=True, metavar="N[,N…]")] = Field(
-        default=None, description="Threads. Default: all cores."
+        default=None, description="Threads; 0: all cores. Default: 0."
     )
 
     @property
@@ -134,7 +135,7 @@ class ModelOptions(Sharing):
 class ChatSettings(Talking, UsingModels):
     """`seeddelta chat`."""
 
-    model: Annotated[Path, Flag(names=("--model", "-m"))] = Field(description="GGUF or SeedΔ model.")
+    model: Annotated[Path, MODEL] = Field(description="GGUF or SeedΔ model.")
     system: Annotated[str | None, Flag(shown=True)] = Field(
         default=None, description="System prompt; @FILE takes it from a file."
     )
@@ -155,9 +156,9 @@ class ChatSettings(Talking, UsingModels):
 class ServeSettings(Sharing, UsingModels):
     """`seeddelta serve`. What is given for all models counts where a model of `models` does not say its own."""
 
-    model: Annotated[
-        tuple[str, ...], Flag(names=("--model", "-m"), shown=True, repeat=True, metavar="[ALIAS=]FILE")
-    ] = Field(default=(), description="GGUF or SeedΔ model; repeat it for several.")
+    model: Annotated[tuple[str, ...], replace(MODELS, metavar="[ALIAS=]MODEL…")] = Field(
+        default=(), description="GGUF or SeedΔ models, each with a name for clients if you like."
+    )
     models: Annotated[tuple[dict[str, Any], ...], Flag(file_only=True)] = Field(
         default=(), description="Models with settings of their own: path, alias, and those of all models."
     )

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from .measuring import JSON, QUIET, TASK_CONTEXT, Scoring
+from .measuring import QUIET, TASK_CONTEXT, Scoring
 from .patterns import Listed
 from .serving import Threaded, check_fallback
-from .tree import Flag
+from .tree import JSON, JSON_HELP, MODELS, Flag
 
 
 class ReportSettings(Scoring, Threaded):
@@ -22,8 +22,8 @@ class ReportSettings(Scoring, Threaded):
     saved: Annotated[tuple[Path, ...], Flag(names=("--from",), shown=True, repeat=True, metavar="FILE")] = Field(
         default=(), description="JSON of `seeddelta eval --json`; repeat it. Nothing is measured."
     )
-    model: Annotated[tuple[Path, ...], Flag(names=("--model", "-m"), shown=True, repeat=True, metavar="FILE")] = Field(
-        default=(), description="Model to measure, the dense one first; with --from: SeedΔ file to show."
+    model: Annotated[tuple[Path, ...], MODELS] = Field(
+        default=(), description="Models to measure, the original first; with --from: SeedΔ files to show."
     )
     quants: Annotated[str | None, Flag(shown=True, metavar="Q4_K_M,…")] = Field(
         default=None, description="Types of llama.cpp to make of the first model, and measure."
@@ -51,7 +51,7 @@ class ReportSettings(Scoring, Threaded):
         if self.saved and (self.text is not None or self.quants is not None):
             raise ValueError("--from takes measurements that are there; leave --text and --quants out")
         if not self.saved and not self.model:
-            raise ValueError("nothing to report: give --from eval.json, or models with -m")
+            raise ValueError("nothing to report: give --from eval.json, or models")
         if not self.saved:
             check_fallback(self.fallback, {"--seeddelta-gap": self.gap is not None})
         return self
@@ -60,8 +60,8 @@ class ReportSettings(Scoring, Threaded):
 class TaskSettings(Threaded):
     """`seeddelta tasks`."""
 
-    model: Annotated[tuple[Path, ...], Flag(names=("--model", "-m"), repeat=True)] = Field(
-        min_length=1, description="GGUF or SeedΔ model; repeat it to compare."
+    model: Annotated[tuple[Path, ...], MODELS] = Field(
+        min_length=1, description="GGUF or SeedΔ models; the first is what the others are compared with."
     )
     hellaswag: Annotated[Path | None, Flag(shown=True)] = Field(
         default=None, description="Tasks in llama-perplexity's format: six lines each."
@@ -84,7 +84,7 @@ class TaskSettings(Threaded):
     context: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(
         default=TASK_CONTEXT, ge=16, description="Context in tokens."
     )
-    as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON instead of a table.")
+    as_json: Annotated[Path | None, JSON] = Field(default=None, description=JSON_HELP)
 
     @model_validator(mode="after")
     def _check_tasks(self) -> TaskSettings:
@@ -105,5 +105,5 @@ class DemoSettings(Threaded):
     chunks: Annotated[int, Flag(shown=True)] = Field(
         default=8, ge=1, description="Chunks of 512 tokens for the perplexity."
     )
-    as_json: Annotated[bool, JSON] = Field(default=False, description="Print JSON to stdout instead of a table.")
+    as_json: Annotated[Path | None, JSON] = Field(default=None, description=JSON_HELP)
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bars.")

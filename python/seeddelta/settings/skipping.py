@@ -22,7 +22,7 @@ _ByMatrix = BeforeValidator(parse_values)
 class Kwta(Settings):
     """KWTA: of the inputs of a matrix only those with the largest scores are computed with."""
 
-    k: Annotated[Fraction | dict[str, Fraction] | None, _ByMatrix, Flag(shown=True, metavar="K")] = Field(
+    k: Annotated[Fraction | dict[str, Fraction] | None, _ByMatrix, Flag(metavar="K")] = Field(
         default=None,
         description="Fraction of the units (inputs, or blocks) that is kept. One for all, or "
         "ffn_down=0.5,ffn_gate=0.7,blk.0.*=1 by target (ffn_down, attn, ffn) or shell pattern of names; the last that "
@@ -98,7 +98,6 @@ class StatePackMLP(Settings):
         Literal["binary", "ternary"],
         Flag(
             names=("--state-pack-mlp",),
-            shown=True,
             metavar="binary|ternary|none",
             bare="binary",
             off="none",

@@ -16,7 +16,7 @@ from .tree import Flag
 class SparsifySettings(Threaded):
     """How much of each input of a model can be skipped."""
 
-    model: Annotated[Path, Flag(names=("--model", "-m"))] = Field(
+    model: Annotated[Path, Flag(argument=True, metavar="MODEL")] = Field(
         description="Ordinary GGUF model, or a SeedΔ file in column layout."
     )
     text: Annotated[Path, Flag(names=("--text", "-f"))] = Field(

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -33,9 +34,10 @@ class Flag:
         panel: heading under which the help has it; None: that of the group.
         metavar: what stands for the value in the help; None: from the type.
         bare: value of the flag when none is given.
+        fits: pattern of a word behind such a flag that is its value; None: the choices of `metavar`.
         off: value that leaves the whole group out.
         repeat: the flag may be given often.
-        argument: it has no flag but a place.
+        argument: it is given by its place; names, if there are any, are another way to give it.
         file_only: it has no flag; files and --set give it.
         prefix: of a group: what the flags of its settings begin with. A group that may be None is a switch, on or off.
         core: name of the setting in the extension; None: the extension does not get it.
@@ -50,6 +52,7 @@ class Flag:
     panel: str | None = None
     metavar: str | None = None
     bare: str | None = None
+    fits: str | None = None
     off: str | None = None
     repeat: bool = False
     argument: bool = False
@@ -58,6 +61,13 @@ class Flag:
     core: str | None = None
     output: Literal["file", "folder"] | None = None
     decides: str = "tensor"
+
+
+STDOUT = Path("-")
+JSON = Flag(names=("--json",), shown=True, output="file", metavar="[FILE.json]", bare=str(STDOUT), fits="*.json")
+JSON_HELP = "Print JSON in place of tables; with a name the JSON goes to that file."
+MODEL = Flag(argument=True, names=("--model", "-m"), metavar="MODEL")  # as all programs of llama.cpp have -m, too
+MODELS = replace(MODEL, repeat=True, metavar="MODEL…")
 
 
 class Settings(BaseModel):
@@ -96,7 +106,10 @@ def message_of(error: ValidationError, settings: type[Settings]) -> str:
         return message
     name = str(first["loc"][0])
     if first["type"] == "extra_forbidden" and name not in settings.model_fields:
-        return f"setting {name!r} is not known; choose from {', '.join(sorted(settings.model_fields))}"
+        known = sorted(settings.model_fields)
+        near = get_close_matches(name, known, 1)
+        remedy = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
+        return f"setting {name!r} is not known; {remedy}"
     if first["type"] in ("value_error", "missing"):
         return f"{name}: {message}"
     if first["type"] == "literal_error":
@@ -178,7 +191,7 @@ def settings_of(
             flag = replace(flag, shown=False)
         title = flag.panel or panel
         inner = group_of(field)
-        own = () if inner is not None or flag.file_only else (f"{prefix}{name.replace('_', '-')}",)
+        own = () if inner is not None or flag.file_only or flag.argument else (f"{prefix}{name.replace('_', '-')}",)
         yield Setting(path, field, flag, flag.names or own, title, optional)
         if inner is not None:
             around = path if field.default is None else optional
@@ -196,7 +209,7 @@ def paths_of(settings: Settings) -> tuple[list[Path], list[Path]]:
             inner = paths_of(value)
             read, written = read + inner[0], written + inner[1]
         several = value if isinstance(value, tuple) else (value,)
-        found = [one for one in several if isinstance(one, Path)]
+        found = [one for one in several if isinstance(one, Path) and one != STDOUT]
         if "FILE[:" in (flag.metavar or ""):  # text: a file, and a number behind it
             found += [Path(part) for one in several for part in (one, one.rpartition(":")[0]) if part]
         if output is None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..errors import OutputError
+from ..errors import OutputError, SeedDeltaError
 
 _SUFFIX = ".part"
 SPLIT_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})(\.[^.]+)?")
@@ -51,7 +51,7 @@ def atomic_output(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.replace(temporary, path)
         _sync_folder(path.parent)
     except OSError as error:
-        if isinstance(error, OutputError):
+        if isinstance(error, SeedDeltaError):
             raise
         raise output_error(path, error) from error
     finally:

@@ -1,0 +1,90 @@
+"""Help of the program and its commands: a usage line, the docstring, and one section of options for each heading."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+_WIDEST = 120
+_COLUMN = 28  # characters for the names of options; a longer one has its help on the next line
+_EXAMPLES = ("Example:", "Then:")
+
+
+class Command(TyperCommand):
+    """A command whose help has no frames and no names of Python types."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        shown: list[Any] = [param for param in self.get_params(ctx) if not getattr(param, "hidden", False)]
+        arguments = [param for param in shown if param.param_type_name == "argument"]
+        options = [param for param in shown if param.param_type_name != "argument"]
+        formatter.width = _width()
+        formatter.write_usage(ctx.command_path, " ".join([*(one.metavar or "" for one in arguments), "[OPTIONS]"]))
+        _write_docstring(formatter, self.help or "")
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [(one.metavar or "", one.help) for one in arguments]}
+        for option in options:
+            panel = getattr(option, "rich_help_panel", None) or "Options"
+            if "--help" in option.opts and len(options) > 1:
+                panel = getattr(options[-2], "rich_help_panel", None) or panel  # beside --help-all
+            sections.setdefault(panel, []).append((_names(option), option.help or ""))
+        _write_sections(formatter, sections)
+
+
+class Group(TyperGroup):
+    """The program, with its commands by heading."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.width = _width()
+        formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS]")
+        _write_docstring(formatter, self.help or "")
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            first = " ".join((command.help or "").split("\n\n")[0].split())
+            sections.setdefault(command.rich_help_panel or "Commands", []).append((name, first))
+        shown: list[Any] = [one for one in self.get_params(ctx) if not getattr(one, "hidden", False)]
+        options = [(_names(one), one.help or "") for one in shown]
+        _write_sections(formatter, sections | {"Options": options})
+
+
+def _width() -> int:
+    return max(60, min(shutil.get_terminal_size().columns, _WIDEST) - 1)
+
+
+def _names(option: Any) -> str:
+    names = [*sorted(option.opts, key=len), *option.secondary_opts]
+    value = "" if getattr(option, "is_flag", False) or getattr(option, "count", False) else option.metavar or ""
+    return ", ".join(names) + (f" {value}" if value else "")
+
+
+def _write_docstring(formatter: Any, text: str) -> None:
+    """Paragraphs, and examples below each other, whose lines are not filled up."""
+    paragraphs = [" ".join(one.split()) for one in text.split("\n\n") if one.strip()]
+    for paragraph in paragraphs:
+        if not paragraph.startswith(_EXAMPLES):
+            formatter.write("\n" + textwrap.fill(paragraph, formatter.width) + "\n")
+    examples = [one for one in paragraphs if one.startswith(_EXAMPLES)]
+    formatter.write("\n" if examples else "")
+    for example in examples:
+        lines = textwrap.wrap(
+            example, formatter.width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        )
+        formatter.write("\n".join(lines) + "\n")
+
+
+def _write_sections(formatter: Any, sections: dict[str, list[tuple[str, str]]]) -> None:
+    rows = [row for entries in sections.values() for row in entries]
+    column = min(_COLUMN, max((len(name) for name, _ in rows), default=0))
+    for heading, entries in sections.items():
+        if entries:
+            formatter.write(f"\n{heading}\n")
+        for name, text in entries:
+            # names of one width in all sections, so that the helps are below each other
+            lines = textwrap.wrap(text, formatter.width - column - 4, break_on_hyphens=False) or [""]
+            if len(name) > column:
+                formatter.write(f"  {name}\n")
+                name = ""
+            for number, line in enumerate(lines):
+                formatter.write(f"  {name if number == 0 else '':{column}}  {line}".rstrip() + "\n")
