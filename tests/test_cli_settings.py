@@ -202,6 +202,14 @@ def test_help_fits_a_screen(command: str, capsys: pytest.CaptureFixture[str], mo
     assert not re.search(r"<(str|bool|int|float|list|path)|\bPath\b", "\n".join(lines))  # names of Python's types
 
 
+@pytest.mark.parametrize("command", ["", "run", "quantize", "exec"])
+def test_nothing_given_is_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command.split()) == 2
+    shown = capsys.readouterr().out
+    assert main([*command.split(), "--help"]) == 0
+    assert shown == capsys.readouterr().out
+
+
 JSON_COMMANDS = [name for name, tree in TREES.items() if "--json" in [n for s in settings_of(tree) for n in s.names]]
 
 

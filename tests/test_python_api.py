@@ -30,7 +30,7 @@ def test_helps(name: str) -> None:
     text = inspect.getdoc(function) or ""
     sections = text.split("\nArgs:\n")[1].split("\nRaises:\n")[0]
     assert all(parameter in sections for parameter in parameters)
-    example = text.split("\nExample:\n")[1]
+    example = text.split("\nExamples:\n")[1]
     (call,) = (node for node in ast.walk(ast.parse(_code(example))) if _called(node) == name)
     assert {keyword.arg for keyword in call.keywords} <= {*parameters, *Recipe.model_fields, "n_ctx"}
 

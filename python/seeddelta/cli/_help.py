@@ -6,6 +6,7 @@ import shutil
 import textwrap
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 _WIDEST = 120
@@ -15,6 +16,10 @@ _EXAMPLES = ("Example:", "Then:")
 
 class Command(TyperCommand):
     """A command whose help has no frames and no names of Python types."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _help_without_arguments(self, ctx, args)
+        return super().parse_args(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         shown: list[Any] = [param for param in self.get_params(ctx) if not getattr(param, "hidden", False)]
@@ -35,6 +40,10 @@ class Command(TyperCommand):
 class Group(TyperGroup):
     """The program, with its commands by heading."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _help_without_arguments(self, ctx, args)
+        return super().parse_args(ctx, args)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.width = _width()
         formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS]")
@@ -47,6 +56,13 @@ class Group(TyperGroup):
         shown: list[Any] = [one for one in self.get_params(ctx) if not getattr(one, "hidden", False)]
         options = [(_names(one), one.help or "") for one in shown]
         _write_sections(formatter, sections | {"Options": options})
+
+
+def _help_without_arguments(command: Any, ctx: Any, args: list[str]) -> None:
+    """Typer leaves it to the printer of its own help, which this is not."""
+    if not args and command.no_args_is_help and not ctx.resilient_parsing:
+        typer.echo(command.get_help(ctx))
+        raise typer.Exit(2)
 
 
 def _width() -> int:

@@ -90,7 +90,7 @@ def quantize(
         MissingFileError, SourceModelError, FormatError, HubError: the model cannot be read or converted.
         RecipeError, ImatrixError, EvaluationError, OutputError: the options, the memory, the text or the output.
 
-    Example:
+    Examples:
         >>> report = seeddelta.quantize("model-f16.gguf", "model.seeddelta.gguf", bits=4, quality="best")
         >>> print(report.bits_per_weight, report.file_bytes)
     """

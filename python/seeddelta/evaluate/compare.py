@@ -147,7 +147,7 @@ def evaluate(
     Raises:
         EvaluationError, MissingFileError, and what the loading of a model raises.
 
-    Example:
+    Examples:
         >>> found = seeddelta.evaluate(["model-f16.gguf", "model.seeddelta.gguf"], text="wiki.test.txt", chunks=16)
         >>> print(found.models[1].divergence.mean, found.models[1].perplexity.ppl)
     """
@@ -304,7 +304,7 @@ def bench(
     Raises:
         EvaluationError, MissingFileError, and what the loading of a model raises.
 
-    Example:
+    Examples:
         >>> found = seeddelta.bench(["model-Q4_K_M.gguf", "model.seeddelta.gguf"], threads=[1, 2])
         >>> [(model.path.name, [speed.generation for speed in model.speed]) for model in found.models]
     """

@@ -52,7 +52,7 @@ def load(
         ConfigError: options of `config` do not fit each other, the keywords or the model.
         MissingDependencyError: llama-cpp-python or gguf is not installed.
 
-    Example:
+    Examples:
         >>> llm = seeddelta.load("model.seeddelta.gguf", n_ctx=2048)
         >>> llm("The capital of France is", max_tokens=8)["choices"][0]["text"]
     """
