@@ -44,7 +44,8 @@ void ServedContext::add_to(Totals &totals) const {
     for (const Gate &gate : hook_.gates()) {
         totals.gates[at++].add(GateCounts::of(gate));
     }
-    if (proof_) {
+    // A process may end in a handler of signals, where nothing can be waited for.
+    if (const std::unique_lock lock(proof_mutex_, std::try_to_lock); lock && proof_) {
         totals.proof = proof_->metrics();
     }
     totals.nodes_seen += hook_.nodes_seen();
@@ -78,10 +79,14 @@ int ServedContext::compute(void *scheduler, void *graph, ComputeGraph real) {
 // A single token, with its gates or without the one that is on trial.
 int ServedContext::timed(void *scheduler, void *graph, ComputeGraph real) {
     using Clock = std::chrono::steady_clock;
-    proof_->begin();
+    {
+        const std::scoped_lock lock(proof_mutex_);
+        proof_->begin();
+    }
     const Clock::time_point begin = Clock::now();
     const int status = real(scheduler, graph);
     const std::chrono::duration<double> spent = Clock::now() - begin;
+    const std::scoped_lock lock(proof_mutex_);
     if (status != 0) {
         proof_->cancel();
         return status;

@@ -1,6 +1,7 @@
 // One scheduler of llama.cpp, and so one context, that computes with the weights of a model of ours.
 #pragma once
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "gating/trial.hpp"
@@ -36,7 +37,8 @@ private:
 
     std::shared_ptr<ServedModel> model_;
     GraphHook hook_;
-    std::optional<Proof> proof_; // of its gates; none where they stay on
+    mutable std::mutex proof_mutex_; // of what follows, which others read while something is computed
+    std::optional<Proof> proof_;     // of its gates; none where they stay on
     bool proven_ = false;
 };
 
