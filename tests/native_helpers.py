@@ -92,7 +92,15 @@ def python_logits(path: Path, **options: Any) -> np.ndarray[Any, Any]:
     import seeddelta
 
     llm = seeddelta.load(
-        path, n_ctx=128, n_batch=128, n_threads=2, n_threads_batch=2, logits_all=True, verbose=False, **options
+        path,
+        n_ctx=128,
+        n_batch=128,
+        n_threads=2,
+        n_threads_batch=2,
+        logits_all=True,
+        flash_attn=True,
+        verbose=False,
+        **options,
     )
     for batch in BATCHES:
         llm.eval(batch)

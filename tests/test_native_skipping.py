@@ -76,7 +76,15 @@ def by_library(path: Path, config: RuntimeConfig, folder: Path, **more: str) -> 
 
 def by_python(path: Path, config: RuntimeConfig) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
     llm = seeddelta.load(
-        path, config=config, n_ctx=128, n_batch=128, n_threads=2, n_threads_batch=2, logits_all=True, verbose=False
+        path,
+        config=config,
+        n_ctx=128,
+        n_batch=128,
+        n_threads=2,
+        n_threads_batch=2,
+        logits_all=True,
+        flash_attn=True,
+        verbose=False,
     )
     for batch in BATCHES:
         llm.eval(batch)
