@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import code_tables
+import model_tables
 import skipping_tables
+from model_tables import program_label
 from result_tables import load, medians, over, table, with_error
 
 ROOT = Path(__file__).parents[1]
 FIGURE = ROOT / "docs" / "figures" / "size-quality.png"
 _MARKED = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n).*?(<!-- end of table -->)", flags=re.DOTALL)
 _TEXTS = {"test.txt": "WikiText-2", "pydoc-3.11.txt": "Python's help", "asyncio-3.11.py.txt": "code"}
-_OTHERWISE = {"lanes-4-sequential": "4 bits, sequential"}
 _NAMES = {
     "F16": "original, F16",
     "small": "SeedΔ, `--preset small`",
@@ -149,23 +150,6 @@ def tensors_table() -> list[str]:
     return table(("type", "bits per weight", "weighted error", "worst matrix", "plain error"), rows)
 
 
-def short_table() -> list[str]:
-    """Four rows for the first page: size and quality beside speed."""
-    quality, speed = _merged(*FILES)[0]["models"], load("decode")["models"]
-    heads = ("", "file, MB", "perplexity", "KL divergence, nats", "tokens/s, 1 / 2 threads", "resident, MB")
-    # the last two are of one size and kind, only their bits are other ones
-    names = (("F16", "F16"), ("Q4_K_M", "Q4_K_M"), ("lanes-4", "seeddelta-4"), ("lanes-4-sequential", "seeddelta-4"))
-
-    def lines() -> Iterator[Sequence[str]]:
-        for name, timed in names:
-            model, ppl = quality[name], quality[name]["perplexity"]
-            size, perplexity = f"{model['file_bytes'] / 1e6:.0f}", with_error(ppl["ppl"], ppl["stderr"])
-            fast = (_speed(speed[timed], "generation"), _resident(speed[timed]))
-            yield _label(name), size, perplexity, _divergence(model), *fast
-
-    return table(heads, lines())
-
-
 def _change(model: dict[str, Any]) -> str:
     change = model["difference"]
     return "" if change is None else with_error(change["percent"], change["percent_stderr"], "+", 1) + "%"
@@ -220,61 +204,16 @@ def serve_table() -> list[str]:
             alone, *speeds = (model["streams"][count]["speed"] for count in counts)
             first = (f"{model['first_token_ms'][which]:.0f}" for which in ("alone", "behind"))
             more = (f"{speed:.0f} ({speed / alone:.2f}x)" for speed in speeds)
-            label = _program_label(name.removesuffix(f", {model['server']}"))
+            label = program_label(name.removesuffix(f", {model['server']}"))
             yield f"`{model['server']}`, {label}", f"{alone:.0f}", *more, *first
 
     return table(("server, model", *clients, "first token, ms", "first token behind a long prompt, ms"), lines())
 
 
-def _program_label(name: str) -> str:
-    return f"**{name}**" if name.startswith("SeedΔ") else _label(name)
-
-
-def programs_table() -> list[str]:
-    """llama-bench, both models: tokens per second with 1 / 2 threads."""
-
-    def lines() -> Iterator[Sequence[str]]:
-        for model, name in (("SmolLM2-135M", "programs-smollm2"), ("Gemma 3 270M", "programs-gemma")):
-            for key, one in load(name)["models"].items():
-                speeds = (
-                    " / ".join(f"{of[part]['median']:.0f}" for of in one["threads"].values())
-                    for part in ("prompt", "generation")
-                )
-                label = _program_label(key) if one["exec"] else f"{_label(key.split(',')[0])}, without `exec`"
-                yield model, label, f"{one['file_bytes'] / 1e6:.0f}", *speeds
-
-    return table(("", "", "file, MB", "prompt of 512", "generation"), lines())
-
-
-def depth_table() -> list[str]:
-    """Generation at depths of the cache: llama.cpp's attention and the default, both kinds of SmolLM2."""
-
-    def lines() -> Iterator[Sequence[str]]:
-        for label, name in (("original, F16", "attention-depth-f16"), ("**SeedΔ, 4 bits**", "attention-depth-seeddelta")):
-            models = load(name)["models"]
-            stock = _by_depth(models["llama.cpp"])
-            for key, setting in (("llama.cpp", "llama"), ("auto", "auto")):
-                own = _by_depth(models[key])
-                ratio = ("" if key == "llama.cpp" else f" ({over(own[d], stock[d])})" for d in own)
-                speeds = (" / ".join(f"{speed:.0f}" for speed in of) for of in own.values())
-                yield label, f"`{setting}`", *(f"{speed}{more}" for speed, more in zip(speeds, ratio, strict=True))
-
-    depths = _by_depth(load("attention-depth-f16")["models"]["auto"])
-    return table(("", "attention", *(f"context {depth}" for depth in depths)), lines())
-
-
-def _by_depth(speeds: Sequence[dict[str, Any]]) -> dict[int, list[float]]:
-    """Tokens per second of generation at each depth, for each number of threads."""
-    found: dict[int, list[float]] = {}
-    for row in sorted(speeds, key=lambda row: (row["depth"], row["threads"])):
-        found.setdefault(row["depth"], []).append(row["generation"]["median"])
-    return found
-
-
 TABLES: dict[str, Callable[[], list[str]]] = {
     **code_tables.TABLES,
     **skipping_tables.TABLES,
-    "short": short_table,
+    **model_tables.TABLES,
     "files": lambda: files_table(_WIKITEXT, *FILES),
     "texts": lambda: files_table(_PACKAGE_TEXT, "quality-texts", "quality-presets"),
     "both": lambda: files_table(_BOTH_TEXTS, "quality-mixed", "quality-texts"),
@@ -285,8 +224,6 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "speed": lambda: speed_table("decode"),
     "speed-xeon": lambda: speed_table("decode-xeon"),
     "serve": serve_table,
-    "programs": programs_table,
-    "attention-depth": depth_table,
     "shape-1b-xeon": lambda: shape_table("decode-1b-xeon"),
     "shape-1b": lambda: shape_table("decode-1b"),
     "shape-1b-avx2": lambda: shape_table("decode-1b-avx2"),
@@ -310,41 +247,10 @@ def marked_pages() -> list[Path]:
     ]
 
 
-def figure(path: Path) -> None:
-    """Divergence over file size: ours beside llama.cpp's types."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    models = {name: model for name, model in _merged(*FILES)[0]["models"].items() if name in _WIKITEXT}
-    groups: dict[str, list[tuple[float, float, str]]] = {"o-": [], "*": [], "s": []}
-    for name, model in models.items():
-        if model["divergence"] is not None:
-            marker = "s" if not model["kind"].startswith("SeedΔ") else "*" if name in _OTHERWISE else "o-"
-            groups[marker].append((model["file_bytes"] / 1e6, model["divergence"]["mean"], name))
-    fig, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
-    labels = {"o-": "SeedΔ", "*": "SeedΔ, calibrated otherwise", "s": "llama.cpp, imatrix of the same text"}
-    for marker, label in labels.items():
-        points = sorted(groups[marker])
-        axes.plot([p[0] for p in points], [p[1] for p in points], marker, label=label)
-        for x, y, name in points:
-            text = _OTHERWISE.get(name, "4 bits" if name == "lanes-4" else name)
-            axes.annotate(text, (x, y), textcoords="offset points", xytext=(6, 4), fontsize=8)
-    axes.set(xlabel="size of the file, MB", ylabel="KL divergence from F16, nats", yscale="log")
-    scored = models["F16"]["perplexity"]["tokens_scored"]
-    axes.set_title(f"SmolLM2-135M-Instruct, WikiText-2 test, {scored} tokens (below and left is better)", fontsize=9)
-    axes.margins(0.12)
-    axes.grid(alpha=0.3, which="both")
-    axes.legend(fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fig.savefig(path, dpi=130)
-
-
 def main() -> None:
     for page in marked_pages():
         page.write_text(updated(page.read_text(encoding="utf-8")), encoding="utf-8")
-    figure(FIGURE)
+    model_tables.figure(FIGURE)
 
 
 if __name__ == "__main__":

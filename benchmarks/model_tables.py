@@ -1,0 +1,136 @@
+"""Tables and the figure of the real models: size, quality and speed of SmolLM2-135M and Gemma 3 270M."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from result_tables import load, over, table
+
+MODELS = (("SmolLM2-135M", "smollm2"), ("Gemma 3 270M", "gemma"))
+# names of files in the results of bench_quality.py -> what they are, and the same file in those of bench_programs.py
+_OURS = {
+    "normal-4": ("SeedΔ, `--bits 4`", "SeedΔ, 4 bits"),
+    "best-4": ("SeedΔ, `--bits 4 --quality best`", ""),
+    "best-74": ("SeedΔ, `--size 74M --quality best`", ""),
+    "best-80": ("SeedΔ, `--size 80M --quality best`", ""),
+    "balanced": ("SeedΔ, default options", ""),
+}
+_SHORT = ("F16", "Q4_0", "IQ4_XS", "Q4_K_M", "normal-4", "best-4", "best-74", "best-80")
+
+
+def program_label(name: str) -> str:
+    """How a model of a benchmark is called in a table."""
+    if name.startswith("SeedΔ"):
+        return f"**{name}**"
+    return "original, F16" if name == "F16" else f"llama.cpp {name}"
+
+
+def programs_table() -> list[str]:
+    """llama-bench, both models: tokens per second with 1 / 2 threads."""
+
+    def lines() -> Iterator[Sequence[str]]:
+        for model, name in (("SmolLM2-135M", "programs-smollm2"), ("Gemma 3 270M", "programs-gemma")):
+            for key, one in load(name)["models"].items():
+                speeds = (
+                    " / ".join(f"{of[part]['median']:.0f}" for of in one["threads"].values())
+                    for part in ("prompt", "generation")
+                )
+                label = program_label(key) if one["exec"] else f"{program_label(key.split(',')[0])}, without `exec`"
+                yield model, label, f"{one['file_bytes'] / 1e6:.0f}", *speeds
+
+    return table(("", "", "file, MB", "prompt of 512", "generation"), lines())
+
+
+def depth_table() -> list[str]:
+    """Generation at depths of the cache: llama.cpp's attention and the default, both kinds of SmolLM2."""
+
+    def lines() -> Iterator[Sequence[str]]:
+        for label, name in (
+            ("original, F16", "attention-depth-f16"),
+            ("**SeedΔ, 4 bits**", "attention-depth-seeddelta"),
+        ):
+            models = load(f"attention-depth-{name}")["models"]
+            stock = _by_depth(models["llama.cpp"])
+            for key, setting in (("llama.cpp", "llama"), ("auto", "auto")):
+                own = _by_depth(models[key])
+                ratio = ("" if key == "llama.cpp" else f" ({over(own[d], stock[d])})" for d in own)
+                speeds = (" / ".join(f"{speed:.0f}" for speed in of) for of in own.values())
+                yield label, f"`{setting}`", *(f"{speed}{more}" for speed, more in zip(speeds, ratio, strict=True))
+
+    depths = _by_depth(load("attention-depth-f16")["models"]["auto"])
+    return table(("", "attention", *(f"context {depth}" for depth in depths)), lines())
+
+
+def _by_depth(speeds: Sequence[dict[str, Any]]) -> dict[int, list[float]]:
+    """Tokens per second of generation at each depth, for each number of threads."""
+    found: dict[int, list[float]] = {}
+    for row in sorted(speeds, key=lambda row: (row["depth"], row["threads"])):
+        found.setdefault(row["depth"], []).append(row["generation"]["median"])
+    return found
+
+
+def quality_table(names: Sequence[str] | None = None) -> list[str]:
+    """Both models: size, divergence on every text, and tokens per second where they were measured."""
+
+    def lines() -> Iterator[Sequence[str]]:
+        for model, name in MODELS:
+            texts = list(load(f"models-{name}")["texts"].values())
+            programs = load(f"programs-{name}")["models"]
+            first = texts[0]["models"]
+            for key in sorted(first, key=lambda key: -first[key]["file_bytes"]):
+                if names is not None and key not in names:
+                    continue
+                label, same = _OURS.get(key, (key, key))
+                speed = programs[same]["threads"].values() if same in programs else ()
+                tokens = " / ".join(f"{of['generation']['median']:.0f}" for of in speed)
+                divergences = (_divergence(text["models"][key]) for text in texts)
+                yield model, program_label(label), f"{first[key]['file_bytes'] / 1e6:.0f}", *divergences, tokens
+
+    kl = "KL divergence, nats: WikiText-2"
+    return table(("", "", "file, MB", kl, "Python's help", "code", "tokens/s, 1 / 2 threads"), lines())
+
+
+def _divergence(model: dict[str, Any]) -> str:
+    kl = model["divergence"]
+    return "" if kl is None else f"{kl['mean']:.4f} ± {kl['stderr']:.4f}"
+
+
+TABLES: dict[str, Callable[[], list[str]]] = {
+    "short": lambda: quality_table(_SHORT),
+    "models": quality_table,
+    "programs": programs_table,
+    "attention-depth": depth_table,
+}
+
+
+def figure(path: Path) -> None:
+    """Divergence over file size, a panel for each model: ours beside llama.cpp's types."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    fig, panels = plt.subplots(1, len(MODELS), figsize=(9, 3.4), layout="constrained")
+    for axes, (model, name) in zip(panels, MODELS, strict=True):
+        text = next(iter(load(f"models-{name}")["texts"].values()))
+        for ours, marker, label in ((True, "o", "SeedΔ"), (False, "s", "llama.cpp, imatrix of the same text")):
+            points = sorted(
+                (one["file_bytes"] / 1e6, one["divergence"]["mean"], key)
+                for key, one in text["models"].items()
+                if one["divergence"] is not None and (key in _OURS) == ours
+            )
+            axes.plot([p[0] for p in points], [p[1] for p in points], marker, label=label)
+            for x, y, key in points:
+                shown = _OURS[key][0].removeprefix("SeedΔ, ").replace("`", "") if ours else key
+                axes.annotate(shown, (x, y), textcoords="offset points", xytext=(6, 4), fontsize=7)
+        scored = text["models"]["F16"]["perplexity"]["tokens_scored"]
+        axes.set(xlabel="size of the file, MB", yscale="log")
+        axes.set_title(f"{model}, WikiText-2 test, {scored} tokens", fontsize=9)
+        axes.margins(0.25)
+        axes.grid(alpha=0.3, which="both")
+    panels[0].set_ylabel("KL divergence from F16, nats")
+    panels[0].legend(fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fig.savefig(path, dpi=130)
