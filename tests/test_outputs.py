@@ -35,7 +35,8 @@ def paths_in(tree: type[Settings], at: tuple[str, ...] = ()) -> dict[tuple[str, 
 
 # What a command writes, by the names that outputs have. A new output is a line here, and an `output` of its Flag.
 OUTPUTS = {
-    "output", "report_json", "metrics_json", "save_kl_base", "build", "history", "resume", "work", "keep", "checkpoint",
+    "output", "report_json", "metrics_json", "as_json", "save_kl_base", "build", "history", "resume", "work", "keep",
+    "checkpoint",
 }  # fmt: skip
 ALSO = {("imatrix", "hessian"), ("imatrix", "gradient")}  # which build reads
 READ = {("build", "checkpoint"), ("quantize", "checkpoint"), ("autotune", "resume")}
@@ -52,8 +53,12 @@ def outputs_of(name: str) -> list[str]:
     return [path[0] for path, kind in paths_in(trees()[name]).items() if kind == "file" and len(path) == 1]
 
 
+def inputs_of(name: str) -> list[str]:
+    return [path[0] for path, kind in paths_in(trees()[name]).items() if kind is None and len(path) == 1]
+
+
 # but exec's, whose inputs are the arguments of a program (test_cli_exec.py)
-CASES = [(name, output) for name in trees() if name != "exec" for output in outputs_of(name)]
+CASES = [(name, output) for name in trees() if name != "exec" and inputs_of(name) for output in outputs_of(name)]
 
 
 @pytest.mark.parametrize(("name", "output"), CASES)
@@ -62,9 +67,7 @@ def test_an_output_that_is_an_input_is_refused(name: str, output: str, tmp_path:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     tree = trees()[name]
-    inputs = [path[0] for path, kind in paths_in(tree).items() if kind is None and len(path) == 1]
-    assert inputs
-    for source in inputs:
+    for source in inputs_of(name):
         several = "tuple" in str(tree.model_fields[source].annotation)
         values: dict[str, Any] = dict.fromkeys(tree.model_fields)
         values |= {source: (victim,) if several else victim, output: victim}
@@ -126,11 +129,11 @@ SHORT = ("-c", "64", "--chunks", "2", "-q")
         "imatrix -m {m} -f {t} -o i --gradient {t}",
         "imatrix -m {m} -f {t} -o i --hessian i",
         "quantize {m} -o {t} -f {t} --bits 4",
-        "quantize {m} -o o -f {t} --bits 4 --json {m}",
-        "quantize {m} -o o -f {t} --bits 4 --json o",
+        "quantize {m} -o o -f {t} --bits 4 --json={m}",
+        "quantize {m} -o o -f {t} --bits 4 --json=o",
         "eval -m {m} -f {t} --no-speed --save-kl-base {m}",
         "eval -m {m} -f {t} --no-speed --save-kl-base {t}",
-        "run -m {m} -p a -n 1 --json {m}",
+        "run -m {m} -p a -n 1 --json={m}",
     ],
 )
 def test_commands_leave_their_inputs_alone(
