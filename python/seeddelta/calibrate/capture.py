@@ -117,7 +117,7 @@ def capture(
     """
     check_limits(ctx, skip, clip)
     with needs_extra("llama"):
-        from tqdm.auto import tqdm
+        from ..progress import tqdm
 
     from ..runtime.hyperparameters import check_context, check_loadable
     from ..runtime.library import ggml_abi

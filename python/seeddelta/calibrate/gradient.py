@@ -57,7 +57,7 @@ def capture_gradient(
     another kind of model, EvaluationError for a text that is too short, OutputError for the output.
     """
     with needs_extra("llama"):
-        from tqdm.auto import tqdm
+        from ..progress import tqdm
 
     source, output = open_source(Path(model)), Path(output)
     shape = model_shape(source, ctx)

@@ -97,7 +97,7 @@ class _Groups:
 
     def records(self, progress: bool) -> list[Record]:
         """The sums of all groups, of which an earlier run may have made some."""
-        from tqdm.auto import tqdm
+        from ..progress import tqdm
 
         groups = self.engine.groups[: self._last + 1]
         records = [self._record(group) for group in groups]

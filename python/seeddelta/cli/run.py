@@ -234,9 +234,8 @@ def _summarize(llm: Any, settings: RunSettings, counts: dict[str, Any], times: l
     if exact := int(metrics.get("attention.exact", 0)):
         parts.append(f"attention: {exact} exact")
     if chosen := int(metrics.get("attention.packed", 0)):
-        parts.append(
-            f"attention: {chosen} of chosen keys ({metrics.get('pack.kv.density', metrics.get('pack.density', 1.0)):.0%})"
-        )
+        density = metrics.get("pack.kv.density", metrics.get("pack.density"))  # pack. may be the MLP's
+        parts.append(f"attention: {chosen} of chosen keys ({density:.0%})")
     if "attention.events" in metrics:
         parts.append(f"{metrics['attention.events']} with events ({metrics['event.stale_pct']:.0f}% reused)")
     print(", ".join(parts), file=sys.stderr)

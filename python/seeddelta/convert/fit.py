@@ -126,7 +126,7 @@ def _identity(model: Path, dense: Path, windows: Windows) -> list[Any]:
 
 
 def _bar(layers: int, train: int, held: int, progress: bool) -> Any:
-    from tqdm.auto import tqdm
+    from ..progress import tqdm
 
     total = layers * (train + held + 2 * held + 3 * train)
     return tqdm(desc="fit", total=total, unit="block", smoothing=0, disable=not progress)

@@ -123,7 +123,7 @@ def encode_all(
     recipe: Recipe, plan: Plan, checkpoint: Store, pool: Pool, progress: bool = True
 ) -> tuple[dict[str, Part], int]:
     """Parts of all targets, and how many of them an earlier run had made."""
-    from tqdm.auto import tqdm
+    from ..progress import tqdm
 
     encoder = encoder_identity()
     parts = _restored(recipe, plan, checkpoint, encoder)

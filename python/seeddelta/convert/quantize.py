@@ -206,7 +206,7 @@ class _Work:
 
     def run(self, progress: bool) -> tuple[dict[str, Part], int]:
         """Parts of all targets, and how many of them an earlier run had made."""
-        from tqdm.auto import tqdm
+        from ..progress import tqdm
 
         groups = self.journal.groups
         if groups is None:

@@ -240,7 +240,7 @@ def measure_in_turns(
     A repetition measures every model once at every number of threads, so slow changes of the machine hit all alike. All
     repetitions are made at one depth before the next, so that a cache is filled once.
     """
-    from tqdm.auto import tqdm
+    from ..progress import tqdm
 
     counts = list(threads)
     if not reps:

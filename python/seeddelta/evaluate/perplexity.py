@@ -138,7 +138,7 @@ def perplexity(
     if not progress:
         total = score(llm, tokens, [observer, *observers], n_ctx=n_ctx, chunks=chunks, on_chunk=on_chunk)
         return observer.result(n_ctx, total)
-    from tqdm.auto import tqdm
+    from ..progress import tqdm
 
     with tqdm(desc="perplexity", unit="chunk") as bar:
 

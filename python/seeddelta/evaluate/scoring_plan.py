@@ -112,7 +112,7 @@ class Scoring:
 
         Raises EvaluationError for options that are about log-probabilities.
         """
-        from tqdm.auto import tqdm
+        from ..progress import tqdm
 
         if self.text is None or self.save_kl_base is not None:
             raise EvaluationError(
@@ -141,7 +141,7 @@ class Scoring:
 
     def score(self, worker: Worker, index: int, progress: bool) -> Scores:
         """Scores of the model `index`, which a worker has open. The first one comes first."""
-        from tqdm.auto import tqdm
+        from ..progress import tqdm
 
         reads = self.kl_base is not None or (self.kl and index > 0)
         writes = not reads and self._base is not None and index == 0

@@ -62,7 +62,7 @@ def dequantize(
     metadata: dict[str, Value] = copied_metadata(source.header, without=schema.PREFIX)
     metadata["general.file_type"] = Typed(TYPES[type], GGUFValueType.UINT32)
 
-    from tqdm.auto import tqdm
+    from ..progress import tqdm
 
     total = sum(tensor.nbytes for tensor in plan)
     with tqdm(total=total, unit="B", unit_scale=True, desc="dequantize", disable=not progress) as bar:

@@ -89,7 +89,7 @@ def diff(
 
     Raises FormatError when one of them cannot be read, SourceModelError for NaN in its weights.
     """
-    from tqdm.auto import tqdm
+    from ..progress import tqdm
 
     with _Side(a) as first, _Side(b) as second:
         names = dict.fromkeys((*first.names, *second.names))

@@ -111,7 +111,7 @@ class _Verifier:
         self.files = {what: Path(given_path) for what, given_path in given.items() if given_path is not None}
 
     def run(self, progress: bool) -> Verification:
-        from tqdm.auto import tqdm
+        from ..progress import tqdm
 
         self._provenance()
         self._crc32()

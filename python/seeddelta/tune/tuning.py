@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any, Literal
 
-from tqdm.auto import tqdm
-
 from ..convert import build
 from ..convert.jobs import encoder_identity, forget
 from ..convert.parts import open_parts
@@ -22,6 +20,7 @@ from ..convert.recipe import Recipe
 from ..errors import SourceModelError
 from ..gguf.source import file_sha256
 from ..processors import processors
+from ..progress import tqdm
 from ..settings.tree import paths_of
 from ..storage.output import atomic_output, check_outputs, reading
 from .allocate import Rate
