@@ -88,7 +88,9 @@ def test_counters_are_those_of_python(models: dict[str, Path], told: Told, model
     metrics = json.loads((model_dir / "native-metrics.json").read_text())
     path = models["experts"]
     found = metrics[str(path)]
-    llm = seeddelta.load(path, n_ctx=128, n_batch=128, n_threads=2, n_threads_batch=2, logits_all=True, verbose=False)
+    llm = seeddelta.load(
+        path, n_ctx=128, n_batch=128, n_threads=2, n_threads_batch=2, logits_all=True, flash_attn=True, verbose=False
+    )
     for batch in BATCHES:
         llm.eval(batch)
     expected = llm.seeddelta.metrics()

@@ -76,7 +76,15 @@ def by_library(path: Path, config: RuntimeConfig, folder: Path, **more: str) -> 
 
 def by_python(path: Path, config: RuntimeConfig) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
     llm = seeddelta.load(
-        path, config=config, n_ctx=128, n_batch=128, n_threads=2, n_threads_batch=2, logits_all=True, verbose=False
+        path,
+        config=config,
+        n_ctx=128,
+        n_batch=128,
+        n_threads=2,
+        n_threads_batch=2,
+        logits_all=True,
+        flash_attn=True,
+        verbose=False,
     )
     for batch in BATCHES:
         llm.eval(batch)
@@ -192,6 +200,7 @@ def refused(path: Path, settings: str, folder: Path) -> str:
 WRONG = (
     "kwta.k=2", "kwta.k=0", "kwta.k=half", "kwta.k=ffn_down=0.5,ffn_up=x", "kwta.duty=0", "kwta.block=8",
     "kwta.score=size", "kwta.gap_tol=0", "kwta.colour=red", "kwta=maybe", "colour=red", "zeros=perhaps",
+    "attention=fast", "attention=off",
     "state_pack_mlp.mode=none", "state_pack_mlp.hysteresis=1", "state_pack_mlp.rho=1.5", "state_pack_mlp.target=kv",
     "event.delta_theta=-1", "event.topk=0", "event.quorum=0", "event.budget_ms=0", "event.age_max=-1",
     "event.delta_theta=nan", "event.rearm=1.5", "kwta.k",
