@@ -220,9 +220,55 @@ def serve_table() -> list[str]:
             alone, *speeds = (model["streams"][count]["speed"] for count in counts)
             first = (f"{model['first_token_ms'][which]:.0f}" for which in ("alone", "behind"))
             more = (f"{speed:.0f} ({speed / alone:.2f}x)" for speed in speeds)
-            yield f"`{model['server']}`, {_label(name)}", f"{alone:.0f}", *more, *first
+            label = _program_label(name.removesuffix(f", {model['server']}"))
+            yield f"`{model['server']}`, {label}", f"{alone:.0f}", *more, *first
 
     return table(("server, model", *clients, "first token, ms", "first token behind a long prompt, ms"), lines())
+
+
+def _program_label(name: str) -> str:
+    return f"**{name}**" if name.startswith("SeedΔ") else _label(name)
+
+
+def programs_table() -> list[str]:
+    """llama-bench, both models: tokens per second with 1 / 2 threads."""
+
+    def lines() -> Iterator[Sequence[str]]:
+        for model, name in (("SmolLM2-135M", "programs-smollm2"), ("Gemma 3 270M", "programs-gemma")):
+            for key, one in load(name)["models"].items():
+                speeds = (
+                    " / ".join(f"{of[part]['median']:.0f}" for of in one["threads"].values())
+                    for part in ("prompt", "generation")
+                )
+                label = _program_label(key) if one["exec"] else f"{_label(key.split(',')[0])}, without `exec`"
+                yield model, label, f"{one['file_bytes'] / 1e6:.0f}", *speeds
+
+    return table(("", "", "file, MB", "prompt of 512", "generation"), lines())
+
+
+def depth_table() -> list[str]:
+    """Generation at depths of the cache: llama.cpp's attention and the default, both kinds of SmolLM2."""
+
+    def lines() -> Iterator[Sequence[str]]:
+        for label, name in (("original, F16", "attention-depth-f16"), ("**SeedΔ, 4 bits**", "attention-depth-seeddelta")):
+            models = load(name)["models"]
+            stock = _by_depth(models["llama.cpp"])
+            for key, setting in (("llama.cpp", "llama"), ("auto", "auto")):
+                own = _by_depth(models[key])
+                ratio = ("" if key == "llama.cpp" else f" ({over(own[d], stock[d])})" for d in own)
+                speeds = (" / ".join(f"{speed:.0f}" for speed in of) for of in own.values())
+                yield label, f"`{setting}`", *(f"{speed}{more}" for speed, more in zip(speeds, ratio, strict=True))
+
+    depths = _by_depth(load("attention-depth-f16")["models"]["auto"])
+    return table(("", "attention", *(f"context {depth}" for depth in depths)), lines())
+
+
+def _by_depth(speeds: Sequence[dict[str, Any]]) -> dict[int, list[float]]:
+    """Tokens per second of generation at each depth, for each number of threads."""
+    found: dict[int, list[float]] = {}
+    for row in sorted(speeds, key=lambda row: (row["depth"], row["threads"])):
+        found.setdefault(row["depth"], []).append(row["generation"]["median"])
+    return found
 
 
 TABLES: dict[str, Callable[[], list[str]]] = {
@@ -239,6 +285,8 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "speed": lambda: speed_table("decode"),
     "speed-xeon": lambda: speed_table("decode-xeon"),
     "serve": serve_table,
+    "programs": programs_table,
+    "attention-depth": depth_table,
     "shape-1b-xeon": lambda: shape_table("decode-1b-xeon"),
     "shape-1b": lambda: shape_table("decode-1b"),
     "shape-1b-avx2": lambda: shape_table("decode-1b-avx2"),

@@ -54,7 +54,14 @@ def watch() -> None:
 def load(path: str, *, watched: bool = False, **options: Any) -> Any:
     if watched:
         watch()
-    settings: dict[str, Any] = {"n_ctx": 128, "n_batch": 128, "n_threads": 2, "n_threads_batch": 2, "logits_all": True}
+    settings: dict[str, Any] = {
+        "n_ctx": 128,
+        "n_batch": 128,
+        "n_threads": 2,
+        "n_threads_batch": 2,
+        "logits_all": True,
+        "flash_attn": True,
+    }
     try:
         return llama_cpp.Llama(path, verbose=True, **(settings | options))
     except ValueError as error:  # what llama-cpp-python makes of NULL

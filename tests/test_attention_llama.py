@@ -54,7 +54,7 @@ def test_exact_attention_is_llamas(tiny: Path, load: Callable[..., Any], flash_a
     assert divergence(stock, ours) < (1e-5 if flash_attn else 1e-6)
     metrics = llm.seeddelta.metrics()
     assert metrics["attention.exact"] == 50 * N_LAYERS
-    assert metrics["attention.packed"] == metrics["attention.left"] == metrics["pack.enabled"] == 0
+    assert metrics["attention.packed"] == metrics["attention.left"] == metrics["attention.small"] == 0
     assert not llm.seeddelta.enabled
 
 

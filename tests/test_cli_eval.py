@@ -82,7 +82,7 @@ def test_help_has_an_example(name: str, capfd: pytest.CaptureFixture[str]) -> No
         (["eval", "-m", "none.gguf", "--text", "x"], "no such file"),
         (["eval", "-m", "MODEL", "--text", "none.txt"], "none.txt: no such file"),
         (["eval", "-m", "MODEL", "--text", "SHORT", "--no-speed", "-q", "-t", "1"], "at least 1024 are needed"),
-        (["bench", "-m", "MODEL", "--threads", "0"], "threads '0': it should be greater than or equal to 1"),
+        (["bench", "-m", "MODEL", "--threads", "-1"], "threads '-1': it should be greater than or equal to 0"),
         (["bench", "-m", "SHORT"], "SHORT"),
     ],
 )

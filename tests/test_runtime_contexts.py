@@ -40,7 +40,7 @@ def tiny(request: pytest.FixtureRequest, smollm2_quantized: Path, tmp_path_facto
 
 @pytest.fixture
 def llm(tiny: Path) -> Iterator[Any]:
-    model = load_small(tiny, 1)
+    model = load_small(tiny, 1, flash_attn=False)
     yield model
     model.close()
 

@@ -81,7 +81,7 @@ def test_nan_activations(short_two_layers: Path, short_f16: Path, tmp_path: Path
 
 
 def test_context_that_is_made_in_another_way(short_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "new_model", lambda make, sequences=1: contextlib.nullcontext())
+    monkeypatch.setattr(model, "new_model", lambda make, sequences, flash: contextlib.nullcontext())
     with pytest.raises(UnsupportedLlamaError, match="llama_init_from_model"):
         load(short_two_layers)
 

@@ -231,10 +231,12 @@ def _summarize(llm: Any, settings: RunSettings, counts: dict[str, Any], times: l
             parts.append(f"{int(metrics['seeddelta.dense_calls'])} products from the fallback")
     else:
         parts.append("a plain GGUF model")
-    if "attention.exact" in metrics:
-        calls = int(metrics["attention.exact"]), int(metrics["attention.packed"])
-        density = metrics.get("pack.kv.density", metrics["pack.density"])  # pack. is the MLP's where both are on
-        parts.append(f"attention: {calls[0]} exact, {calls[1]} of chosen keys ({density:.0%})")
+    if exact := int(metrics.get("attention.exact", 0)):
+        parts.append(f"attention: {exact} exact")
+    if chosen := int(metrics.get("attention.packed", 0)):
+        parts.append(
+            f"attention: {chosen} of chosen keys ({metrics.get('pack.kv.density', metrics.get('pack.density', 1.0)):.0%})"
+        )
     if "attention.events" in metrics:
         parts.append(f"{metrics['attention.events']} with events ({metrics['event.stale_pct']:.0f}% reused)")
     print(", ".join(parts), file=sys.stderr)

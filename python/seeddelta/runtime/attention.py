@@ -55,7 +55,8 @@ class OwnAttention:
         an error for models that it does not fit."""
         self.auto = auto
         self.options = options = options or StatePackKV(mode="exact")
-        self.chooses = options.mode != "exact" or event is not None
+        modes = {options.mode, *(one.mode for one in options.overrides())}
+        self.chooses = modes != {"exact"} or event is not None
         self._event = event
         limits = {} if event is None else event.limits()
         if event is not None and event.budget_ms is not None:
@@ -116,6 +117,8 @@ class OwnAttention:
             "attention.left": whole["left"],
             "attention.small": whole["small"],
         }
+        if not self.chooses:
+            return metrics
         metrics |= {
             "pack.enabled": int(self.options.mode != "exact"),
             "pack.mode": _MODES[self.options.mode],

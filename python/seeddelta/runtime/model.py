@@ -95,6 +95,7 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         self._seeddelta_options: dict[str, Any] = {"fallback": fallback, "config": config, "statecells": statecells}
         self._seeddelta_options |= {"parallel": parallel, "lora": lora}
         self.parallel = parallel
+        self._llama_chooses_flash = _flash(kwargs)
         config = config or RuntimeConfig()
         fallback = fallback if fallback is not None else config.fallback
         model_path, fallback = str(located(model_path)), None if fallback is None else located(fallback)
@@ -192,7 +193,10 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             super().close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return dict(super().__getstate__()) | self._seeddelta_options
+        state = dict(super().__getstate__()) | self._seeddelta_options
+        if self._llama_chooses_flash:  # Llama has what llama.cpp chose
+            del state["flash_attn"]
+        return state
 
 
 def _flash(kwargs: Mapping[str, Any]) -> bool:

@@ -25,7 +25,7 @@ def gates_of_attention(attention: OwnAttention, pack_key: str) -> list[_core.Pro
                 run=_core.EVENT_RUN,
             )
         ]
-    if attention.options.mode == "exact" and not attention.options.overrides():
+    if not attention.chooses:
         return []
     return [
         _core.ProvenGate(
