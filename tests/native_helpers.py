@@ -51,11 +51,13 @@ class Told:
         return None if path is None else np.load(path)
 
 
-def tell(jobs: Sequence[dict[str, Any]], folder: Path, *preloaded: Path, **variables: str) -> Told:
-    """Run jobs in a child of its own, with more libraries preloaded before ours."""
+def tell(
+    jobs: Sequence[dict[str, Any]], folder: Path, *preloaded: Path, behind: Sequence[Path] = (), **variables: str
+) -> Told:
+    """Run jobs in a child of its own, with more libraries preloaded before ours and behind it."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SEEDDELTA_")}
     environment |= {
-        "LD_PRELOAD": ":".join(map(str, (*preloaded, library()))),
+        "LD_PRELOAD": ":".join(map(str, (*preloaded, library(), *behind))),
         **{f"SEEDDELTA_{k.upper()}": v for k, v in variables.items()},
     }
     jobs = json.loads(json.dumps(jobs, default=str))

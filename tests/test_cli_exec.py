@@ -80,6 +80,11 @@ def test_keeps_what_is_preloaded_and_said_already(program: Path) -> None:
     assert "SEEDDELTA_SET=kwta.k=0.5 event.topk=0.5" in done.stdout.splitlines()
 
 
+def test_attention_is_passed_on(program: Path) -> None:
+    done = run("--attention", "exact", "--", program)
+    assert "SEEDDELTA_SET=attention=exact" in done.stdout.splitlines()
+
+
 def test_what_follows_the_program_is_its_own(program: Path) -> None:
     """Also without --, and in words that we know."""
     words = ["--kwta", "--state-pack", "binary", "--dry-run", "--help"]

@@ -167,11 +167,11 @@ def test_imatrix_is_refused(folder: Path, smollm2_full: Path, tiny_text: Path, t
 
 
 @contextmanager
-def server(folder: Path, *arguments: object) -> Iterator[str]:
+def server(folder: Path, *arguments: object, options: tuple[object, ...] = ()) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    line = command(folder, "llama-server", *arguments, "--port", port, "-t", 2)
+    line = command(folder, "llama-server", *arguments, "--port", port, "-t", 2, options=options)
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
     address = f"http://127.0.0.1:{port}"
     with ThreadPoolExecutor(1) as pool:
@@ -206,6 +206,40 @@ def test_requests_at_once_are_as_each_alone(folder: Path, smollm2_full: Path) ->
             together = list(clients.map(lambda prompt: complete(address, prompt), asked))
     assert len(set(alone.values())) > 4
     assert together == [alone[prompt] for prompt in asked]
+
+
+def test_attention_of_slots_is_as_alone(
+    folder: Path, smollm2_full: Path, smollm2_quantized: Path, tmp_path: Path
+) -> None:
+    """Ours, in a SeedΔ model and in an ordinary one."""
+    metrics = tmp_path / "m.json"
+    options = ("--attention", "exact", "--metrics-json", metrics)
+    for model, name in ((smollm2_full, str(smollm2_full)), (smollm2_quantized, "ordinary models")):
+        with server(folder, "-m", model, "--parallel", 4, "-c", 2048, options=options) as address:
+            alone = {prompt: complete(address, prompt) for prompt in PROMPTS}
+            with ThreadPoolExecutor(4) as clients:
+                together = list(clients.map(lambda prompt: complete(address, prompt), PROMPTS * 3))
+        assert len(set(alone.values())) > 4
+        assert together == [alone[prompt] for prompt in PROMPTS * 3]
+        found = json.loads(metrics.read_text())[name]
+        assert found["attention.exact"] > 24 * len(PROMPTS)
+        assert found["attention.left"] == found["attention.small"] == 0
+
+
+def test_attention_of_an_ordinary_model_is_that_of_run(
+    folder: Path, smollm2_quantized: Path, tiny_text: Path, tmp_path: Path
+) -> None:
+    """By default, behind a long prompt."""
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text(tiny_text.read_text()[:4000])
+    arguments, metrics = ("-m", smollm2_quantized, "-f", prompt, "-n", 24, "-c", 2048), tmp_path / "m.json"
+    done = run(folder, "llama-completion", *arguments, *GREEDY, options=("--metrics-json", metrics))
+    assert done.returncode == 0, done.stderr[-2000:]
+    expected = plain(ours(folder, "run", *arguments, "-t", 2))
+    assert expected in plain(done.stdout.replace("[end of text]", ""))
+    found = json.loads(metrics.read_text())["ordinary models"]
+    assert found["attention.exact"] == found["attention.nodes"] == 30 * 23
+    assert found["attention.left"] == 0
 
 
 def test_a_draft_of_the_same_file(folder: Path, smollm2_full: Path, smollm2_f16: Path) -> None:

@@ -200,6 +200,7 @@ def refused(path: Path, settings: str, folder: Path) -> str:
 WRONG = (
     "kwta.k=2", "kwta.k=0", "kwta.k=half", "kwta.k=ffn_down=0.5,ffn_up=x", "kwta.duty=0", "kwta.block=8",
     "kwta.score=size", "kwta.gap_tol=0", "kwta.colour=red", "kwta=maybe", "colour=red", "zeros=perhaps",
+    "attention=fast", "attention=off",
     "state_pack_mlp.mode=none", "state_pack_mlp.hysteresis=1", "state_pack_mlp.rho=1.5", "state_pack_mlp.target=kv",
     "event.delta_theta=-1", "event.topk=0", "event.quorum=0", "event.budget_ms=0", "event.age_max=-1",
     "event.delta_theta=nan", "event.rearm=1.5", "kwta.k",

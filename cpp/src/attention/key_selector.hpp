@@ -13,6 +13,9 @@
 
 namespace seeddelta {
 
+// Positions in the cache from which our exact attention is faster than ggml's.
+inline constexpr int64_t kFromContext = 512;
+
 // Layers [first, last], or their KV heads [first_head, last_head], have another mode or budget. The heads of a layer
 // have bits of one mode, or are exact.
 struct LayerOverride {

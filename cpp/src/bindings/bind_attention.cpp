@@ -142,6 +142,7 @@ py::typing::List<FloatDict> heads(const PyAttention &h) {
 } // namespace
 
 void bind_attention(py::module_ &m) {
+    m.attr("ATTENTION_FROM_CONTEXT") = kFromContext;
     m.def("attention_required_symbols", &attention_required_symbols,
           "Names of the ggml functions that AttentionHook needs, beside those of ggml_required_symbols.");
     py::class_<PackSettings>(m, "PackSettings",

@@ -1,6 +1,5 @@
 // The functions of llama.cpp that a preloaded library takes the place of. Programs load models through the first ones;
 // libllama itself calls the others before each graph, when a context ends, and when a program wants to see nodes.
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -39,11 +38,7 @@ void *load(const std::shared_ptr<seeddelta::ServedModel> &model, const ModelPara
     const auto real = LlamaLibrary::get<LoadModel>("llama_model_load_from_file");
     const auto free_model = LlamaLibrary::get<void (*)(void *)>("llama_model_free");
     if (!model->options().metrics_json.empty()) {
-        static const int at_exit = [] {
-            static_cast<void>(seeddelta::operator_names()); // made before, it is there until after
-            return std::atexit([] { Host::instance().write_metrics(false); });
-        }();
-        static_cast<void>(at_exit);
+        Host::write_metrics_at_exit();
     }
     const std::shared_ptr<seeddelta::StubFile> stub = Host::instance().stub_of(*model);
     void *loaded = real(stub->path().c_str(), on_cpu(params));

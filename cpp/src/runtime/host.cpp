@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <new>
 
@@ -72,7 +73,6 @@ std::shared_ptr<ServedModel> Host::open(const char *path) {
     const Options options = Options::from_environment();
     auto model = std::make_shared<ServedModel>(std::move(file), options, LlamaLibrary::loaded());
     models_.push_back({state, model});
-    any_.store(true);
     if (options.verbose) {
         say({model->path(), ": ", std::to_string(model->served().size()), " weights are computed from it, ",
              std::to_string(model->dense_weights()), " from the fallback"});
@@ -150,46 +150,65 @@ Host::Found Host::find_model(void *graph) const {
     return found;
 }
 
+OrdinaryModels &Host::ordinary_models() {
+    if (!ordinary_) {
+        ordinary_.emplace();
+        if (!ordinary_->metrics_json().empty()) {
+            write_metrics_at_exit();
+        }
+    }
+    return *ordinary_;
+}
+
 // Null where llama.cpp computes alone, or something is wrong.
-ServedContext *Host::context_of(void *scheduler, void *graph, std::string &wrong) {
+Host::Context *Host::context_of(void *scheduler, void *graph, std::string &wrong) {
     const std::scoped_lock lock(mutex_);
+    const bool watched = watched_.contains(scheduler);
     auto known = contexts_.find(scheduler);
     if (known == contexts_.end()) {
-        const Found found = find_model(graph);
+        Found found;
+        if (models_.empty()) {
+            found.ordinary = true;
+        } else {
+            found = find_model(graph);
+        }
         if (found.model != nullptr) {
-            known = contexts_.emplace(scheduler, std::make_unique<ServedContext>(found.model)).first;
+            known = contexts_.emplace(scheduler, Context{std::make_unique<ServedContext>(found.model), nullptr}).first;
         } else if (!found.misplaced.empty()) {
             wrong = found.misplaced +
                     " is not where the model was mapped; load it with mmap (--load-mode mmap, no --no-mmap)";
             return nullptr;
         } else if (found.ordinary) {
-            known = contexts_.emplace(scheduler, nullptr).first;
+            known = contexts_.emplace(scheduler, Context{nullptr, ordinary_models().make(watched)}).first;
         } else {
             return nullptr; // it may compute with weights later
         }
     }
-    if (known->second != nullptr && watched_.contains(scheduler)) {
+    Context &context = known->second;
+    if (context.served == nullptr) {
+        wrong = ordinary_models().refusal(watched);
+    } else if (watched) {
         wrong =
-            known->second->model().path() +
+            context.served->model().path() +
             ": the program looks at the graph's nodes one by one (an evaluation callback, as in llama-imatrix), which "
             "those of SeedΔ weights do not allow; use `seeddelta imatrix`, or the original model";
-        return nullptr;
     }
-    return known->second.get();
+    return watched ? nullptr : &context;
 }
 
 int Host::compute(void *scheduler, void *graph, ComputeGraph real) noexcept {
-    if (!any_.load(std::memory_order_relaxed)) {
-        return real(scheduler, graph);
-    }
     try {
         std::string wrong;
-        ServedContext *context = context_of(scheduler, graph, wrong);
+        const Context *context = context_of(scheduler, graph, wrong);
         if (!wrong.empty()) {
             say({"error: ", wrong});
             return kStatusFailed;
         }
-        return context == nullptr ? real(scheduler, graph) : context->compute(scheduler, graph, real);
+        if (context != nullptr && context->served != nullptr) {
+            return context->served->compute(scheduler, graph, real);
+        }
+        return context != nullptr && context->ordinary != nullptr ? context->ordinary->compute(scheduler, graph, real)
+                                                                  : real(scheduler, graph);
     } catch (const std::bad_alloc &) {
         say({"error: no memory for the next computation, which was not done; free some"});
         return kStatusNoMemory;
@@ -200,9 +219,6 @@ int Host::compute(void *scheduler, void *graph, ComputeGraph real) noexcept {
 }
 
 void Host::freed(void *scheduler) noexcept {
-    if (!any_.load(std::memory_order_relaxed)) {
-        return;
-    }
     {
         const std::scoped_lock lock(mutex_);
         watched_.erase(scheduler);
@@ -210,7 +226,9 @@ void Host::freed(void *scheduler) noexcept {
         if (known == contexts_.end()) {
             return;
         }
-        const bool told = known->second != nullptr && !known->second->model().options().metrics_json.empty();
+        const std::unique_ptr<ServedContext> &served = known->second.served;
+        const bool told =
+            !(served != nullptr ? served->model().options().metrics_json : ordinary_->metrics_json()).empty();
         contexts_.erase(known);
         if (!told) {
             return;
@@ -220,9 +238,6 @@ void Host::freed(void *scheduler) noexcept {
 }
 
 void Host::watched(void *scheduler, bool watched) noexcept {
-    if (!any_.load(std::memory_order_relaxed)) {
-        return;
-    }
     try {
         const std::scoped_lock lock(mutex_);
         if (watched) {
@@ -233,6 +248,14 @@ void Host::watched(void *scheduler, bool watched) noexcept {
     } catch (const std::bad_alloc &) {
         say({"error: no memory; an evaluation callback of this program is not told apart"});
     }
+}
+
+void Host::write_metrics_at_exit() {
+    static const int registered = [] {
+        static_cast<void>(operator_names()); // made before, it is there until after
+        return std::atexit([] { instance().write_metrics(false); });
+    }();
+    static_cast<void>(registered);
 }
 
 void Host::write_metrics(bool wait) noexcept {
@@ -247,12 +270,22 @@ void Host::write_metrics(bool wait) noexcept {
         for (const Entry &entry : models_) {
             Totals totals = entry.model->totals;
             for (const auto &[scheduler, context] : contexts_) {
-                if (context != nullptr && &context->model() == entry.model.get()) {
-                    context->add_to(totals);
+                if (context.served != nullptr && &context.served->model() == entry.model.get()) {
+                    context.served->add_to(totals);
                 }
             }
             path = entry.model->options().metrics_json;
             text += (text.empty() ? "{\n" : ",\n") + metrics_json(*entry.model, totals);
+        }
+        if (ordinary_ && !ordinary_->metrics_json().empty()) {
+            AttentionCounts counts = ordinary_->totals;
+            for (const auto &[scheduler, context] : contexts_) {
+                if (context.ordinary != nullptr) {
+                    context.ordinary->add_to(counts);
+                }
+            }
+            path = ordinary_->metrics_json();
+            text += (text.empty() ? "{\n" : ",\n") + ordinary_json(counts);
         }
         if (!path.empty()) {
             write_file(path, text + "\n}\n");

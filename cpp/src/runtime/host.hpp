@@ -1,14 +1,15 @@
 // All models of ours in this process, and the contexts that compute with them, which are found by their graphs: a
 // context is one of a model where its graph reads from a file that the model gave to llama.cpp.
 #pragma once
-#include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "runtime/ordinary_context.hpp"
 #include "runtime/served_context.hpp"
 
 namespace seeddelta {
@@ -32,6 +33,7 @@ public:
     // To the file that SEEDDELTA_METRICS_JSON names. A process may end in a handler of signals, where nothing can be
     // waited for.
     void write_metrics(bool wait) noexcept;
+    static void write_metrics_at_exit();
 
 private:
     struct FileState {
@@ -50,16 +52,23 @@ private:
         bool ordinary = false; // it computes with weights of others
     };
 
+    // Of one scheduler. Neither: llama.cpp computes alone.
+    struct Context {
+        std::unique_ptr<ServedContext> served;
+        std::unique_ptr<OrdinaryContext> ordinary;
+    };
+
     static bool state_of(const char *path, FileState &state);
     void prune(const FileState &wanted);
-    ServedContext *context_of(void *scheduler, void *graph, std::string &wrong);
+    OrdinaryModels &ordinary_models();
+    Context *context_of(void *scheduler, void *graph, std::string &wrong);
     Found find_model(void *graph) const;
     void look_at(const void *tensor, bool as_weight, const std::vector<Mapping> &mappings, Found &found) const;
 
-    std::atomic<bool> any_{false};
     std::mutex mutex_; // of all that follows
     std::vector<Entry> models_;
-    std::unordered_map<void *, std::unique_ptr<ServedContext>> contexts_; // by scheduler; null: an ordinary one
+    std::optional<OrdinaryModels> ordinary_; // once one of them computes
+    std::unordered_map<void *, Context> contexts_;
     std::unordered_set<void *> watched_;
 };
 

@@ -16,7 +16,24 @@ namespace seeddelta {
 
 namespace {
 
-constexpr int kAccelerator = 3; // GGML_BACKEND_DEVICE_TYPE_ACCEL after CPU, GPU, IGPU
+// GGML_BACKEND_DEVICE_TYPE_…; GPU and IGPU lie between
+constexpr int kCpu = 0;
+constexpr int kAccelerator = 3;
+
+// The name of the first device for which `fits` holds; empty: none.
+template <class F>
+std::string find_device(F &&fits) {
+    const auto count = LlamaLibrary::get<size_t (*)()>("ggml_backend_dev_count");
+    const auto device = LlamaLibrary::get<void *(*)(size_t)>("ggml_backend_dev_get");
+    const auto kind = LlamaLibrary::get<int (*)(void *)>("ggml_backend_dev_type");
+    const auto name = LlamaLibrary::get<const char *(*)(void *)>("ggml_backend_dev_name");
+    for (size_t i = 0; i < count(); ++i) {
+        if (fits(kind(device(i)))) {
+            return name(device(i));
+        }
+    }
+    return {};
+}
 
 [[noreturn]] void unsupported(const std::string &what) {
     throw ModelFileError("this llama.cpp cannot run SeedΔ models: " + what);
@@ -91,12 +108,8 @@ const LlamaLibrary &LlamaLibrary::loaded() {
 
 LlamaLibrary::LlamaLibrary() {
     check_devices();
-    std::map<std::string, uintptr_t> symbols;
-    for (const std::string &name : ggml_required_symbols()) {
-        symbols[name] = reinterpret_cast<uintptr_t>(find(name.c_str()));
-    }
     try {
-        abi_ = probe_ggml(symbols, &GraphHook::compute);
+        abi_ = probe_ggml(addresses(ggml_required_symbols()), &GraphHook::compute);
     } catch (const AbiProbeError &error) {
         unsupported(error.what());
     }
@@ -105,16 +118,36 @@ LlamaLibrary::LlamaLibrary() {
     choose_placeholders();
 }
 
+std::map<std::string, uintptr_t> LlamaLibrary::addresses(const std::vector<std::string> &names) {
+    std::map<std::string, uintptr_t> found;
+    for (const std::string &name : names) {
+        found[name] = reinterpret_cast<uintptr_t>(find(name.c_str()));
+    }
+    return found;
+}
+
+const AttentionAbi &LlamaLibrary::attention() const {
+    static const AttentionAbi *const abi = [this] { // never freed, as the library
+        std::map<std::string, uintptr_t> symbols = addresses(ggml_required_symbols());
+        symbols.merge(addresses(attention_required_symbols()));
+        try {
+            return new AttentionAbi(probe_attention(symbols, abi_));
+        } catch (const AbiProbeError &error) {
+            throw ModelFileError(std::string("attention cannot be taken over in this llama.cpp: ") + error.what());
+        }
+    }();
+    return *abi;
+}
+
+std::string LlamaLibrary::other_device() {
+    return find_device([](int kind) { return kind != kCpu; });
+}
+
 // A BLAS device claims the products of a prompt and aborts on a custom operation.
 void LlamaLibrary::check_devices() {
-    const auto count = get<size_t (*)()>("ggml_backend_dev_count");
-    const auto device = get<void *(*)(size_t)>("ggml_backend_dev_get");
-    const auto kind = get<int (*)(void *)>("ggml_backend_dev_type");
-    const auto name = get<const char *(*)(void *)>("ggml_backend_dev_name");
-    for (size_t i = 0; i < count(); ++i) {
-        if (kind(device(i)) == kAccelerator) {
-            unsupported(std::string("its accelerator ") + name(device(i)) + " takes the prompts away from the CPU");
-        }
+    const std::string found = find_device([](int kind) { return kind == kAccelerator; });
+    if (!found.empty()) {
+        unsupported("its accelerator " + found + " takes the prompts away from the CPU");
     }
 }
 

@@ -1,5 +1,6 @@
 // The llama.cpp that this process has loaded: functions by name, the layout of its tensors, what it cannot serve.
 #pragma once
+#include "ggml_host/attention_abi.hpp"
 #include "ggml_host/ggml_abi.hpp"
 
 namespace seeddelta {
@@ -20,7 +21,12 @@ public:
     // Probed once. Throws ModelFileError for a llama.cpp that cannot be served.
     static const LlamaLibrary &loaded();
 
+    // The first device that is no CPU, and may compute parts of a graph; empty: there is none.
+    static std::string other_device();
+
     const GgmlAbi &abi() const { return abi_; }
+    // What taking over attention needs, probed when it is asked for. Throws ModelFileError.
+    const AttentionAbi &attention() const;
     // The smallest type for placeholders of so many columns that llama.cpp computes with where it has mapped it.
     uint32_t placeholder_type(int64_t n_in) const;
 
@@ -30,6 +36,7 @@ public:
 private:
     LlamaLibrary();
     [[noreturn]] static void missing(const char *name);
+    static std::map<std::string, uintptr_t> addresses(const std::vector<std::string> &names);
     static void check_devices();
     void choose_placeholders();
 

@@ -45,7 +45,23 @@ std::string printed(const Metric &metric) {
     return out.str();
 }
 
+std::map<std::string, uint64_t> named(const AttentionCounts &counts) {
+    std::map<std::string, uint64_t> found;
+    for (size_t i = 0; i < counts.size(); ++i) {
+        found[std::string("attention.") + kAttentionNames[i]] = counts[i];
+    }
+    return found;
+}
+
 } // namespace
+
+std::string ordinary_json(const AttentionCounts &counts) {
+    std::string text;
+    for (const auto &[name, value] : named(counts)) {
+        text += (text.empty() ? "\n  \"" : ",\n  \"") + name + "\": " + std::to_string(value);
+    }
+    return quoted("ordinary models") + ": {" + text + "\n}";
+}
 
 std::string metrics_json(ServedModel &model, const Totals &totals) {
     std::map<std::string, uint64_t> found;
@@ -73,6 +89,9 @@ std::string metrics_json(ServedModel &model, const Totals &totals) {
             rows += static_cast<uint64_t>(d.n_out);
             kept += static_cast<uint64_t>(d.n_out * d.resid_k);
         }
+    }
+    if (model.own_attention()) {
+        found = named(totals.attention);
     }
     found["seeddelta.weights"] = model.served().size();
     found["seeddelta.dense_weights"] = model.dense_weights();

@@ -67,6 +67,8 @@ void Options::set(const std::string &assignment) {
         statecells = given.flag();
     } else if (name == "proc_sparse") {
         proc_sparse = given.flag();
+    } else if (name == "attention") {
+        attention = static_cast<AttentionMode>(given.choice({"auto", "llama", "exact"}));
     } else if (!skipping.set(name, value)) {
         given.fail("this setting is not known, or not served in llama.cpp's programs; leave it out, or use "
                    "`seeddelta run` or `serve`");

@@ -7,6 +7,9 @@
 
 namespace seeddelta {
 
+// Who computes the attention of generated tokens: ours where it is faster, llama.cpp, or ours and nothing else.
+enum class AttentionMode { automatic, llama, exact };
+
 struct Options {
     // SEEDDELTA_SET: settings of the run time in the names of --set, as words of a shell: gap=0.1 kwta.k=0.5
     std::optional<double> gap;
@@ -15,6 +18,7 @@ struct Options {
     bool statecells = false; // a model without them is refused
     bool proc_sparse = true;
     SkipSettings skipping;
+    AttentionMode attention = AttentionMode::automatic;
 
     std::string metrics_json; // SEEDDELTA_METRICS_JSON; empty: none
     bool verbose = false;     // SEEDDELTA_VERBOSE

@@ -19,6 +19,10 @@ static Counts counts_of(const WeightCounters &c) {
 
 ServedContext::ServedContext(std::shared_ptr<ServedModel> model)
     : model_(std::move(model)), hook_(model_->library().abi(), model_->registry()) {
+    if (model_->own_attention()) {
+        attention_.emplace(model_->library(), model_->options().attention);
+        hook_.set_attention(&attention_->hook());
+    }
     const SkipSettings &skipping = model_->options().skipping;
     std::vector<ProvenGate> gates = proven_gates(hook_);
     if (!gates.empty() && !skipping.force && !skipping.skip_prompt) {
@@ -49,6 +53,9 @@ void ServedContext::add_to(Totals &totals) const {
         totals.proof = proof_->metrics();
     }
     totals.nodes_seen += hook_.nodes_seen();
+    if (attention_) {
+        attention_->add_to(totals.attention);
+    }
 }
 
 int ServedContext::compute(void *scheduler, void *graph, ComputeGraph real) {
@@ -72,6 +79,10 @@ int ServedContext::compute(void *scheduler, void *graph, ComputeGraph real) {
     }
     if (error.kind != HookErrorKind::none) {
         return report(error);
+    }
+    if (const std::string wrong = attention_ ? attention_->wrong() : std::string(); !wrong.empty()) {
+        say({"error: ", model_->path(), ": ", wrong});
+        return kStatusFailed;
     }
     return status != 0 || proven_ ? status : prove();
 }

@@ -6,6 +6,7 @@
 
 #include "gating/trial.hpp"
 #include "ggml_host/graph_hook.hpp"
+#include "runtime/own_attention.hpp"
 #include "runtime/served_model.hpp"
 
 namespace seeddelta {
@@ -36,6 +37,7 @@ private:
     int prove();
 
     std::shared_ptr<ServedModel> model_;
+    std::optional<OwnAttention> attention_; // borrowed by the hook
     GraphHook hook_;
     mutable std::mutex proof_mutex_; // of what follows, which others read while something is computed
     std::optional<Proof> proof_;     // of its gates; none where they stay on

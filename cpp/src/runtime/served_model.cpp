@@ -8,6 +8,7 @@
 #include "gguf/error.hpp"
 #include "gguf/ggml_types.hpp"
 #include "runtime/payload.hpp"
+#include "runtime/say.hpp"
 
 namespace seeddelta {
 
@@ -47,8 +48,27 @@ std::string WatchedModel::changed() const {
     return {};
 }
 
+// Whether contexts get attention of ours. Throws ModelFileError where they must and cannot.
+static bool takes_attention(const Options &options, const LlamaLibrary &library) {
+    if (options.attention == AttentionMode::llama) {
+        return false;
+    }
+    try {
+        static_cast<void>(library.attention());
+        return true;
+    } catch (const ModelFileError &error) {
+        if (options.attention == AttentionMode::exact) {
+            throw;
+        }
+        if (options.verbose) {
+            say({error.what(), "; llama.cpp computes all of it"});
+        }
+        return false;
+    }
+}
+
 ServedModel::ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const LlamaLibrary &library)
-    : options_(options), library_(library), file_(std::move(file)) {
+    : options_(options), library_(library), file_(std::move(file)), own_attention_(takes_attention(options, library)) {
     const Header &header = file_->header();
     if (!options.fallback.empty()) {
         fallback_ = std::make_unique<WatchedModel>(options.fallback);

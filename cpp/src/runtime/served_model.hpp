@@ -14,6 +14,7 @@
 #include "gguf/descriptions.hpp"
 #include "runtime/llama_library.hpp"
 #include "runtime/options.hpp"
+#include "runtime/own_attention.hpp"
 #include "runtime/stub_file.hpp"
 #include "seeddelta/make_weight.hpp"
 
@@ -44,6 +45,7 @@ struct Totals {
     std::vector<GateCounts> gates; // in the order of the registry
     std::vector<Metric> proof;     // of the last context whose gates were on trial
     uint64_t nodes_seen = 0;
+    AttentionCounts attention{};
 };
 
 class ServedModel {
@@ -58,6 +60,7 @@ public:
     const std::vector<TensorDescription> &served() const { return served_; } // in the order of the registry
     size_t dense_weights() const { return dense_; }
     uint64_t file_bytes() const;
+    bool own_attention() const { return own_attention_; } // in its contexts
     // Empty, or the file that has changed since, which makes everything computed void.
     std::string changed() const;
 
@@ -83,6 +86,7 @@ private:
     std::unique_ptr<WatchedModel> file_, fallback_;
     std::vector<TensorDescription> served_;
     size_t dense_ = 0;
+    bool own_attention_ = false;
     std::deque<CheckedWeight> weights_;
     WeightRegistry registry_;
     std::vector<StubTensor> stub_tensors_;

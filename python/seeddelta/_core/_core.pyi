@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'EVENT_RUN', 'FileGuard', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'Proof', 'ProvenGate', 'SkipSettings', 'Trial', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'base_values', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search']
+__all__: list[str] = ['ATTENTION_FROM_CONTEXT', 'AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'EVENT_RUN', 'FileGuard', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'Proof', 'ProvenGate', 'SkipSettings', 'Trial', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'base_values', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search']
 class Gate:
     """
     What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
@@ -656,6 +656,7 @@ def seed_search(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]
     Returns: (seed_idx uint16 [n_out], None, scored), with step (seed_idx uint16 [n_out, blocks],
         seed_gain int8 [n_out, blocks], scored); `scored` counts the seeds whose error was computed.
     """
+ATTENTION_FROM_CONTEXT: int = 512
 EVENT_RUN: int = 8
 PRNG_BLOCK_STD: float = 36.945906403822335
 __version__: str

@@ -38,7 +38,7 @@ _CACHE_TYPES = (
     llama_cpp.GGML_TYPE_Q4_0,
 )
 _MODES = {"exact": 0, "binary": 1, "ternary": 2}
-_FROM_CONTEXT = 512  # positions in the cache from which our attention is faster than llama.cpp's
+_FROM_CONTEXT = _core.ATTENTION_FROM_CONTEXT  # positions from which our attention is faster than llama.cpp's
 _live: weakref.WeakSet[OwnAttention] = weakref.WeakSet()
 
 
