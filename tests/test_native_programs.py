@@ -102,7 +102,7 @@ def test_skipping_is_that_of_run(
         seeddelta.build(recipe, progress=False)
     ours_json, theirs_json = tmp_path / "ours.json", tmp_path / "theirs.json"
     arguments = ("-m", model, "-p", PROMPTS[0], "-n", 24)
-    text = ours(folder, "run", *arguments, "-t", 2, "--force", *settings, "--metrics-json", ours_json)
+    text = ours(folder, "run", *arguments, "-t", 2, "--force", *settings, "--json", ours_json)
     done = run(
         folder, "llama-completion", *arguments, *GREEDY, "--no-warmup",
         options=("--force", *settings, "--metrics-json", theirs_json),
