@@ -48,10 +48,10 @@ def depth_table() -> list[str]:
 
     def lines() -> Iterator[Sequence[str]]:
         for label, name in (
-            ("original, F16", "attention-depth-f16"),
-            ("**SeedΔ, 4 bits**", "attention-depth-seeddelta"),
+            ("original, F16", "f16"),
+            ("**SeedΔ, 4 bits**", "seeddelta"),
         ):
-            models = load(f"attention-depth-{name}")["models"]
+            models = load(f"attention-depth-{name}-speed")["models"]
             stock = _by_depth(models["llama.cpp"])
             for key, setting in (("llama.cpp", "llama"), ("auto", "auto")):
                 own = _by_depth(models[key])
@@ -59,7 +59,7 @@ def depth_table() -> list[str]:
                 speeds = (" / ".join(f"{speed:.0f}" for speed in of) for of in own.values())
                 yield label, f"`{setting}`", *(f"{speed}{more}" for speed, more in zip(speeds, ratio, strict=True))
 
-    depths = _by_depth(load("attention-depth-f16")["models"]["auto"])
+    depths = _by_depth(load("attention-depth-f16-speed")["models"]["auto"])
     return table(("", "attention", *(f"context {depth}" for depth in depths)), lines())
 
 

@@ -14,7 +14,7 @@ class tqdm(_tqdm):  # type: ignore[type-arg]
         lock: Any = self.get_lock()  # type: ignore[no-untyped-call]
         if nolock or self.disable:
             super().refresh(nolock=nolock)
-        elif lock.acquire(*(lock_args or ())):
+        elif lock.acquire(*(lock_args or ())) is not False:  # tqdm's default lock says nothing
             try:
                 super().refresh(nolock=True)
             finally:
