@@ -7,7 +7,7 @@
 For every budget three models with the same covariance: `autotuned`, `uniform` (rates as equal as the bytes allow) and
 `rule` (--bpw: the sensitivities of a table); beside them llama.cpp's types with the
 imatrix of the same text. The tuning reads `--tune-text` from its end; `--text` is never seen before the end. Perplexity
-and divergence are from the dense model on the same tokens, and differences from `uniform` are paired. Writes JSON and a
+and divergence are from the original on the same tokens, and differences from `uniform` are paired. Writes JSON and a
 figure. An interrupted run goes on where it was with --reuse.
 """
 
@@ -45,8 +45,10 @@ def main() -> int:
     parser.add_argument("--verify-chunks", type=int, default=16, help="held out while tuning (default: %(default)s)")
     parser.add_argument("--detail", action="store_true", help="measure every layer by itself")
     parser.add_argument("--threads", type=int, default=0, help="threads (default: all cores)")
-    parser.add_argument("--imatrix", type=Path, required=True, help="imatrix of the dense model, for llama.cpp's types")
-    parser.add_argument("--hessian", type=Path, help="covariance file of the dense model, for ours")
+    parser.add_argument(
+        "--imatrix", type=Path, required=True, help="imatrix of the original model, for llama.cpp's types"
+    )
+    parser.add_argument("--hessian", type=Path, help="covariance file of the original model, for ours")
     parser.add_argument("--llama", default=",".join(LLAMA), help="llama.cpp's types (default: %(default)s)")
     parser.add_argument("--ours", default=",".join(OURS), help="rule may be left out (default: %(default)s)")
     parser.add_argument("--reuse", action="store_true", help="go on with the models and measurements in --work")

@@ -36,7 +36,7 @@ MODELS = ("F16", *common.SEEDDELTA, "Q8_0", "Q6_K", "Q5_K_M", "Q4_0", "Q4_K_M", 
 
 def main() -> int:
     parser = common.parser(__doc__)
-    parser.add_argument("--shape", choices=synthetic.SHAPES, help="random weights of this shape, not a dense model")
+    parser.add_argument("--shape", choices=synthetic.SHAPES, help="random weights of this shape, not an original model")
     parser.add_argument(
         "--models",
         help=f"some of them, with commas (default: {','.join(MODELS)}; with --shape {','.join(synthetic.MODELS)})",

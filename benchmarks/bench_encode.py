@@ -29,7 +29,7 @@ CODES: dict[str, dict[str, Any]] = {
 
 def main() -> int:
     parser = common.parser(__doc__)
-    parser.add_argument("--hessian", type=Path, required=True, help="covariance file of the dense model")
+    parser.add_argument("--hessian", type=Path, required=True, help="covariance file of the original model")
     parser.add_argument("--layers", default="10-11", help="layers to encode (default: %(default)s)")
     parser.add_argument("--bits", default="4", help="bits per weight, with commas (default: %(default)s)")
     parser.add_argument("--codes", default=";".join(CODES), help="with semicolons (default: %(default)s)")

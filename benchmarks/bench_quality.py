@@ -1,4 +1,4 @@
-"""Perplexity and divergence from the dense model on texts, at what each kind of weight costs.
+"""Perplexity and divergence from the original model on texts, at what each kind of weight costs.
 
     seeddelta imatrix dense.gguf -f wiki.valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
     python benchmarks/bench_quality.py files --text wiki.test.txt --text pydoc --text code --imatrix imatrix.gguf \\
@@ -9,7 +9,7 @@ included), `ablation` (one thing changed at a time, layers only), `calibration` 
 `--covariance NAME=FILE`, captured in another way). Bits count every byte of the block matrices. llama.cpp falls back
 to other types where a row is no multiple of 256, so on small models its bits are higher than the names say.
 `--text pydoc` is the text of Python's own `pydoc_data.topics`, `--text code` the source of its package asyncio.
-Differences from the dense model are paired: the same tokens, scored by both.
+Differences from the original model are paired: the same tokens, scored by both.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--chunks", type=int, default=64, help="chunks of each text (default: %(default)s)")
     parser.add_argument("--ctx", type=int, default=512, help="tokens of a chunk (default: %(default)s)")
     parser.add_argument("--threads", type=int, help="threads (default: all cores)")
-    parser.add_argument("--imatrix", type=Path, required=True, help="imatrix of the dense model")
-    parser.add_argument("--hessian", type=Path, required=True, help="covariance file of the dense model")
+    parser.add_argument("--imatrix", type=Path, required=True, help="imatrix of the original model")
+    parser.add_argument("--hessian", type=Path, required=True, help="covariance file of the original model")
     parser.add_argument("--covariance", action="append", default=[], metavar="NAME=FILE", help="for calibration")
     parser.add_argument("--llama", default=",".join(LLAMA), help="llama.cpp's types (default: %(default)s)")
     parser.add_argument(

@@ -86,7 +86,7 @@ def main() -> int:
     parser.add_argument("--parts", default="quality,speed", help="quality, speed or both (default: %(default)s)")
     parser.add_argument("--chunks", type=int, default=16, help="chunks of 512 tokens (default: %(default)s)")
     parser.add_argument("--only", help="part of the names of the settings to measure (default: all)")
-    parser.add_argument("--seeddelta", type=Path, help="SeedΔ file in column layout, of the dense model")
+    parser.add_argument("--seeddelta", type=Path, help="SeedΔ file in column layout, of the original model")
     parser.add_argument("--rows", type=Path, help="the same model in row layout, which can skip nothing")
     parser.add_argument("--shape", choices=synthetic.SHAPES, help="speed of random weights in this shape")
     parser.add_argument(
@@ -146,7 +146,7 @@ class Setting:
 
 
 def settings_of(dense: Path, options: argparse.Namespace) -> list[Setting]:
-    """Those of the SeedΔ file, else those of the dense model by columns."""
+    """Those of the SeedΔ file, else those of the original model by columns."""
     known, timed = (SEEDDELTA, SEEDDELTA_SPEED) if options.seeddelta else (QUALITY, SPEED)
     kind, layout = ("SeedΔ", {}) if options.seeddelta else ("f16", F16)
     model = options.seeddelta or dense

@@ -3,7 +3,7 @@
     python benchmarks/bench_statecells.py
     python benchmarks/bench_statecells.py --tensor blk.15.ffn_down.weight --bits 3
 
-Prints bits per weight and the relative error ‖W − Ŵ‖ / ‖W‖ of each; nothing is written but the dense model.
+Prints bits per weight and the relative error ‖W − Ŵ‖ / ‖W‖ of each; nothing is written but the original model.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ TYPES = ("IQ2_XXS", "IQ2_S", "Q2_K", "IQ3_XXS", "IQ3_S", "Q3_K", "IQ4_XS", "Q4_K
 
 def main() -> int:
     parser = common.parser(__doc__)
-    parser.add_argument("--imatrix", type=Path, required=True, help="imatrix of the dense model, GGUF")
+    parser.add_argument("--imatrix", type=Path, required=True, help="imatrix of the original model, GGUF")
     parser.add_argument("--layers", default="0,7,15,22,29", help="layers (default: %(default)s)")
     parser.add_argument("--bits", default="2,3,4", help="bits per weight (default: %(default)s)")
     parser.add_argument("--column-power", type=float, help="of the recipe (default: the recipe's)")

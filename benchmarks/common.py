@@ -60,7 +60,7 @@ def dense_model(given: Path | None, work: Path) -> Path:
 
 
 def seeddelta_model(dense: Path, work: Path, name: str, *, reuse: bool = False, **recipe: Any) -> Path:
-    """A SeedΔ file of the dense model. Built unless `reuse`: one that lies there may be of an older encoder."""
+    """A SeedΔ file of the original model. Built unless `reuse`: one that lies there may be of an older encoder."""
     path = work / f"{dense.stem}-{name}.seeddelta.gguf"
     if reuse and path.exists():
         return path
@@ -76,7 +76,7 @@ def dequantized_model(source: Path) -> Path:
 
 
 def llama_model(dense: Path, work: Path, name: str, *, imatrix: Path | None = None) -> Path:
-    """The dense model quantised by the quantiser of the loaded llama.cpp, with an importance matrix if one is given."""
+    """The original quantised by the quantiser of the loaded llama.cpp, with an importance matrix if one is given."""
     return quantized_model(dense, work, name, imatrix=imatrix, announce=lambda text: print(text, file=sys.stderr))
 
 

@@ -46,7 +46,7 @@ PARTS: dict[str, str] = {
 
 def main() -> int:
     parser = common.parser(__doc__)
-    parser.add_argument("--shape", choices=synthetic.SHAPES, help="random weights of this shape, not a dense model")
+    parser.add_argument("--shape", choices=synthetic.SHAPES, help="random weights of this shape, not an original model")
     parser.add_argument("--models", default=",".join(MODELS), help="SeedΔ models, with commas (default: %(default)s)")
     parser.add_argument("--threads", default="1,2", help="numbers of threads (default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=200, help="generated while perf looks (default: %(default)s)")

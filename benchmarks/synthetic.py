@@ -96,7 +96,7 @@ def make_models(names: Sequence[str], shape: str, work: Path) -> dict[str, Path]
 
 
 def chosen_models(names: Sequence[str], options: argparse.Namespace) -> dict[str, Path]:
-    """Models by name: of random weights with --shape, else of the dense model."""
+    """Models by name: of random weights with --shape, else of the original model."""
     if options.shape is None:
         return common.make_models(names, common.dense_model(options.dense, options.work), options.work)
     return make_models(names, options.shape, options.work)

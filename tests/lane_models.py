@@ -1,4 +1,4 @@
-"""SeedΔ files with random codes of base kind lanes: valid, but what they say has nothing to do with the dense model."""
+"""SeedΔ files with random codes of base kind lanes: valid, but what they say has nothing to do with the original."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def random_payload(one: TensorDescription, rng: np.random.Generator, rms: float)
 
 
 def write_lanes(source: Path, target: Path, codes: Mapping[str, int], *, scaled: bool = False) -> Path:
-    """Copy of a dense model in which each tensor of `codes` has random codes of that number."""
+    """Copy of an original model in which each tensor of `codes` has random codes of that number."""
     model = open_source(source)
     rng = np.random.default_rng(1)
     arrays: dict[str, np.ndarray[Any, Any]] = {}

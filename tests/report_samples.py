@@ -49,7 +49,7 @@ def model(
 
 
 def evaluation(small: str = "m/smol-4bit.seeddelta.gguf", middle: str = "m/smol-3bit.seeddelta.gguf") -> dict[str, Any]:
-    """A dense model, two SeedΔ files and two types of llama.cpp; one of them is broken."""
+    """An original model, two SeedΔ files and two types of llama.cpp; one of them is broken."""
     settings = {
         "text": "texts/wiki.txt", "n_ctx": 512, "chunks": 2, "threads": [1, 2], "reps": 3, "n_prompt": 32, "n_gen": 8,
         "depths": [0], "kl": True,

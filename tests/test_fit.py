@@ -1,4 +1,4 @@
-"""`seeddelta.fit`: row scales and norms move towards the dense model's predictions, and nothing else changes."""
+"""`seeddelta.fit`: row scales and norms move towards the original model's predictions, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_what_cannot_be_fitted(
     output = tmp_path / "out.gguf"
     output.write_bytes(b"mine")
     other = write_llama(tmp_path / "wide.gguf", smollm2_quantized, width=320)
-    with pytest.raises(SourceModelError, match=r"wide\.gguf: tensor '.*; give the dense model that"):
+    with pytest.raises(SourceModelError, match=r"wide\.gguf: tensor '.*; give the original model that"):
         seeddelta.fit(encoded, other, output, text=text, **OPTIONS)
     other = write_gpt_oss(tmp_path / "oss.gguf", smollm2_quantized)
     with pytest.raises(NotAvailableError, match="not for gpt-oss"):

@@ -1,4 +1,4 @@
-"""What the README promises of quality, on the real model: 4 bits with a covariance stay near the dense model."""
+"""What the README promises of quality, on the real model: 4 bits with a covariance stay near the original model."""
 
 from __future__ import annotations
 

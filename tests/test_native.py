@@ -143,7 +143,7 @@ def test_weights_that_are_not_finite_come_from_the_fallback(dense: Path, tmp_pat
     told = tell(load_and_eval(path), tmp_path)
     assert told.code == 0
     assert told.results == [True, None]
-    assert f"tensor '{name}': NaN or infinity in its result; give the dense model as fallback" in told.lines[0]
+    assert f"tensor '{name}': NaN or infinity in its result; give the original model as fallback" in told.lines[0]
     told = tell(load_and_eval(path), tmp_path, set=f"fallback={dense}")
     np.testing.assert_array_equal(told.logits(1), python_logits(path, fallback=dense))
 

@@ -1,4 +1,4 @@
-"""`seeddelta.quantize`: from a dense model to a SeedΔ file, the same bytes however it gets there."""
+"""`seeddelta.quantize`: from an original model to a SeedΔ file, the same bytes however it gets there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to skip inputs, in NumPy: nothing skipped is the dense model in every basis; what is read was asked for."""
+"""Ways to skip inputs, in NumPy: nothing skipped is the original model in every basis; what is read was asked for."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ EXPERTS = [f"blk.{layer}.ffn_{name}_exps.weight" for layer in range(N_LAYERS) fo
 
 @pytest.fixture(scope="module", params=["llama", "qwen2moe", "phi3"])
 def any_model(request: pytest.FixtureRequest, smollm2_quantized: Path, model_dir: Path) -> Path:
-    """A dense model; beside it `.sd` with every matrix converted, and `.f32` with what those stand for."""
+    """An original model; beside it `.sd` with every matrix converted, and `.f32` with what those stand for."""
     path = model_dir / f"experts-{request.param}.gguf"
     if request.param == "phi3":
         write_phi3(path, smollm2_quantized)

@@ -122,7 +122,7 @@ def test_serves_what_the_file_stands_for(case: str, model: Path, dense_logits: A
     ours = logits_of(llm, tokens_of(llm, 24))
     stock = logits(seeddelta.dequantize(recipe.output, tmp_path / "dense.gguf", progress=False))
     assert divergence(stock, ours) < TOLERANCE
-    # a base or a residual that is silently off would be seen, as the dense model is
+    # a base or a residual that is silently off would be seen, as the original model is
     assert divergence(dense_logits, ours) > 10 * TOLERANCE
     for part, kind in (("base", options["base_kind"]), ("residual", options["scheme"])):
         if kind != "none":

@@ -76,7 +76,7 @@ def test_the_change_is_that_of_the_dense_model(ours: Path, dense: Path, adapter:
 
 @pytest.mark.slow
 def test_smollm2(smollm2_f16: Path, tmp_path: Path) -> None:
-    """With an adapter ours is as near to the dense model as it is without."""
+    """With an adapter ours is as near to the original model as it is without."""
     ours = tmp_path / "smollm2-6.seeddelta.gguf"
     seeddelta.build(
         seeddelta.Recipe(input=smollm2_f16, output=ours, bits=6, effort="fast", targets="all"), progress=False

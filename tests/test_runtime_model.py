@@ -241,7 +241,7 @@ def test_dense_from_the_start(short_two_layers: Path, short_f16: Path) -> None:
     tokens = tokens_of(llm, 32)
     logits = logits_of(llm, tokens)
     assert set(llm.seeddelta.counters()) == set(llm.seeddelta.tensors)
-    # everything dense is the dense model itself
+    # everything dense is the original model itself
     all_dense = load(short_two_layers, config=RuntimeConfig(dense=("*",), fallback=short_f16))
     dense = logits_of(load(short_f16), tokens)
     np.testing.assert_array_equal(logits_of(all_dense, tokens), dense)

@@ -25,7 +25,7 @@ EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 
 @pytest.fixture(scope="module", params=["tied", "untied"])
 def model(request: pytest.FixtureRequest, smollm2_quantized: Path, model_dir: Path) -> Path:
-    """A dense model; beside it `.sd` with every matrix converted, and `.f32` with what those stand for."""
+    """An original model; beside it `.sd` with every matrix converted, and `.f32` with what those stand for."""
     path = model_dir / f"rows-{request.param}.gguf"
     write_llama(path, smollm2_quantized, tied=request.param == "tied")
     recipe = seeddelta.Recipe(input=path, output=path.with_suffix(".sd"), targets="full")

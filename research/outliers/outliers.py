@@ -66,7 +66,7 @@ def _by_kind(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def main() -> int:
     options = parser(__doc__)
-    options.add_argument("--hessian", type=Path, required=True, help="covariance file of the dense model")
+    options.add_argument("--hessian", type=Path, required=True, help="covariance file of the original model")
     options.add_argument("--above", type=float, default=10, help="root mean squares of a row (default: %(default)s)")
     given = options.parse_args()
     dense = dense_model(given.dense, given.work)

@@ -4,7 +4,7 @@
     python research/seeds/bench_seeds.py --tensor blk.15.ffn_down.weight --choices 65536
 
 Prints bits per weight, the relative error ‖W − Ŵ‖ / ‖W‖ and the seconds of the search, with byte lanes beside it;
-nothing is written but the dense model.
+nothing is written but the original model.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ A method is a fraction for each input (`qkv`, `o`, `gu`, `down`; 1 where none is
 divided among inputs and layers such that the expected divergence is least, and any of
 
 fit         W' = argmin Σ w |target − W' z|² + λ |W' − W|², matrix by matrix along the network: z are the inputs that
-            are left in the sparsified model's own stream, the target is what the dense model computes from its own.
-residual    `fit` aims at the dense model's residual stream behind attn_output and ffn_down, so that they take back what
+            are left in the sparsified model's own stream, the target is what the original model computes from its own.
+residual    `fit` aims at the original's residual stream behind attn_output and ffn_down, so that they take back what
             has gone wrong before them.
 shift       a skipped input counts as its mean μ: z = S(x − μ), the bias is W μ.
 cats        neurons are chosen by |silu(gate)|·|column of down|: `down` is the fraction of the rows of up and of the
@@ -20,9 +20,9 @@ threshold   what is above a threshold that leaves the fraction on average, inste
 first       the first token of each chunk is computed whole, with the dense weights.
 
 Scores are WINA's: |x| times the norm of the input's weights in all matrices that read it. In `fit` tokens count by
-w = 1 / |x|² of the dense model's input, and at attn_output and ffn_down of its residual stream: a few first tokens
+w = 1 / |x|² of the original model's input, and at attn_output and ffn_down of its residual stream: a few first tokens
 would own the sums otherwise. Kept is the share of the weights of all block matrices that is read by tokens behind the
-first, perplexity and divergence those of `seeddelta eval` (second halves of chunks, against the dense model), drift
+first, perplexity and divergence those of `seeddelta eval` (second halves of chunks, against the original model), drift
 |x − dense|² / |dense|² of the residual stream behind each layer, for first tokens and for all others. All methods run
 side by side, the dense one once. A chunk takes about three CPU seconds a method; `fit` needs those of calibration, too,
 and `share` some minutes to measure the prices. `--json` has one entry a `--name`, with its settings.

@@ -1,5 +1,5 @@
 """A llama in NumPy that leaves inputs of its matrices out, by the methods of sparsity_methods.py: many side by side,
-layer by layer, each with a residual stream of its own beside the dense model's.
+layer by layer, each with a residual stream of its own beside the original model's.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Skipper:
     def choose(self, x: F32, sample: F32, score: F32 | None = None, sample_score: F32 | None = None) -> F32:
         """z of all chunks, float32 [chunks, tokens, in]; `score` replaces |x|·norm. Notes what is read.
 
-        `sample` is of the dense model's inputs on the calibration text, float32 [tokens, in].
+        `sample` is of the original model's inputs on the calibration text, float32 [tokens, in].
         """
         if "shift" in self.flags:
             w = inverse_square(sample)[:, None]
@@ -226,7 +226,7 @@ class Network:
         return np.stack(self.each(function, chunks))
 
     def layer(self, stream: Stream, layer: int, x_d: F32, dense: tuple[F32, F32, F32, F32, F32]) -> None:
-        """One layer of a method; x_d and `dense` are the dense model's before and in the layer."""
+        """One layer of a method; x_d and `dense` are the original model's before and in the layer."""
         a_d, _, middle_d, m_d, after_d = dense
         if stream.x is x_d and stream.method.whole(layer):
             stream.x = after_d
@@ -238,7 +238,7 @@ class Network:
         self.mlp_half(stream, layer, m_d[:n], after_d[:n] - (stream.x if residual else middle_d)[:n], after_d[:n])
 
     def attention_half(self, stream: Stream, layer: int, a_d: F32, target: F32, middle_d: F32) -> None:
-        """Attention of a method. The dense model's on the calibration chunks: a_d its inputs, middle_d the stream
+        """Attention of a method. The original model's on the calibration chunks: a_d its inputs, middle_d the stream
         behind it; `target` is what the output matrix is fitted to."""
         flags, count = stream.method.flags, len(stream.x)
         qkv = Skipper(self, stream, "qkv", layer, self.rotated(stream, self.matrix("qkv", layer)))
@@ -337,7 +337,7 @@ class Network:
         return Profile(f"{name}@{layer}", layer, name, w.size, levels, np.zeros(20), dropped)
 
     def score(self, dense: F32, streams: Sequence[Stream], windows: npt.NDArray[np.int32]) -> list[F64]:
-        """Adds to nll and kl of the streams; returns the dense model's −log p. `dense` [chunks, tokens, width]."""
+        """Adds to nll and kl of the streams; returns the original model's −log p. `dense` [chunks, tokens, width]."""
         head = self.w.get("output", self.w["token_embd"])
         half = windows.shape[1] // 2
 

@@ -134,7 +134,7 @@ void GraphHook::count_product(const void *dst, const ServedWeight::Node &node, b
     count(products_);
 }
 
-// The result again, from the dense model, from which this weight is computed from now on. By the calling thread.
+// The result again, from the original model, from which this weight is computed from now on. By the calling thread.
 bool GraphHook::recover(const void *dst, const ServedWeight::Node &node) {
     RegisteredWeight &weight = *node.served->weight;
     if (weight.dense == nullptr) {

@@ -25,7 +25,7 @@ class GraphHook;
 struct WeightCounters {
     std::atomic<uint64_t> rewrites{0};    // nodes met in graphs and served, also those of a graph that is used again
     std::atomic<uint64_t> calls{0};       // products computed
-    std::atomic<uint64_t> own_calls{0};   // of them those of the operator; the others are of the dense model
+    std::atomic<uint64_t> own_calls{0};   // of them those of the operator; the others are of the original model
     std::atomic<uint64_t> tokens{0};      // columns of those products
     std::atomic<uint64_t> reused{0};      // products that took the quantized activations of the one before
     std::atomic<uint64_t> prefetched{0};  // products whose first codes the one before asked the memory for

@@ -79,7 +79,7 @@ const NodeForm &GraphHook::form_of(WeightUse use) const {
                                        : abi_.form_get_rows;
 }
 
-// Everything that computing the node takes, also from the dense model when the result is not finite.
+// Everything that computing the node takes, also from the original model when the result is not finite.
 void GraphHook::make_room(const void *node, const ServedWeight &served, WeightUse use) {
     const RegisteredWeight &weight = *served.weight;
     const Work work = work_of(node, use, false);

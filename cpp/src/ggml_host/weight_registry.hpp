@@ -17,7 +17,7 @@ namespace seeddelta {
 struct RegisteredWeight {
     std::string name;
     std::unique_ptr<Operator> op;
-    std::unique_ptr<Operator> dense;    // of the dense model; null: there is none
+    std::unique_ptr<Operator> dense;    // of the original model; null: there is none
     std::atomic<bool> use_dense{false}; // set for good by the first result that is not finite, when `dense` is there
 };
 

@@ -127,9 +127,10 @@ int ServedContext::report(const HookError &error) const {
     std::string text = "tensor '" + error.tensor + "'";
     switch (error.kind) {
     case HookErrorKind::not_finite:
-        text += ": NaN or infinity in its " + error.detail +
-                "; give the dense model as fallback (fallback=model.gguf in SEEDDELTA_SET), or build this tensor with "
-                "more bits";
+        text +=
+            ": NaN or infinity in its " + error.detail +
+            "; give the original model as fallback (fallback=model.gguf in SEEDDELTA_SET), or build this tensor with "
+            "more bits";
         break;
     case HookErrorKind::dense_not_finite:
         text += ": NaN or infinity, also with the dense fallback; the model or the prompt is at fault";

@@ -1,6 +1,6 @@
-"""Targets for a matrix whose inputs are no longer those of the dense model, because blocks before it are encoded.
+"""Targets for a matrix whose inputs are no longer those of the original model, because blocks before it are encoded.
 
-As GPTAQ (Li et al. 2025) and Qronos (Zhang et al. 2025): x_d is an input in the dense model, x_q in the encoded one.
+As GPTAQ (Li et al. 2025) and Qronos (Zhang et al. 2025): x_d is an input in the original model, x_q in the encoded one.
 The outputs W x_d are wanted from W* x_q, so W* = [W (C_dq + λI) − α C_δq] (C_qq + λI)⁻¹ with C_dq = E[a x_d x_qᵀ],
 C_qq = E[a x_q x_qᵀ] and a = n / |x_d|² a token. A matrix whose outputs are added to the residual stream may also make
 up for what the stream has become, δ = r_q − r_d: C_δq = E[a δ x_qᵀ]. λ and α are those of the least error on chunks

@@ -111,7 +111,7 @@ def block_matrices(source: SourceModel, layer: int) -> list[str]:
 
 
 def read_block(source: SourceModel, shape: ModelShape, layer: int) -> Block:
-    """A block of a dense model."""
+    """A block of an original model."""
     start = f"blk.{layer}."
     weights = {
         name.removeprefix(start).removesuffix(".weight"): source.matrix(name).reshape(info.shape)

@@ -63,7 +63,7 @@ def slices(tokens: int) -> Iterator[slice]:
 
 
 def read_head(source: SourceModel, shape: ModelShape) -> Head:
-    """The head of a dense model."""
+    """The head of an original model."""
     matrix = source.matrix(names.HEAD if names.HEAD in source.tensors else names.EMBEDDING)
     return Head(shape, source.matrix(NORM).ravel(), read_bias(source), matrix)
 

@@ -13,7 +13,7 @@ from ._options import put_json
 def command(settings: FitSettings) -> None:
     """Fine-tune the row scales and norms of a SeedΔ file to the original model's predictions.
 
-    The file stays as large and as fast; its divergence from the dense model falls. For the architectures that
+    The file stays as large and as fast; its divergence from the original model falls. For the architectures that
     have gradients (docs/guide/architectures.md). It takes longer than the encoding; a run that was stopped goes on
     where it was.
 

@@ -1,4 +1,4 @@
-"""`seeddelta quantize`: a dense model to a SeedΔ file in one command, block by block."""
+"""`seeddelta quantize`: an original model to a SeedΔ file in one command, block by block."""
 
 from __future__ import annotations
 

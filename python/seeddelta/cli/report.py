@@ -74,7 +74,7 @@ def _quantized(dense: Path, settings: ReportSettings) -> list[Path]:
     from ..storage.output import output_error
 
     types, work = parse_types(settings.quants or ""), settings.work or settings.output / "models"
-    open_source(dense)  # refuses what is no dense model, by name
+    open_source(dense)  # refuses what is no original model, by name
     try:
         work.mkdir(parents=True, exist_ok=True)
     except OSError as error:

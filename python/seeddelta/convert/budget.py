@@ -1,7 +1,7 @@
 """Rates that meet a budget: --bpw, --size and the presets.
 
 What a tensor costs the model is its sensitivity a weight, times its weights, times the square of the encoder's error at
-its rate: with small errors the divergence from the dense model is a quadratic form of them, and those of different
+its rate: with small errors the divergence from the original model is a quadratic form of them, and those of different
 matrices add up (docs/guide/autotune.md).
 All tensors start at the lowest rate; the step that takes off most for its bytes is
 next, while it fits. The steps of LOSS take off less and less a byte, so that no other choice of the same bytes costs

@@ -1,4 +1,4 @@
-"""`seeddelta.fit`: a SeedΔ file with row scales and norms that are fitted to the dense model's predictions."""
+"""`seeddelta.fit`: a SeedΔ file with row scales and norms that are fitted to the original model's predictions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from .measure import measure
 
 
 class FitReport(BaseModel):
-    """Mean divergence from the dense model in nats on held-out chunks, before and after; `tensors` were changed."""
+    """Mean divergence from the original model in nats on held-out chunks, before and after; `tensors` were changed."""
 
     path: str
     tensors: int
@@ -57,14 +57,14 @@ def fit(
     resume: bool = True,
     progress: bool = True,
 ) -> FitReport:
-    """Write a SeedΔ file whose row scales and norms are fitted to the predictions of the dense model it was made from.
+    """Write a SeedΔ file whose row scales and norms are fitted to the predictions of the original it was made from.
 
     Needs no more bytes and no more time at run time. For ARCHITECTURES of calibrate/families.py. `chunks` of
     `ctx` tokens are taken from all over the text (None: that of the package), each once: a second time fits the text
     and not the model. One of eight is held out to measure. A run that was stopped goes on from OUTPUT.fit. The result
     does not depend on `threads` (0: all).
 
-    Raises NotAvailableError for another kind of model, SourceModelError for a dense model of other shapes, RecipeError
+    Raises NotAvailableError for another kind of model, SourceModelError for an original of other shapes, RecipeError
     when nothing can be fitted or nothing was gained, EvaluationError for a text that is too short, OutputError.
     """
     model, dense, output = located(model), located(dense), Path(output)
@@ -90,7 +90,7 @@ def _fit(
     state = output.with_name(output.name + ".fit")
     with open_seeddelta(model) as file:
         for tensor in file.tensors.values():
-            tensor.dense_copy(source.header, f"give the dense model that {file.path} was made from")
+            tensor.dense_copy(source.header, f"give the original model that {file.path} was made from")
         windows = read_windows(source.path, text, text.name, ctx, chunks)
         held = np.arange(chunks) % LEAST_CHUNKS == LEAST_CHUNKS - 1
         if not held.any():

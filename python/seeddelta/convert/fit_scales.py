@@ -1,4 +1,4 @@
-"""Row scales and norms of an encoded llama, fitted to the dense model's predictions by gradient descent.
+"""Row scales and norms of an encoded llama, fitted to the original model's predictions by gradient descent.
 
 The loss is KL(p_dense ‖ p), the mean over all tokens of a text (knowledge distillation, Hinton et al. 2015; tuning only
 what is not quantized after the matrices are, as in AQLM, Egiazarian et al. 2024, and QuIP#, Tseng et al. 2024). Fitted
@@ -108,11 +108,11 @@ class Fit:
     pool: ThreadPoolExecutor
     teacher: Head
     done: Callable[[int], object]  # is told of chunks, a pass forwards counts 1
-    # hidden states of the dense model after the last block
+    # hidden states of the original model after the last block
     wanted: list[F32] = field(default_factory=list)
 
     def prepare(self) -> None:
-        """Take all text through the dense model."""
+        """Take all text through the original model."""
         embedding = self.dense.matrix(names.EMBEDDING)
         states = self.student.states(embedding, (*self.tokens, *self.held))
         del embedding

@@ -1,4 +1,4 @@
-"""The whole way from a dense model to a SeedΔ file in one call: measured and encoded block by block.
+"""The whole way from an original model to a SeedΔ file in one call: measured and encoded block by block.
 
 For each group of blocks (calibrate/groups.py): the text goes through them, the covariances of their inputs are summed
 and written, their matrices are encoded, the covariances are deleted; their outputs are the next group's input. So

@@ -35,7 +35,7 @@ class EmbeddingLoss:
 
 @dataclass(frozen=True)
 class Loss:
-    """Divergence from the dense model in nats and change of the perplexity in percent on a text, with standard errors
+    """Divergence from the original in nats and change of the perplexity in percent on a text, with standard errors
     over the tokens that were scored."""
 
     text: str

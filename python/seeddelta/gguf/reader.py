@@ -47,7 +47,7 @@ class StoredTensor:
         return Item(self.name, self.description.weights, self.payload_bytes, self.description.norms)
 
     def dense_copy(self, model: Header, remedy: str) -> TensorInfo:
-        """The tensor in a dense model. Raises SourceModelError when it is not there or has another shape."""
+        """The tensor in an original model. Raises SourceModelError when it is not there or has another shape."""
         info, shape = model.tensors.get(self.name), self.description.tensor_shape
         if info is None or info.shape != shape:
             what = "is not there" if info is None else f"has the shape {list(info.shape)}, not {list(shape)}"

@@ -1,4 +1,4 @@
-"""A dense model as a source of float32 matrices: F32, F16, BF16 and every quantized type that gguf-py or ggml knows."""
+"""An original as a source of float32 matrices: F32, F16, BF16 and every quantized type that gguf-py or ggml knows."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def open_source(path: str | os.PathLike[str]) -> SourceModel:
     except FormatError as error:
         raise FormatError(f"the source model is unreadable: {error}") from error
     if header.metadata.scalar(schema.KEY_ENABLED, bool, False):
-        raise SourceModelError(f"{path}: is a SeedΔ file already; give the dense model that it was made from")
+        raise SourceModelError(f"{path}: is a SeedΔ file already; give the original model that it was made from")
     if header.metadata.scalar("general.type", str, "") == "imatrix":
         raise SourceModelError(f"{path}: is an importance matrix, not a model; give it with --imatrix")
     return SourceModel(header)

@@ -78,7 +78,7 @@ def verify(
     """Compare a SeedΔ file with what it says.
 
     Always: every index and scale, the CRC-32 of every tensor (if the file has them) and ‖Ŵ‖ of every converted one.
-    With `source`, the dense model: its SHA-256, ‖W‖, ‖W−Ŵ‖, and the bytes of the tensors that were kept. With `imatrix`
+    With `source`, the original: its SHA-256, ‖W‖, ‖W−Ŵ‖, and the bytes of the tensors that were kept. With `imatrix`
     or `hessian`, the files that the build used, also the norms weighted by the importance of the columns.
     One matrix is in memory at a time, and its source.
 
@@ -181,7 +181,7 @@ class _Verifier:
     def _matrix(self, tensor: StoredTensor) -> F32 | None:
         if self.source is None:
             return None
-        tensor.dense_copy(self.source.header, "give the dense model that the file was made from")
+        tensor.dense_copy(self.source.header, "give the original model that the file was made from")
         return self.source.matrix(tensor.name)
 
     def _importance(self, tensor: StoredTensor) -> F32 | None:

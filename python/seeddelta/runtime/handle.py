@@ -308,7 +308,7 @@ class RuntimeHandle:
 def _exception(kind: str, tensor: str, detail: str) -> Exception:
     if kind == "not_finite":
         return NumericalError(
-            f"tensor {tensor!r}: NaN or infinity in its {detail}; give the dense model as fallback "
+            f"tensor {tensor!r}: NaN or infinity in its {detail}; give the original model as fallback "
             "(--seeddelta-fallback model.gguf), or build this tensor with more bits"
         )
     if kind == "dense_not_finite":

@@ -55,7 +55,7 @@ def prepare(header: Header, fallback: str | os.PathLike[str] | None, config: Run
         if dense_model is None:
             raise SourceModelError(
                 f"{path}: tensor {name!r} {_dense_reason(tensor, config)} and must be computed densely; "
-                "give the dense model as fallback (--seeddelta-fallback model.gguf)"
+                "give the original model as fallback (--seeddelta-fallback model.gguf)"
             )
     registry, skipping = _core.WeightRegistry(abi), skip_settings(config)
     served = {name: tensor for name, tensor in file.tensors.items() if name not in dense}

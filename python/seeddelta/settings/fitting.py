@@ -17,7 +17,7 @@ LEAST_CHUNKS = 8  # one of so many is held out
 
 
 class FitSettings(Settings):
-    """Row scales and norms of a SeedΔ file, fitted to the dense model."""
+    """Row scales and norms of a SeedΔ file, fitted to the original model."""
 
     error: ClassVar[type[SeedDeltaError]] = RecipeError
 

@@ -33,7 +33,7 @@ _UNSEEN = 1e-7  # nats: less than this with every matrix encoded means that llam
 
 @dataclass(frozen=True)
 class Measured:
-    """Mean divergence from the dense model in nats, and its standard error over tokens."""
+    """Mean divergence from the original model in nats, and its standard error over tokens."""
 
     kl: float
     stderr: float
@@ -81,7 +81,7 @@ class Sensitivity:
 class Meter:
     """Evaluates the model with some tensors encoded, and keeps the results in `state`.
 
-    The dense model is loaded, and its log-probabilities are written to `folder`, when the first result is missing.
+    The original model is loaded, and its log-probabilities are written to `folder`, when the first result is missing.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Meter:
         self._model: SwitchedModel | None = None
 
     def divergence(self, label: str, rates: Mapping[str, float]) -> Measured:
-        """Divergence from the dense model with these tensors at these rates, the others dense."""
+        """Divergence from the original model with these tensors at these rates, the others dense."""
 
         def measure() -> list[float]:
             model = self._open()

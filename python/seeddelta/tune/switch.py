@@ -1,4 +1,4 @@
-"""The dense model inside llama.cpp, with matrices that can be exchanged while it is loaded.
+"""The original model inside llama.cpp, with matrices that can be exchanged while it is loaded.
 
 llama.cpp maps the file that it loads, shared. Here that file is a stub file (runtime/stub_file.py) that we keep open:
 what is written into it is what the next graph multiplies with. Nothing is loaded anew, and ggml computes at its own
@@ -29,7 +29,7 @@ _FLOATS = (GGMLQuantizationType.F16, GGMLQuantizationType.F32, GGMLQuantizationT
 
 
 class SwitchedModel:
-    """A `llama_cpp.Llama` (`llm`) of a dense model whose tensors `names` can be exchanged. Close it, or use `with`.
+    """A `llama_cpp.Llama` (`llm`) of an original model whose tensors `names` can be exchanged. Close it, or use `with`.
 
     They have the source's type if it is F16, BF16 or F32, else F16. The model is in memory once, as shared memory.
     Raises what `open_model` and `make_stub_file` raise.

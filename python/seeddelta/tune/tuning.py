@@ -88,7 +88,7 @@ class Tuning:
 
     @property
     def evaluations(self) -> int:
-        """Evaluations of the dense model with some tensors encoded, at most."""
+        """Evaluations of the original model with some tensors encoded, at most."""
         checks = min(CHECKED, len(self.groups)) * len(neighbors(self.options.reference, self.store.rates))
         return 1 + len(self.groups) + checks
 

@@ -122,7 +122,7 @@ class Verifier:
         ).model_dump()
 
     def _dense(self, recipe: Recipe) -> Path:
-        """The dense model's log-probabilities, made when they are not there."""
+        """The original model's log-probabilities, made when they are not there."""
         key = hashlib.sha256(self._held_out.read_bytes() + repr(self._state.identity).encode()).hexdigest()[:16]
         path = self._options.folder / f"held-out-{key}.kld"
         if not path.exists():
