@@ -131,6 +131,6 @@ def figure(path: Path) -> None:
         axes.margins(0.25)
         axes.grid(alpha=0.3, which="both")
     panels[0].set_ylabel("KL divergence from F16, nats")
-    panels[0].legend(fontsize=8)
+    panels[1].legend(fontsize=8, loc="center")
     path.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(path, dpi=130)
