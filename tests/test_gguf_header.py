@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from seeddelta.errors import FormatError
+from seeddelta.errors import FormatError, MissingFileError
 from seeddelta.gguf.model_file import read_header
 from tiny_models import write_model
 
@@ -109,9 +109,10 @@ def test_good_hand_made_header(tmp_path: Path) -> None:
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
-    for path in (tmp_path / "nothing.gguf", tmp_path):
-        with pytest.raises(FormatError, match="cannot be read"):
-            read_header(path)
+    with pytest.raises(MissingFileError, match="no such file"):
+        read_header(tmp_path / "nothing.gguf")
+    with pytest.raises(FormatError, match="cannot be read"):
+        read_header(tmp_path)
 
 
 def test_truncation_anywhere_is_found(model: Path, tmp_path: Path) -> None:

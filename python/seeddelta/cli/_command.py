@@ -310,13 +310,19 @@ def _command_class(flags: list[Setting], without: list[Setting]) -> type[Command
     return SettingsCommand
 
 
+class _ToStderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Of a command, until the next one of this process."""
+
+
 def set_up_logging(verbose: int) -> None:
-    """Records of seeddelta's loggers go to stderr: with 1 the steps, with 2 all of them."""
+    """Records of seeddelta's loggers go to stderr: with 1 the steps, with 2 all of them, with 0 none."""
     _verbosity.set(verbose)
-    if not verbose:
-        return
     logger = logging.getLogger("seeddelta")
+    logger.handlers[:] = [one for one in logger.handlers if not isinstance(one, _ToStderr)]
+    if not verbose:
+        logger.setLevel(logging.NOTSET)
+        return
     logger.setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _ToStderr(sys.stderr)
     handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
-    logger.handlers[:] = [handler]
+    logger.addHandler(handler)

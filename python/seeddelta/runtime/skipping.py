@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from .. import _core
@@ -14,6 +15,11 @@ _GROUPS = ("kwta", "state_pack_mlp", "event", "zeros", "force", "skip_prompt")
 Groups = list[tuple[str, ...]]
 
 
+def _told(path: str | os.PathLike[str]) -> str:
+    """A path as messages have it: a file name may be any bytes, and text for the extension is UTF-8."""
+    return os.fsencode(path).decode(errors="replace")
+
+
 def skip_settings(config: RuntimeConfig) -> _core.SkipSettings:
     """What a config says of KWTA, StatePack of the MLP, events and zeros. Raises ConfigError for its kwta file."""
     values = {name: text for name, text in texts_of(config).items() if name.partition(".")[0] in _GROUPS}
@@ -23,7 +29,7 @@ def skip_settings(config: RuntimeConfig) -> _core.SkipSettings:
             return _core.SkipSettings(values)
         from .skip_file import read_skip_file
 
-        return _core.SkipSettings({"kwta": "on"} | values, path, read_skip_file(path).model_dump_json())
+        return _core.SkipSettings({"kwta": "on"} | values, _told(path), read_skip_file(path).model_dump_json())
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -41,7 +47,7 @@ def add_weights(
     """
     architecture = header.metadata.scalar("general.architecture", str, "")
     try:
-        groups = registry.add_all(weights, skipping, str(header.path), architecture, tensors)
+        groups = registry.add_all(weights, skipping, _told(header.path), architecture, tensors)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return [tuple(group) for group in groups]
