@@ -1,13 +1,17 @@
-"""The progress bar: whatever happens while it draws, its lock is free for other threads."""
+"""The progress bar and Ctrl-C: the bar's lock is free for other threads, and no interrupt is lost."""
 
 from __future__ import annotations
 
+import ctypes
 import io
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from seeddelta.cli._interrupt import interrupts
 from seeddelta.progress import tqdm
 
 
@@ -52,3 +56,24 @@ def test_threads_draw_one_bar() -> None:
     bar.close()
     assert bar.n == 300
     assert "300/300" in out.getvalue()
+
+
+def test_an_interrupt_in_a_function_that_c_calls_comes_again() -> None:
+    """ctypes prints the exception there and goes on."""
+    ran = []
+
+    def _callback() -> None:
+        signal.raise_signal(signal.SIGINT)
+        ran.append(True)
+
+    called = ctypes.CFUNCTYPE(None)(_callback)
+    before = signal.getsignal(signal.SIGINT)
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), interrupts():  # noqa: PT012
+        called()
+        time.sleep(60)
+    assert ran
+    assert time.monotonic() - begin < 50
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt), interrupts():
+        signal.raise_signal(signal.SIGINT)

@@ -30,6 +30,7 @@ from ..settings import Setting, Settings, settings_of
 from ..settings.assign import Assignment
 from ..settings.tree import guarded, paths_of
 from ._help import Command
+from ._interrupt import interrupts
 from ._spelling import Spelling
 
 S = TypeVar("S", bound=Settings)
@@ -80,7 +81,7 @@ def from_settings(tree: type[S]) -> Callable[[Callable[[S], None]], Callable[...
             _outputs.set(bool(paths_of(settings)[1]))
             planned = getattr(settings, "dry_run", False)  # nothing is written
             try:
-                with nullcontext() if planned else guarded(settings, () if config is None else [config]):
+                with interrupts(), nullcontext() if planned else guarded(settings, () if config is None else [config]):
                     wrapper.run(settings)  # type: ignore[attr-defined]
             except KeyboardInterrupt:  # typer would end without a word
                 print("seeddelta: interrupted", file=sys.stderr)
