@@ -51,7 +51,7 @@ def test_comparison(comparison: Any, smollm2_two_layers: Path) -> None:
     assert small.size.file_bytes == smollm2_two_layers.stat().st_size
     assert dense.difference is None
     assert small.difference.log_ratio == pytest.approx(np.log(small.perplexity.ppl / dense.perplexity.ppl))
-    assert not dense.metrics
+    assert all(name.startswith("attention.") for name in dense.metrics)
     assert small.metrics["seeddelta.weights"] == 14
     assert small.metrics["seeddelta.calls"] > 0
     for model in comparison.models:

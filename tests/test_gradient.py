@@ -141,7 +141,7 @@ def test_commands(models: dict[str, Path], text: Path, tmp_path: Path) -> None:
     files = ["-o", str(tmp_path / "i.gguf"), "--gradient", str(gradient)]
     run(["imatrix", "-m", str(models["llama"]), *files, "--chunks", "2", "--gradient-chunks", "3", *small])
     assert len(open_gradient(gradient).tensors) == 2 * MATRICES
-    options = ["--gradient", str(gradient), "--chunks", "4", "--targets", "all", "--bits", "3"]
+    options = ["--set", f"gradient={gradient}", "--chunks", "4", "--targets", "all", "--bits", "3"]
     run(["quantize", str(models["llama"]), "-o", str(output), *options, *small])
     with seeddelta.open_seeddelta(output) as file:
         assert file.metadata["seeddelta.gradient.sha256"] == open_gradient(gradient).sha256

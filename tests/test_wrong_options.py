@@ -121,7 +121,7 @@ REAL = [
     "inspect {t}",
     "verify {m}",
     "diff {m} {t}",
-    "dequantize {m} {o} --type q7",
+    "dequantize {m} -o {o} --type q7",
     "card {t}",
     "push {m} --repo nonsense --dry-run",
     "serve -m {t} --port 0",
