@@ -93,4 +93,4 @@ def test_allocations_for_an_ordinary_model_fail(ordinary: Path, faults: Path, tm
 def test_many_allocations_fail(model: Path, faults: Path, tmp_path: Path) -> None:
     total = count(model, faults, tmp_path)
     numbers = range(1, total, max(1, total // 600))
-    assert check(model, faults, tmp_path, numbers) > len(numbers) / 2
+    assert check(model, faults, tmp_path, numbers) > 200  # the first load makes three times as many as a later one
