@@ -100,7 +100,11 @@ def in_terminal(command: list[str], interrupt_at: str | None = None) -> tuple[in
     """Exit code and output of a command whose streams are a terminal; Ctrl-C when it has said something."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+    # in the background of a shell Ctrl-C is ignored, and a child inherits that
+    process = subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+    )  # fmt: skip
     os.close(slave)
     said = b""
     while True:
