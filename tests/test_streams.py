@@ -103,7 +103,7 @@ def in_terminal(command: list[str], interrupt_at: str | None = None) -> tuple[in
     # in the background of a shell Ctrl-C is ignored, and a child inherits that
     process = subprocess.Popen(
         command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     os.close(slave)
     said = b""
