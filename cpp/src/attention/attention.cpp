@@ -25,15 +25,10 @@ int64_t Attention::scratch_bytes(const AttentionProblem &p) {
     return Scratch().carve(p, nullptr);
 }
 
-// Number of a head of a query among the rows of a chunk; rows of one KV head lie side by side.
-static int64_t row_of(const AttentionProblem &p, int64_t head, int64_t query) {
-    return (head / p.group() * p.n_query + query) * p.group() + head % p.group();
-}
-
 int64_t Attention::attend(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk,
                           const int32_t *rows, const float *bias, int64_t n, const float *given, float negligible,
                           float *partials, float *keys, int64_t query, int64_t queries) const {
-    const int64_t row = row_of(p, kv_head * p.group(), query);
+    const int64_t row = p.row(kv_head * p.group(), query);
     const int64_t heads = queries * p.group();
     float *partial = partials + (chunk * p.n_query * p.n_head + row) * (2 + p.dim_v);
     AttentionTask task{scratch.q + row * p.dim_k,
@@ -73,18 +68,9 @@ int64_t Attention::attend(const AttentionProblem &p, Scratch &scratch, int64_t k
     return task.values;
 }
 
+// Neighboring queries with the same mask are computed together, which changes no bit of theirs.
 void Attention::attend_all(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk, float *partials,
                            float *keys) const {
-    uint64_t bits[2];
-    visible_bits(p, chunk, bits);
-    bool biased = false;
-    const int64_t n = gather(p, chunk, bits, scratch.rows, scratch.bias, biased);
-    attend(p, scratch, kv_head, chunk, scratch.rows, biased ? scratch.bias : nullptr, n, nullptr, 0.0F, partials, keys);
-}
-
-// Neighboring queries with the same mask are computed together, which changes no bit of theirs.
-void Attention::attend_queries(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk,
-                               float *partials) const {
     int64_t end = 0;
     for (int64_t begin = 0; begin < p.n_query; begin = end) {
         const int64_t most = std::min(p.n_query, begin + queries_at_once(p));
@@ -96,7 +82,7 @@ void Attention::attend_queries(const AttentionProblem &p, Scratch &scratch, int6
         bool biased = false;
         const int64_t n = gather(first, chunk, bits, scratch.rows, scratch.bias, biased);
         attend(p, scratch, kv_head, chunk, scratch.rows, biased ? scratch.bias : nullptr, n, nullptr, 0.0F, partials,
-               nullptr, begin, end - begin);
+               keys, begin, end - begin);
     }
 }
 
@@ -114,10 +100,15 @@ void Attention::windows(const AttentionProblem &p, const int32_t *items, int64_t
 
 void Attention::merge_all(const AttentionProblem &p, const float *partials, const float *shift, int ith,
                           int nth) const {
-    for (int64_t head = p.n_head * ith / nth; head < p.n_head * (ith + 1) / nth; ++head) {
+    const int64_t results = p.tokens() * p.n_head;
+    for (int64_t result = results * ith / nth; result < results * (ith + 1) / nth; ++result) {
+        const int64_t head = result % p.n_head;
+        const int64_t query = result / p.n_head % p.n_query;
+        const int64_t stream = result / p.n_head / p.n_query;
+        float *out = p.out + stream * p.out_stream + query * p.out_query + head * p.out_stride;
         float top = 0.0F;
         float sum = 0.0F;
-        merge(p, head, partials, shift, p.out + head * p.out_stride, &top, &sum);
+        merge(p, head, partials + stream * p.partial_floats(), shift, out, &top, &sum, query);
     }
 }
 
@@ -135,26 +126,16 @@ void Attention::exact(const AttentionProblem &p, int ith, int nth) {
             scratch.take_queries(one);
         }
         const int64_t at = item % of_stream;
-        attend_queries(one, scratch, at % p.n_kv_head, at / p.n_kv_head, partials_.data + stream * p.partial_floats());
+        attend_all(one, scratch, at % p.n_kv_head, at / p.n_kv_head, partials_.data + stream * p.partial_floats());
     }
     barrier_.barrier(nth);
-    const int64_t results = p.tokens() * p.n_head;
-    for (int64_t result = results * ith / nth; result < results * (ith + 1) / nth; ++result) {
-        const int64_t head = result % p.n_head;
-        const int64_t token = result / p.n_head;
-        const int64_t query = token % p.n_query;
-        const int64_t at = token / p.n_query;
-        float top = 0.0F;
-        float sum = 0.0F;
-        merge(p, head, partials_.data + at * p.partial_floats(), nullptr,
-              p.out + at * p.out_stream + query * p.out_query + head * p.out_stride, &top, &sum, query);
-    }
+    merge_all(p, partials_.data, nullptr, ith, nth);
 }
 
 void Attention::merge(const AttentionProblem &p, int64_t head, const float *partials, const float *shift, float *out,
                       float *top, float *sum, int64_t query) const {
     const int64_t stride = p.n_query * p.n_head * (2 + p.dim_v);
-    const float *first = partials + row_of(p, head, query) * (2 + p.dim_v);
+    const float *first = partials + p.row(head, query) * (2 + p.dim_v);
     const auto top_of = [&](int64_t chunk) {
         return shift == nullptr ? first[chunk * stride] : first[chunk * stride] + shift[chunk * p.n_head + head];
     };

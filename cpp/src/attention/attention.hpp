@@ -56,8 +56,8 @@ public:
     // Single windows of positions, by the caller alone: the pairs `items` of chunk · n_kv_head + KV head. Writes to
     // partials [chunks, heads, 2 + dim_v] and, unless it is null, to keys [chunks, heads, 2 + dim_k]: AttentionTask.
     void windows(const AttentionProblem &p, const int32_t *items, int64_t n, float *partials, float *keys) const;
-    // The output of the heads of thread `ith`, from the partial results of all windows. What `shift` [chunks, heads]
-    // has (null: nothing) is added to their largest scores.
+    // The share of thread `ith` of the output, from the partial results of all windows. What `shift` [chunks, heads]
+    // has (null: nothing; else p has one token) is added to their largest scores.
     void merge_all(const AttentionProblem &p, const float *partials, const float *shift, int ith, int nth) const;
     void wait(int nth) { barrier_.barrier(nth); }
     // Room for the partial results of all windows; after reserve().
@@ -77,8 +77,6 @@ private:
     int64_t attend(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk, const int32_t *rows,
                    const float *bias, int64_t n, const float *given, float negligible, float *partials,
                    float *keys = nullptr, int64_t query = 0, int64_t queries = 1) const;
-    void attend_queries(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk,
-                        float *partials) const;
     void attend_all(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk, float *partials,
                     float *keys = nullptr) const;
     void attend_kept(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk,

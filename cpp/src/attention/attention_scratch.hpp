@@ -98,10 +98,11 @@ struct Attention::Scratch {
     void take_queries(const AttentionProblem &p) {
         const float scale = p.softcap != 0.0F ? p.scale / p.softcap : p.scale;
         for (int64_t head = 0; head < p.n_head; ++head) {
+            const float own = slope_of(p, head);
             for (int64_t query = 0; query < p.n_query; ++query) {
-                const int64_t at = (head / p.group() * p.n_query + query) * p.group() + head % p.group();
+                const int64_t at = p.row(head, query);
                 const float *from = p.q + query * p.q_query + head * p.q_stride;
-                slope[at] = slope_of(p, head);
+                slope[at] = own;
                 for (int64_t d = 0; d < p.dim_k; ++d) {
                     q[at * p.dim_k + d] = from[d] * scale;
                 }

@@ -43,6 +43,8 @@ struct AttentionProblem {
     int64_t tokens() const { return n_query * n_stream; }
     int64_t chunks() const { return (n_kv + kAttentionChunk - 1) / kAttentionChunk; }
     int64_t padded() const { return chunks() * kAttentionChunk; }
+    // Number of a head of a query among the rows of a chunk: those of one KV head lie side by side.
+    int64_t row(int64_t head, int64_t i) const { return (head / group() * n_query + i) * group() + head % group(); }
     // Floats of the partial results of all chunks of one stream: [chunks, n_kv_head, n_query, group, 2 + dim_v].
     int64_t partial_floats() const { return chunks() * n_query * n_head * (2 + dim_v); }
     bool masked() const { return mask != nullptr || mask32 != nullptr; }

@@ -52,6 +52,27 @@ int64_t item_size(CacheType type) {
     return type == CacheType::f16 ? 2 : 1;
 }
 
+constexpr const char *kHeads = "heads are a multiple of the KV heads, channels of 16 (Q8_0: 32) and at most 576";
+
+// Raises ValueError for heads that no kernel takes.
+void require_heads(const AttentionProblem &p) {
+    const auto whole = [](CacheType type, int64_t dim) { return dim % (has_blocks(type) ? kCacheBlock : kLanes) == 0; };
+    if (p.n_kv < 1 || p.n_kv_head < 1 || p.n_head % p.n_kv_head != 0 || !whole(p.k_type, p.dim_k) ||
+        !whole(p.v_type, p.dim_v) || p.dim_k > kLargestKey || p.dim_v < 1) {
+        throw py::value_error(kHeads);
+    }
+}
+
+// Calls `work` with the number of each of so many threads.
+template <class Work>
+void together(int threads, const Work &work) {
+    std::vector<std::jthread> others;
+    for (int ith = 1; ith < threads; ++ith) {
+        others.emplace_back(work, ith);
+    }
+    work(0);
+}
+
 // Queries, keys and values, with their shapes checked.
 AttentionProblem problem_of(const FloatMatrix &q, const py::array &k, const py::array &v, bool v_by_channel) {
     if (q.ndim() != 2) {
@@ -73,11 +94,9 @@ AttentionProblem problem_of(const FloatMatrix &q, const py::array &k, const py::
     p.n_kv_head = k.shape(1);
     p.n_kv = k.shape(0);
     p.dim_v = v_by_channel ? v.shape(1) : p.v_type == CacheType::f16 ? v.shape(2) : v.shape(2) / kQ8Bytes * kCacheBlock;
-    if (p.n_kv < 1 || p.n_kv_head < 1 || p.n_head % p.n_kv_head != 0 || p.dim_k % kLanes != 0 ||
-        p.dim_v % kLanes != 0 || p.dim_k > kLargestKey || p.dim_v < 1 ||
-        (p.k_type == CacheType::q8_0 && p.dim_k % kCacheBlock != 0) ||
-        (p.v_type == CacheType::q8_0 && v.shape(2) % kQ8Bytes != 0)) {
-        throw py::value_error("heads are a multiple of the KV heads, channels of 16 (Q8_0: 32) and at most 576");
+    require_heads(p);
+    if (p.v_type == CacheType::q8_0 && v.shape(2) % kQ8Bytes != 0) {
+        throw py::value_error(kHeads);
     }
     p.q = q.data();
     p.q_stride = p.dim_k;
@@ -129,8 +148,7 @@ public:
             attention_.reserve(p, packed, compare);
             const bool changes = spec.enabled && !events_->paused();
             const bool fresh = packed && (repack || !pack_->calibrated);
-            std::vector<std::jthread> others;
-            const auto work = [&](int ith) {
+            together(threads, [&](int ith) {
                 if (packed) {
                     attention_.packed(p, *pack_, *settings, fresh, compare, outcome, ith, threads);
                 } else if (changes) {
@@ -138,11 +156,7 @@ public:
                 } else {
                     attention_.exact(p, ith, threads);
                 }
-            };
-            for (int ith = 1; ith < threads; ++ith) {
-                others.emplace_back(work, ith);
-            }
-            work(0);
+            });
         }
         return py::typing::Tuple<Floats, FloatDict>(py::make_tuple(out, told(outcome)));
     }
@@ -164,10 +178,7 @@ public:
         require_array(k, "k", "f", 2, {p.n_stream, -1, -1, p.dim_k});
         require_array(v, "v", "f", 2, {p.n_stream, p.n_kv, p.n_kv_head, -1});
         require_array(mask, "mask", "f", 2, {p.n_stream, p.n_query, p.n_kv});
-        if (p.n_kv < 1 || p.n_kv_head < 1 || p.n_head % p.n_kv_head != 0 || p.dim_k % kLanes != 0 ||
-            p.dim_v % kLanes != 0 || p.dim_k > kLargestKey || p.dim_v < 1) {
-            throw py::value_error("heads are a multiple of the KV heads, channels of 16 and at most 576");
-        }
+        require_heads(p);
         p.q = q.data();
         p.q_stride = p.dim_k;
         p.q_query = p.n_head * p.q_stride;
@@ -191,11 +202,7 @@ public:
         p.out_stream = p.n_query * p.out_query;
         const py::gil_scoped_release release;
         attention_.reserve(p, false, false);
-        std::vector<std::jthread> others;
-        for (int ith = 1; ith < threads; ++ith) {
-            others.emplace_back([&, ith] { attention_.exact(p, ith, threads); });
-        }
-        attention_.exact(p, 0, threads);
+        together(threads, [&](int ith) { attention_.exact(p, ith, threads); });
         return out;
     }
 
@@ -248,7 +255,7 @@ private:
 } // namespace
 
 void bind_attention_run(py::module_ &m) {
-    py::class_<PyAttentionRun>(m, "AttentionRun", "Attention of one token on arrays; keeps the bits of its keys.")
+    py::class_<PyAttentionRun>(m, "AttentionRun", "Attention on arrays; keeps the bits of one token's keys.")
         .def(py::init<>())
         .def(
             "__call__", &PyAttentionRun::run, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("mask") = py::none(),

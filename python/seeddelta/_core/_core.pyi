@@ -272,7 +272,7 @@ class AttentionHook:
         """
 class AttentionRun:
     """
-    Attention of one token on arrays; keeps the bits of its keys.
+    Attention on arrays; keeps the bits of one token's keys.
     """
     def __call__(self, q: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], k: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], v: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], mask: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, *, scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, max_bias: typing.SupportsFloat | typing.SupportsIndex = 0.0, softcap: typing.SupportsFloat | typing.SupportsIndex = 0.0, sinks: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, threads: typing.SupportsInt | typing.SupportsIndex = 1, pack: PackSettings | None = None, repack: bool = False, compare: bool = False, v_by_channel: bool = False, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}, written: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = []) -> tuple[numpy.typing.NDArray[numpy.float32], dict[str, float]]:
         """

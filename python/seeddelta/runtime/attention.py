@@ -199,17 +199,17 @@ class OwnAttention:
             self._proven = True
 
 
-def attention_of(config: RuntimeConfig, kwargs: dict[str, Any]) -> Callable[[], OwnAttention | None]:
+def attention_of(config: RuntimeConfig, kwargs: Mapping[str, Any]) -> Callable[[], OwnAttention | None] | None:
     """What makes the attention of each context of a model that `Llama` opens with these keywords; None: llama.cpp's.
 
     Raises ConfigError for keywords that contradict what was asked for.
     """
     options, event = config.chosen_keys, config.event
     if options is None and config.attention == "llama":
-        return lambda: None
+        return None
     if options is None and config.attention == "auto":
         alone = kwargs.get("n_gpu_layers", 0) == 0 and not kwargs.get("op_offload")
-        return _automatic if alone else lambda: None
+        return _automatic if alone else None
     check_arguments(kwargs)
     of_keys = event if event is not None and event.target == "kv" else None
     return lambda: OwnAttention(options, of_keys)

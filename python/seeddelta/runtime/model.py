@@ -60,12 +60,12 @@ def _prepared(
 
 
 def _new_handle(
-    prepared: PreparedModel | None, config: RuntimeConfig, new_attention: Callable[[], OwnAttention | None]
+    prepared: PreparedModel | None, config: RuntimeConfig, new_attention: Callable[[], OwnAttention | None] | None
 ) -> RuntimeHandle:
     """What one more context of a model gets: hook, counters and attention of its own, the weights of all."""
     registry = _core.WeightRegistry(ggml_abi()) if prepared is None else prepared.registry
     hook = _core.GraphHook(registry)
-    attention = new_attention()
+    attention = None if new_attention is None else new_attention()
     if attention is not None:
         hook.set_attention(attention.hook)
     return RuntimeHandle(prepared, hook, config, attention)
@@ -109,7 +109,8 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         prepared = _prepared(header, model_path, fallback, config, statecells or config.statecells)
         if prepared is None:
             check_loadable(header)
-            self._init_plain(str(header.path), partial(_new_handle, None, config, new_attention), kwargs)
+            make = None if new_attention is None else partial(_new_handle, None, config, new_attention)
+            self._init_plain(str(header.path), make, kwargs)
             self._add_adapters(adapters)
             return
         _check_arguments(kwargs)
@@ -158,13 +159,12 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             fetch(repo_id, name, local_dir=local_dir, cache_dir=cache_dir)
         return cls(str(fetch(repo_id, filename, local_dir=local_dir, cache_dir=cache_dir)[0]), **kwargs)
 
-    def _init_plain(self, model_path: str, make: Callable[[], RuntimeHandle], kwargs: dict[str, Any]) -> None:
-        """A model without weights of ours: its hook is for attention alone."""
-        own = None if kwargs.get("n_gpu_layers", 0) or kwargs.get("op_offload") else make
+    def _init_plain(self, model_path: str, make: Callable[[], RuntimeHandle] | None, kwargs: dict[str, Any]) -> None:
+        """A model without weights of ours: it has a hook only when attention may be ours."""
         opening = _opening(model_path, kwargs)
-        with new_model(own, self.parallel, _flash(kwargs)), native_path(model_path) as name, opening:
+        with new_model(make, self.parallel, _flash(kwargs)), native_path(model_path) as name, opening:
             super().__init__(name, **kwargs)
-        if own is not None:
+        if make is not None:
             self._attach()
         self.model_path = model_path
 
