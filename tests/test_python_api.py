@@ -94,3 +94,9 @@ def test_a_package_that_is_called_shows_its_function() -> None:
     package = importlib.import_module("seeddelta.evaluate")
     assert inspect.signature(package) == inspect.signature(package.evaluate)
     assert package.__doc__ == package.evaluate.__doc__
+
+
+def test_bits_of_0_are_out_of_range(tiny_dense: Path, tmp_path: Path) -> None:
+    """They are given, and not the same as none."""
+    with pytest.raises(RecipeError, match="bits"):
+        seeddelta.quantize(tiny_dense, tmp_path / "o.gguf", bits=0)

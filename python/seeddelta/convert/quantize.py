@@ -98,7 +98,7 @@ def quantize(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     started = time.perf_counter()
     named = {"bits": bits, "size": size, "preset": preset, "threads": threads, "dry_run": dry_run}
-    options |= {name: value for name, value in named.items() if value}
+    options |= {name: value for name, value in named.items() if value is not None}
     calibrate = options.pop("calibrate", None)
     if_possible = calibrate is None
     calibration, options = chosen(quality, calibrate, options)
