@@ -18,18 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import common
-from seeddelta.gguf.header import read_file
+from seeddelta.gguf.reader import is_seeddelta
 
-
-def is_ours(path: Path) -> bool:
-    """Whether a file is a SeedΔ model."""
-    return any(key.startswith("seeddelta.") for key in read_file(path).metadata)
-
-
-def program(folder: Path, name: str, *, preload: bool) -> list[str]:
-    """The beginning of a command line of a program of llama.cpp, with our library preloaded or without."""
-    before = [sys.executable, "-m", "seeddelta", "exec", "--"] if preload else []
-    return [*before, str(folder / name)]
+EXEC = (sys.executable, "-m", "seeddelta", "exec", "--")
 
 
 def speeds(command: list[str], path: Path, threads: int, prompt: int, tokens: int) -> dict[str, float]:
@@ -53,14 +44,14 @@ def main() -> None:
     given = options.parse_args()
     models = {name: Path(file) for name, _, file in (text.partition("=") for text in given.model)}
     runs = {name: (path, True) for name, path in models.items()}
-    ordinary = next((name for name, path in models.items() if not is_ours(path)), None)
+    ordinary = next((name for name, path in models.items() if not is_seeddelta(path)), None)
     if ordinary is not None:
         runs[f"{ordinary}, no exec"] = (models[ordinary], False)
     samples: dict[str, dict[int, list[dict[str, float]]]] = {name: {t: [] for t in given.threads} for name in runs}
     for rep in range(given.reps + 1):  # the first turn brings the files into memory
         for threads in given.threads:
             for name, (path, preload) in runs.items():
-                command = program(given.bin, "llama-bench", preload=preload)
+                command = [*(EXEC if preload else ()), str(given.bin / "llama-bench")]
                 one = speeds(command, path, threads, given.prompt, given.tokens)
                 if rep:
                     samples[name][threads].append(one)

@@ -17,15 +17,13 @@ from typing import Any
 import code_tables
 import model_tables
 import skipping_tables
-from model_tables import program_label
-from result_tables import load, medians, over, table, with_error
+from result_tables import divergence, label, load, medians, over, table, with_error
 
 ROOT = Path(__file__).parents[1]
 FIGURE = ROOT / "docs" / "figures" / "size-quality.png"
 _MARKED = re.compile(r"(<!-- table: ([a-z0-9-]+) -->\n).*?(<!-- end of table -->)", flags=re.DOTALL)
 _TEXTS = {"test.txt": "WikiText-2", "pydoc-3.11.txt": "Python's help", "asyncio-3.11.py.txt": "code"}
 _NAMES = {
-    "F16": "original, F16",
     "small": "SeedΔ, `--preset small`",
     "balanced": "SeedΔ, `--preset balanced`",
     "large": "SeedΔ, `--preset large`",
@@ -71,8 +69,7 @@ def _label(name: str) -> str:
     if name.startswith("sequential-"):
         bits, _, seed = name.removeprefix("sequential-").partition("-")
         return f"**SeedΔ, {bits} bits, sequential, with gradients{f', seed {seed}' if seed else ''}**"
-    known = _NAMES.get(name, f"llama.cpp {name}")
-    return f"**{known}**" if known.startswith("SeedΔ") else known
+    return label(name, _NAMES)
 
 
 def _merged(*results: str) -> list[dict[str, Any]]:
@@ -95,7 +92,7 @@ def files_table(names: Sequence[str], *results: str) -> list[str]:
             if name in names:
                 ppl = with_error(model["perplexity"]["ppl"], model["perplexity"]["stderr"])
                 size = (f"{model['file_bytes'] / 1e6:.0f}", f"{model['bits_per_weight']:.2f}")
-                divergences = (_divergence(text["models"][name]) for text in texts)
+                divergences = (divergence(text["models"][name]) for text in texts)
                 yield _label(name), *size, ppl, _change(model), *divergences
 
     return table((*heads, f"KL divergence, nats: {first}", *others), lines())
@@ -114,7 +111,7 @@ def peers_table() -> list[str]:
         for name in ("GPTQ-4-32", "sequential-4.4", "IQ4_KT", "IQ3_KT", "sequential-3.06"):
             method = methods.get(name)
             bits = (method or texts[0]["models"][name])["bits_per_weight"]
-            divergences = (_divergence(text["models"][name]) for text in texts)
+            divergences = (divergence(text["models"][name]) for text in texts)
             yield _label(name), f"{bits:.2f}", *divergences, f"{method['processor_seconds']:.0f} s" if method else ""
 
     heads = ("", "bits per weight of the layers, all bytes", f"KL divergence, nats: {first}", *others)
@@ -133,7 +130,7 @@ def autotune_table() -> list[str]:
         return f"{with_error(less['kl'], less['kl_stderr'], '+', 4)} ({less['kl_relative']:+.0%})"
 
     rows = (
-        (name, f"{model['bits_per_weight']:.2f}", _change(model), _divergence(model), minus_uniform(name))
+        (name, f"{model['bits_per_weight']:.2f}", _change(model), divergence(model), minus_uniform(name))
         for name, model in sorted(result["models"].items(), key=lambda item: item[1]["bits_per_weight"])
         if name != "F16"
     )
@@ -153,11 +150,6 @@ def tensors_table() -> list[str]:
 def _change(model: dict[str, Any]) -> str:
     change = model["difference"]
     return "" if change is None else with_error(change["percent"], change["percent_stderr"], "+", 1) + "%"
-
-
-def _divergence(model: dict[str, Any]) -> str:
-    kl = model["divergence"]
-    return "" if kl is None else f"{kl['mean']:.4f} ± {kl['stderr']:.4f}"
 
 
 def _speed(model: dict[str, Any], part: str) -> str:
@@ -204,8 +196,8 @@ def serve_table() -> list[str]:
             alone, *speeds = (model["streams"][count]["speed"] for count in counts)
             first = (f"{model['first_token_ms'][which]:.0f}" for which in ("alone", "behind"))
             more = (f"{speed:.0f} ({speed / alone:.2f}x)" for speed in speeds)
-            label = program_label(name.removesuffix(f", {model['server']}"))
-            yield f"`{model['server']}`, {label}", f"{alone:.0f}", *more, *first
+            shown = label(name.removesuffix(f", {model['server']}"))
+            yield f"`{model['server']}`, {shown}", f"{alone:.0f}", *more, *first
 
     return table(("server, model", *clients, "first token, ms", "first token behind a long prompt, ms"), lines())
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from result_tables import load, over, table
+from result_tables import divergence, label, load, over, table
 
 MODELS = (("SmolLM2-135M", "smollm2"), ("Gemma 3 270M", "gemma"))
 # names of files in the results of bench_quality.py -> what they are, and the same file in those of bench_programs.py
@@ -20,13 +20,6 @@ _OURS = {
 _SHORT = ("F16", "Q4_0", "IQ4_XS", "Q4_K_M", "normal-4", "best-4", "best-74", "best-80")
 
 
-def program_label(name: str) -> str:
-    """How a model of a benchmark is called in a table."""
-    if name.startswith("SeedΔ"):
-        return f"**{name}**"
-    return "original, F16" if name == "F16" else f"llama.cpp {name}"
-
-
 def programs_table() -> list[str]:
     """llama-bench, both models: tokens per second with 1 / 2 threads."""
 
@@ -37,8 +30,8 @@ def programs_table() -> list[str]:
                     " / ".join(f"{of[part]['median']:.0f}" for of in one["threads"].values())
                     for part in ("prompt", "generation")
                 )
-                label = program_label(key) if one["exec"] else f"{program_label(key.split(',')[0])}, without `exec`"
-                yield model, label, f"{one['file_bytes'] / 1e6:.0f}", *speeds
+                shown = label(key) if one["exec"] else f"{label(key.split(',')[0])}, without `exec`"
+                yield model, shown, f"{one['file_bytes'] / 1e6:.0f}", *speeds
 
     return table(("", "", "file, MB", "prompt of 512", "generation"), lines())
 
@@ -47,9 +40,9 @@ def depth_table() -> list[str]:
     """Generation at depths of the cache: llama.cpp's attention and the default, both kinds of SmolLM2."""
 
     def lines() -> Iterator[Sequence[str]]:
-        for label, name in (
+        for shown, name in (
             ("original, F16", "f16"),
-            ("**SeedΔ, 4 bits**", "seeddelta"),
+            ("**SeedΔ, `--size 74M`**", "seeddelta"),
         ):
             models = load(f"attention-depth-{name}-speed")["models"]
             stock = _by_depth(models["llama.cpp"])
@@ -57,7 +50,7 @@ def depth_table() -> list[str]:
                 own = _by_depth(models[key])
                 ratio = ("" if key == "llama.cpp" else f" ({over(own[d], stock[d])})" for d in own)
                 speeds = (" / ".join(f"{speed:.0f}" for speed in of) for of in own.values())
-                yield label, f"`{setting}`", *(f"{speed}{more}" for speed, more in zip(speeds, ratio, strict=True))
+                yield shown, f"`{setting}`", *(f"{speed}{more}" for speed, more in zip(speeds, ratio, strict=True))
 
     depths = _by_depth(load("attention-depth-f16-speed")["models"]["auto"])
     return table(("", "attention", *(f"context {depth}" for depth in depths)), lines())
@@ -82,19 +75,14 @@ def quality_table(names: Sequence[str] | None = None) -> list[str]:
             for key in sorted(first, key=lambda key: -first[key]["file_bytes"]):
                 if names is not None and key not in names:
                     continue
-                label, same = _OURS.get(key, (key, key))
+                what, same = _OURS.get(key, (key, key))
                 speed = programs[same]["threads"].values() if same in programs else ()
                 tokens = " / ".join(f"{of['generation']['median']:.0f}" for of in speed)
-                divergences = (_divergence(text["models"][key]) for text in texts)
-                yield model, program_label(label), f"{first[key]['file_bytes'] / 1e6:.0f}", *divergences, tokens
+                divergences = (divergence(text["models"][key]) for text in texts)
+                yield model, label(what), f"{first[key]['file_bytes'] / 1e6:.0f}", *divergences, tokens
 
     kl = "KL divergence, nats: WikiText-2"
     return table(("", "", "file, MB", kl, "Python's help", "code", "tokens/s, 1 / 2 threads"), lines())
-
-
-def _divergence(model: dict[str, Any]) -> str:
-    kl = model["divergence"]
-    return "" if kl is None else f"{kl['mean']:.4f} ± {kl['stderr']:.4f}"
 
 
 TABLES: dict[str, Callable[[], list[str]]] = {
@@ -115,13 +103,13 @@ def figure(path: Path) -> None:
     fig, panels = plt.subplots(1, len(MODELS), figsize=(9, 3.4), layout="constrained")
     for axes, (model, name) in zip(panels, MODELS, strict=True):
         text = next(iter(load(f"models-{name}")["texts"].values()))
-        for ours, marker, label in ((True, "o", "SeedΔ"), (False, "s", "llama.cpp, imatrix of the same text")):
+        for ours, marker, legend in ((True, "o", "SeedΔ"), (False, "s", "llama.cpp, imatrix of the same text")):
             points = sorted(
                 (one["file_bytes"] / 1e6, one["divergence"]["mean"], key)
                 for key, one in text["models"].items()
                 if one["divergence"] is not None and (key in _OURS) == ours
             )
-            axes.plot([p[0] for p in points], [p[1] for p in points], marker, label=label)
+            axes.plot([p[0] for p in points], [p[1] for p in points], marker, label=legend)
             for x, y, key in points:
                 shown = _OURS[key][0].removeprefix("SeedΔ, ").replace("`", "") if ours else key
                 axes.annotate(shown, (x, y), textcoords="offset points", xytext=(6, 4), fontsize=7)

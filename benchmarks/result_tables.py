@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import common
@@ -22,6 +23,19 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 def _row(cells: Sequence[str]) -> str:
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
+
+
+def label(name: str, known: Mapping[str, str] = MappingProxyType({})) -> str:
+    """What a model of a result is called in a table."""
+    text = known.get(name, name if name.startswith("SeedΔ") else f"llama.cpp {name}")
+    text = "original, F16" if name == "F16" else text
+    return f"**{text}**" if text.startswith("SeedΔ") else text
+
+
+def divergence(model: dict[str, Any]) -> str:
+    """Mean KL divergence and its standard error; nothing for the original."""
+    kl = model["divergence"]
+    return "" if kl is None else f"{kl['mean']:.4f} ± {kl['stderr']:.4f}"
 
 
 def medians(speed: Iterable[dict[str, Any]]) -> list[float]:

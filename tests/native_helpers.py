@@ -89,8 +89,8 @@ def load_and_eval(path: Path, **options: Any) -> list[dict[str, Any]]:
     return [{"load": "m", "path": path, **options}, {"eval": "m", "tokens": BATCHES}]
 
 
-def python_logits(path: Path, **options: Any) -> np.ndarray[Any, Any]:
-    """The logits that seeddelta.load has for the same."""
+def python_run(path: Path, **options: Any) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
+    """The logits and the metrics that seeddelta.load has for the same."""
     import seeddelta
 
     llm = seeddelta.load(
@@ -106,6 +106,11 @@ def python_logits(path: Path, **options: Any) -> np.ndarray[Any, Any]:
     )
     for batch in BATCHES:
         llm.eval(batch)
-    logits = np.array(llm.scores[: sum(map(len, BATCHES))])
+    logits, metrics = np.array(llm.scores[: sum(map(len, BATCHES))]), llm.seeddelta.metrics()
     llm.close()
-    return logits
+    return logits, metrics
+
+
+def python_logits(path: Path, **options: Any) -> np.ndarray[Any, Any]:
+    """The logits alone."""
+    return python_run(path, **options)[0]

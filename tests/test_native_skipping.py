@@ -19,7 +19,7 @@ from tiny_llama import N_LAYERS, write_llama
 
 pytest.importorskip("llama_cpp")
 
-from native_helpers import BATCHES, Told, load_and_eval, tell
+from native_helpers import Told, load_and_eval, python_run, tell
 
 SETTINGS: dict[str, RuntimeConfig] = {
     "none": RuntimeConfig(force=True),
@@ -74,25 +74,6 @@ def by_library(path: Path, config: RuntimeConfig, folder: Path, **more: str) -> 
     return told, json.loads(metrics.read_text())[str(path)]
 
 
-def by_python(path: Path, config: RuntimeConfig) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
-    llm = seeddelta.load(
-        path,
-        config=config,
-        n_ctx=128,
-        n_batch=128,
-        n_threads=2,
-        n_threads_batch=2,
-        logits_all=True,
-        flash_attn=True,
-        verbose=False,
-    )
-    for batch in BATCHES:
-        llm.eval(batch)
-    logits, metrics = np.array(llm.scores[: sum(map(len, BATCHES))]), llm.seeddelta.metrics()
-    llm.close()
-    return logits, metrics
-
-
 def skipping(metrics: dict[str, Any]) -> dict[str, Any]:
     names = ("kwta.", "pack.", "event.", "zeros.", "seeddelta.active", "seeddelta.skipped", "seeddelta.calls", "proc.")
     left_out = ("event.budget_ms_used", "kwta.passes")  # a time, and what depends on the order of threads in prompts
@@ -104,7 +85,7 @@ def test_bits_and_counters_are_those_of_python(name: str, columns: Path, tmp_pat
     config = SETTINGS[name]
     told, found = by_library(columns, config, tmp_path)
     assert told.lines == []
-    logits, expected = by_python(columns, config)
+    logits, expected = python_run(columns, config=config)
     np.testing.assert_array_equal(told.logits(1), logits)
     assert skipping(found) == pytest.approx(skipping(expected))
     for key, calls in WORK.items():
@@ -120,7 +101,7 @@ def test_proc_sparse_blocks(smollm2_quantized: Path, tmp_path: Path) -> None:
     seeddelta.build(recipe, progress=False)
     config = RuntimeConfig(force=True, kwta=Kwta(k=0.5, target="mlp"))
     told, found = by_library(path, config, tmp_path)
-    logits, expected = by_python(path, config)
+    logits, expected = python_run(path, config=config)
     np.testing.assert_array_equal(told.logits(1), logits)
     assert skipping(found) == pytest.approx(skipping(expected))
     assert found["kwta.gates"] == 2 * N_LAYERS
@@ -129,7 +110,7 @@ def test_proc_sparse_blocks(smollm2_quantized: Path, tmp_path: Path) -> None:
 def test_exact_zeros(relu: Path, tmp_path: Path) -> None:
     """By default, with the bits of all inputs."""
     told, found = by_library(relu, RuntimeConfig(force=True), tmp_path)
-    logits, expected = by_python(relu, RuntimeConfig(force=True))
+    logits, expected = python_run(relu, config=RuntimeConfig(force=True))
     np.testing.assert_array_equal(told.logits(1), logits)
     assert skipping(found) == pytest.approx(skipping(expected))
     assert 0.7 < found["zeros.share"] < 0.97
@@ -146,7 +127,7 @@ def test_fractions_of_a_file(columns: Path, tmp_path: Path) -> None:
     for select in ("topk", "threshold"):
         config = RuntimeConfig(force=True, kwta=Kwta(file=skip, select=select))
         told, found = by_library(columns, config, tmp_path)
-        logits, expected = by_python(columns, config)
+        logits, expected = python_run(columns, config=config)
         np.testing.assert_array_equal(told.logits(1), logits)
         assert found["kwta.gates"] == 2 * N_LAYERS
         assert skipping(found) == pytest.approx(skipping(expected))

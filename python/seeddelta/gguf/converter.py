@@ -60,7 +60,7 @@ def dense_gguf(
         except OSError as error:
             raise output_error(folder, error) from error
         try:
-            _convert([*command, str(source), *options], source, made, say)
+            _convert(command, source, options, made, say)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -106,13 +106,12 @@ def _stamp(source: Path) -> str:
     return hashlib.sha256(repr(status).encode()).hexdigest()[:16]
 
 
-def _convert(command: list[str], source: Path, made: Path, say: Callable[[str], object]) -> None:
+def _convert(command: list[str], source: Path, options: list[str], made: Path, say: Callable[[str], object]) -> None:
     with atomic_output(made) as temporary:
-        program = Path(command[command.index(str(source)) - 1]).name
         last: deque[str] = deque(maxlen=_LAST_LINES)
         with subprocess.Popen(
-            [*command, "--outfile", str(temporary)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace", stdin=subprocess.DEVNULL,
+            [*command, str(source), *options, "--outfile", str(temporary)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", stdin=subprocess.DEVNULL,
         ) as process:  # fmt: skip
             assert process.stdout is not None
             try:
@@ -124,6 +123,6 @@ def _convert(command: list[str], source: Path, made: Path, say: Callable[[str], 
                 raise
         if process.returncode != 0 or not temporary.stat().st_size:
             raise SourceModelError(
-                f"{source}: {program} cannot convert it (exit status {process.returncode}); "
+                f"{source}: {Path(command[-1]).name} cannot convert it (exit status {process.returncode}); "
                 "its last lines:\n" + "\n".join(last)
             )

@@ -83,7 +83,7 @@ class RuntimeConfig(Settings):
         "are computed by llama.cpp.",
     )
     state_pack_kv: Annotated[StatePackKV | None, Flag(prefix="--state-pack-kv-", panel="Attention")] = Field(
-        default=None, description="Attend to the keys that matter only, as their bits say. Default: to all."
+        default=None, description="Attend only to the keys that a few bits of each key choose. Default: to all keys."
     )
 
     lora: Annotated[tuple[str, ...], Flag(shown=True, repeat=True, metavar="FILE[:SCALE]")] = Field(
@@ -95,7 +95,7 @@ class RuntimeConfig(Settings):
         if self.state_pack_mlp is not None and self.state_pack_mlp.aggressive and self.columns != "f16":
             raise ValueError(f"aggressive state-pack with columns {self.columns} is out of range; give columns f16")
         if self.attention == "llama" and self.chosen_keys is not None:
-            raise ValueError("attention llama leaves keys to llama.cpp, which chooses none; leave it out")
+            raise ValueError("with attention llama, llama.cpp attends to all keys; leave it out, or the choice of keys")
         if self.kwta is not None and self.kwta.target == "kv":
             if self.event is not None and self.event.target == "kv":
                 raise ValueError("kwta and events of kv both choose positions of the KV cache; leave one of them out")
