@@ -15,11 +15,9 @@ from seeddelta.runtime import EventDriven
 from seeddelta.runtime.decoder import Decoder
 from seeddelta.runtime.session import read_text, tokenize
 
-# name -> fields of StatePackKV; None: llama.cpp's attention; AUTO: ours where that is faster
-AUTO: dict[str, Any] = {"mode": "auto"}
+# name -> fields of StatePackKV; None: llama.cpp's attention
 SPEED: dict[str, dict[str, Any] | None] = {
     "llama.cpp": None,
-    "auto": AUTO,
     "exact": {"mode": "exact"},
     "binary 1/4": {"mode": "binary"},
     "binary 1/8": {"mode": "binary", "budget": 0.125},
@@ -72,9 +70,7 @@ def config_of(event: dict[str, Any]) -> RuntimeConfig:
 
 def runtime_of(fields: dict[str, Any] | None, gates: dict[str, Any]) -> dict[str, Any]:
     """Fields of RuntimeConfig for a value of SPEED."""
-    if fields is None:
-        return {"attention": "llama"}
-    return {} if fields is AUTO else {"state_pack_kv": gates | fields}
+    return {"attention": "llama"} if fields is None else {"state_pack_kv": gates | fields}
 
 
 @contextmanager

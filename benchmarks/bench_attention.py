@@ -6,7 +6,6 @@
 
 speed     tokens per second at several depths of the KV cache, settings taking turns
 long      the same with random weights of the shape of Llama 3.2 1B and a random cache, up to 32768 tokens
-kernel    one operation on random keys, microseconds of one thread, ggml's and ours taking turns, up to 32768 positions
 choice    softmax mass and recall@64 of the positions that bits and pages would choose for real queries (in NumPy)
 windows   what a token could reuse of an earlier one's attention, and what events reuse, of real queries
 error     distance from float64 of the attention's output for the keys of a text
@@ -32,7 +31,7 @@ import numpy as np
 import seeddelta
 import synthetic
 from attention_choice import capture, recall_curves
-from attention_models import AUTO, EVENTS, NO_FLASH, QUALITY, SPEED, SPEED_EVENTS, Prefix, opened, restore, runtime_of
+from attention_models import EVENTS, NO_FLASH, QUALITY, SPEED, SPEED_EVENTS, Prefix, opened, restore, runtime_of
 from attention_needles import needles
 from attention_quality import quality
 from attention_windows import reuse, thresholds
@@ -60,7 +59,7 @@ def _options() -> argparse.Namespace:
     parser = common.parser(__doc__)
     parser.add_argument(
         "--parts",
-        default="speed,long,kernel,choice,windows,error,heads,recall,quality,needles",
+        default="speed,long,choice,windows,error,heads,recall,quality,needles",
         help="default: %(default)s",
     )
     parser.add_argument("--threads", default="1,2", help="default: %(default)s")
@@ -68,7 +67,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--long-depth", default="1024,8192,32768", help="of the part long (default: %(default)s)")
     parser.add_argument("--shape", choices=synthetic.SHAPES, default="1b", help="of long (default: %(default)s)")
     parser.add_argument("--long-model", default="Q8_0", help="type of its weights (default: %(default)s)")
-    parser.add_argument("--positions", default="1024,8192,32768", help="of kernel (default: %(default)s)")
     parser.add_argument("--reps", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--gen", type=int, default=64, help="tokens a measurement of speed (default: %(default)s)")
     parser.add_argument(
@@ -105,7 +103,6 @@ def main() -> int:
     parts = {
         "speed": lambda path: speed(dense, options, threads, path),
         "long": lambda path: long_contexts(options, threads, path),
-        "kernel": lambda path: kernel([int(n) for n in options.positions.split(",")], options.reps),
         "choice": lambda path: choice(dense, options, text(), threads[-1], path),
         "windows": lambda path: windows(dense, options, text(), threads[-1]),
         "error": lambda path: error(dense, options, text(), threads[-1]),
@@ -185,47 +182,6 @@ def long_contexts(options: Any, threads: list[int], path: Path) -> dict[str, Any
     path.parent.mkdir(parents=True, exist_ok=True)
     draw_speed(list(speeds.items()), title=f"Generation at depth, {model.stem}").savefig(path, dpi=150)
     return {"model": model.name, "models": {name: [s.to_dict() for s in found] for name, found in speeds.items()}}
-
-
-def kernel(positions: list[int], reps: int) -> dict[str, Any]:
-    """Processor time of a thread: other programs on the machine do not count, except in the caches."""
-    rng = np.random.default_rng(0)
-    found = []
-    for n_head, n_kv_head, dim in ((9, 3, 64), (32, 8, 64), (32, 8, 128)):
-        for n_kv in positions:
-            q = rng.normal(size=(n_head, dim)).astype(np.float32)
-            # as many layers as are larger than caches: a model does not meet a layer's keys again before all others
-            n_layers = min(16, max(1, (64 << 20) // (4 * n_kv * n_kv_head * dim)))
-            layers = [
-                [rng.standard_normal((n_kv, n_kv_head, dim), np.float32).astype(np.float16) for _ in range(2)]
-                for _ in range(n_layers)
-            ]
-            mask = np.zeros(n_kv, np.float16)
-            stock = [GgmlAttention(q, k, v, dim**-0.5) for k, v in layers]
-            calls: dict[str, Any] = {"llama.cpp": lambda stock=stock: [one() for one in stock]}
-            for name, fields in SPEED.items():
-                if fields is not None and fields is not AUTO:
-                    settings = {key: value for key, value in fields.items() if key != "mode"}
-                    pack = None if name == "exact" else _core.PackSettings(fields["mode"], **settings)
-                    runs = [(_core.AttentionRun(), k, v) for k, v in layers]
-                    calls[name] = lambda runs=runs, pack=pack, q=q, mask=mask: [
-                        run(q, k, v, mask, scale=q.shape[1] ** -0.5, pack=pack) for run, k, v in runs
-                    ]
-            times: dict[str, list[float]] = {name: [] for name in calls}
-            for rep in range(-1, 2 * reps):
-                for name, call in calls.items():
-                    begin = time.thread_time()
-                    call()
-                    if rep >= 0:
-                        times[name].append(1e6 * (time.thread_time() - begin) / n_layers)
-            for one in stock:
-                one.close()
-            shape = {"heads": n_head, "kv_heads": n_kv_head, "dim": dim, "positions": n_kv}
-            for name, microseconds in times.items():
-                found.append(shape | {"setting": name, "microseconds": summary(tuple(microseconds))})
-                ratio = np.median(times["llama.cpp"]) / np.median(microseconds)
-                print(f"{shape} {name:20} {np.median(microseconds):8.0f} us, {ratio:.2f} x")
-    return {"operations": found}
 
 
 def first_tokens(dense: Path, options: Any, text: Path) -> Any:

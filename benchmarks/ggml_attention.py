@@ -45,29 +45,32 @@ def _functions() -> dict[str, Any]:
 
 
 class GgmlAttention:
-    """Attention of one token by ggml.
+    """Attention of one token, or of several, by ggml.
 
-    Args: q [n_head, dim] float32; k, v [n_kv, n_kv_head, dim], float16 or float32.
+    Args: q [n_head, dim] or [tokens, n_head, dim] float32; k, v [n_kv, n_kv_head, dim], float16 or float32.
     """
 
     def __init__(self, q: Array, k: Array, v: Array, scale: float) -> None:
         self._ggml = _functions()
-        self._room = k.nbytes + v.nbytes + 128 * len(k) + 64 * q.nbytes + MARGIN
+        self._shape = q.shape
+        tokens, heads, dim = q.shape if q.ndim == 3 else (1, *q.shape)
+        padded = -(-tokens // 64) * 64
+        self._room = (
+            k.nbytes + v.nbytes + 2 * padded * len(k) + 64 * q.nbytes + (MARGIN if tokens == 1 else 16 * MARGIN)
+        )
         self._context = self._ggml["ggml_init"](_InitParams(self._room, None, False))
         n_kv, n_kv_head = k.shape[:2]
-        dim = q.shape[1]
-        query = self._tensor(F32, (dim, 1, len(q)), q)
+        query = self._ggml["ggml_permute"](self._context, self._tensor(F32, (dim, heads, tokens), q), 0, 2, 1, 3)
         key, value = (
             self._ggml["ggml_permute"](
                 self._context, self._tensor(TYPES[a.dtype], (dim, n_kv_head, n_kv), a), 0, 2, 1, 3
             )
             for a in (k, v)
         )
-        mask = self._tensor(F16, (n_kv, 64, 1), np.zeros((64, n_kv), np.float16))
+        mask = self._tensor(F16, (n_kv, padded, 1), np.zeros((padded, n_kv), np.float16))
         self._node = self._ggml["ggml_flash_attn_ext"](self._context, query, key, value, mask, scale, 0.0, 0.0)
         self._graph = self._ggml["ggml_new_graph"](self._context)
         self._ggml["ggml_build_forward_expand"](self._graph, self._node)
-        self._shape = (len(q), dim)
 
     def _tensor(self, kind: int, shape: tuple[int, int, int], data: Array) -> int:
         tensor: int = self._ggml["ggml_new_tensor_3d"](self._context, kind, *shape)
@@ -77,14 +80,12 @@ class GgmlAttention:
         return tensor
 
     def __call__(self, threads: int = 1) -> Array:
-        """Output [n_head, dim] of one computation."""
+        """Output of one computation, in the shape of q."""
         if self._ggml["ggml_used_mem"](self._context) > self._room - MARGIN // 4:
             raise SystemExit("ggml's memory is used up; make another GgmlAttention")
         if self._ggml["ggml_graph_compute_with_ctx"](self._context, self._graph, threads) != 0:
             raise SystemExit("ggml did not compute the graph")
-        data = (ctypes.c_float * (self._shape[0] * self._shape[1])).from_address(
-            self._ggml["ggml_get_data"](self._node)
-        )
+        data = (ctypes.c_float * int(np.prod(self._shape))).from_address(self._ggml["ggml_get_data"](self._node))
         return np.array(data, np.float32).reshape(self._shape)
 
     def close(self) -> None:

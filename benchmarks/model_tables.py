@@ -36,32 +36,70 @@ def programs_table() -> list[str]:
     return table(("", "", "file, MB", "prompt of 512", "generation"), lines())
 
 
-def depth_table() -> list[str]:
-    """Generation at depths of the cache: llama.cpp's attention and the default, both kinds of SmolLM2."""
+_CONTEXTS = ("smollm2", "gemma", "1b")
+_LABELS = {
+    "smollm2": {"F16": "SmolLM2-135M, F16", "SeedΔ": "**SmolLM2-135M, SeedΔ 4 bits**"},
+    "gemma": {"F16": "Gemma 3 270M, F16", "SeedΔ": "**Gemma 3 270M, SeedΔ 4 bits**"},
+    "1b": {"Q8_0": "Llama of 1B weights, Q8_0"},
+}
+
+
+def context_table(what: str) -> list[str]:
+    """Tokens per second of prompts or of generation in contexts: llama.cpp's attention, and how many times that ours is."""
+    depths = (0, 512, 2048, 8192, 32768)
 
     def lines() -> Iterator[Sequence[str]]:
-        for shown, name in (
-            ("original, F16", "f16"),
-            ("**SeedΔ, `--size 74M`**", "seeddelta"),
-        ):
-            models = load(f"attention-depth-{name}-speed")["models"]
-            stock = _by_depth(models["llama.cpp"])
-            for key, setting in (("llama.cpp", "llama"), ("auto", "auto")):
-                own = _by_depth(models[key])
-                ratio = ("" if key == "llama.cpp" else f" ({over(own[d], stock[d])})" for d in own)
-                speeds = (" / ".join(f"{speed:.0f}" for speed in of) for of in own.values())
-                yield shown, f"`{setting}`", *(f"{speed}{more}" for speed, more in zip(speeds, ratio, strict=True))
+        for file in _CONTEXTS:
+            for name, settings in load(f"context-speed-{file}")["models"].items():
+                stock, own = (_by_depth(settings[setting], what) for setting in ("llama", "auto"))
+                cells = (
+                    f"{' / '.join(f'{speed:.0f}' for speed in own[depth])} ({over(own[depth], stock[depth])})"
+                    if depth in own
+                    else ""
+                    for depth in depths
+                )
+                yield _LABELS[file][name], *cells
 
-    depths = _by_depth(load("attention-depth-f16-speed")["models"]["auto"])
-    return table(("", "attention", *(f"context {depth}" for depth in depths)), lines())
+    return table(("", *(f"context {depth}" for depth in depths)), lines())
 
 
-def _by_depth(speeds: Sequence[dict[str, Any]]) -> dict[int, list[float]]:
-    """Tokens per second of generation at each depth, for each number of threads."""
+def _by_depth(speeds: Sequence[dict[str, Any]], what: str) -> dict[int, list[float]]:
+    """Tokens per second at each depth, for each number of threads."""
     found: dict[int, list[float]] = {}
     for row in sorted(speeds, key=lambda row: (row["depth"], row["threads"])):
-        found.setdefault(row["depth"], []).append(row["generation"]["median"])
+        found.setdefault(row["depth"], []).append(row[what]["median"])
     return found
+
+
+def kernel_table() -> list[str]:
+    """One operation of attention: how many times as fast ours is as llama.cpp's."""
+    rows = load("context-kernel")["operations"]
+    positions = sorted({row["positions"] for row in rows})
+
+    def lines() -> Iterator[Sequence[str]]:
+        for model in dict.fromkeys(row["model"] for row in rows):
+            for tokens, shown in ((1, "a token"), (512, "a prompt of 512 tokens")):
+                of = {row["positions"]: row for row in rows if (row["model"], row["tokens"]) == (model, tokens)}
+                times = ((of[n]["llama"]["median"], of[n]["auto"]["median"]) for n in positions)
+                yield model, shown, *(f"{1e-3 * own:.3g} ms ({stock / own:.2f})" for stock, own in times)
+
+    return table(("heads of", "", *(f"{n} positions" for n in positions)), lines())
+
+
+def sequences_table() -> list[str]:
+    """Four sequences decoded together."""
+    rows = load("context-sequences")["speeds"]
+
+    def lines() -> Iterator[Sequence[str]]:
+        for model in dict.fromkeys(row["model"] for row in rows):
+            of = {
+                setting: [row["speed"]["median"] for row in rows if (row["model"], row["setting"]) == (model, setting)]
+                for setting in ("llama", "auto")
+            }
+            speeds = (" / ".join(f"{speed:.0f}" for speed in values) for values in of.values())
+            yield model, *speeds, over(of["auto"], of["llama"])
+
+    return table(("", "`--attention llama`", "`--attention auto`", "times"), lines())
 
 
 def quality_table(names: Sequence[str] | None = None) -> list[str]:
@@ -89,7 +127,10 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "short": lambda: quality_table(_SHORT),
     "models": quality_table,
     "programs": programs_table,
-    "attention-depth": depth_table,
+    "context-generation": lambda: context_table("generation"),
+    "context-prompts": lambda: context_table("prompt"),
+    "context-kernel": kernel_table,
+    "context-sequences": sequences_table,
 }
 
 

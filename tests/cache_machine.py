@@ -26,12 +26,15 @@ def tiny_fixture(smollm2_quantized: Path, model_dir: Path) -> Path:
 
 @pytest.fixture(name="load")
 def load_fixture(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    """`load(path, pack, threads=1, **llama_kwargs)`; closed at the end."""
+    """`load(path, pack, threads=1, **llama_kwargs)`, with None llama.cpp's attention; closed at the end."""
     opened: list[Any] = []
 
     def open_one(path: Path, pack: StatePackKV | RuntimeConfig | None, threads: int = 1, **options: Any) -> Any:
         settings: dict[str, Any] = {"n_ctx": 256, "n_batch": 64, "flash_attn": True, "logits_all": True}
-        config = pack if isinstance(pack, RuntimeConfig) else RuntimeConfig(state_pack_kv=pack, force=True)
+        if pack is None:
+            config = RuntimeConfig(attention="llama")
+        else:
+            config = pack if isinstance(pack, RuntimeConfig) else RuntimeConfig(state_pack_kv=pack, force=True)
         llm = seeddelta.load(
             path, config=config, n_threads=threads, n_threads_batch=threads, verbose=False, **(settings | options)
         )

@@ -69,26 +69,79 @@ def test_bad_batches() -> None:
             run.batch(*[wrong if i == at else one for i, one in enumerate(good)])
 
 
-def test_automatic_attention_takes_long_contexts_only(
-    tiny: Path, load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The default: llama.cpp's bits below the limit, ours beyond it; a prompt is llama.cpp's."""
-    stock = one_by_one(load(tiny, RuntimeConfig(attention="llama")))
-    short = load(tiny, RuntimeConfig())
-    np.testing.assert_array_equal(one_by_one(short), stock)
-    metrics = short.seeddelta.metrics()
-    assert metrics["attention.small"] == 50 * N_LAYERS
-    assert metrics["attention.nodes"] == metrics["attention.left"] == 0
-    monkeypatch.setattr(attention, "_FROM_CONTEXT", 256)
-    long = load(tiny, RuntimeConfig())
-    np.testing.assert_array_equal(one_by_one(long), one_by_one(load(tiny, EXACT)))
-    assert long.seeddelta.metrics()["attention.exact"] == 50 * N_LAYERS
+def prompt_problem(n_query: int, n_kv: int, n_head: int, n_kv_head: int, dim_k: int, dim_v: int) -> tuple[Array, ...]:
+    """Queries of a prompt behind a context, with causal masks; one query has a mask with holes and numbers in it."""
+    q, k, v, _ = problem(n_kv, n_head, n_kv_head, dim_k, dim_v, seed=5)
+    rng = np.random.default_rng(6)
+    q = rng.normal(size=(1, n_query, n_head, dim_k)).astype(np.float32)
+    own = n_kv - n_query + np.arange(n_query)
+    mask = np.where(np.arange(n_kv) <= own[:, None], 0, -np.inf).astype(np.float16)
+    mask[3] = np.where(rng.random(n_kv) < 0.5, -np.inf, rng.normal(size=n_kv))
+    mask[5] = np.where(np.arange(n_kv) < 200, -np.inf, mask[5])  # a window
+    return q, k[None], v[None], mask[None]
+
+
+@pytest.mark.parametrize("shape", [(40, 300, 6, 2, 64, 64), (17, 512, 7, 1, 96, 80), (70, 400, 2, 2, 256, 256)])
+def test_prompts(shape: tuple[int, ...]) -> None:
+    """Float32's accuracy; the same bits everywhere, and for a query among others."""
+    q, k, v, mask = prompt_problem(*shape)
+    scale = shape[4] ** -0.5
+    group = shape[2] // shape[3]
+    scores = np.einsum("qhd,nhd->hqn", q[0].astype(float), k[0].astype(float).repeat(group, 1)) * scale
+    scores += mask[0].astype(float)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    wanted = np.einsum("hqn,nhd->qhd", weights, v[0].astype(float).repeat(group, 1))
+    first = _core.AttentionRun().batch(q, k, v, mask, scale=scale)
+    assert np.abs(first[0] - wanted).max() < 2e-6
+    for isa in ISAS:
+        _core.isa_select(isa)
+        for threads in (1, 2, 3):
+            found = _core.AttentionRun().batch(q, k, v, mask, scale=scale, threads=threads)
+            np.testing.assert_array_equal(found, first)
+    some = np.ascontiguousarray(q[:, ::-1][:, :17]), k, v, np.ascontiguousarray(mask[:, ::-1][:, :17])
+    np.testing.assert_array_equal(_core.AttentionRun().batch(*some, scale=scale), first[:, ::-1][:, :17])
+
+
+def test_a_prompt_reads_nothing_that_is_hidden() -> None:
+    q, k, v, mask = prompt_problem(20, 300, 4, 2, 64, 64)
+    mask[0, 3:6] = mask[0, 2]
+    hidden = np.arange(300) >= 260
+    mask[0, :, hidden] = -np.inf
+    wanted = _core.AttentionRun().batch(q, k, v, mask)
+    k[0, hidden], v[0, hidden] = np.nan, np.inf
+    np.testing.assert_array_equal(_core.AttentionRun().batch(q, k, v, mask), wanted)
+    mask[:] = -np.inf
+    assert not _core.AttentionRun().batch(q, k, v, mask).any()
+
+
+def test_automatic_attention_is_exact_attention(tiny: Path, load: Callable[..., Any]) -> None:
+    """The default: single tokens and prompts are ours in every context."""
+    llm = load(tiny, RuntimeConfig())
+    np.testing.assert_array_equal(one_by_one(llm), one_by_one(load(tiny, EXACT)))
+    assert llm.seeddelta.metrics()["attention.exact"] == 50 * N_LAYERS
+    stock = load(tiny, RuntimeConfig(attention="llama"))
+    tokens = tokens_of(llm, 200)
+    assert divergence(logits_of(stock, tokens, batch=200), logits_of(llm, tokens, batch=200)) < 1e-5
+    metrics = llm.seeddelta.metrics()
+    assert metrics["attention.prompts"] >= N_LAYERS
+    assert metrics["attention.left"] == 0
+    assert "attention.exact" not in stock.seeddelta.metrics()
+
+
+def test_prompts_without_fused_multiply_add(tiny: Path, load: Callable[..., Any]) -> None:
+    """They are llama.cpp's: there our kernel is the scalar one."""
+    _core.isa_select("scalar")
+    llm = load(tiny, EXACT)
+    logits_of(llm, tokens_of(llm, 60), batch=60)
+    assert llm.seeddelta.metrics()["attention.prompts"] == 0
+    llm.eval([33])
+    assert llm.seeddelta.metrics()["attention.exact"] == N_LAYERS
 
 
 def test_automatic_attention_leaves_what_it_does_not_know(
     tiny: Path, short_f16: Path, load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "_FROM_CONTEXT", 0)
     models = [load(short_f16, RuntimeConfig(attention=name), type_k=Q5_0, type_v=Q5_0) for name in ("auto", "llama")]
     tokens = tokens_of(models[0], 24)
     ours, stock = (logits_of(llm, tokens, batch=1) for llm in models)

@@ -23,7 +23,7 @@ from native_helpers import BATCHES, Told, tell
 SINGLE = len(BATCHES) - 1  # tokens that are computed alone
 LONG = [[(7 * i * i + 3 * i) % 400 + 32 for i in range(600)], *BATCHES[1:]]
 SHIM = Path(__file__).parent / "faults" / "native_library.c"
-COUNTERS = ("attention.nodes", "attention.exact", "attention.left", "attention.small")
+COUNTERS = ("attention.nodes", "attention.exact", "attention.prompts", "attention.left")
 
 
 @pytest.fixture(scope="module")
@@ -75,21 +75,22 @@ def test_bits_and_counters_are_those_of_python(model: Path, flash_attn: bool, tm
     assert told.lines == []
     logits, expected = by_python(model, "exact", flash_attn=flash_attn)
     np.testing.assert_array_equal(told.logits(1), logits)
-    assert attention_of(found) == attention_of(expected) == [SINGLE * N_LAYERS, SINGLE * N_LAYERS, 0, 0]
+    prompts = N_LAYERS if flash_attn else 0  # without flash attention they are llama.cpp's
+    counts = [SINGLE * N_LAYERS + prompts, SINGLE * N_LAYERS, prompts, 0]
+    assert attention_of(found) == attention_of(expected) == counts
     stock = by_python(model, "llama", flash_attn=flash_attn)[0]
     assert not np.array_equal(logits, stock)
     alone, _ = by_library(model, tmp_path, set="attention=llama", flash_attn=flash_attn)
     np.testing.assert_array_equal(alone.logits(1), stock)
 
 
-def test_by_default_it_is_for_long_contexts(model: Path, tmp_path: Path) -> None:
-    told, found = by_library(model, tmp_path)
-    np.testing.assert_array_equal(told.logits(1), by_python(model, "llama")[0])
-    assert attention_of(found) == [0, 0, 0, SINGLE * N_LAYERS]
+def test_by_default_all_attention_is_ours(model: Path, tmp_path: Path) -> None:
     sizes = {"n_ctx": 1024, "n_batch": 1024}
     told, found = by_library(model, tmp_path, LONG, **sizes)
     np.testing.assert_array_equal(told.logits(1), by_python(model, "exact", LONG, **sizes)[0])
-    assert attention_of(found) == [SINGLE * N_LAYERS, SINGLE * N_LAYERS, 0, 0]
+    prompts = found["attention.prompts"]
+    assert prompts >= N_LAYERS
+    assert attention_of(found) == [SINGLE * N_LAYERS + prompts, SINGLE * N_LAYERS, prompts, 0]
     assert told.lines == []
 
 
@@ -134,7 +135,8 @@ def test_a_cache_that_we_do_not_know(short_f16: Path, tmp_path: Path) -> None:
     cache = {"type_k": int(GGMLQuantizationType.Q5_0), "type_v": int(GGMLQuantizationType.Q5_0)}
     told, found = by_library(short_f16, tmp_path, LONG, n_ctx=1024, n_batch=1024, **cache)
     assert told.lines == []
-    assert attention_of(found) == [0, 0, SINGLE * SHORT_LAYERS, 0]
+    assert attention_of(found)[:3] == [0, 0, 0]
+    assert found["attention.left"] > SINGLE * SHORT_LAYERS
     told, found = by_library(short_f16, tmp_path, set="attention=exact", **cache)
     assert told.results == [True, None]
     assert len(told.lines) == 1

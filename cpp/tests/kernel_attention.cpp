@@ -1,5 +1,6 @@
 // The attention of kernel_test: sums over keys and values, scores by bits, and what chooses keys by them.
 #include <bit>
+#include <limits>
 #include <numeric>
 
 #include "kernel_test.hpp"
@@ -55,6 +56,52 @@ void check_attend(Random &r) {
         task.partial = out.data();
         kernels().attention.attend(task);
         out.back() = static_cast<float>(task.values);
+        return out;
+    });
+}
+
+// Two chunks of a prompt's tile: the second one goes on with what the first one left.
+void check_prompt(Random &r) {
+    const auto type_k = static_cast<CacheType>(r.between(0, 3));
+    const auto type_v = static_cast<CacheType>(r.between(0, 3));
+    const int64_t dim_k = has_blocks(type_k) ? kCacheBlock * r.between(1, 4) : kLanes * r.between(1, 8);
+    const int64_t dim_v = has_blocks(type_v) ? kCacheBlock * r.between(1, 4) : kLanes * r.between(1, 8);
+    const int64_t rows = kPromptRows * r.between(1, 3);
+    const auto q = r.reals(rows * dim_k);
+    const auto k = r.halves(2 * kAttentionChunk * dim_k);
+    const auto v = r.halves(2 * kAttentionChunk * dim_v);
+    const auto visible = r.words<uint64_t>(4);
+    auto bias = r.reals(kAttentionChunk);
+    for (float &one : bias) {
+        one = r.between(0, 3) == 0 ? -std::numeric_limits<float>::infinity() : one;
+    }
+    std::vector<PromptRow> seen(static_cast<size_t>(rows));
+    for (PromptRow &row : seen) {
+        const auto from = static_cast<int32_t>(r.between(0, kAttentionChunk - 1));
+        const auto to = static_cast<int32_t>(r.between(from, kAttentionChunk));
+        row = {r.between(0, 1) == 0 ? nullptr : bias.data(), r.real(), from, to};
+    }
+    const float softcap = r.between(0, 2) == 0 ? 2.0F : 0.0F;
+    const int64_t width = whole_panels(dim_v);
+    compare("prompt", std::to_string(rows) + " rows, " + std::to_string(dim_v) + " channels", [&] {
+        constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+        const Scratch keys(kAttentionChunk * dim_k * kFloat);
+        const Scratch values(kAttentionChunk * width * kFloat);
+        const Scratch scores(kPromptRows * kAttentionChunk * kFloat);
+        std::vector<float> out(static_cast<size_t>(rows * (width + 2)), 0.0F);
+        float *top = out.data() + rows * width;
+        std::fill_n(top, rows, -std::numeric_limits<float>::infinity());
+        for (int64_t chunk = 0; chunk < 2; ++chunk) {
+            const auto *first_k = reinterpret_cast<const uint8_t *>(k.data());
+            const auto *first_v = reinterpret_cast<const uint8_t *>(v.data());
+            const int64_t k_row = cache_row_bytes(type_k, dim_k);
+            const int64_t v_row = cache_row_bytes(type_v, dim_v);
+            kernels().attention.widen({type_k, type_v, first_k + chunk * kAttentionChunk * k_row,
+                                       first_v + chunk * kAttentionChunk * v_row, k_row, v_row, dim_k, dim_v,
+                                       visible.data() + 2 * chunk, keys.as<float>(), values.as<float>()});
+            kernels().attention.prompt({q.data(), rows, dim_k, dim_v, keys.as<float>(), values.as<float>(), seen.data(),
+                                        softcap, scores.as<float>(), top, top + rows, out.data()});
+        }
         return out;
     });
 }
@@ -118,6 +165,7 @@ void check_choice(Random &r) {
 
 void check_attention(Random &r) {
     check_attend(r);
+    check_prompt(r);
     check_scores(r);
     check_choice(r);
 }

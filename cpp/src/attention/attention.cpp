@@ -8,7 +8,7 @@
 namespace seeddelta {
 
 void Attention::reserve(const AttentionProblem &p, bool packed, bool compare) {
-    const int64_t floats = p.n_stream * p.partial_floats();
+    const int64_t floats = p.is_prompt() ? 0 : p.n_stream * p.partial_floats();
     partials_.reserve(floats);
     if (packed) {
         estimates_.reserve(p.n_head * p.padded());
@@ -22,7 +22,7 @@ void Attention::reserve(const AttentionProblem &p, bool packed, bool compare) {
 }
 
 int64_t Attention::scratch_bytes(const AttentionProblem &p) {
-    return Scratch().carve(p, nullptr);
+    return p.is_prompt() ? prompt_bytes(p) : Scratch().carve(p, nullptr);
 }
 
 int64_t Attention::attend(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk,
@@ -113,6 +113,10 @@ void Attention::merge_all(const AttentionProblem &p, const float *partials, cons
 }
 
 void Attention::exact(const AttentionProblem &p, int ith, int nth) {
+    if (p.is_prompt()) {
+        prompt(p, ith, nth);
+        return;
+    }
     Scratch scratch(p);
     const int64_t of_stream = p.n_kv_head * p.chunks();
     const int64_t items = p.n_stream * of_stream;

@@ -73,6 +73,10 @@ public:
 private:
     struct Scratch; // of a thread
 
+    // The share of thread `ith`, where there are more than kFewQueries queries. No barrier.
+    static void prompt(const AttentionProblem &p, int ith, int nth);
+    static int64_t prompt_bytes(const AttentionProblem &p);
+
     // Returns how many rows of v were read.
     int64_t attend(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk, const int32_t *rows,
                    const float *bias, int64_t n, const float *given, float negligible, float *partials,

@@ -16,8 +16,8 @@ static constexpr float kNone = -std::numeric_limits<float>::infinity();
 // Variance of the channels of a window's visible keys.
 void EventMemory::measure(const AttentionProblem &p, int64_t item) {
     float *variance = spread_.data() + item * dim_k_;
-    float mean[kLargestKey] = {};
-    float key[kLargestKey];
+    float mean[kLargestHead] = {};
+    float key[kLargestHead];
     std::fill_n(variance, dim_k_, 0.0F);
     const int64_t chunk = item / n_kv_head_;
     float n = 0.0F;

@@ -66,7 +66,7 @@ void keep_ends(const uint64_t *from, int64_t n, int64_t first, int64_t last, uin
 
 QueryBits query_bits(const float *query, const float *scale, int64_t dim, const PackSettings &settings, int8_t *table,
                      uint8_t *plus, uint8_t *minus) {
-    float q[kLargestKey];
+    float q[kLargestHead];
     float amax = 0.0F;
     float sum = 0.0F;
     for (int64_t d = 0; d < dim; ++d) {

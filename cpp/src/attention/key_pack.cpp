@@ -46,8 +46,8 @@ bool same_mask(const AttentionProblem &p, int64_t a, int64_t b, int64_t chunk) {
 }
 
 struct KeyPack::Row {
-    uint8_t positive[kLargestKey / 8];
-    uint8_t negative[kLargestKey / 8];
+    uint8_t positive[kLargestHead / 8];
+    uint8_t negative[kLargestHead / 8];
     float magnitude;
 };
 
@@ -114,13 +114,13 @@ void KeyPack::calibrate(const AttentionProblem &p, int64_t kv_head) {
     float *scale = scale_.data() + kv_head * dim_;
     const int64_t step = std::max<int64_t>(1, p.n_kv / kCalibrationRows);
     const auto average = [&](auto value, float *out) {
-        double sum[kLargestKey] = {};
+        double sum[kLargestHead] = {};
         int64_t rows = 0;
         for (int64_t row = 0; row < p.n_kv; row += step) {
             if (p.hidden(row)) {
                 continue;
             }
-            float key[kLargestKey];
+            float key[kLargestHead];
             p.key(kv_head, row, key);
             for (int64_t d = 0; d < dim_; ++d) {
                 sum[d] += value(key[d], d);
@@ -148,7 +148,7 @@ void KeyPack::calibrate(const AttentionProblem &p, int64_t kv_head) {
 // the centered key.
 void KeyPack::describe(const AttentionProblem &p, const PackSettings &settings, int64_t kv_head, int64_t position,
                        Row &row) const {
-    float centered[kLargestKey];
+    float centered[kLargestHead];
     p.key(kv_head, position, centered);
     const float *mean = mean_.data() + kv_head * dim_;
     const float *unit = scale(kv_head);

@@ -13,9 +13,6 @@
 
 namespace seeddelta {
 
-// Positions in the cache from which our exact attention is faster than ggml's.
-inline constexpr int64_t kFromContext = 512;
-
 // Layers [first, last], or their KV heads [first_head, last_head], have another mode or budget. The heads of a layer
 // have bits of one mode, or are exact.
 struct LayerOverride {
@@ -34,7 +31,6 @@ struct AttentionSettings {
     int64_t gap_every = 64;     // operations of a layer between comparisons with the exact result; 0: none
     float gap_limit = 0.3F;     // a layer whose mean relative error is above it becomes exact
     EventSpec event;            // of layers that are exact
-    int64_t from_context = 0;   // positions below which attention is left to ggml
 };
 
 // Those of one layer. A head that an override names and the layer does not have is written to `missing`.

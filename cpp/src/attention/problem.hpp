@@ -7,7 +7,7 @@
 
 namespace seeddelta {
 
-inline constexpr int64_t kLargestKey = 576; // channels; sums over key bits fit 16 bits
+inline constexpr int64_t kFewQueries = 16; // of a stream; more are a prompt
 
 // The attention of n_query tokens in each of n_stream caches of equal size. Heads [h * n_head / n_kv_head, …) share KV
 // head h. Strides of keys and values are in bytes, those of queries, masks and results in elements. Tokens are
@@ -41,6 +41,7 @@ struct AttentionProblem {
 
     int64_t group() const { return n_head / n_kv_head; }
     int64_t tokens() const { return n_query * n_stream; }
+    bool is_prompt() const { return n_query > kFewQueries; }
     int64_t chunks() const { return (n_kv + kAttentionChunk - 1) / kAttentionChunk; }
     int64_t padded() const { return chunks() * kAttentionChunk; }
     // Number of a head of a query among the rows of a chunk: those of one KV head lie side by side.

@@ -58,15 +58,13 @@ using Override = std::tuple<int64_t, int64_t, int64_t, int64_t, std::string, flo
 std::unique_ptr<PyAttention> make_hook(const std::shared_ptr<GgmlAbi> &abi,
                                        const std::map<std::string, uintptr_t> &symbols, const PackSettings &pack,
                                        const std::vector<Override> &layers, int64_t min_context, int64_t gap_every,
-                                       float gap_limit, const std::map<std::string, double> &event,
-                                       int64_t from_context) {
+                                       float gap_limit, const std::map<std::string, double> &event) {
     AttentionSettings settings{.pack = pack,
                                .layers = {},
                                .min_context = min_context,
                                .gap_every = gap_every,
                                .gap_limit = gap_limit,
-                               .event = event_of(event),
-                               .from_context = from_context};
+                               .event = event_of(event)};
     if (settings.event.enabled && pack.mode != PackMode::exact) {
         throw py::value_error("events are for attention without bits");
     }
@@ -84,8 +82,8 @@ FloatDict counters(const PyAttention &h) {
     };
     put("nodes", h.hook.counters().nodes);
     put("left", h.hook.counters().left);
-    put("small", h.hook.counters().small);
     put("exact", h.hook.counters().exact);
+    put("prompts", h.hook.counters().prompts);
     put("packed", c.operations);
     put("events", h.hook.totals().event_operations);
     put("visible", c.visible);
@@ -142,7 +140,6 @@ py::typing::List<FloatDict> heads(const PyAttention &h) {
 } // namespace
 
 void bind_attention(py::module_ &m) {
-    m.attr("ATTENTION_FROM_CONTEXT") = kFromContext;
     m.def("attention_required_symbols", &attention_required_symbols,
           "Names of the ggml functions that AttentionHook needs, beside those of ggml_required_symbols.");
     py::class_<PackSettings>(m, "PackSettings",
@@ -156,20 +153,18 @@ void bind_attention(py::module_ &m) {
              "These settings, and for each KV head whether it attends to all keys, and its budget.");
     py::class_<PyAttention>(
         m, "AttentionHook",
-        "Takes over the attention of up to 16 tokens a sequence in the graphs that a GraphHook sees.\n\n"
+        "Takes over the attention in the graphs that a GraphHook sees.\n\n"
         "Args:\n"
         "    symbols: addresses of ggml_required_symbols() and attention_required_symbols().\n"
         "    layers: (first, last, first KV head, last, mode, budget) of layers or, unless the\n"
         "        first is -1, of their heads that differ from `pack`; the last that fits holds.\n"
         "    event: not empty: windows of positions are computed when they have changed; the limits\n"
         "        of Gate's events. Needs `pack` with the mode exact.\n"
-        "    from_context: positions of the cache below which llama.cpp computes.\n"
         "    gap_limit: largest mean relative error of a layer; one above it becomes exact.\n"
         "Raises RuntimeError saying which probe failed.")
         .def(py::init(&make_hook), py::arg("abi"), py::arg("symbols"), py::arg("pack"), py::kw_only(),
              py::arg("layers") = std::vector<Override>{}, py::arg("min_context") = 1024, py::arg("gap_every") = 64,
-             py::arg("gap_limit") = 0.3F, py::arg("event") = std::map<std::string, double>{},
-             py::arg("from_context") = 0)
+             py::arg("gap_limit") = 0.3F, py::arg("event") = std::map<std::string, double>{})
         .def("events", &events, "What event-driven attention did so far, of all layers.")
         .def(
             "invalidate", [](PyAttention &h) { h.hook.invalidate(); },
@@ -187,7 +182,7 @@ void bind_attention(py::module_ &m) {
             },
             "Operations with chosen keys, operations with the windows that have changed, and layers that became exact: "
             "by their\nmean error, and by an error of events in one of the first checks.")
-        .def("counters", &counters, "What it did so far; `left` are nodes of single tokens that ggml computed.")
+        .def("counters", &counters, "What it did so far; `left` are nodes that ggml computed.")
         .def("heads", &heads,
              "For every KV head of the layers that choose: layer, head, exact and budget (its settings), and of all\n"
              "operations visible, kept, compared, gap_sum and recall_sum.")

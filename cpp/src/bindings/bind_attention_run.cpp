@@ -58,7 +58,7 @@ constexpr const char *kHeads = "heads are a multiple of the KV heads, channels o
 void require_heads(const AttentionProblem &p) {
     const auto whole = [](CacheType type, int64_t dim) { return dim % (has_blocks(type) ? kCacheBlock : kLanes) == 0; };
     if (p.n_kv < 1 || p.n_kv_head < 1 || p.n_head % p.n_kv_head != 0 || !whole(p.k_type, p.dim_k) ||
-        !whole(p.v_type, p.dim_v) || p.dim_k > kLargestKey || p.dim_v < 1) {
+        !whole(p.v_type, p.dim_v) || p.dim_k > kLargestHead || p.dim_v < 1) {
         throw py::value_error(kHeads);
     }
 }

@@ -9,7 +9,6 @@
 
 namespace seeddelta {
 
-static constexpr int64_t kTokens = 16;                      // of a stream; more are a prompt
 static constexpr std::string_view kCacheName = "cache_k_l"; // llama.cpp's name of a layer's keys
 
 AttentionHook::AttentionHook(const GgmlAbi &abi, const AttentionAbi &attention, AttentionSettings settings)
@@ -60,7 +59,7 @@ bool AttentionHook::take_flash(void *node) {
     if (operands.q == nullptr || operands.k == nullptr || operands.v == nullptr) {
         return false;
     }
-    if (abi_.ne_of(operands.q, 1) > kTokens) { // a prompt
+    if (abi_.ne_of(operands.q, 1) > kFewQueries && !kernels().attention.prompts) {
         others_compute(operands.k);
         return false;
     }
@@ -97,11 +96,6 @@ bool AttentionHook::take_chain(void *node) {
 
 // Whether operands and the node of the result, with the heads in dimension `heads`, are for us; else ggml computes it.
 bool AttentionHook::takes(const void *node, const AttentionOperands &operands, int heads) {
-    if (!pays(operands)) {
-        count(counters_.small);
-        others_compute(operands.k);
-        return false;
-    }
     const char *why = misfit(abi_, operands);
     if (why == nullptr && !receives(node, operands, heads)) {
         why = "its result has an unexpected type or layout";
@@ -111,11 +105,6 @@ bool AttentionHook::takes(const void *node, const AttentionOperands &operands, i
         others_compute(operands.k);
     }
     return why == nullptr;
-}
-
-// Whether there are so many positions that we are faster than ggml.
-bool AttentionHook::pays(const AttentionOperands &operands) const {
-    return abi_.ne_of(operands.k, 1) >= settings_.from_context;
 }
 
 // Whether a node has room for the result, with the heads in dimension `heads`.
@@ -139,7 +128,7 @@ AttentionHook::Node &AttentionHook::node_of(const void *node, const AttentionOpe
     return *kept;
 }
 
-// The queries of a prompt, or of a token that is not ours, are not remembered.
+// Queries that are not ours are not remembered.
 void AttentionHook::others_compute(const void *k) {
     const auto base = reinterpret_cast<uintptr_t>(abi_.data_of(k));
     for (auto at = layers_.lower_bound({base, INT64_MIN}); at != layers_.end() && at->first.first == base; ++at) {
@@ -285,7 +274,8 @@ void AttentionHook::deliver(void *dst, int ith, int nth, void *userdata) noexcep
 // What others may read meanwhile is written under the lock, once an operation.
 void AttentionHook::settle(Node &node) {
     const std::lock_guard lock(mutex_);
-    count(counters_.exact, node.plan.chosen ? 0 : 1);
+    const bool prompt = abi_.ne_of(node.operands.q, 1) > kFewQueries;
+    count(prompt ? counters_.prompts : counters_.exact, node.plan.chosen ? 0 : 1);
     if (node.layer->selector != nullptr) {
         node.layer->selector->settle(node.plan);
     }

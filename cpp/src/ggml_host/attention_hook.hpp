@@ -1,4 +1,4 @@
-// Takes over the attention of a few tokens (FLASH_ATTN_EXT, or of a single token two products and a softmax) in the
+// Takes over attention (FLASH_ATTN_EXT, or of a single token two products and a softmax) in the
 // graphs of one llama context, and tells the selectors of its layers what is written to the cache.
 #pragma once
 #include <atomic>
@@ -17,10 +17,10 @@
 namespace seeddelta {
 
 struct AttentionCounters {
-    std::atomic<uint64_t> nodes{0}; // of attention met and taken over
-    std::atomic<uint64_t> left{0};  // of a few tokens and left to ggml, because they do not fit
-    std::atomic<uint64_t> small{0}; // of a few tokens and left to ggml, because it is as fast
-    std::atomic<uint64_t> exact{0}; // operations with all keys
+    std::atomic<uint64_t> nodes{0};   // of attention met and taken over
+    std::atomic<uint64_t> left{0};    // left to ggml, because they do not fit
+    std::atomic<uint64_t> exact{0};   // operations with all keys, of up to kFewQueries tokens a sequence
+    std::atomic<uint64_t> prompts{0}; // of more
 };
 
 class AttentionHook {
@@ -77,7 +77,6 @@ private:
     bool take_flash(void *node);
     bool take_chain(void *node);
     bool takes(const void *node, const AttentionOperands &operands, int heads);
-    bool pays(const AttentionOperands &operands) const;
     bool receives(const void *node, const AttentionOperands &operands, int heads) const;
     Node &node_of(const void *node, const AttentionOperands &operands);
     AttentionProblem problem_of(const void *node, Node &served) const;

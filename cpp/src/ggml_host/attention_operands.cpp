@@ -39,8 +39,8 @@ const char *misfit(const GgmlAbi &abi, const AttentionOperands &o) {
     if (o.v_by_channel && (ne(o.q, 1) != 1 || streams != 1)) {
         return "several tokens are computed at once without flash attention";
     }
-    if (ne(o.k, 0) % kLanes != 0 || ne(o.v, channel) % kLanes != 0 || ne(o.k, 0) > kLargestKey ||
-        ne(o.v, channel) > kLargestKey) {
+    if (ne(o.k, 0) % kLanes != 0 || ne(o.v, channel) % kLanes != 0 || ne(o.k, 0) > kLargestHead ||
+        ne(o.v, channel) > kLargestHead) {
         return "a head is no multiple of 16 channels, or larger than 576";
     }
     const bool fits = abi.type_of(o.q) == kTypeF32 && ne(o.q, 0) == ne(o.k, 0) && ne(o.k, 3) == streams &&

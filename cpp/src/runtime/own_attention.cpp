@@ -2,15 +2,14 @@
 
 namespace seeddelta {
 
-static AttentionSettings settings_of(AttentionMode mode) {
+static AttentionSettings all_keys() {
     AttentionSettings settings;
     settings.pack.mode = PackMode::exact;
-    settings.from_context = mode == AttentionMode::exact ? 0 : kFromContext;
     return settings;
 }
 
 OwnAttention::OwnAttention(const LlamaLibrary &library, AttentionMode mode)
-    : hook_(library.abi(), library.attention(), settings_of(mode)), mode_(mode) {}
+    : hook_(library.abi(), library.attention(), all_keys()), mode_(mode) {}
 
 std::string OwnAttention::wrong() const {
     if (hook_.in_pieces()) {
@@ -25,7 +24,7 @@ std::string OwnAttention::wrong() const {
 
 void OwnAttention::add_to(AttentionCounts &counts) const {
     const AttentionCounters &c = hook_.counters();
-    const AttentionCounts own = {c.nodes.load(), c.exact.load(), c.left.load(), c.small.load()};
+    const AttentionCounts own = {c.nodes.load(), c.exact.load(), c.prompts.load(), c.left.load()};
     for (size_t i = 0; i < own.size(); ++i) {
         counts[i] += own[i];
     }

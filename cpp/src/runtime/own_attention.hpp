@@ -10,7 +10,7 @@
 namespace seeddelta {
 
 // Counters of AttentionHook, in the order of kAttentionNames.
-inline constexpr const char *kAttentionNames[] = {"nodes", "exact", "left", "small"};
+inline constexpr const char *kAttentionNames[] = {"nodes", "exact", "prompts", "left"};
 using AttentionCounts = std::array<uint64_t, 4>;
 
 class OwnAttention {

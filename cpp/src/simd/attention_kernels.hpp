@@ -1,6 +1,6 @@
-// Attention of one token over cached keys and values: what every instruction set provides. The scalar functions of
-// attention.cpp are the definition; every table gives their bits. Products and sums are rounded apart (no fused
-// multiply-add), sums have kLanes partial sums that are folded in halves: lane i + lane i + 8, then + 4, + 2, + 1.
+// Attention over cached keys and values: what every instruction set provides. The scalar functions are the definition;
+// every table gives their bits. Products and sums are rounded apart (no fused multiply-add) but for prompts, sums have
+// kLanes partial sums that are folded in halves: lane i + lane i + 8, then + 4, + 2, + 1.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -8,6 +8,7 @@
 namespace seeddelta {
 
 inline constexpr int64_t kLanes = 16;           // head sizes are multiples of it
+inline constexpr int64_t kLargestHead = 576;    // channels, whole panels; sums over key bits fit 16 bits
 inline constexpr int64_t kAttentionChunk = 128; // positions whose result is a partial one; fixes the order of sums
 inline constexpr int64_t kKeyBlock = 32;        // keys whose bits lie together
 inline constexpr int kQueryLimit = 31;          // of a quantized query: four of them fit a signed byte
@@ -81,8 +82,61 @@ struct ScoreTask {
     int add;
 };
 
+inline constexpr int64_t kPanel = 32;      // positions or channels whose numbers lie side by side
+inline constexpr int64_t kPromptRows = 12; // rows that a kernel takes at once
+
+static inline int64_t whole_panels(int64_t n) {
+    return (n + kPanel - 1) / kPanel * kPanel;
+}
+
+// Keys and values of one KV head in one chunk as float32, in panels: what all rows of a prompt's tile are multiplied
+// with.
+struct WidenTask {
+    CacheType k_type;
+    CacheType v_type;
+    const uint8_t *k; // row of the chunk's first position
+    const uint8_t *v;
+    int64_t k_stride; // bytes between positions
+    int64_t v_stride;
+    int64_t dim_k;
+    int64_t dim_v;
+    const uint64_t *visible; // [2] bits of positions; the others become 0, and are not read
+    float *keys;             // out: [kAttentionChunk / kPanel, dim_k, kPanel positions], 64-byte aligned
+    float *values;           // out: [panels of dim_v, kAttentionChunk, kPanel channels], the last one filled up with 0
+};
+
+// What one row of a prompt's tile sees of a chunk: positions from .. to.
+struct PromptRow {
+    const float *bias; // [kAttentionChunk] of the mask, -inf: not visible; null: zeros
+    float slope;       // of ALiBi, the mask's factor
+    int32_t from;
+    int32_t to; // from: nothing
+};
+
+// Rows (a query of one head each) that share one KV head, over the positions of one chunk. Softmax goes on from chunk
+// to chunk. A score is the chain of fused multiply-adds over the channels from 0 on, and so is the sum of a channel of
+// values over the positions.
+struct PromptTask {
+    const float *q; // [rows, dim_k], multiplied with the scale already
+    int64_t rows;   // a multiple of kPromptRows
+    int64_t dim_k;
+    int64_t dim_v;
+    const float *keys; // WidenTask's
+    const float *values;
+    const PromptRow *row; // [rows]
+    float softcap;        // as AttentionTask's
+    float *scores;        // scratch [kPromptRows, kAttentionChunk], 64-byte aligned
+    float *top;           // in and out: [rows] largest score so far
+    float *sum;           // [rows] of exp(score - largest)
+    float *out;           // [rows, whole_panels(dim_v)] of that times v
+};
+
 struct AttentionKernels {
     void (*attend)(AttentionTask &task);
+    void (*widen)(const WidenTask &task);
+    void (*prompt)(const PromptTask &task);
+    // whether `prompt` is fast: the processor has fused multiply-add
+    bool prompts;
     // sums from the table, by look-up
     void (*score)(const ScoreTask &task);
     // popcount(plane & plus) - popcount(plane & minus)
@@ -100,6 +154,8 @@ struct AttentionKernels {
 };
 
 const AttentionKernels &attention_scalar();
+void widen_scalar(const WidenTask &task);
+void prompt_scalar(const PromptTask &task);
 
 // Sums of weight times value by channel, over the n of the task's positions that index names; weights in its scratch,
 // [heads, kAttentionChunk]. Where an instruction set's sum is not finite: what it multiplied with 0 may not have been.

@@ -231,7 +231,17 @@ void sum_values_by_channel(const AttentionTask &t, const int32_t *index, int64_t
 }
 
 const AttentionKernels &attention_scalar() {
-    static constexpr AttentionKernels table{attend, score, count_bits, estimate, nearness, count, above, mass};
+    static constexpr AttentionKernels table{.attend = attend,
+                                            .widen = widen_scalar,
+                                            .prompt = prompt_scalar,
+                                            .prompts = false,
+                                            .score = score,
+                                            .popcount = count_bits,
+                                            .estimate = estimate,
+                                            .nearness = nearness,
+                                            .count = count,
+                                            .above = above,
+                                            .mass = mass};
     return table;
 }
 

@@ -3,7 +3,7 @@
 #pragma once
 #include <immintrin.h>
 
-#include "simd/attention.hpp"
+#include "simd/attention_prompt.hpp"
 
 namespace seeddelta {
 namespace {
@@ -34,7 +34,10 @@ struct AttentionOps256 {
     static SEEDDELTA_INLINE void sum4(const F *a, const F *b, const F *c, const F *d, float *out) {
         sum_of_four(fold(a), fold(b), fold(c), fold(d), out);
     }
+    static SEEDDELTA_INLINE F fused(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
     static constexpr int kValues = 2;
+    static constexpr int kTileRows = 6;
+    static constexpr int kTileRegisters = 2;
 };
 
 // 32 sums of bytes, one a key, in two registers of 16 bits: even and odd keys.

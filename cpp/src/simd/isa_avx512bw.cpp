@@ -44,7 +44,10 @@ struct AttentionOps {
         const __m512i firsts = _mm512_castsi128_si512(_mm_setr_epi32(0, 4, 8, 12));
         _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, sum)));
     }
+    static SEEDDELTA_INLINE F fused(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
     static constexpr int kValues = 4;
+    static constexpr int kTileRows = 12;
+    static constexpr int kTileRegisters = 2;
 };
 
 } // namespace
@@ -62,6 +65,9 @@ const KernelTable &kernels_avx512bw() {
                    .columns_lanes = columns_lanes_simd<Words512>,
                    .columns_lanes_many = columns_lanes_many_simd<Words512>},
         .attention = {.attend = attend_simd<Arch, AttentionOps>,
+                      .widen = widen_simd<xsimd::avx2, AttentionOps256>, // xsimd transposes no 16 x 16
+                      .prompt = prompt_simd<Arch, AttentionOps>,
+                      .prompts = true,
                       .score = score_256,
                       .popcount = score_256,
                       .estimate = estimate_simd<Arch, AttentionOps>,

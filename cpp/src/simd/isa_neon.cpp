@@ -3,7 +3,7 @@
 
 #include "format/float16.hpp"
 #include "simd/activations.hpp"
-#include "simd/attention.hpp"
+#include "simd/attention_prompt.hpp"
 #include "simd/columns.hpp"
 #include "simd/columns_scalar.hpp"
 #include "simd/compute.hpp"
@@ -48,7 +48,10 @@ struct AttentionOps {
         return F(vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(b)))));
     }
     static SEEDDELTA_INLINE float half_one(uint16_t h) { return half_to_float(h); }
+    static SEEDDELTA_INLINE F fused(F a, F b, F c) { return F(vfmaq_f32(c, a, b)); }
     static constexpr int kValues = 4;
+    static constexpr int kTileRows = 6;
+    static constexpr int kTileRegisters = 4;
     static SEEDDELTA_INLINE void sum4(const F *a, const F *b, const F *c, const F *d, float *out) {
         sum_of_four(fold(a), fold(b), fold(c), fold(d), out);
     }
@@ -81,6 +84,9 @@ const KernelTable &kernels_neon() {
                    .columns_lanes = columns_lanes_simd<WordsNeon<Dot>>,
                    .columns_lanes_many = columns_lanes_many_simd<WordsNeon<Dot>>},
         .attention = {.attend = attend_simd<Arch, AttentionOps>,
+                      .widen = widen_simd<Arch, AttentionOps>,
+                      .prompt = prompt_simd<Arch, AttentionOps>,
+                      .prompts = true,
                       .score = attention_scalar().score,
                       .popcount = attention_scalar().popcount,
                       .estimate = estimate_simd<Arch, AttentionOps>,

@@ -69,6 +69,9 @@ const KernelTable &kernels_ssse3() {
                    .columns_lanes = columns_lanes_simd<Words128>,
                    .columns_lanes_many = columns_lanes_many_simd<Words128>},
         .attention = {.attend = attend_simd<Arch, AttentionOps>,
+                      .widen = widen_scalar,
+                      .prompt = prompt_scalar, // no fused multiply-add
+                      .prompts = false,
                       .score = attention_scalar().score,
                       .popcount = attention_scalar().popcount,
                       .estimate = estimate_simd<Arch, AttentionOps>,

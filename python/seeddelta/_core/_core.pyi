@@ -6,7 +6,7 @@ import collections.abc
 import numpy
 import numpy.typing
 import typing
-__all__: list[str] = ['ATTENTION_FROM_CONTEXT', 'AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'EVENT_RUN', 'FileGuard', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'Proof', 'ProvenGate', 'SkipSettings', 'Trial', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'base_values', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search']
+__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'EVENT_RUN', 'FileGuard', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'Proof', 'ProvenGate', 'SkipSettings', 'Trial', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'base_values', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search']
 class Gate:
     """
     What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
@@ -215,7 +215,7 @@ class PackSettings:
         """
 class AttentionHook:
     """
-    Takes over the attention of up to 16 tokens a sequence in the graphs that a GraphHook sees.
+    Takes over the attention in the graphs that a GraphHook sees.
 
     Args:
         symbols: addresses of ggml_required_symbols() and attention_required_symbols().
@@ -223,11 +223,10 @@ class AttentionHook:
             first is -1, of their heads that differ from `pack`; the last that fits holds.
         event: not empty: windows of positions are computed when they have changed; the limits
             of Gate's events. Needs `pack` with the mode exact.
-        from_context: positions of the cache below which llama.cpp computes.
         gap_limit: largest mean relative error of a layer; one above it becomes exact.
     Raises RuntimeError saying which probe failed.
     """
-    def __init__(self, abi: GgmlAbi, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex], pack: PackSettings, *, layers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsFloat | typing.SupportsIndex]] = [], min_context: typing.SupportsInt | typing.SupportsIndex = 1024, gap_every: typing.SupportsInt | typing.SupportsIndex = 64, gap_limit: typing.SupportsFloat | typing.SupportsIndex = 0.30000001192092896, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}, from_context: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
+    def __init__(self, abi: GgmlAbi, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex], pack: PackSettings, *, layers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsFloat | typing.SupportsIndex]] = [], min_context: typing.SupportsInt | typing.SupportsIndex = 1024, gap_every: typing.SupportsInt | typing.SupportsIndex = 64, gap_limit: typing.SupportsFloat | typing.SupportsIndex = 0.30000001192092896, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
         ...
     def activity(self) -> tuple[int, int, int, int]:
         """
@@ -236,7 +235,7 @@ class AttentionHook:
         """
     def counters(self) -> dict[str, float]:
         """
-        What it did so far; `left` are nodes of single tokens that ggml computed.
+        What it did so far; `left` are nodes that ggml computed.
         """
     def events(self) -> dict[str, float]:
         """
@@ -656,7 +655,6 @@ def seed_search(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]
     Returns: (seed_idx uint16 [n_out], None, scored), with step (seed_idx uint16 [n_out, blocks],
         seed_gain int8 [n_out, blocks], scored); `scored` counts the seeds whose error was computed.
     """
-ATTENTION_FROM_CONTEXT: int = 512
 EVENT_RUN: int = 8
 PRNG_BLOCK_STD: float = 36.945906403822335
 __version__: str

@@ -38,7 +38,6 @@ _CACHE_TYPES = (
     llama_cpp.GGML_TYPE_Q4_0,
 )
 _MODES = {"exact": 0, "binary": 1, "ternary": 2}
-_FROM_CONTEXT = _core.ATTENTION_FROM_CONTEXT  # positions from which our attention is faster than llama.cpp's
 _live: weakref.WeakSet[OwnAttention] = weakref.WeakSet()
 
 
@@ -72,7 +71,6 @@ class OwnAttention:
                 pack,
                 layers=options.overrides(),
                 event=limits,
-                from_context=_FROM_CONTEXT if auto else 0,
                 **of_hook,
             )
         except RuntimeError as error:
@@ -84,8 +82,8 @@ class OwnAttention:
         _live.add(self)
 
     def metrics(self) -> dict[str, int | float]:
-        """`attention.*`: nodes met, exact and packed operations, nodes left to llama.cpp since we cannot compute them
-        (`left`) and since it is as fast (`small`). `pack.*`: what the bits did, where keys are chosen.
+        """`attention.*`: nodes met, exact operations of up to 16 tokens a sequence, those of prompts, packed
+        operations, and nodes left to llama.cpp since we cannot compute them. `pack.*`: what the bits did, where keys are chosen.
 
         `pack.mode` is 0 exact, 1 binary, 2 ternary. `pack.density` is the share of the visible positions that was
         attended to; `pack.active` the layers that choose; `pack.heads` their KV heads, `pack.heads_own` those with a
@@ -113,9 +111,9 @@ class OwnAttention:
         metrics: dict[str, int | float] = {
             "attention.nodes": whole["nodes"],
             "attention.exact": whole["exact"],
+            "attention.prompts": whole["prompts"],
             "attention.packed": whole["packed"],
             "attention.left": whole["left"],
-            "attention.small": whole["small"],
         }
         if not self.chooses:
             return metrics

@@ -34,7 +34,7 @@ class StatePackKV(Settings):
 
     Beside the KV cache lie, for each key, the signs of its channels (binary) or signs and which channels are large
     (ternary). The query is multiplied with the bits; keys that may matter get exact scores, a softmax among them, and
-    their values (docs/guide/statepack.md). Prompts are computed by llama.cpp. Flash attention is on, unless `load` is
+    their values (docs/guide/statepack.md). Prompts attend to all keys. Flash attention is on, unless `load` is
     told `flash_attn=False`: then fewer values can be left unread.
     """
 

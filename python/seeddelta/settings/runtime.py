@@ -78,9 +78,8 @@ class RuntimeConfig(Settings):
     )
     attention: Annotated[Literal["auto", "llama", "exact"], Flag(shown=True, panel="Attention")] = Field(
         default="auto",
-        description="Who computes the attention of generated tokens. auto: our kernels where they are faster, in "
-        "contexts of some length, and llama.cpp elsewhere. exact: our kernels, or an error where they cannot. Prompts "
-        "are computed by llama.cpp.",
+        description="Who computes the attention. auto: our kernels, and llama.cpp's where ours cannot be used. exact: "
+        "our kernels, or an error where they cannot be used. llama: llama.cpp's kernels.",
     )
     state_pack_kv: Annotated[StatePackKV | None, Flag(prefix="--state-pack-kv-", panel="Attention")] = Field(
         default=None, description="Attend only to the keys that a few bits of each key choose. Default: to all keys."
