@@ -2,13 +2,10 @@
 
     python benchmarks/bench_kernels.py --reps 15
     python benchmarks/bench_kernels.py --suite columns --reps 15
-    python benchmarks/bench_kernels.py --suite pages --reps 15
-    python benchmarks/bench_kernels.py --suite memory --reps 9
     python benchmarks/bench_kernels.py --suite statepack --reps 15
     python benchmarks/bench_kernels.py --suite lanes --reps 15
     python benchmarks/bench_kernels.py --suite lanes-memory --reps 9
     python benchmarks/bench_kernels.py --suite lanes-batch --reps 11
-    python benchmarks/bench_kernels.py --suite fht --reps 15
 
 Instruction sets: SEEDDELTA_FORCE_ISA chooses ours; ggml's is the one that it was compiled for. The file names both.
 
@@ -20,10 +17,8 @@ lie as they do in a file (not repacked). One thread, and its CPU time: what othe
 from __future__ import annotations
 
 import argparse
-import mmap
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -39,8 +34,7 @@ from seeddelta.gguf.schema import LANE_BYTES, LANES, column_strips
 TARGET_SECONDS = 0.05  # of one sample
 SHARES = (1.0, 0.7, 0.5, 0.3, 0.1)  # of the inputs that are active
 BATCHES = (1, 2, 4, 8, 16, 64)  # tokens of one product
-MANY = 24  # matrices of the suite "pages", so that no cache holds them
-MEMORY_WEIGHTS = 128 << 20  # of all matrices of the suite "memory"
+MEMORY_WEIGHTS = 128 << 20  # of all matrices of a suite that no cache holds
 
 
 class SeedDeltaProduct:
@@ -73,7 +67,6 @@ def random_lanes(
     generator: Any,
     *,
     layout: Literal["row", "column"] = "row",
-    codes: np.ndarray[Any, Any] | None = None,
 ) -> _core.Weight:
     """Random codes of base kind lanes, for the code that a converter takes for so many bits.
 
@@ -83,8 +76,7 @@ def random_lanes(
     shape = (-(-n_out // LANES), code.lines(n_in), LANE_BYTES)
     if layout == "column":
         shape = (n_in, sum(column_strips(n_out)), code.column_lines)
-    if codes is None:
-        codes = aligned(generator.integers(0, 256, shape, dtype=np.uint8))
+    codes = aligned(generator.integers(0, 256, shape, dtype=np.uint8))
     return _core.Weight(
         "w",
         n_out,
@@ -94,7 +86,7 @@ def random_lanes(
         base_scale=1 / code.deviation,
         lane_code=code.number,
         rotation_block=64,
-        codes=codes.reshape(shape),
+        codes=codes,
         row_scale=np.ones(n_out if layout == "row" else n_in, np.float16),
         layout=layout,
     )
@@ -132,26 +124,6 @@ class ManyProducts:
 Product = GgmlProduct | SeedDeltaProduct | ActiveProduct | ManyProducts
 
 
-def page_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
-    """Codes of 4 bits in a file's mapping, as in a loaded model, and in memory of small and of huge pages."""
-    x = generator.standard_normal(n_in, dtype=np.float32)
-    size = MANY * -(-n_out // LANES) * lane_code(4).lines(n_in) * LANE_BYTES
-    products: dict[str, Product] = {}
-    with tempfile.TemporaryFile() as file:
-        file.truncate(size)
-        places = {"file": mmap.mmap(file.fileno(), size), "small-pages": mmap.mmap(-1, size)}
-    places["huge-pages"] = mmap.mmap(-1, size)
-    places["small-pages"].madvise(mmap.MADV_NOHUGEPAGE)
-    places["huge-pages"].madvise(mmap.MADV_HUGEPAGE)
-    for name, place in places.items():
-        weights = []
-        for codes in np.split(np.frombuffer(place, np.uint8), MANY):
-            codes[:] = generator.integers(0, 256, codes.size, dtype=np.uint8)
-            weights.append(random_lanes(n_out, n_in, 4, generator, codes=codes))
-        products[name] = ManyProducts([partial(weight.matmul, x[None, :]) for weight in weights])
-    return products
-
-
 def column_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
     """Rows beside columns at 4, 3 and 2 bits, and shares of the inputs at 4 bits."""
     x = generator.standard_normal(n_in, dtype=np.float32)
@@ -169,34 +141,6 @@ def ask_and_multiply(after: _core.Weight, weight: _core.Weight, x: np.ndarray[An
     """A product as in a model: the first codes of the weight after it are on their way when it ends."""
     weight.matmul(x)
     after.prefetch()
-
-
-def memory_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
-    """Rows of ggml and of ours, and columns of every kind with all and with half of their inputs."""
-    ggml, many = Ggml(), -(-MEMORY_WEIGHTS // (n_out * n_in))
-    x = generator.standard_normal(n_in, dtype=np.float32)
-    dense = generator.standard_normal((n_out, n_in), dtype=np.float32)
-    products: dict[str, Product] = {
-        f"{name} rows": GgmlProduct(ggml, GGML_TYPES[name], dense, x, many) for name in ("F16", "Q8_0")
-    }
-    rows = [random_lanes(n_out, n_in, 4, generator) for _ in range(many)]
-    products["SeedΔ 4 bits rows"] = ManyProducts([partial(weight.matmul, x[None, :]) for weight in rows])
-    products["SeedΔ rows, next asked for"] = ManyProducts(
-        [partial(ask_and_multiply, rows[i - 1], weight, x[None, :]) for i, weight in reversed([*enumerate(rows)])]
-    )
-    half = dense.T.astype(np.float16)
-    columns = [_core.ColumnWeight("w", n_out, n_in, f16=half.copy()) for _ in range(many)]
-    lanes = [random_lanes(n_out, n_in, 4, generator, layout="column") for _ in range(many)]
-    for share in (1.0, 0.5):
-        gate = _core.Gate(n_in, kwta=True, keep=share) if share < 1.0 else None
-        products[f"f16 columns, {share:g}"] = ManyProducts(
-            [partial(weight.matmul, x[None, :], gate) for weight in columns]
-        )
-        index = np.sort(generator.permutation(n_in)[: round(share * n_in)]).astype(np.int32)
-        products[f"SeedΔ 4 bits columns, {share:g}"] = ManyProducts(
-            [partial(weight.multiply_active, x, index) for weight in lanes]
-        )
-    return products
 
 
 def statepack_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
@@ -259,23 +203,11 @@ def lanes_batch_products(n_out: int, n_in: int, generator: Any) -> dict[str, Pro
     }
 
 
-def fht_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
-    """Base fht_struct without a residual, which reads no weights, beside a dense product."""
-    x, ggml = generator.standard_normal(n_in, dtype=np.float32), Ggml()
-    dense = generator.standard_normal((n_out, n_in), dtype=np.float32)
-    fht = _core.Weight("w", n_out, n_in, base_kind=1, base_seed=1, base_scale=1, row_scale=np.ones(n_out, np.float16))
-    products: dict[str, Product] = {"fht_struct": SeedDeltaProduct(fht, x)}
-    return products | {name: GgmlProduct(ggml, GGML_TYPES[name], dense, x) for name in ("F16", "Q8_0")}
-
-
 SUITES = {
-    "fht": fht_products,
     "lanes": lanes_products,
     "lanes-memory": lanes_memory_products,
     "lanes-batch": lanes_batch_products,
     "columns": column_products,
-    "pages": page_products,
-    "memory": memory_products,
     "statepack": statepack_products,
 }
 
@@ -286,7 +218,7 @@ def measure(shape: tuple[int, int], reps: int, suite: str) -> dict[str, Any]:
     generator = np.random.default_rng(1)
     products = SUITES[suite](n_out, n_in, generator)
     many = -(-MEMORY_WEIGHTS // (n_out * n_in))
-    once = {"pages": MANY, "memory": many, "statepack": many, "lanes-memory": many}.get(suite)
+    once = {"statepack": many, "lanes-memory": many}.get(suite)
     calls = {name: once or calibrate(product.seconds) for name, product in products.items()}
     rates: dict[str, list[float]] = {name: [] for name in products}
     for _ in range(reps):
@@ -309,14 +241,12 @@ def main() -> int:
     result = {}
     default = {
         "columns": "4096x4096,8192x2048,2048x8192,576x1536",
-        "pages": "8192x4096",
-        "memory": "2048x8192,576x1536,1536x576",
         "statepack": "2048x8192,576x1536",
         "lanes": "8192x4096,2048x2048,576x1536",
         "lanes-memory": "8192x4096",
         "lanes-batch": "2048x8192,1536x576",
     }
-    for text in (options.shapes or default.get(options.suite, "8192x4096,576x1536")).split(","):
+    for text in (options.shapes or default[options.suite]).split(","):
         n_out, n_in = map(int, text.split("x"))
         result[text] = measure((n_out, n_in), options.reps, options.suite)
         print(f"{text}: Gweights/s, median (range) of {options.reps}")

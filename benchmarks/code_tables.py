@@ -1,48 +1,60 @@
-"""The tables of markdown_tables.py that are about the code: kernels, a token's parts, encoders, conversion."""
+"""The tables of markdown_tables.py that are about the code: kernels, models that no cache holds, encoders."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-import common
-from result_tables import load, table
+from result_tables import label, load, table
+
+_LANES = (
+    ("AVX-512, Zen 4", "lanes"),
+    ("AVX-512, Xeon", "lanes-xeon"),
+    ("AVX2, Xeon", "lanes-avx2-xeon"),
+    ("SSSE3, Xeon", "lanes-ssse3"),
+)
+_LANES_SHAPE, _LANES_BITS, _LANES_TYPES = "8192x4096", (6, 5, 4, 3, 2, 1), ("Q6_K", "Q5_K", "Q4_K", "Q3_K", "Q2_K")
+_LAYERS = {"qwen3-4b": 36, "llama-3.1-8b": 32, "qwen3-30b-a3b": 48}
+_SHAPES = (
+    ("Zen 4, AVX-512", "decode-1b"),
+    ("Zen 4, AVX2", "decode-1b-avx2"),
+    ("Xeon, AVX-512 and AMX", "decode-1b-xeon"),
+)
 
 
-def lanes_table(result: str) -> list[str]:
-    """Speed of the kernels of one token: byte lanes and llama.cpp's types, at falling bits."""
-    shapes = load(result)["shapes"]
+def _linked(what: str, name: str) -> str:
+    return f"[{what}](../../benchmarks/results/{name}.json)"
 
-    def kind(name: str) -> str:
-        return name.partition("-")[0] if "-" in name else "types"
 
-    kinds = {one: [name for name in next(iter(shapes.values())) if kind(name) == one] for one in ("lanes", "types")}
-    heads = [
-        f"{word}{' / '.join(name.rpartition('-')[2] for name in kinds[one])}{' bits' if one != 'types' else ''}"
-        for one, word in (("lanes", "lanes, "), ("types", ""))
-    ]
+def lanes_table() -> list[str]:
+    """Speed of the kernels of one token by instruction set: byte lanes and llama.cpp's types, at falling bits."""
+    ours = f"SeedΔ, {' / '.join(map(str, _LANES_BITS))} bits"
+
+    def cells(what: str, name: str) -> Iterator[str]:
+        products = load(name)["shapes"][_LANES_SHAPE]
+        yield _linked(what, name)
+        for names in ([f"lanes-{bits}" for bits in _LANES_BITS], _LANES_TYPES):
+            yield " / ".join(f"{products[name]['median']:.0f}" for name in names)
+
+    return table(("", ours, " / ".join(_LANES_TYPES)), (list(cells(*file)) for file in _LANES))
+
+
+def shape_table() -> list[str]:
+    """A model of random weights that no cache holds: tokens per second with 1 / 2 threads, on several machines."""
+    results = {what: load(name)["models"] for what, name in _SHAPES}
+
+    def speed(model: dict[str, Any] | None, part: str) -> str:
+        rows = () if model is None else (row for row in model["speed"] if row["depth"] == 0)
+        return " / ".join(f"{row[part]['median']:.0f}" for row in rows)
 
     def lines() -> Iterator[Sequence[str]]:
-        for shape, products in shapes.items():
-            rates = (" / ".join(f"{products[name]['median']:.1f}" for name in names) for names in kinds.values())
-            yield shape.replace("x", "×"), *rates
+        for key, model in next(iter(results.values())).items():
+            measured = [speed(found.get(key), part) for found in results.values() for part in ("prompt", "generation")]
+            shown = label(key, {f"seeddelta-{bits}": f"SeedΔ, {bits} bits" for bits in _LANES_BITS})
+            yield shown, f"{model['file_bytes'] / 1e6:.0f}", *measured
 
-    return table(("outputs × inputs", *heads), lines())
-
-
-def profile_table() -> list[str]:
-    """Milliseconds of a token by parts of the program, with one and two threads."""
-    results = {"SmolLM2": load("profile")["rows"], "1B shape": load("profile-1b")["rows"]}
-    columns = {shape: [row for row in rows if row["model"] == "seeddelta-4"] for shape, rows in results.items()}
-
-    def lines() -> Iterator[Sequence[str]]:
-        for part in ("all", *results["SmolLM2"][0]["parts"]):
-            cells = (
-                " / ".join(f"{row['ms'] if part == 'all' else row['parts'][part]:.2f}" for row in rows)
-                for rows in columns.values()
-            )
-            yield part, *cells
-
-    return table(("ms, 1 / 2 threads", *columns), lines())
+    machines = [head for what, name in _SHAPES for head in (f"{_linked(what, name)}: prompt", "generation")]
+    return table(("", "file, MB", *machines), lines())
 
 
 def encode_table() -> list[str]:
@@ -63,30 +75,38 @@ def encode_table() -> list[str]:
     return table(("", "million weights per second, 1 / 2 threads", "squared error of the outputs"), lines())
 
 
-def convert_table() -> list[str]:
-    """Conversion of large models: seconds a block, memory, disk, and the whole model."""
-    heads = (
-        "shape", "CPU", "blocks run", "text and covariances, s a block", "over their bounds", "factors, s",
-        "encoding, s", "embedding and head, s", "memory, GB", "disk, GB",
-        "whole model, h", "loaded in, s", "memory loaded, MB",
-    )  # fmt: skip
+_MODELS = (
+    ("1B", "llama-3.2-1b", None),
+    ("4B", "qwen3-4b", "quantize-qwen3-4b"),
+    ("8B", "llama-3.1-8b", "quantize-llama-3.1-8b-block"),
+    ("30B-A3B", "qwen3-30b-a3b", "quantize-qwen3-30b-a3b"),
+)
 
-    def cells(name: str) -> Iterator[str]:
-        result = load(name)
-        stages, blocks = result["stages"], result["options"]["blocks"]
-        yield f"[{result['options']['shape']}](../../benchmarks/results/{name}.json)"
-        yield from (result["machine"]["cpu"].replace("(R)", "").removesuffix(" Processor"), str(blocks))
-        yield from (f"{result['measure_block_seconds']:.0f}", f"{result['over_bounds']:.2f}")
-        yield from (f"{stages[stage]['seconds'] / blocks:.0f}" for stage in ("factor", "encode"))
-        head = stages.get("encode embedding and head")
-        yield "" if head is None else f"{head['seconds']:.0f}"
-        yield f"{max(stage['anonymous'] for stage in stages.values()) / 1e9:.2f}"
-        yield from (f"{result['disk']['measured'] / 1e9:.2f}", f"{result['whole_hours']:.1f}" if head else "")
-        loaded = result.get("loaded", [])  # of a file with embedding and head
-        yield " / ".join(f"{one['seconds']:.1f}" for one in loaded)
-        yield f"{max(one['anon'] for one in loaded) / 1e6:.0f}" if loaded else ""
 
-    return table(heads, (list(cells(path.stem)) for path in sorted(common.RESULTS.glob("quantize-*.json"))))
+def _hours(name: str, quality: str) -> float:
+    """Of a whole model: what was measured, which is `fast`; of `normal` with the time of its search."""
+    result, rows = load(name), load("encode")["rows"]
+    speeds = {row["code"]: row["weights_per_second"] for row in rows if row["threads"] == 2}
+    slower = {"fast": 1.0, "normal": speeds["lanes, fast"] / speeds["lanes"]}[quality] - 1
+    head = result["stages"].get("encode embedding and head", {"seconds": 0.0})["seconds"]
+    layers = result["stages"]["encode"]["seconds"] * _LAYERS[result["options"]["shape"]] / result["options"]["blocks"]
+    return float(result["whole_hours"] + slower * (layers + head) / 3600)
+
+
+def costs_table() -> list[str]:
+    """What a conversion to 4 bits takes, by the size of the model and the quality."""
+    shapes = load("costs")["shapes"]
+
+    def lines() -> Iterator[Sequence[str]]:
+        for model, shape, measured in _MODELS:
+            fast, normal, best = (shapes[shape][quality] for quality in ("fast", "normal", "best"))
+            assert fast == normal  # the search takes time alone
+            hours = ("" if measured is None else f"{_hours(measured, quality):.1f}" for quality in ("fast", "normal"))
+            sizes = (f"{found[key] / 1e9:.1f}" for key in ("memory", "disk") for found in (normal, best))
+            yield f"{model} ({shape})", f"{normal['file'] / 1e9:.1f}", *hours, *sizes
+
+    heads = ("model", "file, GB", "hours, `fast`", "`normal`", "memory, GB, `fast` and `normal`", "`best`")
+    return table((*heads, "temporary files, GB, `fast` and `normal`", "`best`"), lines())
 
 
 def lanes_batch_table() -> list[str]:
@@ -100,7 +120,7 @@ def lanes_batch_table() -> list[str]:
     )
 
     def cells(what: str, name: str) -> Iterator[str]:
-        yield f"[{what}](../../benchmarks/results/{name}.json)"
+        yield _linked(what, name)
         for products in load(name)["shapes"].values():
             speed = {tokens: products[f"lanes, tokens {tokens}"]["median"] for tokens in (1, 2, 4, 8)}
             yield " / ".join(f"{speed[1] / speed[tokens]:.2f}" for tokens in (2, 4, 8))
@@ -110,12 +130,9 @@ def lanes_batch_table() -> list[str]:
 
 
 TABLES: dict[str, Callable[[], list[str]]] = {
-    "convert": convert_table,
+    "costs": costs_table,
     "encode": encode_table,
-    "profile": profile_table,
-    "lanes": lambda: lanes_table("lanes"),
-    "lanes-xeon": lambda: lanes_table("lanes-xeon"),
-    "lanes-avx2-xeon": lambda: lanes_table("lanes-avx2-xeon"),
+    "lanes": lanes_table,
     "lanes-batch": lanes_batch_table,
-    "lanes-ssse3": lambda: lanes_table("lanes-ssse3"),
+    "shape-1b": shape_table,
 }

@@ -64,6 +64,7 @@ class RealShape:
 
 
 SHAPES = {
+    "llama-3.2-1b": RealShape("llama", 2048, 8192, 16, 32, 8, 64, 128256, tied=True),
     "qwen3-4b": RealShape("qwen3", 2560, 9728, 36, 32, 8, 128, 151936, tied=True),
     "llama-3.1-8b": RealShape("llama", 4096, 14336, 32, 32, 8, 128, 128256),
     "qwen3-30b-a3b": RealShape("qwen3moe", 2048, 768, 48, 32, 4, 128, 151936, n_experts=128, n_used=8),

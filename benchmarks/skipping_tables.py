@@ -183,7 +183,6 @@ def zeros_table() -> list[str]:
 _SHORT = ("llama.cpp", "exact", "binary 1/4", "ternary 1/4", "binary 1/8", "ternary 1/8")
 TABLES = {
     "skipping": lambda: skipping_table("skipping"),
-    "skipping-seeddelta": lambda: skipping_table("skipping-seeddelta"),
     "skipping-1b": lambda: skipping_table("skipping-1b"),
     "attention-speed": lambda: attention_table("attention-speed", _SHORT),
     "attention-long": lambda: attention_table("attention-long", ("llama.cpp", "exact", "ternary 1/4", "ternary 1/16")),

@@ -126,6 +126,16 @@ def test_stages_of_quantize(work: Path, shape: str) -> None:
 
 
 @pytest.mark.slow
+def test_costs_of_a_conversion(work: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "bench_costs.py"), "--shapes", "tiny-dense", "--blocks", "1"]
+    subprocess.run([*command, "--work", str(work), "--results", str(work / "results")], check=True)
+    (costs,) = json.loads((work / "results" / "costs.json").read_text(encoding="utf-8"))["shapes"].values()
+    assert list(costs) == ["fast", "normal", "best"]
+    assert costs["fast"]["file"] == costs["normal"]["file"] > 50000 * 64 / 2  # the embedding at five bits, and layers
+    assert costs["best"]["disk"] > costs["normal"]["disk"] > costs["normal"]["file"]
+
+
+@pytest.mark.slow
 def test_clients_of_a_server(smollm2_quantized: Path, tmp_path: Path) -> None:
     """Throughput and a soak, of a tiny model for seconds."""
     pytest.importorskip("fastapi")

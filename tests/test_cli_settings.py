@@ -324,7 +324,9 @@ def test_every_run_time_flag_has_its_own_variable() -> None:
     ([*RUN, "--state-pack-mlp=none", "--state-pack-mlp-eps=0.5"], "contradicts"), ([*RUN, "--kwta=x"], "on or off"),
     ([*RUN, "--kwta-k", "half"], "k: 'half' is no number"), ([*RUN, "--kwta-k", "2"], "less than or equal to 1"),
     ([*RUN, "--set", "gap_every=3"], "event.gap_every, runtime.state_pack_kv.gap_every"),
-    ([*RUN, "--set", "kwtak=3"], "'kwtak' is not known"), ([*RUN, "--set", "kwta.k"], "NAME=VALUE"),
+    ([*RUN, "--set", "kwtak=3"], "'kwtak' is not known; did you mean kwta.k?"),
+    ([*RUN, "--set", "xyzzy=3"], "'xyzzy' is not known; `seeddelta schema` lists them all"),
+    ([*RUN, "--set", "kwta.k"], "NAME=VALUE"),
     ([*RUN, "--config", "none.yaml"], "none.yaml: cannot be read"),
     (["-p", "x"], "MODEL must be given, for example: seeddelta run model.seeddelta.gguf -p"),
     ([*RUN, "-t", "two"], "threads"), ([*RUN, "--state-pack-kv=odd"], "mode 'odd'"),
@@ -356,7 +358,7 @@ BUILD = ["-i", "in.gguf", "-o", "out.gguf"]
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
-    (["--set", "base_kind=odd"], "odd"), (["--set", "base.kind=lanes"], "is not known"),
+    (["--set", "base_kind=odd"], "odd"), (["--set", "base.kind=lanes"], "did you mean base_kind?"),
     (["--size", "1M", "--bpw", "4"], "exclude each other"), (["--size", "1MiB"], "no size"),
 ])  # fmt: skip
 def test_what_is_wrong_with_a_build(arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:

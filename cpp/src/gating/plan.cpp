@@ -16,7 +16,7 @@ namespace {
 // Of checked tokens: the error of events in one of these switches them off at the place for good.
 constexpr int kEarlyChecks = 8;
 const Values kAll = {{"*", 1.0}};
-// Within 2% of SmolLM2-135M's perplexity (docs/internals/skipping.md). Query, key and value stay whole: 0.7 cost 3%.
+// Within 2% of SmolLM2-135M's perplexity (research/skipping/README.md). Query, key and value stay whole: 0.7 cost 3%.
 const Values kDefaultKeep = {{"ffn_down", 0.65}, {"ffn_gate", 0.85}, {"ffn_up", 0.85}, {"attn_output", 0.75}};
 
 class Planner {

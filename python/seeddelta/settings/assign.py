@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,14 @@ class Assignment:
             return nearest[0]
         if nearest:
             raise ConfigError(f"{where}: {name} is one of {', '.join(s.name for s in nearest)}; say which")
-        raise ConfigError(f"{where}: setting {name!r} is not known; `seeddelta schema` lists them all")
+        raise ConfigError(f"{where}: setting {name!r} is not known; {self._remedy(parts, below)}")
+
+    def _remedy(self, parts: Path_, below: Path_) -> str:
+        """What the writer of a name that is not known may have meant."""
+        paths = [s.path for s in self._settings if s.path[: len(below)] == below]
+        names = {".".join(path[start:]) for path in paths for start in range(len(below), len(path))}
+        near = get_close_matches(".".join(parts), sorted(names), 1)
+        return f"did you mean {near[0]}?" if near else "`seeddelta schema` lists them all"
 
     def _mapping(self, values: Mapping[str, Any], below: Path_, where: str) -> None:
         for name, value in values.items():

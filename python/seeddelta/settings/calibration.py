@@ -12,7 +12,7 @@ from ..processors import MAX_THREADS
 from .measuring import QUIET
 from .tree import MODEL, Flag, Settings
 
-CHUNKS = 48  # more gave nothing on SmolLM2 (docs/internals/quality.md)
+CHUNKS = 48  # of SmolLM2 24 did as well
 GRADIENT_CHUNKS = 16
 
 

@@ -13,7 +13,7 @@ from .kinds import BaseOptions, Group, ResidualOptions
 from .tree import JSON, Flag, Whole
 
 # Of SmolLM2 at 4 bits: .01 costs 4 to 9% more divergence on the calibration's kind of text and 7% more on another kind,
-# .5 12% more on the first and 2% less on the other (docs/internals/quality.md).
+# .5 12% more on the first and 2% less on the other (research/calibration/README.md).
 HESSIAN_DAMP = 0.1
 # Of SmolLM2 at 4 bits, KL on the calibration's kind of text and on another: .1 gives .0337 and .0574, .3 .0327 and
 # .0553, .5 .0320 and .0533, 1 .0327 and .0543.

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from .patterns import Values, parse_values
 from .tree import Flag, Settings, Whole
 
-# Within 2% of SmolLM2-135M's perplexity (docs/internals/skipping.md). Query, key and value stay whole: 0.7 cost 3%.
+# Within 2% of SmolLM2-135M's perplexity (research/skipping/README.md). Query, key and value stay whole: 0.7 cost 3%.
 DEFAULT_KEEP: Values = {"ffn_down": 0.65, "ffn_gate": 0.85, "ffn_up": 0.85, "attn_output": 0.75}
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
