@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -38,7 +37,7 @@ from attention_windows import reuse, thresholds
 from cache_state import fill_cache
 from ggml_attention import GgmlAttention
 from seeddelta import _core
-from seeddelta.evaluate.speed import collect, measure, summary
+from seeddelta.evaluate.speed import collect, measure
 from seeddelta.report.figures import draw_speed
 from seeddelta.runtime.session import read_text, tokenize
 

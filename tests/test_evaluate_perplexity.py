@@ -22,7 +22,8 @@ N_CTX = 128
 
 @pytest.fixture(scope="module")
 def llm(smollm2_quantized: Path) -> Iterator[Any]:
-    model = open_model(smollm2_quantized, n_ctx=N_CTX, n_batch=N_CTX, threads=1)
+    config = seeddelta.RuntimeConfig(attention="llama")  # the bits of llama_cpp.Llama
+    model = open_model(smollm2_quantized, n_ctx=N_CTX, n_batch=N_CTX, threads=1, config=config)
     yield model
     model.close()
 

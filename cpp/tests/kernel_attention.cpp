@@ -17,7 +17,6 @@ void check_attend(Random &r) {
     task.v_type = static_cast<CacheType>(r.between(0, 3));
     task.dim_k = has_blocks(task.k_type) ? kCacheBlock * r.between(1, 4) : kLanes * r.between(1, 8);
     task.dim_v = has_blocks(task.v_type) ? kCacheBlock * r.between(1, 4) : kLanes * r.between(1, 8);
-    task.ahead = r.between(0, 1) * kAttentionChunk;
     task.n = r.between(1, kAttentionChunk);
     const auto q = r.reals(task.heads * task.dim_k);
     const auto k = r.halves(300 * task.dim_k);
@@ -42,6 +41,8 @@ void check_attend(Random &r) {
     task.q = q.data();
     task.k = reinterpret_cast<const uint8_t *>(k.data());
     task.v = reinterpret_cast<const uint8_t *>(v.data());
+    task.next_k = r.between(0, 1) == 0 ? nullptr : task.k;
+    task.next_v = r.between(0, 1) == 0 ? nullptr : task.v;
     task.k_stride = cache_row_bytes(task.k_type, task.dim_k);
     task.v_stride = task.v_by_channel ? 2 * int64_t{300} : cache_row_bytes(task.v_type, task.dim_v);
     task.rows = rows.data();

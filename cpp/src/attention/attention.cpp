@@ -62,8 +62,14 @@ int64_t Attention::attend(const AttentionProblem &p, Scratch &scratch, int64_t k
         return 0;
     }
     // Of all keys the next chunk's are next; chosen ones lie anywhere. The processor fetches rows without a gap itself.
-    const bool apart = p.k_row > cache_row_bytes(p.k_type, p.dim_k);
-    task.ahead = apart && given == nullptr && negligible == 0.0F && chunk + 1 < p.chunks() ? kAttentionChunk : 0;
+    const int64_t k_bytes = cache_row_bytes(p.k_type, p.dim_k);
+    const int64_t v_bytes = cache_row_bytes(p.v_type, p.dim_v);
+    const bool apart =
+        p.n_kv_head > 1 && !p.v_by_channel && p.k_row == p.n_kv_head * k_bytes && p.v_row == p.n_kv_head * v_bytes;
+    if (apart && given == nullptr && negligible == 0.0F && chunk + 1 < p.chunks()) {
+        task.next_k = p.k + (chunk + 1) * kAttentionChunk * p.k_row + kv_head * kAttentionChunk * k_bytes;
+        task.next_v = p.v + (chunk + 1) * kAttentionChunk * p.v_row + kv_head * kAttentionChunk * v_bytes;
+    }
     kernels().attention.attend(task);
     return task.values;
 }

@@ -48,8 +48,8 @@ SEEDDELTA_INLINE void prefetch(const uint8_t *row, int64_t bytes) {
     }
 }
 
-// A row that is used when this chunk is done. Memory is read while keys and while values are computed with: what the
-// processor fetches by itself ends with a KV head's share of a position.
+// Memory that is used when this chunk is done: it is read while keys and while values are computed with, one KV head's
+// share after the other in the order of addresses, as the processor's own prefetcher likes it.
 SEEDDELTA_INLINE void prefetch_next(const uint8_t *row, int64_t bytes) {
     for (int64_t at = 0; at < bytes; at += 64) {
         __builtin_prefetch(row + at, 0, 2);
@@ -96,8 +96,8 @@ void query_keys(const AttentionTask &t) {
                 prefetch(t.k + t.rows[i + key + ahead] * t.k_stride, k_bytes);
             }
             prefetch(t.v + row * t.v_stride, v_bytes);
-            if (t.ahead > 0) {
-                prefetch_next(t.k + (row + t.ahead) * t.k_stride, k_bytes);
+            if (t.next_k != nullptr) {
+                prefetch_next(t.next_k + (i + key) * k_bytes, k_bytes);
             }
             const uint8_t *k = t.k + row * t.k_stride;
             for (int64_t d = 0; d < t.dim_k; d += size) {
@@ -168,12 +168,13 @@ SEEDDELTA_INLINE void sum_values(const AttentionTask &t, int64_t head, int64_t d
         }
     }
     const float *weight = t.scratch + head * kAttentionChunk;
-    const int64_t ahead = head == 0 && d == 0 && t.ahead > 0 ? t.ahead * t.v_stride : 0;
+    const int64_t bytes = cache_row_bytes(kType, t.dim_v);
+    const uint8_t *next = head == 0 && d == 0 ? t.next_v : nullptr;
     for (int64_t j = 0; j < n; ++j) {
         const int64_t i = index[j];
         const uint8_t *v = t.v + t.rows[i] * t.v_stride;
-        if (ahead > 0) {
-            prefetch_next(v + ahead, cache_row_bytes(kType, t.dim_v));
+        if (next != nullptr) {
+            prefetch_next(next + j * bytes, bytes);
         }
         F value[kRegisters];
         for (int r = 0; r < kRegisters; ++r) {

@@ -61,7 +61,9 @@ struct AttentionTask {
     int64_t values;     // out: positions whose values count
     // out: [heads, 2 + dim_k]: behind two unwritten numbers the sum of exp(score - largest) times k; null: not wanted
     float *keys = nullptr;
-    int64_t ahead = 0; // keys and values so many positions further on are brought into the second cache; 0: none
+    // As many bytes as these keys and these values take, which are brought into the second cache; null: none
+    const uint8_t *next_k = nullptr;
+    const uint8_t *next_v = nullptr;
 };
 
 static inline int64_t attention_scratch_floats(int64_t heads, int64_t dim_k) {

@@ -83,7 +83,8 @@ class OwnAttention:
 
     def metrics(self) -> dict[str, int | float]:
         """`attention.*`: nodes met, exact operations of up to 16 tokens a sequence, those of prompts, packed
-        operations, and nodes left to llama.cpp since we cannot compute them. `pack.*`: what the bits did, where keys are chosen.
+        operations, and nodes left to llama.cpp since we cannot compute them. `pack.*`: what the bits did, where keys
+        are chosen.
 
         `pack.mode` is 0 exact, 1 binary, 2 ternary. `pack.density` is the share of the visible positions that was
         attended to; `pack.active` the layers that choose; `pack.heads` their KV heads, `pack.heads_own` those with a
