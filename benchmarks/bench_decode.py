@@ -7,23 +7,18 @@ Every model has its own process, and they take turns: a repetition measures each
 so that a machine that slows down meanwhile treats all alike. Medians are shown; all samples are saved, with a figure.
 `--shape` takes models of random weights (synthetic.py), whose layers are too large for the caches. Where not all models
 fit into memory at once, `--together` measures them in groups; the first model is in every group, and what is relative
-to it pairs the measurements of one turn. `--stream` lets another process read memory all the while, on a core of its
-own: the models get what bandwidth it leaves, as with more cores than the memory can feed.
+to it pairs the measurements of one turn.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import common
-import numpy as np
 import seeddelta
 import synthetic
 from seeddelta.evaluate import ModelReport
@@ -46,7 +41,6 @@ def main() -> int:
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt (default: %(default)s)")
     parser.add_argument("--gen", type=int, default=128, help="tokens to generate (default: %(default)s)")
     parser.add_argument("--depth", default="0", help="tokens in the KV cache, with commas (default: %(default)s)")
-    parser.add_argument("--stream", action="store_true", help="another process reads memory meanwhile")
     parser.add_argument("--together", type=int, help="models in memory at once, 2 or more (default: all)")
     options = parser.parse_args()
     if options.reps < 1 or (options.together is not None and options.together < 2):
@@ -61,15 +55,14 @@ def main() -> int:
         "n_prompt": options.prompt,
         "n_gen": options.gen,
     }
-    with streaming(options.stream) as stream:
-        found = measure(models, options.together or len(models), settings)
+    found = measure(models, options.together or len(models), settings)
     reports = pooled(found)
 
     make_console().print(speed_table([(Path(name), report.speed) for name, report in reports.items()]))
     name = options.name or ("decode" if options.shape is None else f"decode-{options.shape}")
     result = {
         "benchmark": "decode",
-        "settings": settings | stream | {"shape": options.shape, "groups": [list(group) for group in found]},
+        "settings": settings | {"shape": options.shape, "groups": [list(group) for group in found]},
         "models": {name: report.to_dict() | {"relative": relative(name, found)} for name, report in reports.items()},
     }
     path = common.save(name, result, options.results)
@@ -85,36 +78,6 @@ def main() -> int:
 
 
 Group = dict[str, ModelReport]
-STREAMED = 1 << 30  # bytes, more than any cache
-
-
-def _stream(passes: Any) -> None:
-    """Reads memory until it is stopped, and counts."""
-    memory = np.ones(STREAMED // 8, np.int64)
-    while True:
-        memory.max()
-        passes.value += 1
-
-
-@contextmanager
-def streaming(wanted: bool) -> Iterator[dict[str, Any]]:
-    """With it another process reads memory; what it had, GB/s, is in the result afterwards."""
-    result: dict[str, Any] = {}
-    if not wanted:
-        yield result
-        return
-    passes = multiprocessing.Value("q", 0)
-    process = multiprocessing.Process(target=_stream, args=(passes,), daemon=True)
-    process.start()
-    try:
-        while not passes.value:  # until its memory is there
-            time.sleep(0.1)
-        begin, before = time.monotonic(), passes.value
-        yield result
-        result["stream_GB_per_s"] = (passes.value - before) * STREAMED / (time.monotonic() - begin) / 1e9
-    finally:
-        process.terminate()
-        process.join()
 
 
 def measure(models: dict[str, Path], together: int, settings: dict[str, Any]) -> list[Group]:
