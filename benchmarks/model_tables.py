@@ -45,7 +45,7 @@ _LABELS = {
 
 
 def context_table(what: str) -> list[str]:
-    """Tokens per second of prompts or of generation in contexts, and how many times that is of llama.cpp's attention."""
+    """Tokens per second of prompts or of generation in contexts, and how many times that of llama.cpp's attention."""
     depths = (0, 512, 2048, 8192, 32768)
 
     def lines() -> Iterator[Sequence[str]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import seeddelta
 from llama_helpers import TEXT
 from seeddelta.errors import EvaluationError
 from seeddelta.evaluate import PerplexityResult, paired_difference, perplexity, scoring
