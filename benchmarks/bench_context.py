@@ -31,6 +31,7 @@ from ggml_attention import GgmlAttention
 from llama_cpp import llama_cpp
 from seeddelta import RuntimeConfig, _core
 from seeddelta.evaluate.speed import collect, measure, summary
+from seeddelta.runtime.session import read_text, tokenize
 
 SETTINGS = ("llama", "auto")
 SHAPES = {  # heads, KV heads, channels
@@ -156,12 +157,11 @@ def perplexity(models: dict[str, Path], options: Any, threads: list[int]) -> dic
             with opened(
                 path, setting, options.context, n_threads=threads[-1], n_threads_batch=threads[-1], flash_attn=flash
             ) as llm:
-                one = seeddelta.perplexity(
-                    llm, options.text.read_text(encoding="utf-8"), n_ctx=options.context, chunks=options.chunks
-                )
+                tokens = tokenize(llm, read_text(options.text))
+                one = seeddelta.perplexity(llm, tokens, n_ctx=options.context, chunks=options.chunks)
                 metrics = llm.seeddelta.metrics()
             found.setdefault(name, {})[shown] = {
-                "ppl": one.ppl, "tokens": one.tokens, "attention.prompts": metrics.get("attention.prompts", 0)
+                "ppl": one.ppl, "tokens_scored": one.tokens_scored, "attention.prompts": metrics.get("attention.prompts", 0)
             }  # fmt: skip
             print(name, shown, one.ppl, flush=True)
     return {"context": options.context, "models": found}
