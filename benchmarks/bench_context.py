@@ -161,8 +161,10 @@ def perplexity(models: dict[str, Path], options: Any, threads: list[int]) -> dic
                 one = seeddelta.perplexity(llm, tokens, n_ctx=options.context, chunks=options.chunks)
                 metrics = llm.seeddelta.metrics()
             found.setdefault(name, {})[shown] = {
-                "ppl": one.ppl, "tokens_scored": one.tokens_scored, "attention.prompts": metrics.get("attention.prompts", 0)
-            }  # fmt: skip
+                "ppl": one.ppl,
+                "tokens_scored": one.tokens_scored,
+                "attention.prompts": metrics.get("attention.prompts", 0),
+            }
             print(name, shown, one.ppl, flush=True)
     return {"context": options.context, "models": found}
 
