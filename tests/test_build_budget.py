@@ -18,6 +18,7 @@ from tiny_models import tiny_weights, write_model
 
 KINDS = ("attn_q", "attn_v", "ffn_up", "ffn_down")
 NAMES = [f"blk.{layer}.{matrix}.weight" for layer in range(6) for matrix in KINDS]
+SHAPE = (50, 20)
 WEIGHTS = 1000
 
 
@@ -27,11 +28,11 @@ def bytes_at(name, rate):
 
 def fitted(budget, rates=None, fixed=()):
     rates = rates or dict.fromkeys(NAMES, 4.0)
-    return fit_rates(rates, set(fixed), budget, dict.fromkeys(rates, WEIGHTS), RATES, bytes_at, 6)
+    return fit_rates(rates, set(fixed), budget, dict.fromkeys(rates, SHAPE), RATES, bytes_at, 6)
 
 
 def loss(rates):
-    return sum(sensitivity(name, 6) * WEIGHTS * LOSS[rate] for name, rate in rates.items())
+    return sum(sensitivity(name, 6, SHAPE) * WEIGHTS * LOSS[rate] for name, rate in rates.items())
 
 
 @settings(deadline=None)
@@ -51,7 +52,7 @@ def test_budget_is_met_and_used(bits):
         default=budget,
     )
     assert used + smallest_step > budget or all(rate == 6 for rate in rates.values())
-    costs = {name: sensitivity(name, 6) for name in NAMES}
+    costs = {name: sensitivity(name, 6, SHAPE) for name in NAMES}
     for name in NAMES:
         assert all(rates[name] >= rates[other] for other in NAMES if costs[name] > costs[other])
 
@@ -62,14 +63,16 @@ def test_rates_are_of_the_least_loss(bits):
     """As good as the exact solution, but for one step that did not fit."""
     budget = int(bits * WEIGHTS * len(NAMES) / 8)
     options = {
-        name: [Choice(rate, bytes_at(name, rate), sensitivity(name, 6) * WEIGHTS * LOSS[rate]) for rate in RATES]
+        name: [Choice(rate, bytes_at(name, rate), sensitivity(name, 6, SHAPE) * WEIGHTS * LOSS[rate]) for rate in RATES]
         for name in NAMES
     }
     best = sum(choice.loss for choice in allocate(options, budget).values())
     rates = fitted(budget)
     ladder = sorted(LOSS)
     following = dict(zip(ladder, [*ladder[1:], ladder[-1]], strict=True))
-    gains = [sensitivity(name, 6) * WEIGHTS * (LOSS[rate] - LOSS[following[rate]]) for name, rate in rates.items()]
+    gains = [
+        sensitivity(name, 6, SHAPE) * WEIGHTS * (LOSS[rate] - LOSS[following[rate]]) for name, rate in rates.items()
+    ]
     assert best <= loss(rates) * (1 + 1e-9)
     assert loss(rates) <= best + max(gains) + 1e-9
 
@@ -83,11 +86,15 @@ def test_later_layers_first():
 
 def test_every_target_has_a_sensitivity():
     for target in names.matrices():
-        inner, outer = (sensitivity(f"blk.{layer}.{target}.weight", 6) for layer in (3, 5))
+        inner, outer = (sensitivity(f"blk.{layer}.{target}.weight", 6, SHAPE) for layer in (3, 5))
         assert 0 < inner <= outer
-    assert {sensitivity(name, 6) for name in names.MODEL_TENSORS} == {2.0}
-    assert sensitivity("blk.3.ffn_down_exps.weight", 6) < sensitivity("blk.3.ffn_down_shexp.weight", 6) == 1.5
-    assert sensitivity("blk.3.ffn_gate_up_exps.weight", 6) == sensitivity("blk.3.ffn_up_exps.weight", 6)
+    assert {sensitivity(name, 6, (49152, 576)) for name in names.MODEL_TENSORS} == {2.0}
+    assert {sensitivity(name, 6, (128256, 4096)) for name in names.MODEL_TENSORS} == {2.0}
+    assert 0.4 < sensitivity("token_embd.weight", 6, (262144, 640)) < 0.45  # more rows for their length
+    experts = [sensitivity(f"blk.3.ffn_{kind}.weight", 6, SHAPE) for kind in ("down_exps", "down_shexp")]
+    assert experts[0] < experts[1] == 1.5
+    fused, up = (sensitivity(f"blk.3.ffn_{kind}_exps.weight", 6, SHAPE) for kind in ("gate_up", "up"))
+    assert fused == up
 
 
 def test_losses_are_those_of_the_encoder():

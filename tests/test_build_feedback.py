@@ -100,6 +100,8 @@ def test_rates_of_tensors(short_f16, tmp_path):
 def test_rate_rules():
     assert rate_of("blk.5.attn_k.weight", 4, overrides=()) == 4
     assert rate_of("token_embd.weight", 1.5, overrides=()) == 2.5  # one step more
+    assert rate_of("token_embd.weight", 4, overrides=(), shape=(49152, 576)) == 5
+    assert rate_of("token_embd.weight", 4, overrides=(), shape=(262144, 640)) == 4
     assert rate_of("blk.5.ffn_down.weight", 4, overrides=("ffn=2", "blk.5=3")) == 3
     for wrong in ("attn_q", "attn_q=7", "(=4", "=4"):
         with pytest.raises(RecipeError):

@@ -14,10 +14,11 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 
 from ..errors import RecipeError
 from ..gguf import names
-from .rates import Rate
+from .rates import Rate, embedding_share
 
 # Divergence by bits, over that at 3 bits: the square of the encoder's error, alike for all kinds of matrices.
 LOSS: dict[float, float] = {1: 15.0, 1.5: 7.6, 2: 4.0, 2.5: 2.1, 3: 1.0, 3.5: 0.53, 4: 0.27, 5: 0.067, 6: 0.02}
@@ -39,11 +40,12 @@ OUTER = {"ffn_up": 4.0, "ffn_down": 4.0}  # of the first and the last layer
 EXPERT = 0.25
 
 
-def sensitivity(name: str, n_layers: int | None) -> float:
-    """Loss a weight of a tensor, relative to others at equal bits."""
+def sensitivity(name: str, n_layers: int | None, shape: Sequence[int]) -> float:
+    """Loss a weight of a tensor of that shape, relative to others at equal bits."""
     place = names.split_name(name)
     if place is None:
-        return SENSITIVITY.get(names.label_of(name), OTHERS)
+        share = embedding_share(shape) if name in names.MODEL_TENSORS else 1.0
+        return share * SENSITIVITY.get(names.label_of(name), OTHERS)
     layer, matrix = place
     kind = re.sub("_(exps|chexps|shexp)$", "", matrix).replace("gate_up", "up")
     outer = OUTER if layer == 0 or (n_layers is not None and layer == n_layers - 1) else {}
@@ -54,14 +56,14 @@ def fit_rates(
     rates: Mapping[str, Rate],
     fixed: set[str],
     budget: int,
-    weights: Mapping[str, int],
+    shapes: Mapping[str, Sequence[int]],
     ladder: Sequence[float],
     bytes_at: Callable[[str, Rate], int],
     n_layers: int | None,
 ) -> dict[str, Rate]:
     """Rates of all tensors of `rates`, whose bytes together are at most `budget`; those of `fixed` stay.
 
-    `weights` are numbers of weights, `ladder` the rates that a tensor can have, rising. Of tensors that gain alike
+    `ladder` are the rates that a tensor can have, rising. Of tensors that gain alike
     those of later layers come first: on SmolLM2 they cost a third more.
 
     Raises RecipeError when even the lowest rates do not fit.
@@ -81,7 +83,7 @@ def fit_rates(
             return
         low, high = ladder[at], ladder[at + 1]
         more = bytes_at(name, high) - bytes_at(name, low)
-        gain = sensitivity(name, n_layers) * weights[name] * (LOSS[low] - LOSS[high])
+        gain = sensitivity(name, n_layers, shapes[name]) * prod(shapes[name]) * (LOSS[low] - LOSS[high])
         heapq.heappush(steps, (-gain / max(more, 1), order, name, at + 1, more))
 
     free = sorted((name for name in chosen if name not in fixed), key=_layer)

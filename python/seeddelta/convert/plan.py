@@ -64,7 +64,7 @@ def make_plan(recipe: Recipe, *, measured: bool = True) -> Plan:
     """
     source = open_source(recipe.input)
     wanted = targets.chosen(source.header, recipe.targets, recipe.layers)
-    rates = {info.name: recipe.rate_of(info.name) for info in wanted}
+    rates = {info.name: recipe.rate_of(info.name, info.shape) for info in wanted}
     if recipe.proc_sparse and not any(isinstance(rate, Proc) for rate in rates.values()):
         raise RecipeError(
             f"--proc-sparse: none of the chosen tensors is of --proc-target {recipe.proc_target}; "
@@ -146,9 +146,9 @@ def _fitted(recipe: Recipe, source: SourceModel, rates: dict[str, Rate]) -> dict
     counted = rates.keys() - fixed if recipe.target_of_preset else rates.keys()
     budget = budget_bytes(recipe, source, counted)
     budget += sum(bytes_at(recipe, source, name, rates[name]) for name in rates.keys() - counted)
-    weights = {name: prod(source.tensors[name].shape) for name in rates}
+    shapes = {name: source.tensors[name].shape for name in rates}
     layers = targets.computed_layers(source.header)
-    return fit_rates(rates, fixed, budget, weights, recipe.rates, partial(bytes_at, recipe, source), layers)
+    return fit_rates(rates, fixed, budget, shapes, recipe.rates, partial(bytes_at, recipe, source), layers)
 
 
 def bytes_at(recipe: Recipe, source: SourceModel, name: str, rate: Rate) -> int:

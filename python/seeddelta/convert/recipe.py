@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -240,11 +240,11 @@ class Recipe(RecipeSettings):
             return None
         return self.checkpoint or self.output.with_name(self.output.name + ".parts")
 
-    def rate_of(self, name: str) -> Rate:
-        """Bits a weight of a tensor, "dense", or its fan-out when it is proc-sparse."""
+    def rate_of(self, name: str, shape: Sequence[int]) -> Rate:
+        """Bits a weight of a tensor of that shape, "dense", or its fan-out when it is proc-sparse."""
         if self.proc_sparse and overridden(name, self.tensor_type) is None and self._is_proc_target(name):
             return Proc(self.proc_fanout)
-        return rate_of(name, self.bits, overrides=self.tensor_type)
+        return rate_of(name, self.bits, overrides=self.tensor_type, shape=shape)
 
     @property
     def rates(self) -> tuple[float, ...]:
