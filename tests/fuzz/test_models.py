@@ -12,11 +12,11 @@ pytest.importorskip("llama_cpp")
 
 from models import MODEL_MEMORY, model_subject
 from mutate import run
+from seeddelta import _core
 from seeddelta.errors import FormatError
 from seeddelta.gguf.header import Header, Metadata
 from seeddelta.gguf.model_file import read_header
 from seeddelta.runtime.hyperparameters import check_hyperparameters
-from seeddelta.runtime.stub_file import StubTensor, make_stub_file
 from subjects import TESTS, Subject
 
 
@@ -60,10 +60,10 @@ class Changed(Metadata):
 @pytest.mark.parametrize("alignment", [1, 8, 16, 48])
 def test_alignments_that_llama_cpp_does_not_survive(alignment: int) -> None:
     header = read_header(sorted((TESTS / "golden").glob("*.gguf"))[0])
-    make_stub_file(header, []).close()
+    check_hyperparameters(header)
     header.alignment = alignment
     with pytest.raises(FormatError, match=f"general.alignment must be a multiple of 32, and is {alignment}"):
-        make_stub_file(header, [])
+        check_hyperparameters(header)
 
 
 @pytest.mark.parametrize(
@@ -82,16 +82,24 @@ def test_alignments_that_llama_cpp_does_not_survive(alignment: int) -> None:
 )
 def test_numbers_that_llama_cpp_does_not_survive(key: str, value: object) -> None:
     with pytest.raises(FormatError, match=key.removeprefix("{}").replace(".", r"\.")):
-        make_stub_file(changed(key, value), [])
+        check_hyperparameters(changed(key, value))
 
 
 def test_vectors_that_llama_cpp_does_not_survive() -> None:
-    header = read_header(sorted((TESTS / "golden").glob("*.gguf"))[0])
-    make_stub_file(
-        header, [StubTensor("a.weight", (4,), 0, 16, None), StubTensor("b.weight", (4, 4), 1, 32, None)]
-    ).close()
+    path = sorted((TESTS / "golden").glob("*.gguf"))[0]
+    given = {"a.weight": (0, (4,), np.zeros(4, np.float32)), "b.weight": (1, (4, 4), np.zeros((4, 4), np.float16))}
+    _core.StubFile(path, {}, given).close()
     with pytest.raises(FormatError, match=r"'a\.weight' has one dimension and is F16"):
-        make_stub_file(header, [StubTensor("a.weight", (4,), 1, 8, None)])
+        _core.StubFile(path, {}, {"a.weight": (1, (4,), np.zeros(4, np.float16))})
+
+
+def test_what_a_stub_file_cannot_have() -> None:
+    path = sorted((TESTS / "golden").glob("*.gguf"))[0]
+    with pytest.raises(FormatError, match=r"'c\.weight' is not there"):
+        _core.StubFile(path, {"c.weight": "c.weight"}, {})
+    for wrong in ((1, (4, 5), np.zeros((4, 4), np.float16)), (2, (4, 4), None), (99, (4, 4), None), (1, (), None)):
+        with pytest.raises(ValueError, match=r"'a\.weight'"):
+            _core.StubFile(path, {}, {"a.weight": wrong})
 
 
 def test_experts_in_groups() -> None:

@@ -1,5 +1,8 @@
 // Learns the layout of ggml_tensor: tensors with distinctive values are made through ggml's public functions, in memory
 // of our own, and their bytes are searched for those values. A value that is found in no place, or in two, is an error.
+#include <fstream>
+#include <iterator>
+
 #include "ggml_host/prober.hpp"
 
 namespace seeddelta {
@@ -237,7 +240,45 @@ void probe_type_traits(const Symbols &symbols, GgmlAbi &abi) {
     fail("field 'to_float' of ggml_type_traits was not found");
 }
 
+bool has_amx() {
+    std::ifstream info("/proc/cpuinfo");
+    for (std::string line; std::getline(info, line);) {
+        if (line.starts_with("flags")) {
+            return line.find(" amx_int8") != std::string::npos;
+        }
+    }
+    return false;
+}
+
+// The CPU backend of x86 repacks none of these: a repacked type would be copied into memory of its own. Q1_0 is
+// repacked on ARM, Q4_1 with AMX. ggml looks a number up without a check, so those that it may not have are never asked
+// for.
+void choose_placeholders(const std::map<std::string, uintptr_t> &table, GgmlAbi &abi) {
+#if defined(__x86_64__)
+    const bool x86 = true;
+#else
+    const bool x86 = false;
+#endif
+    const PlaceholderType candidates[] = {{41, 128, 18}, {42, 64, 18}, {3, 32, 20}};
+    const bool fits[] = {x86, true, !has_amx()};
+    for (size_t i = 0; i < std::size(candidates); ++i) {
+        const PlaceholderType &type = candidates[i];
+        const auto came_with = table.find(ggml_known_symbols()[i]);
+        if (fits[i] && came_with != table.end() && came_with->second != 0 &&
+            abi.block_size(type.number) == type.block &&
+            static_cast<int64_t>(abi.type_size(type.number)) == type.bytes) {
+            abi.placeholders.push_back(type);
+        }
+    }
+    abi.placeholders.push_back({kTypeF16, 1, 2});
+}
+
 } // namespace
+
+const std::vector<std::string> &ggml_known_symbols() {
+    static const std::vector<std::string> names = {"dequantize_row_q1_0", "dequantize_row_q2_0", "dequantize_row_q4_1"};
+    return names;
+}
 
 const std::vector<std::string> &ggml_required_symbols() {
     static const std::vector<std::string> names = {"ggml_init",
@@ -283,6 +324,7 @@ GgmlAbi probe_ggml(const std::map<std::string, uintptr_t> &table, CustomFunction
     probe_operations(prober, symbols, function, abi);
     probe_forms(prober, symbols, abi);
     probe_type_traits(symbols, abi);
+    choose_placeholders(table, abi);
     return abi;
 }
 

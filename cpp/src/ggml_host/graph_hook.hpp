@@ -13,6 +13,7 @@
 
 #include "ggml_host/attention_hook.hpp"
 #include "ggml_host/ggml_abi.hpp"
+#include "ggml_host/hook_error.hpp"
 #include "ggml_host/weight_registry.hpp"
 #include "linear/arenas.hpp"
 #include "seeddelta/compute.hpp"
@@ -57,14 +58,6 @@ struct ServedWeight {
     Node experts{};
     Node experts_reuse{};
     Node lookup{};
-};
-
-enum class HookErrorKind : int { none = 0, not_served, layout, not_finite, dense_not_finite, bad_index, no_memory };
-
-struct HookError {
-    HookErrorKind kind = HookErrorKind::none;
-    std::string tensor;
-    std::string detail;
 };
 
 class GraphHook {

@@ -3,14 +3,12 @@
 #include <dlfcn.h>
 #include <link.h>
 
-#include <fstream>
 #include <new>
 #include <string>
 #include <string_view>
 
 #include "ggml_host/graph_hook.hpp"
 #include "gguf/error.hpp"
-#include "gguf/ggml_types.hpp"
 
 namespace seeddelta {
 
@@ -66,16 +64,6 @@ std::vector<std::string> objects() {
     return found.names;
 }
 
-bool has_amx() {
-    std::ifstream info("/proc/cpuinfo");
-    for (std::string line; std::getline(info, line);) {
-        if (line.starts_with("flags")) {
-            return line.find(" amx_int8") != std::string::npos;
-        }
-    }
-    return false;
-}
-
 } // namespace
 
 void LlamaLibrary::missing(const char *name) {
@@ -109,13 +97,14 @@ const LlamaLibrary &LlamaLibrary::loaded() {
 LlamaLibrary::LlamaLibrary() {
     check_devices();
     try {
-        abi_ = probe_ggml(addresses(ggml_required_symbols()), &GraphHook::compute);
+        std::map<std::string, uintptr_t> symbols = addresses(ggml_required_symbols());
+        symbols.merge(addresses(ggml_known_symbols()));
+        abi_ = probe_ggml(symbols, &GraphHook::compute);
     } catch (const AbiProbeError &error) {
         unsupported(error.what());
     }
     graph_size_ = get<int (*)(void *)>("ggml_graph_n_nodes");
     graph_node_ = get<void *(*)(void *, int)>("ggml_graph_node");
-    choose_placeholders();
 }
 
 std::map<std::string, uintptr_t> LlamaLibrary::addresses(const std::vector<std::string> &names) {
@@ -149,43 +138,6 @@ void LlamaLibrary::check_devices() {
     if (!found.empty()) {
         unsupported("its accelerator " + found + " takes the prompts away from the CPU");
     }
-}
-
-// The CPU backend of x86 repacks none of these: a repacked type would be copied into memory of its own. Q1_0 is
-// repacked on ARM, Q4_1 with AMX. ggml looks a number up without a check, so those that it may not have are never asked
-// for.
-void LlamaLibrary::choose_placeholders() {
-    struct Candidate {
-        const char *with; // a function that came with it
-        uint32_t type;
-        bool fits;
-    };
-#if defined(__x86_64__)
-    const bool x86 = true;
-#else
-    const bool x86 = false;
-#endif
-    const Candidate candidates[] = {{"dequantize_row_q1_0", 41, x86},
-                                    {"dequantize_row_q2_0", 42, true},
-                                    {"dequantize_row_q4_1", 3, !has_amx()},
-                                    {"ggml_init", static_cast<uint32_t>(kTypeF16), true}};
-    for (const Candidate &one : candidates) {
-        const GgmlType &type = *ggml_type(one.type);
-        const auto number = static_cast<int32_t>(one.type);
-        if (one.fits && find(one.with) != nullptr && abi_.block_size(number) == type.block &&
-            static_cast<int64_t>(abi_.type_size(number)) == type.bytes) {
-            placeholders_.push_back(one.type);
-        }
-    }
-}
-
-uint32_t LlamaLibrary::placeholder_type(int64_t n_in) const {
-    for (const uint32_t type : placeholders_) {
-        if (n_in % ggml_type(type)->block == 0) {
-            return type;
-        }
-    }
-    return static_cast<uint32_t>(kTypeF16);
 }
 
 } // namespace seeddelta

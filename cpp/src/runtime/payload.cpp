@@ -127,8 +127,7 @@ bool all_finite(const Array &array, size_t bytes) {
 
 } // namespace
 
-WeightArrays payload_of(const Header &header, const TensorDescription &d,
-                        std::unordered_set<std::string_view> &stored) {
+Payload payload_of(const Header &header, const TensorDescription &d) {
     WeightArrays arrays{.n_out = d.n_out,
                         .n_in = d.n_in,
                         .n_experts = d.matrices(),
@@ -140,7 +139,7 @@ WeightArrays payload_of(const Header &header, const TensorDescription &d,
                         .lane_code = d.base == BaseKind::lanes ? d.code : -1};
     const TensorInfo &seed = find(header, d, {"base_seed", kI64, {1}, nullptr});
     arrays.base_seed = Cursor(header.path(), {seed.data(), seed.bytes}).number<uint64_t>(seed.name);
-    stored.insert(seed.name);
+    std::vector<const TensorInfo *> stored{&seed};
     for (const Part &part : Layout(d).parts) {
         const TensorInfo &info = find(header, d, part);
         const GgmlType &type = *ggml_type(info.type);
@@ -153,9 +152,9 @@ WeightArrays payload_of(const Header &header, const TensorDescription &d,
             header.fail("tensor '" + d.name + "': " + part.suffix +
                         " has NaN or infinite values; the file is corrupt, build it again");
         }
-        stored.insert(info.name);
+        stored.push_back(&info);
     }
-    return arrays;
+    return {std::move(arrays), std::move(stored)};
 }
 
 bool is_payload_name(std::string_view name) {

@@ -6,7 +6,6 @@ import ctypes
 import functools
 import re
 import subprocess
-from typing import Any
 
 import llama_cpp
 
@@ -43,8 +42,8 @@ def native_library() -> ctypes.CDLL:
 
 
 def ggml_symbols() -> dict[str, int]:
-    """Address of every function that the probe needs; those that the library does not export are left out."""
-    return _addresses(_core.ggml_required_symbols())
+    """Address of every function that the probe asks for; those that the library does not export are left out."""
+    return _addresses([*_core.ggml_required_symbols(), *_core.ggml_known_symbols()])
 
 
 def attention_symbols() -> dict[str, int]:
@@ -133,17 +132,3 @@ def check_devices() -> None:
         device = get(index)
         if kind(device) == _DEVICE_TYPE_ACCEL:
             raise unsupported(f"its accelerator {name(device).decode()} takes the prompts away from the CPU")
-
-
-def type_matches(number: int, block: int, size: int) -> bool:
-    """True when the loaded ggml has the type `number` with `block` values in `size` bytes.
-
-    ggml looks a number up without a check, so those that llama_cpp does not count (older ones count too few) are never
-    asked for.
-    """
-    library: Any = native_library()
-    if number >= llama_cpp.GGML_TYPE_COUNT:
-        return False
-    library.ggml_blck_size.restype = ctypes.c_int64
-    library.ggml_type_size.restype = ctypes.c_size_t
-    return bool(library.ggml_blck_size(number) == block and library.ggml_type_size(number) == size)

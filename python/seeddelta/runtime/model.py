@@ -126,10 +126,11 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             with new_model(make, parallel, _flash(kwargs)), _opening(model_path, kwargs):
                 super().__init__(prepared.stub_file.path, **(kwargs | _OURS))
             self._attach()
-            prepared.stub_file.seal()
+            if not prepared.stub_file.seal():
+                raise unsupported("it did not map the model into memory")
             self.seeddelta.raise_error()
             if lock:
-                self.seeddelta.locked_bytes = lock_memory(prepared.payload, prepared.stub_file.kept())
+                self.seeddelta.locked_bytes = lock_memory([*prepared.model.payload, *prepared.stub_file.kept()])
         except SeedDeltaError:
             self.close()
             raise
