@@ -18,6 +18,7 @@
 #include "bindings/bind_runtime.hpp"
 #include "gguf/error.hpp"
 #include "gguf/ggml_types.hpp"
+#include "runtime/hyperparameters.hpp"
 #include "runtime/metrics.hpp"
 #include "runtime/served_model.hpp"
 
@@ -172,6 +173,9 @@ std::shared_ptr<StubFile> make_stub_file(const Path &model, const std::map<std::
 
 void bind_served(py::module_ &m) {
     py::register_local_exception_translator(&translate);
+    m.def(
+        "check_loadable", [](const Path &model) { check_loadable(Header::read(model.string())); }, py::arg("model"),
+        "Raises FormatError for a GGUF model that ends the process when llama.cpp loads it or computes with it.");
     py::class_<StubFile, std::shared_ptr<StubFile>>(
         m, "StubFile",
         "A GGUF file in memory with the metadata of a model, but for the keys seeddelta.*. Placeholders are put "

@@ -75,6 +75,7 @@ public:
 
     // Attention is taken over, too, from the next graph on. Borrowed.
     void set_attention(AttentionHook *attention) { attention_ = attention; }
+    AttentionHook *attention() { return attention_; }
 
     std::deque<ServedWeight> &served() { return served_; }
     const std::deque<ServedWeight> &served() const { return served_; }

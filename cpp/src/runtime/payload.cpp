@@ -125,6 +125,23 @@ bool all_finite(const Array &array, size_t bytes) {
     return std::all_of(values, values + bytes / 2, [](uint16_t half) { return (half & 0x7C00U) != 0x7C00U; });
 }
 
+// Equal neighbors are padding: the last column again, with the value 0.
+bool ascend(const Array &index, const Array &value) {
+    const int64_t k = index.shape[1];
+    const auto column = [&](int64_t e) {
+        return index.item_size == 2 ? uint32_t{index.as<uint16_t>()[e]} : index.as<uint32_t>()[e];
+    };
+    const auto is_zero = [&](int64_t e) {
+        return value.item_size == 1 ? value.as<int8_t>()[e] == 0 : (value.as<uint16_t>()[e] & 0x7FFFU) == 0;
+    };
+    for (int64_t e = 1; e < index.shape[0] * k; ++e) {
+        if (e % k != 0 && column(e) <= column(e - 1) && !(column(e) == column(e - 1) && is_zero(e))) {
+            return false;
+        }
+    }
+    return true;
+}
+
 } // namespace
 
 Payload payload_of(const Header &header, const TensorDescription &d) {
@@ -153,6 +170,9 @@ Payload payload_of(const Header &header, const TensorDescription &d) {
                         " has NaN or infinite values; the file is corrupt, build it again");
         }
         stored.push_back(&info);
+    }
+    if (d.residual == ResidualScheme::coo && !ascend(arrays.d_idx, arrays.d_val)) {
+        header.fail("tensor '" + d.name + "': d_idx does not ascend; the file is corrupt, build it again");
     }
     return {std::move(arrays), std::move(stored)};
 }

@@ -12,7 +12,7 @@
 #include <cstring>
 
 #include "gguf/error.hpp"
-#include "gguf/ggml_types.hpp"
+#include "runtime/hyperparameters.hpp"
 
 namespace seeddelta {
 
@@ -50,17 +50,6 @@ int open_anonymous(const std::string &name) {
     return fd;
 }
 
-// ggml's additions and products of vectors abort on other types than F32 and, which are looked up, I8 to I64.
-void check_vector(const Header &model, const StubTensor &tensor) {
-    const bool computed = tensor.type == 0 || (tensor.type >= 24 && tensor.type <= 27);
-    if (tensor.ne.size() == 1 && !computed) {
-        const std::string &path = tensor.source == nullptr ? model.path() : tensor.source->file->path();
-        throw ModelFileError(path + ": the tensor '" + tensor.name + "' has one dimension and is " +
-                             ggml_type(tensor.type)->name +
-                             ", which llama.cpp does not compute with; the file is corrupt, build it again");
-    }
-}
-
 } // namespace
 
 StubFile::File StubFile::make(const std::string &name) {
@@ -92,6 +81,7 @@ StubFile::StubFile(const Header &model, std::vector<StubTensor> tensors, const C
 }
 
 void StubFile::write(const Header &model, std::vector<StubTensor> &tensors, const ChangedValues &changed) {
+    check_hyperparameters(model);
     std::stable_partition(tensors.begin(), tensors.end(), [](const StubTensor &t) { return !t.is_placeholder(); });
     const std::string header = stub_header(model, tensors, changed);
     write_all(header.data(), header.size(), 0);
@@ -99,7 +89,8 @@ void StubFile::write(const Header &model, std::vector<StubTensor> &tensors, cons
     begin_ = SIZE_MAX;
     const std::string mark(kMark, kNan);
     for (const StubTensor &tensor : tensors) {
-        check_vector(model, tensor);
+        check_vector(tensor.source == nullptr ? model.path() : tensor.source->file->path(), tensor.name, tensor.ne,
+                     tensor.type);
         if (tensor.source != nullptr) {
             copy(*tensor.source, tensor.offset);
         } else if (tensor.data != nullptr) {

@@ -7,7 +7,7 @@ import numpy
 import numpy.typing
 import os
 import typing
-__all__: list[str] = ['ATTENTION_FROM_CONTEXT', 'AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'EVENT_RUN', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'Proof', 'ProvenGate', 'ServedModel', 'SkipSettings', 'StubFile', 'Trial', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'base_values', 'columns_lanes_encode', 'coo_select', 'ggml_known_symbols', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search']
+__all__: list[str] = ['ATTENTION_FROM_CONTEXT', 'AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'Proof', 'ProvenGate', 'ServedModel', 'SkipSettings', 'StubFile', 'Trial', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'base_values', 'check_loadable', 'columns_lanes_encode', 'coo_select', 'ggml_known_symbols', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search']
 class Gate:
     """
     What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
@@ -234,11 +234,6 @@ class AttentionHook:
     """
     def __init__(self, abi: GgmlAbi, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex], pack: PackSettings, *, layers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsFloat | typing.SupportsIndex]] = [], min_context: typing.SupportsInt | typing.SupportsIndex = 1024, gap_every: typing.SupportsInt | typing.SupportsIndex = 64, gap_limit: typing.SupportsFloat | typing.SupportsIndex = 0.30000001192092896, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}, from_context: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
         ...
-    def activity(self) -> tuple[int, int, int, int]:
-        """
-        Operations with chosen keys, operations with the windows that have changed, and layers that became exact: by their
-        mean error, and by an error of events in one of the first checks.
-        """
     def counters(self) -> dict[str, float]:
         """
         What it did so far; `left` are nodes of single tokens that ggml computed.
@@ -255,10 +250,6 @@ class AttentionHook:
     def invalidate(self) -> None:
         """
         Forgets the bits of all keys: something other than a graph wrote to the caches.
-        """
-    def pause(self, exact: bool) -> None:
-        """
-        Whether all attention is exact from the next graph on. Not while a graph is computed.
         """
     @property
     def in_pieces(self) -> bool:
@@ -420,7 +411,8 @@ class ProvenGate:
         ...
 class Proof:
     """
-    The trials of the gates of a context, and of more, one after the other: those that are on meanwhile stay on.
+    The trials of the gates of a context and its attention, and of more, one after the other: those that are on
+    meanwhile stay on.
     """
     def __bool__(self) -> bool:
         """
@@ -612,6 +604,10 @@ def base_values(base_kind: typing.SupportsInt | typing.SupportsIndex, seed: typi
     """
     Values of a base kind that is made of a seed, whole numbers in float32 [row_end - row_begin, n_in]; n_in up to 2^18.
     """
+def check_loadable(model: os.PathLike[str] | str | bytes) -> None:
+    """
+    Raises FormatError for a GGUF model that ends the process when llama.cpp loads it or computes with it.
+    """
 def columns_lanes_encode(units: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, code: LaneCode, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint8], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]]:
     """
     Encodes units float32 [n_in, n_out] in byte lanes of the column layout (docs/reference/format.md): W transposed,
@@ -712,6 +708,5 @@ def seed_search(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]
         seed_gain int8 [n_out, blocks], scored); `scored` counts the seeds whose error was computed.
     """
 ATTENTION_FROM_CONTEXT: int = 512
-EVENT_RUN: int = 8
 PRNG_BLOCK_STD: float = 36.945906403822335
 __version__: str

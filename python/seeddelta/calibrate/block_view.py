@@ -20,7 +20,6 @@ from ..errors import SourceModelError
 from ..gguf import names
 from ..gguf.header import Header
 from ..gguf.source import SourceModel
-from ..runtime.hyperparameters import check_hyperparameters
 
 SMALLEST = 32  # rows of the vocabulary of a view that is fed with hidden states
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
@@ -47,7 +46,6 @@ def block_view(
     OutputError when there is no room for it.
     """
     header = source.header
-    check_hyperparameters(header)
     if names.EMBEDDING not in header.tensors:
         raise SourceModelError(f"{source.path}: has no {names.EMBEDDING}; is it a language model?")
     rows = np.arange(min(SMALLEST, header.tensors[names.EMBEDDING].shape[0]), dtype=np.int32)

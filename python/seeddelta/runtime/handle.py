@@ -17,7 +17,6 @@ from ..gguf.schema import TensorDescription
 from ..html import line, table
 from ..settings.runtime import RuntimeConfig
 from .library import unsupported
-from .proof import gates_of_attention
 
 if TYPE_CHECKING:
     from .attention import OwnAttention
@@ -106,8 +105,7 @@ class RuntimeHandle:
         self._computing = threading.RLock()  # held while a graph is computed: readings are of whole ones
         _handles[id(self)] = self
         if hook is not None and not self._config.force and not self._config.skip_prompt:
-            key = "pack.kv" if self.enabled and pack is not None else "pack"
-            proof = _core.Proof(hook, [] if attention is None else gates_of_attention(attention, key))
+            proof = _core.Proof(hook)
             self._proof = proof if proof else None
 
     def compute(self, original: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

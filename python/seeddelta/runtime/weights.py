@@ -14,7 +14,6 @@ from ..gguf.reader import descriptions_of
 from ..gguf.schema import TensorDescription
 from ..settings.assign import texts_of
 from ..settings.runtime import RuntimeConfig
-from .hyperparameters import check_hyperparameters
 from .library import ggml_abi
 
 _SKIPPING = ("kwta", "state_pack_mlp", "event", "zeros", "force", "skip_prompt")
@@ -44,7 +43,6 @@ def prepare(
     """Check the file of a header, write the stub file, fill the registry: of a SeedΔ file, or of `columns` of another.
     Payload and fallback are mapped, not read. Raises FormatError, SourceModelError, ConfigError, OutOfMemoryError."""
     abi = ggml_abi()
-    check_hyperparameters(header)
     descriptions = {} if columns else {one.name: one for one in descriptions_of(header)}
     path = None if fallback is None else Path(fallback)
     dense = [_told(pattern) for pattern in config.dense]

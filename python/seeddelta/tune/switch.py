@@ -22,7 +22,6 @@ from ..errors import ModelError, SourceModelError
 from ..gguf.model_file import read_header
 from ..gguf.source import SourceModel
 from ..numeric import row_ranges
-from ..runtime.hyperparameters import check_hyperparameters
 from ..runtime.session import open_model, require_logits
 
 _FLOATS = (GGMLQuantizationType.F16, GGMLQuantizationType.F32, GGMLQuantizationType.BF16)
@@ -41,7 +40,6 @@ class SwitchedModel:
         for name in names:
             kind = source.tensors[name].type
             self._types[name] = kind if kind in _FLOATS else GGMLQuantizationType.F16
-        check_hyperparameters(source.header)
         kept = {name: name for name in source.tensors if name not in self._types}
         given = {name: (int(kind), source.tensors[name].shape, None) for name, kind in self._types.items()}
         self._view = _core.StubFile(source.path, kept, given)
