@@ -9,6 +9,20 @@ namespace seeddelta {
 
 namespace {
 
+// A BLAS device claims the products of a prompt and aborts on a custom operation.
+void check_devices(const Symbols &symbols) {
+    constexpr int kAccelerator = 3; // GGML_BACKEND_DEVICE_TYPE_ACCEL, after CPU, GPU and IGPU
+    const auto device = symbols.get<void *(*)(size_t)>("ggml_backend_dev_get");
+    const auto kind = symbols.get<int (*)(void *)>("ggml_backend_dev_type");
+    const auto name = symbols.get<const char *(*)(void *)>("ggml_backend_dev_name");
+    const size_t count = symbols.get<size_t (*)()>("ggml_backend_dev_count")();
+    for (size_t i = 0; i < count; ++i) {
+        if (kind(device(i)) == kAccelerator) {
+            fail(std::string("its accelerator ") + name(device(i)) + " takes the prompts away from the CPU");
+        }
+    }
+}
+
 void check_types(const Symbols &symbols) {
     const auto name = symbols.get<const char *(*)(int32_t)>("ggml_type_name");
     const auto size = symbols.get<size_t (*)(int32_t)>("ggml_type_size");
@@ -303,7 +317,11 @@ const std::vector<std::string> &ggml_required_symbols() {
                                                    "ggml_set_name",
                                                    "ggml_get_type_traits",
                                                    "ggml_fp16_to_fp32_row",
-                                                   "ggml_bf16_to_fp32_row"};
+                                                   "ggml_bf16_to_fp32_row",
+                                                   "ggml_backend_dev_count",
+                                                   "ggml_backend_dev_get",
+                                                   "ggml_backend_dev_type",
+                                                   "ggml_backend_dev_name"};
     return names;
 }
 
@@ -316,6 +334,7 @@ GgmlAbi probe_ggml(const std::map<std::string, uintptr_t> &table, CustomFunction
     abi.op_name = symbols.get<const char *(*)(int32_t)>("ggml_op_name");
     abi.block_size = symbols.get<int64_t (*)(int32_t)>("ggml_blck_size");
     abi.type_size = symbols.get<size_t (*)(int32_t)>("ggml_type_size");
+    check_devices(symbols);
     check_types(symbols);
     const Prober prober(symbols);
     abi.overhead = prober.overhead();

@@ -14,25 +14,6 @@ namespace seeddelta {
 
 namespace {
 
-// GGML_BACKEND_DEVICE_TYPE_…; GPU and IGPU lie between
-constexpr int kCpu = 0;
-constexpr int kAccelerator = 3;
-
-// The name of the first device for which `fits` holds; empty: none.
-template <class F>
-std::string find_device(F &&fits) {
-    const auto count = LlamaLibrary::get<size_t (*)()>("ggml_backend_dev_count");
-    const auto device = LlamaLibrary::get<void *(*)(size_t)>("ggml_backend_dev_get");
-    const auto kind = LlamaLibrary::get<int (*)(void *)>("ggml_backend_dev_type");
-    const auto name = LlamaLibrary::get<const char *(*)(void *)>("ggml_backend_dev_name");
-    for (size_t i = 0; i < count(); ++i) {
-        if (fits(kind(device(i)))) {
-            return name(device(i));
-        }
-    }
-    return {};
-}
-
 [[noreturn]] void unsupported(const std::string &what) {
     throw ModelFileError("this llama.cpp cannot run SeedΔ models: " + what);
 }
@@ -95,7 +76,6 @@ const LlamaLibrary &LlamaLibrary::loaded() {
 }
 
 LlamaLibrary::LlamaLibrary() {
-    check_devices();
     try {
         std::map<std::string, uintptr_t> symbols = addresses(ggml_required_symbols());
         symbols.merge(addresses(ggml_known_symbols()));
@@ -129,15 +109,17 @@ const AttentionAbi &LlamaLibrary::attention() const {
 }
 
 std::string LlamaLibrary::other_device() {
-    return find_device([](int kind) { return kind != kCpu; });
-}
-
-// A BLAS device claims the products of a prompt and aborts on a custom operation.
-void LlamaLibrary::check_devices() {
-    const std::string found = find_device([](int kind) { return kind == kAccelerator; });
-    if (!found.empty()) {
-        unsupported("its accelerator " + found + " takes the prompts away from the CPU");
+    constexpr int kCpu = 0; // GGML_BACKEND_DEVICE_TYPE_CPU
+    const auto device = get<void *(*)(size_t)>("ggml_backend_dev_get");
+    const auto kind = get<int (*)(void *)>("ggml_backend_dev_type");
+    const auto name = get<const char *(*)(void *)>("ggml_backend_dev_name");
+    const size_t count = get<size_t (*)()>("ggml_backend_dev_count")();
+    for (size_t i = 0; i < count; ++i) {
+        if (kind(device(i)) != kCpu) {
+            return name(device(i));
+        }
     }
+    return {};
 }
 
 } // namespace seeddelta

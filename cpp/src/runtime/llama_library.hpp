@@ -35,7 +35,6 @@ private:
     LlamaLibrary();
     [[noreturn]] static void missing(const char *name);
     static std::map<std::string, uintptr_t> addresses(const std::vector<std::string> &names);
-    static void check_devices();
 
     GgmlAbi abi_;
     int (*graph_size_)(void *) = nullptr;

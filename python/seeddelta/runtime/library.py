@@ -22,7 +22,6 @@ TESTED_VERSIONS = (
     "0.3.36",
 )  # docs/internals/runtime.md
 _TRIAL = "from seeddelta.runtime import library; library.examine()"
-_DEVICE_TYPE_ACCEL = 3  # GGML_BACKEND_DEVICE_TYPE_ACCEL after CPU, GPU, IGPU
 
 
 def unsupported(what: str) -> UnsupportedLlamaError:
@@ -77,7 +76,6 @@ def ggml_abi() -> _core.GgmlAbi:
     A release that no test knows is tried in a process of its own first: what ends that would have ended this one.
     """
     check_version()
-    check_devices()
     if llama_cpp.__version__.split("+")[0] not in TESTED_VERSIONS:
         _try_elsewhere()
     return examine()
@@ -110,25 +108,3 @@ def check_version() -> None:
     found, needed = ([int(part) for part in re.findall(r"\d+", text)[:3]] for text in (llama_cpp.__version__, oldest))
     if found < needed:
         raise unsupported(f"it is older than {oldest}, the oldest that passes the tests")
-
-
-def check_devices() -> None:
-    """Raise UnsupportedLlamaError when llama.cpp was built with an accelerator that takes products away from the CPU.
-
-    A BLAS device (ggml's type ACCEL) claims the MUL_MAT nodes of a prompt and aborts on a custom operation.
-    """
-    library = native_library()
-    try:
-        count, get, kind, name = (
-            getattr(library, f"ggml_backend_dev_{suffix}") for suffix in ("count", "get", "type", "name")
-        )
-    except AttributeError as error:
-        raise unsupported(f"its list of devices cannot be read ({error})") from error
-    count.restype = ctypes.c_size_t
-    get.argtypes, get.restype = [ctypes.c_size_t], ctypes.c_void_p
-    kind.argtypes, kind.restype = [ctypes.c_void_p], ctypes.c_int
-    name.argtypes, name.restype = [ctypes.c_void_p], ctypes.c_char_p
-    for index in range(count()):
-        device = get(index)
-        if kind(device) == _DEVICE_TYPE_ACCEL:
-            raise unsupported(f"its accelerator {name(device).decode()} takes the prompts away from the CPU")
