@@ -18,7 +18,7 @@ from seeddelta.convert.recipe import Recipe
 from seeddelta.errors import RecipeError
 from seeddelta.gguf import schema
 from seeddelta.gguf.reader import open_seeddelta, weight_arguments
-from test_gguf_reader import assert_named
+from test_gguf_reader import assert_named, assert_not_served
 from test_gguf_residuals import cast, cut, drop, put, say
 from tiny_models import TARGET_NAMES, write_model
 
@@ -314,3 +314,9 @@ def test_damage_is_named(good: Path, tmp_path: Path, case: str) -> None:
     change, message = DAMAGE[case]
     path = changed(good, tmp_path / "bad.gguf", lambda keys, arrays, table: change(arrays, table))
     assert_named(path, message, STEM)
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_what_is_refused_is_not_served(good: Path, tmp_path: Path, case: str) -> None:
+    change, _ = DAMAGE[case]
+    assert_not_served(changed(good, tmp_path / "bad.gguf", lambda keys, arrays, table: change(arrays, table)))

@@ -13,10 +13,8 @@ import pytest
 pytest.importorskip("llama_cpp")
 
 import llama_cpp
-import seeddelta
 from native_helpers import library
 from seeddelta.cli.main import main
-from tiny_llama import write_llama
 
 LIBRARIES = Path(llama_cpp.__file__).parent / "lib"
 SOURCE = """
@@ -128,23 +126,6 @@ def test_programs_that_cannot_be_run(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("name", ["llama-imatrix", "llama-quantize", "llama-cvector-generator"])
 def test_programs_that_make_no_sense(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{name}: not with SeedΔ models: it " in refused(capsys, "--", f"/some/where/{name}")
-
-
-def test_models_that_end_the_program(
-    program: Path, smollm2_quantized: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """llama.cpp asserts what it reads of a header, and refuses no file."""
-    dense = write_llama(tmp_path / "dense.gguf", smollm2_quantized)
-    path = tmp_path / "m.gguf"
-    seeddelta.build(seeddelta.Recipe(input=dense, output=path, bits=4), progress=False)
-    data = bytearray(path.read_bytes())
-    key = b"llama.block_count"
-    at = data.index(key) + len(key) + 4
-    data[at : at + 4] = (5000).to_bytes(4, "little")
-    path.write_bytes(data)
-    assert f"{path}: llama.block_count must be between 1 and 512" in refused(capsys, "--", program, "-m", path)
-    dense.write_bytes(b"GGUF")
-    assert main(["exec", "--dry-run", "--", str(program), "-m", str(dense)]) == 0
 
 
 def test_metrics_replace_no_model(program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from description_tables import Arrays, Keys, Table, changed
 from gguf import GGUFValueType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from seeddelta import _core
 from seeddelta.errors import FormatError, SeedDeltaError, UnsupportedVersionError
 from seeddelta.gguf import schema
 from seeddelta.gguf.reader import is_seeddelta, open_seeddelta
@@ -156,6 +159,27 @@ def assert_named(path: Path, message: str, *words: str) -> None:
         assert word in str(caught.value)
 
 
+def serve(path: Path) -> _core.ServedModel:
+    """What the run time makes of a file."""
+    pytest.importorskip("llama_cpp")
+    from seeddelta.runtime.library import ggml_abi
+
+    model = _core.ServedModel(path, ggml_abi(), _core.SkipSettings({}))
+    model.stub_file().close()
+    return model
+
+
+def assert_not_served(path: Path) -> None:
+    with pytest.raises(FormatError, match=re.escape(path.name)):
+        serve(path)
+
+
+@pytest.mark.parametrize("case", [*CASES, *UNKNOWN])
+def test_what_is_refused_is_not_served(good: Path, tmp_path: Path, case: str) -> None:
+    change = UNKNOWN[case] if case in UNKNOWN else CASES[case][0]
+    assert_not_served(changed(good, tmp_path / "bad.gguf", change))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_damage_is_named(good: Path, tmp_path: Path, case: str) -> None:
     change, message = CASES[case]
@@ -167,14 +191,17 @@ def test_padding_of_short_rows_is_allowed(good: Path, tmp_path: Path) -> None:
         arrays["blk.1.attn_q.d_idx"][5] = [3, 9, 9, 9, 9]
         arrays["blk.1.attn_q.d_val"][5] = [1, 2, 0, 0, 0]
 
-    open_seeddelta(changed(good, tmp_path / "padded.gguf", change))
+    path = changed(good, tmp_path / "padded.gguf", change)
+    assert list(open_seeddelta(path).tensors) == serve(path).served
 
     def repeat(keys: Keys, arrays: Arrays, table: Table) -> None:
         change(keys, arrays, table)
         arrays["blk.1.attn_q.d_val"][5, 2] = 7
 
-    with pytest.raises(FormatError, match="not ascend"):
-        open_seeddelta(changed(good, tmp_path / "repeated.gguf", repeat))
+    path = changed(good, tmp_path / "repeated.gguf", repeat)
+    for look in (open_seeddelta, serve):
+        with pytest.raises(FormatError, match="not ascend"):
+            look(path)
 
 
 def test_truncation_anywhere_is_found(good: Path, tmp_path: Path) -> None:
@@ -184,6 +211,7 @@ def test_truncation_anywhere_is_found(good: Path, tmp_path: Path) -> None:
         cut.write_bytes(data[:at])
         with pytest.raises(FormatError, match=r"cut\.gguf"):
             open_seeddelta(cut)
+        assert_not_served(cut)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -200,3 +228,5 @@ def test_random_damage_never_crashes(good: Path, tmp_path: Path, data: st.DataOb
                 tensor.to_weight().dequantize(0, 1)
     except SeedDeltaError:
         pass
+    with contextlib.suppress(SeedDeltaError):
+        serve(path)

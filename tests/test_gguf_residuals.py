@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from seeddelta.errors import FormatError, SeedDeltaError
 from seeddelta.gguf.reader import open_seeddelta
-from test_gguf_reader import assert_named
+from test_gguf_reader import assert_named, assert_not_served
 from tiny_models import write_model
 
 BLOCK, BOOK = "block", "codebook_resid"
@@ -122,6 +122,12 @@ def test_damage_is_named(files: dict[str, Path], tmp_path: Path, case: str) -> N
     name, change, message = CASES[case]
     path = changed(files[name], tmp_path / "bad.gguf", lambda keys, arrays, table: change(arrays, table))
     assert_named(path, message, STEM)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_refused_is_not_served(files: dict[str, Path], tmp_path: Path, case: str) -> None:
+    name, change, _ = CASES[case]
+    assert_not_served(changed(files[name], tmp_path / "bad.gguf", lambda keys, arrays, table: change(arrays, table)))
 
 
 def test_fht_struct_has_a_largest_width(files: dict[str, Path], tmp_path: Path) -> None:

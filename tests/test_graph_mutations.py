@@ -250,9 +250,9 @@ def test_a_refusal_names_node_and_field() -> None:
     node = graph.op("mul_mat", w, x)
     ctypes.c_int32.from_address((node.value or 0) + FIELDS.at["op_params"] + 8).value = 1
     library.native_library().ggml_set_name(node, b"ffn_up-7")
-    kind, tensor, detail = shown(hook, node) or ("", "", "")
+    kind, tensor, text = shown(hook, node) or ("", "", "")
     assert (kind, tensor) == ("layout", "w")
-    assert detail == "has parameters that are not known (byte 8), node 'ffn_up-7'"
+    assert text == "tensor 'w' has parameters that are not known (byte 8), node 'ffn_up-7'"
     other = graph.op("mul_mat", w, x)
     FIELDS.set(other.value or 0, "src", 4, x.value or 0)
     assert "has a source that is not known (number 4)" in (shown(hook, other) or ("", "", ""))[2]

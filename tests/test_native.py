@@ -120,6 +120,15 @@ def load_only(path: Path) -> list[dict[str, Any]]:
     return [{"load": "m", "path": path}]
 
 
+def test_models_that_end_the_program_are_refused(rows: Path, tmp_path: Path) -> None:
+    """llama.cpp asserts what it reads of a header, and refuses no file."""
+    path, data, key = tmp_path / "m.gguf", bytearray(rows.read_bytes()), b"llama.block_count"
+    at = data.index(key) + len(key) + 4
+    data[at : at + 4] = (5000).to_bytes(4, "little")
+    path.write_bytes(data)
+    refused(tell(load_only(path), tmp_path), words=f"{path}: llama.block_count must be between 1 and 512, and is 5000")
+
+
 def test_fallback_serves_what_is_beyond_the_gap(rows: Path, dense: Path, tmp_path: Path) -> None:
     line = refused(tell(load_only(rows), tmp_path, set="gap=0"), words="above the gap 0, and must be computed densely")
     assert str(rows) in line

@@ -16,7 +16,7 @@ from seeddelta.errors import IdleWeightsWarning, NumericalError, UnsupportedLlam
 
 pytest.importorskip("llama_cpp")
 
-from seeddelta.runtime import library, model, weights
+from seeddelta.runtime import library, model
 from seeddelta.runtime.handle import RuntimeHandle
 
 BROKEN = "blk.1.ffn_up.weight"
@@ -103,10 +103,16 @@ class WithExtraWeights:
 
 
 def patched_registry(monkeypatch: pytest.MonkeyPatch, registry: WithExtraWeights) -> None:
-    class Core:
-        WeightRegistry = staticmethod(registry)
+    """A model's registry has the other one's weights, too."""
+    original = _core.ServedModel.registry.fget  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(weights, "_core", Core)
+    def both(model: _core.ServedModel) -> _core.WeightRegistry:
+        made: _core.WeightRegistry = original(model)
+        for weight in registry.extra:
+            made.add(weight)
+        return made
+
+    monkeypatch.setattr(_core.ServedModel, "registry", property(both))
 
 
 def test_weight_that_no_graph_uses(short_two_layers: Path, monkeypatch: pytest.MonkeyPatch) -> None:

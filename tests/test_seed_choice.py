@@ -22,7 +22,7 @@ from seeddelta.errors import RecipeError, SeedDeltaError
 from seeddelta.gguf.reader import open_seeddelta
 from seeddelta.gguf.source import open_source
 from seeddelta.kinds.prng_block import SEED_GAIN, SEED_IDX
-from test_gguf_reader import assert_named
+from test_gguf_reader import assert_named, assert_not_served
 from tiny_llama import N_VOCAB, write_llama
 from tiny_models import write_model
 
@@ -362,3 +362,9 @@ def test_seed_search_para_minimizar_error_ponderado(tmp_path: Path, smollm2_quan
                 != encode_tensor(name, source.matrix(name), "F16", plain).arrays["base_seed"]
             )
     assert different  # the weights make a difference
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_refused_is_not_served(files: dict[str, Path], tmp_path: Path, case: str) -> None:
+    per, change, _ = CASES[case]
+    assert_not_served(changed(files[per], tmp_path / "bad.gguf", lambda keys, arrays, table: change(arrays, table)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from seeddelta.settings.skipping import DEFAULT_KEEP
 pytest.importorskip("llama_cpp")
 
 from seeddelta.runtime.library import ggml_abi
+from tiny_models import write_model
 
 
 @pytest.mark.parametrize(("name", "options", "expected"), [
@@ -29,12 +32,14 @@ def test_the_last_pattern_that_fits_holds(name: str, options: dict[str, Any], ex
 
 def keep_of(name: str, **options: Any) -> float | None:
     """What KWTA keeps of the inputs of a matrix; None: it has no gate."""
-    registry = _core.WeightRegistry(ggml_abi())
-    weight = _core.ColumnWeight(f"blk.7.{name}.weight", 64, 64, f16=np.ones((64, 64), np.float16))
+    matrix = np.ones((64, 64), np.float16)
+    weight = _core.ColumnWeight(f"blk.7.{name}.weight", 64, 64, f16=matrix)
     skipping = _core.SkipSettings(texts_of(RuntimeConfig(kwta=Kwta(**options))))
-    groups = registry.add_all([weight], skipping, "model.gguf", "llama", [weight.name])
-    gates = _core.GraphHook(registry).gates()
-    assert len(groups) == len(gates)
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_model(Path(folder) / "model.gguf", {weight.name: matrix})
+        model = _core.ServedModel(path, ggml_abi(), skipping, columns=[weight])
+    gates = _core.GraphHook(model.registry).gates()
+    assert len(model.gates) == len(gates)
     return gates[0]["keep"] if gates else None
 
 

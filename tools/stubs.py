@@ -24,7 +24,7 @@ def generate() -> str:
             [*command, "--numpy-array-use-type-var", "--exit-code"], check=True, capture_output=True, text=True
         )
         text = (Path(folder) / "seeddelta" / "_core" / "_core.pyi").read_text(encoding="utf-8")
-    lines = text.splitlines()
+    lines = text.replace("os.PathLike |", "os.PathLike[str] |").splitlines()
     lines = [f"{line}".rstrip() for line in lines if not line.startswith("__version__: str =")]
     return "\n".join([*lines, "__version__: str", ""])
 

@@ -26,10 +26,11 @@ import seeddelta
 from architectures import ARCHITECTURES, write_architecture
 from llama_cpp import llama_cpp as native
 from models import smollm2
+from seeddelta import _core
 from seeddelta.gguf import targets
 from seeddelta.gguf.header import Header
 from seeddelta.gguf.model_file import read_header
-from seeddelta.runtime.stub_file import StubTensor, make_stub_file, placeholder
+from seeddelta.runtime.library import ggml_abi
 from tiny_llama import N_VOCAB
 
 # A ReLU makes 0 of NaN, so a stub file must have another placeholder than those before it (docs/internals/runtime.md).
@@ -85,13 +86,10 @@ class Model:
         bare("llama_model_free")(self.model)
 
 
-def pieces(header: Header, placeholders: Sequence[str]) -> list[StubTensor]:
-    return [
-        placeholder(info.name, info.shape)
-        if info.name in placeholders
-        else StubTensor(info.name, info.shape, int(info.type), info.nbytes, (info.path, info.offset))
-        for info in header.tensors.values()
-    ]
+def make_stub_file(header: Header, placeholders: Sequence[str]) -> _core.StubFile:
+    shapes = {name: header.tensors[name].shape for name in placeholders}
+    given = {name: (ggml_abi().placeholder_type(shape[-1]), shape, None) for name, shape in shapes.items()}
+    return _core.StubFile(header.path, {name: name for name in header.tensors if name not in given}, given)
 
 
 def look(header: Header, rng: Random, viewed: Viewed, whole: dict[tuple[int, bool], Any]) -> None:
@@ -103,9 +101,9 @@ def look(header: Header, rng: Random, viewed: Viewed, whole: dict[tuple[int, boo
     if before is not None and all(name.endswith(before) for name in placeholders):
         placeholders.append("blk.0.attn_v.weight")
     how = rng.randint(1, 2), rng.random() < 0.5
-    stub_file = make_stub_file(header, pieces(header, placeholders))
+    stub_file = make_stub_file(header, placeholders)
     model = Model(stub_file.path)
-    stub_file.seal()
+    assert stub_file.seal()
     found = model.logits(*how)
     model.close()
     stub_file.close()

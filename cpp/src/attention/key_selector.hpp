@@ -2,6 +2,7 @@
 // to, or those that their bits choose (pack_selector.cpp), or the windows that have changed (event_selector.cpp). A
 // selector is the memory of one layer in one context.
 #pragma once
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -31,6 +32,12 @@ struct AttentionSettings {
     int64_t gap_every = 64;     // operations of a layer between comparisons with the exact result; 0: none
     float gap_limit = 0.3F;     // a layer whose mean relative error is above it becomes exact
     EventSpec event;            // of layers that are exact
+
+    // Whether any layer attends to keys that their bits choose.
+    bool chooses_keys() const {
+        return pack.mode != PackMode::exact ||
+               std::any_of(layers.begin(), layers.end(), [](const auto &one) { return one.mode != PackMode::exact; });
+    }
 };
 
 // Those of one layer. A head that an override names and the layer does not have is written to `missing`.

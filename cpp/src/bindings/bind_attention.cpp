@@ -169,19 +169,6 @@ void bind_attention(py::module_ &m) {
         .def(
             "invalidate", [](PyAttention &h) { h.hook.invalidate(); },
             "Forgets the bits of all keys: something other than a graph wrote to the caches.")
-        .def(
-            "pause", [](PyAttention &h, bool exact) { h.hook.pause(exact); }, py::arg("exact"),
-            "Whether all attention is exact from the next graph on. Not while a graph is computed.")
-        .def(
-            "activity",
-            [](const PyAttention &h) {
-                const SelectorTotals &t = h.hook.totals();
-                const uint64_t changed = t.event.operations.load() - t.event.full.load();
-                return std::tuple(t.pack.operations.load(), changed, t.pack.disabled.load(),
-                                  h.hook.report().event_given_up);
-            },
-            "Operations with chosen keys, operations with the windows that have changed, and layers that became exact: "
-            "by their\nmean error, and by an error of events in one of the first checks.")
         .def("counters", &counters, "What it did so far; `left` are nodes that ggml computed.")
         .def("heads", &heads,
              "For every KV head of the layers that choose: layer, head, exact and budget (its settings), and of all\n"

@@ -10,16 +10,16 @@
 
 namespace seeddelta {
 
-// Keeps the Python objects alive whose memory the registry points to.
+// Keeps alive what the registry points to.
 struct PyRegistry {
-    WeightRegistry registry;
+    std::shared_ptr<WeightRegistry> registry;
     std::shared_ptr<const GgmlAbi> abi;
     std::vector<pybind11::object> keep;
 };
 
 struct PyHook {
     PyHook(std::shared_ptr<PyRegistry> weights)
-        : registry(std::move(weights)), hook(*registry->abi, registry->registry) {}
+        : registry(std::move(weights)), hook(*registry->abi, *registry->registry) {}
     std::shared_ptr<PyRegistry> registry;
     GraphHook hook;
 };

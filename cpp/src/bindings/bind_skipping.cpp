@@ -62,7 +62,6 @@ void bind_proof(py::module_ &m) {
         .def_property_readonly("saving", &Trial::saving, "Share of a token's time, of the last decision.")
         .def_property_readonly("pays", &Trial::pays, "Whether it saves enough, or nothing is known yet.")
         .def_property_readonly("tokens", &Trial::tokens, "Tokens of the first decision so far.");
-    m.attr("EVENT_RUN") = kEventRun;
     py::class_<ProvenGate>(
         m, "ProvenGate",
         "One kind of gate, of all matrices or layers together.\n\n"
@@ -83,9 +82,10 @@ void bind_proof(py::module_ &m) {
              }),
              py::arg("key"), py::arg("name"), py::arg("count"), py::arg("pause"), py::arg("given_up"),
              py::arg("places"), py::arg("run") = 1, py::arg("remedy") = ProvenGate{}.remedy);
-    py::class_<Proof>(m, "Proof",
-                      "The trials of the gates of a context, and of more, one after the other: those that are on "
-                      "meanwhile stay on.")
+    py::class_<Proof>(
+        m, "Proof",
+        "The trials of the gates of a context and its attention, and of more, one after the other: those that are "
+        "on\nmeanwhile stay on.")
         .def(py::init([](PyHook *hook, const std::vector<ProvenGate> &more) {
                  std::vector<ProvenGate> gates;
                  if (hook != nullptr) {

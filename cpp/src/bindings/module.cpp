@@ -13,7 +13,7 @@ void bind_weight(py::module_ &m);
 void bind_columns(py::module_ &m);
 void bind_runtime(py::module_ &m);
 void bind_capture(py::module_ &m);
-void bind_file_guard(py::module_ &m);
+void bind_served(py::module_ &m);
 void bind_kinds(py::module_ &m);
 } // namespace seeddelta
 
@@ -30,6 +30,8 @@ PYBIND11_MODULE(_core, m) {
     seeddelta::bind_encode_lanes(m);
     seeddelta::bind_runtime(m);
     seeddelta::bind_capture(m);
-    seeddelta::bind_file_guard(m);
+#if defined(__linux__)
+    seeddelta::bind_served(m);
+#endif
     seeddelta::bind_kinds(m);
 }

@@ -1,10 +1,27 @@
 // Learns the layout of ggml_tensor: tensors with distinctive values are made through ggml's public functions, in memory
 // of our own, and their bytes are searched for those values. A value that is found in no place, or in two, is an error.
+#include <fstream>
+#include <iterator>
+
 #include "ggml_host/prober.hpp"
 
 namespace seeddelta {
 
 namespace {
+
+// A BLAS device claims the products of a prompt and aborts on a custom operation.
+void check_devices(const Symbols &symbols) {
+    constexpr int kAccelerator = 3; // GGML_BACKEND_DEVICE_TYPE_ACCEL, after CPU, GPU and IGPU
+    const auto device = symbols.get<void *(*)(size_t)>("ggml_backend_dev_get");
+    const auto kind = symbols.get<int (*)(void *)>("ggml_backend_dev_type");
+    const auto name = symbols.get<const char *(*)(void *)>("ggml_backend_dev_name");
+    const size_t count = symbols.get<size_t (*)()>("ggml_backend_dev_count")();
+    for (size_t i = 0; i < count; ++i) {
+        if (kind(device(i)) == kAccelerator) {
+            fail(std::string("its accelerator ") + name(device(i)) + " takes the prompts away from the CPU");
+        }
+    }
+}
 
 void check_types(const Symbols &symbols) {
     const auto name = symbols.get<const char *(*)(int32_t)>("ggml_type_name");
@@ -237,7 +254,45 @@ void probe_type_traits(const Symbols &symbols, GgmlAbi &abi) {
     fail("field 'to_float' of ggml_type_traits was not found");
 }
 
+bool has_amx() {
+    std::ifstream info("/proc/cpuinfo");
+    for (std::string line; std::getline(info, line);) {
+        if (line.starts_with("flags")) {
+            return line.find(" amx_int8") != std::string::npos;
+        }
+    }
+    return false;
+}
+
+// The CPU backend of x86 repacks none of these: a repacked type would be copied into memory of its own. Q1_0 is
+// repacked on ARM, Q4_1 with AMX. ggml looks a number up without a check, so those that it may not have are never asked
+// for.
+void choose_placeholders(const std::map<std::string, uintptr_t> &table, GgmlAbi &abi) {
+#if defined(__x86_64__)
+    const bool x86 = true;
+#else
+    const bool x86 = false;
+#endif
+    const PlaceholderType candidates[] = {{41, 128, 18}, {42, 64, 18}, {3, 32, 20}};
+    const bool fits[] = {x86, true, !has_amx()};
+    for (size_t i = 0; i < std::size(candidates); ++i) {
+        const PlaceholderType &type = candidates[i];
+        const auto came_with = table.find(ggml_known_symbols()[i]);
+        if (fits[i] && came_with != table.end() && came_with->second != 0 &&
+            abi.block_size(type.number) == type.block &&
+            static_cast<int64_t>(abi.type_size(type.number)) == type.bytes) {
+            abi.placeholders.push_back(type);
+        }
+    }
+    abi.placeholders.push_back({kTypeF16, 1, 2});
+}
+
 } // namespace
+
+const std::vector<std::string> &ggml_known_symbols() {
+    static const std::vector<std::string> names = {"dequantize_row_q1_0", "dequantize_row_q2_0", "dequantize_row_q4_1"};
+    return names;
+}
 
 const std::vector<std::string> &ggml_required_symbols() {
     static const std::vector<std::string> names = {"ggml_init",
@@ -262,7 +317,11 @@ const std::vector<std::string> &ggml_required_symbols() {
                                                    "ggml_set_name",
                                                    "ggml_get_type_traits",
                                                    "ggml_fp16_to_fp32_row",
-                                                   "ggml_bf16_to_fp32_row"};
+                                                   "ggml_bf16_to_fp32_row",
+                                                   "ggml_backend_dev_count",
+                                                   "ggml_backend_dev_get",
+                                                   "ggml_backend_dev_type",
+                                                   "ggml_backend_dev_name"};
     return names;
 }
 
@@ -275,6 +334,7 @@ GgmlAbi probe_ggml(const std::map<std::string, uintptr_t> &table, CustomFunction
     abi.op_name = symbols.get<const char *(*)(int32_t)>("ggml_op_name");
     abi.block_size = symbols.get<int64_t (*)(int32_t)>("ggml_blck_size");
     abi.type_size = symbols.get<size_t (*)(int32_t)>("ggml_type_size");
+    check_devices(symbols);
     check_types(symbols);
     const Prober prober(symbols);
     abi.overhead = prober.overhead();
@@ -283,6 +343,7 @@ GgmlAbi probe_ggml(const std::map<std::string, uintptr_t> &table, CustomFunction
     probe_operations(prober, symbols, function, abi);
     probe_forms(prober, symbols, abi);
     probe_type_traits(symbols, abi);
+    choose_placeholders(table, abi);
     return abi;
 }
 

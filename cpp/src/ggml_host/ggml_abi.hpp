@@ -36,6 +36,13 @@ struct NodeForm {
     size_t hint = 0;            // offset in ggml_tensor of a precision; 0: there is none
 };
 
+// A type of data that stands in the place of a converted tensor's.
+struct PlaceholderType {
+    int32_t number = 0;
+    int64_t block = 0; // values a block
+    int64_t bytes = 0; // of a block
+};
+
 // Offsets in bytes inside ggml_tensor, numbers of the operations, and how a custom operation stores its parameters.
 struct GgmlAbi {
     size_t overhead = 0; // ggml_tensor_overhead(): no search goes beyond it
@@ -63,7 +70,8 @@ struct GgmlAbi {
     int64_t (*block_size)(int32_t) = nullptr;
     size_t (*type_size)(int32_t) = nullptr;
     const void *(*type_traits)(int32_t) = nullptr;
-    size_t to_float = 0; // in ggml_type_traits
+    size_t to_float = 0;                       // in ggml_type_traits
+    std::vector<PlaceholderType> placeholders; // smallest first; the last one fits every tensor
 
     template <class T>
     static T read(const void *tensor, size_t offset) {
@@ -108,15 +116,29 @@ struct GgmlAbi {
     // Userdata of a node that make_custom made.
     const void *custom_userdata(const void *node) const { return read<const void *>(node, params + params_userdata); }
 
+    // The smallest type for the placeholder of a tensor of so many columns that llama.cpp computes with where it has
+    // mapped it.
+    const PlaceholderType &placeholder(int64_t n_in) const {
+        size_t at = 0;
+        while (n_in % placeholders[at].block != 0) {
+            ++at;
+        }
+        return placeholders[at];
+    }
+
     // Row widening of a type; null when it has none (F32).
     ToFloatFunction to_float_of(int32_t kind) const { return read<ToFloatFunction>(type_traits(kind), to_float); }
 };
 
-// Learns the layout. `symbols` maps the names of GgmlAbi::required_symbols to addresses; `function` is what custom
-// operations shall call. Throws AbiProbeError; never reads beyond ggml_tensor_overhead() bytes of a tensor.
+// Learns the layout. `symbols` maps the names of ggml_required_symbols and of those ggml_known_symbols that there are
+// to addresses; `function` is what custom operations shall call. Throws AbiProbeError; never reads beyond
+// ggml_tensor_overhead() bytes of a tensor.
 GgmlAbi probe_ggml(const std::map<std::string, uintptr_t> &symbols, CustomFunction function);
 
 // Names of the ggml functions that the probe needs.
 const std::vector<std::string> &ggml_required_symbols();
+
+// Names of functions that tell which types the library has.
+const std::vector<std::string> &ggml_known_symbols();
 
 } // namespace seeddelta

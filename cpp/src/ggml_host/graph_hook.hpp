@@ -13,6 +13,7 @@
 
 #include "ggml_host/attention_hook.hpp"
 #include "ggml_host/ggml_abi.hpp"
+#include "ggml_host/hook_error.hpp"
 #include "ggml_host/weight_registry.hpp"
 #include "linear/arenas.hpp"
 #include "seeddelta/compute.hpp"
@@ -59,14 +60,6 @@ struct ServedWeight {
     Node lookup{};
 };
 
-enum class HookErrorKind : int { none = 0, not_served, layout, not_finite, dense_not_finite, bad_index, no_memory };
-
-struct HookError {
-    HookErrorKind kind = HookErrorKind::none;
-    std::string tensor;
-    std::string detail;
-};
-
 class GraphHook {
 public:
     // Both are borrowed and must outlive the hook; the hook must outlive the llama context.
@@ -82,6 +75,7 @@ public:
 
     // Attention is taken over, too, from the next graph on. Borrowed.
     void set_attention(AttentionHook *attention) { attention_ = attention; }
+    AttentionHook *attention() { return attention_; }
 
     std::deque<ServedWeight> &served() { return served_; }
     const std::deque<ServedWeight> &served() const { return served_; }

@@ -5,6 +5,35 @@
 
 namespace seeddelta {
 
+// What chooses keys or windows in attention.
+static void add_attention(std::vector<ProvenGate> &found, AttentionHook &own) {
+    const auto pause = [&own](bool exact) { own.pause(exact); };
+    const SelectorTotals &totals = own.totals();
+    if (own.settings().event.enabled) {
+        const EventCounters &events = totals.event;
+        found.push_back({.key = "event",
+                         .name = "event-driven attention",
+                         .count = [&events] { return events.operations.load() - events.full.load(); },
+                         .pause = pause,
+                         .given_up = [&own] { return static_cast<uint64_t>(own.report().event_given_up); },
+                         .places = [&own] { return static_cast<uint64_t>(own.report().event_layers); },
+                         .run = kEventRun});
+    } else if (own.settings().chooses_keys()) {
+        const bool of_both =
+            std::any_of(found.begin(), found.end(), [](const ProvenGate &gate) { return gate.key == "pack"; });
+        const PackCounters &pack = totals.pack;
+        found.push_back(
+            {.key = of_both ? "pack.kv" : "pack",
+             .name = "StatePack of attention",
+             .count = [&pack] { return pack.operations.load(); },
+             .pause = pause,
+             .given_up = [&pack] { return pack.disabled.load(); },
+             .places = [&own,
+                        &pack] { return static_cast<uint64_t>(own.report().packed_layers) + pack.disabled.load(); },
+             .remedy = "see --state-pack-kv-gap-limit"});
+    }
+}
+
 std::vector<ProvenGate> proven_gates(GraphHook &hook) {
     struct Kind {
         const char *key, *name;
@@ -39,6 +68,9 @@ std::vector<ProvenGate> proven_gates(GraphHook &hook) {
                          .given_up = [&hook, events] { return events ? hook.activity().given_up : 0; },
                          .places = [places] { return static_cast<uint64_t>(places); },
                          .run = events ? kEventRun : 1});
+    }
+    if (hook.attention() != nullptr) {
+        add_attention(found, *hook.attention());
     }
     return found;
 }

@@ -1,4 +1,5 @@
-// What chooses the inputs of the products of a context, by kind, for a proof that it pays.
+// What chooses the inputs of the products of a context, and the keys of its attention, by kind, for a proof that it
+// pays.
 #pragma once
 #include <vector>
 
@@ -7,7 +8,7 @@
 
 namespace seeddelta {
 
-// The hook is borrowed. Empty where it has no gates.
+// The hook is borrowed. Empty where nothing is chosen.
 std::vector<ProvenGate> proven_gates(GraphHook &hook);
 
 } // namespace seeddelta

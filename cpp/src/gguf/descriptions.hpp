@@ -36,6 +36,8 @@ struct TensorDescription {
     bool is_unsafe = false;
 
     int64_t matrices() const { return experts == 0 ? 1 : experts; }
+    // Whether a codebook is the whole weight.
+    bool is_statecells() const { return base == BaseKind::none && residual == ResidualScheme::codebook_resid; }
     // Prefix of the names of its payload.
     std::string stem() const;
 };

@@ -68,8 +68,8 @@ const Value *Header::value(std::string_view key) const {
     return found == values_.end() ? nullptr : &found->second;
 }
 
-void Header::fail(const std::string &what) const {
-    throw ModelFileError(path() + ": " + what);
+void Header::fail(const std::string &what, Fault fault) const {
+    throw ModelFileError(path() + ": " + what, fault);
 }
 
 std::optional<int64_t> Header::whole(const std::string &key) const {

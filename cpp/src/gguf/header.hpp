@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "gguf/error.hpp"
 #include "gguf/mapped_file.hpp"
 
 namespace seeddelta {
@@ -62,7 +63,7 @@ public:
     // Drops all keys that begin so.
     void forget(std::string_view prefix);
 
-    [[noreturn]] void fail(const std::string &what) const;
+    [[noreturn]] void fail(const std::string &what, Fault fault = Fault::format) const;
 
 private:
     static Header read_one(const std::string &path, const Mapped &mapped);

@@ -15,14 +15,15 @@ namespace seeddelta {
 static constexpr size_t kLeast = 24; // bytes of the shortest GGUF file
 
 MappedFile::MappedFile(const std::string &path) : path_(path) {
-    const auto fail = [&](const std::string &what) {
+    const auto fail = [&](const std::string &what, Fault fault = Fault::format) {
         if (fd_ >= 0) {
             close(fd_);
         }
-        throw ModelFileError(path + ": " + what);
+        throw ModelFileError(path + ": " + what, fault);
     };
     const auto unreadable = [&] {
-        fail(std::string("cannot be read (") + std::strerror(errno) + "); check the path and the permissions");
+        const Fault fault = errno == ENOENT ? Fault::missing : Fault::format;
+        fail(std::string("cannot be read (") + std::strerror(errno) + "); check the path and the permissions", fault);
     };
     fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe is refused below
     struct stat status = {};

@@ -18,13 +18,13 @@ void put_text(std::string &out, std::string_view text) {
 
 } // namespace
 
-std::string stub_header(const Header &model, std::vector<StubTensor> &tensors) {
+std::string stub_header(const Header &model, std::vector<StubTensor> &tensors, const ChangedValues &changed) {
     const size_t alignment = model.alignment();
     const auto aligned = [&](size_t offset) { return (offset + alignment - 1) / alignment * alignment; };
     std::string values;
     uint64_t count = 0;
     for (const std::string &key : model.keys()) {
-        if (key.starts_with(kOwn)) {
+        if (key.starts_with(kOwn) || changed.contains(key)) {
             continue;
         }
         const Value &value = *model.value(key);
@@ -32,6 +32,13 @@ std::string stub_header(const Header &model, std::vector<StubTensor> &tensors) {
         put(values, static_cast<uint32_t>(value.type));
         values.append(reinterpret_cast<const char *>(value.bytes.data()), value.bytes.size());
         ++count;
+    }
+    for (const auto &[key, value] : changed) {
+        if (!value.empty()) {
+            put_text(values, key);
+            values += value;
+            ++count;
+        }
     }
     std::string out = "GGUF";
     put<uint32_t>(out, 3);

@@ -30,6 +30,24 @@ bool claims_to_be_ours(const std::string &path) {
     return count > 0 && memmem(text.data(), static_cast<size_t>(count), kKey.data(), kKey.size()) != nullptr;
 }
 
+// Attention is llama.cpp's where it may be and cannot be ours. Throws ModelFileError where it must be ours.
+void settle_attention(Options &options) {
+    if (options.attention == AttentionMode::llama) {
+        return;
+    }
+    try {
+        static_cast<void>(LlamaLibrary::loaded().attention());
+    } catch (const ModelFileError &error) {
+        if (options.attention == AttentionMode::exact) {
+            throw;
+        }
+        if (options.verbose) {
+            say({error.what(), "; llama.cpp computes all of it"});
+        }
+        options.attention = AttentionMode::llama;
+    }
+}
+
 } // namespace
 
 Host &Host::instance() {
@@ -70,12 +88,13 @@ std::shared_ptr<ServedModel> Host::open(const char *path) {
         return nullptr;
     }
     prune(state);
-    const Options options = Options::from_environment();
-    auto model = std::make_shared<ServedModel>(std::move(file), options, LlamaLibrary::loaded());
+    Options options = Options::from_environment();
+    settle_attention(options);
+    auto model = std::make_shared<ServedModel>(std::move(file), options, LlamaLibrary::loaded().abi());
     models_.push_back({state, model});
     if (options.verbose) {
         say({model->path(), ": ", std::to_string(model->served().size()), " weights are computed from it, ",
-             std::to_string(model->dense_weights()), " from the fallback"});
+             std::to_string(model->dense().size()), " from the fallback"});
     }
     return model;
 }
@@ -124,7 +143,7 @@ void Host::look_at(const void *tensor, bool as_weight, const std::vector<Mapping
         if (weight == nullptr || mapping == nullptr || !mapping->readable) {
             continue;
         }
-        const auto type = static_cast<int32_t>(LlamaLibrary::loaded().placeholder_type(weight->op->shape().n_in));
+        const int32_t type = abi.placeholder(weight->op->shape().n_in).number;
         const auto left = mapping->end - reinterpret_cast<uintptr_t>(abi.data_of(root));
         if (abi.type_of(root) == type && StubFile::is_placeholder(abi.data_of(root), left)) {
             found.misplaced = entry.model->path() + ": the weight '" + std::string(name) + "'";

@@ -3,37 +3,16 @@
 #include <dlfcn.h>
 #include <link.h>
 
-#include <fstream>
 #include <new>
 #include <string>
 #include <string_view>
 
 #include "ggml_host/graph_hook.hpp"
 #include "gguf/error.hpp"
-#include "gguf/ggml_types.hpp"
 
 namespace seeddelta {
 
 namespace {
-
-// GGML_BACKEND_DEVICE_TYPE_…; GPU and IGPU lie between
-constexpr int kCpu = 0;
-constexpr int kAccelerator = 3;
-
-// The name of the first device for which `fits` holds; empty: none.
-template <class F>
-std::string find_device(F &&fits) {
-    const auto count = LlamaLibrary::get<size_t (*)()>("ggml_backend_dev_count");
-    const auto device = LlamaLibrary::get<void *(*)(size_t)>("ggml_backend_dev_get");
-    const auto kind = LlamaLibrary::get<int (*)(void *)>("ggml_backend_dev_type");
-    const auto name = LlamaLibrary::get<const char *(*)(void *)>("ggml_backend_dev_name");
-    for (size_t i = 0; i < count(); ++i) {
-        if (fits(kind(device(i)))) {
-            return name(device(i));
-        }
-    }
-    return {};
-}
 
 [[noreturn]] void unsupported(const std::string &what) {
     throw ModelFileError("this llama.cpp cannot run SeedΔ models: " + what);
@@ -64,16 +43,6 @@ std::vector<std::string> objects() {
         throw std::bad_alloc();
     }
     return found.names;
-}
-
-bool has_amx() {
-    std::ifstream info("/proc/cpuinfo");
-    for (std::string line; std::getline(info, line);) {
-        if (line.starts_with("flags")) {
-            return line.find(" amx_int8") != std::string::npos;
-        }
-    }
-    return false;
 }
 
 } // namespace
@@ -107,15 +76,15 @@ const LlamaLibrary &LlamaLibrary::loaded() {
 }
 
 LlamaLibrary::LlamaLibrary() {
-    check_devices();
     try {
-        abi_ = probe_ggml(addresses(ggml_required_symbols()), &GraphHook::compute);
+        std::map<std::string, uintptr_t> symbols = addresses(ggml_required_symbols());
+        symbols.merge(addresses(ggml_known_symbols()));
+        abi_ = probe_ggml(symbols, &GraphHook::compute);
     } catch (const AbiProbeError &error) {
         unsupported(error.what());
     }
     graph_size_ = get<int (*)(void *)>("ggml_graph_n_nodes");
     graph_node_ = get<void *(*)(void *, int)>("ggml_graph_node");
-    choose_placeholders();
 }
 
 std::map<std::string, uintptr_t> LlamaLibrary::addresses(const std::vector<std::string> &names) {
@@ -140,52 +109,17 @@ const AttentionAbi &LlamaLibrary::attention() const {
 }
 
 std::string LlamaLibrary::other_device() {
-    return find_device([](int kind) { return kind != kCpu; });
-}
-
-// A BLAS device claims the products of a prompt and aborts on a custom operation.
-void LlamaLibrary::check_devices() {
-    const std::string found = find_device([](int kind) { return kind == kAccelerator; });
-    if (!found.empty()) {
-        unsupported("its accelerator " + found + " takes the prompts away from the CPU");
-    }
-}
-
-// The CPU backend of x86 repacks none of these: a repacked type would be copied into memory of its own. Q1_0 is
-// repacked on ARM, Q4_1 with AMX. ggml looks a number up without a check, so those that it may not have are never asked
-// for.
-void LlamaLibrary::choose_placeholders() {
-    struct Candidate {
-        const char *with; // a function that came with it
-        uint32_t type;
-        bool fits;
-    };
-#if defined(__x86_64__)
-    const bool x86 = true;
-#else
-    const bool x86 = false;
-#endif
-    const Candidate candidates[] = {{"dequantize_row_q1_0", 41, x86},
-                                    {"dequantize_row_q2_0", 42, true},
-                                    {"dequantize_row_q4_1", 3, !has_amx()},
-                                    {"ggml_init", static_cast<uint32_t>(kTypeF16), true}};
-    for (const Candidate &one : candidates) {
-        const GgmlType &type = *ggml_type(one.type);
-        const auto number = static_cast<int32_t>(one.type);
-        if (one.fits && find(one.with) != nullptr && abi_.block_size(number) == type.block &&
-            static_cast<int64_t>(abi_.type_size(number)) == type.bytes) {
-            placeholders_.push_back(one.type);
+    constexpr int kCpu = 0; // GGML_BACKEND_DEVICE_TYPE_CPU
+    const auto device = get<void *(*)(size_t)>("ggml_backend_dev_get");
+    const auto kind = get<int (*)(void *)>("ggml_backend_dev_type");
+    const auto name = get<const char *(*)(void *)>("ggml_backend_dev_name");
+    const size_t count = get<size_t (*)()>("ggml_backend_dev_count")();
+    for (size_t i = 0; i < count; ++i) {
+        if (kind(device(i)) != kCpu) {
+            return name(device(i));
         }
     }
-}
-
-uint32_t LlamaLibrary::placeholder_type(int64_t n_in) const {
-    for (const uint32_t type : placeholders_) {
-        if (n_in % ggml_type(type)->block == 0) {
-            return type;
-        }
-    }
-    return static_cast<uint32_t>(kTypeF16);
+    return {};
 }
 
 } // namespace seeddelta

@@ -27,8 +27,6 @@ public:
     const GgmlAbi &abi() const { return abi_; }
     // What taking over attention needs, probed when it is asked for. Throws ModelFileError.
     const AttentionAbi &attention() const;
-    // The smallest type for placeholders of so many columns that llama.cpp computes with where it has mapped it.
-    uint32_t placeholder_type(int64_t n_in) const;
 
     int graph_size(void *graph) const { return graph_size_(graph); }
     void *graph_node(void *graph, int i) const { return graph_node_(graph, i); }
@@ -37,11 +35,8 @@ private:
     LlamaLibrary();
     [[noreturn]] static void missing(const char *name);
     static std::map<std::string, uintptr_t> addresses(const std::vector<std::string> &names);
-    static void check_devices();
-    void choose_placeholders();
 
     GgmlAbi abi_;
-    std::vector<uint32_t> placeholders_; // smallest first
     int (*graph_size_)(void *) = nullptr;
     void *(*graph_node_)(void *, int) = nullptr;
 };

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -17,11 +18,9 @@ namespace seeddelta {
 
 namespace {
 
-// The order of Counts.
-constexpr const char *kNames[kCounters] = {
-    "rewrites", "calls",       "own_calls",        "tokens",        "reused",         "prefetched", "rows",
-    "experts",  "dense_calls", "nonfinite_events", "active_inputs", "skipped_inputs", "blocks"};
-constexpr int kRewrites = 0, kOwnCalls = 2, kBlocks = 12;
+Metric whole(std::string name, uint64_t value) {
+    return {std::move(name), static_cast<double>(value), true};
+}
 
 std::string quoted(std::string_view text) {
     std::string out = "\"";
@@ -45,86 +44,93 @@ std::string printed(const Metric &metric) {
     return out.str();
 }
 
-std::map<std::string, uint64_t> named(const AttentionCounts &counts) {
-    std::map<std::string, uint64_t> found;
+void add_attention(std::vector<Metric> &found, const AttentionCounts &counts) {
     for (size_t i = 0; i < counts.size(); ++i) {
-        found[std::string("attention.") + kAttentionNames[i]] = counts[i];
+        found.push_back(whole(std::string("attention.") + kAttentionNames[i], counts[i]));
     }
-    return found;
+}
+
+// `"name": {…}`
+std::string object(std::string_view name, const std::vector<Metric> &metrics) {
+    std::string text;
+    for (const Metric &metric : metrics) {
+        text += (text.empty() ? "\n  " : ",\n  ") + quoted(metric.name) + ": " + printed(metric);
+    }
+    return quoted(name) + ": {" + text + "\n}";
+}
+
+// Of weights with the residual proc_sparse.
+void add_proc(std::vector<Metric> &found, const std::vector<TensorDescription> &served, uint64_t calls,
+              uint64_t blocks) {
+    uint64_t weights = 0, trims = 0, kept = 0, rows = 0;
+    for (const TensorDescription &d : served) {
+        if (d.residual == ResidualScheme::proc_sparse) {
+            ++weights;
+            trims += d.trims;
+            rows += static_cast<uint64_t>(d.n_out * d.matrices());
+            kept += static_cast<uint64_t>(d.n_out * d.matrices() * d.resid_k);
+        }
+    }
+    found.insert(found.end(), {whole("proc.enabled", weights > 0 ? 1 : 0),
+                               whole("proc.weights", weights),
+                               {"proc.fanout", rows > 0 ? static_cast<double>(kept) / static_cast<double>(rows) : 0.0},
+                               whole("proc.trims", trims),
+                               whole("proc.calls", calls),
+                               whole("proc.blocks", blocks)});
 }
 
 } // namespace
 
-std::string ordinary_json(const AttentionCounts &counts) {
-    std::string text;
-    for (const auto &[name, value] : named(counts)) {
-        text += (text.empty() ? "\n  \"" : ",\n  \"") + name + "\": " + std::to_string(value);
-    }
-    return quoted("ordinary models") + ": {" + text + "\n}";
-}
-
-std::string metrics_json(ServedModel &model, const Totals &totals) {
-    std::map<std::string, uint64_t> found;
-    std::map<std::string, uint64_t> kinds;
-    for (const char *name : operator_names()) {
-        kinds[name] = 0;
-    }
+std::vector<Metric> model_metrics(ServedModel &model, const Totals &totals) {
+    std::map<std::string_view, uint64_t> kinds;
     Counts sums{};
-    uint64_t idle = 0, proc_weights = 0, statecells = 0, trims = 0, kept = 0, rows = 0;
+    uint64_t idle = 0;
     size_t at = 0;
     for (const RegisteredWeight &weight : model.registry().weights()) {
-        const TensorDescription &d = model.served()[at];
         const Counts &counts = totals.weights[at++];
-        for (int i = 0; i < kCounters; ++i) {
-            sums[static_cast<size_t>(i)] += counts[static_cast<size_t>(i)];
+        for (size_t i = 0; i < sums.size(); ++i) {
+            sums[i] += counts[i];
         }
         idle += counts[kRewrites] == 0 ? 1 : 0;
         for (const char *name : weight.op->names()) {
             kinds[name] += counts[kOwnCalls];
         }
-        statecells += d.base == BaseKind::none && d.residual == ResidualScheme::codebook_resid ? 1 : 0;
-        if (d.residual == ResidualScheme::proc_sparse) {
-            ++proc_weights;
-            trims += d.trims;
-            rows += static_cast<uint64_t>(d.n_out);
-            kept += static_cast<uint64_t>(d.n_out * d.resid_k);
+    }
+    std::vector<Metric> found = {whole("seeddelta.weights", at), whole("seeddelta.dense_weights", model.dense().size()),
+                                 whole("seeddelta.idle_weights", idle),
+                                 whole("seeddelta.file_bytes", model.file_bytes()),
+                                 whole("seeddelta.nodes_seen", totals.nodes_seen)};
+    for (size_t i = kOwnCalls + 1; i < sums.size(); ++i) {
+        found.push_back(whole(std::string("seeddelta.") + kWeightCounts[i].name, sums[i]));
+    }
+    const auto statecells =
+        std::count_if(model.served().begin(), model.served().end(), [](const auto &d) { return d.is_statecells(); });
+    found.push_back(whole("statecells.weights", static_cast<uint64_t>(statecells)));
+    found.push_back(whole("statecells.calls", kinds["statecells"]));
+    for (const std::string_view name : operator_names()) {
+        if (name != "statecells") {
+            found.push_back(whole("seeddelta.calls." + std::string(name), kinds[name]));
         }
     }
-    if (model.own_attention()) {
-        found = named(totals.attention);
+    add_proc(found, model.served(), kinds["proc_sparse"], sums[kBlocks]);
+    const std::vector<Metric> skipping = skipping_metrics(model.options().skipping, totals.gates);
+    found.insert(found.end(), skipping.begin(), skipping.end());
+    return found;
+}
+
+std::string ordinary_json(const AttentionCounts &counts) {
+    std::vector<Metric> found;
+    add_attention(found, counts);
+    return object("ordinary models", found);
+}
+
+std::string metrics_json(ServedModel &model, const Totals &totals) {
+    std::vector<Metric> found = model_metrics(model, totals);
+    if (model.options().attention != AttentionMode::llama) {
+        add_attention(found, totals.attention);
     }
-    found["seeddelta.weights"] = model.served().size();
-    found["seeddelta.dense_weights"] = model.dense_weights();
-    found["seeddelta.idle_weights"] = idle;
-    found["seeddelta.file_bytes"] = model.file_bytes();
-    found["seeddelta.nodes_seen"] = totals.nodes_seen;
-    for (int i = 0; i < kCounters; ++i) {
-        if (i != kOwnCalls) {
-            found[std::string("seeddelta.") + kNames[i]] = sums[static_cast<size_t>(i)];
-        }
-    }
-    found["statecells.weights"] = statecells;
-    found["statecells.calls"] = kinds["statecells"];
-    kinds.erase("statecells");
-    for (const auto &[name, calls] : kinds) {
-        found["seeddelta.calls." + name] = calls;
-    }
-    found["proc.enabled"] = proc_weights > 0 ? 1 : 0;
-    found["proc.weights"] = proc_weights;
-    found["proc.trims"] = trims;
-    found["proc.calls"] = kinds["proc_sparse"];
-    found["proc.blocks"] = sums[kBlocks];
-    std::string text = quoted(model.path()) + ": {";
-    for (const auto &[name, value] : found) {
-        text += "\n  \"" + name + "\": " + std::to_string(value) + ",";
-    }
-    std::vector<Metric> more = skipping_metrics(model.options().skipping, totals.gates);
-    more.insert(more.end(), totals.proof.begin(), totals.proof.end());
-    for (const Metric &metric : more) {
-        text += "\n  \"" + metric.name + "\": " + printed(metric) + ",";
-    }
-    const double fanout = rows > 0 ? static_cast<double>(kept) / static_cast<double>(rows) : 0.0;
-    return text + "\n  \"proc.fanout\": " + printed({"", fanout}) + "\n}";
+    found.insert(found.end(), totals.proof.begin(), totals.proof.end());
+    return object(model.path(), found);
 }
 
 void write_file(const std::string &path, const std::string &text) {

@@ -1,4 +1,4 @@
-// What models did, as JSON.
+// What models did, by name and as JSON.
 #pragma once
 #include <string>
 #include <vector>
@@ -6,6 +6,9 @@
 #include "runtime/served_model.hpp"
 
 namespace seeddelta {
+
+// `seeddelta.*`, `statecells.*`, `proc.*` and those of gates.
+std::vector<Metric> model_metrics(ServedModel &model, const Totals &totals);
 
 // `"path": {…}` with the names of `seeddelta run --metrics-json`; totals are of all contexts.
 std::string metrics_json(ServedModel &model, const Totals &totals);

@@ -125,10 +125,26 @@ bool all_finite(const Array &array, size_t bytes) {
     return std::all_of(values, values + bytes / 2, [](uint16_t half) { return (half & 0x7C00U) != 0x7C00U; });
 }
 
+// Equal neighbors are padding: the last column again, with the value 0.
+bool ascend(const Array &index, const Array &value) {
+    const int64_t k = index.shape[1];
+    const auto column = [&](int64_t e) {
+        return index.item_size == 2 ? uint32_t{index.as<uint16_t>()[e]} : index.as<uint32_t>()[e];
+    };
+    const auto is_zero = [&](int64_t e) {
+        return value.item_size == 1 ? value.as<int8_t>()[e] == 0 : (value.as<uint16_t>()[e] & 0x7FFFU) == 0;
+    };
+    for (int64_t e = 1; e < index.shape[0] * k; ++e) {
+        if (e % k != 0 && column(e) <= column(e - 1) && !(column(e) == column(e - 1) && is_zero(e))) {
+            return false;
+        }
+    }
+    return true;
+}
+
 } // namespace
 
-WeightArrays payload_of(const Header &header, const TensorDescription &d,
-                        std::unordered_set<std::string_view> &stored) {
+Payload payload_of(const Header &header, const TensorDescription &d) {
     WeightArrays arrays{.n_out = d.n_out,
                         .n_in = d.n_in,
                         .n_experts = d.matrices(),
@@ -140,7 +156,7 @@ WeightArrays payload_of(const Header &header, const TensorDescription &d,
                         .lane_code = d.base == BaseKind::lanes ? d.code : -1};
     const TensorInfo &seed = find(header, d, {"base_seed", kI64, {1}, nullptr});
     arrays.base_seed = Cursor(header.path(), {seed.data(), seed.bytes}).number<uint64_t>(seed.name);
-    stored.insert(seed.name);
+    std::vector<const TensorInfo *> stored{&seed};
     for (const Part &part : Layout(d).parts) {
         const TensorInfo &info = find(header, d, part);
         const GgmlType &type = *ggml_type(info.type);
@@ -153,9 +169,12 @@ WeightArrays payload_of(const Header &header, const TensorDescription &d,
             header.fail("tensor '" + d.name + "': " + part.suffix +
                         " has NaN or infinite values; the file is corrupt, build it again");
         }
-        stored.insert(info.name);
+        stored.push_back(&info);
     }
-    return arrays;
+    if (d.residual == ResidualScheme::coo && !ascend(arrays.d_idx, arrays.d_val)) {
+        header.fail("tensor '" + d.name + "': d_idx does not ascend; the file is corrupt, build it again");
+    }
+    return {std::move(arrays), std::move(stored)};
 }
 
 bool is_payload_name(std::string_view name) {

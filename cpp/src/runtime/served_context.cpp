@@ -7,20 +7,10 @@
 
 namespace seeddelta {
 
-static Counts counts_of(const WeightCounters &c) {
-    return {c.rewrites.load(),      c.calls.load(),
-            c.own_calls.load(),     c.tokens.load(),
-            c.reused.load(),        c.prefetched.load(),
-            c.rows.load(),          c.experts.load(),
-            c.dense_calls.load(),   c.nonfinite_events.load(),
-            c.active_inputs.load(), c.skipped_inputs.load(),
-            c.blocks.load()};
-}
-
 ServedContext::ServedContext(std::shared_ptr<ServedModel> model)
-    : model_(std::move(model)), hook_(model_->library().abi(), model_->registry()) {
-    if (model_->own_attention()) {
-        attention_.emplace(model_->library(), model_->options().attention);
+    : model_(std::move(model)), hook_(LlamaLibrary::loaded().abi(), model_->registry()) {
+    if (model_->options().attention != AttentionMode::llama) {
+        attention_.emplace(LlamaLibrary::loaded(), model_->options().attention);
         hook_.set_attention(&attention_->hook());
     }
     const SkipSettings &skipping = model_->options().skipping;
@@ -35,31 +25,18 @@ ServedContext::~ServedContext() {
 }
 
 void ServedContext::add_to(Totals &totals) const {
-    size_t at = 0;
-    for (const ServedWeight &served : hook_.served()) {
-        const Counts counts = counts_of(served.counters);
-        Counts &total = totals.weights[at++];
-        for (size_t i = 0; i < counts.size(); ++i) {
-            total[i] += counts[i];
-        }
-    }
-    totals.gates.resize(hook_.gates().size());
-    at = 0;
-    for (const Gate &gate : hook_.gates()) {
-        totals.gates[at++].add(GateCounts::of(gate));
-    }
+    totals.add(hook_);
     // A process may end in a handler of signals, where nothing can be waited for.
     if (const std::unique_lock lock(proof_mutex_, std::try_to_lock); lock && proof_) {
         totals.proof = proof_->metrics();
     }
-    totals.nodes_seen += hook_.nodes_seen();
     if (attention_) {
         attention_->add_to(totals.attention);
     }
 }
 
 int ServedContext::compute(void *scheduler, void *graph, ComputeGraph real) {
-    const LlamaLibrary &library = model_->library();
+    const LlamaLibrary &library = LlamaLibrary::loaded();
     const int nodes = library.graph_size(graph);
     hook_.take_gated_tokens();
     for (int i = 0; i < nodes; ++i) {
@@ -74,7 +51,7 @@ int ServedContext::compute(void *scheduler, void *graph, ComputeGraph real) {
         proof_ && hook_.take_gated_tokens() == 1 ? timed(scheduler, graph, real) : real(scheduler, graph);
     const HookError error = hook_.take_error();
     if (const std::string changed = model_->changed(); !changed.empty()) {
-        say({"error: ", changed, ": was changed or truncated while the model was in use; load it again"});
+        say({"error: ", changed});
         return kStatusFailed;
     }
     if (error.kind != HookErrorKind::none) {
@@ -124,30 +101,7 @@ int ServedContext::prove() {
 }
 
 int ServedContext::report(const HookError &error) const {
-    std::string text = "tensor '" + error.tensor + "'";
-    switch (error.kind) {
-    case HookErrorKind::not_finite:
-        text +=
-            ": NaN or infinity in its " + error.detail +
-            "; give the original model as fallback (fallback=model.gguf in SEEDDELTA_SET), or build this tensor with "
-            "more bits";
-        break;
-    case HookErrorKind::dense_not_finite:
-        text += ": NaN or infinity, also with the dense fallback; the model or the prompt is at fault";
-        break;
-    case HookErrorKind::no_memory:
-        text = error.detail;
-        break;
-    case HookErrorKind::bad_index:
-        text += " is asked for a row or an expert that it does not have";
-        break;
-    case HookErrorKind::layout:
-        text += " " + error.detail;
-        break;
-    default:
-        text += " is used by " + error.detail + ", which is not served";
-    }
-    say({"error: ", model_->path(), ": ", text});
+    say({"error: ", model_->path(), ": ", error.text()});
     return error.kind == HookErrorKind::no_memory ? kStatusNoMemory : kStatusFailed;
 }
 

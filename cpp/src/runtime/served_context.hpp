@@ -6,6 +6,7 @@
 
 #include "gating/trial.hpp"
 #include "ggml_host/graph_hook.hpp"
+#include "runtime/llama_library.hpp"
 #include "runtime/own_attention.hpp"
 #include "runtime/served_model.hpp"
 

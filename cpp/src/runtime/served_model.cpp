@@ -1,14 +1,13 @@
 #include "runtime/served_model.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <numeric>
 #include <system_error>
 
-#include "ggml_host/add_weights.hpp"
-#include "gguf/error.hpp"
+#include "ggml_host/hook_error.hpp"
 #include "gguf/ggml_types.hpp"
-#include "runtime/payload.hpp"
-#include "runtime/say.hpp"
 
 namespace seeddelta {
 
@@ -42,52 +41,91 @@ WatchedModel::WatchedModel(const std::string &path) {
 std::string WatchedModel::changed() const {
     for (const auto &[path, guard] : guards_) {
         if (!guard->intact()) {
-            return path;
+            return path + ": was changed or truncated while the model was in use; load it again";
         }
     }
     return {};
 }
 
-// Whether contexts get attention of ours. Throws ModelFileError where they must and cannot.
-static bool takes_attention(const Options &options, const LlamaLibrary &library) {
-    if (options.attention == AttentionMode::llama) {
-        return false;
-    }
-    try {
-        static_cast<void>(library.attention());
-        return true;
-    } catch (const ModelFileError &error) {
-        if (options.attention == AttentionMode::exact) {
-            throw;
-        }
-        if (options.verbose) {
-            say({error.what(), "; llama.cpp computes all of it"});
-        }
-        return false;
-    }
-}
-
-ServedModel::ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const LlamaLibrary &library)
-    : options_(options), library_(library), file_(std::move(file)), own_attention_(takes_attention(options, library)) {
+ServedModel::ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const GgmlAbi &abi)
+    : options_(options), abi_(abi), file_(std::move(file)) {
     const Header &header = file_->header();
     if (!options.fallback.empty()) {
         fallback_ = std::make_unique<WatchedModel>(options.fallback);
     }
     const std::vector<TensorDescription> all = read_descriptions(header);
+    Names tensors;
+    std::vector<Payload> payloads = read_payload(all, tensors);
+    for (size_t i = 0; i < all.size(); ++i) {
+        const std::string reason = dense_reason(all[i]);
+        if (reason.empty()) {
+            add(all[i], std::move(payloads[i]));
+        } else if (fallback_ == nullptr) {
+            header.fail("tensor '" + all[i].name + "' " + reason + " and must be computed densely; " + kGiveFallback,
+                        Fault::original);
+        } else {
+            keep(dense_copy(all[i]));
+            dense_.push_back(all[i].name);
+        }
+    }
+    std::vector<NamedWeight> named;
+    for (size_t i = 0; i < served_.size(); ++i) {
+        named.push_back({served_[i].name, &weights_[i]});
+    }
+    register_weights(named, tensors);
+    for (const TensorDescription &d : served_) {
+        if (fallback_ != nullptr) {
+            set_fallback(fallback_->header(), dense_copy(d));
+        }
+    }
+}
+
+ServedModel::ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const GgmlAbi &abi,
+                         const std::vector<NamedWeight> &columns)
+    : options_(options), abi_(abi), file_(std::move(file)) {
+    std::unordered_set<std::string_view> names;
+    for (const NamedWeight &one : columns) {
+        names.insert(one.name);
+    }
+    Names tensors;
+    for (const TensorInfo &tensor : file_->header().tensors()) {
+        tensors.push_back(tensor.name);
+        if (names.contains(tensor.name)) {
+            hold_place(tensor.name, tensor.ne);
+        } else {
+            keep(tensor);
+        }
+    }
+    register_weights(columns, tensors);
+    for (const NamedWeight &one : columns) {
+        const TensorInfo *info = file_->header().tensor(one.name);
+        const MatrixShape shape = registry_.find(one.name)->op->shape();
+        if (info == nullptr || info->ne != std::vector<int64_t>{shape.n_in, shape.n_out}) {
+            file_->header().fail("changed while it was opened; try again");
+        }
+        set_fallback(file_->header(), *info);
+    }
+}
+
+// What each tensor is stored as; `tensors` are the names of all of the model. What is no payload is kept.
+std::vector<Payload> ServedModel::read_payload(const std::vector<TensorDescription> &all, Names &tensors) {
+    const Header &header = file_->header();
     std::unordered_set<std::string_view> stored;
     std::unordered_set<std::string_view> names;
-    Names tensors;
-    std::vector<WeightArrays> arrays;
+    std::vector<Payload> payloads;
     bool statecells = false;
     for (const TensorDescription &d : all) {
         if (!names.insert(d.name).second || header.tensor(d.name) != nullptr) {
             header.fail("tensor '" + d.name + "' is there twice; build the file again");
         }
         tensors.push_back(d.name);
-        arrays.push_back(payload_of(header, d, stored));
-        statecells |= d.base == BaseKind::none && d.residual == ResidualScheme::codebook_resid;
+        payloads.push_back(payload_of(header, d));
+        for (const TensorInfo *part : payloads.back().stored) {
+            stored.insert(part->name);
+        }
+        statecells |= d.is_statecells();
     }
-    if (options.statecells && !statecells) {
+    if (options_.statecells && !statecells) {
         header.fail("has no StateCells weights; make some with `seeddelta build --statecells`, or leave "
                     "statecells out");
     }
@@ -100,96 +138,73 @@ ServedModel::ServedModel(std::unique_ptr<WatchedModel> file, const Options &opti
             keep(tensor);
         }
     }
-    for (size_t i = 0; i < all.size(); ++i) {
-        const std::string reason = dense_reason(all[i]);
-        if (reason.empty()) {
-            add(all[i], arrays[i]);
-        } else if (fallback_ == nullptr) {
-            header.fail("tensor '" + all[i].name + "' " + reason + " and must be computed densely; give the dense " +
-                        "model as fallback (fallback=model.gguf in SEEDDELTA_SET)");
-        } else {
-            keep(dense_copy(all[i]));
-            ++dense_;
-        }
-    }
-    register_weights(tensors);
+    return payloads;
 }
 
-// A tensor of one dimension and another type ends the process: ggml's additions and products of vectors abort.
 void ServedModel::keep(const TensorInfo &tensor) {
-    const uint32_t type = tensor.type;
-    const bool computed = type == static_cast<uint32_t>(kTypeF32) || (type >= 24 && type <= 27); // I8 to I64
-    if (tensor.ne.size() == 1 && !computed) {
-        throw ModelFileError(tensor.file->path() + ": the tensor '" + tensor.name + "' has one dimension and is " +
-                             ggml_type(type)->name +
-                             ", which llama.cpp does not compute with; the file is corrupt, build it again");
-    }
     stub_tensors_.push_back(
-        {.name = tensor.name, .ne = tensor.ne, .type = type, .bytes = tensor.bytes, .source = &tensor});
+        {.name = tensor.name, .ne = tensor.ne, .type = tensor.type, .bytes = tensor.bytes, .source = &tensor});
 }
 
-void ServedModel::add(const TensorDescription &d, const WeightArrays &arrays) {
+void ServedModel::hold_place(const std::string &name, const std::vector<int64_t> &ne) {
+    const PlaceholderType &type = abi_.placeholder(ne[0]);
+    const int64_t elements = std::accumulate(ne.begin(), ne.end(), int64_t{1}, std::multiplies<>());
+    stub_tensors_.push_back({.name = name,
+                             .ne = ne,
+                             .type = static_cast<uint32_t>(type.number),
+                             .bytes = static_cast<size_t>(elements / type.block * type.bytes)});
+}
+
+void ServedModel::add(const TensorDescription &d, Payload payload) {
     try {
-        weights_.emplace_back(d.name, arrays);
+        weights_.emplace_back(d.name, payload.arrays);
     } catch (const std::invalid_argument &error) {
         file_->header().fail(std::string(error.what()) + "; the file is corrupt or of a newer release, build it again");
     }
-    const uint32_t type = library_.placeholder_type(d.n_in);
-    const GgmlType &of = *ggml_type(type);
-    const int64_t bytes = d.n_in / of.block * of.bytes * d.n_out * d.matrices();
-    stub_tensors_.push_back({.name = d.name, .ne = shape_of(d), .type = type, .bytes = static_cast<size_t>(bytes)});
+    hold_place(d.name, shape_of(d));
+    payload_.insert(payload_.end(), payload.stored.begin(), payload.stored.end());
     served_.push_back(d);
 }
 
-// The weights that are served, in file order, and what chooses the inputs of those that are read by inputs.
-void ServedModel::register_weights(const Names &tensors) {
+// In file order, with what chooses the inputs of those that are read by inputs.
+void ServedModel::register_weights(const std::vector<NamedWeight> &weights, const Names &tensors) {
     const Header &header = file_->header();
     const ModelNames model{header.path(), header.text("general.architecture").value_or(""), tensors};
-    std::vector<NamedWeight> named;
-    for (size_t i = 0; i < served_.size(); ++i) {
-        named.push_back({served_[i].name, &weights_[i]});
-    }
     try {
-        add_weights(registry_, options_.skipping, model, named);
+        gates_ = add_weights(registry_, options_.skipping, model, weights);
     } catch (const std::invalid_argument &error) {
-        throw ModelFileError(error.what());
+        throw ModelFileError(error.what(), Fault::settings);
     }
-    for (const TensorDescription &d : served_) {
-        if (fallback_ != nullptr) {
-            set_fallback(d);
-        }
-    }
-    totals.weights.resize(served_.size());
+    totals.weights.resize(weights.size());
 }
 
 const TensorInfo &ServedModel::dense_copy(const TensorDescription &d) const {
     const Header &model = fallback_->header();
     const TensorInfo *info = model.tensor(d.name);
     if (info == nullptr) {
-        model.fail("tensor '" + d.name + "' is not there" + kTheFallback);
+        model.fail("tensor '" + d.name + "' is not there" + kTheFallback, Fault::original);
     }
     if (info->ne != shape_of(d)) {
-        model.fail("tensor '" + d.name + "' has another shape" + kTheFallback);
+        model.fail("tensor '" + d.name + "' has another shape" + kTheFallback, Fault::original);
     }
     return *info;
 }
 
-void ServedModel::set_fallback(const TensorDescription &d) {
-    const TensorInfo &info = dense_copy(d);
+void ServedModel::set_fallback(const Header &original, const TensorInfo &info) {
     const GgmlType &type = *ggml_type(info.type);
-    const GgmlAbi &abi = library_.abi();
     const auto number = static_cast<int32_t>(info.type);
     const bool known =
-        abi.block_size(number) == type.block && static_cast<int64_t>(abi.type_size(number)) == type.bytes;
-    if (!known || (number != kTypeF32 && abi.to_float_of(number) == nullptr)) {
-        fallback_->header().fail("tensor '" + d.name + "': the type " + type.name +
-                                 " cannot be a fallback; convert the fallback to F16");
+        abi_.block_size(number) == type.block && static_cast<int64_t>(abi_.type_size(number)) == type.bytes;
+    if (!known || (number != kTypeF32 && abi_.to_float_of(number) == nullptr)) {
+        original.fail("tensor '" + info.name + "': the type " + type.name +
+                          " cannot be a fallback; convert the fallback to F16",
+                      Fault::original);
     }
-    RegisteredWeight &weight = *registry_.find(d.name);
+    RegisteredWeight &weight = *registry_.find(info.name);
     weight.dense =
         dense_operator(weight.op->shape(), {.data = info.data(),
-                                            .row_bytes = d.n_in / type.block * type.bytes,
-                                            .widen = number == kTypeF32 ? nullptr : abi.to_float_of(number)});
+                                            .row_bytes = info.ne[0] / type.block * type.bytes,
+                                            .widen = number == kTypeF32 ? nullptr : abi_.to_float_of(number)});
 }
 
 std::string ServedModel::dense_reason(const TensorDescription &d) const {
@@ -219,6 +234,14 @@ uint64_t ServedModel::file_bytes() const {
 std::string ServedModel::changed() const {
     const std::string own = file_->changed();
     return own.empty() && fallback_ != nullptr ? fallback_->changed() : own;
+}
+
+std::vector<std::pair<uintptr_t, size_t>> ServedModel::payload() const {
+    std::vector<std::pair<uintptr_t, size_t>> found;
+    for (const TensorInfo *part : payload_) {
+        found.emplace_back(reinterpret_cast<uintptr_t>(part->data()), part->bytes);
+    }
+    return found;
 }
 
 std::shared_ptr<StubFile> ServedModel::stub() {

@@ -1,22 +1,20 @@
-// A SeedΔ model made ready: the weights that are computed from the file, and the file that llama.cpp loads in its
-// place.
+// A model made ready: the weights that are computed here, and the file that llama.cpp loads in its place.
 #pragma once
-#include <array>
 #include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
-#include "gating/counts.hpp"
+#include "ggml_host/add_weights.hpp"
 #include "ggml_host/file_guard.hpp"
-#include "ggml_host/weight_registry.hpp"
-#include "gguf/descriptions.hpp"
-#include "runtime/llama_library.hpp"
+#include "ggml_host/ggml_abi.hpp"
 #include "runtime/options.hpp"
-#include "runtime/own_attention.hpp"
+#include "runtime/payload.hpp"
 #include "runtime/stub_file.hpp"
-#include "seeddelta/make_weight.hpp"
+#include "runtime/totals.hpp"
 
 namespace seeddelta {
 
@@ -27,7 +25,7 @@ public:
     explicit WatchedModel(const std::string &path);
 
     const Header &header() const { return *header_; }
-    // The first file that is not what was opened; empty when all are.
+    // Empty, or what is told when a file is not what was opened.
     std::string changed() const;
 
 private:
@@ -35,34 +33,26 @@ private:
     std::vector<std::pair<std::string, std::unique_ptr<FileGuard>>> guards_;
 };
 
-// What one weight did in all contexts that are gone, in the order of WeightCounters.
-inline constexpr int kCounters = 13;
-using Counts = std::array<uint64_t, kCounters>;
-
-// What contexts did.
-struct Totals {
-    std::vector<Counts> weights;   // in the order of the registry
-    std::vector<GateCounts> gates; // in the order of the registry
-    std::vector<Metric> proof;     // of the last context whose gates were on trial
-    uint64_t nodes_seen = 0;
-    AttentionCounts attention{};
-};
-
 class ServedModel {
 public:
+    // A SeedΔ file. Throws ModelFileError.
+    ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const GgmlAbi &abi);
+    // An ordinary model of which these matrices are computed, and fall back to what the file has. Both are borrowed.
     // Throws ModelFileError.
-    ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const LlamaLibrary &library);
+    ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const GgmlAbi &abi,
+                const std::vector<NamedWeight> &columns);
 
     const std::string &path() const { return file_->header().path(); }
     const Options &options() const { return options_; }
-    const LlamaLibrary &library() const { return library_; }
     WeightRegistry &registry() { return registry_; }
     const std::vector<TensorDescription> &served() const { return served_; } // in the order of the registry
-    size_t dense_weights() const { return dense_; }
+    const Names &dense() const { return dense_; }                            // from the start
+    const std::vector<Names> &gates() const { return gates_; }               // the matrices that share each
     uint64_t file_bytes() const;
-    bool own_attention() const { return own_attention_; } // in its contexts
-    // Empty, or the file that has changed since, which makes everything computed void.
+    // Empty, or what is told when a file has changed since, which makes everything computed void.
     std::string changed() const;
+    // Addresses and bytes of what the weights are computed from.
+    std::vector<std::pair<uintptr_t, size_t>> payload() const;
 
     // The file that llama.cpp is to load now. One that was loaded before is not used again.
     std::shared_ptr<StubFile> stub();
@@ -74,20 +64,23 @@ public:
     Totals totals; // of contexts that are gone
 
 private:
-    void add(const TensorDescription &description, const WeightArrays &arrays);
-    void register_weights(const Names &tensors);
-    void set_fallback(const TensorDescription &description);
+    std::vector<Payload> read_payload(const std::vector<TensorDescription> &all, Names &tensors);
+    void add(const TensorDescription &description, Payload payload);
+    void register_weights(const std::vector<NamedWeight> &weights, const Names &tensors);
+    void set_fallback(const Header &original, const TensorInfo &info);
     const TensorInfo &dense_copy(const TensorDescription &description) const;
     std::string dense_reason(const TensorDescription &description) const;
     void keep(const TensorInfo &tensor);
+    void hold_place(const std::string &name, const std::vector<int64_t> &ne);
 
     const Options options_;
-    const LlamaLibrary &library_;
+    const GgmlAbi &abi_;
     std::unique_ptr<WatchedModel> file_, fallback_;
     std::vector<TensorDescription> served_;
-    size_t dense_ = 0;
-    bool own_attention_ = false;
+    Names dense_;
+    std::vector<Names> gates_;
     std::deque<CheckedWeight> weights_;
+    std::vector<const TensorInfo *> payload_;
     WeightRegistry registry_;
     std::vector<StubTensor> stub_tensors_;
     std::vector<std::shared_ptr<StubFile>> stubs_;

@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "gguf/error.hpp"
+#include "runtime/hyperparameters.hpp"
 
 namespace seeddelta {
 
@@ -30,83 +32,118 @@ size_t page_up(size_t at) {
     return (at + page_size() - 1) / page_size() * page_size();
 }
 
+std::string temporary_folder() {
+    const char *given = std::getenv("TMPDIR");
+    return given == nullptr || *given == '\0' ? "/tmp" : given;
+}
+
+// A file without a name: in memory, or on disk where that is not to be had.
+int open_anonymous(const std::string &name) {
+    int fd = memfd_create(name.substr(0, 200).c_str(), MFD_CLOEXEC);
+    if (fd < 0) {
+        std::string path = temporary_folder() + "/seeddelta-XXXXXX";
+        fd = mkostemp(path.data(), O_CLOEXEC);
+        if (fd >= 0) {
+            unlink(path.c_str());
+        }
+    }
+    return fd;
+}
+
 } // namespace
 
 StubFile::File StubFile::make(const std::string &name) {
     File file;
     struct stat status = {};
-    file.fd = memfd_create(name.substr(0, 200).c_str(), MFD_CLOEXEC);
+    file.fd = open_anonymous(name);
     if (file.fd < 0 || fstat(file.fd, &status) != 0) {
-        throw ModelFileError(std::string("a file in memory cannot be made (") + std::strerror(errno) + ")");
+        throw ModelFileError("a file in memory or in " + temporary_folder() + " cannot be made (" +
+                                 std::strerror(errno) + "); free memory or point TMPDIR to a file system with space",
+                             Fault::room);
     }
     file.device = status.st_dev;
     file.inode = status.st_ino;
     return file;
 }
 
-StubFile::StubFile(const Header &model, std::vector<StubTensor> tensors) : origin_(model.path()) {
-    std::stable_partition(tensors.begin(), tensors.end(), [](const StubTensor &t) { return t.source != nullptr; });
-    const std::string header = stub_header(model, tensors);
+StubFile::StubFile(const Header &model, std::vector<StubTensor> tensors, const ChangedValues &changed)
+    : origin_(model.path()) {
     const size_t slash = origin_.rfind('/');
-    stub_ = make("seeddelta:" + origin_.substr(slash == std::string::npos ? 0 : slash + 1));
     try {
+        stub_ = make("seeddelta:" + origin_.substr(slash == std::string::npos ? 0 : slash + 1));
         nan_ = make("seeddelta:nan");
         path_ = "/proc/self/fd/" + std::to_string(stub_.fd);
-        write_all(header.data(), header.size(), 0);
-        end_ = header.size();
-        begin_ = SIZE_MAX;
-        const std::string mark(kMark, kNan);
-        for (const StubTensor &tensor : tensors) {
-            if (tensor.source != nullptr) {
-                copy(*tensor.source, tensor.offset);
-            } else {
-                begin_ = std::min(begin_, tensor.offset);
-                write_all(mark.data(), std::min(mark.size(), tensor.bytes), tensor.offset);
-            }
-            end_ = tensor.offset + tensor.bytes;
-        }
-        begin_ = std::min(begin_, end_);
-        const size_t padded = (end_ + model.alignment() - 1) / model.alignment() * model.alignment();
-        const std::string first(std::min(page_up(begin_), end_) - begin_, kNan); // these pages stay the file's
-        const std::string last(end_ - std::max(begin_, end_ / page_size() * page_size()), kNan);
-        write_all(first.data(), first.size(), begin_);
-        write_all(last.data(), last.size(), end_ - last.size());
-        nan_bytes_ = std::max(kLeastNan, page_up((end_ - begin_) / kMostMappings));
-        const std::string nan(nan_bytes_, kNan);
-        if (ftruncate(stub_.fd, static_cast<off_t>(padded)) != 0 ||
-            pwrite(nan_.fd, nan.data(), nan.size(), 0) != static_cast<ssize_t>(nan.size())) {
-            fail();
-        }
+        write(model, tensors, changed);
     } catch (...) {
-        close(stub_.fd);
-        close(nan_.fd);
+        close();
         throw;
     }
 }
 
-StubFile::~StubFile() {
-    close(stub_.fd);
-    close(nan_.fd);
+void StubFile::write(const Header &model, std::vector<StubTensor> &tensors, const ChangedValues &changed) {
+    check_hyperparameters(model);
+    std::stable_partition(tensors.begin(), tensors.end(), [](const StubTensor &t) { return !t.is_placeholder(); });
+    const std::string header = stub_header(model, tensors, changed);
+    write_all(header.data(), header.size(), 0);
+    end_ = header.size();
+    begin_ = SIZE_MAX;
+    const std::string mark(kMark, kNan);
+    for (const StubTensor &tensor : tensors) {
+        check_vector(tensor.source == nullptr ? model.path() : tensor.source->file->path(), tensor.name, tensor.ne,
+                     tensor.type);
+        if (tensor.source != nullptr) {
+            copy(*tensor.source, tensor.offset);
+        } else if (tensor.data != nullptr) {
+            write_all(tensor.data, tensor.bytes, tensor.offset);
+        } else {
+            begin_ = std::min(begin_, tensor.offset);
+            write_all(mark.data(), std::min(mark.size(), tensor.bytes), tensor.offset);
+        }
+        end_ = tensor.offset + tensor.bytes;
+    }
+    begin_ = std::min(begin_, end_);
+    const size_t padded = (end_ + model.alignment() - 1) / model.alignment() * model.alignment();
+    const std::string first(std::min(page_up(begin_), end_) - begin_, kNan); // these pages stay the file's
+    const std::string last(end_ - std::max(begin_, end_ / page_size() * page_size()), kNan);
+    write_all(first.data(), first.size(), begin_);
+    write_all(last.data(), last.size(), end_ - last.size());
+    nan_bytes_ = std::max(kLeastNan, page_up((end_ - begin_) / kMostMappings));
+    const std::string nan(nan_bytes_, kNan);
+    if (ftruncate(stub_.fd, static_cast<off_t>(padded)) != 0 ||
+        pwrite(nan_.fd, nan.data(), nan.size(), 0) != static_cast<ssize_t>(nan.size())) {
+        fail();
+    }
+}
+
+void StubFile::close() noexcept {
+    for (File *file : {&stub_, &nan_}) {
+        if (file->fd >= 0) {
+            ::close(file->fd);
+            file->fd = -1;
+        }
+    }
 }
 
 void StubFile::fail() const {
-    throw ModelFileError(origin_ + ": no room for the kept tensors in memory (" + std::strerror(errno) +
-                         "); free memory");
+    throw ModelFileError(origin_ + ": no room for the kept tensors in memory or in " + temporary_folder() + " (" +
+                             std::strerror(errno) + "); free memory or point TMPDIR to a file system with space",
+                         Fault::room);
 }
 
-void StubFile::write_all(const char *data, size_t count, size_t at) const {
+void StubFile::write_all(const void *data, size_t count, size_t at) const {
+    const auto *from = static_cast<const char *>(data);
     while (count > 0) {
-        const ssize_t done = pwrite(stub_.fd, data, count, static_cast<off_t>(at));
+        const ssize_t done = pwrite(stub_.fd, from, count, static_cast<off_t>(at));
         if (done <= 0) {
             fail();
         }
-        data += done;
+        from += done;
         at += static_cast<size_t>(done);
         count -= static_cast<size_t>(done);
     }
 }
 
-// Without touching the mapped file, so that its pages do not count as ours.
+// Without touching the mapped file, so that its pages do not count as ours; but where the kernel does not copy.
 void StubFile::copy(const TensorInfo &source, size_t at) const {
     auto from = static_cast<off_t>(source.offset);
     if (lseek(stub_.fd, static_cast<off_t>(at), SEEK_SET) < 0) {
@@ -115,7 +152,9 @@ void StubFile::copy(const TensorInfo &source, size_t at) const {
     for (size_t left = source.bytes; left > 0;) {
         const ssize_t done = sendfile(stub_.fd, source.file->fd(), &from, std::min(left, size_t{1} << 30));
         if (done < 0) {
-            fail();
+            const size_t copied = source.bytes - left;
+            write_all(source.data() + copied, left, at + copied);
+            return;
         }
         if (done == 0) {
             throw ModelFileError(source.file->path() + ": ended while it was read; load it again");
@@ -153,9 +192,21 @@ void StubFile::map_nan(uintptr_t begin, uintptr_t end) const {
         if (mmap(place, std::min<size_t>(nan_bytes_, end - at), PROT_READ, MAP_SHARED | MAP_FIXED, nan_.fd, 0) !=
             place) {
             throw ModelFileError(origin_ + ": the placeholders cannot be mapped (" + std::strerror(errno) +
-                                 "); free memory");
+                                     "); free memory",
+                                 Fault::memory);
         }
     }
+}
+
+std::vector<std::pair<uintptr_t, size_t>> StubFile::kept(const std::vector<Mapping> &mappings) const {
+    std::vector<std::pair<uintptr_t, size_t>> found;
+    const size_t end = begin_ < end_ ? begin_ : SIZE_MAX;
+    for (const Mapping &mapping : mappings) {
+        if (stub_.owns(mapping) && mapping.offset < end) {
+            found.emplace_back(mapping.begin, std::min(mapping.end - mapping.begin, end - mapping.offset));
+        }
+    }
+    return found;
 }
 
 bool StubFile::is_placeholder(const void *data, size_t bytes) {

@@ -2,6 +2,7 @@
 // converted tensor a placeholder of its shape. Placeholders come last, in one stretch.
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gguf/stub_header.hpp"
@@ -11,9 +12,10 @@ namespace seeddelta {
 
 class StubFile {
 public:
-    // The tensors of `model`, those with a source first. Throws ModelFileError.
-    StubFile(const Header &model, std::vector<StubTensor> tensors);
-    ~StubFile();
+    // With the metadata of `model`; placeholders are put last. Throws ModelFileError, also for a tensor that llama.cpp
+    // does not survive.
+    StubFile(const Header &model, std::vector<StubTensor> tensors, const ChangedValues &changed = {});
+    ~StubFile() { close(); }
     StubFile(const StubFile &) = delete;
     StubFile &operator=(const StubFile &) = delete;
 
@@ -25,6 +27,10 @@ public:
     void seal(const std::vector<Mapping> &mappings);
     // Whether it was mapped when it was sealed. Such a file has lost its marks and is not to be loaded again.
     bool sealed() const { return sealed_; }
+    // Addresses and bytes of what is no placeholder, where the file is mapped.
+    std::vector<std::pair<uintptr_t, size_t>> kept(const std::vector<Mapping> &mappings) const;
+    // What is mapped stays; it cannot be loaded any more.
+    void close() noexcept;
 
     // Whether this is the data of a placeholder that was read instead of mapped. `bytes` of it may be looked at.
     static bool is_placeholder(const void *data, size_t bytes);
@@ -37,8 +43,9 @@ private:
         bool owns(const Mapping &m) const { return m.inode == inode && m.device == device; }
     };
     static File make(const std::string &name);
+    void write(const Header &model, std::vector<StubTensor> &tensors, const ChangedValues &changed);
     [[noreturn]] void fail() const;
-    void write_all(const char *data, size_t count, size_t at) const;
+    void write_all(const void *data, size_t count, size_t at) const;
     void copy(const TensorInfo &source, size_t at) const;
     void map_nan(uintptr_t begin, uintptr_t end) const;
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import collections.abc
 import numpy
 import numpy.typing
+import os
 import typing
-__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'EVENT_RUN', 'FileGuard', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'Proof', 'ProvenGate', 'SkipSettings', 'Trial', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'base_values', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search']
+__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'Proof', 'ProvenGate', 'ServedModel', 'SkipSettings', 'StubFile', 'Trial', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'base_values', 'check_loadable', 'columns_lanes_encode', 'coo_select', 'ggml_known_symbols', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search']
 class Gate:
     """
     What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
@@ -194,7 +195,7 @@ class GgmlAbi:
     Layout of the loaded ggml, learned by probing its public functions.
 
     Args:
-        symbols: address of each of ggml_required_symbols().
+        symbols: address of each of ggml_required_symbols(), and of those of ggml_known_symbols() that there are.
     Raises RuntimeError saying which probe failed.
     """
     def __init__(self, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex]) -> None:
@@ -202,6 +203,10 @@ class GgmlAbi:
     def layout(self) -> dict[str, int]:
         """
         Offsets in bytes inside ggml_tensor and numbers of operations.
+        """
+    def placeholder_type(self, n_in: typing.SupportsInt | typing.SupportsIndex) -> int:
+        """
+        The smallest ggml type for a placeholder of so many columns.
         """
 class PackSettings:
     """
@@ -228,11 +233,6 @@ class AttentionHook:
     """
     def __init__(self, abi: GgmlAbi, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex], pack: PackSettings, *, layers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsFloat | typing.SupportsIndex]] = [], min_context: typing.SupportsInt | typing.SupportsIndex = 1024, gap_every: typing.SupportsInt | typing.SupportsIndex = 64, gap_limit: typing.SupportsFloat | typing.SupportsIndex = 0.30000001192092896, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
         ...
-    def activity(self) -> tuple[int, int, int, int]:
-        """
-        Operations with chosen keys, operations with the windows that have changed, and layers that became exact: by their
-        mean error, and by an error of events in one of the first checks.
-        """
     def counters(self) -> dict[str, float]:
         """
         What it did so far; `left` are nodes that ggml computed.
@@ -249,10 +249,6 @@ class AttentionHook:
     def invalidate(self) -> None:
         """
         Forgets the bits of all keys: something other than a graph wrote to the caches.
-        """
-    def pause(self, exact: bool) -> None:
-        """
-        Whether all attention is exact from the next graph on. Not while a graph is computed.
         """
     @property
     def in_pieces(self) -> bool:
@@ -314,20 +310,6 @@ class WeightRegistry:
         """
         Registers a weight and keeps it alive. Add all before making a GraphHook.
         """
-    def add_all(self, weights: collections.abc.Sequence[Weight | ColumnWeight], settings: SkipSettings, path: str, architecture: str, tensors: collections.abc.Sequence[str]) -> list[list[str]]:
-        """
-        Registers the weights of a model, with what chooses the inputs of those by columns and proc_sparse ones. Returns
-        the names of those that share each gate; none is left out by the settings' defaults but zeros.
-
-        Args:
-            path: of the model, for messages.
-            architecture, tensors: its general.architecture and the names of all its tensors.
-        Raises ValueError for a model without such matrices and for a file of kwta of another one.
-        """
-    def set_dense(self, name: str, rows: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], type: typing.SupportsInt | typing.SupportsIndex) -> None:
-        """
-        Dense rows to fall back to: uint8 [n_out, bytes of a row] of a ggml type, experts one after another. Kept, not copied.
-        """
 class GraphHook:
     """
     The native cb_eval of one llama context. Must outlive the context.
@@ -349,11 +331,6 @@ class GraphHook:
         """
         Per gate, in the order of the weights: what KWTA and StatePack have chosen.
         """
-    def kinds(self) -> dict[str, int]:
-        """
-        Products from seed and residual, by base kind and by residual scheme; a codebook that is the whole
-        weight counts as statecells only.
-        """
     def pause_gates(self, features: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
         What all gates leave out from now on, a sum of 1 (KWTA), 2 (StatePack), 4 (events) and 8 (zeros). Not while a
@@ -372,14 +349,10 @@ class GraphHook:
         """
         Attention of single tokens is taken over, too.
         """
-    def skipping_metrics(self, settings: SkipSettings) -> dict[str, int | float]:
-        """
-        `kwta.*`, `pack.*`, `zeros.*` and `event.*`; none of what is not asked for.
-        """
     def take_error(self) -> tuple[str, str, str] | None:
         """
-        (kind, tensor, detail) of the first error since the last call, or None. Kinds: not_served, layout, not_finite,
-        dense_not_finite, bad_index, no_memory.
+        (kind, tensor, text for people) of the first error since the last call, or None. Kinds: not_served, layout,
+        not_finite, dense_not_finite, bad_index, no_memory.
         """
     def tune_gate(self, number: typing.SupportsInt | typing.SupportsIndex, keep: typing.SupportsFloat | typing.SupportsIndex, threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0) -> None:
         """
@@ -437,7 +410,8 @@ class ProvenGate:
         ...
 class Proof:
     """
-    The trials of the gates of a context, and of more, one after the other: those that are on meanwhile stay on.
+    The trials of the gates of a context and its attention, and of more, one after the other: those that are on
+    meanwhile stay on.
     """
     def __bool__(self) -> bool:
         """
@@ -539,18 +513,87 @@ class CaptureHook:
     @property
     def user_data(self) -> int:
         ...
-class FileGuard:
+class StubFile:
     """
-    Watches a mapped file: `data` is uint8 [bytes], all of it, and `fd` the file's descriptor, which may be
-    closed afterwards. Pages that are gone because the file was made shorter are zeros from then on, in place of a
-    SIGBUS. Keeps the mapping. Raises RuntimeError when the file cannot be asked for its state.
+    A GGUF file in memory with the metadata of a model, but for the keys seeddelta.*. Placeholders are put last.
+
+    Args:
+        kept: names of its tensors, and of those of the model whose data they have.
+        given: ggml type and shape (rows first) of other tensors, and their data, C-contiguous. None: a placeholder.
+        changed: values of metadata that differ, as bytes (the type's word first), None for keys that are left out.
+    Raises OutputError when there is no memory or disk space for it, FormatError for a file that cannot be read and for
+    what llama.cpp does not survive.
     """
-    def __init__(self, fd: typing.SupportsInt | typing.SupportsIndex, data: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]) -> None:
+    def __init__(self, model: os.PathLike[str] | str | bytes, kept: collections.abc.Mapping[str, str], given: collections.abc.Mapping[str, tuple[typing.SupportsInt | typing.SupportsIndex, collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None]], changed: collections.abc.Mapping[str, bytes | None] = {}) -> None:
+        ...
+    def close(self) -> None:
+        """
+        What is mapped stays.
+        """
+    def kept(self) -> list[tuple[int, int]]:
+        """
+        Address and bytes of what is no placeholder, where this process has the file mapped.
+        """
+    def seal(self) -> bool:
+        """
+        Makes the placeholders NaN where this process has the file mapped, and gives back the pages of loading. False
+        when it is mapped nowhere. Raises OutOfMemoryError.
+        """
+    @property
+    def path(self) -> str:
+        """
+        For llama.cpp, while the file is open.
+        """
+class ServedModel:
+    """
+    The weights of a SeedΔ file, or of an ordinary model by columns. The files are mapped, and watched.
+
+    Args:
+        fallback: the original model; that of `columns` is the file itself.
+        gap, dense, proc_sparse: as in RuntimeConfig.
+        columns: matrices of an ordinary model.
+    Raises FormatError, SourceModelError, MissingFileError, ConfigError.
+    """
+    def __init__(self, path: os.PathLike[str] | str | bytes, abi: GgmlAbi, skipping: SkipSettings, fallback: os.PathLike[str] | str | bytes | None = None, gap: typing.SupportsFloat | typing.SupportsIndex | None = None, dense: collections.abc.Sequence[str] = [], proc_sparse: bool = True, columns: collections.abc.Sequence[ColumnWeight] = []) -> None:
+        ...
+    def metrics(self, hook: GraphHook) -> dict[str, int | float]:
+        """
+        Of one context: `seeddelta.*`, `statecells.*`, `proc.*` and those of gates.
+        """
+    def stub_file(self) -> StubFile:
+        """
+        What llama.cpp is to load. Raises OutputError.
+        """
+    @property
+    def changed(self) -> str:
+        """
+        Empty, or what is told when a file was changed since.
+        """
+    @property
+    def dense(self) -> list[str]:
+        """
+        Names of those that are the fallback's from the start.
+        """
+    @property
+    def file_bytes(self) -> int:
         ...
     @property
-    def intact(self) -> bool:
+    def gates(self) -> list[list[str]]:
         """
-        False once a page was gone, or when the file has another size or time of change than in the beginning.
+        Names of the matrices that share each gate.
+        """
+    @property
+    def payload(self) -> list[tuple[int, int]]:
+        """
+        Address and bytes of what weights are computed from, where it is mapped.
+        """
+    @property
+    def registry(self) -> WeightRegistry:
+        ...
+    @property
+    def served(self) -> list[str]:
+        """
+        Names of the tensors of a SeedΔ file that are computed from it.
         """
 def attention_required_symbols() -> list[str]:
     """
@@ -559,6 +602,10 @@ def attention_required_symbols() -> list[str]:
 def base_values(base_kind: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex, row_begin: typing.SupportsInt | typing.SupportsIndex, row_end: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float32]:
     """
     Values of a base kind that is made of a seed, whole numbers in float32 [row_end - row_begin, n_in]; n_in up to 2^18.
+    """
+def check_loadable(model: os.PathLike[str] | str | bytes) -> None:
+    """
+    Raises FormatError for a GGUF model that ends the process when llama.cpp loads it or computes with it.
     """
 def columns_lanes_encode(units: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, code: LaneCode, scale_factor: typing.SupportsFloat | typing.SupportsIndex | None = None, feedback: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, threads: typing.SupportsInt | typing.SupportsIndex = 0) -> tuple[numpy.typing.NDArray[numpy.uint8], numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]]:
     """
@@ -578,6 +625,10 @@ def coo_select(delta: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], k
     The k entries of each row of float32 [n_out, n_in] with the largest sqrt(importance)·|Δ|, by ascending column.
 
     Returns: (index uint32 [n_out, k], value float32 [n_out, k]).
+    """
+def ggml_known_symbols() -> list[str]:
+    """
+    Names of those that tell it which types there are.
     """
 def ggml_required_symbols() -> list[str]:
     """
@@ -655,6 +706,5 @@ def seed_search(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]
     Returns: (seed_idx uint16 [n_out], None, scored), with step (seed_idx uint16 [n_out, blocks],
         seed_gain int8 [n_out, blocks], scored); `scored` counts the seeds whose error was computed.
     """
-EVENT_RUN: int = 8
 PRNG_BLOCK_STD: float = 36.945906403822335
 __version__: str

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGUFValueType
 
+from .. import _core
 from ..errors import SourceModelError
 from ..gguf import names
 from ..gguf.header import Header
 from ..gguf.source import SourceModel
-from ..runtime.stub_file import StubFile, StubTensor, make_stub_file
 
 SMALLEST = 32  # rows of the vocabulary of a view that is fed with hidden states
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
@@ -37,33 +37,34 @@ def block_view(
     *,
     tokens: npt.NDArray[np.int32] | None = None,
     replaced: Mapping[str, npt.NDArray[np.float32]] | None = None,
-) -> StubFile:
+) -> _core.StubFile:
     """StubFile of the blocks `first` to `last` - 1 of a model.
 
     `tokens` int32[n] are the tokens whose embeddings are its vocabulary, in this order; without them it is for hidden
     states. `replaced` has matrices float32[n_out, n_in] that stand in the place of the model's, by their names in it.
-    Raises SourceModelError for a model without an embedding, and the errors of `runtime.stub_file.make_stub_file`.
+    Raises SourceModelError for a model without an embedding, FormatError for one that llama.cpp does not survive, and
+    OutputError when there is no room for it.
     """
     header = source.header
     if names.EMBEDDING not in header.tensors:
         raise SourceModelError(f"{source.path}: has no {names.EMBEDDING}; is it a language model?")
     rows = np.arange(min(SMALLEST, header.tensors[names.EMBEDDING].shape[0]), dtype=np.int32)
     rows = rows if tokens is None else tokens
-    pieces = []
+    kept: dict[str, str] = {}
+    given: dict[str, tuple[int, tuple[int, ...], npt.NDArray[Any]]] = {}
     for name, info in header.tensors.items():
         if (name in names.MODEL_TENSORS or name == "output.bias") and info.shape[0] == _n_vocab(header):
-            data = _rows(source, name, rows)
-            pieces.append(StubTensor(name, (len(rows), *info.shape[1:]), int(info.type), len(data), data))
+            given[name] = int(info.type), (len(rows), *info.shape[1:]), _rows(source, name, rows)
             continue
         renamed = view_name(name, first, last)
         if renamed is None:
             continue
         if replaced is not None and name in replaced:
-            values = np.ascontiguousarray(replaced[name], np.float32)
-            pieces.append(StubTensor(renamed, info.shape, 0, values.nbytes, values.data.cast("B")))
+            given[renamed] = 0, info.shape, np.ascontiguousarray(replaced[name], np.float32)
         else:
-            pieces.append(StubTensor(renamed, info.shape, int(info.type), info.nbytes, (info.path, info.offset)))
-    return make_stub_file(header, pieces, _changed_metadata(header, first, last, len(rows), tokens is not None))
+            kept[renamed] = name
+    changed = _changed_metadata(header, first, last, len(rows), tokens is not None)
+    return _core.StubFile(header.path, kept, given, changed)
 
 
 def view_name(name: str, first: int, last: int) -> str | None:
@@ -85,10 +86,10 @@ def _n_vocab(header: Header) -> int:
     return header.tensors[names.EMBEDDING].shape[0]
 
 
-def _rows(source: SourceModel, name: str, rows: npt.NDArray[np.int32]) -> memoryview:
+def _rows(source: SourceModel, name: str, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
     info = source.tensors[name]
     raw = source.raw(name).reshape(info.shape[0], -1)
-    return np.ascontiguousarray(raw[rows]).data.cast("B")
+    return np.ascontiguousarray(raw[rows])
 
 
 def _u32(value: int) -> bytes:

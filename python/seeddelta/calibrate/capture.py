@@ -119,13 +119,13 @@ def capture(
     with needs_extra("llama"):
         from ..progress import tqdm
 
-    from ..runtime.hyperparameters import check_context, check_loadable
     from ..runtime.library import ggml_abi
+    from ..runtime.positions import check_context
     from ..runtime.session import plan_chunks, refuse_encoder_decoder
     from .block_run import open_hooked
 
     header = read_header(Path(model_path))
-    check_loadable(header)
+    _core.check_loadable(header.path)
     check_context(header, ctx)
     path = header.path  # the first part, when there are several
     wanted = wanted_matrices(header, targets, layers, only)

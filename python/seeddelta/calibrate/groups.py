@@ -84,9 +84,7 @@ def check_computed(source: SourceModel, threads: int = 0) -> None:
 
     Raises ImatrixError when llama.cpp ends it, as it would this one, and FormatError where that is known before.
     """
-    from ..runtime.hyperparameters import check_loadable
-
-    check_loadable(source.header)
+    _core.check_loadable(source.path)
     _try_elsewhere(source, np.zeros(4, np.int32), threads, [])
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from .. import _core
 from ..errors import EvaluationError, SourceModelError, needs_extra
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def read_windows(
     """
     with _tokenized(model, text) as (llm, data, tokens):
         from ..gguf.model_file import read_header
-        from ..runtime.hyperparameters import check_context
+        from ..runtime.positions import check_context
         from ..runtime.session import bos_token, plan_chunks, refuse_encoder_decoder
 
         check_context(read_header(model), ctx)
@@ -150,11 +151,9 @@ def open_vocabulary(model: Path) -> llama_cpp.Llama:
     with needs_extra("llama"):
         import llama_cpp
 
-    from ..gguf.model_file import read_header
-    from ..runtime.hyperparameters import check_loadable
     from ..runtime.llama_log import native_path, refusals
 
-    check_loadable(read_header(model))
+    _core.check_loadable(model)
     with native_path(model) as name, refusals(model, SourceModelError):
         return llama_cpp.Llama(name, vocab_only=True, n_ctx=64, verbose=False)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import typer
 
-from ..errors import ConfigError, FormatError, NotAvailableError
+from ..errors import ConfigError, NotAvailableError
 from ..gguf.hub import located
 from ..settings import settings_of
 from ..settings.assign import texts_of
@@ -57,7 +57,6 @@ def command(settings: ExecSettings) -> None:
     given = variables_of(settings)
     given["LD_PRELOAD"] = ":".join(filter(None, (str(find_library()), os.environ.get("LD_PRELOAD", ""))))
     check_program(program)
-    check_models(arguments[1:])
     with reading(arguments[1:]):
         check_outputs([settings.metrics_json])
     if settings.dry_run:
@@ -154,24 +153,6 @@ def _why_not(program: Object) -> str:
     if any(name.startswith("libllama") for name in program.needed):
         return "its libllama is not found; set LD_LIBRARY_PATH to its folder"
     return "is not linked to llama.cpp; give one of its programs"
-
-
-def check_models(arguments: list[str]) -> None:
-    """Raise FormatError for a SeedΔ model among the arguments that llama.cpp ends the program for when it loads it."""
-    from ..gguf.model_file import read_header
-    from ..gguf.reader import is_seeddelta
-    from ..runtime.hyperparameters import check_hyperparameters
-
-    for path in map(Path, arguments):
-        try:
-            if not path.is_file() or path.open("rb").read(4) != b"GGUF":
-                continue
-            header = read_header(path)
-            if not is_seeddelta(header):
-                continue
-        except (FormatError, OSError):  # is told by who reads it
-            continue
-        check_hyperparameters(header)
 
 
 def _replace_process(program: Path, arguments: list[str], variables: dict[str, str]) -> None:

@@ -73,8 +73,8 @@ def _fanout(text: str) -> float:
 def embedding_share(shape: Sequence[int]) -> float:
     """What a weight of an embedding or output matrix [n_vocab, n_embd] costs, over SmolLM2's (49152 rows of 576).
 
-    An error of a share of the rows' length costs the model the same however many rows there are: a token is looked up in
-    one, and its logits have the errors of all. So a weight costs less the more rows there are for their length.
+    An error of a share of the rows' length costs the model the same however many rows there are: a token is looked up
+    in one, and its logits have the errors of all. So a weight costs less the more rows there are for their length.
     """
     n_vocab, n_embd = shape
     return min(1.0, (n_embd / n_vocab) / (576 / 49152))

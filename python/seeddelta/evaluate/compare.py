@@ -15,7 +15,7 @@ from ..gguf.hub import located
 from ..gguf.model_file import read_header
 from ..html import line, table
 from ..processors import processors
-from ..runtime.hyperparameters import position_limit
+from ..runtime.positions import position_limit
 from ..storage.output import check_outputs, reading
 from .client import Worker
 from .embeddings import EmbeddingResult

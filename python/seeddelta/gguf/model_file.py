@@ -6,8 +6,7 @@ The first part of a split model has all metadata; each has a tensor table and th
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +14,6 @@ from ..errors import FormatError
 from ..storage.output import SPLIT_NAME, names_of_parts
 from .header import SPLIT_COUNT, SPLIT_NUMBER, SPLIT_TENSORS, Header, TensorInfo, read_file
 from .hub import located
-
-if TYPE_CHECKING:
-    from .. import _core
 
 
 def read_header(path: str | os.PathLike[str]) -> Header:
@@ -68,22 +64,10 @@ def join(one: Header) -> Header:
 
 
 class MappedData:
-    """Bytes of the tensors of a header, of one file or of several, which stay mapped.
+    """Bytes of the tensors of a header, of one file or of several, which stay mapped."""
 
-    With `watch` `guards` has what notices, by file, that one is changed or made shorter meanwhile. Pages that are gone
-    are zeros then and no longer end the process, so whoever watches has to ask.
-    """
-
-    def __init__(self, header: Header, *, watch: bool = False) -> None:
-        self._maps: dict[Path, np.ndarray[Any, Any]] = {}
-        self.guards: dict[Path, _core.FileGuard] = {}
-        for part in header.parts:
-            with part.open("rb") as file:
-                self._maps[part] = np.asarray(np.memmap(file, dtype=np.uint8, mode="r"))
-                if watch:
-                    from .. import _core
-
-                    self.guards[part] = _core.FileGuard(file.fileno(), self._maps[part])
+    def __init__(self, header: Header) -> None:
+        self._maps = {part: np.asarray(np.memmap(part, dtype=np.uint8, mode="r")) for part in header.parts}
 
     @property
     def size(self) -> int:

@@ -98,7 +98,6 @@ class SeedDeltaFile:
         self.dense_tensors = dense
         self.checksums = _checksums(header)
         self._data: MappedData | None = data
-        self.guards = data.guards
 
     def dense(self, name: str) -> np.ndarray[Any, Any]:
         """A kept tensor's array; a quantized type is seen as bytes, one flat row."""
@@ -125,7 +124,7 @@ class SeedDeltaFile:
         )
 
     def close(self) -> None:
-        self.tensors, self.guards = {}, {}
+        self.tensors = {}
         self._data = None
 
     def __enter__(self) -> SeedDeltaFile:
@@ -159,32 +158,40 @@ def has_statecells(path: str | os.PathLike[str] | Header) -> bool:
     Raises FormatError as `is_seeddelta` and `open_seeddelta` do.
     """
     header = path if isinstance(path, Header) else read_header(path)
-    if not is_seeddelta(header):
-        return False
-    _check_version(header)
-    return any(description.is_statecells for description in read_descriptions(header.metadata))
+    return is_seeddelta(header) and any(description.is_statecells for description in descriptions_of(header))
 
 
-def open_seeddelta(
-    path: str | os.PathLike[str] | Header, *, check_data: bool = True, watch: bool = False
-) -> SeedDeltaFile:
+def descriptions_of(header: Header) -> list[TensorDescription]:
+    """What is converted in a SeedΔ file. Raises FormatError, UnsupportedVersionError."""
+    version = header.metadata.get(schema.KEY_VERSION)
+    if not isinstance(version, int):
+        raise FormatError(f"{header.path}: {schema.KEY_VERSION} is missing or no number; build the file again")
+    if version != schema.VERSION:
+        raise UnsupportedVersionError(
+            f"{header.path}: SeedΔ version {version}; this release reads version {schema.VERSION}; "
+            "install a newer seeddelta or build the file again"
+        )
+    return read_descriptions(header.metadata)
+
+
+def open_seeddelta(path: str | os.PathLike[str] | Header, *, check_data: bool = True) -> SeedDeltaFile:
     """Map a SeedΔ file, with every shape, type, size and index range checked. Its header may have been read before.
 
-    `check_data=False` leaves out what has to look at the payload (indices and finite scales). `watch` as in MappedData.
+    `check_data=False` leaves out what has to look at the payload (indices and finite scales).
     Raises FormatError, or UnsupportedVersionError for a version, kind, scheme or field that is not known; the message
     names the file, the tensor and the remedy.
     """
     header = path if isinstance(path, Header) else read_header(path)
     if not is_seeddelta(header):
         raise FormatError(f"{header.path}: a GGUF file, but not a SeedΔ file; make one with `seeddelta build`")
-    _check_version(header)
-    data = MappedData(header, watch=watch)
+    descriptions = descriptions_of(header)
+    data = MappedData(header)
     if data.size != header.file_size:
         raise FormatError(f"{header.path}: the file changed while it was opened; try again")
 
     tensors: dict[str, StoredTensor] = {}
     stored: set[str] = set()
-    for description in read_descriptions(header.metadata):
+    for description in descriptions:
         if description.name in tensors or description.name in header.tensors:
             raise FormatError(f"{header.path}: tensor {description.name!r} is there twice; build the file again")
         arrays = _payload(header, data, description)
@@ -198,17 +205,6 @@ def open_seeddelta(
     if stray is not None:
         raise FormatError(f"{header.path}: payload tensor {stray!r} has no description; build the file again")
     return SeedDeltaFile(header, tensors, dense, data)
-
-
-def _check_version(header: Header) -> None:
-    version = header.metadata.get(schema.KEY_VERSION)
-    if not isinstance(version, int):
-        raise FormatError(f"{header.path}: {schema.KEY_VERSION} is missing or no number; build the file again")
-    if version != schema.VERSION:
-        raise UnsupportedVersionError(
-            f"{header.path}: SeedΔ version {version}; this release reads version {schema.VERSION}; "
-            "install a newer seeddelta or build the file again"
-        )
 
 
 def _checksums(header: Header) -> dict[str, int] | None:

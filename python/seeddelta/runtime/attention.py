@@ -75,7 +75,6 @@ class OwnAttention:
             )
         except RuntimeError as error:
             raise unsupported(f"attention cannot be taken over: {error}") from error
-        self.has_events = event is not None
         self._proven = False
         _check_computing()
         _watch_writers()

@@ -13,12 +13,9 @@ from .. import _core
 from ..errors import ConfigError, SourceModelError
 from ..gguf import names, targets
 from ..gguf.header import Header
-from ..gguf.source import SourceModel, open_source
+from ..gguf.source import open_source
 from ..settings.runtime import RuntimeConfig
-from .library import ggml_abi
-from .skipping import add_weights, skip_settings
-from .stub_file import StubTensor, make_stub_file, placeholder
-from .weights import PreparedModel, register_fallback
+from .weights import PreparedModel, prepare
 
 _TERNARY_THRESHOLD = 0.7  # of the mean magnitude: Li et al. 2016, Ternary Weight Networks
 
@@ -29,7 +26,6 @@ def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> Prep
     A matrix is in memory once: by columns. Raises SourceModelError when the model has no target matrix or one cannot be
     dequantized or stored as float16, ConfigError for a kwta file of another model.
     """
-    abi = ggml_abi()
     source = open_source(path)
     chosen = column_names(source.header, config.column_targets)
     if not chosen:
@@ -38,21 +34,8 @@ def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> Prep
             "look with seeddelta inspect"
         )
     signs = config.state_pack_mlp is not None and config.state_pack_mlp.aggressive
-    registry, skipping = _core.WeightRegistry(abi), skip_settings(config)
     weights = [make_columns(name, source.matrix(name), signs=signs) for name in chosen]
-    gates = add_weights(registry, weights, skipping, source.header, list(source.tensors))
-    guards = register_fallback(registry, {name: source.tensors[name].shape for name in chosen}, source.header)
-    return PreparedModel(
-        file_bytes=source.header.file_size,
-        served={},
-        dense={},
-        columns=dict.fromkeys(chosen, "f16"),
-        registry=registry,
-        stub_file=make_stub_file(source.header, _pieces(source, set(chosen))),
-        gates=gates,
-        skipping=skipping,
-        guards=guards,
-    )
+    return prepare(source.header, None, config, weights)
 
 
 def column_names(header: Header, selected: Iterable[str]) -> list[str]:
@@ -93,15 +76,6 @@ def make_columns(name: str, matrix: npt.NDArray[np.float32], *, signs: bool = Fa
             "the model (seeddelta build --layout column)"
         )
     return _core.ColumnWeight(name, n_out, n_in, f16=half, **(ternary_signs(matrix) if signs else {}))
-
-
-def _pieces(source: SourceModel, chosen: set[str]) -> list[StubTensor]:
-    return [
-        placeholder(info.name, info.shape)
-        if info.name in chosen
-        else StubTensor(info.name, info.shape, int(info.type), info.nbytes, (info.path, info.offset))
-        for info in source.tensors.values()
-    ]
 
 
 def require_columns(config: RuntimeConfig, path: str | os.PathLike[str]) -> None:

@@ -17,7 +17,6 @@ from ..gguf.schema import TensorDescription
 from ..html import line, table
 from ..settings.runtime import RuntimeConfig
 from .library import unsupported
-from .proof import gates_of_attention
 
 if TYPE_CHECKING:
     from .attention import OwnAttention
@@ -25,10 +24,9 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-_COUNTERS = (
-    "rewrites", "calls", "tokens", "reused", "prefetched", "rows", "experts", "dense_calls", "nonfinite_events",
-    "active_inputs", "skipped_inputs", "blocks",
-)  # fmt: skip
+_ERRORS: Mapping[str, Callable[[str], Exception]] = {
+    "not_finite": NumericalError, "dense_not_finite": NumericalError, "no_memory": OutOfMemoryError,
+}  # fmt: skip
 
 
 _handles: weakref.WeakValueDictionary[int, RuntimeHandle] = weakref.WeakValueDictionary()
@@ -95,22 +93,19 @@ class RuntimeHandle:
         self.tensors: Mapping[str, TensorDescription] = {} if prepared is None else prepared.served
         self.dense: Mapping[str, TensorDescription] = {} if prepared is None else prepared.dense
         self.columns: Mapping[str, str] = {} if prepared is None else prepared.columns
-        self.gate_groups = [] if prepared is None else prepared.gates
-        self._skipping = None if prepared is None else prepared.skipping
-        self._guards = {} if prepared is None else prepared.guards
+        self.gate_groups = [] if prepared is None else [tuple(group) for group in prepared.model.gates]
+        self._model = None if prepared is None else prepared.model
         self._config = config or RuntimeConfig()
         pack = self._config.state_pack_mlp
         self.skips = self._config.skips
         self.single_tokens = (attention is not None and not attention.auto) or (pack is not None and pack.aggressive)
-        self._file_bytes = 0 if prepared is None else prepared.file_bytes
         self.locked_bytes = 0
         self._proven = False
         self._proof: _core.Proof | None = None
         self._computing = threading.RLock()  # held while a graph is computed: readings are of whole ones
         _handles[id(self)] = self
         if hook is not None and not self._config.force and not self._config.skip_prompt:
-            key = "pack.kv" if self.enabled and pack is not None else "pack"
-            proof = _core.Proof(hook, [] if attention is None else gates_of_attention(attention, key))
+            proof = _core.Proof(hook)
             self._proof = proof if proof else None
 
     def compute(self, original: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
@@ -197,7 +192,9 @@ class RuntimeHandle:
         `switched_off` says it in words.
         """
         with self._computing:
-            found = self._weight_metrics()
+            found: dict[str, int | float] = {}
+            if self._model is not None and self._hook is not None:
+                found = self._model.metrics(self._hook) | {"seeddelta.locked_bytes": self.locked_bytes}
             ours = {} if self._attention is None else self._attention.metrics()
             prefix = "pack.kv." if "pack.enabled" in found else "pack."  # StatePack of the MLP is on, too
             found |= {name.replace("pack.", prefix, 1): value for name, value in ours.items()}
@@ -207,42 +204,6 @@ class RuntimeHandle:
         """What each KV head that chooses keys did (OwnAttention.heads); empty when attention is not ours."""
         with self._computing:
             return [] if self._attention is None else self._attention.heads()
-
-    def _weight_metrics(self) -> dict[str, int | float]:
-        if self._hook is None or not self.enabled:
-            return {}
-        sums: dict[str, int | float] = {
-            "seeddelta.weights": len(self.tensors) + len(self.columns),
-            "seeddelta.dense_weights": len(self.dense),
-            "seeddelta.idle_weights": len(self.idle),
-            "seeddelta.file_bytes": self._file_bytes,
-            "seeddelta.locked_bytes": self.locked_bytes,
-            "seeddelta.nodes_seen": self._hook.nodes_seen,
-        }
-        sums |= {f"seeddelta.{name}": 0 for name in _COUNTERS}  # also when every weight is dense from the start
-        calls = self._hook.kinds()
-        sums["statecells.weights"] = sum(description.is_statecells for description in self.tensors.values())
-        sums["statecells.calls"] = calls.pop("statecells", 0)
-        sums |= {f"seeddelta.calls.{kind}": count for kind, count in calls.items()}
-        sums["proc.calls"] = calls["proc_sparse"]
-        sums |= self._proc_metrics()
-        for counters in self.counters().values():
-            for name in _COUNTERS:
-                sums[f"seeddelta.{name}"] += counters[name]
-        return sums | ({} if self._skipping is None else self._hook.skipping_metrics(self._skipping))
-
-    def _proc_metrics(self) -> dict[str, int | float]:
-        weights = {name: one for name, one in self.tensors.items() if one.is_proc_sparse}
-        kept = {name: one.kept_blocks for name, one in weights.items()}
-        rows = sum(one.rows for one in weights.values())
-        counters = self.counters()
-        return {
-            "proc.enabled": int(bool(weights)),
-            "proc.weights": len(weights),
-            "proc.fanout": sum(kept.values()) / rows if rows else 0.0,
-            "proc.trims": sum(one.trims for one in weights.values()),
-            "proc.blocks": sum(counters[name]["blocks"] for name in weights),
-        }
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
@@ -274,12 +235,13 @@ class RuntimeHandle:
 
         Raises ChangedFileError, each time, when a file that weights are computed from is no longer what was loaded.
         """
-        for path, guard in self._guards.items():
-            if not guard.intact:
-                raise ChangedFileError(f"{path}: was changed or truncated while the model was in use; load it again")
+        changed = "" if self._model is None else self._model.changed
+        if changed:
+            raise ChangedFileError(changed)
         error = None if self._hook is None else self._hook.take_error()
         if error is not None:
-            raise _exception(*error)
+            kind, _, text = error
+            raise _ERRORS.get(kind, unsupported)(text)
 
     def check(self) -> None:
         """Raise what the hook met since the last call. Every llama_decode and llama_encode does this.
@@ -303,22 +265,3 @@ class RuntimeHandle:
             if counters and not any(counts["calls"] + counts["rows"] for counts in counters.values()):
                 raise unsupported("it did not run the operations that the hook put into the graph")
             self._proven = True
-
-
-def _exception(kind: str, tensor: str, detail: str) -> Exception:
-    if kind == "not_finite":
-        return NumericalError(
-            f"tensor {tensor!r}: NaN or infinity in its {detail}; give the original model as fallback "
-            "(--seeddelta-fallback model.gguf), or build this tensor with more bits"
-        )
-    if kind == "dense_not_finite":
-        return NumericalError(
-            f"tensor {tensor!r}: NaN or infinity, also with the dense fallback; the model or the prompt is at fault"
-        )
-    if kind == "no_memory":
-        return OutOfMemoryError(detail)
-    if kind == "bad_index":
-        return unsupported(f"tensor {tensor!r} is asked for a row or an expert that it does not have")
-    if kind == "layout":
-        return unsupported(f"tensor {tensor!r} {detail}")
-    return unsupported(f"tensor {tensor!r} is used by {detail}, which the hook does not serve")

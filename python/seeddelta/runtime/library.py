@@ -6,7 +6,6 @@ import ctypes
 import functools
 import re
 import subprocess
-from typing import Any
 
 import llama_cpp
 
@@ -23,7 +22,6 @@ TESTED_VERSIONS = (
     "0.3.36",
 )  # docs/internals/runtime.md
 _TRIAL = "from seeddelta.runtime import library; library.examine()"
-_DEVICE_TYPE_ACCEL = 3  # GGML_BACKEND_DEVICE_TYPE_ACCEL after CPU, GPU, IGPU
 
 
 def unsupported(what: str) -> UnsupportedLlamaError:
@@ -43,8 +41,8 @@ def native_library() -> ctypes.CDLL:
 
 
 def ggml_symbols() -> dict[str, int]:
-    """Address of every function that the probe needs; those that the library does not export are left out."""
-    return _addresses(_core.ggml_required_symbols())
+    """Address of every function that the probe asks for; those that the library does not export are left out."""
+    return _addresses([*_core.ggml_required_symbols(), *_core.ggml_known_symbols()])
 
 
 def attention_symbols() -> dict[str, int]:
@@ -78,7 +76,6 @@ def ggml_abi() -> _core.GgmlAbi:
     A release that no test knows is tried in a process of its own first: what ends that would have ended this one.
     """
     check_version()
-    check_devices()
     if llama_cpp.__version__.split("+")[0] not in TESTED_VERSIONS:
         _try_elsewhere()
     return examine()
@@ -111,39 +108,3 @@ def check_version() -> None:
     found, needed = ([int(part) for part in re.findall(r"\d+", text)[:3]] for text in (llama_cpp.__version__, oldest))
     if found < needed:
         raise unsupported(f"it is older than {oldest}, the oldest that passes the tests")
-
-
-def check_devices() -> None:
-    """Raise UnsupportedLlamaError when llama.cpp was built with an accelerator that takes products away from the CPU.
-
-    A BLAS device (ggml's type ACCEL) claims the MUL_MAT nodes of a prompt and aborts on a custom operation.
-    """
-    library = native_library()
-    try:
-        count, get, kind, name = (
-            getattr(library, f"ggml_backend_dev_{suffix}") for suffix in ("count", "get", "type", "name")
-        )
-    except AttributeError as error:
-        raise unsupported(f"its list of devices cannot be read ({error})") from error
-    count.restype = ctypes.c_size_t
-    get.argtypes, get.restype = [ctypes.c_size_t], ctypes.c_void_p
-    kind.argtypes, kind.restype = [ctypes.c_void_p], ctypes.c_int
-    name.argtypes, name.restype = [ctypes.c_void_p], ctypes.c_char_p
-    for index in range(count()):
-        device = get(index)
-        if kind(device) == _DEVICE_TYPE_ACCEL:
-            raise unsupported(f"its accelerator {name(device).decode()} takes the prompts away from the CPU")
-
-
-def type_matches(number: int, block: int, size: int) -> bool:
-    """True when the loaded ggml has the type `number` with `block` values in `size` bytes.
-
-    ggml looks a number up without a check, so those that llama_cpp does not count (older ones count too few) are never
-    asked for.
-    """
-    library: Any = native_library()
-    if number >= llama_cpp.GGML_TYPE_COUNT:
-        return False
-    library.ggml_blck_size.restype = ctypes.c_int64
-    library.ggml_type_size.restype = ctypes.c_size_t
-    return bool(library.ggml_blck_size(number) == block and library.ggml_type_size(number) == size)

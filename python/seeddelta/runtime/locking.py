@@ -8,21 +8,17 @@ import os
 import resource
 from collections.abc import Iterable, Iterator
 
-import numpy as np
-import numpy.typing as npt
-
 from ..errors import OutOfMemoryError
 
 
-def lock_memory(arrays: Iterable[npt.NDArray[np.generic]], stretches: Iterable[tuple[int, int]]) -> int:
-    """Lock the pages of arrays and of (address, bytes), and read them from the disk now. Returns the bytes.
+def lock_memory(places: Iterable[tuple[int, int]]) -> int:
+    """Lock the pages of (address, bytes), and read them from the disk now. Returns the bytes.
 
     They are free again when they are no longer mapped. Raises OutOfMemoryError when the system refuses.
     """
-    places = [(array.ctypes.data, array.nbytes) for array in arrays]
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mlock.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    pages = list(_pages([*places, *stretches]))
+    pages = list(_pages(places))
     total = sum(size for _, size in pages)
     for address, size in pages:
         if libc.mlock(address, size) != 0:

@@ -25,11 +25,11 @@ from .attention import OwnAttention, attention_of
 from .columns import prepare_columns, require_columns
 from .contexts import handle_of, new_model
 from .handle import RuntimeHandle
-from .hyperparameters import check_loadable, position_limit
 from .library import ggml_abi, unsupported
 from .llama_log import install, native_path, refusals
 from .locking import lock_memory
 from .lora import add_adapters
+from .positions import position_limit
 from .weights import PreparedModel, prepare
 
 install()
@@ -108,7 +108,7 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         self._position_limit = position_limit(header)
         prepared = _prepared(header, model_path, fallback, config, statecells or config.statecells)
         if prepared is None:
-            check_loadable(header)
+            _core.check_loadable(header.path)
             make = None if new_attention is None else partial(_new_handle, None, config, new_attention)
             self._init_plain(str(header.path), make, kwargs)
             self._add_adapters(adapters)
@@ -126,10 +126,11 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             with new_model(make, parallel, _flash(kwargs)), _opening(model_path, kwargs):
                 super().__init__(prepared.stub_file.path, **(kwargs | _OURS))
             self._attach()
-            prepared.stub_file.seal()
+            if not prepared.stub_file.seal():
+                raise unsupported("it did not map the model into memory")
             self.seeddelta.raise_error()
             if lock:
-                self.seeddelta.locked_bytes = lock_memory(prepared.payload, prepared.stub_file.kept())
+                self.seeddelta.locked_bytes = lock_memory([*prepared.model.payload, *prepared.stub_file.kept()])
         except SeedDeltaError:
             self.close()
             raise

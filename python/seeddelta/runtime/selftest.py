@@ -82,7 +82,7 @@ class _Graph:
         if error is None and self._call["ggml_graph_compute_with_ctx"](self._context, graph, 1) != 0:
             return "ggml does not compute it"
         error = error or hook.take_error()
-        return None if error is None else " ".join(error)
+        return None if error is None else error[2]
 
     def values(self, node: int, count: int) -> npt.NDArray[np.float32]:
         address = self._call["ggml_get_data"](node)

@@ -1,6 +1,6 @@
 """The original model inside llama.cpp, with matrices that can be exchanged while it is loaded.
 
-llama.cpp maps the file that it loads, shared. Here that file is a stub file (runtime/stub_file.py) that we keep open:
+llama.cpp maps the file that it loads, shared. Here that file is a stub file (_core.StubFile) that we keep open:
 what is written into it is what the next graph multiplies with. Nothing is loaded anew, and ggml computes at its own
 speed.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from math import prod
 from types import TracebackType
 from typing import Any
 
@@ -18,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
+from .. import _core
 from ..errors import ModelError, SourceModelError
 from ..gguf.model_file import read_header
 from ..gguf.source import SourceModel
 from ..numeric import row_ranges
 from ..runtime.session import open_model, require_logits
-from ..runtime.stub_file import StubTensor, make_stub_file
 
 _FLOATS = (GGMLQuantizationType.F16, GGMLQuantizationType.F32, GGMLQuantizationType.BF16)
 
@@ -32,23 +31,18 @@ class SwitchedModel:
     """A `llama_cpp.Llama` (`llm`) of an original model whose tensors `names` can be exchanged. Close it, or use `with`.
 
     They have the source's type if it is F16, BF16 or F32, else F16. The model is in memory once, as shared memory.
-    Raises what `open_model` and `make_stub_file` raise.
+    Raises what `open_model` and `_core.StubFile` raise.
     """
 
     def __init__(self, source: SourceModel, names: Iterable[str], *, n_ctx: int, threads: int | None = None) -> None:
         self._source = source
         self._types = {}
-        pieces = {
-            name: StubTensor(name, info.shape, int(info.type), info.nbytes, (info.path, info.offset))
-            for name, info in source.tensors.items()
-        }
         for name in names:
-            info = source.tensors[name]
-            kind = info.type if info.type in _FLOATS else GGMLQuantizationType.F16
-            self._types[name] = kind
-            size = gguf.GGML_QUANT_SIZES[kind][1] * prod(info.shape)
-            pieces[name] = StubTensor(name, info.shape, int(kind), size, None)
-        self._view = make_stub_file(source.header, pieces.values())
+            kind = source.tensors[name].type
+            self._types[name] = kind if kind in _FLOATS else GGMLQuantizationType.F16
+        kept = {name: name for name in source.tensors if name not in self._types}
+        given = {name: (int(kind), source.tensors[name].shape, None) for name, kind in self._types.items()}
+        self._view = _core.StubFile(source.path, kept, given)
         try:
             self._fd = os.open(self._view.path, os.O_RDWR)
             self._offsets = {name: info.offset for name, info in read_header(self._view.path).tensors.items()}
