@@ -86,9 +86,9 @@ void check_prompt(Random &r) {
     const int64_t width = whole_panels(dim_v);
     compare("prompt", std::to_string(rows) + " rows, " + std::to_string(dim_v) + " channels", [&] {
         constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
-        const Scratch keys(kAttentionChunk * dim_k * kFloat);
-        const Scratch values(kAttentionChunk * width * kFloat);
-        const Scratch scores(kPromptRows * kAttentionChunk * kFloat);
+        Scratch keys(kAttentionChunk * dim_k * kFloat);
+        Scratch values(kAttentionChunk * width * kFloat);
+        Scratch scores(kPromptRows * kAttentionChunk * kFloat);
         std::vector<float> out(static_cast<size_t>(rows * (width + 2)), 0.0F);
         float *top = out.data() + rows * width;
         std::fill_n(top, rows, -std::numeric_limits<float>::infinity());
