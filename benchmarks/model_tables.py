@@ -12,12 +12,13 @@ MODELS = (("SmolLM2-135M", "smollm2"), ("Gemma 3 270M", "gemma"))
 # names of files in the results of bench_quality.py -> what they are, and the same file in those of bench_programs.py
 _OURS = {
     "normal-4": ("SeedΔ, `--bits 4`", "SeedΔ, 4 bits"),
-    "best-4": ("SeedΔ, `--bits 4 --quality best`", ""),
+    "embedding-5": ("SeedΔ, `--bits 4 --tensor-type token_embd=5`", "SeedΔ, 4 bits"),
+    "embedding-5-best": ("SeedΔ, the same and `--quality best`", ""),
     "best-74": ("SeedΔ, `--size 74M --quality best`", ""),
     "best-80": ("SeedΔ, `--size 80M --quality best`", ""),
-    "balanced": ("SeedΔ, default options", ""),
+    "balanced": ("SeedΔ, default options", "SeedΔ, default"),
 }
-_SHORT = ("F16", "Q4_0", "IQ4_XS", "Q4_K_M", "normal-4", "best-4", "best-74", "best-80")
+_SHORT = ("F16", "Q4_0", "IQ4_XS", "Q4_K_M", "normal-4", "balanced", "best-74", "best-80")
 
 
 def programs_table() -> list[str]:
