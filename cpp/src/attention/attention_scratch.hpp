@@ -5,7 +5,6 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <type_traits>
 
 #include "attention/attention.hpp"
 #include "format/float16.hpp"
@@ -53,11 +52,36 @@ inline int64_t gather(const AttentionProblem &p, int64_t chunk, const uint64_t b
         }
         biased = any != 0;
         for (int64_t i = 0; biased && i < n; ++i) {
-            bias[i] = p.mask != nullptr ? half_to_float(p.mask[rows[i]]) : p.mask32[rows[i]];
+            bias[i] = p.mask_value(rows[i]);
         }
     }
     return n;
 }
+
+// A head of a query, scaled as the kernels take it: [dim_k].
+inline void scaled_query(const AttentionProblem &p, int64_t head, int64_t query, float *out) {
+    const float scale = p.softcap != 0.0F ? p.scale / p.softcap : p.scale;
+    const float *from = p.q + query * p.q_query + head * p.q_stride;
+    for (int64_t d = 0; d < p.dim_k; ++d) {
+        out[d] = from[d] * scale;
+    }
+}
+
+// Cuts aligned arrays out of a stretch of memory; of none, it only counts the bytes.
+class Carver {
+public:
+    explicit Carver(uint8_t *base) : base_(base) {}
+    template <class T>
+    void take(T *&pointer, int64_t n) {
+        pointer = base_ == nullptr ? nullptr : reinterpret_cast<T *>(base_ + used_);
+        used_ += (n * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
+    }
+    int64_t used() const { return used_; }
+
+private:
+    uint8_t *base_;
+    int64_t used_ = 0;
+};
 
 // Queries with the same mask whose heads a kernel takes at once: keys are widened once for all of them.
 inline int64_t queries_at_once(const AttentionProblem &p) {
@@ -96,28 +120,20 @@ struct Attention::Scratch {
 
     // The queries of one stream; p has that one alone.
     void take_queries(const AttentionProblem &p) {
-        const float scale = p.softcap != 0.0F ? p.scale / p.softcap : p.scale;
         for (int64_t head = 0; head < p.n_head; ++head) {
             const float own = slope_of(p, head);
             for (int64_t query = 0; query < p.n_query; ++query) {
                 const int64_t at = p.row(head, query);
-                const float *from = p.q + query * p.q_query + head * p.q_stride;
                 slope[at] = own;
-                for (int64_t d = 0; d < p.dim_k; ++d) {
-                    q[at * p.dim_k + d] = from[d] * scale;
-                }
+                scaled_query(p, head, query, q + at * p.dim_k);
             }
         }
     }
 
     // Returns the bytes that it takes; with null it only counts them.
     int64_t carve(const AttentionProblem &p, uint8_t *base) {
-        int64_t used = 0;
-        const auto take = [&](auto *&pointer, int64_t n) {
-            using T = std::remove_reference_t<decltype(*pointer)>;
-            pointer = base == nullptr ? nullptr : reinterpret_cast<T *>(base + used);
-            used += (n * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
-        };
+        Carver carver(base);
+        const auto take = [&](auto *&pointer, int64_t n) { carver.take(pointer, n); };
         take(q, p.n_query * p.n_head * p.dim_k);
         take(slope, p.n_query * p.n_head);
         take(floats, attention_scratch_floats(p.group() * queries_at_once(p), p.dim_k));
@@ -133,7 +149,7 @@ struct Attention::Scratch {
         take(minus, p.group() * p.dim_k / 8);
         take(query, p.group());
         take(out, p.dim_v);
-        return used;
+        return carver.used();
     }
 };
 

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "format/float16.hpp"
 #include "simd/attention_kernels.hpp"
 
 namespace seeddelta {
@@ -73,6 +74,7 @@ struct AttentionProblem {
     uint32_t mask_bits(int64_t row) const {
         return mask != nullptr ? uint32_t{mask[row]} << 16 : std::bit_cast<uint32_t>(mask32[row]);
     }
+    float mask_value(int64_t row) const { return mask != nullptr ? half_to_float(mask[row]) : mask32[row]; }
     bool hidden(int64_t row) const {
         return masked() && mask_bits(row) == (mask != nullptr ? 0xFC000000U : 0xFF800000U);
     }

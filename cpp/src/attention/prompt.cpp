@@ -63,7 +63,7 @@ PromptRow row_of(const AttentionProblem &p, int64_t chunk, const Seen &seen, flo
     for (int64_t i = 0; i < kAttentionChunk; ++i) {
         const int64_t row = chunk * kAttentionChunk + i;
         const bool visible = (seen.bits[static_cast<size_t>(i / kHalf)] >> (i % kHalf) & 1) != 0;
-        bias[i] = !visible ? kNone : p.mask != nullptr ? half_to_float(p.mask[row]) : p.mask32[row];
+        bias[i] = visible ? p.mask_value(row) : kNone;
     }
     return {bias, 0.0F, from, last + 1};
 }
@@ -96,12 +96,8 @@ struct Tile {
     int64_t carve(const AttentionProblem &p, uint8_t *base) {
         const int64_t queries = most_queries(p);
         const int64_t rows = whole_rows(queries * p.group());
-        int64_t used = 0;
-        const auto take = [&](auto *&pointer, int64_t n) {
-            using T = std::remove_reference_t<decltype(*pointer)>;
-            pointer = base == nullptr ? nullptr : reinterpret_cast<T *>(base + used);
-            used += (n * static_cast<int64_t>(sizeof(T)) + 63) / 64 * 64;
-        };
+        Carver carver(base);
+        const auto take = [&](auto *&pointer, int64_t n) { carver.take(pointer, n); };
         take(q, rows * p.dim_k);
         take(keys, kAttentionChunk * p.dim_k);
         take(values, kAttentionChunk * whole_panels(p.dim_v));
@@ -112,7 +108,7 @@ struct Tile {
         take(bias, queries * kAttentionChunk);
         take(slope, p.group());
         take(row, rows);
-        return used;
+        return carver.used();
     }
 };
 
@@ -127,7 +123,6 @@ struct TileOf {
     int64_t rows() const { return whole_rows(n * p.group()); }
 
     void start() const {
-        const float scale = p.softcap != 0.0F ? p.scale / p.softcap : p.scale;
         std::fill_n(tile.q, rows() * p.dim_k, 0.0F);
         std::fill_n(tile.top, rows(), kNone);
         std::fill_n(tile.sum, rows(), 0.0F);
@@ -137,10 +132,7 @@ struct TileOf {
         }
         for (int64_t row = 0; row < n * p.group(); ++row) {
             const int64_t head = kv_head * p.group() + row % p.group();
-            const float *from = p.q + (begin + row / p.group()) * p.q_query + head * p.q_stride;
-            for (int64_t d = 0; d < p.dim_k; ++d) {
-                tile.q[row * p.dim_k + d] = from[d] * scale;
-            }
+            scaled_query(p, head, begin + row / p.group(), tile.q + row * p.dim_k);
         }
     }
 

@@ -270,13 +270,13 @@ void bind_attention_run(py::module_ &m) {
             "the other one was. With `event` (limits as of Gate) only windows of 128 positions are computed that have\n"
             "changed since earlier calls, of which the rows `written` tell what is new. Returns (float32[n_head,\n"
             "dim_v], what was done). Raises ValueError for shapes that do not fit.")
-        .def(
-            "batch", &PyAttentionRun::batch, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("mask"), py::kw_only(),
-            py::arg("scale") = 1.0F, py::arg("threads") = 1,
-            "Attention of several tokens in several caches to all keys.\n\n"
-            "q float32[n_stream, n_query, n_head, dim_k], k and v float16[n_stream, n_kv, n_kv_head, dim], mask\n"
-            "float16[n_stream, n_query, n_kv]. Returns float32[n_stream, n_query, n_head, dim_v]: of every token what\n"
-            "it gets alone, bit for bit. Raises ValueError for shapes that do not fit.");
+        .def("batch", &PyAttentionRun::batch, py::arg("q"), py::arg("k"), py::arg("v"), py::arg("mask"), py::kw_only(),
+             py::arg("scale") = 1.0F, py::arg("threads") = 1,
+             "Attention of several tokens in several caches to all keys.\n\n"
+             "q float32[n_stream, n_query, n_head, dim_k], k and v float16[n_stream, n_kv, n_kv_head, dim], mask\n"
+             "float16[n_stream, n_query, n_kv]. Returns float32[n_stream, n_query, n_head, dim_v]: of every token the\n"
+             "same bits whatever the others are, of up to 16 a stream those that it gets alone. Raises ValueError for "
+             "shapes that do not fit.");
 }
 
 } // namespace seeddelta

@@ -197,7 +197,7 @@ void bind_runtime(py::module_ &m) {
         .def_property_readonly("nodes_seen", [](const PyHook &h) { return h.hook.nodes_seen(); })
         .def(
             "set_attention", [](PyHook &h, PyAttention &attention) { h.hook.set_attention(&attention.hook); },
-            py::arg("attention"), py::keep_alive<1, 2>(), "Attention of single tokens is taken over, too.")
+            py::arg("attention"), py::keep_alive<1, 2>(), "Attention is taken over, too.")
         .def("counters", &counters,
              "Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, "
              "active_inputs,\n"

@@ -1,5 +1,5 @@
-// Takes over attention (FLASH_ATTN_EXT, or of a single token two products and a softmax) in the
-// graphs of one llama context, and tells the selectors of its layers what is written to the cache.
+// Takes over attention (FLASH_ATTN_EXT, or of a single token two products and a softmax) in the graphs of one llama
+// context, and tells the selectors of its layers what is written to the cache.
 #pragma once
 #include <atomic>
 #include <cstdint>

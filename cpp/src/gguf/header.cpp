@@ -72,15 +72,8 @@ void Header::fail(const std::string &what, Fault fault) const {
     throw ModelFileError(path() + ": " + what, fault);
 }
 
-std::optional<int64_t> Header::whole(const std::string &key) const {
-    const Value *found = value(key);
-    if (found == nullptr) {
-        return std::nullopt;
-    }
-    Cursor cursor(path(), found->bytes);
-    switch (found->type) {
-    case ValueType::u8:
-        return cursor.number<uint8_t>(key);
+double read_number(Cursor &cursor, ValueType type, std::string_view key) {
+    switch (type) {
     case ValueType::i8:
         return cursor.number<int8_t>(key);
     case ValueType::u16:
@@ -91,6 +84,33 @@ std::optional<int64_t> Header::whole(const std::string &key) const {
         return cursor.number<uint32_t>(key);
     case ValueType::i32:
         return cursor.number<int32_t>(key);
+    case ValueType::u64:
+        return static_cast<double>(cursor.number<uint64_t>(key));
+    case ValueType::i64:
+        return static_cast<double>(cursor.number<int64_t>(key));
+    case ValueType::f32:
+        return cursor.number<float>(key);
+    case ValueType::f64:
+        return cursor.number<double>(key);
+    default:
+        return cursor.number<uint8_t>(key);
+    }
+}
+
+std::optional<int64_t> Header::whole(const std::string &key) const {
+    const Value *found = value(key);
+    if (found == nullptr) {
+        return std::nullopt;
+    }
+    Cursor cursor(path(), found->bytes);
+    switch (found->type) {
+    case ValueType::u8:
+    case ValueType::i8:
+    case ValueType::u16:
+    case ValueType::i16:
+    case ValueType::u32:
+    case ValueType::i32:
+        return static_cast<int64_t>(read_number(cursor, found->type, key));
     default:
         fail("the key " + key + " is no int; the file is corrupt, make it again");
     }

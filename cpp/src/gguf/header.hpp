@@ -39,6 +39,9 @@ struct Value {
     std::span<const uint8_t> bytes;
 };
 
+// The number of this type, no text or array, that stands at the cursor; whole ones above 2^53 are rounded.
+double read_number(class Cursor &cursor, ValueType type, std::string_view key);
+
 class Header {
 public:
     // Called with every file as soon as it is mapped, before it is read.

@@ -28,31 +28,6 @@ std::string text_of(double value) {
     return text.data();
 }
 
-double read(Cursor &cursor, ValueType type, const std::string &key) {
-    switch (type) {
-    case ValueType::i8:
-        return cursor.number<int8_t>(key);
-    case ValueType::u16:
-        return cursor.number<uint16_t>(key);
-    case ValueType::i16:
-        return cursor.number<int16_t>(key);
-    case ValueType::u32:
-        return cursor.number<uint32_t>(key);
-    case ValueType::i32:
-        return cursor.number<int32_t>(key);
-    case ValueType::u64:
-        return static_cast<double>(cursor.number<uint64_t>(key));
-    case ValueType::i64:
-        return static_cast<double>(cursor.number<int64_t>(key));
-    case ValueType::f32:
-        return cursor.number<float>(key);
-    case ValueType::f64:
-        return cursor.number<double>(key);
-    default:
-        return cursor.number<uint8_t>(key);
-    }
-}
-
 // A hyperparameter: a number, or one for each layer. 0 where there is none.
 struct Numbers {
     const Header &header;
@@ -77,7 +52,7 @@ struct Numbers {
             refuse(header, key, "is no number");
         }
         for (uint64_t i = 0; i < count; ++i) {
-            const double number = read(cursor, type, key);
+            const double number = read_number(cursor, type, key);
             first = i == 0 ? number : first;
             largest = i == 0 || !(number <= largest || std::isnan(largest)) ? number : largest;
             any_wrong |= !(std::isfinite(number) && number >= 0);

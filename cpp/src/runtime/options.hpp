@@ -7,7 +7,7 @@
 
 namespace seeddelta {
 
-// Who computes the attention of generated tokens: ours where it is faster, llama.cpp, or ours and nothing else.
+// Who computes attention: we where we can, llama.cpp, or we and nobody else.
 enum class AttentionMode { automatic, llama, exact };
 
 struct Options {

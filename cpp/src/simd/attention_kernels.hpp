@@ -32,6 +32,16 @@ static inline int64_t cache_row_bytes(CacheType type, int64_t dim) {
     return dim / kCacheBlock * (type == CacheType::q8_0 ? kQ8Bytes : kQ4Bytes);
 }
 
+// The sum of kLanes partial sums, in their memory.
+static inline float fold_lanes(float *lane) {
+    for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+        for (int64_t i = 0; i < half; ++i) {
+            lane[i] += lane[i + half];
+        }
+    }
+    return lane[0];
+}
+
 // A row of `dim` channels as float32.
 void widen_row(CacheType type, const uint8_t *row, int64_t dim, float *out);
 
@@ -105,6 +115,8 @@ struct WidenTask {
     const uint64_t *visible; // [2] bits of positions; the others become 0, and are not read
     float *keys;             // out: [kAttentionChunk / kPanel, dim_k, kPanel positions], 64-byte aligned
     float *values;           // out: [panels of dim_v, kAttentionChunk, kPanel channels], the last one filled up with 0
+
+    bool sees(int64_t position) const { return (visible[position / 64] >> (position % 64) & 1) != 0; }
 };
 
 // What one row of a prompt's tile sees of a chunk: positions from .. to.

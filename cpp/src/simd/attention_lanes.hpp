@@ -54,12 +54,7 @@ struct Lanes {
         for (int i = 0; i < kCount; ++i) {
             r[i].store_aligned(lane + i * F::size);
         }
-        for (int64_t half = kLanes / 2; half > 0; half /= 2) {
-            for (int64_t i = 0; i < half; ++i) {
-                lane[i] += lane[i + half];
-            }
-        }
-        return lane[0];
+        return fold_lanes(lane);
     }
     SEEDDELTA_INLINE float largest() const {
         alignas(64) float lane[kLanes];

@@ -16,11 +16,10 @@ void widen_keys(const WidenTask &t) {
     constexpr int64_t size = F::size;
     for (int64_t i = 0; i < kAttentionChunk; i += size) {
         float *out = t.keys + i / kPanel * t.dim_k * kPanel + i % kPanel;
-        const uint64_t visible = t.visible[i / 64] >> (i % 64);
         for (int64_t d = 0; d < t.dim_k; d += size) {
             F rows[size];
             for (int64_t key = 0; key < size; ++key) {
-                rows[key] = (visible >> key & 1) != 0 ? channels<Ops, kType>(t.k + (i + key) * t.k_stride, d) : F(0.0F);
+                rows[key] = t.sees(i + key) ? channels<Ops, kType>(t.k + (i + key) * t.k_stride, d) : F(0.0F);
             }
             xsimd::transpose(rows, rows + size);
             for (int64_t c = 0; c < size; ++c) {
@@ -35,7 +34,7 @@ void widen_values(const WidenTask &t) {
     using F = typename Ops::F;
     constexpr int64_t size = F::size;
     for (int64_t i = 0; i < kAttentionChunk; ++i) {
-        const bool visible = (t.visible[i / 64] >> (i % 64) & 1) != 0;
+        const bool visible = t.sees(i);
         float *out = t.values + i * kPanel;
         const auto put = [&](int64_t d, F value) {
             value.store_unaligned(out + d / kPanel * kAttentionChunk * kPanel + d % kPanel);

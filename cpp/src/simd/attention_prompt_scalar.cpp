@@ -41,14 +41,9 @@ void attend_row(const PromptTask &t, int64_t row) {
         weight[i] = exp_defined(weight[i] - top);
         lane[i % kLanes] += weight[i];
     }
-    for (int64_t half = kLanes / 2; half > 0; half /= 2) {
-        for (int64_t i = 0; i < half; ++i) {
-            lane[i] += lane[i + half];
-        }
-    }
     const float factor = exp_defined(t.top[row] - top);
     t.top[row] = top;
-    t.sum[row] = t.sum[row] * factor + lane[0];
+    t.sum[row] = t.sum[row] * factor + fold_lanes(lane);
     const int64_t width = whole_panels(t.dim_v);
     for (int64_t d = 0; d < width; ++d) {
         float sum = t.out[row * width + d] * factor;
@@ -64,7 +59,7 @@ void attend_row(const PromptTask &t, int64_t row) {
 void widen_scalar(const WidenTask &t) {
     float wide[kLargestHead];
     for (int64_t i = 0; i < kAttentionChunk; ++i) {
-        const bool visible = (t.visible[i / 64] >> (i % 64) & 1) != 0;
+        const bool visible = t.sees(i);
         std::fill_n(wide, kLargestHead, 0.0F);
         if (visible) {
             widen_row(t.k_type, t.k + i * t.k_stride, t.dim_k, wide);

@@ -14,15 +14,6 @@ namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-float fold(float *lane) {
-    for (int64_t half = kLanes / 2; half > 0; half /= 2) {
-        for (int64_t i = 0; i < half; ++i) {
-            lane[i] += lane[i + half];
-        }
-    }
-    return lane[0];
-}
-
 float largest(const float *x, int64_t n) {
     float top = kNone;
     for (int64_t i = 0; i < n; ++i) {
@@ -60,7 +51,7 @@ float row_dot(CacheType type, const float *q, const uint8_t *k, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
         lane[i % kLanes] += q[i] * channel(type, k, i);
     }
-    return fold(lane);
+    return fold_lanes(lane);
 }
 
 // Sums of the keys of the positions that index names, with their weights.
@@ -100,7 +91,7 @@ void attend(AttentionTask &t) {
         }
         float *partial = t.partial + head * stride;
         partial[0] = top;
-        partial[1] = fold(lane);
+        partial[1] = fold_lanes(lane);
         for (int64_t d = 0; d < t.dim_v; ++d) {
             partial[2 + d] = 0.0F;
         }
@@ -204,7 +195,7 @@ float mass(const float *a, int64_t n, float limit) {
     for (int64_t i = 0; i < n; ++i) {
         lane[i % kLanes] += a[i] >= limit ? exp_defined(a[i]) : 0.0F;
     }
-    return fold(lane);
+    return fold_lanes(lane);
 }
 
 } // namespace
@@ -225,7 +216,7 @@ void sum_values_by_channel(const AttentionTask &t, const int32_t *index, int64_t
                 lane[position % kLanes] +=
                     t.scratch[head * kAttentionChunk + index[j]] * half_to_float(half_at(v + 2 * position));
             }
-            t.partial[head * (2 + t.dim_v) + 2 + d] = fold(lane);
+            t.partial[head * (2 + t.dim_v) + 2 + d] = fold_lanes(lane);
         }
     }
 }

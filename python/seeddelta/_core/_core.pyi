@@ -286,8 +286,8 @@ class AttentionRun:
         Attention of several tokens in several caches to all keys.
 
         q float32[n_stream, n_query, n_head, dim_k], k and v float16[n_stream, n_kv, n_kv_head, dim], mask
-        float16[n_stream, n_query, n_kv]. Returns float32[n_stream, n_query, n_head, dim_v]: of every token what
-        it gets alone, bit for bit. Raises ValueError for shapes that do not fit.
+        float16[n_stream, n_query, n_kv]. Returns float32[n_stream, n_query, n_head, dim_v]: of every token the
+        same bits whatever the others are, of up to 16 a stream those that it gets alone. Raises ValueError for shapes that do not fit.
         """
 class SkipSettings:
     """
@@ -347,7 +347,7 @@ class GraphHook:
         """
     def set_attention(self, attention: AttentionHook) -> None:
         """
-        Attention of single tokens is taken over, too.
+        Attention is taken over, too.
         """
     def take_error(self) -> tuple[str, str, str] | None:
         """
