@@ -42,10 +42,10 @@ def gradients(path: Path, tokens: Any, random: Any) -> dict[str, Any]:
     for layer in range(shape.layers):
         x, back = read_block(source, shape, layer).forward(x)
         backs.append(back)
-    dx = read_head(source, shape).gradient(x, random)
+    dx, _ = read_head(source, shape).gradient(x, random)
     for layer in reversed(range(shape.layers)):
         seen: dict[str, Any] = {}
-        dx = backs[layer](dx, lambda kind, g, _, seen=seen: seen.__setitem__(kind, g))
+        dx = backs[layer](dx, lambda kind, g, *_, seen=seen: seen.__setitem__(kind, g))
         found |= {f"blk.{layer}.{kind}.weight": g for kind, g in seen.items() if "norm" not in kind}
     return found
 

@@ -59,7 +59,7 @@ bool AttentionHook::take_flash(void *node) {
     if (operands.q == nullptr || operands.k == nullptr || operands.v == nullptr) {
         return false;
     }
-    if (abi_.ne_of(operands.q, 1) > kFewQueries && !kernels().attention.prompts) {
+    if (abi_.ne_of(operands.q, 1) > kFewQueries && !kernels().attention.fused) {
         others_compute(operands.k);
         return false;
     }
@@ -97,6 +97,9 @@ bool AttentionHook::take_chain(void *node) {
 // Whether operands and the node of the result, with the heads in dimension `heads`, are for us; else ggml computes it.
 bool AttentionHook::takes(const void *node, const AttentionOperands &operands, int heads) {
     const char *why = misfit(abi_, operands);
+    if (why == nullptr && !kernels().attention.fused && !settings_.chooses_keys() && !settings_.event.enabled) {
+        why = "this processor has no fused multiply-add";
+    }
     if (why == nullptr && !receives(node, operands, heads)) {
         why = "its result has an unexpected type or layout";
     }

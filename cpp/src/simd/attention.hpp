@@ -2,6 +2,7 @@
 // for:
 //   half(p): as many float16 as a register has floats, widened   words(p), bytes(p): the same of int16, int8
 //   half_one(h): one float16                                     sum4(a, b, c, d, out): the folded sums of four Lanes
+//   fused(a, b, c): a * b + c, rounded once
 //   kValues: registers of channels whose sums are kept at once
 // Include inside an instruction-set unit only.
 #pragma once
@@ -71,10 +72,10 @@ SEEDDELTA_INLINE void four_products(const float *x, const float *rows, int64_t s
         for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
             const float *row = rows + at + r * size;
             const F one = F::load_unaligned(x + at + r * size);
-            a.r[r] = a.r[r] + one * F::load_unaligned(row);
-            b.r[r] = b.r[r] + one * F::load_unaligned(row + stride);
-            c.r[r] = c.r[r] + one * F::load_unaligned(row + 2 * stride);
-            d.r[r] = d.r[r] + one * F::load_unaligned(row + 3 * stride);
+            a.r[r] = Ops::fused(one, F::load_unaligned(row), a.r[r]);
+            b.r[r] = Ops::fused(one, F::load_unaligned(row + stride), b.r[r]);
+            c.r[r] = Ops::fused(one, F::load_unaligned(row + 2 * stride), c.r[r]);
+            d.r[r] = Ops::fused(one, F::load_unaligned(row + 3 * stride), d.r[r]);
         }
     }
     Ops::sum4(a.r, b.r, c.r, d.r, out);
@@ -183,7 +184,7 @@ SEEDDELTA_INLINE void sum_values(const AttentionTask &t, int64_t head, int64_t d
         for (int h = 0; h < kHeads; ++h) {
             const F p(weight[h * kAttentionChunk + i]);
             for (int r = 0; r < kRegisters; ++r) {
-                sum[h][r] = sum[h][r] + p * value[r];
+                sum[h][r] = Ops::fused(p, value[r], sum[h][r]);
             }
         }
     }

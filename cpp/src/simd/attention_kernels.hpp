@@ -1,5 +1,5 @@
 // Attention over cached keys and values: what every instruction set provides. The scalar functions are the definition;
-// every table gives their bits. Products and sums are rounded apart (no fused multiply-add) but for prompts, sums have
+// every table gives their bits. Products with keys and values are added with fused multiply-adds. Sums have
 // kLanes partial sums that are folded in halves: lane i + lane i + 8, then + 4, + 2, + 1.
 #pragma once
 #include <bit>
@@ -149,8 +149,8 @@ struct AttentionKernels {
     void (*attend)(AttentionTask &task);
     void (*widen)(const WidenTask &task);
     void (*prompt)(const PromptTask &task);
-    // whether `prompt` is fast: the processor has fused multiply-add
-    bool prompts;
+    // whether `attend` and `prompt` are fast: the processor has fused multiply-add
+    bool fused;
     // sums from the table, by look-up
     void (*score)(const ScoreTask &task);
     // popcount(plane & plus) - popcount(plane & minus)

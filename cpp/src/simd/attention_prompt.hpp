@@ -1,6 +1,5 @@
 // Attention of prompts (PromptTask in simd/attention_kernels.hpp), for any xsimd architecture. Beside the words of
 // simd/attention.hpp `Ops` has
-//   fused(a, b, c): a * b + c, rounded once
 //   kTileRows, kTileRegisters: sums that are kept in registers at once
 // Include inside an instruction-set unit only.
 #pragma once

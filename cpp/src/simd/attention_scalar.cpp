@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -49,7 +50,7 @@ float channel(CacheType type, const uint8_t *row, int64_t i) {
 float row_dot(CacheType type, const float *q, const uint8_t *k, int64_t n) {
     float lane[kLanes] = {};
     for (int64_t i = 0; i < n; ++i) {
-        lane[i % kLanes] += q[i] * channel(type, k, i);
+        lane[i % kLanes] = std::fma(q[i], channel(type, k, i), lane[i % kLanes]);
     }
     return fold_lanes(lane);
 }
@@ -62,7 +63,7 @@ void sum_keys(const AttentionTask &t, const int32_t *index) {
         for (int64_t j = 0; j < t.values; ++j) {
             const float p = t.scratch[head * kAttentionChunk + index[j]];
             for (int64_t d = 0; d < t.dim_k; ++d) {
-                sum[d] += p * channel(t.k_type, t.k + t.rows[index[j]] * t.k_stride, d);
+                sum[d] = std::fma(p, channel(t.k_type, t.k + t.rows[index[j]] * t.k_stride, d), sum[d]);
             }
         }
     }
@@ -117,7 +118,7 @@ void attend(AttentionTask &t) {
             const float p = t.scratch[head * kAttentionChunk + i];
             float *sum = t.partial + head * stride + 2;
             for (int64_t d = 0; d < t.dim_v; ++d) {
-                sum[d] += p * channel(t.v_type, v, d);
+                sum[d] = std::fma(p, channel(t.v_type, v, d), sum[d]);
             }
         }
     }
@@ -213,8 +214,9 @@ void sum_values_by_channel(const AttentionTask &t, const int32_t *index, int64_t
             float lane[kLanes] = {};
             for (int64_t j = 0; j < n; ++j) {
                 const int64_t position = t.rows[index[j]];
-                lane[position % kLanes] +=
-                    t.scratch[head * kAttentionChunk + index[j]] * half_to_float(half_at(v + 2 * position));
+                float &sum = lane[position % kLanes];
+                sum = std::fma(t.scratch[head * kAttentionChunk + index[j]], half_to_float(half_at(v + 2 * position)),
+                               sum);
             }
             t.partial[head * (2 + t.dim_v) + 2 + d] = fold_lanes(lane);
         }
@@ -225,7 +227,7 @@ const AttentionKernels &attention_scalar() {
     static constexpr AttentionKernels table{.attend = attend,
                                             .widen = widen_scalar,
                                             .prompt = prompt_scalar,
-                                            .prompts = false,
+                                            .fused = false,
                                             .score = score,
                                             .popcount = count_bits,
                                             .estimate = estimate,

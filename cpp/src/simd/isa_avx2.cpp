@@ -87,7 +87,7 @@ const KernelTable &kernels_avx2() {
                                        .attention = {.attend = attend_simd<xsimd::avx2, AttentionOps256>,
                                                      .widen = widen_simd<xsimd::avx2, AttentionOps256>,
                                                      .prompt = prompt_simd<xsimd::avx2, AttentionOps256>,
-                                                     .prompts = true,
+                                                     .fused = true,
                                                      .score = score_256,
                                                      .popcount = score_256,
                                                      .estimate = estimate_simd<xsimd::avx2, AttentionOps256>,

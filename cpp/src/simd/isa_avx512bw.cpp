@@ -67,7 +67,7 @@ const KernelTable &kernels_avx512bw() {
         .attention = {.attend = attend_simd<Arch, AttentionOps>,
                       .widen = widen_simd<xsimd::avx2, AttentionOps256>, // xsimd transposes no 16 x 16
                       .prompt = prompt_simd<Arch, AttentionOps>,
-                      .prompts = true,
+                      .fused = true,
                       .score = score_256,
                       .popcount = score_256,
                       .estimate = estimate_simd<Arch, AttentionOps>,

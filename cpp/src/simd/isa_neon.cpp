@@ -86,7 +86,7 @@ const KernelTable &kernels_neon() {
         .attention = {.attend = attend_simd<Arch, AttentionOps>,
                       .widen = widen_simd<Arch, AttentionOps>,
                       .prompt = prompt_simd<Arch, AttentionOps>,
-                      .prompts = true,
+                      .fused = true,
                       .score = attention_scalar().score,
                       .popcount = attention_scalar().popcount,
                       .estimate = estimate_simd<Arch, AttentionOps>,

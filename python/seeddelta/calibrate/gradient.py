@@ -4,6 +4,8 @@ For a matrix with outputs y_t the loss grows by about ½ Σ_t (g_tᵀ E x_t)², 
 tokens drawn from the model's own prediction (its expected gradient squares are the Fisher information). What is kept is
 G = Σ_t g_t g_tᵀ / ‖g_t‖: tokens of large gradients count more, but do not own it.
 
+With a function for it, each matrix also gets its price: what an error of its weights costs the model.
+
 The gradient comes down from the logits block by block: on the way up the hidden states before each block are written to
 the disk, on the way down each block is computed again. So memory holds one block, its G and a chunk for each thread.
 """
@@ -30,7 +32,8 @@ from ..storage.output import check_writable
 from .block import block_matrices, in_order, read_block
 from .block_shape import ModelShape, model_shape
 from .gradient_file import write_gradient
-from .head import read_head
+from .head import Head, read_head
+from .moments import ChunkMoments, Moments, Price, chunk_moments, unit_diagonal
 from .states import States, write_states
 from .text import Texts, Windows, read_texts, text_files
 
@@ -47,12 +50,14 @@ def capture_gradient(
     chunks: int | None = GRADIENT_CHUNKS,
     seed: int = 1,
     threads: int = 0,
+    price: Price | None = None,
     progress: bool = True,
 ) -> int:
     """Write the gradient file of a GGUF model of ARCHITECTURES (families.py); returns how many matrices it has.
 
     `chunks` of `ctx` tokens are taken from all over the text, or in equal parts of several (None: all of it). `seed` is
-    that of the drawn labels. The result does not depend on `threads` (0: all processors). The hidden states before
+    that of the drawn labels. The result does not depend on `threads` (0: all processors). With `price` the file has the
+    price of each of these matrices, of the embedding and of the output matrix. The hidden states before
     every block take 4 · chunks · ctx · n_embd bytes each in the folder of the output. Raises NotAvailableError for
     another kind of model, EvaluationError for a text that is too short, OutputError for the output.
     """
@@ -68,14 +73,18 @@ def capture_gradient(
         for layer in reversed(range(shape.layers))  # as they are found
         for name in block_matrices(source, layer)
     }
+    priced = () if price is None else tuple(name for name in names.MODEL_TENSORS if name in source.tensors)
     with (
         one_blas_thread(),
         tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder,
         ThreadPoolExecutor(threads or processors()) as pool,
         tqdm(desc="gradient", unit="block", total=2 * shape.layers, disable=not progress) as bar,
     ):
-        found = _Backward(source, shape, windows, Path(folder), pool, seed, lambda: bar.update())
-        write_gradient(output, rows, found.matrix, model_name=source.path.name, windows=windows, seed=seed)
+        found = _Backward(source, shape, windows, Path(folder), pool, seed, price, lambda: bar.update())
+        prices = None if price is None else found.prices
+        write_gradient(
+            output, rows, found.matrix, prices, priced, model_name=source.path.name, windows=windows, seed=seed
+        )
     return len(rows)
 
 
@@ -90,10 +99,12 @@ class _Backward:
         folder: Path,
         pool: ThreadPoolExecutor,
         seed: int,
+        price: Price | None,
         done: Callable[[], object],
     ) -> None:
         self.source, self.shape, self.windows, self.folder, self.pool = source, shape, windows, folder, pool
-        self.done = done
+        self.price, self.done = price, done
+        self.prices: dict[str, float] = {}  # of the matrices that were asked for; of embedding and head at the end
         self.gradient = self._forward(seed)  # ∂loss/∂x of every chunk, after the block `self.layer`
         self.layer = shape.layers
         self.found: dict[str, F32] = {}
@@ -105,11 +116,7 @@ class _Backward:
         while self.layer > place[0]:
             self.layer -= 1
             self.found = self._backward(self.layer)
-        g = self.found.pop(name)
-        mean = np.diagonal(g).mean(dtype=np.float64)
-        if mean == 0:  # the loss does not depend on this output at all
-            return g
-        return np.asarray((g + g.T) / (2 * mean), np.float32)
+        return self.found.pop(name)
 
     def _states(self, layer: int) -> States:
         return States(self.folder / f"states-{layer}.f32", self.windows.ctx, self.shape.n_embd)
@@ -130,7 +137,41 @@ class _Backward:
                     writer.add(after)
             self.done()
         head, last = read_head(self.source, self.shape), self._states(self.shape.layers)
-        return list(self._each(lambda chunk: head.gradient(last.read(chunk), np.random.default_rng([seed, chunk]))))
+        gradients, variance = [], np.zeros(len(head.matrix), np.float64)
+        way = self._each(lambda chunk: head.gradient(last.read(chunk), np.random.default_rng([seed, chunk])))
+        for gradient, own in way:
+            gradients.append(gradient)
+            variance += own
+        if self.price is not None:
+            self._price_head(head, last, variance)
+        return gradients
+
+    def _price_head(self, head: Head, last: States, variance: npt.NDArray[np.float64]) -> None:
+        """Price of the output matrix, whose gradients' second moments are Σ p (1 − p) on the diagonal."""
+        assert self.price is not None
+        inputs, power, tokens = np.zeros((head.matrix.shape[1],) * 2, np.float32), 0.0, 0
+        for chunk in range(self.windows.chunks):
+            x = head.inputs(last.read(chunk))
+            square = np.square(x).sum(-1, keepdims=True, dtype=np.float64)
+            x = np.asarray(x / np.maximum(square, 1e-60) ** 0.5, np.float32)
+            inputs += x.T @ x
+            power += float(square.sum())
+            tokens += len(x)
+        power *= head.shape.logit_scale**2 * float(variance.sum()) / tokens**2
+        mean = max(float(variance.mean()), 1e-60)
+        moments = Moments(np.asarray(variance / mean, np.float32), unit_diagonal(inputs), power)
+        name = names.HEAD if names.HEAD in self.source.tensors else names.EMBEDDING
+        self.prices[name] = self.price(name, head.matrix, moments)
+
+    def _price_embedding(self) -> None:
+        """Add the price of what the embedding gives the first block: of errors as large as its rows."""
+        embedding, total, tokens = self.source.matrix(names.EMBEDDING), 0.0, 0
+        for chunk, own in enumerate(self.windows.tokens):
+            x = self.shape.embedding_scale * embedding[own]
+            g = np.square(self.gradient[chunk]).sum(-1, dtype=np.float64)
+            total += float(g @ np.square(x).mean(-1, dtype=np.float64))
+            tokens += len(own)
+        self.prices[names.EMBEDDING] = self.prices.get(names.EMBEDDING, 0.0) + total / (2 * tokens)
 
     def _backward(self, layer: int) -> dict[str, F32]:
         block, before = read_block(self.source, self.shape, layer), self._states(layer)
@@ -138,25 +179,38 @@ class _Backward:
         start = f"blk.{layer}."
         full = {name.removeprefix(start).removesuffix(".weight"): name for name in block_matrices(self.source, layer)}
         sums = {kind: np.zeros((len(block.w[kind]),) * 2, np.float32) for kind in full}
+        inputs: dict[str, F32] = {}
+        power = dict.fromkeys(full, 0.0)
+        first: dict[str, str] = {}
 
-        def of_chunk(chunk: int) -> dict[str, F32]:
-            weighted: dict[str, F32] = {}
+        def of_chunk(chunk: int) -> ChunkMoments:
+            told: dict[str, tuple[F32, F32]] = {}
 
-            def seen(kind: str, g: F32, _: F32) -> None:
-                if kind not in sums:
-                    return
-                square = (g * g).sum(-1, keepdims=True, dtype=np.float64)
-                weighted[kind] = np.asarray(g / np.maximum(square, 1e-60) ** 0.25, np.float32)
+            def seen(kind: str, g: F32, _: F32, x: F32) -> None:
+                if kind in full:
+                    told[kind] = g, x
 
             back = block.forward(before.read(chunk))[1]
             self.gradient[chunk] = back(self.gradient[chunk], seen)
-            return weighted
+            return chunk_moments(told, inputs=self.price is not None)
 
-        for weighted in self._each(of_chunk):
+        for own in self._each(of_chunk):
 
-            def add(kind: str, weighted: dict[str, F32] = weighted) -> None:
-                sums[kind] += weighted[kind].T @ weighted[kind]
+            def add(kind: str, own: ChunkMoments = own) -> None:
+                sums[kind] += own.gradients[kind].T @ own.gradients[kind]
+                power[kind] += own.power[kind] / self.windows.tokens.size
+                if kind in own.inputs:
+                    inputs[kind] = inputs.get(kind, 0) + own.inputs[kind].T @ own.inputs[kind]
 
             list(self.pool.map(add, sums))
+            first |= own.first
+        found = {kind: unit_diagonal(g) for kind, g in sums.items()}
+        if self.price is not None:
+            units = {kind: unit_diagonal(h) for kind, h in inputs.items()}
+            for kind, name in full.items():
+                moments = Moments(found[kind], units[first[kind]], power[kind])
+                self.prices[name] = self.price(name, block.w[kind], moments)
+            if layer == 0:
+                self._price_embedding()
         self.done()
-        return {full[kind]: g for kind, g in sums.items()}
+        return {full[kind]: g for kind, g in found.items()}

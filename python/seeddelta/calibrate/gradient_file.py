@@ -1,7 +1,8 @@
 """The gradient file: a GGUF with G = E[g gᵀ / ‖g‖] of matrices, g the gradients of the loss at a matrix' outputs.
 
 Keys `general.type` = "seeddelta.gradient", `seeddelta.gradient.version` = 1, `.tokens`, `.chunks`, `.ctx`, `.seed`,
-`.model`, `.text`, `.text_sha256`. Tensors `<matrix>.grad` F32 [n_out, n_out], symmetric, the mean of the diagonal 1.
+`.model`, `.text`, `.text_sha256`. Tensors `<matrix>.grad` F32 [n_out, n_out], symmetric, the mean of the diagonal 1,
+and, if prices were measured, `<matrix>.price` F32 [1] (convert/prices.py), of embedding and output matrix, too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ F32 = npt.NDArray[np.float32]
 TYPE = "seeddelta.gradient"
 VERSION = 1
 SUFFIX = ".grad"
+PRICE = ".price"
 _REMEDY = "make it again with seeddelta imatrix --gradient"
 
 
@@ -39,7 +41,7 @@ class Gradient:
     @property
     def tensors(self) -> tuple[str, ...]:
         """Matrices whose gradients are known."""
-        return tuple(name.removesuffix(SUFFIX) for name in self._header.tensors)
+        return tuple(name.removesuffix(SUFFIX) for name in self._header.tensors if name.endswith(SUFFIX))
 
     @property
     def sha256(self) -> str:
@@ -72,6 +74,19 @@ class Gradient:
             raise ImatrixError(f"{self.path}: the gradients of {name!r} are not finite or not positive; {_REMEDY}")
         return values
 
+    def price(self, name: str) -> float | None:
+        """What errors of a matrix cost the model in nats per unit of the encoder's error; None when it is not known.
+
+        Raises ImatrixError for a value that no price has.
+        """
+        info = self._header.tensors.get(name + PRICE)
+        if info is None:
+            return None
+        value = float(np.memmap(self.path, "<f4", "r", info.offset, (1,))[0])
+        if not 0 <= value < float("inf"):
+            raise ImatrixError(f"{self.path}: the price of {name!r} is {value}; {_REMEDY}")
+        return value
+
 
 def open_gradient(path: str | os.PathLike[str]) -> Gradient:
     """Open and check a gradient file. Raises ImatrixError naming the file, the tensor and the remedy."""
@@ -87,9 +102,10 @@ def open_gradient(path: str | os.PathLike[str]) -> Gradient:
     except (FormatError, KeyError, ValueError, TypeError) as error:
         raise ImatrixError(f"{path}: not a whole gradient file ({error}); {_REMEDY}") from error
     for name, info in header.tensors.items():
-        square = len(info.shape) == 2 and len(set(info.shape)) == 1
-        if not name.endswith(SUFFIX) or info.type != GGMLQuantizationType.F32 or not square:
-            raise ImatrixError(f"{path}: {name!r} is no square F32 matrix of gradients; {_REMEDY}")
+        square = name.endswith(SUFFIX) and len(info.shape) == 2 and len(set(info.shape)) == 1
+        price = name.endswith(PRICE) and info.shape == (1,)
+        if info.type != GGMLQuantizationType.F32 or not (square or price):
+            raise ImatrixError(f"{path}: {name!r} is no square F32 matrix of gradients, nor a price; {_REMEDY}")
     return Gradient(header)
 
 
@@ -97,12 +113,17 @@ def write_gradient(
     path: str | os.PathLike[str],
     rows: Mapping[str, int],
     matrix: Callable[[str], F32],
+    prices: Mapping[str, float] | None,
+    others: Iterable[str],
     *,
     model_name: str,
     windows: Windows,
     seed: int,
 ) -> None:
-    """Write G of matrices with so many `rows`; `matrix` is asked for each in turn. Raises OutputError."""
+    """Write G of matrices with so many `rows`; `matrix` is asked for each in turn. Raises OutputError.
+
+    With `prices`, which are asked for after all matrices, those of `rows` and of the `others` are written, too.
+    """
 
     def number(value: int) -> Value:
         return Typed(value, GGUFValueType.UINT64)
@@ -119,8 +140,14 @@ def write_gradient(
         f"{TYPE}.text_sha256": Typed(windows.sha256, GGUFValueType.STRING),
     }
     plan = [PlannedTensor(name + SUFFIX, (n_out, n_out), GGMLQuantizationType.F32) for name, n_out in rows.items()]
+    if prices is not None:
+        plan += [PlannedTensor(name + PRICE, (1,), GGMLQuantizationType.F32) for name in (*rows, *others)]
 
     def pieces(tensor: PlannedTensor) -> Iterable[F32]:
+        if tensor.name.endswith(PRICE):
+            assert prices is not None
+            yield np.array([prices[tensor.name.removesuffix(PRICE)]], "<f4")
+            return
         yield np.ascontiguousarray(matrix(tensor.name.removesuffix(SUFFIX)), "<f4")
 
     write_gguf(Path(path), metadata, plan, pieces)

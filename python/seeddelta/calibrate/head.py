@@ -30,6 +30,11 @@ class Head:
         last = self.shape.blocks[-1]
         return norm(x, self.norm, last.eps, centered=last.layer_norm)
 
+    def inputs(self, x: F32) -> F32:
+        """What the output matrix is given, [tokens, n_embd], of hidden states."""
+        last = self.normalized(x)[0]
+        return last if self.bias is None else last + self.bias
+
     def logits(self, last: F32) -> tuple[F32, Back]:
         """[tokens, n_vocab] of what `normalized` gave."""
         last = last if self.bias is None else last + self.bias
@@ -43,18 +48,22 @@ class Head:
         for some in slices(len(last)):
             yield some, log_softmax(self.logits(last[some])[0])
 
-    def gradient(self, x: F32, random: np.random.Generator) -> F32:
-        """∂loss/∂x [tokens, n_embd]: the loss is Σ −log p(label), the labels are drawn from the prediction."""
+    def gradient(self, x: F32, random: np.random.Generator) -> tuple[F32, F32]:
+        """∂loss/∂x [tokens, n_embd]: the loss is Σ −log p(label), the labels are drawn from the prediction.
+
+        And the variance p (1 − p) of each token's label, float32 [n_vocab], summed over the tokens.
+        """
         last, norm_back = self.normalized(x)
-        gradient = np.empty_like(last)
+        gradient, variance = np.empty_like(last), np.zeros(len(self.matrix), np.float32)
         for some in slices(len(last)):
             logits, logits_back = self.logits(last[some])
             noise = random.random(logits.shape, np.float32)
             label = (logits - np.log(-np.log(noise + np.float32(1e-12)))).argmax(-1)  # Gumbel's trick
             p = softmax(logits)
+            variance += (p - p * p).sum(0)
             p[np.arange(len(p)), label] -= 1
             gradient[some] = logits_back(p)
-        return norm_back(gradient)
+        return norm_back(gradient), variance
 
 
 def slices(tokens: int) -> Iterator[slice]:

@@ -12,8 +12,9 @@ import numpy as np
 from .block_shape import BlockShape
 from .operations import ACTIVATIONS, F32, norm, sigmoid, softmax, softmax_back
 
-# name of a matrix or a norm in its block, ∂loss/∂y and y (without a bias), [tokens, n_out]; of experts nothing is told
-Seen = Callable[[str, F32, F32], object]
+# name of a matrix or a norm in its block, ∂loss/∂y and y (without a bias), [tokens, n_out], and x [tokens, n_in]; of
+# experts nothing is told
+Seen = Callable[[str, F32, F32, F32], object]
 Back = Callable[[F32, Seen], F32]
 
 
@@ -29,7 +30,7 @@ class Tensors:
         y, norm_back = norm(x, self.w[name], self.shape.eps, centered=self.shape.layer_norm)
 
         def back(dy: F32, seen: Seen) -> F32:
-            seen(name, dy, y)
+            seen(name, dy, y, x)
             return norm_back(dy)
 
         return self._biased(name, y), back
@@ -44,7 +45,7 @@ class Tensors:
 
         def back(dy: F32, seen: Seen) -> F32:
             if expert is None:
-                seen(name, dy, y)
+                seen(name, dy, y, x)
             return np.asarray(dy @ weight)
 
         return self._biased(name, y), back

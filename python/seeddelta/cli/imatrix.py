@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,8 @@ def _write(settings: CaptureSettings, captured: Capture) -> None:
     """The files, what is to be said of them, and the gradients, which are measured by themselves."""
     from ..calibrate import capture_gradient, write_covariance
     from ..calibrate.statistics import statistics_table
+    from ..convert.prices import price
+    from ..convert.recipe import Recipe
     from ..gguf.imatrix import write_imatrix
     from ..report.tables import make_console
 
@@ -80,8 +83,9 @@ def _write(settings: CaptureSettings, captured: Capture) -> None:
         typer.echo(f"warning: the input of {name} was NaN or infinite in {count} tokens, which were left out", err=True)
     if settings.gradient is not None:
         found = capture_gradient(
-            model, text, settings.gradient, ctx=settings.ctx, chunks=settings.gradient_chunks, threads=settings.threads
-        )
+            model, text, settings.gradient, ctx=settings.ctx, chunks=settings.gradient_chunks,
+            threads=settings.threads, price=partial(price, recipe=Recipe(input=model, output=settings.gradient)),
+        )  # fmt: skip
         if not settings.quiet:
             typer.echo(f"{settings.gradient}: gradients of {found} matrices")
     if settings.show_statistics:

@@ -1,27 +1,29 @@
 """Rates that meet a budget: --bpw, --size and the presets.
 
-What a tensor costs the model is its sensitivity a weight, times its weights, times the square of the encoder's error at
-its rate: with small errors the divergence from the original model is a quadratic form of them, and those of different
-matrices add up (docs/guide/autotune.md).
+What a tensor costs the model is its price times the square of the code's error at its rate: with small errors the
+divergence from the original model is a quadratic form of them, and those of different matrices add up.
 All tensors start at the lowest rate; the step that takes off most for its bytes is
-next, while it fits. The steps of LOSS take off less and less a byte, so that no other choice of the same bytes costs
-less, but for the last step. The sensitivities are a table by kind and place, no errors are measured: equal shapes and
-names give equal rates. `seeddelta autotune` measures them instead.
+next, while it fits. The steps of CODE_ERROR take off less and less a byte, so that no other choice of the same bytes
+costs less, but for the last step. Prices are measured with the gradients (prices.py). Without them they are a table by
+kind and place: equal shapes and names give equal rates.
 """
 
 from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
+from statistics import median
 
 from ..errors import RecipeError
 from ..gguf import names
 from .rates import Rate, embedding_share
 
-# Divergence by bits, over that at 3 bits: the square of the encoder's error, alike for all kinds of matrices.
-LOSS: dict[float, float] = {1: 15.0, 1.5: 7.6, 2: 4.0, 2.5: 2.1, 3: 1.0, 3.5: 0.53, 4: 0.27, 5: 0.067, 6: 0.02}
+# Mean square error of byte lanes by bits, of Gaussian numbers of variance 1 and the default effort.
+CODE_ERROR: dict[float, float] = {
+    1: 0.279, 1.5: 0.1465, 2: 0.0739, 2.5: 0.0389, 3: 0.0189, 3.5: 0.01, 4: 0.00485, 5: 0.001256, 6: 0.000353,
+}  # fmt: skip
 # Divergence a weight at equal bits, over that of attn_output: rounded from what autotune measures on SmolLM2, with the
 # first and the last layer alike. Its first layer's attention costs next to nothing, which is left out: nothing says
 # that other models are like that. An expert sees a part of the tokens: not measured, taken for a quarter.
@@ -52,14 +54,26 @@ def sensitivity(name: str, n_layers: int | None, shape: Sequence[int]) -> float:
     return outer.get(kind, SENSITIVITY.get(kind, OTHERS)) * (EXPERT if names.role_of(name) == "experts" else 1.0)
 
 
+def costs(
+    tensors: Iterable[str],
+    n_layers: int | None,
+    shapes: Mapping[str, Sequence[int]],
+    measured: Callable[[str], float | None],
+) -> dict[str, float]:
+    """Price of each tensor: the measured one, or by the table, in the measure of the others."""
+    table = {name: sensitivity(name, n_layers, shapes[name]) * prod(shapes[name]) for name in tensors}
+    prices = {name: price for name in table if (price := measured(name)) is not None}
+    unit = median(price / table[name] for name, price in prices.items()) if prices else 1.0
+    return {name: prices.get(name, unit * cost) for name, cost in table.items()}
+
+
 def fit_rates(
     rates: Mapping[str, Rate],
     fixed: set[str],
     budget: int,
-    shapes: Mapping[str, Sequence[int]],
+    prices: Mapping[str, float],
     ladder: Sequence[float],
     bytes_at: Callable[[str, Rate], int],
-    n_layers: int | None,
 ) -> dict[str, Rate]:
     """Rates of all tensors of `rates`, whose bytes together are at most `budget`; those of `fixed` stay.
 
@@ -83,7 +97,7 @@ def fit_rates(
             return
         low, high = ladder[at], ladder[at + 1]
         more = bytes_at(name, high) - bytes_at(name, low)
-        gain = sensitivity(name, n_layers, shapes[name]) * prod(shapes[name]) * (LOSS[low] - LOSS[high])
+        gain = prices[name] * (CODE_ERROR[low] - CODE_ERROR[high])
         heapq.heappush(steps, (-gain / max(more, 1), order, name, at + 1, more))
 
     free = sorted((name for name in chosen if name not in fixed), key=_layer)

@@ -197,7 +197,7 @@ def _back(block: Block, x: F32, dx: F32) -> tuple[F32, dict[str, F32]]:
     """∂/∂x before a block, and ∂/∂θ of its matrices and norms."""
     found: dict[str, F32] = {}
 
-    def seen(kind: str, dy: F32, y: F32) -> None:
+    def seen(kind: str, dy: F32, y: F32, _: F32) -> None:
         if y.ndim == 2:  # norms of single heads are not fitted
             found[kind] = np.einsum("to,to->o", dy, y)
 

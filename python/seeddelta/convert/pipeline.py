@@ -319,5 +319,6 @@ def _report(
         uncalibrated=plan.uncalibrated,
         idle=idle,
         idle_weights=sum(prod(plan.source.tensors[name].shape) for name in idle),
+        predicted_divergence=plan.predicted_divergence,
         seconds=round(time.perf_counter() - started, 3),
     )

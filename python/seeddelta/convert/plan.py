@@ -19,7 +19,7 @@ from ..gguf.header import TensorInfo
 from ..gguf.imatrix import Imatrix, read_imatrix
 from ..gguf.schema import TensorDescription
 from ..gguf.source import SourceModel, can_dequantize, cannot_dequantize, open_source
-from .budget import fit_rates
+from .budget import CODE_ERROR, costs, fit_rates
 from .describe import describe
 from .rates import Proc, Rate, overridden
 from .recipe import Recipe, parse_size
@@ -52,6 +52,14 @@ class Plan:
         return sum(kept_tensor(self.source, name, self.rest).nbytes for name in kept)
 
     @property
+    def predicted_divergence(self) -> float | None:
+        """Nats per token of all targets together, by their prices; None when not all of them were measured."""
+        prices = {name: None if self.gradient is None else self.gradient.price(name) for name in self.targets}
+        if any(prices[name] is None or recipe.proc_sparse for name, recipe in self.recipes.items()):
+            return None
+        return sum((prices[name] or 0) * CODE_ERROR[recipe.bits] for name, recipe in self.recipes.items())
+
+    @property
     def payload_bytes(self) -> int:
         return sum(payload.payload_bytes(description) for description in self.targets.values())
 
@@ -79,8 +87,9 @@ def make_plan(recipe: Recipe, *, measured: bool = True) -> Plan:
     for info in chosen:
         if not can_dequantize(info.type):
             raise cannot_dequantize(source.path, info)
+    gradient = None if recipe.gradient is None else open_gradient(recipe.gradient)
     if recipe.target_bpw is not None or recipe.size is not None:
-        rates |= _fitted(recipe, source, {info.name: rates[info.name] for info in chosen})
+        rates |= _fitted(recipe, source, {info.name: rates[info.name] for info in chosen}, gradient)
     recipes = {info.name: _own_recipe(recipe, info.name, rates[info.name]) for info in chosen}
     described = {
         info.name: describe(recipes[info.name], info.name, matrix_shape(info), info.type.name, experts_of(info))
@@ -97,23 +106,12 @@ def make_plan(recipe: Recipe, *, measured: bool = True) -> Plan:
             importance_of(recipe, imatrix, info)  # all of them are checked before hours of work
     uncalibrated = tuple(name for name in described if _lacks_calibration(name, imatrix, covariance))
     rest = rest_types(source.header, recipe.rest)
-    return Plan(source, imatrix, covariance, described, recipes, uncalibrated, _gradient(recipe, described), rest)
-
-
-def _gradient(recipe: Recipe, described: Mapping[str, TensorDescription]) -> Gradient | None:
-    if recipe.gradient is None:
-        return None
-    if recipe.hessian is None:
-        raise RecipeError("--gradient is of use with --hessian only; make that with seeddelta imatrix --hessian")
-    gradient = open_gradient(recipe.gradient)
-    if not any(gradient.has(name) for name in described):
-        raise ImatrixError(f"{gradient.path}: has no gradients of any of the tensors; make it with this model")
-    return gradient
-
-
-def with_gradient(plan: Plan, recipe: Recipe) -> Plan:
-    """The plan with the gradients that the recipe names, which are checked."""
-    return replace(plan, gradient=_gradient(recipe, plan.targets))
+    if gradient is not None:
+        if recipe.hessian is None:
+            raise RecipeError("--gradient is of use with --hessian only; make that with seeddelta imatrix --hessian")
+        if not any(gradient.has(name) for name in described):
+            raise ImatrixError(f"{gradient.path}: has no gradients of any of the tensors; make it with this model")
+    return Plan(source, imatrix, covariance, described, recipes, uncalibrated, gradient, rest)
 
 
 def _lacks_calibration(name: str, imatrix: Imatrix | None, covariance: Covariance | None) -> bool:
@@ -135,8 +133,11 @@ def _own_recipe(recipe: Recipe, name: str, rate: Rate) -> Recipe:
     return recipe.model_copy(update=changes)
 
 
-def _fitted(recipe: Recipe, source: SourceModel, rates: dict[str, Rate]) -> dict[str, Rate]:
-    """Rates within --bpw or --size."""
+def _fitted(recipe: Recipe, source: SourceModel, rates: dict[str, Rate], gradient: Gradient | None) -> dict[str, Rate]:
+    """Rates within --bpw or --size, by the prices of a gradient file or by the table."""
+
+    def measured(name: str) -> float | None:
+        return None if gradient is None else gradient.price(name)
 
     fixed = {
         name
@@ -147,8 +148,8 @@ def _fitted(recipe: Recipe, source: SourceModel, rates: dict[str, Rate]) -> dict
     budget = budget_bytes(recipe, source, counted)
     budget += sum(bytes_at(recipe, source, name, rates[name]) for name in rates.keys() - counted)
     shapes = {name: source.tensors[name].shape for name in rates}
-    layers = targets.computed_layers(source.header)
-    return fit_rates(rates, fixed, budget, shapes, recipe.rates, partial(bytes_at, recipe, source), layers)
+    prices = costs(rates, targets.computed_layers(source.header), shapes, measured)
+    return fit_rates(rates, fixed, budget, prices, recipe.rates, partial(bytes_at, recipe, source))
 
 
 def bytes_at(recipe: Recipe, source: SourceModel, name: str, rate: Rate) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,8 @@ from .memory import jobs_within, ram_bytes, sums_bytes, sums_limit, wanted_input
 from .metadata import calibration_metadata
 from .parts import Part, load_part, open_parts
 from .pipeline import check_space, encode_all, finish, hash_in_background, planned_report
-from .plan import Plan, make_plan, with_gradient
+from .plan import Plan, make_plan
+from .prices import price
 from .quality import AUTO, Quality, chosen, with_possible_gradient, without_sequential
 from .recipe import Recipe, with_rate
 from .report import BuildReport
@@ -244,10 +246,11 @@ class _Work:
         if not path.is_file():
             capture_gradient(
                 self.recipe.input, self.gradient_texts, path,
-                ctx=self.windows.ctx, threads=self.recipe.threads, progress=progress,
+                ctx=self.windows.ctx, threads=self.recipe.threads, price=partial(price, recipe=self.recipe),
+                progress=progress,
             )  # fmt: skip
         self.recipe = self.recipe.model_copy(update={"gradient": path})
-        self.plan = with_gradient(self.plan, self.recipe)
+        self.plan = make_plan(self.recipe, measured=False)
 
     def _restored(self) -> dict[str, Part]:
         """Parts of the groups that are done; when one is damaged all is measured again (whole parts are used)."""

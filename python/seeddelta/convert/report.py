@@ -96,7 +96,8 @@ class BuildReport(BaseModel):
     `files` are the output, several when it is split.
     `tensors_restored` counts the tensors that an earlier, unfinished run had encoded. `uncalibrated` are tensors that
     the imatrix or covariance given lacks. `idle` are matrices that llama.cpp's graph does not use, and why; they are
-    kept, and `idle_weights` of the model's weights are theirs. `losses` are what `seeddelta quantize` found on texts.
+    kept, and `idle_weights` of the model's weights are theirs. `predicted_divergence` is the KL divergence from the
+    original model that the gradients let expect, nats per token; `losses` are what `seeddelta quantize` found on texts.
     """
 
     model_config = _FROZEN
@@ -116,6 +117,7 @@ class BuildReport(BaseModel):
     uncalibrated: tuple[str, ...] = ()
     idle: dict[str, str] = {}
     idle_weights: int = 0
+    predicted_divergence: float | None = None
     losses: tuple[dict[str, Any], ...] = ()
     seconds: float
 

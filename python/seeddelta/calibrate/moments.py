@@ -1,0 +1,58 @@
+"""What the tokens of a text say of a matrix: the second moments of its inputs and of the gradients at its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+F32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """`gradient` float32 [n_out, n_out] is E[g gᵀ / ‖g‖], `inputs` float32 [n_in, n_in] is E[x xᵀ / ‖x‖²], both with a
+    mean of the diagonal of 1, or all 0; `power` is E[‖g‖² ‖x‖²]. Of an output matrix, whose gradients at different
+    tokens of the vocabulary hardly go together, `gradient` is the diagonal alone, float32 [n_vocab]."""
+
+    gradient: F32
+    inputs: F32
+    power: float
+
+
+# name of a matrix, the matrix and its moments -> what its errors cost the model (see convert/prices.py)
+Price = Callable[[str, F32, Moments], float]
+
+
+@dataclass(frozen=True)
+class ChunkMoments:
+    """What a chunk of text adds to the moments of the matrices of a block."""
+
+    gradients: dict[str, F32] = field(default_factory=dict)  # g / ‖g‖^½ of each matrix, [tokens, n_out]
+    inputs: dict[str, F32] = field(default_factory=dict)  # x / ‖x‖ of the first matrix that reads it, [tokens, n_in]
+    first: dict[str, str] = field(default_factory=dict)  # that matrix, of each
+    power: dict[str, float] = field(default_factory=dict)  # Σ ‖g‖² ‖x‖²
+
+
+def chunk_moments(seen: dict[str, tuple[F32, F32]], *, inputs: bool) -> ChunkMoments:
+    """Of the gradients and the inputs of matrices, [tokens, n_out] and [tokens, n_in]; or without the `inputs`."""
+    found = ChunkMoments()
+    readers: dict[int, str] = {}
+    for kind, (g, x) in seen.items():
+        g_square, x_square = (np.square(v).sum(-1, keepdims=True, dtype=np.float64) for v in (g, x))
+        found.gradients[kind] = np.asarray(g / np.maximum(g_square, 1e-60) ** 0.25, np.float32)
+        found.first[kind] = readers.setdefault(id(x), kind)
+        if inputs and found.first[kind] == kind:
+            found.inputs[kind] = np.asarray(x / np.maximum(x_square, 1e-60) ** 0.5, np.float32)
+        found.power[kind] = float((g_square * x_square).sum())
+    return found
+
+
+def unit_diagonal(sums: F32) -> F32:
+    """A symmetric matrix over the mean of its diagonal; itself when that is 0."""
+    mean = np.diagonal(sums).mean(dtype=np.float64)
+    if mean == 0:
+        return sums
+    return np.asarray((sums + sums.T) / (2 * mean), np.float32)
