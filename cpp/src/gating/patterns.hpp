@@ -1,5 +1,6 @@
 // Which matrices a value is of: by name, group of matrices, or shell pattern; and which of them read the same input.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>

@@ -1,5 +1,6 @@
 // Learns the layout of ggml_tensor: tensors with distinctive values are made through ggml's public functions, in memory
 // of our own, and their bytes are searched for those values. A value that is found in no place, or in two, is an error.
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 

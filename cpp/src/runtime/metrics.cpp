@@ -22,7 +22,7 @@ Metric whole(std::string name, uint64_t value) {
     return {std::move(name), static_cast<double>(value), true};
 }
 
-std::string quoted(std::string_view text) {
+std::string json_string(std::string_view text) {
     std::string out = "\"";
     for (const char c : text) {
         if (static_cast<unsigned char>(c) < ' ') {
@@ -54,9 +54,9 @@ void add_attention(std::vector<Metric> &found, const AttentionCounts &counts) {
 std::string object(std::string_view name, const std::vector<Metric> &metrics) {
     std::string text;
     for (const Metric &metric : metrics) {
-        text += (text.empty() ? "\n  " : ",\n  ") + quoted(metric.name) + ": " + printed(metric);
+        text += (text.empty() ? "\n  " : ",\n  ") + json_string(metric.name) + ": " + printed(metric);
     }
-    return quoted(name) + ": {" + text + "\n}";
+    return json_string(name) + ": {" + text + "\n}";
 }
 
 // Of weights with the residual proc_sparse.
