@@ -2,9 +2,9 @@
 
     python benchmarks/bench_prices.py --text wiki.test.txt [--dense model-f16.gguf]
 
-Some matrices, spread over the layers and kinds, are encoded at --bits one at a time, the rest stays as it is; KL from the
-original is measured on --chunks chunks of a text that the calibration has not seen. Writes JSON: the pairs and their
-rank correlation. An interrupted run goes on where it was with --reuse.
+Some matrices, spread over the layers and kinds, are encoded at --bits one at a time, the rest stays as it is; KL from
+the original is measured on --chunks chunks of a text that the calibration has not seen. Writes JSON: the pairs and
+their rank correlation. An interrupted run goes on where it was with --reuse.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ import seeddelta
 from scipy.stats import spearmanr
 from seeddelta.calibrate import capture, capture_gradient, write_covariance
 from seeddelta.calibrate.gradient_file import open_gradient
+from seeddelta.calibrate.text import read_texts, text_files
 from seeddelta.convert.budget import CODE_ERROR
 from seeddelta.convert.prices import price
 from seeddelta.gguf import names
 from seeddelta.gguf.source import open_source
+
+CTX, CHUNKS = 512, 48  # of the package's text for the covariances, as quantize has them
 
 
 def main() -> int:
@@ -39,9 +42,11 @@ def main() -> int:
     dense = common.dense_model(options.dense, options.work)
     gradient, covariance = (options.work / f"{dense.stem}-prices-{name}.gguf" for name in ("gradient", "covariance"))
     recipe = seeddelta.Recipe(input=dense, output=options.work / f"{dense.stem}-one.gguf", threads=options.threads)
-    if not (options.reuse and covariance.exists()):
+    if not (options.reuse and gradient.exists()):
         capture_gradient(dense, None, gradient, threads=options.threads, price=partial(price, recipe=recipe))
-        write_covariance(covariance, capture(dense, None, chunks=48, targets="all,embd", threads=options.threads))
+    if not (options.reuse and covariance.exists()):
+        tokens = read_texts(dense, text_files(None), CTX, CHUNKS).tokens.ravel()
+        write_covariance(covariance, capture(dense, tokens, ctx=CTX, targets="all,embd", threads=options.threads))
     prices = open_gradient(gradient)
     pairs = []
     for name in _spread(list(open_source(dense).tensors), options.matrices):
@@ -80,7 +85,7 @@ def _alone(options: Any, recipe: seeddelta.Recipe, name: str, gradient: Path, co
     """Divergence of a model of which one matrix is encoded."""
     one = recipe.model_copy(update={
         "targets": ("all", "embd", "head"), "tensor_type": (".=dense", f"^{re.escape(name)}$={options.bits:g}"),
-        "hessian": covariance, "gradient": gradient, "resume": False,
+        "hessian": covariance, "gradient": gradient if open_gradient(gradient).has(name) else None, "resume": False,
     })  # fmt: skip
     seeddelta.build(one, progress=False)
     compared = seeddelta.evaluate(

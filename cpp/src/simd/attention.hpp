@@ -3,7 +3,7 @@
 //   half(p): as many float16 as a register has floats, widened   words(p), bytes(p): the same of int16, int8
 //   half_one(h): one float16                                     sum4(a, b, c, d, out): the folded sums of four Lanes
 //   fused(a, b, c): a * b + c, rounded once
-//   kValues: registers of channels whose sums are kept at once
+//   kValues: registers of channels whose sums are kept at once    kRegisters: how many there are
 // Include inside an instruction-set unit only.
 #pragma once
 #include <xsimd/xsimd.hpp>
@@ -81,17 +81,41 @@ SEEDDELTA_INLINE void four_products(const float *x, const float *rows, int64_t s
     Ops::sum4(a.r, b.r, c.r, d.r, out);
 }
 
+// The same with four rows in as many registers each.
+template <class Arch, class Ops, int kRegisters>
+SEEDDELTA_INLINE void held_products(const float *x, const xsimd::batch<float, Arch> *rows, float *out) {
+    using F = xsimd::batch<float, Arch>;
+    constexpr int kCount = Lanes<Arch>::kCount;
+    F sum[4 * kCount];
+    for (F &one : sum) {
+        one = F(0.0F);
+    }
+    unrolled<kRegisters>([&](int r) SEEDDELTA_INLINE_LAMBDA {
+        const F one = F::load_unaligned(x + r * static_cast<int>(F::size));
+        unrolled<4>([&](int key) SEEDDELTA_INLINE_LAMBDA {
+            F &lane = sum[key * kCount + r % kCount];
+            lane = Ops::fused(one, rows[key * kRegisters + r], lane);
+        });
+    });
+    Ops::sum4(sum, sum + kCount, sum + 2 * kCount, sum + 3 * kCount, out);
+}
+
 // Scores of four keys at a time: they are widened once and multiplied with every head's query. Rows lie apart, so that
 // the processor does not see what comes next.
-template <class Arch, class Ops, CacheType kType>
+template <class Arch, class Ops, CacheType kType, int64_t kDim>
 void query_keys(const AttentionTask &t) {
-    constexpr int64_t size = xsimd::batch<float, Arch>::size;
-    constexpr int64_t ahead = 16; // keys
+    using F = xsimd::batch<float, Arch>;
+    constexpr int64_t size = F::size;
+    constexpr int64_t ahead = 16;              // keys
+    constexpr int64_t registers = kDim / size; // of a key; those of four keys may stay where they are
+    constexpr bool held = kDim != 0 && 4 * registers + 12 <= Ops::kRegisters;
+    const int64_t dim = kDim == 0 ? t.dim_k : kDim;
     float *wide = four_rows(t);
-    const int64_t k_bytes = cache_row_bytes(kType, t.dim_k);
+    const int64_t k_bytes = cache_row_bytes(kType, dim);
     const int64_t v_bytes = t.negligible > 0.0F || t.v_by_channel ? 0 : cache_row_bytes(t.v_type, t.dim_v);
     for (int64_t i = 0; i < t.n; i += 4) {
-        for (int64_t key = 0; key < 4; ++key) {
+        F four[held ? 4 * registers : 1];
+        unrolled<4>([&](int key) SEEDDELTA_INLINE_LAMBDA {
             const int64_t row = t.rows[i + key < t.n ? i + key : t.n - 1];
             if (i + key + ahead < t.n) {
                 prefetch(t.k + t.rows[i + key + ahead] * t.k_stride, k_bytes);
@@ -101,14 +125,24 @@ void query_keys(const AttentionTask &t) {
                 prefetch_next(t.next_k + (i + key) * k_bytes, k_bytes);
             }
             const uint8_t *k = t.k + row * t.k_stride;
-            for (int64_t d = 0; d < t.dim_k; d += size) {
-                channels<Ops, kType>(k, d).store_unaligned(wide + key * t.dim_k + d);
+            if constexpr (held) {
+                unrolled<registers>([&](int r) SEEDDELTA_INLINE_LAMBDA {
+                    four[key * registers + r] = channels<Ops, kType>(k, r * size);
+                });
+            } else {
+                for (int64_t d = 0; d < dim; d += size) {
+                    channels<Ops, kType>(k, d).store_unaligned(wide + key * dim + d);
+                }
             }
-        }
+        });
         for (int64_t head = 0; head < t.heads; ++head) {
             // what is written behind the last key is overwritten with no score below
-            four_products<Arch, Ops>(t.q + head * t.dim_k, wide, t.dim_k, t.dim_k,
-                                     t.scratch + head * kAttentionChunk + i);
+            float *out = t.scratch + head * kAttentionChunk + i;
+            if constexpr (held) {
+                held_products<Arch, Ops, registers>(t.q + head * dim, four, out);
+            } else {
+                four_products<Arch, Ops>(t.q + head * dim, wide, dim, dim, out);
+            }
         }
     }
 }
@@ -159,7 +193,8 @@ void weigh(const AttentionTask &t, int64_t head) {
 
 // Sums of weight times value for kHeads heads and kRegisters registers of channels from d on.
 template <class Arch, class Ops, CacheType kType, int kHeads, int kRegisters>
-SEEDDELTA_INLINE void sum_values(const AttentionTask &t, int64_t head, int64_t d, const int32_t *index, int64_t n) {
+SEEDDELTA_INLINE void sum_values(const AttentionTask &t, int64_t dim, int64_t head, int64_t d, const int32_t *index,
+                                 int64_t n) {
     using F = xsimd::batch<float, Arch>;
     constexpr int64_t size = F::size;
     F sum[kHeads][kRegisters];
@@ -169,7 +204,7 @@ SEEDDELTA_INLINE void sum_values(const AttentionTask &t, int64_t head, int64_t d
         }
     }
     const float *weight = t.scratch + head * kAttentionChunk;
-    const int64_t bytes = cache_row_bytes(kType, t.dim_v);
+    const int64_t bytes = cache_row_bytes(kType, dim);
     const uint8_t *next = head == 0 && d == 0 ? t.next_v : nullptr;
     for (int64_t j = 0; j < n; ++j) {
         const int64_t i = index[j];
@@ -190,35 +225,36 @@ SEEDDELTA_INLINE void sum_values(const AttentionTask &t, int64_t head, int64_t d
     }
     for (int h = 0; h < kHeads; ++h) {
         for (int r = 0; r < kRegisters; ++r) {
-            sum[h][r].store_unaligned(t.partial + (head + h) * (2 + t.dim_v) + 2 + d + r * size);
+            sum[h][r].store_unaligned(t.partial + (head + h) * (2 + dim) + 2 + d + r * size);
         }
     }
 }
 
-template <class Arch, class Ops, CacheType kType, int kHeads>
+template <class Arch, class Ops, CacheType kType, int64_t kDim, int kHeads>
 void sum_channels(const AttentionTask &t, int64_t head, const int32_t *index, int64_t n) {
     constexpr int64_t size = xsimd::batch<float, Arch>::size;
+    const int64_t dim = kDim == 0 ? t.dim_v : kDim;
     int64_t d = 0;
-    for (; d + Ops::kValues * size <= t.dim_v; d += Ops::kValues * size) {
-        sum_values<Arch, Ops, kType, kHeads, Ops::kValues>(t, head, d, index, n);
+    for (; d + Ops::kValues * size <= dim; d += Ops::kValues * size) {
+        sum_values<Arch, Ops, kType, kHeads, Ops::kValues>(t, dim, head, d, index, n);
     }
-    for (; d < t.dim_v; d += size) {
-        sum_values<Arch, Ops, kType, kHeads, 1>(t, head, d, index, n);
+    for (; d < dim; d += size) {
+        sum_values<Arch, Ops, kType, kHeads, 1>(t, dim, head, d, index, n);
     }
 }
 
-template <class Arch, class Ops, CacheType kType>
+template <class Arch, class Ops, CacheType kType, int64_t kDim>
 void sum_heads(const AttentionTask &t, const int32_t *index, int64_t n) {
     int64_t head = 0;
     for (; head + 4 <= t.heads; head += 4) {
-        sum_channels<Arch, Ops, kType, 4>(t, head, index, n);
+        sum_channels<Arch, Ops, kType, kDim, 4>(t, head, index, n);
     }
     if (t.heads - head == 3) {
-        sum_channels<Arch, Ops, kType, 3>(t, head, index, n);
+        sum_channels<Arch, Ops, kType, kDim, 3>(t, head, index, n);
     } else if (t.heads - head == 2) {
-        sum_channels<Arch, Ops, kType, 2>(t, head, index, n);
+        sum_channels<Arch, Ops, kType, kDim, 2>(t, head, index, n);
     } else if (t.heads - head == 1) {
-        sum_channels<Arch, Ops, kType, 1>(t, head, index, n);
+        sum_channels<Arch, Ops, kType, kDim, 1>(t, head, index, n);
     }
 }
 
@@ -318,10 +354,23 @@ void with_type(CacheType type, const Use &use) {
     }
 }
 
+// The same with a head size that is known then, too, of the most common ones: a fifth faster. 0: any.
+template <class Use>
+void with_type_and_size(CacheType type, int64_t dim, const Use &use) {
+    if (type == CacheType::f16 && dim == 64) {
+        return use.template operator()<CacheType::f16, 64>();
+    }
+    if (type == CacheType::f16 && dim == 128) {
+        return use.template operator()<CacheType::f16, 128>();
+    }
+    with_type(type, [&]<CacheType kType> { use.template operator()<kType, 0>(); });
+}
+
 template <class Arch, class Ops>
 void attend_simd(AttentionTask &t) {
     if (t.given == nullptr) {
-        with_type(t.k_type, [&]<CacheType kType> { query_keys<Arch, Ops, kType>(t); });
+        with_type_and_size(t.k_type, t.dim_k,
+                           [&]<CacheType kType, int64_t kDim> { query_keys<Arch, Ops, kType, kDim>(t); });
     }
     for (int64_t head = 0; head < t.heads; ++head) {
         weigh<Arch>(t, head);
@@ -341,7 +390,8 @@ void attend_simd(AttentionTask &t) {
         if (of.v_by_channel) {
             sum_by_channel<Arch, Ops>(of, index, n);
         } else {
-            with_type(of.v_type, [&]<CacheType kType> { sum_heads<Arch, Ops, kType>(of, index, n); });
+            with_type_and_size(of.v_type, of.dim_v,
+                               [&]<CacheType kType, int64_t kDim> { sum_heads<Arch, Ops, kType, kDim>(of, index, n); });
         }
     };
     if (t.keys != nullptr) { // the same sums of the keys, while the weights are in place

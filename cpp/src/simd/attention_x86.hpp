@@ -35,6 +35,7 @@ struct AttentionOps256 {
         sum_of_four(fold(a), fold(b), fold(c), fold(d), out);
     }
     static SEEDDELTA_INLINE F fused(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+    static constexpr int kRegisters = 16;
     static constexpr int kValues = 2;
     static constexpr int kTileRows = 6;
     static constexpr int kTileRegisters = 2;

@@ -45,6 +45,7 @@ struct AttentionOps {
         _mm_storeu_ps(out, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, sum)));
     }
     static SEEDDELTA_INLINE F fused(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+    static constexpr int kRegisters = 32;
     static constexpr int kValues = 4;
     static constexpr int kTileRows = 12;
     static constexpr int kTileRegisters = 2;

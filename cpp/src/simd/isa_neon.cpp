@@ -49,6 +49,7 @@ struct AttentionOps {
     }
     static SEEDDELTA_INLINE float half_one(uint16_t h) { return half_to_float(h); }
     static SEEDDELTA_INLINE F fused(F a, F b, F c) { return F(vfmaq_f32(c, a, b)); }
+    static constexpr int kRegisters = 32;
     static constexpr int kValues = 4;
     static constexpr int kTileRows = 6;
     static constexpr int kTileRegisters = 4;
