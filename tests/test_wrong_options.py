@@ -112,7 +112,6 @@ REAL = [
     "sparsify {m} -f {t} -o {o} -c 1",
     "autotune {m} -f {t} -o {o} --bpw 0.01 -c 64",
     "autotune {m} -f {t} -o {o} --bpw 4 -c 64 --reference 3.14",
-    "fit {m} -d {m} -o {o} -f {t} -c 64 --chunks 8",
     "tasks -m {m} --hellaswag {t}",
     "tasks -m {m} --winogrande {m}",
     "tasks -m {m} --multiple-choice {t}",
