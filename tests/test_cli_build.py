@@ -221,7 +221,7 @@ def test_missing_extra_is_named_with_the_remedy(package: str) -> None:
     assert result.stderr == f"seeddelta: error: {package} is not installed; run: pip install 'seeddelta[cli]'\n"
 
 
-@pytest.mark.parametrize("name", ["inspect", "verify", "diff", "dequantize", "report", "build", "imatrix"])
+@pytest.mark.parametrize("name", ["inspect", "verify", "dequantize", "report", "build", "imatrix"])
 def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     assert f"Example: seeddelta {name}" in " ".join(capsys.readouterr().out.split())

@@ -119,7 +119,6 @@ REAL = [
     "report -m {m} --quants Q9_Z -o {o}",
     "inspect {t}",
     "verify {m}",
-    "diff {m} {t}",
     "dequantize {m} -o {o} --type q7",
     "card {t}",
     "push {m} --repo nonsense --dry-run",

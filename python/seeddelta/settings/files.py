@@ -39,16 +39,6 @@ class VerifySettings(Settings):
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar; nothing where all agrees.")
 
 
-class DiffSettings(Settings):
-    """`seeddelta diff`."""
-
-    a: Annotated[Path, Flag(argument=True, metavar="A")] = Field(description="SeedΔ or plain GGUF file.")
-    b: Annotated[Path, Flag(argument=True, metavar="B")] = Field(description="SeedΔ or plain GGUF file.")
-    weights: Annotated[bool, Flag(shown=True)] = Field(default=True, description="Compare the weights, dequantized.")
-    as_json: Annotated[Path | None, JSON] = Field(default=None, description=JSON_HELP)
-    quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar.")
-
-
 class DequantizeSettings(Settings):
     """`seeddelta dequantize`."""
 
