@@ -52,10 +52,7 @@ def command(settings: CaptureSettings) -> None:
                 _write(settings, streamed)
                 return
     check_computed(open_source(model), settings.threads)
-    checkpoint = output.with_name(output.name + ".checkpoint") if settings.resume else None
-    captured = capture(model, text, covariance=hessian is not None, checkpoint=checkpoint, **options)
-    _write(settings, captured)
-    captured.discard_checkpoint()
+    _write(settings, capture(model, text, covariance=hessian is not None, **options))
 
 
 def _write(settings: CaptureSettings, captured: Capture) -> None:

@@ -64,7 +64,7 @@ class CaptureSettings(Settings):
         default=0, ge=0, le=MAX_THREADS, description="Threads; 0: all cores."
     )
     resume: Annotated[bool, Flag(shown=True)] = Field(
-        default=True, description="Go on from OUTPUT.checkpoint, where an earlier run stopped."
+        default=True, description="With --hessian: go on from OUTPUT.parts, where an earlier run stopped."
     )
     show_statistics: Annotated[bool, Flag(shown=True)] = Field(
         default=False, description="Print for each input how unevenly its columns matter."
