@@ -143,26 +143,27 @@ class _Tuner:
     """One open model whose gates are changed between evaluations."""
 
     def __init__(self, llm: SeedDeltaLlama, tokens: Tokens, n_ctx: int) -> None:
-        self._llm, self._tokens, self._n_ctx = llm, tokens, n_ctx
+        hook = llm.seeddelta.hook
+        assert hook is not None
+        self._llm, self._hook, self._tokens, self._n_ctx = llm, hook, tokens, n_ctx
 
     def _keep(self, fractions: Sequence[float]) -> None:
         for number, fraction in enumerate(fractions):
-            self._llm.seeddelta.tune(number, fraction)
+            self._hook.tune_gate(number, fraction)
 
     def _perplexity(self, chunks: int, observers: Sequence[Any] = ()) -> PerplexityResult:
         return perplexity(self._llm, self._tokens, n_ctx=self._n_ctx, chunks=chunks, observers=observers)
 
     def profile(self, chunks: int) -> list[Profile]:
-        handle = self._llm.seeddelta
-        handle.profile(True)
+        self._hook.profile_gates(True)
         self._perplexity(chunks)
-        found = handle.profiles()
-        handle.profile(False)
+        found, shapes = self._hook.profiles(), self._hook.column_shapes()
+        self._hook.profile_gates(False)
         profiles = []
-        for group, (_, threshold, dropped, zeros) in zip(handle.gate_groups, found, strict=True):
+        for group, (_, threshold, dropped, zeros) in zip(self._llm.seeddelta.gate_groups, found, strict=True):
             split = names.split_name(group[0])
             assert split is not None
-            cost = sum(int(np.prod(handle.shapes[name])) for name in group)
+            cost = sum(int(np.prod(shapes[name])) for name in group)
             levels = np.arange(1, len(threshold) + 1) / len(threshold)
             found_there = np.asarray(threshold), np.asarray(dropped)
             profiles.append(Profile(group[0], *split, cost, levels, *found_there, zeros))
