@@ -184,6 +184,11 @@ class RuntimeHandle:
             found |= {name.replace("pack.", prefix, 1): value for name, value in ours.items()}
             return found if self._proof is None else found | self._proof.metrics()
 
+    def forget_keys(self) -> None:
+        """Something other than a graph wrote to a KV cache: what attention keeps of its keys counts no more."""
+        if self._attention is not None:
+            self._attention.hook.invalidate()
+
     def attention_heads(self) -> list[dict[str, float]]:
         """What each KV head that chooses keys did (OwnAttention.heads); empty when attention is not ours."""
         with self._computing:
