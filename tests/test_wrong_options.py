@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_process import Commands
 from seeddelta.cli import main as program
 from seeddelta.settings import Setting, settings_of
 
@@ -128,17 +127,22 @@ REAL = [
 ]
 
 
+@pytest.fixture(scope="module")
+def commands() -> Iterator[Commands]:
+    with Commands("from seeddelta.convert import executors; executors._CONNECT_SECONDS = 1") as made:
+        yield made
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("line", REAL)
-def test_wrong_values_with_a_real_model(line: str, tiny_dense: Path, tiny_text: Path, tmp_path: Path) -> None:
+def test_wrong_values_with_a_real_model(
+    line: str, commands: Commands, tiny_dense: Path, tiny_text: Path, tmp_path: Path
+) -> None:
     pytest.importorskip("llama_cpp")
     arguments = line.format(m=tiny_dense, t=tiny_text, o=tmp_path / "o").split()
-    done = subprocess.run(
-        [sys.executable, "-m", "seeddelta", *arguments], capture_output=True, text=True, errors="replace", timeout=120,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    assert done.returncode in (0, 1), done.stderr
-    assert "Traceback" not in done.stderr, done.stderr
-    assert "unexpected error" not in done.stderr, done.stderr
-    if done.returncode == 1:
-        assert sum(line.startswith("seeddelta: error: ") for line in done.stderr.splitlines()) == 1, done.stderr
+    code, said = commands.run(arguments, tmp_path)
+    assert code in (0, 1), said
+    assert "Traceback" not in said, said
+    assert "unexpected error" not in said, said
+    if code == 1:
+        assert sum(line.startswith("seeddelta: error: ") for line in said.splitlines()) == 1, said
