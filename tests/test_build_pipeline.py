@@ -159,7 +159,6 @@ def test_report(dense: Path) -> None:
     for row in report.tensors:
         assert row.bytes_after == payload[row.name]
         assert row.bytes_before == 2 * row.shape[0] * row.shape[1]
-    assert report.tensors_table().row_count == len(TARGET_NAMES) + 2
 
 
 def test_gap_keeps_tensors_dense_and_says_so(dense: Path) -> None:

@@ -120,7 +120,6 @@ REAL = [
     "verify {m}",
     "dequantize {m} -o {o} --type q7",
     "card {t}",
-    "push {m} --repo nonsense --dry-run",
     "serve -m {t} --port 0",
     "serve -m {m} --host 256.256.256.256 --port 0",
     "chat -m {t}",

@@ -24,7 +24,7 @@ PANELS = {
     "Convert": ("quantize", "imatrix", "build", "autotune", "dequantize"),
     "Run": ("run", "chat", "serve", "exec"),
     "Measure": ("eval", "bench", "tasks", "report", "demo"),
-    "Files": ("inspect", "verify", "card", "push", "schema"),
+    "Files": ("inspect", "verify", "card", "schema"),
     "Experiments": ("sparsify",),
 }
 # command -> module with the function `command`

@@ -106,28 +106,6 @@ def sparsify(
     return Calibration(file, share, percent, tuple(tried))
 
 
-def zero_shares(
-    model: str | os.PathLike[str],
-    text: str | os.PathLike[str],
-    *,
-    chunks: int = 1,
-    n_ctx: int = 512,
-    threads: int | None = None,
-) -> dict[str, float]:
-    """The share of the inputs that are exactly 0 on a text, by kind of matrix; of those that read one input the first.
-
-    `model` as in `sparsify`. Raises EvaluationError for a text that is too short, and what loading raises.
-    """
-    from ..runtime.session import open_model
-
-    config = RuntimeConfig(columns=None if is_seeddelta(model) else "f16", kwta=Kwta(k=1.0), skip_prompt=True)
-    llm: Any = open_model(model, n_ctx=n_ctx, threads=threads, config=config)
-    try:
-        return by_kind(_Tuner(llm, tokenize(llm, read_text(text)), n_ctx).profile(chunks))
-    finally:
-        llm.close()
-
-
 def by_kind(profiles: Sequence[Profile]) -> dict[str, float]:
     """The mean share of zeros of each kind."""
     kinds = dict.fromkeys(profile.kind for profile in profiles)
