@@ -262,7 +262,7 @@ def test_command(short_f16, text, tmp_path, monkeypatch, capsys):
         "--layers",
         "0",
     ]
-    extra = ["--hessian", hessian, "--skip", 2, "--clip", 8, "--show-statistics"]
+    extra = ["--hessian", hessian, "--skip", 2, "--clip", 8]
     assert main([str(a) for a in arguments + extra]) == 0
     assert "7 matrices, 124 tokens" in capsys.readouterr().out
     assert len(read_imatrix(imatrix).entries) == 7

@@ -98,7 +98,6 @@ REAL = [
     "build -i {m} -o {o} --config {m}",
     "imatrix -m {m} -f {t} -o {o} -c 64 --chunks 2 --skip 64",
     "imatrix -m {m} -f {t} -o {o} -c 64 --chunks 2 --clip 1e-300",
-    "imatrix --in-file {t} --show-statistics",
     "eval -m {m} -f {t} -c 2 --no-speed",
     "eval -m {m} -f {t} -c 9999999999 --no-speed",
     "eval -m {m} --kl-base {t} --no-speed",
