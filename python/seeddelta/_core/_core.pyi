@@ -475,10 +475,6 @@ class CaptureHook:
         """
         Sum of x̂², as `square`.
         """
-    def restore(self, name: str, tokens: typing.SupportsInt | typing.SupportsIndex, square: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], norm_square: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], counts: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], covariance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, nonfinite: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
-        """
-        Starts from the sums of an earlier capture.
-        """
     def square(self, name: str) -> numpy.typing.NDArray[numpy.float64]:
         """
         Sum of x², float64 [n_experts, n_in]; [1, n_in] for any other matrix.
