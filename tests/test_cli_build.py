@@ -185,7 +185,7 @@ def test_inspect(dense: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert row["tensors"] == len(own) == 2
     error = sum(tensor["norms"]["err"] ** 2 for tensor in own) / sum(tensor["norms"]["w"] ** 2 for tensor in own)
     assert row["rel_l2"] == pytest.approx(error**0.5)
-    assert f"{row['rel_l2']:.4f}" in role
+    assert f" {100 * row['rel_l2']:.2f} " in role
     assert main(["inspect", str(out), "--no-tensors"]) == 0
     assert "blk.1.attn_output.weight" not in capsys.readouterr().out
     assert main(["inspect", str(dense)]) == 0
