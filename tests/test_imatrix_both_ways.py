@@ -9,7 +9,8 @@ import gguf
 import numpy as np
 import pytest
 import seeddelta
-from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, read_imatrix, write_imatrix
+from legacy_imatrix import write_imatrix
+from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, read_imatrix
 from seeddelta.gguf.source import open_source
 from seeddelta.runtime.quantize import LLAMA_TYPES, quantize
 from tiny_llama import write_llama
