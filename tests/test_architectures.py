@@ -114,7 +114,7 @@ def test_in_one_command(model: Converted, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         report = seeddelta.quantize(
-            model.dense, tmp_path / "out.gguf", bits=4, ctx=32, chunks=2, threads=2, progress=False
+            model.dense, tmp_path / "out.gguf", bits=4, quality="fast", ctx=32, chunks=2, threads=2, progress=False
         )
     assert report.converted_share >= LEAST_SHARE
     assert set(report.uncalibrated) <= {"token_embd.weight", "per_layer_token_embd.weight"}

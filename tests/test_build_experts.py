@@ -153,7 +153,7 @@ def test_capture(smollm2_quantized: Path, tmp_path: Path) -> None:
     model = write_experts(tmp_path / "moe.gguf", smollm2_quantized, "qwen2moe")
     tokens = np.random.default_rng(0).integers(260, 500, 192)
     options: dict[str, Any] = dict(ctx=64, threads=2, progress=False, targets="full")
-    captured = capture(model, tokens, **options, checkpoint=tmp_path / "checkpoint", checkpoint_every=1)
+    captured = capture(model, tokens, **options)
     gate, down, shared = (f"blk.1.ffn_{name}.weight" for name in ("gate_exps", "down_exps", "gate_shexp"))
     same = captured.representatives
     assert same["blk.1.ffn_up_exps.weight"] == same[gate]
@@ -178,10 +178,6 @@ def test_capture(smollm2_quantized: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(hook.covariance(same[gate]), hook.covariance(same[shared]), rtol=1e-5, atol=1e-4)
     diagonal = np.diagonal(hook.covariance(down))
     np.testing.assert_allclose(diagonal, hook.norm_square(down).sum(axis=0), rtol=1e-4, atol=1e-4)
-    again = capture(model, tokens, **options, checkpoint=tmp_path / "checkpoint")  # from the second chunk
-    np.testing.assert_array_equal(again.hook.square(down), hook.square(down))
-    np.testing.assert_array_equal(again.hook.counts(down), hook.counts(down))
-    np.testing.assert_array_equal(again.hook.covariance(down), hook.covariance(down))
 
     errors = {}
     source, known = open_source(model), open_covariance(covariance)

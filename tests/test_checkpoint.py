@@ -16,7 +16,6 @@ from seeddelta.errors import OutputError
 from seeddelta.storage.checkpoint import (
     Record,
     Store,
-    discard_record,
     offer,
     open_record,
     read_record,
@@ -47,8 +46,6 @@ def test_a_record_comes_back(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.array(name), array, strict=True)
         assert b"".join(piece.tobytes() for piece in found.pieces(name)) == array.tobytes()
     assert read_record(tmp_path / "one", KEY | {"rate": 0.2}) is None
-    discard_record(tmp_path / "one")
-    assert read_record(tmp_path / "one", KEY) is None
 
 
 def test_arrays_are_written_one_at_a_time(tmp_path: Path) -> None:

@@ -50,8 +50,6 @@ def test_build_with_defaults(dense: Path, out: Path, capfd: pytest.CaptureFixtur
     assert f"out.gguf: {out.stat().st_size / 1e6:.1f} MB, {share}% of the original's" in printed.out
     assert "encode" in printed.err  # the progress bar
     assert set(open_seeddelta(out).tensors) == {"token_embd.weight", *TARGET_NAMES}
-    assert main(["build", str(dense), "-o", str(out), "-v"]) == 0
-    assert "blk.1.attn_output.weight" in capfd.readouterr().out
 
 
 def test_many_roles_have_few_rows() -> None:
@@ -187,7 +185,7 @@ def test_inspect(dense: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert row["tensors"] == len(own) == 2
     error = sum(tensor["norms"]["err"] ** 2 for tensor in own) / sum(tensor["norms"]["w"] ** 2 for tensor in own)
     assert row["rel_l2"] == pytest.approx(error**0.5)
-    assert f"{row['rel_l2']:.4f}" in role
+    assert f" {100 * row['rel_l2']:.2f} " in role
     assert main(["inspect", str(out), "--no-tensors"]) == 0
     assert "blk.1.attn_output.weight" not in capsys.readouterr().out
     assert main(["inspect", str(dense)]) == 0
@@ -221,7 +219,7 @@ def test_missing_extra_is_named_with_the_remedy(package: str) -> None:
     assert result.stderr == f"seeddelta: error: {package} is not installed; run: pip install 'seeddelta[cli]'\n"
 
 
-@pytest.mark.parametrize("name", ["inspect", "verify", "diff", "dequantize", "report", "build", "imatrix"])
+@pytest.mark.parametrize("name", ["inspect", "verify", "dequantize", "report", "build", "imatrix"])
 def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "--help"]) == 0
     assert f"Example: seeddelta {name}" in " ".join(capsys.readouterr().out.split())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 
@@ -53,11 +52,3 @@ def test_what_is_no_card(model: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     other = evaluation(tmp_path / "other.json", tmp_path / "other.gguf")
     assert main(["card", str(model), "--eval", str(other)]) == 1
     assert "has no model tiny.seeddelta.gguf" in capsys.readouterr().err
-
-
-def test_dry_run_of_a_push(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["push", str(model), "--repo", "me/tiny", "--dry-run"]) == 0
-    shown = capsys.readouterr().out
-    assert hashlib.sha256(model.read_bytes()).hexdigest() in shown
-    assert "nothing was sent" in shown
-    assert main(["push", "/nowhere.gguf", "--repo", "me/tiny", "--dry-run"]) == 1

@@ -43,3 +43,14 @@ def test_verbose_says_what_is_done(smollm2_quantized: Path) -> None:
 def test_a_missing_model_is_named() -> None:
     with pytest.raises(MissingFileError, match=r"none\.gguf: no such file"):
         open_model("none.gguf")
+
+
+def test_an_instruction_set_that_is_not_there(tiny_dense: Path, tmp_path: Path) -> None:
+    """It is asked for when a model is opened, not by the threads that compute, which no exception may leave."""
+    converted = tmp_path / "m.gguf"
+    seeddelta.build(seeddelta.Recipe(input=tiny_dense, output=converted, effort="fast"), progress=False)
+    for model in (converted, tiny_dense):
+        done = program("run", "-m", str(model), "-p", "a", "-n", "1", SEEDDELTA_FORCE_ISA="mmx")
+        assert done.returncode == 1
+        assert "instruction set 'mmx' is not available on this machine; available: scalar" in done.stderr
+        assert done.stderr.count("\n") == 1

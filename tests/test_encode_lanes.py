@@ -99,8 +99,8 @@ def test_equal_bits_on_every_instruction_set(code: _core.LaneCode) -> None:
         return b"".join(np.asarray(a).tobytes() for a in (*plain, *scales, *fed, *among))
 
     scalar, *others = _core.isa_available()
-    assert scalar == "scalar"  # it takes a hundred times as long as the others: rows of one search each
-    assert {bits(isa, rows[:8]) for isa in others} <= {bits(scalar, rows[:8])}
+    assert scalar == "scalar"  # it takes a hundred times as long as the others: a few rows
+    assert {bits(isa, rows[:5]) for isa in others} <= {bits(scalar, rows[:5])}
     assert len({bits(isa, rows) for isa in others}) <= 1
 
 

@@ -190,15 +190,6 @@ metric_list: [{{metric: acc, aggregation: mean, higher_is_better: true}}]
     return tmp_path
 
 
-@pytest.mark.slow
-def test_the_harness(smollm2_quantized: Path, facts: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["tasks", "-m", str(smollm2_quantized), "--tasks", "facts", "--include", str(facts), "-t", "2"]
-    assert main([*arguments, "--json"]) == 0
-    shown = capsys.readouterr().out
-    rows = json.loads(shown[shown.rindex("[\n") :])
-    assert (rows[0]["task"], rows[0]["tasks"], rows[0]["accuracy"]) == ("facts", len(FACTS), 1.0)
-
-
 def scores_of(model: Path, facts: Path, name: str) -> tuple[float, list[float]]:
     """Accuracy and log-likelihoods by the harness's own command line."""
     arguments = ["--model", "seeddelta", "--model_args", f"path={model},n_ctx=256,threads=2", "--tasks", "facts"]

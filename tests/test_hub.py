@@ -166,7 +166,7 @@ def test_commands_take_addresses(client: Client, files: Path, tmp_path: Path) ->
     calls = [
         ["build", "-q", "-i", "hf://me/parts:f16", "-o", out[0]],
         ["verify", out[0], "--source", "hf://me/parts:F16", "--quiet"],
-        ["diff", "hf://me/parts:F16", "hf:/me/parts:F16"],
+        ["inspect", "hf:/me/parts:F16"],
         ["dequantize", "hf://me/parts:F16", "-o", out[1]],
         ["inspect", "hf://me/one"],
     ]

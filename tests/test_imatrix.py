@@ -8,8 +8,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from legacy_imatrix import write_imatrix
 from seeddelta.errors import ImatrixError
-from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, read_imatrix, write_imatrix
+from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, read_imatrix
 
 
 def sample(counts: float = 96.0, chunk_size: int = 32) -> Imatrix:

@@ -1,4 +1,4 @@
-"""Importance matrices between us and llama.cpp: ours drives its quantizer, its form drives our encoder; statistics."""
+"""Importance matrices between us and llama.cpp: ours drives its quantizer, its form drives our encoder."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import gguf
 import numpy as np
 import pytest
 import seeddelta
-from seeddelta.calibrate.statistics import imatrix_statistics
-from seeddelta.cli.main import main
-from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, read_imatrix, write_imatrix
+from legacy_imatrix import write_imatrix
+from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, read_imatrix
 from seeddelta.gguf.source import open_source
 from seeddelta.runtime.quantize import LLAMA_TYPES, quantize
 from tiny_llama import write_llama
@@ -101,39 +100,3 @@ def test_theirs_drives_our_encoder(dense: Path, mean_square: dict[str, Any], tmp
         back = seeddelta.dequantize(output, tmp_path / "back.gguf", progress=False)
         errors.append(weighted_error(dense, back, mean_square))
     assert errors[1] < 0.93 * errors[0]
-
-
-def test_statistics_are_those_of_the_columns(tmp_path: Path) -> None:
-    even, uneven = np.ones(64), np.concatenate([np.full(63, 1e-6), [64.0]])
-    entries = {
-        "blk.1.attn_v.weight": ImatrixEntry((even * 10).astype(np.float32)[None], np.array([10], np.float32)),
-        "blk.0.attn_v.weight": ImatrixEntry((uneven * 4).astype(np.float32)[None], np.array([4], np.float32)),
-        "blk.0.ffn_up_exps.weight": ImatrixEntry(np.ones((2, 64), np.float32), np.array([0, 1], np.float32)),
-        "blk.0.ffn_down.weight": ImatrixEntry(np.ones((1, 64), np.float32), np.array([0], np.float32)),
-    }
-    found = imatrix_statistics(Imatrix(entries))
-    assert [one.name for one in found] == ["blk.0.attn_v.weight", "blk.0.ffn_up_exps.weight", "blk.1.attn_v.weight"]
-    first, experts, second = found
-    assert (first.columns, experts.columns) == (64, 64)  # of the expert that a token chose
-    assert first.total == pytest.approx(64, rel=1e-4)
-    assert (first.largest, first.smallest) == pytest.approx((64, 1e-6), rel=1e-4)
-    assert first.active == first.outliers == 1 / 64
-    assert first.entropy == pytest.approx(0, abs=1e-3)
-    assert (second.evenness, second.outliers, second.deviation) == (pytest.approx(1), 0, 0)
-    assert first.similarity is None
-    assert second.similarity == pytest.approx(64 / (8 * 64), rel=1e-3)
-
-
-def test_statistics_of_a_file(mean_square: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "imatrix.gguf"
-    entries = {name: ImatrixEntry(m[None], np.ones(1, np.float32)) for name, m in mean_square.items()}
-    write_imatrix(path, Imatrix(entries, ("text",), 7, TOKENS))
-    assert main(["imatrix", "--in-file", str(path), "--show-statistics"]) == 0
-    out = capfd.readouterr().out
-    assert all(name in out for name in mean_square)
-    assert "7 chunks" in out
-    assert "evenness" in out
-    assert main(["imatrix", "--in-file", str(tmp_path / "none.gguf")]) == 1
-    assert "cannot be read" in capfd.readouterr().err
-    assert main(["imatrix", "-m", "dense.gguf"]) == 1
-    assert "MODEL, -f TEXT and -o FILE must be given" in capfd.readouterr().err

@@ -1,4 +1,4 @@
-"""Capture on the real model: the sums are those of the inputs that NumPy computes, and a stopped capture goes on."""
+"""Capture on the real model: the sums are those of the inputs that NumPy computes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import shutil
 
 import numpy as np
 import pytest
-from seeddelta import _core
 from seeddelta.calibrate import capture, open_covariance, write_covariance
-from seeddelta.calibrate.checkpoint import Checkpoint
 from seeddelta.cli.main import main
 from seeddelta.errors import ImatrixError
 from seeddelta.gguf.imatrix import read_imatrix, write_imatrix
 from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.source import file_sha256, open_source
 from seeddelta.gguf.writer import PlannedTensor, copied_metadata, write_gguf
-from seeddelta.storage.checkpoint import open_record
 
 pytest.importorskip("llama_cpp")
 CTX = 64
@@ -227,41 +224,6 @@ def test_skipped_tokens(short_f16, text, captured):
     assert (fewer.hook.square(name) <= captured.hook.square(name) * (1 + 1e-6)).all()
 
 
-def test_goes_on_from_a_checkpoint(short_f16, text, captured, tmp_path):
-    checkpoint = tmp_path / "cov.checkpoint"
-    stopped = run(short_f16, text, checkpoint=checkpoint, checkpoint_every=1, chunks=3)
-    assert checkpoint.exists()  # left by the chunk before the last
-    again = run(short_f16, text, checkpoint=checkpoint, checkpoint_every=100)
-    write_covariance(tmp_path / "a.gguf", captured)
-    for result in (stopped, again):
-        write_covariance(tmp_path / "b.gguf", result)
-        assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
-    again.discard_checkpoint()
-    assert not checkpoint.exists()
-
-
-def test_checkpoints_that_are_not_used(short_f16, text, tmp_path):
-    checkpoint = tmp_path / "cov.checkpoint"
-    run(short_f16, text, checkpoint=checkpoint, checkpoint_every=1, chunks=3)
-    identity = stored_identity(checkpoint)
-    store = Checkpoint(checkpoint, identity)
-    from seeddelta.runtime.library import ggml_abi
-
-    hook = _core.CaptureHook(ggml_abi(), ["blk.0.attn_q.weight"])
-    assert store.restore(hook, 1) == (0, {})  # it has two chunks
-    assert Checkpoint(checkpoint, identity | {"skip": 4}).restore(hook, 3) == (0, {})
-    data = checkpoint.read_bytes()
-    for damaged in (b"", data[:100], data[: len(data) // 2], data[:1000] + bytes(100) + data[1100:]):
-        checkpoint.write_bytes(damaged)
-        assert store.restore(hook, 3) == (0, {})
-    with pytest.raises(KeyError):
-        hook.tokens("blk.0.attn_q.weight")  # nothing was put into it
-
-
-def stored_identity(path):
-    return open_record(path).key
-
-
 def test_tokens_that_are_not_finite_are_left_out(short_f16, tmp_path):
     info = open_source(short_f16).header.tensors["token_embd.weight"]
     broken = tmp_path / "broken.gguf"
@@ -271,14 +233,13 @@ def test_tokens_that_are_not_finite_are_left_out(short_f16, tmp_path):
     table.flush()
     tokens = np.arange(3000, 3000 + 2 * CTX)
     name = "blk.0.attn_q.weight"
-    options = dict(chunks=2, layers="0", targets="attn_q", checkpoint=tmp_path / "checkpoint", checkpoint_every=1)
+    options = dict(chunks=2, layers="0", targets="attn_q")
     whole = run(short_f16, tokens, **options)
     assert whole.nonfinite() == {}
     tokens[[5, CTX + 7]] = 2000
     fewer = run(broken, tokens, **options)
     assert fewer.nonfinite() == {name: 2}
     assert fewer.tokens == 2 * CTX - 2
-    assert run(broken, tokens, **options).nonfinite() == {name: 2}  # one of them from the checkpoint
     assert np.isfinite(fewer.hook.covariance(name)).all()
     assert (fewer.hook.square(name) <= whole.hook.square(name)).all()
 
@@ -301,7 +262,7 @@ def test_command(short_f16, text, tmp_path, monkeypatch, capsys):
         "--layers",
         "0",
     ]
-    extra = ["--hessian", hessian, "--skip", 2, "--clip", 8, "--show-statistics"]
+    extra = ["--hessian", hessian, "--skip", 2, "--clip", 8]
     assert main([str(a) for a in arguments + extra]) == 0
     assert "7 matrices, 124 tokens" in capsys.readouterr().out
     assert len(read_imatrix(imatrix).entries) == 7

@@ -24,7 +24,7 @@ from seeddelta.errors import EvaluationError, ImatrixError, MemoryWarning, NotAv
 from seeddelta.gguf.model_file import read_header
 
 pytest.importorskip("llama_cpp")
-OPTIONS: dict[str, Any] = {"ctx": 64, "chunks": 4, "bits": 4, "threads": 1, "progress": False}
+OPTIONS: dict[str, Any] = {"ctx": 64, "chunks": 4, "bits": 4, "threads": 1, "effort": "fast", "progress": False}
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +40,8 @@ def test_it_is_what_imatrix_and_build_make(tiny_dense: Path, tiny_text: Path, ma
     captured = capture(tiny_dense, tokens, ctx=OPTIONS["ctx"], threads=2, progress=False)
     write_covariance(tmp_path / "cov.gguf", captured)
     built = tmp_path / "built.gguf"
-    seeddelta.build(
-        seeddelta.Recipe(input=tiny_dense, output=built, bits=4, hessian=tmp_path / "cov.gguf"), progress=False
-    )
+    recipe = Recipe(input=tiny_dense, output=built, bits=4, effort="fast", hessian=tmp_path / "cov.gguf")
+    seeddelta.build(recipe, progress=False)
     ours, theirs = seeddelta.open_seeddelta(made), seeddelta.open_seeddelta(built)
     assert set(ours.tensors) == set(theirs.tensors)
     for name, tensor in theirs.tensors.items():
@@ -196,6 +195,8 @@ def test_command(
         "64",
         "-t",
         "1",
+        "--quality",
+        "fast",
     ]
     assert main([*arguments, "--chunks", "4", "--dry-run"]) == 0
     shown = capsys.readouterr().out
@@ -212,7 +213,7 @@ def test_what_is_lost(tiny_dense: Path, tiny_text: Path, tmp_path: Path, capsys:
     """On chunks that are held out, and on another text; nothing is compared where it is not wanted."""
     path, report = tmp_path / "out.gguf", tmp_path / "report.json"
     arguments = ["quantize", str(tiny_dense), "-o", str(path), "--bits", "4", "--text", str(tiny_text), "--ctx", "64"]
-    arguments += ["-t", "1", "--chunks", "4", "--json", str(report)]
+    arguments += ["-t", "1", "--chunks", "4", "--json", str(report), "--quality", "fast"]
     assert main([*arguments, "--check", "2"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert f"held out of {tiny_text.name}, 62 tokens scored: KL divergence 0." in shown
@@ -261,6 +262,7 @@ def test_several_texts_are_calibrated_on_and_checked(
     path = tmp_path / made.name
     arguments = ["quantize", str(tiny_dense), "-o", str(path), "--bits", "4", "--chunks", "4", "--ctx", "64"]
     arguments += ["--text", str(tiny_text), "--text", "package", "--set", "gradient=auto", "--check", "1"]
+    arguments += ["--quality", "fast"]
     assert main(arguments) == 0
     assert read_header(path).metadata["seeddelta.calibration.text"] == f"{tiny_text.name} + calibration.txt"
     shown = " ".join(capsys.readouterr().out.split())

@@ -180,6 +180,7 @@ def test_a_worker_that_sees_something_else(tiny_dense: Path, tmp_path: Path) -> 
 def test_smollm2(smollm2_f16: Path, tmp_path: Path) -> None:
     """Some blocks of a real model: any memory (413M: each block twice), any number of workers, killed and resumed."""
     command = [sys.executable, "-m", "seeddelta", "quantize", str(smollm2_f16), "--bits", "4", "--layers", "0-1", "-q"]
+    command += ["--quality", "fast"]
     command += ["--chunks", "14", "--ctx", "64", "-o"]
     runs: dict[str, list[str]] = {
         "one": ["--ram", "16G", "-t", "1"],

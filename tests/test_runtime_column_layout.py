@@ -192,7 +192,7 @@ def test_sparsify(columns: Path, tmp_path: Path) -> None:
     assert len(read_skip_file(path).inputs) == 4 * N_LAYERS
     llm = load_config(columns, kwta=Kwta(file=path))
     logits_of(llm, tokens_of(llm, 8), batch=1)
-    weights = {name: np.prod(shape) for name, shape in llm.seeddelta.shapes.items()}
+    weights = {name: np.prod(shape) for name, shape in llm.seeddelta.hook.column_shapes().items()}
     read = 0.0
     for name, counts in llm.seeddelta.counters().items():
         read += weights[name] * counts["active_inputs"] / (counts["active_inputs"] + counts["skipped_inputs"])

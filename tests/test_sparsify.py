@@ -92,7 +92,7 @@ def test_sparsify(smollm2_f16: Path, tmp_path: Path, capfd: pytest.CaptureFixtur
         llm = load_small(smollm2_f16, 1, config=config)
         logits_of(llm, tokens_of(llm, 32))
         counters = llm.seeddelta.counters()
-        weights = {name: np.prod(shape) for name, shape in llm.seeddelta.shapes.items()}
+        weights = {name: np.prod(shape) for name, shape in llm.seeddelta.hook.column_shapes().items()}
         read = {
             name: weights[name] * counts["active_inputs"] / (counts["active_inputs"] + counts["skipped_inputs"])
             for name, counts in counters.items()

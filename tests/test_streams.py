@@ -81,8 +81,7 @@ def check(said: str, output: Path) -> None:
         assert words in said, said
 
 
-@pytest.mark.parametrize("run", range(3))
-def test_quantize_keeps_every_line_in_a_file(model: Path, text: Path, tmp_path: Path, run: int) -> None:
+def test_quantize_keeps_every_line_in_a_file(model: Path, text: Path, tmp_path: Path) -> None:
     output, log = tmp_path / "o.gguf", tmp_path / "log"
     with log.open("wb") as file:
         subprocess.run(quantize(model, text, output), stdout=file, stderr=file, check=True, timeout=120)

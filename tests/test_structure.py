@@ -186,7 +186,6 @@ def test_pages_that_code_names_are_there() -> None:
             for name in re.findall(r"\b(?:docs|research)/[\w./-]+\.md\b", path.read_text(encoding="utf-8")):
                 if not (ROOT / name).is_file():
                     missing[str(path.relative_to(ROOT))] = name
-    missing.pop("python/seeddelta/gguf/header.py", None)  # of ggml's repository
     assert missing == {}
 
 

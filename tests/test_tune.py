@@ -50,7 +50,7 @@ def options_of(folder: Path, dense: Path, text: Path, *, recipe: Any = None, **o
 def test_a_recipe_within_the_budget(dense: Path, text: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     built, recipe = tmp_path / "built.gguf", tmp_path / "recipe.yaml"
     common = [str(dense), "-f", str(text), "-o", str(recipe), "-c", "64", "--chunks", "2", "-t", "1", "-q"]
-    common += ["--targets", "all"]
+    common += ["--targets", "all", "--set", "effort=fast"]
     budget = ["--bpw", "3.4", "--verify-chunks", "4", "--build", str(built)]
     assert main(["autotune", *common, *budget, "--json"]) == 0
     report = json.loads(capfd.readouterr().out)

@@ -1,7 +1,8 @@
 // Compares every kernel of every instruction set of this machine with the scalar definition, bit for bit, over random
 // shapes, rates, bases and residuals. Needs neither Python nor llama.cpp, so that it runs in an emulator too.
 //
-//     kernel_test [rounds] [seed] [name ...]     instruction sets that must be there
+//     kernel_test [rounds] [seed] [name ...]     instruction sets that must be there; without what is compared between
+//                                                numbers of threads: no-threads
 #include <cmath>
 
 #include "format/column_lanes.hpp"
@@ -200,8 +201,11 @@ int main(int argc, char **argv) {
     const auto rounds = static_cast<int>(argc > 1 ? std::strtol(argv[1], nullptr, 0) : 200);
     const uint64_t seed = argc > 2 ? std::strtoull(argv[2], nullptr, 0) : 1;
     const auto names = isa_available();
+    bool threads = true;
     for (int i = 3; i < argc; ++i) {
-        if (std::find(names.begin(), names.end(), argv[i]) == names.end()) {
+        if (std::string(argv[i]) == "no-threads") {
+            threads = false;
+        } else if (std::find(names.begin(), names.end(), argv[i]) == names.end()) {
             std::printf("FAIL %s is not available here\n", argv[i]);
             return 1;
         }
@@ -218,7 +222,9 @@ int main(int argc, char **argv) {
         check_floats(r);
         check_columns(r);
         check_attention(r);
-        check_threads(r);
+        if (threads) {
+            check_threads(r);
+        }
         if (failures > 0) {
             std::printf("in round %d of seed %llu\n", round, static_cast<unsigned long long>(seed));
         }

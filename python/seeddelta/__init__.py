@@ -30,7 +30,6 @@ _LAZY = {
     "SeedDeltaLlama": "seeddelta.runtime.model",
     "quantize": "seeddelta.convert.quantize",
     "dequantize": "seeddelta.gguf.dequantize",
-    "fit": "seeddelta.convert.fit",
     "imatrix": "seeddelta.calibrate",
     "open_seeddelta": "seeddelta.gguf.reader",
     "bench": "seeddelta.evaluate",
@@ -54,7 +53,6 @@ __all__ = [
     "dequantize",
     "errors",
     "evaluate",
-    "fit",
     "imatrix",
     "load",
     "open_seeddelta",
@@ -65,7 +63,6 @@ __all__ = [
 if TYPE_CHECKING:
     from .calibrate import imatrix
     from .convert import BuildReport, Recipe, build
-    from .convert.fit import fit
     from .convert.quantize import quantize
     from .evaluate import bench, evaluate
     from .evaluate.perplexity import perplexity

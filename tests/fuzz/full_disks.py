@@ -47,8 +47,8 @@ COMMANDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
         ("i.gguf", "cov.gguf"),
     ),
     "quantize": (
-        ["quantize", "dense.gguf", "-f", "text.txt", "-o", "out/quantized.gguf", "--targets", "attn_k", "--ctx", "64",
-         "--chunks", "2", "-t", "1", "-q"],
+        ["quantize", "dense.gguf", "-f", "text.txt", "-o", "out/quantized.gguf", "--targets", "attn_k", "--quality",
+         "fast", "--ctx", "64", "--chunks", "2", "-t", "1", "-q"],
         ("quantized.gguf",),
     ),
     "eval": (
@@ -57,7 +57,7 @@ COMMANDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
     ),
     "autotune": (
         ["autotune", "dense.gguf", "-f", "text.txt", "-o", "out/recipe.yaml", "--bpw", "3.4", "--verify-chunks",
-         "0", "--targets", "attn_k", "--build", "out/tuned.gguf", *SMALL],
+         "0", "--targets", "attn_k", "--set", "effort=fast", "--build", "out/tuned.gguf", *SMALL],
         ("tuned.gguf", "recipe.yaml"),
     ),
 }  # fmt: skip

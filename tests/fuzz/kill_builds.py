@@ -33,7 +33,7 @@ from seeddelta import Recipe, build
 from seeddelta.errors import ExecutorError
 from tiny_models import SHAPES, tiny_weights, write_model
 
-OPTIONS: dict[str, Any] = {"bits": 3, "scheme": "coo", "K": 2, "targets": "all", "threads": 1}
+OPTIONS: dict[str, Any] = {"bits": 3, "scheme": "coo", "K": 2, "targets": "all", "effort": "fast", "threads": 1}
 _PATIENCE = 120.0  # seconds for a build that nobody kills
 
 

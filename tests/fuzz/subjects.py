@@ -15,13 +15,14 @@ TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS))  # for the command line; pytest has it there already
 
 from gguf import GGMLQuantizationType, GGUFValueType  # noqa: E402
+from legacy_imatrix import write_imatrix  # noqa: E402
 from seeddelta import Recipe  # noqa: E402
 from seeddelta.calibrate.covariance import open_covariance  # noqa: E402
 from seeddelta.evaluate.base_file import BaseWriter  # noqa: E402
 from seeddelta.evaluate.kl import DivergenceObserver  # noqa: E402
 from seeddelta.evaluate.scoring import Scored  # noqa: E402
 from seeddelta.gguf.dequantize import dequantize  # noqa: E402
-from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, read_imatrix, write_imatrix  # noqa: E402
+from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, read_imatrix  # noqa: E402
 from seeddelta.gguf.reader import SeedDeltaFile, has_statecells, is_seeddelta, open_seeddelta  # noqa: E402
 from seeddelta.gguf.source import open_source  # noqa: E402
 from seeddelta.gguf.writer import PlannedTensor, Typed, write_gguf  # noqa: E402

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 
 #include "bindings/arrays.hpp"
 #include "ggml_host/capture_hook.hpp"
@@ -76,31 +75,6 @@ py::array_t<float> values(PyCapture &c, const std::string &name) {
     return py::array_t<float>({rows, static_cast<py::ssize_t>(taken.columns)}, taken.values.data());
 }
 
-// Continues from the sums of an earlier capture.
-void restore(PyCapture &c, const std::string &name, int64_t tokens, const py::array_t<double> &square,
-             const py::array_t<double> &norm_square, const py::array_t<int64_t> &counts,
-             const std::optional<FloatMatrix> &matrix, int64_t nonfinite) {
-    require_array(square, "square", "f", 8, {counts.size(), -1});
-    require_array(norm_square, "norm_square", "f", 8, {counts.size(), square.shape(1)});
-    InputSums &s = c.hook.sums()[name];
-    s.n_in = square.shape(1);
-    s.tokens = tokens;
-    s.nonfinite_tokens = nonfinite;
-    s.counts.assign(counts.data(), counts.data() + counts.size());
-    s.square.assign(square.data(), square.data() + square.size());
-    s.norm_square.assign(norm_square.data(), norm_square.data() + square.size());
-    if (matrix) {
-        require_array(*matrix, "covariance", "f", 4, {s.n_in, s.n_in});
-        s.covariance.resize(
-            static_cast<size_t>(s.offset_of((s.n_in + InputSums::kRowBlock - 1) / InputSums::kRowBlock)));
-        for (int64_t i = 0; i < s.n_in; ++i) {
-            for (int64_t j = i; j < s.n_in; ++j) {
-                s.covariance_at(i, j) = matrix->data()[i * s.n_in + j];
-            }
-        }
-    }
-}
-
 } // namespace
 
 void bind_capture(py::module_ &m) {
@@ -162,10 +136,7 @@ void bind_capture(py::module_ &m) {
         .def("covariance_rows", &covariance_rows, py::arg("name"), py::arg("begin"), py::arg("end"),
              "Rows of it, float32 [end - begin, n_in].")
         .def("values", &values, py::arg("name"),
-             "float32 [rows, columns] of one of `taken` in the last evaluation: rows are tokens.")
-        .def("restore", &restore, py::arg("name"), py::arg("tokens"), py::arg("square"), py::arg("norm_square"),
-             py::arg("counts"), py::arg("covariance") = py::none(), py::arg("nonfinite") = 0,
-             "Starts from the sums of an earlier capture.");
+             "float32 [rows, columns] of one of `taken` in the last evaluation: rows are tokens.");
 }
 
 } // namespace seeddelta

@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
+#include <pybind11/typing.h>
 
 #include <filesystem>
 #include <map>
@@ -10,6 +11,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
@@ -67,6 +69,57 @@ void translate(std::exception_ptr pointer) {
             other.restore();
         }
     }
+}
+
+// Text of a file, which must be UTF-8.
+py::str checked_text(const Header &header, std::string_view text, const std::string &what) {
+    PyObject *made = PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "strict");
+    if (made == nullptr) {
+        PyErr_Clear();
+        header.fail(what + " is not UTF-8; the file is corrupt or truncated, make it again");
+    }
+    return py::reinterpret_steal<py::str>(made);
+}
+
+// The type's word, then the value.
+py::bytes bytes_of(const Header &header, const std::string &key) {
+    const Value &value = *header.value(key);
+    const auto type = static_cast<uint32_t>(value.type);
+    std::string bytes(reinterpret_cast<const char *>(&type), sizeof(type));
+    bytes.append(reinterpret_cast<const char *>(value.bytes.data()), value.bytes.size());
+    if (value.type == ValueType::text) {
+        static_cast<void>(checked_text(header, std::string_view(bytes).substr(sizeof(type) + sizeof(uint64_t)),
+                                       "the value of " + key));
+    }
+    return bytes;
+}
+
+// Name, shape, type, offset, bytes, number of the file.
+using Entry = py::typing::Tuple<py::str, py::typing::Tuple<int64_t, py::ellipsis>, uint32_t, size_t, size_t, size_t>;
+using HeaderParts = py::typing::Tuple<py::typing::List<py::typing::Tuple<Path, size_t>>, size_t, size_t,
+                                      py::typing::Dict<py::str, py::bytes>, py::typing::List<Entry>>;
+
+HeaderParts read_header(const Path &path) {
+    const Header header = [&] {
+        const py::gil_scoped_release release;
+        return Header::read(path.string());
+    }();
+    py::list files, tensors;
+    std::map<const MappedFile *, size_t> numbers;
+    for (const auto &file : header.files()) {
+        numbers[file.get()] = files.size();
+        files.append(py::make_tuple(Path(file->path()), file->data().size()));
+    }
+    py::dict values;
+    for (const std::string &key : header.keys()) {
+        values[checked_text(header, key, "a key")] = bytes_of(header, key);
+    }
+    for (const TensorInfo &tensor : header.tensors()) {
+        const std::vector<int64_t> shape(tensor.ne.rbegin(), tensor.ne.rend());
+        tensors.append(py::make_tuple(checked_text(header, tensor.name, "a tensor name"), py::tuple(py::cast(shape)),
+                                      tensor.type, tensor.offset, tensor.bytes, numbers.at(tensor.file)));
+    }
+    return py::make_tuple(files, header.alignment(), header.data_offset(), values, tensors);
 }
 
 struct PyServedModel {
@@ -176,6 +229,11 @@ void bind_served(py::module_ &m) {
     m.def(
         "check_loadable", [](const Path &model) { check_loadable(Header::read(model.string())); }, py::arg("model"),
         "Raises FormatError for a GGUF model that ends the process when llama.cpp loads it or computes with it.");
+    m.def("read_header", &read_header, py::arg("path"),
+          "The checked header of a GGUF file, or of all parts of a split one.\n\n"
+          "Its files and their sizes, the alignment, where the first one's data begins, the bytes of every value (the "
+          "type's\nword first), and name, shape (rows first), type, offset, bytes and number of the file of every "
+          "tensor. Raises\nFormatError, MissingFileError.");
     py::class_<StubFile, std::shared_ptr<StubFile>>(
         m, "StubFile",
         "A GGUF file in memory with the metadata of a model, but for the keys seeddelta.*. Placeholders are put "

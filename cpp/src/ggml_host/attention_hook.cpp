@@ -12,7 +12,9 @@ namespace seeddelta {
 static constexpr std::string_view kCacheName = "cache_k_l"; // llama.cpp's name of a layer's keys
 
 AttentionHook::AttentionHook(const GgmlAbi &abi, const AttentionAbi &attention, AttentionSettings settings)
-    : abi_(abi), attention_(attention), settings_(std::move(settings)), chain_(abi, attention) {}
+    : abi_(abi), attention_(attention), settings_(std::move(settings)), chain_(abi, attention) {
+    static_cast<void>(kernels()); // as GraphHook does
+}
 
 bool AttentionHook::visit(void *node) {
     if (invalid_.exchange(false, std::memory_order_acq_rel)) {

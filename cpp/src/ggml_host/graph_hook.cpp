@@ -3,10 +3,13 @@
 #include <cstring>
 
 #include "format/counter.hpp"
+#include "simd/kernel_table.hpp"
 
 namespace seeddelta {
 
 GraphHook::GraphHook(const GgmlAbi &abi, WeightRegistry &registry) : abi_(abi), registry_(registry) {
+    // The instruction set is chosen here: it allocates the first time, and a thread that computes may not.
+    static_cast<void>(kernels());
     std::unordered_map<const GateSpec *, Gate *> gate_of;
     for (const GateSpec &spec : registry.gates()) {
         gate_of.emplace(&spec, &gates_.emplace_back(spec));

@@ -185,13 +185,13 @@ void Header::read_tensors(Cursor &cursor, uint64_t count) {
         }
         tensors_.push_back(std::move(tensor));
     }
-    const size_t data_offset = (cursor.at() + alignment_ - 1) / alignment_ * alignment_;
+    data_offset_ = (cursor.at() + alignment_ - 1) / alignment_ * alignment_;
     for (TensorInfo &tensor : tensors_) {
-        place(tensor, data_offset);
+        place(tensor);
     }
 }
 
-void Header::place(TensorInfo &tensor, size_t data_offset) const {
+void Header::place(TensorInfo &tensor) const {
     const auto wrong = [&](const std::string &what) {
         fail("tensor '" + tensor.name + "' " + what + "; the file is corrupt or truncated, make it again");
     };
@@ -216,10 +216,11 @@ void Header::place(TensorInfo &tensor, size_t data_offset) const {
               std::to_string(alignment_));
     }
     const size_t size = tensor.file->data().size();
-    if (data_offset > size || tensor.offset > size - data_offset || tensor.bytes > size - data_offset - tensor.offset) {
+    if (data_offset_ > size || tensor.offset > size - data_offset_ ||
+        tensor.bytes > size - data_offset_ - tensor.offset) {
         wrong("ends behind the end of the file, which has " + std::to_string(size) + " bytes");
     }
-    tensor.offset += data_offset;
+    tensor.offset += data_offset_;
 }
 
 void Header::check_overlap() const {

@@ -52,6 +52,7 @@ public:
     const std::string &path() const { return files_.front()->path(); }
     const std::vector<std::unique_ptr<MappedFile>> &files() const { return files_; }
     size_t alignment() const { return alignment_; }
+    size_t data_offset() const { return data_offset_; } // in the first file
 
     const std::vector<TensorInfo> &tensors() const { return tensors_; } // in file order
     const TensorInfo *tensor(std::string_view name) const;
@@ -73,7 +74,7 @@ private:
     void parse();
     void read_values(class Cursor &cursor, uint64_t count);
     void read_tensors(class Cursor &cursor, uint64_t count);
-    void place(TensorInfo &tensor, size_t data_offset) const;
+    void place(TensorInfo &tensor) const;
     void check_overlap() const;
     void join(const Mapped &mapped);
     void append(Header &&part);
@@ -84,6 +85,7 @@ private:
     std::vector<TensorInfo> tensors_;
     std::unordered_map<std::string, size_t> tensor_at_;
     size_t alignment_ = 32;
+    size_t data_offset_ = 0;
 };
 
 } // namespace seeddelta

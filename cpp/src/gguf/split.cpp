@@ -1,5 +1,7 @@
 // Split models: parts NAME-00001-of-0000N.gguf with keys split.*, as llama-gguf-split makes them. The first part has
 // all metadata; each has a tensor table and the data of its own tensors.
+#include <unistd.h>
+
 #include "gguf/error.hpp"
 #include "gguf/header.hpp"
 
@@ -36,6 +38,11 @@ void Header::join(const Mapped &mapped) {
              part_suffix(number, count) + "; give all parts the names that they had");
     }
     const std::string stem = name.substr(0, name.size() - kSuffix);
+    for (int64_t i = 0; i < count; ++i) {
+        if (const std::string part = stem + part_suffix(i, count); access(part.c_str(), F_OK) != 0) {
+            fail(part.substr(part.rfind('/') + 1) + " of the same model is missing; put all parts into one folder");
+        }
+    }
     std::vector<Header> parts;
     for (int64_t i = 0; i < count; ++i) {
         parts.push_back(i == number ? std::move(*this) : read_one(stem + part_suffix(i, count), mapped));

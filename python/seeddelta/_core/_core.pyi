@@ -6,8 +6,9 @@ import collections.abc
 import numpy
 import numpy.typing
 import os
+import pathlib
 import typing
-__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'Proof', 'ProvenGate', 'ServedModel', 'SkipSettings', 'StubFile', 'Trial', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'base_values', 'check_loadable', 'columns_lanes_encode', 'coo_select', 'ggml_known_symbols', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'rotate', 'seed_search']
+__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'Proof', 'ProvenGate', 'ServedModel', 'SkipSettings', 'StubFile', 'Trial', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'base_values', 'check_loadable', 'columns_lanes_encode', 'coo_select', 'ggml_known_symbols', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'read_header', 'rotate', 'seed_search']
 class Gate:
     """
     What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
@@ -474,10 +475,6 @@ class CaptureHook:
         """
         Sum of x̂², as `square`.
         """
-    def restore(self, name: str, tokens: typing.SupportsInt | typing.SupportsIndex, square: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], norm_square: typing.Annotated[numpy.typing.ArrayLike, numpy.float64], counts: typing.Annotated[numpy.typing.ArrayLike, numpy.int64], covariance: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, nonfinite: typing.SupportsInt | typing.SupportsIndex = 0) -> None:
-        """
-        Starts from the sums of an earlier capture.
-        """
     def square(self, name: str) -> numpy.typing.NDArray[numpy.float64]:
         """
         Sum of x², float64 [n_experts, n_in]; [1, n_in] for any other matrix.
@@ -685,6 +682,14 @@ def popcount(words: typing.Annotated[numpy.typing.ArrayLike, numpy.uint64]) -> i
 def prng_block_values(seed: typing.SupportsInt | typing.SupportsIndex, row_begin: typing.SupportsInt | typing.SupportsIndex, row_end: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, block: typing.SupportsInt | typing.SupportsIndex = 64) -> numpy.typing.NDArray[numpy.int8]:
     """
     Values of base kind prng_block, int8 [row_end - row_begin, n_in], odd, −63 to 63.
+    """
+def read_header(path: os.PathLike[str] | str | bytes) -> tuple[list[tuple[pathlib.Path, int]], int, int, dict[str, bytes], list[tuple[str, tuple[int, ...], int, int, int, int]]]:
+    """
+    The checked header of a GGUF file, or of all parts of a split one.
+
+    Its files and their sizes, the alignment, where the first one's data begins, the bytes of every value (the type's
+    word first), and name, shape (rows first), type, offset, bytes and number of the file of every tensor. Raises
+    FormatError, MissingFileError.
     """
 def rotate(rows: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], block: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex, inverse: bool = False) -> numpy.typing.NDArray[numpy.float32]:
     """

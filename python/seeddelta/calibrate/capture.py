@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +27,6 @@ from ..gguf.imatrix import Imatrix, ImatrixEntry
 from ..gguf.model_file import read_header
 from ..gguf.source import file_sha256
 from ..gguf.targets import chosen
-from .checkpoint import Checkpoint
 
 F64 = npt.NDArray[np.float64]
 
@@ -64,12 +63,6 @@ class Capture:
     text_name: str
     text_sha256: str
     covariance: bool
-    checkpoint: Checkpoint | None = None
-
-    def discard_checkpoint(self) -> None:
-        """Remove the stored sums, once the results are written."""
-        if self.checkpoint is not None:
-            self.checkpoint.discard()
 
     def nonfinite(self) -> dict[str, int]:
         """Representatives whose input was NaN or infinite in some tokens, and in how many; these were left out."""
@@ -98,8 +91,6 @@ def capture(
     layers: str | None = None,
     only: Iterable[str] | None = None,
     threads: int = 0,
-    checkpoint: str | os.PathLike[str] | None = None,
-    checkpoint_every: int = 16,
     progress: bool = True,
 ) -> Capture:
     """Evaluate the text in chunks of `ctx` tokens (BOS first) and sum the inputs of the target matrices.
@@ -107,10 +98,9 @@ def capture(
     `targets` are those of names.parse_targets; without them all, or with `layers` those of the blocks. `only` has the
     names of tensors to leave the others out.
     `text` is a file, or its tokens, integers [n]. `skip` leaves out the first tokens of every chunk; `clip` limits the
-    magnitude of x̂, whose root mean square is 1 (0: no limit; the plain x² are never clipped). With `checkpoint` (a
-    file) the sums are stored every `checkpoint_every` chunks, and a capture of the same model, text and options goes on
-    from there. Runs on the CPU. Raises ImatrixError when nothing is captured, EvaluationError when the text is too
-    short, SourceModelError and FormatError for a model that cannot be read, OutputError for the checkpoint.
+    magnitude of x̂, whose root mean square is 1 (0: no limit; the plain x² are never clipped). Runs on the
+    CPU. Raises ImatrixError when nothing is captured, EvaluationError when the text is too short, SourceModelError and
+    FormatError for a model that cannot be read.
 
     Set OMP_WAIT_POLICY=passive before llama_cpp is imported, as the command does: its idle threads otherwise spin on
     the processors that the sums need (two to three times the time on 2 processors).
@@ -135,25 +125,16 @@ def capture(
         refuse_encoder_decoder(llm, path)
         tokens, text_name, text_sha256 = _tokens(llm, text)
         total = plan_chunks(len(tokens), ctx, chunks)
-        identity = dict(
-            model=file_sha256(header.parts), text=text_sha256, ctx=ctx, skip=skip, clip=clip,
-            covariance=covariance, names=wanted,
-        )  # fmt: skip
-        store = Checkpoint(Path(checkpoint), identity) if checkpoint is not None else None
-        done, representatives = store.restore(hook, total) if store else (0, {})
-        with tqdm(desc="imatrix", unit="chunk", total=total, initial=done, disable=not progress) as bar:
-            for chunk in _decoded(llm, hook, tokens, ctx, range(done, total)):
-                bar.update()
-                if store and (chunk + 1) % checkpoint_every == 0 and chunk + 1 < total:
-                    store.save(hook, chunk + 1)
+        for chunk in tqdm(range(total), desc="imatrix", unit="chunk", disable=not progress):
+            _decode(llm, hook, tokens[chunk * ctx : (chunk + 1) * ctx])
     finally:
         llm.close()
-    representatives = known_inputs(path, wanted, {**representatives, **hook.representatives})
+    representatives = known_inputs(path, wanted, hook.representatives)
     return Capture(
         hook=hook, representatives=representatives,
         tokens=max(hook.tokens(n) for n in set(representatives.values())), chunks=total, ctx=ctx, skip=skip, clip=clip,
-        model_name=path.name, model_sha256=str(identity["model"]), text_name=text_name, text_sha256=text_sha256,
-        covariance=covariance, checkpoint=store,
+        model_name=path.name, model_sha256=file_sha256(header.parts), text_name=text_name, text_sha256=text_sha256,
+        covariance=covariance,
     )  # fmt: skip
 
 
@@ -192,25 +173,18 @@ def _tokens(
     return tokens, "tokens", hashlib.sha256(tokens.astype("<i4").tobytes()).hexdigest()
 
 
-def _decoded(
-    llm: Any, hook: _core.CaptureHook, tokens: npt.NDArray[np.int32], ctx: int, chunks: range
-) -> Iterator[int]:
-    """Decodes chunk after chunk. Raises ImatrixError for what the hook could not sum."""
+def _decode(llm: Any, hook: _core.CaptureHook, chunk: npt.NDArray[np.int32]) -> None:
+    """Raises ImatrixError for what the hook could not sum."""
     from ..runtime.decoder import Decoder
     from ..runtime.session import bos_token
 
-    decoder, bos = Decoder(llm), bos_token(llm)
-    for chunk in chunks:
-        window = tokens[chunk * ctx : (chunk + 1) * ctx].copy()
-        if bos is not None:
-            window[0] = bos
-        decoder.clear()
-        # All logits: of tokens that have none, the last layer computes nothing. They cost nothing, for the hook
-        # stops the graph after the last matrix.
-        decoder.decode(window, 0, slice(0, ctx))
-        if hook.error:
-            raise ImatrixError(f"{llm.model_path}: {hook.error}")
-        yield chunk
+    bos = bos_token(llm)
+    window = chunk if bos is None else np.concatenate([[np.int32(bos)], chunk[1:]])
+    # All logits: of tokens that have none, the last layer computes nothing. They cost nothing, for the hook stops the
+    # graph after the last matrix.
+    Decoder(llm).decode(window, 0, slice(0, len(window)))
+    if hook.error:
+        raise ImatrixError(f"{llm.model_path}: {hook.error}")
 
 
 def known_inputs(path: Path, wanted: Sequence[str], found: dict[str, str]) -> dict[str, str]:

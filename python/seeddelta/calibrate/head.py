@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +9,9 @@ import numpy as np
 from ..gguf import names
 from ..gguf.source import SourceModel
 from .block_shape import ModelShape
-from .operations import F32, Back, capped, log_softmax, norm, softmax
+from .operations import F32, Back, capped, norm, softmax
 
-NORM = "output_norm.weight"
+_NORM, _BIAS = "output_norm.weight", "output_norm.bias"
 _SLICE = 64  # tokens whose logits are in memory at a time
 
 
@@ -42,12 +41,6 @@ class Head:
         logits, cap_back = capped(scale * (last @ self.matrix.T), self.shape.logit_cap)
         return logits, lambda dy: scale * (cap_back(dy) @ self.matrix)
 
-    def predictions(self, x: F32) -> Iterator[tuple[slice, F32]]:
-        """Logarithms of the probabilities of all tokens after some of the hidden states, and which states these are."""
-        last, _ = self.normalized(x)
-        for some in slices(len(last)):
-            yield some, log_softmax(self.logits(last[some])[0])
-
     def gradient(self, x: F32, random: np.random.Generator) -> tuple[F32, F32]:
         """∂loss/∂x [tokens, n_embd]: the loss is Σ −log p(label), the labels are drawn from the prediction.
 
@@ -55,7 +48,8 @@ class Head:
         """
         last, norm_back = self.normalized(x)
         gradient, variance = np.empty_like(last), np.zeros(len(self.matrix), np.float32)
-        for some in slices(len(last)):
+        for begin in range(0, len(last), _SLICE):
+            some = slice(begin, begin + _SLICE)
             logits, logits_back = self.logits(last[some])
             noise = random.random(logits.shape, np.float32)
             label = (logits - np.log(-np.log(noise + np.float32(1e-12)))).argmax(-1)  # Gumbel's trick
@@ -66,18 +60,8 @@ class Head:
         return norm_back(gradient), variance
 
 
-def slices(tokens: int) -> Iterator[slice]:
-    """Parts of the tokens whose logits are in memory at a time."""
-    return (slice(begin, begin + _SLICE) for begin in range(0, tokens, _SLICE))
-
-
 def read_head(source: SourceModel, shape: ModelShape) -> Head:
     """The head of an original model."""
     matrix = source.matrix(names.HEAD if names.HEAD in source.tensors else names.EMBEDDING)
-    return Head(shape, source.matrix(NORM).ravel(), read_bias(source), matrix)
-
-
-def read_bias(source: SourceModel) -> F32 | None:
-    """That of the last norm."""
-    name = "output_norm.bias"
-    return source.matrix(name).ravel() if name in source.tensors else None
+    bias = source.matrix(_BIAS).ravel() if _BIAS in source.tensors else None
+    return Head(shape, source.matrix(_NORM).ravel(), bias, matrix)

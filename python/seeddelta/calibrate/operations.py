@@ -72,9 +72,3 @@ def softmax(x: F32) -> F32:
 def softmax_back(p: F32, dp: F32) -> F32:
     """∂loss/∂x from the softmax and ∂loss/∂softmax."""
     return np.asarray(p * (dp - (p * dp).sum(-1, keepdims=True)))
-
-
-def log_softmax(x: F32) -> F32:
-    """Along the last axis."""
-    x = x - x.max(-1, keepdims=True)
-    return np.asarray(x - np.log(np.exp(x).sum(-1, keepdims=True)))

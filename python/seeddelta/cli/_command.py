@@ -41,17 +41,11 @@ ENVIRONMENT = "SEEDDELTA_"  # before the name of a run-time flag: SEEDDELTA_KWTA
 
 _arguments: ContextVar[list[str]] = ContextVar("arguments")  # as the program got them
 _outputs: ContextVar[bool] = ContextVar("outputs", default=False)  # the command has files to write
-_verbosity: ContextVar[int] = ContextVar("verbosity", default=0)
 
 
 def wrote_files() -> bool:
     """True when the command that ran had files to write."""
     return _outputs.get()
-
-
-def verbose() -> bool:
-    """True when the command that runs was given -v: all that there is to say is shown."""
-    return _verbosity.get() > 0
 
 
 def command_line() -> str:
@@ -243,7 +237,7 @@ def _common() -> list[inspect.Parameter]:
         )], None),
         _keyword("verbose", Annotated[int, typer.Option(
             "--verbose", "-v", count=True, rich_help_panel=panel, show_default=False, metavar="",
-            help="Show whole tables, and say on stderr what is done.",
+            help="Say on stderr what is done.",
         )], 0),
         _keyword("seeddelta_format", Annotated[bool, typer.Option(
             "--seeddelta", hidden=True, help="Taken for granted: SeedΔ files are recognized."
@@ -317,7 +311,6 @@ class _ToStderr(logging.StreamHandler):  # type: ignore[type-arg]
 
 def set_up_logging(verbose: int) -> None:
     """Records of seeddelta's loggers go to stderr: with 1 the steps, with 2 all of them, with 0 none."""
-    _verbosity.set(verbose)
     logger = logging.getLogger("seeddelta")
     logger.handlers[:] = [one for one in logger.handlers if not isinstance(one, _ToStderr)]
     if not verbose:

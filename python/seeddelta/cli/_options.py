@@ -12,11 +12,8 @@ import typer
 from ..errors import EvaluationError
 from ..settings.runtime import RuntimeConfig
 from ..settings.tree import STDOUT
-from ._command import verbose
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from ..convert.report import BuildReport
 
 
@@ -33,13 +30,6 @@ def put_json(to: Path | None, data: Any) -> bool:
     with atomic_output(to) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # of a surrogate that is JSON, too
     return False
-
-
-def print_report(console: Console, report: BuildReport) -> None:
-    """The tensors by role; with -v all of them."""
-    if verbose():
-        console.print(report.tensors_table())
-    console.print(report.to_table())
 
 
 def size_line(report: BuildReport) -> str:

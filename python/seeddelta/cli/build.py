@@ -11,7 +11,7 @@ from ..settings import Flag
 from ..settings.measuring import QUIET
 from ..settings.tree import STDOUT
 from ._command import from_settings
-from ._options import print_report, put_json, size_line
+from ._options import put_json, size_line
 
 STATECELLS = {"base_kind": "none", "scheme": "codebook_resid", "bits": 4, "K": "auto"}  # what --statecells sets
 
@@ -57,7 +57,7 @@ def command(settings: BuildSettings) -> None:
     if put_json(to_stdout, report.model_dump(mode="json")) or settings.quiet:
         return
     console = make_console()
-    print_report(console, report)
+    console.print(report.to_table())
     what = f"dry run: {recipe.output} is not written" if recipe.dry_run else ", ".join(report.files)
     console.print(f"{what}: {size_line(report)}", soft_wrap=True)
     if report.kept_dense:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from ..errors import ImatrixError
 from ..settings.calibration import CaptureSettings
 from ._command import from_settings
 
@@ -26,22 +24,13 @@ def command(settings: CaptureSettings) -> None:
     at 4 bits this takes away most of the loss. The gradients say the same of the rows.
 
     Example: seeddelta imatrix dense.gguf -f valid.txt -o imatrix.gguf --hessian cov.gguf --chunks 48
-
-    Example: seeddelta imatrix --in-file imatrix.gguf --show-statistics
     """
-    if settings.in_file is not None:
-        _show(settings.in_file)
-        return
-    model, text, output, hessian = settings.model, settings.text, settings.output, settings.hessian
-    if model is None or text is None or output is None:
-        raise ImatrixError(
-            "MODEL, -f TEXT and -o FILE must be given to measure, or --in-file FILE to show what was measured"
-        )
     from ..calibrate.capture import capture
     from ..calibrate.groups import check_computed
     from ..calibrate.streamed import capture_streamed
     from ..gguf.source import open_source
 
+    model, text, output, hessian = settings.model, settings.text, settings.output, settings.hessian
     # llama.cpp's threads spin between its steps and keep the sums waiting; OpenMP reads this once, when it is loaded
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     options = settings.model_dump(include={"ctx", "chunks", "skip", "clip", "targets", "layers", "threads"})
@@ -53,25 +42,17 @@ def command(settings: CaptureSettings) -> None:
                 _write(settings, streamed)
                 return
     check_computed(open_source(model), settings.threads)
-    checkpoint = output.with_name(output.name + ".checkpoint") if settings.resume else None
-    captured = capture(model, text, covariance=hessian is not None, checkpoint=checkpoint, **options)
-    _write(settings, captured)
-    captured.discard_checkpoint()
+    _write(settings, capture(model, text, covariance=hessian is not None, **options))
 
 
 def _write(settings: CaptureSettings, captured: Capture) -> None:
     """The files, what is to be said of them, and the gradients, which are measured by themselves."""
     from ..calibrate import capture_gradient, write_covariance
-    from ..calibrate.statistics import statistics_table
     from ..convert.prices import price
     from ..convert.recipe import Recipe
     from ..gguf.imatrix import write_imatrix
-    from ..report.tables import make_console
 
     model, text, output, hessian = settings.model, settings.text, settings.output, settings.hessian
-    assert model is not None
-    assert text is not None
-    assert output is not None
     write_imatrix(output, captured.imatrix())
     summary = [f"{output}: {len(captured.representatives)} matrices, {captured.tokens} tokens"]
     if hessian is not None:
@@ -88,13 +69,3 @@ def _write(settings: CaptureSettings, captured: Capture) -> None:
         )  # fmt: skip
         if not settings.quiet:
             typer.echo(f"{settings.gradient}: gradients of {found} matrices")
-    if settings.show_statistics:
-        make_console().print(statistics_table(captured))
-
-
-def _show(path: Path) -> None:
-    from ..calibrate.statistics import imatrix_table
-    from ..gguf.imatrix import read_imatrix
-    from ..report.tables import make_console
-
-    make_console(width=160).print(imatrix_table(read_imatrix(path)))

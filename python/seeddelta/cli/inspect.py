@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -24,41 +23,24 @@ def command(settings: InspectSettings) -> None:
     indices are checked on the way; `seeddelta verify` checks the data.
 
     Example: seeddelta inspect model.seeddelta.gguf --no-tensors
-
-    Example: seeddelta inspect arcee-f16.gguf --text wiki.valid.txt (a SeedΔ file needs matrices in column layout)
     """
     from ..gguf.model_file import read_header
     from ..gguf.reader import is_seeddelta, open_seeddelta
     from ..inspection.summary import summarize, totals
 
-    path, text = settings.path, settings.text
+    path = settings.path
     if not is_seeddelta(path):
-        summary = {"path": str(path), "seeddelta": False, **totals(read_header(path)), **_zeros(path, text)}
+        summary = {"path": str(path), "seeddelta": False, **totals(read_header(path))}
         if put_json(settings.as_json, summary):
             return
         typer.echo(
             f"{path}: a plain GGUF, no SeedΔ file; {summary['tensors']} tensors, {summary['bytes'] / 1e6:.1f} MB"
         )
-        _print_zeros(summary)
         return
     with open_seeddelta(path) as file:
-        summary = summarize(file) | _zeros(path, text)
+        summary = summarize(file)
     if not put_json(settings.as_json, summary):
         _print_tables(summary, settings.tensors)
-        _print_zeros(summary)
-
-
-def _zeros(path: Path, text: Path | None) -> dict[str, Any]:
-    if text is None:
-        return {}
-    from ..sparsify import zero_shares
-
-    return {"zero_inputs": zero_shares(path, text)}
-
-
-def _print_zeros(summary: dict[str, Any]) -> None:
-    for kind, share in summary.get("zero_inputs", {}).items():
-        typer.echo(f"{kind}: {share:.1%} of the inputs are exactly 0")
 
 
 def _print_tables(summary: dict[str, Any], tensors: bool) -> None:
@@ -86,21 +68,14 @@ def _print_tables(summary: dict[str, Any], tensors: bool) -> None:
 def _print_roles(console: Console, summary: dict[str, Any]) -> None:
     from rich.table import Table
 
+    from ..report.values import role_rows
+
     table = Table(title="by role")
     table.add_column("role", no_wrap=True)
-    for heading in ("tensors", "weights, M", "MB", "bits", "rel_l2", "rel_l2_w"):
+    for heading in ("tensors", "weights, M", "MB", "bits", "rel_l2, %", "rel_l2_w, %"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in summary["roles"]:
-        table.add_row(
-            row["role"], str(row["tensors"]), f"{row['weights'] / 1e6:.2f}", f"{row['payload_bytes'] / 1e6:.2f}",
-            f"{row['bits_per_weight']:.3f}", f"{row['rel_l2']:.4f}", f"{row['rel_l2_w']:.4f}",
-        )  # fmt: skip
-    for kind, row in summary["kept"].items():
-        bits = 8 * row["bytes"] / row["weights"]
-        table.add_row(
-            f"kept, {kind}", str(row["tensors"]), f"{row['weights'] / 1e6:.2f}", f"{row['bytes'] / 1e6:.2f}",
-            f"{bits:.3f}", "", "",
-        )  # fmt: skip
+    for row in role_rows(summary):
+        table.add_row(*row)
     console.print(table)
 
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 # headings of the help, and the commands below each
 PANELS = {
-    "Convert": ("quantize", "imatrix", "build", "autotune", "fit", "dequantize"),
+    "Convert": ("quantize", "imatrix", "build", "autotune", "dequantize"),
     "Run": ("run", "chat", "serve", "exec"),
     "Measure": ("eval", "bench", "tasks", "report", "demo"),
-    "Files": ("inspect", "verify", "diff", "card", "push", "schema"),
+    "Files": ("inspect", "verify", "card", "schema"),
     "Experiments": ("sparsify",),
 }
 # command -> module with the function `command`

@@ -15,7 +15,7 @@ from ..settings.measuring import QUIET
 from ..settings.recipe import INPUT_HELP, PRESET_HELP
 from ..settings.tree import STDOUT
 from ._command import from_settings
-from ._options import print_report, put_json, size_line
+from ._options import put_json, size_line
 
 if TYPE_CHECKING:
     from ..evaluate.losses import EmbeddingLoss, Loss
@@ -122,7 +122,7 @@ def _quantize(settings: QuantizeSettings) -> None:
     if (put_json(None if settings.dry_run and to != STDOUT else to, told.model_dump(mode="json"))) or settings.quiet:
         return
     console = make_console()
-    print_report(console, report)
+    console.print(report.to_table())
     if settings.dry_run:
         needs = estimate_quantize(settings.input, settings.output, **measured)
         console.print(f"dry run: {settings.output} is not written; {size_line(report)}", soft_wrap=True)

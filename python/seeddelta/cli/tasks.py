@@ -15,15 +15,12 @@ def command(settings: TaskSettings) -> None:
     """Score models on tasks, with standard errors and paired differences from the first model.
 
     Example: seeddelta tasks dense.gguf model.seeddelta.gguf --hellaswag hellaswag_val_full.txt --limit 400
-
-    Example: seeddelta tasks model.seeddelta.gguf --tasks arc_easy,piqa --limit 200
     """
     from ..evaluate.choices import READERS
 
     files = {name: getattr(settings, name) for name in ("hellaswag", "winogrande", "multiple_choice")}
     chosen = {name: READERS[name](path)[: settings.limit] for name, path in files.items() if path is not None}
-    rows = _choices(settings, chosen) if chosen else []
-    rows += _harness(settings) if settings.tasks else []
+    rows = _choices(settings, chosen)
     if put_json(settings.as_json, rows):
         return
     from rich.table import Table
@@ -57,20 +54,4 @@ def _choices(settings: TaskSettings, chosen: dict[str, Any]) -> list[dict[str, A
                 rows.append(row | {"change": change[0], "change_stderr": change[1]})
         finally:
             llm.close()
-    return rows
-
-
-def _harness(settings: TaskSettings) -> list[dict[str, Any]]:
-    from ..evaluate.harness import SeedDeltaLM, run_tasks
-
-    rows = []
-    for path in settings.model:
-        lm = SeedDeltaLM(str(path), n_ctx=settings.context, threads=settings.thread_count)
-        try:
-            rows += [
-                {"model": str(path)} | row
-                for row in run_tasks(lm, list(settings.tasks), settings.include, settings.limit)
-            ]
-        finally:
-            lm.llm.close()
     return rows

@@ -172,41 +172,6 @@ class BuildReport(BaseModel):
         table.caption = self._caption()
         return table
 
-    def tensors_table(self) -> Table:
-        """rich table of all tensors with two lines of totals. Needs the extra `cli`."""
-        with needs_extra("cli"):
-            from rich.table import Table
-
-        table = Table(title="SeedΔ tensors")
-        table.add_column("tensor", no_wrap=True)
-        for heading in ("shape", "bits", "rel_l2", "rel_l2_w", "rel_out", "cos", "norm", "before", "after"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        table.add_column("")
-        for tensor in self.tensors:
-            numbers = ("", "", "", "", "")
-            if (m := tensor.metrics) is not None:
-                out = "" if m.rel_out is None else f"{m.rel_out:.4f}"
-                numbers = (f"{m.rel_l2:.4f}", f"{m.rel_l2_w:.4f}", out, f"{m.cos:.5f}", f"{m.norm_ratio:.4f}")
-            table.add_row(
-                tensor.name,
-                "x".join(map(str, tensor.shape)),
-                f"{tensor.bits_per_weight:.3f}",
-                *numbers,
-                human_bytes(tensor.bytes_before),
-                human_bytes(tensor.bytes_after),
-                tensor.reason or " ".join([tensor.status, tensor.method]).strip(),
-                style="yellow" if tensor.status in ("dense", "unsafe") else None,
-            )
-        table.add_section()
-        after = human_bytes(self.target_bytes_after)
-        before = human_bytes(self.target_bytes_before)
-        table.add_row("these tensors", "", f"{self.bits_per_weight:.3f}", "", "", "", "", "", before, after, "")
-        before, after = human_bytes(self.model_bytes_before), human_bytes(self.model_bytes_after)
-        bits = f"{self.model_bits_per_weight:.3f}"
-        table.add_row("whole model", "", bits, "", "", "", "", "", before, after, f"{self.seconds:.1f} s")
-        table.caption = self._caption()
-        return table
-
     def _repr_html_(self) -> str:
         """Totals, the tensors by role, and every tensor."""
         before, after = human_bytes(self.model_bytes_before), human_bytes(self.model_bytes_after)

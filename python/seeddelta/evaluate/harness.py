@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..errors import EvaluationError, needs_extra
+from ..errors import needs_extra
 from ..runtime.decoder import Decoder
 from ..runtime.long_words import tokens_of
 from ..runtime.session import open_model, require_logits
@@ -82,26 +82,3 @@ class SeedDeltaLM(LM):  # type: ignore[misc]
 
     def _tokens(self, text: str) -> list[int]:
         return tokens_of(self.llm, text.encode(), add_bos=False, special=True)
-
-
-def run_tasks(lm: SeedDeltaLM, names: list[str], include: Path | None, limit: int | None) -> list[dict[str, Any]]:
-    """Accuracy of each task by `lm_eval.simple_evaluate`. Raises EvaluationError for a task without one."""
-    import lm_eval
-    from lm_eval.tasks import TaskManager
-
-    manager = TaskManager(include_path=None if include is None else str(include))
-    found = lm_eval.simple_evaluate(model=lm, tasks=list(names), limit=limit, task_manager=manager, bootstrap_iters=0)
-    rows = []
-    for name, result in found["results"].items():
-        if "acc,none" not in result:
-            raise EvaluationError(
-                f"task {name}: has no accuracy; for its other measures run "
-                "python -m seeddelta.evaluate.lm_eval --model seeddelta"
-            )
-        count = int(found["n-samples"][name]["effective"])
-        error = result["acc,none"] * (1 - result["acc,none"])
-        rows.append(
-            {"task": name, "tasks": count, "accuracy": result["acc,none"], "stderr": (error / max(count - 1, 1)) ** 0.5,
-             "change": None, "change_stderr": None}
-        )  # fmt: skip
-    return rows

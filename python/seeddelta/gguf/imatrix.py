@@ -17,7 +17,6 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType, GGUFValueType
 
 from ..errors import FormatError, ImatrixError
-from ..storage.output import atomic_output
 from .header import Header
 from .model_file import read_header
 from .writer import PlannedTensor, Typed, Value, write_gguf
@@ -117,12 +116,8 @@ def read_imatrix(path: str | os.PathLike[str]) -> Imatrix:
     return imatrix
 
 
-def write_imatrix(path: str | os.PathLike[str], imatrix: Imatrix, *, legacy: bool = False) -> None:
-    """Write an importance matrix, sorted by name: GGUF, or the legacy .dat. Raises OutputError."""
-    if legacy:
-        with atomic_output(path) as temporary:
-            temporary.write_bytes(_legacy_bytes(imatrix))
-        return
+def write_imatrix(path: str | os.PathLike[str], imatrix: Imatrix) -> None:
+    """Write an importance matrix as GGUF, sorted by name. Raises OutputError."""
     metadata: dict[str, Value] = {"general.type": Typed("imatrix", GGUFValueType.STRING)}
     if imatrix.datasets:
         metadata["imatrix.datasets"] = Typed(list(imatrix.datasets), GGUFValueType.ARRAY, GGUFValueType.STRING)
@@ -202,20 +197,3 @@ def _read_legacy(path: Path, data: bytes) -> Imatrix:
             dataset = take(number("the dataset"), "the dataset").decode(errors="replace")
             datasets = (dataset,) if dataset else ()
     return Imatrix(entries, datasets, max(chunks, 0), 0, path)
-
-
-def _legacy_bytes(imatrix: Imatrix) -> bytes:
-    out = bytearray(struct.pack("<i", len(imatrix.entries)))
-    for name in sorted(imatrix.entries):
-        entry = imatrix.entries[name]
-        # llama.cpp stores mean · calls, with calls in chunks; sums stay exact when nothing has to be rescaled
-        size = max(imatrix.chunk_size, 1)
-        calls = max(1, -(-int(entry.counts.max()) // size))
-        mean = entry.mean_square()
-        values = entry.sums.ravel() if entry.counts.size == 1 and calls == entry.counts[0] else mean * np.float32(calls)
-        encoded = name.encode()
-        out += struct.pack("<i", len(encoded)) + encoded + struct.pack("<ii", calls, mean.size)
-        out += values.astype("<f4").tobytes()
-    dataset = (imatrix.datasets[-1] if imatrix.datasets else "").encode()
-    out += struct.pack("<ii", imatrix.chunk_count, len(dataset)) + dataset
-    return bytes(out)

@@ -110,11 +110,6 @@ def is_matrix(name: str) -> bool:
     return name.endswith(".weight") and _NO_MATRIX.search(name) is None
 
 
-def is_norm(name: str) -> bool:
-    """True for the weights of a norm of the residual stream: before attention, before the MLP, before the output."""
-    return name == "output_norm.weight" or re.fullmatch(r"blk\.\d+\.(attn|ffn)_norm\.weight", name) is not None
-
-
 def is_small_matrix(name: str) -> bool:
     """True for a matrix that llama.cpp's quantizer leaves alone for its size."""
     return _SMALL_MATRIX.search(name) is not None

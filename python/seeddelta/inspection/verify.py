@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ..calibrate.covariance import open_covariance
 from ..convert.rest import kept_chunks, rest_types
-from ..gguf import names, schema
+from ..gguf import schema
 from ..gguf.imatrix import read_imatrix
 from ..gguf.reader import SeedDeltaFile, StoredTensor, open_seeddelta
 from ..gguf.schema import LanesBase
@@ -104,9 +104,7 @@ class _Verifier:
         self.source = None if source is None else open_source(source)
         self.imatrix = None if imatrix is None else read_imatrix(imatrix)
         self.covariance = None if hessian is None else open_covariance(hessian)
-        # fitted scales and norms belong to no importance, and to no tensor of the source
-        self.fitted = schema.KEY_FIT_SHA256 in file.header.metadata
-        self.weighted = not self.fitted and (self.imatrix is not None or self.covariance is not None)
+        self.weighted = self.imatrix is not None or self.covariance is not None
         given = {"source": source, "imatrix": imatrix, "hessian": hessian}
         self.files = {what: Path(given_path) for what, given_path in given.items() if given_path is not None}
 
@@ -145,7 +143,7 @@ class _Verifier:
 
     def _crc32(self) -> None:
         if self.file.checksums is None:
-            self.skipped.append(f"the file has no checksums ({schema.KEY_CRC32}): builds of older releases do not")
+            self.skipped.append(f"the file has no checksums ({schema.KEY_CRC32})")
             return
         owners = {
             f"{tensor.description.stem}.{suffix}": tensor.name
@@ -207,11 +205,7 @@ class _Verifier:
     def _kept(self) -> None:
         if self.source is None:
             return
-        if self.fitted:
-            self.skipped.append("the norms and row scales are fitted (seeddelta fit): no weighted norms")
         for name in self.file.dense_tensors:
-            if self.fitted and names.is_norm(name):
-                continue
             info, theirs = self.file.header.tensors[name], self.source.tensors.get(name)
             if theirs is None:
                 self._add(name, "kept tensor", f"{info.type.name}{list(info.shape)}", "not in the source")

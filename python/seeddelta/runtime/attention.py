@@ -1,11 +1,9 @@
-"""Our attention inside llama.cpp: the native hook, its metrics, and who must tell it that a cache has changed."""
+"""Our attention inside llama.cpp: the native hook and its metrics."""
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,20 +15,8 @@ from ..errors import ConfigError, UnsupportedLlamaError
 from ..settings.attention import StatePackKV
 from ..settings.runtime import RuntimeConfig
 from ..settings.skipping import EventDriven
-from .library import attention_symbols, ggml_abi, native_library, unsupported
-from .selftest import compute_attention
+from .library import attention_symbols, ggml_abi, unsupported
 
-# Functions of llama_cpp that write to a KV cache without a graph, which the hook would see.
-_WRITERS = (
-    "llama_state_set_data",
-    "llama_set_state_data",
-    "llama_state_load_file",
-    "llama_load_session_file",
-    "llama_state_seq_set_data",
-    "llama_state_seq_set_data_ext",
-    "llama_state_seq_load_file",
-    "llama_memory_seq_cp",  # copies when sequences have their own caches
-)
 _CACHE_TYPES = (
     llama_cpp.GGML_TYPE_F16,
     GGMLQuantizationType.BF16,
@@ -38,7 +24,6 @@ _CACHE_TYPES = (
     llama_cpp.GGML_TYPE_Q4_0,
 )
 _MODES = {"exact": 0, "binary": 1, "ternary": 2}
-_live: weakref.WeakSet[OwnAttention] = weakref.WeakSet()
 
 
 class OwnAttention:
@@ -76,9 +61,6 @@ class OwnAttention:
         except RuntimeError as error:
             raise unsupported(f"attention cannot be taken over: {error}") from error
         self._proven = False
-        _check_computing()
-        _watch_writers()
-        _live.add(self)
 
     def metrics(self) -> dict[str, int | float]:
         """`attention.*`: nodes met, exact operations of up to 16 tokens a sequence, those of prompts, packed
@@ -230,34 +212,3 @@ def check_arguments(kwargs: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name}: our attention needs a cache of type F16, BF16, Q8_0 or Q4_0")
     if not kwargs.get("flash_attn", True) and kwargs.get("type_v") not in (None, llama_cpp.GGML_TYPE_F16):
         raise ConfigError("type_v: without flash attention our attention needs a cache of values of type F16")
-
-
-@functools.cache
-def _check_computing() -> None:
-    """Compute the attention of one token beside ggml's own. Raises UnsupportedLlamaError for another result."""
-    library = native_library()
-    if hasattr(library, "ggml_graph_compute_with_ctx"):
-        hook = _core.AttentionHook(ggml_abi(), attention_symbols(), _core.PackSettings("exact"))
-        wrong = compute_attention(ggml_abi(), hook, library)
-        if wrong is not None:
-            raise unsupported(wrong)
-
-
-@functools.cache
-def _watch_writers() -> None:
-    """From now on every live hook forgets its bits when one of _WRITERS was called, whatever cache it wrote to."""
-    modules = (llama_cpp.llama_cpp, llama_cpp)
-    for name in _WRITERS:
-        original = getattr(llama_cpp.llama_cpp, name, None)
-        if original is None:
-            continue
-
-        def call(*args: Any, _original: Any = original) -> Any:
-            try:
-                return _original(*args)
-            finally:
-                for own in list(_live):
-                    own.hook.invalidate()
-
-        for module in modules:
-            setattr(module, name, call)

@@ -15,15 +15,14 @@ from ..gguf import names, targets
 from ..gguf.header import Header
 from ..gguf.source import open_source
 from ..settings.runtime import RuntimeConfig
-from .weights import PreparedModel, prepare
 
 _TERNARY_THRESHOLD = 0.7  # of the mean magnitude: Li et al. 2016, Ternary Weight Networks
 
 
-def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> PreparedModel:
-    """Transpose the target matrices into columns, and write the stub file in which their places are placeholders.
+def target_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> list[_core.ColumnWeight]:
+    """The target matrices, transposed into columns; a matrix is in memory once.
 
-    A matrix is in memory once: by columns. Raises SourceModelError when the model has no target matrix or one cannot be
+    Raises SourceModelError when the model has no target matrix or one cannot be
     dequantized or stored as float16, ConfigError for a kwta file of another model.
     """
     source = open_source(path)
@@ -34,8 +33,7 @@ def prepare_columns(path: str | os.PathLike[str], config: RuntimeConfig) -> Prep
             "look with seeddelta inspect"
         )
     signs = config.state_pack_mlp is not None and config.state_pack_mlp.aggressive
-    weights = [make_columns(name, source.matrix(name), signs=signs) for name in chosen]
-    return prepare(source.header, None, config, weights)
+    return [make_columns(name, source.matrix(name), signs=signs) for name in chosen]
 
 
 def column_names(header: Header, selected: Iterable[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """Every llama context of one of our models has a hook, whoever makes it, and who reads its results gets its errors.
 
-llama_cpp's functions are wrapped, once, where contexts are made and freed, where graphs are computed, and where results
-are read. What does not go through them (a C library that makes a context of its own) has no hook: it computes with the
-placeholders of the stub file, which are NaN.
+llama_cpp's functions are wrapped, once, where contexts are made and freed, where graphs are computed, where results are
+read, and where caches are written. What does not go through them (a C library that makes a context of its own) has no
+hook: it computes with the placeholders of the stub file, which are NaN.
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ _COMPUTES = ("llama_decode", "llama_encode")
 _READS = ("llama_get_logits", "llama_get_logits_ith", "llama_get_embeddings", "llama_get_embeddings_ith",
           "llama_get_embeddings_seq", "llama_sampler_sample", "llama_state_get_data", "llama_state_seq_get_data",
           "llama_state_save_file", "llama_state_seq_save_file")  # fmt: skip
+# These write to a KV cache without a graph, which the hook would see.
+_WRITES = ("llama_state_set_data", "llama_set_state_data", "llama_state_load_file", "llama_load_session_file",
+           "llama_state_seq_set_data", "llama_state_seq_set_data_ext", "llama_state_seq_load_file",
+           "llama_memory_seq_cp")  # which copies when sequences have their own caches  # fmt: skip
 
 _models: dict[int, MakeHandle] = {}  # by address of a llama_model with placeholders
 _contexts: dict[int, RuntimeHandle] = {}  # by address of a llama_context; keeps the hook alive until it is freed
@@ -152,6 +156,15 @@ def _read(original: Callable[..., Any], *arguments: Any) -> Any:
     return original(*arguments)
 
 
+def _write(original: Callable[..., Any], *arguments: Any) -> Any:
+    """A cache is not known to be of one of our contexts: all of them forget what they keep of theirs."""
+    try:
+        return original(*arguments)
+    finally:
+        for handle in list(_contexts.values()):
+            handle.forget_keys()
+
+
 def _handle_in(arguments: tuple[Any, ...]) -> RuntimeHandle | None:
     for argument in arguments[:2]:
         handle = _contexts.get(_address(argument)) if isinstance(argument, (int, ctypes.c_void_p)) else None
@@ -175,7 +188,7 @@ def _wrap() -> None:
         "llama_model_free": _free_model,
         "llama_free_model": _free_model,
     }
-    wrappers |= dict.fromkeys(_COMPUTES, _compute) | dict.fromkeys(_READS, _read)
+    wrappers |= dict.fromkeys(_COMPUTES, _compute) | dict.fromkeys(_READS, _read) | dict.fromkeys(_WRITES, _write)
     for name, wrapper in wrappers.items():
         for module in (native, llama_cpp):
             original = getattr(module, name, None)

@@ -12,15 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from ..errors import ChangedFileError, ConfigError, IdleWeightsWarning, NumericalError, OutOfMemoryError, some
-from ..gguf.schema import TensorDescription
+from ..errors import ChangedFileError, IdleWeightsWarning, NumericalError, OutOfMemoryError, some
 from ..html import line, table
 from ..settings.runtime import RuntimeConfig
 from .library import unsupported
 
 if TYPE_CHECKING:
     from .attention import OwnAttention
-    from .weights import PreparedModel
 
 
 _log = logging.getLogger(__name__)
@@ -29,32 +27,17 @@ _ERRORS: Mapping[str, Callable[[str], Exception]] = {
 }  # fmt: skip
 
 
-_handles: weakref.WeakValueDictionary[int, RuntimeHandle] = weakref.WeakValueDictionary()
-_held: list[RuntimeHandle] = []
+_handles: weakref.WeakSet[RuntimeHandle] = weakref.WeakSet()
 
 
-def _hold_all() -> None:
-    """Before a fork: let every computation end, or its lock would stay locked in the child, where nobody opens it."""
-    found = [handle for reference in _handles.valuerefs() if (handle := reference()) is not None]
-    for handle in sorted(found, key=id):
-        handle._computing.acquire()
-    _held[:] = found
-
-
-def _release_all() -> None:
-    for handle in _held:
-        handle._computing.release()
-    _held.clear()
-
-
-def _renew_all() -> None:
-    for handle in _held:
+def _renew_locks() -> None:
+    """In a child that was forked: the thread that computes, and would open the lock, is not there."""
+    for handle in list(_handles):
         handle._computing = threading.RLock()
-    _held.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=_renew_all)
+    os.register_at_fork(after_in_child=_renew_locks)
 
 
 class RuntimeHandle:
@@ -65,20 +48,20 @@ class RuntimeHandle:
         process: the process that may compute.
         needs_hook: False for an ordinary model, whose attention is computed by llama.cpp without the hook.
         enabled: False for a model of which llama.cpp computes all products; tensors, dense and columns are then empty.
-        tensors: description of every weight computed from the SeedΔ file.
+        tensors: names of the weights computed from the SeedΔ file.
         chooses_keys: whether attention leaves keys out.
         skips: whether inputs of products are left out.
         single_tokens: whether single tokens are computed otherwise than those of a prompt, beyond the order of sums.
-        dense: description of every converted tensor that is dense from the start.
+        dense: names of the converted tensors that are dense from the start.
         locked_bytes: memory that use_mlock has locked.
-        gate_groups: matrices of each place where inputs are chosen, in the order that `tune` counts.
-        columns: kind (f16) of every matrix of an ordinary model that was stored by columns at loading. Those of a
-            SeedΔ file are in `tensors`, with the layout column.
+        gate_groups: matrices of each place where inputs are chosen, in the order of `hook.gates()`.
+        columns: names of the matrices of an ordinary model that were stored by columns at loading. Those of a SeedΔ
+            file are in `tensors`.
     """
 
     def __init__(
         self,
-        prepared: PreparedModel | None = None,
+        model: _core.ServedModel | None = None,
         hook: _core.GraphHook | None = None,
         config: RuntimeConfig | None = None,
         attention: OwnAttention | None = None,
@@ -86,15 +69,16 @@ class RuntimeHandle:
         self.hook = self._hook = hook
         self.process = os.getpid()
         self._attention = attention
-        self.enabled = prepared is not None
+        self.enabled = model is not None
         # an ordinary model without it is computed as well
-        self.needs_hook = prepared is not None or (attention is not None and not attention.auto)
+        self.needs_hook = model is not None or (attention is not None and not attention.auto)
         self.chooses_keys = attention is not None and attention.chooses
-        self.tensors: Mapping[str, TensorDescription] = {} if prepared is None else prepared.served
-        self.dense: Mapping[str, TensorDescription] = {} if prepared is None else prepared.dense
-        self.columns: Mapping[str, str] = {} if prepared is None else prepared.columns
-        self.gate_groups = [] if prepared is None else [tuple(group) for group in prepared.model.gates]
-        self._model = None if prepared is None else prepared.model
+        self._model = model
+        self.tensors: tuple[str, ...] = () if model is None else tuple(model.served)
+        self.dense: tuple[str, ...] = () if model is None else tuple(model.dense)
+        self.gate_groups = [] if model is None else [tuple(group) for group in model.gates]
+        by_columns = () if model is None or hook is None else hook.column_shapes()
+        self.columns = tuple(name for name in by_columns if name not in self.tensors)
         self._config = config or RuntimeConfig()
         pack = self._config.state_pack_mlp
         self.skips = self._config.skips
@@ -103,7 +87,7 @@ class RuntimeHandle:
         self._proven = False
         self._proof: _core.Proof | None = None
         self._computing = threading.RLock()  # held while a graph is computed: readings are of whole ones
-        _handles[id(self)] = self
+        _handles.add(self)
         if hook is not None and not self._config.force and not self._config.skip_prompt:
             proof = _core.Proof(hook)
             self._proof = proof if proof else None
@@ -200,35 +184,15 @@ class RuntimeHandle:
             found |= {name.replace("pack.", prefix, 1): value for name, value in ours.items()}
             return found if self._proof is None else found | self._proof.metrics()
 
+    def forget_keys(self) -> None:
+        """Something other than a graph wrote to a KV cache: what attention keeps of its keys counts no more."""
+        if self._attention is not None:
+            self._attention.hook.invalidate()
+
     def attention_heads(self) -> list[dict[str, float]]:
         """What each KV head that chooses keys did (OwnAttention.heads); empty when attention is not ours."""
         with self._computing:
             return [] if self._attention is None else self._attention.heads()
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, int]]:
-        """[n_out, n_in] of every matrix by columns."""
-        return {} if self._hook is None else self._hook.column_shapes()
-
-    def tune(self, gate: int, keep: float, threshold: float = -1.0) -> None:
-        """What KWTA keeps at one place from now on: a fraction, or with a threshold of 0 or more the scores above it.
-        Raises ConfigError for a place that is not there or a fraction out of range. Not while the model computes."""
-        if self._hook is None:
-            raise ConfigError("this model skips nothing")
-        try:
-            self._hook.tune_gate(gate, keep, threshold)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-
-    def profile(self, on: bool) -> None:
-        """Start new profiles of all places, or stop; KWTA keeps everything meanwhile. Not while the model computes."""
-        if self._hook is not None:
-            self._hook.profile_gates(on)
-
-    def profiles(self) -> list[tuple[int, list[float], list[float], float]]:
-        """Per place: tokens, and for the fractions 1/20, 2/20 … 1 the mean score of the last unit kept and the mean
-        share of the squared scores left out; then the mean share of the units that are exactly 0."""
-        return [] if self._hook is None else self._hook.profiles()
 
     def raise_error(self) -> None:
         """Raise the first error that the hook met since the last call. Those who read results do this.

@@ -22,7 +22,7 @@ from ..gguf.reader import has_statecells, is_seeddelta
 from ..processors import MAX_THREADS
 from ..settings.runtime import RuntimeConfig
 from .attention import OwnAttention, attention_of
-from .columns import prepare_columns, require_columns
+from .columns import require_columns, target_columns
 from .contexts import handle_of, new_model
 from .handle import RuntimeHandle
 from .library import ggml_abi, unsupported
@@ -30,7 +30,7 @@ from .llama_log import install, native_path, refusals
 from .locking import lock_memory
 from .lora import add_adapters
 from .positions import position_limit
-from .weights import PreparedModel, prepare
+from .weights import prepare
 
 install()
 MAX_CONTEXT = 1 << 24  # tokens: far beyond any model; llama.cpp keeps lists of them
@@ -40,7 +40,7 @@ _OURS = {"n_gpu_layers": 0, "op_offload": False, "use_mlock": False}
 
 def _prepared(
     header: Header, model_path: str, fallback: Path | None, config: RuntimeConfig, statecells: bool
-) -> PreparedModel | None:
+) -> tuple[_core.ServedModel, _core.StubFile] | None:
     """What llama.cpp is given in place of the file; None for an ordinary model that it computes itself."""
     if statecells and not has_statecells(header):
         raise FormatError(
@@ -52,23 +52,23 @@ def _prepared(
             raise ConfigError(
                 f"{model_path}: --columns stores an ordinary GGUF model by columns; a SeedΔ file has its layout"
             )
-        return prepare(header, fallback, config)
+        return prepare(header.path, fallback, config)
     if config.columns is not None:
-        return prepare_columns(model_path, config)
+        return prepare(header.path, None, config, target_columns(model_path, config))
     require_columns(config, model_path)
     return None
 
 
 def _new_handle(
-    prepared: PreparedModel | None, config: RuntimeConfig, new_attention: Callable[[], OwnAttention | None] | None
+    model: _core.ServedModel | None, config: RuntimeConfig, new_attention: Callable[[], OwnAttention | None] | None
 ) -> RuntimeHandle:
     """What one more context of a model gets: hook, counters and attention of its own, the weights of all."""
-    registry = _core.WeightRegistry(ggml_abi()) if prepared is None else prepared.registry
+    registry = _core.WeightRegistry(ggml_abi()) if model is None else model.registry
     hook = _core.GraphHook(registry)
     attention = None if new_attention is None else new_attention()
     if attention is not None:
         hook.set_attention(attention.hook)
-    return RuntimeHandle(prepared, hook, config, attention)
+    return RuntimeHandle(model, hook, config, attention)
 
 
 class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
@@ -113,6 +113,7 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             self._init_plain(str(header.path), make, kwargs)
             self._add_adapters(adapters)
             return
+        served, stub_file = prepared
         _check_arguments(kwargs)
         lock = bool(kwargs.get("use_mlock"))
         if lock and config.columns is not None:
@@ -122,20 +123,20 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             )
         self._seeddelta_options["use_mlock"] = lock
         try:
-            make = partial(_new_handle, prepared, config, new_attention)
+            make = partial(_new_handle, served, config, new_attention)
             with new_model(make, parallel, _flash(kwargs)), _opening(model_path, kwargs):
-                super().__init__(prepared.stub_file.path, **(kwargs | _OURS))
+                super().__init__(stub_file.path, **(kwargs | _OURS))
             self._attach()
-            if not prepared.stub_file.seal():
+            if not stub_file.seal():
                 raise unsupported("it did not map the model into memory")
             self.seeddelta.raise_error()
             if lock:
-                self.seeddelta.locked_bytes = lock_memory([*prepared.model.payload, *prepared.stub_file.kept()])
+                self.seeddelta.locked_bytes = lock_memory([*served.payload, *stub_file.kept()])
         except SeedDeltaError:
             self.close()
             raise
         finally:
-            prepared.stub_file.close()
+            stub_file.close()
         self.model_path = model_path
         self._add_adapters(adapters)
 

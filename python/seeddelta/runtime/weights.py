@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from .. import _core
-from ..errors import ConfigError, FormatError, OutOfMemoryError
-from ..gguf.header import Header
-from ..gguf.reader import descriptions_of
-from ..gguf.schema import TensorDescription
+from ..errors import ConfigError, OutOfMemoryError
 from ..settings.assign import texts_of
 from ..settings.runtime import RuntimeConfig
 from .library import ggml_abi
@@ -19,50 +15,20 @@ from .library import ggml_abi
 _SKIPPING = ("kwta", "state_pack_mlp", "event", "zeros", "force", "skip_prompt")
 
 
-@dataclass(frozen=True)
-class PreparedModel:
-    """A model made ready: `served` weights are computed from the file, `dense` ones are dense from the start.
-
-    `columns` are the matrices of an ordinary model that were transposed, with their kind. `model` counts and watches.
-    """
-
-    model: _core.ServedModel
-    registry: _core.WeightRegistry
-    stub_file: _core.StubFile
-    served: dict[str, TensorDescription]
-    dense: dict[str, TensorDescription]
-    columns: dict[str, str]
-
-
 def prepare(
-    header: Header,
-    fallback: str | os.PathLike[str] | None,
-    config: RuntimeConfig,
-    columns: Sequence[_core.ColumnWeight] = (),
-) -> PreparedModel:
-    """Check the file of a header, write the stub file, fill the registry: of a SeedΔ file, or of `columns` of another.
-    Payload and fallback are mapped, not read. Raises FormatError, SourceModelError, ConfigError, OutOfMemoryError."""
-    abi = ggml_abi()
-    descriptions = {} if columns else {one.name: one for one in descriptions_of(header)}
-    path = None if fallback is None else Path(fallback)
+    path: Path, fallback: Path | None, config: RuntimeConfig, columns: Sequence[_core.ColumnWeight] = ()
+) -> tuple[_core.ServedModel, _core.StubFile]:
+    """Check a SeedΔ file, write the stub file, fill the registry; or that of `columns` of an ordinary model.
+
+    Payload and fallback are mapped, not read. Raises FormatError, SourceModelError, ConfigError, OutOfMemoryError.
+    """
     dense = [_told(pattern) for pattern in config.dense]
+    skipping = skip_settings(config)
     try:
-        model = _core.ServedModel(
-            header.path, abi, skip_settings(config), path, config.gap, dense, config.proc_sparse, columns
-        )
-        if model.file_bytes != header.file_size or not descriptions.keys() >= {*model.served, *model.dense}:
-            raise FormatError(f"{header.path}: the file changed while it was opened; try again")
-        stub_file = model.stub_file()
+        model = _core.ServedModel(path, ggml_abi(), skipping, fallback, config.gap, dense, config.proc_sparse, columns)
+        return model, model.stub_file()
     except MemoryError as error:
-        raise OutOfMemoryError(f"{header.path}: no memory to load the model; free some") from error
-    return PreparedModel(
-        model=model,
-        registry=model.registry,
-        stub_file=stub_file,
-        served={name: descriptions[name] for name in model.served},
-        dense={name: descriptions[name] for name in model.dense},
-        columns={weight.name: "f16" for weight in columns},
-    )
+        raise OutOfMemoryError(f"{path}: no memory to load the model; free some") from error
 
 
 def _told(path: str | os.PathLike[str]) -> str:

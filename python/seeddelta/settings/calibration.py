@@ -21,15 +21,12 @@ class CaptureSettings(Settings):
 
     error: ClassVar[type[SeedDeltaError]] = ImatrixError
 
-    model: Annotated[Path | None, MODEL] = Field(default=None, description="Original GGUF model, of any type.")
-    text: Annotated[Path | None, Flag(names=("--text", "-f"), shown=True)] = Field(
-        default=None, description="Calibration text. Never the text you evaluate on."
+    model: Annotated[Path, MODEL] = Field(description="Original GGUF model, of any type.")
+    text: Annotated[Path, Flag(names=("--text", "-f"))] = Field(
+        description="Calibration text. Never the text you evaluate on."
     )
-    output: Annotated[Path | None, Flag(output="file", names=("--output", "-o"), shown=True)] = Field(
-        default=None, description="Importance matrix, GGUF, as llama-imatrix writes it."
-    )
-    in_file: Annotated[Path | None, Flag(shown=True)] = Field(
-        default=None, description="An importance matrix to show (--show-statistics); nothing is measured."
+    output: Annotated[Path, Flag(output="file", names=("--output", "-o"))] = Field(
+        description="Importance matrix, GGUF, as llama-imatrix writes it."
     )
     hessian: Annotated[Path | None, Flag(output="file", shown=True)] = Field(
         default=None, description="Also write the covariance of the inputs, for `seeddelta build --hessian`."
@@ -64,9 +61,6 @@ class CaptureSettings(Settings):
         default=0, ge=0, le=MAX_THREADS, description="Threads; 0: all cores."
     )
     resume: Annotated[bool, Flag(shown=True)] = Field(
-        default=True, description="Go on from OUTPUT.checkpoint, where an earlier run stopped."
-    )
-    show_statistics: Annotated[bool, Flag(shown=True)] = Field(
-        default=False, description="Print for each input how unevenly its columns matter."
+        default=True, description="With --hessian: go on from OUTPUT.parts, where an earlier run stopped."
     )
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar, and no summary.")

@@ -1,4 +1,4 @@
-"""Settings of the commands that look into files, change them, or send them away."""
+"""Settings of the commands that look into files or change them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ class InspectSettings(Settings):
     path: Annotated[Path, Flag(argument=True, metavar="FILE")] = Field(description="SeedΔ or plain GGUF file.")
     tensors: Annotated[bool, Flag(shown=True)] = Field(default=True, description="List every converted tensor.")
     as_json: Annotated[Path | None, JSON] = Field(default=None, description=JSON_HELP)
-    text: Annotated[Path | None, Flag(names=("--text", "-f"), shown=True)] = Field(
-        default=None, description="And the share of inputs that are exactly 0 on this text."
-    )
 
 
 class VerifySettings(Settings):
@@ -37,16 +34,6 @@ class VerifySettings(Settings):
     )
     as_json: Annotated[Path | None, JSON] = Field(default=None, description=JSON_HELP)
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar; nothing where all agrees.")
-
-
-class DiffSettings(Settings):
-    """`seeddelta diff`."""
-
-    a: Annotated[Path, Flag(argument=True, metavar="A")] = Field(description="SeedΔ or plain GGUF file.")
-    b: Annotated[Path, Flag(argument=True, metavar="B")] = Field(description="SeedΔ or plain GGUF file.")
-    weights: Annotated[bool, Flag(shown=True)] = Field(default=True, description="Compare the weights, dequantized.")
-    as_json: Annotated[Path | None, JSON] = Field(default=None, description=JSON_HELP)
-    quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bar.")
 
 
 class DequantizeSettings(Settings):
@@ -78,19 +65,3 @@ class CardSettings(Settings):
     output: Annotated[Path | None, Flag(output="file", names=("--output", "-o"), shown=True)] = Field(
         default=None, description="Write it here, README.md for one. Default: stdout."
     )
-
-
-class PushSettings(Settings):
-    """`seeddelta push`."""
-
-    model: Annotated[tuple[Path, ...], Flag(argument=True, repeat=True, metavar="MODEL…")] = Field(
-        min_length=1, description="SeedΔ files."
-    )
-    repository: Annotated[str, Flag(names=("--repo",), metavar="OWNER/NAME")] = Field(
-        description="Repository; made when not there."
-    )
-    card: Annotated[Path | None, Flag(shown=True)] = Field(
-        default=None, description="Its page (seeddelta card); uploaded as README.md."
-    )
-    private: Annotated[bool, Flag(shown=True)] = Field(default=False, description="A new repository is private.")
-    dry_run: Annotated[bool, Flag(shown=True)] = Field(default=False, description="Only tell what would be uploaded.")

@@ -8,7 +8,6 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from .measuring import QUIET, TASK_CONTEXT, Scoring
-from .patterns import Listed
 from .serving import Threaded, check_fallback
 from .tree import JSON, JSON_HELP, MODELS, Flag
 
@@ -72,12 +71,6 @@ class TaskSettings(Threaded):
     multiple_choice: Annotated[Path | None, Flag(shown=True)] = Field(
         default=None, description="Tasks in llama-perplexity's binary format."
     )
-    tasks: Annotated[Listed, Flag(shown=True, metavar="NAME[,NAME…]")] = Field(
-        default=(), description="Tasks of lm-evaluation-harness (extra tasks)."
-    )
-    include: Annotated[Path | None, Flag(shown=True, metavar="DIR")] = Field(
-        default=None, description="Directory with tasks of your own for --tasks (YAML)."
-    )
     limit: Annotated[int | None, Flag(shown=True)] = Field(
         default=None, ge=1, description="Tasks at most. Default: all."
     )
@@ -88,8 +81,8 @@ class TaskSettings(Threaded):
 
     @model_validator(mode="after")
     def _check_tasks(self) -> TaskSettings:
-        if not (self.hellaswag or self.winogrande or self.multiple_choice or self.tasks):
-            raise ValueError("no tasks; give --hellaswag, --winogrande or --multiple-choice FILE, or --tasks NAMES")
+        if not (self.hellaswag or self.winogrande or self.multiple_choice):
+            raise ValueError("no tasks; give --hellaswag, --winogrande or --multiple-choice FILE")
         return self
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..callable_packages import make_callable
-from .calibrate import Calibration, sparsify, zero_shares
+from .calibrate import Calibration, sparsify
 
-__all__ = ["Calibration", "sparsify", "zero_shares"]
+__all__ = ["Calibration", "sparsify"]
 
 make_callable(__name__)

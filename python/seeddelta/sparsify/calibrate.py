@@ -106,28 +106,6 @@ def sparsify(
     return Calibration(file, share, percent, tuple(tried))
 
 
-def zero_shares(
-    model: str | os.PathLike[str],
-    text: str | os.PathLike[str],
-    *,
-    chunks: int = 1,
-    n_ctx: int = 512,
-    threads: int | None = None,
-) -> dict[str, float]:
-    """The share of the inputs that are exactly 0 on a text, by kind of matrix; of those that read one input the first.
-
-    `model` as in `sparsify`. Raises EvaluationError for a text that is too short, and what loading raises.
-    """
-    from ..runtime.session import open_model
-
-    config = RuntimeConfig(columns=None if is_seeddelta(model) else "f16", kwta=Kwta(k=1.0), skip_prompt=True)
-    llm: Any = open_model(model, n_ctx=n_ctx, threads=threads, config=config)
-    try:
-        return by_kind(_Tuner(llm, tokenize(llm, read_text(text)), n_ctx).profile(chunks))
-    finally:
-        llm.close()
-
-
 def by_kind(profiles: Sequence[Profile]) -> dict[str, float]:
     """The mean share of zeros of each kind."""
     kinds = dict.fromkeys(profile.kind for profile in profiles)
@@ -143,26 +121,27 @@ class _Tuner:
     """One open model whose gates are changed between evaluations."""
 
     def __init__(self, llm: SeedDeltaLlama, tokens: Tokens, n_ctx: int) -> None:
-        self._llm, self._tokens, self._n_ctx = llm, tokens, n_ctx
+        hook = llm.seeddelta.hook
+        assert hook is not None
+        self._llm, self._hook, self._tokens, self._n_ctx = llm, hook, tokens, n_ctx
 
     def _keep(self, fractions: Sequence[float]) -> None:
         for number, fraction in enumerate(fractions):
-            self._llm.seeddelta.tune(number, fraction)
+            self._hook.tune_gate(number, fraction)
 
     def _perplexity(self, chunks: int, observers: Sequence[Any] = ()) -> PerplexityResult:
         return perplexity(self._llm, self._tokens, n_ctx=self._n_ctx, chunks=chunks, observers=observers)
 
     def profile(self, chunks: int) -> list[Profile]:
-        handle = self._llm.seeddelta
-        handle.profile(True)
+        self._hook.profile_gates(True)
         self._perplexity(chunks)
-        found = handle.profiles()
-        handle.profile(False)
+        found, shapes = self._hook.profiles(), self._hook.column_shapes()
+        self._hook.profile_gates(False)
         profiles = []
-        for group, (_, threshold, dropped, zeros) in zip(handle.gate_groups, found, strict=True):
+        for group, (_, threshold, dropped, zeros) in zip(self._llm.seeddelta.gate_groups, found, strict=True):
             split = names.split_name(group[0])
             assert split is not None
-            cost = sum(int(np.prod(handle.shapes[name])) for name in group)
+            cost = sum(int(np.prod(shapes[name])) for name in group)
             levels = np.arange(1, len(threshold) + 1) / len(threshold)
             found_there = np.asarray(threshold), np.asarray(dropped)
             profiles.append(Profile(group[0], *split, cost, levels, *found_there, zeros))

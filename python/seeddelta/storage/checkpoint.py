@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import OutputError
-from .output import atomic_output, hold, is_abandoned, output_error, remove_abandoned
+from .output import atomic_output, hold, is_abandoned, output_error
 
 Array = np.ndarray[Any, Any]
 _MAGIC = b"seeddelta record 1 "
@@ -125,12 +125,6 @@ def read_record(path: Path, key: Any) -> Record | None:
         if record.key == json.loads(json.dumps(key)):
             return record
     return None
-
-
-def discard_record(path: Path) -> None:
-    """Remove a record, and what killed runs left of it."""
-    path.unlink(missing_ok=True)
-    remove_abandoned(path)
 
 
 class Store:
