@@ -16,7 +16,7 @@ LLAMA_RELEASES = ("0.3.36", "0.3.33", "0.3.30", "0.3.20", "0.3.16")  # newest fi
 LLAMA_BUILD = "-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF '-DCMAKE_C_FLAGS_RELEASE={0}' '-DCMAKE_CXX_FLAGS_RELEASE={0}'"
 RUNTIME_TESTS = (
     "test_runtime_probe.py",
-    "test_runtime_patched.py",
+    "test_runtime_selftest.py",
     "test_runtime_arguments.py",
     "test_runtime_contexts.py",
     "test_runtime_model.py",

@@ -175,16 +175,3 @@ def test_library_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_cpp.llama_cpp, "_lib", None)
     with pytest.raises(UnsupportedLlamaError, match="shared library"):
         library.ggml_symbols()
-
-
-def test_an_untested_release_is_tried_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_cpp, "__version__", "9.9.9")
-    monkeypatch.setattr(library, "_TRIAL", "import os; os.abort()")
-    with pytest.raises(UnsupportedLlamaError, match=r"9\.9\.9 cannot .* a trial of it ended with signal 6"):
-        library.ggml_abi.__wrapped__()
-    monkeypatch.setattr(library, "_TRIAL", "import sys; sys.exit('no such field')")
-    with pytest.raises(UnsupportedLlamaError, match="status 1: no such field"):
-        library.ggml_abi.__wrapped__()
-    monkeypatch.undo()
-    monkeypatch.setattr(llama_cpp, "__version__", "9.9.9")
-    assert isinstance(library.ggml_abi.__wrapped__(), _core.GgmlAbi)

@@ -12,6 +12,7 @@ import llama_cpp
 from .. import _core
 from ..children import python_command
 from ..errors import UnsupportedLlamaError
+from .selftest import compute_products
 
 TESTED_VERSIONS = (
     "0.3.16",
@@ -20,7 +21,7 @@ TESTED_VERSIONS = (
     "0.3.33",
     "0.3.36",
 )  # docs/internals/runtime.md
-_TRIAL = "from seeddelta.runtime.library import ggml_symbols, probe; probe(ggml_symbols())"
+_TRIAL = "from seeddelta.runtime import library; library.examine()"
 
 
 def unsupported(what: str) -> UnsupportedLlamaError:
@@ -70,14 +71,24 @@ def probe(symbols: dict[str, int]) -> _core.GgmlAbi:
 
 @functools.cache
 def ggml_abi() -> _core.GgmlAbi:
-    """Layout of the loaded ggml, probed once a process.
+    """Layout of the loaded ggml, probed once a process; at the end a rewritten graph is computed.
 
     A release that no test knows is tried in a process of its own first: what ends that would have ended this one.
     """
     check_version()
     if llama_cpp.__version__.split("+")[0] not in TESTED_VERSIONS:
         _try_elsewhere()
-    return probe(ggml_symbols())
+    return examine()
+
+
+def examine() -> _core.GgmlAbi:
+    """Probe the loaded ggml and compute. Raises UnsupportedLlamaError."""
+    abi = probe(ggml_symbols())
+    if hasattr(native_library(), "ggml_graph_compute_with_ctx"):  # not when the CPU's functions are loaded later
+        wrong = compute_products(abi, native_library())
+        if wrong is not None:
+            raise unsupported(wrong)
+    return abi
 
 
 def _try_elsewhere() -> None:
