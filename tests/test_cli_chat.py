@@ -27,11 +27,11 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]|\r")
 class Terminal:
     """A program in a pseudo-terminal."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, command: str = "chat") -> None:
         self._mine, theirs = pty.openpty()
         self._shown, self._read = b"", 0  # all bytes; characters that were waited for
         environment = os.environ | {"PROMPT_TOOLKIT_NO_CPR": "1", "TERM": "xterm", "COLUMNS": "200"}
-        program = [sys.executable, "-m", "seeddelta", "chat", "--threads", "2", *arguments]
+        program = [sys.executable, "-m", "seeddelta", command, "--threads", "2", *arguments]
         self.process = subprocess.Popen(
             program, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True,
             preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
@@ -113,6 +113,34 @@ def test_stopping_a_reply_and_the_up_arrow(terminal: Terminal) -> None:
     terminal.wait_for("shorten the prompt")
     terminal.send("/exit\r")
     assert terminal.process.wait(20) == 0
+
+
+def test_run_without_a_prompt_is_a_chat(smollm2_quantized: Path) -> None:
+    terminal = Terminal(str(smollm2_quantized), "--temp", "0", "-n", "20", command="run")
+    try:
+        terminal.wait_for("/help lists")
+        terminal.send(f"{QUESTION}\r")
+        terminal.wait_for("Paris")
+        terminal.wait_for(READY)
+        terminal.send("/exit\r")
+        assert terminal.process.wait(20) == 0
+    finally:
+        terminal.close()
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    ((), "has no chat template and only continues texts; give --prompt TEXT or --file FILE"),
+    (("--top-k", "3"), "without a prompt this is a chat, which has no top_k"),
+])  # fmt: skip
+def test_run_without_a_prompt_that_is_no_chat(
+    options: tuple[str, ...], message: str, smollm2_quantized: Path, tiny_dense: Path
+) -> None:
+    terminal = Terminal(str(smollm2_quantized if options else tiny_dense), *options, command="run")
+    try:
+        terminal.wait_for(message)
+        assert terminal.process.wait(20) == 1
+    finally:
+        terminal.close()
 
 
 def test_lines_of_a_pipe(smollm2_quantized: Path, tmp_path: Path) -> None:

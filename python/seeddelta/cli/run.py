@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import EvaluationError, RequestError
 from ..settings.measuring import RunSettings
+from ..settings.serving import ChatSettings
 from ..settings.tree import STDOUT
 from ._command import from_settings
 from ._options import put_json, require_statecells
@@ -21,7 +22,7 @@ from ._options import put_json, require_statecells
 
 @from_settings(RunSettings)
 def command(settings: RunSettings) -> None:
-    """Generate text from a prompt.
+    """Generate text from a prompt; in a terminal and without a prompt, chat.
 
     Text goes to stdout; speed and counters go to stderr.
 
@@ -36,7 +37,8 @@ def command(settings: RunSettings) -> None:
     from ..runtime.session import open_model, require_logits, tokenize
 
     if settings.prompt is None and settings.file is None:
-        raise EvaluationError("nothing to continue; give --prompt TEXT or --file FILE, or talk with `seeddelta chat`")
+        _chat(settings)
+        return
     if settings.runtime.statecells:
         require_statecells([settings.model])
     prompt = _prompt(settings)
@@ -66,6 +68,29 @@ def command(settings: RunSettings) -> None:
         _summarize(llm, settings, counts, times, text)
     finally:
         llm.close()
+
+
+def _chat(settings: RunSettings) -> None:
+    """What a model that is run without a text does. Raises EvaluationError where that cannot be a conversation."""
+    from ..gguf.hub import located
+    from ..gguf.model_file import read_header
+    from .chat import converse
+
+    model = settings.model
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise EvaluationError("nothing to continue; give --prompt TEXT or --file FILE, or talk with `seeddelta chat`")
+    path = located(model)
+    if path.is_file() and "tokenizer.chat_template" not in read_header(path).metadata:
+        raise EvaluationError(
+            f"{model}: has no chat template and only continues texts; give --prompt TEXT or --file FILE"
+        )
+    shared = settings.model_fields_set & set(ChatSettings.model_fields)
+    other = sorted(settings.model_fields_set - shared - {"chat", "quiet"})
+    if other:
+        raise EvaluationError(
+            f"without a prompt this is a chat, which has no {other[0]}; give --prompt TEXT, or leave it out"
+        )
+    converse(ChatSettings(**{name: getattr(settings, name) for name in shared}))
 
 
 @contextmanager
