@@ -1,8 +1,8 @@
 """Every llama context of one of our models has a hook, whoever makes it, and who reads its results gets its errors.
 
 llama_cpp's functions are wrapped, once, where contexts are made and freed, where graphs are computed, where results are
-read, and where caches are written. What does not go through them (a C library that makes a context of its own) has no hook: it computes with the
-placeholders of the stub file, which are NaN.
+read, and where caches are written. What does not go through them (a C library that makes a context of its own) has no
+hook: it computes with the placeholders of the stub file, which are NaN.
 """
 
 from __future__ import annotations
