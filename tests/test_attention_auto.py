@@ -15,6 +15,7 @@ llama_cpp = pytest.importorskip("llama_cpp")
 from cache_machine import load_fixture, one_by_one, tiny_fixture  # noqa: E402, F401
 from llama_helpers import divergence, logits_of, tokens_of  # noqa: E402
 from seeddelta import RuntimeConfig, _core  # noqa: E402
+from seeddelta.errors import UnsupportedLlamaError  # noqa: E402
 from seeddelta.runtime import attention, library  # noqa: E402
 from seeddelta.runtime.contexts import handle_of  # noqa: E402
 from test_attention import problem  # noqa: E402
@@ -129,14 +130,16 @@ def test_automatic_attention_is_exact_attention(tiny: Path, load: Callable[..., 
     assert "attention.exact" not in stock.seeddelta.metrics()
 
 
-def test_prompts_without_fused_multiply_add(tiny: Path, load: Callable[..., Any]) -> None:
-    """They are llama.cpp's: there our kernel is the scalar one."""
+def test_without_fused_multiply_add(tiny: Path, load: Callable[..., Any]) -> None:
+    """There our kernels are the scalar ones: attention is llama.cpp's, and who asks for ours is told why not."""
     _core.isa_select("scalar")
+    models = [load(tiny, RuntimeConfig(attention=name)) for name in ("auto", "llama")]
+    ours, stock = (logits_of(llm, tokens_of(llm, 60), batch=59) for llm in models)
+    np.testing.assert_array_equal(ours, stock)
+    assert models[0].seeddelta.metrics().get("attention.exact", 0) == 0
     llm = load(tiny, EXACT)
-    logits_of(llm, tokens_of(llm, 60), batch=60)
-    assert llm.seeddelta.metrics()["attention.prompts"] == 0
-    llm.eval([33])
-    assert llm.seeddelta.metrics()["attention.exact"] == N_LAYERS
+    with pytest.raises(UnsupportedLlamaError, match="no fused multiply-add"):
+        llm.eval([33])
 
 
 def test_automatic_attention_leaves_what_it_does_not_know(

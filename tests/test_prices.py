@@ -64,7 +64,8 @@ def predictions(path: Path, tokens: Any, changed: dict[str, Any]) -> Any:
         x = Block(shape.blocks[layer], own).forward(x)[0]
     head = read_head(source, shape)
     head = Head(shape, head.norm, head.bias, changed.get("token_embd.weight", head.matrix))
-    return np.concatenate([p for _, p in head.predictions(x)])
+    logits = head.logits(head.normalized(x)[0])[0]
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
 @pytest.mark.parametrize(

@@ -127,10 +127,10 @@ def quantize(
         gradient_texts = texts if given.gradient == AUTO else []
         work = _Work(recipe, plan, windows, checkpoint, journal, memory, pool, calibration, if_possible, gradient_texts)
         parts, restored = work.run(progress)
-        more = calibration_metadata(windows, work.calibrate)
         report = finish(
-            work.recipe, work.plan, parts, hashed, checkpoint, started=started, restored=restored, more=more
-        )
+            work.recipe, work.plan, parts, hashed, checkpoint, started=started, restored=restored,
+            more=calibration_metadata(windows, work.calibrate),
+        )  # fmt: skip
         journal.finish()
     return report
 
@@ -147,12 +147,10 @@ def estimate_quantize(
     **options: Any,
 ) -> Estimate:
     """Time, memory and disk that `quantize` will take with these arguments; one chunk is measured to know."""
-    calibrate = options.pop("calibrate", None)
-    calibration, options = chosen(quality, calibrate, options)
+    calibration, options = chosen(quality, options.pop("calibrate", None), options)
     with _recipe(Path(model), Path(output), options).with_dense_input(progress=False) as given:
         memory = ram_bytes(ram)
-        given = with_possible_gradient(given, ctx)
-        recipe, plan, windows = _prepared(given, text_files(text), ctx, chunks, memory)
+        recipe, plan, windows = _prepared(with_possible_gradient(given, ctx), text_files(text), ctx, chunks, memory)
         return estimate(recipe, plan, windows, memory, calibration)
 
 
@@ -178,9 +176,9 @@ def _recipe(model: Path, output: Path, options: Mapping[str, Any]) -> Recipe:
         raise RecipeError("quantize measures by itself and keeps what is finished; leave hessian and no_checkpoint out")
     options = with_rate(options)
     recipe = Recipe(input=model, output=output, **options)
-    folder = recipe.parts_folder
-    assert folder is not None
-    return Recipe(input=model, output=output, **(dict(options) | {"hessian": folder / _FOLDER / "covariance.gguf"}))
+    assert recipe.parts_folder is not None
+    hessian = recipe.parts_folder / _FOLDER / "covariance.gguf"
+    return Recipe(input=model, output=output, **(dict(options) | {"hessian": hessian}))
 
 
 def _identity(recipe: Recipe, windows: Windows, calibrate: str) -> dict[str, Any]:
@@ -245,9 +243,8 @@ class _Work:
         path = self.journal.folder / "gradient.gguf"
         if not path.is_file():
             capture_gradient(
-                self.recipe.input, self.gradient_texts, path,
-                ctx=self.windows.ctx, threads=self.recipe.threads, price=partial(price, recipe=self.recipe),
-                progress=progress,
+                self.recipe.input, self.gradient_texts, path, ctx=self.windows.ctx, threads=self.recipe.threads,
+                price=partial(price, recipe=self.recipe), progress=progress,
             )  # fmt: skip
         self.recipe = self.recipe.model_copy(update={"gradient": path})
         self.plan = make_plan(self.recipe, measured=False)
