@@ -93,7 +93,7 @@ def test_feedback_is_counted(measured: dict[str, Any]) -> None:
     n_out, n_in = weights.shape
     apart = Moments(np.eye(n_out, dtype=np.float32), np.eye(n_in, dtype=np.float32), moments.power)
     alone = price("x", weights, apart, recipe)
-    assert alone == pytest.approx(0.75 * moments.power * float((weights**2).mean()), rel=0.15)
+    assert alone == pytest.approx(0.875 * moments.power * float((weights**2).mean()), rel=0.15)
     assert price("x", weights, moments, recipe) < alone
     assert price("x", weights, Moments(moments.gradient, moments.inputs, 0.0), recipe) == 0
 

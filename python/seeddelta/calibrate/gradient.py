@@ -33,7 +33,7 @@ from .block import block_matrices, in_order, read_block
 from .block_shape import ModelShape, model_shape
 from .gradient_file import write_gradient
 from .head import Head, read_head
-from .moments import ChunkMoments, Moments, Price, chunk_moments, unit_diagonal
+from .moments import ChunkMoments, Moments, Price, chunk_moments, cut_mean, unit_diagonal
 from .states import States, write_states
 from .text import Texts, Windows, read_texts, text_files
 
@@ -180,7 +180,7 @@ class _Backward:
         full = {name.removeprefix(start).removesuffix(".weight"): name for name in block_matrices(self.source, layer)}
         sums = {kind: np.zeros((len(block.w[kind]),) * 2, np.float32) for kind in full}
         inputs: dict[str, F32] = {}
-        power = dict.fromkeys(full, 0.0)
+        power: dict[str, list[npt.NDArray[np.float64]]] = {kind: [] for kind in full}
         first: dict[str, str] = {}
 
         def of_chunk(chunk: int) -> ChunkMoments:
@@ -198,7 +198,7 @@ class _Backward:
 
             def add(kind: str, own: ChunkMoments = own) -> None:
                 sums[kind] += own.gradients[kind].T @ own.gradients[kind]
-                power[kind] += own.power[kind] / self.windows.tokens.size
+                power[kind].append(own.power[kind])
                 if kind in own.inputs:
                     inputs[kind] = inputs.get(kind, 0) + own.inputs[kind].T @ own.inputs[kind]
 
@@ -208,7 +208,7 @@ class _Backward:
         if self.price is not None:
             units = {kind: unit_diagonal(h) for kind, h in inputs.items()}
             for kind, name in full.items():
-                moments = Moments(found[kind], units[first[kind]], power[kind])
+                moments = Moments(found[kind], units[first[kind]], cut_mean(np.concatenate(power[kind])))
                 self.prices[name] = self.price(name, block.w[kind], moments)
             if layer == 0:
                 self._price_embedding()

@@ -26,7 +26,7 @@ F32 = npt.NDArray[np.float32]
 _CODE = 4  # bits of the code in whose order the columns are taken; that of the others is alike
 # Cost of errors over what the moments tell, of matrices of blocks (docs/internals/quality.md): feedback fits itself to
 # the tokens that G and H are measured on, and errors at several tokens go together.
-_UNSEEN = 1.5
+_UNSEEN = 1.75
 _LEAST = 1e-7  # of the mean: a column that was never seen has an importance, too
 
 
