@@ -16,7 +16,7 @@ _CUT = 0.99  # quantile of the power of tokens above which it counts no more
 @dataclass(frozen=True)
 class Moments:
     """`gradient` float32 [n_out, n_out] is E[g gᵀ / ‖g‖], `inputs` float32 [n_in, n_in] is E[x xᵀ / ‖x‖²], both with a
-    mean of the diagonal of 1, or all 0; `power` is E[‖g‖² ‖x‖²], with the largest values cut. Of an output matrix, where
+    mean diagonal of 1, or all 0; `power` is E[‖g‖² ‖x‖²], with the largest values cut. Of an output matrix, where
     gradients of different tokens of the vocabulary hardly go together, `gradient` is the diagonal alone [n_vocab]."""
 
     gradient: F32
