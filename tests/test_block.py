@@ -120,7 +120,7 @@ def test_gradients_are_differences(name: str, write: Write) -> None:
 
     for layer in reversed(range(model.shape.layers)):
         found: dict[str, Any] = {}
-        dx = backs[layer](dx, lambda kind, g, y, found=found: found.__setitem__(kind, (g, y)))
+        dx = backs[layer](dx, lambda kind, g, y, x, found=found: found.__setitem__(kind, (g, y)))
         if layer not in (0, 3, model.shape.layers - 1):
             continue
         weights = model.blocks[layer].w

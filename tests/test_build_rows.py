@@ -92,7 +92,9 @@ def tiny(smollm2_quantized: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     gradients = {f"blk.{layer}.attn_q.weight": second_moment(64) for layer in (0, 1)}
     windows = Windows(np.zeros((1, 64), np.int32), "text", "")
     rows = {name: len(matrix) for name, matrix in gradients.items()}
-    write_gradient(folder / "grad.gguf", rows, gradients.__getitem__, model_name="tiny", windows=windows, seed=1)
+    write_gradient(
+        folder / "grad.gguf", rows, gradients.__getitem__, None, (), model_name="tiny", windows=windows, seed=1
+    )
     return folder
 
 

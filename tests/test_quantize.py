@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from seeddelta.calibrate.text import bundled_text, excerpt, read_texts, read_win
 from seeddelta.cli.main import main
 from seeddelta.convert import memory, quantize, sequential
 from seeddelta.convert.plan import make_plan
+from seeddelta.convert.prices import price
 from seeddelta.convert.quality import chosen
 from seeddelta.convert.recipe import Recipe
 from seeddelta.errors import EvaluationError, ImatrixError, MemoryWarning, NotAvailableError, RecipeError
@@ -54,7 +56,10 @@ def test_gradients_that_are_measured_on_the_way(
     tiny_dense: Path, tiny_text: Path, made: Path, tmp_path: Path, calibrate: str
 ) -> None:
     given, measured = tmp_path / "given.gguf", tmp_path / "measured.gguf"
-    capture_gradient(tiny_dense, tiny_text, tmp_path / "gradient.gguf", ctx=OPTIONS["ctx"], threads=2, progress=False)
+    priced = partial(price, recipe=Recipe(input=tiny_dense, output=given))
+    capture_gradient(
+        tiny_dense, tiny_text, tmp_path / "gradient.gguf", ctx=OPTIONS["ctx"], threads=2, price=priced, progress=False
+    )
     options = OPTIONS | {"text": tiny_text, "calibrate": calibrate}
     seeddelta.quantize(tiny_dense, given, gradient=tmp_path / "gradient.gguf", **options)
     report = seeddelta.quantize(tiny_dense, measured, gradient="auto", **options)
