@@ -16,6 +16,7 @@ from seeddelta.calibrate.gradient_file import open_gradient
 from seeddelta.calibrate.head import Head, read_head
 from seeddelta.calibrate.moments import Moments
 from seeddelta.calibrate.text import read_windows
+from seeddelta.cli.main import main
 from seeddelta.convert.prices import price
 from seeddelta.gguf.source import open_source
 from tiny_llama import write_llama
@@ -98,7 +99,9 @@ def test_feedback_is_counted(measured: dict[str, Any]) -> None:
     assert price("x", weights, Moments(moments.gradient, moments.inputs, 0.0), recipe) == 0
 
 
-def test_quantize_spends_bits_by_price(model: Path, text: Path, tmp_path: Path) -> None:
+def test_quantize_spends_bits_by_price(
+    model: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The same size with and without measured prices: other rates, and what they let expect."""
     reports = [
         seeddelta.quantize(
@@ -111,3 +114,8 @@ def test_quantize_spends_bits_by_price(model: Path, text: Path, tmp_path: Path) 
     assert normal != best
     assert reports[0].predicted_divergence is None
     assert reports[1].predicted_divergence > 0
+    command = ["quantize", str(model), "-o", str(tmp_path / "by-command.gguf"), "--bpw", "3.5", "--text", str(text)]
+    command += ["--ctx", str(CTX), "--chunks", str(CHUNKS), "--quality", "best", "--check", "0", "--threads", "1"]
+    main([*command, "--set", "effort=fast"])
+    expected = f"{reports[1].predicted_divergence:.4f}"
+    assert f"let expect a KL divergence of {expected} nats" in capsys.readouterr().out
