@@ -95,23 +95,19 @@ def peers_table() -> list[str]:
     return table((*heads, "encoding, processor time"), lines())
 
 
-def autotune_table() -> list[str]:
-    """Rates by `seeddelta autotune` beside one rate for all and llama.cpp's types, at like bytes."""
-    result = load("autotune")
-    bits, change, kl = "bits per weight of the layers, all bytes", "perplexity, change", "KL divergence, nats"
-
-    def minus_uniform(name: str) -> str:
-        less = result["minus_uniform"].get(name)
-        if less is None:
-            return ""
-        return f"{with_error(less['kl'], less['kl_stderr'], '+', 4)} ({less['kl_relative']:+.0%})"
-
+def prices_table() -> list[str]:
+    """Single matrices: predicted and measured divergence in thousandths of a nat, and their ratio."""
+    heads = ("matrix", "predicted", "measured", "measured / predicted")
     rows = (
-        (name, f"{model['bits_per_weight']:.2f}", _change(model), divergence(model), minus_uniform(name))
-        for name, model in sorted(result["models"].items(), key=lambda item: item[1]["bits_per_weight"])
-        if name != "F16"
+        (
+            f"`{pair['tensor'].removesuffix('.weight')}`",
+            f"{1e3 * pair['predicted']:.3g}",
+            f"{1e3 * pair['kl']:.3g}",
+            f"{pair['kl'] / pair['predicted']:.2f}",
+        )
+        for pair in load("prices")["pairs"]
     )
-    return table(("", bits, change, kl, "KL minus one rate's"), rows)
+    return table(heads, rows)
 
 
 def _change(model: dict[str, Any]) -> str:
@@ -143,7 +139,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "texts": texts_table,
     "peers": peers_table,
     "rates": rates_table,
-    "autotune": autotune_table,
+    "prices": prices_table,
     "serve": serve_table,
 }
 

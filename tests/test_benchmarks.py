@@ -13,10 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import seeddelta
-from llama_helpers import TEXT
 from seeddelta import _core
-from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, write_imatrix
-from seeddelta.gguf.source import open_source
 from seeddelta.runtime.decoder import Decoder
 from seeddelta.runtime.session import open_model
 from tiny_llama import write_llama
@@ -157,35 +154,3 @@ def test_clients_of_a_server(smollm2_quantized: Path, tmp_path: Path) -> None:
     soak = json.loads((tmp_path / "soak.json").read_text(encoding="utf-8"))
     assert (soak["failed"], soak["exit_code"]) == (0, 0)
     assert sum(soak["requests"].values()) > 20
-
-
-@pytest.mark.slow
-def test_autotuned_beside_uniform_and_llama(smollm2_quantized: Path, tmp_path: Path) -> None:
-    """A tiny model, one budget: every model is scored, tuned and uniform in pairs, and the figure is written."""
-    dense = write_llama(tmp_path / "dense.gguf", smollm2_quantized)
-    text = tmp_path / "text.txt"
-    text.write_text("\n".join([TEXT] * 12), encoding="utf-8")
-    source = open_source(dense)
-    entries = {
-        name: ImatrixEntry(np.ones((1, info.shape[1]), np.float32), np.ones(1, np.float32))
-        for name, info in source.tensors.items()
-        if name.startswith("blk.") and len(info.shape) == 2
-    }
-    write_imatrix(tmp_path / "imatrix.gguf", Imatrix(entries))
-    command = [
-        sys.executable, str(BENCHMARKS / "bench_autotune.py"), "--dense", dense, "--tune-text", text, "--text", text,
-        "--budgets", "3.4", "--chunks", "2", "--ctx", "64", "--tune-chunks", "1", "--verify-chunks", "2",
-        "--threads", "1",
-        "--imatrix", tmp_path / "imatrix.gguf", "--llama", "Q4_0", "--work", tmp_path, "--results", tmp_path,
-    ]  # fmt: skip
-    paths = [str(Path(seeddelta.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)})
-    found = json.loads((tmp_path / "autotune.json").read_text(encoding="utf-8"))
-    assert list(found["models"]) == ["F16", "autotuned 3.4", "uniform 3.4", "rule 3.4", "Q4_0"]
-    tuned, uniform = (found["models"][f"{family} 3.4"]["divergence"]["mean"] for family in ("autotuned", "uniform"))
-    assert found["minus_uniform"]["autotuned 3.4"]["kl"] == pytest.approx(tuned - uniform)
-    assert all(
-        found["models"][f"{family} 3.4"]["bits_per_weight"] <= 3.4 for family in ("autotuned", "uniform", "rule")
-    )
-    assert found["tunings"]["3.4"]["decision"] in ("tuned", "repaired", "uniform")
-    assert (tmp_path / "autotune.png").stat().st_size > 10_000

@@ -7,13 +7,13 @@ import pytest
 import seeddelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from knapsack import Choice, allocate
 from seeddelta.convert.budget import CODE_ERROR, costs, fit_rates, sensitivity
 from seeddelta.convert.encode import encode_tensor
 from seeddelta.convert.rates import RATES
 from seeddelta.convert.recipe import parse_size
 from seeddelta.errors import RecipeError
 from seeddelta.gguf import names
-from seeddelta.tune.allocate import Choice, allocate
 from tiny_models import tiny_weights, write_model
 
 KINDS = ("attn_q", "attn_v", "ffn_up", "ffn_down")

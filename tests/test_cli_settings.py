@@ -61,7 +61,7 @@ TEXTS: dict[str, tuple[str, Any]] = {
     "executor": ("processes:2", "processes:2"),
 }
 # commands with the settings of a build, and what else they are given: a preset other than that of a build hides rates
-BUILDS: dict[str, list[str]] = {"build": [], "quantize": ["--bits", "4"], "autotune": []}
+BUILDS: dict[str, list[str]] = {"build": [], "quantize": ["--bits", "4"]}
 # settings of a build that change with another one
 ALSO: dict[str, set[str]] = {
     "preset": {"base_kind", "scheme", "K", "vals", "targets"},

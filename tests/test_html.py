@@ -12,8 +12,6 @@ from seeddelta.evaluate.compare import Comparison, ModelReport
 from seeddelta.evaluate.files import file_size
 from seeddelta.evaluate.memory import Memory
 from seeddelta.runtime.handle import RuntimeHandle
-from seeddelta.tune.report import GroupReport, TuneReport
-from seeddelta.tune.verify import Candidate
 from tiny_models import TARGET_NAMES, write_model
 
 
@@ -113,21 +111,6 @@ def test_loaded_model(smollm2_quantized: Path, folder: Path) -> None:
         assert int(text[text.index("seeddelta.calls") + 1]) == 14
     assert llm._repr_html_().startswith("<p>tiny-4.gguf: ")
     llm.close()
-
-
-def test_tuning() -> None:
-    group = GroupReport(
-        name="attn_v 3", tensors=1, weights=110592, kl=0.25, kl_stderr=0.01, rate=5.0, predicted_kl=0.125
-    )
-    one = Candidate.model_construct(
-        name="tuned", bits_per_weight=3.5, target_bytes=1000, kl=0.1, kl_stderr=0.01, change=1.5, change_stderr=0.5
-    )
-    report = TuneReport.model_construct(
-        decision="tuned", message="divergence -50%", reference=3.0, groups=(group,), candidates=(one,), uniform=None
-    )
-    text = Balanced(report._repr_html_()).text
-    for expected in ("tuned: divergence -50%", "attn_v 3", "0.11 M", "5", "3.500", "+1.50% ± 0.50"):
-        assert expected in text
 
 
 def test_text_is_escaped() -> None:

@@ -39,7 +39,7 @@ OUTPUTS = {
     "checkpoint",
 }  # fmt: skip
 ALSO = {("imatrix", "hessian"), ("imatrix", "gradient")}  # which build reads
-READ = {("build", "checkpoint"), ("quantize", "checkpoint"), ("autotune", "resume")}
+READ = {("build", "checkpoint"), ("quantize", "checkpoint")}
 
 
 @pytest.mark.parametrize("name", trees())

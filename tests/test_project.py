@@ -18,7 +18,7 @@ RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
 # Shares, errors, divergences and perplexities: no time is in them, and they are the same on a busy machine.
 UNTIMED = re.compile(
     r"attention-(choice|error|events-quality|heads|needles|quality|windows)"
-    r"|autotune|context-perplexity|costs|models-.*|outliers|proc-sparse-13-16|quality-.*|sparsity-methods"
+    r"|context-perplexity|costs|prices|models-.*|outliers|proc-sparse-13-16|quality-.*|sparsity-methods"
 )
 IDLE = 0.5  # load average of a minute, before
 

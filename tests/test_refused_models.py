@@ -69,7 +69,6 @@ COMMANDS = {
     "run": "run -m {m} -p hi -n 2 -q",
     "eval": "eval -m {m} -f {t} -c 64 --chunks 2 --no-speed -q",
     "bench": "bench -m {m} -p 8 -n 2 -r 1 -q",
-    "autotune": "autotune {m} -o {o} -f {t} -c 64 --bpw 4 --set effort=fast -q",
     "sparsify": "sparsify {m} -o {o} -f {t} -c 64 -q",
 }
 

@@ -61,7 +61,7 @@ PACKAGE = ROOT / "python" / "seeddelta"
 # Each package imports from those before it, and from the modules beside them (errors, …), which import none.
 PACKAGES = (
     "_core", "storage", "kinds", "gguf", "settings", "runtime", "calibrate", "convert", "evaluate",
-    "serve", "tune", "sparsify", "inspection", "report", "cli",
+    "serve", "sparsify", "inspection", "report", "cli",
 )  # fmt: skip
 
 

@@ -108,8 +108,6 @@ REAL = [
     "bench -m {m} -t 1,2,3,9999 -p 4 -n 1 -r 1",
     "sparsify {m} -f {t} -o {o} -c 64 --keep 7",
     "sparsify {m} -f {t} -o {o} -c 1",
-    "autotune {m} -f {t} -o {o} --bpw 0.01 -c 64 --set effort=fast",
-    "autotune {m} -f {t} -o {o} --bpw 4 -c 64 --reference 3.14",
     "tasks -m {m} --hellaswag {t}",
     "tasks -m {m} --winogrande {m}",
     "tasks -m {m} --multiple-choice {t}",

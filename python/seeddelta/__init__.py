@@ -20,8 +20,6 @@ __version__ = "0.1.0"
 # public name -> module that defines it
 _LAZY = {
     "BuildReport": "seeddelta.convert",
-    "TuneOptions": "seeddelta.tune",
-    "autotune": "seeddelta.tune",
     "Recipe": "seeddelta.convert",
     "build": "seeddelta.convert",
     "RuntimeConfig": "seeddelta.runtime",
@@ -44,9 +42,7 @@ __all__ = [
     "SeedDeltaError",
     "SeedDeltaLlama",
     "StatePackKV",
-    "TuneOptions",
     "__version__",
-    "autotune",
     "bench",
     "build",
     "cmake_dir",
@@ -70,7 +66,6 @@ if TYPE_CHECKING:
     from .gguf.reader import open_seeddelta
     from .runtime import RuntimeConfig, StatePackKV, load
     from .runtime.model import SeedDeltaLlama
-    from .tune import TuneOptions, autotune
 
 
 def __getattr__(name: str) -> Any:

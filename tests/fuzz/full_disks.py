@@ -55,11 +55,6 @@ COMMANDS: dict[str, tuple[list[str], tuple[str, ...]]] = {
         ["eval", "-m", "dense.gguf", "-f", "text.txt", "--no-speed", "--save-kl-base", "out/base.kld", *SMALL],
         ("base.kld",),
     ),
-    "autotune": (
-        ["autotune", "dense.gguf", "-f", "text.txt", "-o", "out/recipe.yaml", "--bpw", "3.4", "--verify-chunks",
-         "0", "--targets", "attn_k", "--set", "effort=fast", "--build", "out/tuned.gguf", *SMALL],
-        ("tuned.gguf", "recipe.yaml"),
-    ),
 }  # fmt: skip
 OLD = b"what was there"
 TOLD = ("cannot be written", "no room for the kept tensors")  # and the second is about the memory of a view
@@ -168,7 +163,7 @@ def fill_disks(
 ) -> Filled:
     write_inputs(folder, tokenizer_of)
     filled = Filled()
-    shares = {"build": 0.55, "imatrix": 0.3, "quantize": 0.05, "eval": 0.05, "autotune": 0.05}
+    shares = {"build": 0.55, "imatrix": 0.3, "quantize": 0.05, "eval": 0.1}
     for name in names:
         fill(folder, name, max(2, round(disks * shares[name])), rng, filled)
     return filled

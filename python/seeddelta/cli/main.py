@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # headings of the help, and the commands below each
 PANELS = {
-    "Convert": ("quantize", "imatrix", "build", "autotune", "dequantize"),
+    "Convert": ("quantize", "imatrix", "build", "dequantize"),
     "Run": ("run", "chat", "serve", "exec"),
     "Measure": ("eval", "bench", "tasks", "report", "demo"),
     "Files": ("inspect", "verify", "card", "schema"),

@@ -24,9 +24,10 @@ from .rates import Rate, embedding_share
 CODE_ERROR: dict[float, float] = {
     1: 0.279, 1.5: 0.1465, 2: 0.0739, 2.5: 0.0389, 3: 0.0189, 3.5: 0.01, 4: 0.00485, 5: 0.001256, 6: 0.000353,
 }  # fmt: skip
-# Divergence a weight at equal bits, over that of attn_output: rounded from what autotune measures on SmolLM2, with the
-# first and the last layer alike. Its first layer's attention costs next to nothing, which is left out: nothing says
-# that other models are like that. An expert sees a part of the tokens: not measured, taken for a quarter.
+# Divergence a weight at equal bits, over that of attn_output: rounded from what groups of matrices cost SmolLM2
+# (research/rates), with the first and the last layer alike. Its first layer's attention costs next to nothing, which is
+# left out: nothing says that other models are like that. An expert sees a part of the tokens: not measured, taken for a
+# quarter.
 SENSITIVITY = {
     "attn_q": 0.5, "attn_k": 2.0, "attn_v": 4.0, "attn_qkv": 2.0, "attn_output": 1.0,
     "ffn_gate": 0.75, "ffn_up": 1.0, "ffn_down": 1.5, "embd": 2.0, "head": 2.0,

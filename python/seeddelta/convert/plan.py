@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from typing import Any
@@ -171,16 +171,6 @@ def budget_bytes(recipe: Recipe, source: SourceModel, counted: Iterable[str]) ->
     rest = sum(kept_tensor(source, name, smaller).nbytes for name in source.tensors if name not in chosen)
     # the table of tensors, their descriptions and the padding of the payloads
     return parse_size(recipe.size) - rest - source.header.data_offset - _KEY_BYTES - _TABLE_BYTES * len(chosen)
-
-
-def at_rates(plan: Plan, recipe: Recipe, rates: Mapping[str, float]) -> Plan:
-    """The plan of some of the targets, with other rates."""
-    recipes = {name: _own_recipe(recipe, name, rate) for name, rate in rates.items()}
-    described = {}
-    for name in rates:
-        info = plan.source.tensors[name]
-        described[name] = describe(recipes[name], name, matrix_shape(info), info.type.name, experts_of(info))
-    return replace(plan, targets=described, recipes=recipes)
 
 
 def matrix_shape(info: TensorInfo) -> tuple[int, int]:

@@ -1,45 +1,29 @@
-"""The rates of least predicted loss within a budget: a knapsack with several choices a group, solved exactly."""
+"""The rates of least loss within a budget, solved exactly: what convert/budget.py is compared with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import Literal
 
 import numpy as np
-
-from ..errors import RecipeError
-
-Rate = float | Literal["dense"]
-_CELLS = 1 << 18  # of the budget; steps of bytes that are finer are rounded up to a cell
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A rate that a group may have: all bytes of its tensors, and the predicted loss in nats."""
+    """A rate that a matrix may have: its bytes, and its loss."""
 
-    rate: Rate
+    rate: float
     nbytes: int
     loss: float
 
 
 def allocate(choices: Mapping[str, Sequence[Choice]], budget: int) -> dict[str, Choice]:
-    """One choice a group, together within `budget` bytes, of the least sum of losses; of equal ones the smallest.
-
-    Dynamic programming over the bytes above the cheapest choices, in units of their greatest common divisor. That is
-    exact; a budget of more than 2^18 units is cut into as many, with bytes rounded up, so that it is never exceeded.
-    Raises RecipeError when even the cheapest choices do not fit.
-    """
+    """One choice a matrix, together within `budget` bytes, of the least sum of losses, by dynamic programming."""
     least = {group: min(choice.nbytes for choice in options) for group, options in choices.items()}
     room = budget - sum(least.values())
-    if room < 0:
-        raise RecipeError(
-            f"the tensors take {sum(least.values())} bytes at the lowest rates, the budget leaves {budget}; raise it, "
-            "or free some with --targets, --layers or a larger --seeddelta-gap"
-        )
     steps = [choice.nbytes - least[group] for group, options in choices.items() for choice in options]
-    unit = max(gcd(*steps), -(-room // _CELLS), 1)
+    unit = max(gcd(*steps), 1)
     cells = min(room, sum(max(c.nbytes for c in options) - least[g] for g, options in choices.items())) // unit
     best = np.zeros(cells + 1)  # least loss of the groups so far within so many units
     picks = []
