@@ -25,10 +25,6 @@ from typing import Protocol
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the command line; pytest has it there already
 
-import seeddelta.calibrate
-import seeddelta.convert.quantize
-import seeddelta.evaluate
-import seeddelta.tune  # noqa: F401 - a child need not import them
 from llama_helpers import TEXT
 from models import smollm2
 from seeddelta.cli.main import main as command
