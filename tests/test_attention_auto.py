@@ -137,9 +137,10 @@ def test_without_fused_multiply_add(tiny: Path, load: Callable[..., Any]) -> Non
     ours, stock = (logits_of(llm, tokens_of(llm, 60), batch=59) for llm in models)
     np.testing.assert_array_equal(ours, stock)
     assert models[0].seeddelta.metrics().get("attention.exact", 0) == 0
-    llm = load(tiny, EXACT)
-    with pytest.raises(UnsupportedLlamaError, match="no fused multiply-add"):
-        llm.eval([33])
+    for tokens in ([33], tokens_of(models[0], 60)):
+        llm = load(tiny, EXACT)
+        with pytest.raises(UnsupportedLlamaError, match="no fused multiply-add"):
+            llm.eval(tokens)
 
 
 def test_automatic_attention_leaves_what_it_does_not_know(

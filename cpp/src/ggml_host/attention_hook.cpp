@@ -61,10 +61,6 @@ bool AttentionHook::take_flash(void *node) {
     if (operands.q == nullptr || operands.k == nullptr || operands.v == nullptr) {
         return false;
     }
-    if (abi_.ne_of(operands.q, 1) > kFewQueries && !kernels().attention.fused) {
-        others_compute(operands.k);
-        return false;
-    }
     if (!is_plain(abi_, node, attention_.form_flash)) {
         leave("its node has parameters or sources that are not known");
         others_compute(operands.k);
@@ -99,7 +95,10 @@ bool AttentionHook::take_chain(void *node) {
 // Whether operands and the node of the result, with the heads in dimension `heads`, are for us; else ggml computes it.
 bool AttentionHook::takes(const void *node, const AttentionOperands &operands, int heads) {
     const char *why = misfit(abi_, operands);
-    if (why == nullptr && !kernels().attention.fused && !settings_.chooses_keys() && !settings_.event.enabled) {
+    // There our kernels of all keys are the scalar ones; those that choose keys take single tokens all the same.
+    const bool chosen =
+        abi_.ne_of(operands.q, 1) <= kFewQueries && (settings_.chooses_keys() || settings_.event.enabled);
+    if (why == nullptr && !kernels().attention.fused && !chosen) {
         why = "this processor has no fused multiply-add";
     }
     if (why == nullptr && !receives(node, operands, heads)) {
