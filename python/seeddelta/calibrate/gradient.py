@@ -33,7 +33,7 @@ from .block import block_matrices, in_order, read_block
 from .block_shape import ModelShape, model_shape
 from .gradient_file import write_gradient
 from .head import Head, read_head
-from .moments import ChunkMoments, Moments, Price, chunk_moments, cut_mean, unit_diagonal
+from .moments import ChunkMoments, Moments, Price, chunk_moments, cut_mean, unit_diagonal, unit_rows
 from .states import States, write_states
 from .text import Texts, Windows, read_texts, text_files
 
@@ -151,9 +151,7 @@ class _Backward:
         assert self.price is not None
         inputs, power, tokens = np.zeros((head.matrix.shape[1],) * 2, np.float32), 0.0, 0
         for chunk in range(self.windows.chunks):
-            x = head.inputs(last.read(chunk))
-            square = np.square(x).sum(-1, keepdims=True, dtype=np.float64)
-            x = np.asarray(x / np.maximum(square, 1e-60) ** 0.5, np.float32)
+            x, square = unit_rows(head.inputs(last.read(chunk)))
             inputs += x.T @ x
             power += float(square.sum())
             tokens += len(x)

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
-_CUT = 0.99  # quantile of the power of tokens above which it counts no more
+_CUT = 0.99  # quantile at which the power of tokens is cut
+_TINY = 1e-60
 
 
 @dataclass(frozen=True)
@@ -41,23 +42,32 @@ class ChunkMoments:
 def chunk_moments(seen: dict[str, tuple[F32, F32]], *, inputs: bool) -> ChunkMoments:
     """Of the gradients and the inputs of matrices, [tokens, n_out] and [tokens, n_in]; or without the `inputs`."""
     found = ChunkMoments()
-    readers: dict[int, str] = {}
+    known: dict[int, tuple[str, F64]] = {}  # of an input: its first matrix, and ‖x‖²
     for kind, (g, x) in seen.items():
-        g_square, x_square = (np.square(v).sum(-1, keepdims=True, dtype=np.float64) for v in (g, x))
-        found.gradients[kind] = np.asarray(g / np.maximum(g_square, 1e-60) ** 0.25, np.float32)
-        found.first[kind] = readers.setdefault(id(x), kind)
-        if inputs and found.first[kind] == kind:
-            found.inputs[kind] = np.asarray(x / np.maximum(x_square, 1e-60) ** 0.5, np.float32)
+        if id(x) not in known:
+            unit, square = unit_rows(x)
+            known[id(x)] = kind, square
+            if inputs:
+                found.inputs[kind] = unit
+        found.first[kind], x_square = known[id(x)]
+        g_square = np.square(g).sum(-1, keepdims=True, dtype=np.float64)
+        found.gradients[kind] = np.asarray(g / np.maximum(g_square, _TINY) ** 0.25, np.float32)
         found.power[kind] = (g_square * x_square).ravel()
     return found
+
+
+def unit_rows(x: F32) -> tuple[F32, F64]:
+    """x / ‖x‖ of every token, and ‖x‖² [tokens, 1]."""
+    square = np.square(x).sum(-1, keepdims=True, dtype=np.float64)
+    return np.asarray(x / np.maximum(square, _TINY) ** 0.5, np.float32), square
 
 
 def cut_mean(power: F64) -> float:
     """Mean over the tokens, of which the largest hundredth count as the least of them.
 
-    The first token of a text above all has gradients, or activations, of hundreds of times the others'. What an error
-    does there is bounded, and one error, not the mean of many. With the plain mean SmolLM2's blk.4.attn_v costs 3 times
-    what it costs others of its price.
+    A few tokens, the first of a text above all, have gradients or activations hundreds of times as large as those of
+    others. All of them see nearly the same input, whose one error is not the mean of many. With the plain mean the
+    price of SmolLM2's blk.4.attn_v is three times too high beside those of other matrices.
     """
     return float(np.minimum(power, np.quantile(power, _CUT)).mean())
 

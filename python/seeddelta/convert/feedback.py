@@ -54,6 +54,16 @@ def rotated_covariance(covariance: F32, rotation_block: int, seed: int) -> F32:
     return np.asarray(_core.rotate(half, rotation_block, seed), np.float32)
 
 
+def encoded_covariance(
+    covariance: F32, rotation_block: int, seed: int, column_power: float
+) -> tuple[npt.NDArray[np.int8] | None, F32]:
+    """Column scales by the power -`column_power` of the diagonal, None when all are 1, and the covariance of the inputs
+    as they are encoded, scaled and rotated: float32 [n_in, n_in]."""
+    diagonal = np.diagonal(covariance).astype(np.float32)
+    scales = column_scale(np.maximum(diagonal, _LEAST * diagonal.mean()), column_power) if diagonal.any() else None
+    return scales, rotated_covariance(_scaled(covariance, column_factor(scales)), rotation_block, seed)
+
+
 def make_feedback(
     name: str,
     covariance: F32,
@@ -73,10 +83,7 @@ def make_feedback(
     `threads` (0: all cores) do not change the result. Raises ImatrixError naming the tensor when it never is.
     """
     n = covariance.shape[0]
-    diagonal = np.diagonal(covariance).astype(np.float32)
-    scales = column_scale(np.maximum(diagonal, _LEAST * diagonal.mean()), column_power) if diagonal.any() else None
-    factor = column_factor(scales)
-    rotated = rotated_covariance(_scaled(covariance, factor), rotation_block, seed)
+    scales, rotated = encoded_covariance(covariance, rotation_block, seed, column_power)
     order, ends = decision_order(code, n)
     inverse = inverse_factor(name, rotated, order, damp, threads)
     matrix = np.zeros((n, n), np.float32)

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from ..calibrate.moments import Moments
 from ..gguf import names
-from .columns import column_factor, column_scale
-from .feedback import inverse_factor, rotated_covariance
+from .columns import column_factor
+from .feedback import encoded_covariance, inverse_factor
 from .lane_groups import decision_order
 from .rates import lane_code
 from .recipe import Recipe
@@ -27,7 +27,6 @@ _CODE = 4  # bits of the code in whose order the columns are taken; that of the 
 # Cost of errors over what the moments tell, of matrices of blocks (docs/internals/quality.md): feedback fits itself to
 # the tokens that G and H are measured on, and errors at several tokens go together.
 _UNSEEN = 1.75
-_LEAST = 1e-7  # of the mean: a column that was never seen has an importance, too
 
 
 def price(name: str, weights: F32, moments: Moments, recipe: Recipe) -> float:
@@ -36,10 +35,9 @@ def price(name: str, weights: F32, moments: Moments, recipe: Recipe) -> float:
     if not (moments.power and moments.gradient.any() and moments.inputs.any()):
         return 0.0
     power = 0.0 if name == names.EMBEDDING else recipe.covariance_power
-    scales = column_scale(np.maximum(np.diagonal(moments.inputs), _LEAST), power)
+    scales, inputs = encoded_covariance(moments.inputs, recipe.rotation_for(n_in), recipe.seed, power)
     factor = np.broadcast_to(column_factor(scales), n_in)
     square = np.einsum("oi,oi,i->o", weights, weights, factor**-2) / n_in
-    inputs = rotated_covariance(moments.inputs * factor * factor[:, None], recipe.rotation_for(n_in), recipe.seed)
     columns = _pivots(name, inputs, decision_order(lane_code(_CODE), n_in)[0], recipe.hessian_damp, recipe.threads)
     rows = moments.gradient
     if rows.ndim == 2:

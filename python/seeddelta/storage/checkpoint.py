@@ -211,17 +211,6 @@ class Store:
         return [path for path in self.folder.glob(f"*{_SUFFIX}") if path.name != _LOCK]
 
 
-def offer(record: Record, folder: Path) -> None:
-    """Put a record into the folder of another store, without copying its bytes where that can be."""
-    folder.mkdir(parents=True, exist_ok=True)
-    place = folder / record.path.name
-    place.unlink(missing_ok=True)
-    try:
-        os.link(record.path, place)
-    except OSError:  # another file system, or one without links
-        shutil.copyfile(record.path, place)
-
-
 def stored_bytes(folder: Path | None) -> int:
     """Bytes that the records of an earlier run take."""
     if folder is None or not folder.is_dir():
