@@ -4,7 +4,7 @@
 
 Some matrices, spread over the layers and kinds, are encoded at --bits one at a time, the rest stays as it is; KL from
 the original is measured on --chunks chunks of a text that the calibration has not seen. Writes JSON: the pairs and
-their rank correlation. An interrupted run goes on where it was with --reuse.
+their rank correlation. With --reuse the gradients and covariances that lie in --work are taken.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--matrices", type=int, default=20, help="matrices to encode (default: %(default)s)")
     parser.add_argument("--bits", type=float, default=3, help="bits per weight of the matrix (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=0, help="threads (default: all cores)")
-    parser.add_argument("--reuse", action="store_true", help="go on with what is in --work")
+    parser.add_argument("--reuse", action="store_true", help="take gradients and covariances from --work")
     options = parser.parse_args()
     dense = common.dense_model(options.dense, options.work)
     gradient, covariance = (options.work / f"{dense.stem}-prices-{name}.gguf" for name in ("gradient", "covariance"))

@@ -102,7 +102,7 @@ def test_feedback_is_counted(measured: dict[str, Any]) -> None:
 def test_quantize_spends_bits_by_price(
     model: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same size with and without measured prices: other rates, and what they let expect."""
+    """The same size with and without measured prices: other rates, and a prediction of the divergence."""
     reports = [
         seeddelta.quantize(
             model, tmp_path / f"{quality}.gguf", target_bpw=3.5, text=text, ctx=CTX, chunks=CHUNKS, quality=quality,
@@ -118,4 +118,4 @@ def test_quantize_spends_bits_by_price(
     command += ["--ctx", str(CTX), "--chunks", str(CHUNKS), "--quality", "best", "--check", "0", "--threads", "1"]
     main([*command, "--set", "effort=fast"])
     expected = f"{reports[1].predicted_divergence:.4f}"
-    assert f"let expect a KL divergence of {expected} nats" in capsys.readouterr().out
+    assert f"predicted from the gradients: KL divergence {expected} nats" in capsys.readouterr().out

@@ -131,7 +131,7 @@ def _quantize(settings: QuantizeSettings) -> None:
         console.print(f"{settings.output}: {size_line(report)}", soft_wrap=True)
         if report.predicted_divergence is not None:
             expected = f"{report.predicted_divergence:.4f} nats"
-            console.print(f"the prices of the matrices let expect a KL divergence of {expected}", soft_wrap=True)
+            console.print(f"predicted from the gradients: KL divergence {expected}", soft_wrap=True)
         for loss in found:
             console.print(str(loss), soft_wrap=True)
 

@@ -97,7 +97,8 @@ class BuildReport(BaseModel):
     `tensors_restored` counts the tensors that an earlier, unfinished run had encoded. `uncalibrated` are tensors that
     the imatrix or covariance given lacks. `idle` are matrices that llama.cpp's graph does not use, and why; they are
     kept, and `idle_weights` of the model's weights are theirs. `predicted_divergence` is the KL divergence from the
-    original model that the gradients let expect, nats per token; `losses` are what `seeddelta quantize` found on texts.
+    original model, nats per token, as predicted from the gradients; `losses` are what `seeddelta quantize` found on
+    texts.
     """
 
     model_config = _FROZEN
