@@ -90,6 +90,8 @@ def make_feedback(
     importance = np.empty(n, np.float32)
     begin = 0
     for end in ends:
+        if end == begin:
+            continue  # steps beyond the last column; LAPACK complains about empty matrices
         own = lapack.dtrtri(inverse[begin:end, begin:end])[0]
         matrix[begin:end, begin:end] = own
         matrix[begin:end, end:] = own @ inverse[begin:end, end:]
