@@ -165,6 +165,13 @@ def test_a_grammar_holds(scheduler: Scheduler) -> None:
     assert request.finish == "stop"
     with pytest.raises(RequestError, match="grammar"):
         scheduler.submit(tokens, Sampling(grammar="nothing ::="))
+    doubling = 'root ::= "a" root "b" | "a" root "c" | "x"'  # each character doubles the ways to read the reply
+    (a,) = scheduler.llm.tokenize(b"a", add_bos=False)[-1:]
+    slow = scheduler.submit(tokens, Sampling(grammar=doubling, logit_bias={a: 100}), Limits(max_tokens=60))
+    with pytest.raises(RequestError, match="too many ways"):
+        list(slow)
+    impossible = scheduler.submit(tokens, Sampling(grammar="root ::= <[4294967295]>"), Limits(max_tokens=4))
+    assert text_of(impossible) == ""
 
 
 def test_options_of_tokens(scheduler: Scheduler) -> None:
@@ -175,9 +182,6 @@ def test_options_of_tokens(scheduler: Scheduler) -> None:
     end = scheduler.llm.token_eos()
     ending = {end: 1000.0}
     assert text_of(scheduler.submit(tokens, Sampling(temperature=0, logit_bias=ending), Limits(max_tokens=9))) == ""
-    kept = scheduler.submit(tokens, Sampling(temperature=0, logit_bias=ending, min_tokens=5), Limits(max_tokens=9))
-    text_of(kept)
-    assert (len(kept.tokens), kept.finish) == (5, "stop")
     scored = scheduler.submit(tokens, GREEDY, Limits(max_tokens=4, logprobs=3))
     scores = [score for piece in scored for score in piece.scores]
     assert [score.token for score in scores] == [score.top[0][0] for score in scores] == scored.tokens

@@ -139,21 +139,15 @@ def _text(path: Path) -> str:
 def _grammar(settings: RunSettings) -> Any:
     from llama_cpp import LlamaGrammar
 
-    from ..serve.grammar import check_grammar
     from ..serve.schema import Json, json_grammar
 
-    path = settings.grammar or settings.json_schema
+    path = settings.json_schema
     if path is None:
         return None
-    text = _text(path)
     try:
-        if settings.grammar is None:
-            text = json_grammar(Json(json.loads(text)))
-        else:
-            check_grammar(text)
+        return LlamaGrammar.from_string(json_grammar(Json(json.loads(_text(path)))), verbose=False)
     except (RequestError, ValueError, RecursionError) as error:
         raise EvaluationError(f"{path}: cannot be made a grammar ({error})") from error
-    return LlamaGrammar.from_string(text, verbose=False)
 
 
 def _stream(llm: Any, prompt: str, chat: bool, sampling: dict[str, Any], *, show: bool) -> tuple[list[float], str]:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 from ..errors import RequestError, needs_extra
 from ..settings.serving import ServeSettings
 from . import tools
-from .bodies import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, ReplyBody, TokenizeBody
+from .bodies import ChatBody, CompletionBody, EmbeddingBody, ReplyBody
 from .completions import Completions
 from .embeddings import Embeddings
 from .failures import answer_failures, described
@@ -90,7 +90,7 @@ def _model(name: str, scheduler: Any) -> dict[str, Any]:
 @router.post("/v1/completions")
 async def create_completion(request: Request, body: CompletionBody) -> Any:
     name, scheduler = request.app.state.models.find(body.model)
-    completions = Completions(scheduler, name, body.min_tokens)
+    completions = Completions(scheduler, name)
     options = body.options()
     if body.stream:
         return await _stream(request, body, completions, lambda: completions.create_completion(stream=True, **options))
@@ -100,7 +100,7 @@ async def create_completion(request: Request, body: CompletionBody) -> Any:
 @router.post("/v1/chat/completions")
 async def create_chat_completion(request: Request, body: ChatBody) -> Any:
     name, scheduler = request.app.state.models.find(body.model)
-    completions = Completions(scheduler, name, body.min_tokens)
+    completions = Completions(scheduler, name)
     options, demanded = body.options(), body.demanded
     free = bool(body.offered) and not demanded  # the model says whether it calls one
 
@@ -112,13 +112,11 @@ async def create_chat_completion(request: Request, body: ChatBody) -> Any:
     def whole() -> dict[str, Any]:
         reply: dict[str, Any] = create(False)
         if demanded:
-            reply = tools.demanded_call(reply, demanded)
-        elif free:
-            reply = tools.with_calls(reply, None if body.parallel_tool_calls else 1)
-        return tools.as_function_call(reply) if body.functions and not body.tools else reply
+            return tools.demanded_call(reply, demanded)
+        return tools.with_calls(reply, None if body.parallel_tool_calls else 1) if free else reply
 
     def chunks() -> Iterator[dict[str, Any]]:
-        if len(demanded) == 1 and body.tools:
+        if len(demanded) == 1:
             return tools.demanded_chunks(create(True), demanded[0])
         if body.offered:
             return tools.as_chunks(whole())  # a call is known when it is whole
@@ -146,27 +144,6 @@ async def create_embedding(request: Request, body: EmbeddingBody) -> Any:
     ]
     count = sum(map(len, embeddings.prompts))
     return {"object": "list", "data": data, "model": name, "usage": {"prompt_tokens": count, "total_tokens": count}}
-
-
-@router.post("/extras/tokenize")
-async def tokenize(request: Request, body: TokenizeBody) -> dict[str, list[int]]:
-    _, scheduler = request.app.state.models.find(body.model)
-
-    def call() -> Any:
-        return scheduler.vocabulary.tokens_of(body.input.encode())
-
-    return {"tokens": await to_thread.run_sync(call, limiter=request.app.state.threads)}
-
-
-@router.post("/extras/detokenize")
-async def detokenize(request: Request, body: DetokenizeBody) -> dict[str, str]:
-    _, scheduler = request.app.state.models.find(body.model)
-
-    def call() -> str:
-        scheduler.vocabulary.check(body.tokens, "tokens")
-        return b"".join(map(scheduler.vocabulary.bytes_of, body.tokens)).decode("utf-8", "replace")
-
-    return {"text": await to_thread.run_sync(call, limiter=request.app.state.threads)}
 
 
 @router.get("/metrics")

@@ -80,11 +80,10 @@ class AssistantMessage(Message):
     content: Text = ""  # templates add it to other texts
     refusal: str | None = Field(None, exclude=True)
     tool_calls: Annotated[list[Call], few(TOOLS)] | None = None
-    function_call: CalledFunction | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> AssistantMessage:
-        given = {"content", "refusal", "tool_calls", "function_call"} & self.model_fields_set
+        given = {"content", "refusal", "tool_calls"} & self.model_fields_set
         if not given:
             raise ValueError("an assistant's message needs content or tool_calls")
         return self
@@ -100,15 +99,7 @@ class ToolMessage(Message):
     tool_call_id: str
 
 
-class FunctionMessage(Message):
-    role: Literal["function"]
-    content: Text = ""
-    name: str
-
-
-AnyMessage = Annotated[
-    SystemMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage, Field(discriminator="role")
-]
+AnyMessage = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
 
 
 class Function(Fields):
@@ -125,22 +116,13 @@ class Tool(Fields):
     function: Function
 
 
-def _named(value: Any) -> Any:
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        raise ValueError('name a function: {"name": …}')
-    return {"type": "function", "function": {"name": value["name"]}}
-
-
 def _choice(value: Any) -> Any:
     if value in ("none", "auto", "required"):
         return value
-    if not isinstance(value, dict) or value.get("type") != "function":
+    function = value.get("function") if isinstance(value, dict) and value.get("type") == "function" else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise ValueError('give none, auto, required, or {"type": "function", "function": {"name": …}}')
-    return _named(value.get("function"))
-
-
-def _function_choice(value: Any) -> Any:
-    return value if value in ("none", "auto") else _named(value)
+    return value
 
 
 _NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -153,7 +135,4 @@ ToolChoice = Annotated[
     Any,
     BeforeValidator(_choice),
     WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, _NAMED_TOOL]}),
-]
-FunctionChoice = Annotated[
-    Any, BeforeValidator(_function_choice), WithJsonSchema({"anyOf": [{"enum": ["none", "auto"]}, _NAMED]})
 ]

@@ -81,18 +81,6 @@ def as_chunks(completion: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield head | {"choices": [{"index": 0, "delta": part, "logprobs": logprobs, "finish_reason": finish}]}
 
 
-def as_function_call(completion: dict[str, Any]) -> dict[str, Any]:
-    """The first call of a chat completion as `function_call`, for requests that have `functions`."""
-    choice = completion["choices"][0]
-    calls = choice["message"].get("tool_calls")
-    if not calls:
-        return completion
-    message = {name: value for name, value in choice["message"].items() if name != "tool_calls"}
-    message["function_call"] = calls[0]["function"]
-    finish = "function_call" if choice["finish_reason"] == "tool_calls" else choice["finish_reason"]
-    return completion | {"choices": [choice | {"message": message, "finish_reason": finish}]}
-
-
 def _around(tool: Tool, tools: Sequence[Tool]) -> tuple[str, str]:
     if len(tools) == 1:
         return "", ""

@@ -51,9 +51,6 @@ class RunSettings(Drafting, Serving):
     seed: Annotated[int | None, Flag(names=("--seed", "-s"), shown=True)] = Field(
         default=None, description="Seed of the sampling."
     )
-    grammar: Annotated[Path | None, Flag(shown=True)] = Field(
-        default=None, description="The text follows the GBNF grammar in this file."
-    )
     json_schema: Annotated[Path | None, Flag(shown=True)] = Field(
         default=None, description="The text is JSON that follows the schema in this file."
     )
@@ -71,8 +68,6 @@ class RunSettings(Drafting, Serving):
     def _check_texts(self) -> RunSettings:
         if self.prompt is not None and self.file is not None:
             raise ValueError("--prompt and --file both say what to continue; leave one of them out")
-        if self.grammar is not None and self.json_schema is not None:
-            raise ValueError("--grammar and --json-schema both say what the text must be; leave one of them out")
         return self
 
 
