@@ -272,23 +272,6 @@ def test_what_is_read_between_passes(model: Path) -> None:
     llm.close()
 
 
-def test_drafts_change_no_text(model: Path, alone: Any) -> None:
-    llm = load(model, parallel=2)
-    scheduler = Scheduler(llm, drafts=6)
-    try:
-        prompts = ["a b c d a b c d a b", "the city the city the city the", *PROMPTS[:6]]
-        requests = [ask(scheduler, prompt, 40) for prompt in prompts]
-        texts = [text_of(request) for request in requests]
-        assert texts == [alone(prompt, 40) for prompt in prompts]
-        counters = scheduler.counters
-        assert 0 < counters.accepted_drafts < counters.drafted
-        assert counters.accepted_drafts == sum(request.accepted for request in requests)
-        assert counters.decodes < sum(len(request.tokens) for request in requests)
-    finally:
-        scheduler.close()
-        llm.close()
-
-
 def test_vectors_of_texts(scheduler: Scheduler) -> None:
     tokens = [scheduler.llm.tokenize(text.encode()) for text in (PROMPTS[0], PROMPTS[1] * 5, PROMPTS[0])]
     running, again = (ask(scheduler, "the city", 40) for _ in range(2))

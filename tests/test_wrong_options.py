@@ -59,8 +59,6 @@ REAL = [
     "run -m {m} -p hi -n 2 --temp 1e30",
     "run -m {m} -p hi -n 2 --top-k 99999999999",
     "run -m {m} -p hi -n 2 --repeat-penalty 1e-30 --temp 1",
-    "run -m {m} -p hi -n 2 --draft /nowhere",
-    "run -m {m} -p hi -n 2 --drafts 99999",
     "run -m {m} -p hi -n 2 --json-schema {t}",
     "run -m {m} -p hi -n 2 --lora {t}",
     "run -m {m} -p hi -n 2 --columns f16 --kwta-k 1e-9",

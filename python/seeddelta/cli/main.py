@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PANELS = {
     "Convert": ("quantize", "imatrix", "build", "dequantize"),
     "Run": ("run", "chat", "serve", "exec"),
-    "Measure": ("eval", "bench", "tasks", "report", "demo"),
+    "Measure": ("eval", "bench", "report", "demo"),
     "Files": ("inspect", "verify", "card", "schema"),
     "Experiments": ("sparsify",),
 }

@@ -20,7 +20,6 @@ class Counters:
         generated_tokens, embedded_tokens: of replies, and of texts that became vectors.
         decodes, shared_decodes: passes of llama.cpp for replies, and those of more than one request.
         decoded_tokens, decode_seconds: of these passes.
-        drafted, accepted_drafts: guessed tokens, and those that were right.
         queue_seconds, first_token_seconds: sums over requests, from their arrival.
     """
 
@@ -35,8 +34,6 @@ class Counters:
     shared_decodes: int = 0
     decoded_tokens: int = 0
     decode_seconds: float = 0.0
-    drafted: int = 0
-    accepted_drafts: int = 0
     queue_seconds: float = 0.0
     first_token_seconds: float = 0.0
 

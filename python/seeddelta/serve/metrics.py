@@ -28,8 +28,6 @@ _COUNTERS = {
     "shared_decodes": "Passes of more than one request.",
     "decoded_tokens": "Tokens of all passes.",
     "decode_seconds": "Time of all passes.",
-    "drafted": "Tokens guessed from the context.",
-    "accepted_drafts": "Guessed tokens that were right.",
     "queue_seconds": "Time that requests waited for a slot.",
     "first_token_seconds": "Time from a request's arrival to its first token, summed.",
 }

@@ -83,7 +83,6 @@ class Generation(Job):
         tokens: of the reply so far, without the one that ends it.
         prompt_scores: of the prompt's tokens, when they are asked for; all are there before the first piece.
         reused: tokens of the prompt that were in the slot's cache already.
-        drafted, accepted: tokens guessed by looking them up in the context, and those that were right.
         first_token: seconds from arrival to the first token.
     """
 
@@ -96,7 +95,6 @@ class Generation(Job):
         self.prompt_scores = [TokenScore(self.prompt[0], None, ())] if self.scored else []
         self.tokens: list[int] = []
         self.reused = 0
-        self.drafted = self.accepted = 0
         self.first_token: float | None = None
         self.finish: FinishReason | None = None
         self._text = StreamedText(limits.stop)

@@ -22,7 +22,6 @@ from llama_cpp import llama_cpp as native
 from ..errors import BusyError, RequestError
 from ..settings.serving import CHUNK, QUEUE
 from .counters import Counters
-from .drafts import open_drafter
 from .prompts import Prompts
 from .request import Embedding, Generation, Job, Limits, token_score
 from .sampling import Row, Sampler, Sampling
@@ -39,14 +38,9 @@ class Scheduler:
         llm: the model; it stays open when the scheduler is closed.
         queue: requests that may wait for a slot; one more is a BusyError.
         chunk: tokens of prompts decoded in one pass, so that others' replies go on in between.
-        drafts: tokens guessed ahead; 0 for none. The text is the same for greedy decoding.
-        draft: a smaller model of the same vocabulary that guesses, loaded with the same `parallel`; closed with the
-            scheduler. Without it the guesses are what followed the last two tokens before.
-
-    Raises ConfigError for drafts that cannot be had.
     """
 
-    def __init__(self, llm: Any, *, queue: int = QUEUE, chunk: int = CHUNK, drafts: int = 0, draft: Any = None) -> None:
+    def __init__(self, llm: Any, *, queue: int = QUEUE, chunk: int = CHUNK) -> None:
         self.llm = llm
         self.parallel = getattr(llm, "parallel", 1)
         self.context_length = llm.n_ctx() // self.parallel
@@ -55,8 +49,6 @@ class Scheduler:
         self._context = llm._ctx
         self.vocabulary = Vocabulary(llm)
         self._chunk = min(chunk, llm.n_batch)
-        self._drafts = drafts
-        self._drafter = open_drafter(llm, drafts, draft)
         self.prompts = Prompts(self.vocabulary, self.context_length)
         memory = native.llama_get_memory(llm.ctx)
         self._batch = internals.LlamaBatch(n_tokens=llm.n_batch, embd=0, n_seq_max=1, verbose=False)
@@ -157,8 +149,6 @@ class Scheduler:
         self.cancel_all()
         self._thread.join()
         self._batch.close()
-        if self._drafter is not None:
-            self._drafter.close()
 
     def _enqueue(self, job: Job) -> None:
         with self._changed:
@@ -274,7 +264,7 @@ class Scheduler:
                 continue
             assert logits is not None
             try:
-                self._advance(slot, row, logits[output:])
+                self._advance(slot, row, logits[output])
             except Exception as error:  # of one reply; the others go on
                 self._fail(slot, error)
 
@@ -282,7 +272,7 @@ class Scheduler:
         """The first of the next tokens whose logits are needed."""
         if slot.scores_prompt:
             return 0
-        return count - 1 - slot.drafts if count == len(slot.todo) else count
+        return count - 1 if count == len(slot.todo) else count
 
     def _append(self, slot: Slot, count: int, first_output: int) -> None:
         batch = self._batch.batch
@@ -296,50 +286,24 @@ class Scheduler:
             batch.n_tokens = at + 1
 
     def _advance(self, slot: Slot, row: int, logits: Row) -> None:
-        """Choose the tokens that follow what was decoded: one, and one more for each guess that was right."""
-        job, drafts = slot.job, slot.todo[len(slot.todo) - slot.drafts :]
+        """Choose the token that follows what was decoded, from its logits f32[n_vocab], a row of the batch."""
+        job = slot.job
         assert isinstance(job, Generation)
-        accepted = 0
-        while True:
-            if job.max_tokens == 0:
-                job.end("length")
-                break
-            token = job.sampler.sample(self._context, row + accepted, logits[accepted])
+        if job.max_tokens == 0:
+            job.end("length")
+        else:
+            token = job.sampler.sample(self._context, row, logits)
             if token is None or self.vocabulary.is_end(token):
                 job.end("stop")
-            elif job.add(
-                token,
-                self.vocabulary.bytes_of(token),
-                None if job.logprobs is None else token_score(token, logits[accepted], job.logprobs),
-            ):
-                self.counters.generated_tokens += 1
-                if accepted < len(drafts) and token == drafts[accepted]:
-                    accepted += 1
-                    continue
             else:
+                score = None if job.logprobs is None else token_score(token, logits, job.logprobs)
+                job.add(token, self.vocabulary.bytes_of(token), score)
                 self.counters.generated_tokens += 1
-            break
-        job.accepted += accepted
-        self.counters.accepted_drafts += accepted
-        if accepted < len(drafts):
-            slot.truncate(len(slot.cached) - len(drafts) + accepted)
         if job.finish is not None:
             self.counters.finished(job.finish, job)
             slot.leave()
         else:
-            self._next(slot, job, job.tokens[-1])
-
-    def _next(self, slot: Slot, job: Generation, token: int) -> None:
-        slot.todo, slot.drafts = [token], 0
-        if self._drafter is None:
-            return
-        # the reply's last token needs no guess behind it, and the batch must hold everybody's guesses
-        room = min(self._drafts, job.max_tokens - len(job.tokens) - 1, self.llm.n_batch // (2 * self.parallel))
-        guess = self._drafter.guess(slot.index, [*slot.cached, token], room) if room > 0 else []
-        slot.todo += guess
-        slot.drafts = len(guess)
-        job.drafted += slot.drafts
-        self.counters.drafted += slot.drafts
+            slot.todo = job.tokens[-1:]
 
     def _embed(self, slot: Slot, job: Embedding) -> None:
         """The next piece of a text, alone in its pass; with the model's own pooling all of it."""

@@ -19,8 +19,7 @@ class Slot:
     Attributes:
         cached: tokens in the cache, from position 0 on.
         job: what works here now; None when the slot is free.
-        todo: tokens to decode next. For a prompt that is all that is left of it; for a reply its last token and drafts.
-        drafts: how many of the last tokens of `todo` are guesses.
+        todo: tokens to decode next. For a prompt that is all that is left of it; for a reply its last token.
     """
 
     def __init__(self, index: int, memory: Any) -> None:
@@ -28,7 +27,6 @@ class Slot:
         self.cached: list[int] = []
         self.job: Job | None = None
         self.todo: list[int] = []
-        self.drafts = 0
         self._memory = memory
 
     @property
@@ -55,7 +53,7 @@ class Slot:
             # the last token is decoded again: its logits are needed
             kept = min(common_prefix(self.cached, job.prompt), len(job.prompt) - 1)
         kept = self.truncate(kept)
-        self.job, self.todo, self.drafts = job, job.prompt[kept:], 0
+        self.job, self.todo = job, job.prompt[kept:]
         return kept
 
     def truncate(self, length: int) -> int:
@@ -72,7 +70,7 @@ class Slot:
         """The job is done; its tokens stay for a prompt that begins alike."""
         if self.job is not None:
             self.job.close()
-        self.job, self.todo, self.drafts = None, [], 0
+        self.job, self.todo = None, []
 
 
 def choose_slot(slots: Sequence[Slot], prompt: Sequence[int]) -> Slot | None:

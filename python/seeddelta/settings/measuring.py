@@ -7,10 +7,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
-from .serving import Drafting, UsingModels
+from .serving import UsingModels
 from .tree import JSON, JSON_HELP, MODEL, MODELS, Flag, Settings
 
-TASK_CONTEXT = 2048  # tokens; a chunk of 512 is too short for many tasks
 QUIET = Flag(names=("--quiet", "-q"), shown=True, panel="For every command")
 
 
@@ -20,7 +19,7 @@ class Serving(UsingModels):
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bars, and no summary.")
 
 
-class RunSettings(Drafting, Serving):
+class RunSettings(Serving):
     """`seeddelta run`."""
 
     model: Annotated[Path, MODEL] = Field(description="GGUF or SeedΔ model.")
