@@ -25,18 +25,24 @@ def table(heading: str) -> list[list[str]]:
     ]
 
 
+def _numbers(cell: str) -> list[int]:
+    return [int(n) for n in cell.split(", ") if n]
+
+
 @cache
-def codes() -> dict[int, tuple[list[int], list[int], np.ndarray[Any, Any]]]:
-    """By the number of a code: its pattern, what its planes add, and its tables [values of the pattern, 2, 16]."""
-    rows = re.findall(r"^\| (\d+) \| [\d.]+ \| (\d(?:, \d)*) \| ((?:\d+(?:, \d+)*)?) ?\| [\d.]+ \|$", PAGE, re.M)
+def codes() -> dict[int, tuple[list[int], np.ndarray[Any, Any], list[int], int]]:
+    """By the number of a code: its pattern, its tables [values of the pattern, 2, 16], what its planes add, and to how
+    many values of the pattern."""
+    numbers = r"((?:\d+(?:, \d+)*)?) ?"
+    rows = re.findall(rf"^\| (\d+) \| [\d.]+ \| {numbers}\| {numbers}\| {numbers}\| [\d.]+ \|$", PAGE, re.M)
     found = {}
-    for number, pattern, added in rows:
-        emits = [int(n) for n in pattern.split(", ")]
+    for number, pattern, planed, added in rows:
+        emits = _numbers(pattern)
         tables = np.zeros((sum(emits), 2, 16), np.int8)
         for values, which, entries in re.findall(rf"^code {number} values? (\d(?:, \d)*) ([AB]) (.*)$", PAGE, re.M):
             for value in values.split(", "):
                 tables[int(value), "AB".index(which)] = [int(n) for n in entries.split()]
-        found[int(number)] = (emits, [int(n) for n in added.split(", ") if n], tables)
+        found[int(number)] = (emits, tables, _numbers(added), len(_numbers(planed)))
     return found
 
 
@@ -77,9 +83,9 @@ class Decoder:
         delta = _residual(one, own)
         row_scale = own["row_scale"].astype(np.float32)
         if one["layout"] == 1:
-            emits, added, tables = codes()[one["code"]]
+            pattern = codes()[one["code"]]
             lines = own["codes"].view(np.uint8).reshape(n_in, -1, own["codes"].shape[-1])
-            values = reference.column_lanes_values(lines, n_out, emits, tables, added)
+            values = reference.column_lanes_values(lines, n_out, *pattern)
             rotated = values * np.float32(one["scale"]) * row_scale[:, None]
             block = one["rotation_block"]
             return (reference.rotate_back(rotated.astype(np.float32), block, seed) if block > 1 else rotated).T
@@ -97,8 +103,7 @@ def _base(one: dict[str, Any], data: dict[str, Any], seed: int) -> np.ndarray[An
     if one["base"] == 1:
         return structured(seed, n_out, n_in)
     if one["base"] == 2:
-        emits, added, tables = codes()[one["code"]]
-        return reference.lanes_values(data["codes"].view(np.uint8), n_out, n_in, emits, tables, added)
+        return reference.lanes_values(data["codes"].view(np.uint8), n_out, n_in, *codes()[one["code"]])
     chosen = data["seed_idx"].view(np.uint16) if one["seed_per"] else None
     gains = data["seed_gain"] if one["seed_per"] == 2 else None
     values = reference.prng_block_values(seed, 0, n_out, n_in, one["base_block"], chosen, gains)

@@ -21,7 +21,7 @@ from seeddelta.gguf.reader import open_seeddelta
 from tiny_models import tiny_weights, write_model
 from typer.testing import CliRunner
 
-RATES = [2, 2.5, 3, 3.5, 4, 5, 6]
+RATES = [2, 2.5, 3, 3.5, 4, 4.5, 5, 6]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def encode(weights: np.ndarray[Any, Any], feedback: Any = None, importance: Any 
 def values_of(encoded: Any, n_out: int) -> np.ndarray[Any, Any]:
     base, codes = encoded.description.base, encoded.arrays["codes"]
     code = schema.lane_code(base.code)
-    return reference.column_lanes_values(codes, n_out, code.emits, code.tables, code.added)
+    return reference.column_lanes_values(codes, n_out, code.emits, code.tables, code.added, code.planed)
 
 
 @pytest.mark.parametrize("bits", RATES)

@@ -54,7 +54,7 @@ def test_options_win_over_the_preset() -> None:
 
 
 def test_rates() -> None:
-    assert recipe().rates == RATES == (1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6)
+    assert recipe().rates == RATES == (1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6)
     for options in ({"layout": "column"}, {"column_tensor": "ffn_down"}):
         assert recipe(**options).rates == RATES[2:]
 

@@ -28,6 +28,7 @@ ERROR = {
     6: 0.1400,
     7: 0.1035,
     8: 0.0712,
+    9: 0.0516,
     10: 0.0372,
     12: 0.0205,
     22: 0.1425,
@@ -46,7 +47,7 @@ def encode_fed(rows: F32, code: _core.LaneCode, feedback: Feedback, **options: A
 
 
 def decode(codes: Any, scale: Any, code: _core.LaneCode, shape: tuple[int, int]) -> F32:
-    values = reference.lanes_values(codes, *shape, code.emits, code.tables, code.added)
+    values = reference.lanes_values(codes, *shape, code.emits, code.tables, code.added, code.planed)
     return np.asarray(values / np.float32(code.deviation) * np.asarray(scale, np.float32)[:, None], np.float32)
 
 

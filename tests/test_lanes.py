@@ -64,11 +64,12 @@ def test_sums_of_16_bits_hold_any_activations(number: int) -> None:
 def test_docs_have_the_codes() -> None:
     """The patterns, units and tables that somebody would write a decoder from."""
     text = DOCS.read_text()
-    cells = (r"(\d+)", r"([\d.]+)", r"([1-4](?:, [1-4])*)", r"((?:\d+(?:, \d+)*)?) ?", r"([\d.]+)")
-    rows = re.findall(rf"^\| {cells[0]} \| {cells[1]} \| {cells[2]} \| {cells[3]}\| {cells[4]} \|$", text, re.M)
+    cells = (r"(\d+) ", r"([\d.]+) ", *3 * (r"((?:\d+(?:, \d+)*)?) ?",), r"([\d.]+) ")
+    rows = re.findall("^" + "".join(rf"\| {cell}" for cell in cells) + r"\|$", text, re.M)
     assert len(rows) == len(_core.lane_codes())
-    for (number, bits, pattern, added, unit), code in zip(rows, _core.lane_codes(), strict=True):
+    for (number, bits, pattern, planed, added, unit), code in zip(rows, _core.lane_codes(), strict=True):
         assert [int(n) for n in added.split(", ") if n] == code.added
+        assert [int(n) for n in planed.split(", ") if n] == list(range(code.planed))
         assert (int(number), float(bits), float(unit)) == (
             code.number,
             code.bits,
@@ -98,7 +99,8 @@ def test_lines_are_those_of_the_docs() -> None:
         steps, values = len(code.emits), sum(code.emits)
         lines, columns = (steps // 2, 4 * values) if steps % 2 == 0 else (steps, 8 * values)
         if code.added:
-            lines, columns = 4 // values + len(code.added), 32
+            patterns = 8 // code.planed
+            lines, columns = patterns * steps // 2 + len(code.added), patterns * 4 * values
         for n_in in (1, 8, 9, 30, 64, 576, 1000):
             assert code.lines(n_in) == lines * -(-n_in // columns)
 
@@ -126,7 +128,9 @@ def test_files(tmp_path: Path) -> None:
             codes = tensor.arrays["codes"]
             assert codes.dtype == np.uint8
             code = code_of(base.code)
-            values = reference.lanes_values(codes, *tensor.description.shape, code.emits, code.tables, code.added)
+            values = reference.lanes_values(
+                codes, *tensor.description.shape, code.emits, code.tables, code.added, code.planed
+            )
             expected = reference.dequantize(
                 values, base.scale, tensor.arrays["row_scale"], rotation_block=base.rotation_block,
                 seed=tensor.base_seed, column_scale=tensor.arrays["column_scale"],

@@ -33,6 +33,7 @@ LAYOUT_SHAPES = {"attn_q": (576, 6), "attn_k": (64, 12), "attn_v": (333, 8), "at
 LANE_RATES = {"attn_q": 4, "attn_k": 2, "attn_v": 3, "attn_output": 3.5, "ffn_gate": 2.5}
 PLANE_RATES = {"attn_k": 6, "attn_v": 5}
 LOW_RATES = {"attn_k": 1, "attn_v": 1.5}
+HALF_RATES = {"attn_k": 4.5, "attn_v": 4.5}
 THREE_RATES = {"attn_v": 3}  # in lanes.gguf, which is older, 3 bits are of code 22
 LANES: dict[str, Any] = {
     "targets": tuple(LANE_RATES),
@@ -46,6 +47,8 @@ LOW: dict[str, Any] = {
     "targets": tuple(LOW_RATES),
     "tensor_type": tuple(f"0.{name}={bits:g}" for name, bits in LOW_RATES.items()),
 }  # fmt: skip
+RATES = {"planes": PLANE_RATES, "low": LOW_RATES, "three": THREE_RATES, "half": HALF_RATES}
+HALF: dict[str, Any] = {"targets": tuple(HALF_RATES), "bits": 4.5}
 THREE: dict[str, Any] = {"targets": tuple(THREE_RATES), "bits": 3}
 FEW: dict[str, Any] = {"targets": ("attn_output", "attn_v")}  # tensors of the blocks and residuals
 PROC: dict[str, Any] = FEW | {"proc_sparse": True, "proc_target": "attn"}
@@ -74,6 +77,9 @@ FILES: dict[str, dict[str, Any]] = {
     "low-columns": LOW | COLUMNS,
     "three": THREE,
     "three-columns": THREE | COLUMNS,
+    "half": HALF,
+    "half-columns": HALF | COLUMNS,
+    "layout-half": HALF | {"layout": "column"},
     "layout-lanes": LANES | {"layout": "column"},
     "layout-planes": PLANES | {"layout": "column"},
     "experts-lanes": EXPERTS | {"bits": 3.5},
@@ -88,12 +94,12 @@ def model(name: str) -> dict[str, np.ndarray[Any, Any]]:
     if name.startswith("experts"):
         shapes["blk.0.ffn_up_exps"] = (3, 20, 72)
     elif name.startswith("layout"):
-        wanted = {"layout-lanes": LANE_RATES, "layout-planes": PLANE_RATES}[name]
+        wanted = {"layout-lanes": LANE_RATES, "layout-planes": PLANE_RATES, "layout-half": HALF_RATES}[name]
         shapes |= {f"blk.0.{target}": LAYOUT_SHAPES[target] for target in wanted}
     elif name in ("lanes", "lanes-columns"):
         shapes |= {f"blk.0.{target}": SHAPES[target] for target in LANE_RATES}
-    elif name.startswith(("planes", "low", "three")):
-        rates = {"planes": PLANE_RATES, "low": LOW_RATES, "three": THREE_RATES}[name.partition("-")[0]]
+    elif name.startswith(("planes", "low", "three", "half")):
+        rates = RATES[name.partition("-")[0]]
         shapes |= {f"blk.0.{target}": SHAPES[target] for target in rates}
     else:
         shapes |= {f"blk.0.{target}": SHAPES[target] for target in FEW["targets"]}

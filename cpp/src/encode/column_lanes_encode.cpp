@@ -167,10 +167,11 @@ private:
         const int64_t steps = shape_.steps;
         std::fill_n(bits, steps, uint8_t{0});
         for (int64_t t = 0; t < steps; ++t) {
-            for (int i = 0; i < shape_.code.plane_values(); ++i) {
-                const double left =
-                    missing(unit, scale, shape_.output(stream, t * shape_.code.values + i)) -
-                    lane_value(shape_.code, i, i, codes[t], shape_.before(codes, t, 1), shape_.before(codes, t, 2));
+            for (int i = 0; i < shape_.code.plane_values(t); ++i) {
+                const int64_t v = shape_.first_value[static_cast<size_t>(t)] + i;
+                const double left = missing(unit, scale, shape_.output(stream, v)) -
+                                    lane_value(shape_.code, static_cast<int>(v % shape_.code.values), i, codes[t],
+                                               shape_.before(codes, t, 1), shape_.before(codes, t, 2));
                 bits[t] |= static_cast<uint8_t>(shape_.levels.nearest_bits(left) << i * shape_.code.planes);
             }
         }
@@ -226,7 +227,7 @@ public:
             const uint8_t *b = bits_.data() + stream * shape_.steps;
             for (int64_t t = 0; t < shape_.steps; ++t) {
                 bytes[strip.at(code.code_line(t), place.stream)] |= static_cast<uint8_t>(c[t] << (t % 2 * 4));
-                for (int i = 0; i < code.plane_values(); ++i) {
+                for (int i = 0; i < code.plane_values(t); ++i) {
                     for (int p = 0; p < code.planes; ++p) {
                         bytes[strip.at(code.plane_line(t, p), place.stream)] |=
                             static_cast<uint8_t>((code.bits_of(b[t], i) >> p & 1) << code.plane_bit(t, i));

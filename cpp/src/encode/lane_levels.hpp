@@ -50,7 +50,7 @@ struct LaneLevels {
         most_ = levels.back() + *high;
         const uint16_t *next = index_.data();
         for (int step = 0; step < code.steps; ++step) {
-            LaneStep emitted{code.emits[step], false, {}};
+            LaneStep emitted{code.emits[step], false, code.plane_values(step) > 0, {}};
             for (int number = 0; number < emitted.values; ++number) {
                 emitted.level[number] = next;
                 next += size(number);

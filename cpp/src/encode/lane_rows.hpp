@@ -344,11 +344,15 @@ private:
         uint8_t *bits = bits_.data() + at(r, block.stream, block.step);
         std::fill_n(bits, block.steps, uint8_t{0});
         if (unit_[r] > 0) {
-            int i = 0;
+            const int emits = job_.code.emits[0];
+            int v = 0;
             values(r, block.stream, block.step, block.steps, [&](int64_t column, int value) {
-                const int nearest = job_.levels.nearest_bits(weight_of(r, column) - value);
-                bits[i / job_.code.values] |= static_cast<uint8_t>(nearest << i % job_.code.values * job_.code.planes);
-                ++i;
+                const int step = v / emits;
+                const int i = v++ % emits;
+                if (i < job_.code.plane_values(block.step + step)) {
+                    const int nearest = job_.levels.nearest_bits(weight_of(r, column) - value);
+                    bits[step] |= static_cast<uint8_t>(nearest << i * job_.code.planes);
+                }
             });
         }
     }

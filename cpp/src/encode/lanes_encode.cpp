@@ -87,7 +87,7 @@ void lanes_encode(const float *weights, int64_t n_out, int64_t n_in, const Lanes
                 for (int64_t step = 0; step < job.steps; ++step) {
                     tile[job.code.code_line(step) * kLaneBytes + stream] |=
                         static_cast<uint8_t>(c[step] << (step % 2 * 4));
-                    for (int i = 0; i < job.code.plane_values(); ++i) {
+                    for (int i = 0; i < job.code.plane_values(step); ++i) {
                         for (int p = 0; p < job.code.planes; ++p) {
                             tile[job.code.plane_line(step, p) * kLaneBytes + stream] |= static_cast<uint8_t>(
                                 (job.code.bits_of(b[step], i) >> p & 1) << job.code.plane_bit(step, i));

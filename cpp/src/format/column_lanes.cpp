@@ -18,7 +18,7 @@ void column_strip_values(const ColumnWeight &w, const ColumnStrip &strip, int64_
             const int c0 = code_of(step);
             for (int i = 0; i < code.emits[step % code.steps]; ++i, ++value, at += strip.streams) {
                 int bits = 0;
-                for (int p = 0; p < code.planes; ++p) {
+                for (int p = 0; p < code.planes && i < code.plane_values(step); ++p) {
                     bits |= (bytes[strip.at(code.plane_line(step, p), stream)] >> code.plane_bit(step, i) & 1) << p;
                 }
                 out[at] =

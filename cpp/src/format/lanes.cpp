@@ -9,7 +9,7 @@ namespace seeddelta {
 static constexpr LaneCode shared(uint32_t number, std::initializer_list<uint8_t> emits, float deviation,
                                  const LaneTables &a, const LaneTables &b, const LaneTables &c) {
     const LaneTables tables[] = {a, b, c};
-    LaneCode code{number, 0, 0, {}, deviation, {}, 0, {}};
+    LaneCode code{number, 0, 0, {}, deviation, {}, 0, {}, 0};
     const int singles = std::find(emits.begin(), emits.end(), 1) != emits.end() ? 1 : 0;
     for (const uint8_t values : emits) {
         code.emits[code.steps++] = values;
@@ -35,7 +35,8 @@ static constexpr LaneCode kCodes[] = {
       {{11, 16, 34, 15, -12, 5, 8, -10, 2, 29, -12, -16, -36, -24, -7, 2},
        {7, 1, 0, 2, 2, 4, -1, 3, -4, -3, -5, -6, -2, 3, 7, -10}}},
      0,
-     {}},
+     {},
+     0},
     shared(3, // 1.5 bits
            {3, 3, 2}, 19.5892F,
            {{-27, -5, -17, -15, -5, 16, 24, 9, 18, 8, -14, -2, -1, 4, 35, -34},
@@ -54,7 +55,8 @@ static constexpr LaneCode kCodes[] = {
       {{-26, 25, 9, -4, -14, -22, 0, 11, 23, 41, 0, -41, -10, -12, 16, 7},
        {-14, 7, -2, 3, -8, 4, -1, -4, 13, -1, 8, 3, -2, -5, -8, 6}}},
      0,
-     {}},
+     {},
+     0},
     shared(5, // 2.5 bits
            {2, 1, 2, 1, 2}, 20.174F,
            {{-40, -19, 27, 3, -27, -18, 20, -4, 40, 17, 12, -11, 5, -9, 7, -4},
@@ -73,7 +75,8 @@ static constexpr LaneCode kCodes[] = {
       {{11, -24, -10, 4, -28, -13, -20, -7, -16, -5, -10, -36, -1, -16, -1, -19},
        {-4, -1, 18, 11, 2, 2, -1, 5, -5, 2, 2, -18, -7, -5, 8, -10}}},
      1,
-     {24}},
+     {24},
+     2},
     shared(7, // 3.5 bits
            {1, 1, 1, 1, 1, 1, 2}, 17.514F,
            {{-11, 4, -37, 19, -5, -1, -7, 7, -19, 35, 1, 14, 11, -25, -15, 25},
@@ -90,7 +93,20 @@ static constexpr LaneCode kCodes[] = {
      {{{-18, 23, 14, -7, 8, 37, -14, -1, -4, 2, 18, -11, -38, -23, 11, 5},
        {2, 9, 12, -4, 3, -5, 5, 1, -1, 19, 7, -9, -7, -2, -11, -18}}},
      0,
-     {}},
+     {},
+     0},
+    {9, // 4.5 bits
+     2,
+     2,
+     {1, 1},
+     17.035F,
+     {{{-2, 3, -14, -38, -7, 13, 25, -17, 9, -10, 6, 16, 34, -24, 0, -4},
+       {0, -1, -3, 6, -21, -2, 4, 8, 11, -8, -5, 2, -13, -10, 24, 3}},
+      {{-2, 3, -14, -38, -7, 13, 25, -17, 9, -10, 6, 16, 34, -24, 0, -4},
+       {0, -1, -3, 6, -21, -2, 4, 8, 11, -8, -5, 2, -13, -10, 24, 3}}},
+     1,
+     {5},
+     1},
     {10, // 5 bits
      1,
      1,
@@ -99,7 +115,8 @@ static constexpr LaneCode kCodes[] = {
      {{{-18, -20, -22, -30, -5, -1, -3, -24, -11, 15, 5, -13, -28, -9, -15, -26},
        {3, -1, 0, 2, -23, 12, -4, 17, 1, 4, 9, 5, -2, 3, -9, 6}}},
      1,
-     {22}},
+     {22},
+     1},
     {12, // 6 bits
      1,
      1,
@@ -108,7 +125,8 @@ static constexpr LaneCode kCodes[] = {
      {{{-24, -34, -16, -15, -6, -5, 10, 4, -28, -19, -18, -12, -50, -31, -33, -17},
        {0, 5, 7, 2, -4, -7, -3, 4, 14, -2, 0, -6, 3, -13, -9, 1}}},
      2,
-     {31, 8}},
+     {31, 8},
+     1},
     {22, // 3 bits, for columns
      3,
      4,
@@ -123,7 +141,8 @@ static constexpr LaneCode kCodes[] = {
       {{-6, 16, 3, -34, -22, 7, 9, 23, 4, 15, -15, 32, -4, -3, -10, -12},
        {12, 3, -6, 0, -25, 25, 16, 9, -6, -9, -2, -1, 3, 8, -16, -12}}},
      0,
-     {}},
+     {},
+     0},
 };
 
 // What the kernels rely on: bytes of a value and 64 neither wrap nor leave 0 .. 127, and a group has whole chunks.
@@ -131,7 +150,8 @@ static constexpr bool fits(const LaneCode &code) {
     int values = 0;
     for (int s = 0; s < code.steps; ++s) {
         values += code.emits[s];
-        if (code.emits[s] < 1 || code.emits[s] > kLaneMostEmits) {
+        if (code.emits[s] < 1 || code.emits[s] > kLaneMostEmits ||
+            (code.planes > 0 && code.emits[s] != code.emits[0])) {
             return false;
         }
     }
@@ -148,7 +168,8 @@ static constexpr bool fits(const LaneCode &code) {
         }
     }
     return values == code.values && kGroup % code.chunk_columns() == 0 &&
-           (code.planes == 0 || (code.steps == 1 && kLanePlaneValues % (2 * code.values) == 0));
+           (code.planes == 0 || (code.planed > 0 && code.planed % code.emits[0] == 0 &&
+                                 kLanePlaneValues % code.planed == 0 && code.chunk_steps() % 2 == 0));
 }
 
 static_assert(std::ranges::all_of(kCodes, fits));
@@ -182,7 +203,7 @@ void lanes_row(const seeddelta_ctx &ctx, int64_t row, int16_t *out) {
                 const int c0 = codes[step / 2 * kLaneBytes] >> (step % 2 * 4) & 15;
                 for (int i = 0; i < code.emits[phase]; ++i, ++value, column += kStreams) {
                     int added = 0;
-                    for (int p = 0; p < code.planes; ++p) {
+                    for (int p = 0; p < code.planes && i < code.plane_values(step); ++p) {
                         added += (planes[p * kLaneBytes] >> code.plane_bit(step, i) & 1) * code.added[p];
                     }
                     if (column < ctx.n_in) {

@@ -7,8 +7,8 @@
 //     first and third value of a step     A[c0 + c2] + B[c1]
 //     second and fourth value of a step   A[c0 + c1 + c2] + B[c0]
 //
-// Above 4 bits, and at 3, each bit plane has a bit beside a value that adds a fixed number: a coarse step, so that the
-// stream chooses the finer ones (Ungerboeck's parallel transitions).
+// Above 4 bits, and at 3, each bit plane has a bit beside a value that adds a fixed number, a coarse step: the stream
+// chooses the finer ones (Ungerboeck's parallel transitions). At 4.5 bits every second value has one.
 //
 // Tables are trained: random starts, then Viterbi searches and least squares in turns.
 #pragma once

@@ -17,6 +17,7 @@ inline constexpr int kLaneSums = 48; // at least what the sum of three codes can
 struct LaneStep {
     int values;
     bool backwards;
+    bool planes;                           // whether they add to its values
     const uint16_t *level[kLaneMostEmits]; // [values]
 };
 
@@ -26,7 +27,7 @@ struct LaneSearchTask {
     int64_t steps;
     const int16_t *levels; // [n_levels] values that states have
     int64_t n_levels;
-    const int16_t *added; // [n_added] what planes may add to any level; the first is 0
+    const int16_t *added; // [n_added] what planes may add to levels of steps that have them; the first is 0
     int64_t n_added;
     int error_shift;
     const int16_t *target; // [values of all steps, kSearchRows] target * weight, rounded, saturated

@@ -6,16 +6,17 @@
 namespace seeddelta {
 namespace {
 
-// How many values each step of a pattern emits, with `Planes` bits beside each. `Shared`: the single values have one
-// table, if there are some, the first of several another, and so on; else every value has its own.
-template <bool Shared, int Planes, int... Emits>
+// How many values each step of a pattern emits, with `Planes` bits beside each of the first `Planed`. `Shared`: the
+// single values have one table, if there are some, the first of several another, and so on; else every value has its
+// own.
+template <bool Shared, int Planes, int Planed, int... Emits>
 struct LanePattern {
     static constexpr int kPlanes = Planes;
     static constexpr int kSteps = sizeof...(Emits);
     static constexpr int kEmits[kSteps] = {Emits...};
     static constexpr int kValues = (Emits + ...);
     static constexpr int kTables = Shared ? 3 : kValues;
-    static constexpr int kChunk = Planes > 0        ? kLanePlaneValues / kValues
+    static constexpr int kChunk = Planes > 0        ? kLanePlaneValues / Planed *kSteps
                                   : kSteps % 2 == 0 ? kSteps
                                                     : 2 * kSteps;  // steps
     static constexpr int kLines = Planes + kChunk / 2;             // of a chunk
@@ -27,6 +28,9 @@ struct LanePattern {
         const int64_t last = (steps < kPrefixSteps ? steps : kPrefixSteps) - 1;
         return last / kChunk * kLines + Planes + last % kChunk / 2;
     }
+    // Whether a value has bits of the planes, and where in their bytes.
+    static constexpr bool has_bits(int value) { return Planes > 0 && value % kValues < Planed; }
+    static constexpr int plane_bit(int value) { return value / kValues * Planed + value % kValues; }
     static constexpr int first_value(int step) {
         int value = 0;
         for (int s = 0; s < step; ++s) {
@@ -60,25 +64,27 @@ template <class F>
 SEEDDELTA_INLINE void with_pattern(const LaneCode &code, F &&f) {
     switch (code.number) {
     case 2:
-        return f.template operator()<LanePattern<false, 0, 4>>();
+        return f.template operator()<LanePattern<false, 0, 0, 4>>();
     case 3:
-        return f.template operator()<LanePattern<true, 0, 3, 3, 2>>();
+        return f.template operator()<LanePattern<true, 0, 0, 3, 3, 2>>();
     case 4:
-        return f.template operator()<LanePattern<false, 0, 2>>();
+        return f.template operator()<LanePattern<false, 0, 0, 2>>();
     case 5:
-        return f.template operator()<LanePattern<true, 0, 2, 1, 2, 1, 2>>();
+        return f.template operator()<LanePattern<true, 0, 0, 2, 1, 2, 1, 2>>();
     case 6:
-        return f.template operator()<LanePattern<false, 1, 2>>();
+        return f.template operator()<LanePattern<false, 1, 2, 2>>();
     case 7:
-        return f.template operator()<LanePattern<true, 0, 1, 1, 1, 1, 1, 1, 2>>();
+        return f.template operator()<LanePattern<true, 0, 0, 1, 1, 1, 1, 1, 1, 2>>();
     case 8:
-        return f.template operator()<LanePattern<false, 0, 1>>();
+        return f.template operator()<LanePattern<false, 0, 0, 1>>();
+    case 9:
+        return f.template operator()<LanePattern<false, 1, 1, 1, 1>>();
     case 10:
-        return f.template operator()<LanePattern<false, 1, 1>>();
+        return f.template operator()<LanePattern<false, 1, 1, 1>>();
     case 12:
-        return f.template operator()<LanePattern<false, 2, 1>>();
+        return f.template operator()<LanePattern<false, 2, 1, 1>>();
     default:
-        return f.template operator()<LanePattern<false, 0, 1, 1, 2>>();
+        return f.template operator()<LanePattern<false, 0, 0, 1, 1, 2>>();
     }
 }
 

@@ -139,7 +139,7 @@ struct LaneSearch {
             const LaneStep &emitted = task.emitted[step];
             for (int v = 0; v < emitted.values; ++v) {
                 int16_t *const out = task.level_cost + v * task.n_levels * kSearchRows;
-                if (task.n_added > 1) {
+                if (emitted.planes) {
                     level_costs<true>(task, emitted.values, column + v, out);
                 } else {
                     level_costs<false>(task, emitted.values, column + v, out);

@@ -12,9 +12,10 @@ static int saturate(int x) {
     return std::clamp(x, kLow, kHigh);
 }
 
-static int level_cost(const LaneSearchTask &task, int values, int64_t column, int64_t row, int level) {
+static int level_cost(const LaneSearchTask &task, const LaneStep &emitted, int64_t column, int64_t row, int level) {
+    const int values = emitted.values;
     uint32_t distance = 65535;
-    for (int64_t i = 0; i < task.n_added; ++i) {
+    for (int64_t i = 0; i < (emitted.planes ? task.n_added : 1); ++i) {
         const int value = level + task.added[i];
         const int error = saturate(task.target[column * kSearchRows + row] - value * task.weight[column]);
         distance = std::min(distance, static_cast<uint32_t>(std::abs(error)));
@@ -56,7 +57,7 @@ static void search_row(const LaneSearchTask &task, int64_t row) {
                 int path = before[c2 * 16 + end / 16];
                 for (int v = 0; v < emitted.values; ++v) {
                     const int level = task.levels[level_index(emitted, v, end % 16, end / 16, c2) / kSearchRows];
-                    path = saturate(path + level_cost(task, emitted.values, column + v, row, level));
+                    path = saturate(path + level_cost(task, emitted, column + v, row, level));
                 }
                 best = std::min(best, path);
             }

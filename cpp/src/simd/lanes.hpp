@@ -57,7 +57,7 @@ struct LaneTile {
         template <int Table, int Value>
         SEEDDELTA_INLINE void load(const LaneCode &code) {
             int bias = Ops::kBias;
-            for (int p = 0; Ops::kTakes && p < Pattern::kPlanes; ++p) {
+            for (int p = 0; Ops::kTakes && Pattern::has_bits(Value) && p < Pattern::kPlanes; ++p) {
                 bias += code.added[p];
             }
             int8_t biased[16];
@@ -67,10 +67,10 @@ struct LaneTile {
             for (int place = 0; place < kPlaces; ++place) {
                 a[Table][place] = Ops::table(biased);
                 b[Table][place] = Ops::table(code.tables[Value].b);
-                if constexpr (kPlaces > 1) {
+                if constexpr (kPlaces > 1 && Pattern::has_bits(Value)) {
                     b[Table][place] = Ops::wide_table(b[Table][place], place, code.added[0]);
                 }
-                if constexpr (kPlaces > 1 && Pattern::kPlanes > 1) {
+                if constexpr (kPlaces > 1 && Pattern::kPlanes > 1 && Pattern::has_bits(Value)) {
                     a[Table][place] = Ops::wide_table(a[Table][place], place, code.added[1]);
                 }
             }
@@ -92,17 +92,18 @@ struct LaneTile {
         constexpr int value = dot_group % Pattern::kValues;
         const auto emit = [&]<int I>(V at, V beside) SEEDDELTA_INLINE_LAMBDA {
             constexpr int of = Pattern::table_of(value + I);
-            constexpr int bit = (dot_group + I) % kLanePlaneValues;
+            constexpr bool planed = Pattern::has_bits(dot_group + I);
+            constexpr int bit = planed ? Pattern::plane_bit(dot_group + I) : 0;
             constexpr int place = bit % Tables<Pattern>::kPlaces;
             const auto plane = [&](int p) SEEDDELTA_INLINE_LAMBDA { return Ops::load(planes + p * kLaneBytes); };
-            if constexpr (kWide && Pattern::kPlanes > 0) {
+            if constexpr (kWide && planed) {
                 beside = Ops::template with_bit<bit>(beside, plane(0));
             }
-            if constexpr (kWide && Pattern::kPlanes > 1) {
+            if constexpr (kWide && planed && Pattern::kPlanes > 1) {
                 at = Ops::template with_bit<bit>(at, plane(1));
             }
             V out = Ops::add(Ops::look(t.a[of][place], at), Ops::look(t.b[of][place], beside));
-            for (int p = 0; !kWide && p < Pattern::kPlanes; ++p) {
+            for (int p = 0; planed && !kWide && p < Pattern::kPlanes; ++p) {
                 out = Ops::template add_bit<bit>(out, plane(p), t.added[p]);
             }
             use(dot_group + I, out);

@@ -115,6 +115,11 @@ class LaneCode:
         What files call it.
         """
     @property
+    def planed(self) -> int:
+        """
+        The first values of the pattern, which have bits of the planes.
+        """
+    @property
     def tables(self) -> numpy.typing.NDArray[numpy.int8]:
         """
         int8 [values of the pattern, 2 (A and B), 16].

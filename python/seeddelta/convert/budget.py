@@ -22,7 +22,8 @@ from .rates import Rate, embedding_share
 
 # Mean square error of byte lanes by bits, of Gaussian numbers of variance 1 and the default effort.
 CODE_ERROR: dict[float, float] = {
-    1: 0.279, 1.5: 0.1465, 2: 0.0739, 2.5: 0.0389, 3: 0.0189, 3.5: 0.01, 4: 0.00485, 5: 0.001256, 6: 0.000353,
+    1: 0.279, 1.5: 0.1465, 2: 0.0739, 2.5: 0.0389, 3: 0.0189, 3.5: 0.01, 4: 0.00485, 4.5: 0.0025,
+    5: 0.001256, 6: 0.000353,
 }  # fmt: skip
 # Divergence a weight at equal bits, over that of attn_output: rounded from what groups of matrices cost SmolLM2
 # (research/rates), with the first and the last layer alike. Its first layer's attention costs next to nothing, which is

@@ -15,7 +15,7 @@ RATES: tuple[float, ...] = tuple(sorted({code.bits for code in _core.lane_codes(
 # In column layout, where a stream closes after 16 values: a quarter more error at 1 bit than by rows, a seventh at 1.5.
 LEAST_COLUMN_RATE = 2
 # one bit more, or the next rate there is
-NEXT_RATE: dict[float, float] = {1: 2, 1.5: 2.5, 2: 3, 2.5: 3, 3: 4, 3.5: 4, 4: 5, 5: 6, 6: 6}
+NEXT_RATE: dict[float, float] = {1: 2, 1.5: 2.5, 2: 3, 2.5: 3, 3: 4, 3.5: 4, 4: 5, 4.5: 5, 5: 6, 6: 6}
 
 
 def lane_code(bits: float, *, column: bool = False) -> _core.LaneCode:
