@@ -1,4 +1,4 @@
-"""Multiple-choice tasks: scores of continuations, llama-perplexity's file formats, paired differences."""
+"""Scores of continuations, and tasks of lm-evaluation-harness, which are made of these."""
 
 from __future__ import annotations
 
