@@ -35,7 +35,7 @@ def test_demo_prints_the_table_and_keeps_the_models(tmp_path: Path, capfd: pytes
     out, err = capfd.readouterr()
     for part in (
         "perplexity",
-        "bits per weight",
+        "bits, layers",
         "memory",
         "generation",
         "file, MB",

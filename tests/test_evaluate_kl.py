@@ -243,7 +243,7 @@ def test_a_base_in_a_file_stands_for_the_model(
     assert found["difference"]["log_ratio"] == pytest.approx(direct["difference"]["log_ratio"], abs=1e-4)
     assert main(["eval", *pair[2:], "--kl-base", str(base), *common]) == 0
     table = capfd.readouterr().out
-    for row in (": 2 chunks of 64", "p99.9", "RMS Δp", "same top token", "change (paired)"):
+    for row in (": 2 chunks of 64", "p99.9", "RMS Δp", "same top", "change"):
         assert row in table
     for wrong, message in (
         ([*settings, "--kl-base", str(base)], "excludes --text"),

@@ -183,20 +183,6 @@ def test_json_schema(client: Any) -> None:
         client.chat.completions.create(**ask, response_format={"type": "json_schema", "json_schema": wrong})
 
 
-def test_embeddings(client: Any) -> None:
-    texts = ["A cat sat on the mat.", "A cat lay on the rug.", "Interest rates rose in March."]
-    vectors = [one.embedding for one in client.embeddings.create(model="smol", input=texts).data]
-    assert [len(vector) for vector in vectors] == [576] * 3
-
-    def likeness(a: list[float], b: list[float]) -> float:
-        return sum(x * y for x, y in zip(a, b, strict=True))
-
-    assert likeness(vectors[0], vectors[0]) == pytest.approx(1, abs=1e-5)
-    assert likeness(vectors[0], vectors[1]) > likeness(vectors[0], vectors[2])
-    plain = client.embeddings.create(model="smol", input=texts[0], encoding_format="float").data[0].embedding
-    assert plain == pytest.approx(vectors[0], abs=1e-6)
-
-
 def test_what_is_refused(server: ServerProcess, client: Any) -> None:
     with pytest.raises(openai.AuthenticationError, match="API key"):
         client_of(server, "another").models.list()

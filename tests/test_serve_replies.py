@@ -1,15 +1,8 @@
-"""Replies as OpenAI's API has them: tools over several turns, texts of schemas, log-probabilities, many vectors."""
+"""Replies as OpenAI's API has them: tools over several turns, texts of schemas, log-probabilities."""
 
 from __future__ import annotations
 
-import base64
-import http.client
 import json
-import math
-import re
-import struct
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +14,7 @@ pytest.importorskip("llama_cpp")
 pytest.importorskip("fastapi")
 openai = pytest.importorskip("openai")
 
-from serve_requests import CHAT, HELLO, OTHER, TEXT, TOOL, VECTORS, ask, chat, events, form, text, tiny_server  # noqa: E402
+from serve_requests import CHAT, HELLO, OTHER, TEXT, TOOL, ask, chat, events, form, text, tiny_server  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -135,61 +128,6 @@ def test_logprobs_of_a_chat(server: ServerProcess) -> None:
         content = answer["choices"][0]["logprobs"]["content"]
         assert len(content) == answer["usage"]["completion_tokens"]
         assert [len(one["top_logprobs"]) for one in content] == [count] * len(content)
-
-
-def vector(data: Any) -> list[float]:
-    raw = base64.b64decode(data)
-    return list(struct.unpack(f"<{len(raw) // 4}f", raw))
-
-
-def test_vectors_of_many_texts(server: ServerProcess, client: Any) -> None:
-    """More than there are slots and places in the queue; others are served in between."""
-    texts = [f"text {number % 7}" for number in range(300)]
-    done: list[float] = []
-
-    def many() -> None:
-        status, answer = ask(server, VECTORS, {"input": texts, "encoding_format": "base64"})
-        assert status == 200
-        vectors = [vector(one["embedding"]) for one in answer["data"]]
-        assert [one["index"] for one in answer["data"]] == list(range(300))
-        assert len(vectors) == 300
-        assert all(vectors[at] == pytest.approx(vectors[at % 7], abs=1e-6) for at in range(300))
-        assert all(math.isclose(sum(x * x for x in one), 1, rel_tol=1e-4) for one in vectors)
-        done.append(time.monotonic())
-
-    thread = threading.Thread(target=many)
-    thread.start()
-    answered = []
-    while thread.is_alive() and len(answered) < 5:
-        assert ask(server, TEXT, text(temperature=0))[0] == 200
-        answered.append(time.monotonic())
-    thread.join()
-    assert len(done) == 1
-    alone = client.embeddings.create(model="tiny", input=texts[3]).data[0].embedding
-    plain = ask(server, VECTORS, {"input": texts[3]})[1]["data"][0]["embedding"]
-    assert alone == pytest.approx(plain, abs=1e-6)
-
-
-def test_a_client_that_leaves_its_vectors(server: ServerProcess) -> None:
-    def embedded() -> float:
-        connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
-        connection.request("GET", "/metrics")
-        found = re.search(r'embedded_tokens_total{model="tiny"} (\S+)', connection.getresponse().read().decode())
-        connection.close()
-        assert found is not None
-        return float(found[1])
-
-    before = embedded()
-    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
-    body = json.dumps({"input": ["word " * 120] * 2000})
-    connection.request("POST", VECTORS, body, {"Content-Type": "application/json"})
-    time.sleep(0.5)
-    connection.close()
-    time.sleep(1.5)
-    seen = embedded()
-    time.sleep(0.5)
-    assert embedded() == seen  # nobody computes for it any more
-    assert seen - before < 2000 * 120
 
 
 def test_tokens_that_are_long(server: ServerProcess, smollm2_quantized: Path) -> None:

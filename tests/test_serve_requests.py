@@ -14,7 +14,7 @@ from serve_process import ServerProcess
 pytest.importorskip("llama_cpp")
 pytest.importorskip("fastapi")
 
-from serve_requests import CHAT, FUNCTION, HELLO, OTHER, TEXT, TOOL, VECTORS, ask, chat, form, text, tiny_server
+from serve_requests import CHAT, FUNCTION, HELLO, OTHER, TEXT, TOOL, ask, chat, form, text, tiny_server
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +39,8 @@ def said(content: Any, **more: Any) -> dict[str, Any]:
 
 REFUSED = {
     # what llama.cpp would end the process for
-    "tokens of a vector": (VECTORS, {"input": [[99999999]]}, "99999999 is no token"),
-    "a negative token of a vector": (VECTORS, {"input": [-1]}, "-1 is no token"),
+    "a large token of a prompt": (TEXT, text(prompt=[[99999999]]), "99999999 is no token"),
+    "a negative token of a prompt": (TEXT, text(prompt=[-1]), "-1 is no token"),
     "a token beyond 64 bits": (TEXT, text(prompt=[[10**40]]), "no token.*0 to 511"),
     "tokens of a prompt": (TEXT, text(prompt=[[512]]), "512 is no token"),
     "a biased token": (TEXT, text(logit_bias={"512": 1}), "512 is no token"),
@@ -139,15 +139,6 @@ REFUSED = {
     ),
     "functions of the older API": (CHAT, chat(functions=[FUNCTION]), "as tools"),
     "sound": (CHAT, chat(modalities=["text", "audio"]), "modalities"),
-    # vectors
-    "no text": (VECTORS, {"input": ""}, "input.0: the text is empty"),
-    "no texts": (VECTORS, {"input": []}, "1 to 2048"),
-    "an empty text among others": (VECTORS, {"input": ["a", ""]}, "input.1: the text is empty"),
-    "an empty list": (VECTORS, {"input": [[]]}, "empty"),
-    "too many texts": (VECTORS, {"input": ["a"] * 2049}, "2048"),
-    "a long text": (VECTORS, {"input": ["a", "word " * 5000]}, "input.1: .*tokens"),
-    "dimensions": (VECTORS, {"input": "a", "dimensions": 8}, "dimensions: .*64"),
-    "encoding_format": (VECTORS, {"input": "a", "encoding_format": "x"}, "encoding_format"),
     # an encoder
     "a completion of an encoder": (TEXT, text(model="bert"), "encoder"),
     "a chat with an encoder": (CHAT, chat(model="bert"), "encoder"),
@@ -214,8 +205,6 @@ TAKEN = {
     "the newer name of the limit": (CHAT, {"messages": HELLO, "max_completion_tokens": 2}),
     "a schema without a name": (CHAT, chat(response_format={"type": "json_schema", "json_schema": {"schema": {}}})),
     "no text format": (CHAT, chat(response_format={"type": "text"})),
-    "vectors of an encoder": (VECTORS, {"model": "bert", "input": ["the", "of"]}),
-    "dimensions as they are": (VECTORS, {"input": "a", "dimensions": 64}),
 }
 
 
@@ -226,12 +215,12 @@ def test_what_is_taken(server: ServerProcess, name: str) -> None:
     assert status == 200, answer
 
 
-@pytest.mark.parametrize("path", [CHAT, TEXT, VECTORS])
+@pytest.mark.parametrize("path", [CHAT, TEXT])
 def test_null_is_absent(server: ServerProcess, path: str) -> None:
     schema = ask(server, "/openapi.json", None, "GET")[1]
     name = schema["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"].split("/")[-1]
     fields = schema["components"]["schemas"][name]["properties"]
-    needed = {CHAT: {"messages": HELLO}, TEXT: {"prompt": "a"}, VECTORS: {"input": "a"}}[path]
+    needed = {CHAT: {"messages": HELLO}, TEXT: {"prompt": "a"}}[path]
     status, answer = ask(server, path, dict.fromkeys(fields) | needed)
     assert status == 200, answer
 
@@ -256,7 +245,6 @@ def test_a_long_word_in_a_prompt(smollm2_quantized: Path) -> None:
         (CHAT, b'{"messages":[', b"{}", b"]}"),
         (CHAT, b'{"messages":[{"role":"user","content":"hi"}],"tools":[', b"{}", b"]}"),
         (CHAT, b'{"messages":[{"role":"assistant","tool_calls":[', b"{}", b"]}]}"),
-        (VECTORS, b'{"input":[', b"[]", b"]}"),
         (TEXT, b'{"prompt":[', b"1", b"]}"),
     ],
 )

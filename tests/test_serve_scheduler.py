@@ -272,19 +272,6 @@ def test_what_is_read_between_passes(model: Path) -> None:
     llm.close()
 
 
-def test_vectors_of_texts(scheduler: Scheduler) -> None:
-    tokens = [scheduler.llm.tokenize(text.encode()) for text in (PROMPTS[0], PROMPTS[1] * 5, PROMPTS[0])]
-    running, again = (ask(scheduler, "the city", 40) for _ in range(2))
-    vectors = [job.result() for job in [scheduler.embed(one) for one in tokens]]
-    text_of(running)
-    text_of(again)
-    assert all(vector.shape == (64,) for vector in vectors)
-    assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1, 1])
-    np.testing.assert_array_equal(vectors[0], vectors[2])
-    assert vectors[0] @ vectors[1] < 0.999
-    assert running.tokens == again.tokens  # what was computed between its passes left it alone
-
-
 def test_many_threads_ask(scheduler: Scheduler, alone: Any) -> None:
     with ThreadPoolExecutor(20) as pool:
         texts = list(pool.map(lambda prompt: text_of(ask(scheduler, prompt, 6)), PROMPTS))

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import secrets
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from ..errors import RequestError, needs_extra
+from ..errors import needs_extra
 from ..settings.serving import ServeSettings
 from . import tools
-from .bodies import ChatBody, CompletionBody, EmbeddingBody, ReplyBody
+from .bodies import ChatBody, CompletionBody, ReplyBody
 from .completions import Completions
-from .embeddings import Embeddings
 from .failures import answer_failures, described
 from .metrics import CONTENT_TYPE, prometheus
 from .models import Models
@@ -125,41 +123,13 @@ async def create_chat_completion(request: Request, body: ChatBody) -> Any:
     return await (_stream(request, body, completions, chunks) if body.stream else _whole(request, completions, whole))
 
 
-@router.post("/v1/embeddings")
-async def create_embedding(request: Request, body: EmbeddingBody) -> Any:
-    name, scheduler = request.app.state.models.find(body.model)
-    width = scheduler.llm.n_embd()
-    if body.dimensions not in (None, width):
-        raise RequestError(f"dimensions: the vectors of this model have {width}, and are not made to be shortened")
-    embeddings = await to_thread.run_sync(Embeddings, scheduler, body.input, limiter=request.app.state.threads)
-    vectors = await _whole(request, embeddings, embeddings.compute)
-    packed = body.encoding_format == "base64"
-    data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode() if packed else vector.tolist(),
-        }
-        for index, vector in enumerate(vectors)
-    ]
-    count = sum(map(len, embeddings.prompts))
-    return {"object": "list", "data": data, "model": name, "usage": {"prompt_tokens": count, "total_tokens": count}}
-
-
 @router.get("/metrics")
 async def metrics(request: Request) -> PlainTextResponse:
     text = await to_thread.run_sync(prometheus, request.app.state.models)
     return PlainTextResponse(text, media_type=CONTENT_TYPE)
 
 
-class Stoppable(Protocol):
-    """What works for a client."""
-
-    def cancel(self) -> None:
-        """Stop soon."""
-
-
-async def _whole(request: Request, work: Stoppable, call: Callable[[], T]) -> T:
+async def _whole(request: Request, work: Completions, call: Callable[[], T]) -> T:
     """The result of a call in a thread, which is stopped when the client goes away."""
     outcome: list[T | Exception] = []
 

@@ -13,7 +13,6 @@ with needs_extra("serve"):
     from pydantic import BeforeValidator, Field, WithJsonSchema
 
 MESSAGES = 4096  # of a chat
-INPUTS = 2048  # texts of one request for vectors
 
 _SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed", "stop",
@@ -183,25 +182,3 @@ class ChatBody(ReplyBody):
         else:
             return None
         return json_grammar(Json({"type": "object"} if asked_schema is None else asked_schema))
-
-
-def _input(value: Any) -> list[str | list[int]]:
-    texts = [value] if isinstance(value, str) or (is_tokens(value) and value) else value
-    if isinstance(texts, list) and not 1 <= len(texts) <= INPUTS:
-        raise ValueError(f"give from 1 to {INPUTS} texts")
-    if not isinstance(texts, list) or not all(isinstance(one, str) or is_tokens(one) for one in texts):
-        raise ValueError("give a text, a list of texts, or the numbers of their tokens")
-    return texts
-
-
-_INPUT = {"anyOf": [*_PROMPT["anyOf"], {"type": "array", "items": _PROMPT, "minItems": 1, "maxItems": INPUTS}]}
-
-
-class EmbeddingBody(Fields):
-    """POST /v1/embeddings: texts, or their tokens."""
-
-    model: str | None = None
-    input: Annotated[Any, BeforeValidator(_input), WithJsonSchema(_INPUT)]
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Whole | None = Field(None, ge=1)
-    user: str | None = None

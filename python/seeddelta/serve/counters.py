@@ -15,9 +15,9 @@ class Counters:
 
     Attributes:
         requests, rejected: taken, and refused because too many were waiting.
-        ended: finish reason (stop, length, cancelled, failed, embedded) -> requests.
+        ended: finish reason (stop, length, cancelled, failed) -> requests.
         prompt_tokens, reused_tokens: of all prompts, and those of them that a slot's cache had.
-        generated_tokens, embedded_tokens: of replies, and of texts that became vectors.
+        generated_tokens: of replies.
         decodes, shared_decodes: passes of llama.cpp for replies, and those of more than one request.
         decoded_tokens, decode_seconds: of these passes.
         queue_seconds, first_token_seconds: sums over requests, from their arrival.
@@ -29,7 +29,6 @@ class Counters:
     prompt_tokens: int = 0
     reused_tokens: int = 0
     generated_tokens: int = 0
-    embedded_tokens: int = 0
     decodes: int = 0
     shared_decodes: int = 0
     decoded_tokens: int = 0

@@ -23,7 +23,6 @@ _COUNTERS = {
     "prompt_tokens": "Tokens of prompts.",
     "reused_tokens": "Tokens of prompts that a slot's cache had.",
     "generated_tokens": "Tokens of replies.",
-    "embedded_tokens": "Tokens of texts that became vectors.",
     "decodes": "Passes of llama.cpp.",
     "shared_decodes": "Passes of more than one request.",
     "decoded_tokens": "Tokens of all passes.",

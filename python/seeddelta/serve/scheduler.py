@@ -19,11 +19,11 @@ import numpy as np
 from llama_cpp import _internals as internals
 from llama_cpp import llama_cpp as native
 
-from ..errors import BusyError, RequestError
+from ..errors import BusyError
 from ..settings.serving import CHUNK, QUEUE
 from .counters import Counters
 from .prompts import Prompts
-from .request import Embedding, Generation, Job, Limits, token_score
+from .request import Generation, Limits, token_score
 from .sampling import Row, Sampler, Sampling
 from .slots import Slot, choose_slot
 from .vocabulary import Vocabulary
@@ -57,7 +57,7 @@ class Scheduler:
             if memory is not None:
                 native.llama_memory_seq_rm(memory, slot.index, -1, -1)
         llm.reset()
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[Generation] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._closing = self._ended = False
@@ -83,13 +83,6 @@ class Scheduler:
         except BaseException:
             job.close()
             raise
-        return job
-
-    def embed(self, tokens: Sequence[int]) -> Embedding:
-        """Ask for the vector of a text. Raises as `submit` does."""
-        self.prompts.check_text(tokens)
-        job = Embedding(tokens)
-        self._enqueue(job)
         return job
 
     @property
@@ -150,7 +143,7 @@ class Scheduler:
         self._thread.join()
         self._batch.close()
 
-    def _enqueue(self, job: Job) -> None:
+    def _enqueue(self, job: Generation) -> None:
         with self._changed:
             if self._closing:
                 raise BusyError("the server is stopping; ask another one")
@@ -179,7 +172,7 @@ class Scheduler:
             if not working:
                 continue
             try:
-                self._pass(working)
+                self._decode(self._plan(working))
             except Exception as error:  # the reason is told to every request that was in this pass
                 for slot in working:
                     self._fail(slot, error)
@@ -188,10 +181,7 @@ class Scheduler:
         for job in [job for job in self._waiting if job.cancelled]:
             self._waiting.remove(job)
             self.counters.finished("cancelled")
-            if isinstance(job, Generation):
-                job.end("cancelled")
-            else:
-                job.fail(RequestError("cancelled"))
+            job.end("cancelled")
             job.close()
         while self._waiting:
             slot = choose_slot(self._slots, self._waiting[0].prompt)
@@ -200,31 +190,18 @@ class Scheduler:
             job = self._waiting.popleft()
             job.started = time.perf_counter()
             self.counters.queue_seconds += job.started - job.arrived
-            kept = slot.admit(job, reuse=isinstance(job, Generation) and not job.scored)
+            job.reused = slot.admit(job, reuse=not job.scored)
             self.counters.prompt_tokens += len(job.prompt)
-            self.counters.reused_tokens += kept
-            if isinstance(job, Generation):
-                job.reused = kept
+            self.counters.reused_tokens += job.reused
 
     def _working(self) -> list[Slot]:
         """Slots with a job, without those whose job was cancelled."""
         for slot in self._slots:
             if slot.job is not None and slot.job.cancelled:
-                if isinstance(slot.job, Generation):
-                    slot.job.end("cancelled")
-                else:
-                    slot.job.fail(RequestError("cancelled"))
+                slot.job.end("cancelled")
                 self.counters.finished("cancelled")
                 slot.leave()
         return [slot for slot in self._slots if slot.job is not None]
-
-    def _pass(self, working: list[Slot]) -> None:
-        for slot in working:
-            if isinstance(slot.job, Embedding):
-                self._embed(slot, slot.job)
-        replies = [slot for slot in working if isinstance(slot.job, Generation)]
-        if replies:
-            self._decode(self._plan(replies))
 
     def _plan(self, slots: list[Slot]) -> list[tuple[Slot, int]]:
         """How many tokens of each slot's `todo` are decoded now."""
@@ -288,7 +265,7 @@ class Scheduler:
     def _advance(self, slot: Slot, row: int, logits: Row) -> None:
         """Choose the token that follows what was decoded, from its logits f32[n_vocab], a row of the batch."""
         job = slot.job
-        assert isinstance(job, Generation)
+        assert job is not None
         if job.max_tokens == 0:
             job.end("length")
         else:
@@ -304,31 +281,6 @@ class Scheduler:
             slot.leave()
         else:
             slot.todo = job.tokens[-1:]
-
-    def _embed(self, slot: Slot, job: Embedding) -> None:
-        """The next piece of a text, alone in its pass; with the model's own pooling all of it."""
-        count = len(slot.todo) if self.prompts.own_pooling else min(len(slot.todo), self._chunk)
-        self._batch.reset()
-        self._append(slot, count, 0)
-        native.llama_set_embeddings(self.llm.ctx, True)
-        try:
-            self._context.decode(self._batch)
-            width = self.llm.n_embd()
-            if self.prompts.own_pooling:
-                pooled = native.llama_get_embeddings_seq(self.llm.ctx, slot.index)
-                job.add(np.ctypeslib.as_array(pooled, shape=(1, width)))
-            else:
-                states = native.llama_get_embeddings(self.llm.ctx)
-                job.add(np.ctypeslib.as_array(states, shape=(count, width)))
-        finally:
-            native.llama_set_embeddings(self.llm.ctx, False)
-        self.counters.embedded_tokens += count
-        slot.cached += slot.todo[:count]
-        del slot.todo[:count]
-        if not slot.todo:
-            job.finish()
-            self.counters.finished("embedded")
-            slot.leave()
 
     def _fail(self, slot: Slot, error: Exception) -> None:
         if slot.job is None:
