@@ -24,17 +24,6 @@ openai = pytest.importorskip("openai")
 
 KEY = "a key"
 QUESTION = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
-            "required": ["city"],
-        },
-    },
-}
 
 
 @pytest.fixture(scope="module")
@@ -123,46 +112,6 @@ def test_text_completion(client: Any) -> None:
     assert stopped.choices[0].finish_reason == "stop"
     streamed = client.completions.create(**ask, max_tokens=16, stream=True)
     assert "".join(chunk.choices[0].text for chunk in streamed) == whole.choices[0].text
-
-
-def test_tools(client: Any) -> None:
-    ask = {"model": "smol", "messages": [{"role": "user", "content": "Weather in Rome?"}], "tools": [TOOL]}
-    ask |= {"temperature": 0, "max_tokens": 40}
-    choice = {"type": "function", "function": {"name": "get_weather"}}
-    for chosen in (choice, "required"):
-        reply = client.chat.completions.create(**ask, tool_choice=chosen).choices[0]
-        call = reply.message.tool_calls[0]
-        assert reply.finish_reason == "tool_calls"
-        assert call.function.name == "get_weather"
-        assert json.loads(call.function.arguments)["city"] in ("Paris", "Rome")
-    deltas = [
-        tool
-        for chunk in client.chat.completions.create(**ask, tool_choice=choice, stream=True)
-        for tool in chunk.choices[0].delta.tool_calls or []
-    ]
-    assert "".join(one.function.name or "" for one in deltas) == "get_weather"
-    assert "".join(one.function.arguments or "" for one in deltas) == call.function.arguments
-    free = client.chat.completions.create(**ask).choices[0].message  # the model need not call one
-    assert free.content or free.tool_calls
-    free_stream = client.chat.completions.create(**ask, stream=True)
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in free_stream) == (free.content or "")
-
-
-def test_calls_that_a_model_writes() -> None:
-    from seeddelta.serve.tools import as_chunks, with_calls
-
-    text = 'Well. <tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call><tool_call>{"name": "g"}</tool_call>'
-    choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-    reply = with_calls({"id": "a", "created": 1, "model": "m", "choices": [choice]})
-    message = reply["choices"][0]["message"]
-    assert message["content"] == "Well."
-    assert [call["function"] for call in message["tool_calls"]] == [
-        {"name": "f", "arguments": '{"x": 1}'},
-        {"name": "g", "arguments": "{}"},
-    ]
-    assert [chunk["choices"][0]["finish_reason"] for chunk in as_chunks(reply)] == [None, "tool_calls"]
-    broken = {"choices": [{"message": {"content": "<tool_call>{x}</tool_call>"}, "finish_reason": "stop"}]}
-    assert with_calls(broken) == broken
 
 
 def test_json_schema(client: Any) -> None:

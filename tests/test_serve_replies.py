@@ -1,4 +1,4 @@
-"""Replies as OpenAI's API has them: tools over several turns, texts of schemas, log-probabilities."""
+"""Replies as OpenAI's API has them: texts of schemas, log-probabilities."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytest.importorskip("llama_cpp")
 pytest.importorskip("fastapi")
 openai = pytest.importorskip("openai")
 
-from serve_requests import CHAT, HELLO, OTHER, TEXT, TOOL, ask, chat, events, form, text, tiny_server  # noqa: E402
+from serve_requests import CHAT, TEXT, ask, chat, events, form, text, tiny_server  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -26,41 +26,6 @@ def server(smollm2_quantized: Path, model_dir: Path) -> Iterator[ServerProcess]:
 @pytest.fixture(scope="module")
 def client(server: ServerProcess) -> Any:
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60)
-
-
-def test_tools_over_several_turns(client: Any) -> None:
-    messages: list[Any] = [{"role": "developer", "content": "Be brief."}, *HELLO]
-    options: dict[str, Any] = {"model": "tiny", "temperature": 0, "max_tokens": 100}
-    for tools, choice in (([TOOL], "required"), ([TOOL], {"type": "function", "function": {"name": "f"}})):
-        reply = client.chat.completions.create(messages=messages, tools=tools, tool_choice=choice, **options)
-        message = reply.choices[0].message
-        assert reply.choices[0].finish_reason == "tool_calls"
-        assert message.content is None
-        assert set(json.loads(message.tool_calls[0].function.arguments)) == {"a"}
-        messages.append(message.model_dump())  # with null in every field that has nothing
-        messages.append({"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "true"})
-        messages.append({"role": "user", "content": [{"type": "text", "text": "And now?"}]})
-    plain = client.chat.completions.create(messages=messages, tools=[TOOL, OTHER], **(options | {"max_tokens": 4}))
-    messages.append(plain.choices[0].message)
-    client.chat.completions.create(messages=messages, tool_choice=None, **(options | {"max_tokens": 4}))
-
-
-def test_one_of_several_tools_must_be_called(client: Any) -> None:
-    bare = {"type": "function", "function": {"name": "bare", "description": None, "parameters": None, "strict": None}}
-    names = set()
-    for seed in range(8):
-        ask: dict[str, Any] = {"model": "tiny", "messages": HELLO, "seed": seed, "max_tokens": 100, "temperature": 2}
-        ask |= {"tools": [TOOL, OTHER, bare], "tool_choice": "required"}
-        choice = client.chat.completions.create(**ask).choices[0]
-        call = choice.message.tool_calls[0].function
-        assert choice.finish_reason == "tool_calls"
-        assert set(json.loads(call.arguments)) == ({"a"} if call.name == "f" else set())
-        chunks = [chunk.choices[0] for chunk in client.chat.completions.create(stream=True, **ask)]
-        deltas = [delta for chunk in chunks for delta in chunk.delta.tool_calls or []]
-        assert "".join(delta.function.name or "" for delta in deltas) == call.name
-        assert "".join(delta.function.arguments or "" for delta in deltas) == call.arguments
-        names.add(call.name)
-    assert len(names) > 1
 
 
 @pytest.mark.parametrize("value", ['a"b', "a\nb", "a\tb", "a\\b", "😀", "]-^[", "\x7f\u2028é"])

@@ -14,7 +14,7 @@ from serve_process import ServerProcess
 pytest.importorskip("llama_cpp")
 pytest.importorskip("fastapi")
 
-from serve_requests import CHAT, FUNCTION, HELLO, OTHER, TEXT, TOOL, ask, chat, form, text, tiny_server
+from serve_requests import CHAT, FUNCTION, HELLO, TEXT, TOOL, ask, chat, form, text, tiny_server
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +102,9 @@ REFUSED = {
     "a part with null": (CHAT, said([{"type": "text", "text": None}]), "needs a text"),
     "a part that is a text": (CHAT, said(["x"]), "text only"),
     "a picture": (CHAT, said([{"type": "image_url", "image_url": {"url": "x"}}]), "text only"),
-    "an empty assistant": (CHAT, chat(messages=[{"role": "assistant"}]), "messages.0.assistant: .*tool_calls"),
-    "a tool's reply to nothing": (CHAT, chat(messages=[*HELLO, {"role": "tool", "content": "x"}]), "1.tool.tool_call"),
-    "a call without a name": (
-        CHAT,
-        chat(messages=[{"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {}}]}]),
-        "messages.0.assistant.tool_calls.0.function.name",
-    ),
+    "an empty assistant": (CHAT, chat(messages=[{"role": "assistant"}]), "messages.0.assistant: .*content"),
+    "a tool's reply": (CHAT, chat(messages=[*HELLO, {"role": "tool", "content": "x"}]), "messages.1"),
+    "calls alone": (CHAT, chat(messages=[{"role": "assistant", "tool_calls": []}]), "messages.0.assistant: .*content"),
     # templates
     "a template's unknown name": (CHAT, said("undefined"), "template.*UndefinedError"),
     "a template's type": (CHAT, said("type"), "template.*TypeError"),
@@ -125,19 +121,8 @@ REFUSED = {
     "a schema that never ends": (CHAT, form({"$ref": "#"}), "schema"),
     "a long list": (CHAT, form({"type": "array", "minItems": 10**9}), "minItems"),
     "a large enum": (CHAT, form({"enum": [chr(i) for i in range(0x4E00, 0x5E00)]}), "schema"),
-    "a tool of nothing": (CHAT, chat(tools=[{}], tool_choice="required"), "tools.0.type"),
-    "no tools": (CHAT, chat(tools=[], tool_choice="required"), "no tools"),
-    "tools as text": (CHAT, chat(tools="x"), "tools"),
-    "an unknown tool": (
-        CHAT, chat(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "h"}}), "called 'h'"
-    ),
-    "a choice": (CHAT, chat(tools=[TOOL], tool_choice="any"), "tool_choice"),
-    "a tool's schema": (
-        CHAT,
-        chat(tools=[OTHER | {"function": {"name": "f", "parameters": {"not": {}}}}], tool_choice="required"),
-        "schema: not",
-    ),
-    "functions of the older API": (CHAT, chat(functions=[FUNCTION]), "as tools"),
+    "tools": (CHAT, chat(tools=[TOOL]), "tools: .*llama-server"),
+    "functions of the older API": (CHAT, chat(functions=[FUNCTION]), "functions: .*llama-server"),
     "sound": (CHAT, chat(modalities=["text", "audio"]), "modalities"),
     # an encoder
     "a completion of an encoder": (TEXT, text(model="bert"), "encoder"),
@@ -243,8 +228,6 @@ def test_a_long_word_in_a_prompt(smollm2_quantized: Path) -> None:
     ("path", "begin", "item", "end"),
     [
         (CHAT, b'{"messages":[', b"{}", b"]}"),
-        (CHAT, b'{"messages":[{"role":"user","content":"hi"}],"tools":[', b"{}", b"]}"),
-        (CHAT, b'{"messages":[{"role":"assistant","tool_calls":[', b"{}", b"]}]}"),
         (TEXT, b'{"prompt":[', b"1", b"]}"),
     ],
 )

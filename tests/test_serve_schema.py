@@ -17,8 +17,7 @@ from serve_strategies import SCHEMAS
 
 pytest.importorskip("llama_cpp")
 
-from llama_cpp import LlamaGrammar
-from seeddelta.serve.schema import Json, json_grammar, replace_converter
+from seeddelta.serve.schema import json_grammar
 
 
 def obj(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -163,7 +162,7 @@ def compact(value: Any) -> str:
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_values_of_a_schema(walker: Walker, number: int) -> None:
     schema, values, others = CASES[number]
-    grammar = json_grammar(Json(schema))
+    grammar = json_grammar(schema)
     for value in values:
         assert walker.takes(grammar, compact(value)), value
         assert walker.takes(grammar, json.dumps(value, ensure_ascii=False)), value
@@ -175,7 +174,7 @@ def test_values_of_a_schema(walker: Walker, number: int) -> None:
 def test_what_a_grammar_writes_is_valid(walker: Walker, number: int) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     schema = CASES[number][0]
-    grammar = json_grammar(Json(schema))
+    grammar = json_grammar(schema)
     draw = random.Random(number)
     texts = [text for text in (walker.draw(grammar, draw) for _ in range(12)) if text is not None]
     texts = [text for text in texts if "\ufffd" not in text]  # bytes that are no UTF-8, which no model writes
@@ -186,36 +185,15 @@ def test_what_a_grammar_writes_is_valid(walker: Walker, number: int) -> None:
 
 def test_a_value_of_many_parts(walker: Walker) -> None:
     value = {"a\\": ["😀", None, 1.5, {"\n": "\x7f"}]}
-    assert walker.takes(json_grammar(Json({"const": value})), json.dumps(value, ensure_ascii=False))
+    assert walker.takes(json_grammar({"const": value}), json.dumps(value, ensure_ascii=False))
     half = json.loads('"a\\ud83d"')  # from a file of `run`: it cannot be written but with an escape
-    assert walker.takes(json_grammar(Json({"const": half})), '"a\\ud83d"')
-
-
-def test_chat_formats_use_this_converter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LlamaGrammar, "from_json_schema", LlamaGrammar.from_json_schema)  # back again afterwards
-    replace_converter()
-    schema = {"type": "array", "items": {"enum": ["a\\b"]}, "maxItems": 10**9}
-    assert LlamaGrammar.from_json_schema(json.dumps(schema), verbose=False)._grammar == json_grammar(Json(schema))
-    with pytest.raises(RequestError, match="minItems"):
-        LlamaGrammar.from_json_schema('{"type": "array", "minItems": 1000000000}')
-
-
-def test_texts_around_values(walker: Walker) -> None:
-    grammar = json_grammar(
-        Json({"type": "null"}, "<a>", "</a>"), Json({"$ref": "#/$defs/x", "$defs": {"x": {"const": 5}}})
-    )
-    assert [walker.takes(grammar, text) for text in ("<a>null</a>", "5", "null", "<a>5</a>")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    assert walker.takes(json_grammar({"const": half}), '"a\\ud83d"')
 
 
 @pytest.mark.parametrize("number", range(len(BAD)))
 def test_what_cannot_be_said(number: int) -> None:
     with pytest.raises(RequestError, match=r"^schema: "):
-        json_grammar(Json(BAD[number]))
+        json_grammar(BAD[number])
 
 
 @pytest.mark.parametrize(
@@ -234,7 +212,7 @@ def test_what_cannot_be_said(number: int) -> None:
 )
 def test_what_is_not_supported_is_named(schema: Any, name: str) -> None:
     with pytest.raises(RequestError, match=name):
-        json_grammar(Json(schema))
+        json_grammar(schema)
 
 
 def test_schemas_that_are_deep_or_large() -> None:
@@ -242,22 +220,22 @@ def test_schemas_that_are_deep_or_large() -> None:
     for _ in range(300):
         deep = {"type": "array", "items": deep}
     with pytest.raises(RequestError, match="nested"):
-        json_grammar(Json(deep))
+        json_grammar(deep)
     names = [f"name {i}" for i in range(200)]
     members = {name: {"type": "string"} for name in names}
-    assert len(json_grammar(Json(obj(members, required=names)))) < 40_000
-    assert len(json_grammar(Json(obj(members)))) < 60_000
-    assert len(json_grammar(Json({"enum": names}))) < 5_000
+    assert len(json_grammar(obj(members, required=names))) < 40_000
+    assert len(json_grammar(obj(members))) < 60_000
+    assert len(json_grammar({"enum": names})) < 5_000
     for wide in ({"enum": list(range(300))}, {"anyOf": [obj(members), obj(members, required=names)]}):
         with pytest.raises(RequestError, match="256 ways"):  # each could be the next one
-            json_grammar(Json(wide))
+            json_grammar(wide)
     with pytest.raises(RequestError, match="20000"):
-        json_grammar(Json(obj({name: {"minLength": i, "maxLength": 1000} for i, name in enumerate(names)})))
+        json_grammar(obj({name: {"minLength": i, "maxLength": 1000} for i, name in enumerate(names)}))
     # choices of choices, each of which is visited once
     choices: dict[str, Any] = {"c0": {"enum": [0]}}
     for i in range(60):
         choices[f"c{i + 1}"] = {"anyOf": [{"$ref": f"#/$defs/c{i}"}, {"$ref": f"#/$defs/c{i}"}, {"const": i}]}
-    assert len(json_grammar(Json({"$ref": "#/$defs/c60", "$defs": choices}))) < 3_000
+    assert len(json_grammar({"$ref": "#/$defs/c60", "$defs": choices})) < 3_000
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -266,7 +244,7 @@ def test_any_schema(walker: Walker, schema: Any, seed: int) -> None:
     """Whatever is taken, what its grammar writes is valid."""
     jsonschema = pytest.importorskip("jsonschema")
     try:
-        grammar = json_grammar(Json(schema))
+        grammar = json_grammar(schema)
         jsonschema.Draft202012Validator.check_schema(schema)
     except (RequestError, jsonschema.SchemaError):
         return

@@ -107,13 +107,13 @@ def _text(path: Path) -> str:
 def _grammar(settings: RunSettings) -> Any:
     from llama_cpp import LlamaGrammar
 
-    from ..serve.schema import Json, json_grammar
+    from ..serve.schema import json_grammar
 
     path = settings.json_schema
     if path is None:
         return None
     try:
-        return LlamaGrammar.from_string(json_grammar(Json(json.loads(_text(path)))), verbose=False)
+        return LlamaGrammar.from_string(json_grammar(json.loads(_text(path))), verbose=False)
     except (RequestError, ValueError, RecursionError) as error:
         raise EvaluationError(f"{path}: cannot be made a grammar ({error})") from error
 

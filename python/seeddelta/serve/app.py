@@ -13,7 +13,6 @@ from typing import Annotated, Any, TypeVar
 
 from ..errors import needs_extra
 from ..settings.serving import ServeSettings
-from . import tools
 from .bodies import ChatBody, CompletionBody, ReplyBody
 from .completions import Completions
 from .failures import answer_failures, described
@@ -99,28 +98,14 @@ async def create_completion(request: Request, body: CompletionBody) -> Any:
 async def create_chat_completion(request: Request, body: ChatBody) -> Any:
     name, scheduler = request.app.state.models.find(body.model)
     completions = Completions(scheduler, name)
-    options, demanded = body.options(), body.demanded
-    free = bool(body.offered) and not demanded  # the model says whether it calls one
+    options = body.options()
 
     def create(stream: bool) -> Any:
-        grammar = tools.demanded_grammar(demanded) if demanded else body.reply_grammar()
-        choice = "auto" if free else None
-        return completions.create_chat_completion(stream=stream, grammar=grammar, tool_choice=choice, **options)
+        return completions.create_chat_completion(stream=stream, grammar=body.reply_grammar(), **options)
 
-    def whole() -> dict[str, Any]:
-        reply: dict[str, Any] = create(False)
-        if demanded:
-            return tools.demanded_call(reply, demanded)
-        return tools.with_calls(reply, None if body.parallel_tool_calls else 1) if free else reply
-
-    def chunks() -> Iterator[dict[str, Any]]:
-        if len(demanded) == 1:
-            return tools.demanded_chunks(create(True), demanded[0])
-        if body.offered:
-            return tools.as_chunks(whole())  # a call is known when it is whole
-        return iter(create(True))
-
-    return await (_stream(request, body, completions, chunks) if body.stream else _whole(request, completions, whole))
+    if body.stream:
+        return await _stream(request, body, completions, lambda: iter(create(True)))
+    return await _whole(request, completions, lambda: create(False))
 
 
 @router.get("/metrics")

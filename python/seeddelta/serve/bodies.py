@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from ..errors import RequestError, needs_extra
 from .fields import MOST, Anything, Biases, Fields, Flag, Number, Stops, Whole, few, is_tokens
-from .messages import TOOLS, AnyMessage, Tool, ToolChoice
-from .schema import Json, json_grammar
+from .messages import AnyMessage
+from .schema import json_grammar
 
 with needs_extra("serve"):
     from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -121,59 +121,34 @@ class ChatBody(ReplyBody):
     logprobs: Flag = False
     top_logprobs: Whole | None = Field(None, ge=0, le=20)
     response_format: Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")] | None = None
-    tools: Annotated[list[Tool], few(TOOLS)] = Field(default_factory=list)
-    tool_choice: ToolChoice | None = None
-    parallel_tool_calls: Flag = True
     # what cannot be ignored without another reply than the one asked for
     modalities: Annotated[list[str], few(8)] | None = None
     audio: Anything = None
     web_search_options: Anything = None
+    tools: Anything = None
     functions: Anything = None
-
-    @property
-    def offered(self) -> list[Tool]:
-        """The tools that the reply may call."""
-        return [] if self.choice == "none" else self.tools
-
-    @property
-    def choice(self) -> Any:
-        """none, auto, required, or an object that names a function."""
-        return self.tool_choice if self.tool_choice is not None else ("auto" if self.tools else "none")
-
-    @property
-    def demanded(self) -> list[Tool]:
-        """Tools of which the reply must call one; none where the model may choose. Raises RequestError."""
-        if self.choice == "required" and not self.tools:
-            raise RequestError("tool_choice: required, but there are no tools")
-        if isinstance(self.choice, str):
-            return self.tools if self.choice == "required" else []
-        name = self.choice["function"]["name"]
-        found = [tool for tool in self.tools if tool.function.name == name]
-        if not found:
-            raise RequestError(f"tool_choice: no tool is called {name[:64]!r}")
-        return found[:1]
 
     def options(self) -> dict[str, Any]:
         """Keywords of create_chat_completion. Raises RequestError for what is not served."""
         for name in ("audio", "web_search_options"):
             if getattr(self, name) is not None:
                 raise RequestError(f"{name}: this server has text only; leave it out")
-        if self.functions is not None:
-            raise RequestError("functions: give these as tools")
+        for name in ("tools", "functions"):
+            if getattr(self, name):
+                raise RequestError(f"{name}: not here; llama-server under seeddelta exec calls them")
         if self.modalities is not None and self.modalities != ["text"]:
             raise RequestError("modalities: this server has text only")
         if self.top_logprobs is not None and not self.logprobs:
             raise RequestError("top_logprobs: give logprobs: true, too")
         return self.sampling() | {
             "messages": [message.plain() for message in self.messages],
-            "tools": [tool.plain() for tool in self.offered] or None,
             "max_tokens": self.max_completion_tokens or self.max_tokens,
             "logprobs": self.logprobs,
             "top_logprobs": self.top_logprobs or 0,
         }
 
     def reply_grammar(self) -> str | None:
-        """GBNF of a reply that calls no tool. Raises RequestError for a schema that cannot be one."""
+        """GBNF of a reply. Raises RequestError for a schema that cannot be one."""
         asked = self.response_format
         if isinstance(asked, SchemaFormat):
             asked_schema = asked.json_schema.json_schema
@@ -181,4 +156,4 @@ class ChatBody(ReplyBody):
             asked_schema = asked.json_schema
         else:
             return None
-        return json_grammar(Json({"type": "object"} if asked_schema is None else asked_schema))
+        return json_grammar({"type": "object"} if asked_schema is None else asked_schema)

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
-
-from llama_cpp.llama_grammar import LlamaGrammar
 
 from ..errors import RequestError
 
@@ -48,50 +45,26 @@ _SHARED = {
 }
 
 
-@dataclass(frozen=True)
-class Json:
-    """JSON that a schema takes, between two texts."""
-
-    schema: Any
-    before: str = ""
-    after: str = ""
-
-
-def json_grammar(*forms: Json) -> str:
-    """GBNF of a reply in one of several forms. Raises RequestError for a schema that cannot be said."""
-    rules: dict[str, str] = {}
-    roots = []
-    for at, form in enumerate(forms):
-        try:
-            if len(_dumped(form.schema)) > _SIZE:
-                raise RequestError(f"it has more than {_SIZE} characters")
-            converter = _Converter(form.schema, f"r{at}-")
-            value = converter.visit(form.schema)
-        except RequestError as error:
-            raise RequestError(f"schema: {error}") from None
-        except (TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
-            raise RequestError(f"schema: a keyword has a value that it cannot have ({error})") from error
-        rules |= converter.rules
-        roots.append(f"{_literal(form.before)} {value} {_literal(form.after)}")
-    rules = {"root": " | ".join(roots)} | rules | _SHARED
+def json_grammar(schema: Any) -> str:
+    """GBNF of JSON that a schema takes. Raises RequestError for a schema that cannot be said."""
+    try:
+        if len(_dumped(schema)) > _SIZE:
+            raise RequestError(f"it has more than {_SIZE} characters")
+        converter = _Converter(schema)
+        root = converter.visit(schema)
+    except RequestError as error:
+        raise RequestError(f"schema: {error}") from None
+    except (TypeError, ValueError, AttributeError, LookupError, RecursionError) as error:
+        raise RequestError(f"schema: a keyword has a value that it cannot have ({error})") from error
+    rules = {"root": root} | converter.rules | _SHARED
     return "".join(f"{name} ::= {body}\n" for name, body in rules.items())
-
-
-def replace_converter() -> None:
-    """Have llama-cpp-python's chat formats use `json_grammar`, for the schemas of tools that clients send: its own
-    converter writes repetitions out, as often as a schema says. For the whole process."""
-
-    def from_json_schema(json_schema: str, verbose: bool = True) -> LlamaGrammar:
-        return LlamaGrammar.from_string(json_grammar(Json(json.loads(json_schema))), verbose=verbose)
-
-    LlamaGrammar.from_json_schema = from_json_schema
 
 
 class _Converter:
     """Rules of one schema, by name."""
 
-    def __init__(self, root: Any, prefix: str) -> None:
-        self._root, self._prefix = root, prefix
+    def __init__(self, root: Any) -> None:
+        self._root = root
         self._names: dict[str, str] = {}  # what a rule takes -> its name
         self._members_of: dict[str, int] = {}  # rule of an object -> members
         self._arrays = {"array"}
@@ -156,7 +129,7 @@ class _Converter:
         key = f"{kind} {_dumped(own)}"
         name = self._names.get(key)
         if name is None:  # it has the name before its body is made: schemas may contain themselves
-            name = self._names[key] = f"{self._prefix}{len(self._names) + 1}"
+            name = self._names[key] = f"r{len(self._names) + 1}"
             if kind == "array":
                 self._arrays.add(name)
             elif kind == "object":
@@ -168,7 +141,7 @@ class _Converter:
         """The name of the rule with a body."""
         name = self._names.get(body)
         if name is None:
-            name = self._names[body] = f"{self._prefix}{len(self._names) + 1}"
+            name = self._names[body] = f"r{len(self._names) + 1}"
             self.rules[name] = body
         return name
 
