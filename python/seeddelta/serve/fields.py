@@ -58,7 +58,6 @@ def shallow(value: Any) -> Any:
 
 
 Anything = Annotated[Any, AfterValidator(shallow)]
-AnyObject = Annotated[dict[str, Any], AfterValidator(shallow)]
 
 
 def _stops(value: Any) -> list[str]:
