@@ -20,8 +20,7 @@ import bench_kernels
 import common
 import numpy as np
 import seeddelta
-from seeddelta import _core
-from seeddelta.convert import BuildReport
+from seeddelta import BuildReport, _core
 from seeddelta.report.tables import make_console
 
 SHAPES = "1536x576,576x1536,8192x4096"

@@ -25,8 +25,7 @@ import numpy.typing as npt
 from ggml_products import Ggml
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
-from seeddelta import _core
-from seeddelta.convert import Recipe
+from seeddelta import Recipe, _core
 from seeddelta.convert.encode import EncodedTensor, encode_tensor
 from seeddelta.gguf.imatrix import read_imatrix
 from seeddelta.gguf.names import parse_layers, split_name

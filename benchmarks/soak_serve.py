@@ -2,7 +2,7 @@
 
     nice python benchmarks/soak_serve.py model.gguf --minutes 30
 
-Clients ask without a pause: whole and streamed completions and chats, JSON that follows a schema, embeddings, and
+Clients ask without a pause: whole and streamed completions and chats, JSON that follows a schema, and
 replies that they leave in the middle. The server's memory is read every ten seconds. A greedy prompt that comes back
 must get the text that it got first. The result tells requests by kind, failures, and the growth of memory from the
 first third on.
@@ -24,7 +24,7 @@ import common
 import openai
 import psutil
 
-KINDS = ("completion", "stream", "chat", "schema", "embedding", "left")
+KINDS = ("completion", "stream", "chat", "schema", "left")
 EVERY = 10.0  # seconds between looks at the memory
 SCHEMA = {
     "type": "object",
@@ -74,8 +74,6 @@ class Soak:
         elif kind == "schema":
             form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
             client.chat.completions.create(messages=messages, response_format=form, **ask)
-        elif kind == "embedding":
-            client.embeddings.create(model="m", input=[prompt, prompt + " again"])
         else:
             stream = client.completions.create(prompt=prompt, stream=True, **(ask | {"max_tokens": 200}))
             next(iter(stream))

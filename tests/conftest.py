@@ -7,8 +7,9 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import seeddelta
@@ -100,6 +101,29 @@ def short_f16(short_quantized: Path, shared_dir: Path) -> Path:
     return made_once(
         shared_dir / "short-f16.gguf", lambda path: seeddelta.dequantize(short_quantized, path, progress=False)
     )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _trials_are_remembered() -> Iterator[None]:
+    """A model is tried in another process, which takes a second, once for each way in which it is tried."""
+    try:
+        from seeddelta.calibrate import groups
+    except seeddelta.errors.MissingDependencyError:  # the tests of the kernels need less
+        yield
+        return
+    real: Any = groups._try_elsewhere
+    answers: dict[tuple[Any, ...], Any] = {}
+
+    def remembered(source: Any, window: Any, threads: int, sizes: list[int]) -> Any:
+        found = source.path.stat()
+        key = (source.path, found.st_ino, found.st_mtime_ns, found.st_size, window.tobytes(), threads, tuple(sizes))
+        if key not in answers:
+            answers[key] = real(source, window, threads, sizes)
+        return answers[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(groups, "_try_elsewhere", remembered)
+        yield
 
 
 def _built(dense: Path, path: Path, **recipe: object) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 from serve_process import ServerProcess, running_server
 from tiny_llama import write_bert, write_llama
 
-CHAT, TEXT, VECTORS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 # It stumbles over some texts, as templates do that were not written for what comes.
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] + '\n' + m['content'] }}{% for c in m.tool_calls or [] %}"

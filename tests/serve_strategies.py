@@ -20,17 +20,6 @@ ODD = st.one_of(
     ),
     st.integers(5, 2000).map(lambda depth: json.loads("[" * min(depth, 900) + "]" * min(depth, 900))),
 )  # fmt: skip
-RULES = st.lists(
-    st.sampled_from(
-        [
-            "root", "a", "b", "::=", "|", "(", ")", "*", "+", "?", "{2,3}", "{3,2}", "{0,2000}", "{9999999999}", '"x"',
-            '""', '"\\n"', "[a-z]", "[^a]", "[\\uD800-\\uDFFF]", ".", "<[5]>", "!<[5]>", "<x>", "\n", "\nroot ::= ",
-            "\na ::= ", "\nb ::= ", "# c\n", "\\", '"', "[", "\0", "é",
-        ]
-    ),
-    max_size=24,
-).map(" ".join)  # fmt: skip
-GRAMMARS = RULES | RULES.map("root ::= {}".format) | st.integers(1, 400).map(lambda n: f"root ::= {'(' * n}a{')' * n}")
 _VALUE = st.none() | st.booleans() | st.integers(-5, 300) | st.floats(allow_nan=False) | st.text(max_size=6)
 _BOUND = st.integers(-200, 200) | st.integers(-40, 40).map(lambda quarter: quarter / 4)
 _PATTERNS = [
@@ -85,8 +74,6 @@ SCHEMAS = st.recursive(
 
 def values(schema: dict[str, Any], parts: dict[str, Any], name: str = "") -> st.SearchStrategy[Any]:
     """Values of a schema, most of them right. Fields that have languages of their own get texts of these."""
-    if name == "grammar":
-        return GRAMMARS
     if name in ("schema", "parameters"):
         return SCHEMAS
     if name == "model":

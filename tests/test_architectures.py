@@ -59,7 +59,8 @@ class Converted:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # nothing is missing
             write_covariance(hessian, capture(self.dense, tokens, ctx=64, threads=2, progress=False))
-            recipe = seeddelta.Recipe(input=self.dense, output=self.seeddelta, hessian=hessian, threads=2, seed=SEED)
+            options: dict[str, Any] = {"hessian": hessian, "threads": 2, "seed": SEED, "effort": "fast"}
+            recipe = seeddelta.Recipe(input=self.dense, output=self.seeddelta, **options)
             self.report: BuildReport = seeddelta.build(recipe, progress=False)
         seeddelta.dequantize(self.seeddelta, self.stock, type="f32", progress=False)
 

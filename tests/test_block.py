@@ -21,7 +21,7 @@ from seeddelta.errors import NotAvailableError
 from seeddelta.gguf.source import SourceModel, open_source
 from tiny_llama import write_gpt_oss
 
-TOKENS = np.random.default_rng(0).integers(260, 500, 40).astype(np.int32)
+TOKENS = np.random.default_rng(0).integers(260, 500, 24).astype(np.int32)
 _GELU = {"gemma", "gemma2", "gemma3", "starcoder2"}  # llama.cpp looks GELU up in a table of float16
 Write = Callable[[str], Path]
 

@@ -132,7 +132,7 @@ def test_builds_are_within_their_targets(tmp_path):
     source = write_model(tmp_path / "dense.gguf")
 
     def build(name, **options):
-        recipe = seeddelta.Recipe(input=source, output=tmp_path / name, **options)
+        recipe = seeddelta.Recipe(input=source, output=tmp_path / name, effort="fast", **options)
         return seeddelta.build(recipe, progress=False)
 
     largest = build("six.gguf", bits=6)

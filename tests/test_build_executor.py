@@ -64,7 +64,7 @@ def test_other_names_are_refused(text: str) -> None:
 
 
 def test_every_executor_gives_the_same_bytes(dense: Path) -> None:
-    options: dict[str, Any] = {"bits": 3, "scheme": "coo", "K": 2}
+    options: dict[str, Any] = {"bits": 4, "scheme": "coo", "K": 2}
     expected = built(dense, **options)
     assert built(dense, executor="threads:3", **options) == expected
     assert built(dense, executor="processes:2", **options) == expected
@@ -199,7 +199,7 @@ def save(*arguments):
 Store.save = save
 if __name__ == "__main__":
     recipe = Recipe(
-        input=sys.argv[1], output=sys.argv[2], bits=3, effort="fast", executor=sys.argv[4], targets="all"
+        input=sys.argv[1], output=sys.argv[2], bits=4, effort="fast", executor=sys.argv[4], targets="all"
     )
     build(recipe, progress=False)
 """
@@ -221,14 +221,14 @@ def encoded_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_killed_build_goes_on(
     dense: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], executor: str, finished: int
 ) -> None:
-    expected, output = built(dense, bits=3), dense.parent / "out.gguf"
+    expected, output = built(dense, bits=4), dense.parent / "out.gguf"
     script = dense.parent / "killed.py"
     script.write_text(KILLED)
     command = [sys.executable, str(script), str(dense), str(output), str(finished), executor]
     assert subprocess.run(command, check=False, timeout=60).returncode == -signal.SIGKILL
     assert not output.exists()
     names = encoded_names(monkeypatch)
-    recipe = Recipe(input=dense, output=output, bits=3, effort="fast", targets="all")
+    recipe = Recipe(input=dense, output=output, bits=4, effort="fast", targets="all")
     report = seeddelta.build(recipe)  # type: ignore[operator]
     assert report.tensors_restored == finished
     assert names == [row.name for row in report.tensors][finished:]
@@ -255,9 +255,9 @@ def interrupted(dense: Path, monkeypatch: pytest.MonkeyPatch, finished: int, **o
 
 
 def test_only_what_still_fits_is_used(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = built(dense, bits=3)
+    expected = built(dense, bits=4)
     for damage in ("cut", "flip", "empty", "options", "model", "code", "no-resume"):
-        folder = interrupted(dense, monkeypatch, 6, bits=3)
+        folder = interrupted(dense, monkeypatch, 6, bits=4)
         parts = sorted(folder.glob("blk*.sdpart"))
         assert len(parts) == 6
         (folder / f".{parts[0].name}.abc.part").write_bytes(b"unfinished")
@@ -284,7 +284,7 @@ def test_only_what_still_fits_is_used(dense: Path, monkeypatch: pytest.MonkeyPat
         else:
             restored, options = 0, {"resume": False}
         names = encoded_names(monkeypatch)
-        report = build(dense, bits=3, **options)
+        report = build(dense, bits=4, **options)
         assert report.tensors_restored == restored, damage
         assert len(names) == len(TARGET_NAMES) - restored, damage
         if damage in ("cut", "flip", "empty", "code", "no-resume"):

@@ -39,10 +39,10 @@ def test_feedback_lowers_the_error_of_the_outputs(short_f16, covariance_file, tm
     from seeddelta.convert.feedback import covariance_error, rotated_covariance
     from seeddelta.gguf.source import open_source
 
-    report = build(short_f16, tmp_path / "a.gguf", bits=3, hessian=covariance_file)
+    report = build(short_f16, tmp_path / "a.gguf", bits=4, hessian=covariance_file)
     assert {row.method for row in report.tensors} == {"feedback"}
     covariance, source = open_covariance(covariance_file), open_source(short_f16)
-    recipe = seeddelta.Recipe(input=short_f16, output=tmp_path / "b.gguf", bits=3)
+    recipe = seeddelta.Recipe(input=short_f16, output=tmp_path / "b.gguf", bits=4)
     for row in report.tensors[:7]:
         weights = source.matrix(row.name)
         plain = encode_tensor(row.name, weights, "F16", recipe)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from seeddelta.convert import Recipe, build
+from seeddelta import Recipe, build
 from seeddelta.gguf import schema
 from seeddelta.gguf.reader import open_seeddelta
 from seeddelta.gguf.source import open_source

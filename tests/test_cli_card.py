@@ -22,7 +22,8 @@ def model(tmp_path: Path) -> Path:
 
 
 def evaluation(path: Path, model: Path) -> Path:
-    base = {"path": "tiny.gguf", "file_bytes": 2e6, "perplexity": {"ppl": 10.0, "stderr": 0.1}, "difference": None}
+    base = {"path": "tiny.gguf", "kind": "F16", "bits_per_weight": 16.0, "file_bytes": 2e6, "difference": None}
+    base |= {"perplexity": {"ppl": 10.0, "stderr": 0.1}}
     ours = base | {"path": str(model), "divergence": {"mean": 0.0123, "stderr": 0.001, "same_top_percent": 95.5}}
     ours["difference"] = {"percent": 1.5, "percent_stderr": 0.2}
     path.write_text(json.dumps({"settings": {}, "models": [base, ours]}))
@@ -41,8 +42,8 @@ def test_card(model: Path, tmp_path: Path) -> None:
     keys = seeddelta.open_seeddelta(model).metadata
     assert keys["seeddelta.source.sha256"] in text
     assert "seeddelta serve tiny.seeddelta.gguf" in text
-    assert "| 0.0123 ± 0.0010 | 95.5% |" in text
-    assert "+1.50 ± 0.20%" in text
+    assert "| 0.0123 ± 0.0010 | 95.5 % |" in text
+    assert "+1.50 ± 0.20 %" in text
     assert "| ffn_up | 2 |" in text
 
 

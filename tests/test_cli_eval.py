@@ -18,12 +18,13 @@ def seeddelta(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": "120"}, timeout=120)
 
 
-def test_run_writes_text_to_stdout_and_the_summary_to_stderr(smollm2_two_layers: Path, tmp_path: Path) -> None:
+def test_run_writes_text_to_stdout_and_the_summary_to_stderr(short_two_layers: Path, tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.json"
     prompt = "The capital of France is"
-    done = seeddelta("run", "-m", smollm2_two_layers, "-p", prompt, "-n", 8, "--json", metrics, "-t", 1)
+    done = seeddelta("run", "-m", short_two_layers, "-p", prompt, "-n", 8, "--json", metrics, "-t", 1)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"{prompt} Paris")
+    assert done.stdout.startswith(prompt)
+    assert len(done.stdout) > len(prompt) + 8
     assert "tokens/s" in done.stderr
     assert "14 weights from the seed" in done.stderr
     found = json.loads(metrics.read_text())

@@ -40,11 +40,10 @@ BESIDE: dict[str, list[str]] = {
     },
     "runtime.state_pack_mlp.mode": ["--state-pack-mlp-eps", "0.5"],
 }
-BESIDE |= {"report gap": ["-m", "model.gguf", "--seeddelta-fallback", __file__],
-           "tasks winogrande": ["--hellaswag", "h.txt"], "report saved": ["-m", "model.gguf"],
-           "report text": ["-m", "model.gguf"], "report quants": ["-m", "model.gguf"]}  # fmt: skip
+BESIDE |= {f"report {name}": ["-m", "model.gguf"] for name in ("saved", "text", "quants")}
+BESIDE["report gap"] = ["-m", "model.gguf", "--seeddelta-fallback", __file__]
 # one of several settings, without which a command has nothing to do
-COMMANDS_NEED = {"report": ["--from", "eval.json"], "tasks": ["--winogrande", "w.csv"]}
+COMMANDS_NEED = {"report": ["--from", "eval.json"]}
 # a text and what it means, where the type does not say it
 TEXTS: dict[str, tuple[str, Any]] = {
     "runtime.fallback": (__file__, Path(__file__)),
@@ -73,11 +72,16 @@ ALSO: dict[str, set[str]] = {
 
 
 def flags() -> Iterator[Any]:
+    """Each flag of each setting once; what further commands make of the same setting is slow."""
+    seen = set()
     for command, tree in TREES.items():
         for setting in settings_of(tree):
             place = ("",) if setting.flag.argument else ()
             for flag in (*place, *setting.names, *setting.flag.old):
-                yield pytest.param(command, setting, flag, id=f"{command} {flag or setting.name}")
+                own = (setting.path, flag, str(setting.kind), repr(setting.field.default), command in BUILDS)
+                marks = [pytest.mark.slow] if own in seen else []
+                yield pytest.param(command, setting, flag, id=f"{command} {flag or setting.name}", marks=marks)
+                seen.add(own)
 
 
 def example(setting: Setting) -> tuple[str, Any]:

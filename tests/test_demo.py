@@ -16,16 +16,16 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def few_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two layers instead of thirty, one short measurement instead of several."""
-    import seeddelta.convert
     import seeddelta.evaluate
-    from seeddelta.convert import Recipe
+    from seeddelta.convert import recipe
     from seeddelta.evaluate import evaluate
 
     def quick(paths: Any, **options: Any) -> Any:
         return evaluate(paths, **(options | {"n_ctx": 64, "chunks": 1, "reps": 1, "n_prompt": 8, "n_gen": 4}))
 
     monkeypatch.setattr(demo, "_CALIBRATION", 1)
-    monkeypatch.setattr(seeddelta.convert, "Recipe", lambda **options: Recipe(layers="0-1", **options))
+    whole = recipe.Recipe
+    monkeypatch.setattr(recipe, "Recipe", lambda **options: whole(layers="0-1", **options))
     monkeypatch.setattr(seeddelta.evaluate, "evaluate", quick)
 
 
@@ -35,7 +35,7 @@ def test_demo_prints_the_table_and_keeps_the_models(tmp_path: Path, capfd: pytes
     out, err = capfd.readouterr()
     for part in (
         "perplexity",
-        "bits per weight",
+        "bits, layers",
         "memory",
         "generation",
         "file, MB",

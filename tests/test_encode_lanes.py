@@ -88,7 +88,7 @@ def test_core_decodes_as_numpy(code: _core.LaneCode, n_out: int, n_in: int) -> N
 def test_equal_bits_on_every_instruction_set(code: _core.LaneCode) -> None:
     n = 136 if code.bits > 1 else 264  # the scalar search of a loop shorter than 16 steps takes minutes
     rows = gaussian(33, n)
-    rows[4] *= 50 * (np.arange(n) % 7 == 0)  # far beyond the levels
+    rows[1] *= 50 * (np.arange(n) % 7 == 0)  # far beyond the levels
     importance = np.exp(gaussian(1, n)[0])
     feedback = make_feedback("w", correlated(n), rotation_block=0, seed=0, code=code)
 
@@ -100,8 +100,8 @@ def test_equal_bits_on_every_instruction_set(code: _core.LaneCode) -> None:
         return b"".join(np.asarray(a).tobytes() for a in (*plain, *scales, *fed, *among))
 
     scalar, *others = _core.isa_available()
-    assert scalar == "scalar"  # it takes a hundred times as long as the others: a few rows
-    assert {bits(isa, rows[:5]) for isa in others} <= {bits(scalar, rows[:5])}
+    assert scalar == "scalar"  # it takes a hundred times as long as the others: two rows
+    assert {bits(isa, rows[:2]) for isa in others} <= {bits(scalar, rows[:2])}
     assert len({bits(isa, rows) for isa in others}) <= 1
 
 

@@ -30,9 +30,9 @@ def text_file(model_dir: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def comparison(smollm2_quantized: Path, smollm2_two_layers: Path, text_file: Path) -> Any:
+def comparison(short_quantized: Path, short_two_layers: Path, text_file: Path) -> Any:
     return seeddelta.evaluate(
-        [smollm2_quantized, smollm2_two_layers],
+        [short_quantized, short_two_layers],
         text=text_file,
         n_ctx=128,
         chunks=2,
@@ -45,17 +45,17 @@ def comparison(smollm2_quantized: Path, smollm2_two_layers: Path, text_file: Pat
 
 
 @pytest.mark.slow
-def test_comparison(comparison: Any, smollm2_two_layers: Path) -> None:
+def test_comparison(comparison: Any, short_two_layers: Path) -> None:
     dense, small = comparison.models
     assert (dense.size.kind, dense.size.bits_per_weight) == ("Q4_1", 5.0)
-    assert small.size.file_bytes == smollm2_two_layers.stat().st_size
+    assert small.size.file_bytes == short_two_layers.stat().st_size
     assert dense.difference is None
     assert small.difference.log_ratio == pytest.approx(np.log(small.perplexity.ppl / dense.perplexity.ppl))
     assert all(name.startswith("attention.") for name in dense.metrics)
     assert small.metrics["seeddelta.weights"] == 14
     assert small.metrics["seeddelta.calls"] > 0
     for model in comparison.models:
-        assert "Paris" in model.sample
+        assert model.sample
         assert [speed.threads for speed in model.speed] == [2, 1]
         assert all(len(speed.prompt) == len(speed.generation) == 2 for speed in model.speed)
 
@@ -87,7 +87,7 @@ def test_table_shows_every_measure(comparison: Any) -> None:
     small = comparison.models[1]
     for part in ("a title", "perplexity", "change", "1 thread)", "2 threads)", "memory", "anon / file / shmem", "peak"):
         assert part in text
-    assert f"{small.perplexity.ppl:.2f} ± {small.perplexity.stderr:.2f}" in text
+    assert f"{small.perplexity.ppl:.1e}" in text  # the first layers of a model know nothing
     assert f"{small.size.file_bytes / 1e6:.1f}" in text
 
 

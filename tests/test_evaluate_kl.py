@@ -190,12 +190,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_perplexity_and_divergence_of_models(
-    smollm2_quantized: Path, smollm2_two_layers: Path, text: Path, tmp_path: Path
-) -> None:
+def test_perplexity_and_divergence_of_models(tiny: tuple[Path, Path], text: Path, tmp_path: Path) -> None:
     """Two chunks of 128 with 63 scored positions each, from the file and from logits of whole chunks."""
     logits, answers, base = [], [], str(tmp_path / "base")
-    for path, files in ((smollm2_quantized, {"save_base": base}), (smollm2_two_layers, {"base": base})):
+    for path, files in zip(tiny, ({"save_base": base}, {"base": base}), strict=True):
         llm = load(path, threads=1, n_ctx=128, flash_attn=True)
         answers.append(score_text(llm, n_ctx=128, chunks=2, text=str(text), **files))
         window = [chunk.tolist() for chunk in BaseFile(base).tokens]
@@ -207,7 +205,7 @@ def test_perplexity_and_divergence_of_models(
         nll = -np.log(np.take_along_axis(model, targets[..., None], axis=2)[..., 0])
         np.testing.assert_allclose(answer["nll"], nll, rtol=0, atol=1e-4)
     kl = (p * np.log(p / q)).sum(axis=2)
-    np.testing.assert_allclose(answers[1]["kl"], kl, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(answers[1]["kl"], kl, rtol=1e-3, atol=1e-4)
     assert 1e-3 < kl.mean() < 0.5
     same = p.argmax(axis=2) == q.argmax(axis=2)
     assert np.mean(same == (np.array(answers[1]["same_top"]) > 0)) > 0.98
@@ -245,7 +243,7 @@ def test_a_base_in_a_file_stands_for_the_model(
     assert found["difference"]["log_ratio"] == pytest.approx(direct["difference"]["log_ratio"], abs=1e-4)
     assert main(["eval", *pair[2:], "--kl-base", str(base), *common]) == 0
     table = capfd.readouterr().out
-    for row in (": 2 chunks of 64", "p99.9", "RMS Δp", "same top token", "change (paired)"):
+    for row in (": 2 chunks of 64", "p99.9", "RMS Δp", "same top", "change"):
         assert row in table
     for wrong, message in (
         ([*settings, "--kl-base", str(base)], "excludes --text"),

@@ -22,9 +22,9 @@ N_CTX = 128
 
 
 @pytest.fixture(scope="module")
-def llm(smollm2_quantized: Path) -> Iterator[Any]:
+def llm(short_quantized: Path) -> Iterator[Any]:
     config = seeddelta.RuntimeConfig(attention="llama")  # the bits of llama_cpp.Llama
-    model = open_model(smollm2_quantized, n_ctx=N_CTX, n_batch=N_CTX, threads=1, config=config)
+    model = open_model(short_quantized, n_ctx=N_CTX, n_batch=N_CTX, threads=1, config=config)
     yield model
     model.close()
 
@@ -57,9 +57,9 @@ def direct_nll(path: Path, tokens: Any, chunks: int, bos: int | None = None) -> 
     return np.array(result).reshape(chunks, -1)
 
 
-def test_equals_the_definition(llm: Any, tokens: Any, smollm2_quantized: Path) -> None:
+def test_equals_the_definition(llm: Any, tokens: Any, short_quantized: Path) -> None:
     result = perplexity(llm, tokens, n_ctx=N_CTX, chunks=2)
-    expected = direct_nll(smollm2_quantized, tokens, 2)
+    expected = direct_nll(short_quantized, tokens, 2)
     np.testing.assert_allclose(result.nll, expected, rtol=0, atol=1e-4)
     assert result.ppl == pytest.approx(math.exp(expected.mean()), rel=1e-5)
     # the stderr of llama-perplexity: sums of nll and nll² over all tokens
@@ -70,11 +70,11 @@ def test_equals_the_definition(llm: Any, tokens: Any, smollm2_quantized: Path) -
     assert len(result.to_dict()["chunk_nll"]) == 2
 
 
-def test_the_size_of_batches_does_not_matter(tokens: Any, smollm2_f16: Path) -> None:
+def test_the_size_of_batches_does_not_matter(tokens: Any, short_f16: Path) -> None:
     # 128; 48 + 48 + 32, where the second half begins within a batch. llama.cpp's own kernels differ by some .02
     results = []
     for n_batch in (N_CTX, 48):
-        model = open_model(smollm2_f16, n_ctx=N_CTX, n_batch=n_batch, threads=1)
+        model = open_model(short_f16, n_ctx=N_CTX, n_batch=n_batch, threads=1)
         results.append(perplexity(model, tokens, n_ctx=N_CTX, chunks=2).nll)
         model.close()
     np.testing.assert_allclose(results[1], results[0], rtol=0, atol=0.1)
@@ -82,12 +82,12 @@ def test_the_size_of_batches_does_not_matter(tokens: Any, smollm2_f16: Path) -> 
 
 
 def test_a_model_that_wants_bos_gets_it(
-    llm: Any, tokens: Any, smollm2_quantized: Path, monkeypatch: pytest.MonkeyPatch
+    llm: Any, tokens: Any, short_quantized: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert session.bos_token(llm) is None  # SmolLM2 has add_bos_token = false
     monkeypatch.setattr(scoring, "bos_token", lambda _: 1)
     result = perplexity(llm, tokens, n_ctx=N_CTX, chunks=1)
-    np.testing.assert_allclose(result.nll, direct_nll(smollm2_quantized, tokens, 1, bos=1), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(result.nll, direct_nll(short_quantized, tokens, 1, bos=1), rtol=0, atol=1e-4)
 
 
 def test_text_and_tokens_are_the_same(llm: Any, tokens: Any) -> None:
@@ -154,14 +154,14 @@ def test_read_text_drops_one_newline(tmp_path: Path) -> None:
 
 
 def test_speed_leaves_the_model_usable(llm: Any) -> None:
+    ask: dict[str, Any] = {"prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
+    before = llm.create_completion(**ask)["choices"][0]["text"]
     sample = measure(llm, n_prompt=100, n_gen=4, threads=1)
     assert sample.prompt is not None
     assert sample.prompt > 0
     assert sample.generation is not None
     assert measure(llm, n_prompt=0, n_gen=1, threads=1).prompt is None
-    assert (
-        "Paris" in llm.create_completion("The capital of France is", max_tokens=4, temperature=0)["choices"][0]["text"]
-    )
+    assert llm.create_completion(**ask)["choices"][0]["text"] == before != ""
 
 
 def test_speed_at_a_depth_fills_the_cache_once(llm: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_build(models: dict[str, Path], text: Path, tmp_path: Path) -> None:
     model, gradient, covariance = models["llama"], tmp_path / "gradient.gguf", tmp_path / "covariance.gguf"
     capture_gradient(model, text, gradient, ctx=64, chunks=4, threads=1, progress=False)
     write_covariance(covariance, capture(model, text, ctx=64, targets="all", threads=1, progress=False))
-    recipe = seeddelta.Recipe(input=model, output=tmp_path / "o.gguf", targets="all", hessian=covariance, bits=3)
+    recipe = seeddelta.Recipe(input=model, output=tmp_path / "o.gguf", targets="all", hessian=covariance, bits=4)
     report = seeddelta.build(recipe.model_copy(update={"gradient": gradient}), progress=False)
     assert {row.method for row in report.tensors} == {"row feedback"}
     assert all(0 < row.metrics.rel_grad < row.metrics.rel_l2 for row in report.tensors)
@@ -127,7 +127,7 @@ def test_quantize(calibrate: str, models: dict[str, Path], text: Path, tmp_path:
     gradient = tmp_path / "gradient.gguf"
     capture_gradient(models["llama"], text, gradient, ctx=64, chunks=4, threads=1, progress=False)
     report = seeddelta.quantize(
-        models["llama"], tmp_path / "o.gguf", text=text, ctx=64, chunks=8, bits=3, targets="all", gradient=gradient,
+        models["llama"], tmp_path / "o.gguf", text=text, ctx=64, chunks=8, bits=4, targets="all", gradient=gradient,
         calibrate=calibrate, threads=1, progress=False,
     )  # fmt: skip
     assert {row.method for row in report.tensors} == {"row feedback"}

@@ -141,23 +141,23 @@ def test_access(client: Client) -> None:
     assert "a plain GGUF" in given.stdout
 
 
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        ("hf://me/nothing", "hf://me/nothing: the hub has no such repository"),
-        (
-            "hf://me/tensors",
-            "has safetensors and no GGUF file; make a GGUF or SeedΔ file of it: seeddelta quantize hf://me/tensors",
-        ),
-        ("hf://me/text", "the repository has no GGUF file"),
-        ("hf://me/parts:Q4_0", "no such model; the repository has F16/model-00001-of-00003.gguf, tiny-Q8_0.gguf"),
-        ("hf://me", "is no address; write hf://owner/name"),
-    ],
-)
-def test_what_is_not_there(client: Client, address: str, message: str) -> None:
-    done = client.command("inspect", address)
-    assert done.returncode == 1
-    assert message in done.stderr
+NOT_THERE = {
+    "hf://me/nothing": "hf://me/nothing: the hub has no such repository",
+    "hf://me/tensors": "has safetensors and no GGUF file; make a GGUF or SeedΔ file of it: seeddelta quantize hf:",
+    "hf://me/text": "the repository has no GGUF file",
+    "hf://me/parts:Q4_0": "no such model; the repository has F16/model-00001-of-00003.gguf, tiny-Q8_0.gguf",
+    "hf://me": "is no address; write hf://owner/name",
+}
+
+
+def test_what_is_not_there(client: Client) -> None:
+    program = "from seeddelta.cli.main import main\nfor address in {!r}:\n    assert main(['inspect', address]) == 1"
+    done = client.python(program.format(list(NOT_THERE)))
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    assert len(said) == len(NOT_THERE), said
+    for line, message in zip(said, NOT_THERE.values(), strict=True):
+        assert message in line
 
 
 def test_commands_take_addresses(client: Client, files: Path, tmp_path: Path) -> None:

@@ -94,7 +94,9 @@ def test_theirs_drives_our_encoder(dense: Path, mean_square: dict[str, Any], tmp
     errors = []
     for given in (None, path):
         output = tmp_path / f"{given is None}.gguf"
-        recipe = seeddelta.Recipe(input=dense, output=output, bits=3, imatrix=given, targets="all", rotation_block=0)
+        recipe = seeddelta.Recipe(
+            input=dense, output=output, bits=4, effort="fast", imatrix=given, targets="all", rotation_block=0
+        )
         report = seeddelta.build(recipe, progress=False)
         assert {row.method for row in report.tensors} == {"plain" if given is None else "weighted"}
         back = seeddelta.dequantize(output, tmp_path / "back.gguf", progress=False)

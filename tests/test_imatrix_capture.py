@@ -111,18 +111,14 @@ def every_input(short_f16):
     return tokens, {name: np.concatenate(rows) for name, rows in inputs.items()}
 
 
-@pytest.mark.parametrize("clip", [0.0, 4.0])
-def test_sums_are_those_of_every_input(short_f16, every_input, clip):
+def test_sums_are_those_of_every_input(short_f16, every_input):
     tokens, inputs = every_input
-    captured = run(short_f16, tokens, chunks=2, layers="1-5", targets="attn_output,ffn_down", clip=clip)
+    captured = run(short_f16, tokens, chunks=2, layers="1-5", targets="attn_output,ffn_down")
     assert len(inputs) == 3
     for name, x in inputs.items():
         assert captured.hook.tokens(name) == len(x) == len(tokens)  # of the last layer, too
         np.testing.assert_allclose(captured.hook.square(name)[0], (x**2).sum(axis=0), rtol=1e-5)
         normalized = x / np.linalg.norm(x, axis=1, keepdims=True) * np.sqrt(x.shape[1])
-        if clip:
-            assert abs(normalized).max() > clip
-            normalized = normalized.clip(-clip, clip)
         np.testing.assert_allclose(captured.hook.norm_square(name)[0], (normalized**2).sum(axis=0), rtol=1e-5)
         wanted = normalized.T @ normalized
         assert np.linalg.norm(captured.hook.covariance(name) - wanted) < 1e-6 * np.linalg.norm(wanted)
@@ -211,19 +207,6 @@ def test_values_that_no_covariance_has(captured, tmp_path, value):
             ask("blk.0.attn_v.weight")
 
 
-@pytest.mark.parametrize(("skip", "clip"), [(CTX, 0.0), (-1, 0.0), (0, -1.0), (0, float("nan"))])
-def test_options_that_leave_nothing(short_f16, text, skip, clip):
-    with pytest.raises(ImatrixError, match=r"skip|clip"):
-        run(short_f16, text, skip=skip, clip=clip)
-
-
-def test_skipped_tokens(short_f16, text, captured):
-    fewer = run(short_f16, text, skip=4, covariance=False)
-    assert fewer.tokens == 3 * (CTX - 4)
-    name = "blk.0.ffn_down.weight"
-    assert (fewer.hook.square(name) <= captured.hook.square(name) * (1 + 1e-6)).all()
-
-
 def test_tokens_that_are_not_finite_are_left_out(short_f16, tmp_path):
     info = open_source(short_f16).header.tensors["token_embd.weight"]
     broken = tmp_path / "broken.gguf"
@@ -262,13 +245,13 @@ def test_command(short_f16, text, tmp_path, monkeypatch, capsys):
         "--layers",
         "0",
     ]
-    extra = ["--hessian", hessian, "--skip", 2, "--clip", 8]
+    extra = ["--hessian", hessian]
     assert main([str(a) for a in arguments + extra]) == 0
-    assert "7 matrices, 124 tokens" in capsys.readouterr().out
+    assert "7 matrices, 128 tokens" in capsys.readouterr().out
     assert len(read_imatrix(imatrix).entries) == 7
     metadata = read_header(hessian).metadata
-    described = {key: metadata[f"seeddelta.covariance.{key}"] for key in ("normalized", "skip", "clip", "text_sha256")}
-    assert described == dict(normalized=True, skip=2, clip=8, text_sha256=file_sha256(text))
+    described = {key: metadata[f"seeddelta.covariance.{key}"] for key in ("normalized", "text_sha256")}
+    assert described == dict(normalized=True, text_sha256=file_sha256(text))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cov.gguf", "imatrix.gguf"]
     # outputs are looked at before the model is
     assert main([str(a) for a in [*arguments, "--hessian", tmp_path / "none" / "cov.gguf"]]) != 0

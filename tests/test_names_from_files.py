@@ -133,7 +133,7 @@ def check_file_names(latin: Path, command: Callable[..., tuple[int, str]]) -> No
     run("build", "-i", model, "-o", output, "--bits", "4", "--hessian", latin.with_suffix(".cov"))
     for path in (model, output):
         run("run", "-m", path, "-p", "hi", "-n", "4", "--json", report)
-    run("eval", "-m", model, "-m", output, *short, "--json")
+    run("eval", "-m", model, "-m", output, *short, "--no-speed", "--json")
     run("inspect", output)
     run("verify", output, "--source", model)
     run("dequantize", output, "-o", latin.with_suffix(".f16.gguf"))

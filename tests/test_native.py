@@ -45,7 +45,8 @@ def dense(smollm2_quantized: Path, model_dir: Path) -> Path:
 def built(source: Path, name: str, **recipe: Any) -> Path:
     path = source.with_name(f"native-{name}.seeddelta.gguf")
     if not path.exists():
-        seeddelta.build(seeddelta.Recipe(input=source, output=path, no_checkpoint=True, **recipe), progress=False)
+        options = {"no_checkpoint": True, "effort": "fast"} | recipe
+        seeddelta.build(seeddelta.Recipe(input=source, output=path, **options), progress=False)
     return path
 
 
@@ -239,7 +240,9 @@ def test_a_file_that_changes_while_it_is_loaded(rows: Path, models: dict[str, Pa
 
 
 def test_parts_of_a_split_model(rows: Path, dense: Path, tmp_path: Path) -> None:
-    recipe = seeddelta.Recipe(input=dense, output=tmp_path / "model.gguf", split_max_size="20K", **CASES["rows"])
+    recipe = seeddelta.Recipe(
+        input=dense, output=tmp_path / "model.gguf", split_max_size="20K", effort="fast", **CASES["rows"]
+    )
     seeddelta.build(recipe, progress=False)
     parts = sorted(tmp_path.glob("model-*.gguf"))
     assert len(parts) > 1

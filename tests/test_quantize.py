@@ -217,7 +217,8 @@ def test_command(
 def test_what_is_lost(tiny_dense: Path, tiny_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """On chunks that are held out, and on another text; nothing is compared where it is not wanted."""
     path, report = tmp_path / "out.gguf", tmp_path / "report.json"
-    arguments = ["quantize", str(tiny_dense), "-o", str(path), "--bits", "4", "--text", str(tiny_text), "--ctx", "64"]
+    model = shutil.copy(tiny_dense, tmp_path / "a-name-without-its-ending")
+    arguments = ["quantize", str(model), "-o", str(path), "--bits", "4", "--text", str(tiny_text), "--ctx", "64"]
     arguments += ["-t", "1", "--chunks", "4", "--json", str(report), "--quality", "fast"]
     assert main([*arguments, "--check", "2"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -229,9 +230,6 @@ def test_what_is_lost(tiny_dense: Path, tiny_text: Path, tmp_path: Path, capsys:
     assert main([*arguments, "--check", "0", "--no-resume"]) == 0
     assert "nats" not in capsys.readouterr().out
     assert json.loads(report.read_text(encoding="utf-8"))["losses"] == []
-    arguments[1] = str(shutil.copy(tiny_dense, tmp_path / "a-name-without-its-ending"))
-    assert main([*arguments, "--no-resume"]) == 0
-    assert len(json.loads(report.read_text(encoding="utf-8"))["losses"]) == 2
 
 
 def test_chunks_that_are_held_out(tiny_dense: Path) -> None:
@@ -293,7 +291,7 @@ def test_sequential(
     tiny_dense: Path, tiny_text: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same bytes for any threads, after a stop, and with sums in files."""
-    path, options = tmp_path / made.name, OPTIONS | {"calibrate": "sequential", "chunks": 24, "bits": 2}
+    path, options = tmp_path / made.name, OPTIONS | {"calibrate": "sequential", "chunks": 24}
     seeddelta.quantize(tiny_dense, path, text=tiny_text, **options)
     assert read_header(path).metadata["seeddelta.calibration.mode"] == "sequential"
     first = path.read_bytes()
@@ -369,7 +367,7 @@ def test_quality_stands_for_other_options() -> None:
 
 def test_best_is_sequential_with_gradients(tiny_dense: Path, tiny_text: Path, tmp_path: Path) -> None:
     paths = tmp_path / "word.gguf", tmp_path / "options.gguf"
-    shared: dict[str, Any] = {"text": tiny_text, "ctx": 64, "chunks": 8, "bits": 3, "progress": False}
+    shared: dict[str, Any] = {"text": tiny_text, "ctx": 64, "chunks": 4, "bits": 4, "progress": False}
     seeddelta.quantize(tiny_dense, paths[0], quality="best", **shared)
     seeddelta.quantize(tiny_dense, paths[1], calibrate="sequential", gradient="auto", **shared)
     metadata = [read_header(path).metadata for path in paths]

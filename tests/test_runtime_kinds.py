@@ -48,9 +48,9 @@ for per in ("row", "block"):
 
 
 @pytest.fixture(scope="module")
-def model(smollm2_f16: Path, model_dir: Path) -> Path:
+def model(short_f16: Path, model_dir: Path) -> Path:
     """SmolLM2 cut after its first layer and its first tokens."""
-    source = open_source(smollm2_f16)
+    source = open_source(short_f16)
     keys: dict[str, Any] = dict(copied_metadata(source.header))
     tokens = source.header.metadata["tokenizer.ggml.tokens"][:TOKENS]
     merges = [m for m in source.header.metadata["tokenizer.ggml.merges"] if m.replace(" ", "") in set(tokens)]

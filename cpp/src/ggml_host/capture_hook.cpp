@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "format/parallel.hpp"
 #include "simd/kernel_table.hpp"
@@ -15,9 +14,9 @@ static constexpr int64_t kTokenBlock = 64; // tokens and columns at a time: with
 static constexpr int64_t kColumnBlock = 64; // cache, 32 KiB or more
 static constexpr int64_t kPadding = 16;     // floats: rows of the activations must not fall on the same cache sets
 
-CaptureHook::CaptureHook(const GgmlAbi &abi, const std::vector<std::string> &names, bool covariance, int64_t skip,
-                         int threads, float clip, const std::vector<std::string> &taken)
-    : abi_(abi), covariance_(covariance), skip_(skip), threads_(threads), clip_(clip) {
+CaptureHook::CaptureHook(const GgmlAbi &abi, const std::vector<std::string> &names, bool covariance, int threads,
+                         const std::vector<std::string> &taken)
+    : abi_(abi), covariance_(covariance), threads_(threads) {
     for (const std::string &name : names) {
         targets_[name] = true;
     }
@@ -136,7 +135,7 @@ bool CaptureHook::gather(const void *node, int64_t n_experts) {
         inputs * n_tokens != abi_.ne_of(input, 1) * abi_.ne_of(input, 2) * abi_.ne_of(input, 3)) {
         return false;
     }
-    for (int64_t t = std::min(skip_, n_tokens); t < n_tokens; ++t) {
+    for (int64_t t = 0; t < n_tokens; ++t) {
         if (!many) {
             rows_.push_back(reinterpret_cast<const float *>(data + t * abi_.nb_of(input, 1)));
             experts_.push_back(0);
@@ -171,7 +170,7 @@ bool CaptureHook::gather_heads(const void *input, int64_t n_heads) {
         abi_.ne_of(input, 2) != n_heads || abi_.ne_of(input, 3) != 1) {
         return false;
     }
-    for (int64_t t = std::min(skip_, n_tokens); t < n_tokens; ++t) {
+    for (int64_t t = 0; t < n_tokens; ++t) {
         for (int64_t head = 0; head < n_heads; ++head) {
             const int64_t offset = t * abi_.nb_of(input, 1) + head * abi_.nb_of(input, 2);
             rows_.push_back(reinterpret_cast<const float *>(data + offset));
@@ -235,7 +234,6 @@ bool CaptureHook::collect(const void *node) {
 void CaptureHook::add_normalized(InputSums &s) {
     const int64_t n = s.n_in;
     const int64_t stride = n + kPadding;
-    const float limit = clip_ > 0 ? clip_ : std::numeric_limits<float>::infinity();
     normalized_.resize(rows_.size() * static_cast<size_t>(stride) + kPadding);
     // A job owns its columns: the sums do not depend on the number of threads.
     parallel_for((n + kColumnBlock - 1) / kColumnBlock, threads_, [&](int64_t block, int) {
@@ -247,7 +245,7 @@ void CaptureHook::add_normalized(InputSums &s) {
             double *norm_square = s.norm_square.data() + experts_[t] * n;
             float *row = normalized() + t * static_cast<size_t>(stride);
             for (int64_t i = block * kColumnBlock; i < end; ++i) {
-                row[i] = std::clamp(x[i] * scale, -limit, limit);
+                row[i] = x[i] * scale;
                 square[i] += static_cast<double>(x[i]) * x[i];
                 norm_square[i] += static_cast<double>(row[i]) * row[i];
             }

@@ -54,11 +54,10 @@ struct TakenValues {
 
 class CaptureHook {
 public:
-    // names: matrices whose inputs are wanted. skip: the first tokens of every evaluation that are left out. clip:
-    // largest magnitude of a normalized input, whose root mean square is 1; 0 is none. taken: nodes of the graph whose
-    // values are copied, and matrices whose inputs are; with any, the graph is always computed to its end.
-    CaptureHook(const GgmlAbi &abi, const std::vector<std::string> &names, bool covariance, int64_t skip, int threads,
-                float clip, const std::vector<std::string> &taken);
+    // names: matrices whose inputs are wanted. taken: nodes of the graph whose values are copied, and
+    // matrices whose inputs are; with any, the graph is always computed to its end.
+    CaptureHook(const GgmlAbi &abi, const std::vector<std::string> &names, bool covariance, int threads,
+                const std::vector<std::string> &taken);
 
     // ggml_backend_sched_eval_callback; user_data is the hook.
     static bool callback(void *tensor, bool ask, void *user_data) noexcept;
@@ -96,9 +95,7 @@ private:
     const GgmlAbi &abi_;
     std::unordered_map<std::string, bool> targets_;
     bool covariance_;
-    int64_t skip_;
     int threads_;
-    float clip_;
     std::map<std::string, InputSums> sums_;
     std::map<std::string, TakenValues> taken_;
     std::vector<std::string> order_;

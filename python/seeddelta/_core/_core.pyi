@@ -453,12 +453,10 @@ class CaptureHook:
     Args:
         names: matrices whose inputs are wanted.
         covariance: also sum x̂ x̂ᵀ, x̂ = x / |x| · sqrt(n_in), float32 [n_in, n_in] an input.
-        skip: first tokens of every evaluation to leave out.
         threads: of the sums; 0 is all processors. They do not depend on it.
-        clip: largest magnitude of an x̂; 0 is none. The plain x² are not clipped.
         taken: nodes whose values `values` gives, and matrices whose inputs it gives.
     """
-    def __init__(self, abi: GgmlAbi, names: collections.abc.Sequence[str], covariance: bool = True, skip: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 0, clip: typing.SupportsFloat | typing.SupportsIndex = 0.0, taken: collections.abc.Sequence[str] = []) -> None:
+    def __init__(self, abi: GgmlAbi, names: collections.abc.Sequence[str], covariance: bool = True, threads: typing.SupportsInt | typing.SupportsIndex = 0, taken: collections.abc.Sequence[str] = []) -> None:
         ...
     def counts(self, name: str) -> numpy.typing.NDArray[numpy.int64]:
         """

@@ -70,8 +70,6 @@ class BlockRun:
         covariance: bool = True,
         vocabulary: npt.NDArray[np.int32] | None = None,
         replaced: Mapping[str, F32] | None = None,
-        skip: int = 0,
-        clip: float = 0.0,
         threads: int = 0,
     ) -> None:
         with needs_extra("llama"):
@@ -86,9 +84,7 @@ class BlockRun:
             ggml_abi(),
             self._views(summed),
             covariance,
-            skip,
             threads,
-            clip,
             [self._output, *self._views(taken), *nodes],
         )
         if stop is not None:

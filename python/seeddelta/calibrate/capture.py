@@ -56,8 +56,6 @@ class Capture:
     tokens: int
     chunks: int
     ctx: int
-    skip: int
-    clip: float
     model_name: str
     model_sha256: str
     text_name: str
@@ -85,8 +83,6 @@ def capture(
     ctx: int = 512,
     chunks: int | None = None,
     covariance: bool = True,
-    skip: int = 0,
-    clip: float = 0.0,
     targets: str | Iterable[str] | None = None,
     layers: str | None = None,
     only: Iterable[str] | None = None,
@@ -97,15 +93,12 @@ def capture(
 
     `targets` are those of names.parse_targets; without them all, or with `layers` those of the blocks. `only` has the
     names of tensors to leave the others out.
-    `text` is a file, or its tokens, integers [n]. `skip` leaves out the first tokens of every chunk; `clip` limits the
-    magnitude of x̂, whose root mean square is 1 (0: no limit; the plain x² are never clipped). Runs on the
-    CPU. Raises ImatrixError when nothing is captured, EvaluationError when the text is too short, SourceModelError and
-    FormatError for a model that cannot be read.
+    `text` is a file, or its tokens, integers [n]. Runs on the CPU. Raises ImatrixError when nothing is captured,
+    EvaluationError when the text is too short, SourceModelError and FormatError for a model that cannot be read.
 
     Set OMP_WAIT_POLICY=passive before llama_cpp is imported, as the command does: its idle threads otherwise spin on
     the processors that the sums need (two to three times the time on 2 processors).
     """
-    check_limits(ctx, skip, clip)
     with needs_extra("llama"):
         from ..progress import tqdm
 
@@ -119,7 +112,7 @@ def capture(
     check_context(header, ctx)
     path = header.path  # the first part, when there are several
     wanted = wanted_matrices(header, targets, layers, only)
-    hook = _core.CaptureHook(ggml_abi(), wanted, covariance, skip, threads, clip)
+    hook = _core.CaptureHook(ggml_abi(), wanted, covariance, threads)
     llm = open_hooked(str(path), hook, ctx, threads)
     try:
         refuse_encoder_decoder(llm, path)
@@ -132,18 +125,10 @@ def capture(
     representatives = known_inputs(path, wanted, hook.representatives)
     return Capture(
         hook=hook, representatives=representatives,
-        tokens=max(hook.tokens(n) for n in set(representatives.values())), chunks=total, ctx=ctx, skip=skip, clip=clip,
+        tokens=max(hook.tokens(n) for n in set(representatives.values())), chunks=total, ctx=ctx,
         model_name=path.name, model_sha256=file_sha256(header.parts), text_name=text_name, text_sha256=text_sha256,
         covariance=covariance,
     )  # fmt: skip
-
-
-def check_limits(ctx: int, skip: int, clip: float) -> None:
-    """Raise ImatrixError for a skip or clip that leaves nothing."""
-    if not 0 <= skip < ctx:
-        raise ImatrixError(f"skip {skip} leaves nothing of chunks of {ctx} tokens; use 0 to {ctx - 1}")
-    if not (np.isfinite(clip) and clip >= 0):
-        raise ImatrixError(f"clip {clip} is no limit; use a positive number, or 0 for none")
 
 
 def wanted_matrices(

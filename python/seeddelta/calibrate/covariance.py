@@ -1,7 +1,7 @@
 """The covariance file: a GGUF with E[x̂ x̂ᵀ] of every distinct input, x̂ = x / ‖x‖ · sqrt(n_in).
 
 Keys `general.type` = "seeddelta.covariance", `seeddelta.covariance.version` = 1, `.normalized` = true, `.tokens`,
-`.chunks`, `.ctx`, `.skip`, `.clip`, `.model`, `.model_sha256`, `.text`, `.text_sha256`, `.shared` (array of
+`.chunks`, `.ctx`, `.model`, `.model_sha256`, `.text`, `.text_sha256`, `.shared` (array of
 "matrix=representative"). Tensors `<representative>.cov` F32 [n_in, n_in] and `<representative>.in_norm2` F32 [n_in],
 the diagonal summed in double precision (optional: an importance can be had without reading the matrix).
 """
@@ -159,8 +159,6 @@ def write_covariance(path: str | os.PathLike[str], captured: Capture) -> None:
         "seeddelta.covariance.tokens": Typed(captured.tokens, GGUFValueType.UINT64),
         "seeddelta.covariance.chunks": Typed(captured.chunks, GGUFValueType.UINT32),
         "seeddelta.covariance.ctx": Typed(captured.ctx, GGUFValueType.UINT32),
-        "seeddelta.covariance.skip": Typed(captured.skip, GGUFValueType.UINT32),
-        "seeddelta.covariance.clip": Typed(captured.clip, GGUFValueType.FLOAT32),
         "seeddelta.covariance.model": Typed(captured.model_name, GGUFValueType.STRING),
         "seeddelta.covariance.model_sha256": Typed(captured.model_sha256, GGUFValueType.STRING),
         "seeddelta.covariance.text": Typed(captured.text_name, GGUFValueType.STRING),

@@ -39,8 +39,8 @@ class BlockEngine:
     """Takes a text through a model, a group of blocks at a time; `folder` has the hidden states between them.
 
     `groups` are all groups of the model in order (see `find_groups`), `stream` names the hidden states. The results
-    depend on the model, the text, `skip` and `clip` alone: not on threads, on how often a group is run again, or on the
-    process that ran the one before.
+    depend on the model and the text alone: not on threads, on how often a group is run again, or on the process that
+    ran the one before.
     """
 
     def __init__(
@@ -51,12 +51,10 @@ class BlockEngine:
         folder: Path,
         *,
         threads: int = 0,
-        skip: int = 0,
-        clip: float = 0.0,
         stream: str = "dense",
     ) -> None:
         self.source, self.windows, self.groups, self.folder = source, windows, groups, folder
-        self.skip, self.clip, self.threads, self.stream = skip, clip, threads, stream
+        self.threads, self.stream = threads, stream
         architecture = source.metadata.scalar("general.architecture", str, "")
         self.n_embd = int(source.metadata[f"{architecture}.embedding_length"])
 
@@ -72,8 +70,8 @@ class BlockEngine:
         """An engine for what the job of this range takes through the model."""
         tokens = dict(self.ranges())[number]
         windows = Windows(tokens, self.windows.name, self.windows.sha256)
-        options: dict[str, Any] = {"threads": self.threads, "skip": self.skip, "clip": self.clip}
-        return BlockEngine(self.source, windows, self.groups, self.folder, stream=range_stream(number), **options)
+        stream = range_stream(number)
+        return BlockEngine(self.source, windows, self.groups, self.folder, threads=self.threads, stream=stream)
 
     def ranges(self) -> Iterator[tuple[int, npt.NDArray[np.int32]]]:
         """Number and tokens of the ranges of the text."""
@@ -94,7 +92,7 @@ class BlockEngine:
     def open(self, group: Group, **options: Any) -> BlockRun:
         """A group as a BlockRun with these options of its own, to be fed with what `fed` gives."""
         begins: dict[str, Any] = {"vocabulary": self.windows.vocabulary} if group.first == 0 else {}
-        shared = {"threads": self.threads, "skip": self.skip, "clip": self.clip, "ctx": self.windows.ctx}
+        shared = {"threads": self.threads, "ctx": self.windows.ctx}
         return BlockRun(self.source, group.first, group.last, **(shared | begins | options))
 
     def fed(self, group: Group, chunk: int) -> npt.NDArray[Any]:
@@ -132,8 +130,6 @@ class BlockEngine:
             tokens=max(counted, default=0),
             chunks=self.windows.chunks,
             ctx=self.windows.ctx,
-            skip=self.skip,
-            clip=self.clip,
             model_name=self.source.path.name,
             model_sha256=model_sha256,
             text_name=self.windows.name,

@@ -38,8 +38,6 @@ class PassJob:
     summed: tuple[str, ...]
     keep: bool
     threads: int
-    skip: int
-    clip: float
     version: str = __version__
 
     @property
@@ -68,9 +66,8 @@ def run_pass(job: PassJob) -> Record | None:
         )
     windows = Windows(job.tokens, "", "")
     engine = BlockEngine(
-        source, windows, list(job.groups), job.folder, threads=job.threads, skip=job.skip, clip=job.clip,
-        stream=range_stream(job.number),
-    )  # fmt: skip
+        source, windows, list(job.groups), job.folder, threads=job.threads, stream=range_stream(job.number)
+    )
     with engine.run(job.group, job.summed, keep=job.keep) as run:
         if not job.summed:
             return None
@@ -86,5 +83,5 @@ def pass_jobs(
     for number, tokens in engine.ranges():
         yield PassJob(
             engine.source.path.absolute(), sha256, tuple(engine.groups), group, number, tokens,
-            engine.folder.absolute(), tuple(summed), keep, threads, engine.skip, engine.clip,
+            engine.folder.absolute(), tuple(summed), keep, threads,
         )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 from ..gguf.source import SourceModel, file_sha256, open_source
 from ..storage.checkpoint import Record, Store
 from ..storage.output import output_error
-from .capture import Capture, check_limits, known_inputs, wanted_matrices
+from .capture import Capture, known_inputs, wanted_matrices
 from .engine import BlockEngine
 from .groups import Group, find_groups
 from .passes import pass_jobs, run_pass
@@ -32,8 +32,6 @@ def capture_streamed(
     *,
     ctx: int = 512,
     chunks: int | None = None,
-    skip: int = 0,
-    clip: float = 0.0,
     targets: str | None = None,
     layers: str | None = None,
     threads: int = 0,
@@ -46,7 +44,6 @@ def capture_streamed(
     otherwise the same call goes on from there. Needs half a covariance file and the text's hidden states there.
     Arguments and errors are those of `capture`, and OutputError for the folder.
     """
-    check_limits(ctx, skip, clip)
     source = open_source(model_path)
     wanted = wanted_matrices(source.header, targets, layers)
     windows = read_windows(source.path, text, Path(text).name, ctx, chunks, spread=False)
@@ -55,7 +52,7 @@ def capture_streamed(
         yield None
         return
     with Store(Path(folder), busy="another imatrix with this output is running; wait for it", resume=resume) as store:
-        work = _Groups(source, windows, groups, wanted, store, skip=skip, clip=clip, threads=threads)
+        work = _Groups(source, windows, groups, wanted, store, threads=threads)
         sums = StoredSums(work.records(progress))
         yield replace(
             work.engine.capture(sums, work.model_sha256),
@@ -78,17 +75,13 @@ class _Groups:
         wanted: list[str],
         store: Store,
         *,
-        skip: int,
-        clip: float,
         threads: int,
     ) -> None:
         self.store, self.threads = store, threads
-        self.engine = BlockEngine(
-            source, windows, groups, store.folder / _FOLDER, threads=threads, skip=skip, clip=clip
-        )
+        self.engine = BlockEngine(source, windows, groups, store.folder / _FOLDER, threads=threads)
         self.model_sha256 = file_sha256(source.header.parts)
         self._identity: dict[str, Any] = dict(
-            model=self.model_sha256, text=windows.identity(), skip=skip, clip=clip, names=wanted,
+            model=self.model_sha256, text=windows.identity(), names=wanted,
             groups=[[group.first, group.last, group.scale] for group in groups],
         )  # fmt: skip
         there = [set(self.engine.matrices(group)) for group in groups]

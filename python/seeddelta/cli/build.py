@@ -48,7 +48,7 @@ def command(settings: BuildSettings) -> None:
 
     Example: seeddelta build model-f16.gguf -o model.seeddelta.gguf --bits 4
     """
-    from ..convert import build
+    from ..convert.pipeline import build
     from ..report.tables import make_console
 
     recipe = settings.recipe()

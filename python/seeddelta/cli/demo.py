@@ -81,7 +81,8 @@ def _convert(
 ) -> tuple[Path, float, list[Path]]:
     """The text to compare on, seconds of encoding, and the original, the SeedΔ model and two of llama.cpp's quants."""
     from ..calibrate import capture, write_covariance
-    from ..convert import Recipe, build
+    from ..convert.pipeline import build
+    from ..convert.recipe import Recipe
     from ..gguf.dequantize import dequantize
     from ..runtime.quantize import quantized_model
 

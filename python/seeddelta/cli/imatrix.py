@@ -33,7 +33,7 @@ def command(settings: CaptureSettings) -> None:
     model, text, output, hessian = settings.model, settings.text, settings.output, settings.hessian
     # llama.cpp's threads spin between its steps and keep the sums waiting; OpenMP reads this once, when it is loaded
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    options = settings.model_dump(include={"ctx", "chunks", "skip", "clip", "targets", "layers", "threads"})
+    options = settings.model_dump(include={"ctx", "chunks", "targets", "layers", "threads"})
     options["progress"] = not settings.quiet
     if hessian is not None:  # they would not fit the memory together
         parts = output.with_name(output.name + ".parts")

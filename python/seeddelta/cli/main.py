@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PANELS = {
     "Convert": ("quantize", "imatrix", "build", "dequantize"),
     "Run": ("run", "chat", "serve", "exec"),
-    "Measure": ("eval", "bench", "tasks", "report", "demo"),
+    "Measure": ("eval", "bench", "report", "demo"),
     "Files": ("inspect", "verify", "card", "schema"),
     "Experiments": ("sparsify",),
 }
@@ -118,8 +118,11 @@ def _exit_code(run: Callable[[], Any], program: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script. Returns the exit code."""
     arguments = sys.argv[1:] if argv is None else list(argv)
+    # the others' modules, which take half a second to import, are needed for the list of commands alone
+    name = arguments[0] if arguments else None
+    commands = {name: COMMANDS[name]} if name in COMMANDS else None
     # commands that tell how they were called find it in their context
-    return run_guarded(lambda: make_app()(args=arguments, prog_name="seeddelta", obj=arguments))
+    return run_guarded(lambda: make_app(commands)(args=arguments, prog_name="seeddelta", obj=arguments))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +60,8 @@ def command(settings: RunSettings) -> None:
             "top_p": settings.top_p, "min_p": settings.min_p, "repeat_penalty": settings.repeat_penalty,
             "grammar": _grammar(settings),
         }  # fmt: skip
-        with _source(llm, settings, context, threads) as (source, drafted):
-            times, text = _stream(source, prompt, settings.chat, sampling, show=settings.metrics_json != STDOUT)
-            counts = {"prompt_tokens": count} | _generated(llm, times, drafted())
-        _summarize(llm, settings, counts, times, text)
+        times, text = _stream(llm, prompt, settings.chat, sampling, show=settings.metrics_json != STDOUT)
+        _summarize(llm, settings, count, times, text)
     finally:
         llm.close()
 
@@ -93,34 +89,6 @@ def _chat(settings: RunSettings) -> None:
     converse(ChatSettings(**{name: getattr(settings, name) for name in shared}))
 
 
-@contextmanager
-def _source(
-    llm: Any, settings: RunSettings, context: int, threads: int | None
-) -> Iterator[tuple[Any, Callable[[], dict[str, int]]]]:
-    """What completes the text, the model itself or with drafts a scheduler, and a function that counts them."""
-    if not settings.drafts and settings.draft is None:
-        yield llm, dict
-        return
-    from ..serve.completions import Completions
-    from ..serve.drafts import open_draft
-    from ..serve.scheduler import Scheduler
-
-    count, draft = open_draft(settings.draft, settings.drafts, n_ctx=context, threads=threads)
-    scheduler = Scheduler(llm, drafts=count, draft=draft)
-    try:
-        completions = Completions(scheduler, settings.model.name)
-
-        def counted() -> dict[str, int]:
-            reply = completions.generation
-            assert reply is not None
-            drafts = {"drafted": reply.drafted, "accepted_drafts": reply.accepted}
-            return {"generated_tokens": len(reply.tokens)} | drafts
-
-        yield completions, counted
-    finally:
-        scheduler.close()
-
-
 def _prompt(settings: RunSettings) -> str:
     if settings.file is not None:
         return _text(settings.file)
@@ -139,21 +107,15 @@ def _text(path: Path) -> str:
 def _grammar(settings: RunSettings) -> Any:
     from llama_cpp import LlamaGrammar
 
-    from ..serve.grammar import check_grammar
-    from ..serve.schema import Json, json_grammar
+    from ..serve.schema import json_grammar
 
-    path = settings.grammar or settings.json_schema
+    path = settings.json_schema
     if path is None:
         return None
-    text = _text(path)
     try:
-        if settings.grammar is None:
-            text = json_grammar(Json(json.loads(text)))
-        else:
-            check_grammar(text)
+        return LlamaGrammar.from_string(json_grammar(json.loads(_text(path))), verbose=False)
     except (RequestError, ValueError, RecursionError) as error:
         raise EvaluationError(f"{path}: cannot be made a grammar ({error})") from error
-    return LlamaGrammar.from_string(text, verbose=False)
 
 
 def _stream(llm: Any, prompt: str, chat: bool, sampling: dict[str, Any], *, show: bool) -> tuple[list[float], str]:
@@ -179,27 +141,20 @@ def _stream(llm: Any, prompt: str, chat: bool, sampling: dict[str, Any], *, show
     return times, generated
 
 
-def _generated(llm: Any, times: list[float], drafted: dict[str, int]) -> dict[str, Any]:
-    """Tokens that were generated, and their speed; without drafts by llama.cpp's own clock, as text comes in bursts."""
-    if drafted:
-        speed = (drafted["generated_tokens"] - 1) / (times[-1] - times[1]) if len(times) > 2 else None
-        return drafted | {"generation_tokens_per_second": speed}
+def _summarize(llm: Any, settings: RunSettings, prompt_tokens: int, times: list[float], text: str) -> None:
     from llama_cpp import llama_cpp
 
-    clock = llama_cpp.llama_perf_context(llm.ctx)
-    speed = 1000 * clock.n_eval / clock.t_eval_ms if clock.n_eval > 0 and clock.t_eval_ms > 0 else None
-    return {"generated_tokens": len(times) - 1, "generation_tokens_per_second": speed}
-
-
-def _summarize(llm: Any, settings: RunSettings, counts: dict[str, Any], times: list[float], text: str) -> None:
     from ..evaluate.memory import read_memory
 
     memory = read_memory()
-    generated, speed = counts["generated_tokens"], counts.pop("generation_tokens_per_second")
+    clock = llama_cpp.llama_perf_context(llm.ctx)  # its own: text comes in bursts
+    speed = 1000 * clock.n_eval / clock.t_eval_ms if clock.n_eval > 0 and clock.t_eval_ms > 0 else None
+    generated = len(times) - 1
     metrics = {
         "model": str(settings.model),
         "text": text,
-        **counts,
+        "prompt_tokens": prompt_tokens,
+        "generated_tokens": generated,
         "first_token_seconds": times[1] - times[0] if len(times) > 1 else None,
         "generation_tokens_per_second": speed,
         "memory": memory.to_dict(),
@@ -208,9 +163,7 @@ def _summarize(llm: Any, settings: RunSettings, counts: dict[str, Any], times: l
     put_json(settings.metrics_json, metrics)
     if settings.quiet:
         return
-    parts = [f"{counts['prompt_tokens']} prompt tokens", f"{generated} generated"]
-    if "drafted" in counts:
-        parts.append(f"{counts['accepted_drafts']} of {counts['drafted']} guesses right")
+    parts = [f"{prompt_tokens} prompt tokens", f"{generated} generated"]
     if speed is not None:
         parts.append(f"{speed:.1f} tokens/s")
     if memory.resident is not None:

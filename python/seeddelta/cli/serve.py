@@ -11,7 +11,7 @@ from ._command import from_settings
 
 @from_settings(ServeSettings)
 def command(settings: ServeSettings) -> None:
-    """Serve models with OpenAI's API: chat, completions, streaming, tools, JSON schemas, embeddings.
+    """Serve models with OpenAI's API: chat, completions, streaming, JSON schemas.
 
     Requests of several clients are computed together. /health and /metrics (Prometheus) tell how it goes.
 

@@ -1,10 +1,6 @@
-"""Turn a dense GGUF model into a SeedΔ file: `build(Recipe(input=…, output=…))`. Needs the extra `cli` or `llama`."""
+"""Turn a dense GGUF model into a SeedΔ file: `seeddelta.build(seeddelta.Recipe(input=…, output=…))`.
 
-from __future__ import annotations
+Needs the extra `cli` or `llama`.
+"""
 
 from .. import gguf as _gguf  # first: it says what to install when a package is missing  # noqa: F401
-from .pipeline import build
-from .recipe import Recipe
-from .report import BuildReport, TensorReport
-
-__all__ = ["BuildReport", "Recipe", "TensorReport", "build"]

@@ -192,7 +192,7 @@ class SequentialGroups:
         windows = self.dense.windows
         return Capture(
             hook=_Sums(moments), representatives=dict.fromkeys(members, same), tokens=moments.tokens,
-            chunks=windows.chunks, ctx=windows.ctx, skip=0, clip=0.0, model_name=self.dense.source.path.name,
+            chunks=windows.chunks, ctx=windows.ctx, model_name=self.dense.source.path.name,
             model_sha256="", text_name=windows.name, text_sha256=windows.sha256, covariance=True,
         )  # fmt: skip
 

@@ -9,13 +9,13 @@ from ..errors import needs_extra
 from ..runtime.decoder import Decoder
 from ..runtime.long_words import tokens_of
 from ..runtime.session import open_model, require_logits
-from ..settings.measuring import TASK_CONTEXT
 from .continuations import score_continuation
 
 with needs_extra("tasks"):
     from lm_eval.api.model import LM
     from lm_eval.api.registry import register_model
 
+_CONTEXT = 2048  # tokens; a chunk of 512 is too short for many tasks
 _MAX_REPLY = 256  # tokens, where a task does not say
 
 
@@ -30,7 +30,7 @@ class SeedDeltaLM(LM):  # type: ignore[misc]
         options: further keywords of `seeddelta.load`.
     """
 
-    def __init__(self, path: str, n_ctx: int = TASK_CONTEXT, threads: int | None = None, **options: Any) -> None:
+    def __init__(self, path: str, n_ctx: int = _CONTEXT, threads: int | None = None, **options: Any) -> None:
         super().__init__()
         options = {
             name: value for name, value in options.items() if name not in ("batch_size", "max_batch_size", "device")

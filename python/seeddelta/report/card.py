@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import EvaluationError, SourceModelError, needs_extra
+from ..evaluate.measurements import read_measurements
+from ..evaluate.table import headings, model_values, settings_text
 from ..gguf.hub import located
 from ..gguf.model_file import read_header
 from ..gguf.reader import is_seeddelta, open_seeddelta
@@ -89,27 +90,14 @@ def _body(path: Path, name: str, found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _measurements(path: Path, evaluation: Path) -> Iterator[str]:
-    try:
-        models = json.loads(evaluation.read_text(encoding="utf-8"))["models"]
-        paths = [Path(model["path"]).name for model in models]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EvaluationError(
-            f"{evaluation}: no evaluation ({error}); give what seeddelta eval --json printed"
-        ) from error
+    series = read_measurements(evaluation)[0]
+    paths = [Path(model["path"]).name for model in series.models]
     if path.name not in paths:
         raise EvaluationError(f"{evaluation}: has no model {path.name}, only {', '.join(paths)}")
     yield "\n## How good it is"
-    yield "The first model is what the others are compared with, on the same text.\n"
-    yield "| model | MB | perplexity | change | KL divergence | same first token |"
-    yield "| --- | --- | --- | --- | --- | --- |"
-    for name, model in zip(paths, models, strict=True):
-        scored, change, kl = model.get("perplexity"), model.get("difference"), model.get("divergence")
-        cells = [
-            name,
-            f"{model['file_bytes'] / 1e6:.0f}",
-            "" if not scored else f"{scored['ppl']:.3f} ± {scored['stderr']:.3f}",
-            "" if not change else f"{change['percent']:+.2f} ± {change['percent_stderr']:.2f}%",
-            "" if not kl else f"{kl['mean']:.4f} ± {kl['stderr']:.4f}",
-            "" if not kl else f"{kl['same_top_percent']:.1f}%",
-        ]
-        yield f"| {' | '.join(cells)} |"
+    yield f"{settings_text(series)}.\n"
+    columns = headings(series)
+    yield f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
+    for model in series.models:
+        values = model_values(model, series)
+        yield f"| {' | '.join(cell(values) for cell in columns.values())} |"

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from ..errors import needs_extra
 from ..evaluate.compare import Comparison, ModelReport
 from ..evaluate.kl import QUANTILES
+from ..evaluate.measurements import of_comparison
 from ..evaluate.memory import Memory
 from ..evaluate.speed import Speed
+from ..evaluate.table import headings, model_values
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,38 +37,30 @@ def comparison_table(comparison: Comparison, *, title: str | None = None) -> Tab
     with needs_extra("report"):
         from rich.table import Table
     models = comparison.models
+    series = of_comparison(comparison, names=short_names([model.path for model in models]))
     table = Table(title=title, title_justify="left")
     table.add_column("", no_wrap=True)
-    for name in short_names([model.path for model in models]):
-        table.add_column(name, justify="right", overflow="fold")
-    table.add_row("weights of the blocks", *(model.size.kind for model in models))
-    table.add_row("bits per weight of the blocks", *(_number(model.size.bits_per_weight, 2) for model in models))
-    table.add_row("  of the whole model", *(_number(model.size.model_bits_per_weight, 2) for model in models))
-    table.add_row("file, MB", *(_megabytes(model.size.file_bytes) for model in models))
-    if any(model.perplexity is not None for model in models):
+    for model in series.models:
+        table.add_column(model["name"], justify="right", overflow="fold")
+    values = [model_values(model, series) for model in series.models]
+    for heading, cell in headings(series).items():
+        if heading != "model" and "tok/s" not in heading:  # the speeds are below, by threads and depth
+            table.add_row(heading, *map(cell, values))
+    if any(model.divergence is not None for model in models):
         table.add_section()
-        table.add_row("perplexity", *(_perplexity(model) for model in models))
-        if any(model.difference is not None for model in models):
-            table.add_row("  change (paired)", *(_difference(model) for model in models))
-        if any(model.divergence is not None for model in models):
-            table.add_row("KL divergence, nats", *(_divergence(model) for model in models))
-            for name, share in QUANTILES.items():
-                table.add_row(f"  {name}", *(_quantile(model, share) for model in models))
-            table.add_row("  max", *("" if (d := m.divergence) is None else f"{d.kl.max():.4f}" for m in models))
-            table.add_row("same top token", *(_same_top(model) for model in models))
-            table.add_row("RMS Δp", *(_rms_delta_p(model) for model in models))
+        for name, share in QUANTILES.items():
+            table.add_row(f"KL, {name}", *(_quantile(model, share) for model in models))
+        table.add_row("KL, max", *("" if (d := m.divergence) is None else f"{d.kl.max():.4f}" for m in models))
+        table.add_row("RMS Δp", *(_rms_delta_p(model) for model in models))
     if any(model.embedding is not None for model in models):
-        table.add_section()
-        table.add_row("cosine of a token's embeddings", *(_cosine(m, "token_mean") for m in models))
-        table.add_row("  least", *("" if (e := m.embedding) is None else f"{e.token.min():.4f}" for m in models))
-        table.add_row("cosine of a text's embeddings", *(_cosine(m, "text_mean") for m in models))
+        least = ("" if (e := m.embedding) is None else f"{e.token.min():.4f}" for m in models)
+        table.add_row("cosine, token, least", *least)
     for depth, threads in sorted({(speed.depth, speed.threads) for model in models for speed in model.speed}):
         table.add_section()
         _speed_rows(table, models, depth, threads)
     table.add_section()
-    table.add_row("memory in use, MB", *(_megabytes(model.memory.resident) for model in models))
     table.add_row("  anon / file / shmem", *(_split(model.memory) for model in models))
-    table.add_row("  peak", *(_megabytes(model.memory.peak) for model in models))
+    table.add_row("  peak", *("-" if (p := m.memory.peak) is None else f"{p / 1e6:.0f}" for m in models))
     return table
 
 
@@ -116,39 +110,9 @@ def short_names(paths: Sequence[Path]) -> list[str]:
     return [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths, strict=True)]
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def _megabytes(count: int | None) -> str:
-    return "-" if count is None else f"{count / 1e6:.1f}"
-
-
 def _split(memory: Memory) -> str:
     parts = (memory.anon, memory.file, memory.shmem)
     return " / ".join("-" if part is None else f"{part / 1e6:.0f}" for part in parts)
-
-
-def _perplexity(model: ModelReport) -> str:
-    result = model.perplexity
-    return "-" if result is None else f"{result.ppl:.2f} ± {result.stderr:.2f}"
-
-
-def _difference(model: ModelReport) -> str:
-    change = model.difference
-    return "" if change is None else f"{change.percent:+.2f}% ± {change.percent_stderr:.2f}"
-
-
-def _divergence(model: ModelReport) -> str:
-    found = model.divergence
-    return "" if found is None else f"{found.mean:.4f} ± {found.stderr:.4f}"
-
-
-def _cosine(model: ModelReport, which: str) -> str:
-    if model.embedding is None:
-        return ""
-    found = getattr(model.embedding, which)
-    return f"{found.value:.4f} ± {found.stderr:.4f}"
 
 
 def _quantile(model: ModelReport, share: float) -> str:
@@ -159,8 +123,3 @@ def _quantile(model: ModelReport, share: float) -> str:
 def _rms_delta_p(model: ModelReport) -> str:
     found = model.divergence
     return "" if found is None else f"{found.rms_delta_p.value:.2f}% ± {found.rms_delta_p.stderr:.2f}"
-
-
-def _same_top(model: ModelReport) -> str:
-    found = model.divergence
-    return "" if found is None else f"{found.same_top_percent:.1f}% ± {found.same_top_stderr:.1f}"

@@ -9,8 +9,8 @@ for piece in scheduler.submit(llm.tokenize(b"Once upon a time"), Sampling(temper
 from ..errors import needs_extra
 
 with needs_extra("llama"):
-    from .request import Embedding, Generation, Limits, Piece, TokenScore
+    from .request import Generation, Limits, Piece, TokenScore
     from .sampling import Sampling
     from .scheduler import Scheduler
 
-__all__ = ["Embedding", "Generation", "Limits", "Piece", "Sampling", "Scheduler", "TokenScore"]
+__all__ = ["Generation", "Limits", "Piece", "Sampling", "Scheduler", "TokenScore"]

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import secrets
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from ..errors import RequestError, needs_extra
+from ..errors import needs_extra
 from ..settings.serving import ServeSettings
-from . import tools
-from .bodies import ChatBody, CompletionBody, DetokenizeBody, EmbeddingBody, ReplyBody, TokenizeBody
+from .bodies import ChatBody, CompletionBody, ReplyBody
 from .completions import Completions
-from .embeddings import Embeddings
 from .failures import answer_failures, described
 from .metrics import CONTENT_TYPE, prometheus
 from .models import Models
@@ -90,7 +87,7 @@ def _model(name: str, scheduler: Any) -> dict[str, Any]:
 @router.post("/v1/completions")
 async def create_completion(request: Request, body: CompletionBody) -> Any:
     name, scheduler = request.app.state.models.find(body.model)
-    completions = Completions(scheduler, name, body.min_tokens)
+    completions = Completions(scheduler, name)
     options = body.options()
     if body.stream:
         return await _stream(request, body, completions, lambda: completions.create_completion(stream=True, **options))
@@ -100,73 +97,15 @@ async def create_completion(request: Request, body: CompletionBody) -> Any:
 @router.post("/v1/chat/completions")
 async def create_chat_completion(request: Request, body: ChatBody) -> Any:
     name, scheduler = request.app.state.models.find(body.model)
-    completions = Completions(scheduler, name, body.min_tokens)
-    options, demanded = body.options(), body.demanded
-    free = bool(body.offered) and not demanded  # the model says whether it calls one
+    completions = Completions(scheduler, name)
+    options = body.options()
 
     def create(stream: bool) -> Any:
-        grammar = tools.demanded_grammar(demanded) if demanded else body.reply_grammar()
-        choice = "auto" if free else None
-        return completions.create_chat_completion(stream=stream, grammar=grammar, tool_choice=choice, **options)
+        return completions.create_chat_completion(stream=stream, grammar=body.reply_grammar(), **options)
 
-    def whole() -> dict[str, Any]:
-        reply: dict[str, Any] = create(False)
-        if demanded:
-            reply = tools.demanded_call(reply, demanded)
-        elif free:
-            reply = tools.with_calls(reply, None if body.parallel_tool_calls else 1)
-        return tools.as_function_call(reply) if body.functions and not body.tools else reply
-
-    def chunks() -> Iterator[dict[str, Any]]:
-        if len(demanded) == 1 and body.tools:
-            return tools.demanded_chunks(create(True), demanded[0])
-        if body.offered:
-            return tools.as_chunks(whole())  # a call is known when it is whole
-        return iter(create(True))
-
-    return await (_stream(request, body, completions, chunks) if body.stream else _whole(request, completions, whole))
-
-
-@router.post("/v1/embeddings")
-async def create_embedding(request: Request, body: EmbeddingBody) -> Any:
-    name, scheduler = request.app.state.models.find(body.model)
-    width = scheduler.llm.n_embd()
-    if body.dimensions not in (None, width):
-        raise RequestError(f"dimensions: the vectors of this model have {width}, and are not made to be shortened")
-    embeddings = await to_thread.run_sync(Embeddings, scheduler, body.input, limiter=request.app.state.threads)
-    vectors = await _whole(request, embeddings, embeddings.compute)
-    packed = body.encoding_format == "base64"
-    data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode() if packed else vector.tolist(),
-        }
-        for index, vector in enumerate(vectors)
-    ]
-    count = sum(map(len, embeddings.prompts))
-    return {"object": "list", "data": data, "model": name, "usage": {"prompt_tokens": count, "total_tokens": count}}
-
-
-@router.post("/extras/tokenize")
-async def tokenize(request: Request, body: TokenizeBody) -> dict[str, list[int]]:
-    _, scheduler = request.app.state.models.find(body.model)
-
-    def call() -> Any:
-        return scheduler.vocabulary.tokens_of(body.input.encode())
-
-    return {"tokens": await to_thread.run_sync(call, limiter=request.app.state.threads)}
-
-
-@router.post("/extras/detokenize")
-async def detokenize(request: Request, body: DetokenizeBody) -> dict[str, str]:
-    _, scheduler = request.app.state.models.find(body.model)
-
-    def call() -> str:
-        scheduler.vocabulary.check(body.tokens, "tokens")
-        return b"".join(map(scheduler.vocabulary.bytes_of, body.tokens)).decode("utf-8", "replace")
-
-    return {"text": await to_thread.run_sync(call, limiter=request.app.state.threads)}
+    if body.stream:
+        return await _stream(request, body, completions, lambda: iter(create(True)))
+    return await _whole(request, completions, lambda: create(False))
 
 
 @router.get("/metrics")
@@ -175,14 +114,7 @@ async def metrics(request: Request) -> PlainTextResponse:
     return PlainTextResponse(text, media_type=CONTENT_TYPE)
 
 
-class Stoppable(Protocol):
-    """What works for a client."""
-
-    def cancel(self) -> None:
-        """Stop soon."""
-
-
-async def _whole(request: Request, work: Stoppable, call: Callable[[], T]) -> T:
+async def _whole(request: Request, work: Completions, call: Callable[[], T]) -> T:
     """The result of a call in a thread, which is stopped when the client goes away."""
     outcome: list[T | Exception] = []
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from ..errors import RequestError, needs_extra
-from .fields import MOST, AnyObject, Anything, Biases, Fields, Flag, Number, Stops, Whole, few, is_tokens
-from .grammar import SIZE
-from .messages import TOOLS, AnyMessage, Function, FunctionChoice, Tool, ToolChoice
-from .schema import Json, json_grammar
+from .fields import MOST, Anything, Biases, Fields, Flag, Number, Stops, Whole, few, is_tokens
+from .messages import AnyMessage
+from .schema import json_grammar
 
 with needs_extra("serve"):
     from pydantic import BeforeValidator, Field, WithJsonSchema
 
 MESSAGES = 4096  # of a chat
-INPUTS = 2048  # texts of one request for vectors
-TEXT = 1 << 18  # characters that are turned into tokens for their own sake
-TOKENS = 1 << 17  # numbers of tokens in a list
 
 _SAMPLING = (
-    "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty",
-    "mirostat_mode", "mirostat_tau", "mirostat_eta", "seed", "stop",
+    "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed", "stop",
 )  # fmt: skip
 
 
@@ -44,14 +39,12 @@ class ReplyBody(Fields):
     n: Whole = 1
     user: str | None = None
     # llama.cpp's
-    min_tokens: Whole = Field(0, ge=0, le=MOST)
     top_k: Whole = Field(40, ge=0, le=MOST)
     min_p: Number = Field(0.05, ge=0, le=1)
     repeat_penalty: Number = Field(1.0, gt=0, le=10)
-    mirostat_mode: Whole = Field(0, ge=0, le=2)
-    mirostat_tau: Number = Field(5.0, ge=0, le=10)
-    mirostat_eta: Number = Field(0.1, ge=0.001, le=1)
-    grammar: str | None = Field(None, max_length=SIZE)
+    # what cannot be ignored without another reply than the one asked for
+    grammar: Anything = None
+    suffix: str | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -62,6 +55,10 @@ class ReplyBody(Fields):
         """Keywords of create_completion and create_chat_completion. Raises RequestError for what is not served."""
         if self.n != 1:
             raise RequestError("n: one reply a request; ask again for another one")
+        if self.grammar is not None:
+            raise RequestError("grammar: not here; llama-server under seeddelta exec takes GBNF")
+        if self.suffix:
+            raise RequestError("suffix: text is not filled in between others; leave it out")
         if self.stream_options is not None and not self.stream:
             raise RequestError("stream_options: these are for streams; give stream: true, or leave them out")
         return {name: getattr(self, name) for name in _SAMPLING} | {"logit_bias": self.logit_bias or None}
@@ -81,7 +78,6 @@ class CompletionBody(ReplyBody):
     """POST /v1/completions."""
 
     prompt: Annotated[Any, BeforeValidator(_prompt), WithJsonSchema(_PROMPT)]
-    suffix: str | None = None
     max_tokens: Whole = Field(16, ge=0, le=MOST)
     echo: Flag = False
     logprobs: Whole | None = Field(None, ge=0, le=5)
@@ -91,7 +87,7 @@ class CompletionBody(ReplyBody):
         """Keywords of create_completion. Raises RequestError for what is not served."""
         if self.best_of != 1:
             raise RequestError("best_of: one reply a request; leave it out")
-        names = ("prompt", "suffix", "max_tokens", "echo", "logprobs", "grammar")
+        names = ("prompt", "max_tokens", "echo", "logprobs")
         return {name: getattr(self, name) for name in names} | self.sampling()
 
 
@@ -125,113 +121,39 @@ class ChatBody(ReplyBody):
     logprobs: Flag = False
     top_logprobs: Whole | None = Field(None, ge=0, le=20)
     response_format: Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")] | None = None
-    tools: Annotated[list[Tool], few(TOOLS)] = Field(default_factory=list)
-    tool_choice: ToolChoice | None = None
-    parallel_tool_calls: Flag = True
-    functions: Annotated[list[Function], few(TOOLS)] = Field(default_factory=list)
-    function_call: FunctionChoice | None = None
     # what cannot be ignored without another reply than the one asked for
     modalities: Annotated[list[str], few(8)] | None = None
-    audio: AnyObject | None = None
-    web_search_options: AnyObject | None = None
-
-    @property
-    def offered(self) -> list[Tool]:
-        """The tools that the reply may call, also those of the time before `tools`."""
-        return [] if self.choice == "none" else self._tools
-
-    @property
-    def choice(self) -> Any:
-        """none, auto, required, or an object that names a function."""
-        chosen = self.tool_choice if self.tool_choice is not None else self.function_call
-        return chosen if chosen is not None else ("auto" if self._tools else "none")
-
-    @property
-    def demanded(self) -> list[Tool]:
-        """Tools of which the reply must call one; none where the model may choose. Raises RequestError."""
-        if self.choice == "required" and not self._tools:
-            raise RequestError("tool_choice: required, but there are no tools")
-        if isinstance(self.choice, str):
-            return self._tools if self.choice == "required" else []
-        name = self.choice["function"]["name"]
-        found = [tool for tool in self._tools if tool.function.name == name]
-        if not found:
-            raise RequestError(f"tool_choice: no tool is called {name[:64]!r}")
-        return found[:1]
-
-    @property
-    def _tools(self) -> list[Tool]:
-        return self.tools or [Tool(type="function", function=one) for one in self.functions]
+    audio: Anything = None
+    web_search_options: Anything = None
+    tools: Anything = None
+    functions: Anything = None
 
     def options(self) -> dict[str, Any]:
         """Keywords of create_chat_completion. Raises RequestError for what is not served."""
         for name in ("audio", "web_search_options"):
             if getattr(self, name) is not None:
                 raise RequestError(f"{name}: this server has text only; leave it out")
+        for name in ("tools", "functions"):
+            if getattr(self, name):
+                raise RequestError(f"{name}: not here; llama-server under seeddelta exec calls them")
         if self.modalities is not None and self.modalities != ["text"]:
             raise RequestError("modalities: this server has text only")
         if self.top_logprobs is not None and not self.logprobs:
             raise RequestError("top_logprobs: give logprobs: true, too")
-        asked = self.response_format
-        if self.grammar is not None and asked is not None and asked.type != "text":
-            raise RequestError("grammar and response_format: leave one of them out")
         return self.sampling() | {
             "messages": [message.plain() for message in self.messages],
-            "tools": [tool.plain() for tool in self.offered] or None,
             "max_tokens": self.max_completion_tokens or self.max_tokens,
             "logprobs": self.logprobs,
             "top_logprobs": self.top_logprobs or 0,
         }
 
     def reply_grammar(self) -> str | None:
-        """GBNF of a reply that calls no tool. Raises RequestError for a schema that cannot be one."""
+        """GBNF of a reply. Raises RequestError for a schema that cannot be one."""
         asked = self.response_format
         if isinstance(asked, SchemaFormat):
             asked_schema = asked.json_schema.json_schema
         elif isinstance(asked, ObjectFormat):
             asked_schema = asked.json_schema
         else:
-            return self.grammar
-        return json_grammar(Json({"type": "object"} if asked_schema is None else asked_schema))
-
-
-def _input(value: Any) -> list[str | list[int]]:
-    texts = [value] if isinstance(value, str) or (is_tokens(value) and value) else value
-    if isinstance(texts, list) and not 1 <= len(texts) <= INPUTS:
-        raise ValueError(f"give from 1 to {INPUTS} texts")
-    if not isinstance(texts, list) or not all(isinstance(one, str) or is_tokens(one) for one in texts):
-        raise ValueError("give a text, a list of texts, or the numbers of their tokens")
-    return texts
-
-
-_INPUT = {"anyOf": [*_PROMPT["anyOf"], {"type": "array", "items": _PROMPT, "minItems": 1, "maxItems": INPUTS}]}
-
-
-class EmbeddingBody(Fields):
-    """POST /v1/embeddings: texts, or their tokens."""
-
-    model: str | None = None
-    input: Annotated[Any, BeforeValidator(_input), WithJsonSchema(_INPUT)]
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Whole | None = Field(None, ge=1)
-    user: str | None = None
-
-
-def _tokens(value: Any) -> list[int]:
-    if not is_tokens(value) or len(value) > TOKENS:
-        raise ValueError(f"give a list of at most {TOKENS} numbers of tokens")
-    return list(value)
-
-
-class TokenizeBody(Fields):
-    """POST /extras/tokenize."""
-
-    model: str | None = None
-    input: str = Field(max_length=TEXT)
-
-
-class DetokenizeBody(Fields):
-    """POST /extras/detokenize."""
-
-    model: str | None = None
-    tokens: Annotated[Any, BeforeValidator(_tokens), WithJsonSchema({"type": "array", "items": {"type": "integer"}})]
+            return None
+        return json_grammar({"type": "object"} if asked_schema is None else asked_schema)

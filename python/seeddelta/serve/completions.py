@@ -16,11 +16,12 @@ from .sampling import Sampling
 from .scheduler import Scheduler
 
 _SAMPLING = (
-    "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "frequency_penalty", "presence_penalty",
-    "mirostat_mode", "mirostat_tau", "mirostat_eta", "seed",
+    "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty", "seed",
 )  # fmt: skip
 # what chat formats pass on and what has no meaning here: the model's end tokens stop a reply in any case
-_IGNORED = {"stopping_criteria", "tfs_z", "logits_processor"}
+_IGNORED = {
+    "stopping_criteria", "tfs_z", "typical_p", "mirostat_mode", "mirostat_tau", "mirostat_eta", "logits_processor",
+}  # fmt: skip
 
 
 class Completions:
@@ -31,7 +32,6 @@ class Completions:
     Args:
         scheduler: of the model.
         name: of the model in the answers.
-        min_tokens: the reply does not end before so many tokens.
 
     Attributes:
         generation: the reply, when it has begun.
@@ -40,10 +40,9 @@ class Completions:
 
     verbose = False
 
-    def __init__(self, scheduler: Scheduler, name: str, min_tokens: int = 0) -> None:
+    def __init__(self, scheduler: Scheduler, name: str) -> None:
         self._scheduler = scheduler
         self._name = name
-        self._min_tokens = min_tokens
         self.generation: Generation | None = None
         self.chats = False
         self._cancelled = False
@@ -95,7 +94,6 @@ class Completions:
         logprobs: int | None = None,
         echo: bool = False,
         stream: bool = False,
-        suffix: str | None = None,
         grammar: Any = None,
         logit_bias: Mapping[int, float] | None = None,
         model: str | None = None,
@@ -105,8 +103,6 @@ class Completions:
 
         Raises RequestError and BusyError as Scheduler.submit does, before the first chunk is asked for.
         """
-        if suffix:
-            raise RequestError("suffix: text is not filled in between others; leave it out")
         sampling = {name: options.pop(name) for name in _SAMPLING if options.get(name) is not None}
         unknown = sorted(name for name, value in options.items() if value is not None and name not in _IGNORED)
         if unknown:
@@ -118,7 +114,6 @@ class Completions:
             Sampling(
                 grammar=getattr(grammar, "_grammar", grammar),
                 logit_bias=logit_bias or {},
-                min_tokens=self._min_tokens,
                 **sampling,
             ),
             Limits(max_tokens, stops, logprobs, echo, stream),

@@ -96,8 +96,6 @@ class Conversation:
                 "first token": f"{first:.2f} s",
                 "reply": f"{tokens} tokens, {tokens / max(self._seconds - first, 1e-9):.1f} tokens/s",
             }
-            if generation.drafted:
-                found["drafts"] = f"{generation.accepted} of {generation.drafted} right"
         memory = read_memory().resident
         return found | ({} if memory is None else {"memory": f"{memory / 1e6:.0f} MB"})
 

@@ -15,12 +15,11 @@ class Counters:
 
     Attributes:
         requests, rejected: taken, and refused because too many were waiting.
-        ended: finish reason (stop, length, cancelled, failed, embedded) -> requests.
+        ended: finish reason (stop, length, cancelled, failed) -> requests.
         prompt_tokens, reused_tokens: of all prompts, and those of them that a slot's cache had.
-        generated_tokens, embedded_tokens: of replies, and of texts that became vectors.
+        generated_tokens: of replies.
         decodes, shared_decodes: passes of llama.cpp for replies, and those of more than one request.
         decoded_tokens, decode_seconds: of these passes.
-        drafted, accepted_drafts: guessed tokens, and those that were right.
         queue_seconds, first_token_seconds: sums over requests, from their arrival.
     """
 
@@ -30,13 +29,10 @@ class Counters:
     prompt_tokens: int = 0
     reused_tokens: int = 0
     generated_tokens: int = 0
-    embedded_tokens: int = 0
     decodes: int = 0
     shared_decodes: int = 0
     decoded_tokens: int = 0
     decode_seconds: float = 0.0
-    drafted: int = 0
-    accepted_drafts: int = 0
     queue_seconds: float = 0.0
     first_token_seconds: float = 0.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from ..errors import needs_extra
-from .keywords import DEPTH
+from .schema import DEPTH
 
 with needs_extra("serve"):
     from pydantic import (
@@ -58,7 +58,6 @@ def shallow(value: Any) -> Any:
 
 
 Anything = Annotated[Any, AfterValidator(shallow)]
-AnyObject = Annotated[dict[str, Any], AfterValidator(shallow)]
 
 
 def _stops(value: Any) -> list[str]:
@@ -93,7 +92,7 @@ def _biases(value: Any) -> dict[int, float]:
         try:
             number = int(token)
         except ValueError:
-            raise ValueError("its names are numbers of tokens (/extras/tokenize tells them)") from None
+            raise ValueError("its names are numbers of tokens") from None
         if type(bias) not in (int, float) or not -100 <= bias <= 100:
             raise ValueError("its values are numbers from -100 to 100")
         found[number] = float(bias)

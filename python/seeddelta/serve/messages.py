@@ -1,22 +1,20 @@
-"""Messages and tools of a chat, as OpenAI's API has them and as chat templates take them."""
+"""Messages of a chat, as OpenAI's API has them and as chat templates take them."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
 from ..errors import needs_extra
-from .fields import AnyObject, Fields, Flag, few
+from .fields import Fields
 
 with needs_extra("serve"):
     from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-TOOLS = 128  # of a request, and calls of a message
 _PART = {
     "type": "object",
     "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
     "required": ["type", "text"],
 }
-Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]+$", max_length=64)]
 
 
 def _text(value: Any) -> str:
@@ -39,21 +37,6 @@ def _text(value: Any) -> str:
 Text = Annotated[
     Any, BeforeValidator(_text), WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]})
 ]
-
-
-class CalledFunction(Fields):
-    """A function in a call."""
-
-    name: Name
-    arguments: str = "{}"
-
-
-class Call(Fields):
-    """A call of a tool in a reply."""
-
-    id: str
-    type: Literal["function"] = "function"
-    function: CalledFunction
 
 
 class Message(Fields):
@@ -79,81 +62,12 @@ class AssistantMessage(Message):
     role: Literal["assistant"]
     content: Text = ""  # templates add it to other texts
     refusal: str | None = Field(None, exclude=True)
-    tool_calls: Annotated[list[Call], few(TOOLS)] | None = None
-    function_call: CalledFunction | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> AssistantMessage:
-        given = {"content", "refusal", "tool_calls", "function_call"} & self.model_fields_set
-        if not given:
-            raise ValueError("an assistant's message needs content or tool_calls")
+        if not {"content", "refusal"} & self.model_fields_set:
+            raise ValueError("an assistant's message needs content")
         return self
 
-    def plain(self) -> dict[str, Any]:
-        found = super().plain()
-        return found if self.tool_calls else {name: value for name, value in found.items() if name != "tool_calls"}
 
-
-class ToolMessage(Message):
-    role: Literal["tool"]
-    content: Text
-    tool_call_id: str
-
-
-class FunctionMessage(Message):
-    role: Literal["function"]
-    content: Text = ""
-    name: str
-
-
-AnyMessage = Annotated[
-    SystemMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage, Field(discriminator="role")
-]
-
-
-class Function(Fields):
-    """What a model may call."""
-
-    name: Name
-    description: str | None = None
-    parameters: AnyObject = Field(default_factory=lambda: {"type": "object", "properties": {}})
-    strict: Flag | None = None
-
-
-class Tool(Fields):
-    type: Literal["function"]
-    function: Function
-
-
-def _named(value: Any) -> Any:
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        raise ValueError('name a function: {"name": …}')
-    return {"type": "function", "function": {"name": value["name"]}}
-
-
-def _choice(value: Any) -> Any:
-    if value in ("none", "auto", "required"):
-        return value
-    if not isinstance(value, dict) or value.get("type") != "function":
-        raise ValueError('give none, auto, required, or {"type": "function", "function": {"name": …}}')
-    return _named(value.get("function"))
-
-
-def _function_choice(value: Any) -> Any:
-    return value if value in ("none", "auto") else _named(value)
-
-
-_NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-_NAMED_TOOL = {
-    "type": "object",
-    "properties": {"type": {"const": "function"}, "function": _NAMED},
-    "required": ["type", "function"],
-}
-ToolChoice = Annotated[
-    Any,
-    BeforeValidator(_choice),
-    WithJsonSchema({"anyOf": [{"enum": ["none", "auto", "required"]}, _NAMED_TOOL]}),
-]
-FunctionChoice = Annotated[
-    Any, BeforeValidator(_function_choice), WithJsonSchema({"anyOf": [{"enum": ["none", "auto"]}, _NAMED]})
-]
+AnyMessage = Annotated[SystemMessage | UserMessage | AssistantMessage, Field(discriminator="role")]

@@ -7,7 +7,6 @@ from typing import Any
 
 from ..errors import ConfigError, UnknownModelError
 from ..settings.serving import ModelOptions
-from .drafts import open_draft
 from .scheduler import Scheduler
 
 
@@ -68,20 +67,10 @@ def open_scheduler(options: ModelOptions) -> Scheduler:
     llm = open_model(
         options.path, n_ctx=context * options.parallel, threads=options.threads, parallel=options.parallel, **settings
     )
-    draft = None
     try:
-        drafts, draft = open_draft(
-            options.draft,
-            options.drafts,
-            n_ctx=context * options.parallel,
-            threads=options.threads,
-            parallel=options.parallel,
-        )
-        return Scheduler(llm, queue=options.queue, chunk=options.chunk, drafts=drafts, draft=draft)
+        return Scheduler(llm, queue=options.queue, chunk=options.chunk)
     except BaseException:
         llm.close()
-        if draft is not None:
-            draft.close()
         raise
 
 

@@ -15,19 +15,13 @@ class Prompts:
 
     Attributes:
         generates: whether it writes text. An encoder has no memory of what it read.
-        own_pooling: whether it has its own way to make one vector of many.
     """
 
     def __init__(self, vocabulary: Vocabulary, context_length: int) -> None:
         llm = vocabulary.llm
-        self._vocabulary, self._context_length, self._batch = vocabulary, context_length, llm.n_batch
+        self._vocabulary, self._context_length = vocabulary, context_length
         encoder = native.llama_model_has_encoder(llm.model)
         self.generates = bool(native.llama_get_memory(llm.ctx)) and not encoder
-        self._embeds = not (encoder and native.llama_model_has_decoder(llm.model))
-        self.own_pooling = llm.pooling_type() not in (
-            native.LLAMA_POOLING_TYPE_NONE,
-            native.LLAMA_POOLING_TYPE_UNSPECIFIED,
-        )
 
     def tokens_of(self, data: bytes, add_bos: bool = True, special: bool = True) -> list[int]:
         """Tokens of a prompt. Raises RequestError for a text that is certainly too long, without reading it."""
@@ -39,20 +33,9 @@ class Prompts:
     def check(self, prompt: Sequence[int], reply: int) -> None:
         """Raises RequestError for a prompt that the model cannot read, or cannot write `reply` tokens after."""
         if not self.generates:
-            raise RequestError("this model writes no text: it is an encoder, for /v1/embeddings")
-        self._check(prompt, reply)
-
-    def check_text(self, tokens: Sequence[int]) -> None:
-        """Raises RequestError for a text of which the model makes no vector."""
-        if not self._embeds:
-            raise RequestError("this model makes no vectors of texts: it has an encoder and a decoder")
-        self._check(tokens, 1)
-        if self.own_pooling and len(tokens) > self._batch:
             raise RequestError(
-                f"the text has {len(tokens)} tokens, this model reads at most {self._batch} at once; shorten it"
+                "this model writes no text: it is an encoder; llama-server under seeddelta exec serves its vectors"
             )
-
-    def _check(self, prompt: Sequence[int], reply: int) -> None:
         if not prompt:
             raise RequestError("the prompt is empty; give some text")
         if len(prompt) + reply > self._context_length:

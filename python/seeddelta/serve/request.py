@@ -36,30 +36,6 @@ class Piece:
     finish: FinishReason | None = None
 
 
-class Job:
-    """Something that takes a slot: a Generation or an Embedding. Its results are read in another thread."""
-
-    def __init__(self, prompt: Sequence[int]) -> None:
-        self.prompt = list(prompt)
-        self.arrived = time.perf_counter()
-        self.started: float | None = None
-        self._cancelled = threading.Event()
-
-    @property
-    def cancelled(self) -> bool:
-        return self._cancelled.is_set()
-
-    def cancel(self) -> None:
-        """Stop working on it soon. Can be called from any thread, more than once, also when it is done."""
-        self._cancelled.set()
-
-    def fail(self, error: BaseException) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Free what only the scheduler's thread uses."""
-
-
 @dataclass(frozen=True)
 class Limits:
     """When a reply ends: after `max_tokens` (None: when the context is full), or before one of the strings `stop`.
@@ -76,19 +52,21 @@ class Limits:
     streamed: bool = True
 
 
-class Generation(Job):
-    """One reply. Iterate over it for its pieces; the last one has a finish reason.
+class Generation:
+    """One reply. Iterate over it, in another thread, for its pieces; the last one has a finish reason.
 
     Attributes:
         tokens: of the reply so far, without the one that ends it.
         prompt_scores: of the prompt's tokens, when they are asked for; all are there before the first piece.
         reused: tokens of the prompt that were in the slot's cache already.
-        drafted, accepted: tokens guessed by looking them up in the context, and those that were right.
         first_token: seconds from arrival to the first token.
     """
 
     def __init__(self, prompt: Sequence[int], sampler: Sampler, max_tokens: int, limits: Limits) -> None:
-        super().__init__(prompt)
+        self.prompt = list(prompt)
+        self.arrived = time.perf_counter()
+        self.started: float | None = None
+        self._cancelled = threading.Event()
         self.sampler = sampler
         self.max_tokens = max_tokens
         self.logprobs = limits.logprobs
@@ -96,7 +74,6 @@ class Generation(Job):
         self.prompt_scores = [TokenScore(self.prompt[0], None, ())] if self.scored else []
         self.tokens: list[int] = []
         self.reused = 0
-        self.drafted = self.accepted = 0
         self.first_token: float | None = None
         self.finish: FinishReason | None = None
         self._text = StreamedText(limits.stop)
@@ -113,6 +90,14 @@ class Generation(Job):
             yield piece
             if piece.finish is not None:
                 return
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Stop working on it soon. Can be called from any thread, more than once, also when it is done."""
+        self._cancelled.set()
 
     def add(self, token: int, data: bytes, score: TokenScore | None) -> bool:
         """The next token and its bytes. Returns whether the reply goes on."""
@@ -140,6 +125,7 @@ class Generation(Job):
         self._pieces.put(error)
 
     def close(self) -> None:
+        """Free what only the scheduler's thread uses."""
         self.sampler.close()
 
     def _end(self, text: str, reason: FinishReason) -> None:
@@ -153,38 +139,6 @@ class Generation(Job):
         text = "".join(self._unsent)
         scores, self._scores, self._unsent = tuple(self._scores), [], []
         self._pieces.put(Piece(text, scores, finish))
-
-
-class Embedding(Job):
-    """The vector of one text: f32[n_embd], of length 1, the mean over its tokens unless the model has its own way."""
-
-    def __init__(self, tokens: Sequence[int]) -> None:
-        super().__init__(tokens)
-        self.total: npt.NDArray[np.float64] | None = None
-        self._result: queue.SimpleQueue[npt.NDArray[np.float32] | BaseException] = queue.SimpleQueue()
-
-    def add(self, rows: npt.NDArray[np.float32]) -> None:
-        """States of the next tokens, f32[n, n_embd]."""
-        new = rows.astype(np.float64).sum(axis=0)
-        self.total = new if self.total is None else self.total + new
-
-    def finish(self) -> None:
-        assert self.total is not None
-        length = float(np.linalg.norm(self.total))
-        self._result.put((self.total / (length or 1.0)).astype(np.float32))
-
-    def fail(self, error: BaseException) -> None:
-        self._result.put(error)
-
-    def result(self, timeout: float | None = None) -> npt.NDArray[np.float32] | None:
-        """Waits for the vector; None when it is not there after `timeout` seconds. Raises what went wrong."""
-        try:
-            found = self._result.get(timeout=timeout)
-        except queue.Empty:
-            return None
-        if isinstance(found, BaseException):
-            raise found
-        return found
 
 
 def token_score(token: int, logits: npt.NDArray[np.float32], most: int) -> TokenScore:

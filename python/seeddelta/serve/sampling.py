@@ -16,14 +16,12 @@ from llama_cpp import _internals as internals
 from llama_cpp import llama_cpp as native
 
 from ..errors import RequestError
-from .grammar import check_grammar
 from .vocabulary import Vocabulary
 
 Row = npt.NDArray[np.float32]
 _NO_PENALTIES = (1.0, 0.0, 0.0)
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 _REPEAT_WINDOW = 64  # tokens that the penalties look back; `last_n_tokens_size` of llama_cpp.Llama
-_MIROSTAT_M = 100  # as llama_cpp.Llama has it
 _COLD = 1e-6  # a temperature from which on logits divided by it are no numbers any more; the likeliest token is taken
 _SLOW = 0.1  # seconds of one token: a grammar in which the reply can be read in thousands of ways
 
@@ -34,9 +32,9 @@ class Sampling:
 
     Attributes:
         temperature: 0 takes the likeliest token, whatever the options below it say.
-        grammar: GBNF text that the reply must follow.
+        grammar: GBNF text that the reply must follow, as `schema.json_grammar` makes it: llama.cpp ends the process for
+            some others.
         logit_bias: token -> what is added to its logit.
-        min_tokens: the reply does not end before so many tokens.
         seed: None takes a new one.
     """
 
@@ -44,16 +42,11 @@ class Sampling:
     top_k: int = 40
     top_p: float = 0.95
     min_p: float = 0.05
-    typical_p: float = 1.0
     repeat_penalty: float = 1.0
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
-    mirostat_mode: int = 0
-    mirostat_tau: float = 5.0
-    mirostat_eta: float = 0.1
     grammar: str | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    min_tokens: int = 0
     seed: int | None = None
 
 
@@ -65,16 +58,11 @@ class Sampler:
 
     def __init__(self, vocabulary: Vocabulary, options: Sampling) -> None:
         self._stack = ExitStack()
-        self._n_vocab = vocabulary.size
-        self._chosen = 0
-        self._min_tokens = options.min_tokens
-        self._ends = vocabulary.ends if options.min_tokens else np.empty(0, np.intp)
         self._grammar = None
         # The likeliest token needs no chain, which would write out all candidates first.
         self._plain = options.temperature < _COLD and options.grammar is None and not _changes_logits(options)
         vocabulary.check(options.logit_bias, "logit_bias")
         if options.grammar is not None:
-            check_grammar(options.grammar, vocabulary.runs)
             # beside the chain: it is asked about one token first, and about all only when that one is not allowed
             self._grammar = native.llama_sampler_init_grammar(
                 vocabulary.llm._model.vocab, options.grammar.encode(), b"root"
@@ -82,45 +70,37 @@ class Sampler:
             if not self._grammar:
                 raise RequestError("grammar: llama.cpp cannot read it; give GBNF with a rule named root")
             self._stack.callback(native.llama_sampler_free, self._grammar)
-        self._chain = self._stack.enter_context(closing(_chain(self._n_vocab, options)))
+        self._chain = self._stack.enter_context(closing(_chain(vocabulary.size, options)))
 
     def sample(self, context: Any, index: int, logits: Row) -> int | None:
         """The next token from row `index` of the last decode's batch, whose logits are f32[n_vocab]; None when the
         grammar takes none. Raises RequestError for a grammar that takes too long."""
-        suppressed = self._chosen < self._min_tokens
-        self._chosen += 1
         if self._plain:
-            if suppressed:
-                logits = logits.copy()
-                logits[self._ends] = -np.inf
             return int(logits.argmax())
-        if self._grammar is None and not suppressed:
+        if self._grammar is None:
             return int(self._chain.sample(context, index))
-        token = self._pick(logits, suppressed, False)
-        if self._grammar is not None:
-            begin = time.thread_time()
-            allowed = self._allowed(token)
-            spent = time.thread_time() - begin
-            if not allowed:
-                token = self._pick(logits, suppressed, True)
-                if not self._allowed(token):  # llama.cpp would end the process
-                    return None
-            begin = time.thread_time()
-            native.llama_sampler_accept(self._grammar, token)
-            if spent + time.thread_time() - begin > _SLOW:
-                raise RequestError("grammar: the reply can be read in too many ways; make its rules begin differently")
+        token = self._pick(logits, False)
+        begin = time.thread_time()
+        allowed = self._allowed(token)
+        spent = time.thread_time() - begin
+        if not allowed:
+            token = self._pick(logits, True)
+            if not self._allowed(token):  # llama.cpp would end the process
+                return None
+        begin = time.thread_time()
+        native.llama_sampler_accept(self._grammar, token)
+        if spent + time.thread_time() - begin > _SLOW:
+            raise RequestError("grammar: the reply can be read in too many ways; make its rules begin differently")
         self._chain.accept(token)
         return token
 
     def close(self) -> None:
         self._stack.close()
 
-    def _pick(self, logits: Row, suppressed: bool, constrained: bool) -> int:
+    def _pick(self, logits: Row, constrained: bool) -> int:
         candidates = np.empty(len(logits), _CANDIDATE)
         candidates["id"] = np.arange(len(logits), dtype=np.int32)
         candidates["logit"] = logits
-        if suppressed:
-            candidates["logit"][self._ends] = -np.inf
         array = _token_array(candidates)
         if constrained:
             native.llama_sampler_apply(self._grammar, ctypes.byref(array))
@@ -152,13 +132,8 @@ def _chain(n_vocab: int, options: Sampling) -> Any:
     seed = secrets.randbits(32) if options.seed is None else options.seed & 0xFFFFFFFF
     if options.temperature < _COLD:
         chain.add_greedy()
-    elif options.mirostat_mode == 1:
-        chain.add_mirostat(n_vocab, seed, options.mirostat_tau, options.mirostat_eta, _MIROSTAT_M)
-    elif options.mirostat_mode == 2:
-        chain.add_mirostat_v2(seed, options.mirostat_tau, options.mirostat_eta)
     else:
         chain.add_top_k(options.top_k)
-        chain.add_typical(options.typical_p, 1)
         chain.add_top_p(options.top_p, 1)
         chain.add_min_p(options.min_p, 1)
         chain.add_temp(options.temperature)

@@ -19,12 +19,11 @@ import numpy as np
 from llama_cpp import _internals as internals
 from llama_cpp import llama_cpp as native
 
-from ..errors import BusyError, RequestError
+from ..errors import BusyError
 from ..settings.serving import CHUNK, QUEUE
 from .counters import Counters
-from .drafts import open_drafter
 from .prompts import Prompts
-from .request import Embedding, Generation, Job, Limits, token_score
+from .request import Generation, Limits, token_score
 from .sampling import Row, Sampler, Sampling
 from .slots import Slot, choose_slot
 from .vocabulary import Vocabulary
@@ -39,14 +38,9 @@ class Scheduler:
         llm: the model; it stays open when the scheduler is closed.
         queue: requests that may wait for a slot; one more is a BusyError.
         chunk: tokens of prompts decoded in one pass, so that others' replies go on in between.
-        drafts: tokens guessed ahead; 0 for none. The text is the same for greedy decoding.
-        draft: a smaller model of the same vocabulary that guesses, loaded with the same `parallel`; closed with the
-            scheduler. Without it the guesses are what followed the last two tokens before.
-
-    Raises ConfigError for drafts that cannot be had.
     """
 
-    def __init__(self, llm: Any, *, queue: int = QUEUE, chunk: int = CHUNK, drafts: int = 0, draft: Any = None) -> None:
+    def __init__(self, llm: Any, *, queue: int = QUEUE, chunk: int = CHUNK) -> None:
         self.llm = llm
         self.parallel = getattr(llm, "parallel", 1)
         self.context_length = llm.n_ctx() // self.parallel
@@ -55,8 +49,6 @@ class Scheduler:
         self._context = llm._ctx
         self.vocabulary = Vocabulary(llm)
         self._chunk = min(chunk, llm.n_batch)
-        self._drafts = drafts
-        self._drafter = open_drafter(llm, drafts, draft)
         self.prompts = Prompts(self.vocabulary, self.context_length)
         memory = native.llama_get_memory(llm.ctx)
         self._batch = internals.LlamaBatch(n_tokens=llm.n_batch, embd=0, n_seq_max=1, verbose=False)
@@ -65,7 +57,7 @@ class Scheduler:
             if memory is not None:
                 native.llama_memory_seq_rm(memory, slot.index, -1, -1)
         llm.reset()
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[Generation] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._closing = self._ended = False
@@ -91,13 +83,6 @@ class Scheduler:
         except BaseException:
             job.close()
             raise
-        return job
-
-    def embed(self, tokens: Sequence[int]) -> Embedding:
-        """Ask for the vector of a text. Raises as `submit` does."""
-        self.prompts.check_text(tokens)
-        job = Embedding(tokens)
-        self._enqueue(job)
         return job
 
     @property
@@ -157,10 +142,8 @@ class Scheduler:
         self.cancel_all()
         self._thread.join()
         self._batch.close()
-        if self._drafter is not None:
-            self._drafter.close()
 
-    def _enqueue(self, job: Job) -> None:
+    def _enqueue(self, job: Generation) -> None:
         with self._changed:
             if self._closing:
                 raise BusyError("the server is stopping; ask another one")
@@ -189,7 +172,7 @@ class Scheduler:
             if not working:
                 continue
             try:
-                self._pass(working)
+                self._decode(self._plan(working))
             except Exception as error:  # the reason is told to every request that was in this pass
                 for slot in working:
                     self._fail(slot, error)
@@ -198,10 +181,7 @@ class Scheduler:
         for job in [job for job in self._waiting if job.cancelled]:
             self._waiting.remove(job)
             self.counters.finished("cancelled")
-            if isinstance(job, Generation):
-                job.end("cancelled")
-            else:
-                job.fail(RequestError("cancelled"))
+            job.end("cancelled")
             job.close()
         while self._waiting:
             slot = choose_slot(self._slots, self._waiting[0].prompt)
@@ -210,31 +190,18 @@ class Scheduler:
             job = self._waiting.popleft()
             job.started = time.perf_counter()
             self.counters.queue_seconds += job.started - job.arrived
-            kept = slot.admit(job, reuse=isinstance(job, Generation) and not job.scored)
+            job.reused = slot.admit(job, reuse=not job.scored)
             self.counters.prompt_tokens += len(job.prompt)
-            self.counters.reused_tokens += kept
-            if isinstance(job, Generation):
-                job.reused = kept
+            self.counters.reused_tokens += job.reused
 
     def _working(self) -> list[Slot]:
         """Slots with a job, without those whose job was cancelled."""
         for slot in self._slots:
             if slot.job is not None and slot.job.cancelled:
-                if isinstance(slot.job, Generation):
-                    slot.job.end("cancelled")
-                else:
-                    slot.job.fail(RequestError("cancelled"))
+                slot.job.end("cancelled")
                 self.counters.finished("cancelled")
                 slot.leave()
         return [slot for slot in self._slots if slot.job is not None]
-
-    def _pass(self, working: list[Slot]) -> None:
-        for slot in working:
-            if isinstance(slot.job, Embedding):
-                self._embed(slot, slot.job)
-        replies = [slot for slot in working if isinstance(slot.job, Generation)]
-        if replies:
-            self._decode(self._plan(replies))
 
     def _plan(self, slots: list[Slot]) -> list[tuple[Slot, int]]:
         """How many tokens of each slot's `todo` are decoded now."""
@@ -274,7 +241,7 @@ class Scheduler:
                 continue
             assert logits is not None
             try:
-                self._advance(slot, row, logits[output:])
+                self._advance(slot, row, logits[output])
             except Exception as error:  # of one reply; the others go on
                 self._fail(slot, error)
 
@@ -282,7 +249,7 @@ class Scheduler:
         """The first of the next tokens whose logits are needed."""
         if slot.scores_prompt:
             return 0
-        return count - 1 - slot.drafts if count == len(slot.todo) else count
+        return count - 1 if count == len(slot.todo) else count
 
     def _append(self, slot: Slot, count: int, first_output: int) -> None:
         batch = self._batch.batch
@@ -296,75 +263,24 @@ class Scheduler:
             batch.n_tokens = at + 1
 
     def _advance(self, slot: Slot, row: int, logits: Row) -> None:
-        """Choose the tokens that follow what was decoded: one, and one more for each guess that was right."""
-        job, drafts = slot.job, slot.todo[len(slot.todo) - slot.drafts :]
-        assert isinstance(job, Generation)
-        accepted = 0
-        while True:
-            if job.max_tokens == 0:
-                job.end("length")
-                break
-            token = job.sampler.sample(self._context, row + accepted, logits[accepted])
+        """Choose the token that follows what was decoded, from its logits f32[n_vocab], a row of the batch."""
+        job = slot.job
+        assert job is not None
+        if job.max_tokens == 0:
+            job.end("length")
+        else:
+            token = job.sampler.sample(self._context, row, logits)
             if token is None or self.vocabulary.is_end(token):
                 job.end("stop")
-            elif job.add(
-                token,
-                self.vocabulary.bytes_of(token),
-                None if job.logprobs is None else token_score(token, logits[accepted], job.logprobs),
-            ):
-                self.counters.generated_tokens += 1
-                if accepted < len(drafts) and token == drafts[accepted]:
-                    accepted += 1
-                    continue
             else:
+                score = None if job.logprobs is None else token_score(token, logits, job.logprobs)
+                job.add(token, self.vocabulary.bytes_of(token), score)
                 self.counters.generated_tokens += 1
-            break
-        job.accepted += accepted
-        self.counters.accepted_drafts += accepted
-        if accepted < len(drafts):
-            slot.truncate(len(slot.cached) - len(drafts) + accepted)
         if job.finish is not None:
             self.counters.finished(job.finish, job)
             slot.leave()
         else:
-            self._next(slot, job, job.tokens[-1])
-
-    def _next(self, slot: Slot, job: Generation, token: int) -> None:
-        slot.todo, slot.drafts = [token], 0
-        if self._drafter is None:
-            return
-        # the reply's last token needs no guess behind it, and the batch must hold everybody's guesses
-        room = min(self._drafts, job.max_tokens - len(job.tokens) - 1, self.llm.n_batch // (2 * self.parallel))
-        guess = self._drafter.guess(slot.index, [*slot.cached, token], room) if room > 0 else []
-        slot.todo += guess
-        slot.drafts = len(guess)
-        job.drafted += slot.drafts
-        self.counters.drafted += slot.drafts
-
-    def _embed(self, slot: Slot, job: Embedding) -> None:
-        """The next piece of a text, alone in its pass; with the model's own pooling all of it."""
-        count = len(slot.todo) if self.prompts.own_pooling else min(len(slot.todo), self._chunk)
-        self._batch.reset()
-        self._append(slot, count, 0)
-        native.llama_set_embeddings(self.llm.ctx, True)
-        try:
-            self._context.decode(self._batch)
-            width = self.llm.n_embd()
-            if self.prompts.own_pooling:
-                pooled = native.llama_get_embeddings_seq(self.llm.ctx, slot.index)
-                job.add(np.ctypeslib.as_array(pooled, shape=(1, width)))
-            else:
-                states = native.llama_get_embeddings(self.llm.ctx)
-                job.add(np.ctypeslib.as_array(states, shape=(count, width)))
-        finally:
-            native.llama_set_embeddings(self.llm.ctx, False)
-        self.counters.embedded_tokens += count
-        slot.cached += slot.todo[:count]
-        del slot.todo[:count]
-        if not slot.todo:
-            job.finish()
-            self.counters.finished("embedded")
-            slot.leave()
+            slot.todo = job.tokens[-1:]
 
     def _fail(self, slot: Slot, error: Exception) -> None:
         if slot.job is None:

@@ -12,7 +12,6 @@ from ..errors import OutputError, needs_extra
 from ..settings.serving import ServeSettings
 from .app import make_app
 from .models import Models
-from .schema import replace_converter
 
 with needs_extra("serve"):
     import uvicorn
@@ -61,7 +60,6 @@ def listen(host: str, port: int) -> socket.socket:
 def serve(settings: ServeSettings, bound: socket.socket, on_ready: Callable[[], None] = lambda: None) -> None:
     """Serve until SIGINT or SIGTERM. The models are loaded first; `on_ready` is called when clients can come."""
     sys.setswitchinterval(_SWITCH)
-    replace_converter()
     models = Models(settings.served())
     config = uvicorn.Config(
         make_app(models, settings),

@@ -7,7 +7,7 @@ from typing import Any
 
 from llama_cpp import llama_cpp as native
 
-from .request import Generation, Job, common_prefix, token_score
+from .request import Generation, common_prefix, token_score
 from .sampling import Row
 
 _WORTH_KEEPING = 16  # tokens of a prompt in a slot's cache for which that slot is taken, wherever it lies
@@ -19,43 +19,41 @@ class Slot:
     Attributes:
         cached: tokens in the cache, from position 0 on.
         job: what works here now; None when the slot is free.
-        todo: tokens to decode next. For a prompt that is all that is left of it; for a reply its last token and drafts.
-        drafts: how many of the last tokens of `todo` are guesses.
+        todo: tokens to decode next. For a prompt that is all that is left of it; for a reply its last token.
     """
 
     def __init__(self, index: int, memory: Any) -> None:
         self.index = index
         self.cached: list[int] = []
-        self.job: Job | None = None
+        self.job: Generation | None = None
         self.todo: list[int] = []
-        self.drafts = 0
         self._memory = memory
 
     @property
     def generating(self) -> bool:
         """Whether the prompt is behind it."""
-        return isinstance(self.job, Generation) and bool(self.job.tokens)
+        return self.job is not None and bool(self.job.tokens)
 
     @property
     def scores_prompt(self) -> bool:
         """Whether the probabilities of the tokens that are read now are asked for."""
-        return isinstance(self.job, Generation) and self.job.scored and not self.generating
+        return self.job is not None and self.job.scored and not self.generating
 
     def score_prompt(self, logits: Row) -> None:
         """Scores of the tokens behind the next ones of `todo`, from the logits of these, f32[n, n_vocab]."""
         job, read = self.job, len(self.cached)
-        assert isinstance(job, Generation)
+        assert job is not None
         for row, token in zip(logits, job.prompt[read + 1 :], strict=False):
             job.prompt_scores.append(token_score(token, row, job.logprobs or 0))
 
-    def admit(self, job: Job, reuse: bool = True) -> int:
+    def admit(self, job: Generation, reuse: bool = True) -> int:
         """Begin with a job. Returns how many tokens of its prompt the cache has already."""
         kept = 0
         if reuse:
             # the last token is decoded again: its logits are needed
             kept = min(common_prefix(self.cached, job.prompt), len(job.prompt) - 1)
         kept = self.truncate(kept)
-        self.job, self.todo, self.drafts = job, job.prompt[kept:], 0
+        self.job, self.todo = job, job.prompt[kept:]
         return kept
 
     def truncate(self, length: int) -> int:
@@ -72,7 +70,7 @@ class Slot:
         """The job is done; its tokens stay for a prompt that begins alike."""
         if self.job is not None:
             self.job.close()
-        self.job, self.todo, self.drafts = None, [], 0
+        self.job, self.todo = None, []
 
 
 def choose_slot(slots: Sequence[Slot], prompt: Sequence[int]) -> Slot | None:

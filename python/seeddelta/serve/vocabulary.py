@@ -14,8 +14,6 @@ from llama_cpp import llama_cpp as native
 from ..errors import OutOfMemoryError, RequestError
 from ..runtime.long_words import tokens_of
 
-_RUN = 8  # equal characters in a token from which on they are many
-
 
 class Vocabulary:
     """Tokens of one model.
@@ -44,16 +42,6 @@ class Vocabulary:
     def longest(self) -> int:
         """Bytes of the longest token: a text of more bytes has more than one."""
         return max(1, *(len(self.bytes_of(token)) for token in range(self.size)))
-
-    @cached_property
-    def runs(self) -> dict[str, int]:
-        """Characters of which a token has many and nothing else, and how many."""
-        found: dict[str, int] = {}
-        for token in range(self.size):
-            data = self.bytes_of(token)
-            if len(data) >= _RUN and data[:_RUN] == data[:1] * _RUN and data == data[:1] * len(data) and data[0] < 0x80:
-                found[chr(data[0])] = max(found.get(chr(data[0]), 0), len(data))
-        return found
 
     def is_end(self, token: int) -> bool:
         return token in self._end_set

@@ -45,12 +45,6 @@ class CaptureSettings(Settings):
     chunks: Annotated[int | None, Flag(shown=True)] = Field(
         default=None, ge=1, description="Chunks to read. Default: the whole text."
     )
-    skip: Annotated[int, Flag()] = Field(default=0, ge=0, description="Leave out the first tokens of every chunk.")
-    clip: Annotated[float, Flag()] = Field(
-        default=0.0,
-        ge=0,
-        description="Limit each normalized input (root mean square 1) to this magnitude; 0 is none.",
-    )
     targets: Annotated[str | None, Flag(shown=True, metavar="NAMES")] = Field(
         default=None, description="Matrices, as for build. Default: full; all with --layers."
     )

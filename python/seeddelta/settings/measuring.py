@@ -7,10 +7,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
-from .serving import Drafting, UsingModels
+from .serving import UsingModels
 from .tree import JSON, JSON_HELP, MODEL, MODELS, Flag, Settings
 
-TASK_CONTEXT = 2048  # tokens; a chunk of 512 is too short for many tasks
 QUIET = Flag(names=("--quiet", "-q"), shown=True, panel="For every command")
 
 
@@ -20,7 +19,7 @@ class Serving(UsingModels):
     quiet: Annotated[bool, QUIET] = Field(default=False, description="No progress bars, and no summary.")
 
 
-class RunSettings(Drafting, Serving):
+class RunSettings(Serving):
     """`seeddelta run`."""
 
     model: Annotated[Path, MODEL] = Field(description="GGUF or SeedΔ model.")
@@ -51,9 +50,6 @@ class RunSettings(Drafting, Serving):
     seed: Annotated[int | None, Flag(names=("--seed", "-s"), shown=True)] = Field(
         default=None, description="Seed of the sampling."
     )
-    grammar: Annotated[Path | None, Flag(shown=True)] = Field(
-        default=None, description="The text follows the GBNF grammar in this file."
-    )
     json_schema: Annotated[Path | None, Flag(shown=True)] = Field(
         default=None, description="The text is JSON that follows the schema in this file."
     )
@@ -71,8 +67,6 @@ class RunSettings(Drafting, Serving):
     def _check_texts(self) -> RunSettings:
         if self.prompt is not None and self.file is not None:
             raise ValueError("--prompt and --file both say what to continue; leave one of them out")
-        if self.grammar is not None and self.json_schema is not None:
-            raise ValueError("--grammar and --json-schema both say what the text must be; leave one of them out")
         return self
 
 

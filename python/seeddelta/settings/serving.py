@@ -78,21 +78,7 @@ class ExecSettings(OfRuntime):
     )
 
 
-class Drafting(Settings):
-    """What a model that generates text has."""
-
-    drafts: Annotated[int | None, Flag()] = Field(
-        default=None,
-        ge=0,
-        description="Tokens guessed ahead, checked together; greedy text stays the same. Default: 0, with --draft 4.",
-    )
-    draft: Annotated[Path | None, Flag(shown=True, metavar="MODEL")] = Field(
-        default=None,
-        description="A smaller model of the same vocabulary that guesses. Without it the text before is searched.",
-    )
-
-
-class Talking(Drafting):
+class Talking(Settings):
     """What a model that talks has."""
 
     context: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(

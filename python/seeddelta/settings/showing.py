@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from .measuring import QUIET, TASK_CONTEXT, Scoring
+from .measuring import QUIET, Scoring
 from .serving import Threaded, check_fallback
 from .tree import JSON, JSON_HELP, MODELS, Flag
 
@@ -53,36 +53,6 @@ class ReportSettings(Scoring, Threaded):
             raise ValueError("nothing to report: give --from eval.json, or models")
         if not self.saved:
             check_fallback(self.fallback, {"--seeddelta-gap": self.gap is not None})
-        return self
-
-
-class TaskSettings(Threaded):
-    """`seeddelta tasks`."""
-
-    model: Annotated[tuple[Path, ...], MODELS] = Field(
-        min_length=1, description="GGUF or SeedΔ models; the first is what the others are compared with."
-    )
-    hellaswag: Annotated[Path | None, Flag(shown=True)] = Field(
-        default=None, description="Tasks in llama-perplexity's format: six lines each."
-    )
-    winogrande: Annotated[Path | None, Flag(shown=True)] = Field(
-        default=None, description="Tasks in llama-perplexity's format: CSV."
-    )
-    multiple_choice: Annotated[Path | None, Flag(shown=True)] = Field(
-        default=None, description="Tasks in llama-perplexity's binary format."
-    )
-    limit: Annotated[int | None, Flag(shown=True)] = Field(
-        default=None, ge=1, description="Tasks at most. Default: all."
-    )
-    context: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(
-        default=TASK_CONTEXT, ge=16, description="Context in tokens."
-    )
-    as_json: Annotated[Path | None, JSON] = Field(default=None, description=JSON_HELP)
-
-    @model_validator(mode="after")
-    def _check_tasks(self) -> TaskSettings:
-        if not (self.hellaswag or self.winogrande or self.multiple_choice):
-            raise ValueError("no tasks; give --hellaswag, --winogrande or --multiple-choice FILE")
         return self
 
 
