@@ -27,7 +27,7 @@ def test_layers_with_one_cache_remember_their_own_queries() -> None:
     """The same two queries again and again, each of its layer: nothing has changed for either."""
     rng = np.random.default_rng(6)
     own = OwnAttention(StatePackKV("exact", min_context=1), EventDriven(target="kv", delta_theta=0.5, gap_every=0))
-    hook = _core.GraphHook(_core.WeightRegistry(library.ggml_abi()))
+    hook = _core.GraphHook(_core.WeightRegistry(library.loaded_ggml()))
     hook.set_attention(own.hook)
     lib: Any = library.native_library()
     lib.ggml_flash_attn_ext.restype = ctypes.c_void_p

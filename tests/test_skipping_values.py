@@ -16,7 +16,7 @@ from seeddelta.settings.skipping import DEFAULT_KEEP
 
 pytest.importorskip("llama_cpp")
 
-from seeddelta.runtime.library import ggml_abi
+from seeddelta.runtime.library import loaded_ggml
 from tiny_models import write_model
 
 
@@ -37,7 +37,7 @@ def keep_of(name: str, **options: Any) -> float | None:
     skipping = _core.SkipSettings(texts_of(RuntimeConfig(kwta=Kwta(**options))))
     with tempfile.TemporaryDirectory() as folder:
         path = write_model(Path(folder) / "model.gguf", {weight.name: matrix})
-        model = _core.ServedModel(path, ggml_abi(), skipping, columns=[weight])
+        model = _core.ServedModel(path, loaded_ggml(), skipping, columns=[weight])
     gates = _core.GraphHook(model.registry).gates()
     assert len(model.gates) == len(gates)
     return gates[0]["keep"] if gates else None

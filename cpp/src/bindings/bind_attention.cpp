@@ -55,8 +55,7 @@ PackSettings with_heads(const PackSettings &settings, const std::vector<std::pai
 
 using Override = std::tuple<int64_t, int64_t, int64_t, int64_t, std::string, float>;
 
-std::unique_ptr<PyAttention> make_hook(const std::shared_ptr<GgmlAbi> &abi,
-                                       const std::map<std::string, uintptr_t> &symbols, const PackSettings &pack,
+std::unique_ptr<PyAttention> make_hook(const std::shared_ptr<LoadedGgml> &ggml, const PackSettings &pack,
                                        const std::vector<Override> &layers, int64_t min_context, int64_t gap_every,
                                        float gap_limit, const std::map<std::string, double> &event) {
     AttentionSettings settings{.pack = pack,
@@ -71,7 +70,7 @@ std::unique_ptr<PyAttention> make_hook(const std::shared_ptr<GgmlAbi> &abi,
     for (const auto &[first, last, first_head, last_head, mode, budget] : layers) {
         settings.layers.push_back({first, last, first_head, last_head, mode_of(mode), budget});
     }
-    return std::make_unique<PyAttention>(abi, probe_attention(symbols, *abi), std::move(settings));
+    return std::make_unique<PyAttention>(ggml, std::move(settings));
 }
 
 FloatDict counters(const PyAttention &h) {
@@ -140,8 +139,6 @@ py::typing::List<FloatDict> heads(const PyAttention &h) {
 } // namespace
 
 void bind_attention(py::module_ &m) {
-    m.def("attention_required_symbols", &attention_required_symbols,
-          "Names of the ggml functions that AttentionHook needs, beside those of ggml_required_symbols.");
     py::class_<PackSettings>(m, "PackSettings",
                              "How keys are chosen by their bits; see seeddelta.StatePackKV. Raises ValueError for what "
                              "is out of range.")
@@ -155,14 +152,13 @@ void bind_attention(py::module_ &m) {
         m, "AttentionHook",
         "Takes over the attention in the graphs that a GraphHook sees.\n\n"
         "Args:\n"
-        "    symbols: addresses of ggml_required_symbols() and attention_required_symbols().\n"
         "    layers: (first, last, first KV head, last, mode, budget) of layers or, unless the\n"
         "        first is -1, of their heads that differ from `pack`; the last that fits holds.\n"
         "    event: not empty: windows of positions are computed when they have changed; the limits\n"
         "        of Gate's events. Needs `pack` with the mode exact.\n"
         "    gap_limit: largest mean relative error of a layer; one above it becomes exact.\n"
-        "Raises RuntimeError saying which probe failed.")
-        .def(py::init(&make_hook), py::arg("abi"), py::arg("symbols"), py::arg("pack"), py::kw_only(),
+        "Raises RuntimeError saying which probe failed, or that attention is not computed as it should be.")
+        .def(py::init(&make_hook), py::arg("ggml"), py::arg("pack"), py::kw_only(),
              py::arg("layers") = std::vector<Override>{}, py::arg("min_context") = 1024, py::arg("gap_every") = 64,
              py::arg("gap_limit") = 0.3F, py::arg("event") = std::map<std::string, double>{})
         .def("events", &events, "What event-driven attention did so far, of all layers.")

@@ -7,17 +7,18 @@
 #include <utility>
 
 #include "ggml_host/attention_hook.hpp"
+#include "ggml_host/loaded_ggml.hpp"
 
 namespace seeddelta {
 
 struct PyAttention {
-    PyAttention(std::shared_ptr<const GgmlAbi> layout, const AttentionAbi &attention, AttentionSettings settings)
-        : abi(std::move(layout)), hook(*abi, attention, std::move(settings)) {}
-    std::shared_ptr<const GgmlAbi> abi;
+    PyAttention(std::shared_ptr<const LoadedGgml> loaded, AttentionSettings settings)
+        : ggml(std::move(loaded)), hook(ggml->abi(), ggml->attention(), std::move(settings)) {}
+    std::shared_ptr<const LoadedGgml> ggml;
     AttentionHook hook;
 };
 
-// Called by bind_runtime between the class GgmlAbi, which it needs, and GraphHook, which needs it.
+// Called by bind_runtime between the class LoadedGgml, which it needs, and GraphHook, which needs it.
 void bind_attention(pybind11::module_ &m);
 // Called by bind_attention.
 void bind_attention_run(pybind11::module_ &m);

@@ -5,6 +5,7 @@
 
 #include "bindings/arrays.hpp"
 #include "ggml_host/capture_hook.hpp"
+#include "ggml_host/loaded_ggml.hpp"
 
 namespace seeddelta {
 
@@ -12,7 +13,7 @@ namespace {
 
 // The hook and the layout it reads with.
 struct PyCapture {
-    std::shared_ptr<GgmlAbi> abi;
+    std::shared_ptr<LoadedGgml> ggml;
     CaptureHook hook;
 };
 
@@ -88,13 +89,14 @@ void bind_capture(py::module_ &m) {
                           "    threads: of the sums; 0 is all processors. They do not depend on it.\n"
                           "    clip: largest magnitude of an x̂; 0 is none. The plain x² are not clipped.\n"
                           "    taken: nodes whose values `values` gives, and matrices whose inputs it gives.")
-        .def(py::init([](const std::shared_ptr<GgmlAbi> &abi, const std::vector<std::string> &names, bool covariance,
-                         int64_t skip, int threads, float clip, const std::vector<std::string> &taken) {
-                 return std::unique_ptr<PyCapture>(
-                     new PyCapture{abi, CaptureHook(*abi, names, covariance, skip, threads, clip, taken)});
-             }),
-             py::arg("abi"), py::arg("names"), py::arg("covariance") = true, py::arg("skip") = 0,
-             py::arg("threads") = 0, py::arg("clip") = 0.0F, py::arg("taken") = std::vector<std::string>{})
+        .def(
+            py::init([](const std::shared_ptr<LoadedGgml> &ggml, const std::vector<std::string> &names, bool covariance,
+                        int64_t skip, int threads, float clip, const std::vector<std::string> &taken) {
+                return std::unique_ptr<PyCapture>(
+                    new PyCapture{ggml, CaptureHook(ggml->abi(), names, covariance, skip, threads, clip, taken)});
+            }),
+            py::arg("ggml"), py::arg("names"), py::arg("covariance") = true, py::arg("skip") = 0,
+            py::arg("threads") = 0, py::arg("clip") = 0.0F, py::arg("taken") = std::vector<std::string>{})
         .def_property_readonly("callback",
                                [](const PyCapture &) { return reinterpret_cast<uintptr_t>(&CaptureHook::callback); })
         .def_property_readonly("user_data", [](PyCapture &c) { return reinterpret_cast<uintptr_t>(&c.hook); })

@@ -7,19 +7,20 @@
 #include <vector>
 
 #include "ggml_host/graph_hook.hpp"
+#include "ggml_host/loaded_ggml.hpp"
 
 namespace seeddelta {
 
 // Keeps alive what the registry points to.
 struct PyRegistry {
     std::shared_ptr<WeightRegistry> registry;
-    std::shared_ptr<const GgmlAbi> abi;
+    std::shared_ptr<const LoadedGgml> ggml;
     std::vector<pybind11::object> keep;
 };
 
 struct PyHook {
     PyHook(std::shared_ptr<PyRegistry> weights)
-        : registry(std::move(weights)), hook(*registry->abi, *registry->registry) {}
+        : registry(std::move(weights)), hook(registry->ggml->abi(), *registry->registry) {}
     std::shared_ptr<PyRegistry> registry;
     GraphHook hook;
 };

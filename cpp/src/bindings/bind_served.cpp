@@ -123,14 +123,14 @@ HeaderParts read_header(const Path &path) {
 }
 
 struct PyServedModel {
-    std::shared_ptr<const GgmlAbi> abi;
+    std::shared_ptr<const LoadedGgml> ggml;
     std::vector<py::object> keep; // the matrices by columns
     std::unique_ptr<ServedModel> model;
 };
 
-std::shared_ptr<PyServedModel> make_model(const Path &path, std::shared_ptr<GgmlAbi> abi, const SkipSettings &skipping,
-                                          const std::optional<Path> &fallback, std::optional<double> gap,
-                                          const Names &dense, bool proc_sparse,
+std::shared_ptr<PyServedModel> make_model(const Path &path, std::shared_ptr<LoadedGgml> ggml,
+                                          const SkipSettings &skipping, const std::optional<Path> &fallback,
+                                          std::optional<double> gap, const Names &dense, bool proc_sparse,
                                           const std::vector<const PyColumnWeight *> &columns) {
     Options options;
     options.skipping = skipping;
@@ -152,16 +152,16 @@ std::shared_ptr<PyServedModel> make_model(const Path &path, std::shared_ptr<Ggml
     {
         const py::gil_scoped_release release;
         auto file = std::make_unique<WatchedModel>(path.string());
-        model = named.empty() ? std::make_unique<ServedModel>(std::move(file), options, *abi)
-                              : std::make_unique<ServedModel>(std::move(file), options, *abi, named);
+        model = named.empty() ? std::make_unique<ServedModel>(std::move(file), options, *ggml)
+                              : std::make_unique<ServedModel>(std::move(file), options, *ggml, named);
     }
-    return std::make_shared<PyServedModel>(PyServedModel{std::move(abi), std::move(keep), std::move(model)});
+    return std::make_shared<PyServedModel>(PyServedModel{std::move(ggml), std::move(keep), std::move(model)});
 }
 
 std::shared_ptr<PyRegistry> registry_of(const std::shared_ptr<PyServedModel> &m) {
     auto made = std::make_shared<PyRegistry>();
     made->registry = std::shared_ptr<WeightRegistry>(m, &m->model->registry());
-    made->abi = m->abi;
+    made->ggml = m->ggml;
     return made;
 }
 
@@ -269,7 +269,7 @@ void bind_served(py::module_ &m) {
         "    gap, dense, proc_sparse: as in RuntimeConfig.\n"
         "    columns: matrices of an ordinary model.\n"
         "Raises FormatError, SourceModelError, MissingFileError, ConfigError.")
-        .def(py::init(&make_model), py::arg("path"), py::arg("abi").none(false), py::arg("skipping"),
+        .def(py::init(&make_model), py::arg("path"), py::arg("ggml").none(false), py::arg("skipping"),
              py::arg("fallback") = py::none(), py::arg("gap") = py::none(), py::arg("dense") = Names(),
              py::arg("proc_sparse") = true, py::arg("columns") = std::vector<const PyColumnWeight *>())
         .def_property_readonly("registry", &registry_of)

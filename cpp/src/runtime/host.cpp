@@ -90,7 +90,7 @@ std::shared_ptr<ServedModel> Host::open(const char *path) {
     prune(state);
     Options options = Options::from_environment();
     settle_attention(options);
-    auto model = std::make_shared<ServedModel>(std::move(file), options, LlamaLibrary::loaded().abi());
+    auto model = std::make_shared<ServedModel>(std::move(file), options, LlamaLibrary::loaded().ggml());
     models_.push_back({state, model});
     if (options.verbose) {
         say({model->path(), ": ", std::to_string(model->served().size()), " weights are computed from it, ",

@@ -96,10 +96,12 @@ std::vector<Metric> model_metrics(ServedModel &model, const Totals &totals) {
             kinds[name] += counts[kOwnCalls];
         }
     }
-    std::vector<Metric> found = {whole("seeddelta.weights", at), whole("seeddelta.dense_weights", model.dense().size()),
+    std::vector<Metric> found = {whole("seeddelta.weights", at),
+                                 whole("seeddelta.dense_weights", model.dense().size()),
                                  whole("seeddelta.idle_weights", idle),
                                  whole("seeddelta.file_bytes", model.file_bytes()),
-                                 whole("seeddelta.nodes_seen", totals.nodes_seen)};
+                                 whole("seeddelta.nodes_seen", totals.nodes_seen),
+                                 whole("seeddelta.self_tests", static_cast<uint64_t>(model.ggml().self_tests()))};
     for (size_t i = kOwnCalls + 1; i < sums.size(); ++i) {
         found.push_back(whole(std::string("seeddelta.") + kWeightCounts[i].name, sums[i]));
     }

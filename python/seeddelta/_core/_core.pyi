@@ -8,7 +8,7 @@ import numpy.typing
 import os
 import pathlib
 import typing
-__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'Proof', 'ProvenGate', 'ServedModel', 'SkipSettings', 'StubFile', 'Trial', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'base_values', 'check_loadable', 'columns_lanes_encode', 'coo_select', 'ggml_known_symbols', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'read_header', 'rotate', 'seed_search']
+__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GraphHook', 'LaneCode', 'LoadedGgml', 'PRNG_BLOCK_STD', 'PackSettings', 'Proof', 'ProvenGate', 'ServedModel', 'SkipSettings', 'StubFile', 'Trial', 'Weight', 'WeightRegistry', 'base_values', 'check_loadable', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'ggml_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'read_header', 'rotate', 'seed_search']
 class Gate:
     """
     What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
@@ -191,13 +191,13 @@ class Weight:
         """
         Bytes of all arrays.
         """
-class GgmlAbi:
+class LoadedGgml:
     """
-    Layout of the loaded ggml, learned by probing its public functions.
+    The loaded ggml: its layout, learned by probing its public functions, and whether it computes as expected.
 
     Args:
-        symbols: address of each of ggml_required_symbols(), and of those of ggml_known_symbols() that there are.
-    Raises RuntimeError saying which probe failed.
+        symbols: addresses of ggml_symbols(), those that there are.
+    Raises RuntimeError saying which probe failed, or which operation is not computed as it should be.
     """
     def __init__(self, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex]) -> None:
         ...
@@ -208,6 +208,11 @@ class GgmlAbi:
     def placeholder_type(self, n_in: typing.SupportsInt | typing.SupportsIndex) -> int:
         """
         The smallest ggml type for a placeholder of so many columns.
+        """
+    @property
+    def self_tests(self) -> int:
+        """
+        Operations that were compared with ggml's own: four, with attention five.
         """
 class PackSettings:
     """
@@ -224,15 +229,14 @@ class AttentionHook:
     Takes over the attention in the graphs that a GraphHook sees.
 
     Args:
-        symbols: addresses of ggml_required_symbols() and attention_required_symbols().
         layers: (first, last, first KV head, last, mode, budget) of layers or, unless the
             first is -1, of their heads that differ from `pack`; the last that fits holds.
         event: not empty: windows of positions are computed when they have changed; the limits
             of Gate's events. Needs `pack` with the mode exact.
         gap_limit: largest mean relative error of a layer; one above it becomes exact.
-    Raises RuntimeError saying which probe failed.
+    Raises RuntimeError saying which probe failed, or that attention is not computed as it should be.
     """
-    def __init__(self, abi: GgmlAbi, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex], pack: PackSettings, *, layers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsFloat | typing.SupportsIndex]] = [], min_context: typing.SupportsInt | typing.SupportsIndex = 1024, gap_every: typing.SupportsInt | typing.SupportsIndex = 64, gap_limit: typing.SupportsFloat | typing.SupportsIndex = 0.30000001192092896, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
+    def __init__(self, ggml: LoadedGgml, pack: PackSettings, *, layers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsFloat | typing.SupportsIndex]] = [], min_context: typing.SupportsInt | typing.SupportsIndex = 1024, gap_every: typing.SupportsInt | typing.SupportsIndex = 64, gap_limit: typing.SupportsFloat | typing.SupportsIndex = 0.30000001192092896, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
         ...
     def counters(self) -> dict[str, float]:
         """
@@ -305,7 +309,7 @@ class WeightRegistry:
     """
     The converted weights of one file; contexts of the same model may share it.
     """
-    def __init__(self, abi: GgmlAbi) -> None:
+    def __init__(self, ggml: LoadedGgml) -> None:
         ...
     def add(self, weight: Weight | ColumnWeight) -> None:
         """
@@ -453,7 +457,7 @@ class CaptureHook:
         clip: largest magnitude of an x̂; 0 is none. The plain x² are not clipped.
         taken: nodes whose values `values` gives, and matrices whose inputs it gives.
     """
-    def __init__(self, abi: GgmlAbi, names: collections.abc.Sequence[str], covariance: bool = True, skip: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 0, clip: typing.SupportsFloat | typing.SupportsIndex = 0.0, taken: collections.abc.Sequence[str] = []) -> None:
+    def __init__(self, ggml: LoadedGgml, names: collections.abc.Sequence[str], covariance: bool = True, skip: typing.SupportsInt | typing.SupportsIndex = 0, threads: typing.SupportsInt | typing.SupportsIndex = 0, clip: typing.SupportsFloat | typing.SupportsIndex = 0.0, taken: collections.abc.Sequence[str] = []) -> None:
         ...
     def counts(self, name: str) -> numpy.typing.NDArray[numpy.int64]:
         """
@@ -551,7 +555,7 @@ class ServedModel:
         columns: matrices of an ordinary model.
     Raises FormatError, SourceModelError, MissingFileError, ConfigError.
     """
-    def __init__(self, path: os.PathLike[str] | str | bytes, abi: GgmlAbi, skipping: SkipSettings, fallback: os.PathLike[str] | str | bytes | None = None, gap: typing.SupportsFloat | typing.SupportsIndex | None = None, dense: collections.abc.Sequence[str] = [], proc_sparse: bool = True, columns: collections.abc.Sequence[ColumnWeight] = []) -> None:
+    def __init__(self, path: os.PathLike[str] | str | bytes, ggml: LoadedGgml, skipping: SkipSettings, fallback: os.PathLike[str] | str | bytes | None = None, gap: typing.SupportsFloat | typing.SupportsIndex | None = None, dense: collections.abc.Sequence[str] = [], proc_sparse: bool = True, columns: collections.abc.Sequence[ColumnWeight] = []) -> None:
         ...
     def metrics(self, hook: GraphHook) -> dict[str, int | float]:
         """
@@ -592,10 +596,6 @@ class ServedModel:
         """
         Names of the tensors of a SeedΔ file that are computed from it.
         """
-def attention_required_symbols() -> list[str]:
-    """
-    Names of the ggml functions that AttentionHook needs, beside those of ggml_required_symbols.
-    """
 def base_values(base_kind: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex, row_begin: typing.SupportsInt | typing.SupportsIndex, row_end: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float32]:
     """
     Values of a base kind that is made of a seed, whole numbers in float32 [row_end - row_begin, n_in]; n_in up to 2^18.
@@ -623,13 +623,13 @@ def coo_select(delta: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], k
 
     Returns: (index uint32 [n_out, k], value float32 [n_out, k]).
     """
-def ggml_known_symbols() -> list[str]:
-    """
-    Names of those that tell it which types there are.
-    """
 def ggml_required_symbols() -> list[str]:
     """
-    Names of the ggml functions that GgmlAbi needs.
+    Names of the ggml functions without which nothing runs.
+    """
+def ggml_symbols() -> list[str]:
+    """
+    Names of all ggml functions that are used.
     """
 def isa_active() -> str:
     """

@@ -109,7 +109,7 @@ def capture(
     with needs_extra("llama"):
         from ..progress import tqdm
 
-    from ..runtime.library import ggml_abi
+    from ..runtime.library import loaded_ggml
     from ..runtime.positions import check_context
     from ..runtime.session import plan_chunks, refuse_encoder_decoder
     from .block_run import open_hooked
@@ -119,7 +119,7 @@ def capture(
     check_context(header, ctx)
     path = header.path  # the first part, when there are several
     wanted = wanted_matrices(header, targets, layers, only)
-    hook = _core.CaptureHook(ggml_abi(), wanted, covariance, skip, threads, clip)
+    hook = _core.CaptureHook(loaded_ggml(), wanted, covariance, skip, threads, clip)
     llm = open_hooked(str(path), hook, ctx, threads)
     try:
         refuse_encoder_decoder(llm, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,8 +15,7 @@ from ..errors import ConfigError, UnsupportedLlamaError
 from ..settings.attention import StatePackKV
 from ..settings.runtime import RuntimeConfig
 from ..settings.skipping import EventDriven
-from .library import attention_symbols, ggml_abi, native_library, unsupported
-from .selftest import compute_attention
+from .library import loaded_ggml, unsupported
 
 _CACHE_TYPES = (
     llama_cpp.GGML_TYPE_F16,
@@ -50,20 +48,12 @@ class OwnAttention:
         settings = options.core_options()
         of_hook = {name: settings.pop(name) for name in ("min_context", "gap_every", "gap_limit")}
         pack = _core.PackSettings(**settings)
-        abi = ggml_abi()
+        ggml = loaded_ggml()
         try:
-            self.hook = _core.AttentionHook(
-                abi,
-                attention_symbols(),
-                pack,
-                layers=options.overrides(),
-                event=limits,
-                **of_hook,
-            )
+            self.hook = _core.AttentionHook(ggml, pack, layers=options.overrides(), event=limits, **of_hook)
         except RuntimeError as error:
             raise unsupported(f"attention cannot be taken over: {error}") from error
         self._proven = False
-        _check_computing()
 
     def metrics(self) -> dict[str, int | float]:
         """`attention.*`: nodes met, exact operations of up to 16 tokens a sequence, those of prompts, packed
@@ -215,14 +205,3 @@ def check_arguments(kwargs: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name}: our attention needs a cache of type F16, BF16, Q8_0 or Q4_0")
     if not kwargs.get("flash_attn", True) and kwargs.get("type_v") not in (None, llama_cpp.GGML_TYPE_F16):
         raise ConfigError("type_v: without flash attention our attention needs a cache of values of type F16")
-
-
-@functools.cache
-def _check_computing() -> None:
-    """Compute the attention of one token beside ggml's own. Raises UnsupportedLlamaError for another result."""
-    library = native_library()
-    if hasattr(library, "ggml_graph_compute_with_ctx"):
-        hook = _core.AttentionHook(ggml_abi(), attention_symbols(), _core.PackSettings("exact"))
-        wrong = compute_attention(ggml_abi(), hook, library)
-        if wrong is not None:
-            raise unsupported(wrong)

@@ -25,7 +25,7 @@ from .attention import OwnAttention, attention_of
 from .columns import require_columns, target_columns
 from .contexts import handle_of, new_model
 from .handle import RuntimeHandle
-from .library import ggml_abi, unsupported
+from .library import loaded_ggml, unsupported
 from .llama_log import install, native_path, refusals
 from .locking import lock_memory
 from .lora import add_adapters
@@ -63,7 +63,7 @@ def _new_handle(
     model: _core.ServedModel | None, config: RuntimeConfig, new_attention: Callable[[], OwnAttention | None] | None
 ) -> RuntimeHandle:
     """What one more context of a model gets: hook, counters and attention of its own, the weights of all."""
-    registry = _core.WeightRegistry(ggml_abi()) if model is None else model.registry
+    registry = _core.WeightRegistry(loaded_ggml()) if model is None else model.registry
     hook = _core.GraphHook(registry)
     attention = None if new_attention is None else new_attention()
     if attention is not None:

@@ -10,7 +10,7 @@ from .. import _core
 from ..errors import ConfigError, OutOfMemoryError
 from ..settings.assign import texts_of
 from ..settings.runtime import RuntimeConfig
-from .library import ggml_abi
+from .library import loaded_ggml
 
 _SKIPPING = ("kwta", "state_pack_mlp", "event", "zeros", "force", "skip_prompt")
 
@@ -25,7 +25,9 @@ def prepare(
     dense = [_told(pattern) for pattern in config.dense]
     skipping = skip_settings(config)
     try:
-        model = _core.ServedModel(path, ggml_abi(), skipping, fallback, config.gap, dense, config.proc_sparse, columns)
+        model = _core.ServedModel(
+            path, loaded_ggml(), skipping, fallback, config.gap, dense, config.proc_sparse, columns
+        )
         return model, model.stub_file()
     except MemoryError as error:
         raise OutOfMemoryError(f"{path}: no memory to load the model; free some") from error
