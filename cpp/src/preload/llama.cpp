@@ -8,6 +8,7 @@
 #include "runtime/host.hpp"
 #include "runtime/llama_library.hpp"
 #include "runtime/say.hpp"
+#include "seeddelta/model.h"
 
 #define SEEDDELTA_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -23,7 +24,7 @@ struct ModelParams {
 };
 using LoadModel = void *(*)(const char *path, ModelParams params);
 using LoadSplits = void *(*)(const char **paths, size_t count, ModelParams params);
-using EvalCallback = bool (*)(void *tensor, bool ask, void *data);
+using EvalCallback = bool (*)(ggml_tensor *tensor, bool ask, void *data);
 
 void *no_devices[1]; // a list that ends at once
 
@@ -107,7 +108,11 @@ SEEDDELTA_EXPORT int ggml_backend_sched_graph_compute_async(void *scheduler, voi
 
 SEEDDELTA_EXPORT void ggml_backend_sched_set_eval_callback(void *scheduler, EvalCallback callback, void *data) {
     static const auto real = next<void (*)(void *, EvalCallback, void *)>("ggml_backend_sched_set_eval_callback");
-    Host::instance().watched(scheduler, callback != nullptr);
+    if (callback == &seeddelta_eval) {
+        Host::instance().leave(scheduler); // the program has attached it
+    } else {
+        Host::instance().watched(scheduler, callback != nullptr);
+    }
     if (real != nullptr) {
         real(scheduler, callback, data);
     }

@@ -64,14 +64,15 @@ bool Host::state_of(const char *path, FileState &state) {
     return true;
 }
 
-std::shared_ptr<ServedModel> Host::open(const char *path) {
+std::shared_ptr<ServedModel> Host::open(const char *path, const char *given) {
     FileState state;
     if (!state_of(path, state)) {
         return nullptr; // llama.cpp says what is wrong
     }
+    const std::optional<std::string> settings = given == nullptr ? std::nullopt : std::optional<std::string>(given);
     const std::scoped_lock lock(mutex_);
     for (const Entry &entry : models_) {
-        if (entry.state == state && entry.model->changed().empty()) {
+        if (entry.state == state && entry.settings == settings && entry.model->changed().empty()) {
             return entry.model;
         }
     }
@@ -88,10 +89,10 @@ std::shared_ptr<ServedModel> Host::open(const char *path) {
         return nullptr;
     }
     prune(state);
-    Options options = Options::from_environment();
+    Options options = settings ? Options::of(*settings) : Options::from_environment();
     settle_attention(options);
     auto model = std::make_shared<ServedModel>(std::move(file), options, LlamaLibrary::loaded().ggml());
-    models_.push_back({state, model});
+    models_.push_back({state, settings, model});
     if (options.verbose) {
         say({model->path(), ": ", std::to_string(model->served().size()), " weights are computed from it, ",
              std::to_string(model->dense().size()), " from the fallback"});
@@ -245,15 +246,32 @@ void Host::freed(void *scheduler) noexcept {
         if (known == contexts_.end()) {
             return;
         }
-        const std::unique_ptr<ServedContext> &served = known->second.served;
-        const bool told =
-            !(served != nullptr ? served->model().options().metrics_json : ordinary_->metrics_json()).empty();
+        const Context &context = known->second;
+        const bool told = context.served != nullptr ? !context.served->model().options().metrics_json.empty()
+                                                    : ordinary_ && !ordinary_->metrics_json().empty();
         contexts_.erase(known);
         if (!told) {
             return;
         }
     }
     write_metrics(true);
+}
+
+ServedContext *Host::attach(std::shared_ptr<ServedModel> model) {
+    auto made = std::make_unique<ServedContext>(std::move(model));
+    ServedContext *context = made.get();
+    const std::scoped_lock lock(mutex_);
+    contexts_.emplace(context, Context{std::move(made), nullptr});
+    return context;
+}
+
+void Host::leave(void *scheduler) noexcept {
+    try {
+        const std::scoped_lock lock(mutex_);
+        contexts_.try_emplace(scheduler);
+    } catch (const std::bad_alloc &) {
+        say({"error: no memory; a context that the program has attached is not told apart"});
+    }
 }
 
 void Host::watched(void *scheduler, bool watched) noexcept {
@@ -277,6 +295,38 @@ void Host::write_metrics_at_exit() {
     static_cast<void>(registered);
 }
 
+// `path`: the file that they are to be written to; empty: none.
+std::string Host::metrics_text(std::string &path) const {
+    std::string text;
+    for (const Entry &entry : models_) {
+        Totals totals = entry.model->totals;
+        for (const auto &[scheduler, context] : contexts_) {
+            if (context.served != nullptr && &context.served->model() == entry.model.get()) {
+                context.served->add_to(totals);
+            }
+        }
+        path = path.empty() ? entry.model->options().metrics_json : path;
+        text += (text.empty() ? "\n" : ",\n") + metrics_json(*entry.model, totals);
+    }
+    if (ordinary_) {
+        AttentionCounts counts = ordinary_->totals;
+        for (const auto &[scheduler, context] : contexts_) {
+            if (context.ordinary != nullptr) {
+                context.ordinary->add_to(counts);
+            }
+        }
+        path = path.empty() ? ordinary_->metrics_json() : path;
+        text += (text.empty() ? "\n" : ",\n") + ordinary_json(counts);
+    }
+    return "{" + text + "\n}\n";
+}
+
+std::string Host::metrics() {
+    const std::scoped_lock lock(mutex_);
+    std::string path;
+    return metrics_text(path);
+}
+
 void Host::write_metrics(bool wait) noexcept {
     try {
         std::unique_lock lock(mutex_, std::defer_lock);
@@ -285,29 +335,10 @@ void Host::write_metrics(bool wait) noexcept {
         } else if (!lock.try_lock()) {
             return;
         }
-        std::string path, text;
-        for (const Entry &entry : models_) {
-            Totals totals = entry.model->totals;
-            for (const auto &[scheduler, context] : contexts_) {
-                if (context.served != nullptr && &context.served->model() == entry.model.get()) {
-                    context.served->add_to(totals);
-                }
-            }
-            path = entry.model->options().metrics_json;
-            text += (text.empty() ? "{\n" : ",\n") + metrics_json(*entry.model, totals);
-        }
-        if (ordinary_ && !ordinary_->metrics_json().empty()) {
-            AttentionCounts counts = ordinary_->totals;
-            for (const auto &[scheduler, context] : contexts_) {
-                if (context.ordinary != nullptr) {
-                    context.ordinary->add_to(counts);
-                }
-            }
-            path = ordinary_->metrics_json();
-            text += (text.empty() ? "{\n" : ",\n") + ordinary_json(counts);
-        }
+        std::string path;
+        const std::string text = metrics_text(path);
         if (!path.empty()) {
-            write_file(path, text + "\n}\n");
+            write_file(path, text);
         }
     } catch (const std::exception &error) {
         say({"error: the metrics are not written: ", error.what()});

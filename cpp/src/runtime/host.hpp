@@ -19,8 +19,9 @@ public:
     // Never freed: threads may compute while the process ends.
     static Host &instance();
 
-    // The model of a file; null where llama.cpp loads it alone. Throws ModelFileError, std::bad_alloc.
-    std::shared_ptr<ServedModel> open(const char *path);
+    // The model of a file; null where llama.cpp loads it alone. With settings as SEEDDELTA_SET has them; null: those of
+    // the environment. Throws ModelFileError, std::bad_alloc.
+    std::shared_ptr<ServedModel> open(const char *path, const char *settings = nullptr);
     // The file for llama.cpp to load; and what is to be done with it once that is over. Throw ModelFileError.
     std::shared_ptr<StubFile> stub_of(ServedModel &model);
     void loaded(ServedModel &model, StubFile &stub);
@@ -28,8 +29,14 @@ public:
     // In place of ggml_backend_sched_graph_compute_async. Never throws.
     int compute(void *scheduler, void *graph, ComputeGraph real) noexcept;
     void freed(void *scheduler) noexcept;
+    // Somebody else computes with our weights in the graphs of a scheduler.
+    void leave(void *scheduler) noexcept;
+    // A context whose graphs are shown to its eval. It goes when it is freed.
+    ServedContext *attach(std::shared_ptr<ServedModel> model);
     // Whether somebody else's callback looks at the nodes of a scheduler's graphs.
     void watched(void *scheduler, bool watched) noexcept;
+    // Of all models, as JSON. Throws std::bad_alloc.
+    std::string metrics();
     // To the file that SEEDDELTA_METRICS_JSON names. A process may end in a handler of signals, where nothing can be
     // waited for.
     void write_metrics(bool wait) noexcept;
@@ -44,6 +51,7 @@ private:
     };
     struct Entry {
         FileState state;
+        std::optional<std::string> settings;
         std::shared_ptr<ServedModel> model;
     };
     struct Found {
@@ -52,7 +60,7 @@ private:
         bool ordinary = false; // it computes with weights of others
     };
 
-    // Of one scheduler. Neither: llama.cpp computes alone.
+    // Of one scheduler, or one that was attached. Neither: llama.cpp computes alone.
     struct Context {
         std::unique_ptr<ServedContext> served;
         std::unique_ptr<OrdinaryContext> ordinary;
@@ -60,6 +68,7 @@ private:
 
     static bool state_of(const char *path, FileState &state);
     void prune(const FileState &wanted);
+    std::string metrics_text(std::string &path) const;
     OrdinaryModels &ordinary_models();
     Context *context_of(void *scheduler, void *graph, std::string &wrong);
     Found find_model(void *graph) const;

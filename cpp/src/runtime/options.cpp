@@ -92,6 +92,23 @@ void Options::check() const {
     }
 }
 
+void Options::set_all(const std::string &words) {
+    for (const std::string &word : words_of(words)) {
+        set(word);
+    }
+    check();
+}
+
+Options Options::of(const std::string &settings) {
+    Options options;
+    try {
+        options.set_all(settings);
+    } catch (const std::invalid_argument &error) {
+        throw ModelFileError("settings: " + std::string(error.what()));
+    }
+    return options;
+}
+
 Options Options::from_environment() {
     Options options;
     for (char **entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
@@ -104,10 +121,7 @@ Options Options::from_environment() {
         const std::string value(text.substr(equals + 1));
         try {
             if (name == "SET") {
-                for (const std::string &word : words_of(value)) {
-                    options.set(word);
-                }
-                options.check();
+                options.set_all(value);
             } else if (name == "METRICS_JSON") {
                 options.metrics_json = value;
             } else if (name == "VERBOSE") {

@@ -26,9 +26,12 @@ struct Options {
     // Throws ModelFileError for a value that cannot be, and for a setting or a variable SEEDDELTA_… of something that
     // is not served in llama.cpp's programs.
     static Options from_environment();
+    // Of a text as SEEDDELTA_SET has it.
+    static Options of(const std::string &settings);
 
 private:
     void set(const std::string &assignment);
+    void set_all(const std::string &words);
     void check() const;
 };
 

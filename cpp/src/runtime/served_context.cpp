@@ -45,23 +45,30 @@ int ServedContext::compute(void *scheduler, void *graph, ComputeGraph real) {
         }
     }
     if (const HookError error = hook_.take_error(); error.kind != HookErrorKind::none) {
-        return report(error);
+        return told(verdict(error));
     }
     const int status =
         proof_ && hook_.take_gated_tokens() == 1 ? timed(scheduler, graph, real) : real(scheduler, graph);
+    const Verdict found = settle(status == 0);
+    return found.why.empty() ? status : told(found);
+}
+
+ServedContext::Verdict ServedContext::settle(bool whole) {
     const HookError error = hook_.take_error();
-    if (const std::string changed = model_->changed(); !changed.empty()) {
-        say({"error: ", changed});
-        return kStatusFailed;
+    if (std::string changed = model_->changed(); !changed.empty()) {
+        return {kStatusFailed, std::move(changed)};
     }
     if (error.kind != HookErrorKind::none) {
-        return report(error);
+        return verdict(error);
     }
     if (const std::string wrong = attention_ ? attention_->wrong() : std::string(); !wrong.empty()) {
-        say({"error: ", model_->path(), ": ", wrong});
-        return kStatusFailed;
+        return {kStatusFailed, model_->path() + ": " + wrong};
     }
-    return status != 0 || proven_ ? status : prove();
+    if (whole && !proven_ && !prove()) {
+        return {kStatusFailed,
+                model_->path() + ": this llama.cpp did not run the operations that were put into its graph"};
+    }
+    return {};
 }
 
 // A single token, with its gates or without the one that is on trial.
@@ -86,23 +93,24 @@ int ServedContext::timed(void *scheduler, void *graph, ComputeGraph real) {
 }
 
 // That llama.cpp runs the operations that are put into its graphs.
-int ServedContext::prove() {
+bool ServedContext::prove() {
     uint64_t rewrites = 0, computed = 0;
     for (const ServedWeight &served : hook_.served()) {
         rewrites += served.counters.rewrites.load();
         computed += served.counters.calls.load() + served.counters.rows.load();
     }
     proven_ = computed > 0;
-    if (rewrites == 0 || proven_) {
-        return 0;
-    }
-    say({"error: ", model_->path(), ": this llama.cpp did not run the operations that were put into its graph"});
-    return kStatusFailed;
+    return proven_ || rewrites == 0;
 }
 
-int ServedContext::report(const HookError &error) const {
-    say({"error: ", model_->path(), ": ", error.text()});
-    return error.kind == HookErrorKind::no_memory ? kStatusNoMemory : kStatusFailed;
+ServedContext::Verdict ServedContext::verdict(const HookError &error) const {
+    return {error.kind == HookErrorKind::no_memory ? kStatusNoMemory : kStatusFailed,
+            model_->path() + ": " + error.text()};
+}
+
+int ServedContext::told(const Verdict &verdict) {
+    say({"error: ", verdict.why});
+    return verdict.status;
 }
 
 } // namespace seeddelta

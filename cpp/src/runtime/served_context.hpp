@@ -28,14 +28,24 @@ public:
 
     // What ggml_backend_sched_graph_compute_async returns; where it fails a line says why. By one thread at a time.
     int compute(void *scheduler, void *graph, ComputeGraph real);
+    // A node of a graph, as ggml_backend_sched_eval_callback has it: in place of compute, where the program calls it.
+    bool eval(void *tensor, bool ask) noexcept { return GraphHook::callback(tensor, ask, &hook_); }
+    // After a graph was computed (or, `whole` is false, not all of it): why its result does not count; empty: it does.
+    struct Verdict {
+        int status = 0; // ggml_status
+        std::string why;
+    };
+    Verdict settle(bool whole);
+    uint64_t nodes_seen() const { return hook_.nodes_seen(); }
     // Adds what was done so far.
     void add_to(Totals &totals) const;
     const ServedModel &model() const { return *model_; }
 
 private:
     int timed(void *scheduler, void *graph, ComputeGraph real);
-    int report(const HookError &error) const;
-    int prove();
+    Verdict verdict(const HookError &error) const;
+    static int told(const Verdict &verdict);
+    bool prove();
 
     std::shared_ptr<ServedModel> model_;
     std::optional<OwnAttention> attention_; // borrowed by the hook

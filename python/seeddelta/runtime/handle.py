@@ -144,7 +144,8 @@ class RuntimeHandle:
 
     def metrics(self) -> dict[str, int | float]:
         """Sums of the counters (`seeddelta.calls`, …), `seeddelta.weights`, `seeddelta.dense_weights`,
-        `seeddelta.idle_weights` (used by no graph yet), `seeddelta.file_bytes` and `seeddelta.locked_bytes` (by
+        `seeddelta.idle_weights` (used by no graph yet), `seeddelta.self_tests` (operations that were compared with
+        ggml's own before), `seeddelta.file_bytes` and `seeddelta.locked_bytes` (by
         use_mlock); when attention is ours, those of OwnAttention. Empty when neither is.
 
         `seeddelta.calls.KIND` are the products of a base kind or a residual scheme (one product counts for both),
