@@ -27,6 +27,7 @@ from llama_helpers import divergence, logits_of, perplexity_of, tokens_of  # noq
 from seeddelta import RuntimeConfig, StatePackKV  # noqa: E402
 from seeddelta.errors import ConfigError, UnsupportedLlamaError  # noqa: E402
 from seeddelta.runtime import attention, library  # noqa: E402
+from seeddelta.runtime.options import core_options  # noqa: E402
 from tiny_llama import (  # noqa: E402
     N_HEAD,
     N_KV_HEAD,
@@ -359,7 +360,7 @@ def test_missing_symbol(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     other = library.probe(symbols)
     monkeypatch.setattr(attention, "loaded_ggml", lambda: other)
     with pytest.raises(UnsupportedLlamaError, match=f"attention cannot be taken over: the function {name} is missing"):
-        attention.OwnAttention(StatePackKV())
+        attention.own_attention(core_options(seeddelta.RuntimeConfig(state_pack_kv=StatePackKV())))
 
 
 def test_perplexity_scores_what_we_compute(tiny: Path, load: Callable[..., Any]) -> None:

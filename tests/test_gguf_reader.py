@@ -164,7 +164,7 @@ def serve(path: Path) -> _core.ServedModel:
     pytest.importorskip("llama_cpp")
     from seeddelta.runtime.library import loaded_ggml
 
-    model = _core.ServedModel(path, loaded_ggml(), _core.SkipSettings({}))
+    model = _core.ServedModel(path, loaded_ggml(), _core.Options())
     model.stub_file().close()
     return model
 

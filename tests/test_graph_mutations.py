@@ -14,8 +14,7 @@ from seeddelta import _core
 
 pytest.importorskip("llama_cpp")
 
-from seeddelta.runtime import StatePackKV, library
-from seeddelta.runtime.attention import OwnAttention
+from seeddelta.runtime import library
 
 N_OUT, N_IN, TOKENS, EXPERTS, USED, HEADS, DIM, POSITIONS = 40, 128, 6, 3, 2, 4, 32, 256
 SLACK = 1 << 16  # bytes behind the data of a tensor that a longer stride may reach
@@ -361,8 +360,7 @@ def test_attention_with_fields_that_are_not_known_is_left_to_ggml() -> None:
     lib.ggml_flash_attn_ext.restype = ctypes.c_void_p
     for offset, value, ours in ((0, 0, True), (12, 10, True), (12, 3, False), (16, 1, False), (60, 7, False)):
         hook = _core.GraphHook(_core.WeightRegistry(library.loaded_ggml()))
-        own = OwnAttention(StatePackKV("exact"))
-        hook.set_attention(own.hook)
+        _core.OwnAttention(library.loaded_ggml(), _core.Options({"attention": b"exact"})).take_over(hook)
         results = []
         for hooked in (True, False):
             graph = Graph()
@@ -384,4 +382,4 @@ def test_attention_with_fields_that_are_not_known_is_left_to_ggml() -> None:
             graph.close()
         if results:
             np.testing.assert_allclose(results[0], results[1], atol=2e-3)
-        assert own.hook.counters()["left"] == (0 if ours else 1)
+        assert _core.metrics(None, hook)["attention.left"] == (0 if ours else 1)

@@ -22,7 +22,7 @@ from native_helpers import tell  # noqa: E402
 from seeddelta import _core  # noqa: E402
 from seeddelta.errors import UnsupportedLlamaError  # noqa: E402
 from seeddelta.runtime import library  # noqa: E402
-from seeddelta.runtime.attention import OwnAttention  # noqa: E402
+from seeddelta.runtime.attention import own_attention  # noqa: E402
 
 SHIM = Path(__file__).parent / "faults" / "native_library.c"
 POINTER = ctypes.c_void_p
@@ -60,9 +60,9 @@ def test_every_form_is_computed() -> None:
     ggml = library.probe()
     assert ggml.self_tests == 4
     for _ in range(2):
-        _core.AttentionHook(ggml, _core.PackSettings("exact"))
+        _core.OwnAttention(ggml, _core.Options())
         assert ggml.self_tests == 5
-    OwnAttention()
+    own_attention(_core.Options())
     assert library.loaded_ggml().self_tests == 5
 
 
@@ -112,7 +112,7 @@ def test_another_attention_is_refused() -> None:
     fake = ctypes.CFUNCTYPE(*types)(make)
     ggml = library.probe(symbols | {"ggml_flash_attn_ext": ctypes.cast(fake, POINTER).value or 0})
     with pytest.raises(RuntimeError, match="attention is not computed as it should be"):
-        _core.AttentionHook(ggml, _core.PackSettings("exact"))
+        _core.OwnAttention(ggml, _core.Options())
 
 
 def test_a_parameter_that_ggml_adds() -> None:

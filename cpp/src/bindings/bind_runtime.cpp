@@ -173,7 +173,6 @@ void bind_runtime(py::module_ &m) {
             [](const LoadedGgml &ggml, int64_t n_in) { return ggml.abi().placeholder(n_in).number; }, py::arg("n_in"),
             "The smallest ggml type for a placeholder of so many columns.");
     bind_attention(m);
-    bind_skip_settings(m);
     py::class_<PyRegistry, std::shared_ptr<PyRegistry>>(
         m, "WeightRegistry", "The converted weights of one file; contexts of the same model may share it.")
         .def(py::init([](std::shared_ptr<LoadedGgml> ggml) {
@@ -194,9 +193,6 @@ void bind_runtime(py::module_ &m) {
                                [](const PyHook &) { return reinterpret_cast<uintptr_t>(&GraphHook::callback); })
         .def_property_readonly("user_data", [](PyHook &h) { return reinterpret_cast<uintptr_t>(&h.hook); })
         .def_property_readonly("nodes_seen", [](const PyHook &h) { return h.hook.nodes_seen(); })
-        .def(
-            "set_attention", [](PyHook &h, PyAttention &attention) { h.hook.set_attention(&attention.hook); },
-            py::arg("attention"), py::keep_alive<1, 2>(), "Attention is taken over, too.")
         .def("counters", &counters,
              "Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, "
              "active_inputs,\n"

@@ -25,8 +25,11 @@ struct PyHook {
     GraphHook hook;
 };
 
-// Called by bind_runtime: SkipSettings before the classes that take them, the rest behind GraphHook.
-void bind_skip_settings(pybind11::module_ &m);
+void bind_runtime(pybind11::module_ &m);
+// Called by bind_runtime.
 void bind_proof(pybind11::module_ &m);
+// Before and behind the classes that they need, on Linux.
+void bind_options(pybind11::module_ &m);
+void bind_own_attention(pybind11::module_ &m);
 
 } // namespace seeddelta

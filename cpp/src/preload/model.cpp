@@ -134,7 +134,7 @@ SEEDDELTA_EXPORT int seeddelta_check(seeddelta_context *context) {
             throw ModelFileError(why);
         }
         if (served(context)->nodes_seen() == 0) {
-            throw ModelFileError(served(context)->model().path() +
+            throw ModelFileError(served(context)->where() +
                                  ": no graph was shown to seeddelta_eval; give it to the context as cb_eval");
         }
         return 0;

@@ -9,8 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "runtime/ordinary_context.hpp"
-#include "runtime/served_context.hpp"
+#include "runtime/ordinary_models.hpp"
 
 namespace seeddelta {
 
@@ -32,9 +31,13 @@ public:
     // Somebody else computes with our weights in the graphs of a scheduler.
     void leave(void *scheduler) noexcept;
     // A context whose graphs are shown to its eval. It goes when it is freed.
-    ServedContext *attach(std::shared_ptr<ServedModel> model);
+    ServedContext *attach(const std::shared_ptr<ServedModel> &model);
     // Whether somebody else's callback looks at the nodes of a scheduler's graphs.
     void watched(void *scheduler, bool watched) noexcept;
+    // Whether what a model here does, or an ordinary one, follows the tokens of one sequence.
+    bool of_one_sequence() noexcept;
+    // Somebody wrote to a KV cache, which is not known to be one of ours, without a graph.
+    void forget_keys() noexcept;
     // Of all models, as JSON. Throws std::bad_alloc.
     std::string metrics();
     // To the file that SEEDDELTA_METRICS_JSON names. A process may end in a handler of signals, where nothing can be
@@ -60,24 +63,19 @@ private:
         bool ordinary = false; // it computes with weights of others
     };
 
-    // Of one scheduler, or one that was attached. Neither: llama.cpp computes alone.
-    struct Context {
-        std::unique_ptr<ServedContext> served;
-        std::unique_ptr<OrdinaryContext> ordinary;
-    };
-
     static bool state_of(const char *path, FileState &state);
     void prune(const FileState &wanted);
     std::string metrics_text(std::string &path) const;
     OrdinaryModels &ordinary_models();
-    Context *context_of(void *scheduler, void *graph, std::string &wrong);
+    ServedContext *context_of(void *scheduler, void *graph, std::string &wrong);
     Found find_model(void *graph) const;
     void look_at(const void *tensor, bool as_weight, const std::vector<Mapping> &mappings, Found &found) const;
 
     std::mutex mutex_; // of all that follows
     std::vector<Entry> models_;
     std::optional<OrdinaryModels> ordinary_; // once one of them computes
-    std::unordered_map<void *, Context> contexts_;
+    // By scheduler, or of one that was attached. Null: llama.cpp computes alone.
+    std::unordered_map<void *, std::unique_ptr<ServedContext>> contexts_;
     std::unordered_set<void *> watched_;
 };
 

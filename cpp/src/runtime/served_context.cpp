@@ -7,21 +7,21 @@
 
 namespace seeddelta {
 
-ServedContext::ServedContext(std::shared_ptr<ServedModel> model)
-    : model_(std::move(model)), hook_(LlamaLibrary::loaded().abi(), model_->registry()) {
-    if (model_->options().attention != AttentionMode::llama) {
-        attention_.emplace(LlamaLibrary::loaded(), model_->options().attention);
+ServedContext::ServedContext(std::shared_ptr<ServedModel> model, const Options &options, Totals &totals)
+    : model_(std::move(model)), options_(options), totals_(totals),
+      hook_(LlamaLibrary::loaded().abi(), model_ == nullptr ? none_ : model_->registry()) {
+    if (options.attention != AttentionMode::llama) {
+        attention_.emplace(LlamaLibrary::loaded().ggml(), options);
         hook_.set_attention(&attention_->hook());
     }
-    const SkipSettings &skipping = model_->options().skipping;
     std::vector<ProvenGate> gates = proven_gates(hook_);
-    if (!gates.empty() && !skipping.force && !skipping.skip_prompt) {
+    if (!gates.empty() && !options.skipping.force && !options.skipping.skip_prompt) {
         proof_.emplace(std::move(gates));
     }
 }
 
 ServedContext::~ServedContext() {
-    add_to(model_->totals);
+    add_to(totals_);
 }
 
 void ServedContext::add_to(Totals &totals) const {
@@ -30,15 +30,12 @@ void ServedContext::add_to(Totals &totals) const {
     if (const std::unique_lock lock(proof_mutex_, std::try_to_lock); lock && proof_) {
         totals.proof = proof_->metrics();
     }
-    if (attention_) {
-        attention_->add_to(totals.attention);
-    }
 }
 
 int ServedContext::compute(void *scheduler, void *graph, ComputeGraph real) {
     const LlamaLibrary &library = LlamaLibrary::loaded();
     const int nodes = library.graph_size(graph);
-    hook_.take_gated_tokens();
+    hook_.take_tokens();
     for (int i = 0; i < nodes; ++i) {
         if (GraphHook::callback(library.graph_node(graph, i), true, &hook_)) {
             break;
@@ -47,26 +44,25 @@ int ServedContext::compute(void *scheduler, void *graph, ComputeGraph real) {
     if (const HookError error = hook_.take_error(); error.kind != HookErrorKind::none) {
         return told(verdict(error));
     }
-    const int status =
-        proof_ && hook_.take_gated_tokens() == 1 ? timed(scheduler, graph, real) : real(scheduler, graph);
+    const int status = proof_ && hook_.take_tokens() == 1 ? timed(scheduler, graph, real) : real(scheduler, graph);
     const Verdict found = settle(status == 0);
     return found.why.empty() ? status : told(found);
 }
 
 ServedContext::Verdict ServedContext::settle(bool whole) {
     const HookError error = hook_.take_error();
-    if (std::string changed = model_->changed(); !changed.empty()) {
+    if (std::string changed = model_ == nullptr ? "" : model_->changed(); !changed.empty()) {
         return {kStatusFailed, std::move(changed)};
     }
     if (error.kind != HookErrorKind::none) {
         return verdict(error);
     }
-    if (const std::string wrong = attention_ ? attention_->wrong() : std::string(); !wrong.empty()) {
-        return {kStatusFailed, model_->path() + ": " + wrong};
+    bool settings = false;
+    if (const std::string wrong = attention_ ? attention_->wrong(settings) : std::string(); !wrong.empty()) {
+        return {kStatusFailed, where() + ": " + wrong};
     }
     if (whole && !proven_ && !prove()) {
-        return {kStatusFailed,
-                model_->path() + ": this llama.cpp did not run the operations that were put into its graph"};
+        return {kStatusFailed, where() + ": this llama.cpp did not run the operations that were put into its graph"};
     }
     return {};
 }
@@ -87,7 +83,7 @@ int ServedContext::timed(void *scheduler, void *graph, ComputeGraph real) {
         return status;
     }
     for (const std::string &line : proof_->end(spent.count())) {
-        say({model_->path(), ": ", line});
+        say({where(), ": ", line});
     }
     return status;
 }
@@ -104,8 +100,7 @@ bool ServedContext::prove() {
 }
 
 ServedContext::Verdict ServedContext::verdict(const HookError &error) const {
-    return {error.kind == HookErrorKind::no_memory ? kStatusNoMemory : kStatusFailed,
-            model_->path() + ": " + error.text()};
+    return {error.kind == HookErrorKind::no_memory ? kStatusNoMemory : kStatusFailed, where() + ": " + error.text()};
 }
 
 int ServedContext::told(const Verdict &verdict) {

@@ -82,8 +82,8 @@ def _convert(
     """The text to compare on, seconds of encoding, and the original, the SeedΔ model and two of llama.cpp's quants."""
     from ..calibrate import capture, write_covariance
     from ..convert import Recipe, build
+    from ..evaluate.quantize import quantized_model
     from ..gguf.dequantize import dequantize
-    from ..runtime.quantize import quantized_model
 
     dense, small = folder / "smollm2-f16.gguf", folder / f"smollm2-{settings.bits:g}bit.seeddelta.gguf"
     covariance, most = folder / "covariance.gguf", max(settings.threads or (0,))

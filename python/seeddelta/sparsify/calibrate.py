@@ -19,8 +19,8 @@ from ..gguf import names
 from ..gguf.reader import is_seeddelta
 from ..runtime.decoder import Tokens
 from ..runtime.session import plan_chunks, read_text, tokenize
-from ..runtime.skip_file import Skip, SkipFile
 from ..settings.runtime import RuntimeConfig
+from ..settings.skip_file import Skip, SkipFile
 from ..settings.skipping import Kwta
 from .allocate import Profile, allocate
 
