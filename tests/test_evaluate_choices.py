@@ -25,7 +25,7 @@ from seeddelta.evaluate.choices import (
     score_tasks,
 )
 from seeddelta.evaluate.continuations import score_continuation
-from seeddelta.runtime.decoder import Decoder
+from seeddelta.session.decoder import Decoder
 
 pytest.importorskip("llama_cpp")
 

@@ -149,9 +149,9 @@ def _groups_of_sizes(
 
 def _outputs(source: SourceModel, window: npt.NDArray[np.int32], n_layers: int, threads: int) -> list[F32] | None:
     """Hidden states after each block of the whole model, or None when its graph does not tell them."""
-    from ..runtime.decoder import Decoder
     from ..runtime.library import loaded_ggml
-    from ..runtime.session import refuse_encoder_decoder
+    from ..session import refuse_encoder_decoder
+    from ..session.decoder import Decoder
 
     hook = _core.CaptureHook(loaded_ggml(), [], False, taken=[f"l_out-{i}" for i in range(n_layers)])
     llm = open_hooked(str(source.path), hook, len(window), threads)

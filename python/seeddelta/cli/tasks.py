@@ -37,7 +37,7 @@ def command(settings: TaskSettings) -> None:
 
 def _choices(settings: TaskSettings, chosen: dict[str, Any]) -> list[dict[str, Any]]:
     from ..evaluate.choices import ChoiceResult, score_tasks
-    from ..runtime.session import open_model
+    from ..session import open_model
 
     rows: list[dict[str, Any]] = []
     base: dict[str, ChoiceResult] = {}

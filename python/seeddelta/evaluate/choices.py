@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import EvaluationError
-from ..runtime.decoder import Decoder
-from ..runtime.long_words import tokens_of
-from ..runtime.session import require_logits
+from ..session import require_logits
+from ..session.decoder import Decoder
+from ..session.long_words import tokens_of
 from .continuations import score_continuation
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from ..errors import ConfigError, FormatError, OutOfMemoryError, SeedDeltaError
 from ..gguf.header import Header
 from ..gguf.hub import fetch, located
 from ..gguf.model_file import read_header
+from ..gguf.positions import position_limit
 from ..gguf.reader import has_statecells, is_seeddelta
 from ..processors import MAX_THREADS
 from ..settings.runtime import RuntimeConfig
@@ -29,7 +30,6 @@ from .llama_log import install, native_path, refusals
 from .locking import lock_memory
 from .lora import add_adapters
 from .options import core_options
-from .positions import position_limit
 
 install()
 MAX_CONTEXT = 1 << 24  # tokens: far beyond any model; llama.cpp keeps lists of them

@@ -101,7 +101,7 @@ def open_draft(
     """How many tokens are guessed, and the draft model; None without one. Raises what `seeddelta.load` raises."""
     if path is None:
         return count or 0, None
-    from ..runtime.session import open_model
+    from ..session import open_model
 
     draft = open_model(path, n_ctx=n_ctx, threads=threads, parallel=parallel)
     return DRAFTS_OF_A_MODEL if count is None else count, draft
