@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from cache_state import read_rows, sequence_state
 from llama_cpp import Llama, llama_cpp
-from seeddelta.runtime.decoder import Decoder
+from seeddelta.session.decoder import Decoder
 
 Array = np.ndarray[Any, Any]
 SHARES = (0.02, 0.04, 0.08, 0.16, 0.25, 0.4)

@@ -12,8 +12,8 @@ import seeddelta
 from cache_state import load_sequence, sequence_state, transposed
 from seeddelta import RuntimeConfig, StatePackKV
 from seeddelta.runtime import EventDriven
-from seeddelta.runtime.decoder import Decoder
-from seeddelta.runtime.session import read_text, tokenize
+from seeddelta.session import read_text, tokenize
+from seeddelta.session.decoder import Decoder
 
 # name -> fields of StatePackKV; None: llama.cpp's attention
 SPEED: dict[str, dict[str, Any] | None] = {

@@ -16,7 +16,7 @@ import numpy as np
 from attention_models import QUALITY, fill, opened, restore
 from cache_state import sequence_state
 from seeddelta.evaluate.scoring import log_norm
-from seeddelta.runtime.session import bos_token, read_text
+from seeddelta.session import bos_token, read_text
 
 DEPTHS = 10  # lines asked for a text, evenly spread
 EXAMPLES = (3, 6, 9)  # lines among them that are said again at the end of the text, to show what is wanted

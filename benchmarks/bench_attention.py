@@ -39,7 +39,7 @@ from ggml_attention import GgmlAttention
 from seeddelta import _core
 from seeddelta.evaluate.speed import collect, measure
 from seeddelta.report.figures import draw_speed
-from seeddelta.runtime.session import read_text, tokenize
+from seeddelta.session import read_text, tokenize
 
 NEEDLES = ("exact", "llama.cpp", "binary 1/4", "ternary 1/4", "binary 1/8", "ternary 1/8", "ternary 1/16")
 BUDGETS = (0.02, 0.04, 0.08, 0.16, 0.32)

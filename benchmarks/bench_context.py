@@ -31,7 +31,7 @@ from ggml_attention import GgmlAttention
 from llama_cpp import llama_cpp
 from seeddelta import RuntimeConfig, _core
 from seeddelta.evaluate.speed import collect, measure, summary
-from seeddelta.runtime.session import read_text, tokenize
+from seeddelta.session import read_text, tokenize
 
 SETTINGS = ("llama", "auto")
 SHAPES = {  # heads, KV heads, channels

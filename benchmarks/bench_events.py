@@ -24,8 +24,8 @@ import numpy.typing as npt
 import seeddelta
 from attention_models import fill
 from bench_skipping import quality_row, skipping_metrics, stored
-from seeddelta.runtime.decoder import Decoder
-from seeddelta.runtime.session import read_text, tokenize
+from seeddelta.session import read_text, tokenize
+from seeddelta.session.decoder import Decoder
 
 sys.path.append(str(Path(__file__).parents[1] / "research" / "token_weights"))
 from gradient_covariance import Llama

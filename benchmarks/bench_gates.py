@@ -20,8 +20,8 @@ import common
 import numpy as np
 import seeddelta
 from seeddelta.runtime import EventDriven, Kwta, RuntimeConfig, StatePackKV, StatePackMLP
-from seeddelta.runtime.decoder import Decoder
-from seeddelta.runtime.session import read_text, tokenize
+from seeddelta.session import read_text, tokenize
+from seeddelta.session.decoder import Decoder
 
 WARM = 32  # tokens that are not timed, beside those of the trials
 COLUMNS: dict[str, Any] = {"columns": "f16"}

@@ -29,7 +29,7 @@ import common
 import seeddelta
 import synthetic
 from seeddelta.evaluate import ModelReport
-from seeddelta.runtime.skip_file import read_skip_file
+from seeddelta.settings.skip_file import read_skip_file
 
 Config = dict[str, Any]
 

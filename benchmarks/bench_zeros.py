@@ -27,7 +27,7 @@ from seeddelta.cli.demo import bundled_model
 from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.writer import PlannedTensor, Typed, Value, copied_metadata, write_gguf
 from seeddelta.runtime import RuntimeConfig
-from seeddelta.runtime.decoder import Decoder
+from seeddelta.session.decoder import Decoder
 from synthetic import F16, F32, FIRST, Q8_0, SHAPES, Shape
 
 KINDS: dict[str, dict[str, Any]] = {"f16": {"columns": "f16"}, "SeedΔ": {}}

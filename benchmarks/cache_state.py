@@ -14,7 +14,7 @@ import gguf
 import gguf.quants
 import numpy as np
 from llama_cpp import llama_cpp
-from seeddelta.runtime.decoder import Decoder
+from seeddelta.session.decoder import Decoder
 
 PREFIX = 4  # numbers: magic, sequence, streams, tokens
 CELL = 12  # bytes: position, number of sequences, sequence

@@ -14,8 +14,8 @@ from typing import Any
 import seeddelta
 from seeddelta.calibrate.text import python_help
 from seeddelta.cli.demo import bundled_model
+from seeddelta.evaluate.quantize import quantized_model
 from seeddelta.report.machine import describe_machine
-from seeddelta.runtime.quantize import quantized_model
 
 RESULTS = Path(__file__).parent / "results"
 WORK = Path("benchmark-models")

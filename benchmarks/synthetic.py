@@ -24,12 +24,12 @@ import numpy as np
 import seeddelta
 from gguf import GGMLQuantizationType, GGUFValueType
 from seeddelta.cli.demo import bundled_model
+from seeddelta.evaluate.quantize import quantize
 from seeddelta.gguf import schema
 from seeddelta.gguf.descriptions import description_arrays, read_descriptions
 from seeddelta.gguf.header import Header
 from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.writer import PlannedTensor, Typed, Value, copied_metadata, write_gguf
-from seeddelta.runtime.quantize import quantize
 
 F16, F32, Q8_0 = GGMLQuantizationType.F16, GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0
 SEED = 1

@@ -4,8 +4,10 @@ llama-cpp-python asks the library itself for its functions and would pass a prel
 Reads jobs from stdin, a list in JSON, and prints what came of each, in JSON lines:
 
     {"load": NAME, "path": FILE, …}      loads a model, with options of Llama; with
-                                         "watched" its context has a cb_eval           -> true, or false
-    {"eval": NAME, "tokens": [[…], …]}   decodes batches in a fresh context            -> file of the logits, or null
+                                         "watched" its context has a cb_eval, with
+                                         "sequences" it holds so many                  -> true, or false
+    {"eval": NAME, "tokens": [[…], …]}   decodes batches in a fresh context; with
+                                         "restore" it is saved and read after each     -> file of the logits, or null
     {"close": NAME}, {"copy": [FROM, TO]}, {"truncate": [FILE, SIZE]}
     {"fail": N}                          the Nth allocation fails (faults/native.cpp)  -> allocations since the last one
 """
@@ -38,11 +40,14 @@ def look(tensor: int, ask: bool, data: int) -> bool:
     return True
 
 
-def watch() -> None:
+def change_next(watched: bool, sequences: int) -> None:
+    """The context that is made next."""
     original = native.llama_init_from_model
 
     def init(model: Any, params: Any) -> Any:
-        params.cb_eval = look
+        params.n_seq_max = sequences
+        if watched:
+            params.cb_eval = look
         for module in (native, llama_cpp):
             module.llama_init_from_model = original
         return original(model, params)
@@ -51,9 +56,9 @@ def watch() -> None:
         module.llama_init_from_model = init
 
 
-def load(path: str, *, watched: bool = False, **options: Any) -> Any:
-    if watched:
-        watch()
+def load(path: str, *, watched: bool = False, sequences: int = 1, **options: Any) -> Any:
+    if watched or sequences > 1:
+        change_next(watched, sequences)
     settings: dict[str, Any] = {
         "n_ctx": 128,
         "n_batch": 128,
@@ -65,16 +70,18 @@ def load(path: str, *, watched: bool = False, **options: Any) -> Any:
     try:
         return llama_cpp.Llama(path, verbose=True, **(settings | options))
     except ValueError as error:  # what llama-cpp-python makes of NULL
-        if "Failed to load model" not in str(error):
+        if not str(error).startswith(("Failed to load model", "Failed to create llama_context")):
             raise
         return None
 
 
-def evaluate(llm: Any, batches: list[list[int]], folder: Path, number: int) -> str | None:
+def evaluate(llm: Any, batches: list[list[int]], folder: Path, number: int, restore: bool) -> str | None:
     llm.reset()
     try:
         for batch in batches:
             llm.eval(batch)
+            if restore:
+                llm.load_state(llm.save_state())
     except RuntimeError as error:  # what it makes of an error code
         if "llama_decode" not in str(error):
             raise
@@ -85,7 +92,8 @@ def evaluate(llm: Any, batches: list[list[int]], folder: Path, number: int) -> s
 
 
 def main(folder: Path) -> None:
-    ask_the_process("llama_model_load_from_file")
+    for function in ("llama_model_load_from_file", "llama_init_from_model", "llama_state_set_data"):
+        ask_the_process(function)
     models: dict[str, Any] = {}
     for number, job in enumerate(json.load(sys.stdin)):
         result: Any = True
@@ -95,7 +103,8 @@ def main(folder: Path) -> None:
             models[name] = load(**job)
             result = models[name] is not None
         elif "eval" in job:
-            result = models[job["eval"]] is not None and evaluate(models[job["eval"]], job["tokens"], folder, number)
+            llm = models[job["eval"]]
+            result = llm is not None and evaluate(llm, job["tokens"], folder, number, job.get("restore", False))
         elif "close" in job:
             if models[job["close"]] is not None:
                 models[job["close"]].close()

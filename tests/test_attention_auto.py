@@ -151,9 +151,10 @@ def test_automatic_attention_leaves_what_it_does_not_know(
     ours, stock = (logits_of(llm, tokens, batch=1) for llm in models)
     np.testing.assert_array_equal(ours, stock)
     assert models[0].seeddelta.metrics()["attention.left"] == 24 * SHORT_LAYERS
-    symbols = library.attention_symbols()
+    symbols = library.ggml_symbols()
     del symbols["ggml_set_rows"]
-    monkeypatch.setattr(attention, "attention_symbols", lambda: symbols)
+    other = library.probe(symbols)
+    monkeypatch.setattr(attention, "loaded_ggml", lambda: other)
     with pytest.warns(RuntimeWarning, match=r"llama\.cpp computes all attention"):
         load(tiny, RuntimeConfig())
 

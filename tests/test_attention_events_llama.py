@@ -70,6 +70,16 @@ def test_everything_computed_is_exact(
         assert metrics["event.windows_reused"] == 0
 
 
+def test_the_threshold_of_the_kv_cache(tiny: Path, load: Callable[..., Any]) -> None:
+    """It is another one than that of inputs."""
+    reused = {}
+    for theta in (None, 0.01, 0.15):
+        llm = load(tiny, events(**NO_CHECKS | ({} if theta is None else {"delta_theta": theta})), **ROOM)
+        run(llm)
+        reused[theta] = llm.seeddelta.metrics()["event.windows_reused"]
+    assert reused[None] == reused[0.01] < reused[0.15]
+
+
 def test_windows_are_reused(tiny: Path, load: Callable[..., Any]) -> None:
     exact = run(load(tiny, StatePackKV("exact"), **ROOM))
     results = []
@@ -221,9 +231,6 @@ def test_what_excludes_events() -> None:
         EventDriven(target="heads")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="age_max"):
         EventDriven(age_max=-1)
-    assert (EventDriven().limits()["theta"], EventDriven().limits()["gap_tolerance"]) == (0.15, 0.05)
-    assert EventDriven(target="kv").limits()["theta"] == 0.01
-    assert EventDriven(target="kv", delta_theta=0.0, gap_tol=0.0).limits()["theta"] == 0
     config = RuntimeConfig.from_dict({"event": {"target": "kv", "delta_theta": 0.1}})
     assert config.chosen_keys == StatePackKV("exact")
     assert not config.skips

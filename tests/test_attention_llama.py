@@ -27,6 +27,7 @@ from llama_helpers import divergence, logits_of, perplexity_of, tokens_of  # noq
 from seeddelta import RuntimeConfig, StatePackKV  # noqa: E402
 from seeddelta.errors import ConfigError, UnsupportedLlamaError  # noqa: E402
 from seeddelta.runtime import attention, library  # noqa: E402
+from seeddelta.runtime.options import core_options  # noqa: E402
 from tiny_llama import (  # noqa: E402
     N_HEAD,
     N_KV_HEAD,
@@ -323,9 +324,9 @@ def test_steps_that_are_not_known(
     smollm2_quantized: Path, model_dir: Path, load: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something other than a tanh between product and softmax: left to llama.cpp, with an error."""
-    symbols = library.attention_symbols()
-    gelu = ctypes.cast(library.native_library()["ggml_gelu"], ctypes.c_void_p).value
-    monkeypatch.setattr(attention, "attention_symbols", lambda: symbols | {"ggml_tanh": gelu})
+    gelu = ctypes.cast(library.native_library()["ggml_gelu"], ctypes.c_void_p).value or 0
+    other = library.probe(library.ggml_symbols() | {"ggml_tanh": gelu})
+    monkeypatch.setattr(attention, "loaded_ggml", lambda: other)
     path = write_gemma2(model_dir / "unknown-steps.gguf", smollm2_quantized)
     llm = load(path, EXACT, flash_attn=False)
     with pytest.raises(UnsupportedLlamaError, match="steps that are not known"):
@@ -354,11 +355,12 @@ def test_attention_that_cannot_be_served(tiny: Path, load: Callable[..., Any]) -
 
 @pytest.mark.parametrize("name", ["ggml_flash_attn_ext", "ggml_set_rows", "ggml_permute", "ggml_tanh"])
 def test_missing_symbol(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    symbols = library.attention_symbols()
+    symbols = library.ggml_symbols()
     del symbols[name]
-    monkeypatch.setattr(attention, "attention_symbols", lambda: symbols)
+    other = library.probe(symbols)
+    monkeypatch.setattr(attention, "loaded_ggml", lambda: other)
     with pytest.raises(UnsupportedLlamaError, match=f"attention cannot be taken over: the function {name} is missing"):
-        attention.OwnAttention(StatePackKV())
+        attention.own_attention(core_options(seeddelta.RuntimeConfig(state_pack_kv=StatePackKV())))
 
 
 def test_perplexity_scores_what_we_compute(tiny: Path, load: Callable[..., Any]) -> None:

@@ -17,7 +17,7 @@ pytest.importorskip("llama_cpp")
 
 from llama_helpers import load_small
 from seeddelta.runtime import EventDriven, RuntimeConfig, StatePackKV, library
-from seeddelta.runtime.attention import OwnAttention
+from seeddelta.runtime.options import core_options
 from tiny_llama import write_llama
 
 DIM, POSITIONS, HEADS = 32, 512, 4
@@ -26,9 +26,10 @@ DIM, POSITIONS, HEADS = 32, 512, 4
 def test_layers_with_one_cache_remember_their_own_queries() -> None:
     """The same two queries again and again, each of its layer: nothing has changed for either."""
     rng = np.random.default_rng(6)
-    own = OwnAttention(StatePackKV("exact", min_context=1), EventDriven(target="kv", delta_theta=0.5, gap_every=0))
-    hook = _core.GraphHook(_core.WeightRegistry(library.ggml_abi()))
-    hook.set_attention(own.hook)
+    event = EventDriven(target="kv", delta_theta=0.5, gap_every=0)
+    options = core_options(RuntimeConfig(state_pack_kv=StatePackKV("exact", min_context=1), event=event))
+    hook = _core.GraphHook(_core.WeightRegistry(library.loaded_ggml()))
+    _core.OwnAttention(library.loaded_ggml(), options).take_over(hook)
     lib: Any = library.native_library()
     lib.ggml_flash_attn_ext.restype = ctypes.c_void_p
     graph = Graph(1 << 25)
@@ -43,7 +44,7 @@ def test_layers_with_one_cache_remember_their_own_queries() -> None:
         for layer, node in enumerate(nodes):
             lib.ggml_set_name(node, f"__fattn__-{layer}".encode())
         graph.compute(hook, *nodes, threads=1)
-    metrics = own.metrics()
+    metrics = _core.metrics(None, hook)
     graph.close()
     assert metrics["event.enabled"] == 2
     assert metrics["attention.events"] + metrics["event.full"] >= 8

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import seeddelta
 from seeddelta import _core
-from seeddelta.runtime.decoder import Decoder
-from seeddelta.runtime.session import open_model
+from seeddelta.session import open_model
+from seeddelta.session.decoder import Decoder
 from tiny_llama import write_llama
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

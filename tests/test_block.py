@@ -65,11 +65,11 @@ class Model:
 def llama_cpp_of(path: Path, layers: int) -> tuple[list[Any], Any]:
     """Hidden states after every block, and logits, with a cache in float32."""
     from seeddelta.runtime.contexts import evaluation_callback
-    from seeddelta.runtime.decoder import Decoder
-    from seeddelta.runtime.library import ggml_abi
+    from seeddelta.runtime.library import loaded_ggml
+    from seeddelta.session.decoder import Decoder
 
     llama_cpp = pytest.importorskip("llama_cpp")
-    hook = _core.CaptureHook(ggml_abi(), [], False, taken=[f"l_out-{layer}" for layer in range(layers)])
+    hook = _core.CaptureHook(loaded_ggml(), [], False, taken=[f"l_out-{layer}" for layer in range(layers)])
     n = len(TOKENS)
     with evaluation_callback(hook):
         llm = llama_cpp.Llama(

@@ -21,7 +21,7 @@ from seeddelta.errors import ChangedFileError
 pytest.importorskip("llama_cpp")
 
 from llama_helpers import load_small, logits_of
-from seeddelta.runtime.library import ggml_abi
+from seeddelta.runtime.library import loaded_ggml
 from tiny_llama import write_llama
 
 TOKENS = list(range(5, 25))
@@ -81,7 +81,7 @@ def child(code: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
 
 
 def test_pages_that_are_gone_are_zeros(tiny: Path) -> None:
-    model = _core.ServedModel(tiny, ggml_abi(), _core.SkipSettings({}))
+    model = _core.ServedModel(tiny, loaded_ggml(), _core.Options())
     places = [np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(at)) for at, size in model.payload]
     before = [place.copy() for place in places]
     assert model.changed == ""

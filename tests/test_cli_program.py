@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import seeddelta
 from seeddelta.errors import MissingFileError
-from seeddelta.runtime.session import open_model
+from seeddelta.session import open_model
 
 
 def program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -37,7 +37,7 @@ def test_imatrix_is_a_function() -> None:
 def test_verbose_says_what_is_done(smollm2_quantized: Path) -> None:
     done = program("run", "-m", str(smollm2_quantized), "-p", "a", "-n", "1", "-t", "1", "-v", "-q")
     assert done.returncode == 0, done.stderr
-    assert f"seeddelta.runtime.session: opening {smollm2_quantized} with a context of 512 and 1 threads" in done.stderr
+    assert f"seeddelta.session: opening {smollm2_quantized} with a context of 512 and 1 threads" in done.stderr
 
 
 def test_a_missing_model_is_named() -> None:

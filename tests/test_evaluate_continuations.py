@@ -15,7 +15,7 @@ import seeddelta
 from llama_helpers import load_small, logits_of
 from seeddelta.errors import EvaluationError
 from seeddelta.evaluate.continuations import score_continuation
-from seeddelta.runtime.decoder import Decoder
+from seeddelta.session.decoder import Decoder
 
 pytest.importorskip("llama_cpp")
 

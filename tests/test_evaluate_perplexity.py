@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import seeddelta
 from llama_helpers import TEXT
+from seeddelta import session
 from seeddelta.errors import EvaluationError
 from seeddelta.evaluate import PerplexityResult, paired_difference, perplexity, scoring
 from seeddelta.evaluate.speed import measure
-from seeddelta.runtime import session
-from seeddelta.runtime.decoder import Decoder
-from seeddelta.runtime.session import open_model
+from seeddelta.session import open_model
+from seeddelta.session.decoder import Decoder
 
 N_CTX = 128
 

@@ -162,9 +162,9 @@ def assert_named(path: Path, message: str, *words: str) -> None:
 def serve(path: Path) -> _core.ServedModel:
     """What the run time makes of a file."""
     pytest.importorskip("llama_cpp")
-    from seeddelta.runtime.library import ggml_abi
+    from seeddelta.runtime.library import loaded_ggml
 
-    model = _core.ServedModel(path, ggml_abi(), _core.SkipSettings({}))
+    model = _core.ServedModel(path, loaded_ggml(), _core.Options())
     model.stub_file().close()
     return model
 

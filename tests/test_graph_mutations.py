@@ -14,8 +14,7 @@ from seeddelta import _core
 
 pytest.importorskip("llama_cpp")
 
-from seeddelta.runtime import StatePackKV, library
-from seeddelta.runtime.attention import OwnAttention
+from seeddelta.runtime import library
 
 N_OUT, N_IN, TOKENS, EXPERTS, USED, HEADS, DIM, POSITIONS = 40, 128, 6, 3, 2, 4, 32, 256
 SLACK = 1 << 16  # bytes behind the data of a tensor that a longer stride may reach
@@ -35,7 +34,7 @@ class Subject:
 
 class Fields:
     def __init__(self) -> None:
-        self.at = library.ggml_abi().layout()
+        self.at = library.loaded_ggml().layout()
 
     def get(self, tensor: int, field: str, index: int = 0) -> int:
         kind = ctypes.c_int32 if field in ("type", "op") else ctypes.c_int64
@@ -178,7 +177,7 @@ def weights() -> tuple[list[_core.Weight], dict[str, np.ndarray[Any, Any]]]:
 def campaign(name: str, rounds: int, seed: int) -> dict[str, int]:
     """Counts of what was computed right, refused and left to ggml (its first source is no weight of ours any more)."""
     made, dense = weights()
-    registry = _core.WeightRegistry(library.ggml_abi())
+    registry = _core.WeightRegistry(library.loaded_ggml())
     for weight in made:
         registry.add(weight)
     rng, seen = np.random.default_rng(seed), {"right": 0, "refused": 0}
@@ -232,7 +231,7 @@ def test_many_nodes_are_computed_right_or_refused(name: str, seed: int) -> None:
 
 def plain_hook() -> tuple[_core.GraphHook, Graph, ctypes.c_void_p, ctypes.c_void_p]:
     made, _ = weights()
-    registry = _core.WeightRegistry(library.ggml_abi())
+    registry = _core.WeightRegistry(library.loaded_ggml())
     registry.add(made[0])
     graph = Graph()
     x = graph.tensor(F32, N_IN, TOKENS, data=np.ones((TOKENS, N_IN), np.float32))
@@ -290,7 +289,7 @@ def test_streams_that_do_not_follow_each_other_are_refused(of: str, axis: int, g
 def test_an_input_that_is_overwritten_between_two_products() -> None:
     """The second one must not take the activations of the first, though both read the same tensor."""
     made, dense = weights()
-    registry = _core.WeightRegistry(library.ggml_abi())
+    registry = _core.WeightRegistry(library.loaded_ggml())
     registry.add(made[0])
     hook, graph = _core.GraphHook(registry), Graph()
     values = np.random.default_rng(4).normal(size=(TOKENS, N_IN)).astype(np.float32)
@@ -360,9 +359,8 @@ def test_attention_with_fields_that_are_not_known_is_left_to_ggml() -> None:
     lib: Any = library.native_library()
     lib.ggml_flash_attn_ext.restype = ctypes.c_void_p
     for offset, value, ours in ((0, 0, True), (12, 10, True), (12, 3, False), (16, 1, False), (60, 7, False)):
-        hook = _core.GraphHook(_core.WeightRegistry(library.ggml_abi()))
-        own = OwnAttention(StatePackKV("exact"))
-        hook.set_attention(own.hook)
+        hook = _core.GraphHook(_core.WeightRegistry(library.loaded_ggml()))
+        _core.OwnAttention(library.loaded_ggml(), _core.Options({"attention": b"exact"})).take_over(hook)
         results = []
         for hooked in (True, False):
             graph = Graph()
@@ -384,4 +382,4 @@ def test_attention_with_fields_that_are_not_known_is_left_to_ggml() -> None:
             graph.close()
         if results:
             np.testing.assert_allclose(results[0], results[1], atol=2e-3)
-        assert own.hook.counters()["left"] == (0 if ours else 1)
+        assert _core.metrics(None, hook)["attention.left"] == (0 if ours else 1)

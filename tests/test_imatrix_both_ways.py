@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import seeddelta
 from legacy_imatrix import write_imatrix
+from seeddelta.evaluate.quantize import LLAMA_TYPES, quantize
 from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, read_imatrix
 from seeddelta.gguf.source import open_source
-from seeddelta.runtime.quantize import LLAMA_TYPES, quantize
 from tiny_llama import write_llama
 
 TOKENS = 512

@@ -75,9 +75,9 @@ def every_input(short_f16):
     import llama_cpp
     from llama_cpp import llama_cpp as native
     from seeddelta.runtime.contexts import evaluation_callback
-    from seeddelta.runtime.library import ggml_abi
+    from seeddelta.runtime.library import loaded_ggml
 
-    at = ggml_abi().layout()
+    at = loaded_ggml().layout()
     wanted = {b"blk.1.attn_output.weight", b"blk.1.ffn_down.weight", b"blk.5.ffn_down.weight"}
     inputs: dict[str, list[np.ndarray]] = {}
 

@@ -117,6 +117,36 @@ def test_skipping_is_that_of_run(
         assert found[name] == expected[name] > 0
 
 
+@pytest.mark.parametrize("settings", [
+    ("--state-pack-kv", "--state-pack-kv-budget", "0.2"), ("--kwta-target", "kv", "--kwta-k-abs", "24"),
+    ("--event-target", "kv", "--event-delta-theta", "1"),
+])  # fmt: skip
+def test_chosen_keys_are_those_of_run(
+    settings: tuple[str, ...], folder: Path, smollm2_full: Path, smollm2_f16: Path, tmp_path: Path
+) -> None:
+    ours_json, theirs_json = tmp_path / "ours.json", tmp_path / "theirs.json"
+    prompt = " ".join(PROMPTS * 12)  # longer than the windows that are always computed
+    more = ("--force", "--state-pack-kv-min-context", "64", *settings)
+    more = (*more, "--state-pack-kv=exact") if "--event-target" in settings else more
+    for model in (smollm2_full, smollm2_f16):
+        arguments = ("-m", model, "-p", prompt, "-n", 24, "-c", 2048)
+        text = ours(folder, "run", *arguments, "-t", 2, *more, "--json", ours_json)
+        done = run(
+            folder, "llama-completion", *arguments, *GREEDY, "--no-warmup", "--no-display-prompt",
+            options=(*more, "--metrics-json", theirs_json),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+        assert plain(done.stdout.replace("[end of text]", "")) == plain(text).removeprefix(prompt).strip()
+        expected, found = json.loads(ours_json.read_text()), json.loads(theirs_json.read_text())
+        found = found.get(str(model)) or found["ordinary models"]
+        names = [name for name in expected if name.startswith(("pack.", "event.")) and "_ms_" not in name]
+        assert {name: found[name] for name in names} == pytest.approx({name: expected[name] for name in names})
+        assert found["attention.packed"] + found.get("attention.events", 0) > 0
+    done = run(folder, "llama-completion", *arguments, *GREEDY, "-np", 2, options=more)
+    assert done.returncode != 0
+    assert "follow the tokens of one sequence" in done.stderr
+
+
 def test_adapters_are_added(folder: Path, smollm2_full: Path, smollm2_f16: Path, tmp_path: Path) -> None:
     adapter = write_adapter(tmp_path / "adapter.gguf", smollm2_f16, scale=4.0)
     arguments = ("-m", smollm2_full, "-p", PROMPTS[0], "-n", 24)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import seeddelta
+import seeddelta.sparsify
 from architectures import write_architecture
 from llama_helpers import load_small, logits_of
 from seeddelta._core import Proof, ProvenGate, Trial

@@ -163,8 +163,8 @@ def test_positions_beyond_the_table(smollm2_quantized: Path, tiny_text: Path, tm
 
 def test_words_of_any_length(tiny_dense: Path) -> None:
     """llama.cpp's splitting calls itself for every character of a word, and so ends the process."""
-    from seeddelta.runtime.long_words import longest_word, tokens_of
-    from seeddelta.runtime.session import tokenize
+    from seeddelta.session import tokenize
+    from seeddelta.session.long_words import longest_word, tokens_of
 
     llm = seeddelta.load(tiny_dense, n_ctx=64, verbose=False)
     try:

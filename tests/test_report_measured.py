@@ -12,7 +12,7 @@ from llama_helpers import TEXT
 from seeddelta.cli.main import main
 from seeddelta.errors import RecipeError, SourceModelError
 from seeddelta.evaluate.files import file_size
-from seeddelta.runtime.quantize import parse_types, quantize, quantized_model
+from seeddelta.evaluate.quantize import parse_types, quantize, quantized_model
 from tiny_llama import write_llama
 
 pytest.importorskip("llama_cpp")

@@ -13,8 +13,8 @@ import pytest
 import seeddelta
 from llama_helpers import TEXT
 from seeddelta.calibrate import capture, open_covariance
-from seeddelta.runtime.decoder import Decoder
-from seeddelta.runtime.session import open_model
+from seeddelta.session import open_model
+from seeddelta.session.decoder import Decoder
 from tiny_llama import write_llama
 
 RESEARCH = Path(__file__).parents[1] / "research" / "token_weights"

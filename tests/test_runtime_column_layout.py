@@ -12,7 +12,7 @@ from llama_helpers import TEXT, assert_threads_change_nothing, divergence, load_
 from seeddelta.cli.main import main
 from seeddelta.errors import ConfigError
 from seeddelta.runtime import EventDriven, Kwta, RuntimeConfig, StatePackMLP
-from seeddelta.runtime.skip_file import read_skip_file
+from seeddelta.settings.skip_file import read_skip_file
 from tiny_llama import N_EMBD, N_FF, N_LAYERS, write_llama
 
 pytest.importorskip("llama_cpp")

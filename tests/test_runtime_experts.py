@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -172,7 +173,7 @@ def experts(scheme: str, base_scale: float | None = None) -> _core.Weight:
 
 
 def hook_of(weight: _core.Weight) -> _core.GraphHook:
-    registry = _core.WeightRegistry(library.ggml_abi())
+    registry = _core.WeightRegistry(library.loaded_ggml())
     registry.add(weight)
     return _core.GraphHook(registry)
 
@@ -276,7 +277,7 @@ def test_heads_from_the_fallback(graph: Graph, model: Path, tmp_path: Path) -> N
     dense = original.matrix(name).reshape(count, n_out, n_in)
     x = rng.normal(0, 1, (count, 3, n_in)).astype(np.float32)
     path = with_base_scale(model.with_suffix(".sd"), tmp_path / "overflow.gguf", name, 3e38)
-    served = _core.ServedModel(path, library.ggml_abi(), _core.SkipSettings({}), fallback=model)
+    served = _core.ServedModel(path, library.loaded_ggml(), _core.Options({"fallback": os.fsencode(model)}))
     hook = _core.GraphHook(served.registry)
     w = graph.tensor(F16, n_in, n_out, count, name=name)
     y = graph.op("mul_mat", w, graph.tensor(F32, n_in, 3, count, data=x))

@@ -128,7 +128,7 @@ def test_weight_that_no_graph_uses(short_two_layers: Path, monkeypatch: pytest.M
 
 
 def test_no_weight_is_used() -> None:
-    registry = WithExtraWeights("blk.0.ffn_up.weight", "blk.0.ffn_down.weight")(library.ggml_abi())
+    registry = WithExtraWeights("blk.0.ffn_up.weight", "blk.0.ffn_down.weight")(library.loaded_ggml())
     with pytest.raises(UnsupportedLlamaError, match=r"used none of the weights, 'blk\.0\.ffn_"):
         RuntimeHandle(hook=_core.GraphHook(registry)).check()
 

@@ -102,7 +102,7 @@ def weight() -> _core.Weight:
 
 @pytest.fixture
 def hook(weight: _core.Weight) -> _core.GraphHook:
-    registry = _core.WeightRegistry(library.ggml_abi())
+    registry = _core.WeightRegistry(library.loaded_ggml())
     registry.add(weight)
     return _core.GraphHook(registry)
 

@@ -9,83 +9,137 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import seeddelta
 
 llama_cpp = pytest.importorskip("llama_cpp")
 
+from native_helpers import tell  # noqa: E402
 from seeddelta import _core  # noqa: E402
 from seeddelta.errors import UnsupportedLlamaError  # noqa: E402
-from seeddelta.runtime import library, selftest  # noqa: E402
-from seeddelta.runtime.attention import _check_computing  # noqa: E402
+from seeddelta.runtime import library  # noqa: E402
+from seeddelta.runtime.attention import own_attention  # noqa: E402
+
+SHIM = Path(__file__).parent / "faults" / "native_library.c"
+POINTER = ctypes.c_void_p
+# Forms of nodes, what makes them, its arguments. The first of two nodes is of a named weight, and ours.
+FORMS = {
+    "product, rows": ("ggml_mul_mat", 3), "product, columns": ("ggml_mul_mat", 3),
+    "experts, experts": ("ggml_mul_mat_id", 4), "look-up, rows": ("ggml_get_rows", 3),
+}  # fmt: skip
 
 
-def test_every_form_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    library.ggml_abi()  # which computes, too, the first time
-    computed = []
-    original = selftest._difference
+def with_other(function: str, arguments: int, change: Callable[[str, int, int], None]) -> dict[str, int]:
+    """The functions of ggml, of which one makes its node and calls `change` with the name and the address of the
+    weight, and the node. ggml's own node of a weight has `-` before its name."""
+    symbols = library.ggml_symbols()
+    real = ctypes.CFUNCTYPE(POINTER, *[POINTER] * arguments)(symbols[function])
+    name_of = ctypes.CFUNCTYPE(ctypes.c_char_p, POINTER)(symbols["ggml_get_name"])
+    seen = []
 
-    def difference(ours: Any, theirs: Any) -> str | None:
-        computed.append(float(np.abs(theirs).max()))
-        assert not np.array_equal(ours, theirs[::-1])
-        return original(ours, theirs)
+    def make(*given: int) -> int:
+        node, name = int(real(*given)), name_of(given[1]).decode()
+        change(name or f"-{seen[-1] if seen else ''}", given[1], node)
+        seen.append(name)
+        return node
 
-    monkeypatch.setattr(selftest, "_difference", difference)
-    library.examine()
-    assert len(computed) == 4
-    _check_computing.__wrapped__()
-    assert len(computed) == 5
-    assert min(computed) > 0
+    fake = ctypes.CFUNCTYPE(POINTER, *[POINTER] * arguments)(make)
+    _KEPT.append(fake)
+    return symbols | {function: ctypes.cast(fake, POINTER).value or 0}
+
+
+_KEPT: list[Any] = []  # what C calls
+
+
+def test_every_form_is_computed() -> None:
+    """Four of them, and attention when it is first asked for."""
+    ggml = library.probe()
+    assert ggml.self_tests == 4
+    for _ in range(2):
+        _core.OwnAttention(ggml, _core.Options())
+        assert ggml.self_tests == 5
+    own_attention(_core.Options())
+    assert library.loaded_ggml().self_tests == 5
+
+
+def test_a_model_tells_of_it(short_two_layers: Path) -> None:
+    llm = seeddelta.load(short_two_layers, n_ctx=64, verbose=False)
+    assert llm.seeddelta.metrics()["seeddelta.self_tests"] == 5
+    llm.close()
 
 
 def test_it_takes_little_time() -> None:
-    library.examine()
-    _check_computing()
+    library.probe()
     times = []
     for _ in range(5):
         begin = time.perf_counter()
-        library.examine()
+        library.probe()
         times.append(time.perf_counter() - begin)
     assert min(times) < 0.05
 
 
-@pytest.mark.parametrize("form", ["product, rows", "product, columns", "experts, experts", "look-up, rows"])
-def test_another_result_is_refused(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
-    """As if ggml had begun to add something to what we think that the node is."""
-    calls = []
-    original = selftest._difference
+@pytest.mark.parametrize("value", [9.0, float("nan")])
+@pytest.mark.parametrize("form", FORMS)
+def test_another_result_is_refused(form: str, value: float) -> None:
+    """As if ggml had begun to compute something else than what we think that the node is."""
+    function, arguments = FORMS[form]
+    data_of = ctypes.CFUNCTYPE(POINTER, POINTER)(library.ggml_symbols()["ggml_get_data"])
 
-    def difference(ours: Any, theirs: Any) -> str | None:
-        calls.append(None)
-        wanted = ["product, rows", "product, columns", "experts, experts", "look-up, rows"].index(form)
-        return original(ours, theirs + (len(calls) - 1 == wanted))
+    def change(name: str, weight: int, node: int) -> None:
+        if name == f"-{form.split(', ')[1]}":
+            (ctypes.c_float * 64).from_address(data_of(weight))[:] = [value] * 64
 
-    monkeypatch.setattr(selftest, "_difference", difference)
     with pytest.raises(UnsupportedLlamaError, match=rf"a rewritten node \({form}\) is not computed"):
-        library.examine()
+        library.probe(with_other(function, arguments, change))
 
 
-def test_nan_is_another_result() -> None:
-    assert selftest._difference(np.array([np.nan], np.float32), np.ones(1, np.float32)) is not None
+def test_another_attention_is_refused() -> None:
+    """The second node, ggml's own, has a scale of another meaning."""
+    symbols = library.ggml_symbols()
+    types = (POINTER, *[POINTER] * 5, *[ctypes.c_float] * 3)
+    real = ctypes.CFUNCTYPE(*types)(symbols["ggml_flash_attn_ext"])
+    scales = []
+
+    def make(*given: Any) -> int:
+        scale = 2 * given[5] if scales.count(given[5]) and given[5] == pytest.approx(32**-0.5) else given[5]
+        scales.append(given[5])
+        return int(real(*given[:5], scale, *given[6:]))
+
+    fake = ctypes.CFUNCTYPE(*types)(make)
+    ggml = library.probe(symbols | {"ggml_flash_attn_ext": ctypes.cast(fake, POINTER).value or 0})
+    with pytest.raises(RuntimeError, match="attention is not computed as it should be"):
+        _core.OwnAttention(ggml, _core.Options())
 
 
-def test_a_parameter_that_ggml_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parameter_that_ggml_adds() -> None:
     """ggml_mul_mat writes something that the probe did not see: no node is rewritten."""
-    original = selftest._Graph.op
-    at = library.ggml_abi().layout()["op_params"]
+    at = library.loaded_ggml().layout()["op_params"]
 
-    def op(self: Any, name: str, *arguments: Any) -> int:
-        node = original(self, name, *arguments)
-        if name == "mul_mat":
+    def change(name: str, weight: int, node: int) -> None:
+        if name == "rows":
             ctypes.c_int32.from_address(node + at + 20).value = 1
-        return node
 
-    monkeypatch.setattr(selftest._Graph, "op", op)
     with pytest.raises(UnsupportedLlamaError, match="parameters that are not known"):
-        library.examine()
+        library.probe(with_other("ggml_mul_mat", 3, change))
+
+
+def test_the_preloaded_library_refuses_it_too(short_two_layers: Path, tmp_path: Path) -> None:
+    """A ggml that computes nothing: no model of ours is loaded, and one line says why."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler (apt install gcc)")
+    shim = tmp_path / "other.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-DCOMPUTES_NOTHING", SHIM, "-ldl", "-o", shim], check=True)
+    jobs = [{"load": "m", "path": short_two_layers}]
+    told = tell(jobs, tmp_path, behind=(shim,))
+    assert (told.code, told.results) == (0, [False]), told.stderr[-2000:]
+    (line,) = told.lines
+    assert line.startswith("seeddelta: error: this llama.cpp cannot run SeedΔ models: a rewritten node (product, rows)")
+    assert tell(jobs, tmp_path).results == [True]
 
 
 LOAD = """
@@ -127,10 +181,10 @@ def test_an_untested_release_is_tried_in_another_process(monkeypatch: pytest.Mon
     monkeypatch.setattr(llama_cpp, "__version__", "9.9.9")
     monkeypatch.setattr(library, "_TRIAL", "import os; os.abort()")
     with pytest.raises(UnsupportedLlamaError, match=r"9\.9\.9 cannot .* a trial of it ended with signal 6"):
-        library.ggml_abi.__wrapped__()
+        library.loaded_ggml.__wrapped__()
     monkeypatch.setattr(library, "_TRIAL", "import sys; sys.exit('no such field')")
     with pytest.raises(UnsupportedLlamaError, match="status 1: no such field"):
-        library.ggml_abi.__wrapped__()
+        library.loaded_ggml.__wrapped__()
     monkeypatch.undo()
     monkeypatch.setattr(llama_cpp, "__version__", "9.9.9")
-    assert isinstance(library.ggml_abi.__wrapped__(), _core.GgmlAbi)
+    assert library.loaded_ggml.__wrapped__().self_tests == 4

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from seeddelta import _core
 from seeddelta.runtime import Kwta, RuntimeConfig
-from seeddelta.settings.assign import texts_of
 from seeddelta.settings.patterns import parse_values
 from seeddelta.settings.skipping import DEFAULT_KEEP
 
 pytest.importorskip("llama_cpp")
 
-from seeddelta.runtime.library import ggml_abi
+from seeddelta.runtime.library import loaded_ggml
+from seeddelta.runtime.options import core_options
 from tiny_models import write_model
 
 
@@ -34,10 +34,10 @@ def keep_of(name: str, **options: Any) -> float | None:
     """What KWTA keeps of the inputs of a matrix; None: it has no gate."""
     matrix = np.ones((64, 64), np.float16)
     weight = _core.ColumnWeight(f"blk.7.{name}.weight", 64, 64, f16=matrix)
-    skipping = _core.SkipSettings(texts_of(RuntimeConfig(kwta=Kwta(**options))))
+    settings = core_options(RuntimeConfig(kwta=Kwta(**options)))
     with tempfile.TemporaryDirectory() as folder:
         path = write_model(Path(folder) / "model.gguf", {weight.name: matrix})
-        model = _core.ServedModel(path, ggml_abi(), skipping, columns=[weight])
+        model = _core.ServedModel(path, loaded_ggml(), settings, columns=[weight])
     gates = _core.GraphHook(model.registry).gates()
     assert len(model.gates) == len(gates)
     return gates[0]["keep"] if gates else None

@@ -9,7 +9,7 @@ import pytest
 from llama_helpers import TEXT
 from seeddelta.cli.main import main
 from seeddelta.errors import ConfigError
-from seeddelta.runtime.skip_file import read_skip_file
+from seeddelta.settings.skip_file import read_skip_file
 from seeddelta.sparsify.allocate import Profile, allocate
 
 LEVELS = np.arange(1, 21) / 20

@@ -60,7 +60,7 @@ def test_core_has_no_weak_symbols_of_instruction_sets() -> None:
 PACKAGE = ROOT / "python" / "seeddelta"
 # Each package imports from those before it, and from the modules beside them (errors, …), which import none.
 PACKAGES = (
-    "_core", "storage", "kinds", "gguf", "settings", "runtime", "calibrate", "convert", "evaluate",
+    "_core", "storage", "kinds", "gguf", "settings", "runtime", "session", "calibrate", "convert", "evaluate",
     "serve", "sparsify", "inspection", "report", "cli",
 )  # fmt: skip
 

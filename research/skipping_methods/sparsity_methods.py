@@ -45,7 +45,7 @@ import numpy as np  # noqa: E402
 import numpy.typing as npt  # noqa: E402
 from common import machine  # noqa: E402
 from gradient_covariance import Llama  # noqa: E402
-from seeddelta.runtime.session import bos_token, plan_chunks, read_text, tokenize  # noqa: E402
+from seeddelta.session import bos_token, plan_chunks, read_text, tokenize  # noqa: E402
 from seeddelta.sparsify.allocate import allocate  # noqa: E402
 from sparsity_network import F64, INPUTS, Method, Network, Stream  # noqa: E402
 from tqdm.auto import tqdm  # noqa: E402

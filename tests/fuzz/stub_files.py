@@ -30,7 +30,7 @@ from seeddelta import _core
 from seeddelta.gguf import targets
 from seeddelta.gguf.header import Header
 from seeddelta.gguf.model_file import read_header
-from seeddelta.runtime.library import ggml_abi
+from seeddelta.runtime.library import loaded_ggml
 from tiny_llama import N_VOCAB
 
 # A ReLU makes 0 of NaN, so a stub file must have another placeholder than those before it (docs/internals/runtime.md).
@@ -88,7 +88,7 @@ class Model:
 
 def make_stub_file(header: Header, placeholders: Sequence[str]) -> _core.StubFile:
     shapes = {name: header.tensors[name].shape for name in placeholders}
-    given = {name: (ggml_abi().placeholder_type(shape[-1]), shape, None) for name, shape in shapes.items()}
+    given = {name: (loaded_ggml().placeholder_type(shape[-1]), shape, None) for name, shape in shapes.items()}
     return _core.StubFile(header.path, {name: name for name in header.tensors if name not in given}, given)
 
 

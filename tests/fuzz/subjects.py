@@ -28,7 +28,7 @@ from seeddelta.gguf.source import open_source  # noqa: E402
 from seeddelta.gguf.writer import PlannedTensor, Typed, write_gguf  # noqa: E402
 from seeddelta.inspection.summary import summarize  # noqa: E402
 from seeddelta.inspection.verify import verify  # noqa: E402
-from seeddelta.runtime.skip_file import read_skip_file  # noqa: E402
+from seeddelta.settings.skip_file import read_skip_file  # noqa: E402
 from tiny_models import tiny_weights, write_model  # noqa: E402
 
 MATRICES = ("blk.0.ffn_up.weight", "blk.0.ffn_down.weight")

@@ -6,13 +6,16 @@
 #include <thread>
 #include <vector>
 
+#include "attention/attention_events.hpp"
 #include "bindings/arrays.hpp"
 #include "bindings/bind_attention.hpp"
 #include "bindings/bind_columns.hpp"
 
 namespace seeddelta {
 
-FloatDict event_counters(const EventCounters &c) {
+using FloatDict = py::typing::Dict<py::str, py::float_>;
+
+static FloatDict event_counters(const EventCounters &c) {
     FloatDict d;
     const auto put = [&](const char *name, const std::atomic<uint64_t> &value) {
         d[name] = static_cast<double>(value.load());

@@ -5,6 +5,7 @@
 
 #include "bindings/arrays.hpp"
 #include "ggml_host/capture_hook.hpp"
+#include "ggml_host/loaded_ggml.hpp"
 
 namespace seeddelta {
 
@@ -12,7 +13,7 @@ namespace {
 
 // The hook and the layout it reads with.
 struct PyCapture {
-    std::shared_ptr<GgmlAbi> abi;
+    std::shared_ptr<LoadedGgml> ggml;
     CaptureHook hook;
 };
 
@@ -86,12 +87,12 @@ void bind_capture(py::module_ &m) {
                           "    covariance: also sum x̂ x̂ᵀ, x̂ = x / |x| · sqrt(n_in), float32 [n_in, n_in] an input.\n"
                           "    threads: of the sums; 0 is all processors. They do not depend on it.\n"
                           "    taken: nodes whose values `values` gives, and matrices whose inputs it gives.")
-        .def(py::init([](const std::shared_ptr<GgmlAbi> &abi, const std::vector<std::string> &names, bool covariance,
-                         int threads, const std::vector<std::string> &taken) {
+        .def(py::init([](const std::shared_ptr<LoadedGgml> &ggml, const std::vector<std::string> &names,
+                         bool covariance, int threads, const std::vector<std::string> &taken) {
                  return std::unique_ptr<PyCapture>(
-                     new PyCapture{abi, CaptureHook(*abi, names, covariance, threads, taken)});
+                     new PyCapture{ggml, CaptureHook(ggml->abi(), names, covariance, threads, taken)});
              }),
-             py::arg("abi"), py::arg("names"), py::arg("covariance") = true, py::arg("threads") = 0,
+             py::arg("ggml"), py::arg("names"), py::arg("covariance") = true, py::arg("threads") = 0,
              py::arg("taken") = std::vector<std::string>{})
         .def_property_readonly("callback",
                                [](const PyCapture &) { return reinterpret_cast<uintptr_t>(&CaptureHook::callback); })

@@ -26,13 +26,10 @@ namespace seeddelta {
 
 namespace {
 
-std::shared_ptr<GgmlAbi> make_abi(const std::map<std::string, uintptr_t> &symbols) {
-    return std::make_shared<GgmlAbi>(probe_ggml(symbols, &GraphHook::compute));
-}
-
 using IntDict = py::typing::Dict<py::str, py::int_>;
 
-IntDict layout(const GgmlAbi &abi) {
+IntDict layout(const LoadedGgml &ggml) {
+    const GgmlAbi &abi = ggml.abi();
     IntDict d;
     d["type"] = abi.type;
     d["ne"] = abi.ne;
@@ -159,31 +156,32 @@ std::optional<std::tuple<std::string, std::string, std::string>> take_error(PyHo
 } // namespace
 
 void bind_runtime(py::module_ &m) {
-    m.def("ggml_required_symbols", &ggml_required_symbols, "Names of the ggml functions that GgmlAbi needs.");
-    m.def("ggml_known_symbols", &ggml_known_symbols, "Names of those that tell it which types there are.");
-    py::class_<GgmlAbi, std::shared_ptr<GgmlAbi>>(
-        m, "GgmlAbi",
-        "Layout of the loaded ggml, learned by probing its public functions.\n\n"
+    m.def("ggml_required_symbols", &ggml_required_symbols, "Names of the ggml functions without which nothing runs.");
+    m.def("ggml_symbols", &LoadedGgml::symbols, "Names of all ggml functions that are used.");
+    py::class_<LoadedGgml, std::shared_ptr<LoadedGgml>>(
+        m, "LoadedGgml",
+        "The loaded ggml: its layout, learned by probing its public functions, and whether it computes as expected.\n\n"
         "Args:\n"
-        "    symbols: address of each of ggml_required_symbols(), and of those of ggml_known_symbols() that there "
-        "are.\n"
-        "Raises RuntimeError saying which probe failed.")
-        .def(py::init(&make_abi), py::arg("symbols"))
+        "    symbols: addresses of ggml_symbols(), those that there are.\n"
+        "Raises RuntimeError saying which probe failed, or which operation is not computed as it should be.")
+        .def(py::init<std::map<std::string, uintptr_t>>(), py::arg("symbols"))
         .def("layout", &layout, "Offsets in bytes inside ggml_tensor and numbers of operations.")
+        .def_property_readonly("self_tests", &LoadedGgml::self_tests,
+                               "Operations that were compared with ggml's own: four, with attention five.")
         .def(
-            "placeholder_type", [](const GgmlAbi &abi, int64_t n_in) { return abi.placeholder(n_in).number; },
-            py::arg("n_in"), "The smallest ggml type for a placeholder of so many columns.");
+            "placeholder_type",
+            [](const LoadedGgml &ggml, int64_t n_in) { return ggml.abi().placeholder(n_in).number; }, py::arg("n_in"),
+            "The smallest ggml type for a placeholder of so many columns.");
     bind_attention(m);
-    bind_skip_settings(m);
     py::class_<PyRegistry, std::shared_ptr<PyRegistry>>(
         m, "WeightRegistry", "The converted weights of one file; contexts of the same model may share it.")
-        .def(py::init([](std::shared_ptr<GgmlAbi> abi) {
+        .def(py::init([](std::shared_ptr<LoadedGgml> ggml) {
                  auto r = std::make_shared<PyRegistry>();
                  r->registry = std::make_shared<WeightRegistry>();
-                 r->abi = std::move(abi);
+                 r->ggml = std::move(ggml);
                  return r;
              }),
-             py::arg("abi"))
+             py::arg("ggml"))
         .def("add", &add, py::arg("weight"),
              "Registers a weight and keeps it alive. Add all before making a GraphHook.");
     py::class_<PyHook>(
@@ -195,9 +193,6 @@ void bind_runtime(py::module_ &m) {
                                [](const PyHook &) { return reinterpret_cast<uintptr_t>(&GraphHook::callback); })
         .def_property_readonly("user_data", [](PyHook &h) { return reinterpret_cast<uintptr_t>(&h.hook); })
         .def_property_readonly("nodes_seen", [](const PyHook &h) { return h.hook.nodes_seen(); })
-        .def(
-            "set_attention", [](PyHook &h, PyAttention &attention) { h.hook.set_attention(&attention.hook); },
-            py::arg("attention"), py::keep_alive<1, 2>(), "Attention is taken over, too.")
         .def("counters", &counters,
              "Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, "
              "active_inputs,\n"

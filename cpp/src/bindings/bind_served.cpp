@@ -123,22 +123,13 @@ HeaderParts read_header(const Path &path) {
 }
 
 struct PyServedModel {
-    std::shared_ptr<const GgmlAbi> abi;
+    std::shared_ptr<const LoadedGgml> ggml;
     std::vector<py::object> keep; // the matrices by columns
     std::unique_ptr<ServedModel> model;
 };
 
-std::shared_ptr<PyServedModel> make_model(const Path &path, std::shared_ptr<GgmlAbi> abi, const SkipSettings &skipping,
-                                          const std::optional<Path> &fallback, std::optional<double> gap,
-                                          const Names &dense, bool proc_sparse,
+std::shared_ptr<PyServedModel> make_model(const Path &path, std::shared_ptr<LoadedGgml> ggml, const Options &options,
                                           const std::vector<const PyColumnWeight *> &columns) {
-    Options options;
-    options.skipping = skipping;
-    options.fallback = fallback ? fallback->string() : "";
-    options.gap = gap;
-    options.dense = dense;
-    options.proc_sparse = proc_sparse;
-    options.attention = AttentionMode::llama; // it belongs to each context
     std::vector<NamedWeight> named;
     std::vector<py::object> keep;
     for (const PyColumnWeight *weight : columns) {
@@ -152,16 +143,16 @@ std::shared_ptr<PyServedModel> make_model(const Path &path, std::shared_ptr<Ggml
     {
         const py::gil_scoped_release release;
         auto file = std::make_unique<WatchedModel>(path.string());
-        model = named.empty() ? std::make_unique<ServedModel>(std::move(file), options, *abi)
-                              : std::make_unique<ServedModel>(std::move(file), options, *abi, named);
+        model = named.empty() ? std::make_unique<ServedModel>(std::move(file), options, *ggml)
+                              : std::make_unique<ServedModel>(std::move(file), options, *ggml, named);
     }
-    return std::make_shared<PyServedModel>(PyServedModel{std::move(abi), std::move(keep), std::move(model)});
+    return std::make_shared<PyServedModel>(PyServedModel{std::move(ggml), std::move(keep), std::move(model)});
 }
 
 std::shared_ptr<PyRegistry> registry_of(const std::shared_ptr<PyServedModel> &m) {
     auto made = std::make_shared<PyRegistry>();
     made->registry = std::shared_ptr<WeightRegistry>(m, &m->model->registry());
-    made->abi = m->abi;
+    made->ggml = m->ggml;
     return made;
 }
 
@@ -226,6 +217,7 @@ std::shared_ptr<StubFile> make_stub_file(const Path &model, const std::map<std::
 
 void bind_served(py::module_ &m) {
     py::register_local_exception_translator(&translate);
+    bind_options(m);
     m.def(
         "check_loadable", [](const Path &model) { check_loadable(Header::read(model.string())); }, py::arg("model"),
         "Raises FormatError for a GGUF model that ends the process when llama.cpp loads it or computes with it.");
@@ -265,13 +257,10 @@ void bind_served(py::module_ &m) {
         m, "ServedModel",
         "The weights of a SeedΔ file, or of an ordinary model by columns. The files are mapped, and watched.\n\n"
         "Args:\n"
-        "    fallback: the original model; that of `columns` is the file itself.\n"
-        "    gap, dense, proc_sparse: as in RuntimeConfig.\n"
         "    columns: matrices of an ordinary model.\n"
         "Raises FormatError, SourceModelError, MissingFileError, ConfigError.")
-        .def(py::init(&make_model), py::arg("path"), py::arg("abi").none(false), py::arg("skipping"),
-             py::arg("fallback") = py::none(), py::arg("gap") = py::none(), py::arg("dense") = Names(),
-             py::arg("proc_sparse") = true, py::arg("columns") = std::vector<const PyColumnWeight *>())
+        .def(py::init(&make_model), py::arg("path"), py::arg("ggml").none(false), py::arg("options"),
+             py::arg("columns") = std::vector<const PyColumnWeight *>())
         .def_property_readonly("registry", &registry_of)
         .def_property_readonly(
             "served", [](const PyServedModel &s) { return names_of(s.model->served()); },
@@ -291,15 +280,18 @@ void bind_served(py::module_ &m) {
             "Address and bytes of what weights are computed from, where it is mapped.")
         .def(
             "stub_file", [](PyServedModel &s) { return s.model->stub(); }, py::call_guard<py::gil_scoped_release>(),
-            "What llama.cpp is to load. Raises OutputError.")
-        .def(
-            "metrics",
-            [](PyServedModel &s, const PyHook &hook) {
-                Totals totals;
-                totals.add(hook.hook);
-                return metric_dict(model_metrics(*s.model, totals));
-            },
-            py::arg("hook"), "Of one context: `seeddelta.*`, `statecells.*`, `proc.*` and those of gates.");
+            "What llama.cpp is to load. Raises OutputError.");
+    m.def(
+        "metrics",
+        [](std::optional<const PyServedModel *> model, const PyHook &hook) {
+            Totals totals;
+            totals.add(hook.hook);
+            return metric_dict(all_metrics(model ? (*model)->model.get() : nullptr, totals));
+        },
+        py::arg("model"), py::arg("hook"),
+        "Of one context: `seeddelta.*`, `statecells.*`, `proc.*` and those of gates (None: an ordinary model), and "
+        "those of\nattention that is ours.");
+    bind_own_attention(m);
 }
 
 } // namespace seeddelta

@@ -1,4 +1,4 @@
-// Settings of skipping, and the proof that it pays, for Python.
+// The proof that skipping pays, for Python.
 #include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -15,21 +15,6 @@ namespace py = pybind11;
 
 namespace seeddelta {
 
-static SkipSettings make_settings(const std::map<std::string, std::string> &values, const std::string &skip_path,
-                                  const std::string &skip_json) {
-    SkipSettings settings;
-    for (const auto &[name, value] : values) {
-        if (!settings.set(name, value)) {
-            throw py::value_error("setting '" + name + "' is not known");
-        }
-    }
-    if (settings.kwta && !skip_json.empty()) {
-        settings.kwta->file = SkipFile::parse(skip_path, skip_json);
-    }
-    settings.check();
-    return settings;
-}
-
 MetricDict metric_dict(const std::vector<Metric> &metrics) {
     MetricDict found;
     for (const Metric &metric : metrics) {
@@ -40,17 +25,6 @@ MetricDict metric_dict(const std::vector<Metric> &metrics) {
         }
     }
     return found;
-}
-
-void bind_skip_settings(py::module_ &m) {
-    py::class_<SkipSettings>(
-        m, "SkipSettings",
-        "Settings of KWTA, StatePack of the MLP, events and zeros.\n\n"
-        "Args:\n"
-        "    values: text of each setting that is not its default, by its name, such as event.delta_theta.\n"
-        "    skip_path, skip_json: the path and, in JSON, the content of the file of kwta.file; empty: none.\n"
-        "Raises ValueError for a value that cannot be, and for settings that contradict each other.")
-        .def(py::init(&make_settings), py::arg("values"), py::arg("skip_path") = "", py::arg("skip_json") = "");
 }
 
 void bind_proof(py::module_ &m) {

@@ -149,7 +149,7 @@ private:
             return false;
         }
         const EventSettings &s = *settings_.event;
-        const std::optional<double> theta = value_of(gate.group, s.delta_theta, s.target);
+        const std::optional<double> theta = value_of(gate.group, s.theta(), s.target);
         if (!theta) {
             return false;
         }

@@ -103,22 +103,6 @@ bool set_event(EventSettings &s, std::string_view name, const GivenSetting &give
     return true;
 }
 
-template <class S>
-bool set_group(std::optional<S> &group, std::string_view own, const GivenSetting &given,
-               bool (*set)(S &, std::string_view, const GivenSetting &)) {
-    if (!own.empty()) {
-        return set(group ? *group : group.emplace(), own, given);
-    }
-    if (given.text() == "null" || given.text() == "off") {
-        group.reset();
-    } else if (given.text() != "{}" && given.text() != "on") {
-        given.fail("write on or off");
-    } else if (!group) {
-        group.emplace();
-    }
-    return true;
-}
-
 void conflict(bool there, const char *what) {
     if (there) {
         throw std::invalid_argument(std::string(what) + "; leave one of the two out");
@@ -141,13 +125,13 @@ bool SkipSettings::set(std::string_view name, const std::string &value) {
     const std::string_view group = name.substr(0, dot);
     const std::string_view own = dot == std::string_view::npos ? std::string_view() : name.substr(dot + 1);
     if (group == "kwta") {
-        return set_group(kwta, own, given, set_kwta);
+        return given.set_in(kwta, own, set_kwta);
     }
     if (group == "state_pack_mlp") {
-        return set_group(state_pack_mlp, own, given, set_pack);
+        return given.set_in(state_pack_mlp, own, set_pack);
     }
     if (group == "event") {
-        return set_group(event, own, given, set_event);
+        return given.set_in(event, own, set_event);
     }
     if (name == "zeros") {
         zeros = given.flag();

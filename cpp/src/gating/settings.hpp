@@ -40,7 +40,7 @@ struct PackMlpSettings {
 };
 
 struct EventSettings {
-    Values delta_theta = {{"*", 0.15}};
+    std::optional<Values> delta_theta;
     Values topk = {{"*", 1.0}};
     int block = 1;
     double quorum = 1.0;
@@ -54,6 +54,7 @@ struct EventSettings {
     Target target = Target::mlp;
 
     bool of_inputs() const { return target != Target::kv; }
+    Values theta() const { return delta_theta.value_or(Values{{"*", of_inputs() ? 0.15 : 0.01}}); }
 };
 
 struct SkipSettings {
@@ -92,6 +93,23 @@ public:
     // A number, or PATTERN=NUMBER with commas.
     Values values(double least, double most, bool open) const;
     Names list() const; // with commas
+
+    // Sets one of a group of settings, by its own name; without one: the group is there or not.
+    template <class S>
+    bool set_in(std::optional<S> &group, std::string_view own,
+                bool (*set)(S &, std::string_view, const GivenSetting &)) const {
+        if (!own.empty()) {
+            return set(group ? *group : group.emplace(), own, *this);
+        }
+        if (value_ == "null" || value_ == "off") {
+            group.reset();
+        } else if (value_ != "{}" && value_ != "on") {
+            fail("write on or off");
+        } else if (!group) {
+            group.emplace();
+        }
+        return true;
+    }
 
 private:
     double parse(const std::string &text) const;

@@ -226,6 +226,7 @@ void AttentionHook::plan(const void *node, Node &served) {
     compute_.reserve(p, false, false);
     arenas_.reserve(Attention::scratch_bytes(p));
     served.ready = true;
+    tokens_ = std::max(tokens_, p.tokens());
     count(counters_.nodes);
 }
 

@@ -43,6 +43,8 @@ public:
     const AttentionSettings &settings() const { return settings_; }
     // Whether all attention is exact from the next graph on. While nothing is computed.
     void pause(bool exact) { paused_.store(exact, std::memory_order_relaxed); }
+    // The largest number of tokens of an operation since the last call; 0: there was none.
+    int64_t take_tokens() { return std::exchange(tokens_, 0); }
     // Why nodes were left to ggml; null when none was.
     const char *left_because() const { return left_because_.load(std::memory_order_relaxed); }
     // Whether a result was zeros, because a graph was not computed as a whole.
@@ -101,6 +103,7 @@ private:
     mutable std::mutex mutex_;
     std::unordered_map<const void *, std::unique_ptr<Node>>
         nodes_; // by the address of the node, which graphs use again
+    int64_t tokens_ = 0;
     AttentionCounters counters_;
     SelectorTotals totals_;
     std::atomic<bool> invalid_{false};

@@ -2,6 +2,7 @@
 // GET_ROWS of a registered weight into a custom operation in place; ggml's own thread pool then runs ours. One context
 // computes one node at a time, so one hook has one workspace.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -76,6 +77,7 @@ public:
     // Attention is taken over, too, from the next graph on. Borrowed.
     void set_attention(AttentionHook *attention) { attention_ = attention; }
     AttentionHook *attention() { return attention_; }
+    const AttentionHook *attention() const { return attention_; }
 
     std::deque<ServedWeight> &served() { return served_; }
     const std::deque<ServedWeight> &served() const { return served_; }
@@ -91,8 +93,11 @@ public:
         uint64_t given_up = 0;                  // gates whose events failed one of the first checks
     };
     GateActivity activity() const;
-    // The largest number of tokens of a product with a gate, in the graphs visited since the last call; 0: none was.
-    int64_t take_gated_tokens() { return std::exchange(gated_tokens_, 0); }
+    // The largest number of tokens of a product with a gate, or of attention of ours, in the graphs visited since the
+    // last call; 0: none was.
+    int64_t take_tokens() {
+        return std::max(std::exchange(gated_tokens_, 0), attention_ == nullptr ? 0 : attention_->take_tokens());
+    }
     uint64_t nodes_seen() const { return nodes_seen_.load(std::memory_order_relaxed); }
     // The first error since the last call, which clears it.
     HookError take_error();

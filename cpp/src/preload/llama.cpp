@@ -1,5 +1,6 @@
-// The functions of llama.cpp that a preloaded library takes the place of. Programs load models through the first ones;
-// libllama itself calls the others before each graph, when a context ends, and when a program wants to see nodes.
+// The functions of llama.cpp that a preloaded library takes the place of. Programs load models, make contexts and write
+// to caches through the first ones; libllama itself calls the others before each graph, when a context ends, and when a
+// program wants to see nodes.
 #include <cstring>
 #include <exception>
 #include <new>
@@ -8,6 +9,7 @@
 #include "runtime/host.hpp"
 #include "runtime/llama_library.hpp"
 #include "runtime/say.hpp"
+#include "seeddelta/model.h"
 
 #define SEEDDELTA_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -17,13 +19,15 @@ using seeddelta::say;
 
 namespace {
 
-// llama_model_params, which is passed by value: more bytes than any release has. Its first field are the devices.
+// llama_model_params, which is passed by value: more bytes than any release has. Its first field are the devices. And
+// llama_context_params.
 struct ModelParams {
     unsigned char bytes[256];
 };
+using MakeContext = void *(*)(void *model, ModelParams params);
 using LoadModel = void *(*)(const char *path, ModelParams params);
 using LoadSplits = void *(*)(const char **paths, size_t count, ModelParams params);
-using EvalCallback = bool (*)(void *tensor, bool ask, void *data);
+using EvalCallback = bool (*)(ggml_tensor *tensor, bool ask, void *data);
 
 void *no_devices[1]; // a list that ends at once
 
@@ -100,6 +104,47 @@ SEEDDELTA_EXPORT void *llama_model_load_from_splits(const char **paths, size_t c
     });
 }
 
+SEEDDELTA_EXPORT void *llama_init_from_model(void *model, ModelParams params) {
+    const auto real = next<MakeContext>("llama_init_from_model");
+    void *context = real == nullptr ? nullptr : real(model, params);
+    try {
+        const auto sequences = LlamaLibrary::get<uint32_t (*)(void *)>("llama_n_seq_max");
+        if (context != nullptr && sequences(context) > 1 && Host::instance().of_one_sequence()) {
+            say({"error: events and keys chosen by their bits follow the tokens of one sequence; leave them out, or "
+                 "serve one (-np 1, or with llama-perplexity as many tokens a batch as a context has)"});
+            LlamaLibrary::get<void (*)(void *)>("llama_free")(context);
+            return nullptr;
+        }
+    } catch (const std::exception &error) {
+        say({"error: ", error.what()});
+    }
+    return context;
+}
+
+SEEDDELTA_EXPORT void *llama_new_context_with_model(void *model, ModelParams params) {
+    return llama_init_from_model(model, params);
+}
+
+// What writes to caches without a graph. Of all of them arguments and result are whole numbers and addresses, six at
+// most, which are passed on in their registers.
+#define SEEDDELTA_WRITES(name)                                                                                         \
+    SEEDDELTA_EXPORT uintptr_t name(uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e, uintptr_t f) {    \
+        using Write = uintptr_t (*)(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t);                 \
+        static const auto real = next<Write>(#name);                                                                   \
+        const uintptr_t result = real == nullptr ? 0 : real(a, b, c, d, e, f);                                         \
+        Host::instance().forget_keys();                                                                                \
+        return result;                                                                                                 \
+    }
+
+SEEDDELTA_WRITES(llama_state_set_data)
+SEEDDELTA_WRITES(llama_set_state_data)
+SEEDDELTA_WRITES(llama_state_load_file)
+SEEDDELTA_WRITES(llama_load_session_file)
+SEEDDELTA_WRITES(llama_state_seq_set_data)
+SEEDDELTA_WRITES(llama_state_seq_set_data_ext)
+SEEDDELTA_WRITES(llama_state_seq_load_file)
+SEEDDELTA_WRITES(llama_memory_seq_cp)
+
 SEEDDELTA_EXPORT int ggml_backend_sched_graph_compute_async(void *scheduler, void *graph) {
     static const auto real = next<seeddelta::ComputeGraph>("ggml_backend_sched_graph_compute_async");
     return real == nullptr ? seeddelta::kStatusFailed : Host::instance().compute(scheduler, graph, real);
@@ -107,7 +152,11 @@ SEEDDELTA_EXPORT int ggml_backend_sched_graph_compute_async(void *scheduler, voi
 
 SEEDDELTA_EXPORT void ggml_backend_sched_set_eval_callback(void *scheduler, EvalCallback callback, void *data) {
     static const auto real = next<void (*)(void *, EvalCallback, void *)>("ggml_backend_sched_set_eval_callback");
-    Host::instance().watched(scheduler, callback != nullptr);
+    if (callback == &seeddelta_eval) {
+        Host::instance().leave(scheduler); // the program has attached it
+    } else {
+        Host::instance().watched(scheduler, callback != nullptr);
+    }
     if (real != nullptr) {
         real(scheduler, callback, data);
     }

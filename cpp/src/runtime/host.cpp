@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -38,7 +39,7 @@ void settle_attention(Options &options) {
     try {
         static_cast<void>(LlamaLibrary::loaded().attention());
     } catch (const ModelFileError &error) {
-        if (options.attention == AttentionMode::exact) {
+        if (!options.asks_for_attention().empty()) {
             throw;
         }
         if (options.verbose) {
@@ -64,14 +65,15 @@ bool Host::state_of(const char *path, FileState &state) {
     return true;
 }
 
-std::shared_ptr<ServedModel> Host::open(const char *path) {
+std::shared_ptr<ServedModel> Host::open(const char *path, const char *given) {
     FileState state;
     if (!state_of(path, state)) {
         return nullptr; // llama.cpp says what is wrong
     }
+    const std::optional<std::string> settings = given == nullptr ? std::nullopt : std::optional<std::string>(given);
     const std::scoped_lock lock(mutex_);
     for (const Entry &entry : models_) {
-        if (entry.state == state && entry.model->changed().empty()) {
+        if (entry.state == state && entry.settings == settings && entry.model->changed().empty()) {
             return entry.model;
         }
     }
@@ -88,10 +90,10 @@ std::shared_ptr<ServedModel> Host::open(const char *path) {
         return nullptr;
     }
     prune(state);
-    Options options = Options::from_environment();
+    Options options = settings ? Options::of(*settings) : Options::from_environment();
     settle_attention(options);
-    auto model = std::make_shared<ServedModel>(std::move(file), options, LlamaLibrary::loaded().abi());
-    models_.push_back({state, model});
+    auto model = std::make_shared<ServedModel>(std::move(file), options, LlamaLibrary::loaded().ggml());
+    models_.push_back({state, settings, model});
     if (options.verbose) {
         say({model->path(), ": ", std::to_string(model->served().size()), " weights are computed from it, ",
              std::to_string(model->dense().size()), " from the fallback"});
@@ -172,7 +174,7 @@ Host::Found Host::find_model(void *graph) const {
 OrdinaryModels &Host::ordinary_models() {
     if (!ordinary_) {
         ordinary_.emplace();
-        if (!ordinary_->metrics_json().empty()) {
+        if (!ordinary_->options().metrics_json.empty()) {
             write_metrics_at_exit();
         }
     }
@@ -180,7 +182,7 @@ OrdinaryModels &Host::ordinary_models() {
 }
 
 // Null where llama.cpp computes alone, or something is wrong.
-Host::Context *Host::context_of(void *scheduler, void *graph, std::string &wrong) {
+ServedContext *Host::context_of(void *scheduler, void *graph, std::string &wrong) {
     const std::scoped_lock lock(mutex_);
     const bool watched = watched_.contains(scheduler);
     auto known = contexts_.find(scheduler);
@@ -192,42 +194,37 @@ Host::Context *Host::context_of(void *scheduler, void *graph, std::string &wrong
             found = find_model(graph);
         }
         if (found.model != nullptr) {
-            known = contexts_.emplace(scheduler, Context{std::make_unique<ServedContext>(found.model), nullptr}).first;
+            known = contexts_.emplace(scheduler, std::make_unique<ServedContext>(found.model)).first;
         } else if (!found.misplaced.empty()) {
             wrong = found.misplaced +
                     " is not where the model was mapped; load it with mmap (--load-mode mmap, no --no-mmap)";
             return nullptr;
         } else if (found.ordinary) {
-            known = contexts_.emplace(scheduler, Context{nullptr, ordinary_models().make(watched)}).first;
+            known = contexts_.emplace(scheduler, ordinary_models().make(watched)).first;
         } else {
             return nullptr; // it may compute with weights later
         }
     }
-    Context &context = known->second;
-    if (context.served == nullptr) {
+    ServedContext *context = known->second.get();
+    if (context == nullptr || context->model() == nullptr) {
         wrong = ordinary_models().refusal(watched);
     } else if (watched) {
-        wrong =
-            context.served->model().path() +
-            ": the program looks at the graph's nodes one by one (an evaluation callback, as in llama-imatrix), which "
-            "those of SeedΔ weights do not allow; use `seeddelta imatrix`, or the original model";
+        wrong = context->where() +
+                ": the program looks at the graph's nodes one by one (an evaluation callback, as in llama-imatrix), "
+                "which those of SeedΔ weights do not allow; use `seeddelta imatrix`, or the original model";
     }
-    return watched ? nullptr : &context;
+    return watched ? nullptr : context;
 }
 
 int Host::compute(void *scheduler, void *graph, ComputeGraph real) noexcept {
     try {
         std::string wrong;
-        const Context *context = context_of(scheduler, graph, wrong);
+        ServedContext *context = context_of(scheduler, graph, wrong);
         if (!wrong.empty()) {
             say({"error: ", wrong});
             return kStatusFailed;
         }
-        if (context != nullptr && context->served != nullptr) {
-            return context->served->compute(scheduler, graph, real);
-        }
-        return context != nullptr && context->ordinary != nullptr ? context->ordinary->compute(scheduler, graph, real)
-                                                                  : real(scheduler, graph);
+        return context == nullptr ? real(scheduler, graph) : context->compute(scheduler, graph, real);
     } catch (const std::bad_alloc &) {
         say({"error: no memory for the next computation, which was not done; free some"});
         return kStatusNoMemory;
@@ -245,15 +242,50 @@ void Host::freed(void *scheduler) noexcept {
         if (known == contexts_.end()) {
             return;
         }
-        const std::unique_ptr<ServedContext> &served = known->second.served;
-        const bool told =
-            !(served != nullptr ? served->model().options().metrics_json : ordinary_->metrics_json()).empty();
+        const bool told = known->second != nullptr && !known->second->options().metrics_json.empty();
         contexts_.erase(known);
         if (!told) {
             return;
         }
     }
     write_metrics(true);
+}
+
+ServedContext *Host::attach(const std::shared_ptr<ServedModel> &model) {
+    auto made = std::make_unique<ServedContext>(model);
+    ServedContext *context = made.get();
+    const std::scoped_lock lock(mutex_);
+    contexts_.emplace(context, std::move(made));
+    return context;
+}
+
+void Host::leave(void *scheduler) noexcept {
+    try {
+        const std::scoped_lock lock(mutex_);
+        contexts_.try_emplace(scheduler);
+    } catch (const std::bad_alloc &) {
+        say({"error: no memory; a context that the program has attached is not told apart"});
+    }
+}
+
+bool Host::of_one_sequence() noexcept {
+    try {
+        const std::scoped_lock lock(mutex_);
+        return std::any_of(models_.begin(), models_.end(),
+                           [](const Entry &entry) { return entry.model->options().of_one_sequence(); }) ||
+               Options::from_environment().of_one_sequence();
+    } catch (const std::exception &) { // what is wrong with the settings is said when a model is loaded
+        return false;
+    }
+}
+
+void Host::forget_keys() noexcept {
+    const std::scoped_lock lock(mutex_);
+    for (const auto &[scheduler, context] : contexts_) {
+        if (context != nullptr) {
+            context->forget_keys();
+        }
+    }
 }
 
 void Host::watched(void *scheduler, bool watched) noexcept {
@@ -277,6 +309,33 @@ void Host::write_metrics_at_exit() {
     static_cast<void>(registered);
 }
 
+// `path`: the file that they are to be written to; empty: none.
+std::string Host::metrics_text(std::string &path) const {
+    std::string text;
+    const auto add = [&](ServedModel *model, Totals totals, const Options &options) {
+        for (const auto &[scheduler, context] : contexts_) {
+            if (context != nullptr && context->model() == model) {
+                context->add_to(totals);
+            }
+        }
+        path = path.empty() ? options.metrics_json : path;
+        text += (text.empty() ? "\n" : ",\n") + metrics_json(model, std::move(totals));
+    };
+    for (const Entry &entry : models_) {
+        add(entry.model.get(), entry.model->totals, entry.model->options());
+    }
+    if (ordinary_) {
+        add(nullptr, ordinary_->totals, ordinary_->options());
+    }
+    return "{" + text + "\n}\n";
+}
+
+std::string Host::metrics() {
+    const std::scoped_lock lock(mutex_);
+    std::string path;
+    return metrics_text(path);
+}
+
 void Host::write_metrics(bool wait) noexcept {
     try {
         std::unique_lock lock(mutex_, std::defer_lock);
@@ -285,29 +344,10 @@ void Host::write_metrics(bool wait) noexcept {
         } else if (!lock.try_lock()) {
             return;
         }
-        std::string path, text;
-        for (const Entry &entry : models_) {
-            Totals totals = entry.model->totals;
-            for (const auto &[scheduler, context] : contexts_) {
-                if (context.served != nullptr && &context.served->model() == entry.model.get()) {
-                    context.served->add_to(totals);
-                }
-            }
-            path = entry.model->options().metrics_json;
-            text += (text.empty() ? "{\n" : ",\n") + metrics_json(*entry.model, totals);
-        }
-        if (ordinary_ && !ordinary_->metrics_json().empty()) {
-            AttentionCounts counts = ordinary_->totals;
-            for (const auto &[scheduler, context] : contexts_) {
-                if (context.ordinary != nullptr) {
-                    context.ordinary->add_to(counts);
-                }
-            }
-            path = ordinary_->metrics_json();
-            text += (text.empty() ? "{\n" : ",\n") + ordinary_json(counts);
-        }
+        std::string path;
+        const std::string text = metrics_text(path);
         if (!path.empty()) {
-            write_file(path, text + "\n}\n");
+            write_file(path, text);
         }
     } catch (const std::exception &error) {
         say({"error: the metrics are not written: ", error.what()});

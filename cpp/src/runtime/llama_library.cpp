@@ -7,7 +7,6 @@
 #include <string>
 #include <string_view>
 
-#include "ggml_host/graph_hook.hpp"
 #include "gguf/error.hpp"
 
 namespace seeddelta {
@@ -77,9 +76,11 @@ const LlamaLibrary &LlamaLibrary::loaded() {
 
 LlamaLibrary::LlamaLibrary() {
     try {
-        std::map<std::string, uintptr_t> symbols = addresses(ggml_required_symbols());
-        symbols.merge(addresses(ggml_known_symbols()));
-        abi_ = probe_ggml(symbols, &GraphHook::compute);
+        std::map<std::string, uintptr_t> addresses;
+        for (const std::string &name : LoadedGgml::symbols()) {
+            addresses[name] = reinterpret_cast<uintptr_t>(find(name.c_str()));
+        }
+        ggml_.emplace(std::move(addresses));
     } catch (const AbiProbeError &error) {
         unsupported(error.what());
     }
@@ -87,25 +88,12 @@ LlamaLibrary::LlamaLibrary() {
     graph_node_ = get<void *(*)(void *, int)>("ggml_graph_node");
 }
 
-std::map<std::string, uintptr_t> LlamaLibrary::addresses(const std::vector<std::string> &names) {
-    std::map<std::string, uintptr_t> found;
-    for (const std::string &name : names) {
-        found[name] = reinterpret_cast<uintptr_t>(find(name.c_str()));
-    }
-    return found;
-}
-
 const AttentionAbi &LlamaLibrary::attention() const {
-    static const AttentionAbi *const abi = [this] { // never freed, as the library
-        std::map<std::string, uintptr_t> symbols = addresses(ggml_required_symbols());
-        symbols.merge(addresses(attention_required_symbols()));
-        try {
-            return new AttentionAbi(probe_attention(symbols, abi_));
-        } catch (const AbiProbeError &error) {
-            throw ModelFileError(std::string("attention cannot be taken over in this llama.cpp: ") + error.what());
-        }
-    }();
-    return *abi;
+    try {
+        return ggml_->attention();
+    } catch (const AbiProbeError &error) {
+        throw ModelFileError(std::string("attention cannot be taken over in this llama.cpp: ") + error.what());
+    }
 }
 
 std::string LlamaLibrary::other_device() {

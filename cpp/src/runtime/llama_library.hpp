@@ -1,7 +1,8 @@
 // The llama.cpp that this process has loaded: functions by name, the layout of its tensors, what it cannot serve.
 #pragma once
-#include "ggml_host/attention_abi.hpp"
-#include "ggml_host/ggml_abi.hpp"
+#include <optional>
+
+#include "ggml_host/loaded_ggml.hpp"
 
 namespace seeddelta {
 
@@ -18,13 +19,14 @@ public:
         return reinterpret_cast<F>(found);
     }
 
-    // Probed once. Throws ModelFileError for a llama.cpp that cannot be served.
+    // Probed, and tried, once. Throws ModelFileError for a llama.cpp that cannot be served.
     static const LlamaLibrary &loaded();
 
     // The first device that is no CPU, and may compute parts of a graph; empty: there is none.
     static std::string other_device();
 
-    const GgmlAbi &abi() const { return abi_; }
+    const GgmlAbi &abi() const { return ggml_->abi(); }
+    const LoadedGgml &ggml() const { return *ggml_; }
     // What taking over attention needs, probed when it is asked for. Throws ModelFileError.
     const AttentionAbi &attention() const;
 
@@ -34,9 +36,8 @@ public:
 private:
     LlamaLibrary();
     [[noreturn]] static void missing(const char *name);
-    static std::map<std::string, uintptr_t> addresses(const std::vector<std::string> &names);
 
-    GgmlAbi abi_;
+    std::optional<LoadedGgml> ggml_;
     int (*graph_size_)(void *) = nullptr;
     void *(*graph_node_)(void *, int) = nullptr;
 };

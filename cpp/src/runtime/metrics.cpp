@@ -44,12 +44,6 @@ std::string printed(const Metric &metric) {
     return out.str();
 }
 
-void add_attention(std::vector<Metric> &found, const AttentionCounts &counts) {
-    for (size_t i = 0; i < counts.size(); ++i) {
-        found.push_back(whole(std::string("attention.") + kAttentionNames[i], counts[i]));
-    }
-}
-
 // `"name": {…}`
 std::string object(std::string_view name, const std::vector<Metric> &metrics) {
     std::string text;
@@ -81,7 +75,7 @@ void add_proc(std::vector<Metric> &found, const std::vector<TensorDescription> &
 
 } // namespace
 
-std::vector<Metric> model_metrics(ServedModel &model, const Totals &totals) {
+static std::vector<Metric> model_metrics(ServedModel &model, const Totals &totals) {
     std::map<std::string_view, uint64_t> kinds;
     Counts sums{};
     uint64_t idle = 0;
@@ -96,10 +90,12 @@ std::vector<Metric> model_metrics(ServedModel &model, const Totals &totals) {
             kinds[name] += counts[kOwnCalls];
         }
     }
-    std::vector<Metric> found = {whole("seeddelta.weights", at), whole("seeddelta.dense_weights", model.dense().size()),
+    std::vector<Metric> found = {whole("seeddelta.weights", at),
+                                 whole("seeddelta.dense_weights", model.dense().size()),
                                  whole("seeddelta.idle_weights", idle),
                                  whole("seeddelta.file_bytes", model.file_bytes()),
-                                 whole("seeddelta.nodes_seen", totals.nodes_seen)};
+                                 whole("seeddelta.nodes_seen", totals.nodes_seen),
+                                 whole("seeddelta.self_tests", static_cast<uint64_t>(model.ggml().self_tests()))};
     for (size_t i = kOwnCalls + 1; i < sums.size(); ++i) {
         found.push_back(whole(std::string("seeddelta.") + kWeightCounts[i].name, sums[i]));
     }
@@ -118,19 +114,24 @@ std::vector<Metric> model_metrics(ServedModel &model, const Totals &totals) {
     return found;
 }
 
-std::string ordinary_json(const AttentionCounts &counts) {
+std::vector<Metric> all_metrics(ServedModel *model, const Totals &totals) {
     std::vector<Metric> found;
-    add_attention(found, counts);
-    return object("ordinary models", found);
+    if (model != nullptr) {
+        found = model_metrics(*model, totals);
+    }
+    const bool of_both = model != nullptr && model->options().skipping.state_pack_mlp;
+    const std::vector<Metric> attention = totals.attention.metrics(of_both);
+    found.insert(found.end(), attention.begin(), attention.end());
+    return found;
 }
 
-std::string metrics_json(ServedModel &model, const Totals &totals) {
-    std::vector<Metric> found = model_metrics(model, totals);
-    if (model.options().attention != AttentionMode::llama) {
-        add_attention(found, totals.attention);
+std::string metrics_json(ServedModel *model, Totals totals) {
+    if (!totals.attention.settings && (model == nullptr || model->options().attention != AttentionMode::llama)) {
+        totals.attention.settings = Options().attention_settings(); // it did nothing yet
     }
+    std::vector<Metric> found = all_metrics(model, totals);
     found.insert(found.end(), totals.proof.begin(), totals.proof.end());
-    return object(model.path(), found);
+    return object(model == nullptr ? "ordinary models" : model->path(), found);
 }
 
 void write_file(const std::string &path, const std::string &text) {

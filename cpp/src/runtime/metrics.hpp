@@ -7,14 +7,11 @@
 
 namespace seeddelta {
 
-// `seeddelta.*`, `statecells.*`, `proc.*` and those of gates.
-std::vector<Metric> model_metrics(ServedModel &model, const Totals &totals);
+// `seeddelta.*`, `statecells.*`, `proc.*`, those of gates, and of attention that is ours. Null: an ordinary model.
+std::vector<Metric> all_metrics(ServedModel *model, const Totals &totals);
 
-// `"path": {…}` with the names of `seeddelta run --metrics-json`; totals are of all contexts.
-std::string metrics_json(ServedModel &model, const Totals &totals);
-
-// `"ordinary models": {…}`
-std::string ordinary_json(const AttentionCounts &counts);
+// `"path": {…}`, or `"ordinary models": {…}`, with the names of `seeddelta run --metrics-json`.
+std::string metrics_json(ServedModel *model, Totals totals);
 
 // Throws ModelFileError. What was there before stays until all is written.
 void write_file(const std::string &path, const std::string &text);

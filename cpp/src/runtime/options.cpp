@@ -50,13 +50,15 @@ Names words_of(std::string_view text) {
 
 } // namespace
 
-void Options::set(const std::string &assignment) {
-    const size_t equals = assignment.find('=');
-    if (equals == std::string::npos || equals == 0) {
-        throw std::invalid_argument(assignment + ": write NAME=VALUE, for example kwta.k=0.5");
-    }
-    const std::string name = assignment.substr(0, equals), value = assignment.substr(equals + 1);
+void Options::set(const std::string &name, const std::string &value) {
+    constexpr std::string_view kKeys = "state_pack_kv";
     const GivenSetting given(name, value);
+    if (name.starts_with(kKeys) && (name.size() == kKeys.size() || name[kKeys.size()] == '.')) {
+        const std::string own = name.substr(std::min(name.size(), kKeys.size() + 1));
+        if (given.set_in(state_pack_kv, own, StatePackKv::set)) {
+            return;
+        }
+    }
     if (name == "gap") {
         gap = given.number();
     } else if (name == "fallback") {
@@ -75,21 +77,100 @@ void Options::set(const std::string &assignment) {
     }
 }
 
+static bool has_patterns(const Values &values) {
+    return values.size() != 1 || values.front().first != "*";
+}
+
 void Options::check() const {
     skipping.check();
-    const auto refuse = [](const char *what) {
-        throw std::invalid_argument(std::string(what) +
-                                    " is not served in llama.cpp's programs; leave it out, or use `seeddelta run`");
+    const auto refuse = [](bool there, const char *what) {
+        if (there) {
+            throw std::invalid_argument(std::string(what) + "; leave one of the two out");
+        }
     };
-    if (skipping.kwta && !skipping.kwta->of_inputs()) {
-        refuse("kwta.target=kv");
+    refuse(attention == AttentionMode::llama && chooses_keys(), "with attention=llama, llama.cpp attends to all keys");
+    if (kwta_of_keys()) {
+        const KwtaSettings &kwta = *skipping.kwta;
+        refuse(events_of_keys(), "kwta and event both choose positions of the KV cache");
+        refuse(state_pack_kv && state_pack_kv->exact(), "kwta.target=kv chooses keys, state_pack_kv.mode=exact all");
+        refuse(kwta.file || kwta.gap_tol || (kwta.k && has_patterns(*kwta.k)),
+               "kwta.target=kv takes one k or k_abs, no file and no gap");
     }
-    if (skipping.event && !skipping.event->of_inputs()) {
-        refuse("event.target=kv");
+    if (events_of_keys()) {
+        const EventSettings &event = *skipping.event;
+        refuse(state_pack_kv && !state_pack_kv->exact(), "event.target=kv uses exact results, state_pack_kv bits");
+        refuse(has_patterns(event.theta()) || has_patterns(event.topk) || event.block > 1,
+               "event.target=kv takes one delta_theta and one topk, and no block");
     }
-    if (skipping.state_pack_mlp && skipping.state_pack_mlp->aggressive) {
-        refuse("state_pack_mlp.aggressive, which needs columns=f16,");
+    if (skipping.state_pack_mlp && skipping.state_pack_mlp->aggressive && !columns) {
+        throw std::invalid_argument("state_pack_mlp.aggressive, which needs columns=f16, is not served in llama.cpp's "
+                                    "programs; leave it out, or use `seeddelta run`");
     }
+    static_cast<void>(attention_settings());
+}
+
+AttentionSettings Options::attention_settings() const {
+    if (kwta_of_keys()) {
+        const KwtaSettings &kwta = *skipping.kwta;
+        std::optional<double> budget;
+        if (kwta.k_abs > 0 || kwta.k) {
+            budget = kwta.k_abs > 0 ? static_cast<double>(kwta.k_abs) : kwta.k->front().second;
+        }
+        return state_pack_kv.value_or(StatePackKv()).made(budget);
+    }
+    AttentionSettings found;
+    found.pack.mode = PackMode::exact;
+    if (state_pack_kv) {
+        found = state_pack_kv->made();
+    } else if (events_of_keys()) {
+        StatePackKv all;
+        StatePackKv::set(all, "mode", GivenSetting("mode", "exact"));
+        found = all.made();
+    }
+    if (events_of_keys()) {
+        const EventSettings &s = *skipping.event;
+        found.event = {.enabled = true,
+                       .theta = static_cast<float>(s.theta().front().second),
+                       .most = s.topk.front().second,
+                       .quorum = static_cast<float>(s.quorum),
+                       .beta = static_cast<float>(s.stale_beta),
+                       .lambda = static_cast<float>(s.stale_lambda),
+                       .age_max = s.age_max,
+                       .budget_ns = s.budget_ms.value_or(0.0) * 1e6,
+                       .gap_every = s.gap_every,
+                       .gap_tolerance = static_cast<float>(s.gap_tol),
+                       .rearm = s.rearm};
+    }
+    return found;
+}
+
+std::string Options::asks_for_attention() const {
+    return kwta_of_keys()                      ? "kwta.target=kv"
+           : events_of_keys()                  ? "event.target=kv"
+           : state_pack_kv                     ? "state_pack_kv"
+           : attention == AttentionMode::exact ? "attention=exact"
+                                               : "";
+}
+
+void Options::set_all(const std::string &words) {
+    for (const std::string &word : words_of(words)) {
+        const size_t equals = word.find('=');
+        if (equals == std::string::npos || equals == 0) {
+            throw std::invalid_argument(word + ": write NAME=VALUE, for example kwta.k=0.5");
+        }
+        set(word.substr(0, equals), word.substr(equals + 1));
+    }
+    check();
+}
+
+Options Options::of(const std::string &settings) {
+    Options options;
+    try {
+        options.set_all(settings);
+    } catch (const std::invalid_argument &error) {
+        throw ModelFileError("settings: " + std::string(error.what()));
+    }
+    return options;
 }
 
 Options Options::from_environment() {
@@ -104,10 +185,7 @@ Options Options::from_environment() {
         const std::string value(text.substr(equals + 1));
         try {
             if (name == "SET") {
-                for (const std::string &word : words_of(value)) {
-                    options.set(word);
-                }
-                options.check();
+                options.set_all(value);
             } else if (name == "METRICS_JSON") {
                 options.metrics_json = value;
             } else if (name == "VERBOSE") {

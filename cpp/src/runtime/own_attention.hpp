@@ -1,31 +1,46 @@
-// Attention of ours in one context of llama.cpp's own programs.
+// Attention of ours in one context.
 #pragma once
 #include <array>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "gating/counts.hpp"
 #include "ggml_host/attention_hook.hpp"
-#include "runtime/llama_library.hpp"
+#include "ggml_host/loaded_ggml.hpp"
 #include "runtime/options.hpp"
 
 namespace seeddelta {
 
-// Counters of AttentionHook, in the order of kAttentionNames.
-inline constexpr const char *kAttentionNames[] = {"nodes", "exact", "prompts", "left"};
-using AttentionCounts = std::array<uint64_t, 4>;
-
 class OwnAttention {
 public:
-    // Throws ModelFileError where this llama.cpp is not understood. `mode` is exact or automatic.
-    OwnAttention(const LlamaLibrary &library, AttentionMode mode);
+    // Throws AbiProbeError where this llama.cpp is not understood.
+    OwnAttention(const LoadedGgml &ggml, const Options &options);
 
     AttentionHook &hook() { return hook_; }
-    // After a graph was computed: empty, or why its result does not count.
-    std::string wrong() const;
-    void add_to(AttentionCounts &counts) const;
+    // Whether llama.cpp may compute what does not fit.
+    bool automatic() const { return must_.empty(); }
+    // After a graph was computed: empty, or why its result does not count; and whether the settings are wrong.
+    std::string wrong(bool &settings);
 
 private:
     AttentionHook hook_;
-    AttentionMode mode_;
+    std::string must_; // the setting that asks for it
+    bool proven_ = false;
+};
+
+// What attention did in contexts, added up; what it has now is of the last one.
+struct AttentionTotals {
+    std::array<uint64_t, 4> nodes{};
+    std::array<uint64_t, 12> pack{};
+    std::array<uint64_t, 16> events{};
+    double gap_sum = 0.0, recall_sum = 0.0;
+    SelectorReport now;
+    std::optional<AttentionSettings> settings; // none: it was not ours
+
+    void add(const AttentionHook &hook);
+    // attention.*, and where keys are chosen pack.* (`of_both`: pack.kv.*) and event.*.
+    std::vector<Metric> metrics(bool of_both) const;
 };
 
 } // namespace seeddelta

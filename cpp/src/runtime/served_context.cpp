@@ -7,21 +7,21 @@
 
 namespace seeddelta {
 
-ServedContext::ServedContext(std::shared_ptr<ServedModel> model)
-    : model_(std::move(model)), hook_(LlamaLibrary::loaded().abi(), model_->registry()) {
-    if (model_->options().attention != AttentionMode::llama) {
-        attention_.emplace(LlamaLibrary::loaded(), model_->options().attention);
+ServedContext::ServedContext(std::shared_ptr<ServedModel> model, const Options &options, Totals &totals)
+    : model_(std::move(model)), options_(options), totals_(totals),
+      hook_(LlamaLibrary::loaded().abi(), model_ == nullptr ? none_ : model_->registry()) {
+    if (options.attention != AttentionMode::llama) {
+        attention_.emplace(LlamaLibrary::loaded().ggml(), options);
         hook_.set_attention(&attention_->hook());
     }
-    const SkipSettings &skipping = model_->options().skipping;
     std::vector<ProvenGate> gates = proven_gates(hook_);
-    if (!gates.empty() && !skipping.force && !skipping.skip_prompt) {
+    if (!gates.empty() && !options.skipping.force && !options.skipping.skip_prompt) {
         proof_.emplace(std::move(gates));
     }
 }
 
 ServedContext::~ServedContext() {
-    add_to(model_->totals);
+    add_to(totals_);
 }
 
 void ServedContext::add_to(Totals &totals) const {
@@ -30,38 +30,41 @@ void ServedContext::add_to(Totals &totals) const {
     if (const std::unique_lock lock(proof_mutex_, std::try_to_lock); lock && proof_) {
         totals.proof = proof_->metrics();
     }
-    if (attention_) {
-        attention_->add_to(totals.attention);
-    }
 }
 
 int ServedContext::compute(void *scheduler, void *graph, ComputeGraph real) {
     const LlamaLibrary &library = LlamaLibrary::loaded();
     const int nodes = library.graph_size(graph);
-    hook_.take_gated_tokens();
+    hook_.take_tokens();
     for (int i = 0; i < nodes; ++i) {
         if (GraphHook::callback(library.graph_node(graph, i), true, &hook_)) {
             break;
         }
     }
     if (const HookError error = hook_.take_error(); error.kind != HookErrorKind::none) {
-        return report(error);
+        return told(verdict(error));
     }
-    const int status =
-        proof_ && hook_.take_gated_tokens() == 1 ? timed(scheduler, graph, real) : real(scheduler, graph);
+    const int status = proof_ && hook_.take_tokens() == 1 ? timed(scheduler, graph, real) : real(scheduler, graph);
+    const Verdict found = settle(status == 0);
+    return found.why.empty() ? status : told(found);
+}
+
+ServedContext::Verdict ServedContext::settle(bool whole) {
     const HookError error = hook_.take_error();
-    if (const std::string changed = model_->changed(); !changed.empty()) {
-        say({"error: ", changed});
-        return kStatusFailed;
+    if (std::string changed = model_ == nullptr ? "" : model_->changed(); !changed.empty()) {
+        return {kStatusFailed, std::move(changed)};
     }
     if (error.kind != HookErrorKind::none) {
-        return report(error);
+        return verdict(error);
     }
-    if (const std::string wrong = attention_ ? attention_->wrong() : std::string(); !wrong.empty()) {
-        say({"error: ", model_->path(), ": ", wrong});
-        return kStatusFailed;
+    bool settings = false;
+    if (const std::string wrong = attention_ ? attention_->wrong(settings) : std::string(); !wrong.empty()) {
+        return {kStatusFailed, where() + ": " + wrong};
     }
-    return status != 0 || proven_ ? status : prove();
+    if (whole && !proven_ && !prove()) {
+        return {kStatusFailed, where() + ": this llama.cpp did not run the operations that were put into its graph"};
+    }
+    return {};
 }
 
 // A single token, with its gates or without the one that is on trial.
@@ -80,29 +83,29 @@ int ServedContext::timed(void *scheduler, void *graph, ComputeGraph real) {
         return status;
     }
     for (const std::string &line : proof_->end(spent.count())) {
-        say({model_->path(), ": ", line});
+        say({where(), ": ", line});
     }
     return status;
 }
 
 // That llama.cpp runs the operations that are put into its graphs.
-int ServedContext::prove() {
+bool ServedContext::prove() {
     uint64_t rewrites = 0, computed = 0;
     for (const ServedWeight &served : hook_.served()) {
         rewrites += served.counters.rewrites.load();
         computed += served.counters.calls.load() + served.counters.rows.load();
     }
     proven_ = computed > 0;
-    if (rewrites == 0 || proven_) {
-        return 0;
-    }
-    say({"error: ", model_->path(), ": this llama.cpp did not run the operations that were put into its graph"});
-    return kStatusFailed;
+    return proven_ || rewrites == 0;
 }
 
-int ServedContext::report(const HookError &error) const {
-    say({"error: ", model_->path(), ": ", error.text()});
-    return error.kind == HookErrorKind::no_memory ? kStatusNoMemory : kStatusFailed;
+ServedContext::Verdict ServedContext::verdict(const HookError &error) const {
+    return {error.kind == HookErrorKind::no_memory ? kStatusNoMemory : kStatusFailed, where() + ": " + error.text()};
+}
+
+int ServedContext::told(const Verdict &verdict) {
+    say({"error: ", verdict.why});
+    return verdict.status;
 }
 
 } // namespace seeddelta

@@ -47,8 +47,8 @@ std::string WatchedModel::changed() const {
     return {};
 }
 
-ServedModel::ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const GgmlAbi &abi)
-    : options_(options), abi_(abi), file_(std::move(file)) {
+ServedModel::ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const LoadedGgml &ggml)
+    : options_(options), ggml_(ggml), file_(std::move(file)) {
     const Header &header = file_->header();
     if (!options.fallback.empty()) {
         fallback_ = std::make_unique<WatchedModel>(options.fallback);
@@ -80,9 +80,9 @@ ServedModel::ServedModel(std::unique_ptr<WatchedModel> file, const Options &opti
     }
 }
 
-ServedModel::ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const GgmlAbi &abi,
+ServedModel::ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const LoadedGgml &ggml,
                          const std::vector<NamedWeight> &columns)
-    : options_(options), abi_(abi), file_(std::move(file)) {
+    : options_(options), ggml_(ggml), file_(std::move(file)) {
     std::unordered_set<std::string_view> names;
     for (const NamedWeight &one : columns) {
         names.insert(one.name);
@@ -147,7 +147,7 @@ void ServedModel::keep(const TensorInfo &tensor) {
 }
 
 void ServedModel::hold_place(const std::string &name, const std::vector<int64_t> &ne) {
-    const PlaceholderType &type = abi_.placeholder(ne[0]);
+    const PlaceholderType &type = ggml_.abi().placeholder(ne[0]);
     const int64_t elements = std::accumulate(ne.begin(), ne.end(), int64_t{1}, std::multiplies<>());
     stub_tensors_.push_back({.name = name,
                              .ne = ne,
@@ -193,9 +193,10 @@ const TensorInfo &ServedModel::dense_copy(const TensorDescription &d) const {
 void ServedModel::set_fallback(const Header &original, const TensorInfo &info) {
     const GgmlType &type = *ggml_type(info.type);
     const auto number = static_cast<int32_t>(info.type);
+    const GgmlAbi &abi = ggml_.abi();
     const bool known =
-        abi_.block_size(number) == type.block && static_cast<int64_t>(abi_.type_size(number)) == type.bytes;
-    if (!known || (number != kTypeF32 && abi_.to_float_of(number) == nullptr)) {
+        abi.block_size(number) == type.block && static_cast<int64_t>(abi.type_size(number)) == type.bytes;
+    if (!known || (number != kTypeF32 && abi.to_float_of(number) == nullptr)) {
         original.fail("tensor '" + info.name + "': the type " + type.name +
                           " cannot be a fallback; convert the fallback to F16",
                       Fault::original);
@@ -204,7 +205,7 @@ void ServedModel::set_fallback(const Header &original, const TensorInfo &info) {
     weight.dense =
         dense_operator(weight.op->shape(), {.data = info.data(),
                                             .row_bytes = info.ne[0] / type.block * type.bytes,
-                                            .widen = number == kTypeF32 ? nullptr : abi_.to_float_of(number)});
+                                            .widen = number == kTypeF32 ? nullptr : abi.to_float_of(number)});
 }
 
 std::string ServedModel::dense_reason(const TensorDescription &d) const {

@@ -10,7 +10,7 @@
 
 #include "ggml_host/add_weights.hpp"
 #include "ggml_host/file_guard.hpp"
-#include "ggml_host/ggml_abi.hpp"
+#include "ggml_host/loaded_ggml.hpp"
 #include "runtime/options.hpp"
 #include "runtime/payload.hpp"
 #include "runtime/stub_file.hpp"
@@ -36,10 +36,10 @@ private:
 class ServedModel {
 public:
     // A SeedΔ file. Throws ModelFileError.
-    ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const GgmlAbi &abi);
+    ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const LoadedGgml &ggml);
     // An ordinary model of which these matrices are computed, and fall back to what the file has. Both are borrowed.
     // Throws ModelFileError.
-    ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const GgmlAbi &abi,
+    ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const LoadedGgml &ggml,
                 const std::vector<NamedWeight> &columns);
 
     const std::string &path() const { return file_->header().path(); }
@@ -49,6 +49,7 @@ public:
     const Names &dense() const { return dense_; }                            // from the start
     const std::vector<Names> &gates() const { return gates_; }               // the matrices that share each
     uint64_t file_bytes() const;
+    const LoadedGgml &ggml() const { return ggml_; }
     // Empty, or what is told when a file has changed since, which makes everything computed void.
     std::string changed() const;
     // Addresses and bytes of what the weights are computed from.
@@ -74,7 +75,7 @@ private:
     void hold_place(const std::string &name, const std::vector<int64_t> &ne);
 
     const Options options_;
-    const GgmlAbi &abi_;
+    const LoadedGgml &ggml_;
     std::unique_ptr<WatchedModel> file_, fallback_;
     std::vector<TensorDescription> served_;
     Names dense_;

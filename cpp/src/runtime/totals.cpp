@@ -17,6 +17,9 @@ void Totals::add(const GraphHook &hook) {
         gates[at++].add(GateCounts::of(gate));
     }
     nodes_seen += hook.nodes_seen();
+    if (hook.attention() != nullptr) {
+        attention.add(*hook.attention());
+    }
 }
 
 } // namespace seeddelta

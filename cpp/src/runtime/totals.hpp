@@ -39,9 +39,9 @@ struct Totals {
     std::vector<GateCounts> gates; // in the order of the registry
     std::vector<Metric> proof;     // of the last context whose gates were on trial
     uint64_t nodes_seen = 0;
-    AttentionCounts attention{};
+    AttentionTotals attention;
 
-    // What a context's weights and gates did.
+    // What a context's weights, gates and attention did.
     void add(const GraphHook &hook);
 };
 

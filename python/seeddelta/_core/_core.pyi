@@ -8,7 +8,7 @@ import numpy.typing
 import os
 import pathlib
 import typing
-__all__: list[str] = ['AttentionHook', 'AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GgmlAbi', 'GraphHook', 'LaneCode', 'PRNG_BLOCK_STD', 'PackSettings', 'Proof', 'ProvenGate', 'ServedModel', 'SkipSettings', 'StubFile', 'Trial', 'Weight', 'WeightRegistry', 'attention_required_symbols', 'base_values', 'check_loadable', 'columns_lanes_encode', 'coo_select', 'ggml_known_symbols', 'ggml_required_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'popcount', 'prng_block_values', 'read_header', 'rotate', 'seed_search']
+__all__: list[str] = ['AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GraphHook', 'LaneCode', 'LoadedGgml', 'Options', 'OwnAttention', 'PRNG_BLOCK_STD', 'PackSettings', 'Proof', 'ProvenGate', 'ServedModel', 'StubFile', 'Trial', 'Weight', 'WeightRegistry', 'base_values', 'check_loadable', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'ggml_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'metrics', 'popcount', 'prng_block_values', 'read_header', 'rotate', 'seed_search']
 class Gate:
     """
     What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
@@ -196,13 +196,13 @@ class Weight:
         """
         Bytes of all arrays.
         """
-class GgmlAbi:
+class LoadedGgml:
     """
-    Layout of the loaded ggml, learned by probing its public functions.
+    The loaded ggml: its layout, learned by probing its public functions, and whether it computes as expected.
 
     Args:
-        symbols: address of each of ggml_required_symbols(), and of those of ggml_known_symbols() that there are.
-    Raises RuntimeError saying which probe failed.
+        symbols: addresses of ggml_symbols(), those that there are.
+    Raises RuntimeError saying which probe failed, or which operation is not computed as it should be.
     """
     def __init__(self, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex]) -> None:
         ...
@@ -214,6 +214,11 @@ class GgmlAbi:
         """
         The smallest ggml type for a placeholder of so many columns.
         """
+    @property
+    def self_tests(self) -> int:
+        """
+        Operations that were compared with ggml's own: four, with attention five.
+        """
 class PackSettings:
     """
     How keys are chosen by their bits; see seeddelta.StatePackKV. Raises ValueError for what is out of range.
@@ -223,53 +228,6 @@ class PackSettings:
     def with_heads(self, heads: collections.abc.Sequence[tuple[bool, typing.SupportsFloat | typing.SupportsIndex]]) -> PackSettings:
         """
         These settings, and for each KV head whether it attends to all keys, and its budget.
-        """
-class AttentionHook:
-    """
-    Takes over the attention in the graphs that a GraphHook sees.
-
-    Args:
-        symbols: addresses of ggml_required_symbols() and attention_required_symbols().
-        layers: (first, last, first KV head, last, mode, budget) of layers or, unless the
-            first is -1, of their heads that differ from `pack`; the last that fits holds.
-        event: not empty: windows of positions are computed when they have changed; the limits
-            of Gate's events. Needs `pack` with the mode exact.
-        gap_limit: largest mean relative error of a layer; one above it becomes exact.
-    Raises RuntimeError saying which probe failed.
-    """
-    def __init__(self, abi: GgmlAbi, symbols: collections.abc.Mapping[str, typing.SupportsInt | typing.SupportsIndex], pack: PackSettings, *, layers: collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsFloat | typing.SupportsIndex]] = [], min_context: typing.SupportsInt | typing.SupportsIndex = 1024, gap_every: typing.SupportsInt | typing.SupportsIndex = 64, gap_limit: typing.SupportsFloat | typing.SupportsIndex = 0.30000001192092896, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
-        ...
-    def counters(self) -> dict[str, float]:
-        """
-        What it did so far; `left` are nodes that ggml computed.
-        """
-    def events(self) -> dict[str, float]:
-        """
-        What event-driven attention did so far, of all layers.
-        """
-    def heads(self) -> list[dict[str, float]]:
-        """
-        For every KV head of the layers that choose: layer, head, exact and budget (its settings), and of all
-        operations visible, kept, compared, gap_sum and recall_sum.
-        """
-    def invalidate(self) -> None:
-        """
-        Forgets the bits of all keys: something other than a graph wrote to the caches.
-        """
-    @property
-    def in_pieces(self) -> bool:
-        """
-        Whether a result was zeros, because ggml computed a graph in pieces.
-        """
-    @property
-    def left_because(self) -> str | None:
-        """
-        Why a node was left to ggml, or None.
-        """
-    @property
-    def missing_head(self) -> tuple[int, int]:
-        """
-        A layer and a KV head of `layers` that it does not have; (-1, -1): none.
         """
 class AttentionRun:
     """
@@ -295,22 +253,11 @@ class AttentionRun:
         float16[n_stream, n_query, n_kv]. Returns float32[n_stream, n_query, n_head, dim_v]: of every token the
         same bits whatever the others are, of up to 16 a stream those that it gets alone. Raises ValueError for shapes that do not fit.
         """
-class SkipSettings:
-    """
-    Settings of KWTA, StatePack of the MLP, events and zeros.
-
-    Args:
-        values: text of each setting that is not its default, by its name, such as event.delta_theta.
-        skip_path, skip_json: the path and, in JSON, the content of the file of kwta.file; empty: none.
-    Raises ValueError for a value that cannot be, and for settings that contradict each other.
-    """
-    def __init__(self, values: collections.abc.Mapping[str, str], skip_path: str = '', skip_json: str = '') -> None:
-        ...
 class WeightRegistry:
     """
     The converted weights of one file; contexts of the same model may share it.
     """
-    def __init__(self, abi: GgmlAbi) -> None:
+    def __init__(self, ggml: LoadedGgml) -> None:
         ...
     def add(self, weight: Weight | ColumnWeight) -> None:
         """
@@ -350,10 +297,6 @@ class GraphHook:
         """
         Per gate: tokens seen, and for each fraction 1/20, 2/20 .. 1 of the units the mean score of the last one kept
         and the mean share of the squares of the scores that is left out; and the mean share of the scores that are 0.
-        """
-    def set_attention(self, attention: AttentionHook) -> None:
-        """
-        Attention is taken over, too.
         """
     def take_error(self) -> tuple[str, str, str] | None:
         """
@@ -456,7 +399,7 @@ class CaptureHook:
         threads: of the sums; 0 is all processors. They do not depend on it.
         taken: nodes whose values `values` gives, and matrices whose inputs it gives.
     """
-    def __init__(self, abi: GgmlAbi, names: collections.abc.Sequence[str], covariance: bool = True, threads: typing.SupportsInt | typing.SupportsIndex = 0, taken: collections.abc.Sequence[str] = []) -> None:
+    def __init__(self, ggml: LoadedGgml, names: collections.abc.Sequence[str], covariance: bool = True, threads: typing.SupportsInt | typing.SupportsIndex = 0, taken: collections.abc.Sequence[str] = []) -> None:
         ...
     def counts(self, name: str) -> numpy.typing.NDArray[numpy.int64]:
         """
@@ -513,6 +456,17 @@ class CaptureHook:
     @property
     def user_data(self) -> int:
         ...
+class Options:
+    """
+    Settings of the run time (RuntimeConfig), for a model and its contexts.
+
+    Args:
+        values: text of each setting that is not its default, by its name, such as event.delta_theta.
+        skip_path, skip_json: the path and, in JSON, the content of the file of kwta.file; empty: none.
+    Raises ValueError for a value that cannot be, and for settings that contradict each other.
+    """
+    def __init__(self, values: collections.abc.Mapping[str, bytes] = {}, skip_path: str = '', skip_json: str = '') -> None:
+        ...
 class StubFile:
     """
     A GGUF file in memory with the metadata of a model, but for the keys seeddelta.*. Placeholders are put last.
@@ -549,17 +503,11 @@ class ServedModel:
     The weights of a SeedΔ file, or of an ordinary model by columns. The files are mapped, and watched.
 
     Args:
-        fallback: the original model; that of `columns` is the file itself.
-        gap, dense, proc_sparse: as in RuntimeConfig.
         columns: matrices of an ordinary model.
     Raises FormatError, SourceModelError, MissingFileError, ConfigError.
     """
-    def __init__(self, path: os.PathLike[str] | str | bytes, abi: GgmlAbi, skipping: SkipSettings, fallback: os.PathLike[str] | str | bytes | None = None, gap: typing.SupportsFloat | typing.SupportsIndex | None = None, dense: collections.abc.Sequence[str] = [], proc_sparse: bool = True, columns: collections.abc.Sequence[ColumnWeight] = []) -> None:
+    def __init__(self, path: os.PathLike[str] | str | bytes, ggml: LoadedGgml, options: Options, columns: collections.abc.Sequence[ColumnWeight] = []) -> None:
         ...
-    def metrics(self, hook: GraphHook) -> dict[str, int | float]:
-        """
-        Of one context: `seeddelta.*`, `statecells.*`, `proc.*` and those of gates.
-        """
     def stub_file(self) -> StubFile:
         """
         What llama.cpp is to load. Raises OutputError.
@@ -595,10 +543,42 @@ class ServedModel:
         """
         Names of the tensors of a SeedΔ file that are computed from it.
         """
-def attention_required_symbols() -> list[str]:
+class OwnAttention:
     """
-    Names of the ggml functions that AttentionHook needs, beside those of ggml_required_symbols.
+    Attention of ours in the graphs that a GraphHook sees.
+
+    Raises RuntimeError saying which probe failed, or that attention is not computed as it should be.
     """
+    def __init__(self, ggml: LoadedGgml, options: Options) -> None:
+        ...
+    def heads(self) -> list[dict[str, float]]:
+        """
+        For every KV head of the layers that choose: layer, head, exact and budget (its settings), density (share of
+        the visible positions attended to), and of the operations that were compared with the exact result compared,
+        recall (mean softmax mass kept) and gap (mean relative error of the output).
+        """
+    def invalidate(self) -> None:
+        """
+        Forgets the bits of all keys: something other than a graph wrote to the caches.
+        """
+    def take_over(self, hook: GraphHook) -> None:
+        """
+        In the graphs of a hook, from the next one on.
+        """
+    def wrong(self) -> tuple[bool, str] | None:
+        """
+        None, or why results do not count, and whether it is the settings' fault, after a graph was computed.
+        """
+    @property
+    def automatic(self) -> bool:
+        """
+        Whether llama.cpp may compute what does not fit.
+        """
+    @property
+    def chooses(self) -> bool:
+        """
+        Whether keys are left out.
+        """
 def base_values(base_kind: typing.SupportsInt | typing.SupportsIndex, seed: typing.SupportsInt | typing.SupportsIndex, row_begin: typing.SupportsInt | typing.SupportsIndex, row_end: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex) -> numpy.typing.NDArray[numpy.float32]:
     """
     Values of a base kind that is made of a seed, whole numbers in float32 [row_end - row_begin, n_in]; n_in up to 2^18.
@@ -626,13 +606,13 @@ def coo_select(delta: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], k
 
     Returns: (index uint32 [n_out, k], value float32 [n_out, k]).
     """
-def ggml_known_symbols() -> list[str]:
-    """
-    Names of those that tell it which types there are.
-    """
 def ggml_required_symbols() -> list[str]:
     """
-    Names of the ggml functions that GgmlAbi needs.
+    Names of the ggml functions without which nothing runs.
+    """
+def ggml_symbols() -> list[str]:
+    """
+    Names of all ggml functions that are used.
     """
 def isa_active() -> str:
     """
@@ -677,6 +657,11 @@ def lanes_encode(weights: typing.Annotated[numpy.typing.ArrayLike, numpy.float32
         threads: 0 is all processors. The result does not depend on it.
     Returns: (codes uint8 [ceil(n_out / 16), lines, 64], row_scale float16 [n_out]), for base_scale 1 / code.deviation.
     Raises: ValueError for NaN or infinite weights and options out of range.
+    """
+def metrics(model: ServedModel | None, hook: GraphHook) -> dict[str, int | float]:
+    """
+    Of one context: `seeddelta.*`, `statecells.*`, `proc.*` and those of gates (None: an ordinary model), and those of
+    attention that is ours.
     """
 def popcount(words: typing.Annotated[numpy.typing.ArrayLike, numpy.uint64]) -> int:
     """

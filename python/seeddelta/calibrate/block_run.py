@@ -75,13 +75,13 @@ class BlockRun:
         with needs_extra("llama"):
             from llama_cpp import llama_cpp as api
 
-        from ..runtime.library import ggml_abi
+        from ..runtime.library import loaded_ggml
 
         self.source, self.first, self.last, self.ctx = source, first, last, ctx
         self._vocabulary = vocabulary
         self._output = f"l_out-{last - first - 1}"
         self.hook = _core.CaptureHook(
-            ggml_abi(),
+            loaded_ggml(),
             self._views(summed),
             covariance,
             threads,

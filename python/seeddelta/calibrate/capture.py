@@ -102,9 +102,9 @@ def capture(
     with needs_extra("llama"):
         from ..progress import tqdm
 
-    from ..runtime.library import ggml_abi
-    from ..runtime.positions import check_context
-    from ..runtime.session import plan_chunks, refuse_encoder_decoder
+    from ..gguf.positions import check_context
+    from ..runtime.library import loaded_ggml
+    from ..session import plan_chunks, refuse_encoder_decoder
     from .block_run import open_hooked
 
     header = read_header(Path(model_path))
@@ -112,7 +112,7 @@ def capture(
     check_context(header, ctx)
     path = header.path  # the first part, when there are several
     wanted = wanted_matrices(header, targets, layers, only)
-    hook = _core.CaptureHook(ggml_abi(), wanted, covariance, threads)
+    hook = _core.CaptureHook(loaded_ggml(), wanted, covariance, threads)
     llm = open_hooked(str(path), hook, ctx, threads)
     try:
         refuse_encoder_decoder(llm, path)
@@ -149,7 +149,7 @@ def _tokens(
     llm: Any, text: str | os.PathLike[str] | npt.NDArray[np.integer[Any]]
 ) -> tuple[npt.NDArray[np.int32], str, str]:
     """Tokens of the text, its name, and its SHA-256."""
-    from ..runtime.session import read_text, tokenize
+    from ..session import read_text, tokenize
 
     if isinstance(text, (str, os.PathLike)):
         data = read_text(text, whole=True)  # once: a pipe has nothing to read again
@@ -160,8 +160,8 @@ def _tokens(
 
 def _decode(llm: Any, hook: _core.CaptureHook, chunk: npt.NDArray[np.int32]) -> None:
     """Raises ImatrixError for what the hook could not sum."""
-    from ..runtime.decoder import Decoder
-    from ..runtime.session import bos_token
+    from ..session import bos_token
+    from ..session.decoder import Decoder
 
     bos = bos_token(llm)
     window = chunk if bos is None else np.concatenate([[np.int32(bos)], chunk[1:]])

@@ -149,11 +149,11 @@ def _groups_of_sizes(
 
 def _outputs(source: SourceModel, window: npt.NDArray[np.int32], n_layers: int, threads: int) -> list[F32] | None:
     """Hidden states after each block of the whole model, or None when its graph does not tell them."""
-    from ..runtime.decoder import Decoder
-    from ..runtime.library import ggml_abi
-    from ..runtime.session import refuse_encoder_decoder
+    from ..runtime.library import loaded_ggml
+    from ..session import refuse_encoder_decoder
+    from ..session.decoder import Decoder
 
-    hook = _core.CaptureHook(ggml_abi(), [], False, taken=[f"l_out-{i}" for i in range(n_layers)])
+    hook = _core.CaptureHook(loaded_ggml(), [], False, taken=[f"l_out-{i}" for i in range(n_layers)])
     llm = open_hooked(str(source.path), hook, len(window), threads)
     try:
         refuse_encoder_decoder(llm)

@@ -109,8 +109,8 @@ def read_windows(
     """
     with _tokenized(model, text) as (llm, data, tokens):
         from ..gguf.model_file import read_header
-        from ..runtime.positions import check_context
-        from ..runtime.session import bos_token, plan_chunks, refuse_encoder_decoder
+        from ..gguf.positions import check_context
+        from ..session import bos_token, plan_chunks, refuse_encoder_decoder
 
         check_context(read_header(model), ctx)
         refuse_encoder_decoder(llm, model)
@@ -163,7 +163,7 @@ def _tokenized(
     model: Path, text: str | os.PathLike[str] | bytes
 ) -> Iterator[tuple[llama_cpp.Llama, bytes, npt.NDArray[np.int32]]]:
     """The model's vocabulary, the text, and its tokens."""
-    from ..runtime.session import read_text, tokenize
+    from ..session import read_text, tokenize
 
     data = text if isinstance(text, bytes) else read_text(text, whole=True)
     llm = open_vocabulary(model)

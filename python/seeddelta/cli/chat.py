@@ -39,9 +39,9 @@ def converse(settings: ChatSettings) -> None:
     """Load the model and talk until the input ends."""
     with needs_extra("cli"):
         from rich.console import Console
-    from ..runtime.session import require_logits
     from ..serve.conversation import Conversation, with_files
     from ..serve.models import open_scheduler
+    from ..session import require_logits
 
     read = _reader(settings.history)
     shared = {name: getattr(settings, name) for name in Talking.model_fields}

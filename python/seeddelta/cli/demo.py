@@ -83,8 +83,8 @@ def _convert(
     from ..calibrate import capture, write_covariance
     from ..convert.pipeline import build
     from ..convert.recipe import Recipe
+    from ..evaluate.quantize import quantized_model
     from ..gguf.dequantize import dequantize
-    from ..runtime.quantize import quantized_model
 
     dense, small = folder / "smollm2-f16.gguf", folder / f"smollm2-{settings.bits:g}bit.seeddelta.gguf"
     covariance, most = folder / "covariance.gguf", max(settings.threads or (0,))

@@ -74,9 +74,6 @@ def check_served(runtime: RuntimeConfig) -> None:
     """Raise ConfigError for settings that the library does not have, or that are the program's."""
     refused = {
         "columns": (runtime.columns is not None, "convert the model with `seeddelta build --layout column`"),
-        "state_pack_kv": (runtime.state_pack_kv is not None, "use `seeddelta run` or `serve`"),
-        "kwta.target=kv": (runtime.kwta is not None and runtime.kwta.target == "kv", "use `seeddelta run`"),
-        "event.target=kv": (runtime.event is not None and runtime.event.target == "kv", "use `seeddelta run`"),
         "lora": (bool(runtime.lora), "give --lora to the program itself"),
     }
     for name, (given, remedy) in refused.items():

@@ -69,8 +69,8 @@ def _measure(models: list[Path], settings: ReportSettings) -> Series:
 
 
 def _quantized(dense: Path, settings: ReportSettings) -> list[Path]:
+    from ..evaluate.quantize import parse_types, quantized_model
     from ..gguf.source import open_source
-    from ..runtime.quantize import parse_types, quantized_model
     from ..storage.output import output_error
 
     types, work = parse_types(settings.quants or ""), settings.work or settings.output / "models"

@@ -32,7 +32,7 @@ def command(settings: RunSettings) -> None:
 
     Example: seeddelta run model.gguf --chat -p "Why is the sky blue?" --temp 0.7
     """
-    from ..runtime.session import open_model, require_logits, tokenize
+    from ..session import open_model, require_logits, tokenize
 
     if settings.prompt is None and settings.file is None:
         _chat(settings)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import EvaluationError, OutputError
-from ..runtime.decoder import Tokens
+from ..session.decoder import Tokens
 from ..storage.output import atomic_output
 from .scoring import Scored, scored_positions
 

@@ -16,7 +16,7 @@ from typing import Any
 from .. import errors
 from ..children import python_command
 from ..errors import EvaluationError, SeedDeltaError
-from ..runtime.session import system_info
+from ..session import system_info
 
 
 class Worker:

@@ -13,9 +13,9 @@ from typing import Any
 from ..errors import EvaluationError, MissingFileError
 from ..gguf.hub import located
 from ..gguf.model_file import read_header
+from ..gguf.positions import position_limit
 from ..html import line, table
 from ..processors import processors
-from ..runtime.positions import position_limit
 from ..storage.output import check_outputs, reading
 from .client import Worker
 from .embeddings import EmbeddingResult

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import EvaluationError
-from ..runtime.decoder import Decoder
+from ..session.decoder import Decoder
 from .scoring import log_norm
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import EvaluationError
-from ..runtime.decoder import Decoder
-from ..runtime.session import bos_token, plan_chunks, read_text, tokenize
+from ..session import bos_token, plan_chunks, read_text, tokenize
+from ..session.decoder import Decoder
 from .kl import Estimate
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import needs_extra
-from ..runtime.decoder import Decoder
-from ..runtime.long_words import tokens_of
-from ..runtime.session import open_model, require_logits
+from ..session import open_model, require_logits
+from ..session.decoder import Decoder
+from ..session.long_words import tokens_of
 from .continuations import score_continuation
 
 with needs_extra("tasks"):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import EvaluationError
-from ..runtime.decoder import Tokens
-from ..runtime.session import tokenize
+from ..session import tokenize
+from ..session.decoder import Tokens
 from .scoring import Float64s, Observer, Scored, score
 
 if TYPE_CHECKING:

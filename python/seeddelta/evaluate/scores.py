@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import EvaluationError
-from ..runtime.session import plan_chunks, read_text, tokenize
+from ..session import plan_chunks, read_text, tokenize
 from .base_file import BaseWriter
 from .chunk_log import ChunkLog, log_name
 from .kl import DivergenceObserver

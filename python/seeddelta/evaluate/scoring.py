@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import EvaluationError
-from ..runtime.decoder import Decoder, Tokens
-from ..runtime.session import bos_token, plan_chunks, require_logits
+from ..session import bos_token, plan_chunks, require_logits
+from ..session.decoder import Decoder, Tokens
 
 if TYPE_CHECKING:
     import llama_cpp

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import EvaluationError
-from ..runtime.decoder import Decoder, Tokens
+from ..session.decoder import Decoder, Tokens
 
 if TYPE_CHECKING:
     import llama_cpp

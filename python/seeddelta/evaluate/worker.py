@@ -38,7 +38,7 @@ class Session:
         """Open the model (arguments of `open_model`). Returns the memory before and after."""
         import llama_cpp  # noqa: F401 (its own memory belongs to `before`)
 
-        from ..runtime.session import open_model
+        from ..session import open_model
 
         before = read_memory()
         if "config" in options:
@@ -78,7 +78,7 @@ class Session:
 
     def outputs(self) -> str:
         """What the model gives: `logits`, or `embeddings` alone."""
-        from ..runtime.session import has_logits
+        from ..session import has_logits
 
         return "logits" if has_logits(self._llm) else "embeddings"
 

@@ -13,7 +13,7 @@ from typing import Any
 def describe_machine() -> dict[str, Any]:
     """CPU, kernel, instruction sets and versions that a measurement depends on, and the time; JSON can hold it."""
     from .. import __version__, _core
-    from ..runtime.session import system_info
+    from ..session import system_info
 
     cpu: dict[str, str] = {}
     try:

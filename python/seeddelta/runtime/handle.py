@@ -9,17 +9,13 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import _core
-from ..errors import ChangedFileError, IdleWeightsWarning, NumericalError, OutOfMemoryError, some
+from ..errors import ChangedFileError, ConfigError, IdleWeightsWarning, NumericalError, OutOfMemoryError, some
 from ..html import line, table
 from ..settings.runtime import RuntimeConfig
 from .library import unsupported
-
-if TYPE_CHECKING:
-    from .attention import OwnAttention
-
 
 _log = logging.getLogger(__name__)
 _ERRORS: Mapping[str, Callable[[str], Exception]] = {
@@ -64,14 +60,14 @@ class RuntimeHandle:
         model: _core.ServedModel | None = None,
         hook: _core.GraphHook | None = None,
         config: RuntimeConfig | None = None,
-        attention: OwnAttention | None = None,
+        attention: _core.OwnAttention | None = None,
     ) -> None:
         self.hook = self._hook = hook
         self.process = os.getpid()
         self._attention = attention
         self.enabled = model is not None
         # an ordinary model without it is computed as well
-        self.needs_hook = model is not None or (attention is not None and not attention.auto)
+        self.needs_hook = model is not None or (attention is not None and not attention.automatic)
         self.chooses_keys = attention is not None and attention.chooses
         self._model = model
         self.tensors: tuple[str, ...] = () if model is None else tuple(model.served)
@@ -82,7 +78,9 @@ class RuntimeHandle:
         self._config = config or RuntimeConfig()
         pack = self._config.state_pack_mlp
         self.skips = self._config.skips
-        self.single_tokens = (attention is not None and not attention.auto) or (pack is not None and pack.aggressive)
+        self.single_tokens = (attention is not None and not attention.automatic) or (
+            pack is not None and pack.aggressive
+        )
         self.locked_bytes = 0
         self._proven = False
         self._proof: _core.Proof | None = None
@@ -144,8 +142,9 @@ class RuntimeHandle:
 
     def metrics(self) -> dict[str, int | float]:
         """Sums of the counters (`seeddelta.calls`, …), `seeddelta.weights`, `seeddelta.dense_weights`,
-        `seeddelta.idle_weights` (used by no graph yet), `seeddelta.file_bytes` and `seeddelta.locked_bytes` (by
-        use_mlock); when attention is ours, those of OwnAttention. Empty when neither is.
+        `seeddelta.idle_weights` (used by no graph yet), `seeddelta.self_tests` (operations that were compared with
+        ggml's own before), `seeddelta.file_bytes` and `seeddelta.locked_bytes` (by
+        use_mlock); when attention is ours, those of attention. Empty when neither is.
 
         `seeddelta.calls.KIND` are the products of a base kind or a residual scheme (one product counts for both),
         without those from the fallback; `seeddelta.calls.seed_choice` those of prng_block with seeds chosen by row or
@@ -169,28 +168,36 @@ class RuntimeHandle:
         (tokens, of all gates), `event.full` (of them computed whole), `event.topk_kept` (share of inputs sent by the
         others), `event.stale_pct` (the rest, percent), `event.forced` (inputs sent for their age), `event.quorum_hits`
         and `event.budget_hits` (tokens in which these left changes out), `event.budget_ms_used` (of the last token),
-        `event.gap_checks`, `event.gap_failures` (products), `event.quality_gap` (largest of the last checks). Those of
-        events in attention are described in OwnAttention.metrics.
+        `event.gap_checks`, `event.gap_failures` (products), `event.quality_gap` (largest of the last checks).
         With skipping of zeros: `zeros.gates`, `zeros.calls` (tokens, of all gates), `zeros.share` (of their inputs).
+        Of attention: `attention.nodes` met, `.exact` operations of up to 16 tokens a sequence, `.prompts` of more,
+        `.packed`, and `.left`: nodes that llama.cpp computed. Where keys are chosen (`pack.kv.` beside StatePack of the
+        MLP): `pack.mode` (0 exact, 1 binary, 2 ternary), `pack.density` (share of the visible positions attended to),
+        `pack.active` (layers that choose), `pack.heads` (their KV heads), `.heads_own` (with a setting of their own),
+        `.heads_exact`, `pack.popcnt` (scores by popcount), and of the operations that were compared with the exact
+        result `pack.recall` (softmax mass kept) and `pack.gap` (relative error). With events `attention.events`
+        (operations), and `event.*` as above, of layers for gates and operations for tokens: `event.windows` are pairs
+        of KV head and window in operations not computed whole, `.windows_reused` those not computed, `.age` their mean
+        age in tokens, `.heads_computed` the KV heads (of `.heads`) that computed more than what always is, `.resets`
+        how often a layer's memory was dropped, `.wrong` how often because it was found wrong.
         What gates were found to be worth while the model generated, unless forced: those of _core.Proof.metrics;
         `switched_off` says it in words.
         """
         with self._computing:
-            found: dict[str, int | float] = {}
-            if self._model is not None and self._hook is not None:
-                found = self._model.metrics(self._hook) | {"seeddelta.locked_bytes": self.locked_bytes}
-            ours = {} if self._attention is None else self._attention.metrics()
-            prefix = "pack.kv." if "pack.enabled" in found else "pack."  # StatePack of the MLP is on, too
-            found |= {name.replace("pack.", prefix, 1): value for name, value in ours.items()}
+            if self._hook is None:
+                return {}
+            found = _core.metrics(self._model, self._hook)
+            if self._model is not None:
+                found |= {"seeddelta.locked_bytes": self.locked_bytes}
             return found if self._proof is None else found | self._proof.metrics()
 
     def forget_keys(self) -> None:
         """Something other than a graph wrote to a KV cache: what attention keeps of its keys counts no more."""
         if self._attention is not None:
-            self._attention.hook.invalidate()
+            self._attention.invalidate()
 
     def attention_heads(self) -> list[dict[str, float]]:
-        """What each KV head that chooses keys did (OwnAttention.heads); empty when attention is not ours."""
+        """What each KV head that chooses keys did (_core.OwnAttention.heads); empty when attention is not ours."""
         with self._computing:
             return [] if self._attention is None else self._attention.heads()
 
@@ -217,8 +224,10 @@ class RuntimeHandle:
         if self._hook is None:
             return
         self.raise_error()
-        if self._attention is not None:
-            self._attention.check()
+        wrong = None if self._attention is None else self._attention.wrong()
+        if wrong is not None:
+            of_settings, text = wrong
+            raise ConfigError(text) if of_settings else unsupported(text)
         if not self._proven:
             counters = self._hook.counters()
             idle = self.idle

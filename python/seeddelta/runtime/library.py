@@ -12,7 +12,6 @@ import llama_cpp
 from .. import _core
 from ..children import python_command
 from ..errors import UnsupportedLlamaError
-from .selftest import compute_products
 
 TESTED_VERSIONS = (
     "0.3.16",
@@ -21,7 +20,7 @@ TESTED_VERSIONS = (
     "0.3.33",
     "0.3.36",
 )  # docs/internals/runtime.md
-_TRIAL = "from seeddelta.runtime import library; library.examine()"
+_TRIAL = "from seeddelta.runtime import library; library.probe()"
 
 
 def unsupported(what: str) -> UnsupportedLlamaError:
@@ -41,19 +40,9 @@ def native_library() -> ctypes.CDLL:
 
 
 def ggml_symbols() -> dict[str, int]:
-    """Address of every function that the probe asks for; those that the library does not export are left out."""
-    return _addresses([*_core.ggml_required_symbols(), *_core.ggml_known_symbols()])
-
-
-def attention_symbols() -> dict[str, int]:
-    """The same, with what taking over attention needs."""
-    return _addresses([*_core.ggml_required_symbols(), *_core.attention_required_symbols()])
-
-
-def _addresses(names: list[str]) -> dict[str, int]:
-    library = native_library()
-    symbols = {}
-    for name in names:
+    """Address of every ggml function that is used; those that the library does not export are left out."""
+    library, symbols = native_library(), {}
+    for name in _core.ggml_symbols():
         try:
             symbols[name] = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
         except AttributeError:
@@ -61,34 +50,24 @@ def _addresses(names: list[str]) -> dict[str, int]:
     return symbols
 
 
-def probe(symbols: dict[str, int]) -> _core.GgmlAbi:
-    """Layout of the loaded ggml. Raises UnsupportedLlamaError when it cannot be learned."""
+def probe(symbols: dict[str, int] | None = None) -> _core.LoadedGgml:
+    """Probe a ggml and have it compute (default: the loaded one). Raises UnsupportedLlamaError."""
     try:
-        return _core.GgmlAbi(symbols)
+        return _core.LoadedGgml(ggml_symbols() if symbols is None else symbols)
     except RuntimeError as error:
         raise unsupported(str(error)) from error
 
 
 @functools.cache
-def ggml_abi() -> _core.GgmlAbi:
-    """Layout of the loaded ggml, probed once a process; at the end a rewritten graph is computed.
+def loaded_ggml() -> _core.LoadedGgml:
+    """The loaded ggml, probed once a process.
 
     A release that no test knows is tried in a process of its own first: what ends that would have ended this one.
     """
     check_version()
     if llama_cpp.__version__.split("+")[0] not in TESTED_VERSIONS:
         _try_elsewhere()
-    return examine()
-
-
-def examine() -> _core.GgmlAbi:
-    """Probe the loaded ggml and compute. Raises UnsupportedLlamaError."""
-    abi = probe(ggml_symbols())
-    if hasattr(native_library(), "ggml_graph_compute_with_ctx"):  # not when the CPU's functions are loaded later
-        wrong = compute_products(abi, native_library())
-        if wrong is not None:
-            raise unsupported(wrong)
-    return abi
+    return probe()
 
 
 def _try_elsewhere() -> None:

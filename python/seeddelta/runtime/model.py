@@ -8,29 +8,28 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import llama_cpp
 
 from .. import _core
-from ..errors import ConfigError, FormatError, SeedDeltaError
+from ..errors import ConfigError, FormatError, OutOfMemoryError, SeedDeltaError
 from ..gguf.header import Header
 from ..gguf.hub import fetch, located
 from ..gguf.model_file import read_header
+from ..gguf.positions import position_limit
 from ..gguf.reader import has_statecells, is_seeddelta
 from ..processors import MAX_THREADS
 from ..settings.runtime import RuntimeConfig
-from .attention import OwnAttention, attention_of
+from .attention import attention_if_possible, own_attention, takes_attention
 from .columns import require_columns, target_columns
 from .contexts import handle_of, new_model
 from .handle import RuntimeHandle
-from .library import ggml_abi, unsupported
+from .library import loaded_ggml, unsupported
 from .llama_log import install, native_path, refusals
 from .locking import lock_memory
 from .lora import add_adapters
-from .positions import position_limit
-from .weights import prepare
+from .options import core_options
 
 install()
 MAX_CONTEXT = 1 << 24  # tokens: far beyond any model; llama.cpp keeps lists of them
@@ -39,10 +38,10 @@ _OURS = {"n_gpu_layers": 0, "op_offload": False, "use_mlock": False}
 
 
 def _prepared(
-    header: Header, model_path: str, fallback: Path | None, config: RuntimeConfig, statecells: bool
+    header: Header, model_path: str, config: RuntimeConfig, options: _core.Options
 ) -> tuple[_core.ServedModel, _core.StubFile] | None:
     """What llama.cpp is given in place of the file; None for an ordinary model that it computes itself."""
-    if statecells and not has_statecells(header):
+    if config.statecells and not has_statecells(header):
         raise FormatError(
             f"{model_path}: has no StateCells weights; make some with `seeddelta build --statecells`, "
             "or leave statecells out"
@@ -52,23 +51,29 @@ def _prepared(
             raise ConfigError(
                 f"{model_path}: --columns stores an ordinary GGUF model by columns; a SeedΔ file has its layout"
             )
-        return prepare(header.path, fallback, config)
-    if config.columns is not None:
-        return prepare(header.path, None, config, target_columns(model_path, config))
-    require_columns(config, model_path)
-    return None
+    elif config.columns is None:
+        require_columns(config, model_path)
+        return None
+    columns = [] if config.columns is None else target_columns(model_path, config)
+    try:
+        model = _core.ServedModel(header.path, loaded_ggml(), options, columns)
+        return model, model.stub_file()
+    except MemoryError as error:
+        raise OutOfMemoryError(f"{model_path}: no memory to load the model; free some") from error
 
 
 def _new_handle(
-    model: _core.ServedModel | None, config: RuntimeConfig, new_attention: Callable[[], OwnAttention | None] | None
+    model: _core.ServedModel | None, config: RuntimeConfig, options: _core.Options, attention: bool
 ) -> RuntimeHandle:
     """What one more context of a model gets: hook, counters and attention of its own, the weights of all."""
-    registry = _core.WeightRegistry(ggml_abi()) if model is None else model.registry
-    hook = _core.GraphHook(registry)
-    attention = None if new_attention is None else new_attention()
-    if attention is not None:
-        hook.set_attention(attention.hook)
-    return RuntimeHandle(model, hook, config, attention)
+    registry = _core.WeightRegistry(loaded_ggml()) if model is None else model.registry
+    hook, own = _core.GraphHook(registry), None
+    if attention:
+        must = config.attention == "exact" or config.chosen_keys is not None
+        own = own_attention(options) if must else attention_if_possible(options)
+    if own is not None:
+        own.take_over(hook)
+    return RuntimeHandle(model, hook, config, own)
 
 
 class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
@@ -99,17 +104,18 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         config = config or RuntimeConfig()
         fallback = fallback if fallback is not None else config.fallback
         model_path, fallback = str(located(model_path)), None if fallback is None else located(fallback)
+        config = config.model_copy(update={"fallback": fallback, "statecells": statecells or config.statecells})
         self.seeddelta = RuntimeHandle()
         check_parallel(parallel, config)
         given = [lora] if isinstance(lora, (str, os.PathLike)) else lora
         adapters = [*config.lora, *(os.fspath(one) for one in given)]
-        new_attention = attention_of(config, kwargs)
+        attention, options = takes_attention(config, kwargs), core_options(config)
         header = read_header(model_path)
         self._position_limit = position_limit(header)
-        prepared = _prepared(header, model_path, fallback, config, statecells or config.statecells)
+        prepared = _prepared(header, model_path, config, options)
         if prepared is None:
             _core.check_loadable(header.path)
-            make = None if new_attention is None else partial(_new_handle, None, config, new_attention)
+            make = partial(_new_handle, None, config, options, True) if attention else None
             self._init_plain(str(header.path), make, kwargs)
             self._add_adapters(adapters)
             return
@@ -123,7 +129,7 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             )
         self._seeddelta_options["use_mlock"] = lock
         try:
-            make = partial(_new_handle, served, config, new_attention)
+            make = partial(_new_handle, served, config, options, attention)
             with new_model(make, parallel, _flash(kwargs)), _opening(model_path, kwargs):
                 super().__init__(stub_file.path, **(kwargs | _OURS))
             self._attach()

@@ -57,7 +57,7 @@ class Models:
 
 def open_scheduler(options: ModelOptions) -> Scheduler:
     """Load one model with room for its requests."""
-    from ..runtime.session import open_model
+    from ..session import open_model
 
     settings: dict[str, Any] = dict(options.load)
     if options.chat_format is not None:

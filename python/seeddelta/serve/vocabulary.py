@@ -12,7 +12,7 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as native
 
 from ..errors import OutOfMemoryError, RequestError
-from ..runtime.long_words import tokens_of
+from ..session.long_words import tokens_of
 
 
 class Vocabulary:

@@ -45,39 +45,34 @@ class StatePackKV(Settings):
             metavar="exact|binary|ternary|none",
             bare="ternary",
             off="none",
-            core="mode",
         ),
     ] = Field(
         default="ternary",
         description="Attention of single tokens by our kernels: over all keys (exact), or over those that bits of the "
         "keys choose (binary finds less than ternary).",
     )
-    eps: Annotated[float, Flag(core="eps")] = Field(
+    eps: Annotated[float, Flag()] = Field(
         default=1.2,
         ge=0,
         description="Ternary: a channel has a bit when it is above EPS times the key's mean magnitude.",
     )
-    popcount: Annotated[bool, Flag(core="popcount")] = Field(
+    popcount: Annotated[bool, Flag()] = Field(
         default=False, description="Score with the signs of the query and popcount, not with 6 bits of it."
     )
-    refine: Annotated[bool, Flag(core="refine")] = Field(
+    refine: Annotated[bool, Flag()] = Field(
         default=True, description="Exact scores for the chosen keys; else the score by bits goes into the softmax."
     )
-    budget: Annotated[float, Flag(metavar="SHARE|N", core="budget")] = Field(
+    budget: Annotated[float, Flag(metavar="SHARE|N")] = Field(
         default=0.25, gt=0, description="Share of the visible positions that is chosen (up to 1), or their number."
     )
-    mass: Annotated[float, Flag(core="mass")] = Field(
+    mass: Annotated[float, Flag()] = Field(
         default=0.0,
         ge=0,
         le=1,
         description="Choose no more than have this share of the estimated softmax mass; 0: the budget alone.",
     )
-    sinks: Annotated[int, Flag(core="sinks")] = Field(
-        default=4, ge=0, description="First positions, always attended to."
-    )
-    recent: Annotated[int, Flag(core="recent")] = Field(
-        default=64, ge=0, description="Last positions, always attended to."
-    )
+    sinks: Annotated[int, Flag()] = Field(default=4, ge=0, description="First positions, always attended to.")
+    recent: Annotated[int, Flag()] = Field(default=64, ge=0, description="Last positions, always attended to.")
     layers: Annotated[str, Flag(metavar="A-B[.HEADS]=MODE[:BUDGET],…")] = Field(
         default="0-1=exact",
         examples=["2-3=exact"],
@@ -85,37 +80,37 @@ class StatePackKV(Settings):
         "13-15.0-1=ternary:0.5: query heads that share a KV head share its choice. The last that fits holds; none is "
         "exact. The heads of a layer are exact or have bits of one mode.",
     )
-    min_context: Annotated[int, Flag(core="min_context")] = Field(
+    min_context: Annotated[int, Flag()] = Field(
         default=1024, ge=0, description="Positions up to which attention is exact (llama.cpp rounds them up to 256)."
     )
-    density: Annotated[float, Flag(core="density")] = Field(
+    density: Annotated[float, Flag()] = Field(
         default=0.5, gt=0, le=1, description="When the choice is a larger share than this, all positions are taken."
     )
-    negligible: Annotated[float, Flag(core="negligible")] = Field(
+    negligible: Annotated[float, Flag()] = Field(
         default=0.0,
         ge=0,
         lt=1,
         description="Values are left out whose weight is below this share of the largest in their chunk of 128; 0: "
         "none.",
     )
-    gap: Annotated[float, Flag(core="gap_limit")] = Field(
+    gap: Annotated[float, Flag()] = Field(
         default=0.3,
         gt=0,
         description="Largest relative error of a layer's output, moving mean; a layer above it becomes exact for good.",
     )
-    gap_every: Annotated[int, Flag(core="gap_every")] = Field(
+    gap_every: Annotated[int, Flag()] = Field(
         default=64, ge=0, description="Operations of a layer between comparisons with the exact result; 0: never."
     )
-    gamma_chunk: Annotated[int, Flag(core="gamma_chunk")] = Field(
+    gamma_chunk: Annotated[int, Flag()] = Field(
         default=0,
         ge=0,
         description="Positions that share a gamma, the mean magnitude of their keys; 0: all with binary, none with "
         "ternary.",
     )
-    gamma_cap: Annotated[float, Flag(core="gamma_cap")] = Field(
+    gamma_cap: Annotated[float, Flag()] = Field(
         default=4.0, gt=0, description="Largest gamma, as a multiple of its moving mean."
     )
-    audits: Annotated[int, Flag(core="audits")] = Field(
+    audits: Annotated[int, Flag()] = Field(
         default=2, ge=0, description="Positions a KV head whose bits are compared with their key in every operation."
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -161,10 +161,10 @@ class EventDriven(Settings):
         default=1.0,
         description="Largest fraction of the inputs that a token sends, largest changes first. One, or PATTERN=K,…",
     )
-    block: Annotated[Literal[1, 16, 32, 64], Whole, Flag(core="block")] = Field(
+    block: Annotated[Literal[1, 16, 32, 64], Whole, Flag()] = Field(
         default=1, description="Inputs that are sent together, by the norm of their change."
     )
-    quorum: Annotated[float, Flag(core="quorum")] = Field(
+    quorum: Annotated[float, Flag()] = Field(
         default=1.0, gt=0, le=1,
         description="The largest changes are sent until they have this share of the energy of all changes.",
     )  # fmt: skip
@@ -174,28 +174,28 @@ class EventDriven(Settings):
         description="Time for the products of a token, in all matrices (kv: for its attention, in all layers); results "
         "then depend on the machine's speed. Default: any.",
     )
-    stale_beta: Annotated[float, Flag(core="beta")] = Field(
+    stale_beta: Annotated[float, Flag()] = Field(
         default=1.0,
         ge=0,
         description="The threshold of an input that was not sent for a tokens is T · beta · exp(-lambda · a).",
     )
-    stale_lambda: Annotated[float, Flag(core="lambda")] = Field(
+    stale_lambda: Annotated[float, Flag()] = Field(
         default=0.02, ge=0, description="How fast that threshold falls with the tokens."
     )
-    age_max: Annotated[int, Flag(core="age_max")] = Field(
+    age_max: Annotated[int, Flag()] = Field(
         default=64, ge=0, description="Tokens after which an input is sent whatever its change; 0: at once."
     )
-    gap_tol: Annotated[float, Flag(metavar="G", core="gap_tolerance")] = Field(
+    gap_tol: Annotated[float, Flag(metavar="G")] = Field(
         default=0.05,
         ge=0,
         description="Relative error of one product (kv: of one layer) beyond which nothing is skipped for "
         "--event-rearm tokens; for good, when it is one of the first 8 checks, which come 1, 3, 7, … tokens after the "
         "start.",
     )
-    gap_every: Annotated[int, Flag(core="gap_every")] = Field(
+    gap_every: Annotated[int, Flag()] = Field(
         default=32, ge=0, description="Tokens between comparisons with the full product, which replaces it; 0: never."
     )
-    rearm: Annotated[int, Flag(core="rearm")] = Field(
+    rearm: Annotated[int, Flag()] = Field(
         default=128, ge=0, description="Tokens for which nothing is skipped after a failed comparison."
     )
     target: Annotated[Literal["mlp", "attn", "both", "kv"], Flag()] = Field(
@@ -211,8 +211,3 @@ class EventDriven(Settings):
         if self.target == "kv" and self.block > 1:
             raise ValueError("block is of inputs; leave it out with events of kv, whose windows have 128 positions")
         return self
-
-    def limits(self) -> dict[str, Any]:
-        """What the extension's attention gets, without the budget. With patterns, which are of matrices: nothing."""
-        theta = (0.01 if self.target == "kv" else 0.15) if self.delta_theta is None else self.delta_theta
-        return self.core_options() | {"theta": theta, "topk": self.topk}

@@ -40,7 +40,6 @@ class Flag:
         argument: it is given by its place; names, if there are any, are another way to give it.
         file_only: it has no flag; files and --set give it.
         prefix: of a group: what the flags of its settings begin with. A group that may be None is a switch, on or off.
-        core: name of the setting in the extension; None: the extension does not get it.
         output: it names what is written: a `file`, or a `folder`. A path without it is read.
         decides: of a build, what the setting decides: the bytes of a `tensor`, the `choice` of tensors and rates, or
             `nothing` of the file.
@@ -58,7 +57,6 @@ class Flag:
     argument: bool = False
     file_only: bool = False
     prefix: str | None = None
-    core: str | None = None
     output: Literal["file", "folder"] | None = None
     decides: str = "tensor"
 
@@ -89,11 +87,6 @@ class Settings(BaseModel):
             super().__init__(**dict(zip(names, values, strict=False)), **options)
         except ValidationError as error:
             raise self.error(message_of(error, type(self))) from error
-
-    def core_options(self) -> dict[str, Any]:
-        """The settings that the extension gets, by its names for them."""
-        fields = type(self).model_fields.items()
-        return {flag.core: getattr(self, name) for name, field in fields if (flag := flag_of(field)).core is not None}
 
 
 def message_of(error: ValidationError, settings: type[Settings]) -> str:

@@ -17,10 +17,10 @@ from ..evaluate.kl import DivergenceObserver
 from ..evaluate.perplexity import PerplexityResult, paired_difference, perplexity
 from ..gguf import names
 from ..gguf.reader import is_seeddelta
-from ..runtime.decoder import Tokens
-from ..runtime.session import plan_chunks, read_text, tokenize
-from ..runtime.skip_file import Skip, SkipFile
+from ..session import plan_chunks, read_text, tokenize
+from ..session.decoder import Tokens
 from ..settings.runtime import RuntimeConfig
+from ..settings.skip_file import Skip, SkipFile
 from ..settings.skipping import Kwta
 from .allocate import Profile, allocate
 
@@ -74,7 +74,7 @@ def sparsify(
     Raises:
         ConfigError for options out of range, EvaluationError for a text that is too short, and what loading raises.
     """
-    from ..runtime.session import open_model
+    from ..session import open_model
 
     if keep is not None and max_percent is not None:
         raise ConfigError("keep and max_percent both set the limit; give one of them")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import EvaluationError
-from ..gguf.header import Header
+from .header import Header
 
 
 def position_limit(header: Header) -> int | None:

@@ -65,7 +65,7 @@ def quantize(
     with needs_extra("llama"):
         from llama_cpp import llama_cpp
 
-        from .llama_log import collected, reason_of
+        from ..runtime.llama_log import collected, reason_of
 
     params = llama_cpp.llama_model_quantize_default_params()
     params.nthread = processors()

@@ -33,7 +33,7 @@ def open_model(
     path = located(path)
     if not path.is_file():
         raise MissingFileError(f"{path}: no such file; give a GGUF model")
-    from . import load
+    from ..runtime import load
 
     threads = threads or processors()
     settings: dict[str, Any] = {"n_threads": threads, "n_threads_batch": threads, "flash_attn": True, "verbose": False}

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ..errors import ConfigError
-from ..settings.yaml import load_yaml
+from .yaml import load_yaml
 
 
 class Skip(BaseModel):
