@@ -168,8 +168,9 @@ int main(int argc, char **argv) {
     int planed = Pattern().planed;
     bool shared = false;
     const char *check = nullptr;
-    const std::pair<const char *, int *> numbers[] = {
-        {"--starts", &starts}, {"--planes", &planes}, {"--polish", &polish}, {"--seed", &seed}, {"--steps", &steps}, {"--planed", &planed}};
+    const std::pair<const char *, int *> numbers[] = {{"--starts", &starts}, {"--planes", &planes},
+                                                      {"--polish", &polish}, {"--seed", &seed},
+                                                      {"--steps", &steps},   {"--planed", &planed}};
     for (int i = 2; i < argc; ++i) {
         const std::string option = argv[i];
         const auto *number =
