@@ -11,7 +11,6 @@ import textwrap
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ pytest.importorskip("llama_cpp")
 from llama_cpp import llama_cpp as native
 from llama_helpers import load_small, logits_of
 from seeddelta.errors import OutOfMemoryError
-from seeddelta.runtime import model
 from tiny_llama import write_llama
 
 TOKENS = list(range(5, 25))
@@ -212,7 +210,7 @@ def test_no_memory_for_another_context(tiny: Path, monkeypatch: pytest.MonkeyPat
         raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr(model, "_core", SimpleNamespace(GraphHook=no_memory, WeightRegistry=_core.WeightRegistry))
+        patch.setattr(_core, "GraphHook", no_memory)
         with pytest.raises(OutOfMemoryError, match="no memory for another context"):
             native.llama_init_from_model(llm._model.model, native.llama_context_default_params())
         with pytest.raises(OutOfMemoryError, match="no memory for another context"):
