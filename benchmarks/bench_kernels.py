@@ -172,7 +172,7 @@ def lanes_products(n_out: int, n_in: int, generator: Any) -> dict[str, Product]:
     x = generator.standard_normal(n_in, dtype=np.float32)
     dense = generator.standard_normal((n_out, n_in), dtype=np.float32)
     products: dict[str, Product] = {}
-    for bits in (6, 5, 4, 3.5, 3, 2.5, 2, 1.5, 1):
+    for bits in (6, 5, 4.5, 4, 3.5, 3, 2.5, 2, 1.5, 1):
         products[f"lanes-{bits:g}"] = SeedDeltaProduct(random_lanes(n_out, n_in, bits, generator), x)
     for name in ("Q6_K", "Q5_K", "Q4_K", "Q4_0", "Q3_K", "Q2_K"):
         if n_in % ggml.blck_size(GGML_TYPES[name]) == 0:

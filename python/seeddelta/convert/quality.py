@@ -20,8 +20,8 @@ _IF_POSSIBLE = Path("auto, if possible")
 def chosen(quality: str, calibrate: str | None, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Calibration and options of `quantize`: those given, and what the quality stands for in place of the others.
 
-    A wider search than the default one lowers the error of Gaussian rows at 3 bits by 0.3% and takes three times as
-    long, so that it is no part of "best". Raises RecipeError for a word that is not known.
+    A wider search than the default one (effort "high") is no part of "best": SmolLM2 in 80 MB has 4% less divergence
+    with it on WikiText-2, 1% more on two other texts, and takes a third more time. Raises RecipeError for a word that is not known.
     """
     found = dict(options)
     if quality not in ("fast", "normal", "best"):
