@@ -21,7 +21,8 @@ def chosen(quality: str, calibrate: str | None, options: Mapping[str, Any]) -> t
     """Calibration and options of `quantize`: those given, and what the quality stands for in place of the others.
 
     A wider search than the default one (effort "high") is no part of "best": SmolLM2 in 80 MB has 4% less divergence
-    with it on WikiText-2, 1% more on two other texts, and takes a third more time. Raises RecipeError for a word that is not known.
+    with it on WikiText-2, 1% more on two other texts, and takes a third more time. Raises RecipeError for a word that
+    is not known.
     """
     found = dict(options)
     if quality not in ("fast", "normal", "best"):
