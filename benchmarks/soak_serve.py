@@ -28,7 +28,7 @@ KINDS = ("completion", "stream", "chat", "schema", "left")
 EVERY = 10.0  # seconds between looks at the memory
 SCHEMA = {
     "type": "object",
-    "properties": {"yes": {"type": "boolean"}, "count": {"type": "integer", "maximum": 99}},
+    "properties": {"yes": {"type": "boolean"}, "count": {"type": "integer"}},
     "required": ["yes", "count"],
 }
 

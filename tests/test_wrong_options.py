@@ -103,8 +103,6 @@ REAL = [
     "bench -m {m} -t 1,2,3,9999 -p 4 -n 1 -r 1",
     "sparsify {m} -f {t} -o {o} -c 64 --keep 7",
     "sparsify {m} -f {t} -o {o} -c 1",
-    "tasks -m {m} --winogrande {m}",
-    "tasks -m {m} --multiple-choice {t}",
     "report --from {t} -o {o}",
     "report -m {m} --quants Q9_Z -o {o}",
     "inspect {t}",
