@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import seeddelta
 from seeddelta.errors import NotAvailableError
+from tiny_llama import write_llama
 
 CHILD = Path(__file__).with_name("native_child.py")
 PROMPT = list(range(5, 25))
@@ -29,6 +31,14 @@ def library() -> Path:
         return find_library()
     except NotAvailableError as error:
         pytest.skip(str(error))
+
+
+def of_both_kinds(stem: Path, quantized: Path) -> dict[str, Path]:
+    """A small model with the vocabulary of `quantized`, as `ordinary` GGUF file and as `seeddelta` file."""
+    dense = write_llama(stem.with_suffix(".gguf"), quantized)
+    recipe = seeddelta.Recipe(input=dense, output=stem.with_suffix(".seeddelta.gguf"), no_checkpoint=True)
+    seeddelta.build(recipe, progress=False)
+    return {"seeddelta": Path(recipe.output), "ordinary": dense}
 
 
 @dataclass(frozen=True)

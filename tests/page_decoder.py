@@ -36,13 +36,13 @@ def codes() -> dict[int, tuple[list[int], np.ndarray[Any, Any], list[int], int]]
     numbers = r"((?:\d+(?:, \d+)*)?) ?"
     rows = re.findall(rf"^\| (\d+) \| [\d.]+ \| {numbers}\| {numbers}\| {numbers}\| [\d.]+ \|$", PAGE, re.M)
     found = {}
-    for number, pattern, planed, added in rows:
+    for number, pattern, values_with_bits, added in rows:
         emits = _numbers(pattern)
         tables = np.zeros((sum(emits), 2, 16), np.int8)
         for values, which, entries in re.findall(rf"^code {number} values? (\d(?:, \d)*) ([AB]) (.*)$", PAGE, re.M):
             for value in values.split(", "):
                 tables[int(value), "AB".index(which)] = [int(n) for n in entries.split()]
-        found[int(number)] = (emits, tables, _numbers(added), len(_numbers(planed)))
+        found[int(number)] = (emits, tables, _numbers(added), len(_numbers(values_with_bits)))
     return found
 
 

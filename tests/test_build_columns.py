@@ -41,7 +41,7 @@ def encode(weights: np.ndarray[Any, Any], feedback: Any = None, importance: Any 
 def values_of(encoded: Any, n_out: int) -> np.ndarray[Any, Any]:
     base, codes = encoded.description.base, encoded.arrays["codes"]
     code = schema.lane_code(base.code)
-    return reference.column_lanes_values(codes, n_out, code.emits, code.tables, code.added, code.planed)
+    return reference.column_lanes_values(codes, n_out, code.emits, code.tables, code.added, code.values_with_bits)
 
 
 @pytest.mark.parametrize("bits", RATES)

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 import seeddelta
-from native_helpers import BATCHES, library, python_logits
+from native_helpers import BATCHES, library, of_both_kinds, python_logits
 from seeddelta.gguf.reader import open_seeddelta
 from seeddelta.inspection.summary import summarize
-from tiny_llama import N_LAYERS, write_llama
+from tiny_llama import N_LAYERS
 
 llama_cpp = pytest.importorskip("llama_cpp")
 
@@ -34,10 +34,7 @@ TEXT, COUNT = "The capital of France is", 16
 
 @pytest.fixture(scope="module")
 def models(smollm2_quantized: Path, model_dir: Path) -> dict[str, Path]:
-    dense = write_llama(model_dir / "c-api.gguf", smollm2_quantized)
-    recipe = seeddelta.Recipe(input=dense, output=model_dir / "c-api.seeddelta.gguf", no_checkpoint=True)
-    seeddelta.build(recipe, progress=False)
-    return {"seeddelta": Path(recipe.output), "ordinary": dense}
+    return of_both_kinds(model_dir / "c-api", smollm2_quantized)
 
 
 def compiled(folder: Path, source: Path, *libraries: str) -> Path:

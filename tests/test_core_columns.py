@@ -43,7 +43,7 @@ def column_weight(rng, n_out, n_in, code):
         "w", n_out, n_in, base_kind=LANES, base_seed=5, base_scale=0.05, lane_code=code.number, rotation_block=rotation,
         codes=codes, row_scale=scale, layout="column",
     )  # fmt: skip
-    values = reference.column_lanes_values(codes, n_out, code.emits, code.tables, code.added, code.planed)
+    values = reference.column_lanes_values(codes, n_out, code.emits, code.tables, code.added, code.values_with_bits)
     return weight, dict(values=values, input_scale=scale.astype(np.float32) * np.float32(0.05), rotation_block=rotation)
 
 
@@ -147,7 +147,7 @@ def test_round_trip_of_each_lane_code(number, limit, n_out):
     units = np.random.default_rng(0).standard_normal((48, n_out)).astype(np.float32)
     code = code_of(number)
     codes, scale = _core.columns_lanes_encode(units, code=code)
-    values = reference.column_lanes_values(codes, n_out, code.emits, code.tables, code.added, code.planed)
+    values = reference.column_lanes_values(codes, n_out, code.emits, code.tables, code.added, code.values_with_bits)
     decoded = values * (np.float32(1 / code.deviation) * scale.astype(np.float32)[:, None])
     assert np.linalg.norm(units - decoded) < limit * np.linalg.norm(units)
     weight = _core.Weight(

@@ -52,7 +52,7 @@ def lanes_weight(rng, n_out, n_in, number, *, rotation=0, seed=9, residual=None,
         "w", n_out, n_in, base_kind=LANES, base_seed=seed, base_scale=0.05, lane_code=number, rotation_block=rotation,
         codes=codes, row_scale=row_scale, **arrays,
     )  # fmt: skip
-    values = reference.lanes_values(codes, n_out, n_in, code.emits, code.tables, code.added, code.planed)
+    values = reference.lanes_values(codes, n_out, n_in, code.emits, code.tables, code.added, code.values_with_bits)
     return weight, dict(
         values=values, base_scale=0.05, row_scale=row_scale, rotation_block=rotation, seed=seed, coo=coo,
         column_scale=column_scale, group=reference.LANE_GROUP,

@@ -126,7 +126,7 @@ def test_on_rotated_lanes(residual: str) -> None:
     else:
         p = reference.dictionary_dot(arrays["r_dict"], x)
         share = reference.coo_dot(arrays["r_codes"], arrays["r_vals"].astype(np.float32), p)
-    values = reference.lanes_values(codes, n_out, n_in, code.emits, code.tables, code.added, code.planed)
+    values = reference.lanes_values(codes, n_out, n_in, code.emits, code.tables, code.added, code.values_with_bits)
     expected = reference.matmul(
         values, 0.05, row_scale, x, rotation_block=64, seed=7, residual_share=share, group=reference.LANE_GROUP
     )

@@ -47,7 +47,7 @@ def encode_fed(rows: F32, code: _core.LaneCode, feedback: Feedback, **options: A
 
 
 def decode(codes: Any, scale: Any, code: _core.LaneCode, shape: tuple[int, int]) -> F32:
-    values = reference.lanes_values(codes, *shape, code.emits, code.tables, code.added, code.planed)
+    values = reference.lanes_values(codes, *shape, code.emits, code.tables, code.added, code.values_with_bits)
     return np.asarray(values / np.float32(code.deviation) * np.asarray(scale, np.float32)[:, None], np.float32)
 
 

@@ -67,9 +67,9 @@ def test_docs_have_the_codes() -> None:
     cells = (r"(\d+) ", r"([\d.]+) ", *3 * (r"((?:\d+(?:, \d+)*)?) ?",), r"([\d.]+) ")
     rows = re.findall("^" + "".join(rf"\| {cell}" for cell in cells) + r"\|$", text, re.M)
     assert len(rows) == len(_core.lane_codes())
-    for (number, bits, pattern, planed, added, unit), code in zip(rows, _core.lane_codes(), strict=True):
+    for (number, bits, pattern, values_with_bits, added, unit), code in zip(rows, _core.lane_codes(), strict=True):
         assert [int(n) for n in added.split(", ") if n] == code.added
-        assert [int(n) for n in planed.split(", ") if n] == list(range(code.planed))
+        assert [int(n) for n in values_with_bits.split(", ") if n] == list(range(code.values_with_bits))
         assert (int(number), float(bits), float(unit)) == (
             code.number,
             code.bits,
@@ -99,7 +99,7 @@ def test_lines_are_those_of_the_docs() -> None:
         steps, values = len(code.emits), sum(code.emits)
         lines, columns = (steps // 2, 4 * values) if steps % 2 == 0 else (steps, 8 * values)
         if code.added:
-            patterns = 8 // code.planed
+            patterns = 8 // code.values_with_bits
             lines, columns = patterns * steps // 2 + len(code.added), patterns * 4 * values
         for n_in in (1, 8, 9, 30, 64, 576, 1000):
             assert code.lines(n_in) == lines * -(-n_in // columns)
@@ -129,7 +129,7 @@ def test_files(tmp_path: Path) -> None:
             assert codes.dtype == np.uint8
             code = code_of(base.code)
             values = reference.lanes_values(
-                codes, *tensor.description.shape, code.emits, code.tables, code.added, code.planed
+                codes, *tensor.description.shape, code.emits, code.tables, code.added, code.values_with_bits
             )
             expected = reference.dequantize(
                 values, base.scale, tensor.arrays["row_scale"], rotation_block=base.rotation_block,

@@ -14,11 +14,11 @@ import pytest
 import seeddelta
 from gguf import GGMLQuantizationType
 from seeddelta.runtime import RuntimeConfig
-from tiny_llama import N_LAYERS, SHORT_LAYERS, write_llama
+from tiny_llama import N_LAYERS, SHORT_LAYERS
 
 pytest.importorskip("llama_cpp")
 
-from native_helpers import BATCHES, Told, tell
+from native_helpers import BATCHES, Told, of_both_kinds, tell
 
 SINGLE = len(BATCHES) - 1  # tokens that are computed alone
 LONG = [[(7 * i * i + 3 * i) % 400 + 32 for i in range(600)], *BATCHES[1:]]
@@ -28,10 +28,7 @@ COUNTERS = ("attention.nodes", "attention.exact", "attention.prompts", "attentio
 
 @pytest.fixture(scope="module")
 def models(smollm2_quantized: Path, model_dir: Path) -> dict[str, Path]:
-    dense = write_llama(model_dir / "native-attention.gguf", smollm2_quantized)
-    recipe = seeddelta.Recipe(input=dense, output=model_dir / "native-attention.seeddelta.gguf", no_checkpoint=True)
-    seeddelta.build(recipe, progress=False)
-    return {"seeddelta": Path(recipe.output), "ordinary": dense}
+    return of_both_kinds(model_dir / "native-attention", smollm2_quantized)
 
 
 @pytest.fixture(params=["seeddelta", "ordinary"])

@@ -12,11 +12,11 @@ import pytest
 import seeddelta
 from seeddelta.runtime import RuntimeConfig
 from seeddelta.settings.assign import Assignment
-from tiny_llama import N_LAYERS, write_llama
+from tiny_llama import N_LAYERS
 
 pytest.importorskip("llama_cpp")
 
-from native_helpers import BATCHES, Told, tell
+from native_helpers import BATCHES, Told, of_both_kinds, tell
 
 TOKENS = [[(7 * i * i + 3 * i) % 400 + 32 for i in range(600)], *[[token] for token in range(40, 72)]]
 ROOM = {"n_ctx": 1024, "n_batch": 1024}
@@ -34,10 +34,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def models(smollm2_quantized: Path, model_dir: Path) -> dict[str, Path]:
-    dense = write_llama(model_dir / "native-keys.gguf", smollm2_quantized)
-    recipe = seeddelta.Recipe(input=dense, output=model_dir / "native-keys.seeddelta.gguf", no_checkpoint=True)
-    seeddelta.build(recipe, progress=False)
-    return {"seeddelta": Path(recipe.output), "ordinary": dense}
+    return of_both_kinds(model_dir / "native-keys", smollm2_quantized)
 
 
 @pytest.fixture(params=["seeddelta", "ordinary"])

@@ -47,7 +47,7 @@ LOW: dict[str, Any] = {
     "targets": tuple(LOW_RATES),
     "tensor_type": tuple(f"0.{name}={bits:g}" for name, bits in LOW_RATES.items()),
 }  # fmt: skip
-RATES = {"planes": PLANE_RATES, "low": LOW_RATES, "three": THREE_RATES, "half": HALF_RATES}
+RATES = {"lanes": LANE_RATES, "planes": PLANE_RATES, "low": LOW_RATES, "three": THREE_RATES, "half": HALF_RATES}
 HALF: dict[str, Any] = {"targets": tuple(HALF_RATES), "bits": 4.5}
 THREE: dict[str, Any] = {"targets": tuple(THREE_RATES), "bits": 3}
 FEW: dict[str, Any] = {"targets": ("attn_output", "attn_v")}  # tensors of the blocks and residuals
@@ -94,13 +94,9 @@ def model(name: str) -> dict[str, np.ndarray[Any, Any]]:
     if name.startswith("experts"):
         shapes["blk.0.ffn_up_exps"] = (3, 20, 72)
     elif name.startswith("layout"):
-        wanted = {"layout-lanes": LANE_RATES, "layout-planes": PLANE_RATES, "layout-half": HALF_RATES}[name]
-        shapes |= {f"blk.0.{target}": LAYOUT_SHAPES[target] for target in wanted}
-    elif name in ("lanes", "lanes-columns"):
-        shapes |= {f"blk.0.{target}": SHAPES[target] for target in LANE_RATES}
-    elif name.startswith(("planes", "low", "three", "half")):
-        rates = RATES[name.partition("-")[0]]
-        shapes |= {f"blk.0.{target}": SHAPES[target] for target in rates}
+        shapes |= {f"blk.0.{target}": LAYOUT_SHAPES[target] for target in RATES[name.removeprefix("layout-")]}
+    elif (rates := name.removesuffix("-columns")) in RATES:
+        shapes |= {f"blk.0.{target}": SHAPES[target] for target in RATES[rates]}
     else:
         shapes |= {f"blk.0.{target}": SHAPES[target] for target in FEW["targets"]}
     return {

@@ -17,8 +17,8 @@ struct Pattern {
     std::vector<int> table; // of each value
     int tables = 0;
     int planes = 0;
-    int planed = 99; // values of the pattern from its first that have bits of the planes
-    int steps = 126; // of a walk; whole patterns are searched
+    int with_bits = 99; // values of the pattern from its first that have bits of the planes
+    int steps = 126;    // of a walk; whole patterns are searched
     int values() const { return static_cast<int>(table.size()); }
     int parameters() const { return 32 * tables + planes; }
 };
@@ -110,7 +110,7 @@ private:
             for (int i = 0; i < 16; ++i) {
                 const Floats e = target - (a[i] + a[16 + j]);
                 Floats best = e * e;
-                for (int o = 1; value < p.planed && o < 1 << p.planes; ++o) {
+                for (int o = 1; value < p.with_bits && o < 1 << p.planes; ++o) {
                     const Floats f = (e - added_[o]) * (e - added_[o]);
                     best = f < best ? f : best;
                 }
@@ -157,18 +157,18 @@ private:
                 const int a = i % 2 == 0 ? (c0 + c2) & 15 : (c0 + c1 + c2) & 15;
                 const int table = 32 * p.table[(column + i) % p.values()];
                 add(p, c, x[(column + i) * kWalks + walk], table + a, table + 16 + (i % 2 == 0 ? c1 : c0),
-                    (column + i) % p.values() < p.planed, equations);
+                    (column + i) % p.values() < p.with_bits, equations);
             }
             end = c2 << 4 | c1;
         }
     }
 
-    void add(const Pattern &p, const Code &c, float target, int a, int b, bool planed, Equations &equations) const {
+    void add(const Pattern &p, const Code &c, float target, int a, int b, bool with_bits, Equations &equations) const {
         int of[4] = {a, b};
         int count = 2;
         int best = 0;
         const float e = target - c[a] - c[b];
-        for (int o = 1; planed && o < 1 << p.planes; ++o) {
+        for (int o = 1; with_bits && o < 1 << p.planes; ++o) {
             best = std::fabs(e - added_[o]) < std::fabs(e - added_[best]) ? o : best;
         }
         for (int i = 0; i < p.planes; ++i) {

@@ -3,7 +3,7 @@
 //     g++ -O3 -march=native -std=c++20 train.cpp -o train
 //     ./train 1,1,2 --starts 200 --seed 1        values of each step of the pattern
 //     ./train 1 --planes 1 --starts 200          and one bit of a plane beside each value
-//     ./train 1,1 --shared --planes 1 --planed 1  and beside the first value of the pattern only
+//     ./train 1,1 --shared --planes 1 --with-bits 1  and beside the first value of the pattern only
 //     ./train 1,1,1,1,1,1,2 --shared             one table for all single values, one for first ones …
 //     ./train 1 --check "UNIT A… B…" --polish 80  error of given numbers, and what changes of single entries make of it
 //                                                 (--polish 0: only the error; --steps 960: of walks of 960 steps)
@@ -165,12 +165,12 @@ int main(int argc, char **argv) {
     int polish = 40;
     int seed = 1;
     int steps = Pattern().steps;
-    int planed = Pattern().planed;
+    int with_bits = Pattern().with_bits;
     bool shared = false;
     const char *check = nullptr;
     const std::pair<const char *, int *> numbers[] = {{"--starts", &starts}, {"--planes", &planes},
                                                       {"--polish", &polish}, {"--seed", &seed},
-                                                      {"--steps", &steps},   {"--planed", &planed}};
+                                                      {"--steps", &steps},   {"--with-bits", &with_bits}};
     for (int i = 2; i < argc; ++i) {
         const std::string option = argv[i];
         const auto *number =
@@ -188,7 +188,7 @@ int main(int argc, char **argv) {
     }
     Pattern p = pattern_of(argc > 1 ? argv[1] : "1", shared, planes);
     p.steps = steps;
-    p.planed = planed;
+    p.with_bits = with_bits;
     if (check != nullptr) {
         std::stringstream in(check);
         float unit = 1;

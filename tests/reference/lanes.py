@@ -31,22 +31,22 @@ def lanes_values(
     emits: Sequence[int],
     tables: npt.NDArray[np.int8],
     added: Sequence[int] = (),
-    planed: int = 0,
+    values_with_bits: int = 0,
 ) -> npt.NDArray[np.int8]:
     """Values of base kind lanes, int8 [n_out, n_in], from codes uint8 [n_tiles, lines, 64].
 
     `emits` is how many values each step of the pattern has, `tables` int8 [values of the pattern, 2, 16], `added` what
-    the bit of each plane adds to one of the first `planed` values of the pattern.
+    the bit of each plane adds to one of the first `values_with_bits` values of the pattern.
     """
     planes = []
     if added:  # a chunk of lines: one for each plane, then those of the codes of the values with its bits
-        in_chunk = len(added) + PLANE_VALUES // planed * len(emits) // 2
+        in_chunk = len(added) + PLANE_VALUES // values_with_bits * len(emits) // 2
         chunks = codes.view(np.uint8).reshape(codes.shape[0], -1, in_chunk, codes.shape[2])
         codes = chunks[:, :, len(added) :].reshape(codes.shape[0], -1, codes.shape[2])
         bits = np.arange(PLANE_VALUES, dtype=np.uint8)[:, None]
         planes = [_streams(chunks[:, :, p, None] >> bits & 1)[:n_out] for p in range(len(added))]
     c0 = lane_steps(codes)[:n_out]
-    values = _values(c0, min(PREFIX, c0.shape[2]), emits, tables, planes, added, planed)
+    values = _values(c0, min(PREFIX, c0.shape[2]), emits, tables, planes, added, values_with_bits)
     out = np.stack(values, axis=1)  # value j of stream i is column 4j + i
     return np.asarray(out.reshape(n_out, -1)[:, :n_in], np.int8)
 
@@ -58,7 +58,7 @@ def _values(
     tables: npt.NDArray[np.int8],
     planes: Sequence[npt.NDArray[Any]],
     added: Sequence[int],
-    planed: int,
+    values_with_bits: int,
 ) -> list[npt.NDArray[np.int8]]:
     """Values, each [n, streams], of streams whose codes are c0 [n, streams, steps].
 
@@ -75,7 +75,7 @@ def _values(
                 values.append(a[(c0[:, :, step] + c2[:, :, step]) & 15] + b[c1[:, :, step]])
             else:
                 values.append(a[(c0[:, :, step] + c1[:, :, step] + c2[:, :, step]) & 15] + b[c0[:, :, step]])
-    with_bits = [j for j in range(len(values)) if j % sum(emits) < planed]
+    with_bits = [j for j in range(len(values)) if j % sum(emits) < values_with_bits]
     for plane, amount in zip(planes, added, strict=True):
         for bit, j in enumerate(with_bits):
             values[j] = values[j] + plane[:, :, bit].astype(np.int8) * np.int8(amount)
@@ -88,7 +88,7 @@ def column_lanes_values(
     emits: Sequence[int],
     tables: npt.NDArray[np.int8],
     added: Sequence[int] = (),
-    planed: int = 0,
+    values_with_bits: int = 0,
 ) -> npt.NDArray[np.int8]:
     """Values of base kind lanes in column layout, int8 [n_in, n_out], from codes uint8 [n_in, streams, lines]."""
     n_in, _, n_lines = codes.shape
@@ -101,12 +101,12 @@ def column_lanes_values(
         lines = _column_lines(strip, streams, n_lines)
         planes = []
         if added:
-            chunks = lines.reshape(n_in, streams, -1, len(added) + PLANE_VALUES // planed * len(emits) // 2)
+            chunks = lines.reshape(n_in, streams, -1, len(added) + PLANE_VALUES // values_with_bits * len(emits) // 2)
             bits = np.arange(PLANE_VALUES, dtype=np.uint8)
             planes = [(chunks[..., p, None] >> bits & 1).reshape(n_in, streams, -1) for p in range(len(added))]
             lines = chunks[..., len(added) :].reshape(n_in, streams, -1)
         c0 = np.stack([lines & 15, lines >> 4], axis=3).reshape(n_in, streams, -1)
-        values = _values(c0, c0.shape[2], emits, tables, planes, added, planed)
+        values = _values(c0, c0.shape[2], emits, tables, planes, added, values_with_bits)
         out.append(np.stack(values, axis=1).reshape(n_in, -1))  # value v of stream w is output v · streams + w
     return np.asarray(np.concatenate(out, axis=1)[:, :n_out], np.int8)
 

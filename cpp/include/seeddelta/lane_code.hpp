@@ -33,13 +33,13 @@ struct LaneCode {
     LaneTables tables[kLaneMostValues];
     int planes;                    // with them every step emits the same number of values
     int8_t added[kLaneMostPlanes]; // by each plane's bit
-    int planed;                    // the first values of the pattern, which have bits; the others have none
+    int values_with_bits;          // of the pattern, its first ones: the others have no bits
 
-    constexpr double bits() const { return (4.0 * steps + planes * planed) / values; }
+    constexpr double bits() const { return (4.0 * steps + planes * values_with_bits) / values; }
     // Steps, lines and columns of the shortest stretch of whole lines and whole patterns, a chunk: a line for each
     // plane, then those of the codes. The columns divide kGroup.
     constexpr int chunk_steps() const {
-        return planes > 0 ? kLanePlaneValues / planed * steps : steps % 2 == 0 ? steps : 2 * steps;
+        return planes > 0 ? kLanePlaneValues / values_with_bits * steps : steps % 2 == 0 ? steps : 2 * steps;
     }
     constexpr int chunk_lines() const { return planes + chunk_steps() / 2; }
     constexpr int64_t chunk_columns() const { return kStreams * values * (chunk_steps() / steps); }
@@ -53,11 +53,12 @@ struct LaneCode {
     int64_t plane_line(int64_t step, int plane) const { return step / chunk_steps() * chunk_lines() + plane; }
     // Where the bytes of that line have the bit of value i of the step, which plane_values has.
     int plane_bit(int64_t step, int i) const {
-        return static_cast<int>(step % chunk_steps() / steps) * planed + static_cast<int>(step % steps) * emits[0] + i;
+        return static_cast<int>(step % chunk_steps() / steps) * values_with_bits +
+               static_cast<int>(step % steps) * emits[0] + i;
     }
     // Values of a step that have bits, and those of value i out of the step's: that of plane p at bit p.
     int plane_values(int64_t step) const {
-        return planes > 0 && step % steps * emits[0] < planed ? static_cast<int>(emits[0]) : 0;
+        return planes > 0 && step % steps * emits[0] < values_with_bits ? static_cast<int>(emits[0]) : 0;
     }
     int bits_of(int step_bits, int i) const { return step_bits >> (i * planes) & ((1 << planes) - 1); }
     // What the bits of a value add, that of plane p at bit p.

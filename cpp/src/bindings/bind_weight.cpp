@@ -184,7 +184,8 @@ static void bind_lane_codes(py::module_ &m) {
         .def_property_readonly(
             "added", [](const LaneCode &c) { return std::vector<int>(c.added, c.added + c.planes); },
             "What the bit of each plane adds to a value.")
-        .def_readonly("planed", &LaneCode::planed, "The first values of the pattern, which have bits of the planes.")
+        .def_readonly("values_with_bits", &LaneCode::values_with_bits,
+                      "How many values of the pattern, from the first on, have bits of the planes.")
         .def("stream_steps", &LaneCode::stream_steps, py::arg("n_in"), "Steps of a stream.")
         .def("lines", &LaneCode::lines, py::arg("n_in"), "Lines of 64 bytes that a tile of 16 rows has.")
         .def_property_readonly("column_lines", &column_lines, "Bytes of a stream in column layout.");

@@ -20,6 +20,10 @@ static constexpr LaneCode shared(uint32_t number, std::initializer_list<uint8_t>
     return code;
 }
 
+// Of 4.5 bits, for values with a bit of the plane and without.
+static constexpr LaneTables kHalfBits = {{-2, 3, -14, -38, -7, 13, 25, -17, 9, -10, 6, 16, 34, -24, 0, -4},
+                                         {0, -1, -3, 6, -21, -2, 4, 8, 11, -8, -5, 2, -13, -10, 24, 3}};
+
 static constexpr LaneCode kCodes[] = {
     {2, // 1 bit
      1,
@@ -100,10 +104,7 @@ static constexpr LaneCode kCodes[] = {
      2,
      {1, 1},
      17.035F,
-     {{{-2, 3, -14, -38, -7, 13, 25, -17, 9, -10, 6, 16, 34, -24, 0, -4},
-       {0, -1, -3, 6, -21, -2, 4, 8, 11, -8, -5, 2, -13, -10, 24, 3}},
-      {{-2, 3, -14, -38, -7, 13, 25, -17, 9, -10, 6, 16, 34, -24, 0, -4},
-       {0, -1, -3, 6, -21, -2, 4, 8, 11, -8, -5, 2, -13, -10, 24, 3}}},
+     {kHalfBits, kHalfBits},
      1,
      {5},
      1},
@@ -168,8 +169,8 @@ static constexpr bool fits(const LaneCode &code) {
         }
     }
     return values == code.values && kGroup % code.chunk_columns() == 0 &&
-           (code.planes == 0 || (code.planed > 0 && code.planed % code.emits[0] == 0 &&
-                                 kLanePlaneValues % code.planed == 0 && code.chunk_steps() % 2 == 0));
+           (code.planes == 0 || (code.values_with_bits > 0 && code.values_with_bits % code.emits[0] == 0 &&
+                                 kLanePlaneValues % code.values_with_bits == 0 && code.chunk_steps() % 2 == 0));
 }
 
 static_assert(std::ranges::all_of(kCodes, fits));

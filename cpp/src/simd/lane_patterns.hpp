@@ -6,17 +6,17 @@
 namespace seeddelta {
 namespace {
 
-// How many values each step of a pattern emits, with `Planes` bits beside each of the first `Planed`. `Shared`: the
+// How many values each step of a pattern emits, with `Planes` bits beside each of the first `WithBits`. `Shared`: the
 // single values have one table, if there are some, the first of several another, and so on; else every value has its
 // own.
-template <bool Shared, int Planes, int Planed, int... Emits>
+template <bool Shared, int Planes, int WithBits, int... Emits>
 struct LanePattern {
     static constexpr int kPlanes = Planes;
     static constexpr int kSteps = sizeof...(Emits);
     static constexpr int kEmits[kSteps] = {Emits...};
     static constexpr int kValues = (Emits + ...);
     static constexpr int kTables = Shared ? 3 : kValues;
-    static constexpr int kChunk = Planes > 0        ? kLanePlaneValues / Planed *kSteps
+    static constexpr int kChunk = Planes > 0        ? (kLanePlaneValues / WithBits) * kSteps
                                   : kSteps % 2 == 0 ? kSteps
                                                     : 2 * kSteps;  // steps
     static constexpr int kLines = Planes + kChunk / 2;             // of a chunk
@@ -29,8 +29,8 @@ struct LanePattern {
         return last / kChunk * kLines + Planes + last % kChunk / 2;
     }
     // Whether a value has bits of the planes, and where in their bytes.
-    static constexpr bool has_bits(int value) { return Planes > 0 && value % kValues < Planed; }
-    static constexpr int plane_bit(int value) { return value / kValues * Planed + value % kValues; }
+    static constexpr bool has_bits(int value) { return Planes > 0 && value % kValues < WithBits; }
+    static constexpr int plane_bit(int value) { return value / kValues * WithBits + value % kValues; }
     static constexpr int first_value(int step) {
         int value = 0;
         for (int s = 0; s < step; ++s) {

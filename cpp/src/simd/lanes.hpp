@@ -92,18 +92,18 @@ struct LaneTile {
         constexpr int value = dot_group % Pattern::kValues;
         const auto emit = [&]<int I>(V at, V beside) SEEDDELTA_INLINE_LAMBDA {
             constexpr int of = Pattern::table_of(value + I);
-            constexpr bool planed = Pattern::has_bits(dot_group + I);
-            constexpr int bit = planed ? Pattern::plane_bit(dot_group + I) : 0;
+            constexpr bool has_bits = Pattern::has_bits(dot_group + I);
+            constexpr int bit = has_bits ? Pattern::plane_bit(dot_group + I) : 0;
             constexpr int place = bit % Tables<Pattern>::kPlaces;
             const auto plane = [&](int p) SEEDDELTA_INLINE_LAMBDA { return Ops::load(planes + p * kLaneBytes); };
-            if constexpr (kWide && planed) {
+            if constexpr (kWide && has_bits) {
                 beside = Ops::template with_bit<bit>(beside, plane(0));
             }
-            if constexpr (kWide && planed && Pattern::kPlanes > 1) {
+            if constexpr (kWide && has_bits && Pattern::kPlanes > 1) {
                 at = Ops::template with_bit<bit>(at, plane(1));
             }
             V out = Ops::add(Ops::look(t.a[of][place], at), Ops::look(t.b[of][place], beside));
-            for (int p = 0; planed && !kWide && p < Pattern::kPlanes; ++p) {
+            for (int p = 0; has_bits && !kWide && p < Pattern::kPlanes; ++p) {
                 out = Ops::template add_bit<bit>(out, plane(p), t.added[p]);
             }
             use(dot_group + I, out);

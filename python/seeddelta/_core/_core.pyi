@@ -115,14 +115,14 @@ class LaneCode:
         What files call it.
         """
     @property
-    def planed(self) -> int:
-        """
-        The first values of the pattern, which have bits of the planes.
-        """
-    @property
     def tables(self) -> numpy.typing.NDArray[numpy.int8]:
         """
         int8 [values of the pattern, 2 (A and B), 16].
+        """
+    @property
+    def values_with_bits(self) -> int:
+        """
+        How many values of the pattern, from the first on, have bits of the planes.
         """
 class Weight:
     """
