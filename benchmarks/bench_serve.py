@@ -8,6 +8,8 @@ llama-server is run by `seeddelta exec`, with as many slots as there are clients
 Every model has a server process of its own, and the clients are threads of this one, so all of it runs on the machine's
 cores. Models take turns; medians are told. Then one client asks for a reply to a short prompt while the server reads
 another client's long prompt.
+
+With --behind each client has a prompt of so many words, which the server has read before the time starts.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ BEFORE_SHORT = 0.1  # seconds from a long prompt to the short one behind it
 class Server:
     """One server process, at `port`."""
 
-    def __init__(self, path: Path, programs: Path | None, threads: int, streams: int, context: int) -> None:
+    def __init__(
+        self, path: Path, programs: Path | None, threads: int, streams: int, context: int, attention: str
+    ) -> None:
         """Start `seeddelta serve` or, with the folder of llama.cpp's programs, llama-server."""
         self.stock = programs is not None
         with socket.socket() as probe:
@@ -46,14 +50,14 @@ class Server:
             self.port = probe.getsockname()[1]
         if programs is not None:
             command = [
-                "exec", "--", str(programs / "llama-server"), "-m", str(path), "--alias", "m",
+                "exec", "--attention", attention, "--", str(programs / "llama-server"), "-m", str(path), "--alias", "m",
                 "--port", str(self.port), "-c", str(context * streams), "-t", str(threads), "-tb", str(threads),
                 "--parallel", str(streams), "--no-webui", "--cache-ram", "0",
             ]  # fmt: skip
         else:
             command = [
                 "serve", "-m", f"m={path}", "--port", str(self.port), "--ctx", str(context),
-                "--threads", str(threads), "--parallel", str(streams),
+                "--threads", str(threads), "--parallel", str(streams), "--attention", attention,
             ]  # fmt: skip
         self._process = subprocess.Popen(
             [sys.executable, "-m", "seeddelta", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -129,9 +133,20 @@ class Server:
 _PASSES = ("decodes_total", "decode_seconds_total")
 
 
-def throughput(server: Server, streams: int, tokens: int, number: int) -> dict[str, float]:
-    """So many clients at once: tokens/s of all; of ours also milliseconds of a pass in llama.cpp and outside of it."""
+def words(number: int, count: int) -> str:
+    return f"{number} " + " ".join(f"word{i % 89}" for i in range(count))
+
+
+def throughput(server: Server, streams: int, tokens: int, number: int, behind: int = 0) -> dict[str, float]:
+    """So many clients at once: tokens/s of all; of ours also milliseconds of a pass in llama.cpp and outside of it.
+
+    With `behind` each prompt has so many words, and has been read before.
+    """
     prompts = [f"{number * 10 + i}. {PROMPTS[i % len(PROMPTS)]}" for i in range(streams)]
+    if behind:
+        prompts = [words(i + 1, behind) for i in range(streams)]
+        for prompt in prompts:
+            server.ask(prompt, 1)
     before = server.passes()
     begin = time.perf_counter()
     with ThreadPoolExecutor(streams) as pool:
@@ -145,10 +160,10 @@ def throughput(server: Server, streams: int, tokens: int, number: int) -> dict[s
     return found
 
 
-def first_token(server: Server, words: int, number: int) -> dict[str, float]:
+def first_token(server: Server, count: int, number: int) -> dict[str, float]:
     """Milliseconds to the first token of a short prompt, alone and behind another's long one, and of that one."""
     alone = server.ask(f"{number}: {PROMPTS[0]}", 4)
-    long = f"{number} " + " ".join(f"word{i % 89}" for i in range(words))
+    long = words(number, count)
     with ThreadPoolExecutor(2) as pool:
         other = pool.submit(server.ask, long, 4)
         time.sleep(BEFORE_SHORT)
@@ -174,6 +189,8 @@ def main() -> None:
         "--llama-server", nargs="*", type=named, default=[], metavar="NAME=FILE", help="by llama-server"
     )
     options.add_argument("--bin", type=Path, help="folder of llama.cpp's programs")
+    options.add_argument("--llama-attention", nargs="*", default=[], metavar="NAME", help="with llama.cpp's attention")
+    options.add_argument("--behind", type=int, default=0, help="words of each client's prompt, read before")
     options.add_argument("--streams", default="1,4,8")
     options.add_argument("--tokens", type=int, default=96)
     options.add_argument("--long", type=int, default=500, help="words of the long prompt")
@@ -192,7 +209,8 @@ def main() -> None:
     with ExitStack() as stack:
         servers = {}
         for name, (path, programs) in given.items():
-            server = Server(path, programs, arguments.threads, max(counts), arguments.context)
+            attention = "llama" if name in arguments.llama_attention else "auto"
+            server = Server(path, programs, arguments.threads, max(counts), arguments.context, attention)
             stack.callback(server.close)
             server.wait()
             throughput(server, max(counts), 4, next(numbers))  # pages and caches
@@ -200,17 +218,20 @@ def main() -> None:
         for _ in range(arguments.reps):
             for name, server in servers.items():
                 for count in counts:
-                    speeds[name][count].append(throughput(server, count, arguments.tokens, next(numbers)))
+                    speeds[name][count].append(
+                        throughput(server, count, arguments.tokens, next(numbers), arguments.behind)
+                    )
             for name, server in servers.items():
                 firsts[name].append(first_token(server, arguments.long, next(numbers)))
     result = {
         "settings": {
             "streams": counts, "tokens": arguments.tokens, "threads": arguments.threads, "reps": arguments.reps,
-            "context": arguments.context, "long_words": arguments.long,
+            "context": arguments.context, "long_words": arguments.long, "behind": arguments.behind,
         },
         "models": {
             name: {
                 "server": "seeddelta serve" if programs is None else "llama-server",
+                "attention": "llama" if name in arguments.llama_attention else "auto",
                 "file": path.name,
                 "file_bytes": os.path.getsize(path),
                 "streams": {str(count): medians(speeds[name][count]) for count in counts},

@@ -126,6 +126,17 @@ def test_a_prefix_is_reused(scheduler: Scheduler, alone: Any) -> None:
     assert repeated.reused == len(first.prompt) - 1
 
 
+def test_users_who_take_turns_keep_their_prefixes(scheduler: Scheduler, alone: Any) -> None:
+    """Each has a slot of its own, although no two of them ask at once."""
+    prompts = [f"{user} " + " ".join(WORDS[i:] + WORDS * 2) for i, user in enumerate(("Ann", "Bob", "Cy", "Dee"))]
+    for round_ in range(2):
+        for prompt in prompts:
+            wait_until_idle(scheduler)
+            request = ask(scheduler, prompt, 4)
+            assert text_of(request) == alone(prompt, 4)
+            assert round_ == 0 or request.reused == len(request.prompt) - 1
+
+
 def test_nothing_is_reused_behind_a_sliding_window(smollm2_quantized: Path, tmp_path: Path) -> None:
     """Of a long text the cache has the last positions only: what they were computed with is gone."""
     path = write_gemma2(tmp_path / "window.gguf", smollm2_quantized)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ class Slot:
         cached: tokens in the cache, from position 0 on.
         job: what works here now; None when the slot is free.
         todo: tokens to decode next. For a prompt that is all that is left of it; for a reply its last token.
+        left_at: when the last job was done, by the monotonic clock; 0 before the first one.
     """
 
     def __init__(self, index: int, memory: Any) -> None:
@@ -27,6 +29,7 @@ class Slot:
         self.cached: list[int] = []
         self.job: Generation | None = None
         self.todo: list[int] = []
+        self.left_at = 0.0
         self._memory = memory
 
     @property
@@ -70,16 +73,20 @@ class Slot:
         """The job is done; its tokens stay for a prompt that begins alike."""
         if self.job is not None:
             self.job.close()
-        self.job, self.todo = None, []
+        self.job, self.todo, self.left_at = None, [], time.monotonic()
 
 
 def choose_slot(slots: Sequence[Slot], prompt: Sequence[int]) -> Slot | None:
-    """The free slot that has most of the prompt already, else the first one; None when none is free.
+    """The free slot that has most of the prompt already, else the one left longest ago; None when none is free.
 
-    Slots that work should be neighbors: llama.cpp decodes neighboring sequences together.
+    Of the latter, those beside a working slot come first: llama.cpp decodes neighboring sequences together.
     """
     free = [slot for slot in slots if slot.job is None]
     if not free:
         return None
     best = max(free, key=lambda slot: common_prefix(slot.cached, prompt))
-    return best if common_prefix(best.cached, prompt) >= _WORTH_KEEPING else free[0]
+    if common_prefix(best.cached, prompt) >= _WORTH_KEEPING:
+        return best
+    working = {slot.index for slot in slots if slot.job is not None}
+    beside = [slot for slot in free if {slot.index - 1, slot.index + 1} & working]
+    return min(beside or free, key=lambda slot: slot.left_at)
