@@ -5,6 +5,9 @@
 
 Models take turns, each in a process of its own; medians are told. The first ordinary model is also run without `exec`,
 as NAME, no exec: what the preloaded library costs a model that is not ours.
+
+With --depth all is measured behind that many tokens; with --attentions each model is run with our attention and, as
+NAME, llama.cpp's attention, with that of the program.
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ from typing import Any
 import common
 from seeddelta.gguf.reader import is_seeddelta
 
-EXEC = (sys.executable, "-m", "seeddelta", "exec", "--")
+EXEC = (sys.executable, "-m", "seeddelta", "exec")
 
 
-def speeds(command: list[str], path: Path, threads: int, prompt: int, tokens: int) -> dict[str, float]:
+def speeds(command: list[str], path: Path, threads: int, given: Any) -> dict[str, float]:
     """Tokens per second of a prompt and of generation, of one run of llama-bench."""
-    arguments = ["-m", str(path), "-t", str(threads), "-p", str(prompt), "-n", str(tokens), "-r", "1", "-o", "json"]
+    sizes = {"-t": threads, "-p": given.prompt, "-n": given.tokens, "-d": given.depth, "-r": 1, "-o": "json"}
+    arguments = ["-m", str(path), *(str(word) for pair in sizes.items() for word in pair)]
     told = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
     if told.returncode:
         raise SystemExit(f"llama-bench ended with {told.returncode}:\n{told.stderr[-2000:]}")
@@ -40,25 +44,29 @@ def main() -> None:
     options.add_argument("--threads", type=common.parse_threads, default=[1, 2])
     options.add_argument("--prompt", type=int, default=512, help="tokens of the prompt (default: %(default)s)")
     options.add_argument("--tokens", type=int, default=64, help="tokens generated (default: %(default)s)")
+    options.add_argument("--depth", type=int, default=0, help="tokens before (default: %(default)s)")
+    options.add_argument("--attentions", action="store_true", help="also with llama.cpp's attention")
     options.add_argument("--reps", type=int, default=5)
     given = options.parse_args()
     models = {name: Path(file) for name, _, file in (text.partition("=") for text in given.model)}
-    runs = {name: (path, True) for name, path in models.items()}
+    runs = {name: (path, [*EXEC, "--"]) for name, path in models.items()}
+    if given.attentions:
+        llama = [*EXEC, "--attention", "llama", "--"]
+        runs |= {f"{name}, llama.cpp's attention": (path, llama) for name, path in models.items()}
     ordinary = next((name for name, path in models.items() if not is_seeddelta(path)), None)
-    if ordinary is not None:
-        runs[f"{ordinary}, no exec"] = (models[ordinary], False)
+    if ordinary is not None and not given.attentions:
+        runs[f"{ordinary}, no exec"] = (models[ordinary], [])
     samples: dict[str, dict[int, list[dict[str, float]]]] = {name: {t: [] for t in given.threads} for name in runs}
     for rep in range(given.reps + 1):  # the first turn brings the files into memory
         for threads in given.threads:
-            for name, (path, preload) in runs.items():
-                command = [*(EXEC if preload else ()), str(given.bin / "llama-bench")]
-                one = speeds(command, path, threads, given.prompt, given.tokens)
+            for name, (path, before) in runs.items():
+                one = speeds([*before, str(given.bin / "llama-bench")], path, threads, given)
                 if rep:
                     samples[name][threads].append(one)
                     print(rep, threads, name, one, file=sys.stderr)
     found: dict[str, Any] = {}
-    for name, (path, preload) in runs.items():
-        found[name] = {"file": path.name, "file_bytes": os.path.getsize(path), "exec": preload, "threads": {}}
+    for name, (path, before) in runs.items():
+        found[name] = {"file": path.name, "file_bytes": os.path.getsize(path), "exec": bool(before), "threads": {}}
         for threads, of in samples[name].items():
             found[name]["threads"][str(threads)] = {
                 kind: {
@@ -67,7 +75,7 @@ def main() -> None:
                 }
                 for kind in ("prompt", "generation")
             }
-    settings = {"threads": given.threads, "prompt": given.prompt, "tokens": given.tokens, "reps": given.reps}
+    settings = {name: getattr(given, name) for name in ("threads", "prompt", "tokens", "depth", "reps")}
     common.save(given.name or "programs", {"settings": settings, "models": found}, given.results)
     for name, of_model in found.items():
         print(name, {t: {k: v["median"] for k, v in one.items()} for t, one in of_model["threads"].items()})
