@@ -182,6 +182,32 @@ def medians(samples: list[dict[str, float]]) -> dict[str, Any]:
     return {key: round(statistics.median(one[key] for one in samples), 3) for key in keys} | {"samples": samples}
 
 
+def summary(
+    arguments: Any,
+    given: dict[str, tuple[Path, Path | None]],
+    speeds: dict[str, dict[int, list[dict[str, float]]]],
+    firsts: dict[str, list[dict[str, float]]],
+) -> dict[str, Any]:
+    return {
+        "settings": {
+            "streams": list(speeds[next(iter(given))]), "tokens": arguments.tokens, "threads": arguments.threads,
+            "reps": arguments.reps, "context": arguments.context, "long_words": arguments.long,
+            "behind": arguments.behind,
+        },
+        "models": {
+            name: {
+                "server": "seeddelta serve" if programs is None else "llama-server",
+                "attention": "llama" if name in arguments.llama_attention else "auto",
+                "file": path.name,
+                "file_bytes": os.path.getsize(path),
+                "streams": {str(count): medians(samples) for count, samples in speeds[name].items()},
+                "first_token_ms": medians(firsts[name]),
+            }
+            for name, (path, programs) in given.items()
+        },
+    }  # fmt: skip
+
+
 def main() -> None:
     options = common.parser(__doc__)
     options.add_argument("--serve", nargs="*", type=named, default=[], metavar="NAME=FILE", help="by seeddelta serve")
@@ -223,25 +249,9 @@ def main() -> None:
                     )
             for name, server in servers.items():
                 firsts[name].append(first_token(server, arguments.long, next(numbers)))
-    result = {
-        "settings": {
-            "streams": counts, "tokens": arguments.tokens, "threads": arguments.threads, "reps": arguments.reps,
-            "context": arguments.context, "long_words": arguments.long, "behind": arguments.behind,
-        },
-        "models": {
-            name: {
-                "server": "seeddelta serve" if programs is None else "llama-server",
-                "attention": "llama" if name in arguments.llama_attention else "auto",
-                "file": path.name,
-                "file_bytes": os.path.getsize(path),
-                "streams": {str(count): medians(speeds[name][count]) for count in counts},
-                "first_token_ms": medians(firsts[name]),
-            }
-            for name, (path, programs) in given.items()
-        },
-    }  # fmt: skip
+    result = summary(arguments, given, speeds, firsts)
     common.save(arguments.name or "serve", result, arguments.results)
-    for name, model in result["models"].items():  # type: ignore[attr-defined]
+    for name, model in result["models"].items():
         by_count = {count: one["speed"] for count, one in model["streams"].items()}
         firsts_told = {key: value for key, value in model["first_token_ms"].items() if key != "samples"}
         print(name, by_count, firsts_told)

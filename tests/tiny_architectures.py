@@ -36,8 +36,9 @@ _FLOAT32 = ("ffn_gate_inp", "conv1d", "shortconv.conv", "position_embd", "token_
 TABLE: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 _LOAD = """
 import os, sys, llama_cpp
-model = llama_cpp.llama_model_load_from_file(os.fsencode(sys.argv[1]), llama_cpp.llama_model_default_params())
-print("LOADED" if model else "REFUSED", file=sys.stderr)
+for path in sys.stdin:
+    model = llama_cpp.llama_model_load_from_file(os.fsencode(path[:-1]), llama_cpp.llama_model_default_params())
+    print("LOADED" if model else "REFUSED", flush=True)
 """
 
 
@@ -53,23 +54,31 @@ def make(name: str, folder: Path, tokenizer_of: Path, seed: int = 1) -> Path:
         keys |= GROUPS[group]
     keys |= entry.get("keys", {})
     shapes = _given(entry.get("tensors", ()))
-    for _ in range(200):
-        _write(path, name, keys, shapes, tokenizer_of, seed)
-        said = _complaint(path)
-        if not said:
-            return path
-        if match := re.search(r"missing tensor '([^']+)'|tensor '([^']+)' not found", said):
-            tensor = match[1] or match[2]
-            shapes[tensor] = [7] if tensor.endswith("bias") or "norm" in tensor else [7, 7]
-        elif match := re.search(r"tensor '([^']+)' has wrong shape; expected\s+([\d, ]+), got", said):
-            expected = [int(number) for number in match[2].split(",")]
-            if shapes[match[1]] == expected:
+    said = ""
+    with Loader() as loader:
+        for _ in range(200):
+            _write(path, name, keys, shapes, tokenizer_of, seed)
+            said = loader.complaint(path)
+            if not said:
+                return path
+            if not _corrected(shapes, said):
                 break
-            shapes[match[1]] = expected
-        else:
-            break
     path.unlink()
     raise CannotMakeError(said[-300:])
+
+
+def _corrected(shapes: dict[str, list[int]], said: str) -> bool:
+    """Whether what llama.cpp said has led to another tensor or another shape."""
+    if match := re.search(r"missing tensor '([^']+)'|tensor '([^']+)' not found", said):
+        tensor = match[1] or match[2]
+        shapes[tensor] = [7] if tensor.endswith("bias") or "norm" in tensor else [7, 7]
+        return True
+    if match := re.search(r"tensor '([^']+)' has wrong shape; expected\s+([\d, ]+), got", said):
+        expected = [int(number) for number in match[2].split(",")]
+        changed = shapes[match[1]] != expected
+        shapes[match[1]] = expected
+        return changed
+    return False
 
 
 def _given(tensors: Any) -> dict[str, list[int]]:
@@ -120,10 +129,42 @@ def _weights(name: str, shape: tuple[int, ...], random: np.random.Generator) -> 
     return values.astype(np.float32 if any(part in name for part in _FLOAT32) else np.float16)
 
 
-def _complaint(path: Path) -> str:
-    """What stock llama.cpp says of the file when it does not load it, in a process of its own for its asserts."""
-    done = subprocess.run([sys.executable, "-c", _LOAD, path], capture_output=True, text=True, errors="replace")
-    return "" if "LOADED" in done.stderr else done.stdout + done.stderr
+class Loader:
+    """A process that loads models with stock llama.cpp; a new one where an assert of llama.cpp ended it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        self._errors.close()
+
+    def complaint(self, path: Path) -> str:
+        """What llama.cpp says of the file when it does not load it."""
+        self._errors.seek(0)
+        self._errors.truncate()
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _LOAD],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            )  # fmt: skip
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(path, file=self._process.stdin, flush=True)
+        answer = self._process.stdout.readline()
+        if not answer:
+            self._end()
+        self._errors.seek(0)
+        return "" if answer == "LOADED\n" else self._errors.read().decode(errors="replace")
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -260,14 +261,25 @@ def _write(
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
-    metadata = read_header(path).metadata
-    tokens = metadata["tokenizer.ggml.tokens"][:N_VOCAB]
-    known = set(tokens)
+    metadata = _tokenizer(path)
     writer.add_vocab_size(N_VOCAB)
     writer.add_tokenizer_model(metadata["tokenizer.ggml.model"])
     writer.add_tokenizer_pre(metadata["tokenizer.ggml.pre"])
-    writer.add_token_list(tokens)
-    writer.add_token_types([int(kind) for kind in metadata["tokenizer.ggml.token_type"][:N_VOCAB]])
-    writer.add_token_merges([m for m in metadata["tokenizer.ggml.merges"] if m.replace(" ", "") in known])
+    writer.add_token_list(metadata["tokenizer.ggml.tokens"])
+    writer.add_token_types(metadata["tokenizer.ggml.token_type"])
+    writer.add_token_merges(metadata["tokenizer.ggml.merges"])
     writer.add_bos_token_id(metadata["tokenizer.ggml.bos_token_id"])
     writer.add_eos_token_id(metadata["tokenizer.ggml.eos_token_id"])
+
+
+@functools.cache
+def _tokenizer(path: Path) -> dict[str, Any]:
+    """The tokenizer's metadata, of its first N_VOCAB tokens; reading all of it takes a fifth of a second."""
+    found = {name: value for name, value in read_header(path).metadata.items() if name.startswith("tokenizer.")}
+    tokens = found["tokenizer.ggml.tokens"][:N_VOCAB]
+    known = set(tokens)
+    kinds = [int(kind) for kind in found["tokenizer.ggml.token_type"][:N_VOCAB]]
+    merges = [merge for merge in found["tokenizer.ggml.merges"] if merge.replace(" ", "") in known]
+    return found | {
+        "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds, "tokenizer.ggml.merges": merges
+    }  # fmt: skip
