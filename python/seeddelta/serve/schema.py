@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import RequestError
+from . import ranges
 
 DEPTH = 64  # of values within values
 _TIMES = 2000  # of a repetition: llama.cpp takes a longer one for an endless one
@@ -25,7 +26,8 @@ _ANNOTATIONS = {
 # The types, and the keywords of each.
 _TYPES: dict[str, set[str]] = {
     "object": {"properties", "required", "additionalProperties"}, "array": {"items", "minItems", "maxItems"},
-    "string": {"minLength", "maxLength"}, "number": set(), "integer": set(), "boolean": set(), "null": set(),
+    "string": {"minLength", "maxLength"}, "number": ranges.KEYWORDS, "integer": ranges.KEYWORDS, "boolean": set(),
+    "null": set(),
 }  # fmt: skip
 _SPACE = "ws"  # more of it is no better JSON, and models may not find its end
 # Rules that every grammar has; those of types have the type's name.
@@ -42,7 +44,7 @@ _SHARED = {
     "object": f'"{{" {_SPACE} ( member ( "," {_SPACE} member )* )? "}}"',
     "array": f'"[" {_SPACE} ( value {_SPACE} ( "," {_SPACE} value {_SPACE} )* )? "]"',
     "value": "object | array | string | number | boolean | null",
-}
+} | ranges.RULES
 
 
 def json_grammar(schema: Any) -> str:
@@ -134,7 +136,8 @@ class _Converter:
                 self._arrays.add(name)
             elif kind == "object":
                 self._members_of[name] = len(own.get("properties", ()))
-            self.rules[name] = {"object": self._object, "array": self._array, "string": self._string}[kind](own)
+            forms = {"object": self._object, "array": self._array, "string": self._string}
+            self.rules[name] = forms[kind](own) if kind in forms else ranges.number_between(own, kind == "integer")
         return name
 
     def _rule(self, body: str) -> str:
