@@ -74,6 +74,17 @@ CASES: list[tuple[Any, list[Any], list[Any]]] = [
     ({"type": "string", "enum": ["a", 1]}, ["a"], [1]),
     ({"enum": [1, None, True, "x"]}, [1, None, True], ["y"]),
     ({"type": "number"}, [1, 1.5, -3e10], ["x"]),
+    (
+        {
+            "oneOf": [
+                obj({"k": {"const": "a"}}, required=["k"]),
+                obj({"k": {"const": "b"}, "n": {"type": "integer"}}, required=["k"]),
+            ],
+            "discriminator": {"propertyName": "k"},
+        },
+        [{"k": "a"}, {"k": "b", "n": 1}],
+        [{"k": "c"}, {"k": "a", "n": 1}],
+    ),
     ({"type": "boolean"}, [True], [1]),
     ({"type": "null"}, [None], [1]),
     ({"type": "integer"}, [0, -5], [1.5]),

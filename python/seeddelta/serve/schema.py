@@ -108,6 +108,8 @@ class _Converter:
                 return []
             seen.add(name)
             return self._forms(target, seen)
+        if "discriminator" in schema and "oneOf" in words:  # the member that it names tells the choices apart
+            words["anyOf"] = words.pop("oneOf")
         if set(words) == {"anyOf"} or (set(words) == {"allOf"} and len(words["allOf"]) == 1):
             (parts,) = words.values()
             return list(dict.fromkeys(form for part in parts for form in self._forms(part, seen)))
