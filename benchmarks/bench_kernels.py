@@ -86,9 +86,8 @@ def random_lanes(
         base_scale=1 / code.deviation,
         lane_code=code.number,
         rotation_block=64,
-        codes=codes,
-        row_scale=np.ones(n_out if layout == "row" else n_in, np.float16),
         layout=layout,
+        arrays={"codes": codes, "row_scale": np.ones(n_out if layout == "row" else n_in, np.float16)},
     )
 
 

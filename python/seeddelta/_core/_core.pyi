@@ -128,28 +128,29 @@ class Weight:
     """
     One converted matrix: arrays of a SeedΔ file and the product with it.
 
-    Ŵ = row_scale · (base_scale · v · R + Δ), docs/reference/format.md. The arrays are kept, not copied; shapes, dtypes
-    and index ranges are checked here and a wrong one raises ValueError naming the tensor.
+    Ŵ = row_scale · (base_scale · v · R + Δ), docs/reference/format.md. The arrays are kept, not copied; names, shapes,
+    dtypes and index ranges are checked here and a wrong one raises ValueError naming the tensor.
 
     Args:
-        codes: uint8 or int8 [ceil(n_out / 16), lines, 64], for base_kind 2 (lanes) and the code of the number
-            lane_code.
-        row_scale: float16 or float32 [n_out].
-        column_scale: int8 [n_in]; input i is multiplied by 2^(column_scale[i] / 8) before the rotation.
-        d_idx, d_val, d_scale: coo residual; (u)int16 or (u)int32 [n_out, K], float16 or int8
-            [n_out, K], float16 [n_out] (with int8 only).
-        b_map, b_val, b_scale: block residual; (u)int16 [n_out, kept] ascending, float16 or int8
-            [n_out, kept, 32 or 64], float16 [n_out, kept] (with int8 only).
-        r_dict, r_codes, r_vals: codebook residual; float16 [M, n_in], (u)int16 and float16 [n_out, k].
-        p_map, p_val, p_scale: kept blocks of proc_sparse; (u)int8 [n_out, ceil(blocks / 8)] a bit a block, int8
-            [n_out, kept, 32 or 64], float16 [n_out]. A base prng_block is then 0 outside of them.
-        seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8
-            [n_out, ceil(n_in / base_block)].
         n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those of another.
         layout: "row", or "column" for lanes whose codes are uint8 [n_in, streams, lines] in the order of strips, and
             row_scale [n_in].
+        arrays: by the suffix that files call them by:
+            codes: uint8 or int8 [ceil(n_out / 16), lines, 64], for base_kind 2 (lanes) and the code of the number
+                lane_code.
+            row_scale: float16 or float32 [n_out]; every weight has it.
+            column_scale: int8 [n_in]; input i is multiplied by 2^(column_scale[i] / 8) before the rotation.
+            d_idx, d_val, d_scale: coo residual; (u)int16 or (u)int32 [n_out, K], float16 or int8
+                [n_out, K], float16 [n_out] (with int8 only).
+            b_map, b_val, b_scale: block residual; (u)int16 [n_out, kept] ascending, float16 or int8
+                [n_out, kept, 32 or 64], float16 [n_out, kept] (with int8 only).
+            r_dict, r_codes, r_vals: codebook residual; float16 [M, n_in], (u)int16 and float16 [n_out, k].
+            p_map, p_val, p_scale: kept blocks of proc_sparse; (u)int8 [n_out, ceil(blocks / 8)] a bit a block, int8
+                [n_out, kept, 32 or 64], float16 [n_out]. A base prng_block is then 0 outside of them.
+            seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8
+                [n_out, ceil(n_in / base_block)].
     """
-    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, n_experts: typing.SupportsInt | typing.SupportsIndex = 1, layout: str = 'row', lane_code: typing.SupportsInt | typing.SupportsIndex = -1) -> None:
+    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, lane_code: typing.SupportsInt | typing.SupportsIndex = -1, n_experts: typing.SupportsInt | typing.SupportsIndex = 1, layout: str = 'row', arrays: collections.abc.Mapping[str, numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]]) -> None:
         ...
     def dequantize(self, row_begin: typing.SupportsInt | typing.SupportsIndex = 0, row_end: typing.SupportsInt | typing.SupportsIndex = -1) -> numpy.typing.NDArray[numpy.float32]:
         """
