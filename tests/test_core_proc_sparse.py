@@ -118,10 +118,10 @@ def test_bloques_proc_interseccion_mascara_kwta(n_out: int, n_in: int, block: in
     kept = max(1, int(share * -(-n_in // block)))
     weight = weight_of(n_out, n_in, block, scale, row_scale, kept_arrays(rng, n_out, n_in, block, kept))
     x = rng.standard_normal((5, n_in)).astype(np.float32)
-    for options in ({"kwta": True, "keep": 0.4, "block": block}, {"kwta": True, "keep": 0.9, "block": block},
-                    {"kwta": True, "keep": 0.02},
-                    {"pack": "binary", "pack_eps": 2.5, "pack_density": 1.0}):  # fmt: skip
-        gate = _core.Gate(n_in, **options)
+    for settings in ({"kwta.k": 0.4, "kwta.block": block}, {"kwta.k": 0.9, "kwta.block": block},
+                     {"kwta.k": 0.02},
+                     {"state_pack_mlp.eps": 2.5, "state_pack_mlp.rho": 1.0}):  # fmt: skip
+        gate = _core.Gate(n_in, settings)
         masked = np.zeros_like(x)
         for token, index in enumerate(gate.select(x)):
             masked[token, index] = x[token, index]
@@ -149,7 +149,8 @@ def test_bloques_proc_interseccion_mascara_event(n_in: int, block: int, scale: f
         expected = np.vstack([expected, expected[-1] + change])
     expected[4] = weight.matmul(x[4:5])
     expected[5] = expected[4] + weight.matmul(np.where(changed, x[5] - x[4], 0)[None].astype(np.float32))
-    gate = _core.Gate(n_in, event={"theta": 0.01, "block": block, "gap_every": 4, "gap_tolerance": 9.0})
+    settings = {"event.delta_theta": 0.01, "event.block": block, "event.gap_every": 4, "event.gap_tol": 9.0}
+    gate = _core.Gate(n_in, settings)
     for isa in _core.isa_available():
         _core.isa_select(isa)
         for threads in (1, 3):

@@ -102,7 +102,7 @@ EventSpec event_of(FuzzBytes &in) {
     return event;
 }
 
-// What bind_columns.cpp lets through.
+// What settings can say, and more.
 GateSpec gate_of(FuzzBytes &in, int64_t n_in, std::vector<float> &norm) {
     static constexpr int kBlocks[] = {1, 16, 32, 64};
     GateSpec spec;

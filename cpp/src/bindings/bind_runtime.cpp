@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "bindings/arrays.hpp"
-#include "bindings/bind_attention.hpp"
 #include "bindings/bind_columns.hpp"
 #include "bindings/bind_runtime.hpp"
 #include "bindings/bind_weight.hpp"

@@ -57,50 +57,15 @@ static int64_t bytes_of(const PyWeight &w) {
 
 static py::array_t<float> matmul(const PyWeight &w, const FloatMatrix &x, int threads, int64_t expert,
                                  OptionalGate given, int64_t batch) {
-    require(x.ndim() == 2 && x.shape(1) == w.ctx().n_in, w.name,
-            "x has shape " + shape_text(x) + "; wanted [n_tokens, " + std::to_string(w.ctx().n_in) + "]");
-    require(threads >= 1 && threads <= 1024, w.name, "threads must be between 1 and 1024");
     require(expert >= 0 && expert < w.ctx().n_experts, w.name, "there is no expert of that number");
     const seeddelta_ctx ctx = w.ctx().n_experts == 1 ? w.ctx() : w.ctx().expert(expert);
     const PyGate *gate = given.value_or(nullptr);
     const bool sparse = ctx.scheme == ResidualScheme::proc_sparse;
-    require(gate == nullptr || (sparse && gate->spec.n_in == ctx.n_in), w.name,
-            "a gate is for proc_sparse here, and for as many inputs");
+    require(gate == nullptr || sparse, w.name, "a gate is for proc_sparse here");
     const auto op = w.is_column() ? column_operator(w.checked.columns(), nullptr)
                     : sparse      ? proc_operator(ctx, gate == nullptr ? nullptr : &gate->spec)
                                   : row_operator(ctx);
-    const int64_t n_tokens = x.shape(0);
-    batch = batch > 0 ? batch : n_tokens;
-    py::array_t<float> y({n_tokens, w.ctx().n_out});
-    const float *in = x.data();
-    float *out = y.mutable_data();
-    {
-        // Safe without the GIL: x, y and the weight's arrays are held by this frame, and nothing of Python is touched.
-        const py::gil_scoped_release release;
-        Workspace workspace;
-        ComputeStatus status;
-        std::optional<Gate> working;
-        OperatorState state;
-        if (gate != nullptr) {
-            state.gate = &working.emplace(gate->spec);
-            state.outputs.resize(static_cast<size_t>(ctx.n_out));
-        }
-        for (int64_t first = 0; first < n_tokens; first += batch) {
-            const Work work{.use = WeightUse::product,
-                            .n_tokens = std::min(batch, n_tokens - first),
-                            .x = in + first * ctx.n_in,
-                            .x_stride = ctx.n_in * 4,
-                            .y = out + first * ctx.n_out,
-                            .y_stride = ctx.n_out * 4};
-            const auto run = [&](int ith) { op->run(work, state, workspace, ith, threads, status); };
-            std::vector<std::jthread> pool;
-            for (int ith = 1; ith < threads; ++ith) {
-                pool.emplace_back(run, ith);
-            }
-            run(0);
-        }
-    }
-    return y;
+    return products(w.name, *op, x, gate, threads, batch);
 }
 
 static py::array_t<float> multiply_active(const PyWeight &w, const FloatMatrix &x, const py::array_t<int32_t> &index) {
