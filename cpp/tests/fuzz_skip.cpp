@@ -297,7 +297,7 @@ void attention(FuzzBytes &in) {
             if (!memory.paused()) {
                 memory.attend(p, compute, amount(in), 0, 1);
             }
-            require(counters.sent.load() <= counters.seen.load(), "more windows than there are");
+            require(counters[EventCount::sent] <= counters[EventCount::seen], "more windows than there are");
         } else {
             pack.outgrow();
             compute.packed(p, pack, settings, in.flag() || !pack.calibrated, compare, outcome, 0, 1);

@@ -14,28 +14,8 @@ namespace seeddelta {
 
 using FloatDict = py::typing::Dict<py::str, py::float_>;
 
-static FloatDict event_counters(const EventCounters &c) {
-    FloatDict d;
-    const auto put = [&](const char *name, const std::atomic<uint64_t> &value) {
-        d[name] = static_cast<double>(value.load());
-    };
-    put("operations", c.operations);
-    put("full", c.full);
-    put("given", c.given);
-    put("seen", c.seen);
-    put("sent", c.sent);
-    put("forced", c.forced);
-    put("ages", c.ages);
-    put("quorum", c.quorum);
-    put("budget", c.budget);
-    put("heads", c.heads);
-    put("idle", c.idle);
-    put("checks", c.checks);
-    put("failed", c.failed);
-    put("resets", c.resets);
-    put("wrong", c.wrong);
-    return d;
-}
+constexpr const char *kEventCounts[] = {"operations", "full",  "given", "seen",   "sent",   "forced", "ages", "quorum",
+                                        "budget",     "heads", "idle",  "checks", "failed", "resets", "wrong"};
 
 namespace {
 
@@ -247,7 +227,10 @@ private:
     }
 
     FloatDict told(const PackOutcome &outcome) const {
-        FloatDict found = event_counters(event_counters_); // since the first call
+        FloatDict found;
+        for (size_t i = 0; i < std::size(kEventCounts); ++i) {
+            found[kEventCounts[i]] = static_cast<double>(event_counters_.at(i)); // since the first call
+        }
         found["visible"] = static_cast<double>(outcome.visible.load());
         found["kept"] = static_cast<double>(outcome.kept.load());
         found["scored"] = static_cast<double>(outcome.scored.load());
