@@ -120,7 +120,7 @@ def thresholds(q: Array, k: Array, v: Array) -> dict[str, dict[str, Any]]:
             run, exact = _core.AttentionRun(), _core.AttentionRun()
             here: list[float] = []
             for token, (query, mask) in enumerate(zip(queries, masks, strict=True)):
-                event, written = LIMITS | {"theta": theta}, [length - tokens + token]
+                event, written = LIMITS | {"delta_theta": theta}, [length - tokens + token]
                 out, done = run(query, keys, values, mask, event=event, written=written)
                 true, _ = exact(query, keys, values, mask)
                 if token >= BEFORE:

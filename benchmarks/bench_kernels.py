@@ -86,9 +86,8 @@ def random_lanes(
         base_scale=1 / code.deviation,
         lane_code=code.number,
         rotation_block=64,
-        codes=codes,
-        row_scale=np.ones(n_out if layout == "row" else n_in, np.float16),
         layout=layout,
+        arrays={"codes": codes, "row_scale": np.ones(n_out if layout == "row" else n_in, np.float16)},
     )
 
 
@@ -155,7 +154,7 @@ def statepack_products(n_out: int, n_in: int, generator: Any) -> dict[str, Produ
     products: dict[str, Product] = {"no gate": ManyProducts([partial(weight.matmul, x) for weight in weights])}
     for density in (0.05, 0.1, 0.14, 0.5, 1.0):
         some = np.where(generator.permutation(n_in) < density * n_in, x, 0).astype(np.float32)
-        gate = _core.Gate(n_in, pack="binary")
+        gate = _core.Gate(n_in, {"state_pack_mlp": "on"})
         products[f"density {density:g}"] = ManyProducts([partial(weight.matmul, some, gate) for weight in weights])
     return products
 

@@ -94,12 +94,13 @@ def sparse_weight(n_out: int, n_in: int, fanout: float, scale: float, generator:
     kept = max(1, round(min(fanout, 1) * blocks))
     chosen = np.argsort(generator.random((n_out, blocks)), axis=1) < kept
     base: dict[str, Any] = {"base_kind": 0, "base_block": BLOCK, "base_scale": scale} if scale else {"base_kind": 255}
-    return _core.Weight(
-        "w", n_out, n_in, row_scale=np.ones(n_out, np.float16), base_seed=1, **base,
-        p_map=np.packbits(chosen, axis=1, bitorder="little"),
-        p_val=bench_kernels.aligned(generator.integers(-127, 128, (n_out, kept, BLOCK)).astype(np.int8)),
-        p_scale=np.ones(n_out, np.float16),
-    )  # fmt: skip
+    arrays = {
+        "row_scale": np.ones(n_out, np.float16),
+        "p_map": np.packbits(chosen, axis=1, bitorder="little"),
+        "p_val": bench_kernels.aligned(generator.integers(-127, 128, (n_out, kept, BLOCK)).astype(np.int8)),
+        "p_scale": np.ones(n_out, np.float16),
+    }
+    return _core.Weight("w", n_out, n_in, base_seed=1, **base, arrays=arrays)
 
 
 def speed(options: Any) -> dict[str, Any]:

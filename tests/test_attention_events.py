@@ -13,7 +13,7 @@ Array = np.ndarray[Any, Any]
 WINDOW = 128
 TOKENS, POSITIONS, N_HEAD, N_KV_HEAD, DIM_K, DIM_V = 24, 1300, 6, 3, 32, 48
 GROUP = N_HEAD // N_KV_HEAD
-NEVER = {"gap_every": 0, "age_max": 100000, "lambda": 0.0}
+NEVER = {"gap_every": 0, "age_max": 100000, "stale_lambda": 0.0}
 
 
 @pytest.fixture(autouse=True)
@@ -80,8 +80,8 @@ class Window:
 
 
 def simulate(
-    q: Array, k: Array, v: Array, *, theta: float = 0.01, topk: float = 1.0, quorum: float = 1.0, beta: float = 1.0,
-    lam: float = 0.0, age_max: int = 100000, gap_every: int = 0,
+    q: Array, k: Array, v: Array, *, delta_theta: float = 0.01, topk: float = 1.0, quorum: float = 1.0,
+    stale_beta: float = 1.0, stale_lambda: float = 0.0, age_max: int = 100000, gap_every: int = 0,
 ) -> tuple[Array, int, int]:  # fmt: skip
     """Outputs, windows that could have been reused and those of them that were computed."""
     windows: dict[tuple[int, int], Window] = {}
@@ -104,10 +104,9 @@ def simulate(
         total = {h: np.logaddexp.reduce([most[one] for one in at if one[1] == h]) for h in range(N_KV_HEAD)}
         change = {one: np.exp(most[one] - total[one[1]]).max() * windows[one].distance(mine[one]) for one in ranked}
         old = [one for one in ranked if windows[one].age >= age_max]
-        passing = [
-            one for one in ranked
-            if one in old or change[one] > theta * beta * np.exp(-lam * min(windows[one].age, age_max))
-        ]  # fmt: skip
+        ages = {one: min(windows[one].age, age_max) for one in ranked}
+        limit = {one: delta_theta * stale_beta * np.exp(-stale_lambda * ages[one]) for one in ranked}
+        passing = [one for one in ranked if one in old or change[one] > limit[one]]
         count = min(len(passing), round(topk * len(ranked)))
         if quorum < 1 and not old:
             energy = np.cumsum(np.square(sorted((change[one] for one in passing), reverse=True)))
@@ -134,14 +133,14 @@ def simulate(
 
 
 @pytest.mark.parametrize("options", [
-    {"theta": 0.06}, {"theta": 0.0, "topk": 0.2}, {"theta": 0.005, "quorum": 0.6}, {"theta": 1.5, "age_max": 5},
-    {"theta": 0.05, "lambda": 0.2, "beta": 0.9}, {"theta": 0.1, "gap_every": 4, "gap_tolerance": 100.0},
+    {"delta_theta": 0.06}, {"delta_theta": 0.0, "topk": 0.2}, {"delta_theta": 0.005, "quorum": 0.6},
+    {"delta_theta": 1.5, "age_max": 5}, {"delta_theta": 0.05, "stale_lambda": 0.2, "stale_beta": 0.9},
+    {"delta_theta": 0.1, "gap_every": 4, "gap_tol": 100.0},
 ])  # fmt: skip
 def test_what_is_reused_is_as_defined(options: dict[str, float]) -> None:
     q, k, v = walk()
-    known = {name: value for name, value in options.items() if name != "gap_tolerance"}
-    renamed: dict[str, Any] = {{"lambda": "lam"}.get(name, name): value for name, value in known.items()}
-    expected, seen, computed = simulate(q, k, v, **renamed)
+    known: dict[str, Any] = {name: value for name, value in options.items() if name != "gap_tol"}
+    expected, seen, computed = simulate(q, k, v, **known)
     results = []
     for isa in _core.isa_available():
         _core.isa_select(isa)
@@ -159,7 +158,12 @@ def test_what_is_reused_is_as_defined(options: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"theta": 0.0}, {"theta": 10.0, "age_max": 0}, {"theta": 10.0, "gap_every": 1, "gap_tolerance": 100.0}]
+    "options",
+    [
+        {"delta_theta": 0.0},
+        {"delta_theta": 10.0, "age_max": 0},
+        {"delta_theta": 10.0, "gap_every": 1, "gap_tol": 100.0},
+    ],
 )
 @pytest.mark.parametrize("threads", [1, 3])
 def test_everything_computed_is_exact(options: dict[str, float], threads: int) -> None:
@@ -184,7 +188,7 @@ def test_keys_of_q8_0_and_sinks() -> None:
     q, k, v = walk()
     stored = gguf.quants.quantize(k.astype(np.float32).reshape(-1, DIM_K), gguf.GGMLQuantizationType.Q8_0)
     meant = gguf.quants.dequantize(stored, gguf.GGMLQuantizationType.Q8_0).astype(np.float16).reshape(k.shape)
-    event, sinks = NEVER | {"theta": 0.02}, np.linspace(-3, 8, N_HEAD).astype(np.float32)
+    event, sinks = NEVER | {"delta_theta": 0.02}, np.linspace(-3, 8, N_HEAD).astype(np.float32)
     for options in ({}, {"sinks": sinks}):
         first, second = _core.AttentionRun(), _core.AttentionRun()
         for token in range(TOKENS):
@@ -201,7 +205,7 @@ def test_keys_of_q8_0_and_sinks() -> None:
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_gap_turns_events_off_for_a_while(threads: int) -> None:
     q, k, v = walk(step=1.0)
-    out, done = attend(q, k, v, NEVER | {"theta": 9.0, "gap_every": 8, "gap_tolerance": 1e-6, "rearm": 6}, threads)
+    out, done = attend(q, k, v, NEVER | {"delta_theta": 9.0, "gap_every": 8, "gap_tol": 1e-6, "rearm": 6}, threads)
     # the first; the check of the first change and six whole tokens, the last of which is remembered; a check, ...
     np.testing.assert_array_equal(out, exact(q, k, v))
     assert done["failed"] == done["checks"] == 4
@@ -211,8 +215,8 @@ def test_a_gap_turns_events_off_for_a_while(threads: int) -> None:
 
 def test_a_budget_limits_what_is_computed() -> None:
     q, k, v = walk()
-    _, everything = attend(q, k, v, NEVER | {"theta": 0.0, "budget_ns": 1e12})
-    out, little = attend(q, k, v, NEVER | {"theta": 0.0, "budget_ns": 1.0})
+    _, everything = attend(q, k, v, NEVER | {"delta_theta": 0.0, "budget_ms": 1e6})
+    out, little = attend(q, k, v, NEVER | {"delta_theta": 0.0, "budget_ms": 1e-6})
     assert everything["sent"] == everything["seen"]
     assert everything["budget"] == 0
     assert little["budget"] >= TOKENS - 2  # not the first, and not the one whose time is measured
@@ -223,7 +227,7 @@ def test_a_budget_limits_what_is_computed() -> None:
 def test_changed_keys_and_masks_are_computed_again() -> None:
     """Keys or values that are written, and what a mask begins to hide: only the windows concerned."""
     q, k, v = walk()
-    run, event = _core.AttentionRun(), NEVER | {"theta": 9.0}
+    run, event = _core.AttentionRun(), NEVER | {"delta_theta": 9.0}
     q[:] = q[0]  # so that what is reused is exact
     for token in range(3):
         run(q[token], k, v, mask_of(token), scale=0.3, event=event, written=[last_of(token)])
@@ -244,7 +248,7 @@ def test_changed_keys_and_masks_are_computed_again() -> None:
 
 def test_values_written_secretly_are_found() -> None:
     q, k, v = walk()
-    run, event = _core.AttentionRun(), NEVER | {"theta": 9.0}
+    run, event = _core.AttentionRun(), NEVER | {"delta_theta": 9.0}
     for token in range(3):
         run(q[token], k, v, mask_of(token), scale=0.3, event=event, written=[last_of(token)])
     v[:] = v[::-1].copy()
@@ -258,7 +262,7 @@ def test_queries_without_a_distance(size: float) -> None:
     """They are computed whole, and so is the next token."""
     q, k, v = walk()
     q[4] = size
-    run, event = _core.AttentionRun(), NEVER | {"theta": 9.0}
+    run, event = _core.AttentionRun(), NEVER | {"delta_theta": 9.0}
     for token in range(6):
         mask = mask_of(token)
         out, done = run(q[token], k, v, mask, scale=0.3, event=event, written=[last_of(token)])
@@ -270,10 +274,10 @@ def test_queries_without_a_distance(size: float) -> None:
 def test_bad_arguments() -> None:
     q, k, v = walk()
     run = _core.AttentionRun()
-    for options in ({"pack": _core.PackSettings("binary")}, {"max_bias": 8.0}):
+    for options in ({"pack": {"mode": "binary"}}, {"max_bias": 8.0}):
         with pytest.raises(ValueError, match="events are for"):
-            run(q[0], k, v, mask_of(0), event={"theta": 0.1}, **options)
-    with pytest.raises(ValueError, match="no option thetas"):
+            run(q[0], k, v, mask_of(0), event={"delta_theta": 0.1}, **options)
+    with pytest.raises(ValueError, match="no setting thetas"):
         run(q[0], k, v, mask_of(0), event={"thetas": 0.1})
     with pytest.raises(ValueError, match="not there"):
-        run(q[0], k, v, mask_of(0), event={"theta": 0.1}, written=[POSITIONS])
+        run(q[0], k, v, mask_of(0), event={"delta_theta": 0.1}, written=[POSITIONS])

@@ -11,6 +11,7 @@ from seeddelta.runtime.columns import ternary_signs
 
 # The last has four strips.
 SHAPES = [(64, 64), (576, 1536), (1536, 576), (192, 576), (100, 130), (7, 33), (1100, 70), (4200, 20)]
+TERNARY = {"state_pack_mlp.mode": "ternary", "state_pack_mlp.eps": 0.5, "state_pack_mlp.rho": 1.0}
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def test_all_units_are_the_dense_product(shape):
     that keeps everything."""
     weight, matrix = weight_of(*shape)
     x = inputs(9, shape[1])
-    keep_all = _core.Gate(shape[1], kwta=True, keep=1.0)
+    keep_all = _core.Gate(shape[1], {"kwta.k": 1.0})
     _core.isa_select("scalar")
     expected = weight.matmul(x)
     np.testing.assert_allclose(expected, x @ matrix.T, rtol=1e-3, atol=5e-3)
@@ -51,11 +52,11 @@ def test_all_units_are_the_dense_product(shape):
 
 
 @pytest.mark.parametrize(("shape", "options"), [
-    ((576, 1536), {"kwta": True, "keep": 0.4}),
-    ((576, 1536), {"kwta": True, "keep": 0.5, "block": 16}),
-    ((192, 576), {"kwta": True, "keep_count": 1}),
-    ((1100, 130), {"kwta": True, "threshold": 0.9}),
-    ((100, 130), {"pack": "ternary", "pack_eps": 0.5, "pack_density": 1.0}),
+    ((576, 1536), {"settings": {"kwta.k": 0.4}}),
+    ((576, 1536), {"settings": {"kwta.k": 0.5, "kwta.block": 16}}),
+    ((192, 576), {"settings": {"kwta.k_abs": 1}}),
+    ((1100, 130), {"settings": {"kwta": "on"}, "threshold": 0.9}),
+    ((100, 130), {"settings": TERNARY}),
 ])  # fmt: skip
 def test_skipping_is_masking(shape, options):
     """The bits of the dense product whose inputs that were not chosen are 0."""
@@ -98,7 +99,9 @@ def test_top_k_is_exact(n, share, ties, seed, wina):
     x[1] = rng.standard_normal(n) * 1e-20
     norm = rng.integers(1, 3, n).astype(np.float32) if wina else None
     k = max(1, round(share * n))
-    for row, index in zip(x, _core.Gate(n, kwta=True, keep_count=k, norm=norm).select(x), strict=True):
+    settings = {"kwta.k_abs": k, "kwta.score": "wina" if wina else "magnitude"}
+    gate = _core.Gate(n, settings, norm=norm.tolist() if wina else [])
+    for row, index in zip(x, gate.select(x), strict=True):
         score = np.abs(row) if norm is None else np.abs(row * norm)
         np.testing.assert_array_equal(index, winners(score, k))
 
@@ -107,27 +110,28 @@ def test_top_k_is_exact(n, share, ties, seed, wina):
 def test_top_k_of_every_instruction_set(isa):
     _core.isa_select(isa)
     x = inputs(40, 1536, seed=5) * np.exp(np.linspace(-4, 4, 40, dtype=np.float32))[:, None]
-    for row, index in zip(x, _core.Gate(1536, kwta=True, keep=0.5).select(x), strict=True):
+    for row, index in zip(x, _core.Gate(1536, {"kwta.k": 0.5}).select(x), strict=True):
         np.testing.assert_array_equal(index, winners(np.abs(row), 768))
 
 
 @pytest.mark.parametrize("block", [16, 32, 64])
 def test_blocks_are_ranked_by_energy(block):
     x = inputs(5, 8 * block + 3)
-    for row, index in zip(x, _core.Gate(x.shape[1], kwta=True, keep_count=4, block=block).select(x), strict=True):
+    gate = _core.Gate(x.shape[1], {"kwta.k_abs": 4, "kwta.block": block})
+    for row, index in zip(x, gate.select(x), strict=True):
         energy = [np.square(row[i : i + block].astype(np.float64)).sum() for i in range(0, len(row), block)]
         assert sorted(set(index // block)) == sorted(np.argsort(energy)[-4:])
         assert len(index) in (4 * block, 3 * block + 3)
 
 
 def test_duty_gates_every_nth_token():
-    lengths = [len(index) for index in _core.Gate(64, kwta=True, keep=0.25, duty=3).select(inputs(7, 64))]
+    lengths = [len(index) for index in _core.Gate(64, {"kwta.k": 0.25, "kwta.duty": 3}).select(inputs(7, 64))]
     assert lengths == [16, 64, 64, 16, 64, 64, 16]
 
 
 def test_threshold_keeps_as_many_as_there_are():
     x = inputs(3, 64)
-    for row, index in zip(x, _core.Gate(64, kwta=True, threshold=1.0).select(x), strict=True):
+    for row, index in zip(x, _core.Gate(64, {"kwta": "on"}, threshold=1.0).select(x), strict=True):
         np.testing.assert_array_equal(index, np.flatnonzero(np.abs(row) > 1))
 
 
@@ -137,10 +141,10 @@ def test_renormalization():
     weight, _ = weight_of(64, 64)
     x = inputs(1, 64)
     plain, counted, warm, cold = (
-        weight.matmul(x, _core.Gate(64, kwta=True, keep=0.25, **options))
+        weight.matmul(x, _core.Gate(64, {"kwta.k": 0.25} | options))
         for options in (
-            {}, {"renormalize": True}, {"renormalize": True, "temperature": 1e6},
-            {"renormalize": True, "temperature": 0.02},
+            {}, {"kwta.renormalize": "on"}, {"kwta.renormalize": "on", "kwta.temperature": 1e6},
+            {"kwta.renormalize": "on", "kwta.temperature": 0.02},
         )
     )  # fmt: skip
     np.testing.assert_allclose(counted, 4 * plain, rtol=1e-4, atol=1e-4)
@@ -160,7 +164,8 @@ def test_pack_turns_itself_off_and_on(pack):
 
     densities = [0.2] * 3 + [0.9] * 10 + [0.2] * 30
     x = np.stack([token(density) for density in densities])
-    gate = _core.Gate(1000, pack=pack, pack_eps=0.1, pack_density=0.5, pack_hysteresis=0.2)
+    settings = {"mode": pack, "eps": 0.1, "rho": 0.5, "hysteresis": 0.2}
+    gate = _core.Gate(1000, {f"state_pack_mlp.{name}": value for name, value in settings.items()})
     used = [len(index) < 1000 for index in gate.select(x)]
     average, active, expected = densities[0], True, []
     for density in densities:
@@ -177,16 +182,17 @@ def test_pack_comes_before_kwta():
     """KWTA ranks what passes the bitmap only: with fewer than K left all of them win, and none that was dropped."""
     x = np.zeros((1, 64), np.float32)
     x[0, 5:15] = -2.0
-    gate = _core.Gate(64, kwta=True, keep=0.5, pack="ternary", pack_eps=1.0, pack_density=1.0)
+    gate = _core.Gate(64, TERNARY | {"kwta.k": 0.5})
     np.testing.assert_array_equal(gate.select(x)[0], np.arange(5, 15))
-    gate = _core.Gate(64, kwta=True, keep_count=4, pack="binary", pack_eps=1.0, pack_density=1.0)
+    gate = _core.Gate(64, TERNARY | {"kwta.k_abs": 4, "state_pack_mlp.mode": "binary"})
     np.testing.assert_array_equal(gate.select(x)[0], np.arange(5, 9))
 
 
 def test_pack_relative_to_gamma():
     """The threshold follows the mean magnitude of what passed."""
     x = np.repeat(np.float32([[0.2, 1.0, 5.0, 6.0]]), 3, axis=0)
-    chosen = _core.Gate(4, pack="binary", pack_eps=0.1, pack_relative=0.5, pack_density=1.0).select(x)
+    settings = {"state_pack_mlp.eps": 0.1, "state_pack_mlp.relative": 0.5, "state_pack_mlp.rho": 1.0}
+    chosen = _core.Gate(4, settings).select(x)
     np.testing.assert_array_equal(chosen[0], [0, 1, 2, 3])  # no mean yet
     np.testing.assert_array_equal(chosen[1], [2, 3])
 
@@ -203,8 +209,8 @@ def test_products_of_signs(shape):
     ternary = np.sign(matrix) * large
     np.testing.assert_allclose(signs["sign_gamma"], magnitude, rtol=1e-5)
     weight = _core.ColumnWeight("w", n_out, n_in, f16=matrix.T.astype(np.float16, order="C"), **signs)
-    options = {"pack": "ternary", "pack_eps": 0.5, "pack_density": 1.0}
-    gate, exact = (_core.Gate(n_in, pack_aggressive=aggressive, **options) for aggressive in (True, False))
+    aggressive = TERNARY | {"state_pack_mlp.aggressive": "on"}
+    gate, exact = _core.Gate(n_in, aggressive), _core.Gate(n_in, TERNARY)
     x = inputs(3, n_in)
     passed = np.abs(x) > 0.5
     gamma = [np.abs(row[keep]).mean() for row, keep in zip(x, passed, strict=True)]
@@ -215,7 +221,7 @@ def test_products_of_signs(shape):
         results += [weight.matmul(x, gate, threads=threads, batch=1) for threads in (1, 3)]
         np.testing.assert_array_equal(results[-1], results[0])
     np.testing.assert_allclose(results[0], expected, rtol=1e-4, atol=1e-4)
-    off = _core.Gate(n_in, pack_aggressive=True, **(options | {"pack_density": 0.0}))  # the bitmap is not used
+    off = _core.Gate(n_in, aggressive | {"state_pack_mlp.rho": 0})  # the bitmap is not used
     np.testing.assert_array_equal(weight.matmul(x, off, batch=1), weight.matmul(x))
     masked = np.where(passed, x, np.float32(0))
     np.testing.assert_array_equal(weight.matmul(x, exact, batch=1), weight.matmul(masked))
@@ -230,11 +236,9 @@ def test_popcount(isa):
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"keep": 0.0}, "keep"), ({"keep": 1.5}, "keep"), ({"keep_count": 65}, "keep_count"), ({"block": 8}, "block"),
-    ({"duty": 0}, "duty"), ({"temperature": -1}, "temperature"), ({"pack": "some"}, "pack"),
-    ({"pack_eps": -1}, "pack_eps"),
-    ({"pack": "binary", "pack_aggressive": True}, "ternary"), ({"norm": np.full(64, np.nan, np.float32)}, "norm"),
-    ({"norm": np.ones(3, np.float32)}, "norm"),
+    ({"settings": {"kwta.k": 0.0}}, "kwta.k=0.0: must be above 0"), ({"settings": {"kwtas": 1}}, "no setting kwtas"),
+    ({"settings": TERNARY | {"event": "on"}}, "which inputs are new"), ({"settings": {}}, "skip no inputs"),
+    ({"settings": {"kwta": "on"}, "norm": [1.0, 1.0]}, "norm must be"),
 ])  # fmt: skip
 def test_gate_refuses(options, message):
     with pytest.raises(ValueError, match=message):

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seeddelta import _core
 from seeddelta.gguf.schema import column_strips
+from weights import weight_of
 
 LANES = 2
 CODES = _core.lane_codes()
@@ -41,7 +42,7 @@ def column_weight(rng, n_out, n_in, code):
     rotation, scale = rotation_for(n_out), rng.uniform(0.1, 1, n_in).astype(np.float16)
     weight = _core.Weight(
         "w", n_out, n_in, base_kind=LANES, base_seed=5, base_scale=0.05, lane_code=code.number, rotation_block=rotation,
-        codes=codes, row_scale=scale, layout="column",
+        layout="column", arrays={"codes": codes, "row_scale": scale},
     )  # fmt: skip
     values = reference.column_lanes_values(codes, n_out, code.emits, code.tables, code.added, code.values_with_bits)
     return weight, dict(values=values, input_scale=scale.astype(np.float32) * np.float32(0.05), rotation_block=rotation)
@@ -115,8 +116,8 @@ memory = mmap.mmap(-1, 8 * mmap.PAGESIZE)
 codes = np.frombuffer(memory, np.uint8)
 codes[:] = np.random.default_rng(0).integers(0, 256, codes.shape)
 weight = _core.Weight(
-    "w", n_out, n_in, base_kind=2, lane_code=8, base_scale=1.0, codes=codes.reshape(n_in, 16, 8),
-    row_scale=np.ones(n_in, np.float32), layout="column",
+    "w", n_out, n_in, base_kind=2, lane_code=8, base_scale=1.0, layout="column",
+    arrays={"codes": codes.reshape(n_in, 16, 8), "row_scale": np.ones(n_in, np.float32)},
 )
 address = codes.ctypes.data + forbidden * mmap.PAGESIZE
 assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address), ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
@@ -151,8 +152,8 @@ def test_round_trip_of_each_lane_code(number, limit, n_out):
     decoded = values * (np.float32(1 / code.deviation) * scale.astype(np.float32)[:, None])
     assert np.linalg.norm(units - decoded) < limit * np.linalg.norm(units)
     weight = _core.Weight(
-        "w", n_out, 48, base_kind=LANES, base_scale=1 / code.deviation, lane_code=number, codes=codes, row_scale=scale,
-        layout="column",
+        "w", n_out, 48, base_kind=LANES, base_scale=1 / code.deviation, lane_code=number, layout="column",
+        arrays={"codes": codes, "row_scale": scale},
     )  # fmt: skip
     np.testing.assert_allclose(weight.dequantize(), decoded.T, rtol=1e-6)
 
@@ -190,8 +191,8 @@ def test_rotate_back():
 
 def test_bad_input():
     good = dict(base_kind=LANES, base_scale=1.0, lane_code=8, layout="column")
-    codes, scale = np.zeros((10, 4, 8), np.uint8), np.ones(10, np.float16)
-    weight = _core.Weight("t", 64, 10, codes=codes, row_scale=scale, **good)
+    good |= dict(codes=np.zeros((10, 4, 8), np.uint8), row_scale=np.ones(10, np.float16))
+    weight = weight_of(64, 10, **good)
     assert weight.layout == "column"
     for change, message in [
         (dict(codes=np.zeros((10, 4, 7), np.uint8)), "shape"),
@@ -205,7 +206,7 @@ def test_bad_input():
         (dict(row_scale=np.full(10, np.nan, np.float16)), "row_scale"),
     ]:
         with pytest.raises(ValueError, match=message):
-            _core.Weight("t", 64, 10, **{**good, "codes": codes, "row_scale": scale, **change})
+            weight_of(64, 10, **good | change)
     x = np.zeros(10, np.float32)
     for index in ([10], [-1], [3, 3], [4, 2]):
         with pytest.raises(ValueError, match="ascend"):

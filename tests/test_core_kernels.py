@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seeddelta import _core
 from seeddelta.convert.columns import column_factor
+from weights import weight_of
 
 LANES = 2
 CODES = _core.lane_codes()
@@ -32,7 +33,7 @@ def lanes_weight(rng, n_out, n_in, number, *, rotation=0, seed=9, residual=None,
     code = code_of(number)
     codes = rng.integers(0, 256, (-(-n_out // 16), code.lines(n_in), 64), dtype=np.uint8)
     row_scale = rng.uniform(0.01, 2, n_out).astype(np.float32 if wide else np.float16)
-    arrays, coo = {}, None
+    arrays, coo = {"codes": codes, "row_scale": row_scale}, None
     if residual:
         k = min(7, n_in) if n_in < 40 else 33
         index = np.sort(np.argsort(rng.random((n_out, n_in)), axis=1)[:, :k], axis=1)
@@ -50,7 +51,7 @@ def lanes_weight(rng, n_out, n_in, number, *, rotation=0, seed=9, residual=None,
         arrays["column_scale"] = column_scale
     weight = _core.Weight(
         "w", n_out, n_in, base_kind=LANES, base_seed=seed, base_scale=0.05, lane_code=number, rotation_block=rotation,
-        codes=codes, row_scale=row_scale, **arrays,
+        arrays=arrays,
     )  # fmt: skip
     values = reference.lanes_values(codes, n_out, n_in, code.emits, code.tables, code.added, code.values_with_bits)
     return weight, dict(
@@ -138,7 +139,7 @@ def test_prng_block(block):
     np.testing.assert_array_equal(values, reference.prng_block_values(seed, 0, n_out, n_in, block))
     row_scale = rng.uniform(0.1, 1, n_out).astype(np.float16)
     weight = _core.Weight(
-        "w", n_out, n_in, base_kind=0, base_seed=seed, base_scale=0.5, base_block=block, row_scale=row_scale
+        "w", n_out, n_in, base_kind=0, base_seed=seed, base_scale=0.5, base_block=block, arrays={"row_scale": row_scale}
     )
     oracle = dict(values=values, base_scale=0.5, row_scale=row_scale)
     check_all(weight, oracle, rng.standard_normal((4, n_in)).astype(np.float32))
@@ -155,9 +156,8 @@ def test_residual_without_base():
     _, oracle = lanes_weight(rng, 16, 64, FOUR_BITS, residual="fp16")
     index, value = oracle["coo"]
     row_scale = oracle["row_scale"]
-    weight = _core.Weight(
-        "w", 16, 64, base_kind=255, row_scale=row_scale, d_idx=index.astype(np.uint16), d_val=value.astype(np.float16)
-    )
+    arrays = {"row_scale": row_scale, "d_idx": index.astype(np.uint16), "d_val": value.astype(np.float16)}
+    weight = _core.Weight("w", 16, 64, base_kind=255, arrays=arrays)
     x = rng.standard_normal((3, 64)).astype(np.float32)
     check_all(
         weight, dict(values=np.zeros((16, 64), np.int8), base_scale=0.0, row_scale=row_scale, coo=(index, value)), x
@@ -182,15 +182,18 @@ def test_extreme_activations_do_not_overflow():
 
 
 def test_weight_rejects_wrong_arrays():
-    good = dict(base_kind=LANES, base_scale=1.0, lane_code=FOUR_BITS, row_scale=np.ones(16, np.float16))
     codes = np.zeros((1, 8, 64), np.uint8)
-    _core.Weight("t", 16, 64, codes=codes, **good)
+    good = dict(base_kind=LANES, base_scale=1.0, lane_code=FOUR_BITS, codes=codes, row_scale=np.ones(16, np.float16))
+    weight_of(16, 64, **good)
     for change, message in [
         (dict(codes=codes[:, :-1]), "shape"),
         (dict(codes=codes.astype(np.uint16)), "dtype"),
         (dict(codes=codes[:, ::-1]), "contiguous"),
         (dict(lane_code=99), "no code of byte lanes with the number 99"),
-        (dict(codes=None), "needs codes"),
+        (dict(codes=None), "tensor 't': base lanes needs codes"),
+        (dict(row_scale=None), "tensor 't': needs row_scale"),
+        (dict(d_val=np.ones((16, 2), np.float16)), "tensor 't': lacks d_idx"),
+        (dict(code=codes), "tensor 't': there is no array of the name 'code'"),
         (dict(rotation_block=48), "rotation_block"),
         (dict(base_kind=9), "base kind"),
         (dict(base_scale=np.nan), "base_scale"),
@@ -198,4 +201,4 @@ def test_weight_rejects_wrong_arrays():
         (dict(d_idx=np.full((16, 2), 64, np.uint16), d_val=np.ones((16, 2), np.float16)), "beyond n_in"),
     ]:
         with pytest.raises(ValueError, match=message):
-            _core.Weight("t", 16, 64, **{**good, "codes": codes, **change})
+            weight_of(16, 64, **good | change)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import reference
+import weights
 from seeddelta import _core
 from test_core_residuals import _restore_isa, check_all  # noqa: F401
 
@@ -28,7 +29,7 @@ def kept_arrays(rng: np.random.Generator, n_out: int, n_in: int, block: int, kep
 
 def weight_of(n_out: int, n_in: int, block: int, scale: float, row_scale: Any, arrays: dict[str, Any]) -> _core.Weight:
     base = dict(base_kind=PRNG, base_block=block, base_seed=SEED, base_scale=scale) if scale else dict(base_kind=NONE)
-    return _core.Weight("w", n_out, n_in, row_scale=row_scale, **base, **arrays)
+    return _core.Weight("w", n_out, n_in, **base, arrays=arrays | {"row_scale": row_scale})
 
 
 @pytest.mark.parametrize("scale", [0.02, 0.0])
@@ -62,7 +63,7 @@ def test_base_is_that_of_prng_block() -> None:
     arrays = kept_arrays(rng, 20, 576, 32, kept=18) | {"p_scale": np.zeros(20, np.float16)}
     x = rng.standard_normal((2, 576)).astype(np.float32)
     ones = np.ones(20, np.float16)
-    whole = _core.Weight("w", 20, 576, base_kind=PRNG, base_block=32, base_seed=SEED, base_scale=0.02, row_scale=ones)
+    whole = weight_of(20, 576, 32, 0.02, ones, {})
     sparse = weight_of(20, 576, 32, 0.02, ones, arrays)
     np.testing.assert_array_equal(sparse.dequantize(), whole.dequantize())
     np.testing.assert_allclose(sparse.matmul(x), whole.matmul(x), rtol=1e-4, atol=1e-4)
@@ -82,9 +83,9 @@ def test_extreme_values_do_not_saturate() -> None:
 def test_weight_rejects_what_does_not_fit() -> None:
     rng = np.random.default_rng(0)
     good = dict(row_scale=np.ones(4, np.float16), base_kind=NONE) | kept_arrays(rng, 4, 70, 32, kept=2)
-    _core.Weight("t", 4, 70, **good)
+    weights.weight_of(4, 70, **good)
     hashed = {"base_kind": PRNG, "base_block": 32}
-    _core.Weight("t", 4, 70, **{**good, **hashed})
+    weights.weight_of(4, 70, **good | hashed)
     for change, message in [
         ({"p_map": np.full((4, 1), 0b001, np.uint8)}, "row 0 does not have 2 of 3"),
         ({"p_map": np.full((4, 1), 0b111, np.uint8)}, "row 0 does not have 2 of 3"),
@@ -102,9 +103,9 @@ def test_weight_rejects_what_does_not_fit() -> None:
         ({"b_map": np.zeros((4, 1), np.uint16), "b_val": np.ones((4, 1, 32), np.float16)}, "more than one"),
     ]:
         with pytest.raises(ValueError, match=message):
-            _core.Weight("t", 4, 70, **{**good, **change})
+            weights.weight_of(4, 70, **good | change)
     with pytest.raises(ValueError, match="no experts"):
-        _core.Weight("t", 2, 70, **good, n_experts=2)
+        weights.weight_of(2, 70, **good, n_experts=2)
 
 
 @pytest.mark.parametrize("scale", [0.02, 0.0])
@@ -117,10 +118,10 @@ def test_bloques_proc_interseccion_mascara_kwta(n_out: int, n_in: int, block: in
     kept = max(1, int(share * -(-n_in // block)))
     weight = weight_of(n_out, n_in, block, scale, row_scale, kept_arrays(rng, n_out, n_in, block, kept))
     x = rng.standard_normal((5, n_in)).astype(np.float32)
-    for options in ({"kwta": True, "keep": 0.4, "block": block}, {"kwta": True, "keep": 0.9, "block": block},
-                    {"kwta": True, "keep": 0.02},
-                    {"pack": "binary", "pack_eps": 2.5, "pack_density": 1.0}):  # fmt: skip
-        gate = _core.Gate(n_in, **options)
+    for settings in ({"kwta.k": 0.4, "kwta.block": block}, {"kwta.k": 0.9, "kwta.block": block},
+                     {"kwta.k": 0.02},
+                     {"state_pack_mlp.eps": 2.5, "state_pack_mlp.rho": 1.0}):  # fmt: skip
+        gate = _core.Gate(n_in, settings)
         masked = np.zeros_like(x)
         for token, index in enumerate(gate.select(x)):
             masked[token, index] = x[token, index]
@@ -148,7 +149,8 @@ def test_bloques_proc_interseccion_mascara_event(n_in: int, block: int, scale: f
         expected = np.vstack([expected, expected[-1] + change])
     expected[4] = weight.matmul(x[4:5])
     expected[5] = expected[4] + weight.matmul(np.where(changed, x[5] - x[4], 0)[None].astype(np.float32))
-    gate = _core.Gate(n_in, event={"theta": 0.01, "block": block, "gap_every": 4, "gap_tolerance": 9.0})
+    settings = {"event.delta_theta": 0.01, "event.block": block, "event.gap_every": 4, "event.gap_tol": 9.0}
+    gate = _core.Gate(n_in, settings)
     for isa in _core.isa_available():
         _core.isa_select(isa)
         for threads in (1, 3):

@@ -10,6 +10,7 @@ import pytest
 import reference
 from kind_definitions import block_dense, block_dot, codebook_dense, fht_struct_product, fht_struct_values
 from seeddelta import _core
+from weights import weight_of
 
 NONE, FHT, LANES = 255, 1, 2
 SHAPES = [(16, 64), (40, 576), (17, 203), (5, 30), (33, 1000)]
@@ -61,7 +62,7 @@ def test_block(n_out: int, n_in: int, block: int, vals: str) -> None:
     rng = np.random.default_rng(n_in + block)
     arrays = block_arrays(rng, n_out, n_in, block, vals)
     row_scale, x = inputs(rng, n_out, n_in)
-    weight = _core.Weight("w", n_out, n_in, base_kind=NONE, row_scale=row_scale, **arrays)
+    weight = _core.Weight("w", n_out, n_in, base_kind=NONE, arrays=arrays | {"row_scale": row_scale})
     stored = (arrays["b_map"], arrays["b_val"], arrays.get("b_scale"))
     share = block_dot(*stored, x)
     check_all(weight, x, row_scale.astype(np.float32) * share)
@@ -76,7 +77,7 @@ def test_codebook(n_out: int, n_in: int, atoms: int, k: int) -> None:
     rng = np.random.default_rng(n_in + atoms)
     arrays = codebook_arrays(rng, n_out, n_in, atoms, k)
     row_scale, x = inputs(rng, n_out, n_in)
-    weight = _core.Weight("w", n_out, n_in, base_kind=NONE, row_scale=row_scale, **arrays)
+    weight = _core.Weight("w", n_out, n_in, base_kind=NONE, arrays=arrays | {"row_scale": row_scale})
     p = reference.dictionary_dot(arrays["r_dict"], x)
     share = reference.coo_dot(arrays["r_codes"], arrays["r_vals"].astype(np.float32), p)
     check_all(weight, x, row_scale.astype(np.float32) * share)
@@ -88,7 +89,8 @@ def test_codebook(n_out: int, n_in: int, atoms: int, k: int) -> None:
 def test_fht_struct(n_out: int, n_in: int) -> None:
     rng = np.random.default_rng(n_out)
     row_scale, x = inputs(rng, n_out, n_in)
-    weight = _core.Weight("w", n_out, n_in, base_kind=FHT, base_seed=99, base_scale=0.25, row_scale=row_scale)
+    arrays = {"row_scale": row_scale}
+    weight = _core.Weight("w", n_out, n_in, base_kind=FHT, base_seed=99, base_scale=0.25, arrays=arrays)
     share = fht_struct_product(99, n_out, x)
     check_all(weight, x, row_scale.astype(np.float32) * (share * np.float32(0.25)))
     values = fht_struct_values(99, 0, n_out, n_in)
@@ -119,7 +121,7 @@ def test_on_rotated_lanes(residual: str) -> None:
     codes = rng.integers(0, 256, (4, code.lines(n_in), 64), dtype=np.uint8)
     weight = _core.Weight(
         "w", n_out, n_in, base_kind=LANES, base_seed=7, base_scale=0.05, lane_code=code.number,
-        rotation_block=64, codes=codes, row_scale=row_scale, **arrays,
+        rotation_block=64, arrays=arrays | {"codes": codes, "row_scale": row_scale},
     )  # fmt: skip
     if residual == "block":
         share = block_dot(arrays["b_map"], arrays["b_val"], arrays["b_scale"], x)
@@ -137,8 +139,8 @@ def test_weight_rejects_wrong_residuals() -> None:
     good = dict(base_kind=NONE, row_scale=np.ones(4, np.float16))
     blocks = dict(b_map=np.array([[0, 1]] * 4, np.uint16), b_val=np.ones((4, 2, 32), np.float16))
     book = dict(r_dict=np.ones((3, 70), np.float16), r_codes=np.zeros((4, 2), np.int16), r_vals=np.ones((4, 2), "f2"))
-    _core.Weight("t", 4, 70, **good, **blocks)
-    _core.Weight("t", 4, 70, **good, **book)
+    weight_of(4, 70, **good, **blocks)
+    weight_of(4, 70, **good, **book)
     for change, message in [
         (blocks | {"b_map": np.array([[0, 3]] * 4, np.uint16)}, "does not ascend below 3"),
         (blocks | {"b_map": np.array([[1, 1]] * 4, np.uint16)}, "does not ascend"),
@@ -149,9 +151,11 @@ def test_weight_rejects_wrong_residuals() -> None:
         (book | {"r_codes": np.full((4, 2), 3, np.int16)}, "atom 3 of 3"),
         (book | {"r_dict": np.ones((3, 69), np.float16)}, "shape"),
         (book | {"r_vals": None}, "without"),
+        (blocks | {"b_map": None}, "lacks b_map"),
+        (book | {"r_dict": None}, "lacks r_dict"),
         (book | blocks, "more than one"),
     ]:
         with pytest.raises(ValueError, match=message):
-            _core.Weight("t", 4, 70, **{**good, **change})
+            weight_of(4, 70, **good | change)
     with pytest.raises(ValueError, match="no rotation"):
-        _core.Weight("t", 4, 64, base_kind=FHT, rotation_block=32, row_scale=np.ones(4, np.float16))
+        weight_of(4, 64, base_kind=FHT, rotation_block=32, row_scale=np.ones(4, np.float16))

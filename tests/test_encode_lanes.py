@@ -76,8 +76,7 @@ def test_core_decodes_as_numpy(code: _core.LaneCode, n_out: int, n_in: int) -> N
         base_kind=2,
         base_scale=1 / code.deviation,
         lane_code=code.number,
-        codes=codes,
-        row_scale=scale,
+        arrays={"codes": codes, "row_scale": scale},
     )
     decoded = decode(codes, scale, code, rows.shape)
     np.testing.assert_allclose(weight.dequantize(), decoded, rtol=1e-6, atol=1e-7)

@@ -162,14 +162,13 @@ SUBJECTS = {"product": product, "lookup": lookup, "experts": experts}
 def weights() -> tuple[list[_core.Weight], dict[str, np.ndarray[Any, Any]]]:
     rng = np.random.default_rng(3)
     rows = rng.uniform(0.5, 1.5, N_OUT).astype(np.float16)
-    single = _core.Weight("w", N_OUT, N_IN, base_kind=0, base_scale=0.01, row_scale=rows)
+    single = _core.Weight("w", N_OUT, N_IN, base_kind=0, base_scale=0.01, arrays={"row_scale": rows})
     index = np.sort(
         rng.permuted(np.tile(np.arange(N_IN, dtype=np.uint16), (N_OUT * EXPERTS, 1)), axis=1)[:, :8], axis=1
     )
-    many = _core.Weight(
-        "experts", N_OUT, N_IN, n_experts=EXPERTS, base_kind=255, row_scale=np.ones(N_OUT * EXPERTS, np.float16),
-        d_idx=index, d_val=rng.normal(size=index.shape).astype(np.float16),
-    )  # fmt: skip
+    arrays = {"row_scale": np.ones(N_OUT * EXPERTS, np.float16), "d_idx": index}
+    arrays |= {"d_val": rng.normal(size=index.shape).astype(np.float16)}
+    many = _core.Weight("experts", N_OUT, N_IN, n_experts=EXPERTS, base_kind=255, arrays=arrays)
     dense = many.dequantize().reshape(EXPERTS, N_OUT, N_IN)
     return [single, many], {"product": single.dequantize(), "lookup": single.dequantize(), "experts": dense}
 

@@ -106,11 +106,12 @@ def test_lines_are_those_of_the_docs() -> None:
 
 
 def test_wrong_arrays_are_refused() -> None:
-    row_scale, codes = np.ones(16, np.float16), np.zeros((1, 8, 64), np.uint8)
+    arrays = {"row_scale": np.ones(16, np.float16)}
     with pytest.raises(ValueError, match=r"tensor 'w'.*needs codes"):
-        _core.Weight("w", 16, 64, base_kind=LANES, lane_code=8, row_scale=row_scale)
+        _core.Weight("w", 16, 64, base_kind=LANES, lane_code=8, arrays=arrays)
+    arrays["codes"] = np.zeros((1, 8, 64), np.uint8)
     with pytest.raises(ValueError, match="codes"):
-        _core.Weight("w", 16, 72, base_kind=LANES, lane_code=8, codes=codes, row_scale=row_scale)
+        _core.Weight("w", 16, 72, base_kind=LANES, lane_code=8, arrays=arrays)
 
 
 def test_files(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def tiny(smollm2_quantized: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 def weight() -> Any:
     rng = np.random.default_rng(1)
     row_scale = rng.uniform(0.5, 1, 64).astype(np.float16)
-    return _core.Weight("w", 64, 128, base_kind=0, base_scale=1.0, row_scale=row_scale)
+    return _core.Weight("w", 64, 128, base_kind=0, base_scale=1.0, arrays={"row_scale": row_scale})
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

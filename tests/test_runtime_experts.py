@@ -22,6 +22,7 @@ pytest.importorskip("llama_cpp")
 from ggml_graph import F16, F32, I32, Graph
 from seeddelta.runtime import RuntimeConfig, library
 from tiny_llama import N_EXPERT, N_LAYERS, N_USED, write_experts, write_phi3
+from weights import weight_of
 
 EXPERTS = [f"blk.{layer}.ffn_{name}_exps.weight" for layer in range(N_LAYERS) for name in ("gate", "up", "down")]
 
@@ -167,8 +168,11 @@ def experts(scheme: str, base_scale: float | None = None) -> _core.Weight:
         }  # fmt: skip
     return _core.Weight(
         "w", N_OUT, N_IN, n_experts=N_EXPERT, base_kind=2, base_seed=3, base_scale=base_scale or 1 / code.deviation,
-        lane_code=code.number, rotation_block=32, codes=np.concatenate([part[0] for part in parts]),
-        row_scale=np.concatenate([part[1] for part in parts]), **residual,
+        lane_code=code.number, rotation_block=32,
+        arrays={
+            "codes": np.concatenate([part[0] for part in parts]),
+            "row_scale": np.concatenate([part[1] for part in parts]), **residual,
+        },
     )  # fmt: skip
 
 
@@ -324,4 +328,4 @@ def test_what_experts_cannot_be(changes: dict[str, Any], message: str) -> None:
         base_kind=2, lane_code=8, codes=codes, row_scale=np.ones(N_EXPERT * N_OUT, np.float16)
     )
     with pytest.raises(ValueError, match=message):
-        _core.Weight("w", N_OUT, N_IN, **(arguments | changes))
+        weight_of(N_OUT, N_IN, **arguments | changes)

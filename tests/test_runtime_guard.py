@@ -90,10 +90,8 @@ class WithExtraWeights:
     """A registry with weights of other names than the file has."""
 
     def __init__(self, *names: str, n_in: int = 64, n_out: int = 64) -> None:
-        self.extra = [
-            _core.Weight(n, n_out, n_in, base_kind=0, base_scale=1.0, row_scale=np.ones(n_out, np.float32))
-            for n in names
-        ]
+        arrays = {"row_scale": np.ones(n_out, np.float32)}
+        self.extra = [_core.Weight(n, n_out, n_in, base_kind=0, base_scale=1.0, arrays=arrays) for n in names]
 
     def __call__(self, *arguments: Any) -> Any:
         registry = _core.WeightRegistry(*arguments)

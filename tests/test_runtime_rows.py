@@ -96,7 +96,7 @@ def weight() -> _core.Weight:
     codes, scale = _core.lanes_encode(rows, code=code, groups=[code.stream_steps(N_EMBD)], rotation_block=32, seed=3)
     return _core.Weight(
         "w", N_ROWS, N_EMBD, base_kind=2, base_seed=3, base_scale=1 / code.deviation, lane_code=code.number,
-        rotation_block=32, codes=codes, row_scale=scale,
+        rotation_block=32, arrays={"codes": codes, "row_scale": scale},
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from seeddelta.kinds.prng_block import SEED_GAIN, SEED_IDX
 from test_gguf_reader import assert_named, assert_not_served
 from tiny_llama import N_VOCAB, write_llama
 from tiny_models import write_model
+from weights import weight_of
 
 F32 = np.float32
 GOLDEN = 0x9E3779B97F4A7C15
@@ -58,8 +59,9 @@ def test_products_are_the_oracles(n_out: int, n_in: int, block: int, per: str) -
     values = reference.prng_block_values(SEED, 0, n_out, n_in, block, **arrays)
     row_scale = rng.uniform(0.1, 1, n_out).astype(np.float16)
     weight = _core.Weight(
-        "w", n_out, n_in, base_kind=0, base_seed=SEED, base_scale=0.01, base_block=block, row_scale=row_scale, **arrays
-    )
+        "w", n_out, n_in, base_kind=0, base_seed=SEED, base_scale=0.01, base_block=block,
+        arrays=arrays | {"row_scale": row_scale},
+    )  # fmt: skip
     dense = values * F32(0.01) * row_scale.astype(F32)[:, None]
     np.testing.assert_array_equal(weight.dequantize(), dense)
     x = rng.standard_normal((9, n_in)).astype(F32)
@@ -181,7 +183,7 @@ def test_search_refuses() -> None:
 def test_weight_refuses_wrong_choices() -> None:
     good: dict[str, Any] = dict(base_kind=0, base_block=8, row_scale=np.ones(4, np.float16))
     index, gain = np.zeros((4, 9), np.uint16), np.ones((4, 9), np.int8)
-    _core.Weight("t", 4, 70, **good, seed_idx=index, seed_gain=gain)
+    weight_of(4, 70, **good, seed_idx=index, seed_gain=gain)
     for change, message in [
         ({"seed_gain": gain}, "without seed_idx"),
         ({"seed_idx": index}, "seed_idx"),
@@ -192,7 +194,7 @@ def test_weight_refuses_wrong_choices() -> None:
         ({"base_block": 24}, "8, 16, 32 or 64"),
     ]:
         with pytest.raises(ValueError, match=message):
-            _core.Weight("t", 4, 70, **(good | change))
+            weight_of(4, 70, **good | change)
 
 
 def recipe(**options: Any) -> seeddelta.Recipe:

@@ -46,13 +46,13 @@ def subnormal(rng: np.random.Generator, *shape: int) -> np.ndarray[Any, Any]:
 
 
 def rows(rng: np.random.Generator) -> _core.Weight:
-    return _core.Weight("w", 48, 64, base_kind=0, base_scale=1000.0, row_scale=subnormal(rng, 48))
+    return _core.Weight("w", 48, 64, base_kind=0, base_scale=1000.0, arrays={"row_scale": subnormal(rng, 48)})
 
 
 def sparse(rng: np.random.Generator) -> _core.Weight:
     index = np.sort(rng.permuted(np.tile(np.arange(64, dtype=np.uint16), (48, 1)), axis=1)[:, :8], axis=1)
-    values = subnormal(rng, 48, 8)
-    return _core.Weight("w", 48, 64, base_kind=255, row_scale=np.ones(48, np.float16), d_idx=index, d_val=values)
+    arrays = {"row_scale": np.ones(48, np.float16), "d_idx": index, "d_val": subnormal(rng, 48, 8)}
+    return _core.Weight("w", 48, 64, base_kind=255, arrays=arrays)
 
 
 def columns(rng: np.random.Generator) -> _core.ColumnWeight:

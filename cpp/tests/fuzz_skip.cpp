@@ -102,7 +102,7 @@ EventSpec event_of(FuzzBytes &in) {
     return event;
 }
 
-// What bind_columns.cpp lets through.
+// What settings can say, and more.
 GateSpec gate_of(FuzzBytes &in, int64_t n_in, std::vector<float> &norm) {
     static constexpr int kBlocks[] = {1, 16, 32, 64};
     GateSpec spec;
@@ -297,7 +297,7 @@ void attention(FuzzBytes &in) {
             if (!memory.paused()) {
                 memory.attend(p, compute, amount(in), 0, 1);
             }
-            require(counters.sent.load() <= counters.seen.load(), "more windows than there are");
+            require(counters[EventCount::sent] <= counters[EventCount::seen], "more windows than there are");
         } else {
             pack.outgrow();
             compute.packed(p, pack, settings, in.flag() || !pack.calibrated, compare, outcome, 0, 1);

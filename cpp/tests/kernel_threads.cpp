@@ -275,7 +275,7 @@ void attention_events(Random &r) {
             compute.reserve(mine, false, false);
             together(nth, [&](int ith) { memory.attend(mine, compute, 0.0, ith, nth); });
             out.insert(out.end(), result.begin(), result.end());
-            out.push_back(static_cast<float>(counters.sent.load()));
+            out.push_back(static_cast<float>(counters[EventCount::sent]));
         }
         return out;
     });

@@ -139,21 +139,19 @@ def test_the_core_refuses_indices_that_lead_out(name: str) -> None:
         "p_map": {"p_val": np.ones((4, 1, 32), np.int8), "p_scale": np.ones(4, np.float16)},
     }[name]
     index = np.full((4, 1), outside >> 1 if name == "p_map" else outside - 1, dtype)
-    options = {"base_kind": 255, "row_scale": np.ones(4, np.float16)} | arrays
-    weight = _core.Weight("w", 4, 72, **options, **{name: index})
+    arrays |= {"row_scale": np.ones(4, np.float16)}
+    weight = _core.Weight("w", 4, 72, base_kind=255, arrays=arrays | {name: index})
     assert np.isfinite(weight.matmul(np.ones((2, 72), np.float32))).all()
     index[1] = outside
     with pytest.raises(ValueError, match=message):
-        _core.Weight("w", 4, 72, **options, **{name: index.copy()})
+        _core.Weight("w", 4, 72, base_kind=255, arrays=arrays | {name: index.copy()})
 
 
 @pytest.mark.parametrize("choice", [0, 65535])
 def test_every_chosen_seed_is_a_seed(choice: int) -> None:
     """Choices are offsets of a key, not places in a table: none leads anywhere."""
-    weight = _core.Weight(
-        "w", 4, 72, base_kind=0, base_scale=1.0, row_scale=np.ones(4, np.float16), base_block=32,
-        seed_idx=np.full(4, choice, np.uint16),
-    )  # fmt: skip
+    arrays = {"row_scale": np.ones(4, np.float16), "seed_idx": np.full(4, choice, np.uint16)}
+    weight = _core.Weight("w", 4, 72, base_kind=0, base_scale=1.0, base_block=32, arrays=arrays)
     assert np.abs(weight.dequantize()).max() <= 63
 
 
@@ -162,7 +160,7 @@ def test_arrays_that_are_not_aligned_are_refused() -> None:
     data = np.zeros(9, np.uint8)
     scale = data[1 if data.ctypes.data % 2 == 0 else 0 :][:8].view(np.float16)
     with pytest.raises(ValueError, match="row_scale has an address that is not a multiple of its item size"):
-        _core.Weight("w", 4, 72, base_kind=255, row_scale=scale)
+        _core.Weight("w", 4, 72, base_kind=255, arrays={"row_scale": scale})
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -67,6 +68,10 @@ struct WeightArrays {
     Array p_map = {}, p_val = {}, p_scale = {};   // proc_sparse
     Array seed_idx = {}, seed_gain = {};          // prng_block
 };
+
+// The array that files call by this suffix; null when there is none of it.
+using ArrayMember = Array WeightArrays::*;
+ArrayMember array_named(std::string_view suffix);
 
 // A weight that has passed the checks, and what it needs beside the file's arrays. Does not move: its pointers lead
 // into it.

@@ -62,7 +62,7 @@ void EventMemory::written(int64_t row) {
 }
 
 void EventMemory::forget() {
-    count(counters_.resets, limits_.known() ? 1 : 0);
+    count(counters_[EventCount::resets], limits_.known() ? 1 : 0);
     limits_.forget();
 }
 
@@ -72,8 +72,8 @@ bool EventMemory::paused() {
     }
     limits_.whole(0);
     limits_.forget();
-    count(counters_.operations);
-    count(counters_.full);
+    count(counters_[EventCount::operations]);
+    count(counters_[EventCount::full]);
     return true;
 }
 
@@ -239,16 +239,16 @@ void EventMemory::check(const AttentionProblem &p, Attention &attention, int ith
         }
         const auto gap = static_cast<float>(norm > 0.0 ? std::sqrt(error / norm) : (error > 0.0 ? 1.0 : 0.0));
         limits_.report_gap(gap);
-        count(counters_.checks);
-        count(counters_.failed, gap <= limits_.spec().gap_tolerance ? 0 : 1);
+        count(counters_[EventCount::checks]);
+        count(counters_[EventCount::failed], gap <= limits_.spec().gap_tolerance ? 0 : 1);
     }
 }
 
 void EventMemory::settle(const AttentionProblem &p) {
     ++operations_;
-    count(counters_.operations);
+    count(counters_[EventCount::operations]);
     if (choice_.mode == EventMode::full) {
-        count(counters_.full);
+        count(counters_[EventCount::full]);
         return;
     }
     const int64_t n = p.chunks() * n_kv_head_;
@@ -266,15 +266,15 @@ void EventMemory::settle(const AttentionProblem &p) {
             ages += limits_.age(item);
         }
     }
-    count(counters_.given, n_given_);
-    count(counters_.seen, seen);
-    count(counters_.sent, n_sent_);
-    count(counters_.forced, choice_.forced);
-    count(counters_.ages, ages);
-    count(counters_.quorum, choice_.quorum ? 1 : 0);
-    count(counters_.budget, choice_.budget ? 1 : 0);
-    count(counters_.heads, n_kv_head_);
-    count(counters_.idle, std::count(busy_.begin(), busy_.end(), 0));
+    count(counters_[EventCount::given], n_given_);
+    count(counters_[EventCount::seen], seen);
+    count(counters_[EventCount::sent], n_sent_);
+    count(counters_[EventCount::forced], choice_.forced);
+    count(counters_[EventCount::ages], ages);
+    count(counters_[EventCount::quorum], choice_.quorum ? 1 : 0);
+    count(counters_[EventCount::budget], choice_.budget ? 1 : 0);
+    count(counters_[EventCount::heads], n_kv_head_);
+    count(counters_[EventCount::idle], std::count(busy_.begin(), busy_.end(), 0));
 }
 
 void EventMemory::attend(const AttentionProblem &p, Attention &attention, double budget_ns, int ith, int nth) {

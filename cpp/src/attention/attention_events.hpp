@@ -8,29 +8,33 @@
 #include <vector>
 
 #include "attention/attention.hpp"
+#include "format/counter.hpp"
 #include "gating/event.hpp"
 #include "linear/workspace.hpp"
 
 namespace seeddelta {
 
-// Of all layers of a context. Windows are pairs of a KV head and a window in which any key is visible.
-struct EventCounters {
-    std::atomic<uint64_t> operations{0}; // with events, or without them because a gap was too large
-    std::atomic<uint64_t> full{0};       // of them those that computed every window
-    std::atomic<uint64_t> given{0};      // windows of the others that are computed in any case
-    std::atomic<uint64_t> seen{0};       // those that are not
-    std::atomic<uint64_t> sent{0};       // of these, computed because they have changed
-    std::atomic<uint64_t> forced{0};     // or for their age
-    std::atomic<uint64_t> ages{0};       // sum over the windows that were not computed, in tokens
-    std::atomic<uint64_t> quorum{0};     // operations in which the quorum left changes out
-    std::atomic<uint64_t> budget{0};     // in which the budget did
-    std::atomic<uint64_t> heads{0};      // pairs of operation and KV head
-    std::atomic<uint64_t> idle{0};       // of them those that computed none of the windows that could be reused
-    std::atomic<uint64_t> checks{0};     // operations compared with the exact result
-    std::atomic<uint64_t> failed{0};     // of them beyond the tolerance
-    std::atomic<uint64_t> resets{0};     // times that a layer's memory was dropped
-    std::atomic<uint64_t> wrong{0};      // of them, because a window was not what its keys and values give
+// What is counted of all layers of a context. Windows are pairs of a KV head and a window in which any key is visible.
+enum class EventCount : uint8_t {
+    operations, // with events, or without them because a gap was too large
+    full,       // of them those that computed every window
+    given,      // windows of the others that are computed in any case
+    seen,       // those that are not
+    sent,       // of these, computed because they have changed
+    forced,     // or for their age
+    ages,       // sum over the windows that were not computed, in tokens
+    quorum,     // operations in which the quorum left changes out
+    budget,     // in which the budget did
+    heads,      // pairs of operation and KV head
+    idle,       // of them those that computed none of the windows that could be reused
+    checks,     // operations compared with the exact result
+    failed,     // of them beyond the tolerance
+    resets,     // times that a layer's memory was dropped
+    wrong,      // of them, because a window was not what its keys and values give
+    attended,   // operations that were computed with what is remembered
+    n,
 };
+using EventCounters = Counters<EventCount>;
 
 // The memory of one layer.
 class EventMemory {

@@ -125,7 +125,7 @@ void EventMemory::choose(const AttentionProblem &p, double budget_ns) {
     }
     forget();
     limits_.whole(n);
-    count(counters_.wrong, stale ? 1 : 0);
+    count(counters_[EventCount::wrong], stale ? 1 : 0);
     choice_.mode = EventMode::full;
     for (int64_t item = 0; item < n; ++item) {
         if (kind_[size_of(item / n_kv_head_)] == Kind::ranked) {

@@ -30,7 +30,7 @@ public:
     }
 
     void settle(SelectorPlan &plan) override {
-        count(totals_.event_operations, plan.chosen ? 1 : 0);
+        count(totals_.event[EventCount::attended], plan.chosen ? 1 : 0);
         told_ = {!memory_.limits().disabled(), memory_.limits().given_up(), memory_.limits().gap(), memory_.last_ns(),
                  memory_.nbytes()};
     }

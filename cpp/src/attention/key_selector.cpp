@@ -42,7 +42,7 @@ std::unique_ptr<KeySelector> make_selector(const AttentionSettings &settings, in
                                            std::pair<int64_t, int64_t> &missing_head) {
     PackSettings of_layer = pack_settings_of(settings, layer, p.n_kv_head, missing_head);
     if (of_layer.mode != PackMode::exact) {
-        return pack_selector(settings, std::move(of_layer), layer, p, rows, totals.pack);
+        return pack_selector(settings, std::move(of_layer), layer, p, rows, totals);
     }
     return settings.event.enabled ? event_selector(settings.event, p, rows, totals) : nullptr;
 }

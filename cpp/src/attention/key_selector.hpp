@@ -44,25 +44,30 @@ struct AttentionSettings {
 PackSettings pack_settings_of(const AttentionSettings &settings, int64_t layer, int64_t n_kv_head,
                               std::pair<int64_t, int64_t> &missing);
 
-// Of the layers whose keys are chosen by their bits.
-struct PackCounters {
-    std::atomic<uint64_t> operations{0};                                                    // with chosen keys
-    std::atomic<uint64_t> visible{0}, kept{0}, scored{0}, popcount{0}, values{0}, dense{0}; // see PackOutcome
-    std::atomic<uint64_t> repacks{0};  // operations that packed keys first
-    std::atomic<uint64_t> rebuilds{0}; // caches of which everything had to be packed again
-    std::atomic<uint64_t> stale{0};    // of those, found by comparing bits with keys
-    std::atomic<uint64_t> compared{0}; // with the exact result
-    std::atomic<uint64_t> disabled{0}; // layers that became exact
-    double gap_sum = 0.0;              // over the comparisons: relative errors
-    double recall_sum = 0.0;           // kept softmax masses
+// What is counted of the layers whose keys are chosen by their bits.
+enum class PackCount : uint8_t {
+    operations, // with chosen keys
+    visible,    // up to `dense`, and `popcount`: see PackOutcome
+    kept,
+    scored,
+    values,
+    dense,
+    repacks,  // operations that packed keys first
+    rebuilds, // caches of which everything had to be packed again
+    stale,    // of those, found by comparing bits with keys
+    compared, // with the exact result
+    disabled, // layers that became exact
+    popcount,
+    n,
 };
 
 // What the selectors of a context share. Sums and `event_layers` under the lock of whoever owns it.
 struct SelectorTotals {
-    PackCounters pack;
+    Counters<PackCount> pack;
+    double gap_sum = 0.0;    // over the comparisons: relative errors
+    double recall_sum = 0.0; // kept softmax masses
     EventCounters event;
-    std::atomic<uint64_t> event_operations{0}; // those that were computed with what is remembered
-    int64_t event_layers = 0;                  // share the budget
+    int64_t event_layers = 0; // share the budget
 };
 
 // What one KV head did in all operations of its layer that chose keys.
@@ -126,7 +131,7 @@ std::unique_ptr<KeySelector> make_selector(const AttentionSettings &settings, in
                                            std::pair<int64_t, int64_t> &missing_head);
 
 std::unique_ptr<KeySelector> pack_selector(const AttentionSettings &settings, PackSettings of_layer, int64_t layer,
-                                           const AttentionProblem &p, int64_t rows, PackCounters &counters);
+                                           const AttentionProblem &p, int64_t rows, SelectorTotals &totals);
 std::unique_ptr<KeySelector> event_selector(const EventSpec &spec, const AttentionProblem &p, int64_t rows,
                                             SelectorTotals &totals);
 

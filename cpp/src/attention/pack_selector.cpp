@@ -12,10 +12,10 @@ constexpr float kGapShare = 0.25F; // of a comparison in a layer's moving mean
 class PackSelector final : public KeySelector {
 public:
     PackSelector(const AttentionSettings &settings, PackSettings of_layer, int64_t layer, const AttentionProblem &p,
-                 int64_t rows, PackCounters &counters)
+                 int64_t rows, SelectorTotals &totals)
         : gap_every_(settings.gap_every), gap_limit_(settings.gap_limit), settings_(std::move(of_layer)), layer_(layer),
           pack_(p.n_kv_head, p.dim_k, rows, settings_.mode, settings_.recent), heads_(static_cast<size_t>(p.n_kv_head)),
-          counters_(counters) {}
+          totals_(totals) {}
 
     void written(int64_t row) override { pack_.written(row); }
     void forget() override { pack_.forget(); }
@@ -27,7 +27,7 @@ public:
         }
         pack_.outgrow();
         plan.repack = !pack_.calibrated || pack_.pending >= kRepackAt || !settings_.refine;
-        count(counters_.rebuilds, !pack_.calibrated && operations_ > 0 ? 1 : 0);
+        count(totals_.pack[PackCount::rebuilds], !pack_.calibrated && operations_ > 0 ? 1 : 0);
         plan.compare = gap_every_ > 0 && operations_ % gap_every_ == 0;
         ++operations_;
         plan.outcome.heads.assign(heads_.size(), {});
@@ -44,22 +44,22 @@ public:
             return;
         }
         PackOutcome &outcome = plan.outcome;
-        count(counters_.operations);
-        count(counters_.repacks, plan.repack ? 1 : 0);
+        count(totals_.pack[PackCount::operations]);
+        count(totals_.pack[PackCount::repacks], plan.repack ? 1 : 0);
         const auto add = [](std::atomic<uint64_t> &sum, std::atomic<uint64_t> &of_operation) {
             const uint64_t n = of_operation.exchange(0);
             count(sum, static_cast<int64_t>(n));
             return static_cast<int64_t>(n);
         };
-        add(counters_.visible, outcome.visible);
-        add(counters_.kept, outcome.kept);
-        const int64_t scored = add(counters_.scored, outcome.scored);
-        count(counters_.popcount, settings_.popcount ? scored : 0);
-        add(counters_.values, outcome.values);
-        add(counters_.dense, outcome.dense);
+        add(totals_.pack[PackCount::visible], outcome.visible);
+        add(totals_.pack[PackCount::kept], outcome.kept);
+        const int64_t scored = add(totals_.pack[PackCount::scored], outcome.scored);
+        count(totals_.pack[PackCount::popcount], settings_.popcount ? scored : 0);
+        add(totals_.pack[PackCount::values], outcome.values);
+        add(totals_.pack[PackCount::dense], outcome.dense);
         outcome.unpacked.store(0);
         const bool stale = outcome.stale.exchange(false);
-        count(counters_.stale, stale ? 1 : 0);
+        count(totals_.pack[PackCount::stale], stale ? 1 : 0);
         for (size_t head = 0; head < heads_.size(); ++head) {
             HeadOutcome &of = outcome.heads[head];
             if (stale) { // the result was exact
@@ -85,14 +85,14 @@ public:
 
 private:
     void settle_comparison(const PackOutcome &outcome) {
-        count(counters_.compared);
-        counters_.gap_sum += outcome.gap;
-        counters_.recall_sum += outcome.recall;
+        count(totals_.pack[PackCount::compared]);
+        totals_.gap_sum += outcome.gap;
+        totals_.recall_sum += outcome.recall;
         const auto gap = static_cast<float>(outcome.gap);
         gap_ = gap_ < 0.0F ? gap : gap_ + kGapShare * (gap - gap_);
         if (!(gap_ <= gap_limit_)) { // also when it is no number
             disabled_ = true;
-            count(counters_.disabled);
+            count(totals_.pack[PackCount::disabled]);
         }
     }
 
@@ -102,7 +102,7 @@ private:
     int64_t layer_;
     KeyPack pack_;
     std::vector<HeadOutcome> heads_;
-    PackCounters &counters_;
+    SelectorTotals &totals_;
     float gap_ = -1.0F; // moving mean; -1: not compared yet
     bool disabled_ = false;
     int64_t operations_ = 0;
@@ -111,8 +111,8 @@ private:
 } // namespace
 
 std::unique_ptr<KeySelector> pack_selector(const AttentionSettings &settings, PackSettings of_layer, int64_t layer,
-                                           const AttentionProblem &p, int64_t rows, PackCounters &counters) {
-    return std::make_unique<PackSelector>(settings, std::move(of_layer), layer, p, rows, counters);
+                                           const AttentionProblem &p, int64_t rows, SelectorTotals &totals) {
+    return std::make_unique<PackSelector>(settings, std::move(of_layer), layer, p, rows, totals);
 }
 
 } // namespace seeddelta

@@ -5,8 +5,11 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "seeddelta/make_weight.hpp"
 
@@ -34,6 +37,29 @@ inline std::string shape_text(const py::array &a) {
 inline void require_array(const py::array &a, const char *name, const char *kinds, py::ssize_t item_size,
                           std::initializer_list<int64_t> shape) {
     require_array(view_of(a), name, kinds, item_size, shape);
+}
+
+// Calls `work` with the number of each of so many threads, and waits for all.
+template <class Work>
+void together(int threads, const Work &work) {
+    std::vector<std::jthread> others;
+    for (int ith = 1; ith < threads; ++ith) {
+        others.emplace_back(work, ith);
+    }
+    work(0);
+}
+
+// Settings by their names; values are as Python prints them, on and off of switches.
+using Settings = std::map<std::string, py::object>;
+
+// Calls set(name, text) for each, which returns false where there is no such setting.
+template <class Set>
+void set_all(const Settings &settings, const Set &set) {
+    for (const auto &[name, value] : settings) {
+        if (!set(name, std::string(py::str(value)))) {
+            throw py::value_error("there is no setting " + name);
+        }
+    }
 }
 
 using FloatMatrix = py::array_t<float, py::array::c_style | py::array::forcecast>;

@@ -1,18 +1,12 @@
 // Matrices stored by columns and what chooses their units, for Python.
 #include "bindings/bind_columns.hpp"
 
-#include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
 #include <algorithm>
-#include <cmath>
-#include <map>
 #include <memory>
 #include <optional>
-#include <thread>
 
-#include "bindings/arrays.hpp"
-#include "seeddelta/compute.hpp"
 #include "simd/kernel_table.hpp"
 
 namespace seeddelta {
@@ -46,144 +40,63 @@ static std::unique_ptr<PyColumnWeight> make_py_columns(const std::string &name, 
     return w;
 }
 
-EventSpec event_of(const std::map<std::string, double> &options) {
-    EventSpec e;
-    e.enabled = !options.empty();
-    for (const auto &[name, value] : options) {
-        require(std::isfinite(value) && value >= 0, "", "event " + name + " must be 0 or more");
-        const auto whole = static_cast<int>(std::min(value, 1e6));
-        if (name == "theta") {
-            e.theta = static_cast<float>(value);
-        } else if (name == "topk") {
-            require(value > 0 && value <= 1, "", "event topk must be above 0 and at most 1");
-            e.most = value;
-        } else if (name == "quorum") {
-            require(value > 0 && value <= 1, "", "event quorum must be above 0 and at most 1");
-            e.quorum = static_cast<float>(value);
-        } else if (name == "beta") {
-            e.beta = static_cast<float>(value);
-        } else if (name == "lambda") {
-            e.lambda = static_cast<float>(value);
-        } else if (name == "age_max") {
-            e.age_max = whole;
-        } else if (name == "budget_ns") {
-            e.budget_ns = value;
-        } else if (name == "gap_every") {
-            e.gap_every = whole;
-        } else if (name == "gap_tolerance") {
-            e.gap_tolerance = static_cast<float>(value);
-        } else if (name == "rearm") {
-            e.rearm = whole;
-        } else if (name == "block") {
-            require(whole == 1 || whole == 16 || whole == 32 || whole == 64, "", "event block must be 1, 16, 32 or 64");
-            e.block = whole;
-        } else if (name == "early_checks") {
-            e.early_checks = whole;
-        } else {
-            require(false, "", "event has no option " + name);
-        }
-    }
-    return e;
-}
-
-static std::unique_ptr<PyGate> make_gate(int64_t n_in, bool kwta, double keep, int64_t keep_count, int block, int duty,
-                                         float temperature, bool renormalize, float threshold,
-                                         const OptionalArray &norm, const std::string &pack, float pack_eps,
-                                         float pack_relative, float pack_density, float pack_hysteresis,
-                                         bool pack_popcount, bool pack_aggressive, bool prompts, int gap_every,
-                                         float gap_tolerance, const std::map<std::string, double> &event) {
-    auto g = std::make_unique<PyGate>();
+// What plan_gates makes of settings for a model of one matrix.
+static std::unique_ptr<PyGate> make_gate(int64_t n_in, const Settings &given, const std::vector<float> &norm,
+                                         float threshold) {
     require(n_in > 0, "", "n_in must be 1 or more");
-    require(keep > 0 && keep <= 1, "", "keep must be above 0 and at most 1");
-    require(keep_count >= 0 && keep_count <= n_in, "", "keep_count must be between 0 and n_in");
-    require(block == 1 || block == 16 || block == 32 || block == 64, "", "block must be 1, 16, 32 or 64");
-    require(duty >= 1, "", "duty must be 1 or more");
-    require(temperature >= 0 && std::isfinite(temperature), "", "temperature must be 0 or more");
-    require(!std::isnan(threshold), "", "threshold must be a number");
-    require(pack == "none" || pack == "binary" || pack == "ternary" || pack == "zeros", "",
-            "pack must be none, binary, ternary or zeros");
-    require(pack_eps >= 0 && pack_relative >= 0 && pack_density >= 0 && pack_hysteresis >= 0 && pack_hysteresis < 1, "",
-            "pack_eps, pack_relative, pack_density and pack_hysteresis must be 0 or more, the last below 1");
-    require(!pack_aggressive || pack == "ternary", "", "pack_aggressive needs a ternary pack");
-    g->spec.n_in = n_in;
-    g->spec.prompts = prompts;
-    require(gap_every >= 0 && gap_tolerance >= 0 && std::isfinite(gap_tolerance), "",
-            "gap_every and gap_tolerance must be 0 or more");
-    require(gap_every == 0 || (keep_count == 0 && threshold < 0), "",
-            "gap_every tunes keep; leave keep_count and "
-            "threshold out");
-    g->spec.kwta = {.enabled = kwta,
-                    .keep = keep,
-                    .keep_count = keep_count,
-                    .block = block,
-                    .duty = duty,
-                    .temperature = temperature,
-                    .renormalize = renormalize,
-                    .threshold = threshold,
-                    .gap_every = gap_every,
-                    .gap_tolerance = gap_tolerance};
-    g->spec.pack = {.enabled = pack != "none",
-                    .zeros = pack == "zeros",
-                    .ternary = pack == "ternary",
-                    .eps = pack_eps,
-                    .relative = pack_relative,
-                    .density = pack_density,
-                    .hysteresis = pack_hysteresis,
-                    .vector_popcount = pack_popcount,
-                    .aggressive = pack_aggressive};
-    g->spec.event = event_of(event);
-    require(!g->spec.event.enabled || (pack == "none" && threshold < 0 && block == 1 && !renormalize), "",
-            "events exclude pack, threshold, block and renormalize");
-    if (norm) {
-        require_array(*norm, "norm", "f", 4, {n_in});
-        g->keep.push_back(*norm);
-        g->spec.kwta.norm = static_cast<const float *>(norm->data());
-        for (int64_t i = 0; i < n_in; ++i) {
-            require(std::isfinite(g->spec.kwta.norm[i]), "", "norm is not finite");
-        }
-    }
-    return g;
+    require(norm.empty() || static_cast<int64_t>(norm.size()) == n_in, "", "norm must be [n_in]");
+    SkipSettings settings;
+    settings.force = settings.skip_prompt = true;
+    set_all(given, [&](const std::string &name, const std::string &value) { return settings.set(name, value); });
+    settings.check();
+    const Skippable matrix{.name = "blk.0.ffn_down.weight", .n_out = 1, .n_in = n_in, .by_column = true, .norms = [&] {
+                               return norm.empty() ? std::vector<float>(static_cast<size_t>(n_in), 1.0F) : norm;
+                           }};
+    std::vector<PyGate> gates = plan_gates(settings, {}, {matrix}, {});
+    require(!gates.empty(), "", "the settings skip no inputs");
+    auto gate = std::make_unique<PyGate>(std::move(gates.front()));
+    gate->spec.kwta.norm = gate->norms.empty() ? nullptr : gate->norms.data();
+    gate->spec.kwta.threshold = threshold;
+    return gate;
 }
 
-// Products of one gate in one state, one after another: what a llama context would do with them.
-static py::array_t<float> matmul(const PyColumnWeight &w, const FloatMatrix &x, OptionalGate given, int threads,
-                                 int64_t batch) {
-    const ColumnWeight &c = w.weight();
-    const PyGate *gate = given.value_or(nullptr);
-    require(x.ndim() == 2 && x.shape(1) == c.n_in, w.name,
-            "x has shape " + shape_text(x) + "; wanted [n_tokens, " + std::to_string(c.n_in) + "]");
-    require(threads >= 1 && threads <= 1024, w.name, "threads must be between 1 and 1024");
-    require(gate == nullptr || gate->spec.n_in == c.n_in, w.name, "the gate is for another number of inputs");
+py::array_t<float> products(const std::string &name, const Operator &op, const FloatMatrix &x, const PyGate *gate,
+                            int threads, int64_t batch) {
+    const MatrixShape shape = op.shape();
+    require(x.ndim() == 2 && x.shape(1) == shape.n_in, name,
+            "x has shape " + shape_text(x) + "; wanted [n_tokens, " + std::to_string(shape.n_in) + "]");
+    require(threads >= 1 && threads <= 1024, name, "threads must be between 1 and 1024");
+    require(gate == nullptr || gate->spec.n_in == shape.n_in, name, "the gate is for another number of inputs");
     const int64_t n_tokens = x.shape(0);
     batch = batch > 0 ? batch : n_tokens;
-    py::array_t<float> y({n_tokens, c.n_out});
+    py::array_t<float> y({n_tokens, shape.n_out});
     const float *in = x.data();
     float *out = y.mutable_data();
-    {
-        // Safe without the GIL: x, y and the arrays of weight and gate are held by this frame.
-        const py::gil_scoped_release release;
-        Workspace workspace;
-        ComputeStatus status;
-        std::optional<Gate> working;
-        std::vector<float> state(static_cast<size_t>(c.n_out));
-        if (gate != nullptr) {
-            working.emplace(gate->spec);
-        }
-        for (int64_t first = 0; first < n_tokens; first += batch) {
-            const int64_t count = n_tokens - first < batch ? n_tokens - first : batch;
-            const auto run = [&](int ith) {
-                columns_compute_threaded(c, working ? &*working : nullptr, in + first * c.n_in, count, c.n_in * 4,
-                                         out + first * c.n_out, c.n_out * 4, workspace, ith, threads, false, status,
-                                         state.data());
-            };
-            std::vector<std::jthread> pool;
-            for (int ith = 1; ith < threads; ++ith) {
-                pool.emplace_back(run, ith);
-            }
-            run(0);
-        }
+    // Safe without the GIL: x, y, the arrays of the matrix and the gate are held by those who call.
+    const py::gil_scoped_release release;
+    Workspace workspace;
+    ComputeStatus status;
+    std::optional<Gate> working;
+    OperatorState state;
+    if (gate != nullptr) {
+        state.gate = &working.emplace(gate->spec);
+        state.outputs.resize(static_cast<size_t>(shape.n_out));
+    }
+    for (int64_t first = 0; first < n_tokens; first += batch) {
+        const Work work{.use = WeightUse::product,
+                        .n_tokens = std::min(batch, n_tokens - first),
+                        .x = in + first * shape.n_in,
+                        .x_stride = shape.n_in * 4,
+                        .y = out + first * shape.n_out,
+                        .y_stride = shape.n_out * 4};
+        together(threads, [&](int ith) { op.run(work, state, workspace, ith, threads, status); });
     }
     return y;
+}
+
+static py::array_t<float> matmul(const PyColumnWeight &w, const FloatMatrix &x, OptionalGate gate, int threads,
+                                 int64_t batch) {
+    return products(w.name, *column_operator(w.weight(), nullptr), x, gate.value_or(nullptr), threads, batch);
 }
 
 static py::typing::List<py::array_t<int32_t>> select(const PyGate &gate, const FloatMatrix &x) {
@@ -214,35 +127,15 @@ void bind_columns(py::module_ &m) {
         m, "Gate",
         "What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.\n\n"
         "Args:\n"
-        "    kwta: keep the inputs with the largest scores |x| · norm.\n"
-        "    keep, keep_count: fraction of the units, or their number (0: the fraction holds).\n"
-        "    block: inputs a unit, scored by their squares: 1, 16, 32 or 64.\n"
-        "    duty: choose for every duty-th token only; the others take all.\n"
-        "    renormalize, temperature: divide by the share that is kept, counted (0) or by softmax.\n"
-        "    threshold: 0 or more: keep the scores above it, however many.\n"
-        "    gap_every, gap_tolerance: every so many gated tokens the product is compared with the full one, and keep\n"
-        "        and duty are tuned such that the relative error, mean over all tokens, is near the tolerance. 0: "
-        "never.\n"
-        "    norm: float32 [n_in]. Kept, not copied.\n"
-        "    pack: none, binary or ternary bitmap of |x| > max(pack_eps, pack_relative · mean |x| of those that "
-        "passed).\n"
-        "        Or zeros: all but exact zeros pass, so that the product keeps its bits; of pack_… it takes "
-        "pack_popcount only.\n"
-        "    pack_aggressive: products of one token are those of signs where the weight has sign_bits (ternary only).\n"
-        "    pack_density, pack_hysteresis: above this share the bitmap is off, below (1 - hysteresis) of it on "
-        "again.\n"
-        "    event: not empty: changes of the inputs are sent. theta, topk, quorum, beta, lambda, age_max, budget_ns,\n"
-        "        gap_every, gap_tolerance, rearm, block, early_checks (in which a failure is one for good);\n"
-        "        docs/guide/skipping.md.\n"
-        "    prompts: choose for products of several tokens, too.\n"
-        "Raises ValueError for an option out of range.")
-        .def(py::init(&make_gate), py::arg("n_in"), py::kw_only(), py::arg("kwta") = false, py::arg("keep") = 1.0,
-             py::arg("keep_count") = 0, py::arg("block") = 1, py::arg("duty") = 1, py::arg("temperature") = 0.0F,
-             py::arg("renormalize") = false, py::arg("threshold") = -1.0F, py::arg("norm") = py::none(),
-             py::arg("pack") = "none", py::arg("pack_eps") = 1e-4F, py::arg("pack_relative") = 0.0F,
-             py::arg("pack_density") = 0.15F, py::arg("pack_hysteresis") = 0.1F, py::arg("pack_popcount") = true,
-             py::arg("pack_aggressive") = false, py::arg("prompts") = true, py::arg("gap_every") = 0,
-             py::arg("gap_tolerance") = 0.1F, py::arg("event") = std::map<std::string, double>{})
+        "    settings: of skipping, by their full names such as kwta.k (docs/guide/skipping.md), for a matrix "
+        "ffn_down\n"
+        "        alone. A failed check of events holds for a while only (force), and prompts are skipped in, too\n"
+        "        (skip_prompt).\n"
+        "    norm: [n_in], of the weight's columns; none: ones.\n"
+        "    threshold: 0 or more: KWTA keeps the scores above it, however many.\n"
+        "Raises ValueError for settings that cannot be.")
+        .def(py::init(&make_gate), py::arg("n_in"), py::arg("settings"), py::kw_only(),
+             py::arg("norm") = std::vector<float>{}, py::arg("threshold") = -1.0F)
         .def("select", &select, py::arg("x"),
              "Indices chosen for each row of x, float32 [n_tokens, n_in], one token after the other: int32 arrays.");
     py::class_<PyColumnWeight>(
@@ -250,7 +143,7 @@ void bind_columns(py::module_ &m) {
         "A matrix stored by its inputs: all weights of one input are together, so that inputs can be skipped.\n\n"
         "Args:\n"
         "    f16: float16 [n_in, n_out], the transposed matrix. Copied.\n"
-        "    sign_bits, sign_gamma: a ternary matrix for gates with pack_aggressive, uint64 [n_out, 2, n_in / "
+        "    sign_bits, sign_gamma: a ternary matrix for state_pack_mlp.aggressive, uint64 [n_out, 2, n_in / "
         "64\n"
         "        rounded up] with bits of its positive and of its negative weights, and float32 [n_out], a row's "
         "magnitude.\n"

@@ -1,17 +1,14 @@
 // The Python class ColumnWeight: a matrix stored by its inputs, and the arrays it points to.
 #pragma once
-#include <pybind11/numpy.h>
-#include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "gating/compose.hpp"
-#include "seeddelta/columns.hpp"
-#include "seeddelta/make_weight.hpp"
+#include "bindings/arrays.hpp"
+#include "gating/plan.hpp"
+#include "linear/operator.hpp"
 
 namespace seeddelta {
 
@@ -24,16 +21,13 @@ public:
     int64_t nbytes = 0;
 };
 
-// A GateSpec and the norms that it points to.
-class PyGate {
-public:
-    GateSpec spec;
-    std::vector<pybind11::object> keep;
-};
-
-// Limits of events by name; empty: none. Raises ValueError.
-EventSpec event_of(const std::map<std::string, double> &options);
-
+// Its spec has the norms.
+using PyGate = PlannedGate;
 using OptionalGate = std::optional<const PyGate *>;
+
+// Products of a matrix and a gate (null: none) in one state, `batch` tokens each (0: all), one after another: what a
+// context of llama.cpp would do with them. Raises ValueError, which has the name.
+py::array_t<float> products(const std::string &name, const Operator &op, const FloatMatrix &x, const PyGate *gate,
+                            int threads, int64_t batch);
 
 } // namespace seeddelta

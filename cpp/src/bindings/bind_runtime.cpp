@@ -7,7 +7,6 @@
 #include <cmath>
 #include <memory>
 #include <optional>
-#include <span>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -15,7 +14,6 @@
 #include <vector>
 
 #include "bindings/arrays.hpp"
-#include "bindings/bind_attention.hpp"
 #include "bindings/bind_columns.hpp"
 #include "bindings/bind_runtime.hpp"
 #include "bindings/bind_weight.hpp"
@@ -72,8 +70,8 @@ py::typing::Dict<py::str, IntDict> counters(PyHook &h) {
     py::typing::Dict<py::str, IntDict> all;
     for (const ServedWeight &s : h.hook.served()) {
         IntDict one;
-        for (const WeightCount &count : std::span(kWeightCounts).subspan(kOwnCalls + 1)) {
-            one[count.name] = (s.counters.*count.member).load();
+        for (size_t i = 1; i < s.counters.kSize; ++i) {
+            one[kWeightCounts[i]] = s.counters.at(i);
         }
         all[py::str(s.weight->name)] = one;
     }

@@ -18,110 +18,54 @@
 
 namespace seeddelta {
 
-using OptionalArray = std::optional<py::array>;
-
 static void require(bool holds, const std::string &name, const std::string &what) {
     if (!holds) {
         throw py::value_error("tensor '" + name + "': " + what);
     }
 }
 
-static std::unique_ptr<PyWeight>
-make_weight(const std::string &name, int64_t n_out, int64_t n_in, uint32_t base_kind, uint64_t base_seed,
-            float base_scale, int base_block, int rotation_block, const OptionalArray &codes,
-            const py::array &row_scale, const OptionalArray &column_scale, const OptionalArray &d_idx,
-            const OptionalArray &d_val, const OptionalArray &d_scale, const OptionalArray &b_map,
-            const OptionalArray &b_val, const OptionalArray &b_scale, const OptionalArray &r_dict,
-            const OptionalArray &r_codes, const OptionalArray &r_vals, const OptionalArray &seed_idx,
-            const OptionalArray &seed_gain, const OptionalArray &p_map, const OptionalArray &p_val,
-            const OptionalArray &p_scale, int64_t n_experts, const std::string &layout, int lane_code) {
+static std::unique_ptr<PyWeight> make_weight(const std::string &name, int64_t n_out, int64_t n_in, uint32_t base_kind,
+                                             uint64_t base_seed, float base_scale, int base_block, int rotation_block,
+                                             int lane_code, int64_t n_experts, const std::string &layout,
+                                             const NamedArrays &given) {
     require(layout == "row" || layout == "column", name, "layout must be row or column");
-    const WeightArrays arrays{.n_out = n_out,
-                              .n_in = n_in,
-                              .n_experts = n_experts,
-                              .by_column = layout == "column",
-                              .base_kind = base_kind,
-                              .base_seed = base_seed,
-                              .base_scale = base_scale,
-                              .rotation_block = rotation_block,
-                              .base_block = base_block,
-                              .lane_code = lane_code,
-                              .codes = view_of(codes),
-                              .row_scale = view_of(row_scale),
-                              .column_scale = view_of(column_scale),
-                              .d_idx = view_of(d_idx),
-                              .d_val = view_of(d_val),
-                              .d_scale = view_of(d_scale),
-                              .b_map = view_of(b_map),
-                              .b_val = view_of(b_val),
-                              .b_scale = view_of(b_scale),
-                              .r_dict = view_of(r_dict),
-                              .r_codes = view_of(r_codes),
-                              .r_vals = view_of(r_vals),
-                              .p_map = view_of(p_map),
-                              .p_val = view_of(p_val),
-                              .p_scale = view_of(p_scale),
-                              .seed_idx = view_of(seed_idx),
-                              .seed_gain = view_of(seed_gain)};
-    auto w = std::make_unique<PyWeight>(name, arrays);
-    w->keep.push_back(row_scale);
-    w->nbytes = row_scale.nbytes();
-    for (const OptionalArray *array : {&codes, &column_scale, &d_idx, &d_val, &d_scale, &b_map, &b_val, &b_scale,
-                                       &r_dict, &r_codes, &r_vals, &seed_idx, &seed_gain, &p_map, &p_val, &p_scale}) {
-        if (*array) {
-            w->keep.push_back(**array);
-            w->nbytes += (*array)->nbytes();
-        }
+    WeightArrays arrays{.n_out = n_out,
+                        .n_in = n_in,
+                        .n_experts = n_experts,
+                        .by_column = layout == "column",
+                        .base_kind = base_kind,
+                        .base_seed = base_seed,
+                        .base_scale = base_scale,
+                        .rotation_block = rotation_block,
+                        .base_block = base_block,
+                        .lane_code = lane_code};
+    for (const auto &[suffix, array] : given) {
+        const ArrayMember member = array_named(suffix);
+        require(member != nullptr, name, "there is no array of the name '" + suffix + "'");
+        arrays.*member = view_of(array);
     }
-    return w;
+    return std::make_unique<PyWeight>(name, arrays, given);
+}
+
+static int64_t bytes_of(const PyWeight &w) {
+    int64_t bytes = 0;
+    for (const auto &[suffix, array] : w.given) {
+        bytes += array.nbytes();
+    }
+    return bytes;
 }
 
 static py::array_t<float> matmul(const PyWeight &w, const FloatMatrix &x, int threads, int64_t expert,
                                  OptionalGate given, int64_t batch) {
-    require(x.ndim() == 2 && x.shape(1) == w.ctx().n_in, w.name,
-            "x has shape " + shape_text(x) + "; wanted [n_tokens, " + std::to_string(w.ctx().n_in) + "]");
-    require(threads >= 1 && threads <= 1024, w.name, "threads must be between 1 and 1024");
     require(expert >= 0 && expert < w.ctx().n_experts, w.name, "there is no expert of that number");
     const seeddelta_ctx ctx = w.ctx().n_experts == 1 ? w.ctx() : w.ctx().expert(expert);
     const PyGate *gate = given.value_or(nullptr);
     const bool sparse = ctx.scheme == ResidualScheme::proc_sparse;
-    require(gate == nullptr || (sparse && gate->spec.n_in == ctx.n_in), w.name,
-            "a gate is for proc_sparse here, and for as many inputs");
+    require(gate == nullptr || sparse, w.name, "a gate is for proc_sparse here");
     const auto op = w.is_column() ? column_operator(w.checked.columns(), nullptr)
                     : sparse      ? proc_operator(ctx, gate == nullptr ? nullptr : &gate->spec)
                                   : row_operator(ctx);
-    const int64_t n_tokens = x.shape(0);
-    batch = batch > 0 ? batch : n_tokens;
-    py::array_t<float> y({n_tokens, w.ctx().n_out});
-    const float *in = x.data();
-    float *out = y.mutable_data();
-    {
-        // Safe without the GIL: x, y and the weight's arrays are held by this frame, and nothing of Python is touched.
-        const py::gil_scoped_release release;
-        Workspace workspace;
-        ComputeStatus status;
-        std::optional<Gate> working;
-        OperatorState state;
-        if (gate != nullptr) {
-            state.gate = &working.emplace(gate->spec);
-            state.outputs.resize(static_cast<size_t>(ctx.n_out));
-        }
-        for (int64_t first = 0; first < n_tokens; first += batch) {
-            const Work work{.use = WeightUse::product,
-                            .n_tokens = std::min(batch, n_tokens - first),
-                            .x = in + first * ctx.n_in,
-                            .x_stride = ctx.n_in * 4,
-                            .y = out + first * ctx.n_out,
-                            .y_stride = ctx.n_out * 4};
-            const auto run = [&](int ith) { op->run(work, state, workspace, ith, threads, status); };
-            std::vector<std::jthread> pool;
-            for (int ith = 1; ith < threads; ++ith) {
-                pool.emplace_back(run, ith);
-            }
-            run(0);
-        }
-    }
-    return y;
+    return products(w.name, *op, x, gate, threads, batch);
 }
 
 static py::array_t<float> multiply_active(const PyWeight &w, const FloatMatrix &x, const py::array_t<int32_t> &index) {
@@ -206,39 +150,35 @@ void bind_weight(py::module_ &m) {
     py::class_<PyWeight>(
         m, "Weight",
         "One converted matrix: arrays of a SeedΔ file and the product with it.\n\n"
-        "Ŵ = row_scale · (base_scale · v · R + Δ), docs/reference/format.md. The arrays are kept, not copied; shapes, "
-        "dtypes\n"
-        "and index ranges are checked here and a wrong one raises ValueError naming the tensor.\n\n"
+        "Ŵ = row_scale · (base_scale · v · R + Δ), docs/reference/format.md. The arrays are kept, not copied; names, "
+        "shapes,\n"
+        "dtypes and index ranges are checked here and a wrong one raises ValueError naming the tensor.\n\n"
         "Args:\n"
-        "    codes: uint8 or int8 [ceil(n_out / 16), lines, 64], for base_kind 2 (lanes) and the code of the number\n"
-        "        lane_code.\n"
-        "    row_scale: float16 or float32 [n_out].\n"
-        "    column_scale: int8 [n_in]; input i is multiplied by 2^(column_scale[i] / 8) before the rotation.\n"
-        "    d_idx, d_val, d_scale: coo residual; (u)int16 or (u)int32 [n_out, K], float16 or int8\n"
-        "        [n_out, K], float16 [n_out] (with int8 only).\n"
-        "    b_map, b_val, b_scale: block residual; (u)int16 [n_out, kept] ascending, float16 or int8\n"
-        "        [n_out, kept, 32 or 64], float16 [n_out, kept] (with int8 only).\n"
-        "    r_dict, r_codes, r_vals: codebook residual; float16 [M, n_in], (u)int16 and float16 [n_out, k].\n"
-        "    p_map, p_val, p_scale: kept blocks of proc_sparse; (u)int8 [n_out, ceil(blocks / 8)] a bit a block, int8\n"
-        "        [n_out, kept, 32 or 64], float16 [n_out]. A base prng_block is then 0 outside of them.\n"
-        "    seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8\n"
-        "        [n_out, ceil(n_in / base_block)].\n"
         "    n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those "
-        "of "
-        "another.\n"
+        "of another.\n"
         "    layout: \"row\", or \"column\" for lanes whose codes are uint8 [n_in, streams, lines] in the order of "
-        "strips, "
-        "and\n"
-        "        row_scale [n_in].")
+        "strips, and\n"
+        "        row_scale [n_in].\n"
+        "    arrays: by the suffix that files call them by:\n"
+        "        codes: uint8 or int8 [ceil(n_out / 16), lines, 64], for base_kind 2 (lanes) and the code of the "
+        "number\n"
+        "            lane_code.\n"
+        "        row_scale: float16 or float32 [n_out]; every weight has it.\n"
+        "        column_scale: int8 [n_in]; input i is multiplied by 2^(column_scale[i] / 8) before the rotation.\n"
+        "        d_idx, d_val, d_scale: coo residual; (u)int16 or (u)int32 [n_out, K], float16 or int8\n"
+        "            [n_out, K], float16 [n_out] (with int8 only).\n"
+        "        b_map, b_val, b_scale: block residual; (u)int16 [n_out, kept] ascending, float16 or int8\n"
+        "            [n_out, kept, 32 or 64], float16 [n_out, kept] (with int8 only).\n"
+        "        r_dict, r_codes, r_vals: codebook residual; float16 [M, n_in], (u)int16 and float16 [n_out, k].\n"
+        "        p_map, p_val, p_scale: kept blocks of proc_sparse; (u)int8 [n_out, ceil(blocks / 8)] a bit a block, "
+        "int8\n"
+        "            [n_out, kept, 32 or 64], float16 [n_out]. A base prng_block is then 0 outside of them.\n"
+        "        seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8\n"
+        "            [n_out, ceil(n_in / base_block)].")
         .def(py::init(&make_weight), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(),
              py::arg("base_kind"), py::arg("base_seed") = 0, py::arg("base_scale") = 0.0F, py::arg("base_block") = 64,
-             py::arg("rotation_block") = 0, py::arg("codes") = py::none(), py::arg("row_scale"),
-             py::arg("column_scale") = py::none(), py::arg("d_idx") = py::none(), py::arg("d_val") = py::none(),
-             py::arg("d_scale") = py::none(), py::arg("b_map") = py::none(), py::arg("b_val") = py::none(),
-             py::arg("b_scale") = py::none(), py::arg("r_dict") = py::none(), py::arg("r_codes") = py::none(),
-             py::arg("r_vals") = py::none(), py::arg("seed_idx") = py::none(), py::arg("seed_gain") = py::none(),
-             py::arg("p_map") = py::none(), py::arg("p_val") = py::none(), py::arg("p_scale") = py::none(),
-             py::arg("n_experts") = 1, py::arg("layout") = "row", py::arg("lane_code") = -1)
+             py::arg("rotation_block") = 0, py::arg("lane_code") = -1, py::arg("n_experts") = 1,
+             py::arg("layout") = "row", py::arg("arrays"))
         .def("matmul", &matmul, py::arg("x"), py::arg("threads") = 1, py::arg("expert") = 0, py::kw_only(),
              py::arg("gate") = py::none(), py::arg("batch") = 0,
              "y = x Ŵᵀ with int8 activations: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].\n\n"
@@ -264,7 +204,7 @@ void bind_weight(py::module_ &m) {
         .def_property_readonly("n_out", [](const PyWeight &w) { return w.ctx().n_out; })
         .def_property_readonly("n_experts", [](const PyWeight &w) { return w.ctx().n_experts; })
         .def_property_readonly("n_in", [](const PyWeight &w) { return w.ctx().n_in; })
-        .def_readonly("nbytes", &PyWeight::nbytes, "Bytes of all arrays.");
+        .def_property_readonly("nbytes", &bytes_of, "Bytes of all arrays.");
 }
 
 } // namespace seeddelta

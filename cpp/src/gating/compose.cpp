@@ -106,10 +106,10 @@ int64_t Gate::rank(const float *x, const uint64_t *bits, int64_t passed, int32_t
             value[i] *= factor;
         }
     }
-    count(counters_.kwta_calls);
-    count(counters_.kwta_kept, found);
-    count(counters_.kwta_seen, passed);
-    count(counters_.kwta_passes, top.passes);
+    count(counters_[GateCount::kwta_calls]);
+    count(counters_[GateCount::kwta_kept], found);
+    count(counters_[GateCount::kwta_seen], passed);
+    count(counters_[GateCount::kwta_passes], top.passes);
     return found;
 }
 
@@ -132,20 +132,20 @@ EventChoice Gate::choose_events(const float *x, const GateScratch &scratch, int3
     }
     ++step_;
     const EventChoice choice = event_.choose(x, kwta.norm, most, scratch.score, index, value);
-    count(counters_.event_calls);
+    count(counters_[GateCount::event_calls]);
     if (choice.mode == EventMode::full) {
-        count(counters_.event_full);
+        count(counters_[GateCount::event_full]);
         return choice;
     }
-    count(counters_.kwta_calls, limited ? 1 : 0);
-    count(counters_.kwta_kept, limited ? choice.sent : 0);
-    count(counters_.kwta_seen, limited ? n : 0);
-    count(counters_.duty_hits, this->kwta() && !limited ? 1 : 0);
-    count(counters_.event_sent, choice.sent);
-    count(counters_.event_seen, n);
-    count(counters_.event_forced, choice.forced);
-    count(counters_.event_quorum, choice.quorum ? 1 : 0);
-    count(counters_.event_budget, choice.budget ? 1 : 0);
+    count(counters_[GateCount::kwta_calls], limited ? 1 : 0);
+    count(counters_[GateCount::kwta_kept], limited ? choice.sent : 0);
+    count(counters_[GateCount::kwta_seen], limited ? n : 0);
+    count(counters_[GateCount::duty_hits], this->kwta() && !limited ? 1 : 0);
+    count(counters_[GateCount::event_sent], choice.sent);
+    count(counters_[GateCount::event_seen], n);
+    count(counters_[GateCount::event_forced], choice.forced);
+    count(counters_[GateCount::event_quorum], choice.quorum ? 1 : 0);
+    count(counters_[GateCount::event_budget], choice.budget ? 1 : 0);
     return choice;
 }
 
@@ -193,7 +193,7 @@ bool Gate::check_due() {
     }
     if (checked_) {
         checked_ = false;
-        count(counters_.kwta_tuned, tune_to(spec_.kwta, kwta_gap_, first_duty_) ? 1 : 0);
+        count(counters_[GateCount::kwta_tuned], tune_to(spec_.kwta, kwta_gap_, first_duty_) ? 1 : 0);
     }
     if (step_ % spec_.kwta.duty != 0 || --until_check_ > 0) {
         return false;
@@ -207,12 +207,12 @@ bool Gate::check_due() {
 
 void Gate::report_gap(float gap) {
     if (!events()) {
-        count(counters_.kwta_checks);
+        count(counters_[GateCount::kwta_checks]);
         kwta_gap_ = std::max(kwta_gap_, gap);
         return;
     }
-    count(counters_.event_checks);
-    count(counters_.event_failed, gap <= spec_.event.gap_tolerance ? 0 : 1);
+    count(counters_[GateCount::event_checks]);
+    count(counters_[GateCount::event_failed], gap <= spec_.event.gap_tolerance ? 0 : 1);
     event_.report_gap(gap);
 }
 
@@ -257,19 +257,19 @@ int64_t Gate::select(const float *x, int64_t token, const GateScratch &scratch, 
     int64_t passed = n;
     if (packs()) {
         const PackResult packed = pack_select(spec_.pack, x, n, scratch.bits, scratch.bits + bitmap_words(n), pack_);
-        count(counters_.pack_tokens);
-        count(counters_.pack_used, packed.used ? 1 : 0);
-        count(counters_.pack_units, packed.units);
-        count(counters_.pack_negative, packed.negative);
-        count(counters_.pack_seen, n);
-        count(counters_.pack_switches, packed.switched ? 1 : 0);
+        count(counters_[GateCount::pack_tokens]);
+        count(counters_[GateCount::pack_used], packed.used ? 1 : 0);
+        count(counters_[GateCount::pack_units], packed.units);
+        count(counters_[GateCount::pack_negative], packed.negative);
+        count(counters_[GateCount::pack_seen], n);
+        count(counters_[GateCount::pack_switches], packed.switched ? 1 : 0);
         bits = packed.used ? scratch.bits : nullptr;
         passed = packed.used ? packed.units : n;
     }
     if (kwta() && (step_ + token) % spec_.kwta.duty == 0) {
         return rank(x, bits, passed, scratch.score, index, value);
     }
-    count(counters_.duty_hits, kwta() ? 1 : 0);
+    count(counters_[GateCount::duty_hits], kwta() ? 1 : 0);
     return bits == nullptr ? list_all(x, n, index, value) : list_bits(x, bits, n, index, value);
 }
 

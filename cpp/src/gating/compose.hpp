@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "format/counter.hpp"
 #include "gating/event.hpp"
 #include "gating/kwta.hpp"
 #include "gating/statepack.hpp"
@@ -20,31 +21,32 @@ struct GateSpec {
     bool prompts = false; // also for products of several tokens; else those take all units
 };
 
-// Written by llama's threads, read by anyone.
-struct GateCounters {
-    std::atomic<uint64_t> kwta_calls{0};  // tokens whose units KWTA chose
-    std::atomic<uint64_t> kwta_kept{0};   // units that it kept
-    std::atomic<uint64_t> kwta_seen{0};   // of how many
-    std::atomic<uint64_t> kwta_passes{0}; // over the scores to find the thresholds
-    std::atomic<uint64_t> duty_hits{0};   // tokens that passed whole because it was not their turn
-    std::atomic<uint64_t> kwta_checks{0}; // products compared with the full one
-    std::atomic<uint64_t> kwta_tuned{0};  // times that this changed how many are kept, or how often
-    std::atomic<uint64_t> pack_tokens{0};
-    std::atomic<uint64_t> pack_used{0};     // tokens whose bitmap was used
-    std::atomic<uint64_t> pack_units{0};    // bits set
-    std::atomic<uint64_t> pack_negative{0}; // bits of negative inputs (ternary)
-    std::atomic<uint64_t> pack_seen{0};     // units that could have had one
-    std::atomic<uint64_t> pack_switches{0}; // times that the density turned the bitmap off or on
-    std::atomic<uint64_t> pack_signs{0};    // products of signs
-    std::atomic<uint64_t> event_calls{0};   // tokens
-    std::atomic<uint64_t> event_full{0};    // of them computed whole
-    std::atomic<uint64_t> event_sent{0};    // units sent by the others
-    std::atomic<uint64_t> event_seen{0};    // of how many
-    std::atomic<uint64_t> event_forced{0};  // of those sent, by their age
-    std::atomic<uint64_t> event_quorum{0};  // tokens in which the quorum left changes out
-    std::atomic<uint64_t> event_budget{0};  // in which the budget did
-    std::atomic<uint64_t> event_checks{0};  // products compared with the full one
-    std::atomic<uint64_t> event_failed{0};  // of them beyond the tolerance
+// What is counted of a gate.
+enum class GateCount : uint8_t {
+    kwta_calls,  // tokens whose units KWTA chose
+    kwta_kept,   // units that it kept
+    kwta_seen,   // of how many
+    kwta_passes, // over the scores to find the thresholds
+    duty_hits,   // tokens that passed whole because it was not their turn
+    kwta_checks, // products compared with the full one
+    kwta_tuned,  // times that this changed how many are kept, or how often
+    pack_tokens,
+    pack_used,     // tokens whose bitmap was used
+    pack_units,    // bits set
+    pack_negative, // bits of negative inputs (ternary)
+    pack_seen,     // units that could have had one
+    pack_switches, // times that the density turned the bitmap off or on
+    pack_signs,    // products of signs
+    event_calls,   // tokens
+    event_full,    // of them computed whole
+    event_sent,    // units sent by the others
+    event_seen,    // of how many
+    event_forced,  // of those sent, by their age
+    event_quorum,  // tokens in which the quorum left changes out
+    event_budget,  // in which the budget did
+    event_checks,  // products compared with the full one
+    event_failed,  // of them beyond the tolerance
+    n,
 };
 
 // Levels of a profile: level i keeps (i + 1) / kProfileLevels of the units.
@@ -80,7 +82,7 @@ public:
     }
 
     const GateSpec &spec() const { return spec_; }
-    const GateCounters &counters() const { return counters_; }
+    const Counters<GateCount> &counters() const { return counters_; }
     const PackState &pack() const { return pack_; }
     // Whether it chooses anything for a product of so many tokens.
     bool works(int64_t n_tokens) const { return (kwta() || packs() || events()) && (n_tokens == 1 || spec_.prompts); }
@@ -152,7 +154,7 @@ public:
     bool zeros_alone() const { return spec_.pack.zeros && packs() && !kwta() && !events() && !profiling_; }
     // Whether the token just chosen for is multiplied by its signs.
     bool signs() const { return spec_.pack.aggressive && packs() && pack_.active && !profiling_; }
-    void count_signs() { counters_.pack_signs.fetch_add(1, std::memory_order_relaxed); }
+    void count_signs() { count(counters_[GateCount::pack_signs]); }
     // The product is chosen for: the next one continues counting tokens here. By one thread.
     void advance(int64_t n_tokens) { step_ += n_tokens; }
 
@@ -165,7 +167,7 @@ private:
 
     Published published_;
     GateSpec spec_;
-    GateCounters counters_;
+    Counters<GateCount> counters_; // written by llama's threads, read by anyone
     PackState pack_;
     EventState event_;
     GateProfile profile_;

@@ -1,33 +1,19 @@
 #include "gating/counts.hpp"
 
 #include <algorithm>
-#include <functional>
 
 namespace seeddelta {
 
 namespace {
 
-using Member = std::atomic<uint64_t> GateCounters::*;
-struct Counted {
-    const char *name;
-    Member member;
-};
+using enum GateCount;
 
-// The order of GateCount.
-constexpr Counted kCounted[kGateCounts] = {
-    {"kwta_calls", &GateCounters::kwta_calls},       {"kwta_kept", &GateCounters::kwta_kept},
-    {"kwta_seen", &GateCounters::kwta_seen},         {"kwta_passes", &GateCounters::kwta_passes},
-    {"duty_hits", &GateCounters::duty_hits},         {"kwta_checks", &GateCounters::kwta_checks},
-    {"kwta_tuned", &GateCounters::kwta_tuned},       {"pack_tokens", &GateCounters::pack_tokens},
-    {"pack_used", &GateCounters::pack_used},         {"pack_units", &GateCounters::pack_units},
-    {"pack_negative", &GateCounters::pack_negative}, {"pack_seen", &GateCounters::pack_seen},
-    {"pack_switches", &GateCounters::pack_switches}, {"pack_signs", &GateCounters::pack_signs},
-    {"event_calls", &GateCounters::event_calls},     {"event_full", &GateCounters::event_full},
-    {"event_sent", &GateCounters::event_sent},       {"event_seen", &GateCounters::event_seen},
-    {"event_forced", &GateCounters::event_forced},   {"event_quorum", &GateCounters::event_quorum},
-    {"event_budget", &GateCounters::event_budget},   {"event_checks", &GateCounters::event_checks},
-    {"event_failed", &GateCounters::event_failed},
-};
+constexpr const char *kNames[] = {"kwta_calls",    "kwta_kept",    "kwta_seen",     "kwta_passes",  "duty_hits",
+                                  "kwta_checks",   "kwta_tuned",   "pack_tokens",   "pack_used",    "pack_units",
+                                  "pack_negative", "pack_seen",    "pack_switches", "pack_signs",   "event_calls",
+                                  "event_full",    "event_sent",   "event_seen",    "event_forced", "event_quorum",
+                                  "event_budget",  "event_checks", "event_failed"};
+static_assert(std::size(kNames) == Counters<GateCount>::kSize);
 
 using Has = bool GateCounts::*;
 
@@ -72,17 +58,17 @@ using Metrics = std::vector<Metric>;
 
 void add_kwta(Metrics &found, const Sums &s, const KwtaSettings &settings) {
     found.insert(found.end(), {{"kwta.gates", s.gates(), true},
-                               {"kwta.calls", s.total(kKwtaCalls), true},
-                               {"kwta.keep_ratio", s.share(kKwtaKept, kKwtaSeen)},
-                               {"kwta.duty_hits", s.total(kDutyHits), true},
-                               {"kwta.passes", s.share(kKwtaPasses, kKwtaCalls)},
+                               {"kwta.calls", s.total(kwta_calls), true},
+                               {"kwta.keep_ratio", s.share(kwta_kept, kwta_seen)},
+                               {"kwta.duty_hits", s.total(duty_hits), true},
+                               {"kwta.passes", s.share(kwta_passes, kwta_calls)},
                                {"kwta.temp", settings.temperature}});
     if (settings.gap_tol) {
         found.insert(found.end(),
                      {{"kwta.k", s.mean([](const GateCounts &gate) { return gate.keep; })},
                       {"kwta.duty", s.mean([](const GateCounts &gate) { return gate.duty; })},
-                      {"kwta.gap_checks", s.total(kKwtaChecks), true},
-                      {"kwta.tuned", s.total(kKwtaTuned), true},
+                      {"kwta.gap_checks", s.total(kwta_checks), true},
+                      {"kwta.tuned", s.total(kwta_tuned), true},
                       {"kwta.quality_gap", s.largest([](const GateCounts &gate) { return gate.kwta_gap; })}});
     }
 }
@@ -90,40 +76,40 @@ void add_kwta(Metrics &found, const Sums &s, const KwtaSettings &settings) {
 void add_pack(Metrics &found, const Sums &s, const PackMlpSettings &settings) {
     found.insert(found.end(), {{"pack.enabled", s.gates(), true},
                                {"pack.mode", settings.ternary ? 2.0 : 1.0, true},
-                               {"pack.calls", s.total(kPackTokens), true},
-                               {"pack.density", s.share(kPackUnits, kPackSeen)},
-                               {"pack.active", s.share(kPackUsed, kPackTokens)},
-                               {"pack.popcnt", s.total(kPackUnits), true},
-                               {"pack.negative", s.total(kPackNegative), true},
-                               {"pack.switches", s.total(kPackSwitches), true},
-                               {"pack.aggressive", s.total(kPackSigns), true},
+                               {"pack.calls", s.total(pack_tokens), true},
+                               {"pack.density", s.share(pack_units, pack_seen)},
+                               {"pack.active", s.share(pack_used, pack_tokens)},
+                               {"pack.popcnt", s.total(pack_units), true},
+                               {"pack.negative", s.total(pack_negative), true},
+                               {"pack.switches", s.total(pack_switches), true},
+                               {"pack.aggressive", s.total(pack_signs), true},
                                {"pack.gamma", s.mean([](const GateCounts &gate) { return gate.gamma; })}});
 }
 
 void add_zeros(Metrics &found, const Sums &s) {
     if (s.gates() > 0) {
-        const double share = s.total(kPackSeen) > 0 ? 1.0 - s.share(kPackUnits, kPackSeen) : 0.0;
+        const double share = s.total(pack_seen) > 0 ? 1.0 - s.share(pack_units, pack_seen) : 0.0;
         found.insert(
             found.end(),
-            {{"zeros.gates", s.gates(), true}, {"zeros.calls", s.total(kPackTokens), true}, {"zeros.share", share}});
+            {{"zeros.gates", s.gates(), true}, {"zeros.calls", s.total(pack_tokens), true}, {"zeros.share", share}});
     }
 }
 
 void add_event(Metrics &found, const Sums &s) {
-    const double sent = s.share(kEventSent, kEventSeen);
+    const double sent = s.share(event_sent, event_seen);
     found.insert(found.end(),
                  {{"event.enabled", s.gates(), true},
                   {"event.active", s.sum([](const GateCounts &gate) { return gate.event_active; }), true},
-                  {"event.calls", s.total(kEventCalls), true},
-                  {"event.full", s.total(kEventFull), true},
+                  {"event.calls", s.total(event_calls), true},
+                  {"event.full", s.total(event_full), true},
                   {"event.topk_kept", sent},
-                  {"event.stale_pct", s.total(kEventSeen) > 0 ? 100.0 * (1.0 - sent) : 0.0},
-                  {"event.forced", s.total(kEventForced), true},
-                  {"event.quorum_hits", s.total(kEventQuorum), true},
-                  {"event.budget_hits", s.total(kEventBudget), true},
+                  {"event.stale_pct", s.total(event_seen) > 0 ? 100.0 * (1.0 - sent) : 0.0},
+                  {"event.forced", s.total(event_forced), true},
+                  {"event.quorum_hits", s.total(event_quorum), true},
+                  {"event.budget_hits", s.total(event_budget), true},
                   {"event.budget_ms_used", s.sum([](const GateCounts &gate) { return gate.event_ns; }) / 1e6},
-                  {"event.gap_checks", s.total(kEventChecks), true},
-                  {"event.gap_failures", s.total(kEventFailed), true},
+                  {"event.gap_checks", s.total(event_checks), true},
+                  {"event.gap_failures", s.total(event_failed), true},
                   {"event.quality_gap", s.largest([](const GateCounts &gate) { return gate.event_gap; })}});
 }
 
@@ -131,9 +117,7 @@ void add_event(Metrics &found, const Sums &s) {
 
 GateCounts GateCounts::of(const Gate &gate) {
     GateCounts found;
-    for (size_t i = 0; i < kGateCounts; ++i) {
-        found.counts[i] = (gate.counters().*kCounted[i].member).load();
-    }
+    found.counts = gate.counters();
     const GateSpec &spec = gate.spec();
     found.kwta = spec.kwta.enabled;
     found.zeros = spec.pack.enabled && spec.pack.zeros;
@@ -153,15 +137,15 @@ GateCounts GateCounts::of(const Gate &gate) {
 }
 
 void GateCounts::add(const GateCounts &other) {
-    const auto before = counts;
+    const Counters<GateCount> before = counts;
     *this = other;
-    std::transform(counts.begin(), counts.end(), before.begin(), counts.begin(), std::plus<>());
+    counts += before;
 }
 
 std::vector<std::pair<std::string, double>> named(const GateCounts &gate) {
     std::vector<std::pair<std::string, double>> found;
-    for (size_t i = 0; i < kGateCounts; ++i) {
-        found.emplace_back(kCounted[i].name, static_cast<double>(gate.counts[i]));
+    for (size_t i = 0; i < gate.counts.kSize; ++i) {
+        found.emplace_back(kNames[i], static_cast<double>(gate.counts.at(i)));
     }
     found.insert(found.end(), {{"pack_zeros", gate.zeros ? 1.0 : 0.0},
                                {"pack_active", gate.pack_active ? 1.0 : 0.0},

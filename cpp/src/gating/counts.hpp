@@ -1,6 +1,5 @@
 // What gates have done, to be added up and told in the names of `seeddelta run --metrics-json`.
 #pragma once
-#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -11,18 +10,9 @@
 
 namespace seeddelta {
 
-// clang-format off
-enum GateCount : size_t {
-    kKwtaCalls, kKwtaKept, kKwtaSeen, kKwtaPasses, kDutyHits, kKwtaChecks, kKwtaTuned,
-    kPackTokens, kPackUsed, kPackUnits, kPackNegative, kPackSeen, kPackSwitches, kPackSigns,
-    kEventCalls, kEventFull, kEventSent, kEventSeen, kEventForced, kEventQuorum, kEventBudget, kEventChecks,
-    kEventFailed, kGateCounts,
-};
-// clang-format on
-
 struct GateCounts {
     bool kwta = false, pack = false, event = false, zeros = false; // what it has
-    std::array<uint64_t, kGateCounts> counts{};                    // since it was made
+    Counters<GateCount> counts;                                    // since it was made
     // As it is now.
     double keep = 1.0, kwta_gap = 0.0, event_gap = 0.0, event_ns = 0.0, gamma = 0.0;
     int duty = 1;

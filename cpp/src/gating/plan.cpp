@@ -153,19 +153,10 @@ private:
         if (!theta) {
             return false;
         }
-        gate.spec.event = {.enabled = true,
-                           .theta = static_cast<float>(*theta),
-                           .most = value_of(gate.group, s.topk, s.target).value_or(1.0),
-                           .quorum = static_cast<float>(s.quorum),
-                           .beta = static_cast<float>(s.stale_beta),
-                           .lambda = static_cast<float>(s.stale_lambda),
-                           .age_max = s.age_max,
-                           .budget_ns = s.budget_ms ? *s.budget_ms * 1e6 * share(gate.group, s.target) : 0.0,
-                           .gap_every = s.gap_every,
-                           .gap_tolerance = static_cast<float>(s.gap_tol),
-                           .rearm = s.rearm,
-                           .early_checks = settings_.force ? 0 : kEarlyChecks,
-                           .block = std::max(s.block, block)};
+        gate.spec.event =
+            s.made(*theta, value_of(gate.group, s.topk, s.target).value_or(1.0), share(gate.group, s.target));
+        gate.spec.event.early_checks = settings_.force ? 0 : kEarlyChecks;
+        gate.spec.event.block = std::max(s.block, block);
         return !settings_.kwta || settings_.kwta->wina;
     }
 

@@ -119,6 +119,20 @@ void check_kwta(const KwtaSettings &s) {
 
 } // namespace
 
+EventSpec EventSettings::made(double threshold, double most, double share) const {
+    return {.enabled = true,
+            .theta = static_cast<float>(threshold),
+            .most = most,
+            .quorum = static_cast<float>(quorum),
+            .beta = static_cast<float>(stale_beta),
+            .lambda = static_cast<float>(stale_lambda),
+            .age_max = age_max,
+            .budget_ns = budget_ms.value_or(0.0) * 1e6 * share,
+            .gap_every = gap_every,
+            .gap_tolerance = static_cast<float>(gap_tol),
+            .rearm = rearm};
+}
+
 bool SkipSettings::set(std::string_view name, const std::string &value) {
     const GivenSetting given(name, value);
     const size_t dot = name.find('.');

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "gating/event.hpp"
 #include "gating/patterns.hpp"
 #include "gating/skip_file.hpp"
 
@@ -55,6 +56,8 @@ struct EventSettings {
 
     bool of_inputs() const { return target != Target::kv; }
     Values theta() const { return delta_theta.value_or(Values{{"*", of_inputs() ? 0.15 : 0.01}}); }
+    // Of a place with these values, which has a share of the budget. Of single inputs, without early checks.
+    EventSpec made(double threshold, double most, double share) const;
 };
 
 struct SkipSettings {

@@ -144,7 +144,7 @@ void AttentionHook::others_compute(const void *k) {
 
 void AttentionHook::leave(const char *why) {
     left_because_.store(why, std::memory_order_relaxed);
-    count(counters_.left);
+    count(counters_[AttentionCount::left]);
 }
 
 AttentionProblem AttentionHook::problem_of(const void *node, Node &served) const {
@@ -227,7 +227,7 @@ void AttentionHook::plan(const void *node, Node &served) {
     arenas_.reserve(Attention::scratch_bytes(p));
     served.ready = true;
     tokens_ = std::max(tokens_, p.tokens());
-    count(counters_.nodes);
+    count(counters_[AttentionCount::nodes]);
 }
 
 void AttentionHook::compute(void *dst, int ith, int nth, void *userdata) noexcept {
@@ -280,7 +280,7 @@ void AttentionHook::deliver(void *dst, int ith, int nth, void *userdata) noexcep
 void AttentionHook::settle(Node &node) {
     const std::lock_guard lock(mutex_);
     const bool prompt = abi_.ne_of(node.operands.q, 1) > kFewQueries;
-    count(prompt ? counters_.prompts : counters_.exact, node.plan.chosen ? 0 : 1);
+    count(prompt ? counters_[AttentionCount::prompts] : counters_[AttentionCount::exact], node.plan.chosen ? 0 : 1);
     if (node.layer->selector != nullptr) {
         node.layer->selector->settle(node.plan);
     }
@@ -299,7 +299,7 @@ SelectorReport AttentionHook::report() const {
 
 std::pair<double, double> AttentionHook::gap_and_recall_sum() const {
     const std::lock_guard lock(mutex_);
-    return {totals_.pack.gap_sum, totals_.pack.recall_sum};
+    return {totals_.gap_sum, totals_.recall_sum};
 }
 
 } // namespace seeddelta

@@ -16,11 +16,12 @@
 
 namespace seeddelta {
 
-struct AttentionCounters {
-    std::atomic<uint64_t> nodes{0};   // of attention met and taken over
-    std::atomic<uint64_t> left{0};    // left to ggml, because they do not fit
-    std::atomic<uint64_t> exact{0};   // operations with all keys, of up to kFewQueries tokens a sequence
-    std::atomic<uint64_t> prompts{0}; // of more
+enum class AttentionCount : uint8_t {
+    nodes,   // of attention met and taken over
+    exact,   // operations with all keys, of up to kFewQueries tokens a sequence
+    prompts, // of more
+    left,    // left to ggml, because they do not fit
+    n,
 };
 
 class AttentionHook {
@@ -38,7 +39,7 @@ public:
     // Somebody wrote to the caches without a graph. Between two decodes.
     void invalidate() { invalid_.store(true, std::memory_order_release); }
 
-    const AttentionCounters &counters() const { return counters_; }
+    const Counters<AttentionCount> &counters() const { return counters_; }
     const SelectorTotals &totals() const { return totals_; }
     const AttentionSettings &settings() const { return settings_; }
     // Whether all attention is exact from the next graph on. While nothing is computed.
@@ -104,7 +105,7 @@ private:
     std::unordered_map<const void *, std::unique_ptr<Node>>
         nodes_; // by the address of the node, which graphs use again
     int64_t tokens_ = 0;
-    AttentionCounters counters_;
+    Counters<AttentionCount> counters_;
     SelectorTotals totals_;
     std::atomic<bool> invalid_{false};
     std::atomic<bool> in_pieces_{false};

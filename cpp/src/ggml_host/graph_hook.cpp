@@ -40,10 +40,10 @@ void GraphHook::pause(unsigned features) {
 GraphHook::GateActivity GraphHook::activity() const {
     GateActivity sum;
     for (const Gate &gate : gates_) {
-        const GateCounters &c = gate.counters();
-        sum.kwta += c.kwta_calls.load(std::memory_order_relaxed);
-        (gate.spec().pack.zeros ? sum.zeros : sum.pack) += c.pack_tokens.load(std::memory_order_relaxed);
-        sum.events += c.event_calls.load(std::memory_order_relaxed) - c.event_full.load(std::memory_order_relaxed);
+        const Counters<GateCount> &c = gate.counters();
+        sum.kwta += c[GateCount::kwta_calls];
+        (gate.spec().pack.zeros ? sum.zeros : sum.pack) += c[GateCount::pack_tokens];
+        sum.events += c[GateCount::event_calls] - c[GateCount::event_full];
         sum.given_up += gate.published().given_up.load(std::memory_order_relaxed) ? 1 : 0;
     }
     return sum;
@@ -113,22 +113,22 @@ void GraphHook::run(void *dst, int ith, int nth, const ServedWeight::Node &node)
 // The memory works while ggml does what lies between two products.
 void GraphHook::prefetch_next(const ServedWeight &served, int ith, int nth) const {
     if (served.next != nullptr && !served.next->dense && served.next->weight->op->prefetch(ith, nth) && ith == 0) {
-        count(served.next->counters.prefetched);
+        count(served.next->counters[WeightCount::prefetched]);
     }
 }
 
 void GraphHook::count_product(const void *dst, const ServedWeight::Node &node, bool dense, bool reused) {
-    WeightCounters &counters = node.served->counters;
-    count(counters.calls);
-    count(counters.tokens, tokens_of(dst));
+    Counters<WeightCount> &counters = node.served->counters;
+    count(counters[WeightCount::calls]);
+    count(counters[WeightCount::tokens], tokens_of(dst));
     if (!dense) {
         const Tally tally = node.served->weight->op->tally(work_of(dst, node.use, reused), workspace_);
-        count(counters.own_calls);
-        count(counters.reused, reused ? 1 : 0);
-        count(counters.experts, tally.experts);
-        count(counters.active_inputs, tally.active);
-        count(counters.skipped_inputs, tally.skipped);
-        count(counters.blocks, tally.blocks);
+        count(counters[WeightCount::own_calls]);
+        count(counters[WeightCount::reused], reused ? 1 : 0);
+        count(counters[WeightCount::experts], tally.experts);
+        count(counters[WeightCount::active_inputs], tally.active);
+        count(counters[WeightCount::skipped_inputs], tally.skipped);
+        count(counters[WeightCount::blocks], tally.blocks);
     }
     if (node.served->state.gate != nullptr) {
         node.served->state.gate->publish();
@@ -145,7 +145,7 @@ bool GraphHook::recover(const void *dst, const ServedWeight::Node &node) {
     }
     ComputeStatus status;
     weight.dense->run(work_of(dst, node.use, false), node.served->state, workspace_, 0, 1, status);
-    count(node.served->counters.dense_calls);
+    count(node.served->counters[WeightCount::dense_calls]);
     if (status.nonfinite_output.load(std::memory_order_relaxed)) {
         return false;
     }
@@ -155,13 +155,13 @@ bool GraphHook::recover(const void *dst, const ServedWeight::Node &node) {
 }
 
 void GraphHook::finish(void *dst, const ServedWeight::Node &node, bool dense, bool reused) {
-    WeightCounters &counters = node.served->counters;
+    Counters<WeightCount> &counters = node.served->counters;
     if (node.use == WeightUse::lookup) {
-        count(counters.rows, abi_.ne_of(dst, 1));
+        count(counters[WeightCount::rows], abi_.ne_of(dst, 1));
     } else {
         count_product(dst, node, dense, reused);
     }
-    count(counters.dense_calls, dense ? 1 : 0);
+    count(counters[WeightCount::dense_calls], dense ? 1 : 0);
 
     if (status_.bad_index.exchange(false, std::memory_order_relaxed)) {
         record(HookErrorKind::bad_index, node.served, nullptr);
@@ -171,7 +171,7 @@ void GraphHook::finish(void *dst, const ServedWeight::Node &node, bool dense, bo
     if (!bad_input && !bad_output) {
         return;
     }
-    count(counters.nonfinite_events, dense ? 0 : 1);
+    count(counters[WeightCount::nonfinite_events], dense ? 0 : 1);
     const bool has_dense = node.served->weight->dense != nullptr;
     if (!dense && recover(dst, node)) {
         return;

@@ -23,22 +23,27 @@ namespace seeddelta {
 
 class GraphHook;
 
-// What one weight did in one context. Written by llama's threads, read by anyone.
-struct WeightCounters {
-    std::atomic<uint64_t> rewrites{0};    // nodes met in graphs and served, also those of a graph that is used again
-    std::atomic<uint64_t> calls{0};       // products computed
-    std::atomic<uint64_t> own_calls{0};   // of them those of the operator; the others are of the original model
-    std::atomic<uint64_t> tokens{0};      // columns of those products
-    std::atomic<uint64_t> reused{0};      // products that took the quantized activations of the one before
-    std::atomic<uint64_t> prefetched{0};  // products whose first codes the one before asked the memory for
-    std::atomic<uint64_t> rows{0};        // rows looked up
-    std::atomic<uint64_t> experts{0};     // experts computed with, each once a product however many tokens chose it
-    std::atomic<uint64_t> dense_calls{0}; // products and look-ups computed from the dense fallback
-    std::atomic<uint64_t> nonfinite_events{0}; // those with NaN or infinity in activations or result
-    std::atomic<uint64_t> active_inputs{0};    // of gated matrices: inputs computed with
-    std::atomic<uint64_t> skipped_inputs{0};   // and those left out
-    std::atomic<uint64_t> blocks{0};           // of proc_sparse: multiplied
+// What is counted of one weight in one context.
+enum class WeightCount : uint8_t {
+    own_calls,        // products computed by the operator; not a metric, as all others are
+    rewrites,         // nodes met in graphs and served, also those of a graph that is used again
+    calls,            // products computed, also those of the original model
+    tokens,           // columns of those products
+    reused,           // products that took the quantized activations of the one before
+    prefetched,       // products whose first codes the one before asked the memory for
+    rows,             // rows looked up
+    experts,          // experts computed with, each once a product however many tokens chose it
+    dense_calls,      // products and look-ups computed from the dense fallback
+    nonfinite_events, // those with NaN or infinity in activations or result
+    active_inputs,    // of gated matrices: inputs computed with
+    skipped_inputs,   // and those left out
+    blocks,           // of proc_sparse: multiplied
+    n,
 };
+inline constexpr const char *kWeightCounts[] = {
+    "own_calls",   "rewrites",         "calls",         "tokens",         "reused", "prefetched", "rows", "experts",
+    "dense_calls", "nonfinite_events", "active_inputs", "skipped_inputs", "blocks"};
+static_assert(std::size(kWeightCounts) == Counters<WeightCount>::kSize);
 
 // A registered weight in one context. The nodes are the userdata of the custom operation.
 struct ServedWeight {
@@ -53,7 +58,7 @@ struct ServedWeight {
     bool dense = false;
     ServedWeight *next = nullptr; // whose product comes after this one's in the graph; null: not known
     OperatorState state;
-    WeightCounters counters;
+    Counters<WeightCount> counters; // written by llama's threads, read by anyone
     Node fresh{};
     Node reuse{};
     Node experts{};

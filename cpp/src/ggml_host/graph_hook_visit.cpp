@@ -51,7 +51,7 @@ void GraphHook::visit(void *node) {
     } else {
         serve_product(node, *served, use);
     }
-    count(served->counters.rewrites);
+    count(served->counters[WeightCount::rewrites]);
 }
 
 // What a node would do with a weight in its first source; our own nodes are met again when a graph is used again.

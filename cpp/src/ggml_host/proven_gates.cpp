@@ -13,7 +13,7 @@ static void add_attention(std::vector<ProvenGate> &found, AttentionHook &own) {
         const EventCounters &events = totals.event;
         found.push_back({.key = "event",
                          .name = "event-driven attention",
-                         .count = [&events] { return events.operations.load() - events.full.load(); },
+                         .count = [&events] { return events[EventCount::operations] - events[EventCount::full]; },
                          .pause = pause,
                          .given_up = [&own] { return static_cast<uint64_t>(own.report().event_given_up); },
                          .places = [&own] { return static_cast<uint64_t>(own.report().event_layers); },
@@ -21,16 +21,17 @@ static void add_attention(std::vector<ProvenGate> &found, AttentionHook &own) {
     } else if (own.settings().chooses_keys()) {
         const bool of_both =
             std::any_of(found.begin(), found.end(), [](const ProvenGate &gate) { return gate.key == "pack"; });
-        const PackCounters &pack = totals.pack;
-        found.push_back(
-            {.key = of_both ? "pack.kv" : "pack",
-             .name = "StatePack of attention",
-             .count = [&pack] { return pack.operations.load(); },
-             .pause = pause,
-             .given_up = [&pack] { return pack.disabled.load(); },
-             .places = [&own,
-                        &pack] { return static_cast<uint64_t>(own.report().packed_layers) + pack.disabled.load(); },
-             .remedy = "see --state-pack-kv-gap-limit"});
+        const Counters<PackCount> &pack = totals.pack;
+        found.push_back({.key = of_both ? "pack.kv" : "pack",
+                         .name = "StatePack of attention",
+                         .count = [&pack] { return pack[PackCount::operations]; },
+                         .pause = pause,
+                         .given_up = [&pack] { return pack[PackCount::disabled]; },
+                         .places =
+                             [&own, &pack] {
+                                 return static_cast<uint64_t>(own.report().packed_layers) + pack[PackCount::disabled];
+                             },
+                         .remedy = "see --state-pack-kv-gap-limit"});
     }
 }
 

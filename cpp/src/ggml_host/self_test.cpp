@@ -267,7 +267,7 @@ int test_attention(const std::map<std::string, uintptr_t> &table, const GgmlAbi 
     void *ours = node();
     void *theirs = node();
     std::string wrong = graph.compare(hook, ours, theirs, kDim * kHeads);
-    if (wrong.empty() && attention.counters().exact.load() == 0) {
+    if (wrong.empty() && attention.counters()[AttentionCount::exact] == 0) {
         const char *why = attention.left_because();
         wrong = std::string("it is left to ggml (") + (why == nullptr ? "it was not seen" : why) + ")";
     }

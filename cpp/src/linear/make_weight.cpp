@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "format/column_lanes.hpp"
 #include "format/float16.hpp"
@@ -19,6 +20,15 @@
 namespace seeddelta {
 
 namespace {
+
+using W = WeightArrays;
+constexpr std::pair<std::string_view, ArrayMember> kArrays[] = {
+    {"codes", &W::codes},       {"row_scale", &W::row_scale}, {"column_scale", &W::column_scale},
+    {"seed_idx", &W::seed_idx}, {"seed_gain", &W::seed_gain}, {"d_idx", &W::d_idx},
+    {"d_val", &W::d_val},       {"d_scale", &W::d_scale},     {"b_map", &W::b_map},
+    {"b_val", &W::b_val},       {"b_scale", &W::b_scale},     {"r_dict", &W::r_dict},
+    {"r_codes", &W::r_codes},   {"r_vals", &W::r_vals},       {"p_map", &W::p_map},
+    {"p_val", &W::p_val},       {"p_scale", &W::p_scale}};
 
 constexpr int64_t kMost = int64_t{1} << 28; // rows, columns: products of them fit 64 bits
 
@@ -79,6 +89,7 @@ void set_base(const Builder &b) {
 }
 
 void set_row_scale(const Builder &b) {
+    b.require(bool(b.in.row_scale), "needs row_scale");
     const bool half = b.in.row_scale.item_size == 2;
     require_array(b.in.row_scale, "row_scale", "f", half ? 2 : 4, {b.in.by_column ? b.c.n_in : b.rows()});
     b.c.row_scale_f16 = half ? b.in.row_scale.as<uint16_t>() : nullptr;
@@ -124,16 +135,20 @@ void set_proc_sparse(const Builder &b) {
 
 void set_residual(const Builder &b) {
     struct Given {
-        const Array &array;
         ResidualScheme scheme;
+        const char *first;
+        const Array &array;
+        bool others;
     };
-    const Given schemes[] = {{b.in.d_idx, ResidualScheme::coo},
-                             {b.in.b_map, ResidualScheme::block},
-                             {b.in.r_dict, ResidualScheme::codebook_resid},
-                             {b.in.p_map, ResidualScheme::proc_sparse}};
+    const WeightArrays &in = b.in;
+    const Given schemes[] = {{ResidualScheme::coo, "d_idx", in.d_idx, in.d_val || in.d_scale},
+                             {ResidualScheme::block, "b_map", in.b_map, in.b_val || in.b_scale},
+                             {ResidualScheme::codebook_resid, "r_dict", in.r_dict, in.r_codes || in.r_vals},
+                             {ResidualScheme::proc_sparse, "p_map", in.p_map, in.p_val || in.p_scale}};
     b.require(std::count_if(std::begin(schemes), std::end(schemes), [](const Given &s) { return bool(s.array); }) <= 1,
               "more than one residual scheme");
     for (const Given &one : schemes) {
+        b.require(one.array || !one.others, std::string("lacks ") + one.first + " of its residual");
         if (one.array && one.scheme == ResidualScheme::proc_sparse) {
             set_proc_sparse(b);
         } else if (one.array) {
@@ -159,6 +174,12 @@ ColumnWeight column_layout(const Builder &b) {
 }
 
 } // namespace
+
+ArrayMember array_named(std::string_view suffix) {
+    const auto *found =
+        std::find_if(std::begin(kArrays), std::end(kArrays), [&](const auto &one) { return one.first == suffix; });
+    return found == std::end(kArrays) ? nullptr : found->second;
+}
 
 CheckedWeight::CheckedWeight(const std::string &name, const WeightArrays &arrays) : by_column_(arrays.by_column) {
     const Builder b{name, arrays, ctx_};

@@ -77,17 +77,15 @@ void add_proc(std::vector<Metric> &found, const std::vector<TensorDescription> &
 
 static std::vector<Metric> model_metrics(ServedModel &model, const Totals &totals) {
     std::map<std::string_view, uint64_t> kinds;
-    Counts sums{};
+    Counters<WeightCount> sums;
     uint64_t idle = 0;
     size_t at = 0;
     for (const RegisteredWeight &weight : model.registry().weights()) {
-        const Counts &counts = totals.weights[at++];
-        for (size_t i = 0; i < sums.size(); ++i) {
-            sums[i] += counts[i];
-        }
-        idle += counts[kRewrites] == 0 ? 1 : 0;
+        const Counters<WeightCount> &counts = totals.weights[at++];
+        sums += counts;
+        idle += counts[WeightCount::rewrites] == 0 ? 1 : 0;
         for (const char *name : weight.op->names()) {
-            kinds[name] += counts[kOwnCalls];
+            kinds[name] += counts[WeightCount::own_calls];
         }
     }
     std::vector<Metric> found = {whole("seeddelta.weights", at),
@@ -96,8 +94,8 @@ static std::vector<Metric> model_metrics(ServedModel &model, const Totals &total
                                  whole("seeddelta.file_bytes", model.file_bytes()),
                                  whole("seeddelta.nodes_seen", totals.nodes_seen),
                                  whole("seeddelta.self_tests", static_cast<uint64_t>(model.ggml().self_tests()))};
-    for (size_t i = kOwnCalls + 1; i < sums.size(); ++i) {
-        found.push_back(whole(std::string("seeddelta.") + kWeightCounts[i].name, sums[i]));
+    for (size_t i = 1; i < sums.kSize; ++i) {
+        found.push_back(whole(std::string("seeddelta.") + kWeightCounts[i], sums.at(i)));
     }
     const auto statecells =
         std::count_if(model.served().begin(), model.served().end(), [](const auto &d) { return d.is_statecells(); });
@@ -108,7 +106,7 @@ static std::vector<Metric> model_metrics(ServedModel &model, const Totals &total
             found.push_back(whole("seeddelta.calls." + std::string(name), kinds[name]));
         }
     }
-    add_proc(found, model.served(), kinds["proc_sparse"], sums[kBlocks]);
+    add_proc(found, model.served(), kinds["proc_sparse"], sums[WeightCount::blocks]);
     const std::vector<Metric> skipping = skipping_metrics(model.options().skipping, totals.gates);
     found.insert(found.end(), skipping.begin(), skipping.end());
     return found;

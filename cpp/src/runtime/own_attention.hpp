@@ -1,6 +1,5 @@
 // Attention of ours in one context.
 #pragma once
-#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,9 +30,9 @@ private:
 
 // What attention did in contexts, added up; what it has now is of the last one.
 struct AttentionTotals {
-    std::array<uint64_t, 4> nodes{};
-    std::array<uint64_t, 12> pack{};
-    std::array<uint64_t, 16> events{};
+    Counters<AttentionCount> nodes;
+    Counters<PackCount> pack;
+    EventCounters events;
     double gap_sum = 0.0, recall_sum = 0.0;
     SelectorReport now;
     std::optional<AttentionSettings> settings; // none: it was not ours

@@ -18,23 +18,21 @@ struct Part {
     const char *suffix;
     uint32_t type;
     std::vector<int64_t> shape; // rows first
-    Array WeightArrays::*array;
-    bool finite = false; // float16 values that must be
+    bool finite = false;        // float16 values that must be
 };
 
 class Layout {
 public:
     explicit Layout(const TensorDescription &d) : d_(d), rows_(d.n_out * d.matrices()) {
-        add("row_scale", d.half_row_scale ? kF16 : kF32, {d.by_column ? d.n_in : rows_}, &WeightArrays::row_scale);
+        add("row_scale", d.half_row_scale ? kF16 : kF32, {d.by_column ? d.n_in : rows_});
         add_base();
         add_residual();
     }
     std::vector<Part> parts;
 
 private:
-    void add(const char *suffix, uint32_t type, std::vector<int64_t> shape, Array WeightArrays::*array,
-             bool finite = false) {
-        parts.push_back({suffix, type, std::move(shape), array, finite});
+    void add(const char *suffix, uint32_t type, std::vector<int64_t> shape, bool finite = false) {
+        parts.push_back({suffix, type, std::move(shape), finite});
     }
 
     void add_base() {
@@ -43,18 +41,17 @@ private:
             const int64_t tiles = (d_.n_out + kTileRows - 1) / kTileRows * d_.matrices();
             add("codes", kI8,
                 d_.by_column ? std::vector<int64_t>{d_.n_in, column_streams(d_.n_out), column_lines(code)}
-                             : std::vector<int64_t>{tiles, code.lines(d_.n_in), kLaneBytes},
-                &WeightArrays::codes);
+                             : std::vector<int64_t>{tiles, code.lines(d_.n_in), kLaneBytes});
             if (d_.column_scale) {
-                add("column_scale", kI8, {d_.n_in * d_.matrices()}, &WeightArrays::column_scale);
+                add("column_scale", kI8, {d_.n_in * d_.matrices()});
             }
         }
         const int64_t blocks = d_.base == BaseKind::prng_block ? (d_.n_in + d_.base_block - 1) / d_.base_block : 0;
         if (d_.seed_per == SeedPer::row) {
-            add("seed_idx", kI16, {rows_}, &WeightArrays::seed_idx);
+            add("seed_idx", kI16, {rows_});
         } else if (d_.seed_per == SeedPer::block) {
-            add("seed_idx", kI16, {rows_, blocks}, &WeightArrays::seed_idx);
-            add("seed_gain", kI8, {rows_, blocks}, &WeightArrays::seed_gain);
+            add("seed_idx", kI16, {rows_, blocks});
+            add("seed_gain", kI8, {rows_, blocks});
         }
     }
 
@@ -63,29 +60,29 @@ private:
         const uint32_t values = d_.int8_values ? kI8 : kF16;
         switch (d_.residual) {
         case ResidualScheme::coo:
-            add("d_idx", d_.n_in <= kMostShortColumns ? kI16 : kI32, {rows_, k}, &WeightArrays::d_idx);
-            add("d_val", values, {rows_, k}, &WeightArrays::d_val, !d_.int8_values);
+            add("d_idx", d_.n_in <= kMostShortColumns ? kI16 : kI32, {rows_, k});
+            add("d_val", values, {rows_, k}, !d_.int8_values);
             if (d_.int8_values) {
-                add("d_scale", kF16, {rows_}, &WeightArrays::d_scale, true);
+                add("d_scale", kF16, {rows_}, true);
             }
             break;
         case ResidualScheme::block:
-            add("b_map", kI16, {rows_, k}, &WeightArrays::b_map);
-            add("b_val", values, {rows_, k, d_.resid_block}, &WeightArrays::b_val, !d_.int8_values);
+            add("b_map", kI16, {rows_, k});
+            add("b_val", values, {rows_, k, d_.resid_block}, !d_.int8_values);
             if (d_.int8_values) {
-                add("b_scale", kF16, {rows_, k}, &WeightArrays::b_scale, true);
+                add("b_scale", kF16, {rows_, k}, true);
             }
             break;
         case ResidualScheme::codebook_resid:
-            add("r_dict", kF16, {d_.resid_size, d_.n_in}, &WeightArrays::r_dict, true);
-            add("r_codes", kI16, {rows_, k}, &WeightArrays::r_codes);
-            add("r_vals", kF16, {rows_, k}, &WeightArrays::r_vals, true);
+            add("r_dict", kF16, {d_.resid_size, d_.n_in}, true);
+            add("r_codes", kI16, {rows_, k});
+            add("r_vals", kF16, {rows_, k}, true);
             break;
         case ResidualScheme::proc_sparse: {
             const int64_t bytes = (d_.n_in + 8 * d_.resid_block - 1) / (8 * d_.resid_block);
-            add("p_map", kI8, {rows_, bytes}, &WeightArrays::p_map);
-            add("p_val", kI8, {rows_, k, d_.resid_block}, &WeightArrays::p_val);
-            add("p_scale", kF16, {rows_}, &WeightArrays::p_scale, true);
+            add("p_map", kI8, {rows_, bytes});
+            add("p_val", kI8, {rows_, k, d_.resid_block});
+            add("p_scale", kF16, {rows_}, true);
             break;
         }
         case ResidualScheme::none:
@@ -154,13 +151,13 @@ Payload payload_of(const Header &header, const TensorDescription &d) {
                         .rotation_block = static_cast<int>(d.rotation_block),
                         .base_block = d.base_block > 0 ? static_cast<int>(d.base_block) : 64,
                         .lane_code = d.base == BaseKind::lanes ? d.code : -1};
-    const TensorInfo &seed = find(header, d, {"base_seed", kI64, {1}, nullptr});
+    const TensorInfo &seed = find(header, d, {"base_seed", kI64, {1}});
     arrays.base_seed = Cursor(header.path(), {seed.data(), seed.bytes}).number<uint64_t>(seed.name);
     std::vector<const TensorInfo *> stored{&seed};
     for (const Part &part : Layout(d).parts) {
         const TensorInfo &info = find(header, d, part);
         const GgmlType &type = *ggml_type(info.type);
-        Array &array = arrays.*part.array;
+        Array &array = arrays.*array_named(part.suffix);
         array = {.data = info.data(),
                  .kind = part.type == kF32 || part.type == kF16 ? 'f' : 'i',
                  .item_size = type.bytes,
@@ -178,11 +175,8 @@ Payload payload_of(const Header &header, const TensorDescription &d) {
 }
 
 bool is_payload_name(std::string_view name) {
-    static constexpr std::string_view kSuffixes[] = {
-        "base_seed", "row_scale", "codes",   "column_scale", "seed_idx", "seed_gain", "d_idx", "d_val", "d_scale",
-        "b_map",     "b_val",     "b_scale", "r_dict",       "r_codes",  "r_vals",    "p_map", "p_val", "p_scale"};
     const std::string_view last = name.substr(name.rfind('.') + 1);
-    return std::find(std::begin(kSuffixes), std::end(kSuffixes), last) != std::end(kSuffixes);
+    return last == "base_seed" || array_named(last) != nullptr;
 }
 
 } // namespace seeddelta

@@ -92,8 +92,8 @@ int ServedContext::timed(void *scheduler, void *graph, ComputeGraph real) {
 bool ServedContext::prove() {
     uint64_t rewrites = 0, computed = 0;
     for (const ServedWeight &served : hook_.served()) {
-        rewrites += served.counters.rewrites.load();
-        computed += served.counters.calls.load() + served.counters.rows.load();
+        rewrites += served.counters[WeightCount::rewrites];
+        computed += served.counters[WeightCount::calls] + served.counters[WeightCount::rows];
     }
     proven_ = computed > 0;
     return proven_ || rewrites == 0;

@@ -6,10 +6,7 @@ void Totals::add(const GraphHook &hook) {
     weights.resize(hook.served().size());
     size_t at = 0;
     for (const ServedWeight &served : hook.served()) {
-        Counts &total = weights[at++];
-        for (size_t i = 0; i < total.size(); ++i) {
-            total[i] += (served.counters.*kWeightCounts[i].member).load();
-        }
+        weights[at++] += served.counters;
     }
     gates.resize(hook.gates().size());
     at = 0;

@@ -8,32 +8,20 @@ import numpy.typing
 import os
 import pathlib
 import typing
-__all__: list[str] = ['AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GraphHook', 'LaneCode', 'LoadedGgml', 'Options', 'OwnAttention', 'PRNG_BLOCK_STD', 'PackSettings', 'Proof', 'ProvenGate', 'ServedModel', 'StubFile', 'Trial', 'Weight', 'WeightRegistry', 'base_values', 'check_loadable', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'ggml_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'metrics', 'popcount', 'prng_block_values', 'read_header', 'rotate', 'seed_search']
+__all__: list[str] = ['AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GraphHook', 'LaneCode', 'LoadedGgml', 'Options', 'OwnAttention', 'PRNG_BLOCK_STD', 'Proof', 'ProvenGate', 'ServedModel', 'StubFile', 'Trial', 'Weight', 'WeightRegistry', 'base_values', 'check_loadable', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'ggml_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'metrics', 'popcount', 'prng_block_values', 'read_header', 'rotate', 'seed_search']
 class Gate:
     """
     What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
 
     Args:
-        kwta: keep the inputs with the largest scores |x| · norm.
-        keep, keep_count: fraction of the units, or their number (0: the fraction holds).
-        block: inputs a unit, scored by their squares: 1, 16, 32 or 64.
-        duty: choose for every duty-th token only; the others take all.
-        renormalize, temperature: divide by the share that is kept, counted (0) or by softmax.
-        threshold: 0 or more: keep the scores above it, however many.
-        gap_every, gap_tolerance: every so many gated tokens the product is compared with the full one, and keep
-            and duty are tuned such that the relative error, mean over all tokens, is near the tolerance. 0: never.
-        norm: float32 [n_in]. Kept, not copied.
-        pack: none, binary or ternary bitmap of |x| > max(pack_eps, pack_relative · mean |x| of those that passed).
-            Or zeros: all but exact zeros pass, so that the product keeps its bits; of pack_… it takes pack_popcount only.
-        pack_aggressive: products of one token are those of signs where the weight has sign_bits (ternary only).
-        pack_density, pack_hysteresis: above this share the bitmap is off, below (1 - hysteresis) of it on again.
-        event: not empty: changes of the inputs are sent. theta, topk, quorum, beta, lambda, age_max, budget_ns,
-            gap_every, gap_tolerance, rearm, block, early_checks (in which a failure is one for good);
-            docs/guide/skipping.md.
-        prompts: choose for products of several tokens, too.
-    Raises ValueError for an option out of range.
+        settings: of skipping, by their full names such as kwta.k (docs/guide/skipping.md), for a matrix ffn_down
+            alone. A failed check of events holds for a while only (force), and prompts are skipped in, too
+            (skip_prompt).
+        norm: [n_in], of the weight's columns; none: ones.
+        threshold: 0 or more: KWTA keeps the scores above it, however many.
+    Raises ValueError for settings that cannot be.
     """
-    def __init__(self, n_in: typing.SupportsInt | typing.SupportsIndex, *, kwta: bool = False, keep: typing.SupportsFloat | typing.SupportsIndex = 1.0, keep_count: typing.SupportsInt | typing.SupportsIndex = 0, block: typing.SupportsInt | typing.SupportsIndex = 1, duty: typing.SupportsInt | typing.SupportsIndex = 1, temperature: typing.SupportsFloat | typing.SupportsIndex = 0.0, renormalize: bool = False, threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0, norm: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, pack: str = 'none', pack_eps: typing.SupportsFloat | typing.SupportsIndex = 9.999999747378752e-05, pack_relative: typing.SupportsFloat | typing.SupportsIndex = 0.0, pack_density: typing.SupportsFloat | typing.SupportsIndex = 0.15000000596046448, pack_hysteresis: typing.SupportsFloat | typing.SupportsIndex = 0.10000000149011612, pack_popcount: bool = True, pack_aggressive: bool = False, prompts: bool = True, gap_every: typing.SupportsInt | typing.SupportsIndex = 0, gap_tolerance: typing.SupportsFloat | typing.SupportsIndex = 0.10000000149011612, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}) -> None:
+    def __init__(self, n_in: typing.SupportsInt | typing.SupportsIndex, settings: collections.abc.Mapping[str, typing.Any], *, norm: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [], threshold: typing.SupportsFloat | typing.SupportsIndex = -1.0) -> None:
         ...
     def select(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> list[numpy.typing.NDArray[numpy.int32]]:
         """
@@ -45,7 +33,7 @@ class ColumnWeight:
 
     Args:
         f16: float16 [n_in, n_out], the transposed matrix. Copied.
-        sign_bits, sign_gamma: a ternary matrix for gates with pack_aggressive, uint64 [n_out, 2, n_in / 64
+        sign_bits, sign_gamma: a ternary matrix for state_pack_mlp.aggressive, uint64 [n_out, 2, n_in / 64
             rounded up] with bits of its positive and of its negative weights, and float32 [n_out], a row's magnitude.
     Signs are kept, not copied. Raises ValueError naming the tensor.
     """
@@ -124,32 +112,63 @@ class LaneCode:
         """
         How many values of the pattern, from the first on, have bits of the planes.
         """
+class Trial:
+    """
+    Times of tokens with and without one gate, and what they say. Times in seconds.
+    """
+    def __init__(self, run: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+        ...
+    def add(self, seconds: typing.SupportsFloat | typing.SupportsIndex, without: bool, worked: bool) -> bool:
+        """
+        One token, and whether the gate chose for it. Returns whether there is a new decision: see saving.
+        """
+    @property
+    def pays(self) -> bool:
+        """
+        Whether it saves enough, or nothing is known yet.
+        """
+    @property
+    def saving(self) -> float | None:
+        """
+        Share of a token's time, of the last decision.
+        """
+    @property
+    def tokens(self) -> int:
+        """
+        Tokens of the first decision so far.
+        """
+    @property
+    def without(self) -> bool:
+        """
+        Whether the next token is to be computed without the gate.
+        """
 class Weight:
     """
     One converted matrix: arrays of a SeedΔ file and the product with it.
 
-    Ŵ = row_scale · (base_scale · v · R + Δ), docs/reference/format.md. The arrays are kept, not copied; shapes, dtypes
-    and index ranges are checked here and a wrong one raises ValueError naming the tensor.
+    Ŵ = row_scale · (base_scale · v · R + Δ), docs/reference/format.md. The arrays are kept, not copied; names, shapes,
+    dtypes and index ranges are checked here and a wrong one raises ValueError naming the tensor.
 
     Args:
-        codes: uint8 or int8 [ceil(n_out / 16), lines, 64], for base_kind 2 (lanes) and the code of the number
-            lane_code.
-        row_scale: float16 or float32 [n_out].
-        column_scale: int8 [n_in]; input i is multiplied by 2^(column_scale[i] / 8) before the rotation.
-        d_idx, d_val, d_scale: coo residual; (u)int16 or (u)int32 [n_out, K], float16 or int8
-            [n_out, K], float16 [n_out] (with int8 only).
-        b_map, b_val, b_scale: block residual; (u)int16 [n_out, kept] ascending, float16 or int8
-            [n_out, kept, 32 or 64], float16 [n_out, kept] (with int8 only).
-        r_dict, r_codes, r_vals: codebook residual; float16 [M, n_in], (u)int16 and float16 [n_out, k].
-        p_map, p_val, p_scale: kept blocks of proc_sparse; (u)int8 [n_out, ceil(blocks / 8)] a bit a block, int8
-            [n_out, kept, 32 or 64], float16 [n_out]. A base prng_block is then 0 outside of them.
-        seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8
-            [n_out, ceil(n_in / base_block)].
         n_experts: matrices of [n_out, n_in]; arrays hold the rows (tiles of codes, columns) of one after those of another.
         layout: "row", or "column" for lanes whose codes are uint8 [n_in, streams, lines] in the order of strips, and
             row_scale [n_in].
+        arrays: by the suffix that files call them by:
+            codes: uint8 or int8 [ceil(n_out / 16), lines, 64], for base_kind 2 (lanes) and the code of the number
+                lane_code.
+            row_scale: float16 or float32 [n_out]; every weight has it.
+            column_scale: int8 [n_in]; input i is multiplied by 2^(column_scale[i] / 8) before the rotation.
+            d_idx, d_val, d_scale: coo residual; (u)int16 or (u)int32 [n_out, K], float16 or int8
+                [n_out, K], float16 [n_out] (with int8 only).
+            b_map, b_val, b_scale: block residual; (u)int16 [n_out, kept] ascending, float16 or int8
+                [n_out, kept, 32 or 64], float16 [n_out, kept] (with int8 only).
+            r_dict, r_codes, r_vals: codebook residual; float16 [M, n_in], (u)int16 and float16 [n_out, k].
+            p_map, p_val, p_scale: kept blocks of proc_sparse; (u)int8 [n_out, ceil(blocks / 8)] a bit a block, int8
+                [n_out, kept, 32 or 64], float16 [n_out]. A base prng_block is then 0 outside of them.
+            seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8
+                [n_out, ceil(n_in / base_block)].
     """
-    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, row_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], column_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, d_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, b_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_dict: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_codes: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, r_vals: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_idx: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, seed_gain: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_map: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_val: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, p_scale: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, n_experts: typing.SupportsInt | typing.SupportsIndex = 1, layout: str = 'row', lane_code: typing.SupportsInt | typing.SupportsIndex = -1) -> None:
+    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, lane_code: typing.SupportsInt | typing.SupportsIndex = -1, n_experts: typing.SupportsInt | typing.SupportsIndex = 1, layout: str = 'row', arrays: collections.abc.Mapping[str, numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]]) -> None:
         ...
     def dequantize(self, row_begin: typing.SupportsInt | typing.SupportsIndex = 0, row_end: typing.SupportsInt | typing.SupportsIndex = -1) -> numpy.typing.NDArray[numpy.float32]:
         """
@@ -219,27 +238,18 @@ class LoadedGgml:
         """
         Operations that were compared with ggml's own: four, with attention five.
         """
-class PackSettings:
-    """
-    How keys are chosen by their bits; see seeddelta.StatePackKV. Raises ValueError for what is out of range.
-    """
-    def __init__(self, mode: str, *, eps: typing.SupportsFloat | typing.SupportsIndex = 1.2000000476837158, popcount: bool = False, refine: bool = True, budget: typing.SupportsFloat | typing.SupportsIndex = 0.25, mass: typing.SupportsFloat | typing.SupportsIndex = 0.0, sinks: typing.SupportsInt | typing.SupportsIndex = 4, recent: typing.SupportsInt | typing.SupportsIndex = 64, density: typing.SupportsFloat | typing.SupportsIndex = 0.5, negligible: typing.SupportsFloat | typing.SupportsIndex = 0.0, gamma_chunk: typing.SupportsInt | typing.SupportsIndex = 0, gamma_cap: typing.SupportsFloat | typing.SupportsIndex = 4.0, audits: typing.SupportsInt | typing.SupportsIndex = 2) -> None:
-        ...
-    def with_heads(self, heads: collections.abc.Sequence[tuple[bool, typing.SupportsFloat | typing.SupportsIndex]]) -> PackSettings:
-        """
-        These settings, and for each KV head whether it attends to all keys, and its budget.
-        """
 class AttentionRun:
     """
     Attention on arrays; keeps the bits of one token's keys.
     """
-    def __call__(self, q: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], k: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], v: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], mask: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, *, scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, max_bias: typing.SupportsFloat | typing.SupportsIndex = 0.0, softcap: typing.SupportsFloat | typing.SupportsIndex = 0.0, sinks: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, threads: typing.SupportsInt | typing.SupportsIndex = 1, pack: PackSettings | None = None, repack: bool = False, compare: bool = False, v_by_channel: bool = False, event: collections.abc.Mapping[str, typing.SupportsFloat | typing.SupportsIndex] = {}, written: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = []) -> tuple[numpy.typing.NDArray[numpy.float32], dict[str, float]]:
+    def __call__(self, q: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], k: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], v: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], mask: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, *, scale: typing.SupportsFloat | typing.SupportsIndex = 1.0, max_bias: typing.SupportsFloat | typing.SupportsIndex = 0.0, softcap: typing.SupportsFloat | typing.SupportsIndex = 0.0, sinks: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None, threads: typing.SupportsInt | typing.SupportsIndex = 1, pack: collections.abc.Mapping[str, typing.Any] = {}, repack: bool = False, compare: bool = False, v_by_channel: bool = False, event: collections.abc.Mapping[str, typing.Any] = {}, written: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = []) -> tuple[numpy.typing.NDArray[numpy.float32], dict[str, float]]:
         """
         q float32[n_head, dim_k], k float16[n_kv, n_kv_head, dim_k], v float16[n_kv, n_kv_head, dim_v], mask
         float16 or float32[n_kv] (0, a bias, or -inf), sinks float32[n_head]. k and v are uint8 for the bytes of
-        Q8_0; with `v_by_channel` v is float16[n_kv_head, dim_v, n_kv]. With `pack` keys are chosen by their
-        bits, which are made at the first call and with `repack`; `compare` gives the exact result, and how far
-        the other one was. With `event` (limits as of Gate) only windows of 128 positions are computed that have
+        Q8_0; with `v_by_channel` v is float16[n_kv_head, dim_v, n_kv]. With `pack`, settings of
+        state_pack_kv by their own names (layers: of layer 2), keys are chosen by their bits, which are made at
+        the first call and with `repack`; `compare` gives the exact result, and how far the other one was. With
+        `event`, settings of event by their own names, only windows of 128 positions are computed that have
         changed since earlier calls, of which the rows `written` tell what is new. Returns (float32[n_head,
         dim_v], what was done). Raises ValueError for shapes that do not fit.
         """
@@ -317,36 +327,6 @@ class GraphHook:
     @property
     def user_data(self) -> int:
         ...
-class Trial:
-    """
-    Times of tokens with and without one gate, and what they say. Times in seconds.
-    """
-    def __init__(self, run: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
-        ...
-    def add(self, seconds: typing.SupportsFloat | typing.SupportsIndex, without: bool, worked: bool) -> bool:
-        """
-        One token, and whether the gate chose for it. Returns whether there is a new decision: see saving.
-        """
-    @property
-    def pays(self) -> bool:
-        """
-        Whether it saves enough, or nothing is known yet.
-        """
-    @property
-    def saving(self) -> float | None:
-        """
-        Share of a token's time, of the last decision.
-        """
-    @property
-    def tokens(self) -> int:
-        """
-        Tokens of the first decision so far.
-        """
-    @property
-    def without(self) -> bool:
-        """
-        Whether the next token is to be computed without the gate.
-        """
 class ProvenGate:
     """
     One kind of gate, of all matrices or layers together.

@@ -36,11 +36,10 @@ def encode_columns(
     back = np.argsort(order)
     codes, input_scale = _reordered(codes, back, weights.shape[0]), np.asarray(fitted[back], np.float32)
     if feedback is not None:
-        rotated = base.model_copy(update={"rotation_block": 0}).arguments({schema.CODES: codes})
+        rotated = base.model_copy(update={"rotation_block": 0}).arguments()
         kept = (input_scale != 0).astype(np.float32)
-        unit = _core.Weight(
-            name, *weights.shape, base_kind=base.number, row_scale=kept, layout="column", **rotated
-        ).dequantize()
+        arrays = {schema.CODES: codes, schema.ROW_SCALE: kept}
+        unit = _core.Weight(name, *weights.shape, layout="column", **rotated, arrays=arrays).dequantize()
         input_scale = refitted_input_scale(units, np.ascontiguousarray(unit.T), feedback.covariance)
     return codes.view("i1"), input_scale
 

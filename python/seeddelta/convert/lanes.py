@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from seeddelta import _core
 
-from ..gguf.schema import CODES, LanesBase, lane_code
+from ..gguf.schema import CODES, ROW_SCALE, LanesBase, lane_code
 from ..settings.recipe import EFFORTS
 from .columns import column_factor
 from .feedback import Feedback, covariance_loss, refitted_row_scale
@@ -54,10 +54,8 @@ def _search_with_feedback(
 
     def encode(rows: F32) -> tuple[Array, F32, F32]:
         codes, _ = _search(rows, base, recipe, importance=feedback.importance, feedback=feedback.matrix)
-        unit = _core.Weight(
-            name, *rows.shape, base_kind=base.number, row_scale=np.ones(len(rows), np.float32),
-            **unscaled.arguments({CODES: codes}),
-        ).dequantize()  # fmt: skip
+        arrays = {CODES: codes, ROW_SCALE: np.ones(len(rows), np.float32)}
+        unit = _core.Weight(name, *rows.shape, **unscaled.arguments(), arrays=arrays).dequantize()
         return codes, refitted_row_scale(rows, unit, feedback.covariance, recipe.threads), unit
 
     rows = _rotated(weights, feedback)

@@ -27,10 +27,12 @@ class Stored:
         self.arrays = arrays
 
     def weight(self, row_scale: Array, *, residual: bool = True) -> _core.Weight:
-        arguments = weight_arguments(self.description, self.arrays | {schema.ROW_SCALE: row_scale})
+        arrays = self.arrays | {schema.ROW_SCALE: row_scale}
         if not residual:
-            arguments = {key: value for key, value in arguments.items() if key not in schema.RESIDUAL_SUFFIXES}
-        return _core.Weight(self.description.name, *self.description.shape, **arguments)
+            arrays = {suffix: array for suffix, array in arrays.items() if suffix not in schema.RESIDUAL_SUFFIXES}
+        return _core.Weight(
+            self.description.name, *self.description.shape, **weight_arguments(self.description, arrays)
+        )
 
     def add_residual(self, weights: F32, row_scale: F32, importance: F32 | None, threads: int) -> None:
         """The residual of W / row_scale − base, by the (weighted) error that it removes."""

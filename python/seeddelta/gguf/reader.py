@@ -66,20 +66,15 @@ class StoredTensor:
 
 def weight_arguments(description: TensorDescription, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
     """Keyword arguments of `_core.Weight` for a description and its payload, signed as stored or as in StoredTensor."""
-    base = description.base
-    arrays = {suffix: schema.as_unsigned(suffix, array) for suffix, array in arrays.items()}
-    arguments: dict[str, Any] = {
-        "base_kind": base.number,
-        "base_seed": int(arrays[schema.BASE_SEED][0]),
-        "row_scale": arrays[schema.ROW_SCALE],
+    arrays = dict(arrays)
+    seed = schema.as_unsigned(schema.BASE_SEED, arrays.pop(schema.BASE_SEED))
+    return {
+        **description.base.arguments(),
+        "base_seed": int(seed[0]),
         "n_experts": description.experts or 1,
         "layout": description.layout,
-        **base.arguments(arrays),
+        "arrays": arrays,
     }
-    for suffix in (schema.COLUMN_SCALE, *schema.RESIDUAL_SUFFIXES):
-        if suffix in arrays:
-            arguments[suffix] = arrays[suffix]
-    return arguments
 
 
 class SeedDeltaFile:

@@ -82,8 +82,8 @@ class LanesBase(ScaledBase):
             )
         return code
 
-    def arguments(self, arrays: Arrays) -> dict[str, Any]:
-        return super().arguments(arrays) | {"lane_code": self.code, "codes": arrays[CODES]}
+    def arguments(self) -> dict[str, Any]:
+        return super().arguments() | {"lane_code": self.code}
 
     def decode_ops(self) -> int:
         return 4

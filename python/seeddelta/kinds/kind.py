@@ -67,9 +67,9 @@ class Base(Stored):
 
     kind: str
 
-    def arguments(self, arrays: Arrays) -> dict[str, Any]:
-        """What `_core.Weight` is told of it."""
-        return {}
+    def arguments(self) -> dict[str, Any]:
+        """What `_core.Weight` is told of it, beside seed and arrays."""
+        return {"base_kind": self.number}
 
     def decode_ops(self) -> int:
         """Integer operations for a value."""
@@ -89,8 +89,11 @@ class ScaledBase(Base):
 
     scale: float
 
-    def arguments(self, arrays: Arrays) -> dict[str, Any]:
-        return {"base_scale": self.scale, "rotation_block": getattr(self, "rotation_block", 0)}
+    def arguments(self) -> dict[str, Any]:
+        return super().arguments() | {
+            "base_scale": self.scale,
+            "rotation_block": getattr(self, "rotation_block", 0),
+        }
 
 
 class Residual(Stored):

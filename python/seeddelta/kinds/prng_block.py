@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from .fitting import FittedBase
-from .kind import F32, Array, Arrays, BaseKind, Layout
+from .kind import F32, Array, BaseKind, Layout
 
 SEED_IDX, SEED_GAIN = "seed_idx", "seed_gain"
 MAX_SEED_CHOICES = 65536
@@ -61,9 +61,8 @@ class PrngBlockBase(FittedBase):
         shape = (n_out, -(-n_in // self.block))
         return {SEED_IDX: (shape, np.dtype("<i2")), SEED_GAIN: (shape, np.dtype("i1"))}
 
-    def arguments(self, arrays: Arrays) -> dict[str, Any]:
-        chosen = {suffix: arrays[suffix] for suffix in self.suffixes if suffix in arrays}
-        return super().arguments(arrays) | {"base_block": self.block} | chosen
+    def arguments(self) -> dict[str, Any]:
+        return super().arguments() | {"base_block": self.block}
 
     def decode_ops(self) -> int:
         """1/8 of a SplitMix64 output of about 8 operations, mask and shift, and the gain."""
