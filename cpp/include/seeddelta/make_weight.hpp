@@ -59,7 +59,9 @@ struct WeightArrays {
     int rotation_block = 0;
     int base_block = 64;                          // prng_block
     int lane_code = -1;                           // lanes
-    Array codes = {};                             // lanes: 8 bits [tiles, lines, 64]
+    int fine_code = -1;                           // lanes: the code of the tiles of fine_map; -1: of none
+    Array codes = {};                             // lanes: 8 bits [tiles, lines, 64]; of the tiles of lane_code
+    Array fine_codes = {}, fine_map = {};         // the same of fine_code; 8 bits [tiles / 8 rounded up], a bit a tile
     Array row_scale = {};                         // float16 or float32 [n_out]
     Array column_scale = {};                      // int8 [n_in]
     Array d_idx = {}, d_val = {}, d_scale = {};   // coo
@@ -89,6 +91,7 @@ public:
 private:
     bool by_column_;
     seeddelta_ctx ctx_;
+    std::vector<TileRun> runs_;        // behind ctx.runs
     std::vector<float> column_factor_; // behind ctx.column_factor
     ColumnWeight columns_;
     std::vector<float> input_scale_; // behind columns.input_scale

@@ -15,6 +15,15 @@ inline constexpr int64_t kTileRows = 16;
 inline constexpr int64_t kGroup = 64;
 inline constexpr int64_t kScaleGroups = 2;
 
+// Neighboring tiles of one code, of a matrix whose rows have two.
+struct TileRun {
+    int64_t begin, end; // tiles of the matrix
+    const LaneCode *code;
+    int64_t lines;        // code->lines(n_in)
+    const uint8_t *codes; // [end - begin, lines, 64]
+    float scale;          // base_scale
+};
+
 // One converted matrix, or the matrices of all experts of a layer, which share everything but their rows: arrays with a
 // row, tile or column in front then hold those of expert 0, then those of expert 1, …; see `expert`. All pointers are
 // borrowed and must outlive the struct; shapes are validated by whoever fills it.
@@ -37,6 +46,8 @@ struct seeddelta_ctx {
     const LaneCode *lane_code = nullptr; // lanes
     int64_t lane_lines = 0;              // lane_code->lines(n_in)
     const uint8_t *codes = nullptr;      // [n_tiles, lane_lines, 64]
+    const TileRun *runs = nullptr;       // lanes of two codes: all tiles, in order; the three above are not read then
+    int64_t n_runs = 0;
 
     ResidualScheme scheme = ResidualScheme::none;
     // K a row: entries (coo), blocks (block, proc_sparse), atoms (codebook_resid)
@@ -66,6 +77,19 @@ struct seeddelta_ctx {
         seeddelta_ctx c = part(number * n_out, number * n_tiles(), n_out);
         c.column_scale = column_scale == nullptr ? nullptr : column_scale + number * n_in;
         c.column_factor = column_factor == nullptr ? nullptr : column_factor + number * n_in;
+        return c;
+    }
+
+    // Rows of the tiles of a run, which begin with its first one.
+    seeddelta_ctx rows_of(const TileRun &run) const {
+        const int64_t first = run.begin * kTileRows;
+        const int64_t end = run.end * kTileRows;
+        seeddelta_ctx c = part(first, 0, (end < n_out ? end : n_out) - first);
+        c.lane_code = run.code;
+        c.lane_lines = run.lines;
+        c.codes = run.codes;
+        c.base_scale = run.scale;
+        c.runs = nullptr;
         return c;
     }
 

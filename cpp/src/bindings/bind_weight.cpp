@@ -26,7 +26,7 @@ static void require(bool holds, const std::string &name, const std::string &what
 
 static std::unique_ptr<PyWeight> make_weight(const std::string &name, int64_t n_out, int64_t n_in, uint32_t base_kind,
                                              uint64_t base_seed, float base_scale, int base_block, int rotation_block,
-                                             int lane_code, int64_t n_experts, const std::string &layout,
+                                             int lane_code, int fine_code, int64_t n_experts, const std::string &layout,
                                              const NamedArrays &given) {
     require(layout == "row" || layout == "column", name, "layout must be row or column");
     WeightArrays arrays{.n_out = n_out,
@@ -38,7 +38,8 @@ static std::unique_ptr<PyWeight> make_weight(const std::string &name, int64_t n_
                         .base_scale = base_scale,
                         .rotation_block = rotation_block,
                         .base_block = base_block,
-                        .lane_code = lane_code};
+                        .lane_code = lane_code,
+                        .fine_code = fine_code};
     for (const auto &[suffix, array] : given) {
         const ArrayMember member = array_named(suffix);
         require(member != nullptr, name, "there is no array of the name '" + suffix + "'");
@@ -177,8 +178,8 @@ void bind_weight(py::module_ &m) {
         "            [n_out, ceil(n_in / base_block)].")
         .def(py::init(&make_weight), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(),
              py::arg("base_kind"), py::arg("base_seed") = 0, py::arg("base_scale") = 0.0F, py::arg("base_block") = 64,
-             py::arg("rotation_block") = 0, py::arg("lane_code") = -1, py::arg("n_experts") = 1,
-             py::arg("layout") = "row", py::arg("arrays"))
+             py::arg("rotation_block") = 0, py::arg("lane_code") = -1, py::arg("fine_code") = -1,
+             py::arg("n_experts") = 1, py::arg("layout") = "row", py::arg("arrays"))
         .def("matmul", &matmul, py::arg("x"), py::arg("threads") = 1, py::arg("expert") = 0, py::kw_only(),
              py::arg("gate") = py::none(), py::arg("batch") = 0,
              "y = x Ŵᵀ with int8 activations: float32 [n_tokens, n_in] to float32 [n_tokens, n_out].\n\n"

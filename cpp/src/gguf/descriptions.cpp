@@ -38,6 +38,8 @@ constexpr Column kColumns[] = {
     {"base", ValueType::u8, true},
     {"scale", ValueType::f64},
     {"code", ValueType::u8},
+    {"fine_code", ValueType::u8},
+    {"fine_tiles", ValueType::u32},
     {"base_block", ValueType::u32},
     {"seed_per", ValueType::u8},
     {"rotation_block", ValueType::u32},
@@ -220,6 +222,13 @@ private:
         d_.code = static_cast<int>(only_if(lanes, "code", 0, 255));
         if (lanes && lane_code(static_cast<uint32_t>(d_.code)) == nullptr) {
             refuse("code", "is " + std::to_string(d_.code) + ", which is not known", kNewer);
+        }
+        const bool may_be_fine = lanes && !d_.by_column && d_.experts == 0;
+        const int64_t tiles = (d_.n_out + kTileRows - 1) / kTileRows;
+        d_.fine_tiles = may_be_fine ? ranged("fine_tiles", 0, tiles - 1) : only_if(false, "fine_tiles", 0, 0);
+        d_.fine_code = static_cast<int>(only_if(d_.fine_tiles > 0, "fine_code", 0, 255));
+        if (d_.fine_tiles > 0 && lane_code(static_cast<uint32_t>(d_.fine_code)) == nullptr) {
+            refuse("fine_code", "is " + std::to_string(d_.fine_code) + ", which is not known", kNewer);
         }
         d_.base_block = only_if(prng, "base_block", 8, 64);
         if (prng && !std::has_single_bit(static_cast<uint64_t>(d_.base_block))) {

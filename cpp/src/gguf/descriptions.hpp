@@ -27,7 +27,9 @@ struct TensorDescription {
     double error = 0.0; // what a gap is compared with
     BaseKind base = BaseKind::none;
     ResidualScheme residual = ResidualScheme::none;
-    int code = 0; // lanes
+    int code = 0;      // lanes
+    int fine_code = 0; // of fine_tiles of the tiles
+    int64_t fine_tiles = 0;
     SeedPer seed_per = SeedPer::tensor;
     bool by_column = false;
     bool column_scale = false;

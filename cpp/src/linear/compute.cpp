@@ -54,6 +54,23 @@ static void prepare_weight(const seeddelta_ctx &ctx, PrepareWork work, Workspace
     kernels().linear.prepare(ctx, work, scratch);
 }
 
+// Calls use(matrix, begin, end, row) for tiles of one code after the other: [begin, end) of a matrix whose first row is
+// `row` of ctx.
+template <class Use>
+static void each_run(const seeddelta_ctx &ctx, int64_t tile_begin, int64_t tile_end, const Use &use) {
+    if (ctx.runs == nullptr) {
+        use(ctx, tile_begin, tile_end, 0);
+        return;
+    }
+    const TileRun *last = ctx.runs + ctx.n_runs;
+    const TileRun *run =
+        std::upper_bound(ctx.runs, last, tile_begin, [](int64_t tile, const TileRun &one) { return tile < one.end; });
+    for (; run != last && run->begin < tile_end; ++run) {
+        use(ctx.rows_of(*run), std::max(tile_begin, run->begin) - run->begin, std::min(tile_end, run->end) - run->begin,
+            run->begin * kTileRows);
+    }
+}
+
 int64_t product_scratch(const seeddelta_ctx &ctx, int64_t n_tokens) {
     const int64_t floats = std::max(ctx.n_in, prepare_floats(ctx)); // of prepare and of prepare_weight
     return std::max(floats * static_cast<int64_t>(sizeof(float)), panel_bytes(ctx, n_tokens));
@@ -102,28 +119,38 @@ void seeddelta_compute_threaded(const seeddelta_ctx &ctx, const float *x, int64_
     if (!w.all_finite.load(std::memory_order_relaxed)) {
         status.nonfinite_input.store(true, std::memory_order_relaxed);
     }
-    const Activations a{n_tokens, ctx.n_in, padded(ctx.n_in), w.q.data, w.scale.data, w.bias.data,
-                        x,        x_stride, w.p.data,         nullptr,  blocks};
+    Activations a{n_tokens, ctx.n_in, padded(ctx.n_in), w.q.data, w.scale.data, w.bias.data,
+                  x,        x_stride, w.p.data,         nullptr,  blocks};
     const int64_t tiles = ctx.n_tiles();
     uint8_t *panel = thread_scratch(panel_bytes(ctx, n_tokens));
-    if (!kernels().linear.compute(ctx, a, tiles * ith / nth, tiles * (ith + 1) / nth, panel, y, y_stride)) {
-        status.nonfinite_output.store(true, std::memory_order_relaxed);
-    }
+    each_run(ctx, tiles * ith / nth, tiles * (ith + 1) / nth,
+             [&](const seeddelta_ctx &part, int64_t begin, int64_t end, int64_t row) {
+                 if (!kernels().linear.compute(part, a, begin, end, panel, y + row, y_stride)) {
+                     status.nonfinite_output.store(true, std::memory_order_relaxed);
+                 }
+                 a.packed = true;
+             });
 }
 
 // Codes are asked for as far as the second tile begins, and a little more.
 static constexpr int64_t kAhead = 2048;
 
 bool seeddelta_prefetch(const seeddelta_ctx &ctx, int ith, int nth) {
-    if (ctx.codes == nullptr) {
+    if (ctx.base != BaseKind::lanes) {
         return false;
     }
     const int64_t tiles = ctx.n_tiles();
     const int64_t first = tiles * ith / nth;
     const int64_t last = tiles * (ith + 1) / nth;
-    const int64_t mine = (last - first) * ctx.tile_bytes();
-    prefetch_near(ctx.codes + first * ctx.tile_bytes(), std::min(ctx.tile_bytes() + kAhead, mine));
-    return mine > 0;
+    bool some = false;
+    each_run(ctx, first, last, [&](const seeddelta_ctx &part, int64_t begin, int64_t end, int64_t) {
+        if (!some && begin < end) {
+            prefetch_near(part.codes + begin * part.tile_bytes(),
+                          std::min(part.tile_bytes() + kAhead, (end - begin) * part.tile_bytes()));
+            some = true;
+        }
+    });
+    return some;
 }
 
 void seeddelta_compute(const seeddelta_ctx &ctx, const float *input, float *output, size_t n_tokens) {
@@ -158,6 +185,15 @@ static void multiply_row(float *row, int64_t n, float factor) {
 }
 
 void seeddelta_dequantize(const seeddelta_ctx &ctx, int64_t row_begin, int64_t row_end, float *out) {
+    if (ctx.runs != nullptr) {
+        each_run(ctx, row_begin / kTileRows, (row_end + kTileRows - 1) / kTileRows,
+                 [&](const seeddelta_ctx &part, int64_t, int64_t, int64_t first) {
+                     const int64_t begin = std::max(row_begin - first, int64_t{0});
+                     const int64_t end = std::min(row_end - first, part.n_out);
+                     seeddelta_dequantize(part, begin, end, out + (first + begin - row_begin) * ctx.n_in);
+                 });
+        return;
+    }
     auto *scratch = reinterpret_cast<float *>(thread_scratch(lookup_scratch(ctx)));
     for (int64_t row = row_begin; row < row_end; ++row, out += ctx.n_in) {
         base_row(ctx, row, out, scratch);

@@ -22,13 +22,25 @@ namespace seeddelta {
 namespace {
 
 using W = WeightArrays;
-constexpr std::pair<std::string_view, ArrayMember> kArrays[] = {
-    {"codes", &W::codes},       {"row_scale", &W::row_scale}, {"column_scale", &W::column_scale},
-    {"seed_idx", &W::seed_idx}, {"seed_gain", &W::seed_gain}, {"d_idx", &W::d_idx},
-    {"d_val", &W::d_val},       {"d_scale", &W::d_scale},     {"b_map", &W::b_map},
-    {"b_val", &W::b_val},       {"b_scale", &W::b_scale},     {"r_dict", &W::r_dict},
-    {"r_codes", &W::r_codes},   {"r_vals", &W::r_vals},       {"p_map", &W::p_map},
-    {"p_val", &W::p_val},       {"p_scale", &W::p_scale}};
+constexpr std::pair<std::string_view, ArrayMember> kArrays[] = {{"codes", &W::codes},
+                                                                {"fine_codes", &W::fine_codes},
+                                                                {"fine_map", &W::fine_map},
+                                                                {"row_scale", &W::row_scale},
+                                                                {"column_scale", &W::column_scale},
+                                                                {"seed_idx", &W::seed_idx},
+                                                                {"seed_gain", &W::seed_gain},
+                                                                {"d_idx", &W::d_idx},
+                                                                {"d_val", &W::d_val},
+                                                                {"d_scale", &W::d_scale},
+                                                                {"b_map", &W::b_map},
+                                                                {"b_val", &W::b_val},
+                                                                {"b_scale", &W::b_scale},
+                                                                {"r_dict", &W::r_dict},
+                                                                {"r_codes", &W::r_codes},
+                                                                {"r_vals", &W::r_vals},
+                                                                {"p_map", &W::p_map},
+                                                                {"p_val", &W::p_val},
+                                                                {"p_scale", &W::p_scale}};
 
 constexpr int64_t kMost = int64_t{1} << 28; // rows, columns: products of them fit 64 bits
 
@@ -55,20 +67,50 @@ void set_shape(const Builder &b) {
     c.rotation_block = static_cast<uint32_t>(in.rotation_block);
 }
 
-const LaneCode *lane_code_of(const Builder &b) {
-    const int number = b.in.lane_code;
+const LaneCode *lane_code_of(const Builder &b, int number) {
     const LaneCode *code = number < 0 ? nullptr : lane_code(static_cast<uint32_t>(number));
     b.require(code != nullptr, "there is no code of byte lanes with the number " + std::to_string(number));
     b.require(bool(b.in.codes), "base lanes needs codes");
     return code;
 }
 
+// The tiles of two codes, which lie apart, in the order of the matrix.
+std::vector<TileRun> tile_runs(const Builder &b) {
+    const WeightArrays &in = b.in;
+    const int64_t tiles = b.c.n_tiles();
+    b.require(in.n_experts == 1 && in.fine_map && in.fine_codes, "fine_code needs fine_codes and fine_map, no experts");
+    require_array(in.fine_map, "fine_map", "iu", 1, {(tiles + 7) / 8});
+    const auto *map = in.fine_map.as<uint8_t>();
+    const auto is_fine = [&](int64_t tile) { return (map[tile / 8] >> tile % 8 & 1) != 0; };
+    std::vector<TileRun> runs;
+    int64_t counts[2] = {};
+    const LaneCode *codes[2] = {b.c.lane_code, lane_code_of(b, in.fine_code)};
+    for (int64_t begin = 0, end = 0; begin < tiles; begin = end) {
+        const bool fine = is_fine(begin);
+        for (end = begin + 1; end < tiles && is_fine(end) == fine; ++end) {
+        }
+        const LaneCode *code = codes[fine];
+        const int64_t lines = code->lines(b.c.n_in);
+        const auto *first = (fine ? in.fine_codes : in.codes).as<uint8_t>() + counts[fine] * lines * kLaneBytes;
+        runs.push_back({begin, end, code, lines, first, b.c.base_scale * (codes[0]->deviation / code->deviation)});
+        counts[fine] += end - begin;
+    }
+    for (int64_t tile = tiles; tile % 8 != 0; ++tile) {
+        b.require(!is_fine(tile), "fine_map has bits behind the last tile");
+    }
+    require_array(in.codes, "codes", "iu", 1, {counts[0], b.c.lane_lines, kLaneBytes});
+    require_array(in.fine_codes, "fine_codes", "iu", 1, {counts[1], codes[1]->lines(b.c.n_in), kLaneBytes});
+    return runs;
+}
+
 void set_lanes(const Builder &b) {
-    const LaneCode *code = lane_code_of(b);
+    const LaneCode *code = lane_code_of(b, b.in.lane_code);
     b.c.lane_code = code;
     b.c.lane_lines = code->lines(b.c.n_in);
-    require_array(b.in.codes, "codes", "iu", 1, {b.c.n_experts * b.c.n_tiles(), b.c.lane_lines, kLaneBytes});
     b.c.codes = b.in.codes.as<uint8_t>();
+    if (b.in.fine_code < 0) {
+        require_array(b.in.codes, "codes", "iu", 1, {b.c.n_experts * b.c.n_tiles(), b.c.lane_lines, kLaneBytes});
+    }
 }
 
 void set_base(const Builder &b) {
@@ -160,9 +202,9 @@ void set_residual(const Builder &b) {
 ColumnWeight column_layout(const Builder &b) {
     const WeightArrays &in = b.in;
     b.require(b.c.base == BaseKind::lanes && !in.column_scale && !in.d_idx && !in.b_map && !in.r_dict && !in.p_map &&
-                  b.c.n_experts == 1,
-              "column layout is for one matrix of lanes, without column_scale and residual");
-    const LaneCode *code = lane_code_of(b);
+                  in.fine_code < 0 && b.c.n_experts == 1,
+              "column layout is for one matrix of lanes of one code, without column_scale and residual");
+    const LaneCode *code = lane_code_of(b, in.lane_code);
     require_array(in.codes, "codes", "iu", 1, {b.c.n_in, column_streams(b.c.n_out), column_lines(*code)});
     return {.kind = ColumnKind::lanes,
             .n_out = b.c.n_out,
@@ -187,6 +229,12 @@ CheckedWeight::CheckedWeight(const std::string &name, const WeightArrays &arrays
     std::string wrong;
     if (!arrays.by_column) {
         set_base(b);
+        if (arrays.fine_code >= 0) {
+            b.require(ctx_.base == BaseKind::lanes, "fine_code is for lanes");
+            runs_ = tile_runs(b);
+            ctx_.runs = runs_.data();
+            ctx_.n_runs = static_cast<int64_t>(runs_.size());
+        }
         set_row_scale(b);
         column_factor_ = set_column_scale(b);
         ctx_.column_factor = arrays.column_scale ? column_factor_.data() : nullptr;

@@ -41,7 +41,12 @@ private:
             const int64_t tiles = (d_.n_out + kTileRows - 1) / kTileRows * d_.matrices();
             add("codes", kI8,
                 d_.by_column ? std::vector<int64_t>{d_.n_in, column_streams(d_.n_out), column_lines(code)}
-                             : std::vector<int64_t>{tiles, code.lines(d_.n_in), kLaneBytes});
+                             : std::vector<int64_t>{tiles - d_.fine_tiles, code.lines(d_.n_in), kLaneBytes});
+            if (d_.fine_tiles > 0) {
+                const LaneCode &fine = *lane_code(static_cast<uint32_t>(d_.fine_code));
+                add("fine_codes", kI8, {d_.fine_tiles, fine.lines(d_.n_in), kLaneBytes});
+                add("fine_map", kI8, {(tiles + 7) / 8});
+            }
             if (d_.column_scale) {
                 add("column_scale", kI8, {d_.n_in * d_.matrices()});
             }
@@ -150,7 +155,8 @@ Payload payload_of(const Header &header, const TensorDescription &d) {
                         .base_scale = static_cast<float>(d.scale),
                         .rotation_block = static_cast<int>(d.rotation_block),
                         .base_block = d.base_block > 0 ? static_cast<int>(d.base_block) : 64,
-                        .lane_code = d.base == BaseKind::lanes ? d.code : -1};
+                        .lane_code = d.base == BaseKind::lanes ? d.code : -1,
+                        .fine_code = d.fine_tiles > 0 ? d.fine_code : -1};
     const TensorInfo &seed = find(header, d, {"base_seed", kI64, {1}});
     arrays.base_seed = Cursor(header.path(), {seed.data(), seed.bytes}).number<uint64_t>(seed.name);
     std::vector<const TensorInfo *> stored{&seed};

@@ -23,7 +23,7 @@ bool lanes_compute_many(const seeddelta_ctx &ctx, const Activations &a, int64_t 
                         uint8_t *scratch, float *y, int64_t y_stride) {
     using P = LanePanel<Ops>;
     const int64_t groups = a.stride / kGroup;
-    for (int64_t token = 0; token < a.n_tokens; token += P::kBlock) {
+    for (int64_t token = 0; token < a.n_tokens && !a.packed; token += P::kBlock) {
         TokenBatch::of(scratch, groups, token / P::kBlock).pack(a, token);
     }
     Exponents<Arch> exponents;
@@ -52,7 +52,7 @@ bool lanes_compute(const seeddelta_ctx &ctx, const Activations &a, int64_t tile_
     alignas(64) float acc[L::kTiles * L::kTokens][kTileRows];
     const int64_t together = L::tiles_for(a.n_tokens);
     const TokenBatch block = TokenBatch::of(panel, a.stride / kGroup, 0);
-    if (L::packs(a.n_tokens)) {
+    if (L::packs(a.n_tokens) && !a.packed) {
         block.pack(a, 0);
     }
     int64_t tile = tile_begin;

@@ -25,6 +25,7 @@ struct Activations {
     // proc_sparse, one token: a bit for each block that may hold an input other than 0, as in the weight's map; null:
     // all
     const uint8_t *blocks = nullptr;
+    bool packed = false; // the panel has these activations from the call before, for a matrix of as many columns
 
     // Of `group` and the one that shares its scale, if there is one.
     [[gnu::always_inline]] int32_t shared_bias(int64_t token, int64_t group) const {

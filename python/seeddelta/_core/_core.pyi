@@ -112,36 +112,6 @@ class LaneCode:
         """
         How many values of the pattern, from the first on, have bits of the planes.
         """
-class Trial:
-    """
-    Times of tokens with and without one gate, and what they say. Times in seconds.
-    """
-    def __init__(self, run: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
-        ...
-    def add(self, seconds: typing.SupportsFloat | typing.SupportsIndex, without: bool, worked: bool) -> bool:
-        """
-        One token, and whether the gate chose for it. Returns whether there is a new decision: see saving.
-        """
-    @property
-    def pays(self) -> bool:
-        """
-        Whether it saves enough, or nothing is known yet.
-        """
-    @property
-    def saving(self) -> float | None:
-        """
-        Share of a token's time, of the last decision.
-        """
-    @property
-    def tokens(self) -> int:
-        """
-        Tokens of the first decision so far.
-        """
-    @property
-    def without(self) -> bool:
-        """
-        Whether the next token is to be computed without the gate.
-        """
 class Weight:
     """
     One converted matrix: arrays of a SeedΔ file and the product with it.
@@ -168,7 +138,7 @@ class Weight:
             seed_idx, seed_gain: chosen seeds of prng_block; (u)int16 [n_out], or (u)int16 and int8
                 [n_out, ceil(n_in / base_block)].
     """
-    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, lane_code: typing.SupportsInt | typing.SupportsIndex = -1, n_experts: typing.SupportsInt | typing.SupportsIndex = 1, layout: str = 'row', arrays: collections.abc.Mapping[str, numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]]) -> None:
+    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, base_kind: typing.SupportsInt | typing.SupportsIndex, base_seed: typing.SupportsInt | typing.SupportsIndex = 0, base_scale: typing.SupportsFloat | typing.SupportsIndex = 0.0, base_block: typing.SupportsInt | typing.SupportsIndex = 64, rotation_block: typing.SupportsInt | typing.SupportsIndex = 0, lane_code: typing.SupportsInt | typing.SupportsIndex = -1, fine_code: typing.SupportsInt | typing.SupportsIndex = -1, n_experts: typing.SupportsInt | typing.SupportsIndex = 1, layout: str = 'row', arrays: collections.abc.Mapping[str, numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]]) -> None:
         ...
     def dequantize(self, row_begin: typing.SupportsInt | typing.SupportsIndex = 0, row_end: typing.SupportsInt | typing.SupportsIndex = -1) -> numpy.typing.NDArray[numpy.float32]:
         """
@@ -327,6 +297,36 @@ class GraphHook:
     @property
     def user_data(self) -> int:
         ...
+class Trial:
+    """
+    Times of tokens with and without one gate, and what they say. Times in seconds.
+    """
+    def __init__(self, run: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
+        ...
+    def add(self, seconds: typing.SupportsFloat | typing.SupportsIndex, without: bool, worked: bool) -> bool:
+        """
+        One token, and whether the gate chose for it. Returns whether there is a new decision: see saving.
+        """
+    @property
+    def pays(self) -> bool:
+        """
+        Whether it saves enough, or nothing is known yet.
+        """
+    @property
+    def saving(self) -> float | None:
+        """
+        Share of a token's time, of the last decision.
+        """
+    @property
+    def tokens(self) -> int:
+        """
+        Tokens of the first decision so far.
+        """
+    @property
+    def without(self) -> bool:
+        """
+        Whether the next token is to be computed without the gate.
+        """
 class ProvenGate:
     """
     One kind of gate, of all matrices or layers together.

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,11 +25,15 @@ PACKAGE = "package"  # in place of a file: the text of the package
 
 @dataclass(frozen=True)
 class Windows:
-    """`tokens` int32[chunks, ctx], each chunk begins with BOS where the model wants it; name and hash of the text."""
+    """`tokens` int32[chunks, ctx], each chunk begins with BOS where the model wants it; name and hash of the text.
+
+    `counts` int64[largest token + 1] says how often each token is in all of the text.
+    """
 
     tokens: npt.NDArray[np.int32]
     name: str
     sha256: str
+    counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
     def chunks(self) -> int:
@@ -82,7 +86,11 @@ def read_texts(model: Path, texts: Sequence[Path], ctx: int, chunks: int | None)
     if len(parts) == 1:
         return parts[0]
     digest = hashlib.sha256("".join(part.sha256 for part in parts).encode()).hexdigest()
-    return Windows(np.concatenate([part.tokens for part in parts]), " + ".join(part.name for part in parts), digest)
+    counts = np.zeros(max(len(part.counts) for part in parts), np.int64)
+    for part in parts:
+        counts[: len(part.counts)] += part.counts
+    name = " + ".join(part.name for part in parts)
+    return Windows(np.concatenate([part.tokens for part in parts]), name, digest, counts)
 
 
 def python_help() -> list[str]:
@@ -123,7 +131,7 @@ def read_windows(
     windows = np.stack([tokens[i * ctx : (i + 1) * ctx] for i in at]).astype(np.int32)
     if bos is not None:
         windows[:, 0] = bos
-    return Windows(windows, name, hashlib.sha256(data).hexdigest())
+    return Windows(windows, name, hashlib.sha256(data).hexdigest(), np.bincount(tokens))
 
 
 def excerpt(

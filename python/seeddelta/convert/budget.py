@@ -69,6 +69,11 @@ def costs(
     return {name: prices.get(name, unit * cost) for name, cost in table.items()}
 
 
+def loss(prices: Mapping[str, float], rates: Mapping[str, Rate]) -> float:
+    """What all tensors that have bits cost."""
+    return sum(prices[name] * CODE_ERROR[rate] for name, rate in rates.items() if isinstance(rate, (int, float)))
+
+
 def fit_rates(
     rates: Mapping[str, Rate],
     fixed: set[str],

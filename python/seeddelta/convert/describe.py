@@ -19,6 +19,7 @@ from ..gguf.schema import (
 from ..kinds import BASE_OF, RESIDUAL_OF
 from ..kinds.kind import Base, Residual
 from ..kinds.prng_block import PrngBlockBase
+from .frequent import FineTiles
 from .rates import LEAST_COLUMN_RATE, lane_code
 from .recipe import Recipe
 from .report import Compute
@@ -53,6 +54,13 @@ def describe(
         norms=norms,
         unsafe=False,
     )
+
+
+def with_fine(description: TensorDescription, tiles: FineTiles) -> TensorDescription:
+    """Of a matrix of byte lanes with tiles of another rate."""
+    assert isinstance(description.base, LanesBase)
+    fine = {"fine_code": lane_code(tiles.bits).number, "fine_tiles": tiles.count}
+    return description.model_copy(update={"base": description.base.model_copy(update=fine)})
 
 
 def _base(recipe: Recipe, name: str, shape: tuple[int, int], column: bool) -> Base:

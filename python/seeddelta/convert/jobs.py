@@ -11,7 +11,7 @@ import json
 import platform
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,11 @@ from ..storage.checkpoint import Record
 from .describe import describe
 from .encode import EncodedTensor, encode_tensor, join_experts
 from .feedback import ColumnFeedback, Feedback, make_column_feedback, make_feedback
+from .frequent import FineTiles
 from .proc_sparse import encode_proc_sparse
 from .recipe import Recipe
 from .row_feedback import RowFeedback, make_row_feedback
-from .slices import can_be_sliced, join_rows, slices_of
+from .slices import can_be_sliced, join_fine, join_rows, slices_of
 
 _FEEDBACKS_KEPT = 2  # tensors that share an input are near each other in the file
 
@@ -46,8 +47,8 @@ class Job:
     """What to encode. `recipe` has the tensor's own rate; paths are absolute and must mean the same file everywhere.
 
     `sha256` is that of the tensor's bytes in the source, `covariance_sha256` and `gradient_sha256` are of whole files.
-    `shape` is [n_out, n_in], of each of the `experts` where there are some. `importance` is float32[n_in] with the mean
-    1 (of experts float32[experts, n_in]), or None.
+    `shape` is [n_out, n_in], of each of the `experts` where there are some; the rows of `fine` have another rate.
+    `importance` is float32[n_in] with the mean 1 (of experts float32[experts, n_in]), or None.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Job:
     covariance_sha256: str | None = None
     gradient_sha256: str | None = None
     experts: int | None = None
+    fine: FineTiles | None = None
     version: str = __version__
 
     @property
@@ -74,6 +76,7 @@ class Job:
             "importance": None if self.importance is None else hashlib.sha256(self.importance.tobytes()).hexdigest(),
             "covariance": self.covariance_sha256,
             "gradient": self.gradient_sha256,
+            "fine": None if self.fine is None else [self.fine.bits, self.fine.tiles.hex()],
         }
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
@@ -101,24 +104,39 @@ def run_job(job: Job) -> JobResult:
         source = _source(job)
         if job.recipe.proc_sparse:
             return JobResult(_proc_sparse(job, source.matrix(job.name)), time.perf_counter() - begin)
-        description = describe(job.recipe, job.name, job.shape, job.source_type, job.experts)
-        feedback, importance = _feedback(job, description), job.importance
+        importance = job.importance
         if importance is None and job.recipe.hessian is not None and _covariance(job).has(job.name):
             importance = _covariance(job).importance(job.name)
             if job.experts is not None:
                 importance = np.broadcast_to(importance, (job.experts, importance.size))
-        encoded = _encode(job, source, description, importance, feedback)
+        encoded = _encode(job, source, importance) if job.fine is None else _encode_fine(job, source, importance)
     return JobResult(encoded, time.perf_counter() - begin)
 
 
-def _encode(
-    job: Job,
-    source: SourceModel,
-    description: schema.TensorDescription,
-    importance: npt.NDArray[np.float32] | None,
-    feedback: Feedback | ColumnFeedback | None,
-) -> EncodedTensor:
+def _encode_fine(job: Job, source: SourceModel, importance: npt.NDArray[np.float32] | None) -> EncodedTensor:
+    """Rows of two rates, each in slices."""
+    assert job.fine is not None
+    rows = job.fine.rows(job.shape[0])
+    made = []
+    for fine in (False, True):
+        recipe = job.recipe.model_copy(update={"bits": job.fine.bits if fine else job.recipe.bits, "gradient": None})
+        own = replace(job, recipe=recipe)
+        description = describe(recipe, job.name, job.shape, job.source_type)
+        feedback = _feedback(own, description)
+        parts = []
+        for begin, end in slices_of(description):
+            chosen = rows[begin:end] == fine
+            if chosen.any():
+                weights = np.ascontiguousarray(source.matrix(job.name, begin, end)[chosen])
+                parts.append(encode_tensor(job.name, weights, job.source_type, recipe, importance, feedback))
+        made.append(join_rows(parts))
+    return join_fine(made[0], made[1], job.fine)
+
+
+def _encode(job: Job, source: SourceModel, importance: npt.NDArray[np.float32] | None) -> EncodedTensor:
     """In slices where that gives the same."""
+    description = describe(job.recipe, job.name, job.shape, job.source_type, job.experts)
+    feedback = _feedback(job, description)
     if not can_be_sliced(description, job.recipe):
         weights = source.matrix(job.name)
         weights = weights if job.experts is None else weights.reshape(job.experts, *job.shape)

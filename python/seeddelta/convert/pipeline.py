@@ -179,6 +179,7 @@ def job_of(recipe: Recipe, plan: Plan, name: str, threads: int) -> Job:
         covariance_sha256=None if plan.covariance is None else plan.covariance.sha256,
         gradient_sha256=None if plan.gradient is None else plan.gradient.sha256,
         experts=experts_of(info),
+        fine=plan.fine.get(name),
     )
 
 

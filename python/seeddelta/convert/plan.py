@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from math import prod
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
 from ..calibrate.covariance import Covariance, open_covariance
@@ -17,14 +18,16 @@ from ..errors import ImatrixError, RecipeError, SourceModelError
 from ..gguf import names, payload, targets
 from ..gguf.header import TensorInfo
 from ..gguf.imatrix import Imatrix, read_imatrix
-from ..gguf.schema import TensorDescription
+from ..gguf.schema import LANE_BYTES, TensorDescription
 from ..gguf.source import SourceModel, can_dequantize, cannot_dequantize, open_source
-from .budget import CODE_ERROR, costs, fit_rates
-from .describe import describe
-from .rates import Proc, Rate, overridden
+from .budget import CODE_ERROR, costs, fit_rates, loss
+from .describe import describe, with_fine
+from .frequent import MOST_LOST, SHARES, FineTiles, Frequent
+from .rates import Proc, Rate, lane_code, overridden
 from .recipe import Recipe, parse_size
 from .rest import kept_tensor, rest_types
 
+_FINE = " fine"  # ends the name of the fine tiles of a matrix
 _KEY_BYTES = 4096  # of the keys that a build adds, without the entries of the tensors
 _TABLE_BYTES = 800  # of a converted tensor in the file beside its payload
 
@@ -45,6 +48,7 @@ class Plan:
     uncalibrated: tuple[str, ...] = ()
     gradient: Gradient | None = None
     rest: dict[str, GGMLQuantizationType] = field(default_factory=dict)  # of kept tensors that get another type
+    fine: dict[str, FineTiles] = field(default_factory=dict)  # tiles of targets that have another rate
 
     @property
     def dense_bytes(self) -> int:
@@ -57,15 +61,23 @@ class Plan:
         prices = {name: None if self.gradient is None else self.gradient.price(name) for name in self.targets}
         if any(prices[name] is None or recipe.proc_sparse for name, recipe in self.recipes.items()):
             return None
-        return sum((prices[name] or 0) * CODE_ERROR[recipe.bits] for name, recipe in self.recipes.items())
+        return sum((prices[name] or 0) * self._error(name, recipe.bits) for name, recipe in self.recipes.items())
+
+    def _error(self, name: str, bits: float) -> float:
+        fine = self.fine.get(name)
+        if fine is None:
+            return CODE_ERROR[bits]
+        return (1 - fine.share) * CODE_ERROR[bits] + fine.share * CODE_ERROR[fine.bits]
 
     @property
     def payload_bytes(self) -> int:
         return sum(payload.payload_bytes(description) for description in self.targets.values())
 
 
-def make_plan(recipe: Recipe, *, measured: bool = True) -> Plan:
+def make_plan(recipe: Recipe, *, measured: bool = True, counts: npt.NDArray[np.int64] | None = None) -> Plan:
     """Open the inputs and choose the tensors. Without `measured` the covariances are not there yet.
+
+    With a budget, `counts`, how often each token is in the text, let rows of frequent tokens have more bits.
 
     Raises SourceModelError (no target, or one of an unknown type), ImatrixError (unreadable, or of another model) or
     RecipeError (layers beyond the model, a rotation that does not fit).
@@ -88,13 +100,16 @@ def make_plan(recipe: Recipe, *, measured: bool = True) -> Plan:
         if not can_dequantize(info.type):
             raise cannot_dequantize(source.path, info)
     gradient = None if recipe.gradient is None else open_gradient(recipe.gradient)
+    fine: dict[str, FineTiles] = {}
     if recipe.target_bpw is not None or recipe.size is not None:
-        rates |= _fitted(recipe, source, {info.name: rates[info.name] for info in chosen}, gradient)
+        fitted, fine = _fitted(recipe, source, {info.name: rates[info.name] for info in chosen}, gradient, counts)
+        rates |= fitted
     recipes = {info.name: _own_recipe(recipe, info.name, rates[info.name]) for info in chosen}
     described = {
         info.name: describe(recipes[info.name], info.name, matrix_shape(info), info.type.name, experts_of(info))
         for info in chosen
     }
+    described |= {name: with_fine(described[name], tiles) for name, tiles in fine.items()}
     covariance = None if recipe.hessian is None or not measured else open_covariance(recipe.hessian)
     if covariance is not None and not any(covariance.has(name) for name in described):
         raise ImatrixError(f"{covariance.path}: has no covariance for any of the tensors; make it with this model")
@@ -111,7 +126,7 @@ def make_plan(recipe: Recipe, *, measured: bool = True) -> Plan:
             raise RecipeError("--gradient is of use with --hessian only; make that with seeddelta imatrix --hessian")
         if not any(gradient.has(name) for name in described):
             raise ImatrixError(f"{gradient.path}: has no gradients of any of the tensors; make it with this model")
-    return Plan(source, imatrix, covariance, described, recipes, uncalibrated, gradient, rest)
+    return Plan(source, imatrix, covariance, described, recipes, uncalibrated, gradient, rest, fine)
 
 
 def _lacks_calibration(name: str, imatrix: Imatrix | None, covariance: Covariance | None) -> bool:
@@ -133,8 +148,14 @@ def _own_recipe(recipe: Recipe, name: str, rate: Rate) -> Recipe:
     return recipe.model_copy(update=changes)
 
 
-def _fitted(recipe: Recipe, source: SourceModel, rates: dict[str, Rate], gradient: Gradient | None) -> dict[str, Rate]:
-    """Rates within --bpw or --size, by the prices of a gradient file or by the table."""
+def _fitted(
+    recipe: Recipe,
+    source: SourceModel,
+    rates: dict[str, Rate],
+    gradient: Gradient | None,
+    counts: npt.NDArray[np.int64] | None,
+) -> tuple[dict[str, Rate], dict[str, FineTiles]]:
+    """Rates within --bpw or --size, by the prices of a gradient file or by the table, and of frequent tokens' rows."""
 
     def measured(name: str) -> float | None:
         return None if gradient is None else gradient.price(name)
@@ -149,7 +170,61 @@ def _fitted(recipe: Recipe, source: SourceModel, rates: dict[str, Rate], gradien
     budget += sum(bytes_at(recipe, source, name, rates[name]) for name in rates.keys() - counted)
     shapes = {name: source.tensors[name].shape for name in rates}
     prices = costs(rates, targets.computed_layers(source.header), shapes, measured)
-    return fit_rates(rates, fixed, budget, prices, recipe.rates, partial(bytes_at, recipe, source))
+    cached = cache(partial(bytes_at, recipe, source))
+    single = best = fit_rates(rates, fixed, budget, prices, recipe.rates, cached)
+    lost = loss(prices, best)
+    fine: dict[str, FineTiles] = {}
+    frequent = {
+        name: found
+        for name in rates.keys() - fixed
+        if not recipe.is_column(name) and (found := Frequent.of(name, shapes[name], counts)) is not None
+    }
+    for share in SHARES if frequent else ():
+        parts = _Parts({name: found.fine(share, 0) for name, found in frequent.items()}, source, cached)
+        tried = fit_rates(parts.rates(rates), fixed, budget, parts.prices(prices), recipe.rates, parts.bytes_at)
+        if all(_number(tried[name]) >= _number(single[name]) - MOST_LOST for name in frequent):
+            costs_now = loss(parts.prices(prices), tried)
+            if costs_now < lost:
+                lost, (best, fine) = costs_now, parts.joined(tried)
+    return best, fine
+
+
+def _number(rate: Rate) -> float:
+    assert isinstance(rate, (int, float))
+    return rate
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Matrices whose fine tiles are matrices of their own, for the budget."""
+
+    fine: dict[str, FineTiles]
+    source: SourceModel
+    whole: Callable[[str, Rate], int]
+
+    def rates(self, rates: dict[str, Rate]) -> dict[str, Rate]:
+        return rates | {name + _FINE: rates[name] for name in self.fine}
+
+    def prices(self, prices: dict[str, float]) -> dict[str, float]:
+        coarse = {name: prices[name] * (1 - tiles.share) for name, tiles in self.fine.items()}
+        return prices | coarse | {name + _FINE: prices[name] * tiles.share for name, tiles in self.fine.items()}
+
+    def bytes_at(self, name: str, rate: Rate) -> int:
+        own = name.removesuffix(_FINE)
+        if own not in self.fine:
+            return self.whole(name, rate)
+        n_in = self.source.tensors[own].shape[1]
+        tiles = self.fine[own].count * lane_code(_number(rate)).lines(n_in) * LANE_BYTES
+        return tiles if name != own else self.whole(own, rate) - tiles + len(self.fine[own].tiles)
+
+    def joined(self, rates: dict[str, Rate]) -> tuple[dict[str, Rate], dict[str, FineTiles]]:
+        """Rates of the matrices, and the fine tiles where those have another one."""
+        fine = {}
+        for name, tiles in self.fine.items():
+            bits = rates.pop(name + _FINE)
+            if bits != rates[name]:
+                fine[name] = replace(tiles, bits=_number(bits))
+        return rates, fine
 
 
 def bytes_at(recipe: Recipe, source: SourceModel, name: str, rate: Rate) -> int:

@@ -164,11 +164,12 @@ def _prepared(
     """
     automatic = recipe.gradient == AUTO
     recipe = recipe.model_copy(update={"gradient": None}) if automatic else recipe
-    plan = make_plan(recipe, measured=False)
+    windows = read_texts(open_source(recipe.input).path, texts, ctx, chunks)
+    plan = make_plan(recipe, measured=False, counts=windows.counts)
     if recipe.executor == "threads":
         jobs = jobs_within(plan, ram, recipe.threads or processors())
         recipe = recipe.model_copy(update={"executor": f"threads:{jobs}"})
-    return recipe, plan, read_texts(plan.source.path, texts, ctx, chunks)
+    return recipe, plan, windows
 
 
 def _recipe(model: Path, output: Path, options: Mapping[str, Any]) -> Recipe:
@@ -247,7 +248,7 @@ class _Work:
                 price=partial(price, recipe=self.recipe), progress=progress,
             )  # fmt: skip
         self.recipe = self.recipe.model_copy(update={"gradient": path})
-        self.plan = make_plan(self.recipe, measured=False)
+        self.plan = make_plan(self.recipe, measured=False, counts=self.windows.counts)
 
     def _restored(self) -> dict[str, Part]:
         """Parts of the groups that are done; when one is damaged all is measured again (whole parts are used)."""
@@ -389,6 +390,7 @@ class _Work:
             self.plan,
             covariance=None if hessian is None else open_covariance(hessian),
             targets={name: self.plan.targets[name] for name in targets},
+            fine={name: tiles for name, tiles in self.plan.fine.items() if name in targets},
             recipes={name: self.plan.recipes[name] for name in targets},
         )
         recipe = self.recipe.model_copy(update={"hessian": hessian})

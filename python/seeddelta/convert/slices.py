@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..gguf import schema
+from ..gguf import payload, schema
 from ..gguf.schema import LanesBase, NoResidual, TensorDescription
 from ..numeric import row_ranges
 from .encode import Array, EncodedTensor, join_norms
 from .feedback import relative_loss
+from .frequent import FineTiles
 from .recipe import Recipe
 
 # Weights at a time, 64 MiB in float32. A constant: products of other numbers of rows may be rounded differently.
@@ -37,12 +38,37 @@ def slices_of(description: TensorDescription) -> list[tuple[int, int]]:
     return [(schema.LANES * begin, min(schema.LANES * end, n_out)) for begin, end in tiles]
 
 
-def join_rows(encoded: Sequence[EncodedTensor]) -> EncodedTensor:
-    """One matrix from its rows, some after the others, which were encoded by the same recipe."""
+def join_fine(coarse: EncodedTensor, fine: EncodedTensor, tiles: FineTiles) -> EncodedTensor:
+    """One matrix from its rows of two rates; those of `tiles` are the fine ones."""
+    base, other = coarse.description.base, fine.description.base
+    assert isinstance(base, LanesBase)
+    assert isinstance(other, LanesBase)
+    both = join_rows([coarse, fine], base=base)
+    rows = tiles.rows(both.description.shape[0])
+    row_scale = np.empty(len(rows), coarse.arrays[schema.ROW_SCALE].dtype)
+    row_scale[~rows] = coarse.arrays[schema.ROW_SCALE]
+    row_scale[rows] = fine.arrays[schema.ROW_SCALE]
+    arrays = both.arrays | {
+        schema.ROW_SCALE: row_scale,
+        schema.CODES: coarse.arrays[schema.CODES],
+        schema.FINE_CODES: fine.arrays[schema.CODES],
+        schema.FINE_MAP: np.frombuffer(tiles.tiles, "i1"),
+    }
+    base = base.model_copy(update={"fine_code": other.code, "fine_tiles": tiles.count})
+    description = both.description.model_copy(update={"base": base})
+    ordered = {suffix: arrays[suffix] for suffix in payload.payload_layout(description)}
+    return replace(both, description=description, arrays=ordered)
+
+
+def join_rows(encoded: Sequence[EncodedTensor], base: LanesBase | None = None) -> EncodedTensor:
+    """One matrix from its rows, some after the others, which were encoded by the same recipe, or have the base `base`.
+
+    Of rows with other bases the codes are not those of a matrix.
+    """
     if len(encoded) == 1:
         return encoded[0]
     first = encoded[0].description
-    assert all(one.description.base == first.base for one in encoded)
+    assert base is not None or all(one.description.base == first.base for one in encoded)
     outputs = None
     if encoded[0].outputs is not None:
         lost, whole = (sum(one.outputs[at] for one in encoded if one.outputs is not None) for at in (0, 1))
@@ -54,5 +80,6 @@ def join_rows(encoded: Sequence[EncodedTensor]) -> EncodedTensor:
     arrays: dict[str, Array] = {
         suffix: array if suffix in of_columns else np.concatenate([one.arrays[suffix] for one in encoded])
         for suffix, array in encoded[0].arrays.items()
+        if base is None or suffix != schema.CODES
     }
     return replace(encoded[0], description=description, arrays=arrays, metrics=metrics, outputs=outputs)

@@ -83,6 +83,8 @@ COLUMNS = (
     Column("base", _U8, "base", ("kind",), words=_numbers(BASES), remedy=_NEWER, required=True),
     Column("scale", _F64, "base"),
     Column("code", _U8, "base"),
+    Column("fine_code", _U8, "base"),
+    Column("fine_tiles", _U32, "base"),
     Column("base_block", _U32, "base", ("block",)),
     Column("seed_per", _U8, "base", words={0: "tensor", 1: "row", 2: "block"}),
     Column("rotation_block", _U32, "base"),

@@ -10,6 +10,8 @@ from .schema import (
     BASE_SEED,
     CODES,
     COLUMN_SCALE,
+    FINE_CODES,
+    FINE_MAP,
     LANE_BYTES,
     LANES,
     ROW_SCALE,
@@ -32,11 +34,15 @@ def payload_layout(description: TensorDescription) -> dict[str, tuple[tuple[int,
     base, residual = description.base, description.residual
     if isinstance(base, LanesBase):
         code = lane_code(base.code)
-        shape = (tiles, code.lines(n_in), LANE_BYTES)
+        shape = (tiles - base.fine_tiles, code.lines(n_in), LANE_BYTES)
         layout[CODES] = (
             (n_in, sum(column_strips(n_out)), code.column_lines) if description.is_column else shape,
             np.dtype("i1"),
         )
+        if base.fine_tiles:
+            fine = lane_code(base.fine_code)
+            layout[FINE_CODES] = ((base.fine_tiles, fine.lines(n_in), LANE_BYTES), np.dtype("i1"))
+            layout[FINE_MAP] = ((-(-tiles // 8),), np.dtype("i1"))
         if base.column_scale:
             layout[COLUMN_SCALE] = ((n_in * (description.experts or 1),), np.dtype("i1"))
     layout |= base.layout(n_out, n_in)

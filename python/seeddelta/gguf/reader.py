@@ -238,6 +238,12 @@ def _check_data(header: Header, tensor: StoredTensor) -> None:
     for suffix in schema.FINITE:
         if suffix in tensor.arrays and not np.isfinite(tensor.arrays[suffix]).all():
             raise fail(f"{suffix} has NaN or infinite values")
+    base = tensor.description.base
+    if isinstance(base, schema.LanesBase) and base.fine_tiles:
+        bits = np.unpackbits(tensor.arrays[schema.FINE_MAP], bitorder="little")
+        tiles = -(-tensor.description.shape[0] // schema.LANES)
+        if bits[tiles:].any() or bits.sum() != base.fine_tiles:
+            raise fail(f"fine_map does not have {base.fine_tiles} of {tiles} tiles")
     try:
         tensor.description.residual.check_data(tensor.arrays, tensor.description.shape[1])
     except ValueError as error:

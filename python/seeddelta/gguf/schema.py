@@ -55,6 +55,7 @@ KEY_CRC32 = "seeddelta.crc32"
 TENSORS = "seeddelta.tensors."  # begins the keys of the table of converted tensors
 
 BASE_SEED, ROW_SCALE, CODES = "base_seed", "row_scale", "codes"
+FINE_CODES, FINE_MAP = "fine_codes", "fine_map"
 COLUMN_SCALE = "column_scale"
 P_MAP, P_VAL, P_SCALE = "p_map", "p_val", "p_scale"
 
@@ -65,15 +66,20 @@ COLUMN_VALUES = 16  # of a stream of base lanes in column layout
 
 
 class LanesBase(ScaledBase):
-    """Base of integers from streams of 4-bit codes, four a row; `code` is the number of its pattern and tables."""
+    """Base of integers from streams of 4-bit codes, four a row; `code` is the number of its pattern and tables.
+
+    `fine_tiles` of the tiles of 16 rows have the code with the number `fine_code` instead.
+    """
 
     number = 2
     kind: Literal["lanes"]
     code: int = Field(ge=0)
+    fine_code: int = Field(default=0, ge=0)
+    fine_tiles: int = Field(default=0, ge=0)
     rotation_block: int = Field(ge=0)
     column_scale: bool = False
 
-    @field_validator("code")
+    @field_validator("code", "fine_code")
     @classmethod
     def _known(cls, code: int) -> int:
         if code not in lane_codes():
@@ -83,7 +89,8 @@ class LanesBase(ScaledBase):
         return code
 
     def arguments(self) -> dict[str, Any]:
-        return super().arguments() | {"lane_code": self.code}
+        fine = {"fine_code": self.fine_code} if self.fine_tiles else {}
+        return super().arguments() | {"lane_code": self.code} | fine
 
     def decode_ops(self) -> int:
         return 4
@@ -169,12 +176,15 @@ BASES = {base.name(): base for base in _BASES}
 RESIDUALS = {residual.name(): residual for residual in _RESIDUALS}
 RESIDUAL_SUFFIXES = tuple(suffix for residual in _RESIDUALS for suffix in residual.suffixes)
 SUFFIXES = (
-    *(BASE_SEED, ROW_SCALE, CODES, COLUMN_SCALE),
+    *(BASE_SEED, ROW_SCALE, CODES, FINE_CODES, FINE_MAP, COLUMN_SCALE),
     *(suffix for base in _BASES for suffix in base.suffixes),
     *RESIDUAL_SUFFIXES,
 )
 # stored in signed ggml types, meant as unsigned
-UNSIGNED = (BASE_SEED, CODES, *(suffix for one in (*_BASES, *_RESIDUALS) for suffix in one.unsigned))
+UNSIGNED = (
+    *(BASE_SEED, CODES, FINE_CODES, FINE_MAP),
+    *(suffix for one in (*_BASES, *_RESIDUALS) for suffix in one.unsigned),
+)
 FINITE = (ROW_SCALE, *(suffix for one in _RESIDUALS for suffix in one.finite))
 if TYPE_CHECKING:
     _AnyBase = Base
@@ -254,6 +264,9 @@ class TensorDescription(BaseModel):
             raise ValueError(f"rotation_block {block} is not a power of two that divides {rotated} {side}")
         if self.is_column and not can_be_column(self.base, self.residual, self.experts):
             raise ValueError("the layout column is for lanes without column_scale and residual, and not for experts")
+        some = self.base.fine_tiles if isinstance(self.base, LanesBase) else 0
+        if some and (self.is_column or self.experts is not None or some >= -(-n_out // LANES)):
+            raise ValueError("fine_tiles are some of the tiles of one matrix by rows")
         self.residual.check(n_out, n_in)
         if isinstance(self.residual, ProcSparseResidual) and not self._base_fits_blocks(self.residual.block):
             raise ValueError("proc_sparse has the base none, or prng_block of the same block, one seed and no rotation")
