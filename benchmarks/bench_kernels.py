@@ -148,8 +148,8 @@ def statepack_products(n_out: int, n_in: int, generator: Any) -> dict[str, Produ
     The bitmap is used up to a density of 0.15; above it all inputs are computed with.
     """
     many = -(-MEMORY_WEIGHTS // (n_out * n_in))
-    half = generator.standard_normal((n_in, n_out), dtype=np.float32).astype(np.float16)
-    weights = [_core.ColumnWeight("w", n_out, n_in, f16=half.copy()) for _ in range(many)]
+    matrix = generator.standard_normal((n_out, n_in), dtype=np.float32)
+    weights = [_core.ColumnWeight("w", matrix) for _ in range(many)]
     x = generator.standard_normal((1, n_in), dtype=np.float32)
     products: dict[str, Product] = {"no gate": ManyProducts([partial(weight.matmul, x) for weight in weights])}
     for density in (0.05, 0.1, 0.14, 0.5, 1.0):

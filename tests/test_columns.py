@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seeddelta import _core
-from seeddelta.runtime.columns import ternary_signs
 
 # The last has four strips.
 SHAPES = [(64, 64), (576, 1536), (1536, 576), (192, 576), (100, 130), (7, 33), (1100, 70), (4200, 20)]
@@ -25,7 +24,8 @@ def weight_of(n_out, n_in, seed=0):
     """A random weight and the dense matrix [n_out, n_in] that it stands for."""
     half = np.random.default_rng(seed).standard_normal((n_in, n_out)).astype(np.float16)
     half[0, 0] = 1e-7  # a subnormal
-    return _core.ColumnWeight("w", n_out, n_in, f16=half), half.astype(np.float32).T
+    matrix = half.T.astype(np.float32)
+    return _core.ColumnWeight("w", matrix), matrix
 
 
 def inputs(tokens, n_in, seed=1):
@@ -203,12 +203,11 @@ def test_products_of_signs(shape):
     n_out, n_in = shape
     rng = np.random.default_rng(4)
     matrix = rng.standard_normal((n_out, n_in)).astype(np.float32)
-    signs = ternary_signs(matrix)
-    large = np.abs(matrix) > 0.7 * np.abs(matrix).mean(axis=1, keepdims=True)
+    mean = np.abs(matrix).mean(axis=1, keepdims=True, dtype=np.float64).astype(np.float32)
+    large = np.abs(matrix) > np.float32(0.7) * mean
     magnitude = np.array([np.abs(row[keep]).mean() for row, keep in zip(matrix, large, strict=True)])
     ternary = np.sign(matrix) * large
-    np.testing.assert_allclose(signs["sign_gamma"], magnitude, rtol=1e-5)
-    weight = _core.ColumnWeight("w", n_out, n_in, f16=matrix.T.astype(np.float16, order="C"), **signs)
+    weight = _core.ColumnWeight("w", matrix, signs=True)
     aggressive = TERNARY | {"state_pack_mlp.aggressive": "on"}
     gate, exact = _core.Gate(n_in, aggressive), _core.Gate(n_in, TERNARY)
     x = inputs(3, n_in)
@@ -245,12 +244,23 @@ def test_gate_refuses(options, message):
         _core.Gate(64, **options)
 
 
+def test_weights_are_rounded_to_nearest_even():
+    """As NumPy rounds them: 1 plus half a unit of float16 and three halves of one, subnormals, and the largest."""
+    unit = 2.0**-10
+    row = np.float32([1 + unit / 2, 1 + 3 * unit / 2, -1 - unit / 2 - 2.0**-20, 3e-8, 2.9e-8, 65519, -6.1e-5, 0])
+    matrix = np.stack([np.roll(row, i) for i in range(8)])
+    got = _core.ColumnWeight("w", matrix).matmul(np.eye(8, dtype=np.float32))
+    np.testing.assert_array_equal(got, matrix.T.astype(np.float16).astype(np.float32))
+
+
 def test_weight_refuses():
-    half = np.ones((4, 8), np.float16)
-    with pytest.raises(ValueError, match="f16 has shape"):
-        _core.ColumnWeight("blk.0", 4, 8, f16=half)
-    with pytest.raises(ValueError, match="sign_bits and sign_gamma belong together"):
-        _core.ColumnWeight("blk.0", 8, 4, f16=half, sign_gamma=np.ones(8, np.float32))
-    half[2, 3] = np.inf
-    with pytest.raises(ValueError, match=r"'blk.0': f16 is not finite"):
-        _core.ColumnWeight("blk.0", 8, 4, f16=half)
+    matrix = np.ones((4, 8), np.float32)
+    for wrong in (matrix[0], matrix[None]):
+        with pytest.raises(ValueError, match=r"'blk.0': the matrix is not \[n_out, n_in\]"):
+            _core.ColumnWeight("blk.0", wrong)
+    with pytest.raises(ValueError, match="shape out of range"):
+        _core.ColumnWeight("blk.0", matrix[:0])
+    for number in (np.inf, np.nan, 65520, -1e30):
+        matrix[2, 3] = number
+        with pytest.raises(ValueError, match=r"'blk.0' has weights beyond the range of float16"):
+            _core.ColumnWeight("blk.0", matrix)

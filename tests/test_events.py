@@ -25,7 +25,7 @@ def gate_of(event, **settings):
 
 def weight_of():
     half = np.random.default_rng(0).standard_normal((N_IN, N_OUT)).astype(np.float16)
-    return _core.ColumnWeight("w", N_OUT, N_IN, f16=half), half
+    return _core.ColumnWeight("w", half.T), half
 
 
 def walk(seed=1):

@@ -88,6 +88,24 @@ def test_text_is_that_of_run(folder: Path, smollm2_full: Path, experts: Path, tm
     assert metrics["seeddelta.experts"] > 0
 
 
+PACK = ("--state-pack-mlp", "ternary", "--state-pack-mlp-eps", "0.01", "--state-pack-mlp-rho", "1")
+
+
+@pytest.mark.parametrize(("settings", "work"), [
+    (("--kwta-k", "0.6"), "kwta.calls"), ((*PACK, "--state-pack-mlp-aggressive"), "pack.aggressive"),
+])  # fmt: skip
+def test_columns_of_an_ordinary_model_are_those_of_run(
+    settings: tuple[str, ...], work: str, folder: Path, smollm2_quantized: Path, tmp_path: Path
+) -> None:
+    same_as_run(folder, smollm2_quantized, ("--columns", "f16", *settings), work, tmp_path)
+
+
+def test_columns_of_a_seeddelta_model_are_refused(folder: Path, smollm2_full: Path) -> None:
+    done = run(folder, "llama-completion", "-m", smollm2_full, "-p", "a", *GREEDY, options=("--columns", "f16"))
+    assert done.returncode != 0
+    assert f"seeddelta: error: {smollm2_full}: --columns stores an ordinary GGUF model by columns" in done.stderr
+
+
 @pytest.mark.parametrize(("settings", "work"), [
     (("--kwta-k", "0.6"), "kwta.calls"), (("--event-delta-theta", "0.3", "--event-target", "both"), "event.calls"),
     (("--state-pack-mlp", "--state-pack-mlp-relative", "0.3", "--state-pack-mlp-rho", "1"), "pack.calls"),
@@ -95,11 +113,15 @@ def test_text_is_that_of_run(folder: Path, smollm2_full: Path, experts: Path, tm
 def test_skipping_is_that_of_run(
     settings: tuple[str, ...], work: str, folder: Path, smollm2_f16: Path, model_dir: Path, tmp_path: Path
 ) -> None:
-    """The same text, and the same inputs left out."""
     model = model_dir / "programs-columns.seeddelta.gguf"
     if not model.exists():
         recipe = seeddelta.Recipe(input=smollm2_f16, output=model, layout="column", layers="0-1", no_checkpoint=True)
         seeddelta.build(recipe, progress=False)
+    same_as_run(folder, model, settings, work, tmp_path)
+
+
+def same_as_run(folder: Path, model: Path, settings: tuple[str, ...], work: str, tmp_path: Path) -> None:
+    """The same text, and the same inputs left out."""
     ours_json, theirs_json = tmp_path / "ours.json", tmp_path / "theirs.json"
     arguments = ("-m", model, "-p", PROMPTS[0], "-n", 24)
     text = ours(folder, "run", *arguments, "-t", 2, "--force", *settings, "--json", ours_json)

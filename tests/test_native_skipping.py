@@ -94,6 +94,30 @@ def test_bits_and_counters_are_those_of_python(name: str, columns: Path, tmp_pat
     assert (found["seeddelta.skipped_inputs"] > 0) == (name != "none")
 
 
+@pytest.mark.parametrize(("config", "work"), [
+    (RuntimeConfig(columns="f16"), "seeddelta.calls.columns_f16"),
+    (RuntimeConfig(columns="f16", column_targets=("ffn_down", "attn"), force=True, kwta=Kwta(k=0.5)), "kwta.calls"),
+    (RuntimeConfig(columns="f16", force=True, state_pack_mlp=StatePackMLP(
+        mode="ternary", eps=0.01, rho=1.0, aggressive=True)), "pack.aggressive"),
+])  # fmt: skip
+def test_ordinary_models_by_columns(config: RuntimeConfig, work: str, tiny_dense: Path, tmp_path: Path) -> None:
+    told, found = by_library(tiny_dense, config, tmp_path)
+    assert told.lines == []
+    logits, expected = python_run(tiny_dense, config=config)
+    np.testing.assert_array_equal(told.logits(1), logits)
+    assert skipping(found) == pytest.approx(skipping(expected))
+    assert found[work] > 0
+    assert (found["seeddelta.skipped_inputs"] > 0) == config.skips
+
+
+def test_ordinary_models_that_cannot_be_by_columns(tiny_dense: Path, tmp_path: Path) -> None:
+    line = refused(tiny_dense, "columns=f16 column_targets=ffn,mla", tmp_path)
+    assert f"{tiny_dense}: no matrix of the layers can be stored by columns for mla" in line
+    path = tmp_path / "m.gguf"
+    path.write_bytes(tiny_dense.read_bytes()[:-1000])
+    assert f"{path}: " in refused(path, "columns=f16", tmp_path)
+
+
 def test_proc_sparse_blocks(smollm2_quantized: Path, tmp_path: Path) -> None:
     dense = write_llama(tmp_path / "dense.gguf", smollm2_quantized, width=256)
     path = tmp_path / "sparse.gguf"
@@ -180,7 +204,7 @@ def refused(path: Path, settings: str, folder: Path) -> str:
 # What both refuse, the library in one line, Python by an exception
 WRONG = (
     "kwta.k=2", "kwta.k=0", "kwta.k=half", "kwta.k=ffn_down=0.5,ffn_up=x", "kwta.duty=0", "kwta.block=8",
-    "kwta.score=size", "kwta.gap_tol=0", "kwta.colour=red", "kwta=maybe", "colour=red", "zeros=perhaps",
+    "kwta.score=size", "kwta.gap_tol=0", "columns=f32", "kwta.colour=red", "kwta=maybe", "colour=red", "zeros=perhaps",
     "attention=fast", "attention=off",
     "state_pack_mlp.mode=none", "state_pack_mlp.hysteresis=1", "state_pack_mlp.rho=1.5", "state_pack_mlp.target=kv",
     "event.delta_theta=-1", "event.topk=0", "event.quorum=0", "event.budget_ms=0", "event.age_max=-1",
@@ -209,7 +233,9 @@ def test_settings_that_cannot_be(settings: str, columns: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("settings", "words"), [
-    ("columns=f16", "columns=f16: this setting is not known, or not served"), ("kwta.k='0.5", "a quote is not closed"),
+    ("columns=f16", "--columns stores an ordinary GGUF model by columns; a SeedΔ file has its layout"),
+    ("lora=a.gguf", "lora=a.gguf: this setting is not known, or not served"), ("kwta.k='0.5", "a quote is not closed"),
+    ("column_targets=", "column_targets names no matrices"),
 ])  # fmt: skip
 def test_what_is_not_served_is_refused_by_name(settings: str, words: str, columns: Path, tmp_path: Path) -> None:
     assert words in refused(columns, settings, tmp_path)

@@ -10,12 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import seeddelta
+from gguf import GGMLQuantizationType
 from llama_helpers import divergence, load, load_small, logits_of, tokens_of
+from seeddelta import _core
 from seeddelta.errors import ConfigError, SourceModelError
+from seeddelta.gguf import names, targets
+from seeddelta.gguf.model_file import read_header
 from seeddelta.runtime import EventDriven, Kwta, RuntimeConfig, StatePackMLP
 from tiny_llama import SHORT_LAYERS
+from tiny_models import tiny_weights, write_model
 
 pytest.importorskip("llama_cpp")
+
+from seeddelta.runtime.library import loaded_ggml
+from seeddelta.runtime.options import core_options
 
 PLACES = 2 * SHORT_LAYERS  # inputs of gate and up, and of down
 WEIGHTS = SHORT_LAYERS * 7
@@ -263,6 +271,52 @@ def test_models_that_do_not_fit(short_f16: Path, short_two_layers: Path, tmp_pat
     skip.write_text(json.dumps({"format": 1, "score": "wina", "inputs": {"blk.99.ffn_down.weight": {"keep": 0.5}}}))
     with pytest.raises(ConfigError, match=r"ffn_down\.weight' is not by columns"):
         load(short_f16, config=RuntimeConfig(columns="f16", kwta=Kwta(file=skip)))
+
+
+def served(path: Path, **options: object) -> _core.ServedModel:
+    return _core.ServedModel(path, loaded_ggml(), core_options(RuntimeConfig(**({"columns": "f16"} | options))))
+
+
+@pytest.mark.parametrize(("architecture", "layers", "keys"), [
+    ("llama", 2, {}), ("llama", 2, {"nextn_predict_layers": 1}), ("llama", 3, {"attention.shared_kv_layers": 1}),
+    ("gemma3n", 22, {}),
+])  # fmt: skip
+def test_targets_are_those_of_a_build(architecture: str, layers: int, keys: dict[str, int], tmp_path: Path) -> None:
+    """All that a build converts but for experts and what is in no layer; nothing that llama.cpp's graph leaves out."""
+    matrix = np.ones((4, 32), np.float16)
+    parts = ("ffn_up", "ffn_down_shexp", "attn_k", "attn_kv_b", "ssm_in", "laurel_l", "ffn_gate_inp", "ssm_conv1d")
+    tensors = {f"blk.{layer}.{part}.weight": matrix for layer in range(layers) for part in parts}
+    tensors |= {"blk.0.ffn_up_exps.weight": np.ones((2, 4, 32), np.float16), "output.weight": matrix}
+    tensors |= {"blk.0.ffn_gate.weight": matrix[:1], "blk.0.ffn_down.bias": np.ones(4, np.float32)}
+    more = {f"{architecture}.{key}": value for key, value in keys.items()}
+    path = write_model(tmp_path / "m.gguf", tensors, architecture=architecture, keys=more, layers=layers)
+    header = read_header(path)
+    for target in (*names.GROUPS, "ffn_up", "attn_k"):
+        found = [info.name for info in targets.chosen(header, (target,), None) if len(info.shape) == 2]
+        expected = [name for name in found if names.split_name(name) is not None]
+        if expected:
+            model = served(path, column_targets=(target,))
+            assert list(_core.GraphHook(model.registry).column_shapes()) == expected
+        else:
+            assert target in ("experts", "embd", "head")
+            with pytest.raises(SourceModelError, match=f"{path}: no matrix .* by columns for {target}; look with"):
+                served(path, column_targets=("ffn", target))
+
+
+def test_matrices_that_cannot_be_columns(tmp_path: Path) -> None:
+    name, path = "blk.1.ffn_up.weight", tmp_path / "m.gguf"
+    for value, words in ((np.nan, "nan at row 3, column 5; the model"), (1e5, "weights beyond the range of float16")):
+        weights = tiny_weights()
+        weights[name][3, 5] = value
+        write_model(path, weights, GGMLQuantizationType.F32)
+        with pytest.raises(SourceModelError, match=f"{path}: tensor '{name}' has {words}"):
+            load(path, config=RuntimeConfig(columns="f16"))
+        served(path, column_targets=("ffn_gate", "attn"))
+    data = bytearray(path.read_bytes())
+    data[data.index(name.encode()) + len(name) + 4 + 2 * 8] = GGMLQuantizationType.I32
+    path.write_bytes(data)
+    with pytest.raises(SourceModelError, match=f"tensor '{name}' has the type I32, which this llama.cpp cannot"):
+        load(path, config=RuntimeConfig(columns="f16"))
 
 
 @pytest.mark.parametrize("suffix", ["yaml", "json"])

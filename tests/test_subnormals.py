@@ -56,7 +56,7 @@ def sparse(rng: np.random.Generator) -> _core.Weight:
 
 
 def columns(rng: np.random.Generator) -> _core.ColumnWeight:
-    return _core.ColumnWeight("w", 48, 64, f16=subnormal(rng, 64, 48))
+    return _core.ColumnWeight("w", subnormal(rng, 48, 64))
 
 
 @pytest.mark.parametrize("make", [rows, sparse, columns])

@@ -42,6 +42,7 @@ def write_model(
     architecture: str = "llama",
     alignment: int | None = None,
     keys: Mapping[str, int] | None = None,
+    layers: int = N_LAYERS,
 ) -> Path:
     """Write a model with matrices of a type that gguf-py can quantize; vectors stay F32."""
     writer = gguf.GGUFWriter(path, architecture)
@@ -49,7 +50,7 @@ def write_model(
         writer.add_custom_alignment(alignment)
     for key, value in (keys or {}).items():
         writer.add_uint32(key, value)
-    writer.add_block_count(N_LAYERS)
+    writer.add_block_count(layers)
     writer.add_embedding_length(N_EMBD)
     writer.add_token_list(["<s>", "a", "Ω", "\n"])
     writer.add_token_scores([0.0, -1.0, -2.0, -3.0])

@@ -40,7 +40,6 @@ struct Weight {
     DenseColumns dense; // behind w, or not used
     ColumnWeight w;
     std::unique_ptr<CheckedWeight> lanes; // or none, behind w
-    std::vector<uint16_t> half;
     std::vector<int8_t> bytes;
     std::vector<float> scale;
 
@@ -49,12 +48,12 @@ struct Weight {
         const int64_t n_out = in.flag() ? in.between(1, 140) : 64 * in.between(1, 3);
         const int64_t n_in = in.between(1, 130);
         if (by_half) {
-            half = in.array<uint16_t>(n_in * n_out);
-            for (uint16_t &h : half) { // what is not finite is refused
-                h = (h & 0x7C00U) == 0x7C00U ? uint16_t{0} : h;
-            }
-            dense = DenseColumns("fuzzed",
-                                 {.n_out = n_out, .n_in = n_in, .f16 = Array::of_half(half.data(), {n_in, n_out})});
+            const auto half = in.array<uint16_t>(n_in * n_out);
+            const auto rows = [&](int64_t begin, int64_t end, float *out) { // what is not finite is refused
+                std::transform(half.data() + begin * n_in, half.data() + end * n_in, out,
+                               [](uint16_t h) { return finite_or_zero(half_to_float(h)); });
+            };
+            dense = DenseColumns("fuzzed", n_out, n_in, rows);
             w = dense.weight();
             return;
         }

@@ -1,6 +1,7 @@
 // A weight from the arrays of a file. Shapes, types and contents are checked here, once; kernels do not look again.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <stdexcept>
@@ -97,29 +98,30 @@ private:
     std::vector<float> input_scale_; // behind columns.input_scale
 };
 
-// What ColumnWeight is made of: f16, with or without a matrix of signs.
-struct ColumnArrays {
-    int64_t n_out = 0;
-    int64_t n_in = 0;
-    Array f16 = {};        // float16 [n_in, n_out]
-    Array sign_bits = {};  // uint64 [n_out, 2, n_in / 64 rounded up]
-    Array sign_gamma = {}; // float32 [n_out]
-};
-
-// A ColumnWeight and its strips, a copy of f16; the other arrays are borrowed.
+// A dense matrix as float16 columns: a ColumnWeight and the memory behind it.
 class DenseColumns {
 public:
+    // Puts rows [begin, end) of the matrix to `out`, float32 [end - begin, n_in].
+    using ReadRows = std::function<void(int64_t begin, int64_t end, float *out)>;
+
     DenseColumns() = default;
-    // Throws std::invalid_argument naming the tensor, std::bad_alloc.
-    DenseColumns(const std::string &name, const ColumnArrays &arrays);
+    // Rounds to nearest even. Every row is read once, a few at a time, in ascending order. With `signs` a ternary
+    // weight is put in place of each, too: its sign where its magnitude is above 0.7 times the mean of its row (Li et
+    // al. 2016, Ternary Weight Networks). A row's sums are of float64, in order. Throws std::invalid_argument naming
+    // the tensor, also for weights that float16 does not hold; std::bad_alloc; and what `rows` throws.
+    DenseColumns(const std::string &name, int64_t n_out, int64_t n_in, const ReadRows &rows, bool signs = false);
     const ColumnWeight &weight() const { return weight_; }
 
 private:
     struct Free {
-        void operator()(uint8_t *data) const;
+        void operator()(uint16_t *data) const;
     };
+    void add_signs(int64_t row, const float *values);
+
     ColumnWeight weight_;
-    std::unique_ptr<uint8_t, Free> strips_;
+    std::unique_ptr<uint16_t, Free> f16_;
+    std::vector<uint64_t> sign_bits_;
+    std::vector<float> sign_gamma_;
 };
 
 } // namespace seeddelta

@@ -21,7 +21,7 @@ typedef struct seeddelta_model seeddelta_model;
 typedef struct seeddelta_context seeddelta_context;
 
 struct seeddelta_info {
-    uint64_t tensors;       /* computed from the SeedDelta file */
+    uint64_t tensors;       /* computed from the SeedDelta file; 0: it is an ordinary model by columns */
     uint64_t dense;         /* converted ones that are the fallback's from the start */
     uint64_t file_bytes;    /* of all parts */
     uint64_t weights;       /* in `tensors` */
@@ -34,8 +34,8 @@ const char *seeddelta_last_error(void);
 /* Whether this process calls the library in place of llama.cpp's functions, so that nothing has to be attached. */
 bool seeddelta_automatic(void);
 
-/* Opens and checks a SeedDelta file. `settings` are words NAME=VALUE as in SEEDDELTA_SET; NULL: the environment's. NULL
- * also for a file that is not one, which llama.cpp loads itself. */
+/* Opens and checks a SeedDelta file, or with columns=f16 an ordinary model. `settings` are words NAME=VALUE as in
+ * SEEDDELTA_SET; NULL: the environment's. NULL also for any other file, which llama.cpp loads itself. */
 seeddelta_model *seeddelta_open(const char *path, const char *settings);
 void seeddelta_info_of(const seeddelta_model *model, struct seeddelta_info *info);
 /* After its contexts and llama.cpp's model. */

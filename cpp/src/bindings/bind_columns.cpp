@@ -11,7 +11,6 @@
 
 namespace seeddelta {
 
-using OptionalArray = std::optional<py::array>;
 
 static void require(bool holds, const std::string &name, const std::string &what) {
     if (!holds) {
@@ -19,24 +18,15 @@ static void require(bool holds, const std::string &name, const std::string &what
     }
 }
 
-static std::unique_ptr<PyColumnWeight> make_py_columns(const std::string &name, int64_t n_out, int64_t n_in,
-                                                       const py::array &f16, const OptionalArray &sign_bits,
-                                                       const OptionalArray &sign_gamma) {
+static std::unique_ptr<PyColumnWeight> make_py_columns(const std::string &name, const FloatMatrix &matrix, bool signs) {
+    require(matrix.ndim() == 2, name, "the matrix is not [n_out, n_in]");
+    const int64_t n_in = matrix.shape(1);
+    const auto rows = [&, data = matrix.data()](int64_t begin, int64_t end, float *out) {
+        std::copy(data + begin * n_in, data + end * n_in, out);
+    };
     auto w = std::make_unique<PyColumnWeight>();
     w->name = name;
-    const ColumnArrays arrays{.n_out = n_out,
-                              .n_in = n_in,
-                              .f16 = view_of(f16),
-                              .sign_bits = view_of(sign_bits),
-                              .sign_gamma = view_of(sign_gamma)};
-    w->columns = DenseColumns(name, arrays);
-    w->nbytes = f16.nbytes();
-    for (const OptionalArray *array : {&sign_bits, &sign_gamma}) {
-        if (*array) {
-            w->nbytes += (*array)->nbytes();
-            w->keep.push_back(**array);
-        }
-    }
+    w->columns = DenseColumns(name, matrix.shape(0), n_in, rows, signs);
     return w;
 }
 
@@ -142,14 +132,10 @@ void bind_columns(py::module_ &m) {
         m, "ColumnWeight",
         "A matrix stored by its inputs: all weights of one input are together, so that inputs can be skipped.\n\n"
         "Args:\n"
-        "    f16: float16 [n_in, n_out], the transposed matrix. Copied.\n"
-        "    sign_bits, sign_gamma: a ternary matrix for state_pack_mlp.aggressive, uint64 [n_out, 2, n_in / "
-        "64\n"
-        "        rounded up] with bits of its positive and of its negative weights, and float32 [n_out], a row's "
-        "magnitude.\n"
-        "Signs are kept, not copied. Raises ValueError naming the tensor.")
-        .def(py::init(&make_py_columns), py::arg("name"), py::arg("n_out"), py::arg("n_in"), py::kw_only(),
-             py::arg("f16"), py::arg("sign_bits") = py::none(), py::arg("sign_gamma") = py::none())
+        "    matrix: float32 [n_out, n_in], rounded to float16.\n"
+        "    signs: a ternary matrix beside it, for gates with state_pack_mlp.aggressive.\n"
+        "Raises ValueError naming the tensor.")
+        .def(py::init(&make_py_columns), py::arg("name"), py::arg("matrix"), py::kw_only(), py::arg("signs") = false)
         .def(
             "matmul", &matmul, py::arg("x"), py::arg("gate") = py::none(), py::kw_only(), py::arg("threads") = 1,
             py::arg("batch") = 0,
@@ -159,8 +145,9 @@ void bind_columns(py::module_ &m) {
             "for every instruction set, number of threads and batch shape.")
         .def_readonly("name", &PyColumnWeight::name)
         .def_property_readonly("n_out", [](const PyColumnWeight &w) { return w.weight().n_out; })
-        .def_property_readonly("n_in", [](const PyColumnWeight &w) { return w.weight().n_in; })
-        .def_readonly("nbytes", &PyColumnWeight::nbytes, "Bytes of all arrays.");
+        .def_property_readonly("n_in", [](const PyColumnWeight &w) { return w.weight().n_in; });
+    m.def("is_matrix", &is_matrix, py::arg("name"),
+          "Whether llama.cpp multiplies by a tensor of this name, or looks rows up in it, if its shape is a matrix's.");
     m.def("popcount", &popcount, py::arg("words"), "Bits set in an array of uint64, by the active instruction set.");
 }
 

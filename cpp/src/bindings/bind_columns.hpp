@@ -17,8 +17,6 @@ public:
     std::string name;
     DenseColumns columns;
     const ColumnWeight &weight() const { return columns.weight(); }
-    std::vector<pybind11::object> keep; // the arrays that are borrowed
-    int64_t nbytes = 0;
 };
 
 // Its spec has the norms.

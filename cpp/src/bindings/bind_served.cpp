@@ -15,7 +15,6 @@
 #include <tuple>
 #include <vector>
 
-#include "bindings/bind_columns.hpp"
 #include "bindings/bind_metrics.hpp"
 #include "bindings/bind_runtime.hpp"
 #include "gguf/error.hpp"
@@ -124,29 +123,13 @@ HeaderParts read_header(const Path &path) {
 
 struct PyServedModel {
     std::shared_ptr<const LoadedGgml> ggml;
-    std::vector<py::object> keep; // the matrices by columns
     std::unique_ptr<ServedModel> model;
 };
 
-std::shared_ptr<PyServedModel> make_model(const Path &path, std::shared_ptr<LoadedGgml> ggml, const Options &options,
-                                          const std::vector<const PyColumnWeight *> &columns) {
-    std::vector<NamedWeight> named;
-    std::vector<py::object> keep;
-    for (const PyColumnWeight *weight : columns) {
-        if (weight == nullptr) {
-            throw py::type_error("a weight is None");
-        }
-        keep.push_back(py::cast(weight, py::return_value_policy::reference));
-        named.push_back({weight->name, &weight->weight()});
-    }
-    std::unique_ptr<ServedModel> model;
-    {
-        const py::gil_scoped_release release;
-        auto file = std::make_unique<WatchedModel>(path.string());
-        model = named.empty() ? std::make_unique<ServedModel>(std::move(file), options, *ggml)
-                              : std::make_unique<ServedModel>(std::move(file), options, *ggml, named);
-    }
-    return std::make_shared<PyServedModel>(PyServedModel{std::move(ggml), std::move(keep), std::move(model)});
+std::shared_ptr<PyServedModel> make_model(const Path &path, std::shared_ptr<LoadedGgml> ggml, const Options &options) {
+    const py::gil_scoped_release release;
+    auto model = std::make_unique<ServedModel>(std::make_unique<WatchedModel>(path.string()), options, *ggml);
+    return std::make_shared<PyServedModel>(PyServedModel{std::move(ggml), std::move(model)});
 }
 
 std::shared_ptr<PyRegistry> registry_of(const std::shared_ptr<PyServedModel> &m) {
@@ -256,11 +239,8 @@ void bind_served(py::module_ &m) {
     py::class_<PyServedModel, std::shared_ptr<PyServedModel>>(
         m, "ServedModel",
         "The weights of a SeedΔ file, or of an ordinary model by columns. The files are mapped, and watched.\n\n"
-        "Args:\n"
-        "    columns: matrices of an ordinary model.\n"
         "Raises FormatError, SourceModelError, MissingFileError, ConfigError.")
-        .def(py::init(&make_model), py::arg("path"), py::arg("ggml").none(false), py::arg("options"),
-             py::arg("columns") = std::vector<const PyColumnWeight *>())
+        .def(py::init(&make_model), py::arg("path"), py::arg("ggml").none(false), py::arg("options"))
         .def_property_readonly("registry", &registry_of)
         .def_property_readonly(
             "served", [](const PyServedModel &s) { return names_of(s.model->served()); },

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <iterator>
 
 namespace seeddelta {
 
@@ -13,23 +14,23 @@ using Texts = std::initializer_list<std::string_view>;
 constexpr std::string_view kRelu[] = {"nemotron", "nemotron_h", "nemotron_h_moe", "arcee", "plm",
                                       "jais2",    "t5",         "t5encoder",      "rwkv6", "rwkv7"};
 
+// What names of tensors that are no matrices have in them, as shell patterns.
+// clang-format off
+constexpr std::string_view kNoMatrix[] = {
+    "norm.weight", "norm_[0-9].weight", "norm_exps.weight", "exp_probs", "ffn_gate_inp", "ffn_gate_tid2eid",
+    "altup_router", "altup_predict", "altup_correct", "position_embd", "token_types", "conv1d", "shortconv.conv.",
+    "indexer.[kq]_proj", "attn_rel_b", "attn_sinks", "rope_f", "layer_output_scale", "attn_rot_embd", "time_mix_first",
+    "time_mix_lerp", "time_mix_ln", "time_mix_k_[ka]", "time_mix_r_k", "time_mix_[wva][0-2]", "time_mix_g[12]",
+    "time_mix_decay", "channel_mix_lerp", "ssm_[ad].", "_tokens_ordering",
+};
+// clang-format on
+
 bool among(std::string_view text, Texts texts) {
     return std::find(texts.begin(), texts.end(), text) != texts.end();
 }
 
 bool begins(std::string_view text, Texts beginnings) {
     return std::any_of(beginnings.begin(), beginnings.end(), [&](auto one) { return text.starts_with(one); });
-}
-
-// {"blk.3.", "ffn_down"} of blk.3.ffn_down.weight; empty for what is in no layer.
-std::pair<std::string_view, std::string_view> split_name(std::string_view name) {
-    constexpr std::string_view kBegin = "blk.", kEnd = ".weight";
-    const size_t dot = name.find_first_not_of("0123456789", kBegin.size());
-    if (!name.starts_with(kBegin) || !name.ends_with(kEnd) || dot == std::string_view::npos || dot == kBegin.size() ||
-        name[dot] != '.' || dot + 1 + kEnd.size() >= name.size()) {
-        return {};
-    }
-    return {name.substr(0, dot + 1), name.substr(dot + 1, name.size() - kEnd.size() - dot - 1)};
 }
 
 std::string_view role_of(std::string_view matrix) {
@@ -93,6 +94,27 @@ bool fits_pattern(std::string_view pattern, std::string_view text) {
     return text.empty();
 }
 
+bool is_matrix(std::string_view name) {
+    const auto has = [&](std::string_view part) { return fits_pattern("*" + std::string(part) + "*", name); };
+    return name.ends_with(".weight") && !fits_pattern("blk.*.ffn.*", name) &&
+           !begins(name, {"posnet.", "convnext.", "v.", "mm.", "a.", "s.", "t."}) &&
+           std::none_of(std::begin(kNoMatrix), std::end(kNoMatrix), has);
+}
+
+std::pair<std::string_view, std::string_view> split_name(std::string_view name) {
+    constexpr std::string_view kBegin = "blk.", kEnd = ".weight";
+    const size_t dot = name.find_first_not_of("0123456789", kBegin.size());
+    if (!name.starts_with(kBegin) || !name.ends_with(kEnd) || dot == std::string_view::npos || dot == kBegin.size() ||
+        name[dot] != '.' || dot + 1 + kEnd.size() >= name.size()) {
+        return {};
+    }
+    return {name.substr(0, dot + 1), name.substr(dot + 1, name.size() - kEnd.size() - dot - 1)};
+}
+
+bool is_named(std::string_view matrix, std::string_view target) {
+    return matrix == target || in_group(role_of(matrix), target);
+}
+
 bool in_target(const Names &group, Target target) {
     return std::all_of(group.begin(), group.end(), [&](const std::string &name) {
         const std::string_view matrix = split_name(name).second;
@@ -109,7 +131,7 @@ std::optional<double> value_of(const Names &group, const Values &values, Target 
     for (const auto &[pattern, value] : values) {
         for (const std::string &name : group) {
             const std::string_view matrix = split_name(name).second;
-            if (matrix == pattern || in_group(role_of(matrix), pattern) || fits_pattern(pattern, name)) {
+            if (is_named(matrix, pattern) || fits_pattern(pattern, name)) {
                 found = value;
             }
         }

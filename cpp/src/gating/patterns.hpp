@@ -19,6 +19,15 @@ using Names = std::vector<std::string>;
 // A shell pattern of *, ? and [set], as Python's fnmatchcase has it.
 bool fits_pattern(std::string_view pattern, std::string_view text);
 
+// Whether llama.cpp multiplies by a tensor of this name, or looks rows up in it, if its shape is a matrix's. The rule
+// is that of its quantizer (tensor_allows_quantization, src/llama-quant.cpp) without what that leaves alone for its
+// size.
+bool is_matrix(std::string_view name);
+// {"blk.3.", "ffn_down"} of blk.3.ffn_down.weight; empty for what is in no layer.
+std::pair<std::string_view, std::string_view> split_name(std::string_view name);
+// Whether a matrix of a layer has this name, or its role is in the group of this name.
+bool is_named(std::string_view matrix, std::string_view target);
+
 // Whether matrices that read one input are in the target.
 bool in_target(const Names &group, Target target);
 // The last value whose pattern fits one of them; none outside of the target, too.

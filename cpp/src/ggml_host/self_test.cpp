@@ -134,15 +134,7 @@ public:
           scales_(static_cast<size_t>(kExperts * kOut)) {
         std::generate(codes_.begin(), codes_.end(), [&] { return static_cast<uint8_t>(noise.bits()); });
         std::generate(scales_.begin(), scales_.end(), [&] { return float_to_half(1.0F + 0.5F * noise.value()); });
-        const std::vector<float> by_column = noise.values(kIn * kOut);
-        by_column_ = halves(by_column);
-        columns_dense_.resize(by_column_.size());
-        for (int64_t in = 0; in < kIn; ++in) {
-            for (int64_t out = 0; out < kOut; ++out) {
-                columns_dense_[static_cast<size_t>(out * kIn + in)] =
-                    half_to_float(by_column_[static_cast<size_t>(in * kOut + out)]);
-            }
-        }
+        columns_dense_ = noise.values(kOut * kIn);
     }
     CheckedWeight lanes(const char *name, int64_t experts) const {
         WeightArrays arrays{.n_out = kOut, .n_in = kIn, .n_experts = experts};
@@ -154,16 +146,17 @@ public:
         return {name, arrays};
     }
     DenseColumns columns(const char *name) const {
-        ColumnArrays arrays{.n_out = kOut, .n_in = kIn};
-        arrays.f16 = Array::of_half(by_column_.data(), {kIn, kOut});
-        return {name, arrays};
+        const auto rows = [this](int64_t begin, int64_t end, float *out) {
+            std::copy(columns_dense_.data() + begin * kIn, columns_dense_.data() + end * kIn, out);
+        };
+        return {name, kOut, kIn, rows};
     }
     const std::vector<float> &columns_dense() const { return columns_dense_; }
 
 private:
     int64_t tiles_, lines_;
     std::vector<uint8_t> codes_;
-    std::vector<uint16_t> scales_, by_column_;
+    std::vector<uint16_t> scales_;
     std::vector<float> columns_dense_;
 };
 

@@ -44,6 +44,13 @@ MappedFile::MappedFile(const std::string &path) : path_(path) {
     data_ = static_cast<const uint8_t *>(data);
 }
 
+void MappedFile::give_back(size_t offset, size_t bytes) const {
+    static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t begin = offset / page * page;
+    // where it fails they stay: only memory is lost
+    static_cast<void>(madvise(const_cast<uint8_t *>(data_) + begin, offset + bytes - begin, MADV_DONTNEED));
+}
+
 MappedFile::~MappedFile() {
     munmap(const_cast<uint8_t *>(data_), size_);
     close(fd_);

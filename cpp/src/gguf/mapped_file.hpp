@@ -18,6 +18,8 @@ public:
     const std::string &path() const { return path_; }
     int fd() const { return fd_; }
     std::span<const uint8_t> data() const { return {data_, size_}; }
+    // A part that was read counts as memory of this process no more, until it is read again.
+    void give_back(size_t offset, size_t bytes) const;
 
 private:
     std::string path_;

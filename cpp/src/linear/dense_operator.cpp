@@ -66,16 +66,7 @@ private:
         return work.use == WeightUse::experts ? lists + row : row;
     }
 
-    // One row, widened to out [n_in]. Returns false when it has NaN or infinity.
-    bool widen(int64_t row, float *out) const {
-        const uint8_t *source = rows_.data + row * rows_.row_bytes;
-        if (rows_.widen == nullptr) {
-            std::memcpy(out, source, static_cast<size_t>(shape_.n_in) * sizeof(float));
-        } else {
-            rows_.widen(source, out, shape_.n_in);
-        }
-        return std::all_of(out, out + shape_.n_in, [](float x) { return std::isfinite(x); });
-    }
+    bool widen(int64_t row, float *out) const { return rows_.read(row, out, shape_.n_in); }
 
     bool look_up(const Work &work, int64_t begin, int64_t end, ComputeStatus &status) const {
         bool finite = true;
@@ -153,6 +144,16 @@ private:
 };
 
 } // namespace
+
+bool DenseRows::read(int64_t row, float *out, int64_t n) const {
+    const uint8_t *source = data + row * row_bytes;
+    if (widen == nullptr) {
+        std::memcpy(out, source, static_cast<size_t>(n) * sizeof(float));
+    } else {
+        widen(source, out, n);
+    }
+    return std::all_of(out, out + n, [](float x) { return std::isfinite(x); });
+}
 
 std::unique_ptr<Operator> dense_operator(const MatrixShape &shape, const DenseRows &rows) {
     return std::make_unique<DenseOperator>(shape, rows);

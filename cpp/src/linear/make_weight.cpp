@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
-#include <new>
 #include <utility>
 
 #include "format/column_lanes.hpp"
@@ -14,7 +12,6 @@
 #include "format/rotation.hpp"
 #include "kinds/builder.hpp"
 #include "kinds/kinds.hpp"
-#include "linear/columns_parts.hpp"
 #include "seeddelta/check.hpp"
 
 namespace seeddelta {
@@ -252,54 +249,6 @@ CheckedWeight::CheckedWeight(const std::string &name, const WeightArrays &arrays
         input_scale_.push_back(scale * ctx_.base_scale);
     }
     columns_.input_scale = input_scale_.data();
-}
-
-static ColumnWeight checked_columns(const std::string &name, const ColumnArrays &in) {
-    const auto require = [&](bool holds, const char *what) {
-        if (!holds) {
-            throw std::invalid_argument("tensor '" + name + "': " + what);
-        }
-    };
-    const int64_t n_out = in.n_out;
-    const int64_t n_in = in.n_in;
-    require(n_out > 0 && n_in > 0 && n_out < kMost && n_in < kMost, "shape out of range");
-    require(bool(in.f16), "give f16");
-    require(bool(in.sign_bits) == bool(in.sign_gamma), "sign_bits and sign_gamma belong together");
-    ColumnWeight w{.n_out = n_out,
-                   .n_in = n_in,
-                   .f16 = in.f16.as<uint16_t>(),
-                   .sign_bits = in.sign_bits.as<uint64_t>(),
-                   .sign_gamma = in.sign_gamma.as<float>()};
-    require_array(in.f16, "f16", "f", 2, {n_in, n_out});
-    require(std::none_of(w.f16, w.f16 + n_in * n_out, [](uint16_t h) { return (h & 0x7C00U) == 0x7C00U; }),
-            "f16 is not finite");
-    if (in.sign_bits) {
-        require_array(in.sign_bits, "sign_bits", "u", 8, {n_out, 2, (n_in + 63) / 64});
-        require_array(in.sign_gamma, "sign_gamma", "f", 4, {n_out});
-    }
-    return w;
-}
-
-void DenseColumns::Free::operator()(uint8_t *data) const {
-    ::operator delete(data, std::align_val_t{64});
-}
-
-DenseColumns::DenseColumns(const std::string &name, const ColumnArrays &arrays)
-    : weight_(checked_columns(name, arrays)) {
-    constexpr int64_t item = sizeof(uint16_t);
-    const auto *from = static_cast<const uint8_t *>(arrays.f16.data);
-    const auto bytes = static_cast<size_t>(weight_.n_in * weight_.n_out * item);
-    strips_.reset(static_cast<uint8_t *>(::operator new(bytes, std::align_val_t{64})));
-    weight_.strips = dense_strips(weight_.n_out);
-    uint8_t *to = strips_.get();
-    for (int i = 0; i < weight_.strips; ++i) {
-        const auto [begin, end] = slice_of(weight_, i, weight_.strips);
-        const auto width = static_cast<size_t>((end - begin) * item);
-        for (int64_t j = 0; j < weight_.n_in; ++j, to += width) {
-            std::memcpy(to, from + (j * weight_.n_out + begin) * item, width);
-        }
-    }
-    weight_.f16 = reinterpret_cast<const uint16_t *>(strips_.get());
 }
 
 } // namespace seeddelta

@@ -113,6 +113,9 @@ struct DenseRows {
     const uint8_t *data = nullptr;
     int64_t row_bytes = 0;
     void (*widen)(const void *row, float *out, int64_t n) = nullptr; // null: they are float32
+
+    // One row of n columns. False when it has NaN or infinity.
+    bool read(int64_t row, float *out, int64_t n) const;
 };
 // Plain code for a rare case. Looks at its results only.
 std::unique_ptr<Operator> dense_operator(const MatrixShape &shape, const DenseRows &rows);

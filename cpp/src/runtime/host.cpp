@@ -77,25 +77,31 @@ std::shared_ptr<ServedModel> Host::open(const char *path, const char *given) {
             return entry.model;
         }
     }
+    const auto read_options = [&] { return settings ? Options::of(*settings) : Options::from_environment(); };
+    bool columns = false;
+    try {
+        columns = read_options().columns;
+    } catch (const ModelFileError &) { // of ordinary models it is said when one of them computes
+    }
     std::unique_ptr<WatchedModel> file;
     try {
         file = std::make_unique<WatchedModel>(path);
-        if (!is_seeddelta(file->header())) {
+        if (!is_seeddelta(file->header()) && !columns) {
             return nullptr;
         }
     } catch (const ModelFileError &) {
-        if (claims_to_be_ours(path)) {
+        if (columns || claims_to_be_ours(path)) {
             throw;
         }
         return nullptr;
     }
     prune(state);
-    Options options = settings ? Options::of(*settings) : Options::from_environment();
+    Options options = read_options();
     settle_attention(options);
     auto model = std::make_shared<ServedModel>(std::move(file), options, LlamaLibrary::loaded().ggml());
     models_.push_back({state, settings, model});
     if (options.verbose) {
-        say({model->path(), ": ", std::to_string(model->served().size()), " weights are computed from it, ",
+        say({model->path(), ": ", std::to_string(model->registry().weights().size()), " weights are computed from it, ",
              std::to_string(model->dense().size()), " from the fallback"});
     }
     return model;

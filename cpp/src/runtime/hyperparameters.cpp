@@ -87,6 +87,10 @@ void check_experts(const Header &header, const std::string &prefix) {
 
 } // namespace
 
+double largest_number(const Header &header, const std::string &key) {
+    return Numbers(header, key).largest;
+}
+
 void check_hyperparameters(const Header &header) {
     if (header.alignment() % kAlignment != 0) {
         refuse(header, "general.alignment",

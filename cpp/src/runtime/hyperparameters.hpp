@@ -14,4 +14,7 @@ void check_vector(const std::string &path, const std::string &name, const std::v
 // Both, of a model that llama.cpp loads as it is.
 void check_loadable(const Header &header);
 
+// The largest of a hyperparameter's numbers, one or one for each layer; 0 where there is none. Throws ModelFileError.
+double largest_number(const Header &header, const std::string &key);
+
 } // namespace seeddelta

@@ -69,6 +69,10 @@ void Options::set(const std::string &name, const std::string &value) {
         statecells = given.flag();
     } else if (name == "proc_sparse") {
         proc_sparse = given.flag();
+    } else if (name == "columns") {
+        columns = given.choice({"f16"}) == 0;
+    } else if (name == "column_targets") {
+        column_targets = given.list();
     } else if (name == "attention") {
         attention = static_cast<AttentionMode>(given.choice({"auto", "llama", "exact"}));
     } else if (!skipping.set(name, value)) {
@@ -103,8 +107,10 @@ void Options::check() const {
                "event.target=kv takes one delta_theta and one topk, and no block");
     }
     if (skipping.state_pack_mlp && skipping.state_pack_mlp->aggressive && !columns) {
-        throw std::invalid_argument("state_pack_mlp.aggressive, which needs columns=f16, is not served in llama.cpp's "
-                                    "programs; leave it out, or use `seeddelta run`");
+        throw std::invalid_argument("state_pack_mlp.aggressive is for an ordinary model by columns; give columns=f16");
+    }
+    if (column_targets.empty()) {
+        throw std::invalid_argument("column_targets names no matrices; write all, ffn, attn or ffn_down");
     }
     static_cast<void>(attention_settings());
 }

@@ -17,7 +17,8 @@ struct Options {
     Names dense;             // shell patterns
     bool statecells = false; // a model without them is refused
     bool proc_sparse = true;
-    bool columns = false; // an ordinary model's matrices are stored by columns, which Python does
+    bool columns = false; // an ordinary model's matrices are stored by columns, as float16
+    Names column_targets = {"all"};
     SkipSettings skipping;
     AttentionMode attention = AttentionMode::automatic;
     std::optional<StatePackKv> state_pack_kv;

@@ -7,12 +7,14 @@
 #include <system_error>
 
 #include "ggml_host/hook_error.hpp"
-#include "gguf/ggml_types.hpp"
+#include "runtime/dense_matrices.hpp"
 
 namespace seeddelta {
 
 namespace {
 
+constexpr const char *kNoStateCells = "has no StateCells weights; make some with `seeddelta build --statecells`, or "
+                                      "leave statecells out";
 constexpr const char *kTheFallback = "; give the model that the SeedΔ file was made from as fallback";
 
 std::string short_number(double value) {
@@ -49,9 +51,17 @@ std::string WatchedModel::changed() const {
 
 ServedModel::ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const LoadedGgml &ggml)
     : options_(options), ggml_(ggml), file_(std::move(file)) {
+    if (options.columns) {
+        serve_columns();
+    } else {
+        serve_file();
+    }
+}
+
+void ServedModel::serve_file() {
     const Header &header = file_->header();
-    if (!options.fallback.empty()) {
-        fallback_ = std::make_unique<WatchedModel>(options.fallback);
+    if (!options_.fallback.empty()) {
+        fallback_ = std::make_unique<WatchedModel>(options_.fallback);
     }
     const std::vector<TensorDescription> all = read_descriptions(header);
     Names tensors;
@@ -80,30 +90,32 @@ ServedModel::ServedModel(std::unique_ptr<WatchedModel> file, const Options &opti
     }
 }
 
-ServedModel::ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const LoadedGgml &ggml,
-                         const std::vector<NamedWeight> &columns)
-    : options_(options), ggml_(ggml), file_(std::move(file)) {
-    std::unordered_set<std::string_view> names;
-    for (const NamedWeight &one : columns) {
-        names.insert(one.name);
+// What is computed falls back to what the file has.
+void ServedModel::serve_columns() {
+    const Header &header = file_->header();
+    if (is_seeddelta(header)) {
+        header.fail("--columns stores an ordinary GGUF model by columns; a SeedΔ file has its layout", Fault::settings);
     }
+    if (options_.statecells) {
+        header.fail(kNoStateCells);
+    }
+    const std::vector<const TensorInfo *> chosen = column_targets(header, options_.column_targets);
+    const bool signs = options_.skipping.state_pack_mlp && options_.skipping.state_pack_mlp->aggressive;
+    std::vector<NamedWeight> named;
     Names tensors;
-    for (const TensorInfo &tensor : file_->header().tensors()) {
+    for (const TensorInfo &tensor : header.tensors()) {
         tensors.push_back(tensor.name);
-        if (names.contains(tensor.name)) {
-            hold_place(tensor.name, tensor.ne);
-        } else {
+        if (std::find(chosen.begin(), chosen.end(), &tensor) == chosen.end()) {
             keep(tensor);
+            continue;
         }
+        hold_place(tensor.name, tensor.ne);
+        columns_.push_back(columns_of(header, tensor, ggml_.abi(), signs));
+        named.push_back({tensor.name, &columns_.back().weight()});
     }
-    register_weights(columns, tensors);
-    for (const NamedWeight &one : columns) {
-        const TensorInfo *info = file_->header().tensor(one.name);
-        const MatrixShape shape = registry_.find(one.name)->op->shape();
-        if (info == nullptr || info->ne != std::vector<int64_t>{shape.n_in, shape.n_out}) {
-            file_->header().fail("changed while it was opened; try again");
-        }
-        set_fallback(file_->header(), *info);
+    register_weights(named, tensors);
+    for (const TensorInfo *info : chosen) {
+        set_fallback(header, *info);
     }
 }
 
@@ -126,8 +138,7 @@ std::vector<Payload> ServedModel::read_payload(const std::vector<TensorDescripti
         statecells |= d.is_statecells();
     }
     if (options_.statecells && !statecells) {
-        header.fail("has no StateCells weights; make some with `seeddelta build --statecells`, or leave "
-                    "statecells out");
+        header.fail(kNoStateCells);
     }
     for (const TensorInfo &tensor : header.tensors()) {
         if (!stored.contains(tensor.name)) {
@@ -191,21 +202,8 @@ const TensorInfo &ServedModel::dense_copy(const TensorDescription &d) const {
 }
 
 void ServedModel::set_fallback(const Header &original, const TensorInfo &info) {
-    const GgmlType &type = *ggml_type(info.type);
-    const auto number = static_cast<int32_t>(info.type);
-    const GgmlAbi &abi = ggml_.abi();
-    const bool known =
-        abi.block_size(number) == type.block && static_cast<int64_t>(abi.type_size(number)) == type.bytes;
-    if (!known || (number != kTypeF32 && abi.to_float_of(number) == nullptr)) {
-        original.fail("tensor '" + info.name + "': the type " + type.name +
-                          " cannot be a fallback; convert the fallback to F16",
-                      Fault::original);
-    }
     RegisteredWeight &weight = *registry_.find(info.name);
-    weight.dense =
-        dense_operator(weight.op->shape(), {.data = info.data(),
-                                            .row_bytes = info.ne[0] / type.block * type.bytes,
-                                            .widen = number == kTypeF32 ? nullptr : abi.to_float_of(number)});
+    weight.dense = dense_operator(weight.op->shape(), rows_of(original, info, ggml_.abi()));
 }
 
 std::string ServedModel::dense_reason(const TensorDescription &d) const {

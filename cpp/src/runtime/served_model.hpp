@@ -35,19 +35,17 @@ private:
 
 class ServedModel {
 public:
-    // A SeedΔ file. Throws ModelFileError.
+    // A SeedΔ file; or an ordinary model, where options have columns: of these the matrices by columns are computed.
+    // Throws ModelFileError, std::bad_alloc.
     ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const LoadedGgml &ggml);
-    // An ordinary model of which these matrices are computed, and fall back to what the file has. Both are borrowed.
-    // Throws ModelFileError.
-    ServedModel(std::unique_ptr<WatchedModel> file, const Options &options, const LoadedGgml &ggml,
-                const std::vector<NamedWeight> &columns);
 
     const std::string &path() const { return file_->header().path(); }
     const Options &options() const { return options_; }
     WeightRegistry &registry() { return registry_; }
-    const std::vector<TensorDescription> &served() const { return served_; } // in the order of the registry
-    const Names &dense() const { return dense_; }                            // from the start
-    const std::vector<Names> &gates() const { return gates_; }               // the matrices that share each
+    // Of a SeedΔ file, in the order of the registry.
+    const std::vector<TensorDescription> &served() const { return served_; }
+    const Names &dense() const { return dense_; }              // from the start
+    const std::vector<Names> &gates() const { return gates_; } // the matrices that share each
     uint64_t file_bytes() const;
     const LoadedGgml &ggml() const { return ggml_; }
     // Empty, or what is told when a file has changed since, which makes everything computed void.
@@ -65,6 +63,8 @@ public:
     Totals totals; // of contexts that are gone
 
 private:
+    void serve_file();
+    void serve_columns();
     std::vector<Payload> read_payload(const std::vector<TensorDescription> &all, Names &tensors);
     void add(const TensorDescription &description, Payload payload);
     void register_weights(const std::vector<NamedWeight> &weights, const Names &tensors);
@@ -81,6 +81,7 @@ private:
     Names dense_;
     std::vector<Names> gates_;
     std::deque<CheckedWeight> weights_;
+    std::deque<DenseColumns> columns_; // of an ordinary model
     std::vector<const TensorInfo *> payload_;
     WeightRegistry registry_;
     std::vector<StubTensor> stub_tensors_;

@@ -8,7 +8,7 @@ import numpy.typing
 import os
 import pathlib
 import typing
-__all__: list[str] = ['AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GraphHook', 'LaneCode', 'LoadedGgml', 'Options', 'OwnAttention', 'PRNG_BLOCK_STD', 'Proof', 'ProvenGate', 'ServedModel', 'StubFile', 'Trial', 'Weight', 'WeightRegistry', 'base_values', 'check_loadable', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'ggml_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'metrics', 'popcount', 'prng_block_values', 'read_header', 'rotate', 'seed_search']
+__all__: list[str] = ['AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GraphHook', 'LaneCode', 'LoadedGgml', 'Options', 'OwnAttention', 'PRNG_BLOCK_STD', 'Proof', 'ProvenGate', 'ServedModel', 'StubFile', 'Trial', 'Weight', 'WeightRegistry', 'base_values', 'check_loadable', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'ggml_symbols', 'is_matrix', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'metrics', 'popcount', 'prng_block_values', 'read_header', 'rotate', 'seed_search']
 class Gate:
     """
     What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
@@ -32,12 +32,11 @@ class ColumnWeight:
     A matrix stored by its inputs: all weights of one input are together, so that inputs can be skipped.
 
     Args:
-        f16: float16 [n_in, n_out], the transposed matrix. Copied.
-        sign_bits, sign_gamma: a ternary matrix for state_pack_mlp.aggressive, uint64 [n_out, 2, n_in / 64
-            rounded up] with bits of its positive and of its negative weights, and float32 [n_out], a row's magnitude.
-    Signs are kept, not copied. Raises ValueError naming the tensor.
+        matrix: float32 [n_out, n_in], rounded to float16.
+        signs: a ternary matrix beside it, for gates with state_pack_mlp.aggressive.
+    Raises ValueError naming the tensor.
     """
-    def __init__(self, name: str, n_out: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, *, f16: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]], sign_bits: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None, sign_gamma: numpy.ndarray[typing.Any, numpy.dtype[typing.Any]] | None = None) -> None:
+    def __init__(self, name: str, matrix: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], *, signs: bool = False) -> None:
         ...
     def matmul(self, x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], gate: Gate | None = None, *, threads: typing.SupportsInt | typing.SupportsIndex = 1, batch: typing.SupportsInt | typing.SupportsIndex = 0) -> numpy.typing.NDArray[numpy.float32]:
         """
@@ -55,11 +54,6 @@ class ColumnWeight:
     @property
     def name(self) -> str:
         ...
-    @property
-    def nbytes(self) -> int:
-        """
-        Bytes of all arrays.
-        """
 class LaneCode:
     """
     A code of base kind lanes (docs/reference/format.md), one of lane_codes().
@@ -482,11 +476,9 @@ class ServedModel:
     """
     The weights of a SeedΔ file, or of an ordinary model by columns. The files are mapped, and watched.
 
-    Args:
-        columns: matrices of an ordinary model.
     Raises FormatError, SourceModelError, MissingFileError, ConfigError.
     """
-    def __init__(self, path: os.PathLike[str] | str | bytes, ggml: LoadedGgml, options: Options, columns: collections.abc.Sequence[ColumnWeight] = []) -> None:
+    def __init__(self, path: os.PathLike[str] | str | bytes, ggml: LoadedGgml, options: Options) -> None:
         ...
     def stub_file(self) -> StubFile:
         """
@@ -593,6 +585,10 @@ def ggml_required_symbols() -> list[str]:
 def ggml_symbols() -> list[str]:
     """
     Names of all ggml functions that are used.
+    """
+def is_matrix(name: str) -> bool:
+    """
+    Whether llama.cpp multiplies by a tensor of this name, or looks rows up in it, if its shape is a matrix's.
     """
 def isa_active() -> str:
     """

@@ -17,7 +17,6 @@ from ..errors import ConfigError, NotAvailableError
 from ..gguf.hub import located
 from ..settings import settings_of
 from ..settings.assign import texts_of
-from ..settings.runtime import RuntimeConfig
 from ..settings.serving import ExecSettings
 from ..storage.output import check_outputs, reading
 from ._command import environment_of, from_settings
@@ -47,12 +46,13 @@ def command(settings: ExecSettings) -> None:
 
     Example: seeddelta exec -- llama-server -m model.seeddelta.gguf --parallel 4
 
-    Example: seeddelta exec --kwta-k 0.6 -- llama-completion -m columns.seeddelta.gguf -p "Once upon a time"
+    Example: seeddelta exec --columns f16 --kwta-k 0.6 -- llama-completion -m model.gguf -p "Once upon a time"
 
     Example: seeddelta exec --metrics-json m.json -- llama-completion -m model.seeddelta.gguf -p "Once upon a time"
     """
     arguments = list(settings.arguments)
-    check_served(settings.runtime)
+    if settings.runtime.lora:
+        raise ConfigError("lora is not served in llama.cpp's programs; give --lora to the program itself")
     program = find_program(arguments[0])
     given = variables_of(settings)
     given["LD_PRELOAD"] = ":".join(filter(None, (str(find_library()), os.environ.get("LD_PRELOAD", ""))))
@@ -68,17 +68,6 @@ def command(settings: ExecSettings) -> None:
 
 # `--` may be left out: what follows the program is its own
 COMMAND_OPTIONS = command.options | {"context_settings": {"allow_interspersed_args": False}}  # type: ignore[attr-defined]
-
-
-def check_served(runtime: RuntimeConfig) -> None:
-    """Raise ConfigError for settings that the library does not have, or that are the program's."""
-    refused = {
-        "columns": (runtime.columns is not None, "convert the model with `seeddelta build --layout column`"),
-        "lora": (bool(runtime.lora), "give --lora to the program itself"),
-    }
-    for name, (given, remedy) in refused.items():
-        if given:
-            raise ConfigError(f"{name} is not served in llama.cpp's programs; {remedy}")
 
 
 def variables_of(settings: ExecSettings) -> dict[str, str]:

@@ -3,7 +3,7 @@
 llama.cpp names the tensors of all families alike: `blk.<layer>.<matrix>.weight`, and a few outside of the layers. A
 matrix is what llama.cpp multiplies by, or looks rows up in. Which names those are is decided by the rule of its own
 quantizer (tensor_allows_quantization, src/llama-quant.cpp): every weight but norms, biases, routers, small
-convolutions and tables of positions. The shape decides, too (gguf/targets.py).
+convolutions and tables of positions (cpp/src/gating/patterns.cpp). The shape decides, too (gguf/targets.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Final
 
+from .. import _core
 from ..errors import RecipeError
 
 EMBEDDING, HEAD, LAYER_EMBEDDING = "token_embd.weight", "output.weight", "per_layer_token_embd.weight"
@@ -30,13 +31,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     **{role: (role,) for role in ROLES if role not in ("ffn", "attn")},
 }  # fmt: skip
 
-# Parts of names that are no matrices, as in llama.cpp's list but for what that leaves alone for its size.
-_NO_MATRIX = re.compile(
-    r"norm(?:_\d|_exps)?\.weight|exp_probs|^blk\.\d+\.ffn\.|ffn_gate_inp|ffn_gate_tid2eid|altup_(?:router|predict|correct)|position_embd|token_types|"
-    r"conv1d|shortconv\.conv\.|indexer\.[kq]_proj|attn_rel_b|attn_sinks|rope_f|layer_output_scale|attn_rot_embd|"
-    r"time_mix_(?:first|lerp|ln|k_k|k_a|r_k|[wva][012]|g[12]|decay)|channel_mix_lerp|ssm_[ad]\.|_tokens_ordering|"
-    r"^(?:posnet|convnext|v|mm|a|s|t)\."
-)
 _SMALL_MATRIX = re.compile(r"altup_(?:unembd_)?proj\.weight|laurel_[lr]\.weight|per_layer_model_proj\.weight")
 _NAME = re.compile(r"blk\.(\d+)\.([\w.]+)\.weight")
 _LAYERS = re.compile(r"(\d+)(?:-(\d+))?")
@@ -107,7 +101,7 @@ def parse_layers(text: str | None, n_layers: int | None = None) -> frozenset[int
 
 def is_matrix(name: str) -> bool:
     """True for a name of a tensor that llama.cpp multiplies by or looks rows up in, if its shape is a matrix's."""
-    return name.endswith(".weight") and _NO_MATRIX.search(name) is None
+    return _core.is_matrix(name)
 
 
 def is_small_matrix(name: str) -> bool:

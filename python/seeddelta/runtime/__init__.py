@@ -47,7 +47,8 @@ def load(
         FormatError, UnsupportedVersionError: the file is no well-formed SeedΔ file of a known version, or has no
             StateCells weights though `statecells` asks for them.
         UnsupportedLlamaError: the installed llama.cpp does not behave as the hook needs it to.
-        SourceModelError: the fallback does not fit, or a tensor needs one and none is given.
+        SourceModelError: the fallback does not fit, or a tensor needs one and none is given; or `config.columns` is
+            for a model whose matrices cannot be by columns.
         HubError: an address of which the hub gives no model.
         ConfigError: options of `config` do not fit each other, the keywords or the model.
         MissingDependencyError: llama-cpp-python or gguf is not installed.

@@ -22,7 +22,6 @@ from ..gguf.reader import has_statecells, is_seeddelta
 from ..processors import MAX_THREADS
 from ..settings.runtime import RuntimeConfig
 from .attention import attention_if_possible, own_attention, takes_attention
-from .columns import require_columns, target_columns
 from .contexts import handle_of, new_model
 from .handle import RuntimeHandle
 from .library import loaded_ggml, unsupported
@@ -46,17 +45,15 @@ def _prepared(
             f"{model_path}: has no StateCells weights; make some with `seeddelta build --statecells`, "
             "or leave statecells out"
         )
-    if is_seeddelta(header):
-        if config.columns is not None:
+    if config.columns is None and not is_seeddelta(header):
+        if config.skips:
             raise ConfigError(
-                f"{model_path}: --columns stores an ordinary GGUF model by columns; a SeedΔ file has its layout"
+                f"{model_path}: kwta, state-pack of the MLP and events skip inputs of matrices stored by columns; "
+                "give --columns f16 (RuntimeConfig.columns)"
             )
-    elif config.columns is None:
-        require_columns(config, model_path)
         return None
-    columns = [] if config.columns is None else target_columns(model_path, config)
     try:
-        model = _core.ServedModel(header.path, loaded_ggml(), options, columns)
+        model = _core.ServedModel(header.path, loaded_ggml(), options)
         return model, model.stub_file()
     except MemoryError as error:
         raise OutOfMemoryError(f"{model_path}: no memory to load the model; free some") from error

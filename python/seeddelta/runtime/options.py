@@ -10,13 +10,12 @@ from ..settings.assign import texts_of
 from ..settings.runtime import RuntimeConfig
 from ..settings.skip_file import read_skip_file
 
-_NOT_OF_THE_CORE = ("column_targets", "lora")  # what Python does, and llama.cpp
-
 
 def core_options(config: RuntimeConfig) -> _core.Options:
     """Settings for a model and its contexts. Raises ConfigError for those that contradict each other and for a kwta
     file that cannot be read."""
-    texts = {name: text for name, text in texts_of(config).items() if name not in _NOT_OF_THE_CORE}
+    texts = texts_of(config)
+    texts.pop("lora", None)  # llama.cpp adds them
     path = texts.pop("kwta.file", "")
     skip = read_skip_file(path).model_dump_json() if path else ""
     values = {name: os.fsencode(text) for name, text in texts.items()}  # names of files may be any bytes
