@@ -46,6 +46,13 @@ def codes() -> dict[int, tuple[list[int], np.ndarray[Any, Any], list[int], int]]
     return found
 
 
+def deviation(number: int) -> float:
+    """Of a code."""
+    found = re.search(rf"^\| {number} \| [\d.]+ \| .*\| ([\d.]+) \|$", PAGE, re.M)
+    assert found is not None
+    return float(found[1])
+
+
 class Decoder:
     """Weights of a file: gguf-py reads it, and reference decodes; the package has no other part in it."""
 
@@ -82,6 +89,9 @@ class Decoder:
         }
         delta = _residual(one, own)
         row_scale = own["row_scale"].astype(np.float32)
+        if one["fine_tiles"]:
+            fine = np.repeat(np.unpackbits(own["fine_map"].view(np.uint8), bitorder="little"), 16)[:n_out] == 1
+            row_scale *= np.where(fine, deviation(one["code"]) / deviation(one["fine_code"]), 1).astype(np.float32)
         if one["layout"] == 1:
             pattern = codes()[one["code"]]
             lines = own["codes"].view(np.uint8).reshape(n_in, -1, own["codes"].shape[-1])
@@ -102,6 +112,12 @@ def _base(one: dict[str, Any], data: dict[str, Any], seed: int) -> np.ndarray[An
         return np.zeros((n_out, n_in), np.int8)
     if one["base"] == 1:
         return structured(seed, n_out, n_in)
+    if one["base"] == 2 and one["fine_tiles"]:
+        fine = np.repeat(np.unpackbits(data["fine_map"].view(np.uint8), bitorder="little"), 16)[:n_out] == 1
+        values = np.zeros((n_out, n_in), np.int16)
+        for rows, lines, code in ((~fine, "codes", "code"), (fine, "fine_codes", "fine_code")):
+            values[rows] = reference.lanes_values(data[lines].view(np.uint8), rows.sum(), n_in, *codes()[one[code]])
+        return values
     if one["base"] == 2:
         return reference.lanes_values(data["codes"].view(np.uint8), n_out, n_in, *codes()[one["code"]])
     chosen = data["seed_idx"].view(np.uint16) if one["seed_per"] else None

@@ -96,6 +96,53 @@ def test_lanes_product(number, n_out, n_in):
     np.testing.assert_array_equal(weight.dequantize(), dense_of(oracle))
 
 
+@pytest.mark.parametrize(("coarse", "fine"), [(7, 12), (8, 9), (6, 10)])
+@pytest.mark.parametrize(("n_out", "n_in"), [(16 * 23, 576), (16 * 11 + 5, 130)])
+def test_tiles_of_two_codes(coarse, fine, n_out, n_in):
+    """Rows have the bits of a matrix of those rows alone, whatever lies between them."""
+    rng = np.random.default_rng(n_in)
+    tiles = -(-n_out // 16)
+    mask = rng.random(tiles) < 0.4
+    mask[:2] = False, True
+    scale = rng.uniform(0.01, 2, n_out).astype(np.float16)
+    codes = {number: code_of(number) for number in (coarse, fine)}
+    lines = {
+        number: rng.integers(0, 256, (np.sum(mask == (number == fine)), code.lines(n_in), 64), dtype=np.uint8)
+        for number, code in codes.items()
+    }
+    arrays = {
+        "codes": lines[coarse], "fine_codes": lines[fine], "fine_map": np.packbits(mask, bitorder="little"),
+        "row_scale": scale,
+    }  # fmt: skip
+    form = {"base_kind": LANES, "base_seed": 3, "rotation_block": 2}
+    both = _core.Weight("w", n_out, n_in, **form, base_scale=0.05, lane_code=coarse, fine_code=fine, arrays=arrays)
+    ratio = np.float32(codes[coarse].deviation) / np.float32(codes[fine].deviation)
+    base_scale = {coarse: 0.05, fine: float(np.float32(0.05) * ratio)}
+    rows = np.repeat(mask, 16)[:n_out]
+    x = rng.standard_normal((40, n_in)).astype(np.float32)
+    for number in codes:
+        chosen = rows == (number == fine)
+        alone = _core.Weight(
+            "w", int(chosen.sum()), n_in, **form, base_scale=base_scale[number], lane_code=number,
+            arrays={"codes": lines[number], "row_scale": scale[chosen]},
+        )  # fmt: skip
+        np.testing.assert_array_equal(both.dequantize()[chosen], alone.dequantize())
+        for isa in _core.isa_available():
+            _core.isa_select(isa)
+            for batch in (1, 2, 3, 5, 8, 11, 40):
+                whole = both.matmul(x[:batch])
+                np.testing.assert_array_equal(whole[:, chosen], alone.matmul(x[:batch]), err_msg=isa)
+                np.testing.assert_array_equal(both.matmul(x[:batch], threads=3), whole, err_msg=f"{isa}: threads")
+    for begin, end in ((0, n_out), (5, 6), (30, 61), (n_out - 3, n_out)):
+        np.testing.assert_array_equal(both.dequantize(begin, end), both.dequantize()[begin:end])
+    for wrong in ({"fine_map": arrays["fine_map"] ^ 1}, {"fine_map": arrays["fine_map"][1:]},
+                  {"fine_codes": lines[fine][1:]}, {"codes": lines[coarse][:, 1:]}):  # fmt: skip
+        with pytest.raises(ValueError, match=r"tensor 'w'|codes|fine_map"):
+            _core.Weight(
+                "w", n_out, n_in, **form, base_scale=1, lane_code=coarse, fine_code=fine, arrays=arrays | wrong
+            )
+
+
 @pytest.mark.parametrize("block", [2, 4, 8, 16, 32, 64, 512])
 def test_rotation(block):
     rng = np.random.default_rng(block)

@@ -11,12 +11,18 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import seeddelta
 from seeddelta import _core
+from seeddelta.convert import pipeline
+from seeddelta.convert.describe import with_fine
+from seeddelta.convert.frequent import FineTiles
 from seeddelta.gguf.imatrix import Imatrix, ImatrixEntry, write_imatrix
 
 TESTS = Path(__file__).parents[1] / "tests"
@@ -82,6 +88,8 @@ FILES: dict[str, dict[str, Any]] = {
     "layout-half": HALF | {"layout": "column"},
     "layout-lanes": LANES | {"layout": "column"},
     "layout-planes": PLANES | {"layout": "column"},
+    "fine": {"targets": ("attn_q", "attn_output"), "bits": 3.5, "fine": 6},
+    "fine-columns": {"targets": ("attn_q", "attn_output"), "bits": 4, "fine": 4.5} | COLUMNS,
     "experts-lanes": EXPERTS | {"bits": 3.5},
     "experts-columns": EXPERTS | COLUMNS | {"scheme": "block", "vals": "int8", "block": 32},
 }
@@ -95,6 +103,8 @@ def model(name: str) -> dict[str, np.ndarray[Any, Any]]:
         shapes["blk.0.ffn_up_exps"] = (3, 20, 72)
     elif name.startswith("layout"):
         shapes |= {f"blk.0.{target}": LAYOUT_SHAPES[target] for target in RATES[name.removeprefix("layout-")]}
+    elif name.startswith("fine"):
+        shapes |= {f"blk.0.{target}": SHAPES[target] for target in FILES[name]["targets"]}
     elif (rates := name.removesuffix("-columns")) in RATES:
         shapes |= {f"blk.0.{target}": SHAPES[target] for target in RATES[rates]}
     else:
@@ -103,6 +113,25 @@ def model(name: str) -> dict[str, np.ndarray[Any, Any]]:
         f"{tensor}.weight": rng.normal(0, 0.05, shape).astype(np.float32) * rng.uniform(0.2, 2, shape[-1:])
         for tensor, shape in shapes.items()
     }
+
+
+@contextmanager
+def fine_tiles(bits: float | None) -> Iterator[None]:
+    """Every second tile of a matrix has so many bits, as frequent rows of an embedding have."""
+    original = pipeline.make_plan
+
+    def changed(recipe: Any) -> Any:
+        plan = original(recipe)
+        fine = {}
+        for name, description in plan.targets.items():
+            mask = np.arange(-(-description.shape[0] // 16)) % 2 == 1
+            fine[name] = FineTiles(bits, np.packbits(mask, bitorder="little").tobytes(), 0.5)
+        targets = {name: with_fine(plan.targets[name], tiles) for name, tiles in fine.items()}
+        return replace(plan, targets=targets, fine=fine)
+
+    pipeline.make_plan = original if bits is None else changed
+    yield
+    pipeline.make_plan = original
 
 
 def importance(weights: dict[str, np.ndarray[Any, Any]], path: Path) -> Path:
@@ -130,9 +159,9 @@ def main(folder: Path) -> None:
             given = {"bits": 6} | options if "tensor_type" in options else dict(options)
             if given.pop("imatrix", False):
                 given["imatrix"] = importance(weights, Path(temporary) / "imatrix.gguf")
-            seeddelta.build(
-                seeddelta.Recipe(input=source, output=output, seeddelta_gap=100, seed=12345, **given), progress=False
-            )
+            with fine_tiles(given.pop("fine", None)):
+                recipe = seeddelta.Recipe(input=source, output=output, seeddelta_gap=100, seed=12345, **given)
+                seeddelta.build(recipe, progress=False)
             _core.isa_select("scalar")  # the definition
             known[output.name] = digests(output)
             _core.isa_select(_core.isa_available()[-1])

@@ -98,7 +98,7 @@ def _print_converted(console: Console, summary: dict[str, Any]) -> None:
             describe_base(tensor),
             describe_residual(tensor),
             str(tensor["base_seed"]),
-            "-" if tensor["rate"] is None else f"{tensor['rate']:g}",
+            ", ".join(f"{tensor[name]:g}" for name in ("rate", "fine_rate") if tensor[name] is not None) or "-",
             f"{tensor['bits_per_weight']:.3f}",
             f"{tensor['payload_bytes'] / 1000:.1f}",
             f"{tensor['rel_l2']:.4f}",

@@ -390,12 +390,10 @@ class _Work:
             self.plan,
             covariance=None if hessian is None else open_covariance(hessian),
             targets={name: self.plan.targets[name] for name in targets},
-            fine={name: tiles for name, tiles in self.plan.fine.items() if name in targets},
             recipes={name: self.plan.recipes[name] for name in targets},
         )
-        recipe = self.recipe.model_copy(update={"hessian": hessian})
-        if changed is not None:
-            plan, recipe = replace(plan, source=open_source(changed)), recipe.model_copy(update={"input": changed})
+        recipe = self.recipe.model_copy(update={"hessian": hessian, "input": changed or self.recipe.input})
+        plan = plan if changed is None else replace(plan, source=open_source(changed))
         try:
             return encode_all(recipe, plan, self.checkpoint, self.pool, progress=False)
         finally:

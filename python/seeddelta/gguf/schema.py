@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from .. import kinds
@@ -81,8 +81,8 @@ class LanesBase(ScaledBase):
 
     @field_validator("code", "fine_code")
     @classmethod
-    def _known(cls, code: int) -> int:
-        if code not in lane_codes():
+    def _known(cls, code: int, info: ValidationInfo) -> int:
+        if code not in lane_codes() and (code or info.field_name == "code"):
             raise PydanticCustomError(
                 "unknown_lane_code", "there is no code of byte lanes with the number {n}", {"n": code}
             )
@@ -97,8 +97,12 @@ class LanesBase(ScaledBase):
 
     @property
     def bits(self) -> float:
-        """Bits of the codes for a weight, without padding."""
+        """Bits of the codes for a weight, without padding; those of the fine tiles are `fine_bits`."""
         return lane_code(self.code).bits
+
+    @property
+    def fine_bits(self) -> float | None:
+        return lane_code(self.fine_code).bits if self.fine_tiles else None
 
 
 def column_strips(n_out: int) -> list[int]:

@@ -82,7 +82,7 @@ def describe_base(description: TensorDescription | Mapping[str, Any]) -> str:
     base = data["base"]
     text = str(base["kind"])
     if base["kind"] == "lanes":
-        text += f" code {base['code']}"
+        text += f" code {base['code']}" + (f", {base['fine_code']}" if base["fine_tiles"] else "")
     if base.get("seed_per", "tensor") != "tensor":
         text += f" {base['block']}, seed per {base['seed_per']}"
     if data.get("layout") == "column":
@@ -108,6 +108,7 @@ def _tensor(description: TensorDescription, seed: int, payload_bytes: int) -> di
         "payload_bytes": payload_bytes,
         "bits_per_weight": 8 * payload_bytes / description.weights,
         "rate": base.bits if isinstance(base, LanesBase) else None,
+        "fine_rate": base.fine_bits if isinstance(base, LanesBase) else None,
         "rel_l2": ratio(norms.err, norms.w),
         "rel_l2_w": ratio(norms.err_w, norms.w_w),
         "error": norms.error,
