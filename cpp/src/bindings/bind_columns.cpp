@@ -7,8 +7,6 @@
 #include <memory>
 #include <optional>
 
-#include "simd/kernel_table.hpp"
-
 namespace seeddelta {
 
 using OptionalArray = std::optional<py::array>;
@@ -118,10 +116,6 @@ static py::typing::List<py::array_t<int32_t>> select(const PyGate &gate, const F
     return chosen;
 }
 
-static int64_t popcount(const py::array_t<uint64_t, py::array::c_style | py::array::forcecast> &words) {
-    return kernels().gating.popcount(words.data(), words.size());
-}
-
 void bind_columns(py::module_ &m) {
     py::class_<PyGate>(
         m, "Gate",
@@ -161,7 +155,6 @@ void bind_columns(py::module_ &m) {
         .def_property_readonly("n_out", [](const PyColumnWeight &w) { return w.weight().n_out; })
         .def_property_readonly("n_in", [](const PyColumnWeight &w) { return w.weight().n_in; })
         .def_readonly("nbytes", &PyColumnWeight::nbytes, "Bytes of all arrays.");
-    m.def("popcount", &popcount, py::arg("words"), "Bits set in an array of uint64, by the active instruction set.");
 }
 
 } // namespace seeddelta

@@ -3,8 +3,6 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
-#include <thread>
-#include <vector>
 
 #if defined(__linux__)
 #include <sched.h>
@@ -46,12 +44,7 @@ void parallel_for(int64_t n, int threads, const std::function<void(int64_t, int)
             next.store(n);
         }
     };
-    std::vector<std::jthread> pool;
-    for (int worker = 1; worker < workers; ++worker) {
-        pool.emplace_back(run, worker);
-    }
-    run(0);
-    pool.clear();
+    together(workers, run);
     if (error) {
         std::rethrow_exception(error);
     }

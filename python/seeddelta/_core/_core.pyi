@@ -8,7 +8,7 @@ import numpy.typing
 import os
 import pathlib
 import typing
-__all__: list[str] = ['AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GraphHook', 'LaneCode', 'LoadedGgml', 'Options', 'OwnAttention', 'PRNG_BLOCK_STD', 'Proof', 'ProvenGate', 'ServedModel', 'StubFile', 'Trial', 'Weight', 'WeightRegistry', 'base_values', 'check_loadable', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'ggml_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'metrics', 'popcount', 'prng_block_values', 'read_header', 'rotate', 'seed_search']
+__all__: list[str] = ['AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GraphHook', 'LaneCode', 'LoadedGgml', 'Options', 'OwnAttention', 'PRNG_BLOCK_STD', 'Proof', 'ProvenGate', 'ServedModel', 'StubFile', 'Weight', 'WeightRegistry', 'base_values', 'check_loadable', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'ggml_symbols', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'metrics', 'prng_block_values', 'read_header', 'rotate', 'seed_search']
 class Gate:
     """
     What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
@@ -111,36 +111,6 @@ class LaneCode:
     def values_with_bits(self) -> int:
         """
         How many values of the pattern, from the first on, have bits of the planes.
-        """
-class Trial:
-    """
-    Times of tokens with and without one gate, and what they say. Times in seconds.
-    """
-    def __init__(self, run: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
-        ...
-    def add(self, seconds: typing.SupportsFloat | typing.SupportsIndex, without: bool, worked: bool) -> bool:
-        """
-        One token, and whether the gate chose for it. Returns whether there is a new decision: see saving.
-        """
-    @property
-    def pays(self) -> bool:
-        """
-        Whether it saves enough, or nothing is known yet.
-        """
-    @property
-    def saving(self) -> float | None:
-        """
-        Share of a token's time, of the last decision.
-        """
-    @property
-    def tokens(self) -> int:
-        """
-        Tokens of the first decision so far.
-        """
-    @property
-    def without(self) -> bool:
-        """
-        Whether the next token is to be computed without the gate.
         """
 class Weight:
     """
@@ -642,10 +612,6 @@ def metrics(model: ServedModel | None, hook: GraphHook) -> dict[str, int | float
     """
     Of one context: `seeddelta.*`, `statecells.*`, `proc.*` and those of gates (None: an ordinary model), and those of
     attention that is ours.
-    """
-def popcount(words: typing.Annotated[numpy.typing.ArrayLike, numpy.uint64]) -> int:
-    """
-    Bits set in an array of uint64, by the active instruction set.
     """
 def prng_block_values(seed: typing.SupportsInt | typing.SupportsIndex, row_begin: typing.SupportsInt | typing.SupportsIndex, row_end: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, block: typing.SupportsInt | typing.SupportsIndex = 64) -> numpy.typing.NDArray[numpy.int8]:
     """
