@@ -260,10 +260,6 @@ class GraphHook:
         Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, active_inputs,
         skipped_inputs since the hook was made.
         """
-    def gates(self) -> list[dict[str, float]]:
-        """
-        Per gate, in the order of the weights: what KWTA and StatePack have chosen.
-        """
     def pause_gates(self, features: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
         What all gates leave out from now on, a sum of 1 (KWTA), 2 (StatePack), 4 (events) and 8 (zeros). Not while a
