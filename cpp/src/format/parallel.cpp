@@ -1,23 +1,17 @@
 #include "format/parallel.hpp"
 
+#include <sched.h>
+
 #include <atomic>
 #include <exception>
 #include <mutex>
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
-
 namespace seeddelta {
 
 static int processors() {
-#if defined(__linux__)
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-        return CPU_COUNT(&set);
-    }
-#endif
-    return static_cast<int>(std::thread::hardware_concurrency());
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set)
+                                                        : static_cast<int>(std::thread::hardware_concurrency());
 }
 
 int worker_count(int64_t n, int threads) {

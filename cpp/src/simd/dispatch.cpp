@@ -10,7 +10,7 @@
 #if defined(SEEDDELTA_HAVE_SSSE3)
 #include <cpuid.h>
 #endif
-#if defined(SEEDDELTA_HAVE_AMX) && defined(__linux__)
+#if defined(SEEDDELTA_HAVE_AMX)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -44,9 +44,8 @@ static bool has_f16c() {
 
 #if defined(SEEDDELTA_HAVE_AMX)
 // AMX with products of bytes, its registers among those that the system saves, and the system's leave for this process
-// to use them. Only Linux is asked.
+// to use them.
 static bool has_amx() {
-#if defined(__linux__)
     constexpr unsigned instructions = 3U << 24;
     if ((cpuid(7, 0)[edx] & instructions) != instructions) {
         return false;
@@ -58,9 +57,6 @@ static bool has_amx() {
     constexpr int request = 0x1023; // ARCH_REQ_XCOMP_PERM
     constexpr int data = 18;
     return (low & registers) == registers && syscall(SYS_arch_prctl, request, data) == 0;
-#else
-    return false;
-#endif
 }
 #endif
 
