@@ -226,14 +226,6 @@ def test_products_of_signs(shape):
     np.testing.assert_array_equal(weight.matmul(x, exact, batch=1), weight.matmul(masked))
 
 
-@pytest.mark.parametrize("isa", _core.isa_available())
-def test_popcount(isa):
-    _core.isa_select(isa)
-    words = np.random.default_rng(3).integers(0, 1 << 63, 100, dtype=np.uint64)
-    for n in (0, 1, 3, 4, 7, 8, 9, 100):
-        assert _core.popcount(words[:n]) == int(np.unpackbits(words[:n].view(np.uint8)).sum())
-
-
 @pytest.mark.parametrize(("options", "message"), [
     ({"settings": {"kwta.k": 0.0}}, "kwta.k=0.0: must be above 0"), ({"settings": {"kwtas": 1}}, "no setting kwtas"),
     ({"settings": TERNARY | {"event": "on"}}, "which inputs are new"), ({"settings": {}}, "skip no inputs"),

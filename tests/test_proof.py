@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import seeddelta
 import seeddelta.sparsify
 from architectures import write_architecture
 from llama_helpers import load_small, logits_of
-from seeddelta._core import Proof, ProvenGate, Trial
+from seeddelta._core import Proof, ProvenGate
 from seeddelta.runtime import EventDriven, Kwta, RuntimeConfig, StatePackKV, StatePackMLP
 from tiny_llama import write_llama
 
@@ -23,79 +24,68 @@ TOKENS = list(range(20, 120))
 NO_SAVING, GAP = 1, 2  # X.off of the metrics
 
 
-def decided(trial: Trial, with_it: float, without: float, *, tokens: int = 1000, worked: bool = True) -> int:
-    """Tokens until the trial decides, when each kind takes a fixed time."""
-    for token in range(1, tokens + 1):
-        kind = trial.without
-        if trial.add(without if kind else with_it, kind, worked and not kind):
-            return token
-    return -1
-
-
-@pytest.mark.parametrize("run", [1, 8])
-@pytest.mark.parametrize(("with_it", "pays"), [(0.97, True), (0.985, False), (1.2, False)])
-def test_64_tokens_decide(run: int, with_it: float, pays: bool) -> None:
-    trial = Trial(run)
-    assert decided(trial, with_it, 1.0) == 64
-    assert trial.saving == pytest.approx(1 - with_it)
-    assert trial.pays == pays
-    assert trial.tokens == 64
-
-
-def test_kinds_alternate() -> None:
-    trial, kinds = Trial(), []
-    for _ in range(8):
-        kinds.append(trial.without)
-        trial.add(1.0, kinds[-1], worked=True)
-    assert kinds == [False, True] * 4
-
-
-def test_a_gate_that_does_nothing_is_not_measured() -> None:
-    trial = Trial()
-    assert decided(trial, 1.0, 1.0, worked=False) == -1
-    assert trial.tokens == 0
-    assert trial.pays
-
-
-def test_one_in_256_is_watched() -> None:
-    """A gate that paid at first is found out later; outliers decide nothing."""
-    trial = Trial()
-    decided(trial, 0.8, 1.0)
-    kinds = []
-    for token in range(257 * 15):
-        kinds.append(trial.without)
-        slow = 50.0 if token % 97 == 0 else 1.0
-        if trial.add(slow, kinds[-1], worked=not kinds[-1]):
-            break
-    assert sum(kinds) == 15
-    assert np.diff(np.flatnonzero(kinds)).tolist() == [257] * 14
-    assert trial.saving == pytest.approx(0.0)
-    assert not trial.pays
-
-
 class FakeGate:
     """Counts, and is slow or fast by a clock of its own."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.calls, self.out, self.wrong = seconds, 0, False, 0
+    def __init__(self, seconds: float, *, works: bool = True) -> None:
+        self.seconds, self.works = seconds, works
+        self.calls, self.out, self.wrong = 0, False, 0
 
-    def proven(self, key: str) -> ProvenGate:
-        return ProvenGate(key, key, lambda: self.calls, self.pause, lambda: self.wrong, lambda: 3)
+    def proven(self, key: str, run: int = 1) -> ProvenGate:
+        return ProvenGate(key, key, lambda: self.calls, self.pause, lambda: self.wrong, lambda: 3, run)
 
     def pause(self, out: bool) -> None:
         self.out = out
 
 
-def run(proof: Proof, gates: list[FakeGate], tokens: int) -> tuple[list[list[bool]], list[str]]:
-    """Tokens of 1 s and what the gates that are on add. Which gates were out for each, and the lines that came."""
+def run(
+    proof: Proof, gates: list[FakeGate], tokens: int, seconds: Callable[[int], float] = lambda _: 1.0
+) -> tuple[list[list[bool]], list[str]]:
+    """Tokens of so many seconds and what the gates that are on add. Which were out for each, and the lines that came"""
     out, lines = [], []
-    for _ in range(tokens):
+    for token in range(tokens):
         proof.begin()
         out.append([gate.out for gate in gates])
         for gate in gates:
-            gate.calls += not gate.out
-        lines += proof.end(1.0 + sum(gate.seconds for gate in gates if not gate.out))
+            gate.calls += gate.works and not gate.out
+        lines += proof.end(seconds(token) + sum(gate.seconds for gate in gates if not gate.out))
     return out, lines
+
+
+@pytest.mark.parametrize("length", [1, 8])
+@pytest.mark.parametrize(("with_it", "off"), [(0.97, 0), (0.985, NO_SAVING), (1.2, NO_SAVING)])
+def test_64_tokens_decide(length: int, with_it: float, off: int) -> None:
+    gate = FakeGate(with_it - 1.0)
+    proof = Proof(None, [gate.proven("kwta", length)])
+    first, _ = run(proof, [gate], 63)
+    assert first[: 2 * length] == [[False]] * length + [[True]] * length
+    assert sum(out for (out,) in first) == 31
+    assert proof.metrics()["kwta.saving"] == 0
+    run(proof, [gate], 1)
+    metrics = proof.metrics()
+    assert metrics["kwta.saving"] == pytest.approx(1 - with_it)
+    assert metrics["kwta.off"] == off
+    assert metrics["kwta.trial_tokens"] == 64
+
+
+def test_a_gate_that_does_nothing_is_not_measured() -> None:
+    gate = FakeGate(0.1, works=False)
+    proof = Proof(None, [gate.proven("kwta")])
+    out, _ = run(proof, [gate], 1000)
+    assert out == [[False]] * 1000
+    assert proof.metrics() == {"kwta.off": 0, "kwta.off_places": 0, "kwta.saving": 0, "kwta.trial_tokens": 0}
+
+
+def test_one_in_256_is_watched() -> None:
+    """A gate that paid at first is found out later; outliers decide nothing."""
+    gate = FakeGate(-0.2)
+    proof = Proof(None, [gate.proven("kwta")])
+    run(proof, [gate], 64)
+    gate.seconds = 0.0
+    out, _ = run(proof, [gate], 257 * 15, lambda token: 50.0 if token % 97 == 0 else 1.0)
+    assert np.flatnonzero(out).tolist() == [256 + 257 * i for i in range(15)]
+    assert proof.metrics()["kwta.saving"] == pytest.approx(0.0)
+    assert proof.metrics()["kwta.off"] == NO_SAVING
 
 
 def test_gates_are_tried_one_after_the_other() -> None:

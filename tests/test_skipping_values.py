@@ -24,21 +24,32 @@ from tiny_models import write_model
     ("ffn_down", {}, 0.65), ("ffn_up", {}, 0.85), ("attn_output", {}, 0.75), ("attn_q", {}, None),
     ("ffn_down", {"k": 0.4}, 0.4), ("attn_q", {"k": 0.4, "target": "mlp"}, None),
     ("attn_q", {"k": {"ffn": 0.4}}, None), ("ffn_up", {"k": {"ffn": 0.4, "blk.1.*": 0.9}}, 0.9),
-    ("ffn_up", {"k": {"blk.1.*": 0.9, "ffn": 0.4}}, 0.4), ("ffn_down", {"k_abs": 8}, 1.0),
+    ("ffn_up", {"k": {"blk.1.*": 0.9, "ffn": 0.4}}, 0.4),
 ])  # fmt: skip
 def test_the_last_pattern_that_fits_holds(name: str, options: dict[str, Any], expected: float | None) -> None:
     assert keep_of(name, **options) == expected
 
 
-def keep_of(name: str, **options: Any) -> float | None:
-    """What KWTA keeps of the inputs of a matrix; None: it has no gate."""
+def metrics_of(name: str, **options: Any) -> dict[str, Any]:
+    """What is told of KWTA with one matrix."""
+    matrix = np.ones((64, 64), np.float16)
     settings = core_options(RuntimeConfig(columns="f16", kwta=Kwta(**options)))
     with tempfile.TemporaryDirectory() as folder:
-        path = write_model(Path(folder) / "model.gguf", {f"blk.1.{name}.weight": np.ones((64, 64), np.float16)})
+        path = write_model(Path(folder) / "model.gguf", {f"blk.1.{name}.weight": matrix})
         model = _core.ServedModel(path, loaded_ggml(), settings)
-    gates = _core.GraphHook(model.registry).gates()
-    assert len(model.gates) == len(gates)
-    return gates[0]["keep"] if gates else None
+    metrics = dict(_core.metrics(model, _core.GraphHook(model.registry)))
+    assert len(model.gates) == metrics["kwta.gates"]
+    return metrics
+
+
+def keep_of(name: str, **options: Any) -> float | None:
+    """What KWTA keeps of the inputs of a matrix, which is told where it is tuned; None: it has no gate."""
+    metrics = metrics_of(name, gap_tol=1.0, **options)
+    return float(metrics["kwta.k"]) if metrics["kwta.gates"] else None
+
+
+def test_a_number_is_for_every_matrix() -> None:
+    assert [metrics_of(name, k_abs=8)["kwta.gates"] for name in ("ffn_down", "attn_q")] == [1, 1]
 
 
 @pytest.mark.parametrize(("pattern", "fits"), [

@@ -2,6 +2,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -66,6 +68,13 @@ private:
     const uint8_t *data_;
     size_t left_;
 };
+
+inline void require(bool holds, const char *what) {
+    if (!holds) {
+        static_cast<void>(std::fprintf(stderr, "%s\n", what));
+        std::abort();
+    }
+}
 
 inline const LaneCode *any_code(FuzzBytes &in) {
     return &lane_codes()[static_cast<size_t>(in.between(0, static_cast<int64_t>(lane_codes().size()) - 1))];

@@ -2,8 +2,6 @@
 // scales.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 
 #include "format/column_lanes.hpp"
 #include "format/splitmix64.hpp"
@@ -40,13 +38,6 @@ std::vector<float> positive(FuzzBytes &in, int64_t n) {
         x = std::max(std::abs(x), 1e-30F);
     }
     return v;
-}
-
-void require(bool holds, const char *what) {
-    if (!holds) {
-        static_cast<void>(std::fprintf(stderr, "%s\n", what));
-        std::abort();
-    }
 }
 
 void encode_rows(FuzzBytes &in) {

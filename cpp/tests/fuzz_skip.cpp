@@ -2,8 +2,6 @@
 // and masks of any bits go through attention, whole and over the keys that their bits choose.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 
@@ -132,13 +130,6 @@ GateSpec gate_of(FuzzBytes &in, int64_t n_in, std::vector<float> &norm) {
                  .hysteresis = in.real(0.0F, 0.99F),
                  .vector_popcount = in.flag()};
     return spec;
-}
-
-void require(bool holds, const char *what) {
-    if (!holds) {
-        static_cast<void>(std::fprintf(stderr, "%s\n", what));
-        std::abort();
-    }
 }
 
 void select(FuzzBytes &in, Gate &gate, int64_t n) {

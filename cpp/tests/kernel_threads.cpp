@@ -1,12 +1,12 @@
 // Several threads give the bits of one. What a build with ThreadSanitizer looks at: every operation that threads share
 // a workspace, a barrier or a result in.
 #include <algorithm>
-#include <thread>
 
 #include "attention/attention_events.hpp"
 #include "encode/lane_blocks.hpp"
 #include "format/column_lanes.hpp"
 #include "format/float16.hpp"
+#include "format/parallel.hpp"
 #include "gating/compose.hpp"
 #include "kernel_test.hpp"
 #include "seeddelta/columns.hpp"
@@ -16,15 +16,6 @@
 namespace kernel_test {
 
 namespace {
-
-template <class F>
-void together(int nth, F &&f) {
-    std::vector<std::jthread> pool;
-    for (int ith = 1; ith < nth; ++ith) {
-        pool.emplace_back(f, ith);
-    }
-    f(0);
-}
 
 // `f` gives a vector for a number of threads.
 template <class F>

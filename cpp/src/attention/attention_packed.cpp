@@ -5,6 +5,7 @@
 
 #include "attention/attention.hpp"
 #include "attention/attention_scratch.hpp"
+#include "format/counter.hpp"
 
 namespace seeddelta {
 
@@ -222,7 +223,7 @@ void Attention::choose(const AttentionProblem &p, const KeyPack &pack, const Pac
         const int64_t kept = ones(scratch.keep, words);
         if (static_cast<float>(kept) > settings.density * static_cast<float>(visible)) {
             std::copy_n(visible_.data, words, scratch.keep);
-            count_attention(outcome.dense, counting ? 1 : 0);
+            count(outcome.dense, counting ? 1 : 0);
         }
         if (counting) { // the same for every KV head that chooses
             outcome.unpacked.store(static_cast<uint64_t>(unpacked), std::memory_order_relaxed);
@@ -232,8 +233,8 @@ void Attention::choose(const AttentionProblem &p, const KeyPack &pack, const Pac
         HeadOutcome &head = outcome.heads[static_cast<size_t>(kv_head)];
         head.visible = static_cast<uint64_t>(visible);
         head.kept = static_cast<uint64_t>(ones(scratch.keep, words));
-        count_attention(outcome.visible, visible);
-        count_attention(outcome.kept, static_cast<int64_t>(head.kept));
+        count(outcome.visible, visible);
+        count(outcome.kept, static_cast<int64_t>(head.kept));
     }
 }
 
@@ -249,9 +250,8 @@ void Attention::attend_kept(const AttentionProblem &p, Scratch &scratch, int64_t
             scratch.given[h * kAttentionChunk + i] = estimates[scratch.rows[i]];
         }
     }
-    count_attention(outcome.values,
-                    attend(p, scratch, kv_head, chunk, scratch.rows, biased ? scratch.bias : nullptr, n,
-                           given ? scratch.given : nullptr, exact ? 0.0F : settings.negligible, partials_.data));
+    count(outcome.values, attend(p, scratch, kv_head, chunk, scratch.rows, biased ? scratch.bias : nullptr, n,
+                                 given ? scratch.given : nullptr, exact ? 0.0F : settings.negligible, partials_.data));
 }
 
 // Bits of the keys that have none yet. All threads; ends with a barrier.
@@ -346,7 +346,7 @@ void Attention::packed(const AttentionProblem &p, KeyPack &pack, const PackSetti
             visible_bits(p, item, visible_.data + 2 * item);
         }
     }
-    count_attention(outcome.scored, scored * kAttentionChunk * p.group());
+    count(outcome.scored, scored * kAttentionChunk * p.group());
     barrier_.barrier(nth);
     const bool all = outcome.stale.load(std::memory_order_relaxed);
     const int64_t end = first_item(p, settings, ith + 1, nth);

@@ -1,7 +1,6 @@
 // What a thread of an attention works with, and the few functions that exact and packed attention share.
 #pragma once
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -12,10 +11,6 @@
 namespace seeddelta {
 
 inline constexpr float kNone = -std::numeric_limits<float>::infinity();
-
-inline void count_attention(std::atomic<uint64_t> &counter, int64_t n) {
-    counter.fetch_add(static_cast<uint64_t>(n), std::memory_order_relaxed);
-}
 
 // Slopes of ALiBi as llama.cpp has them (ggml, ops.cpp): powers of two roots of 2^-max_bias.
 inline float slope_of(const AttentionProblem &p, int64_t head) {

@@ -11,6 +11,10 @@ namespace {
 
 constexpr double kAny = std::numeric_limits<double>::max();
 
+float real(const GivenSetting &given, double most, bool open) {
+    return static_cast<float>(given.number(0, most, open));
+}
+
 LayerOverride override_of(const std::string &part, float budget) {
     static const std::regex form(
         R"((\d{1,9})(?:-(\d{1,9}))?(?:\.(\d{1,9})(?:-(\d{1,9}))?)?=(none|exact|binary|ternary)(?::(.+))?)");
@@ -71,47 +75,27 @@ void check_modes(const AttentionSettings &s) {
 } // namespace
 
 bool StatePackKv::set(StatePackKv &s, std::string_view name, const GivenSetting &given) {
-    const auto number = [&](double least, double most, bool open) {
-        return static_cast<float>(given.number(least, most, open));
+    static constexpr Setter<StatePackKv> kAll[] = {
+        {"mode",
+         [](auto &s, auto &g) { s.pack_.mode = static_cast<PackMode>(g.choice({"exact", "binary", "ternary"})); }},
+        {"eps", [](auto &s, auto &g) { s.pack_.eps = real(g, kAny, false); }},
+        {"popcount", [](auto &s, auto &g) { s.pack_.popcount = g.flag(); }},
+        {"refine", [](auto &s, auto &g) { s.pack_.refine = g.flag(); }},
+        {"budget", [](auto &s, auto &g) { s.pack_.budget = real(g, kAny, true); }},
+        {"mass", [](auto &s, auto &g) { s.pack_.mass = real(g, 1, false); }},
+        {"sinks", [](auto &s, auto &g) { s.pack_.sinks = g.whole(0); }},
+        {"recent", [](auto &s, auto &g) { s.pack_.recent = g.whole(0); }},
+        {"layers", [](auto &s, auto &g) { s.layers_ = g.text(); }},
+        {"min_context", [](auto &s, auto &g) { s.min_context_ = g.whole(0); }},
+        {"density", [](auto &s, auto &g) { s.pack_.density = real(g, 1, true); }},
+        {"negligible", [](auto &s, auto &g) { s.pack_.negligible = real(g, 1, false); }},
+        {"gap", [](auto &s, auto &g) { s.gap_limit_ = real(g, kAny, true); }},
+        {"gap_every", [](auto &s, auto &g) { s.gap_every_ = g.whole(0); }},
+        {"gamma_chunk", [](auto &s, auto &g) { s.pack_.gamma_chunk = g.whole(0); }},
+        {"gamma_cap", [](auto &s, auto &g) { s.pack_.gamma_cap = real(g, kAny, true); }},
+        {"audits", [](auto &s, auto &g) { s.pack_.audits = g.whole(0); }},
     };
-    if (name == "mode") {
-        s.pack_.mode = static_cast<PackMode>(given.choice({"exact", "binary", "ternary"}));
-    } else if (name == "eps") {
-        s.pack_.eps = number(0, kAny, false);
-    } else if (name == "popcount") {
-        s.pack_.popcount = given.flag();
-    } else if (name == "refine") {
-        s.pack_.refine = given.flag();
-    } else if (name == "budget") {
-        s.pack_.budget = number(0, kAny, true);
-    } else if (name == "mass") {
-        s.pack_.mass = number(0, 1, false);
-    } else if (name == "sinks") {
-        s.pack_.sinks = given.whole(0);
-    } else if (name == "recent") {
-        s.pack_.recent = given.whole(0);
-    } else if (name == "layers") {
-        s.layers_ = given.text();
-    } else if (name == "min_context") {
-        s.min_context_ = given.whole(0);
-    } else if (name == "density") {
-        s.pack_.density = number(0, 1, true);
-    } else if (name == "negligible") {
-        s.pack_.negligible = number(0, 1, false);
-    } else if (name == "gap") {
-        s.gap_limit_ = number(0, kAny, true);
-    } else if (name == "gap_every") {
-        s.gap_every_ = given.whole(0);
-    } else if (name == "gamma_chunk") {
-        s.pack_.gamma_chunk = given.whole(0);
-    } else if (name == "gamma_cap") {
-        s.pack_.gamma_cap = number(0, kAny, true);
-    } else if (name == "audits") {
-        s.pack_.audits = given.whole(0);
-    } else {
-        return false;
-    }
-    return true;
+    return set_one(kAll, s, name, given);
 }
 
 AttentionSettings StatePackKv::made(std::optional<double> budget) const {

@@ -8,9 +8,8 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <thread>
-#include <vector>
 
+#include "format/parallel.hpp"
 #include "seeddelta/make_weight.hpp"
 
 namespace seeddelta {
@@ -37,16 +36,6 @@ inline std::string shape_text(const py::array &a) {
 inline void require_array(const py::array &a, const char *name, const char *kinds, py::ssize_t item_size,
                           std::initializer_list<int64_t> shape) {
     require_array(view_of(a), name, kinds, item_size, shape);
-}
-
-// Calls `work` with the number of each of so many threads, and waits for all.
-template <class Work>
-void together(int threads, const Work &work) {
-    std::vector<std::jthread> others;
-    for (int ith = 1; ith < threads; ++ith) {
-        others.emplace_back(work, ith);
-    }
-    work(0);
 }
 
 // Settings by their names; values are as Python prints them, on and off of switches.

@@ -134,7 +134,7 @@ public:
         Floats out({p.n_head, p.dim_v});
         p.out = out.mutable_data();
         p.out_stride = p.dim_v;
-        const PackSettings settings = pack_of(pack, p.n_kv_head);
+        const PackSettings settings = pack.empty() ? PackSettings() : pack_of(pack, p.n_kv_head);
         const bool packed = !pack.empty() && settings.mode != PackMode::exact;
         PackOutcome outcome;
         const EventSpec spec = event.empty() ? EventSpec{} : event_of(event);

@@ -7,10 +7,7 @@
 #include <memory>
 #include <optional>
 
-#include "simd/kernel_table.hpp"
-
 namespace seeddelta {
-
 
 static void require(bool holds, const std::string &name, const std::string &what) {
     if (!holds) {
@@ -108,10 +105,6 @@ static py::typing::List<py::array_t<int32_t>> select(const PyGate &gate, const F
     return chosen;
 }
 
-static int64_t popcount(const py::array_t<uint64_t, py::array::c_style | py::array::forcecast> &words) {
-    return kernels().gating.popcount(words.data(), words.size());
-}
-
 void bind_columns(py::module_ &m) {
     py::class_<PyGate>(
         m, "Gate",
@@ -148,7 +141,6 @@ void bind_columns(py::module_ &m) {
         .def_property_readonly("n_in", [](const PyColumnWeight &w) { return w.weight().n_in; });
     m.def("is_matrix", &is_matrix, py::arg("name"),
           "Whether llama.cpp multiplies by a tensor of this name, or looks rows up in it, if its shape is a matrix's.");
-    m.def("popcount", &popcount, py::arg("words"), "Bits set in an array of uint64, by the active instruction set.");
 }
 
 } // namespace seeddelta

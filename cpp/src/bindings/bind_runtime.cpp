@@ -78,20 +78,6 @@ py::typing::Dict<py::str, IntDict> counters(PyHook &h) {
     return all;
 }
 
-using FloatDict = py::typing::Dict<py::str, py::float_>;
-
-py::typing::List<FloatDict> gates(const PyHook &h) {
-    py::typing::List<FloatDict> all;
-    for (const Gate &gate : h.hook.gates()) {
-        FloatDict d;
-        for (const auto &[name, value] : named(GateCounts::of(gate))) {
-            d[py::str(name)] = value;
-        }
-        all.append(d);
-    }
-    return all;
-}
-
 py::typing::Dict<py::str, std::pair<int64_t, int64_t>> column_shapes(PyHook &h) {
     py::typing::Dict<py::str, std::pair<int64_t, int64_t>> all;
     for (const ServedWeight &s : h.hook.served()) {
@@ -210,7 +196,6 @@ void bind_runtime(py::module_ &m) {
              "kept\nand the mean share of the squares of the scores that is left out; and the mean share of the scores "
              "that "
              "are 0.")
-        .def("gates", &gates, "Per gate, in the order of the weights: what KWTA and StatePack have chosen.")
         .def("take_error", &take_error,
              "(kind, tensor, text for people) of the first error since the last call, or None. Kinds: not_served, "
              "layout,\nnot_finite, dense_not_finite, bad_index, no_memory.");

@@ -29,7 +29,7 @@ void bind_runtime(pybind11::module_ &m);
 // Called by bind_runtime.
 void bind_attention(pybind11::module_ &m);
 void bind_proof(pybind11::module_ &m);
-// Before and behind the classes that they need, on Linux.
+// Before and behind the classes that they need.
 void bind_options(pybind11::module_ &m);
 void bind_own_attention(pybind11::module_ &m);
 

@@ -28,14 +28,6 @@ MetricDict metric_dict(const std::vector<Metric> &metrics) {
 }
 
 void bind_proof(py::module_ &m) {
-    py::class_<Trial>(m, "Trial", "Times of tokens with and without one gate, and what they say. Times in seconds.")
-        .def(py::init<int>(), py::arg("run") = 1)
-        .def_property_readonly("without", &Trial::without, "Whether the next token is to be computed without the gate.")
-        .def("add", &Trial::add, py::arg("seconds"), py::arg("without"), py::arg("worked"),
-             "One token, and whether the gate chose for it. Returns whether there is a new decision: see saving.")
-        .def_property_readonly("saving", &Trial::saving, "Share of a token's time, of the last decision.")
-        .def_property_readonly("pays", &Trial::pays, "Whether it saves enough, or nothing is known yet.")
-        .def_property_readonly("tokens", &Trial::tokens, "Tokens of the first decision so far.");
     py::class_<ProvenGate>(
         m, "ProvenGate",
         "One kind of gate, of all matrices or layers together.\n\n"

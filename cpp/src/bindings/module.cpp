@@ -30,8 +30,6 @@ PYBIND11_MODULE(_core, m) {
     seeddelta::bind_encode_lanes(m);
     seeddelta::bind_runtime(m);
     seeddelta::bind_capture(m);
-#if defined(__linux__)
     seeddelta::bind_served(m);
-#endif
     seeddelta::bind_kinds(m);
 }

@@ -1,25 +1,17 @@
 #include "format/parallel.hpp"
 
+#include <sched.h>
+
 #include <atomic>
 #include <exception>
 #include <mutex>
-#include <thread>
-#include <vector>
-
-#if defined(__linux__)
-#include <sched.h>
-#endif
 
 namespace seeddelta {
 
 static int processors() {
-#if defined(__linux__)
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-        return CPU_COUNT(&set);
-    }
-#endif
-    return static_cast<int>(std::thread::hardware_concurrency());
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set)
+                                                        : static_cast<int>(std::thread::hardware_concurrency());
 }
 
 int worker_count(int64_t n, int threads) {
@@ -46,12 +38,7 @@ void parallel_for(int64_t n, int threads, const std::function<void(int64_t, int)
             next.store(n);
         }
     };
-    std::vector<std::jthread> pool;
-    for (int worker = 1; worker < workers; ++worker) {
-        pool.emplace_back(run, worker);
-    }
-    run(0);
-    pool.clear();
+    together(workers, run);
     if (error) {
         std::rethrow_exception(error);
     }

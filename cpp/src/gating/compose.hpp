@@ -83,7 +83,6 @@ public:
 
     const GateSpec &spec() const { return spec_; }
     const Counters<GateCount> &counters() const { return counters_; }
-    const PackState &pack() const { return pack_; }
     // Whether it chooses anything for a product of so many tokens.
     bool works(int64_t n_tokens) const { return (kwta() || packs() || events()) && (n_tokens == 1 || spec_.prompts); }
     // Tokens must be chosen in order, by one thread: StatePack remembers.
@@ -135,7 +134,6 @@ public:
         published_.events_active.store(spec_.event.enabled && !event_.disabled(), std::memory_order_relaxed);
         published_.given_up.store(event_.given_up(), std::memory_order_relaxed);
         published_.gamma.store(pack_.gamma, std::memory_order_relaxed);
-        published_.pack_active.store(spec_.pack.enabled && pack_.active, std::memory_order_relaxed);
         published_.keep.store(spec_.kwta.keep, std::memory_order_relaxed);
         published_.duty.store(spec_.kwta.duty, std::memory_order_relaxed);
         published_.kwta_gap.store(kwta_gap_, std::memory_order_relaxed);
@@ -146,7 +144,7 @@ public:
         std::atomic<float> kwta_gap{0.0F};
         std::atomic<float> gap{0.0F};
         std::atomic<double> event_ns{0.0};
-        std::atomic<bool> events_active{false}, pack_active{false}, given_up{false};
+        std::atomic<bool> events_active{false}, given_up{false};
         std::atomic<float> gamma{0.0F};
     };
     const Published &published() const { return published_; }

@@ -8,13 +8,6 @@ namespace {
 
 using enum GateCount;
 
-constexpr const char *kNames[] = {"kwta_calls",    "kwta_kept",    "kwta_seen",     "kwta_passes",  "duty_hits",
-                                  "kwta_checks",   "kwta_tuned",   "pack_tokens",   "pack_used",    "pack_units",
-                                  "pack_negative", "pack_seen",    "pack_switches", "pack_signs",   "event_calls",
-                                  "event_full",    "event_sent",   "event_seen",    "event_forced", "event_quorum",
-                                  "event_budget",  "event_checks", "event_failed"};
-static_assert(std::size(kNames) == Counters<GateCount>::kSize);
-
 using Has = bool GateCounts::*;
 
 // Sums over the gates that have something.
@@ -131,8 +124,6 @@ GateCounts GateCounts::of(const Gate &gate) {
     found.event_ns = now.event_ns.load();
     found.gamma = now.gamma.load();
     found.event_active = now.events_active.load();
-    found.event_given_up = now.given_up.load();
-    found.pack_active = now.pack_active.load();
     return found;
 }
 
@@ -140,24 +131,6 @@ void GateCounts::add(const GateCounts &other) {
     const Counters<GateCount> before = counts;
     *this = other;
     counts += before;
-}
-
-std::vector<std::pair<std::string, double>> named(const GateCounts &gate) {
-    std::vector<std::pair<std::string, double>> found;
-    for (size_t i = 0; i < gate.counts.kSize; ++i) {
-        found.emplace_back(kNames[i], static_cast<double>(gate.counts.at(i)));
-    }
-    found.insert(found.end(), {{"pack_zeros", gate.zeros ? 1.0 : 0.0},
-                               {"pack_active", gate.pack_active ? 1.0 : 0.0},
-                               {"pack_gamma", gate.gamma},
-                               {"kwta_gap", gate.kwta_gap},
-                               {"keep", gate.keep},
-                               {"duty", gate.duty},
-                               {"event_gap", gate.event_gap},
-                               {"event_ns", gate.event_ns},
-                               {"event_active", gate.event_active ? 1.0 : 0.0},
-                               {"event_given_up", gate.event_given_up ? 1.0 : 0.0}});
-    return found;
 }
 
 std::vector<Metric> skipping_metrics(const SkipSettings &settings, const std::vector<GateCounts> &gates) {

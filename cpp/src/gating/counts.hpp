@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "gating/compose.hpp"
@@ -16,15 +15,12 @@ struct GateCounts {
     // As it is now.
     double keep = 1.0, kwta_gap = 0.0, event_gap = 0.0, event_ns = 0.0, gamma = 0.0;
     int duty = 1;
-    bool event_active = false, event_given_up = false, pack_active = false;
+    bool event_active = false;
 
     static GateCounts of(const Gate &gate);
     // Of the same gate in another context, a later one.
     void add(const GateCounts &other);
 };
-
-// The names of counts, and of the rest, for those who read a single gate.
-std::vector<std::pair<std::string, double>> named(const GateCounts &gate);
 
 struct Metric {
     std::string name;

@@ -16,91 +16,59 @@ int tokens(const GivenSetting &given, int64_t least) {
 }
 
 bool set_kwta(KwtaSettings &s, std::string_view name, const GivenSetting &given) {
-    if (name == "k") {
-        s.k = given.values(0, 1, true);
-    } else if (name == "k_abs") {
-        s.k_abs = given.whole(0);
-    } else if (name == "temperature") {
-        s.temperature = given.number(0, kAny, false);
-    } else if (name == "duty") {
-        s.duty = tokens(given, 1);
-    } else if (name == "target") {
-        s.target = given.target(true);
-    } else if (name == "gap_tol") {
-        s.gap_tol = given.number(0, kAny, true);
-    } else if (name == "gap_every") {
-        s.gap_every = tokens(given, 1);
-    } else if (name == "block") {
-        s.block = given.block();
-    } else if (name == "score") {
-        s.wina = given.choice({"magnitude", "wina"}) == 1;
-    } else if (name == "select") {
-        s.threshold = given.choice({"topk", "threshold"}) == 1;
-    } else if (name == "renormalize") {
-        s.renormalize = given.flag();
-    } else if (name == "file") {
-        s.file = SkipFile::read(given.text());
-    } else {
-        return false;
-    }
-    return true;
+    static constexpr Setter<KwtaSettings> kAll[] = {
+        {"k", [](auto &s, auto &g) { s.k = g.values(0, 1, true); }},
+        {"k_abs", [](auto &s, auto &g) { s.k_abs = g.whole(0); }},
+        {"temperature", [](auto &s, auto &g) { s.temperature = g.number(0, kAny, false); }},
+        {"duty", [](auto &s, auto &g) { s.duty = tokens(g, 1); }},
+        {"target", [](auto &s, auto &g) { s.target = g.target(true); }},
+        {"gap_tol", [](auto &s, auto &g) { s.gap_tol = g.number(0, kAny, true); }},
+        {"gap_every", [](auto &s, auto &g) { s.gap_every = tokens(g, 1); }},
+        {"block", [](auto &s, auto &g) { s.block = g.block(); }},
+        {"score", [](auto &s, auto &g) { s.wina = g.choice({"magnitude", "wina"}) == 1; }},
+        {"select", [](auto &s, auto &g) { s.threshold = g.choice({"topk", "threshold"}) == 1; }},
+        {"renormalize", [](auto &s, auto &g) { s.renormalize = g.flag(); }},
+        {"file", [](auto &s, auto &g) { s.file = SkipFile::read(g.text()); }},
+    };
+    return set_one(kAll, s, name, given);
 }
 
 bool set_pack(PackMlpSettings &s, std::string_view name, const GivenSetting &given) {
-    if (name == "mode") {
-        s.ternary = given.choice({"binary", "ternary"}) == 1;
-    } else if (name == "eps") {
-        s.eps = given.values(0, kAny, false);
-    } else if (name == "relative") {
-        s.relative = given.number(0, 1, false);
-    } else if (name == "rho") {
-        s.rho = given.values(0, 1, false);
-    } else if (name == "hysteresis") {
-        s.hysteresis = given.number(0, 1, false);
-        if (s.hysteresis == 1.0) {
-            given.fail("must be below 1");
-        }
-    } else if (name == "popcnt") {
-        s.popcnt = given.flag();
-    } else if (name == "target") {
-        s.target = given.target(false);
-    } else if (name == "aggressive") {
-        s.aggressive = given.flag();
-    } else {
-        return false;
-    }
-    return true;
+    static constexpr Setter<PackMlpSettings> kAll[] = {
+        {"mode", [](auto &s, auto &g) { s.ternary = g.choice({"binary", "ternary"}) == 1; }},
+        {"eps", [](auto &s, auto &g) { s.eps = g.values(0, kAny, false); }},
+        {"relative", [](auto &s, auto &g) { s.relative = g.number(0, 1, false); }},
+        {"rho", [](auto &s, auto &g) { s.rho = g.values(0, 1, false); }},
+        {"hysteresis",
+         [](auto &s, auto &g) {
+             s.hysteresis = g.number(0, 1, false);
+             if (s.hysteresis == 1.0) {
+                 g.fail("must be below 1");
+             }
+         }},
+        {"popcnt", [](auto &s, auto &g) { s.popcnt = g.flag(); }},
+        {"target", [](auto &s, auto &g) { s.target = g.target(false); }},
+        {"aggressive", [](auto &s, auto &g) { s.aggressive = g.flag(); }},
+    };
+    return set_one(kAll, s, name, given);
 }
 
 bool set_event(EventSettings &s, std::string_view name, const GivenSetting &given) {
-    if (name == "delta_theta") {
-        s.delta_theta = given.values(0, kAny, false);
-    } else if (name == "topk") {
-        s.topk = given.values(0, 1, true);
-    } else if (name == "block") {
-        s.block = given.block();
-    } else if (name == "quorum") {
-        s.quorum = given.number(0, 1, true);
-    } else if (name == "budget_ms") {
-        s.budget_ms = given.number(0, kAny, true);
-    } else if (name == "stale_beta") {
-        s.stale_beta = given.number(0, kAny, false);
-    } else if (name == "stale_lambda") {
-        s.stale_lambda = given.number(0, kAny, false);
-    } else if (name == "age_max") {
-        s.age_max = tokens(given, 0);
-    } else if (name == "gap_tol") {
-        s.gap_tol = given.number(0, kAny, false);
-    } else if (name == "gap_every") {
-        s.gap_every = tokens(given, 0);
-    } else if (name == "rearm") {
-        s.rearm = tokens(given, 0);
-    } else if (name == "target") {
-        s.target = given.target(true);
-    } else {
-        return false;
-    }
-    return true;
+    static constexpr Setter<EventSettings> kAll[] = {
+        {"delta_theta", [](auto &s, auto &g) { s.delta_theta = g.values(0, kAny, false); }},
+        {"topk", [](auto &s, auto &g) { s.topk = g.values(0, 1, true); }},
+        {"block", [](auto &s, auto &g) { s.block = g.block(); }},
+        {"quorum", [](auto &s, auto &g) { s.quorum = g.number(0, 1, true); }},
+        {"budget_ms", [](auto &s, auto &g) { s.budget_ms = g.number(0, kAny, true); }},
+        {"stale_beta", [](auto &s, auto &g) { s.stale_beta = g.number(0, kAny, false); }},
+        {"stale_lambda", [](auto &s, auto &g) { s.stale_lambda = g.number(0, kAny, false); }},
+        {"age_max", [](auto &s, auto &g) { s.age_max = tokens(g, 0); }},
+        {"gap_tol", [](auto &s, auto &g) { s.gap_tol = g.number(0, kAny, false); }},
+        {"gap_every", [](auto &s, auto &g) { s.gap_every = tokens(g, 0); }},
+        {"rearm", [](auto &s, auto &g) { s.rearm = tokens(g, 0); }},
+        {"target", [](auto &s, auto &g) { s.target = g.target(true); }},
+    };
+    return set_one(kAll, s, name, given);
 }
 
 void conflict(bool there, const char *what) {

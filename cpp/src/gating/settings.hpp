@@ -1,6 +1,7 @@
 // Settings of KWTA, StatePack of the MLP and events, in the names of the tree in python/seeddelta/settings/skipping.py,
 // which says what each of them does.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -119,5 +120,22 @@ private:
     double in_range(double found, double least, double most, bool open) const;
     std::string name_, value_;
 };
+
+// One setting of a group.
+template <class S>
+struct Setter {
+    std::string_view name;
+    void (*set)(S &group, const GivenSetting &given);
+};
+
+// Sets the one of this name; false when there is none.
+template <class S, size_t n>
+bool set_one(const Setter<S> (&setters)[n], S &group, std::string_view name, const GivenSetting &given) {
+    const auto *found = std::find_if(setters, setters + n, [&](const Setter<S> &one) { return one.name == name; });
+    if (found != setters + n) {
+        found->set(group, given);
+    }
+    return found != setters + n;
+}
 
 } // namespace seeddelta

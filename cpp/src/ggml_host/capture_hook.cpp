@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "format/parallel.hpp"
+#include "ggml_host/node_form.hpp"
 #include "simd/kernel_table.hpp"
 
 namespace seeddelta {
@@ -118,64 +119,31 @@ bool CaptureHook::copy(const std::string &name, const void *values) {
     return true;
 }
 
-// The inputs of a product: [n_in, tokens], or for experts [n_in, inputs, tokens] with the numbers of the experts
-// [used, tokens]; slots of a token share its inputs in turn.
+// The inputs of a product, token by token: [n_in, tokens, heads], where every head has a matrix of its own, or for
+// experts [n_in, inputs, tokens] with the numbers of the experts [used, tokens].
 bool CaptureHook::gather(const void *node, int64_t n_experts) {
     const void *input = abi_.src_of(node, 1);
     const bool many = abi_.op_of(node) == abi_.op_mul_mat_id;
-    if (!many && n_experts > 1) {
-        return gather_heads(input, n_experts);
-    }
-    const int64_t inputs = many ? abi_.ne_of(input, 1) : 1;
-    const int64_t n_tokens = abi_.ne_of(input, many ? 2 : 1);
-    const auto *data = static_cast<const uint8_t *>(abi_.data_of(input));
+    const void *ids = many ? abi_.src_of(node, 2) : nullptr;
     rows_.clear();
     experts_.clear();
-    if (abi_.type_of(input) != kTypeF32 || abi_.nb_of(input, 0) != 4 || data == nullptr ||
-        inputs * n_tokens != abi_.ne_of(input, 1) * abi_.ne_of(input, 2) * abi_.ne_of(input, 3)) {
+    if (abi_.type_of(input) != kTypeF32 || abi_.nb_of(input, 0) != 4 || abi_.data_of(input) == nullptr ||
+        abi_.ne_of(input, 3) != 1 || (!many && abi_.ne_of(input, 2) != n_experts)) {
         return false;
     }
-    for (int64_t t = 0; t < n_tokens; ++t) {
-        if (!many) {
-            rows_.push_back(reinterpret_cast<const float *>(data + t * abi_.nb_of(input, 1)));
-            experts_.push_back(0);
-            continue;
-        }
-        const void *ids = abi_.src_of(node, 2);
-        const auto *id_data = static_cast<const uint8_t *>(abi_.data_of(ids));
-        if (id_data == nullptr || abi_.type_of(ids) != kTypeI32 || abi_.ne_of(ids, 1) != n_tokens) {
+    if (many && (ids == nullptr || abi_.data_of(ids) == nullptr || abi_.type_of(ids) != kTypeI32 ||
+                 abi_.ne_of(ids, 1) != abi_.ne_of(input, 2) || !uniform(abi_, input))) {
+        return false;
+    }
+    const ExpertBatch batch = batch_of(abi_, node);
+    for (int64_t i = 0; i < batch.pairs(); ++i) {
+        const int64_t pair = many ? i : i % batch.n_tokens * batch.used + i / batch.n_tokens;
+        const int64_t expert = batch.expert_of(pair);
+        if (expert < 0 || expert >= n_experts) {
             return false;
         }
-        for (int64_t slot = 0; slot < abi_.ne_of(ids, 0); ++slot) {
-            const auto at = static_cast<size_t>(t * abi_.nb_of(ids, 1) + slot * abi_.nb_of(ids, 0));
-            const int32_t expert = GgmlAbi::read<int32_t>(id_data, at);
-            if (expert < 0 || expert >= n_experts) {
-                return false;
-            }
-            const int64_t offset = t * abi_.nb_of(input, 2) + slot % inputs * abi_.nb_of(input, 1);
-            rows_.push_back(reinterpret_cast<const float *>(data + offset));
-            experts_.push_back(expert);
-        }
-    }
-    return true;
-}
-
-// [n_in, tokens, heads]: every head has a matrix of its own.
-bool CaptureHook::gather_heads(const void *input, int64_t n_heads) {
-    const auto *data = static_cast<const uint8_t *>(abi_.data_of(input));
-    const int64_t n_tokens = abi_.ne_of(input, 1);
-    rows_.clear();
-    experts_.clear();
-    if (abi_.type_of(input) != kTypeF32 || abi_.nb_of(input, 0) != 4 || data == nullptr ||
-        abi_.ne_of(input, 2) != n_heads || abi_.ne_of(input, 3) != 1) {
-        return false;
-    }
-    for (int64_t t = 0; t < n_tokens; ++t) {
-        for (int64_t head = 0; head < n_heads; ++head) {
-            const int64_t offset = t * abi_.nb_of(input, 1) + head * abi_.nb_of(input, 2);
-            rows_.push_back(reinterpret_cast<const float *>(data + offset));
-            experts_.push_back(head);
-        }
+        rows_.push_back(batch.input_of(pair));
+        experts_.push_back(expert);
     }
     return true;
 }

@@ -87,7 +87,6 @@ private:
     bool is_summed(const void *node) const;
     // Finds the inputs of a node, in rows_ and experts_. False: they are not as expected.
     bool gather(const void *node, int64_t n_experts);
-    bool gather_heads(const void *input, int64_t n_heads);
     void add_normalized(InputSums &s);
     // Of every so many rows.
     void add_covariance(InputSums &s, int64_t every);

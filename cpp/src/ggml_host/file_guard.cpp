@@ -1,28 +1,16 @@
 #include "ggml_host/file_guard.hpp"
 
-#include <cerrno>
-#include <mutex>
-#include <system_error>
-
-#if !defined(_WIN32)
-#include <csignal>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#endif
+
+#include <cerrno>
+#include <csignal>
+#include <mutex>
+#include <system_error>
 
 namespace seeddelta {
-
-#if defined(_WIN32) // a mapped file cannot be made shorter, and nobody else can write to it
-
-FileGuard::FileGuard(int, const void *, size_t) {}
-FileGuard::~FileGuard() = default;
-bool FileGuard::intact() const noexcept {
-    return true;
-}
-
-#else
 
 namespace {
 
@@ -143,12 +131,7 @@ bool FileGuard::stamp_of(int fd, Stamp &stamp) noexcept {
     if (fstat(fd, &status) != 0) {
         return false;
     }
-#if defined(__APPLE__)
-    const timespec &changed = status.st_mtimespec;
-#else
-    const timespec &changed = status.st_mtim;
-#endif
-    stamp = {status.st_size, changed.tv_sec, changed.tv_nsec};
+    stamp = {status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
     return true;
 }
 
@@ -156,7 +139,5 @@ bool FileGuard::intact() const noexcept {
     Stamp now;
     return !range_->truncated.load(std::memory_order_acquire) && stamp_of(fd_, now) && now == stamp_;
 }
-
-#endif
 
 } // namespace seeddelta

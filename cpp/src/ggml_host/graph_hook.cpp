@@ -22,11 +22,10 @@ GraphHook::GraphHook(const GgmlAbi &abi, WeightRegistry &registry) : abi_(abi), 
             const bool compared = gate->event.enabled || gate->kwta.gap_every > 0;
             served.state.outputs.resize(compared ? static_cast<size_t>(weight.op->shape().n_out) : 0);
         }
-        served.fresh = {this, &served, WeightUse::product, false};
-        served.reuse = {this, &served, WeightUse::product, true};
-        served.experts = {this, &served, WeightUse::experts, false};
-        served.experts_reuse = {this, &served, WeightUse::experts, true};
-        served.lookup = {this, &served, WeightUse::lookup, false};
+        for (const WeightUse use : {WeightUse::product, WeightUse::experts, WeightUse::lookup}) {
+            served.node(use, false) = {this, &served, use, false};
+            served.node(use, true) = {this, &served, use, true};
+        }
         served_of_.emplace(&weight, &served);
     }
 }

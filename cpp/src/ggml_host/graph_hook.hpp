@@ -59,11 +59,9 @@ struct ServedWeight {
     ServedWeight *next = nullptr; // whose product comes after this one's in the graph; null: not known
     OperatorState state;
     Counters<WeightCount> counters; // written by llama's threads, read by anyone
-    Node fresh{};
-    Node reuse{};
-    Node experts{};
-    Node experts_reuse{};
-    Node lookup{};
+    Node nodes[3][2] = {};          // by use and reuse
+
+    Node &node(WeightUse use, bool reuse) { return nodes[static_cast<size_t>(use) - 1][reuse ? 1 : 0]; }
 };
 
 class GraphHook {
@@ -126,11 +124,9 @@ private:
     bool fits_heads(const void *node) const;
     bool fits_lookup(const void *node, const MatrixShape &shape) const;
     bool fits_experts(const void *node) const;
-    bool uniform(const void *tensor) const;
     bool contiguous(const void *tensor) const;
     bool numbers(const void *ids) const;
     Work work_of(const void *node, WeightUse use, bool reuse) const;
-    ExpertBatch batch_of(const void *node) const;
     void serve_product(void *node, ServedWeight &served, WeightUse use);
     const NodeForm &form_of(WeightUse use) const;
     void check_use(const void *node, int first);

@@ -2,6 +2,7 @@
 // are. MUL_MAT_ID has the experts that a router chose for every token; a MUL_MAT of several matrices has one for each
 // head, as the compressed attention of DeepSeek.
 #include "ggml_host/graph_hook.hpp"
+#include "ggml_host/node_form.hpp"
 
 namespace seeddelta {
 
@@ -28,14 +29,14 @@ bool GraphHook::fits(const void *node, WeightUse use, const Operator &op) const 
 
 bool GraphHook::fits_product(const void *node, WeightUse use, const MatrixShape &shape) const {
     const void *x = abi_.src_of(node, 1);
-    if (abi_.type_of(x) != kTypeF32 || !uniform(node) || abi_.ne_of(x, 0) != shape.n_in ||
+    if (abi_.type_of(x) != kTypeF32 || !uniform(abi_, node) || abi_.ne_of(x, 0) != shape.n_in ||
         abi_.ne_of(node, 0) != shape.n_out) {
         return false;
     }
     if (use == WeightUse::experts) {
         return fits_experts(node);
     }
-    return uniform(x) && abi_.ne_of(x, 1) == abi_.ne_of(node, 1) && abi_.ne_of(x, 2) == abi_.ne_of(node, 2) &&
+    return uniform(abi_, x) && abi_.ne_of(x, 1) == abi_.ne_of(node, 1) && abi_.ne_of(x, 2) == abi_.ne_of(node, 2) &&
            abi_.ne_of(x, 3) == abi_.ne_of(node, 3);
 }
 
@@ -53,7 +54,7 @@ bool GraphHook::fits_experts(const void *node) const {
     if (ids == nullptr) {
         return fits_heads(node);
     }
-    return uniform(x) && abi_.type_of(ids) == kTypeI32 && abi_.ne_of(ids, 0) >= 0 && abi_.ne_of(ids, 1) >= 0 &&
+    return uniform(abi_, x) && abi_.type_of(ids) == kTypeI32 && abi_.ne_of(ids, 0) >= 0 && abi_.ne_of(ids, 1) >= 0 &&
            numbers(ids) && (abi_.data_of(ids) != nullptr || tokens_of(node) == 0) && abi_.ne_of(ids, 2) == 1 &&
            abi_.ne_of(ids, 3) == 1 && abi_.ne_of(x, 1) > 0 && abi_.ne_of(ids, 0) % abi_.ne_of(x, 1) == 0 &&
            abi_.ne_of(x, 2) == abi_.ne_of(ids, 1) && abi_.ne_of(x, 3) == 1 &&
@@ -71,32 +72,6 @@ bool GraphHook::fits_heads(const void *node) const {
     return fits;
 }
 
-ExpertBatch GraphHook::batch_of(const void *node) const {
-    const void *x = abi_.src_of(node, 1);
-    const void *ids = abi_.src_of(node, 2);
-    if (ids == nullptr) {
-        return {.n_tokens = abi_.ne_of(x, 2) * abi_.ne_of(x, 3),
-                .used = abi_.ne_of(x, 1),
-                .x = static_cast<const float *>(abi_.data_of(x)),
-                .x_stride = abi_.nb_of(x, 1),
-                .y = static_cast<float *>(abi_.data_of(node)),
-                .y_stride = abi_.nb_of(node, 1),
-                .heads = abi_.ne_of(x, 2),
-                .head_stride = abi_.nb_of(x, 2),
-                .stream_stride = abi_.nb_of(x, 3)};
-    }
-    return {.n_tokens = abi_.ne_of(ids, 1),
-            .used = abi_.ne_of(ids, 0),
-            .inputs = abi_.ne_of(x, 1),
-            .ids = static_cast<const uint8_t *>(abi_.data_of(ids)),
-            .id_stride = abi_.nb_of(ids, 0),
-            .token_stride = abi_.nb_of(ids, 1),
-            .x = static_cast<const float *>(abi_.data_of(x)),
-            .x_stride = abi_.nb_of(x, 1),
-            .y = static_cast<float *>(abi_.data_of(node)),
-            .y_stride = abi_.nb_of(node, 1)};
-}
-
 Work GraphHook::work_of(const void *node, WeightUse use, bool reuse) const {
     const void *second = abi_.src_of(node, 1);
     Work work{.use = use,
@@ -105,7 +80,7 @@ Work GraphHook::work_of(const void *node, WeightUse use, bool reuse) const {
               .y = static_cast<float *>(abi_.data_of(node)),
               .y_stride = abi_.nb_of(node, 1)};
     if (use == WeightUse::experts) {
-        work.batch = batch_of(node);
+        work.batch = batch_of(abi_, node);
     } else if (use == WeightUse::lookup) {
         work.rows = static_cast<const uint8_t *>(abi_.data_of(second));
         work.row_stride = abi_.nb_of(second, 0);
@@ -129,14 +104,6 @@ bool GraphHook::contiguous(const void *tensor) const {
 bool GraphHook::numbers(const void *ids) const {
     return abi_.nb_of(ids, 0) >= 4 && abi_.nb_of(ids, 0) % 4 == 0 && abi_.nb_of(ids, 1) >= 0 &&
            abi_.nb_of(ids, 1) % 4 == 0;
-}
-
-// One stride leads from each column to the next.
-bool GraphHook::uniform(const void *tensor) const {
-    const auto ne = [&](int i) { return abi_.ne_of(tensor, i); };
-    const auto nb = [&](int i) { return abi_.nb_of(tensor, i); };
-    return nb(0) == 4 && nb(1) % 4 == 0 && nb(1) >= 0 && (ne(2) == 1 || nb(2) == nb(1) * ne(1)) &&
-           (ne(3) == 1 || nb(3) == nb(2) * ne(2));
 }
 
 } // namespace seeddelta

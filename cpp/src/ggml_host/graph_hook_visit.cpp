@@ -47,7 +47,7 @@ void GraphHook::visit(void *node) {
     served->dense = served->weight->use_dense.load(std::memory_order_relaxed);
     make_room(node, *served, use);
     if (use == WeightUse::lookup) {
-        abi_.make_custom(node, &served->lookup);
+        abi_.make_custom(node, &served->node(use, false));
     } else {
         serve_product(node, *served, use);
     }
@@ -97,11 +97,7 @@ void GraphHook::serve_product(void *node, ServedWeight &served, WeightUse use) {
     const bool reuse = previous_.served != nullptr && previous_.x == x && previous_.data == data &&
                        previous_.ids == ids &&
                        can_reuse(previous_.served->weight->op->input_form(), served.weight->op->input_form());
-    if (use == WeightUse::experts) {
-        abi_.make_custom(node, reuse ? &served.experts_reuse : &served.experts);
-    } else {
-        abi_.make_custom(node, reuse ? &served.reuse : &served.fresh);
-    }
+    abi_.make_custom(node, &served.node(use, reuse));
     previous_ = {x, data, ids, &served};
     if (served.state.gate != nullptr) {
         gated_tokens_ = std::max(gated_tokens_, tokens_of(x));

@@ -35,4 +35,37 @@ bool is_plain(const GgmlAbi &abi, const void *node, const NodeForm &form) {
     return difference(abi, node, form).empty(); // an empty text allocates nothing
 }
 
+bool uniform(const GgmlAbi &abi, const void *tensor) {
+    const auto ne = [&](int i) { return abi.ne_of(tensor, i); };
+    const auto nb = [&](int i) { return abi.nb_of(tensor, i); };
+    return nb(0) == 4 && nb(1) % 4 == 0 && nb(1) >= 0 && (ne(2) == 1 || nb(2) == nb(1) * ne(1)) &&
+           (ne(3) == 1 || nb(3) == nb(2) * ne(2));
+}
+
+ExpertBatch batch_of(const GgmlAbi &abi, const void *node) {
+    const void *x = abi.src_of(node, 1);
+    const void *ids = abi.src_of(node, 2);
+    if (ids == nullptr) {
+        return {.n_tokens = abi.ne_of(x, 2) * abi.ne_of(x, 3),
+                .used = abi.ne_of(x, 1),
+                .x = static_cast<const float *>(abi.data_of(x)),
+                .x_stride = abi.nb_of(x, 1),
+                .y = static_cast<float *>(abi.data_of(node)),
+                .y_stride = abi.nb_of(node, 1),
+                .heads = abi.ne_of(x, 2),
+                .head_stride = abi.nb_of(x, 2),
+                .stream_stride = abi.nb_of(x, 3)};
+    }
+    return {.n_tokens = abi.ne_of(ids, 1),
+            .used = abi.ne_of(ids, 0),
+            .inputs = abi.ne_of(x, 1),
+            .ids = static_cast<const uint8_t *>(abi.data_of(ids)),
+            .id_stride = abi.nb_of(ids, 0),
+            .token_stride = abi.nb_of(ids, 1),
+            .x = static_cast<const float *>(abi.data_of(x)),
+            .x_stride = abi.nb_of(x, 1),
+            .y = static_cast<float *>(abi.data_of(node)),
+            .y_stride = abi.nb_of(node, 1)};
+}
+
 } // namespace seeddelta

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "ggml_host/ggml_abi.hpp"
+#include "seeddelta/compute.hpp"
 
 namespace seeddelta {
 
@@ -12,5 +13,11 @@ std::string difference(const GgmlAbi &abi, const void *node, const NodeForm &for
 
 // The same question, without words.
 bool is_plain(const GgmlAbi &abi, const void *node, const NodeForm &form);
+
+// One stride leads from each column of float32 to the next.
+bool uniform(const GgmlAbi &abi, const void *tensor);
+
+// The operands of a product of several matrices: MUL_MAT_ID, or MUL_MAT with one for each head.
+ExpertBatch batch_of(const GgmlAbi &abi, const void *node);
 
 } // namespace seeddelta

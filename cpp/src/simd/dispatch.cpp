@@ -1,4 +1,5 @@
 // Chooses the kernel table for this machine. SEEDDELTA_FORCE_ISA is read once, when the library is loaded.
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <stdexcept>
@@ -9,7 +10,7 @@
 #if defined(SEEDDELTA_HAVE_SSSE3)
 #include <cpuid.h>
 #endif
-#if defined(SEEDDELTA_HAVE_AMX) && defined(__linux__)
+#if defined(SEEDDELTA_HAVE_AMX)
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -21,39 +22,32 @@
 namespace seeddelta {
 
 #if defined(SEEDDELTA_HAVE_SSSE3)
-// CPUID leaf 7, subleaf 1, EAX bit 4; not among the names of __builtin_cpu_supports. AVX2 says that the registers are
-// saved.
-static bool has_avxvnni() {
-    unsigned a = 0;
-    unsigned b = 0;
-    unsigned c = 0;
-    unsigned d = 0;
-    return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & (1U << 4)) != 0;
-}
-#endif
+enum Register { eax, ebx, ecx, edx };
 
-#if defined(SEEDDELTA_HAVE_SSSE3)
-// CPUID leaf 1, ECX bit 29; not every compiler has its name.
+// A leaf of CPUID; zeros where there is none.
+static std::array<unsigned, 4> cpuid(unsigned leaf, unsigned subleaf) {
+    std::array<unsigned, 4> r{};
+    const bool there = __get_cpuid_count(leaf, subleaf, &r[eax], &r[ebx], &r[ecx], &r[edx]) != 0;
+    return there ? r : std::array<unsigned, 4>{};
+}
+
+// Not among the names of __builtin_cpu_supports. AVX2 says that the registers are saved.
+static bool has_avxvnni() {
+    return (cpuid(7, 1)[eax] & (1U << 4)) != 0;
+}
+
+// Not every compiler has its name.
 static bool has_f16c() {
-    unsigned a = 0;
-    unsigned b = 0;
-    unsigned c = 0;
-    unsigned d = 0;
-    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & (1U << 29)) != 0;
+    return (cpuid(1, 0)[ecx] & (1U << 29)) != 0;
 }
 #endif
 
 #if defined(SEEDDELTA_HAVE_AMX)
-// AMX with products of bytes (CPUID leaf 7, EDX bits 24 and 25), its registers among those that the system saves, and
-// the system's leave for this process to use them. Only Linux is asked.
+// AMX with products of bytes, its registers among those that the system saves, and the system's leave for this process
+// to use them.
 static bool has_amx() {
-#if defined(__linux__)
-    unsigned a = 0;
-    unsigned b = 0;
-    unsigned c = 0;
-    unsigned d = 0;
     constexpr unsigned instructions = 3U << 24;
-    if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & instructions) != instructions) {
+    if ((cpuid(7, 0)[edx] & instructions) != instructions) {
         return false;
     }
     constexpr unsigned registers = 3U << 17; // of XCR0: their layout and their data
@@ -63,9 +57,6 @@ static bool has_amx() {
     constexpr int request = 0x1023; // ARCH_REQ_XCOMP_PERM
     constexpr int data = 18;
     return (low & registers) == registers && syscall(SYS_arch_prctl, request, data) == 0;
-#else
-    return false;
-#endif
 }
 #endif
 

@@ -1,15 +1,9 @@
 // AVX2 + FMA unit. Intrinsics where xsimd has no word: byte look-up inside 128-bit lanes, u8 x s8 products.
 #include <immintrin.h>
 
-#include "simd/activations.hpp"
 #include "simd/attention_x86.hpp"
-#include "simd/columns.hpp"
-#include "simd/columns_scalar.hpp"
-#include "simd/compute.hpp"
-#include "simd/feedback.hpp"
-#include "simd/lane_search.hpp"
-#include "simd/lane_strips.hpp"
 #include "simd/popcount_avx2.hpp"
+#include "simd/table.hpp"
 #include "simd/words_256.hpp"
 
 namespace seeddelta {
@@ -69,37 +63,23 @@ struct DirectLanes : Words256 {
     }
 };
 
+using Arch = xsimd::avx2;
 using ColumnsAvx2 = ColumnsX86<Words256, 4, 2>;
 
 } // namespace
 
 const KernelTable &kernels_avx2() {
-    static constexpr KernelTable table{.name = "avx2",
-                                       .linear = {.rotate = rotate_simd<xsimd::avx2>,
-                                                  .rotate_back = rotate_back_simd<xsimd::avx2>,
-                                                  .quantize = quantize_simd<xsimd::avx2>,
-                                                  .prepare = prepare_simd<xsimd::avx2>,
-                                                  .compute = compute_simd<xsimd::avx2, DirectLanes>,
-                                                  .columns_f16 = columns_f16_simd<xsimd::avx2, ColumnsAvx2>,
-                                                  .columns_f16_batch = columns_f16_batch_simd<xsimd::avx2, ColumnsAvx2>,
-                                                  .columns_lanes = columns_lanes_simd<DirectLanes>,
-                                                  .columns_lanes_many = columns_lanes_many_simd<DirectLanes>},
-                                       .attention = {.attend = attend_simd<xsimd::avx2, AttentionOps256>,
-                                                     .widen = widen_simd<xsimd::avx2, AttentionOps256>,
-                                                     .prompt = prompt_simd<xsimd::avx2, AttentionOps256>,
-                                                     .fused = true,
-                                                     .score = score_256,
-                                                     .popcount = score_256,
-                                                     .estimate = estimate_simd<xsimd::avx2, AttentionOps256>,
-                                                     .nearness = nearness_simd<xsimd::avx2>,
-                                                     .count = count_simd<xsimd::avx2>,
-                                                     .above = above_simd<xsimd::avx2>,
-                                                     .mass = mass_simd<xsimd::avx2>},
-                                       .gating = {.count_above = count_above_simd<xsimd::avx2>,
-                                                  .bitmaps = bitmaps_simd<xsimd::avx2>,
-                                                  .popcount = popcount_avx2},
-                                       .encode = {.lane_search = lane_search_simd<xsimd::avx2, Words256>,
-                                                  .subtract_product = subtract_product_simd<xsimd::fma3<xsimd::avx2>>}};
+    static const KernelTable table = [] {
+        KernelTable t{
+            .name = "avx2",
+            .linear = linear_simd<Arch, DirectLanes, ColumnsAvx2>(),
+            .attention = attention_simd<Arch, AttentionOps256>(),
+            .gating = {.count_above = count_above_simd<Arch>, .bitmaps = bitmaps_simd<Arch>, .popcount = popcount_avx2},
+            .encode = {.lane_search = lane_search_simd<Arch, Words256>,
+                       .subtract_product = subtract_product_simd<xsimd::fma3<Arch>>}};
+        t.attention.score = t.attention.popcount = score_256;
+        return t;
+    }();
     return table;
 }
 

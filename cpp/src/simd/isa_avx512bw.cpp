@@ -1,15 +1,9 @@
 // AVX-512 unit without VNNI (F, BW, DQ, VL, CD: Skylake-X).
 #include <immintrin.h>
 
-#include "simd/activations.hpp"
 #include "simd/attention_x86.hpp"
-#include "simd/columns.hpp"
-#include "simd/columns_scalar.hpp"
-#include "simd/compute.hpp"
-#include "simd/feedback.hpp"
-#include "simd/lane_search.hpp"
-#include "simd/lane_strips.hpp"
 #include "simd/popcount_avx2.hpp"
+#include "simd/table.hpp"
 #include "simd/words_512.hpp"
 
 namespace seeddelta {
@@ -54,30 +48,18 @@ struct AttentionOps {
 } // namespace
 
 const KernelTable &kernels_avx512bw() {
-    static constexpr KernelTable table{
-        .name = "avx512bw",
-        .linear = {.rotate = rotate_simd<Arch>,
-                   .rotate_back = rotate_back_simd<Arch>,
-                   .quantize = quantize_simd<Arch>,
-                   .prepare = prepare_simd<Arch>,
-                   .compute = compute_simd<Arch, Words512>,
-                   .columns_f16 = columns_f16_simd<Arch, ColumnsAvx512>,
-                   .columns_f16_batch = columns_f16_batch_simd<Arch, ColumnsAvx512>,
-                   .columns_lanes = columns_lanes_simd<Words512>,
-                   .columns_lanes_many = columns_lanes_many_simd<Words512>},
-        .attention = {.attend = attend_simd<Arch, AttentionOps>,
-                      .widen = widen_simd<xsimd::avx2, AttentionOps256>, // xsimd transposes no 16 x 16
-                      .prompt = prompt_simd<Arch, AttentionOps>,
-                      .fused = true,
-                      .score = score_256,
-                      .popcount = score_256,
-                      .estimate = estimate_simd<Arch, AttentionOps>,
-                      .nearness = nearness_simd<Arch>,
-                      .count = count_simd<Arch>,
-                      .above = above_simd<Arch>,
-                      .mass = mass_simd<Arch>},
-        .gating = {.count_above = count_above_simd<Arch>, .bitmaps = bitmaps_simd<Arch>, .popcount = popcount_avx2},
-        .encode = {.lane_search = lane_search_simd<Arch, Words512>, .subtract_product = subtract_product_simd<Arch>}};
+    static const KernelTable table = [] {
+        KernelTable t{
+            .name = "avx512bw",
+            .linear = linear_simd<Arch, Words512, ColumnsAvx512>(),
+            // xsimd transposes no 16 x 16
+            .attention = attention_simd<Arch, AttentionOps, xsimd::avx2, AttentionOps256>(),
+            .gating = {.count_above = count_above_simd<Arch>, .bitmaps = bitmaps_simd<Arch>, .popcount = popcount_avx2},
+            .encode = {.lane_search = lane_search_simd<Arch, Words512>,
+                       .subtract_product = subtract_product_simd<Arch>}};
+        t.attention.score = t.attention.popcount = score_256;
+        return t;
+    }();
     return table;
 }
 

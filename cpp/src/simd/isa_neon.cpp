@@ -2,14 +2,7 @@
 #include <arm_neon.h>
 
 #include "format/float16.hpp"
-#include "simd/activations.hpp"
-#include "simd/attention_prompt.hpp"
-#include "simd/columns.hpp"
-#include "simd/columns_scalar.hpp"
-#include "simd/compute.hpp"
-#include "simd/feedback.hpp"
-#include "simd/lane_search.hpp"
-#include "simd/lane_strips.hpp"
+#include "simd/table.hpp"
 #include "simd/words_neon.hpp"
 
 namespace seeddelta {
@@ -75,26 +68,8 @@ struct AttentionOps {
 const KernelTable &kernels_neon() {
     static const KernelTable table{
         .name = "neon",
-        .linear = {.rotate = rotate_simd<Arch>,
-                   .rotate_back = rotate_back_simd<Arch>,
-                   .quantize = quantize_simd<Arch>,
-                   .prepare = prepare_simd<Arch>,
-                   .compute = compute_simd<Arch, WordsNeon<Dot>>,
-                   .columns_f16 = columns_f16_simd<Arch, ColumnsNeon>,
-                   .columns_f16_batch = columns_f16_batch_simd<Arch, ColumnsNeon>,
-                   .columns_lanes = columns_lanes_simd<WordsNeon<Dot>>,
-                   .columns_lanes_many = columns_lanes_many_simd<WordsNeon<Dot>>},
-        .attention = {.attend = attend_simd<Arch, AttentionOps>,
-                      .widen = widen_simd<Arch, AttentionOps>,
-                      .prompt = prompt_simd<Arch, AttentionOps>,
-                      .fused = true,
-                      .score = attention_scalar().score,
-                      .popcount = attention_scalar().popcount,
-                      .estimate = estimate_simd<Arch, AttentionOps>,
-                      .nearness = nearness_simd<Arch>,
-                      .count = count_simd<Arch>,
-                      .above = above_simd<Arch>,
-                      .mass = mass_simd<Arch>},
+        .linear = linear_simd<Arch, WordsNeon<Dot>, ColumnsNeon>(),
+        .attention = attention_simd<Arch, AttentionOps>(),
         .gating = {.count_above = count_above_simd<Arch>, .bitmaps = bitmaps_simd<Arch>, .popcount = popcount_neon},
         .encode = {.lane_search = lane_search_simd<Arch, WordsNeon<Dot>>,
                    .subtract_product = subtract_product_simd<Arch>}};

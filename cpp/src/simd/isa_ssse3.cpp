@@ -2,13 +2,8 @@
 // look-up and byte products.
 #include <tmmintrin.h>
 
-#include "simd/activations.hpp"
 #include "simd/attention_x86.hpp"
-#include "simd/columns.hpp"
-#include "simd/columns_scalar.hpp"
-#include "simd/compute.hpp"
-#include "simd/lane_search.hpp"
-#include "simd/lane_strips.hpp"
+#include "simd/table.hpp"
 #include "simd/words_128.hpp"
 
 namespace seeddelta {
@@ -31,26 +26,8 @@ struct AttentionOps {
 const KernelTable &kernels_ssse3() {
     static const KernelTable table{
         .name = "ssse3",
-        .linear = {.rotate = rotate_simd<Arch>,
-                   .rotate_back = rotate_back_simd<Arch>,
-                   .quantize = quantize_simd<Arch>,
-                   .prepare = prepare_simd<Arch>,
-                   .compute = compute_simd<Arch, Words128>,
-                   .columns_f16 = columns_f16_simd<Arch, ColumnsSsse3>,
-                   .columns_f16_batch = columns_f16_batch_simd<Arch, ColumnsSsse3>,
-                   .columns_lanes = columns_lanes_simd<Words128>,
-                   .columns_lanes_many = columns_lanes_many_simd<Words128>},
-        .attention = {.attend = attention_scalar().attend, // no fused multiply-add
-                      .widen = widen_scalar,
-                      .prompt = prompt_scalar,
-                      .fused = false,
-                      .score = attention_scalar().score,
-                      .popcount = attention_scalar().popcount,
-                      .estimate = estimate_simd<Arch, AttentionOps>,
-                      .nearness = nearness_simd<Arch>,
-                      .count = count_simd<Arch>,
-                      .above = above_simd<Arch>,
-                      .mass = mass_simd<Arch>},
+        .linear = linear_simd<Arch, Words128, ColumnsSsse3>(),
+        .attention = choice_simd<Arch, AttentionOps>(), // no fused multiply-add
         .gating = {.count_above = count_above_simd<Arch>, .bitmaps = bitmaps_simd<Arch>, .popcount = popcount_scalar},
         .encode = {.lane_search = lane_search_simd<Arch, Words128>, .subtract_product = subtract_product_scalar}};
     return table;

@@ -8,7 +8,7 @@ import numpy.typing
 import os
 import pathlib
 import typing
-__all__: list[str] = ['AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GraphHook', 'LaneCode', 'LoadedGgml', 'Options', 'OwnAttention', 'PRNG_BLOCK_STD', 'Proof', 'ProvenGate', 'ServedModel', 'StubFile', 'Trial', 'Weight', 'WeightRegistry', 'base_values', 'check_loadable', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'ggml_symbols', 'is_matrix', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'metrics', 'popcount', 'prng_block_values', 'read_header', 'rotate', 'seed_search']
+__all__: list[str] = ['AttentionRun', 'CaptureHook', 'ColumnWeight', 'Gate', 'GraphHook', 'LaneCode', 'LoadedGgml', 'Options', 'OwnAttention', 'PRNG_BLOCK_STD', 'Proof', 'ProvenGate', 'ServedModel', 'StubFile', 'Weight', 'WeightRegistry', 'base_values', 'check_loadable', 'columns_lanes_encode', 'coo_select', 'ggml_required_symbols', 'ggml_symbols', 'is_matrix', 'isa_active', 'isa_available', 'isa_select', 'lane_blocks', 'lane_codes', 'lanes_encode', 'metrics', 'prng_block_values', 'read_header', 'rotate', 'seed_search']
 class Gate:
     """
     What chooses the inputs that a token computes: StatePack's bitmap, then KWTA among what passes.
@@ -254,10 +254,6 @@ class GraphHook:
         Per weight: rewrites, calls, tokens, reused, rows, experts, dense_calls, nonfinite_events, active_inputs,
         skipped_inputs since the hook was made.
         """
-    def gates(self) -> list[dict[str, float]]:
-        """
-        Per gate, in the order of the weights: what KWTA and StatePack have chosen.
-        """
     def pause_gates(self, features: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
         What all gates leave out from now on, a sum of 1 (KWTA), 2 (StatePack), 4 (events) and 8 (zeros). Not while a
@@ -291,36 +287,6 @@ class GraphHook:
     @property
     def user_data(self) -> int:
         ...
-class Trial:
-    """
-    Times of tokens with and without one gate, and what they say. Times in seconds.
-    """
-    def __init__(self, run: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
-        ...
-    def add(self, seconds: typing.SupportsFloat | typing.SupportsIndex, without: bool, worked: bool) -> bool:
-        """
-        One token, and whether the gate chose for it. Returns whether there is a new decision: see saving.
-        """
-    @property
-    def pays(self) -> bool:
-        """
-        Whether it saves enough, or nothing is known yet.
-        """
-    @property
-    def saving(self) -> float | None:
-        """
-        Share of a token's time, of the last decision.
-        """
-    @property
-    def tokens(self) -> int:
-        """
-        Tokens of the first decision so far.
-        """
-    @property
-    def without(self) -> bool:
-        """
-        Whether the next token is to be computed without the gate.
-        """
 class ProvenGate:
     """
     One kind of gate, of all matrices or layers together.
@@ -638,10 +604,6 @@ def metrics(model: ServedModel | None, hook: GraphHook) -> dict[str, int | float
     """
     Of one context: `seeddelta.*`, `statecells.*`, `proc.*` and those of gates (None: an ordinary model), and those of
     attention that is ours.
-    """
-def popcount(words: typing.Annotated[numpy.typing.ArrayLike, numpy.uint64]) -> int:
-    """
-    Bits set in an array of uint64, by the active instruction set.
     """
 def prng_block_values(seed: typing.SupportsInt | typing.SupportsIndex, row_begin: typing.SupportsInt | typing.SupportsIndex, row_end: typing.SupportsInt | typing.SupportsIndex, n_in: typing.SupportsInt | typing.SupportsIndex, block: typing.SupportsInt | typing.SupportsIndex = 64) -> numpy.typing.NDArray[numpy.int8]:
     """

@@ -50,7 +50,7 @@ class RuntimeHandle:
         single_tokens: whether single tokens are computed otherwise than those of a prompt, beyond the order of sums.
         dense: names of the converted tensors that are dense from the start.
         locked_bytes: memory that use_mlock has locked.
-        gate_groups: matrices of each place where inputs are chosen, in the order of `hook.gates()`.
+        gate_groups: matrices of each place where inputs are chosen, in the order of `hook.profiles()`.
         columns: names of the matrices of an ordinary model that were stored by columns at loading. Those of a SeedΔ
             file are in `tensors`.
     """
