@@ -11,12 +11,6 @@ namespace seeddelta {
 
 using OptionalArray = std::optional<py::array>;
 
-static void require(bool holds, const std::string &name, const std::string &what) {
-    if (!holds) {
-        throw py::value_error((name.empty() ? "" : "tensor '" + name + "': ") + what);
-    }
-}
-
 static std::unique_ptr<PyColumnWeight> make_py_columns(const std::string &name, int64_t n_out, int64_t n_in,
                                                        const py::array &f16, const OptionalArray &sign_bits,
                                                        const OptionalArray &sign_gamma) {
