@@ -15,6 +15,13 @@
 namespace seeddelta {
 namespace py = pybind11;
 
+// Raises ValueError, which names the tensor where there is one.
+inline void require(bool holds, const std::string &name, const std::string &what) {
+    if (!holds) {
+        throw py::value_error((name.empty() ? "" : "tensor '" + name + "': ") + what);
+    }
+}
+
 // For the checks of make_weight.hpp. Borrowed.
 inline Array view_of(const py::array &a) {
     const bool native = a.itemsize() == 1 || a.dtype().byteorder() == '=';

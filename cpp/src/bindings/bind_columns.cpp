@@ -9,12 +9,6 @@
 
 namespace seeddelta {
 
-static void require(bool holds, const std::string &name, const std::string &what) {
-    if (!holds) {
-        throw py::value_error((name.empty() ? "" : "tensor '" + name + "': ") + what);
-    }
-}
-
 static std::unique_ptr<PyColumnWeight> make_py_columns(const std::string &name, const FloatMatrix &matrix, bool signs) {
     require(matrix.ndim() == 2, name, "the matrix is not [n_out, n_in]");
     const int64_t n_in = matrix.shape(1);

@@ -15,6 +15,7 @@
 #include <tuple>
 #include <vector>
 
+#include "bindings/arrays.hpp"
 #include "bindings/bind_metrics.hpp"
 #include "bindings/bind_runtime.hpp"
 #include "gguf/error.hpp"
@@ -152,13 +153,8 @@ using Given = std::tuple<uint32_t, std::vector<int64_t>, std::optional<py::array
 
 StubTensor stub_tensor(const std::string &name, const Given &given) {
     const auto &[number, shape, data] = given;
-    const auto require = [&name = name](bool holds, const char *what) {
-        if (!holds) {
-            throw py::value_error("tensor '" + name + "': " + what);
-        }
-    };
     const GgmlType *type = ggml_type(number);
-    require(type != nullptr && !shape.empty() && shape.back() > 0 && shape.back() % type->block == 0,
+    require(type != nullptr && !shape.empty() && shape.back() > 0 && shape.back() % type->block == 0, name,
             "has no such type or shape");
     const int64_t elements = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
     StubTensor tensor{.name = name,
@@ -166,7 +162,7 @@ StubTensor stub_tensor(const std::string &name, const Given &given) {
                       .type = number,
                       .bytes = static_cast<size_t>(elements / type->block * type->bytes)};
     if (data) {
-        require((data->flags() & py::array::c_style) != 0 && static_cast<size_t>(data->nbytes()) == tensor.bytes,
+        require((data->flags() & py::array::c_style) != 0 && static_cast<size_t>(data->nbytes()) == tensor.bytes, name,
                 "has data of another size");
         tensor.data = static_cast<const uint8_t *>(data->data());
     }

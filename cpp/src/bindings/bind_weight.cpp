@@ -18,12 +18,6 @@
 
 namespace seeddelta {
 
-static void require(bool holds, const std::string &name, const std::string &what) {
-    if (!holds) {
-        throw py::value_error("tensor '" + name + "': " + what);
-    }
-}
-
 static std::unique_ptr<PyWeight> make_weight(const std::string &name, int64_t n_out, int64_t n_in, uint32_t base_kind,
                                              uint64_t base_seed, float base_scale, int base_block, int rotation_block,
                                              int lane_code, int fine_code, int64_t n_experts, const std::string &layout,

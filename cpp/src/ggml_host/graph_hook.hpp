@@ -25,7 +25,7 @@ class GraphHook;
 
 // What is counted of one weight in one context.
 enum class WeightCount : uint8_t {
-    own_calls,        // products computed by the operator; not a metric, as all others are
+    own_calls,        // products computed by the operator; told by kinds of operators, not by its name
     rewrites,         // nodes met in graphs and served, also those of a graph that is used again
     calls,            // products computed, also those of the original model
     tokens,           // columns of those products
