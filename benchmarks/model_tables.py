@@ -10,14 +10,20 @@ from result_tables import divergence, label, load, over, table
 
 MODELS = (("SmolLM2-135M", "smollm2"), ("Gemma 3 270M", "gemma"))
 # names of files in the results of bench_quality.py -> what they are, and the same file in those of bench_programs.py
+_ONE_RATE = "one-rate"  # before rows of frequent tokens had a code of their own
 _OURS = {
     "normal-4": ("SeedΔ, `--bits 4`", "SeedΔ, 4 bits"),
     "embedding-5": ("SeedΔ, `--bits 4 --tensor-type token_embd=5`", "SeedΔ, 4 bits"),
     "embedding-5-best": ("SeedΔ, the same and `--quality best`", ""),
     "best-74": ("SeedΔ, `--size 74M --quality best`", ""),
-    "best-80": ("SeedΔ, `--size 80M --quality best`", ""),
+    "best-80": ("SeedΔ, `--size 80M --quality best`", "SeedΔ, 80 MB"),
     "balanced": ("SeedΔ, default options", "SeedΔ, default"),
+    _ONE_RATE: ("SeedΔ, the same size with one rate for the embedding", ""),
 }
+_TEXTS = {
+    "test": "WikiText-2", "pydoc": "Python's help", "asyncio": "code", "zh": "Chinese manual pages",
+    "ru": "Russian manual pages",
+}  # fmt: skip
 _SHORT = ("F16", "Q4_0", "IQ4_XS", "Q4_K_M", "normal-4", "balanced", "best-74", "best-80")
 
 
@@ -124,9 +130,24 @@ def quality_table(names: Sequence[str] | None = None) -> list[str]:
     return table(("", "", "file, MB", kl, "Python's help", "code", "tokens/s, 1 / 2 threads"), lines())
 
 
+def frequent_table() -> list[str]:
+    """Both models' default files, and as large ones whose embedding has one rate, on all texts."""
+
+    def lines() -> Iterator[Sequence[str]]:
+        for model, name in (*MODELS, ("Gemma 3 270M", "languages")):
+            for text, one in load(name if name == "languages" else f"models-{name}")["texts"].items():
+                before, now = (one["models"][key] for key in (_ONE_RATE, "balanced"))
+                ratio = now["divergence"]["mean"] / before["divergence"]["mean"]
+                shown = _TEXTS[text.split("-")[0].split(".")[0]]
+                yield model, shown, divergence(before), divergence(now), f"{ratio:.2f}"
+
+    return table(("", "text", "one rate", "rows of frequent tokens finer", "ratio"), lines())
+
+
 TABLES: dict[str, Callable[[], list[str]]] = {
     "short": lambda: quality_table(_SHORT),
     "models": quality_table,
+    "frequent": frequent_table,
     "programs": programs_table,
     "context-generation": lambda: context_table("generation"),
     "context-prompts": lambda: context_table("prompt"),
@@ -149,7 +170,7 @@ def figure(path: Path) -> None:
             points = sorted(
                 (one["file_bytes"] / 1e6, one["divergence"]["mean"], key)
                 for key, one in text["models"].items()
-                if one["divergence"] is not None and (key in _OURS) == ours
+                if one["divergence"] is not None and (key in _OURS) == ours and key != _ONE_RATE
             )
             axes.plot([p[0] for p in points], [p[1] for p in points], marker, label=legend)
             for x, y, key in points:

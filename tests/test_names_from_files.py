@@ -113,6 +113,7 @@ def latin(tiny_dense: Path, tiny_text: Path, tmp_path: Path) -> Path:
     return tmp_path / LATIN
 
 
+@pytest.mark.slow
 def test_file_names_of_any_bytes(latin: Path, tmp_path: Path) -> None:
     with Commands() as commands:
         check_file_names(latin, lambda *arguments: commands.run(list(map(str, arguments)), tmp_path))

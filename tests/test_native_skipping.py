@@ -171,6 +171,7 @@ def test_files_that_are_none(text: str, words: str, columns: Path, tmp_path: Pat
     assert words in refused(columns, f"kwta.file={skip}", tmp_path)
 
 
+@pytest.mark.slow
 def test_gates_that_do_not_pay_are_switched_off(smollm2_quantized: Path, tmp_path: Path) -> None:
     """Many inputs for few outputs: choosing costs more than the products. One line says so."""
     dense = write_llama(tmp_path / "dense.gguf", smollm2_quantized, width=8192)
