@@ -15,7 +15,7 @@ _OURS = {
     "normal-4": ("SeedΔ, `--bits 4`", "SeedΔ, 4 bits"),
     "embedding-5": ("SeedΔ, `--bits 4 --tensor-type token_embd=5`", "SeedΔ, 4 bits"),
     "embedding-5-best": ("SeedΔ, the same and `--quality best`", ""),
-    "best-74": ("SeedΔ, `--size 74M --quality best`", ""),
+    "best-74": ("SeedΔ, `--size 74M --quality best`", "SeedΔ, 74 MB"),
     "best-80": ("SeedΔ, `--size 80M --quality best`", "SeedΔ, 80 MB"),
     "balanced": ("SeedΔ, default options", "SeedΔ, default"),
     _ONE_RATE: ("SeedΔ, the same size with one rate for the embedding", ""),
@@ -46,7 +46,7 @@ def programs_table() -> list[str]:
 _CONTEXTS = ("smollm2", "gemma", "1b")
 _LABELS = {
     "smollm2": {"F16": "SmolLM2-135M, F16", "SeedΔ": "**SmolLM2-135M, SeedΔ 4 bits**"},
-    "gemma": {"F16": "Gemma 3 270M, F16", "SeedΔ": "**Gemma 3 270M, SeedΔ 4 bits**"},
+    "gemma": {"F16": "Gemma 3 270M, F16", "SeedΔ": "**Gemma 3 270M, SeedΔ default**"},
     "1b": {"Q8_0": "Llama of 1B weights, Q8_0"},
 }
 
