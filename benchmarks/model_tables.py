@@ -134,8 +134,9 @@ def frequent_table() -> list[str]:
     """Both models' default files, and as large ones whose embedding has one rate, on all texts."""
 
     def lines() -> Iterator[Sequence[str]]:
-        for model, name in (*MODELS, ("Gemma 3 270M", "languages")):
-            for text, one in load(name if name == "languages" else f"models-{name}")["texts"].items():
+        results = [*((model, f"models-{name}") for model, name in MODELS), ("Gemma 3 270M", "quality-languages")]
+        for model, name in results:
+            for text, one in load(name)["texts"].items():
                 before, now = (one["models"][key] for key in (_ONE_RATE, "balanced"))
                 ratio = now["divergence"]["mean"] / before["divergence"]["mean"]
                 shown = _TEXTS[text.split("-")[0].split(".")[0]]
