@@ -145,6 +145,13 @@ def test_the_budget_is_kept_and_the_loss_is_less(dense: Path, tmp_path: Path) ->
     assert not make_plan(fixed, counts=counts).fine
 
 
+@pytest.mark.parametrize("other", [{"scheme": "coo", "K": 2}, {"seed_search": 3}])
+def test_what_is_of_one_matrix_has_one_rate(dense: Path, tmp_path: Path, other: dict[str, Any]) -> None:
+    counts = np.bincount(np.minimum((np.random.default_rng(0).pareto(1.0, 50000) * 60).astype(int), N_VOCAB - 1))
+    recipe = Recipe(input=dense, output=tmp_path / "out.gguf", **with_rate({"target_bpw": 4.5}), **other)
+    assert not make_plan(recipe, counts=counts).fine
+
+
 def test_what_has_no_frequent_rows() -> None:
     counts = np.arange(8000)
     assert Frequent.of("token_embd.weight", (8000, 64), counts) is not None

@@ -176,17 +176,24 @@ def _fitted(
     fine: dict[str, FineTiles] = {}
     frequent = {
         name: found
-        for name in rates.keys() - fixed
-        if not recipe.is_column(name) and (found := Frequent.of(name, shapes[name], counts)) is not None
+        for name in rates
+        if name not in fixed and can_be_fine(recipe, name)
+        if (found := Frequent.of(name, shapes[name], counts)) is not None
     }
     for share in SHARES if frequent else ():
         parts = _Parts({name: found.fine(share, 0) for name, found in frequent.items()}, source, cached)
         tried = fit_rates(parts.rates(rates), fixed, budget, parts.prices(prices), recipe.rates, parts.bytes_at)
         if all(_number(tried[name]) >= _number(single[name]) - MOST_LOST for name in frequent):
-            costs_now = loss(parts.prices(prices), tried)
-            if costs_now < lost:
-                lost, (best, fine) = costs_now, parts.joined(tried)
+            less = loss(parts.prices(prices), tried)
+            if less < lost:
+                lost, (best, fine) = less, parts.joined(tried)
     return best, fine
+
+
+def can_be_fine(recipe: Recipe, name: str) -> bool:
+    """True when some tiles of a matrix may have another rate: no residual, and no seed that is chosen for all rows."""
+    alone = recipe.has_codes and recipe.residual_scheme == "none" and recipe.seed_search <= 1
+    return alone and not recipe.is_column(name)
 
 
 def _number(rate: Rate) -> float:
