@@ -19,7 +19,7 @@ public:
     Counters() = default;
     Counters(const Counters &other) { *this += other; }
     Counters &operator=(const Counters &other) {
-        for (size_t i = 0; i < kSize; ++i) {
+        for (size_t i = 0; i < kSize && this != &other; ++i) {
             values_[i].store(other.at(i), std::memory_order_relaxed);
         }
         return *this;
