@@ -18,6 +18,7 @@ _OURS = {
     "best-74": ("SeedΔ, `--size 74M --quality best`", "SeedΔ, 74 MB"),
     "best-80": ("SeedΔ, `--size 80M --quality best`", "SeedΔ, 80 MB"),
     "balanced": ("SeedΔ, default options", "SeedΔ, default"),
+    "default-best": ("SeedΔ, `--quality best`", ""),
     _ONE_RATE: ("SeedΔ, the same size with one rate for the embedding", ""),
 }
 _TEXTS = {

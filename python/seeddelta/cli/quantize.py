@@ -34,7 +34,7 @@ class QuantizeSettings(Recipe):
     )
     quality: Annotated[Literal["fast", "normal", "best"], Flag(shown=True, panel="File")] = Field(
         default="normal",
-        description="How much work to do; best takes about five times as long and has a lower KL divergence. It has "
+        description="How much work to do; best takes about four times as long, often for a lower KL divergence. It has "
         "sequential calibration and gradients, where the model allows them (alone: --set calibrate=sequential, --set "
         "gradient=auto); fast keeps one encoding of each row in its search (--set effort=fast).",
     )
