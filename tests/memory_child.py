@@ -33,7 +33,7 @@ def main() -> None:
         while not stop.wait(0.005):
             seen.append(anonymous())
 
-    thread = threading.Thread(target=watch)
+    thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     seeddelta.quantize(model, output, text=text, progress=False, **options)
     stop.set()

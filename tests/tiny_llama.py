@@ -261,7 +261,7 @@ def _write(
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
-    metadata = _tokenizer(path)
+    metadata = _tokenizer(path, N_VOCAB)
     writer.add_vocab_size(N_VOCAB)
     writer.add_tokenizer_model(metadata["tokenizer.ggml.model"])
     writer.add_tokenizer_pre(metadata["tokenizer.ggml.pre"])
@@ -273,12 +273,12 @@ def _add_tokenizer(writer: gguf.GGUFWriter, path: Path) -> None:
 
 
 @functools.cache
-def _tokenizer(path: Path) -> dict[str, Any]:
-    """The tokenizer's metadata, of its first N_VOCAB tokens; reading all of it takes a fifth of a second."""
+def _tokenizer(path: Path, count: int) -> dict[str, Any]:
+    """The tokenizer's metadata, of its first tokens; reading all of it takes a fifth of a second."""
     found = {name: value for name, value in read_header(path).metadata.items() if name.startswith("tokenizer.")}
-    tokens = found["tokenizer.ggml.tokens"][:N_VOCAB]
+    tokens = found["tokenizer.ggml.tokens"][:count]
     known = set(tokens)
-    kinds = [int(kind) for kind in found["tokenizer.ggml.token_type"][:N_VOCAB]]
+    kinds = [int(kind) for kind in found["tokenizer.ggml.token_type"][:count]]
     merges = [merge for merge in found["tokenizer.ggml.merges"] if merge.replace(" ", "") in known]
     return found | {
         "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds, "tokenizer.ggml.merges": merges
