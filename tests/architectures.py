@@ -12,6 +12,7 @@ from typing import Any
 import gguf
 import numpy as np
 from tiny_llama import N_VOCAB, _add_tokenizer
+from tiny_models import finish
 
 N, FF, HEADS, KV, HEAD = 128, 192, 4, 2, 32
 EXPERTS, USED, FF_EXPERT = 6, 2, 96
@@ -316,8 +317,5 @@ def _write(
     _add_tokenizer(writer, tokenizer_of)
     for key, tensor in tensors.items():
         writer.add_tensor(key, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path

@@ -18,6 +18,7 @@ from seeddelta.gguf import payload
 from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.reader import open_seeddelta
 from seeddelta.inspection.summary import summarize
+from tiny_models import finish
 
 pytest.importorskip("llama_cpp")
 
@@ -55,10 +56,7 @@ def dense(model_dir: Path) -> Path:
         writer.add_tensor(f"{name}.weight", rng.normal(0, shape[1] ** -0.5, shape).astype(np.float16))
     for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm", "blk.1.attn_norm", "blk.1.ffn_norm"):
         writer.add_tensor(f"{name}.weight", np.ones(N_EMBD, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 
@@ -163,7 +161,7 @@ def test_what_has_no_frequent_rows() -> None:
     assert found is not None
     assert found.shares.sum() == pytest.approx(1)
     for share in SHARES:
-        tiles = found.fine(share, 6)
+        tiles = found.fine(share)
         assert tiles.count == round(share * 500)
         assert share < tiles.share < 1
         assert tiles.mask[499]

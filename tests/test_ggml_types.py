@@ -15,7 +15,7 @@ from seeddelta.errors import SourceModelError
 from seeddelta.gguf.ggml_types import by_ggml
 from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.source import can_dequantize, open_source
-from tiny_models import N_EMBD
+from tiny_models import N_EMBD, finish
 
 llama_cpp = pytest.importorskip("llama_cpp")
 
@@ -62,10 +62,7 @@ def write(path: Path, kind: Kind) -> np.ndarray[Any, Any]:
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(1)
     writer.add_tensor("blk.0.ffn_down.weight", raw, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return raw
 
 

@@ -14,7 +14,7 @@ from seeddelta.gguf import source as source_module
 from seeddelta.gguf.dequantize import dequantize
 from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.source import can_dequantize, open_source
-from tiny_models import TARGET_NAMES, tiny_weights, write_model
+from tiny_models import TARGET_NAMES, finish, tiny_weights, write_model
 
 # largest relative error of a Gaussian matrix that the type may have
 ERRORS = {
@@ -49,10 +49,7 @@ def test_types_that_gguf_py_only_reads(tmp_path: Path, kind: Kind) -> None:
     raw = rng.integers(0, 60, (8, 2 * size), np.uint8)  # no exponent of a half is all ones
     writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
     writer.add_tensor("blk.0.ffn_up.weight", raw, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     got = open_source(tmp_path / "m.gguf").matrix("blk.0.ffn_up.weight")
     assert got.shape == (8, 2 * block)
     np.testing.assert_array_equal(got, gguf.quants.dequantize(raw, kind))
@@ -78,10 +75,7 @@ def test_what_is_no_dense_model(tmp_path: Path) -> None:
         writer = gguf.GGUFWriter(tmp_path / "m.gguf", "llama")
         writer.add_string(key, value) if isinstance(value, str) else writer.add_uint16(key, value)
         writer.add_tensor("t", np.ones(8, np.float32))
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        finish(writer)
         with pytest.raises(SourceModelError, match=message):
             open_source(tmp_path / "m.gguf")
 

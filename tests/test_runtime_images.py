@@ -18,6 +18,7 @@ mtmd = pytest.importorskip("llama_cpp.mtmd_cpp", reason="built without the libra
 from llama_cpp import llama_cpp as native  # noqa: E402
 from llama_helpers import load_small, with_nan_in  # noqa: E402
 from tiny_llama import N_EMBD, N_VOCAB, write_llama  # noqa: E402
+from tiny_models import finish  # noqa: E402
 
 SIZE, PATCH, WIDTH = 28, 14, 32  # four patches an image
 
@@ -53,10 +54,7 @@ def eye(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shapes |= {"mm.2.weight": (N_EMBD, N_EMBD), "mm.2.bias": (N_EMBD,)}
     for name, shape in shapes.items():
         writer.add_tensor(name, rng.normal(0, 0.2, shape).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

@@ -15,6 +15,7 @@ from seeddelta.errors import ConfigError, FormatError, MissingFileError
 from seeddelta.gguf.model_file import read_header
 from seeddelta.runtime import RuntimeConfig
 from tiny_llama import write_llama
+from tiny_models import finish
 
 pytest.importorskip("llama_cpp")
 
@@ -34,10 +35,7 @@ def write_adapter(path: Path, model: Path, *, scale: float = 1.0, columns: int |
             inputs = columns or inputs
             writer.add_tensor(f"{name}.lora_a", rng.normal(0, inputs**-0.5, (RANK, inputs)).astype(np.float32))
             writer.add_tensor(f"{name}.lora_b", (scale * rng.normal(0, 0.1, (rows, RANK))).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

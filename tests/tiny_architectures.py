@@ -20,6 +20,7 @@ import gguf
 import numpy as np
 import yaml
 from tiny_llama import _add_tokenizer
+from tiny_models import finish
 
 N, FF, HEADS, HEAD, LAYERS, CTX = 128, 192, 4, 32, 2, 256
 COMMON: dict[str, Any] = {
@@ -104,10 +105,7 @@ def _write(
     random = np.random.default_rng(seed)
     for tensor, shape in shapes.items():
         writer.add_tensor(tensor, _weights(tensor, tuple(reversed(shape)), random))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
 
 
 def _weights(name: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray[Any, Any]:

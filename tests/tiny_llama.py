@@ -12,6 +12,7 @@ import numpy as np
 from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.source import open_source
 from seeddelta.gguf.writer import PlannedTensor, Typed, copied_metadata, write_gguf
+from tiny_models import finish
 
 N_EMBD, N_FF, N_LAYERS, N_HEAD, N_KV_HEAD, HEAD = 64, 96, 2, 4, 2, 16
 N_EXPERT, N_USED, N_FF_EXPERT = 6, 2, 40  # rows that are no whole tiles
@@ -253,10 +254,7 @@ def _write(
     _add_tokenizer(writer, tokenizer_of)
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

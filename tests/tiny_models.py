@@ -34,6 +34,14 @@ def tiny_weights(seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
     return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
 
 
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Write what it was told to its file, and close that."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def write_model(
     path: Path,
     tensors: Mapping[str, np.ndarray[Any, Any]] | None = None,
@@ -60,8 +68,5 @@ def write_model(
             writer.add_tensor(name, tensor)
         else:
             writer.add_tensor(name, gguf.quants.quantize(tensor, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path

@@ -135,17 +135,7 @@ AttentionSettings Options::attention_settings() const {
     }
     if (events_of_keys()) {
         const EventSettings &s = *skipping.event;
-        found.event = {.enabled = true,
-                       .theta = static_cast<float>(s.theta().front().second),
-                       .most = s.topk.front().second,
-                       .quorum = static_cast<float>(s.quorum),
-                       .beta = static_cast<float>(s.stale_beta),
-                       .lambda = static_cast<float>(s.stale_lambda),
-                       .age_max = s.age_max,
-                       .budget_ns = s.budget_ms.value_or(0.0) * 1e6,
-                       .gap_every = s.gap_every,
-                       .gap_tolerance = static_cast<float>(s.gap_tol),
-                       .rearm = s.rearm};
+        found.event = s.made(s.theta().front().second, s.topk.front().second, 1.0);
     }
     return found;
 }

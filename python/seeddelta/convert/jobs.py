@@ -116,21 +116,21 @@ def run_job(job: Job) -> JobResult:
 def _encode_fine(job: Job, source: SourceModel, importance: npt.NDArray[np.float32] | None) -> EncodedTensor:
     """Rows of two rates, each in slices."""
     assert job.fine is not None
+    recipes = [
+        job.recipe.model_copy(update={"bits": bits, "gradient": None}) for bits in (job.recipe.bits, job.fine.bits)
+    ]
+    described = [describe(recipe, job.name, job.shape, job.source_type) for recipe in recipes]
+    feedbacks = [_feedback(replace(job, recipe=recipe), one) for recipe, one in zip(recipes, described, strict=True)]
     rows = job.fine.rows(job.shape[0])
-    made = []
-    for fine in (False, True):
-        recipe = job.recipe.model_copy(update={"bits": job.fine.bits if fine else job.recipe.bits, "gradient": None})
-        own = replace(job, recipe=recipe)
-        description = describe(recipe, job.name, job.shape, job.source_type)
-        feedback = _feedback(own, description)
-        parts = []
-        for begin, end in slices_of(description):
+    parts: tuple[list[EncodedTensor], list[EncodedTensor]] = ([], [])
+    for begin, end in slices_of(described[0]):
+        weights = source.matrix(job.name, begin, end)
+        for fine, made in enumerate(parts):
             chosen = rows[begin:end] == fine
             if chosen.any():
-                weights = np.ascontiguousarray(source.matrix(job.name, begin, end)[chosen])
-                parts.append(encode_tensor(job.name, weights, job.source_type, recipe, importance, feedback))
-        made.append(join_rows(parts))
-    return join_fine(made[0], made[1], job.fine)
+                own = np.ascontiguousarray(weights[chosen])
+                made.append(encode_tensor(job.name, own, job.source_type, recipes[fine], importance, feedbacks[fine]))
+    return join_fine(join_rows(parts[0]), join_rows(parts[1]), job.fine)
 
 
 def _encode(job: Job, source: SourceModel, importance: npt.NDArray[np.float32] | None) -> EncodedTensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cache, partial
 from math import prod
 from typing import Any
@@ -18,16 +18,15 @@ from ..errors import ImatrixError, RecipeError, SourceModelError
 from ..gguf import names, payload, targets
 from ..gguf.header import TensorInfo
 from ..gguf.imatrix import Imatrix, read_imatrix
-from ..gguf.schema import LANE_BYTES, TensorDescription
+from ..gguf.schema import TensorDescription
 from ..gguf.source import SourceModel, can_dequantize, cannot_dequantize, open_source
 from .budget import CODE_ERROR, costs, fit_rates, loss
 from .describe import describe, with_fine
-from .frequent import MOST_LOST, SHARES, FineTiles, Frequent
-from .rates import Proc, Rate, lane_code, overridden
+from .frequent import MOST_LOST, SHARES, FineTiles, Frequent, Parts, bits_of
+from .rates import Proc, Rate, overridden
 from .recipe import Recipe, parse_size
 from .rest import kept_tensor, rest_types
 
-_FINE = " fine"  # ends the name of the fine tiles of a matrix
 _KEY_BYTES = 4096  # of the keys that a build adds, without the entries of the tensors
 _TABLE_BYTES = 800  # of a converted tensor in the file beside its payload
 
@@ -181,9 +180,9 @@ def _fitted(
         if (found := Frequent.of(name, shapes[name], counts)) is not None
     }
     for share in SHARES if frequent else ():
-        parts = _Parts({name: found.fine(share, 0) for name, found in frequent.items()}, source, cached)
+        parts = Parts({name: found.fine(share) for name, found in frequent.items()}, shapes, cached)
         tried = fit_rates(parts.rates(rates), fixed, budget, parts.prices(prices), recipe.rates, parts.bytes_at)
-        if all(_number(tried[name]) >= _number(single[name]) - MOST_LOST for name in frequent):
+        if all(bits_of(tried, name) >= bits_of(single, name) - MOST_LOST for name in frequent):
             less = loss(parts.prices(prices), tried)
             if less < lost:
                 lost, (best, fine) = less, parts.joined(tried)
@@ -194,44 +193,6 @@ def can_be_fine(recipe: Recipe, name: str) -> bool:
     """True when some tiles of a matrix may have another rate: no residual, and no seed that is chosen for all rows."""
     alone = recipe.has_codes and recipe.residual_scheme == "none" and recipe.seed_search <= 1
     return alone and not recipe.is_column(name)
-
-
-def _number(rate: Rate) -> float:
-    assert isinstance(rate, (int, float))
-    return rate
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """Matrices whose fine tiles are matrices of their own, for the budget."""
-
-    fine: dict[str, FineTiles]
-    source: SourceModel
-    whole: Callable[[str, Rate], int]
-
-    def rates(self, rates: dict[str, Rate]) -> dict[str, Rate]:
-        return rates | {name + _FINE: rates[name] for name in self.fine}
-
-    def prices(self, prices: dict[str, float]) -> dict[str, float]:
-        coarse = {name: prices[name] * (1 - tiles.share) for name, tiles in self.fine.items()}
-        return prices | coarse | {name + _FINE: prices[name] * tiles.share for name, tiles in self.fine.items()}
-
-    def bytes_at(self, name: str, rate: Rate) -> int:
-        own = name.removesuffix(_FINE)
-        if own not in self.fine:
-            return self.whole(name, rate)
-        n_in = self.source.tensors[own].shape[1]
-        tiles = self.fine[own].count * lane_code(_number(rate)).lines(n_in) * LANE_BYTES
-        return tiles if name != own else self.whole(own, rate) - tiles + len(self.fine[own].tiles)
-
-    def joined(self, rates: dict[str, Rate]) -> tuple[dict[str, Rate], dict[str, FineTiles]]:
-        """Rates of the matrices, and the fine tiles where those have another one."""
-        fine = {}
-        for name, tiles in self.fine.items():
-            bits = rates.pop(name + _FINE)
-            if bits != rates[name]:
-                fine[name] = replace(tiles, bits=_number(bits))
-        return rates, fine
 
 
 def bytes_at(recipe: Recipe, source: SourceModel, name: str, rate: Rate) -> int:

@@ -43,32 +43,38 @@ def join_fine(coarse: EncodedTensor, fine: EncodedTensor, tiles: FineTiles) -> E
     base, other = coarse.description.base, fine.description.base
     assert isinstance(base, LanesBase)
     assert isinstance(other, LanesBase)
-    both = join_rows([coarse, fine], base=base)
-    rows = tiles.rows(both.description.shape[0])
+    both = _together([coarse, fine])
+    base = base.model_copy(update={"fine_code": other.code, "fine_tiles": tiles.count})
+    description = both.description.model_copy(update={"base": base})
+    rows = tiles.rows(description.shape[0])
     row_scale = np.empty(len(rows), coarse.arrays[schema.ROW_SCALE].dtype)
     row_scale[~rows] = coarse.arrays[schema.ROW_SCALE]
     row_scale[rows] = fine.arrays[schema.ROW_SCALE]
-    arrays = both.arrays | {
+    arrays = coarse.arrays | {
         schema.ROW_SCALE: row_scale,
-        schema.CODES: coarse.arrays[schema.CODES],
         schema.FINE_CODES: fine.arrays[schema.CODES],
         schema.FINE_MAP: np.frombuffer(tiles.tiles, "i1"),
     }
-    base = base.model_copy(update={"fine_code": other.code, "fine_tiles": tiles.count})
-    description = both.description.model_copy(update={"base": base})
     ordered = {suffix: arrays[suffix] for suffix in payload.payload_layout(description)}
     return replace(both, description=description, arrays=ordered)
 
 
-def join_rows(encoded: Sequence[EncodedTensor], base: LanesBase | None = None) -> EncodedTensor:
-    """One matrix from its rows, some after the others, which were encoded by the same recipe, or have the base `base`.
-
-    Of rows with other bases the codes are not those of a matrix.
-    """
+def join_rows(encoded: Sequence[EncodedTensor]) -> EncodedTensor:
+    """One matrix from its rows, some after the others, which were encoded by the same recipe."""
     if len(encoded) == 1:
         return encoded[0]
+    assert all(one.description.base == encoded[0].description.base for one in encoded)
+    of_columns = (schema.BASE_SEED, schema.COLUMN_SCALE)
+    arrays: dict[str, Array] = {
+        suffix: array if suffix in of_columns else np.concatenate([one.arrays[suffix] for one in encoded])
+        for suffix, array in encoded[0].arrays.items()
+    }
+    return replace(_together(encoded), arrays=arrays)
+
+
+def _together(encoded: Sequence[EncodedTensor]) -> EncodedTensor:
+    """Shape and errors of all rows, and the rest of the first ones."""
     first = encoded[0].description
-    assert base is not None or all(one.description.base == first.base for one in encoded)
     outputs = None
     if encoded[0].outputs is not None:
         lost, whole = (sum(one.outputs[at] for one in encoded if one.outputs is not None) for at in (0, 1))
@@ -76,10 +82,4 @@ def join_rows(encoded: Sequence[EncodedTensor], base: LanesBase | None = None) -
     norms, metrics = join_norms(encoded, None if outputs is None else relative_loss(*outputs))
     rows = sum(one.description.shape[0] for one in encoded)
     description = first.model_copy(update={"shape": (rows, first.shape[1]), "norms": norms})
-    of_columns = (schema.BASE_SEED, schema.COLUMN_SCALE)
-    arrays: dict[str, Array] = {
-        suffix: array if suffix in of_columns else np.concatenate([one.arrays[suffix] for one in encoded])
-        for suffix, array in encoded[0].arrays.items()
-        if base is None or suffix != schema.CODES
-    }
-    return replace(encoded[0], description=description, arrays=arrays, metrics=metrics, outputs=outputs)
+    return replace(encoded[0], description=description, metrics=metrics, outputs=outputs)
