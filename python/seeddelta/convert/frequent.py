@@ -1,8 +1,8 @@
 """Rows of the embedding and of the output matrix by how often their tokens come: frequent ones get a finer code.
 
 A token's row is read when the token is in the text, and an error in its logit costs what the token's probability is.
-A few thousand tokens are most of any text: on Gemma 3 270M, 10% of the tiles of 16 rows have the tokens of 90% of English
-text that was not counted (research/frequent_rows).
+A few thousand tokens are most of any text: on Gemma 3 270M, 10% of the tiles of 16 rows have the tokens of 90% of
+English text that was not counted (research/frequent_rows).
 """
 
 from __future__ import annotations
