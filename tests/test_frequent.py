@@ -62,7 +62,7 @@ def dense(model_dir: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def text(model_dir: Path) -> Path:
-    """Numbers of small tokens, most of them below 300."""
+    """Letters and numbers, which are a token a character."""
     rng = np.random.default_rng(3)
     path = model_dir / "frequent.txt"
     path.write_text(" ".join(f"{chr(97 + i % 26)}{i}" for i in (rng.pareto(1.0, 4000) * 60).astype(int) % 4000))
@@ -86,7 +86,7 @@ def test_frequent_tiles_have_a_finer_code(made: Path) -> None:
         assert base.kind == "lanes"
         fine = np.unpackbits(tensor.arrays["fine_map"], bitorder="little").astype(bool)
         assert fine.sum() == base.fine_tiles
-        assert fine[16:24].all()  # tokens 259 and the next, which the text is made of
+        assert fine[[3, 311, 312]].all()  # digits and letters, which the text is made of
         assert not fine[200:300].any()
         assert len(tensor.to_weight().dequantize()) == N_VOCAB
         shown = next(one for one in summarize(file)["converted"] if one["name"] == "token_embd.weight")
@@ -128,8 +128,14 @@ def test_llama_cpp_computes_with_them(made: Path, tmp_path: Path) -> None:
     assert near.max() < 0.03
 
 
+def counted() -> np.ndarray[Any, Any]:
+    """Parts of a text in which small tokens are frequent."""
+    tokens = np.minimum((np.random.default_rng(0).pareto(1.0, 50000) * 60).astype(int), N_VOCAB - 1)
+    return np.stack([np.bincount(part, minlength=N_VOCAB) for part in np.array_split(tokens, 4)])
+
+
 def test_the_budget_is_kept_and_the_loss_is_less(dense: Path, tmp_path: Path) -> None:
-    counts = np.bincount(np.minimum((np.random.default_rng(0).pareto(1.0, 50000) * 60).astype(int), N_VOCAB - 1))
+    counts = counted()
     recipe = Recipe(input=dense, output=tmp_path / "out.gguf", **with_rate({"target_bpw": 3.6}))
     plain, plan = make_plan(recipe), make_plan(recipe, counts=counts)
     assert not plain.fine
@@ -145,27 +151,38 @@ def test_the_budget_is_kept_and_the_loss_is_less(dense: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("other", [{"scheme": "coo", "K": 2}, {"seed_search": 3}])
 def test_what_is_of_one_matrix_has_one_rate(dense: Path, tmp_path: Path, other: dict[str, Any]) -> None:
-    counts = np.bincount(np.minimum((np.random.default_rng(0).pareto(1.0, 50000) * 60).astype(int), N_VOCAB - 1))
+    counts = counted()
     recipe = Recipe(input=dense, output=tmp_path / "out.gguf", **with_rate({"target_bpw": 4.5}), **other)
     assert not make_plan(recipe, counts=counts).fine
 
 
 def test_what_has_no_frequent_rows() -> None:
-    counts = np.arange(8000)
+    counts = np.tile(np.arange(8000), (4, 1))
     assert Frequent.of("token_embd.weight", (8000, 64), counts) is not None
     assert Frequent.of("blk.0.attn_q.weight", (8000, 64), counts) is None
     assert Frequent.of("token_embd.weight", (800, 64), counts) is None
     assert Frequent.of("token_embd.weight", (8000, 64), None) is None
-    assert Frequent.of("token_embd.weight", (8000, 64), np.zeros(3, np.int64)) is None
+    assert Frequent.of("token_embd.weight", (8000, 64), np.zeros((4, 3), np.int64)) is None
     found = Frequent.of("output.weight", (8000, 64), counts)
     assert found is not None
-    assert found.shares.sum() == pytest.approx(1)
     for share in SHARES:
         tiles = found.fine(share)
         assert tiles.count == round(share * 500)
-        assert share < tiles.share < 1
+        assert tiles.share == pytest.approx(1 - (1 - share) ** 2, rel=0.01)
         assert tiles.mask[499]
         assert replace(tiles, bits=5).rows(8000).sum() == 16 * tiles.count
+
+
+def test_the_share_is_that_of_text_that_was_not_counted() -> None:
+    """Half of each part's tokens are of no other part."""
+    counts = np.zeros((4, 8000), np.int64)
+    counts[:, 0] = 10
+    counts[range(4), range(1600, 8000, 1600)] = 10
+    found = Frequent.of("output.weight", (8000, 64), counts)
+    assert found is not None
+    tiles = found.fine(5 / 500)
+    assert np.flatnonzero(tiles.mask).tolist() == [0, 100, 200, 300, 400]  # all of what was counted
+    assert tiles.share == 0.5
 
 
 def test_threads_and_a_stop_change_no_byte(dense: Path, text: Path, made: Path, tmp_path: Path) -> None:

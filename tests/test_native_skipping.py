@@ -110,6 +110,15 @@ def test_ordinary_models_by_columns(config: RuntimeConfig, work: str, tiny_dense
     assert (found["seeddelta.skipped_inputs"] > 0) == config.skips
 
 
+@pytest.mark.parametrize("settings", ["kwta.k=0.6", "state_pack_mlp.eps=0.01", "event.delta_theta=0.3"])
+def test_ordinary_models_have_columns_to_skip_inputs(
+    settings: str, tiny_dense: Path, columns: Path, tmp_path: Path
+) -> None:
+    assert f"{tiny_dense}: kwta, state_pack_mlp and event skip inputs" in refused(tiny_dense, settings, tmp_path)
+    draft = [{"load": "m", "path": columns}, {"load": "draft", "path": tiny_dense}]
+    assert tell(draft, tmp_path, set=settings).results == [True, True]
+
+
 def test_ordinary_models_that_cannot_be_by_columns(tiny_dense: Path, tmp_path: Path) -> None:
     line = refused(tiny_dense, "columns=f16 column_targets=ffn,mla", tmp_path)
     assert f"{tiny_dense}: no matrix of the layers can be stored by columns for mla" in line

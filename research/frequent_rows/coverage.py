@@ -10,7 +10,7 @@ from pathlib import Path
 
 import llama_cpp
 import numpy as np
-from seeddelta.calibrate.text import bundled_text
+from seeddelta.calibrate.text import bundled_text, read_windows
 from seeddelta.convert.frequent import SHARES, Frequent
 from seeddelta.gguf.names import EMBEDDING
 
@@ -27,9 +27,10 @@ def main() -> None:
     def counted(path: Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return np.bincount(llm.tokenize(path.read_bytes()[:MOST]), minlength=llm.n_vocab())
 
-    found = Frequent.of(EMBEDDING, (llm.n_vocab(), 1), counted(bundled_text()))
+    found = Frequent.of(EMBEDDING, (llm.n_vocab(), 1), read_windows(options.model, bundled_text(), "", 512, 1).counts)
     assert found is not None, "the vocabulary is small"
     print("| text |", " | ".join(f"{share:.0%} of the tiles" for share in SHARES), "|")
+    print("| predicted |", " | ".join(f"{found.fine(share).share:.3f}" for share in SHARES), "|")
     for path in options.texts:
         counts = counted(path)
         shares = (counts[found.fine(share).rows(len(counts))].sum() / counts.sum() for share in SHARES)

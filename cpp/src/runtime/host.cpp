@@ -78,19 +78,25 @@ std::shared_ptr<ServedModel> Host::open(const char *path, const char *given) {
         }
     }
     const auto read_options = [&] { return settings ? Options::of(*settings) : Options::from_environment(); };
-    bool columns = false;
+    bool columns = false, skips = false;
     try {
-        columns = read_options().columns;
+        const Options options = read_options();
+        columns = options.columns;
+        skips = options.skipping.skips();
     } catch (const ModelFileError &) { // of ordinary models it is said when one of them computes
     }
     std::unique_ptr<WatchedModel> file;
     try {
         file = std::make_unique<WatchedModel>(path);
         if (!is_seeddelta(file->header()) && !columns) {
+            if (skips && models_.empty()) { // else the settings may be those of a SeedΔ model, and this its draft
+                file->header().fail("kwta, state_pack_mlp and event skip inputs of matrices stored by columns; give "
+                                    "--columns f16 (columns=f16)", Fault::settings);
+            }
             return nullptr;
         }
     } catch (const ModelFileError &) {
-        if (columns || claims_to_be_ours(path)) {
+        if (columns || skips || claims_to_be_ours(path)) {
             throw;
         }
         return nullptr;

@@ -21,19 +21,20 @@ if TYPE_CHECKING:
 
 Texts: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None"
 PACKAGE = "package"  # in place of a file: the text of the package
+_PARTS = 16  # of a text whose tokens are counted: what the others predict of each is what they predict of other texts
 
 
 @dataclass(frozen=True)
 class Windows:
     """`tokens` int32[chunks, ctx], each chunk begins with BOS where the model wants it; name and hash of the text.
 
-    `counts` int64[largest token + 1] says how often each token is in all of the text.
+    `counts` int64[parts, largest token + 1] says how often each token is in each part of the whole text.
     """
 
     tokens: npt.NDArray[np.int32]
     name: str
     sha256: str
-    counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
 
     @property
     def chunks(self) -> int:
@@ -86,11 +87,10 @@ def read_texts(model: Path, texts: Sequence[Path], ctx: int, chunks: int | None)
     if len(parts) == 1:
         return parts[0]
     digest = hashlib.sha256("".join(part.sha256 for part in parts).encode()).hexdigest()
-    counts = np.zeros(max(len(part.counts) for part in parts), np.int64)
-    for part in parts:
-        counts[: len(part.counts)] += part.counts
+    most = max(part.counts.shape[1] for part in parts)
+    counts = [np.pad(part.counts, ((0, 0), (0, most - part.counts.shape[1]))) for part in parts]
     name = " + ".join(part.name for part in parts)
-    return Windows(np.concatenate([part.tokens for part in parts]), name, digest, counts)
+    return Windows(np.concatenate([part.tokens for part in parts]), name, digest, np.concatenate(counts))
 
 
 def python_help() -> list[str]:
@@ -131,7 +131,12 @@ def read_windows(
     windows = np.stack([tokens[i * ctx : (i + 1) * ctx] for i in at]).astype(np.int32)
     if bos is not None:
         windows[:, 0] = bos
-    return Windows(windows, name, hashlib.sha256(data).hexdigest(), np.bincount(tokens))
+    return Windows(windows, name, hashlib.sha256(data).hexdigest(), _counts(tokens))
+
+
+def _counts(tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    length = int(tokens.max()) + 1
+    return np.stack([np.bincount(part, minlength=length) for part in np.array_split(tokens, _PARTS)])
 
 
 def excerpt(
