@@ -124,7 +124,7 @@ def test_fixed_rates_stay():
     rates = fitted(3 * WEIGHTS * len(NAMES) // 8, start, fixed)
     assert rates[NAMES[0]] == "dense"
     assert rates[NAMES[3]] == 1.0
-    with pytest.raises(RecipeError, match="raise the target"):
+    with pytest.raises(RecipeError, match="raise it, or free some with --tensor-type"):
         fitted(2 * WEIGHTS, start, fixed)
 
 

@@ -215,6 +215,7 @@ def test_dry_run_plans_the_exact_bytes_and_writes_nothing(dense: Path) -> None:
     for options in ({"bits": 2.5}, {"base_kind": "prng_block", "K": 5, "vals": "int8"}):
         before = sorted(os.listdir(dense.parent))
         planned = build(dense, dry_run=True, report_json=dense.parent / "no.json", **options)
+        assert planned.source_bytes == dense.stat().st_size
         assert sorted(os.listdir(dense.parent)) == before
         real = build(dense, **options)
         assert [(r.name, r.bytes_after, r.compute) for r in planned.tensors] == [

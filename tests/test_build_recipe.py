@@ -53,6 +53,12 @@ def test_options_win_over_the_preset() -> None:
     assert rates == [(4, 5.1, None), (3, None, None), (4, None, "90M"), (4, 4.7, None), (4, None, None)]
 
 
+@pytest.mark.parametrize("rates", [{"bits": 4, "size": "80M"}, {"bits": 4, "target_bpw": 4.4}])
+def test_one_rate_is_given(rates: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError, match=r"--bits 4 and --.* contradict each other; give one of --bits, --bpw"):
+        recipe(**rates)
+
+
 def test_rates() -> None:
     assert recipe().rates == RATES == (1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6)
     for options in ({"layout": "column"}, {"column_tensor": "ffn_down"}):

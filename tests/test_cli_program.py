@@ -28,6 +28,16 @@ def test_a_shell_completes_commands() -> None:
     assert program(**words).stdout.split() == ["inspect"]
 
 
+def test_help_and_what_is_of_a_gpu() -> None:
+    assert program("-h").stdout == program("--help").stdout != ""
+    assert program("run", "-h").stdout == program("run", "--help").stdout != ""
+    done = program("run", "m.gguf", "-p", "a", "-ngl", "99")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "seeddelta: error: -ngl: seeddelta computes on the CPU; leave it out\n",
+    )
+
+
 def test_imatrix_is_a_function() -> None:
     from seeddelta.calibrate import capture
 

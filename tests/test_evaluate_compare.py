@@ -166,6 +166,15 @@ def test_wrong_arguments(smollm2_quantized: Path, options: dict[str, Any], messa
         seeddelta.evaluate(options.pop("paths", [smollm2_quantized]), **options)
 
 
+def test_a_short_text_is_refused_before_a_model_is_loaded(tmp_path: Path, smollm2_quantized: Path) -> None:
+    path = tmp_path / "short.txt"
+    path.write_text("A few words.")
+    with pytest.raises(EvaluationError, match=r"short\.txt: 12 bytes are fewer than the 1024 tokens that"):
+        seeddelta.evaluate(str(smollm2_quantized), text=path)  # one path, no list
+    with pytest.raises(MissingFileError, match="no such file"):
+        seeddelta.bench(tmp_path / "none.gguf")
+
+
 def test_memory_of_this_process() -> None:
     memory = read_memory()
     if memory.anon is None:

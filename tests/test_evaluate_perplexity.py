@@ -149,8 +149,19 @@ def test_read_text_drops_one_newline(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"a\n\n")
     assert session.read_text(path) == b"a\n"
-    with pytest.raises(EvaluationError, match="cannot be read"):
+    with pytest.raises(FileNotFoundError, match="none: no such file"):
         session.read_text(tmp_path / "none")
+    with pytest.raises(EvaluationError, match="cannot be read"):
+        session.read_text(tmp_path)
+
+
+def test_a_text_is_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes("aß".encode()[:2])  # cut within a character
+    assert session.read_text(path) == b"a\xc3"
+    path.write_bytes(b"a\xffb")
+    with pytest.raises(EvaluationError, match="text: not UTF-8 at byte 1; give a text file"):
+        session.read_text(path)
 
 
 def test_speed_leaves_the_model_usable(llm: Any) -> None:

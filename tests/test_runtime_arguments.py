@@ -43,6 +43,28 @@ def test_unknown_keywords(tiny: Path, dense: Path, keyword: str, message: str, p
         seeddelta.load(dense if plain else tiny, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_ctx": "2048"}, "n_ctx='2048': give a whole number"),
+        ({"n_ctx": None}, "n_ctx=None: give a whole number"),
+        ({"config": "exact"}, "config='exact': give a seeddelta.RuntimeConfig, or its options as a dict"),
+        ({"config": {"atention": "exact"}}, "atention"),
+    ],
+)
+def test_values_of_other_types(tiny: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        seeddelta.load(tiny, **options)
+
+
+def test_a_config_may_be_a_dict(tiny: Path) -> None:
+    for config, ours in (({}, True), ({"attention": "llama"}, False)):
+        llm = seeddelta.load(tiny, n_ctx=64, config=config)
+        llm.eval([1, 2])
+        assert ("attention.exact" in llm.seeddelta.metrics()) == ours
+        llm.close()
+
+
 def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(["run", "-p", "The sea", "-n", "3", "-t", "1", *arguments]) == 0
     return capfd.readouterr().err

@@ -134,7 +134,7 @@ def test_an_interrupted_command_says_so(model: Path, text: Path, tmp_path: Path)
     command[command.index("--chunks") + 1] = "180"
     code, said = in_terminal(command, interrupt_at="measure block")
     assert code == 130, said
-    assert said.rstrip().endswith("seeddelta: interrupted")
+    assert said.rstrip().endswith("seeddelta: interrupted; the same command continues")
 
 
 def test_a_stream_of_another_encoding(model: Path, tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def capture(
     try:
         refuse_encoder_decoder(llm, path)
         tokens, text_name, text_sha256 = _tokens(llm, text)
-        total = plan_chunks(len(tokens), ctx, chunks)
+        total = plan_chunks(len(tokens), ctx, chunks, text_name)
         for chunk in tqdm(range(total), desc="imatrix", unit="chunk", disable=not progress):
             _decode(llm, hook, tokens[chunk * ctx : (chunk + 1) * ctx])
     finally:

@@ -123,7 +123,7 @@ def read_windows(
         check_context(read_header(model), ctx)
         refuse_encoder_decoder(llm, model)
         bos = bos_token(llm)
-    there = plan_chunks(len(tokens), ctx, None)
+    there = plan_chunks(len(tokens), ctx, None, name)
     wanted = there if chunks is None else chunks if spread else min(chunks, there)
     if wanted > there:
         raise EvaluationError(f"{name}: has {there} chunks of {ctx} tokens, {wanted} are wanted; give a longer text")

@@ -78,7 +78,8 @@ def from_settings(tree: type[S]) -> Callable[[Callable[[S], None]], Callable[...
                 with interrupts(), nullcontext() if planned else guarded(settings, () if config is None else [config]):
                     wrapper.run(settings)  # type: ignore[attr-defined]
             except KeyboardInterrupt:  # typer would end without a word
-                print("seeddelta: interrupted", file=sys.stderr)
+                resumes = getattr(settings, "resume", None) is True
+                print("seeddelta: interrupted" + "; the same command continues" * resumes, file=sys.stderr)
                 raise SystemExit(130) from None
 
         parameters = [_parameter(setting) for setting in flags] + _common()

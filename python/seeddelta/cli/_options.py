@@ -34,7 +34,7 @@ def put_json(to: Path | None, data: Any) -> bool:
 
 def size_line(report: BuildReport) -> str:
     """The size beside that of the original, and bits per weight."""
-    before, after = report.model_bytes_before, report.file_bytes or report.model_bytes_after
+    before, after = report.source_bytes, report.file_bytes
     return (
         f"{after / 1e6:.1f} MB, {100 * after / before:.0f}% of the original's {before / 1e6:.1f} MB; "
         f"{report.bits_per_weight:.3f} bits per converted weight, {report.model_bits_per_weight:.3f} over all weights"

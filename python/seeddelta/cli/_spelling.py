@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from ..errors import ConfigError
 from ..settings import Setting
 
+# llama.cpp's options for GPUs, which its users type
+_GPU = ("-ngl", "--gpu-layers", "--n-gpu-layers", "--n_gpu_layers")
 _YES, _NO = ("on", "true", "1", "yes"), ("off", "false", "0", "no")
 
 
@@ -29,7 +32,7 @@ class Spelling:
     @classmethod
     def of(cls, settings: Iterable[Setting]) -> Spelling:
         old: dict[str, str] = {}
-        switches = {"--quiet", "-q", "--verbose", "-v", "-vv", "--seeddelta", "--help-all", "--help"}
+        switches = {"--quiet", "-q", "--verbose", "-v", "-vv", "--seeddelta", "--help-all", "--help", "-h"}
         bare: dict[str, tuple[str, tuple[str, ...]]] = {}
         negated: dict[str, str] = {}
         places: set[str] = set()
@@ -52,7 +55,7 @@ class Spelling:
 
     def expand(self, arguments: list[str], *, interspersed: bool = True) -> list[str]:
         """The arguments in today's words. What follows an option that has a value is left as it is, and so is what
-        follows `--`, or (not interspersed) the first argument that is no option."""
+        follows `--`, or (not interspersed) the first argument that is no option. Raises ConfigError for -ngl."""
         end = arguments.index("--") if "--" in arguments else len(arguments)
         if interspersed or end < len(arguments):  # else it is not known yet where they end
             arguments = state_pack(arguments[:end]) + arguments[end:]
@@ -67,6 +70,8 @@ class Spelling:
                     return found + arguments[at:]
                 continue
             name, equals, value = argument.partition("=")
+            if name in _GPU:
+                raise ConfigError(f"{name}: seeddelta computes on the CPU; leave it out")
             name = self.old.get(name, name)
             if name in self.places and (equals or at < len(arguments)):
                 found.append(_as_place(value if equals else arguments[at]))

@@ -47,6 +47,7 @@ def make_app(commands: dict[str, str] | None = None) -> typer.Typer:
         cls=Group,
         help="Smaller and faster LLMs on CPUs: convert GGUF models to 2-6 bits per weight and run them in llama.cpp.",
         no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
     )
 

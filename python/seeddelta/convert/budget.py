@@ -93,8 +93,9 @@ def fit_rates(
     used = sum(bytes_at(name, rate) for name, rate in chosen.items())
     if used > budget:
         raise RecipeError(
-            f"the tensors take {used} bytes at the lowest rates, the target leaves {budget}; "
-            "raise the target, or free some with --tensor-type or --targets"
+            f"the matrices take {used / 1e6:.1f} MB at the lowest rates, and --size or --bpw leaves "
+            f"{max(0, budget) / 1e6:.1f} MB for them (sizes are written as 80M); raise it, or free some with "
+            "--tensor-type or --targets"
         )
     steps: list[tuple[float, int, str, int, int]] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ class Journal:
     """The folder of a run; a context manager. `identity` decides its results: work of any other is thrown away.
 
     `keys` are the keys of the parts of finished tensors, by name. The folder goes with `finish`, and otherwise stays.
+    With `tell` a line on stderr says what an earlier run left.
     Raises OutputError when it cannot be written.
     """
 
-    def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, identity: dict[str, Any], *, tell: bool = False) -> None:
         self.folder = folder
+        self._tell = tell
         self._identity = identity
         self._done = False
         self.groups: list[Group] | None = None
@@ -31,8 +34,12 @@ class Journal:
     def __enter__(self) -> Journal:
         try:
             self.folder.mkdir(exist_ok=True)
+            there = (self.folder / _NAME).is_file()
             record = read_record(self.folder / _NAME, self._identity)
             if record is None:
+                if there and self._tell:
+                    made = "was made from another model or with other options, and is not used"
+                    print(f"starting over: {self.folder.parent} {made}", file=sys.stderr)
                 for path in self.folder.iterdir():
                     path.unlink()
                 return self
@@ -40,6 +47,8 @@ class Journal:
             raise output_error(self.folder, error) from error
         self.groups = [Group(*group) for group in record.state["groups"]]
         self.steps_done, self.keys = record.state["steps_done"], record.state["keys"]
+        if self.keys and self._tell:
+            print(f"continuing: {self.folder.parent} has {len(self.keys)} finished matrices", file=sys.stderr)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -73,7 +73,7 @@ def build(recipe: Recipe, *, executor: Executor | None = None, progress: bool = 
 def planned_report(recipe: Recipe, plan: Plan, started: float) -> BuildReport:
     """What a build would make."""
     rows = [_planned(plan.source.tensors[name], description) for name, description in plan.targets.items()]
-    return _report(recipe, plan, rows, sha256="", file_bytes=0, started=started)
+    return _report(recipe, plan, rows, sha256="", file_bytes=plan.file_bytes, started=started)
 
 
 def hash_in_background(plan: Plan, stack: ExitStack) -> Future[str]:
@@ -312,6 +312,7 @@ def _report(
         bits_per_weight=8 * sum(row.bytes_after for row in converted) / weights if weights else 0.0,
         target_bytes_before=before,
         target_bytes_after=after,
+        source_bytes=plan.source.header.file_size,
         model_bytes_before=model_before,
         model_bytes_after=model_before - before + after - saved,
         model_weights=sum(prod(info.shape) for info in plan.source.tensors.values()),

@@ -69,6 +69,12 @@ class Plan:
         return (1 - fine.share) * CODE_ERROR[bits] + fine.share * CODE_ERROR[fine.bits]
 
     @property
+    def file_bytes(self) -> int:
+        """Of the output at most, within some kilobytes."""
+        overhead = self.source.header.data_offset + _KEY_BYTES + _TABLE_BYTES * len(self.targets)
+        return self.dense_bytes + self.payload_bytes + overhead
+
+    @property
     def payload_bytes(self) -> int:
         return sum(payload.payload_bytes(description) for description in self.targets.values())
 

@@ -113,14 +113,14 @@ def quantize(
         recipe, plan, windows = _prepared(given, texts, ctx, chunks, ram_bytes(ram))
         if recipe.dry_run:
             return planned_report(recipe, plan, started)
-        inputs = recipe.model_copy(update={"hessian": None})  # which is written on the way
-        stack.enter_context(guarded(inputs, [*texts, given.input]))
+        stack.enter_context(guarded(recipe.model_copy(update={"hessian": None}), [*texts, given.input]))  # made later
         check_space(recipe, plan)
         stack.callback(forget)
         hashed = hash_in_background(plan, stack)
         checkpoint = stack.enter_context(open_parts(recipe.output, recipe.parts_folder, resume=recipe.resume))
         checkpoint.keep_only(set(plan.targets))
-        journal = stack.enter_context(Journal(checkpoint.folder / _FOLDER, _identity(given, windows, calibration)))
+        identity = _identity(given, windows, calibration)
+        journal = stack.enter_context(Journal(checkpoint.folder / _FOLDER, identity, tell=progress))
         pool = stack.enter_context(open_pool(recipe.executor, recipe.threads, executor))
         memory = ram_bytes(ram) // pool.jobs_here
         warn_too_large(plan, memory)

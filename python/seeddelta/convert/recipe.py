@@ -24,7 +24,8 @@ from ..settings.yaml import load_yaml
 from .rates import LEAST_COLUMN_RATE, RATES, Proc, Rate, overridden, parse_override, rate_of
 
 COLUMN_POWER = 0.2  # measured on SmolLM2: 0.1 to 0.25 are alike, and better than none and than 0.35
-_RATES = ("bits", "target_bpw", "size")  # of which one that is given takes the place of the preset's
+# of which one that is given takes the place of the preset's
+_RATES = {"bits": "--bits", "target_bpw": "--bpw", "size": "--size"}
 QUANTIZE_PRESET = "balanced"  # of `quantize` without a rate
 _EXECUTOR = re.compile(r"(threads|processes)(?::([1-9]\d{0,3}))?|dask://([^/\s]+:\d+)/?")
 
@@ -84,6 +85,9 @@ class Recipe(RecipeSettings):
         preset = options.get("preset")
         if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
             raise ValueError(f"preset {preset!r} is not known; choose from {', '.join(PRESETS)}")
+        rates = [f"{flag} {options[name]}" for name, flag in _RATES.items() if options.get(name) is not None]
+        if len(rates) > 1:
+            raise ValueError(f"{' and '.join(rates)} contradict each other; give one of {', '.join(_RATES.values())}")
         if options.get("scheme") == "codebook":  # the flag --seeddelta-scheme calls it so
             options = options | {"scheme": "codebook_resid"}
         if preset is not None:

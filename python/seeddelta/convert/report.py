@@ -91,8 +91,9 @@ class TensorReport(BaseModel):
 
 
 class BuildReport(BaseModel):
-    """A whole build. Bytes and weights of the model are those of all its tensors; `file_bytes` is 0 for a dry run.
+    """A whole build. Bytes and weights of the model are those of all its tensors.
 
+    `source_bytes` and `file_bytes` are those of the files, of a dry run as estimated.
     `files` are the output, several when it is split.
     `tensors_restored` counts the tensors that an earlier, unfinished run had encoded. `uncalibrated` are tensors that
     the imatrix or covariance given lacks. `idle` are matrices that llama.cpp's graph does not use, and why; they are
@@ -109,6 +110,7 @@ class BuildReport(BaseModel):
     bits_per_weight: float
     target_bytes_before: int
     target_bytes_after: int
+    source_bytes: int
     model_bytes_before: int
     model_bytes_after: int
     model_weights: int
@@ -169,15 +171,15 @@ class BuildReport(BaseModel):
                 table.add_section()
             table.add_row(row.role, str(row.tensors), *numbers)
         whole = f"{self.model_bits_per_weight:.2f}", f"{self.model_bytes_after / 1e6:.1f}"
-        table.add_row("whole model", "", *whole, "")
+        table.add_row("all tensors", "", *whole, "")
         table.caption = self._caption()
         return table
 
     def _repr_html_(self) -> str:
         """Totals, the tensors by role, and every tensor."""
-        before, after = human_bytes(self.model_bytes_before), human_bytes(self.model_bytes_after)
+        before, after = human_bytes(self.source_bytes), human_bytes(self.file_bytes)
         text = (
-            f"{len(self.tensors)} tensors, {self.bits_per_weight:.3f} bits per weight; model {before} → {after}, "
+            f"{len(self.tensors)} tensors, {self.bits_per_weight:.3f} bits per weight; file {before} → {after}, "
             f"{self.seconds:.1f} s"
         )
         rows = []

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import EvaluationError, MissingFileError
 from ..gguf.hub import located
@@ -28,6 +28,7 @@ from .scoring_plan import Scoring
 from .speed import Speed, SpeedSample, collect
 from .table import headings, model_values, settings_text
 
+Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 MEMORY_PROMPT, MEMORY_TOKENS = 16, 64  # memory is read after a prompt and some generation, when all buffers exist
 WARM_PROMPT, WARM_TOKENS = 128, 16  # the round of speed that is not counted: every byte is touched, threads are awake
 
@@ -100,7 +101,7 @@ class Comparison:
 
 
 def evaluate(
-    paths: Sequence[str | os.PathLike[str]],
+    paths: Paths,
     *,
     text: str | os.PathLike[str] | None = None,
     n_ctx: int = 512,
@@ -121,7 +122,7 @@ def evaluate(
     """Compare models with the first one: size, KL divergence and perplexity on a text, speed and memory.
 
     Args:
-        paths: GGUF or SeedΔ files, or addresses hf://…; the first is what the others are compared with.
+        paths: GGUF or SeedΔ files, or addresses hf://…, one or several; the first is what the others are compared with.
         text: text file for the perplexity; None: no perplexity. Models without logits (embedding models) get the
             cosines of their embeddings with the first model's instead.
         n_ctx, chunks: as in `perplexity`.
@@ -151,7 +152,7 @@ def evaluate(
         >>> found = seeddelta.evaluate(["model-f16.gguf", "model.seeddelta.gguf"], text="wiki.test.txt", chunks=16)
         >>> print(found.models[1].divergence.mean, found.models[1].perplexity.ppl)
     """
-    files = [located(path) for path in paths]
+    files = [located(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     if not files:
         raise EvaluationError("no model is given")
     counts = _thread_counts(threads)
@@ -283,7 +284,7 @@ def _check_depths(depths: Sequence[int]) -> None:
 
 
 def bench(
-    paths: Sequence[str | os.PathLike[str]],
+    paths: Paths,
     *,
     threads: int | Sequence[int] | None = None,
     reps: int = 5,
@@ -296,7 +297,7 @@ def bench(
     """Measure the speed of models: prompts and generation, models and thread counts taking turns.
 
     Args:
-        paths: GGUF or SeedΔ files, or addresses hf://….
+        paths: GGUF or SeedΔ files, or addresses hf://…, one or several.
         threads: number of threads, or several to measure each. Default: all cores.
         reps: measurements, after one that is not counted.
         n_prompt, n_gen: tokens of the prompt and to generate; either may be 0.

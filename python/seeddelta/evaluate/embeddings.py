@@ -73,7 +73,7 @@ def embed_text(
     if n_ctx > longest:
         raise EvaluationError(f"{llm.model_path}: takes {longest} tokens at once; give --ctx {longest} or less")
     tokens = tokenize(llm, read_text(text))
-    total = plan_chunks(len(tokens), n_ctx, chunks)
+    total = plan_chunks(len(tokens), n_ctx, chunks, str(text))
     decoder, bos = Decoder(llm), bos_token(llm)
     n_embd = llm.n_embd()
     api.llama_set_embeddings(llm.ctx, True)

@@ -54,7 +54,7 @@ def score_text(
         chunks = min(observer.base.chunks, chunks or observer.base.chunks)
     else:
         raise EvaluationError("neither a text nor a file of log-probabilities is given")
-    total = plan_chunks(len(tokens), n_ctx, chunks)
+    total = plan_chunks(len(tokens), n_ctx, chunks, text or str(base))
     columns = ("nll",) if observer is None else ("nll", "kl", "same_top", "delta_p")
     folder = None if resume is None else Path(resume)
     with ExitStack() as stack:

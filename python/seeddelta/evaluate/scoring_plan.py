@@ -16,6 +16,7 @@ import numpy as np
 
 from ..errors import EvaluationError, MissingFileError
 from ..gguf.source import file_stamp
+from ..session import read_text
 from .base_file import BaseFile
 from .chunk_log import log_name
 from .client import Worker
@@ -74,6 +75,11 @@ class Scoring:
             n_ctx = BaseFile(kl_base).n_ctx
         elif text is not None and not Path(text).is_file():
             raise MissingFileError(f"{text}: no such file; give a text file")
+        elif text is not None and 1 + (size := len(read_text(text))) < 2 * n_ctx:  # before a model is loaded
+            raise EvaluationError(
+                f"{text}: {size} bytes are fewer than the {2 * n_ctx} tokens that a context of {n_ctx} needs; "
+                "use a longer text or a smaller context"
+            )
         if save_kl_base is not None and not Path(save_kl_base).parent.is_dir():
             raise EvaluationError(f"{save_kl_base}: the folder does not exist; create it first")
 

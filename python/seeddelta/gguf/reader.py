@@ -178,7 +178,7 @@ def open_seeddelta(path: str | os.PathLike[str] | Header, *, check_data: bool = 
     """
     header = path if isinstance(path, Header) else read_header(path)
     if not is_seeddelta(header):
-        raise FormatError(f"{header.path}: a GGUF file, but not a SeedΔ file; make one with `seeddelta build`")
+        raise FormatError(f"{header.path}: a GGUF file, but not a SeedΔ file; make one with `seeddelta quantize`")
     descriptions = descriptions_of(header)
     data = MappedData(header)
     if data.size != header.file_size:

@@ -46,7 +46,7 @@ def model_card(
         from huggingface_hub import ModelCard, ModelCardData
     path = located(path)
     if not is_seeddelta(path):
-        raise SourceModelError(f"{path}: is no SeedΔ file; make one with `seeddelta build`")
+        raise SourceModelError(f"{path}: not a SeedΔ file; make one with `seeddelta quantize`")
     found = summarize(open_seeddelta(path))
     metadata = read_header(path).metadata
     data = ModelCardData(

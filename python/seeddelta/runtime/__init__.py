@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..settings.attention import StatePackKV
@@ -20,7 +20,7 @@ def load(
     path: str | os.PathLike[str],
     *,
     fallback: str | os.PathLike[str] | None = None,
-    config: RuntimeConfig | None = None,
+    config: RuntimeConfig | Mapping[str, Any] | None = None,
     statecells: bool = False,
     parallel: int = 1,
     lora: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
@@ -33,7 +33,7 @@ def load(
         path: the model, or its address hf://owner/name[:file-or-type] on the Hugging Face hub. A GGUF file that is not
             a SeedΔ file gives an ordinary model with `.seeddelta.enabled` False.
         fallback: the original model, for weights that give NaN; the same as `config.fallback`, which it replaces.
-        config: what the run time does; see RuntimeConfig.
+        config: what the run time does: a RuntimeConfig, or its options as a dict.
         statecells: refuse a model without StateCells weights; the same as `config.statecells`.
         parallel: sequences that the context holds at once, each of `n_ctx / parallel` positions; `Llama`'s own methods
             use the first one, `seeddelta.serve.Scheduler` all of them.

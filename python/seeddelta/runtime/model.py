@@ -31,6 +31,7 @@ from .lora import add_adapters
 from .options import core_options
 
 install()
+_NUMBERS = {"n_ctx", "n_batch", "n_ubatch", "n_threads", "n_threads_batch"}
 MAX_CONTEXT = 1 << 24  # tokens: far beyond any model; llama.cpp keeps lists of them
 # what llama.cpp gets: the weights are computed here, and it would lock the placeholders, too
 _OURS = {"n_gpu_layers": 0, "op_offload": False, "use_mlock": False}
@@ -87,18 +88,18 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         model_path: str,
         *,
         fallback: str | os.PathLike[str] | None = None,
-        config: RuntimeConfig | None = None,
+        config: RuntimeConfig | Mapping[str, Any] | None = None,
         statecells: bool = False,
         parallel: int = 1,
         lora: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
         **kwargs: Any,
     ) -> None:
         _refuse_unknown(kwargs)
+        config = _config_of(config)
         self._seeddelta_options: dict[str, Any] = {"fallback": fallback, "config": config, "statecells": statecells}
         self._seeddelta_options |= {"parallel": parallel, "lora": lora}
         self.parallel = parallel
         self._llama_chooses_flash = _flash(kwargs)
-        config = config or RuntimeConfig()
         fallback = fallback if fallback is not None else config.fallback
         model_path, fallback = str(located(model_path)), None if fallback is None else located(fallback)
         config = config.model_copy(update={"fallback": fallback, "statecells": statecells or config.statecells})
@@ -213,9 +214,20 @@ def _opening(path: str, kwargs: Mapping[str, Any]) -> AbstractContextManager[Non
     return refusals(path, quiet=not kwargs.get("verbose", True))
 
 
+def _config_of(given: RuntimeConfig | Mapping[str, Any] | None) -> RuntimeConfig:
+    if given is None or isinstance(given, RuntimeConfig):
+        return given or RuntimeConfig()
+    if isinstance(given, Mapping):
+        return RuntimeConfig.from_dict(given)
+    raise ConfigError(f"config={given!r}: give a seeddelta.RuntimeConfig, or its options as a dict")
+
+
 def _refuse_unknown(kwargs: Mapping[str, Any]) -> None:
     """Raise ConfigError for a keyword that `Llama` does not have: it would drop it without a word."""
     known = {name for name, one in inspect.signature(llama_cpp.Llama).parameters.items() if one.kind != one.VAR_KEYWORD}
+    for name in _NUMBERS & kwargs.keys():
+        if not isinstance(kwargs[name], int) and not (kwargs[name] is None and name.startswith("n_threads")):
+            raise ConfigError(f"{name}={kwargs[name]!r}: give a whole number")
     for name in ("n_threads", "n_threads_batch"):
         if (kwargs.get(name) or 0) > MAX_THREADS:
             raise ConfigError(f"{name} {kwargs[name]}: ggml takes {MAX_THREADS} threads at most")

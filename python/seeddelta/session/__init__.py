@@ -87,13 +87,20 @@ def require_logits(llm: llama_cpp.Llama, path: object = None) -> None:
 def read_text(path: str | os.PathLike[str], *, whole: bool = False) -> bytes:
     """A text file's bytes without one newline at the end (`whole`: with it), as llama-perplexity reads it.
 
-    Raises EvaluationError.
+    Raises MissingFileError, or EvaluationError for what is not a text in UTF-8.
     """
     try:
         data = Path(path).read_bytes()
-        return data if whole else data.removesuffix(b"\n")
+        data.decode("utf-8")
+    except FileNotFoundError as error:
+        raise MissingFileError(f"{path}: no such file; give a text file in UTF-8") from error
     except OSError as error:
         raise EvaluationError(f"{path}: cannot be read ({error.strerror}); give a text file in UTF-8") from error
+    except UnicodeDecodeError as error:
+        if error.end == len(data) and error.reason == "unexpected end of data":  # a text that was cut
+            return data if whole else data.removesuffix(b"\n")
+        raise EvaluationError(f"{path}: not UTF-8 at byte {error.start}; give a text file in UTF-8") from error
+    return data if whole else data.removesuffix(b"\n")
 
 
 def tokenize(llm: llama_cpp.Llama, text: str | bytes) -> Tokens:
@@ -104,15 +111,15 @@ def tokenize(llm: llama_cpp.Llama, text: str | bytes) -> Tokens:
     return np.asarray(tokens_of(llm, data), dtype=np.int32)
 
 
-def plan_chunks(n_tokens: int, n_ctx: int, chunks: int | None) -> int:
-    """Number of chunks that will be scored. Raises EvaluationError for a text below 2·n_ctx tokens."""
+def plan_chunks(n_tokens: int, n_ctx: int, chunks: int | None, name: str = "the text") -> int:
+    """Number of chunks that will be scored. Raises EvaluationError, with the text's name, below 2·n_ctx tokens."""
     if n_ctx < 4:
         raise EvaluationError(f"a context of {n_ctx} leaves nothing to score; use at least 4 (usual: 512)")
     if chunks is not None and chunks < 1:
         raise EvaluationError(f"{chunks} chunks leave nothing to score; use at least 1")
     if n_tokens < 2 * n_ctx:
         raise EvaluationError(
-            f"the text has {n_tokens} tokens, but at least {2 * n_ctx} are needed for a context of {n_ctx}; "
+            f"{name} has {n_tokens} tokens, but at least {2 * n_ctx} are needed for a context of {n_ctx}; "
             "use a longer text or a smaller context"
         )
     return min(n_tokens // n_ctx, chunks or n_tokens)
