@@ -40,11 +40,16 @@ def tiny_server(tokenizer_of: Path, folder: Path) -> Iterator[ServerProcess]:
         assert server.process.poll() is None, server.lines
 
 
-def ask(server: ServerProcess, path: str, body: Any, method: str = "POST") -> tuple[int, Any]:
+JSON = {"Content-Type": "application/json"}
+
+
+def ask(
+    server: ServerProcess, path: str, body: Any, method: str = "POST", headers: dict[str, str] = JSON
+) -> tuple[int, Any]:
     """Status and JSON of an answer. Bytes are sent as they are."""
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)
     data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    connection.request(method, path, data, {"Content-Type": "application/json"})
+    connection.request(method, path, data, headers)
     answer = connection.getresponse()
     text = answer.read()
     connection.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,12 +22,12 @@ def seeddelta(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_run_writes_text_to_stdout_and_the_summary_to_stderr(short_two_layers: Path, tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.json"
     prompt = "The capital of France is"
-    done = seeddelta("run", "-m", short_two_layers, "-p", prompt, "-n", 8, "--json", metrics, "-t", 1)
+    done = seeddelta("run", "-m", short_two_layers, "-p", prompt, "-n", 8, "--json", metrics, "-t", 1, "-v")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(prompt)
     assert len(done.stdout) > len(prompt) + 8
-    assert "tokens/s" in done.stderr
-    assert "14 weights from the seed" in done.stderr
+    assert re.search(r"^5 prompt tokens, 8 generated, [\d.]+ tokens/s, \d+ MB$", done.stderr, re.MULTILINE)
+    assert "seeddelta.cli.run: 14 weights from the seed" in done.stderr
     found = json.loads(metrics.read_text())
     assert found["generated_tokens"] == 8
     assert found["seeddelta.calls"] > 0
@@ -34,7 +35,7 @@ def test_run_writes_text_to_stdout_and_the_summary_to_stderr(short_two_layers: P
 
 
 def test_run_takes_a_plain_model_and_a_chat(smollm2_quantized: Path) -> None:
-    done = seeddelta("run", "-m", smollm2_quantized, "--chat", "-p", "Say hello.", "-n", 12, "-t", 1)
+    done = seeddelta("run", "-m", smollm2_quantized, "--chat", "-p", "Say hello.", "-n", 12, "-t", 1, "-v")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
     assert "Say hello." not in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,6 +31,30 @@ def test_a_prompt_from_a_file(run: Callable[..., str], tmp_path: Path) -> None:
     assert "nothing to continue" in run("-n", "6", fails=True)
     assert "leave one" in run("-p", "x", "-f", str(text), fails=True)
     assert "cannot be read" in run("-f", "/nowhere.txt", fails=True)
+
+
+def test_what_has_no_tokens_or_is_a_folder(
+    run: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "empty.txt"
+    empty.touch()
+    assert run("-p", "", fails=True) == "seeddelta: error: --prompt is empty; give some text\n"
+    assert f"{empty} is empty; give some text" in run("-f", str(empty), fails=True)
+    for command in (["run", str(tmp_path), "-p", "x"], ["chat", str(tmp_path)], ["serve", str(tmp_path)]):
+        assert main(command) == 1
+        assert f"{tmp_path}: is a folder; give a GGUF model" in capsys.readouterr().err
+
+
+def test_the_summary_is_for_people(smollm2_quantized: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ["run", str(smollm2_quantized), "-t", "2", "-n", "3", "-p"]
+    assert main([*ask, "The"]) == 0
+    assert re.fullmatch(r"1 prompt token, 3 generated, [\d.]+ tokens/s, \d+ MB\n", capsys.readouterr().err)
+    assert main([*ask, "Why is the sky blue?", "--chat", "-v"]) == 0
+    said = capsys.readouterr().err
+    assert "a plain GGUF model" in said
+    found = re.search(r"(\d+) prompt tokens", said)
+    assert found is not None
+    assert int(found[1]) > 20  # the template's, too
 
 
 def test_json_in_place_of_the_text_or_beside_it(run: Callable[..., str], tmp_path: Path) -> None:

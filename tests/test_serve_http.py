@@ -182,7 +182,13 @@ def test_forty_clients_get_their_own_text(server: ServerProcess, tiny: Path) -> 
     assert metric(server, "seeddelta_shared_decodes_total") > shared
     assert metric(server, "seeddelta_model_calls") > 0
     assert metric(server, "seeddelta_slots_active") == 0
-    assert "seeddelta_memory_resident_bytes" in get(server, "/metrics")
+    shown = get(server, "/metrics")
+    assert "seeddelta_memory_resident_bytes" in shown
+    assert "# TYPE seeddelta_model_calls counter\n" in shown
+    assert "# TYPE seeddelta_model_weights gauge\n" in shown
+    kinds, helps = (re.findall(rf"^# {word} (\w+) \S", shown, re.MULTILINE) for word in ("TYPE", "HELP"))
+    assert kinds == helps
+    assert len(set(kinds)) == len(kinds)
 
 
 def test_a_client_that_goes_away(server: ServerProcess, client: Any) -> None:
@@ -245,6 +251,18 @@ def test_sigterm_in_the_middle_of_a_stream(smollm2_quantized: Path, grace: str) 
         assert server.process.wait(20) == 0
     finally:
         server.process.kill()
+
+
+def test_an_address_that_cannot_be_had() -> None:
+    from seeddelta.errors import OutputError
+    from seeddelta.serve.server import listen
+
+    with pytest.raises(OutputError, match=r"192\.0\.2\.1:0: cannot listen there .*; give an address .* as --host"):
+        listen("192.0.2.1", 0)  # an address of documents
+    with listen("127.0.0.1", 0) as bound:
+        bound.listen()
+        with pytest.raises(OutputError, match="choose another --port"):
+            listen("127.0.0.1", bound.getsockname()[1])
 
 
 def test_options_from_a_file(tiny: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ REFUSED = {
     "a biased token": (TEXT, text(logit_bias={"512": 1}), "512 is no token"),
     "a biased name": (TEXT, text(logit_bias={"x": 1}), "logit_bias"),
     "a bias": (TEXT, text(logit_bias={"5": -1e30}), "logit_bias"),
-    "a grammar": (TEXT, text(grammar='root ::= root "a" | "b"'), "grammar: .*llama-server"),
+    "a grammar": (TEXT, text(grammar='root ::= root "a" | "b"'), "grammar is not supported; run llama-server"),
     # bodies
     "no JSON": (TEXT, b"{", "JSON"),
     "no body": (TEXT, b"", "body"),
@@ -121,8 +121,8 @@ REFUSED = {
     "a schema that never ends": (CHAT, form({"$ref": "#"}), "schema"),
     "a long list": (CHAT, form({"type": "array", "minItems": 10**9}), "minItems"),
     "a large enum": (CHAT, form({"enum": [chr(i) for i in range(0x4E00, 0x5E00)]}), "schema"),
-    "tools": (CHAT, chat(tools=[TOOL]), "tools: .*llama-server"),
-    "functions of the older API": (CHAT, chat(functions=[FUNCTION]), "functions: .*llama-server"),
+    "tools": (CHAT, chat(tools=[TOOL]), "tools are not supported; run llama-server"),
+    "functions of the older API": (CHAT, chat(functions=[FUNCTION]), "functions are not supported; run llama-server"),
     "sound": (CHAT, chat(modalities=["text", "audio"]), "modalities"),
     # an encoder
     "a completion of an encoder": (TEXT, text(model="bert"), "encoder"),
@@ -150,8 +150,22 @@ def test_paths_and_methods(server: ServerProcess) -> None:
     assert error["code"] == "model_not_found"
     assert ask(server, "/v1/models/tiny", None, "GET")[1]["id"] == "tiny"
     error = refusal(server, TEXT, text(model="x\0"), 404)
-    assert error["code"] == "model_not_found"
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert error["message"] == "model 'x\\x00' is not served; served: tiny, bert"
+    assert refusal(server, CHAT, chat(n=2))["param"] == "n"
+    assert refusal(server, CHAT, chat(tools=[TOOL]))["param"] == "tools"
     refusal(server, TEXT, b" " * (17 << 20), 413)
+
+
+def test_a_body_is_json_whatever_it_is_called(server: ServerProcess) -> None:
+    """But not one of a web page, whose browser sends a form to any server without asking it."""
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    for headers in (form, {"Content-Type": "text/plain"}, None):
+        assert ask(server, CHAT, chat(), headers=headers or {})[0] == 200
+    page = {"Origin": "http://a.page"}
+    status, answer = ask(server, CHAT, chat(), headers=form | page)
+    assert (status, "Content-Type: application/json" in answer["error"]["message"]) == (400, True)
+    assert ask(server, CHAT, chat(), headers=page | {"Content-Type": "application/json; charset=utf-8"})[0] == 200
 
 
 def test_a_failure_of_the_server_has_openais_form_too() -> None:

@@ -80,7 +80,7 @@ def test_the_wish_survives_a_pickle(cells: Path) -> None:
 
 def test_run(cells: Path, residual: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "metrics.json"
-    arguments = ["run", "-p", "a b", "-n", "3", "-c", "64", "--statecells", "--json", str(out)]
+    arguments = ["run", "-v", "-p", "a b", "-n", "3", "-c", "64", "--statecells", "--json", str(out)]
     assert main([*arguments, "-m", str(cells)]) == 0
     assert f"{MATRICES} of the weights are StateCells" in capfd.readouterr().err
     assert json.loads(out.read_text())["statecells.calls"] >= MATRICES

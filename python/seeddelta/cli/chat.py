@@ -55,6 +55,7 @@ def converse(settings: ChatSettings) -> None:
         conversation = Conversation(scheduler, system, sampling)
         console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         console.print(f"{options.name}; /help lists the commands", style="dim")
+        _say_missing(settings.system or "", console)
         _converse(conversation, console, read)
     finally:
         scheduler.close()
@@ -91,8 +92,17 @@ def _converse(conversation: Conversation, console: Any, read: Callable[[], str])
             console.print(str(error), style="red")
 
 
+def _say_missing(text: str, console: Any) -> None:
+    """What @FILE in a text names no file: the model gets these words as they are."""
+    from ..serve.conversation import missing_files
+
+    for name in missing_files(text):
+        console.print(f"{name}: no such file; the model gets the word @{name}", style="red")
+
+
 def _reply(line: str, conversation: Conversation, console: Any) -> None:
     stopped = False
+    _say_missing(line, console)
 
     def stop(*_: Any) -> None:
         nonlocal stopped
@@ -133,4 +143,6 @@ def _obey(line: str, conversation: Conversation, console: Any) -> None:
         for name, value in conversation.stats().items():
             console.print(f"{name:>12}  {value}")
     else:
+        if word != "/help":
+            console.print(f"unknown command {word}", style="red")
         console.print(_HELP)

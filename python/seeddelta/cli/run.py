@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import sys
 import time
@@ -17,12 +18,14 @@ from ..settings.tree import STDOUT
 from ._command import from_settings
 from ._options import put_json, require_statecells
 
+_log = logging.getLogger(__name__)
+
 
 @from_settings(RunSettings)
 def command(settings: RunSettings) -> None:
     """Generate text from a prompt; in a terminal and without a prompt, chat.
 
-    Text goes to stdout; speed and counters go to stderr.
+    Text goes to stdout; tokens, speed and memory go to stderr, with -v counters, too.
 
     Example: seeddelta run model.seeddelta.gguf -p "The capital of France is" -n 64
 
@@ -32,11 +35,13 @@ def command(settings: RunSettings) -> None:
 
     Example: seeddelta run model.gguf --chat -p "Why is the sky blue?" --temp 0.7
     """
-    from ..session import open_model, require_logits, tokenize
+    from ..serve.models import refuse_folder
+    from ..session import open_model, require_logits
 
     if settings.prompt is None and settings.file is None:
         _chat(settings)
         return
+    refuse_folder(settings.model)
     if settings.runtime.statecells:
         require_statecells([settings.model])
     prompt = _prompt(settings)
@@ -48,7 +53,7 @@ def command(settings: RunSettings) -> None:
     llm = open_model(settings.model, n_ctx=context, threads=threads, config=settings.runtime, **more)
     try:
         require_logits(llm)
-        count = len(tokenize(llm, prompt))
+        count = _count(llm, settings, prompt)
         context = min(context, llm.n_ctx())
         if count + settings.n_predict > context:
             raise EvaluationError(
@@ -95,6 +100,19 @@ def _prompt(settings: RunSettings) -> str:
     assert settings.prompt is not None
     given = sys.stdin.read() if settings.prompt == "-" else settings.prompt
     return os.fsencode(given).decode("utf-8", "replace")  # an argument may be bytes of another encoding
+
+
+def _count(llm: Any, settings: RunSettings, prompt: str) -> int:
+    """Tokens of the prompt, with the chat template where it is used. Raises EvaluationError when there are none."""
+    from ..serve.completions import chat_tokens
+    from ..session.long_words import tokens_of
+
+    if settings.chat:
+        return len(chat_tokens(llm, [{"role": "user", "content": prompt}]))
+    tokens = tokens_of(llm, prompt.encode(), special=True)  # as create_completion reads it
+    if not tokens:
+        raise EvaluationError(f"{settings.file or '--prompt'} is empty; give some text")
+    return len(tokens)
 
 
 def _text(path: Path) -> str:
@@ -163,11 +181,18 @@ def _summarize(llm: Any, settings: RunSettings, prompt_tokens: int, times: list[
     put_json(settings.metrics_json, metrics)
     if settings.quiet:
         return
-    parts = [f"{prompt_tokens} prompt tokens", f"{generated} generated"]
+    parts = [f"{prompt_tokens} prompt token{'' if prompt_tokens == 1 else 's'}", f"{generated} generated"]
     if speed is not None:
-        parts.append(f"{speed:.1f} tokens/s")
+        parts.append(f"{speed:.{0 if speed >= 100 else 1}f} tokens/s")
     if memory.resident is not None:
-        parts.append(f"{memory.resident / 1e6:.0f} MB in use")
+        parts.append(f"{memory.resident / 1e6:.0f} MB")
+    print(", ".join(parts), file=sys.stderr)
+    _log.info("%s", ", ".join(_counters(llm, metrics)))
+
+
+def _counters(llm: Any, metrics: dict[str, Any]) -> list[str]:
+    """What computed the text, for those who ask with -v."""
+    parts = []
     if llm.seeddelta.enabled:
         served = len(llm.seeddelta.tensors)
         if served:
@@ -191,4 +216,4 @@ def _summarize(llm: Any, settings: RunSettings, prompt_tokens: int, times: list[
         parts.append(f"attention: {chosen} of chosen keys ({density:.0%})")
     if "attention.events" in metrics:
         parts.append(f"{metrics['attention.events']} with events ({metrics['event.stale_pct']:.0f}% reused)")
-    print(", ".join(parts), file=sys.stderr)
+    return parts

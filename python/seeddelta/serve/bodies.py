@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from ..errors import RequestError, needs_extra
-from .fields import MOST, Anything, Biases, Fields, Flag, Number, Stops, Whole, few, is_tokens
+from ..errors import needs_extra
+from .fields import MOST, Anything, Biases, FieldError, Fields, Flag, Number, Stops, Whole, few, is_tokens
 from .messages import AnyMessage
 from .schema import json_grammar
 
@@ -52,15 +52,17 @@ class ReplyBody(Fields):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def sampling(self) -> dict[str, Any]:
-        """Keywords of create_completion and create_chat_completion. Raises RequestError for what is not served."""
+        """Keywords of create_completion and create_chat_completion. Raises FieldError for what is not served."""
         if self.n != 1:
-            raise RequestError("n: one reply a request; ask again for another one")
+            raise FieldError("n", "n: one reply a request; ask again for another one")
         if self.grammar is not None:
-            raise RequestError("grammar: not here; llama-server under seeddelta exec takes GBNF")
+            raise FieldError("grammar", "grammar is not supported; run llama-server under seeddelta exec")
         if self.suffix:
-            raise RequestError("suffix: text is not filled in between others; leave it out")
+            raise FieldError("suffix", "suffix: text is not filled in between others; leave it out")
         if self.stream_options is not None and not self.stream:
-            raise RequestError("stream_options: these are for streams; give stream: true, or leave them out")
+            raise FieldError(
+                "stream_options", "stream_options: these are for streams; give stream: true, or leave them out"
+            )
         return {name: getattr(self, name) for name in _SAMPLING} | {"logit_bias": self.logit_bias or None}
 
 
@@ -84,9 +86,9 @@ class CompletionBody(ReplyBody):
     best_of: Whole = 1
 
     def options(self) -> dict[str, Any]:
-        """Keywords of create_completion. Raises RequestError for what is not served."""
+        """Keywords of create_completion. Raises FieldError for what is not served."""
         if self.best_of != 1:
-            raise RequestError("best_of: one reply a request; leave it out")
+            raise FieldError("best_of", "best_of: one reply a request; leave it out")
         names = ("prompt", "max_tokens", "echo", "logprobs")
         return {name: getattr(self, name) for name in names} | self.sampling()
 
@@ -129,17 +131,17 @@ class ChatBody(ReplyBody):
     functions: Anything = None
 
     def options(self) -> dict[str, Any]:
-        """Keywords of create_chat_completion. Raises RequestError for what is not served."""
+        """Keywords of create_chat_completion. Raises FieldError for what is not served."""
         for name in ("audio", "web_search_options"):
             if getattr(self, name) is not None:
-                raise RequestError(f"{name}: this server has text only; leave it out")
+                raise FieldError(name, f"{name}: this server has text only; leave it out")
         for name in ("tools", "functions"):
             if getattr(self, name):
-                raise RequestError(f"{name}: not here; llama-server under seeddelta exec calls them")
+                raise FieldError(name, f"{name} are not supported; run llama-server under seeddelta exec")
         if self.modalities is not None and self.modalities != ["text"]:
-            raise RequestError("modalities: this server has text only")
+            raise FieldError("modalities", "modalities: this server has text only")
         if self.top_logprobs is not None and not self.logprobs:
-            raise RequestError("top_logprobs: give logprobs: true, too")
+            raise FieldError("top_logprobs", "top_logprobs: give logprobs: true, too")
         return self.sampling() | {
             "messages": [message.plain() for message in self.messages],
             "max_tokens": self.max_completion_tokens or self.max_tokens,

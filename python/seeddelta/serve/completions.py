@@ -11,6 +11,7 @@ from typing import Any
 import llama_cpp
 
 from ..errors import RequestError, SeedDeltaError
+from ..session.long_words import tokens_of
 from .request import Generation, Limits, TokenScore
 from .sampling import Sampling
 from .scheduler import Scheduler
@@ -133,6 +134,30 @@ class Completions:
 
     def bytes_of(self, token: int) -> bytes:
         return self._scheduler.vocabulary.bytes_of(token)
+
+
+def chat_tokens(llm: Any, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    """Tokens of the prompt that the chat format of a `llama_cpp.Llama` makes of messages."""
+    reader, asked = _Reader(llm), list(messages)
+    llama_cpp.Llama.create_chat_completion(reader, messages=asked, stream=True)
+    return reader.tokens
+
+
+class _Reader:
+    """What a chat format takes for its `Llama`: it keeps the prompt and generates nothing."""
+
+    verbose = False
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+        self.tokens: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+    def create_completion(self, prompt: str | list[int], **_: Any) -> Iterator[dict[str, Any]]:
+        self.tokens = tokens_of(self._llm, prompt.encode(), special=True) if isinstance(prompt, str) else prompt
+        return iter(())
 
 
 class _Answer:

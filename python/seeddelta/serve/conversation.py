@@ -116,13 +116,25 @@ class Conversation:
         self.messages, self._completions = found, None
 
 
+def missing_files(text: str) -> list[str]:
+    """Words of a text that begin with @ and name no file. They may be addresses, or mistakes."""
+    return [name for name in _FILE.findall(text) if not _exists(name)]
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):  # too long for a name; no such user; NUL
+        return False
+
+
 def with_files(text: str) -> str:
     """The text with every `@path` replaced by the file's name and text. Raises RequestError for one that is no text."""
 
     def content(match: re.Match[str]) -> str:
-        path = Path(match[1]).expanduser()
-        if not path.exists():
+        if not _exists(match[1]):
             return match[0]  # an address, or a name
+        path = Path(match[1]).expanduser()
         try:
             return f"{path.name}:\n```\n{path.read_text(encoding='utf-8')}\n```\n"
         except (OSError, UnicodeDecodeError) as error:

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from ..errors import BusyError, RequestError, SeedDeltaError, UnknownModelError, needs_extra
+from .fields import FieldError
 
 with needs_extra("serve"):
     from fastapi import FastAPI, Request
@@ -29,6 +30,8 @@ def described(error: BaseException) -> dict[str, Any]:
     kind, code, param, message = "server_error", None, None, str(error)
     if isinstance(error, RequestError):
         kind, code = _WRONG, error.code
+        if isinstance(error, FieldError | UnknownModelError):
+            param = error.param if isinstance(error, FieldError) else "model"
     elif isinstance(error, BusyError):
         kind = "server_busy"
     elif isinstance(error, HTTPException):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from ..errors import needs_extra
+from ..errors import RequestError, needs_extra
 from .schema import DEPTH
 
 with needs_extra("serve"):
@@ -23,6 +23,14 @@ Whole = Annotated[int, Strict()]
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Flag = Annotated[bool, Strict()]
 MOST = 2**31 - 1  # of llama.cpp's numbers
+
+
+class FieldError(RequestError):
+    """A field of a request asks for what is not served. `param` is its name."""
+
+    def __init__(self, param: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
 
 
 class Fields(BaseModel):

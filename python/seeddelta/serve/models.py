@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..errors import ConfigError, UnknownModelError
+from ..errors import ConfigError, MissingFileError, UnknownModelError
 from ..settings.serving import ModelOptions
 from .scheduler import Scheduler
 
@@ -32,7 +33,7 @@ class Models:
         """A model and its name; the first one for None. Raises UnknownModelError."""
         name = alias or next(iter(self._schedulers))
         if name not in self._schedulers:
-            raise UnknownModelError(f"model {name!r} is not served; there are {', '.join(self._schedulers)}")
+            raise UnknownModelError(f"model {name!r} is not served; served: {', '.join(self._schedulers)}")
         return name, self._schedulers[name]
 
     @property
@@ -55,10 +56,17 @@ class Models:
         self._schedulers = {}
 
 
+def refuse_folder(path: str | os.PathLike[str]) -> None:
+    """Raises MissingFileError for a model that is a folder."""
+    if os.path.isdir(path):
+        raise MissingFileError(f"{path}: is a folder; give a GGUF model")
+
+
 def open_scheduler(options: ModelOptions) -> Scheduler:
     """Load one model with room for its requests."""
     from ..session import open_model
 
+    refuse_folder(options.path)
     settings: dict[str, Any] = dict(options.load)
     if options.chat_format is not None:
         settings["chat_format"] = options.chat_format

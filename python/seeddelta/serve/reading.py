@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, MutableMapping
 from typing import Any
 
 from ..errors import needs_extra
@@ -25,9 +25,25 @@ class StrictRoute(APIRoute):
         handler = super().get_route_handler()
 
         async def strictly(request: Request) -> Response:
-            return await handler(_StrictRequest(request.scope, request.receive))
+            return await handler(_StrictRequest(_as_json(request.scope), request.receive))
 
         return strictly
+
+
+def _as_json(scope: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The request with a body of JSON, whatever it calls it: `curl -d` calls it a form, as many clients do.
+
+    Raises HTTPException where a page of the web calls it another type: its browser would send that to a server of this
+    machine without asking it first.
+    """
+    headers = dict(scope["headers"])
+    kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+    if scope["method"] != "POST" or kind == b"application/json":
+        return scope
+    if b"origin" in headers:
+        raise HTTPException(400, "the body: a web page must send it with Content-Type: application/json")
+    others = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
+    return {**scope, "headers": [*others, (b"content-type", b"application/json")]}
 
 
 class _StrictRequest(Request):

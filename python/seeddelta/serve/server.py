@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import sys
 import threading
@@ -53,7 +54,9 @@ def listen(host: str, port: int) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        raise OutputError(f"{host}:{port}: cannot listen there ({error.strerror}); choose another --port") from error
+        taken = error.errno in (errno.EADDRINUSE, errno.EACCES)
+        remedy = "choose another --port" if taken else "give an address of this machine as --host"
+        raise OutputError(f"{host}:{port}: cannot listen there ({error.strerror}); {remedy}") from error
     return bound
 
 
