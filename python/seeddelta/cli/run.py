@@ -35,13 +35,11 @@ def command(settings: RunSettings) -> None:
 
     Example: seeddelta run model.gguf --chat -p "Why is the sky blue?" --temp 0.7
     """
-    from ..serve.models import refuse_folder
     from ..session import open_model, require_logits
 
     if settings.prompt is None and settings.file is None:
         _chat(settings)
         return
-    refuse_folder(settings.model)
     if settings.runtime.statecells:
         require_statecells([settings.model])
     prompt = _prompt(settings)

@@ -23,6 +23,8 @@ _FINE = " fine"  # ends the name of the fine tiles of a matrix
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.35)
 # Bits that the other rows may have less than they would have alike: texts in other languages are made of them.
 MOST_LOST = 1
+# Share of the text's tokens that is spread over all rows alike: users have texts of other kinds and languages.
+_OTHER_TEXTS = 0.1
 _LEAST_TILES = 256  # 4096 rows: of fewer, each is frequent
 
 
@@ -30,7 +32,7 @@ _LEAST_TILES = 256  # 4096 rows: of fewer, each is frequent
 class FineTiles:
     """Tiles of a matrix that have another rate than the rest: `tiles` has a bit for each, the first one lowest.
 
-    `share` of the tokens of a text that was not counted are theirs.
+    `share` of the tokens of a text that was not counted are taken to be theirs.
     """
 
     bits: float
@@ -73,14 +75,15 @@ class Frequent:
     def fine(self, share: float) -> FineTiles:
         """The tiles with most of the text, a share of all, whose bits are to be chosen.
 
-        What they have of other texts is measured: each part is such a text for the counts of the other parts.
+        What they have of texts like this one is measured: each part is such a text for the counts of the other parts.
         """
         together = self.counts.sum(axis=0)
         wanted = max(1, round(share * len(together)))
         found = sum(int(part[_most(together - part, wanted)].sum()) for part in self.counts)
         chosen = np.zeros(len(together), bool)
         chosen[_most(together, wanted)] = True
-        return FineTiles(0, np.packbits(chosen, bitorder="little").tobytes(), found / int(together.sum()))
+        have = (1 - _OTHER_TEXTS) * found / int(together.sum()) + _OTHER_TEXTS * wanted / len(together)
+        return FineTiles(0, np.packbits(chosen, bitorder="little").tobytes(), have)
 
 
 def _most(counts: npt.NDArray[np.int64], wanted: int) -> npt.NDArray[np.intp]:

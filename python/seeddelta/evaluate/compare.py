@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ..errors import EvaluationError, MissingFileError
-from ..gguf.hub import located
+from ..errors import EvaluationError
+from ..gguf.hub import model_file
 from ..gguf.model_file import read_header
 from ..gguf.positions import position_limit
 from ..html import line, table
@@ -152,11 +152,11 @@ def evaluate(
         >>> found = seeddelta.evaluate(["model-f16.gguf", "model.seeddelta.gguf"], text="wiki.test.txt", chunks=16)
         >>> print(found.models[1].divergence.mean, found.models[1].perplexity.ppl)
     """
-    files = [located(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+    files = [model_file(path) for path in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
     if not files:
         raise EvaluationError("no model is given")
     counts = _thread_counts(threads)
-    sizes = [_size(path) for path in files]
+    sizes = [file_size(path) for path in files]
     each = _options_of(options, sizes)
     with reading(one for one in (*files, text, kl_base) if one is not None):
         check_outputs([None if save_kl_base is None else Path(save_kl_base)])
@@ -320,12 +320,6 @@ def _thread_counts(threads: int | Sequence[int] | None) -> list[int]:
     if not counts or min(counts) < 1:
         raise EvaluationError(f"threads {threads!r} must be 1 or more")
     return counts
-
-
-def _size(path: Path) -> FileSize:
-    if not path.is_file():
-        raise MissingFileError(f"{path}: no such file; give a GGUF model")
-    return file_size(path)
 
 
 def _memory(worker: Worker, kind: str) -> Memory:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..errors import HubError, SourceModelError, needs_extra
+from ..errors import HubError, MissingFileError, SourceModelError, needs_extra
 from ..storage.output import names_of_parts
 
 # one slash where the address went through pathlib
@@ -63,6 +63,15 @@ def located(path: str | os.PathLike[str]) -> Path:
     if path.is_dir() and any(path.glob("*.safetensors")):
         raise SourceModelError(f"{path}: is a model as safetensors; {_CONVERT.format(path)}")
     return path
+
+
+def model_file(path: str | os.PathLike[str]) -> Path:
+    """The file of a model, as `located`. Raises MissingFileError, and what that raises."""
+    found = located(path)
+    if not found.is_file():
+        what = "is a folder" if found.is_dir() else "no such file"
+        raise MissingFileError(f"{found}: {what}; give a GGUF model")
+    return found
 
 
 @lru_cache(maxsize=64)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..errors import ConfigError, MissingFileError, UnknownModelError
+from ..errors import ConfigError, UnknownModelError
 from ..settings.serving import ModelOptions
 from .scheduler import Scheduler
 
@@ -56,17 +55,10 @@ class Models:
         self._schedulers = {}
 
 
-def refuse_folder(path: str | os.PathLike[str]) -> None:
-    """Raises MissingFileError for a model that is a folder."""
-    if os.path.isdir(path):
-        raise MissingFileError(f"{path}: is a folder; give a GGUF model")
-
-
 def open_scheduler(options: ModelOptions) -> Scheduler:
     """Load one model with room for its requests."""
     from ..session import open_model
 
-    refuse_folder(options.path)
     settings: dict[str, Any] = dict(options.load)
     if options.chat_format is not None:
         settings["chat_format"] = options.chat_format

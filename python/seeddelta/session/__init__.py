@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import EvaluationError, MissingFileError, ModelError
-from ..gguf.hub import located
+from ..gguf.hub import model_file
 from ..processors import processors
 from .decoder import Decoder, Tokens
 from .long_words import tokens_of
@@ -30,9 +30,7 @@ def open_model(
     Raises MissingFileError when there is no such file, ModelError when llama.cpp refuses it, MissingDependencyError
     without llama-cpp-python, and what `seeddelta.load` raises.
     """
-    path = located(path)
-    if not path.is_file():
-        raise MissingFileError(f"{path}: no such file; give a GGUF model")
+    path = model_file(path)
     from ..runtime import load
 
     threads = threads or processors()
