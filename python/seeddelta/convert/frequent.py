@@ -21,10 +21,9 @@ _FINE = " fine"  # ends the name of the fine tiles of a matrix
 
 # Share of the tiles that may have a finer code. The budget tries all, and takes the one that costs the model least.
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.35)
-# Bits that the other rows may have less than they would have alike: texts in other languages are made of them.
-MOST_LOST = 1
-# Share of the text's tokens that is spread over all rows alike: users have texts of other kinds and languages.
-_OTHER_TEXTS = 0.1
+# Bits that the other rows may have less than they would have alike: texts in other languages are made of them. With 1,
+# Gemma 3 270M had the same divergence in English, and 1.18 and 1.30 times that of .5 in Chinese and Russian.
+MOST_LOST = 0.5
 _LEAST_TILES = 256  # 4096 rows: of fewer, each is frequent
 
 
@@ -32,7 +31,7 @@ _LEAST_TILES = 256  # 4096 rows: of fewer, each is frequent
 class FineTiles:
     """Tiles of a matrix that have another rate than the rest: `tiles` has a bit for each, the first one lowest.
 
-    `share` of the tokens of a text that was not counted are taken to be theirs.
+    `share` of the tokens of a text that was not counted are theirs.
     """
 
     bits: float
@@ -82,8 +81,7 @@ class Frequent:
         found = sum(int(part[_most(together - part, wanted)].sum()) for part in self.counts)
         chosen = np.zeros(len(together), bool)
         chosen[_most(together, wanted)] = True
-        have = (1 - _OTHER_TEXTS) * found / int(together.sum()) + _OTHER_TEXTS * wanted / len(together)
-        return FineTiles(0, np.packbits(chosen, bitorder="little").tobytes(), have)
+        return FineTiles(0, np.packbits(chosen, bitorder="little").tobytes(), found / int(together.sum()))
 
 
 def _most(counts: npt.NDArray[np.int64], wanted: int) -> npt.NDArray[np.intp]:
