@@ -105,8 +105,10 @@ def costs_table() -> list[str]:
             sizes = (f"{found[key] / 1e9:.1f}" for key in ("memory", "disk") for found in (normal, best))
             yield f"{model} ({shape})", f"{normal['file'] / 1e9:.1f}", *hours, *sizes
 
-    heads = ("model", "file, GB", "hours, `fast`", "`normal`", "memory, GB, `fast` and `normal`", "`best`")
-    return table((*heads, "temporary files, GB, `fast` and `normal`", "`best`"), lines())
+    memory, disk = "memory, GB", "temporary files, GB"
+    hours = ("hours, `fast`", "hours, `normal`")
+    sizes = (f"{what}, {quality}" for what in (memory, disk) for quality in ("`fast` and `normal`", "`best`"))
+    return table(("model", "file, GB", *hours, *sizes), lines())
 
 
 def lanes_batch_table() -> list[str]:

@@ -162,7 +162,8 @@ def test_it_arrives(command: str, setting: Setting, flag: str, monkeypatch: pyte
     own = setting.path[0] == "runtime" or command in BUILDS
     needs = COMMANDS_NEED.get(command, [])
     beside = BESIDE.get(setting.name, []) if own else BESIDE.get(f"{command} {setting.name}", needs)
-    preset = [] if setting.name == "preset" else BUILDS.get(command, [])
+    other_rate = command == "quantize" and setting.name in ("preset", "target_bpw", "size")
+    preset = [] if other_rate else BUILDS.get(command, [])
     arguments = [*preset, *beside, *required(command, setting)]
     if setting.kind is bool:
         wanted = not setting.field.default
@@ -178,7 +179,7 @@ def test_it_arrives(command: str, setting: Setting, flag: str, monkeypatch: pyte
         without = handed(command, arguments, monkeypatch)
         group = ".".join(setting.optional) if at(without, setting.optional or ()) is None else ""
         wanted_changes = {group or setting.name} | (ALSO.get(setting.name, set()) if command in BUILDS else set())
-        if command == "quantize" and setting.name == "preset":
+        if other_rate:
             wanted_changes |= {"target_bpw"}  # of the preset that it has without
         assert differences(without, found) == wanted_changes  # and nowhere else
 
@@ -363,7 +364,7 @@ BUILD = ["-i", "in.gguf", "-o", "out.gguf"]
 
 @pytest.mark.parametrize(("arguments", "message"), [
     (["--set", "base_kind=odd"], "odd"), (["--set", "base.kind=lanes"], "did you mean base_kind?"),
-    (["--size", "1M", "--bpw", "4"], "exclude each other"), (["--size", "1MiB"], "no size"),
+    (["--size", "1M", "--bpw", "4"], "contradict each other"), (["--size", "1MiB"], "no size"),
 ])  # fmt: skip
 def test_what_is_wrong_with_a_build(arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["build", *BUILD, *arguments]) == 1

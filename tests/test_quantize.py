@@ -269,7 +269,7 @@ def test_several_texts_are_calibrated_on_and_checked(
     assert main(arguments) == 0
     assert read_header(path).metadata["seeddelta.calibration.text"] == f"{tiny_text.name} + calibration.txt"
     shown = " ".join(capsys.readouterr().out.split())
-    for text in (f"held out of {tiny_text.name}", "held out of calibration.txt", "Python's help"):
+    for text in (f"held out of {tiny_text.name}", "held out of the package's calibration text", "Python's help"):
         assert f"{text}, 31 tokens scored: KL divergence 0." in shown
     one = tmp_path / "one.seeddelta.gguf"
     seeddelta.quantize(tiny_dense, one, text=tiny_text, gradient="auto", **OPTIONS)

@@ -136,6 +136,12 @@ def _quantize(settings: QuantizeSettings) -> None:
             console.print(str(loss), soft_wrap=True)
 
 
+def _shown(text: Path) -> str:
+    from ..calibrate.text import bundled_text
+
+    return "the package's calibration text" if text == bundled_text() else text.name
+
+
 def _losses(settings: QuantizeSettings, model: Path) -> list[Loss | EmbeddingLoss]:
     """On chunks of the calibration's texts that it does not use, and on another text.
 
@@ -147,7 +153,7 @@ def _losses(settings: QuantizeSettings, model: Path) -> list[Loss | EmbeddingLos
     dense = settings.input
     own = text_files(settings.text)
     texts = {
-        f"held out of {text.name}": excerpt(dense, text, settings.ctx, settings.check, calibrated=share or 0)
+        f"held out of {_shown(text)}": excerpt(dense, text, settings.ctx, settings.check, calibrated=share or 0)
         for text, share in zip(own, shares(settings.chunks, own), strict=True)
     }
     if bundled_text() in own:

@@ -187,8 +187,6 @@ class Recipe(RecipeSettings):
         given = sorted(name for name in self.model_fields_set if name.startswith("proc_") and name != "proc_sparse")
         if given and not self.uses_proc_sparse:
             raise ValueError(f"--{given[0].replace('_', '-')} is for --proc-sparse, or --tensor-type REGEX=proc:FANOUT")
-        if self.target_bpw is not None and self.size is not None:
-            raise ValueError("--bpw and --size exclude each other")
         if (self.target_bpw is not None or self.size is not None) and not self.has_codes:
             raise ValueError("--bpw and --size are for --base-kind lanes")
         if (self.layout == "column" or self.column_tensor) and (not self.has_codes or self.residual_scheme != "none"):

@@ -106,7 +106,8 @@ class EncoderOptions(Group):
 
     bits: Annotated[float, Flag(shown=True, metavar="BITS", panel="File")] = Field(
         default=4,
-        description="Bits per weight: 1 to 5 in steps of 0.5, or 6. Embeddings and output matrix get a step more.",
+        description="Bits per weight of all matrices, in place of a preset: 1 to 5 in steps of 0.5, or 6. Embeddings "
+        "and output matrix get a step more.",
     )
     effort: Annotated[Literal["fast", "normal", "high"], Flag(file_only=True)] = Field(
         default="normal",
