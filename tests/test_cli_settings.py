@@ -163,8 +163,7 @@ def test_it_arrives(command: str, setting: Setting, flag: str, monkeypatch: pyte
     needs = COMMANDS_NEED.get(command, [])
     beside = BESIDE.get(setting.name, []) if own else BESIDE.get(f"{command} {setting.name}", needs)
     other_rate = command == "quantize" and setting.name in ("preset", "target_bpw", "size")
-    preset = [] if other_rate else BUILDS.get(command, [])
-    arguments = [*preset, *beside, *required(command, setting)]
+    arguments = [*([] if other_rate else BUILDS.get(command, [])), *beside, *required(command, setting)]
     if setting.kind is bool:
         wanted = not setting.field.default
         given = [flag if wanted else f"--no-{flag.removeprefix('--')}"]
