@@ -49,7 +49,7 @@ def test_card(model: Path, tmp_path: Path) -> None:
 
 def test_what_is_no_card(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["card", str(tmp_path / "tiny.gguf")]) == 1
-    assert "is no SeedΔ file" in capsys.readouterr().err
+    assert "not a SeedΔ file" in capsys.readouterr().err
     other = evaluation(tmp_path / "other.json", tmp_path / "other.gguf")
     assert main(["card", str(model), "--eval", str(other)]) == 1
     assert "has no model tiny.seeddelta.gguf" in capsys.readouterr().err

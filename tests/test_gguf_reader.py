@@ -84,7 +84,7 @@ def test_gguf_py_opens_it(good: Path) -> None:
 
 def test_plain_gguf_is_no_seeddelta(folder: Path, good: Path) -> None:
     assert not is_seeddelta(folder / "dense.gguf")
-    with pytest.raises(FormatError, match="not a SeedΔ file; make one with `seeddelta build`"):
+    with pytest.raises(FormatError, match="not a SeedΔ file; make one with `seeddelta quantize`"):
         open_seeddelta(folder / "dense.gguf")
 
 
