@@ -86,18 +86,21 @@ std::shared_ptr<ServedModel> Host::open(const char *path, const char *given) {
     } catch (const ModelFileError &) { // of ordinary models it is said when one of them computes
     }
     std::unique_ptr<WatchedModel> file;
+    bool ordinary = false;
     try {
         file = std::make_unique<WatchedModel>(path);
-        if (!is_seeddelta(file->header()) && !columns) {
-            if (skips && models_.empty()) { // else the settings may be those of a SeedΔ model, and this its draft
-                file->header().fail("kwta, state_pack_mlp and event skip inputs of matrices stored by columns; give "
-                                    "--columns f16 (columns=f16)", Fault::settings);
-            }
-            return nullptr;
-        }
+        ordinary = !is_seeddelta(file->header());
     } catch (const ModelFileError &) {
-        if (columns || skips || claims_to_be_ours(path)) {
+        if (columns || claims_to_be_ours(path)) {
             throw;
+        }
+        return nullptr;
+    }
+    if (ordinary && !columns) {
+        if (skips && models_.empty()) { // else the settings may be those of a SeedΔ model, and this its draft
+            file->header().fail("kwta, state_pack_mlp and event skip inputs of matrices stored by columns; give "
+                                "--columns f16 (columns=f16)",
+                                Fault::settings);
         }
         return nullptr;
     }

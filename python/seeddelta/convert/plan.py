@@ -71,8 +71,7 @@ class Plan:
     @property
     def file_bytes(self) -> int:
         """Of the output at most, within some kilobytes."""
-        overhead = self.source.header.data_offset + _KEY_BYTES + _TABLE_BYTES * len(self.targets)
-        return self.dense_bytes + self.payload_bytes + overhead
+        return self.dense_bytes + self.payload_bytes + _table_bytes(self.source, len(self.targets))
 
     @property
     def payload_bytes(self) -> int:
@@ -218,8 +217,12 @@ def budget_bytes(recipe: Recipe, source: SourceModel, counted: Iterable[str]) ->
     chosen = set(counted)
     smaller = rest_types(source.header, recipe.rest)
     rest = sum(kept_tensor(source, name, smaller).nbytes for name in source.tensors if name not in chosen)
-    # the table of tensors, their descriptions and the padding of the payloads
-    return parse_size(recipe.size) - rest - source.header.data_offset - _KEY_BYTES - _TABLE_BYTES * len(chosen)
+    return parse_size(recipe.size) - rest - _table_bytes(source, len(chosen))
+
+
+def _table_bytes(source: SourceModel, converted: int) -> int:
+    """The header: metadata, the table of tensors, their descriptions and the padding of the payloads."""
+    return source.header.data_offset + _KEY_BYTES + _TABLE_BYTES * converted
 
 
 def matrix_shape(info: TensorInfo) -> tuple[int, int]:

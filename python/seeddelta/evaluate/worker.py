@@ -41,10 +41,6 @@ class Session:
         from ..session import open_model
 
         before = read_memory()
-        if "config" in options:
-            from ..runtime import RuntimeConfig
-
-            options["config"] = RuntimeConfig.from_dict(options["config"])
         self._model = open_model(path, **options)
         return {"before": before.to_dict(), "after": read_memory().to_dict()}
 

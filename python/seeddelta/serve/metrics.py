@@ -54,7 +54,7 @@ def prometheus(models: Models) -> str:
             add(f"{name}_total", "counter", value, _ABOUT[name], f"{{{label}}}")
         for name, value in scheduler.between_passes(scheduler.llm.seeddelta.metrics).items():
             about = f"{name} of the run time, as llm.seeddelta.metrics() has it."
-            add(f"model_{_plain(name)}", "counter" if counts_up(name) else "gauge", value, about, f"{{{label}}}")
+            add(f"model_{_plain(name)}", "counter" if _counts_up(name) else "gauge", value, about, f"{{{label}}}")
     for name, size in read_memory().to_dict().items():
         if size is not None:
             add(f"memory_{name}_bytes", "gauge", size, f"Memory of the process: {name}.")
@@ -64,7 +64,7 @@ def prometheus(models: Models) -> str:
     return "".join("\n".join(lines) + "\n" for lines in blocks)
 
 
-def counts_up(name: str) -> bool:
+def _counts_up(name: str) -> bool:
     """Whether a metric of the run time is a sum since loading; the others are states, shares and means."""
     return name.startswith("seeddelta.calls.") or name == "event.heads" or name.rpartition(".")[2] in _SUMS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import logging
 import os
 from pathlib import Path
@@ -89,14 +90,12 @@ def read_text(path: str | os.PathLike[str], *, whole: bool = False) -> bytes:
     """
     try:
         data = Path(path).read_bytes()
-        data.decode("utf-8")
+        codecs.getincrementaldecoder("utf-8")().decode(data)  # which takes a text that was cut within a character
     except FileNotFoundError as error:
         raise MissingFileError(f"{path}: no such file; give a text file in UTF-8") from error
     except OSError as error:
         raise EvaluationError(f"{path}: cannot be read ({error.strerror}); give a text file in UTF-8") from error
     except UnicodeDecodeError as error:
-        if error.end == len(data) and error.reason == "unexpected end of data":  # a text that was cut
-            return data if whole else data.removesuffix(b"\n")
         raise EvaluationError(f"{path}: not UTF-8 at byte {error.start}; give a text file in UTF-8") from error
     return data if whole else data.removesuffix(b"\n")
 
