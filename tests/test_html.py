@@ -66,6 +66,7 @@ def test_build_report(report: seeddelta.BuildReport) -> None:
     metrics = report.tensors[0].metrics
     assert metrics is not None
     assert f"{100 * metrics.rel_l2:.2f}" in text
+    assert str(report).startswith(f"{report.files[0]}: {report.file_bytes / 1e6:.1f} MB, ")
 
 
 def test_file(report: seeddelta.BuildReport, recipe: seeddelta.Recipe) -> None:
@@ -85,7 +86,11 @@ def test_comparison(report: seeddelta.BuildReport, recipe: seeddelta.Recipe) -> 
         )
         for path in (recipe.input, recipe.output)
     ]  # fmt: skip
-    text = Balanced(Comparison(tuple(models), {"text": None})._repr_html_()).text
+    comparison = Comparison(tuple(models), {"text": None})
+    told, headings, *rows = str(comparison).splitlines()
+    assert (told, headings.split()[0]) == ("compared with a<b>", "model")
+    assert [row.split()[0] for row in rows] == ["a<b>", "small"]
+    text = Balanced(comparison._repr_html_()).text
     assert text[0] == "compared with a<b>"
     assert text[text.index("small") + 1] == "SeedΔ lanes 3b"
     assert f"{recipe.output.stat().st_size / 1e6:.1f}" in text

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from ..errors import EvaluationError
 from ..settings.runtime import RuntimeConfig
 from ..settings.tree import STDOUT
-
-if TYPE_CHECKING:
-    from ..convert.report import BuildReport
 
 
 def put_json(to: Path | None, data: Any) -> bool:
@@ -30,15 +27,6 @@ def put_json(to: Path | None, data: Any) -> bool:
     with atomic_output(to) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # of a surrogate that is JSON, too
     return False
-
-
-def size_line(report: BuildReport) -> str:
-    """The size beside that of the original, and bits per weight."""
-    before, after = report.source_bytes, report.file_bytes
-    return (
-        f"{after / 1e6:.1f} MB, {100 * after / before:.0f}% of the original's {before / 1e6:.1f} MB; "
-        f"{report.bits_per_weight:.3f} bits per converted weight, {report.model_bits_per_weight:.3f} over all weights"
-    )
 
 
 def require_statecells(models: Sequence[Path]) -> None:

@@ -11,7 +11,7 @@ from ..settings import Flag
 from ..settings.measuring import QUIET
 from ..settings.tree import STDOUT
 from ._command import from_settings
-from ._options import put_json, size_line
+from ._options import put_json
 
 STATECELLS = {"base_kind": "none", "scheme": "codebook_resid", "bits": 4, "K": "auto"}  # what --statecells sets
 
@@ -59,7 +59,7 @@ def command(settings: BuildSettings) -> None:
     console = make_console()
     console.print(report.to_table())
     what = f"dry run: {recipe.output} is not written" if recipe.dry_run else ", ".join(report.files)
-    console.print(f"{what}: {size_line(report)}", soft_wrap=True)
+    console.print(f"{what}: {report.sizes}", soft_wrap=True)
     if report.kept_dense:
         console.print(
             f"{len(report.kept_dense)} tensors are kept dense, beyond --seeddelta-gap {recipe.seeddelta_gap:g}"

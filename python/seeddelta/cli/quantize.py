@@ -15,7 +15,7 @@ from ..settings.measuring import QUIET
 from ..settings.recipe import INPUT_HELP, PRESET_HELP
 from ..settings.tree import STDOUT
 from ._command import from_settings
-from ._options import put_json, size_line
+from ._options import put_json
 
 if TYPE_CHECKING:
     from ..evaluate.losses import EmbeddingLoss, Loss
@@ -125,10 +125,10 @@ def _quantize(settings: QuantizeSettings) -> None:
     console.print(report.to_table())
     if settings.dry_run:
         needs = estimate_quantize(settings.input, settings.output, **measured)
-        console.print(f"dry run: {settings.output} is not written; {size_line(report)}", soft_wrap=True)
+        console.print(f"dry run: {settings.output} is not written; {report.sizes}", soft_wrap=True)
         console.print(f"it takes {needs}", soft_wrap=True)
     else:
-        console.print(f"{settings.output}: {size_line(report)}", soft_wrap=True)
+        console.print(f"{settings.output}: {report.sizes}", soft_wrap=True)
         if report.predicted_divergence is not None:
             expected = f"{report.predicted_divergence:.4f} nats"
             console.print(f"predicted from the gradients: KL divergence {expected}", soft_wrap=True)

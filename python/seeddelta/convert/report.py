@@ -135,6 +135,18 @@ class BuildReport(BaseModel):
         return 8 * self.model_bytes_after / self.model_weights
 
     @property
+    def sizes(self) -> str:
+        """The size beside that of the original, and bits per weight."""
+        before, after = self.source_bytes, self.file_bytes
+        return (
+            f"{after / 1e6:.1f} MB, {100 * after / before:.0f}% of the original's {before / 1e6:.1f} MB; "
+            f"{self.bits_per_weight:.3f} bits per converted weight, {self.model_bits_per_weight:.3f} over all weights"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.files[0] if self.files else 'dry run'}: {self.sizes}"
+
+    @property
     def kept_dense(self) -> tuple[TensorReport, ...]:
         """Tensors that were to be converted but exceed the gap."""
         return tuple(tensor for tensor in self.tensors if tensor.status == "dense")

@@ -92,12 +92,24 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         return {"settings": dict(self.settings), "models": [model.to_dict() for model in self.models]}
 
+    def __str__(self) -> str:
+        settings, columns, rows = self._cells()
+        lines = [columns, *rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        shown = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in lines)
+        return "\n".join([settings, *(row.rstrip() for row in shown)])
+
     def _repr_html_(self) -> str:
         """Models beside each other, one a row."""
+        settings, columns, rows = self._cells()
+        return line(settings) + table(columns, rows, text_columns=2)
+
+    def _cells(self) -> tuple[str, list[str], list[list[str]]]:
+        """What was measured, the headings, and a row for each model."""
         series = of_comparison(self)
         columns = headings(series)
         rows = [[cell(model_values(model, series)) for cell in columns.values()] for model in series.models]
-        return line(settings_text(series)) + table(list(columns), rows, text_columns=2)
+        return settings_text(series), list(columns), rows
 
 
 def evaluate(
