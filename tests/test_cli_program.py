@@ -38,6 +38,16 @@ def test_help_and_what_is_of_a_gpu() -> None:
     )
 
 
+def test_options_that_are_not_there_are_one_line() -> None:
+    for arguments, told in (
+        (("foo",), "no such command 'foo'; seeddelta -h lists the options"),
+        (("quantize", "--foo"), "no such option: --foo; seeddelta quantize -h lists the options"),
+    ):
+        done = program(*arguments)
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", f"seeddelta: error: {told}\n")
+    assert program("eval").stdout.startswith("Usage: seeddelta eval MODEL…")
+
+
 def test_imatrix_is_a_function() -> None:
     from seeddelta.calibrate import capture
 

@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         app = typer.Typer(name=program, add_completion=False, pretty_exceptions_enable=False)
         app.command(**build.command.options)(build.command)  # type: ignore[attr-defined]
-        return app(args=None if argv is None else list(argv), prog_name=program)
+        return app(args=None if argv is None else list(argv), prog_name=program, standalone_mode=False)
 
     return run_guarded(run, program)
 

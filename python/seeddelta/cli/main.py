@@ -108,12 +108,30 @@ def _exit_code(run: Callable[[], Any], program: str) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except Exception as error:
+        if (told := _usage(error, program)) is not None:
+            print(told, file=sys.stderr)
+            return int(getattr(error, "exit_code", 2))
         if os.environ.get("SEEDDELTA_DEBUG", "") not in ("", "0"):
             raise
         what = f"{type(error).__name__}: {one_line(error)}"
         print(f"{program}: unexpected error: {what} (SEEDDELTA_DEBUG=1 shows where; please report it)", file=sys.stderr)
         return 1
     return result if isinstance(result, int) else 0
+
+
+def _usage(error: Exception, program: str) -> str | None:
+    """What typer says of options that cannot be, in a line; None for other errors.
+
+    Typer's class is not named, since where it comes from (click, or typer's own copy) is the release's.
+    """
+    if not hasattr(error, "format_message"):
+        return None
+    message = str(error.format_message())
+    context = getattr(error, "ctx", None)
+    command, ask = (program, "-h") if context is None else (context.command_path, context.help_option_names[0])
+    return (
+        f"{program}: error: {message[:1].lower()}{one_line(message[1:]).rstrip('.')}; {command} {ask} lists the options"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -123,7 +141,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = arguments[0] if arguments else None
     commands = {name: COMMANDS[name]} if name in COMMANDS else None
     # commands that tell how they were called find it in their context
-    return run_guarded(lambda: make_app(commands)(args=arguments, prog_name="seeddelta", obj=arguments))
+    return run_guarded(
+        lambda: make_app(commands)(args=arguments, prog_name="seeddelta", obj=arguments, standalone_mode=False)
+    )
 
 
 if __name__ == "__main__":
