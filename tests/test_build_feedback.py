@@ -12,7 +12,7 @@ from seeddelta.calibrate import capture, write_covariance
 from seeddelta.convert.encode import encode_tensor
 from seeddelta.convert.feedback import make_feedback
 from seeddelta.convert.rates import lane_code, rate_of
-from seeddelta.errors import ImatrixError, RecipeError
+from seeddelta.errors import ImatrixError, RecipeError, RecipeWarning
 from seeddelta.gguf import schema
 from seeddelta.gguf.reader import weight_arguments
 
@@ -91,6 +91,8 @@ def test_rates_of_tensors(short_f16, tmp_path):
     assert bits["blk.1.attn_q.weight"] == 3  # the last expression wins
     assert not [name for name in bits if "ffn_up" in name]
     assert not (tmp_path / "a.gguf").exists()
+    with pytest.warns(RecipeWarning, match="--tensor-type ffn_upp=6: none of its tensors has such a name"):
+        build(short_f16, tmp_path / "a.gguf", bits=2, tensor_type=("ffn_upp=6",), dry_run=True)
     report = build(short_f16, tmp_path / "a.gguf", bits=2, tensor_type=("ffn=dense", "attn_v=6"))
     with seeddelta.open_seeddelta(tmp_path / "a.gguf") as file:
         assert file.tensors["blk.0.attn_v.weight"].description.base.bits == 6

@@ -54,6 +54,10 @@ class MemoryWarning(UserWarning):
     """A single matrix takes more memory to encode than was given; the message has its name and the size."""
 
 
+class RecipeWarning(UserWarning):
+    """An option of a build is of no effect; the message has it and the reason."""
+
+
 class RecipeError(SeedDeltaError, ValueError):
     """The options of a build contradict each other or are out of range."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -14,7 +15,7 @@ from gguf import GGMLQuantizationType
 
 from ..calibrate.covariance import Covariance, open_covariance
 from ..calibrate.gradient_file import Gradient, open_gradient
-from ..errors import ImatrixError, RecipeError, SourceModelError
+from ..errors import ImatrixError, RecipeError, RecipeWarning, SourceModelError
 from ..gguf import names, payload, targets
 from ..gguf.header import TensorInfo
 from ..gguf.imatrix import Imatrix, read_imatrix
@@ -23,7 +24,7 @@ from ..gguf.source import SourceModel, can_dequantize, cannot_dequantize, open_s
 from .budget import CODE_ERROR, costs, fit_rates, loss
 from .describe import describe, with_fine
 from .frequent import MOST_LOST, SHARES, FineTiles, Frequent, Parts, bits_of
-from .rates import Proc, Rate, overridden
+from .rates import Proc, Rate, overridden, parse_override
 from .recipe import Recipe, parse_size
 from .rest import kept_tensor, rest_types
 
@@ -103,6 +104,11 @@ def make_plan(recipe: Recipe, *, measured: bool = True, counts: npt.NDArray[np.i
     for info in chosen:
         if not can_dequantize(info.type):
             raise cannot_dequantize(source.path, info)
+    for override in recipe.tensor_type:
+        pattern, _ = parse_override(override)
+        if not any(pattern.search(name) for name in source.tensors):
+            told = "none of its tensors has such a name; `seeddelta inspect` lists them"
+            warnings.warn(f"{source.path}: --tensor-type {override}: {told}", RecipeWarning, stacklevel=3)
     gradient = None if recipe.gradient is None else open_gradient(recipe.gradient)
     fine: dict[str, FineTiles] = {}
     if recipe.target_bpw is not None or recipe.size is not None:
