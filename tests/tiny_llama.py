@@ -150,7 +150,8 @@ def write_gpt_oss(path: Path, tokenizer_of: Path) -> Path:
         tensors = _attention(random) | {"post_attention_norm": random.norm(), "ffn_gate_inp": random.router()}
         tensors |= {f"ffn_{name}_exps": random.matrix(N_EXPERT, *shape) for name, shape in shapes.items()}
         biases = {f"ffn_{name}_exps": (N_EXPERT, shape[0]) for name, shape in shapes.items()}
-        biases |= {"attn_output": (N_EMBD,), "ffn_gate_inp": (N_EXPERT,)}
+        biases |= {f"attn_{name}": (len(tensors[f"attn_{name}"]),) for name in ("q", "k", "v", "output")}
+        biases |= {"ffn_gate_inp": (N_EXPERT,)}
         tensors |= {f"{name}.bias": random.matrix(*shape).astype(np.float32) for name, shape in biases.items()}
         return tensors | {"attn_sinks": np.linspace(-2, 4, N_HEAD, dtype=np.float32)}
 
