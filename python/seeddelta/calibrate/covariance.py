@@ -44,19 +44,16 @@ class Covariance:
         if self.tokens < 0:
             raise ValueError("the number of tokens is missing")
         self._shared = dict(str(pair).split("=", 1) for pair in metadata["seeddelta.covariance.shared"])
-        self._sha256: str | None = None
 
     @property
     def tensors(self) -> tuple[str, ...]:
         """Matrices whose inputs are known."""
         return tuple(self._shared)
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """SHA-256 of the file, hex."""
-        if self._sha256 is None:
-            self._sha256 = file_sha256(self.path)
-        return self._sha256
+        return file_sha256(self.path)
 
     def has(self, name: str) -> bool:
         """True when the input of a matrix is known, and was not zero in every token."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -36,19 +37,16 @@ class Gradient:
     def __init__(self, header: Header) -> None:
         self.path = Path(header.path)
         self._header = header
-        self._sha256: str | None = None
 
     @property
     def tensors(self) -> tuple[str, ...]:
         """Matrices whose gradients are known."""
         return tuple(name.removesuffix(SUFFIX) for name in self._header.tensors if name.endswith(SUFFIX))
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """SHA-256 of the file, hex."""
-        if self._sha256 is None:
-            self._sha256 = file_sha256(self.path)
-        return self._sha256
+        return file_sha256(self.path)
 
     def has(self, name: str) -> bool:
         """True when the gradients of a matrix are known, and are not zero in every token."""

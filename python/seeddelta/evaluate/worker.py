@@ -54,23 +54,11 @@ class Session:
         sample = measure(self._llm, **options)
         return {"prompt": sample.prompt, "generation": sample.generation}
 
-    def scores(
-        self,
-        n_ctx: int,
-        chunks: int | None = None,
-        text: str | None = None,
-        base: str | None = None,
-        save_base: str | None = None,
-        resume: str | None = None,
-        identity: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Scores of every token of a text (`score_text` of scores.py)."""
+    def scores(self, **options: Any) -> dict[str, Any]:
+        """Scores of every token of a text (arguments of `score_text`)."""
         from .scores import score_text
 
-        return score_text(
-            self._llm, n_ctx=n_ctx, chunks=chunks, text=text, base=base, save_base=save_base, resume=resume,
-            identity=identity, report=self._report,
-        )  # fmt: skip
+        return score_text(self._llm, **options, report=self._report)
 
     def outputs(self) -> str:
         """What the model gives: `logits`, or `embeddings` alone."""
