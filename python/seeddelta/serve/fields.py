@@ -50,10 +50,10 @@ class Fields(BaseModel):
         return self.model_dump(exclude_none=True)
 
 
-def shallow(value: Any) -> Any:
-    """A value of any form that is not nested too deeply. Raises ValueError otherwise."""
+def not_deeper(value: Any, most: int) -> Any:
+    """A value of any form. Raises ValueError for one that is nested deeper than `most` levels."""
     level = [value]
-    for _ in range(2 * DEPTH + 2):  # a schema has two levels for each of a value
+    for _ in range(most + 2):
         level = [
             inner
             for one in level
@@ -62,7 +62,12 @@ def shallow(value: Any) -> Any:
         ]
         if not level:
             return value
-    raise ValueError(f"it is nested more than {2 * DEPTH} deep")
+    raise ValueError(f"it is nested more than {most} deep")
+
+
+def shallow(value: Any) -> Any:
+    """A value that may be a schema, which has two levels for each of a value. Raises ValueError for deeper ones."""
+    return not_deeper(value, 2 * DEPTH)
 
 
 Anything = Annotated[Any, AfterValidator(shallow)]

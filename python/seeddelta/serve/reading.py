@@ -9,12 +9,15 @@ from collections.abc import Callable, Coroutine, MutableMapping
 from typing import Any
 
 from ..errors import needs_extra
+from .fields import not_deeper
+from .schema import DEPTH
 
 with needs_extra("serve"):
     from fastapi import HTTPException, Request, Response
     from fastapi.routing import APIRoute
 
 MOST_BYTES = 8 << 20
+_DEPTH = 4 * DEPTH  # of a whole body, in which a schema may be
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -72,7 +75,7 @@ class _StrictRequest(Request):
 
 def parsed(body: bytes) -> Any:
     """The value of JSON. Raises ValueError for what the standard has not: NaN, numbers beyond a double, halves of
-    surrogate pairs, and values nested too deeply for Python."""
+    surrogate pairs, and values nested too deeply."""
     try:
         value = json.loads(body.decode("utf-8"), parse_constant=_no_number, parse_float=_finite)
         if _SURROGATE.search(body):
@@ -83,7 +86,7 @@ def parsed(body: bytes) -> Any:
         raise ValueError("a text has half of a surrogate pair") from error
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    return value
+    return not_deeper(value, _DEPTH)
 
 
 def _no_number(text: str) -> Any:
