@@ -108,7 +108,8 @@ def make_plan(recipe: Recipe, *, measured: bool = True, counts: npt.NDArray[np.i
         pattern, _ = parse_override(override)
         if not any(pattern.search(name) for name in source.tensors):
             told = "none of its tensors has such a name; `seeddelta inspect` lists them"
-            warnings.warn(f"{source.path}: --tensor-type {override}: {told}", RecipeWarning, stacklevel=3)
+            # of this line, whoever plans: a dry run plans twice, and Python says it once for a place
+            warnings.warn(f"{source.path}: --tensor-type {override}: {told}", RecipeWarning, stacklevel=1)
     gradient = None if recipe.gradient is None else open_gradient(recipe.gradient)
     fine: dict[str, FineTiles] = {}
     if recipe.target_bpw is not None or recipe.size is not None:

@@ -144,7 +144,7 @@ class BuildReport(BaseModel):
         )
 
     def __str__(self) -> str:
-        return f"{self.files[0] if self.files else 'dry run'}: {self.sizes}"
+        return f"{', '.join(self.files) or 'dry run'}: {self.sizes}"
 
     @property
     def kept_dense(self) -> tuple[TensorReport, ...]:
