@@ -74,9 +74,10 @@ int64_t Attention::attend(const AttentionProblem &p, Scratch &scratch, int64_t k
     return task.values;
 }
 
-// Neighboring queries with the same mask are computed together, which changes no bit of theirs.
-void Attention::attend_all(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk, float *partials,
-                           float *keys) const {
+// Neighboring queries with the same mask are computed together, which changes no bit of theirs. Their positions are
+// the same for all KV heads.
+void Attention::attend_all(const AttentionProblem &p, Scratch &scratch, int64_t first_head, int64_t heads,
+                           int64_t chunk, float *partials, float *keys) const {
     int64_t end = 0;
     for (int64_t begin = 0; begin < p.n_query; begin = end) {
         const int64_t most = std::min(p.n_query, begin + queries_at_once(p));
@@ -87,8 +88,10 @@ void Attention::attend_all(const AttentionProblem &p, Scratch &scratch, int64_t 
         visible_bits(first, chunk, bits);
         bool biased = false;
         const int64_t n = gather(first, chunk, bits, scratch.rows, scratch.bias, biased);
-        attend(p, scratch, kv_head, chunk, scratch.rows, biased ? scratch.bias : nullptr, n, nullptr, 0.0F, partials,
-               keys, begin, end - begin);
+        for (int64_t kv_head = first_head; kv_head < first_head + heads; ++kv_head) {
+            attend(p, scratch, kv_head, chunk, scratch.rows, biased ? scratch.bias : nullptr, n, nullptr, 0.0F,
+                   partials, keys, begin, end - begin);
+        }
     }
 }
 
@@ -100,7 +103,7 @@ void Attention::windows(const AttentionProblem &p, const int32_t *items, int64_t
     Scratch scratch(p);
     scratch.take_queries(p);
     for (int64_t i = 0; i < n; ++i) {
-        attend_all(p, scratch, items[i] % p.n_kv_head, items[i] / p.n_kv_head, partials, keys);
+        attend_all(p, scratch, items[i] % p.n_kv_head, 1, items[i] / p.n_kv_head, partials, keys);
     }
 }
 
@@ -129,14 +132,18 @@ void Attention::exact(const AttentionProblem &p, int ith, int nth) {
     int64_t stream = -1;
     AttentionProblem one;
     // The KV heads of a position lie side by side: a chunk is read for all of them before the next one.
-    for (int64_t item = items * ith / nth; item < items * (ith + 1) / nth; ++item) {
+    const int64_t end = items * (ith + 1) / nth;
+    int64_t heads = 0;
+    for (int64_t item = items * ith / nth; item < end; item += heads) {
         if (item / of_stream != stream) {
             stream = item / of_stream;
             one = p.stream(stream);
             scratch.take_queries(one);
         }
         const int64_t at = item % of_stream;
-        attend_all(one, scratch, at % p.n_kv_head, at / p.n_kv_head, partials_.data + stream * p.partial_floats());
+        heads = std::min(end - item, p.n_kv_head - at % p.n_kv_head);
+        attend_all(one, scratch, at % p.n_kv_head, heads, at / p.n_kv_head,
+                   partials_.data + stream * p.partial_floats());
     }
     barrier_.barrier(nth);
     merge_all(p, partials_.data, nullptr, ith, nth);

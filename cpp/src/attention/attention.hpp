@@ -81,8 +81,8 @@ private:
     int64_t attend(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk, const int32_t *rows,
                    const float *bias, int64_t n, const float *given, float negligible, float *partials,
                    float *keys = nullptr, int64_t query = 0, int64_t queries = 1) const;
-    void attend_all(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk, float *partials,
-                    float *keys = nullptr) const;
+    void attend_all(const AttentionProblem &p, Scratch &scratch, int64_t first_head, int64_t heads, int64_t chunk,
+                    float *partials, float *keys = nullptr) const;
     void attend_kept(const AttentionProblem &p, Scratch &scratch, int64_t kv_head, int64_t chunk,
                      const PackSettings &settings, PackOutcome &outcome) const;
     void score(const AttentionProblem &p, const KeyPack &pack, const PackSettings &settings, Scratch &scratch,

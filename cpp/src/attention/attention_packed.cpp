@@ -359,7 +359,7 @@ void Attention::packed(const AttentionProblem &p, KeyPack &pack, const PackSetti
         }
         attend_kept(p, scratch, kv_head, chunk, settings, outcome);
         if (compare) {
-            attend_all(p, scratch, kv_head, chunk, exact_partials_.data);
+            attend_all(p, scratch, kv_head, 1, chunk, exact_partials_.data);
         }
     }
     barrier_.barrier(nth);

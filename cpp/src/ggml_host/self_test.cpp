@@ -13,6 +13,7 @@
 #include "ggml_host/graph_hook.hpp"
 #include "ggml_host/prober.hpp"
 #include "seeddelta/compute.hpp"
+#include "simd/kernel_table.hpp"
 
 namespace seeddelta {
 
@@ -233,7 +234,7 @@ int test_products(const std::map<std::string, uintptr_t> &table, const GgmlAbi &
 }
 
 int test_attention(const std::map<std::string, uintptr_t> &table, const GgmlAbi &abi, const AttentionAbi &layout) {
-    if (!computes(table)) {
+    if (!computes(table) || !kernels().attention.fused) { // without it the hook leaves all attention to ggml
         return 0;
     }
     const Symbols symbols(table);

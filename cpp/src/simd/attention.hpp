@@ -26,7 +26,13 @@ void query_keys(const AttentionTask &t) {
     const int64_t dim = kDim == 0 ? t.dim_k : kDim;
     float *wide = four_rows(t);
     const int64_t k_bytes = cache_row_bytes(kType, dim);
-    const int64_t v_bytes = t.negligible > 0.0F || t.v_by_channel ? 0 : cache_row_bytes(t.v_type, t.dim_v);
+    // of values that nothing fetched while the chunk before was computed with
+    const bool fetched = t.next_v != nullptr || t.negligible > 0.0F || t.v_by_channel;
+    const int64_t v_bytes = fetched ? 0 : cache_row_bytes(t.v_type, t.dim_v);
+    constexpr int kCount = Lanes<Arch>::kCount;
+    F last[4 * kCount]; // sums of the head before: folded behind the next one's, since each step of it waits
+    unrolled<4 * kCount>([&](int s) SEEDDELTA_INLINE_LAMBDA { last[s] = F(0.0F); });
+    float *last_out = t.scratch;
     for (int64_t i = 0; i < t.n; i += 4) {
         F four[held ? 4 * registers : 1];
         unrolled<4>([&](int key) SEEDDELTA_INLINE_LAMBDA {
@@ -53,19 +59,25 @@ void query_keys(const AttentionTask &t) {
             // what is written behind the last key is overwritten with no score below
             float *out = t.scratch + head * kAttentionChunk + i;
             if constexpr (held) {
-                held_products<Arch, Ops, registers>(t.q + head * dim, four, out);
+                F sum[4 * kCount];
+                held_products<Arch, Ops, registers>(t.q + head * dim, four, sum);
+                Ops::sum4(last, last + kCount, last + 2 * kCount, last + 3 * kCount, last_out);
+                unrolled<4 * kCount>([&](int s) SEEDDELTA_INLINE_LAMBDA { last[s] = sum[s]; });
+                last_out = out;
             } else {
                 four_products<Arch, Ops>(t.q + head * dim, wide, dim, dim, out);
             }
         }
     }
+    if constexpr (held) {
+        Ops::sum4(last, last + kCount, last + 2 * kCount, last + 3 * kCount, last_out);
+    }
 }
 
-// Softmax within the chunk: scores become weights. n rounded up to kLanes is at most kAttentionChunk.
+// A head's scores as the softmax takes them, up to a multiple of kLanes, which is at most kAttentionChunk. Returns the
+// largest.
 template <class Arch>
-void weigh(const AttentionTask &t, int64_t head) {
-    using F = xsimd::batch<float, Arch>;
-    constexpr int64_t size = F::size;
+float finish_scores(const AttentionTask &t, int64_t head) {
     float *score = t.scratch + head * kAttentionChunk;
     if (t.given != nullptr) {
         for (int64_t i = 0; i < t.n; ++i) {
@@ -86,23 +98,22 @@ void weigh(const AttentionTask &t, int64_t head) {
             score[i] = score[i] + t.slope[head] * t.bias[i];
         }
     }
-    Lanes<Arch> most(kNoScore), sum(0.0F);
-    for (int64_t i = 0; i < end; i += kLanes) {
-        for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
-            most.r[r] = greater(F::load_unaligned(score + i + r * size), most.r[r]);
-        }
+    return largest_of<Arch>(score, end);
+}
+
+// Softmax within the chunk: scores become weights, and t.partial gets their largest and their sum.
+template <class Arch, class Ops>
+void weigh(const AttentionTask &t) {
+    const int64_t stride = 2 + t.dim_v;
+    for (int64_t head = 0; head < t.heads; ++head) { // of all heads first: one does not wait for another
+        t.partial[head * stride] = finish_scores<Arch>(t, head);
     }
-    const float top = most.largest();
-    for (int64_t i = 0; i < end; i += kLanes) {
-        for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
-            const F weight = exp_simd<Arch>(F::load_unaligned(score + i + r * size) - F(top));
-            weight.store_unaligned(score + i + r * size);
-            sum.r[r] = sum.r[r] + weight;
-        }
+    for (int64_t head = 0; head < t.heads; ++head) {
+        float *partial = t.partial + head * stride;
+        const float sum =
+            weights_of<Arch, Ops>(t.scratch + head * kAttentionChunk, (t.n + kLanes - 1) / kLanes * kLanes, partial[0]);
+        partial[1] = t.n > 0 ? sum : 0.0F; // without a score, exp(-inf + inf) is no number
     }
-    float *partial = t.partial + head * (2 + t.dim_v);
-    partial[0] = top;
-    partial[1] = t.n > 0 ? sum.sum() : 0.0F; // without a score, exp(-inf + inf) is no number
 }
 
 // Sums of weight times value for kHeads heads and kRegisters registers of channels from d on.
@@ -280,25 +291,35 @@ void with_type_and_size(CacheType type, int64_t dim, const Use &use) {
     with_type(type, [&]<CacheType kType> { use.template operator()<kType, 0>(); });
 }
 
-template <class Arch, class Ops>
-void attend_simd(AttentionTask &t) {
-    if (t.given == nullptr) {
-        with_type_and_size(t.k_type, t.dim_k,
-                           [&]<CacheType kType, int64_t kDim> { query_keys<Arch, Ops, kType, kDim>(t); });
+// Positions whose weight counts for one head at least. Returns how many.
+inline int64_t counted(const AttentionTask &t, int32_t *index) {
+    if (t.negligible <= 0.0F) {
+        for (int32_t i = 0; i < static_cast<int32_t>(t.n); ++i) {
+            index[i] = i;
+        }
+        return t.n;
     }
-    for (int64_t head = 0; head < t.heads; ++head) {
-        weigh<Arch>(t, head);
-    }
-    int32_t index[kAttentionChunk];
     int64_t n = 0;
     for (int64_t i = 0; i < t.n; ++i) {
-        bool used = t.negligible <= 0.0F;
+        bool used = false;
         for (int64_t head = 0; head < t.heads && !used; ++head) {
             used = !(t.scratch[head * kAttentionChunk + i] < t.negligible);
         }
         index[n] = static_cast<int32_t>(i);
         n += used ? 1 : 0;
     }
+    return n;
+}
+
+template <class Arch, class Ops>
+void attend_simd(AttentionTask &t) {
+    if (t.given == nullptr) {
+        with_type_and_size(t.k_type, t.dim_k,
+                           [&]<CacheType kType, int64_t kDim> { query_keys<Arch, Ops, kType, kDim>(t); });
+    }
+    weigh<Arch, Ops>(t);
+    int32_t index[kAttentionChunk];
+    const int64_t n = counted(t, index);
     t.values = n;
     const auto sum_rows = [&](const AttentionTask &of) {
         if (of.v_by_channel) {

@@ -74,15 +74,13 @@ SEEDDELTA_INLINE void four_products(const float *x, const float *rows, int64_t s
     Ops::sum4(a.r, b.r, c.r, d.r, out);
 }
 
-// The same with four rows in as many registers each.
+// The same with four rows in as many registers each, before the sums are folded.
 template <class Arch, class Ops, int kRegisters>
-SEEDDELTA_INLINE void held_products(const float *x, const xsimd::batch<float, Arch> *rows, float *out) {
+SEEDDELTA_INLINE void held_products(const float *x, const xsimd::batch<float, Arch> *rows,
+                                    xsimd::batch<float, Arch> *sum) {
     using F = xsimd::batch<float, Arch>;
     constexpr int kCount = Lanes<Arch>::kCount;
-    F sum[4 * kCount];
-    for (F &one : sum) {
-        one = F(0.0F);
-    }
+    unrolled<4 * kCount>([&](int i) SEEDDELTA_INLINE_LAMBDA { sum[i] = F(0.0F); });
     unrolled<kRegisters>([&](int r) SEEDDELTA_INLINE_LAMBDA {
         const F one = F::load_unaligned(x + r * static_cast<int>(F::size));
         unrolled<4>([&](int key) SEEDDELTA_INLINE_LAMBDA {
@@ -90,7 +88,6 @@ SEEDDELTA_INLINE void held_products(const float *x, const xsimd::batch<float, Ar
             lane = Ops::fused(one, rows[key * kRegisters + r], lane);
         });
     });
-    Ops::sum4(sum, sum + kCount, sum + 2 * kCount, sum + 3 * kCount, out);
 }
 
 } // namespace

@@ -91,7 +91,7 @@ SEEDDELTA_INLINE void multiply_panel(const float *a, int64_t a_stride, const flo
 }
 
 // Scores of a row at positions begin .. end, multiples of kLanes, become weights. Returns their sum.
-template <class Arch>
+template <class Arch, class Ops>
 float soften(const PromptTask &t, int64_t row, float *score, int64_t begin, int64_t end) {
     using F = xsimd::batch<float, Arch>;
     constexpr int64_t size = F::size;
@@ -114,24 +114,12 @@ float soften(const PromptTask &t, int64_t row, float *score, int64_t begin, int6
     for (int64_t i = seen.to; i < end; ++i) {
         score[i] = kNoScore;
     }
-    Lanes<Arch> most(kNoScore), sum(0.0F);
-    for (int64_t i = begin; i < end; i += kLanes) {
-        for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
-            most.r[r] = greater(F::load_unaligned(score + i + r * size), most.r[r]);
-        }
-    }
-    const float largest = most.largest();
+    const float largest = largest_of<Arch>(score + begin, end - begin);
     const float top = t.top[row] < largest ? largest : t.top[row];
-    for (int64_t i = begin; i < end; i += kLanes) {
-        for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
-            const F weight = exp_simd<Arch>(F::load_unaligned(score + i + r * size) - F(top));
-            weight.store_unaligned(score + i + r * size);
-            sum.r[r] = sum.r[r] + weight;
-        }
-    }
+    const float sum = weights_of<Arch, Ops>(score + begin, end - begin, top);
     const float factor = exp_defined(t.top[row] - top);
     t.top[row] = top;
-    t.sum[row] = t.sum[row] * factor + sum.sum();
+    t.sum[row] = t.sum[row] * factor + sum;
     return factor;
 }
 
@@ -169,7 +157,7 @@ void prompt_rows(const PromptTask &t, int64_t first) {
     for (int64_t r = 0; r < kPromptRows; ++r) {
         float *score = t.scores + r * kAttentionChunk;
         if (t.row[first + r].from < t.row[first + r].to) {
-            const float factor = soften<Arch>(t, first + r, score, begin, end);
+            const float factor = soften<Arch, Ops>(t, first + r, score, begin, end);
             scale_row<Arch>(t.out + (first + r) * width, width, factor);
         } else {
             for (int64_t i = from; i < to; ++i) {
