@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,16 @@ def test_the_gap_of_a_build_is_that_of_a_run(dense: Path, tmp_path: Path) -> Non
     assert {row.name for row in seeddelta.build(again, progress=False).kept_dense} == far
     config = seeddelta.RuntimeConfig(gap=gap, fallback=dense)
     assert set(seeddelta.load(path, config=config, verbose=False, n_ctx=32, n_batch=32).seeddelta.dense) == far
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_context_beyond_that_of_the_training(tiny: Path, dense: Path, plain: bool) -> None:
+    """The model has 256: a longer context is warned of, unless each sequence has less or positions are scaled."""
+    path = str(dense if plain else tiny)
+    with pytest.warns(RuntimeWarning, match="n_ctx is 512, but .* contexts of at most 256"):
+        seeddelta.load(path, n_ctx=512).close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        seeddelta.load(path, n_ctx=256).close()
+        seeddelta.load(path, n_ctx=512, parallel=2).close()
+        seeddelta.load(path, n_ctx=512, rope_freq_scale=0.5).close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -115,7 +116,7 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             _core.check_loadable(header.path)
             make = partial(_new_handle, None, config, options, True) if attention else None
             self._init_plain(str(header.path), make, kwargs)
-            self._add_adapters(adapters)
+            self._finish(adapters, kwargs)
             return
         served, stub_file = prepared
         _check_arguments(kwargs)
@@ -142,7 +143,7 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         finally:
             stub_file.close()
         self.model_path = model_path
-        self._add_adapters(adapters)
+        self._finish(adapters, kwargs)
 
     @classmethod
     def from_pretrained(
@@ -174,7 +175,16 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
             self._attach()
         self.model_path = model_path
 
-    def _add_adapters(self, adapters: Sequence[str]) -> None:
+    def _finish(self, adapters: Sequence[str], kwargs: Mapping[str, Any]) -> None:
+        trained = int(llama_cpp.llama_model_n_ctx_train(self.model))
+        longest = self.n_ctx() // self.parallel
+        if 0 < trained < longest and not any(name.startswith(("rope_", "yarn_")) for name in kwargs):
+            warnings.warn(
+                f"n_ctx is {longest}, but the model was trained on contexts of at most {trained} tokens: text beyond "
+                "that gets worse; use a smaller n_ctx, or rope_freq_scale",
+                RuntimeWarning,
+                stacklevel=4,  # of the caller of seeddelta.load
+            )
         if adapters:
             try:
                 add_adapters(self, adapters)
