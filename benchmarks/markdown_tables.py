@@ -18,6 +18,7 @@ import code_tables
 import model_tables
 import skipping_tables
 from result_tables import divergence, label, load, table, with_error
+from seeddelta.gguf.names import split_name
 
 ROOT = Path(__file__).parents[1]
 FIGURE = ROOT / "docs" / "figures" / "size-quality.png"
@@ -96,18 +97,17 @@ def peers_table() -> list[str]:
 
 
 def prices_table() -> list[str]:
-    """Single matrices: predicted and measured divergence in thousandths of a nat, and their ratio."""
-    heads = ("matrix", "predicted", "measured", "measured / predicted")
-    rows = (
-        (
-            f"`{pair['tensor'].removesuffix('.weight')}`",
-            f"{1e3 * pair['predicted']:.3g}",
-            f"{1e3 * pair['kl']:.3g}",
-            f"{pair['kl'] / pair['predicted']:.2f}",
-        )
-        for pair in load("prices")["pairs"]
-    )
-    return table(heads, rows)
+    """Single matrices: measured over predicted divergence by kind, each with its block in brackets."""
+    files = {"SmolLM2-135M": "prices", "Gemma 3 270M": "prices-gemma"}
+    found: dict[str, dict[str, list[str]]] = {}
+    for model, name in files.items():
+        for pair in load(name)["pairs"]:
+            place = split_name(pair["tensor"])
+            kind, block = ("token_embd", "") if place is None else (place[1], f" ({place[0]})")
+            ratio = f"{pair['kl'] / pair['predicted']:.2f}{block}"
+            found.setdefault(kind, {}).setdefault(model, []).append(ratio)
+    rows = ((f"`{kind}`", *(", ".join(of_kind.get(model, ())) for model in files)) for kind, of_kind in found.items())
+    return table(("", *files), rows)
 
 
 def _change(model: dict[str, Any]) -> str:

@@ -44,11 +44,11 @@ def programs_table() -> list[str]:
     return table(("", "", "file, MB", "prompt of 512", "generation"), lines())
 
 
-_CONTEXTS = ("smollm2", "1b", "smollm2-zen5", "gemma")  # the last two were measured on a Zen 5
+_CONTEXTS = ("smollm2", "gemma", "1b", "smollm2-zen5")
 _LABELS = {
     "smollm2": {"F16": "SmolLM2-135M, F16", "SeedΔ": "**SmolLM2-135M, SeedΔ default**"},
     "smollm2-zen5": {"F16": "Zen 5: SmolLM2-135M, F16", "SeedΔ": "**Zen 5: SmolLM2-135M, SeedΔ 4 bits**"},
-    "gemma": {"F16": "Zen 5: Gemma 3 270M, F16", "SeedΔ": "**Zen 5: Gemma 3 270M, SeedΔ default**"},
+    "gemma": {"F16": "Gemma 3 270M, F16", "SeedΔ": "**Gemma 3 270M, SeedΔ default**"},
     "1b": {"Q8_0": "Llama of 1B weights, Q8_0"},
 }
 
