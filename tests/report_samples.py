@@ -58,8 +58,8 @@ def evaluation(small: str = "m/smol-4bit.seeddelta.gguf", middle: str = "m/smol-
         "settings": settings,
         "models": [
             model("m/smol-f16.gguf", "F16", 270, 16, None, None),
-            model(small, "SeedΔ lanes 4b", 112, 4.05, 3.7, 0.04),
-            model(middle, "SeedΔ lanes 3b", 99, 3.05, 15.0, 0.15),
+            model(small, "SeedΔ 4 bits", 112, 4.05, 3.7, 0.04),
+            model(middle, "SeedΔ 3 bits", 99, 3.05, 15.0, 0.15),
             model("m/smol-Q4_K_M.gguf", "Q4_K", 105, 5.5, 2.5, 0.03),
             model("m/smol-IQ1_S.gguf", "IQ1_S", 60, 2.0, 9.4e7, 17.0),
         ],

@@ -62,7 +62,7 @@ def test_every_model_is_measured_at_every_depth(result: Any) -> None:
 
 def test_models_are_what_their_names_say(result: Any) -> None:
     kinds = {name: model["kind"] for name, model in result["models"].items()}
-    assert kinds == {"F16": "F16", "seeddelta-4": "SeedΔ lanes 4b", "Q4_K": "Q4_K"}
+    assert kinds == {"F16": "F16", "seeddelta-4": "SeedΔ 4 bits", "Q4_K": "Q4_K"}
     metrics = result["models"]["seeddelta-4"]["metrics"]
     assert metrics["seeddelta.weights"] == 14
     # each matrix, for every token that is generated and every prompt, at the least

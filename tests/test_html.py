@@ -92,7 +92,7 @@ def test_comparison(report: seeddelta.BuildReport, recipe: seeddelta.Recipe) -> 
     assert [row.split()[0] for row in rows] == ["a<b>", "small"]
     text = Balanced(comparison._repr_html_()).text
     assert text[0] == "compared with a<b>"
-    assert text[text.index("small") + 1] == "SeedΔ lanes 3b"
+    assert text[text.index("small") + 1] == "SeedΔ 3 bits"
     assert f"{recipe.output.stat().st_size / 1e6:.1f}" in text
     assert "6" in text  # megabytes in memory
     assert "perplexity" not in text

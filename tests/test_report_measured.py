@@ -35,7 +35,7 @@ def test_models_are_measured_and_shown(dense: Path, tmp_path: Path) -> None:
     with (out / "models.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == ["tiny", "4", "Q4_0", "Q8_0"]
-    assert [row["kind"] for row in rows] == ["F16", "SeedΔ lanes 4b", "Q4_0", "Q8_0"]
+    assert [row["kind"] for row in rows] == ["F16", "SeedΔ 4 bits", "Q4_0", "Q8_0"]
     assert all(float(row["kl_nats"]) > 0 for row in rows[1:])
     assert float(rows[3]["kl_nats"]) < float(rows[2]["kl_nats"])
     for name in ("Q4_0", "Q8_0"):  # kept, for the next report
@@ -67,3 +67,10 @@ def test_what_cannot_be_quantized(dense: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceModelError, match=r"llama\.cpp cannot quantize it"):
         quantize(tmp_path / "broken.gguf", tmp_path / "out.gguf", 7)
     assert not (tmp_path / "out.gguf").exists()
+
+
+def test_kind_of_a_file_with_several_rates(dense: Path, tmp_path: Path) -> None:
+    out = tmp_path / "mixed.gguf"
+    recipe = seeddelta.Recipe(input=dense, output=out, bits=4, targets="all", tensor_type=("attn_v=3",))
+    seeddelta.build(recipe, progress=False)
+    assert file_size(out).kind == "SeedΔ 3 to 4 bits"

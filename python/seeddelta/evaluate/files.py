@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FileSize:
-    """`kind` is what most of the weights of the block matrices are stored as; `bits_per_weight` counts all bytes of the
-    matrices of the layers (names.split_name), None when there are none. `weights` and
-    `model_bits_per_weight` are over all tensors: embedding, output matrix and norms, too.
+    """`kind` is what most of the weights of the block matrices are stored as, of a SeedΔ file with the range of bits.
+    `bits_per_weight` counts all bytes of the matrices of the layers (names.split_name), None when there are none.
+    `weights` and `model_bits_per_weight` are over all tensors: embedding, output matrix and norms, too.
     """
 
     file_bytes: int
@@ -33,15 +33,19 @@ def file_size(path: str | os.PathLike[str]) -> FileSize:
     from ..gguf import names
     from ..gguf.model_file import read_header
     from ..gguf.reader import is_seeddelta, open_seeddelta
+    from ..gguf.schema import LanesBase
 
     header = read_header(path)
     payload: set[str] = set()
     stored: list[tuple[str, str, int, int]] = []  # name, kind, weights, bytes
+    rates: set[float] = set()  # bits of the SeedΔ matrices of the blocks
     if is_seeddelta(path):
         with open_seeddelta(path, check_data=False) as file:
             payload = set(header.tensors).difference(file.dense_tensors)
             for tensor in file.tensors.values():
                 stored.append((tensor.name, _kind(tensor), tensor.description.weights, tensor.payload_bytes))
+                if names.split_name(tensor.name) is not None and isinstance(tensor.description.base, LanesBase):
+                    rates.add(tensor.description.base.bits)
     for name, info in header.tensors.items():
         if name not in payload:
             stored.append((name, info.type.name, prod(info.shape), info.nbytes))
@@ -50,9 +54,12 @@ def file_size(path: str | os.PathLike[str]) -> FileSize:
     for _, kind, count, _ in blocks:
         kinds[kind] += count
     block_weights, weights = kinds.total(), sum(entry[2] for entry in stored)
+    kind = max(kinds, key=kinds.__getitem__) if kinds else "?"
+    if kind.startswith("SeedΔ") and len(rates) > 1:
+        kind = f"SeedΔ {min(rates):g} to {max(rates):g} bits"
     return FileSize(
         file_bytes=header.file_size,
-        kind=max(kinds, key=kinds.__getitem__) if kinds else "?",
+        kind=kind,
         block_weights=block_weights,
         bits_per_weight=_bits(blocks, block_weights),
         weights=weights,
@@ -68,5 +75,5 @@ def _kind(tensor: StoredTensor) -> str:
     from ..gguf.schema import LanesBase
 
     base, scheme = tensor.description.base, tensor.description.residual.scheme
-    bits = f" {base.bits:g}b" if isinstance(base, LanesBase) else ""
-    return f"SeedΔ {base.kind}{bits}" + ("" if scheme == "none" else f" + {scheme}")
+    kind = f"{base.bits:g} bits" if isinstance(base, LanesBase) else base.kind
+    return f"SeedΔ {kind}" + ("" if scheme == "none" else f" + {scheme}")
