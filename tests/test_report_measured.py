@@ -74,3 +74,6 @@ def test_kind_of_a_file_with_several_rates(dense: Path, tmp_path: Path) -> None:
     recipe = seeddelta.Recipe(input=dense, output=out, bits=4, targets="all", tensor_type=("attn_v=3",))
     seeddelta.build(recipe, progress=False)
     assert file_size(out).kind == "SeedΔ 3 to 4 bits"
+    recipe = recipe.model_copy(update={"scheme": "coo", "K": 8})
+    seeddelta.build(recipe, progress=False)
+    assert file_size(out).kind == "SeedΔ 3 to 4 bits + coo"

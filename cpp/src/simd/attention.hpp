@@ -26,11 +26,12 @@ void query_keys(const AttentionTask &t) {
     const int64_t dim = kDim == 0 ? t.dim_k : kDim;
     float *wide = four_rows(t);
     const int64_t k_bytes = cache_row_bytes(kType, dim);
-    // of values that nothing fetched while the chunk before was computed with
+    // values to prefetch here: none when they were prefetched during the previous chunk
     const bool fetched = t.next_v != nullptr || t.negligible > 0.0F || t.v_by_channel;
     const int64_t v_bytes = fetched ? 0 : cache_row_bytes(t.v_type, t.dim_v);
     constexpr int kCount = Lanes<Arch>::kCount;
-    F last[4 * kCount]; // sums of the head before: folded behind the next one's, since each step of it waits
+    // Sums of the previous head. They are folded after the products of the next one, which need not wait for them.
+    F last[4 * kCount];
     unrolled<4 * kCount>([&](int s) SEEDDELTA_INLINE_LAMBDA { last[s] = F(0.0F); });
     float *last_out = t.scratch;
     for (int64_t i = 0; i < t.n; i += 4) {

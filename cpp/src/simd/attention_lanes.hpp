@@ -15,8 +15,8 @@ SEEDDELTA_INLINE xsimd::batch<float, Arch> greater(xsimd::batch<float, Arch> a, 
     return xsimd::select(a > b, a, b);
 }
 
-// exp_defined of attention_kernels.hpp, of kCount registers. Each step is done for all of them before the next one,
-// since a step waits for the one before it.
+// exp_defined of attention_kernels.hpp for kCount registers. Every step is done for all of them before the next step,
+// because each step depends on the one before.
 template <int kCount, class Arch>
 SEEDDELTA_INLINE void exp_simd(xsimd::batch<float, Arch> *x) {
     using F = xsimd::batch<float, Arch>;

@@ -38,14 +38,15 @@ def file_size(path: str | os.PathLike[str]) -> FileSize:
     header = read_header(path)
     payload: set[str] = set()
     stored: list[tuple[str, str, int, int]] = []  # name, kind, weights, bytes
-    rates: set[float] = set()  # bits of the SeedΔ matrices of the blocks
+    rates: dict[str, set[float]] = {}  # bits that a kind has in the blocks
     if is_seeddelta(path):
         with open_seeddelta(path, check_data=False) as file:
             payload = set(header.tensors).difference(file.dense_tensors)
             for tensor in file.tensors.values():
-                stored.append((tensor.name, _kind(tensor), tensor.description.weights, tensor.payload_bytes))
-                if names.split_name(tensor.name) is not None and isinstance(tensor.description.base, LanesBase):
-                    rates.add(tensor.description.base.bits)
+                kind, base = _kind(tensor), tensor.description.base
+                stored.append((tensor.name, kind, tensor.description.weights, tensor.payload_bytes))
+                if names.split_name(tensor.name) is not None and isinstance(base, LanesBase):
+                    rates.setdefault(kind, set()).add(base.bits)
     for name, info in header.tensors.items():
         if name not in payload:
             stored.append((name, info.type.name, prod(info.shape), info.nbytes))
@@ -55,8 +56,9 @@ def file_size(path: str | os.PathLike[str]) -> FileSize:
         kinds[kind] += count
     block_weights, weights = kinds.total(), sum(entry[2] for entry in stored)
     kind = max(kinds, key=kinds.__getitem__) if kinds else "?"
-    if kind.startswith("SeedΔ") and len(rates) > 1:
-        kind = f"SeedΔ {min(rates):g} to {max(rates):g} bits"
+    if kind in rates:
+        ends = sorted({min(rates[kind]), max(rates[kind])})
+        kind = kind.format(" to ".join(f"{rate:g}" for rate in ends))
     return FileSize(
         file_bytes=header.file_size,
         kind=kind,
@@ -72,8 +74,9 @@ def _bits(entries: Iterable[tuple[str, str, int, int]], weights: int) -> float |
 
 
 def _kind(tensor: StoredTensor) -> str:
+    """What a converted tensor is stored as, with {} for the number of bits."""
     from ..gguf.schema import LanesBase
 
     base, scheme = tensor.description.base, tensor.description.residual.scheme
-    kind = f"{base.bits:g} bits" if isinstance(base, LanesBase) else base.kind
+    kind = "{} bits" if isinstance(base, LanesBase) else base.kind
     return f"SeedΔ {kind}" + ("" if scheme == "none" else f" + {scheme}")

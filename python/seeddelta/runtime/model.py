@@ -177,7 +177,7 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
 
     def _finish(self, adapters: Sequence[str], kwargs: Mapping[str, Any]) -> None:
         trained = int(llama_cpp.llama_model_n_ctx_train(self.model))
-        longest = self.n_ctx() // max(1, int(llama_cpp.llama_n_seq_max(self._ctx.ctx)))
+        longest = self.n_ctx() // int(llama_cpp.llama_n_seq_max(self._ctx.ctx))
         if 0 < trained < longest and not any(name.startswith(("rope_", "yarn_")) for name in kwargs):
             warnings.warn(
                 f"n_ctx is {longest}, but the model was trained on contexts of at most {trained} tokens: text beyond "
