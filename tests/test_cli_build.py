@@ -15,7 +15,7 @@ from seeddelta.cli.main import COMMANDS, main
 from seeddelta.errors import RecipeError
 from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.reader import open_seeddelta
-from seeddelta.gguf.roles import Item, sums_by_role
+from seeddelta.gguf.roles import Item, RoleSums, sums_by_role
 from seeddelta.inspection import summarize
 from tiny_models import TARGET_NAMES, write_model
 
@@ -44,8 +44,8 @@ def test_build_with_defaults(dense: Path, out: Path, capfd: pytest.CaptureFixtur
         sums = {row["role"]: row for row in summarize(file)["roles"]}
     rows = {cells[0]: cells for line in printed.out.splitlines() if (cells := re.findall(r"[\w.]+", line))}
     for role, row in sums.items():
-        shown = f"{row['bits_per_weight']:.2f}", f"{row['payload_bytes'] / 1e6:.1f}", f"{100 * row['rel_l2']:.1f}"
-        assert rows[role] == [role, str(row["tensors"]), *shown]
+        assert tuple(rows[role]) == RoleSums.from_dict(row).cells
+        assert rows[role][5] == f"{100 * row['rel_l2']:.1f}"
     share = round(100 * out.stat().st_size / sum(one.nbytes for one in read_header(dense).tensors.values()))
     assert f"out.gguf: {out.stat().st_size / 1e6:.1f} MB, {share}% of the original's" in printed.out
     assert "encode" in printed.err  # the progress bar
@@ -174,20 +174,24 @@ def test_inspect(dense: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert summary["keys"]["seeddelta.version"] == 1
     assert [tensor["residual"]["K"] for tensor in summary["converted"]] == [4] * len(TARGET_NAMES)
     assert summary["payload_bytes"] == sum(tensor["payload_bytes"] for tensor in summary["converted"])
-    assert main(["inspect", str(out)]) == 0
-    text = capsys.readouterr().out
-    assert "blk.1.attn_output.weight" in text
-    assert "coo K=4 fp16" in text
-    assert "rel_l2_w" in text
-    role = next(line for line in text.splitlines() if " ffn_up " in line)  # the sums of the role's two tensors
     row = next(row for row in summary["roles"] if row["role"] == "ffn_up")
     own = [tensor for tensor in summary["converted"] if tensor["role"] == "ffn_up"]
     assert row["tensors"] == len(own) == 2
     error = sum(tensor["norms"]["err"] ** 2 for tensor in own) / sum(tensor["norms"]["w"] ** 2 for tensor in own)
     assert row["rel_l2"] == pytest.approx(error**0.5)
-    assert f" {100 * row['rel_l2']:.2f} " in role
-    assert main(["inspect", str(out), "--no-tensors"]) == 0
-    assert "blk.1.attn_output.weight" not in capsys.readouterr().out
+    assert main(["inspect", str(out)]) == 0
+    first, *text = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{out}: {out.stat().st_size / 1e6:.1f} MB; {summary['bits_per_weight']:.3f} bits")
+    facts = {name: fact for line in text[:5] for name, fact in [re.split("  +", line, maxsplit=1)]}
+    assert facts["made from"].startswith("dense.gguf by seeddelta")
+    assert (facts["calibrated on"], facts["options"]) == ("nothing", "K=4 scheme=coo targets=all")
+    role = next(line for line in text if " ffn_up " in line)  # the sums of the role's two tensors
+    assert f" {100 * row['rel_l2']:.1f} " in role
+    assert not any("blk.1.attn_output.weight" in line or "seeddelta.recipe" in line for line in text)
+    assert main(["inspect", str(out), "-v"]) == 0
+    everything = capsys.readouterr().out
+    assert {"blk.1.attn_output.weight", "seeddelta.recipe"} <= set(everything.split())
+    assert "coo K=4 fp16" in everything
     assert main(["inspect", str(dense)]) == 0
     assert "plain GGUF" in capsys.readouterr().out
     assert main(["inspect", str(dense), "--json"]) == 0

@@ -14,6 +14,8 @@ from seeddelta.errors import ConfigError
 from tiny_llama import write_llama
 
 pytest.importorskip("llama_cpp")
+from llama_cpp import Llama
+from seeddelta.runtime.model import SeedDeltaLlama
 
 
 @pytest.fixture(scope="module")
@@ -133,11 +135,22 @@ def test_the_gap_of_a_build_is_that_of_a_run(dense: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_context_beyond_that_of_the_training(tiny: Path, dense: Path, plain: bool) -> None:
+def test_context_beyond_that_of_the_training(
+    tiny: Path, dense: Path, plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The model has 256: a longer context is warned of, unless each sequence has less or positions are scaled."""
     path = str(dense if plain else tiny)
-    with pytest.warns(RuntimeWarning, match="n_ctx is 512, but .* contexts of at most 256"):
+    with pytest.warns(RuntimeWarning, match="n_ctx is 512, but .* contexts of at most 256") as found:
         seeddelta.load(path, n_ctx=512).close()
+    assert [Path(one.filename) for one in found] == [Path(__file__)]  # where it was loaded
+    closed = []
+    monkeypatch.setattr(SeedDeltaLlama, "close", lambda llm: closed.append(llm) or Llama.close(llm))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeWarning, match="n_ctx is 512"):
+            seeddelta.load(path, n_ctx=512)
+    assert len(closed) == 1
+    monkeypatch.undo()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         seeddelta.load(path, n_ctx=256).close()

@@ -78,10 +78,11 @@ struct Lanes {
 // Largest of n scores, a multiple of kLanes; what is not a number does not count.
 template <class Arch>
 SEEDDELTA_INLINE float largest_of(const float *score, int64_t n) {
+    using F = xsimd::batch<float, Arch>;
     Lanes<Arch> most(kNoScore);
     for (int64_t i = 0; i < n; i += kLanes) {
         for (int r = 0; r < Lanes<Arch>::kCount; ++r) {
-            most.r[r] = greater(xsimd::batch<float, Arch>::load_unaligned(score + i + r * most.r[r].size), most.r[r]);
+            most.r[r] = greater(F::load_unaligned(score + i + r * F::size), most.r[r]);
         }
     }
     return most.largest();

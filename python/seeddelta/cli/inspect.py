@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
 @from_settings(InspectSettings)
 def command(settings: InspectSettings) -> None:
-    """Show what is in a file: origin, recipe, and the kind, size and error of every tensor.
+    """Show what is in a file: size, origin, calibration, and the matrices by role; with -v every key and tensor, too.
 
     Errors are relative to the original weights, plain and weighted by the importance of the columns. Shapes, sizes and
     indices are checked on the way; `seeddelta verify` checks the data.
 
-    Example: seeddelta inspect model.seeddelta.gguf --no-tensors
+    Example: seeddelta inspect model.seeddelta.gguf
     """
     from ..gguf.model_file import read_header
     from ..gguf.reader import is_seeddelta, open_seeddelta
@@ -40,43 +41,34 @@ def command(settings: InspectSettings) -> None:
     with open_seeddelta(path) as file:
         summary = summarize(file)
     if not put_json(settings.as_json, summary):
-        _print_tables(summary, settings.tensors)
+        _print(summary, all_of_it=logging.getLogger("seeddelta").isEnabledFor(logging.INFO))  # -v
 
 
-def _print_tables(summary: dict[str, Any], tensors: bool) -> None:
+def _print(summary: dict[str, Any], *, all_of_it: bool) -> None:
     from rich.table import Table
 
-    from ..report.tables import make_console
+    from ..gguf.roles import RoleSums, terminal_table
+    from ..inspection.summary import origin_of
+    from ..report.tables import WIDTH, make_console
 
-    console = make_console(width=150)
-    keys = Table(title=summary["path"], show_header=False)
+    console = make_console(width=150 if all_of_it else WIDTH)
+    console.print(
+        f"{summary['path']}: {summary['bytes'] / 1e6:.1f} MB; {summary['bits_per_weight']:.3f} bits per converted "
+        f"weight, {summary['model_bits_per_weight']:.3f} over all weights",
+        soft_wrap=True,
+    )
+    for name, text in origin_of(summary):
+        console.print(f"{name:<13}  {one_line(text)}", soft_wrap=True)
+    roles, totals = ([RoleSums.from_dict(row) for row in summary[name]] for name in ("roles", "totals"))
+    console.print(terminal_table(roles, totals))
+    if not all_of_it:
+        console.print("every key and tensor: -v")
+        return
+    keys = Table(title="keys", show_header=False)
     for key, value in summary["keys"].items():
         keys.add_row(one_line(key), one_line(value))
-    keys.add_row("checksums", "of every tensor" if summary["checksums"] else "none")
     console.print(keys)
-    _print_roles(console, summary)
-    if tensors:
-        _print_converted(console, summary)
-    console.print(
-        f"{len(summary['converted'])} converted tensors: {summary['weights'] / 1e6:.1f}M weights, "
-        f"{summary['payload_bytes'] / 1e6:.1f} MB, {summary['bits_per_weight']:.3f} bits per weight; "
-        f"{summary['dense_tensors']} dense tensors: {summary['dense_bytes'] / 1e6:.1f} MB; "
-        f"{summary['model_bits_per_weight']:.3f} bits per weight over the whole model"
-    )
-
-
-def _print_roles(console: Console, summary: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    from ..report.values import role_rows
-
-    table = Table(title="by role")
-    table.add_column("role", no_wrap=True)
-    for heading in ("tensors", "weights, M", "MB", "bits", "rel_l2, %", "rel_l2_w, %"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in role_rows(summary):
-        table.add_row(*row)
-    console.print(table)
+    _print_converted(console, summary)
 
 
 def _print_converted(console: Console, summary: dict[str, Any]) -> None:

@@ -316,6 +316,7 @@ def _report(
         model_bytes_before=model_before,
         model_bytes_after=model_before - before + after - saved,
         model_weights=sum(prod(info.shape) for info in plan.source.tensors.values()),
+        model_tensors=len(plan.source.tensors),
         file_bytes=file_bytes,
         tensors_restored=restored,
         uncalibrated=plan.uncalibrated,

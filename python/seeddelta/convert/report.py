@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from ..errors import needs_extra
-from ..gguf.roles import Item, role_table, sums_by_role, sums_of
+from ..gguf.roles import Item, RoleSums, html_table, sums_by_role, sums_of, terminal_table
 from ..gguf.schema import Norms
 from ..html import folded, line, table
 from ..storage.output import atomic_output
@@ -114,6 +113,7 @@ class BuildReport(BaseModel):
     model_bytes_before: int
     model_bytes_after: int
     model_weights: int
+    model_tensors: int
     file_bytes: int
     files: tuple[str, ...] = ()
     tensors_restored: int = 0
@@ -166,24 +166,10 @@ class BuildReport(BaseModel):
             temporary.write_text(self.to_json(), encoding="utf-8")
 
     def to_table(self) -> Table:
-        """rich table of at most 15 rows: the tensors by role, and totals. Needs the extra `cli`."""
-        with needs_extra("cli"):
-            from rich.table import Table
-
-        table = Table(title="converted matrices by role")
-        table.add_column("role", no_wrap=True)
-        for heading in ("tensors", "bits per weight", "MB", "error, %"):
-            table.add_column(heading, justify="right", no_wrap=True)
+        """rich table of at most 15 rows: the matrices by role, and totals. Needs the extra `cli`."""
         items = [tensor.item for tensor in self.tensors]
-        totals = sums_of("these tensors", items)
-        for row in (*sums_by_role(items, most=_ROLES), totals):
-            error = "" if row.rel_l2 is None else f"{100 * row.rel_l2:.1f}"
-            numbers = (f"{row.bits_per_weight:.2f}", f"{row.payload_bytes / 1e6:.1f}", error)
-            if row is totals:
-                table.add_section()
-            table.add_row(row.role, str(row.tensors), *numbers)
-        whole = f"{self.model_bits_per_weight:.2f}", f"{self.model_bytes_after / 1e6:.1f}"
-        table.add_row("all tensors", "", *whole, "")
+        whole = RoleSums("whole model", self.model_tensors, self.model_weights, self.model_bytes_after, None, None)
+        table = terminal_table(sums_by_role(items, most=_ROLES), [sums_of("these matrices", items), whole])
         table.caption = self._caption()
         return table
 
@@ -201,7 +187,7 @@ class BuildReport(BaseModel):
             shape = "x".join(map(str, tensor.shape))
             rows.append((tensor.name, tensor.reason or tensor.status, shape, f"{tensor.bits_per_weight:.3f}", *errors))
         columns = ("tensor", "", "shape", "bits", "error, %", "weighted, %")
-        roles = role_table(sums_by_role(tensor.item for tensor in self.tensors))
+        roles = html_table(sums_by_role(tensor.item for tensor in self.tensors))
         return line(text) + roles + folded("tensors", table(columns, rows, text_columns=2))
 
     def _caption(self) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from . import payload, schema
 from .descriptions import read_descriptions
 from .header import NUMPY_TYPES, Header, TensorInfo
 from .model_file import MappedData, read_header
-from .roles import Item, role_table, sums_by_role, sums_of
+from .roles import Item, RoleSums, html_table, sums_by_role, sums_of
 from .schema import TensorDescription
 
 if TYPE_CHECKING:
@@ -100,12 +101,23 @@ class SeedDeltaFile:
             raise FormatError(f"{self.path}: is closed; open it again")
         return _view(self._data, self.header, name)
 
+    def roles(self) -> list[RoleSums]:
+        """The converted tensors by role, in the order of the file."""
+        return sums_by_role(tensor.item for tensor in self.tensors.values())
+
+    def totals(self) -> list[RoleSums]:
+        """What was kept, by type, and the whole model."""
+        kept: dict[str, list[Item]] = {}
+        for name in self.dense_tensors:
+            info = self.header.tensors[name]
+            kept.setdefault(info.type.name, []).append(Item(name, prod(info.shape), info.nbytes, None))
+        all_kept = [item for items in kept.values() for item in items]
+        converted = [replace(tensor.item, norms=None) for tensor in self.tensors.values()]
+        rows = [sums_of(f"kept, {kind}", items) for kind, items in kept.items()]
+        return [*rows, sums_of("whole model", [*converted, *all_kept])]
+
     def _repr_html_(self) -> str:
         """Converted tensors by role, what was kept, and the keys."""
-        items = [tensor.item for tensor in self.tensors.values()]
-        rows = [*sums_by_role(items), sums_of("all converted tensors", items)]
-        kept = sum(self.header.tensors[name].nbytes for name in self.dense_tensors)
-        last = ("kept tensors", str(len(self.dense_tensors)), "", f"{kept / 1e6:.2f}", "", "")
         shown = [
             (key, str(self.metadata[key]))
             for key in self.metadata
@@ -114,7 +126,7 @@ class SeedDeltaFile:
         source = self.metadata.get(schema.KEY_SOURCE_FILE, "?")
         return (
             line(f"{self.path.name}: {len(self.tensors)} SeedΔ tensors, made from {source}")
-            + role_table(rows, [last])
+            + html_table([*self.roles(), *self.totals()])
             + folded("keys", table((), shown, text_columns=2))
         )
 

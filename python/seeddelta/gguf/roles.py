@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from math import hypot
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..errors import needs_extra
 from ..html import table
 from . import names
 from .schema import Norms
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+HEADINGS = ("role", "tensors", "weights, M", "MB", "bits per weight", "error, %", "weighted, %")
 
 
 @dataclass(frozen=True)
@@ -37,16 +43,24 @@ class RoleSums:
     def bits_per_weight(self) -> float:
         return 8 * self.payload_bytes / max(1, self.weights)
 
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """What the row shows under `HEADINGS`."""
+        return (
+            self.role,
+            str(self.tensors),
+            f"{self.weights / 1e6:.2f}",
+            f"{self.payload_bytes / 1e6:.1f}",
+            f"{self.bits_per_weight:.2f}",
+            *("" if error is None else f"{100 * error:.1f}" for error in (self.rel_l2, self.rel_l2_w)),
+        )
+
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "role": self.role,
-            "tensors": self.tensors,
-            "weights": self.weights,
-            "payload_bytes": self.payload_bytes,
-            "bits_per_weight": self.bits_per_weight,
-            "rel_l2": self.rel_l2,
-            "rel_l2_w": self.rel_l2_w,
-        }
+        return asdict(self) | {"bits_per_weight": self.bits_per_weight}
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> RoleSums:
+        return cls(**{field.name: row[field.name] for field in fields(cls)})
 
 
 def role_of(name: str) -> tuple[int | None, str]:
@@ -78,20 +92,26 @@ def sums_by_role(items: Iterable[Item], most: int | None = None) -> list[RoleSum
     ]
 
 
-def role_table(rows: Iterable[RoleSums], more: Iterable[tuple[str, ...]] = ()) -> str:
-    """The sums as a table for a notebook; `more` are rows below."""
-    shown = [
-        (
-            row.role,
-            str(row.tensors),
-            f"{row.weights / 1e6:.2f}",
-            f"{row.payload_bytes / 1e6:.2f}",
-            f"{row.bits_per_weight:.3f}",
-            "" if row.rel_l2 is None else f"{100 * row.rel_l2:.2f}",
-        )
-        for row in rows
-    ]
-    return table(("role", "tensors", "weights, M", "MB", "bits", "error, %"), [*shown, *more])
+def html_table(rows: Iterable[RoleSums]) -> str:
+    """The sums as a table for a notebook."""
+    return table(HEADINGS, [row.cells for row in rows])
+
+
+def terminal_table(rows: Iterable[RoleSums], totals: Iterable[RoleSums]) -> Table:
+    """The sums as a rich table, and totals below a line. Needs the extra `cli`."""
+    with needs_extra("cli"):
+        from rich.table import Table
+
+    found = Table(title="matrices by role")
+    found.add_column(HEADINGS[0], no_wrap=True)
+    for heading in HEADINGS[1:]:
+        found.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        found.add_row(*row.cells)
+    found.add_section()
+    for row in totals:
+        found.add_row(*row.cells)
+    return found
 
 
 def sums_of(title: str, items: Sequence[Item]) -> RoleSums:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from math import prod
 from typing import Any
 
 from ..gguf import schema
 from ..gguf.header import Header
 from ..gguf.reader import SeedDeltaFile
-from ..gguf.roles import ratio, role_of, sums_by_role
+from ..gguf.roles import ratio, role_of, sums_of
 from ..gguf.schema import LanesBase, TensorDescription
+from ..settings.recipe import RecipeSettings
 
 # shown by their own tables, not as values
 _TABLES = (schema.TENSORS, schema.KEY_CRC32)
 
 
 def totals(header: Header) -> dict[str, Any]:
-    """Architecture, number of tensors and bytes of any GGUF file."""
+    """Name, architecture, number of tensors and bytes of any GGUF file."""
     return {
+        "name": header.metadata.get("general.name"),
         "architecture": header.metadata.get("general.architecture"),
         "tensors": len(header.tensors),
         "bytes": header.file_size,
@@ -33,36 +34,30 @@ def summarize(file: SeedDeltaFile) -> dict[str, Any]:
     `bits_per_weight` (all payload bytes), `rate` (bits per weight of the codes alone) and `rel_l2`, `rel_l2_w`: the
     relative error ‖W−Ŵ‖/‖W‖, plain and weighted by the columns' importance, and `error`, the one that a gap is about.
     `unsafe` ones need the fallback to run. `roles` sums them up by role (ffn_up, …),
-    with the errors of all their weights together; `kept` the tensors that were not converted, by type.
+    with the errors of all their weights together; `totals` has the tensors that were not converted, by type, and last
+    the whole model.
     """
     converted = [
         _tensor(tensor.description, tensor.base_seed, tensor.payload_bytes) for tensor in file.tensors.values()
     ]
-    kept = [file.header.tensors[name] for name in file.dense_tensors]
-    weights, payload = sum(tensor["weights"] for tensor in converted), sum(t["payload_bytes"] for t in converted)
-    kept_bytes, model_weights = sum(info.nbytes for info in kept), weights + sum(prod(info.shape) for info in kept)
-    by_type: dict[str, dict[str, int]] = {}
-    for info in kept:
-        sums = by_type.setdefault(info.type.name, {"tensors": 0, "weights": 0, "bytes": 0})
-        for key, value in (("tensors", 1), ("weights", prod(info.shape)), ("bytes", info.nbytes)):
-            sums[key] += value
+    sums = sums_of("converted", [tensor.item for tensor in file.tensors.values()])
+    rows = file.totals()
+    whole = rows[-1]
     own = [key for key in file.metadata if key.startswith(schema.PREFIX) and not key.startswith(_TABLES)]
     return {
         "path": str(file.path),
         "seeddelta": True,
         **totals(file.header),
-        "dense_tensors": len(kept),
-        "dense_bytes": kept_bytes,
-        "payload_bytes": payload,
-        "weights": weights,
-        "bits_per_weight": 8 * payload / weights if weights else 0.0,
-        "model_weights": model_weights,
-        "model_bits_per_weight": 8 * (payload + kept_bytes) / model_weights if model_weights else 0.0,
+        "payload_bytes": sums.payload_bytes,
+        "weights": sums.weights,
+        "bits_per_weight": sums.bits_per_weight,
+        "model_weights": whole.weights,
+        "model_bits_per_weight": whole.bits_per_weight,
         "checksums": file.checksums is not None,
         "keys": {key: file.metadata[key] for key in own},
         "recipe": recipe_of(file.metadata),
-        "roles": [row.to_dict() for row in sums_by_role(tensor.item for tensor in file.tensors.values())],
-        "kept": by_type,
+        "roles": [row.to_dict() for row in file.roles()],
+        "totals": [row.to_dict() for row in rows],
         "converted": converted,
     }
 
@@ -74,6 +69,38 @@ def recipe_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
     except (ValueError, TypeError, RecursionError):
         options = {}
     return options if isinstance(options, dict) else {}
+
+
+def origin_of(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Where a file comes from, as names and texts: model, source, calibration, options other than the defaults.
+
+    `summary` is that of `summarize`. Options are written as `--set` takes them.
+    """
+    keys = {key.removeprefix(schema.PREFIX): value for key, value in summary["keys"].items()}
+    calibrated = []
+    if "calibration.text" in keys:
+        chunks, ctx = keys.get("calibration.chunks"), keys.get("calibration.ctx")
+        calibrated.append(f"{keys['calibration.text']}, {chunks} chunks of {ctx} tokens")
+        if keys.get("calibration.mode") == "sequential":
+            calibrated.append("layer by layer through the encoded model")
+    files = {"imatrix": "imatrix", "hessian": "covariance", "gradient": "gradients in"}
+    calibrated += [f"{what} {keys[f'{name}.file']}" for name, what in files.items() if f"{name}.file" in keys]
+    defaults = RecipeSettings.model_construct().model_dump(mode="json")
+    options = [
+        f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
+        for name, value in summary["recipe"].items()
+        if value != defaults.get(name) and name not in ("input", *files)
+    ]
+    return [
+        (
+            "model",
+            f"{summary['name'] or '?'} ({summary['architecture']}), {summary['model_weights'] / 1e6:.1f}M weights",
+        ),
+        ("made from", f"{keys.get('source.file', '?')} by {keys.get('generator', '?')}"),
+        ("calibrated on", "; ".join(calibrated) or "nothing"),
+        ("options", " ".join(options) or "the defaults"),
+        ("checksums", "of every tensor" if summary["checksums"] else "none"),
+    ]
 
 
 def describe_base(description: TensorDescription | Mapping[str, Any]) -> str:

@@ -17,13 +17,14 @@ from ..errors import OutputError, needs_extra
 from ..evaluate.measurements import Series, family, speeds_of
 from ..evaluate.table import COLUMNS, headings, model_values, settings_text
 from ..gguf.reader import is_seeddelta, open_seeddelta
+from ..gguf.roles import HEADINGS, RoleSums
 from ..inspection.summary import describe_base, describe_residual, summarize
 from ..storage.output import atomic_output, output_error
 from .bars import memory_figure, tensor_figure
 from .curves import quality_figure, target_figure, target_of
 from .figures import draw_speed
 from .style import drawing, save_png, to_svg
-from .values import provenance_of, role_rows
+from .values import provenance_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -130,7 +131,8 @@ class _Page:
         figure = tensor_figure(summary, name)
         stem = "tensors-" + "".join(sign if sign.isalnum() or sign in "._-" else "-" for sign in name)
         svg = "" if figure is None else self.figure(figure, stem, f"bits and errors of {name}, layer by role")["svg"]
-        return {"name": name, "svg": svg, "roles": role_rows(summary)}
+        rows = [RoleSums.from_dict(row).cells for row in (*summary["roles"], *summary["totals"])]
+        return {"name": name, "svg": svg, "headings": HEADINGS, "roles": rows}
 
     def figure(self, figure: Figure, stem: str, caption: str) -> dict[str, Any]:
         """Write the PNG; the SVG goes into the page."""

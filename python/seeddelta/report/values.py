@@ -1,4 +1,4 @@
-"""Numbers of a report as text: of roles, of settings and of where a file comes from."""
+"""Numbers of a report as text: of settings and of where a file comes from."""
 
 from __future__ import annotations
 
@@ -7,30 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from ..evaluate.measurements import Series
-
-
-def role_rows(summary: Mapping[str, Any]) -> list[list[str]]:
-    """Cells of the table of a SeedΔ file: its roles, what was kept, and all."""
-    rows = [
-        [
-            role["role"], str(role["tensors"]), f"{role['weights'] / 1e6:.2f}", f"{role['payload_bytes'] / 1e6:.2f}",
-            f"{role['bits_per_weight']:.3f}", f"{100 * role['rel_l2']:.2f}", f"{100 * role['rel_l2_w']:.2f}",
-        ]
-        for role in summary["roles"]
-    ]  # fmt: skip
-    for kind, kept in summary["kept"].items():
-        bits = 8 * kept["bytes"] / kept["weights"]
-        rows.append(
-            [f"kept, {kind}", str(kept["tensors"]), f"{kept['weights'] / 1e6:.2f}", f"{kept['bytes'] / 1e6:.2f}",
-             f"{bits:.3f}", "", ""]
-        )  # fmt: skip
-    count = len(summary["converted"]) + summary["dense_tensors"]
-    total = summary["payload_bytes"] + summary["dense_bytes"]
-    rows.append(
-        ["all", str(count), f"{summary['model_weights'] / 1e6:.2f}", f"{total / 1e6:.2f}",
-         f"{summary['model_bits_per_weight']:.3f}", "", ""]
-    )  # fmt: skip
-    return rows
 
 
 def provenance_of(series: Sequence[Series], summaries: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

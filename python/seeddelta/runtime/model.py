@@ -176,6 +176,15 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
         self.model_path = model_path
 
     def _finish(self, adapters: Sequence[str], kwargs: Mapping[str, Any]) -> None:
+        try:
+            self._warn_of_context(kwargs)
+            if adapters:
+                add_adapters(self, adapters)
+        except (SeedDeltaError, Warning):  # a warning that the caller makes an error
+            self.close()
+            raise
+
+    def _warn_of_context(self, kwargs: Mapping[str, Any]) -> None:
         trained = int(llama_cpp.llama_model_n_ctx_train(self.model))
         longest = self.n_ctx() // int(llama_cpp.llama_n_seq_max(self._ctx.ctx))
         if 0 < trained < longest and not any(name.startswith(("rope_", "yarn_")) for name in kwargs):
@@ -183,14 +192,8 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
                 f"n_ctx is {longest}, but the model was trained on contexts of at most {trained} tokens: text beyond "
                 "that gets worse; use a smaller n_ctx, or rope_freq_scale",
                 RuntimeWarning,
-                stacklevel=4,  # of the caller of seeddelta.load
+                stacklevel=5,  # of the caller of seeddelta.load
             )
-        if adapters:
-            try:
-                add_adapters(self, adapters)
-            except SeedDeltaError:
-                self.close()
-                raise
 
     def _attach(self) -> None:
         handle = handle_of(self._ctx.ctx)

@@ -15,7 +15,6 @@ class InspectSettings(Settings):
     """`seeddelta inspect`."""
 
     path: Annotated[Path, Flag(argument=True, metavar="FILE")] = Field(description="SeedΔ or plain GGUF file.")
-    tensors: Annotated[bool, Flag(shown=True)] = Field(default=True, description="List every converted tensor.")
     as_json: Annotated[Path | None, JSON] = Field(default=None, description=JSON_HELP)
 
 
