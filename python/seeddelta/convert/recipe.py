@@ -20,7 +20,7 @@ from ..kinds import BASE_OF, BASES, RESIDUAL_OF, RESIDUALS
 from ..kinds.kind import Kind
 from ..settings.recipe import MAX_ROTATION, PRESETS, RecipeSettings
 from ..settings.tree import deciding
-from ..settings.yaml import load_yaml
+from ..settings.yaml import load_mapping
 from .rates import LEAST_COLUMN_RATE, RATES, Proc, Rate, overridden, parse_override, rate_of
 
 COLUMN_POWER = 0.2  # measured on SmolLM2: 0.1 to 0.25 are alike, and better than none and than 0.35
@@ -304,7 +304,7 @@ class Recipe(RecipeSettings):
     @classmethod
     def from_yaml(cls, path: str | os.PathLike[str], **options: Any) -> Recipe:
         """Recipe from a YAML file of options; `options` win over those in the file. Raises RecipeError."""
-        return cls(**(read_yaml(path) | options))
+        return cls(**(load_mapping(Path(path), RecipeError) | options))
 
     def to_yaml(self, path: str | os.PathLike[str]) -> None:
         """Write the options that differ from the defaults, and those of the preset."""
@@ -313,16 +313,3 @@ class Recipe(RecipeSettings):
 
         options = self.model_dump(mode="json", exclude_unset=True)
         Path(path).write_text(yaml.safe_dump(options, sort_keys=False, allow_unicode=True), encoding="utf-8")
-
-
-def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Options in a YAML file. Raises RecipeError when it is unreadable or no mapping."""
-    try:
-        options = load_yaml(Path(path).read_bytes().decode())
-    except OSError as error:
-        raise RecipeError(f"{path}: cannot be read ({error.strerror}); check the path of the recipe") from error
-    except ValueError as error:
-        raise RecipeError(f"{path}: not YAML ({error})") from error
-    if not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
-        raise RecipeError(f"{path}: a recipe is a mapping of option to value, for example `bits: 3`")
-    return options

@@ -175,11 +175,7 @@ class BuildReport(BaseModel):
 
     def _repr_html_(self) -> str:
         """Totals, the tensors by role, and every tensor."""
-        before, after = human_bytes(self.source_bytes), human_bytes(self.file_bytes)
-        text = (
-            f"{len(self.tensors)} tensors, {self.bits_per_weight:.3f} bits per weight; file {before} → {after}, "
-            f"{self.seconds:.1f} s"
-        )
+        text = f"{len(self.tensors)} tensors: {self.sizes}; {self.seconds:.1f} s"
         rows = []
         for tensor in self.tensors:
             metrics = tensor.metrics
@@ -197,13 +193,3 @@ class BuildReport(BaseModel):
         if self.uncalibrated:
             remarks.append(f"{len(self.uncalibrated)} without an entry in the calibration")
         return "; ".join(remarks)
-
-
-def human_bytes(count: int) -> str:
-    """Bytes with a unit, three digits."""
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5 or unit == "GB":
-            break
-        value /= 1000
-    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"

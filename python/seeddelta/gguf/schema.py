@@ -321,11 +321,6 @@ class TensorDescription(BaseModel):
         return isinstance(self.base, NoBase) and self.residual.scheme == "codebook_resid"
 
     @property
-    def kept_blocks(self) -> int:
-        """Blocks of all rows of a proc-sparse weight; 0 for others."""
-        return self.rows * self.residual.kept if isinstance(self.residual, ProcSparseResidual) else 0
-
-    @property
     def trims(self) -> int:
         """Entries of a proc-sparse weight that were shed."""
         residual = self.residual

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from .tree import Setting, Settings, settings_of
-from .yaml import load_yaml
+from .yaml import load_mapping, load_yaml
 
 Path_ = tuple[str, ...]
 
@@ -48,15 +48,7 @@ class Assignment:
 
         Raises ConfigError.
         """
-        try:
-            found = load_yaml(path.read_bytes().decode())
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read ({error.strerror}); check the path of --config") from error
-        except ValueError as error:
-            raise ConfigError(f"{path}: not YAML ({error})") from error
-        if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-            raise ConfigError(f"{path}: settings are a mapping of name to value, for example `bits: 3`")
-        self._mapping(found, (), str(path))
+        self._mapping(load_mapping(path, ConfigError), (), str(path))
 
     def text(self, text: str) -> None:
         """NAME=VALUE, where the name may leave out the groups that it does not need. Raises ConfigError."""

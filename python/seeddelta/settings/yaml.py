@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from ..errors import needs_extra
+from ..errors import SeedDeltaError, needs_extra
 
 _MAX_DEPTH = 32
 
@@ -32,3 +33,16 @@ def load_yaml(text: str) -> Any:
         raise ValueError(str(error)) from error
     except (LookupError, AttributeError, TypeError, OverflowError) as error:  # what PyYAML's tags raise: `!!bool x`
         raise ValueError(f"a value is not of its tag ({type(error).__name__}: {error})") from error
+
+
+def load_mapping(path: Path, wrong: type[SeedDeltaError]) -> dict[str, Any]:
+    """A YAML file of names and values. Raises `wrong`, naming the file."""
+    try:
+        found = load_yaml(path.read_bytes().decode())
+    except OSError as error:
+        raise wrong(f"{path}: cannot be read ({error.strerror}); check its path") from error
+    except ValueError as error:
+        raise wrong(f"{path}: not YAML ({error})") from error
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise wrong(f"{path}: settings are a mapping of name to value, for example `bits: 3`")
+    return found
