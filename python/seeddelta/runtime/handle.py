@@ -174,7 +174,10 @@ class RuntimeHandle:
         `.packed`, and `.left`: nodes that llama.cpp computed. Where keys are chosen (`pack.kv.` beside StatePack of the
         MLP): `pack.mode` (0 exact, 1 binary, 2 ternary), `pack.density` (share of the visible positions attended to),
         `pack.active` (layers that choose), `pack.heads` (their KV heads), `.heads_own` (with a setting of their own),
-        `.heads_exact`, `pack.popcnt` (scores by popcount), and of the operations that were compared with the exact
+        `.heads_exact`, `pack.popcnt` (scores by popcount), `.disabled` (layers that no longer choose),
+        `.scored`, `.kept` and `.values` (positions estimated, attended to, and whose values were read), `.repacks`
+        (operations that packed keys first), `.rebuilds` (caches packed anew), `.stale` (of them found by comparing
+        bits with keys), `.bytes` (of the bits), and of the operations that were compared with the exact
         result `pack.recall` (softmax mass kept) and `pack.gap` (relative error). With events `attention.events`
         (operations), and `event.*` as above, of layers for gates and operations for tokens: `event.windows` are pairs
         of KV head and window in operations not computed whole, `.windows_reused` those not computed, `.age` their mean

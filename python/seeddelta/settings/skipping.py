@@ -201,7 +201,7 @@ class EventDriven(Settings):
     target: Annotated[Literal["mlp", "attn", "both", "kv"], Flag()] = Field(
         default="mlp",
         description="Matrices whose inputs are events, which must be by columns; or (kv) windows of the KV cache in "
-        "attention, which is then ours, with F16 or Q8_0 keys and values.",
+        "attention, which is then ours, with keys and values of F16, BF16, Q8_0 or Q4_0.",
     )
 
     @model_validator(mode="after")
