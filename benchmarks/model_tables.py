@@ -21,6 +21,7 @@ _OURS = {
     "default-best": ("SeedΔ, `--quality best`", ""),
     _ONE_RATE: ("SeedΔ, one rate for the embedding", ""),
 }
+_NOT_DRAWN = (_ONE_RATE, "embedding-5-best")
 _TEXTS = {
     "test": "WikiText-2", "pydoc": "Python's help", "asyncio": "code", "zh": "Chinese manual pages",
     "ru": "Russian manual pages",
@@ -174,6 +175,18 @@ TABLES: dict[str, Callable[[], list[str]]] = {
 }
 
 
+def _apart(labels: dict[tuple[float, float], str]) -> dict[tuple[float, float], str]:
+    """Labels of points, with those of one place (within 2% in both directions) joined at the first."""
+    joined: dict[tuple[float, float], str] = {}
+    for (x, y), text in labels.items():
+        near = next((at for at in joined if abs(x / at[0] - 1) < 0.02 and abs(y / at[1] - 1) < 0.02), None)
+        if near is None:
+            joined[x, y] = text
+        else:
+            joined[near] += f"; {text}"
+    return joined
+
+
 def figure(path: Path) -> None:
     """Divergence over file size, a panel for each model: ours beside llama.cpp's types."""
     import matplotlib
@@ -188,18 +201,20 @@ def figure(path: Path) -> None:
             points = sorted(
                 (one["file_bytes"] / 1e6, one["divergence"]["mean"], key)
                 for key, one in text["models"].items()
-                if one["divergence"] is not None and (key in _OURS) == ours and key != _ONE_RATE
+                if one["divergence"] is not None and (key in _OURS) == ours and key not in _NOT_DRAWN
             )
             axes.plot([p[0] for p in points], [p[1] for p in points], marker, label=legend)
-            for x, y, key in points:
-                shown = _OURS[key][0].removeprefix("SeedΔ, ").replace("`", "") if ours else key
-                axes.annotate(shown, (x, y), textcoords="offset points", xytext=(6, 4), fontsize=7)
+            shown = {
+                (x, y): _OURS[key][0].removeprefix("SeedΔ, ").replace("`", "") if ours else key for x, y, key in points
+            }
+            for (x, y), text_of in _apart(shown).items():
+                axes.annotate(text_of, (x, y), textcoords="offset points", xytext=(6, -9 if ours else 4), fontsize=7)
         scored = text["models"]["F16"]["perplexity"]["tokens_scored"]
         axes.set(xlabel="size of the file, MB", yscale="log")
         axes.set_title(f"{model}, WikiText-2 test, {scored} tokens", fontsize=9)
         axes.margins(0.25)
         axes.grid(alpha=0.3, which="both")
     panels[0].set_ylabel("KL divergence from F16, nats")
-    panels[1].legend(fontsize=8, loc="center")
+    panels[1].legend(fontsize=8, loc="upper left")
     path.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(path, dpi=130)
