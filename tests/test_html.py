@@ -61,7 +61,7 @@ def test_recipe(recipe: seeddelta.Recipe) -> None:
 
 def test_build_report(report: seeddelta.BuildReport) -> None:
     text = Balanced(report._repr_html_()).text
-    assert f"{report.bits_per_weight:.3f} bits per weight" in text[0]
+    assert f"{report.bits_per_weight:.3f} bits per converted weight" in text[0]
     assert set(TARGET_NAMES) <= set(text)
     metrics = report.tensors[0].metrics
     assert metrics is not None

@@ -283,7 +283,7 @@ def test_on_the_command_line(files: dict[str, Path], tmp_path: Path, capfd: pyte
     source, out = files["row"].with_name("dense.gguf"), tmp_path / "out.gguf"
     command = ["build", "-i", str(source), "-o", str(out), "--base-kind", "prng_block", "--scheme", "none", "-q"]
     assert main([*command, "--seed-per", "block", "--block", "16", "--seed-search", "20"]) == 0
-    assert main(["inspect", str(out)]) == 0
+    assert main(["inspect", str(out), "-v"]) == 0
     assert "prng_block 16, seed per block" in capfd.readouterr().out
     assert main([*command, "--seed-per", "block"]) == 1
     assert "needs --seed-search 2 to 65536" in capfd.readouterr().err

@@ -116,5 +116,5 @@ def test_builds_that_contradict(
 def test_inspect_marks_them(cells: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", "--json", str(cells)]) == 0
     assert all(tensor["statecells"] for tensor in json.loads(capfd.readouterr().out)["converted"])
-    assert main(["inspect", str(cells)]) == 0
+    assert main(["inspect", "-v", str(cells)]) == 0
     assert "statecells" in capfd.readouterr().out
