@@ -45,7 +45,7 @@ def test_build_with_defaults(dense: Path, out: Path, capfd: pytest.CaptureFixtur
     rows = {cells[0]: cells for line in printed.out.splitlines() if (cells := re.findall(r"[\w.]+", line))}
     for role, row in sums.items():
         assert tuple(rows[role]) == RoleSums.from_dict(row).cells
-        assert rows[role][5] == f"{100 * row['rel_l2']:.1f}"
+        assert rows[role][4] == f"{100 * row['rel_l2']:.1f}"
     share = round(100 * out.stat().st_size / sum(one.nbytes for one in read_header(dense).tensors.values()))
     assert f"out.gguf: {out.stat().st_size / 1e6:.1f} MB, {share}% of the original's" in printed.out
     assert "encode" in printed.err  # the progress bar

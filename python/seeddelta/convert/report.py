@@ -169,7 +169,7 @@ class BuildReport(BaseModel):
         """rich table of at most 15 rows: the matrices by role, and totals. Needs the extra `cli`."""
         items = [tensor.item for tensor in self.tensors]
         whole = RoleSums("whole model", self.model_tensors, self.model_weights, self.model_bytes_after, None, None)
-        table = terminal_table(sums_by_role(items, most=_ROLES), [sums_of("these matrices", items), whole])
+        table = terminal_table(sums_by_role(items, most=_ROLES), [sums_of("together", items), whole])
         table.caption = self._caption()
         return table
 
