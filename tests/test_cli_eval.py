@@ -27,7 +27,7 @@ def test_run_writes_text_to_stdout_and_the_summary_to_stderr(short_two_layers: P
     assert done.stdout.startswith(prompt)
     assert len(done.stdout) > len(prompt) + 8
     assert re.search(r"^5 prompt tokens, 8 generated, [\d.]+ tokens/s, \d+ MB$", done.stderr, re.MULTILINE)
-    assert "seeddelta.cli.run: 14 weights from the seed" in done.stderr
+    assert "seeddelta.cli.run: 14 converted matrices" in done.stderr
     found = json.loads(metrics.read_text())
     assert found["generated_tokens"] == 8
     assert found["seeddelta.calls"] > 0
@@ -79,12 +79,12 @@ def test_help_has_an_example(name: str, capfd: pytest.CaptureFixture[str]) -> No
     [
         (["run", "-m", "none.gguf", "-p", "x"], "none.gguf: no such file"),
         (["run", "-m", "MODEL", "-p", "x", "-n", "600", "-c", "512"], "do not fit a context of 512"),
-        (["run", "-m", "MODEL", "-p", "x", "-t", "two"], "threads 'two': it should be a valid integer"),
+        (["run", "-m", "MODEL", "-p", "x", "-t", "two"], "threads 'two': it must be a whole number"),
         (["run", "-m", "MODEL", "-p", "x", "--seeddelta-gap", "0.1"], "needs --seeddelta-fallback"),
         (["eval", "-m", "none.gguf", "--text", "x"], "no such file"),
         (["eval", "-m", "MODEL", "--text", "none.txt"], "none.txt: no such file"),
         (["eval", "-m", "MODEL", "--text", "SHORT", "--no-speed", "-q", "-t", "1"], "fewer than the 1024 tokens"),
-        (["bench", "-m", "MODEL", "--threads", "-1"], "threads '-1': it should be greater than or equal to 0"),
+        (["bench", "-m", "MODEL", "--threads", "-1"], "threads '-1': it must be at least 0"),
         (["bench", "-m", "SHORT"], "SHORT"),
     ],
 )

@@ -30,7 +30,7 @@ def test_a_prompt_from_a_file(run: Callable[..., str], tmp_path: Path) -> None:
     assert run("-f", str(text), "-n", "6") == run("-p", "The capital of France is", "-n", "6")
     assert "nothing to continue" in run("-n", "6", fails=True)
     assert "leave one" in run("-p", "x", "-f", str(text), fails=True)
-    assert "cannot be read" in run("-f", "/nowhere.txt", fails=True)
+    assert "no such file" in run("-f", "/nowhere.txt", fails=True)
 
 
 def test_what_has_no_tokens_or_is_a_folder(

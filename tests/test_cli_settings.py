@@ -326,10 +326,10 @@ def test_every_run_time_flag_has_its_own_variable() -> None:
 @pytest.mark.parametrize(("arguments", "message"), [
     ([*RUN, "--kwta", "maybe"], "unexpected extra argument"), ([*RUN, "--kwta=off", "--kwta-k=0.5"], "contradicts"),
     ([*RUN, "--state-pack-mlp=none", "--state-pack-mlp-eps=0.5"], "contradicts"), ([*RUN, "--kwta=x"], "on or off"),
-    ([*RUN, "--kwta-k", "half"], "k: 'half' is no number"), ([*RUN, "--kwta-k", "2"], "less than or equal to 1"),
+    ([*RUN, "--kwta-k", "half"], "k: 'half' is no number"), ([*RUN, "--kwta-k", "2"], "must be at most 1"),
     ([*RUN, "--set", "gap_every=3"], "event.gap_every, runtime.state_pack_kv.gap_every"),
     ([*RUN, "--set", "kwtak=3"], "'kwtak' is not known; did you mean kwta.k?"),
-    ([*RUN, "--set", "xyzzy=3"], "'xyzzy' is not known; `seeddelta schema` lists them all"),
+    ([*RUN, "--set", "xyzzy=3"], "'xyzzy' is not known; `seeddelta schema COMMAND` lists"),
     ([*RUN, "--set", "kwta.k"], "NAME=VALUE"),
     ([*RUN, "--config", "none.yaml"], "none.yaml: cannot be read"),
     (["-p", "x"], "MODEL must be given, for example: seeddelta run model.seeddelta.gguf -p"),

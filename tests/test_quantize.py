@@ -348,7 +348,7 @@ def test_an_estimate_grows_with_the_work(tiny_dense: Path, tiny_text: Path, tmp_
 
 
 def test_what_it_does_itself_cannot_be_given(tiny_dense: Path, tiny_text: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="measures by itself"):
+    with pytest.raises(RecipeError, match="quantize measures the covariance itself"):
         seeddelta.quantize(tiny_dense, tmp_path / "out.gguf", text=tiny_text, hessian=tmp_path / "cov.gguf")
 
 

@@ -231,8 +231,8 @@ def test_memory_is_not_doubled(short_f16: Path) -> None:
 
 
 @pytest.mark.parametrize(("make", "message"), [
-    (lambda: Kwta(k=0.0), "k 0.0: it should be greater than 0"),
-    (lambda: Kwta(k={"ffn_down": 1.2}), "k 1.2: it should be less than or equal to 1"),
+    (lambda: Kwta(k=0.0), "k 0.0: it must be greater than 0"),
+    (lambda: Kwta(k={"ffn_down": 1.2}), "k 1.2: it must be at most 1"),
     (lambda: Kwta(k=0.5, k_abs=4), "both say how many"),
     (lambda: Kwta(block=8), "1, 16, 32 or 64"),
     (lambda: Kwta(duty=0), "duty"),

@@ -17,8 +17,8 @@ import tempfile
 import textwrap
 import threading
 import typing
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -26,16 +26,18 @@ from typing import Annotated, Any, TypeVar
 import typer
 from tqdm import tqdm
 
+from ..errors import SeedDeltaError
 from ..settings import Setting, Settings, settings_of
 from ..settings.assign import Assignment
 from ..settings.tree import guarded, paths_of
-from ._help import Command
+from ._help import COMMON, Command, names_of
 from ._interrupt import interrupts
 from ._spelling import Spelling
 
 S = TypeVar("S", bound=Settings)
 _SHORT = 90  # characters: a longer help is cut to its first sentence, but for --help-all
 _NO_DEFAULT = (None, False, (), "")
+_COMMON = ("set_values", "config_file", "verbose", "help_all", "help")  # the options of every command
 ENVIRONMENT = "SEEDDELTA_"  # before the name of a run-time flag: SEEDDELTA_KWTA_K
 
 
@@ -73,16 +75,15 @@ def from_settings(tree: type[S]) -> Callable[[Callable[[S], None]], Callable[...
             # tqdm's own lock is one of processes, for which Python starts an interpreter in the working folder
             tqdm.set_lock(threading.RLock())
             _outputs.set(bool(paths_of(settings)[1]))
-            planned = getattr(settings, "dry_run", False)  # nothing is written
             try:
-                with interrupts(), nullcontext() if planned else guarded(settings, () if config is None else [config]):
+                with interrupts(), guarded(settings, () if config is None else [config]):
                     wrapper.run(settings)  # type: ignore[attr-defined]
             except KeyboardInterrupt:  # typer would end without a word
                 resumes = getattr(settings, "resume", None) is True
                 print("seeddelta: interrupted" + "; the same command continues" * resumes, file=sys.stderr)
                 raise SystemExit(130) from None
 
-        parameters = [_parameter(setting) for setting in flags] + _common()
+        parameters = [_parameter(setting) for setting in flags] + _common(flags)
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         del wrapper.__wrapped__  # typer would read its annotations
@@ -128,7 +129,14 @@ def collect(
     if missing:
         how = f", for example: {example}" if example else "; see --help"
         raise tree.error(f"{' and '.join(missing)} must be given{how}")
-    return typing.cast(S, values.make())
+    try:
+        return typing.cast(S, values.make())
+    except SeedDeltaError as error:  # says the name of a setting, and here it is a flag
+        name, space, rest = str(error).partition(" ")
+        flag = next((one.names[0] for one in flags if one.names and one.name == name.rstrip(":")), None)
+        if flag is None:
+            raise
+        raise type(error)(f"{flag}{name[len(name.rstrip(':')) :]}{space}{rest}") from error
 
 
 def _spooled(flags: list[Setting], given: dict[str, Any], stack: ExitStack) -> dict[str, Any]:
@@ -189,8 +197,10 @@ def help_of(setting: Setting, *, short: bool = False) -> str:
     sentences = re.split(r"(?<=\.) (?=[A-Z])", text)
     if short and len(text) > _SHORT:
         text = " ".join([sentences[0], *(one for one in sentences[1:] if one.startswith("Default:"))])
-    if "Default:" in text or setting.field.is_required() or default in _NO_DEFAULT or default is True:
+    if "Default:" in text or setting.field.is_required() or default in _NO_DEFAULT:
         return text
+    if default is True:
+        return f"{text} Default: on."
     if setting.group is not None or setting.flag.off is not None:
         return text
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
@@ -226,12 +236,17 @@ def _parameter(setting: Setting) -> inspect.Parameter:
     return _keyword(_name(setting), Annotated[kind, option], None)
 
 
-def _common() -> list[inspect.Parameter]:
-    panel = "For every command"
+def _common(flags: list[Setting]) -> list[inspect.Parameter]:
+    panel = COMMON
+    such = [
+        f", such as {one.name}={one.field.default}"
+        for one in flags
+        if len(one.path) == 1 and type(one.field.default) in (int, float) and one.field.default
+    ]
     return [
         _keyword("set_values", Annotated[list[str] | None, typer.Option(
             "--set", metavar="NAME=VALUE", rich_help_panel=panel,
-            help="Any setting by its name, such as chunks=32; repeat it for several.",
+            help=f"Any setting by its name{such[0] if such else ''}; repeat it for several.",
         )], None),
         _keyword("config_file", Annotated[Path | None, typer.Option(
             "--config", metavar="FILE", rich_help_panel=panel, help="YAML file of settings; flags win over it.",
@@ -253,12 +268,15 @@ def _common() -> list[inspect.Parameter]:
 def _help_all(call: typer.Context, value: bool) -> None:
     if value:
         typer.echo(call.command.help)
-        typer.echo(full_help(call.command.settings, call.command.unflagged))  # type: ignore[attr-defined]
+        command: Any = call.command
+        common = [option for option in command.get_params(call) if option.name in _COMMON and option.help]
+        typer.echo(full_help(command.settings, command.unflagged, [(names_of(one), one.help) for one in common]))
         raise typer.Exit
 
 
-def full_help(flags: list[Setting], unflagged: list[Setting]) -> str:
-    """All flags with their names for --set and all that there is to say of them, then the settings without a flag."""
+def full_help(flags: list[Setting], unflagged: list[Setting], common: Iterable[tuple[str, str]] = ()) -> str:
+    """All flags with their names for --set and all that there is to say of them, then the settings without a flag, and
+    the options of every command."""
     panels: dict[str, list[tuple[str, Setting]]] = {}
     for setting in flags:
         same = [f"or {name}" for name in reversed(setting.names)] if setting.flag.argument else []
@@ -272,8 +290,14 @@ def full_help(flags: list[Setting], unflagged: list[Setting]) -> str:
         lines += ["", panel]
         for usage, setting in entries:
             lines += ["", f"  {usage}"]
-            lines += textwrap.wrap(help_of(setting), 92, initial_indent="      ", subsequent_indent="      ")
+            lines += _wrapped(help_of(setting))
+    for usage, text in common:
+        lines += ["", f"  {usage}", *_wrapped(text)]
     return "\n".join(lines)
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 92, initial_indent="      ", subsequent_indent="      ")
 
 
 def usage_of(setting: Setting) -> str:

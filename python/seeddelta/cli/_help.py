@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 _WIDEST = 120
 _COLUMN = 28  # characters for the names of options; a longer one has its help on the next line
 _EXAMPLES = ("Example:", "Then:")
+COMMON = "For every command"  # heading of the options that all commands have
 
 
 class Command(TyperCommand):
@@ -26,14 +27,16 @@ class Command(TyperCommand):
         arguments = [param for param in shown if param.param_type_name == "argument"]
         options = [param for param in shown if param.param_type_name != "argument"]
         formatter.width = _width()
-        formatter.write_usage(ctx.command_path, " ".join([*(one.metavar or "" for one in arguments), "[OPTIONS]"]))
+        usage = [*(one.metavar or "" for one in arguments), "[OPTIONS]"]
+        usage.sort(key=lambda word: word.startswith("--"))  # what follows `--` are no options of ours
+        formatter.write_usage(ctx.command_path, " ".join(usage))
         _write_docstring(formatter, self.help or "")
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [(one.metavar or "", one.help) for one in arguments]}
         for option in options:
             panel = getattr(option, "rich_help_panel", None) or "Options"
             if "--help" in option.opts and len(options) > 1:
                 panel = getattr(options[-2], "rich_help_panel", None) or panel  # beside --help-all
-            sections.setdefault(panel, []).append((_names(option), option.help or ""))
+            sections.setdefault(panel, []).append((names_of(option), option.help or ""))
         _write_sections(formatter, sections)
 
 
@@ -54,7 +57,7 @@ class Group(TyperGroup):
             first = " ".join((command.help or "").split("\n\n")[0].split())
             sections.setdefault(command.rich_help_panel or "Commands", []).append((name, first))
         shown: list[Any] = [one for one in self.get_params(ctx) if not getattr(one, "hidden", False)]
-        options = [(_names(one), one.help or "") for one in shown]
+        options = [(names_of(one), one.help or "") for one in shown]
         _write_sections(formatter, sections | {"Options": options})
 
 
@@ -69,7 +72,8 @@ def _width() -> int:
     return max(60, min(shutil.get_terminal_size().columns, _WIDEST) - 1)
 
 
-def _names(option: Any) -> str:
+def names_of(option: Any) -> str:
+    """The names of an option, and what stands for its value."""
     names = [*sorted(option.opts, key=len), *option.secondary_opts]
     value = "" if getattr(option, "is_flag", False) or getattr(option, "count", False) else option.metavar or ""
     return ", ".join(names) + (f" {value}" if value else "")

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from ..serve.conversation import Conversation
 
 _HELP = """\
-/save FILE   write the conversation (JSON)
-/load FILE   go on with a written one
-/reset       begin anew
+/save FILE   save the conversation (JSON)
+/load FILE   continue a saved conversation
+/reset       start over
 /stats       tokens, speed and memory
 /help        this list
 /exit        leave (or Ctrl-D)

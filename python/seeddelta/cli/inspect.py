@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from ..errors import one_line
 from ..settings.files import InspectSettings
 from ._command import from_settings
@@ -14,6 +12,8 @@ from ._options import put_json
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ..gguf.header import Header
 
 
 @from_settings(InspectSettings)
@@ -27,24 +27,20 @@ def command(settings: InspectSettings) -> None:
     """
     from ..gguf.model_file import read_header
     from ..gguf.reader import is_seeddelta, open_seeddelta
-    from ..inspection.summary import summarize, totals
+    from ..inspection.summary import summarize, summarize_plain
 
     path = settings.path
-    if not is_seeddelta(path):
-        summary = {"path": str(path), "seeddelta": False, **totals(read_header(path))}
-        if put_json(settings.as_json, summary):
-            return
-        typer.echo(
-            f"{path}: a plain GGUF, no SeedΔ file; {summary['tensors']} tensors, {summary['bytes'] / 1e6:.1f} MB"
-        )
-        return
-    with open_seeddelta(path) as file:
-        summary = summarize(file)
+    if is_seeddelta(path):
+        with open_seeddelta(path) as file:
+            summary, header = summarize(file), file.header
+    else:
+        header = read_header(path)
+        summary = summarize_plain(header)
     if not put_json(settings.as_json, summary):
-        _print(summary, all_of_it=logging.getLogger("seeddelta").isEnabledFor(logging.INFO))  # -v
+        _print(summary, header, all_of_it=logging.getLogger("seeddelta").isEnabledFor(logging.INFO))  # -v
 
 
-def _print(summary: dict[str, Any], *, all_of_it: bool) -> None:
+def _print(summary: dict[str, Any], header: Header, *, all_of_it: bool) -> None:
     from rich.table import Table
 
     from ..gguf.roles import RoleSums, terminal_table
@@ -52,9 +48,11 @@ def _print(summary: dict[str, Any], *, all_of_it: bool) -> None:
     from ..report.tables import WIDTH, make_console
 
     console = make_console(width=150 if all_of_it else WIDTH)
+    ours = summary["seeddelta"]
+    converted = f"{summary['bits_per_weight']:.3f} bits per converted weight, " if ours else ""
     console.print(
-        f"{summary['path']}: {summary['bytes'] / 1e6:.1f} MB; {summary['bits_per_weight']:.3f} bits per converted "
-        f"weight, {summary['model_bits_per_weight']:.3f} over all weights",
+        f"{summary['path']}: {'' if ours else 'a plain GGUF, '}{summary['bytes'] / 1e6:.1f} MB; {converted}"
+        f"{summary['model_bits_per_weight']:.3f} {'' if ours else 'bits per weight '}over all weights",
         soft_wrap=True,
     )
     for name, text in origin_of(summary):
@@ -68,7 +66,22 @@ def _print(summary: dict[str, Any], *, all_of_it: bool) -> None:
     for key, value in summary["keys"].items():
         keys.add_row(one_line(key), one_line(value))
     console.print(keys)
-    _print_converted(console, summary)
+    if ours:
+        _print_converted(console, summary)
+    else:
+        _print_tensors(console, header)
+
+
+def _print_tensors(console: Console, header: Header) -> None:
+    from rich.table import Table
+
+    table = Table(title="tensors")
+    for heading in ("tensor", "shape", "type"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("kB", justify="right", no_wrap=True)
+    for info in header.tensors.values():
+        table.add_row(info.name, "x".join(map(str, info.shape)), info.type.name, f"{info.nbytes / 1000:.1f}")
+    console.print(table)
 
 
 def _print_converted(console: Console, summary: dict[str, Any]) -> None:
@@ -79,7 +92,7 @@ def _print_converted(console: Console, summary: dict[str, Any]) -> None:
     table = Table(title="converted tensors")
     for heading in ("tensor", "shape", "from", "base", "residual"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("seed", "rate", "bits", "kB", "rel_l2", "rel_l2_w"):
+    for heading in ("seed", "code bits", "bits per weight", "kB", "error, %", "weighted, %"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("")
     for tensor in summary["converted"]:
@@ -93,8 +106,8 @@ def _print_converted(console: Console, summary: dict[str, Any]) -> None:
             ", ".join(f"{tensor[name]:g}" for name in ("rate", "fine_rate") if tensor[name] is not None) or "-",
             f"{tensor['bits_per_weight']:.3f}",
             f"{tensor['payload_bytes'] / 1000:.1f}",
-            f"{tensor['rel_l2']:.4f}",
-            f"{tensor['rel_l2_w']:.4f}",
+            f"{100 * tensor['rel_l2']:.2f}",
+            f"{100 * tensor['rel_l2_w']:.2f}",
             "unsafe" if tensor["unsafe"] else "statecells" if tensor["statecells"] else "",
         )
     console.print(table)

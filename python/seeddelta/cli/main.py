@@ -129,9 +129,8 @@ def _usage(error: Exception, program: str) -> str | None:
     message = str(error.format_message())
     context = getattr(error, "ctx", None)
     command, ask = (program, "-h") if context is None else (context.command_path, context.help_option_names[0])
-    return (
-        f"{program}: error: {message[:1].lower()}{one_line(message[1:]).rstrip('.')}; {command} {ask} lists the options"
-    )
+    told = f"{message[:1].lower()}{one_line(message[1:]).rstrip('.')}"
+    return f"{program}: error: {told}{'' if told.endswith('?') else ';'} {command} {ask} lists the options"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -125,7 +125,7 @@ def _quantize(settings: QuantizeSettings) -> None:
     console.print(report.to_table())
     if settings.dry_run:
         needs = estimate_quantize(settings.input, settings.output, **measured)
-        console.print(f"dry run: {settings.output} is not written; {report.sizes}", soft_wrap=True)
+        console.print(f"dry run: {settings.output} is not written: {report.sizes}", soft_wrap=True)
         console.print(f"it takes {needs}", soft_wrap=True)
     else:
         console.print(f"{settings.output}: {report.sizes}", soft_wrap=True)

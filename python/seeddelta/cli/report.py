@@ -21,14 +21,15 @@ def command(settings: ReportSettings) -> None:
 
     The page needs no network; figures and numbers are beside it as PNG, CSV and JSON.
 
+    Example: seeddelta report dense.gguf model.seeddelta.gguf --quants Q4_K_M,Q3_K_M --text wiki.txt -o report
+
     Example: seeddelta eval dense.gguf model.seeddelta.gguf --text wiki.test.txt --json > eval.json;
     seeddelta report --from eval.json -o report
-
-    Example: seeddelta report dense.gguf model.seeddelta.gguf --quants Q4_K_M,Q3_K_M --text wiki.txt -o report
     """
     from ..evaluate.measurements import read_measurements
     from ..gguf.hub import located
     from ..report.page import write_report
+    from ..session import read_text
 
     models = [located(path) for path in settings.model]
     if settings.saved:
@@ -37,6 +38,8 @@ def command(settings: ReportSettings) -> None:
         if missing is not None:
             raise EvaluationError(f"{missing}: no such file; give a SeedΔ file")
     else:
+        if settings.text is not None:
+            read_text(settings.text)  # before anything is made
         if settings.quants is not None:
             models += _quantized(models[0], settings)
         series = [_measure(models, settings)]

@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from ..errors import EvaluationError, RequestError
@@ -93,8 +92,10 @@ def _chat(settings: RunSettings) -> None:
 
 
 def _prompt(settings: RunSettings) -> str:
+    from ..session import read_text
+
     if settings.file is not None:
-        return _text(settings.file)
+        return read_text(settings.file, whole=True).decode(errors="ignore")
     assert settings.prompt is not None
     given = sys.stdin.read() if settings.prompt == "-" else settings.prompt
     return os.fsencode(given).decode("utf-8", "replace")  # an argument may be bytes of another encoding
@@ -113,23 +114,17 @@ def _count(llm: Any, settings: RunSettings, prompt: str) -> int:
     return len(tokens)
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise EvaluationError(f"{path}: cannot be read ({error}); give a text file in UTF-8") from error
-
-
 def _grammar(settings: RunSettings) -> Any:
     from llama_cpp import LlamaGrammar
 
     from ..serve.schema import json_grammar
+    from ..session import read_text
 
     path = settings.json_schema
     if path is None:
         return None
     try:
-        return LlamaGrammar.from_string(json_grammar(json.loads(_text(path))), verbose=False)
+        return LlamaGrammar.from_string(json_grammar(json.loads(read_text(path))), verbose=False)
     except (RequestError, ValueError, RecursionError) as error:
         raise EvaluationError(f"{path}: cannot be made a grammar ({error})") from error
 
@@ -194,7 +189,7 @@ def _counters(llm: Any, metrics: dict[str, Any]) -> list[str]:
     if llm.seeddelta.enabled:
         served = len(llm.seeddelta.tensors)
         if served:
-            parts.append(f"{served} weights from the seed")
+            parts.append(f"{served} converted matrices")
         if llm.seeddelta.columns:
             parts.append(f"{len(llm.seeddelta.columns)} weights by columns")
         parts.append(f"{int(metrics['seeddelta.calls'])} products")

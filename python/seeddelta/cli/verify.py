@@ -48,10 +48,13 @@ def _print(found: Verification) -> None:
         for check in found.failures:
             table.add_row(check.tensor or "(file)", check.what, _text(check.stored), _text(check.found))
         console.print(table)
-    kinds = found.to_dict()["checks"]
-    norms = ", ".join(f"{count} of {what}" for what, count in kinds.items() if "‖" in what)
-    crc = sum(count for what, count in kinds.items() if what.startswith("CRC-32"))
-    console.print(f"{len(found.checks)} comparisons ({crc} of checksums; norms: {norms}): {len(found.failures)} fail")
+    counts: dict[str, int] = {}
+    for check in found.checks:
+        what = "checksum" if check.what.startswith("CRC-32") else check.what
+        counts[what] = counts.get(what, 0) + 1
+    kinds = ", ".join(f"{what} {count}" for what, count in counts.items())
+    failed = f"{len(found.failures)} failed" if found.failures else "none failed"
+    console.print(f"{len(found.checks)} checks, {failed}: {kinds}", soft_wrap=True)
     for line in found.skipped:
         console.print(f"not compared: {line}")
 

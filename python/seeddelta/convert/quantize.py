@@ -174,7 +174,7 @@ def _prepared(
 
 def _recipe(model: Path, output: Path, options: Mapping[str, Any]) -> Recipe:
     if options.get("hessian") is not None or options.get("no_checkpoint"):
-        raise RecipeError("quantize measures by itself and keeps what is finished; leave hessian and no_checkpoint out")
+        raise RecipeError("hessian and no_checkpoint are for build; quantize measures the covariance itself")
     options = with_rate(options)
     recipe = Recipe(input=model, output=output, **options)
     assert recipe.parts_folder is not None

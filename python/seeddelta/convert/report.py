@@ -143,6 +143,9 @@ class BuildReport(BaseModel):
             f"{self.bits_per_weight:.3f} bits per converted weight, {self.model_bits_per_weight:.3f} over all weights"
         )
 
+    def __repr__(self) -> str:
+        return f"BuildReport({self})"
+
     def __str__(self) -> str:
         return f"{', '.join(self.files) or 'dry run'}: {self.sizes}"
 

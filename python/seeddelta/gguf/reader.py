@@ -116,6 +116,10 @@ class SeedDeltaFile:
         rows = [sums_of(f"kept, {kind}", items) for kind, items in kept.items()]
         return [*rows, sums_of("whole model", [*converted, *all_kept])]
 
+    def __repr__(self) -> str:
+        size = f"{self.header.file_size / 1e6:.1f} MB"
+        return f"SeedDeltaFile({str(self.path)!r}, {len(self.tensors)} converted matrices, {size})"
+
     def _repr_html_(self) -> str:
         """Converted tensors by role, what was kept, and the keys."""
         shown = [

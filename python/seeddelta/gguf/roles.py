@@ -101,15 +101,17 @@ def terminal_table(rows: Iterable[RoleSums], totals: Iterable[RoleSums]) -> Tabl
     with needs_extra("cli"):
         from rich.table import Table
 
+    rows = list(rows)
+    headings = HEADINGS if any(row.rel_l2 is not None for row in rows) else HEADINGS[:-2]
     found = Table(title="matrices by role")
-    found.add_column(HEADINGS[0], no_wrap=True)
-    for heading in HEADINGS[1:]:
+    found.add_column(headings[0], no_wrap=True)
+    for heading in headings[1:]:
         found.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        found.add_row(*row.cells)
+        found.add_row(*row.cells[: len(headings)])
     found.add_section()
     for row in totals:
-        found.add_row(*row.cells)
+        found.add_row(*row.cells[: len(headings)])
     return found
 
 

@@ -4,26 +4,47 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from ..gguf import schema
 from ..gguf.header import Header
 from ..gguf.reader import SeedDeltaFile
-from ..gguf.roles import ratio, role_of, sums_of
+from ..gguf.roles import Item, ratio, role_of, sums_by_role, sums_of
 from ..gguf.schema import LanesBase, TensorDescription
-from ..settings.recipe import RecipeSettings
+from ..settings.recipe import PRESETS, RecipeSettings
 
 # shown by their own tables, not as values
 _TABLES = (schema.TENSORS, schema.KEY_CRC32)
 
 
-def totals(header: Header) -> dict[str, Any]:
+def _totals(header: Header) -> dict[str, Any]:
     """Name, architecture, number of tensors and bytes of any GGUF file."""
     return {
+        "path": str(header.path),
         "name": header.metadata.get("general.name"),
         "architecture": header.metadata.get("general.architecture"),
         "tensors": len(header.tensors),
         "bytes": header.file_size,
+    }
+
+
+def summarize_plain(header: Header) -> dict[str, Any]:
+    """The same of a GGUF file that is not SeedΔ: its keys, its matrices by role, and the vectors together."""
+    items = [Item(name, prod(info.shape), info.nbytes, None) for name, info in header.tensors.items()]
+    matrices = [item for item in items if len(header.tensors[item.name].shape) > 1]
+    vectors = [item for item in items if item not in matrices]
+    whole = sums_of("whole model", items)
+    return {
+        "seeddelta": False,
+        **_totals(header),
+        "model_weights": whole.weights,
+        "model_bits_per_weight": whole.bits_per_weight,
+        "keys": {key: value for key, value in header.metadata.items() if not isinstance(value, (list, np.ndarray))},
+        "roles": [row.to_dict() for row in sums_by_role(matrices)],
+        "totals": [row.to_dict() for row in (sums_of("vectors", vectors), whole)],
     }
 
 
@@ -45,9 +66,8 @@ def summarize(file: SeedDeltaFile) -> dict[str, Any]:
     whole = rows[-1]
     own = [key for key in file.metadata if key.startswith(schema.PREFIX) and not key.startswith(_TABLES)]
     return {
-        "path": str(file.path),
         "seeddelta": True,
-        **totals(file.header),
+        **_totals(file.header),
         "payload_bytes": sums.payload_bytes,
         "weights": sums.weights,
         "bits_per_weight": sums.bits_per_weight,
@@ -74,8 +94,12 @@ def recipe_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def origin_of(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Where a file comes from, as names and texts: model, source, calibration, options other than the defaults.
 
-    `summary` is that of `summarize`. Options are written as `--set` takes them.
+    `summary` is that of `summarize`, or of `summarize_plain`: the model alone. Options are written as `--set` takes
+    them.
     """
+    what = f"{summary['name'] or '?'} ({summary['architecture']}), {summary['model_weights'] / 1e6:.1f}M weights"
+    if not summary["seeddelta"]:
+        return [("model", what)]
     keys = {key.removeprefix(schema.PREFIX): value for key, value in summary["keys"].items()}
     calibrated = []
     if "calibration.text" in keys:
@@ -89,8 +113,11 @@ def origin_of(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     options = [
         f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in summary["recipe"].items()
-        if value != defaults.get(name) and name not in ("input", *files)
+        if value != defaults.get(name) and name not in ("input", "target_bpw", *files)
     ]
+    if (average := summary["recipe"].get("target_bpw")) is not None:
+        presets = {preset.get("target_bpw"): f"preset={name}" for name, preset in PRESETS.items()}
+        options.append(presets.get(average, f"target_bpw={average}"))
     return [
         (
             "model",

@@ -6,27 +6,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import EvaluationError, SourceModelError, needs_extra
+from ..errors import EvaluationError, SourceModelError, needs_extra, one_line
 from ..evaluate.measurements import read_measurements
 from ..evaluate.table import headings, model_values, settings_text
+from ..gguf import schema
 from ..gguf.hub import located
 from ..gguf.model_file import read_header
 from ..gguf.reader import is_seeddelta, open_seeddelta
-from ..inspection.summary import summarize
-
-# options of a build that are worth a line, in this order
-_RECIPE = (
-    "bits",
-    "target_bpw",
-    "size",
-    "targets",
-    "base_kind",
-    "scheme",
-    "row_scale",
-    "imatrix",
-    "hessian",
-    "seed",
-)
+from ..inspection.summary import origin_of, summarize
 
 
 def model_card(
@@ -68,22 +55,18 @@ def _body(path: Path, name: str, found: Mapping[str, Any]) -> Iterator[str]:
     yield f"# {name} as SeedΔ"
     yield (
         f"{found['bytes'] / 1e6:.0f} MB; {found['weights'] / 1e6:.1f} million of {found['model_weights'] / 1e6:.1f} "
-        f"million weights at {found['bits_per_weight']:.2f} bits, {found['model_bits_per_weight']:.2f} bits a "
-        "weight of the whole model.\n"
+        f"million weights at {found['bits_per_weight']:.2f} bits, {found['model_bits_per_weight']:.2f} bits per "
+        "weight over the whole model.\n"
     )
     yield "## How to run it\n```bash\npip install 'seeddelta[cli,llama,serve]'"
     yield f'seeddelta run {path.name} -p "Once upon a time" -n 64'
     yield f"seeddelta serve {path.name}\n```\n"
     yield "## How it was made"
     yield "| | |\n| --- | --- |"
-    recipe, keys = found["recipe"], found["keys"]
-    for key, label in (("source.file", "source"), ("source.sha256", "its SHA-256"), ("generator", "made by")):
-        if f"seeddelta.{key}" in keys:
-            yield f"| {label} | {keys[f'seeddelta.{key}']} |"
-    for option in _RECIPE:
-        value = recipe.get(option)
-        if value not in (None, "", []):
-            yield f"| {option} | {', '.join(map(str, value)) if isinstance(value, list) else value} |"
+    source = found["keys"].get(schema.KEY_SOURCE_SHA256)
+    facts = [fact for fact in origin_of(found) if fact[0] not in ("model", "checksums")]
+    for label, text in [*facts, *([] if source is None else [("SHA-256 of the original", source)])]:
+        yield f"| {label} | {one_line(text)} |"
     yield "\n| matrices | number | bits per weight | relative error |\n| --- | --- | --- | --- |"
     for role in found["roles"]:
         yield f"| {role['role']} | {role['tensors']} | {role['bits_per_weight']:.2f} | {role['rel_l2']:.4f} |"

@@ -39,7 +39,8 @@ def load(
             use the first one, `seeddelta.serve.Scheduler` all of them.
         lora: LoRA adapters (GGUF), `FILE` or `FILE:SCALE`, added to those of `config.lora`; also to SeedΔ weights.
         verbose: llama.cpp's log on stderr.
-        llama_kwargs: keywords of `llama_cpp.Llama` (`n_ctx`, `n_threads`, `embedding`, …).
+        llama_kwargs: keywords of `llama_cpp.Llama` (`n_ctx`, `embedding`, …). `n_threads` is by default half of the
+            cores, as in `Llama`; the command line takes all.
     Returns:
         A `llama_cpp.Llama` whose attribute `seeddelta` is a RuntimeHandle.
     Raises:

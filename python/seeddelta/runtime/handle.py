@@ -106,6 +106,9 @@ class RuntimeHandle:
                 _log.warning("%s", line)
             return result
 
+    def __repr__(self) -> str:
+        return f"RuntimeHandle({len(self.tensors)} matrices served, {len(self.dense)} from the fallback)"
+
     def _repr_html_(self) -> str:
         return self.html()
 

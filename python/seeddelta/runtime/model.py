@@ -81,6 +81,9 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
     `seeddelta` is the RuntimeHandle: what is served, counters, metrics. See `seeddelta.load` for arguments and errors.
     """
 
+    def __repr__(self) -> str:
+        return f"SeedDeltaLlama({self.model_path!r}, {self.seeddelta!r})"
+
     def _repr_html_(self) -> str:
         return self.seeddelta.html(self.model_path)
 

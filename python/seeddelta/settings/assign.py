@@ -94,7 +94,7 @@ class Assignment:
         paths = [s.path for s in self._settings if s.path[: len(below)] == below]
         names = {".".join(path[start:]) for path in paths for start in range(len(below), len(path))}
         near = get_close_matches(".".join(parts), sorted(names), 1)
-        return f"did you mean {near[0]}?" if near else "`seeddelta schema` lists them all"
+        return f"did you mean {near[0]}?" if near else "`seeddelta schema COMMAND` lists those of a command"
 
     def _mapping(self, values: Mapping[str, Any], below: Path_, where: str) -> None:
         for name, value in values.items():

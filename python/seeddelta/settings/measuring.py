@@ -39,7 +39,7 @@ class RunSettings(Serving):
         default=40, ge=0, description="Sample among the K likeliest tokens; 0: all."
     )
     top_p: Annotated[float, Flag(shown=True)] = Field(
-        default=0.95, ge=0, le=1, description="Sample among the likeliest tokens that have this share."
+        default=0.95, ge=0, le=1, description="Sample among the likeliest tokens whose probabilities add up to this."
     )
     min_p: Annotated[float, Flag(shown=True)] = Field(
         default=0.05, ge=0, le=1, description="Sample among tokens of at least this share of the likeliest one's."
@@ -83,12 +83,15 @@ class Scoring(Settings):
     """How models are compared on a text."""
 
     text: Annotated[Path | None, Flag(names=("--text", "-f"), shown=True)] = Field(
-        default=None, description="Text for the perplexity (UTF-8). Without it: none."
+        default=None,
+        description="Text (UTF-8) for KL divergence and perplexity. Without it only size, speed and memory count.",
     )
     context: Annotated[int, Flag(names=("--ctx", "-c"), shown=True)] = Field(
         default=512, description="Tokens of a chunk; the second half is scored."
     )
-    chunks: Annotated[int | None, Flag(shown=True)] = Field(default=None, description="Chunks at most. Default: all.")
+    chunks: Annotated[int | None, Flag(shown=True)] = Field(
+        default=None, ge=1, description="Chunks at most. Default: all."
+    )
     speed: Annotated[bool, Flag(shown=True)] = Field(
         default=True, description="Measure the speed, models taking turns."
     )

@@ -232,7 +232,7 @@ class RunningOptions(Group):
     beyond_gap: Annotated[Literal["dense", "fallback"], Flag(panel="Run", decides="choice")] = Field(
         default="dense",
         description="What becomes of a tensor above the gap: dense keeps it in the file as it was; fallback stores it "
-        "in seeds all the same, marked unsafe, and who runs the file gives the original with --seeddelta-fallback.",
+        "all the same, marked unsafe, and who runs the file gives the original with --seeddelta-fallback.",
     )
     report_json: Annotated[Path | None, replace(JSON, panel="Run", decides="nothing")] = Field(
         default=None, description="Report with every tensor as JSON: in place of the table, or in a file."

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from ..errors import ConfigError
 from ..processors import MAX_THREADS
 from .patterns import Threads
 from .runtime import RuntimeConfig
@@ -30,8 +31,12 @@ class Threaded(Settings):
 
     @property
     def thread_count(self) -> int | None:
-        """The number of threads for what is run once: the last of `threads`; None: all cores."""
-        return None if self.threads is None else self.threads[-1]
+        """The number of threads for what is run once; None: all cores. Raises ConfigError for several."""
+        if self.threads is not None and len(self.threads) > 1:
+            raise ConfigError(
+                f"--threads {','.join(map(str, self.threads))}: give one number; eval and bench take several"
+            )
+        return None if self.threads is None else self.threads[0]
 
 
 def check_fallback(fallback: Path | None, needs: Mapping[str, bool]) -> None:
@@ -71,7 +76,7 @@ class ExecSettings(OfRuntime):
         tuple[str, ...], Flag(argument=True, repeat=True, metavar="-- PROGRAM [ARGUMENTS]")
     ] = Field(min_length=1, description="What is run.")  # fmt: skip
     metrics_json: Annotated[Path | None, Flag(output="file", shown=True)] = Field(
-        default=None, description="Write what the weights did, when a context ends."
+        default=None, description="Write the run-time counters to this file when a context ends."
     )
     dry_run: Annotated[bool, Flag(shown=True)] = Field(
         default=False, description="Print the command line and its variables, no more."
@@ -156,7 +161,7 @@ class ServeSettings(Sharing, UsingModels):
         default=None, description="Key that clients must send. Default: that of the variable SEEDDELTA_API_KEY."
     )
     cors: Annotated[tuple[str, ...], Flag(shown=True, repeat=True, metavar="ORIGIN")] = Field(
-        default=(), description="Origin of web pages that may ask, or *; repeat it for several."
+        default=(), description="Origin of web pages that may send requests (CORS), or *; repeat it for several."
     )
     grace: Annotated[float, Flag(shown=True, metavar="SECONDS")] = Field(
         default=30.0, ge=0, description="Time for replies to end when it is stopped."

@@ -38,7 +38,7 @@ class ReportSettings(Scoring, Threaded):
     )
     title: Annotated[str, Flag(shown=True)] = Field(default="SeedΔ report", description="Title of the page.")
     fallback: Annotated[Path | None, Flag(names=("--seeddelta-fallback",), shown=True, metavar="DENSE.GGUF")] = Field(
-        default=None, description="Dense model for weights that give NaN or miss the gap."
+        default=None, description="Original model: replaces matrices that give NaN or whose error is above the gap."
     )
     gap: Annotated[float | None, Flag(names=("--seeddelta-gap",), shown=True)] = Field(
         default=None, description="Tensors with a larger relative error are taken from the fallback."

@@ -89,6 +89,16 @@ class Settings(BaseModel):
             raise self.error(message_of(error, type(self))) from error
 
 
+# what pydantic says -> the same in fewer words
+_PLAIN = {
+    "should be greater than or equal to": "must be at least",
+    "should be less than or equal to": "must be at most",
+    "should be a valid integer, unable to parse string as an integer": "must be a whole number",
+    "should be a valid number, unable to parse string as a number": "must be a number",
+    "should be": "must be",
+}
+
+
 def message_of(error: ValidationError, settings: type[Settings]) -> str:
     """The first thing that is wrong, in one line: the setting, its value, and what it may be."""
     errors = error.errors()
@@ -107,6 +117,8 @@ def message_of(error: ValidationError, settings: type[Settings]) -> str:
         return f"{name}: {message}"
     if first["type"] == "literal_error":
         message = message.replace("'", "")
+    for words, plain in _PLAIN.items():
+        message = message.replace(words, plain)
     return f"{name} {first['input']!r}: it {message}"
 
 
