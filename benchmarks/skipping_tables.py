@@ -180,7 +180,7 @@ def zeros_table() -> list[str]:
     return table(heads, rows)
 
 
-_SHORT = ("llama.cpp", "exact", "binary 1/4", "ternary 1/4", "binary 1/8", "ternary 1/8")
+_SHORT = ("llama.cpp", "exact", "ternary 1/4", "ternary 1/8")
 TABLES = {
     "skipping": lambda: skipping_table("skipping"),
     "skipping-1b": lambda: skipping_table("skipping-1b"),
