@@ -193,7 +193,12 @@ def test_inspect(dense: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert {"blk.1.attn_output.weight", "seeddelta.recipe"} <= set(everything.split())
     assert "coo K=4 fp16" in everything
     assert main(["inspect", str(dense)]) == 0
-    assert "plain GGUF" in capsys.readouterr().out
+    plain = capsys.readouterr().out
+    assert plain.startswith(f"{dense}: a plain GGUF, {dense.stat().st_size / 1e6:.1f} MB; 16.0")
+    assert " ffn_up " in plain
+    assert "blk.1.attn_output.weight" not in plain
+    assert main(["inspect", str(dense), "-v"]) == 0
+    assert {"blk.1.attn_output.weight", "general.architecture"} <= set(capsys.readouterr().out.split())
     assert main(["inspect", str(dense), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["seeddelta"] is False
 

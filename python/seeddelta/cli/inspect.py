@@ -80,7 +80,7 @@ def _print_tensors(console: Console, header: Header) -> None:
         table.add_column(heading, no_wrap=True)
     table.add_column("kB", justify="right", no_wrap=True)
     for info in header.tensors.values():
-        table.add_row(info.name, "x".join(map(str, info.shape)), info.type.name, f"{info.nbytes / 1000:.1f}")
+        table.add_row(one_line(info.name), "x".join(map(str, info.shape)), info.type.name, f"{info.nbytes / 1000:.1f}")
     console.print(table)
 
 

@@ -33,10 +33,11 @@ def _totals(header: Header) -> dict[str, Any]:
 
 def summarize_plain(header: Header) -> dict[str, Any]:
     """The same of a GGUF file that is not SeedΔ: its keys, its matrices by role, and the vectors together."""
-    items = [Item(name, prod(info.shape), info.nbytes, None) for name, info in header.tensors.items()]
-    matrices = [item for item in items if len(header.tensors[item.name].shape) > 1]
-    vectors = [item for item in items if item not in matrices]
-    whole = sums_of("whole model", items)
+    matrices: list[Item] = []
+    vectors: list[Item] = []
+    for name, info in header.tensors.items():
+        (matrices if len(info.shape) > 1 else vectors).append(Item(name, prod(info.shape), info.nbytes, None))
+    whole = sums_of("whole model", [*matrices, *vectors])
     return {
         "seeddelta": False,
         **_totals(header),
