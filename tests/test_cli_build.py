@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 from seeddelta.cli import legacy
@@ -15,8 +17,8 @@ from seeddelta.cli.main import COMMANDS, main
 from seeddelta.errors import RecipeError
 from seeddelta.gguf.model_file import read_header
 from seeddelta.gguf.reader import open_seeddelta
-from seeddelta.gguf.roles import Item, RoleSums, sums_by_role
-from seeddelta.inspection import summarize
+from seeddelta.gguf.roles import Item, sums_by_role
+from seeddelta.inspection.summary import origin_of, recipe_of, summarize
 from tiny_models import TARGET_NAMES, write_model
 
 
@@ -44,8 +46,9 @@ def test_build_with_defaults(dense: Path, out: Path, capfd: pytest.CaptureFixtur
         sums = {row["role"]: row for row in summarize(file)["roles"]}
     rows = {cells[0]: cells for line in printed.out.splitlines() if (cells := re.findall(r"[\w.]+", line))}
     for role, row in sums.items():
-        assert tuple(rows[role]) == RoleSums.from_dict(row).cells
-        assert rows[role][4] == f"{100 * row['rel_l2']:.1f}"
+        shown = f"{row['payload_bytes'] / 1e6:.1f}", f"{row['bits_per_weight']:.2f}"
+        errors = (f"{100 * row[name]:.1f}" for name in ("rel_l2", "rel_l2_w"))
+        assert rows[role] == [role, str(row["tensors"]), *shown, *errors]
     share = round(100 * out.stat().st_size / sum(one.nbytes for one in read_header(dense).tensors.values()))
     assert f"out.gguf: {out.stat().st_size / 1e6:.1f} MB, {share}% of the original's" in printed.out
     assert "encode" in printed.err  # the progress bar
@@ -184,7 +187,7 @@ def test_inspect(dense: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert first.startswith(f"{out}: {out.stat().st_size / 1e6:.1f} MB; {summary['bits_per_weight']:.3f} bits")
     facts = {name: fact for line in text[:5] for name, fact in [re.split("  +", line, maxsplit=1)]}
     assert facts["made from"].startswith("dense.gguf by seeddelta")
-    assert (facts["calibrated on"], facts["options"]) == ("nothing", "K=4 scheme=coo targets=all")
+    assert (facts["calibrated on"], facts["options"]) == ("nothing", "bits=4.0 K=4 scheme=coo targets=all")
     role = next(line for line in text if " ffn_up " in line)  # the sums of the role's two tensors
     assert f" {100 * row['rel_l2']:.1f} " in role
     assert not any("blk.1.attn_output.weight" in line or "seeddelta.recipe" in line for line in text)
@@ -201,6 +204,39 @@ def test_inspect(dense: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert {"blk.1.attn_output.weight", "general.architecture"} <= set(capsys.readouterr().out.split())
     assert main(["inspect", str(dense), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["seeddelta"] is False
+
+
+@pytest.mark.parametrize(
+    ("recipe", "shown"),
+    [
+        ("{}", "not in the file"), ("[]", "not in the file"), ('{"target_bpw": [1]}', "target_bpw=[1]"),
+        ('{"target_bpw": 4.4}', "preset=balanced"), ('{"base_kind": "lanes", "bits": 3}', "bits=3"),
+        ('{"base_kind": "lanes", "size": "80M", "bits": 4}', "size=80M"), ('{"layers": {"a": null}}', "{'a': None}"),
+    ],
+)  # fmt: skip
+def test_options_that_a_file_tells(recipe: str, shown: str) -> None:
+    keys = {"seeddelta.calibration.mode": [1.0, 1.0], "seeddelta.calibration.text": "a.txt"}
+    told = {"recipe": recipe_of({"seeddelta.recipe": recipe}), "keys": keys, "name": "", "architecture": ""}
+    facts = dict(origin_of(told | {"seeddelta": True, "model_weights": 1, "checksums": False}))
+    assert shown in facts["options"]
+    assert facts["calibrated on"] == "a.txt, ? chunks of ? tokens"
+
+
+def test_inspect_of_values_of_other_types(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "odd.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_array("general.two", [1, 2])
+    writer.add_float32("general.some", float("nan"))
+    writer.add_array("general.many", list(range(40)))
+    writer.add_tensor("blk.0.attn_q.weight", np.ones((2, 32), np.float32))
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+    assert main(["inspect", str(path), "-v"]) == 0
+    assert "? (llama), 0.0M weights" in capsys.readouterr().out
+    assert main(["inspect", str(path), "--json"]) == 0
+    keys = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["keys"]
+    assert (keys["general.two"], keys["general.some"], keys["general.many"]) == ([1, 2], "nan", "array of 40")
 
 
 def test_inspect_of_a_broken_file(out: Path, capsys: pytest.CaptureFixture[str]) -> None:

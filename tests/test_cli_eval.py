@@ -79,12 +79,12 @@ def test_help_has_an_example(name: str, capfd: pytest.CaptureFixture[str]) -> No
     [
         (["run", "-m", "none.gguf", "-p", "x"], "none.gguf: no such file"),
         (["run", "-m", "MODEL", "-p", "x", "-n", "600", "-c", "512"], "do not fit a context of 512"),
-        (["run", "-m", "MODEL", "-p", "x", "-t", "two"], "threads 'two': it must be a whole number"),
+        (["run", "-m", "MODEL", "-p", "x", "-t", "two"], "error: --threads 'two': it must be a whole number"),
         (["run", "-m", "MODEL", "-p", "x", "--seeddelta-gap", "0.1"], "needs --seeddelta-fallback"),
         (["eval", "-m", "none.gguf", "--text", "x"], "no such file"),
         (["eval", "-m", "MODEL", "--text", "none.txt"], "none.txt: no such file"),
         (["eval", "-m", "MODEL", "--text", "SHORT", "--no-speed", "-q", "-t", "1"], "fewer than the 1024 tokens"),
-        (["bench", "-m", "MODEL", "--threads", "-1"], "threads '-1': it must be at least 0"),
+        (["bench", "-m", "MODEL", "--threads", "-1"], "error: --threads '-1': it must be at least 0"),
         (["bench", "-m", "SHORT"], "SHORT"),
     ],
 )

@@ -144,7 +144,7 @@ def test_options_that_need_a_fallback(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize(("options", "words"), [
     (["--lora", "a.gguf"], "give --lora to the program"), (["--columns", "f32"], "f16"),
-    (["--kwta-k", "2"], "k 2.0: it must be at most 1"), (["--set", "colour=red"], "is not known"),
+    (["--kwta-k", "2"], "error: --kwta-k 2.0: it must be at most 1"), (["--set", "colour=red"], "is not known"),
 ])  # fmt: skip
 def test_settings_that_cannot_be(options: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert words in refused(capsys, *options, "--", "llama-cli")

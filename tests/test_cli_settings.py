@@ -333,7 +333,7 @@ def test_every_run_time_flag_has_its_own_variable() -> None:
     ([*RUN, "--set", "kwta.k"], "NAME=VALUE"),
     ([*RUN, "--config", "none.yaml"], "none.yaml: cannot be read"),
     (["-p", "x"], "MODEL must be given, for example: seeddelta run model.seeddelta.gguf -p"),
-    ([*RUN, "-t", "two"], "threads"), ([*RUN, "--state-pack-kv=odd"], "mode 'odd'"),
+    ([*RUN, "-t", "two"], "threads"), ([*RUN, "--state-pack-kv=odd"], "--state-pack-kv 'odd'"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_in_a_line(arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
     code = main(["run", *arguments])

@@ -131,12 +131,13 @@ def collect(
         raise tree.error(f"{' and '.join(missing)} must be given{how}")
     try:
         return typing.cast(S, values.make())
-    except SeedDeltaError as error:  # says the name of a setting, and here it is a flag
-        name, space, rest = str(error).partition(" ")
-        flag = next((one.names[0] for one in flags if one.names and one.name == name.rstrip(":")), None)
-        if flag is None:
+    except SeedDeltaError as error:  # says the name of a setting, which is a flag here
+        found = re.match(r"((?:\w+: )*)(\w+)(?=:| ['\d\[{-])", str(error))
+        name = "" if found is None else ".".join([*found[1].replace(":", "").split(), found[2]])
+        flag = next((one.names[0] for one in flags if one.names and one.name == name), None)
+        if found is None or flag is None:
             raise
-        raise type(error)(f"{flag}{name[len(name.rstrip(':')) :]}{space}{rest}") from error
+        raise type(error)(flag + str(error)[found.end() :]) from error
 
 
 def _spooled(flags: list[Setting], given: dict[str, Any], stack: ExitStack) -> dict[str, Any]:
@@ -286,11 +287,13 @@ def full_help(flags: list[Setting], unflagged: list[Setting], common: Iterable[t
         text = f"--set {setting.name}={setting.metavar}"
         panels.setdefault("Settings without a flag", []).append((text, setting))
     lines: list[str] = []
-    for panel, entries in panels.items():
+    for panel, entries in sorted(panels.items(), key=lambda one: one[0] == COMMON):
         lines += ["", panel]
         for usage, setting in entries:
             lines += ["", f"  {usage}"]
             lines += _wrapped(help_of(setting))
+    if COMMON not in panels:
+        lines += ["", COMMON]
     for usage, text in common:
         lines += ["", f"  {usage}", *_wrapped(text)]
     return "\n".join(lines)

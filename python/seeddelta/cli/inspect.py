@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import one_line
@@ -13,12 +14,12 @@ from ._options import put_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..gguf.header import Header
+    from ..gguf.header import TensorInfo
 
 
 @from_settings(InspectSettings)
 def command(settings: InspectSettings) -> None:
-    """Show what is in a file: size, origin, calibration, and the matrices by role; with -v every key and tensor, too.
+    """Show what is in a file: size, origin, calibration, and the matrices by role; with -v also keys and tensors.
 
     Errors are relative to the original weights, plain and weighted by the importance of the columns. Shapes, sizes and
     indices are checked on the way; `seeddelta verify` checks the data.
@@ -32,26 +33,26 @@ def command(settings: InspectSettings) -> None:
     path = settings.path
     if is_seeddelta(path):
         with open_seeddelta(path) as file:
-            summary, header = summarize(file), file.header
+            summary, kept = summarize(file), [file.header.tensors[name] for name in file.dense_tensors]
     else:
         header = read_header(path)
-        summary = summarize_plain(header)
+        summary, kept = summarize_plain(header), list(header.tensors.values())
     if not put_json(settings.as_json, summary):
-        _print(summary, header, all_of_it=logging.getLogger("seeddelta").isEnabledFor(logging.INFO))  # -v
+        _print(summary, kept, all_of_it=logging.getLogger("seeddelta").isEnabledFor(logging.INFO))  # -v
 
 
-def _print(summary: dict[str, Any], header: Header, *, all_of_it: bool) -> None:
+def _print(summary: dict[str, Any], kept: Sequence[TensorInfo], *, all_of_it: bool) -> None:
     from rich.table import Table
 
     from ..gguf.roles import RoleSums, terminal_table
     from ..inspection.summary import origin_of
     from ..report.tables import WIDTH, make_console
 
-    console = make_console(width=150 if all_of_it else WIDTH)
+    console = make_console(width=170 if all_of_it else WIDTH)
     ours = summary["seeddelta"]
     converted = f"{summary['bits_per_weight']:.3f} bits per converted weight, " if ours else ""
     console.print(
-        f"{summary['path']}: {'' if ours else 'a plain GGUF, '}{summary['bytes'] / 1e6:.1f} MB; {converted}"
+        f"{one_line(summary['path'])}: {'' if ours else 'a plain GGUF, '}{summary['bytes'] / 1e6:.1f} MB; {converted}"
         f"{summary['model_bits_per_weight']:.3f} {'' if ours else 'bits per weight '}over all weights",
         soft_wrap=True,
     )
@@ -60,7 +61,7 @@ def _print(summary: dict[str, Any], header: Header, *, all_of_it: bool) -> None:
     roles, totals = ([RoleSums.from_dict(row) for row in summary[name]] for name in ("roles", "totals"))
     console.print(terminal_table(roles, totals))
     if not all_of_it:
-        console.print("every key and tensor: -v")
+        console.print("more: -v")
         return
     keys = Table(title="keys", show_header=False)
     for key, value in summary["keys"].items():
@@ -68,19 +69,18 @@ def _print(summary: dict[str, Any], header: Header, *, all_of_it: bool) -> None:
     console.print(keys)
     if ours:
         _print_converted(console, summary)
-    else:
-        _print_tensors(console, header)
+    _print_tensors(console, "kept tensors" if ours else "tensors", kept)
 
 
-def _print_tensors(console: Console, header: Header) -> None:
+def _print_tensors(console: Console, title: str, tensors: Sequence[TensorInfo]) -> None:
     from rich.table import Table
 
-    table = Table(title="tensors")
+    table = Table(title=title)
     for heading in ("tensor", "shape", "type"):
         table.add_column(heading, no_wrap=True)
     table.add_column("kB", justify="right", no_wrap=True)
-    for info in header.tensors.values():
-        table.add_row(one_line(info.name), "x".join(map(str, info.shape)), info.type.name, f"{info.nbytes / 1000:.1f}")
+    for info in tensors:
+        table.add_row(info.name, "x".join(map(str, info.shape)), info.type.name, f"{info.nbytes / 1000:.1f}")
     console.print(table)
 
 
@@ -92,7 +92,7 @@ def _print_converted(console: Console, summary: dict[str, Any]) -> None:
     table = Table(title="converted tensors")
     for heading in ("tensor", "shape", "from", "base", "residual"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("seed", "code bits", "bits per weight", "kB", "error, %", "weighted, %"):
+    for heading in ("seed", "code", "bits", "kB", "error, %", "weighted"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("")
     for tensor in summary["converted"]:

@@ -95,7 +95,7 @@ def _prompt(settings: RunSettings) -> str:
     from ..session import read_text
 
     if settings.file is not None:
-        return read_text(settings.file, whole=True).decode(errors="ignore")
+        return read_text(settings.file, whole=True).decode(errors="ignore").replace("\r\n", "\n")
     assert settings.prompt is not None
     given = sys.stdin.read() if settings.prompt == "-" else settings.prompt
     return os.fsencode(given).decode("utf-8", "replace")  # an argument may be bytes of another encoding

@@ -118,7 +118,8 @@ class SeedDeltaFile:
 
     def __repr__(self) -> str:
         size = f"{self.header.file_size / 1e6:.1f} MB"
-        return f"SeedDeltaFile({str(self.path)!r}, {len(self.tensors)} converted matrices, {size})"
+        what = "closed" if self._data is None else f"{len(self.tensors)} converted matrices, {size}"
+        return f"SeedDeltaFile({str(self.path)!r}, {what})"
 
     def _repr_html_(self) -> str:
         """Converted tensors by role, what was kept, and the keys."""

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from math import hypot
 from typing import TYPE_CHECKING, Any
 
-from ..errors import needs_extra, one_line
+from ..errors import needs_extra
 from ..html import table
 from . import names
 from .schema import Norms
@@ -47,7 +47,7 @@ class RoleSums:
     def cells(self) -> tuple[str, ...]:
         """What the row shows under `HEADINGS`."""
         return (
-            one_line(self.role),  # a name of the file
+            self.role,
             str(self.tensors),
             f"{self.payload_bytes / 1e6:.1f}",
             f"{self.bits_per_weight:.2f}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from math import prod
+from math import isfinite, prod
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,20 @@ def _totals(header: Header) -> dict[str, Any]:
     """Name, architecture, number of tensors and bytes of any GGUF file."""
     return {
         "path": str(header.path),
-        "name": header.metadata.get("general.name"),
-        "architecture": header.metadata.get("general.architecture"),
+        "name": header.metadata.scalar("general.name", str, ""),
+        "architecture": header.metadata.scalar("general.architecture", str, ""),
         "tensors": len(header.tensors),
         "bytes": header.file_size,
     }
+
+
+def _plain(value: Any) -> Any:
+    """A value of a key as JSON can hold it: a long array is told by its length."""
+    if isinstance(value, (list, np.ndarray)):
+        return [_plain(one) for one in value] if len(value) <= 16 else f"array of {len(value)}"
+    if isinstance(value, np.generic):
+        value = value.item()
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
 def summarize_plain(header: Header) -> dict[str, Any]:
@@ -43,9 +52,9 @@ def summarize_plain(header: Header) -> dict[str, Any]:
         **_totals(header),
         "model_weights": whole.weights,
         "model_bits_per_weight": whole.bits_per_weight,
-        "keys": {key: value for key, value in header.metadata.items() if not isinstance(value, (list, np.ndarray))},
-        "roles": [row.to_dict() for row in sums_by_role(matrices)],
-        "totals": [row.to_dict() for row in (sums_of("vectors", vectors), whole)],
+        "keys": {key: _plain(value) for key, value in header.metadata.items()},
+        "roles": [row.to_dict() for row in sums_by_role(matrices, most=13)],
+        "totals": [row.to_dict() for row in (*([sums_of("vectors", vectors)] if vectors else []), whole)],
     }
 
 
@@ -75,7 +84,7 @@ def summarize(file: SeedDeltaFile) -> dict[str, Any]:
         "model_weights": whole.weights,
         "model_bits_per_weight": whole.bits_per_weight,
         "checksums": file.checksums is not None,
-        "keys": {key: file.metadata[key] for key in own},
+        "keys": {key: _plain(file.metadata[key]) for key in own},
         "recipe": recipe_of(file.metadata),
         "roles": [row.to_dict() for row in file.roles()],
         "totals": [row.to_dict() for row in rows],
@@ -95,40 +104,46 @@ def recipe_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def origin_of(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Where a file comes from, as names and texts: model, source, calibration, options other than the defaults.
 
-    `summary` is that of `summarize`, or of `summarize_plain`: the model alone. Options are written as `--set` takes
-    them.
+    `summary` is that of `summarize`, or of `summarize_plain`: the model alone.
     """
-    what = f"{summary['name'] or '?'} ({summary['architecture']}), {summary['model_weights'] / 1e6:.1f}M weights"
+    architecture, weights = summary["architecture"] or "?", f"{summary['model_weights'] / 1e6:.1f}M weights"
+    model = ("model", f"{summary['name'] or '?'} ({architecture}), {weights}")
     if not summary["seeddelta"]:
-        return [("model", what)]
+        return [model]
     keys = {key.removeprefix(schema.PREFIX): value for key, value in summary["keys"].items()}
     calibrated = []
     if "calibration.text" in keys:
-        chunks, ctx = keys.get("calibration.chunks"), keys.get("calibration.ctx")
+        chunks, ctx = keys.get("calibration.chunks", "?"), keys.get("calibration.ctx", "?")
         calibrated.append(f"{keys['calibration.text']}, {chunks} chunks of {ctx} tokens")
         if keys.get("calibration.mode") == "sequential":
             calibrated.append("layer by layer through the encoded model")
-    files = {"imatrix": "imatrix", "hessian": "covariance", "gradient": "gradients in"}
-    calibrated += [f"{what} {keys[f'{name}.file']}" for name, what in files.items() if f"{name}.file" in keys]
-    defaults = RecipeSettings.model_construct().model_dump(mode="json")
-    options = [
-        f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
-        for name, value in summary["recipe"].items()
-        if value != defaults.get(name) and name not in ("input", "target_bpw", *files)
-    ]
-    if (average := summary["recipe"].get("target_bpw")) is not None:
-        presets = {preset.get("target_bpw"): f"preset={name}" for name, preset in PRESETS.items()}
-        options.append(presets.get(average, f"target_bpw={average}"))
+    labels = {"imatrix": "imatrix", "hessian": "covariance", "gradient": "gradients in"}
+    calibrated += [f"{what} {keys[f'{name}.file']}" for name, what in labels.items() if f"{name}.file" in keys]
     return [
-        (
-            "model",
-            f"{summary['name'] or '?'} ({summary['architecture']}), {summary['model_weights'] / 1e6:.1f}M weights",
-        ),
+        model,
         ("made from", f"{keys.get('source.file', '?')} by {keys.get('generator', '?')}"),
         ("calibrated on", "; ".join(calibrated) or "nothing"),
-        ("options", " ".join(options) or "the defaults"),
+        ("options", " ".join(_options_of(summary["recipe"])) or "not in the file"),
         ("checksums", "of every tensor" if summary["checksums"] else "none"),
     ]
+
+
+def _options_of(recipe: Mapping[str, Any]) -> list[str]:
+    """The rate, and the options that differ from the defaults, without the files that were read."""
+    if not recipe:
+        return []
+    average, found = recipe.get("target_bpw"), []
+    if average is not None:
+        preset = next((name for name, one in PRESETS.items() if one.get("target_bpw") == average), None)
+        found.append(f"target_bpw={average}" if preset is None else f"preset={preset}")
+    elif recipe.get("size") is None and recipe.get("base_kind") == "lanes":
+        found.append(f"bits={recipe.get('bits')}")
+    told = ("input", "target_bpw", "bits", "imatrix", "hessian", "gradient")
+    defaults = RecipeSettings.model_construct().model_dump(mode="json")
+    for name, value in recipe.items():
+        if value != defaults.get(name) and name not in told:
+            found.append(f"{name}={','.join(map(str, value)) if isinstance(value, list) else value}")
+    return found
 
 
 def describe_base(description: TensorDescription | Mapping[str, Any]) -> str:

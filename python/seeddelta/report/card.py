@@ -66,7 +66,8 @@ def _body(path: Path, name: str, found: Mapping[str, Any]) -> Iterator[str]:
     source = found["keys"].get(schema.KEY_SOURCE_SHA256)
     facts = [fact for fact in origin_of(found) if fact[0] not in ("model", "checksums")]
     for label, text in [*facts, *([] if source is None else [("SHA-256 of the original", source)])]:
-        yield f"| {label} | {one_line(text)} |"
+        cell = one_line(text).replace("|", "\\|")
+        yield f"| {label} | {cell} |"
     yield "\n| matrices | number | bits per weight | relative error |\n| --- | --- | --- | --- |"
     for role in found["roles"]:
         yield f"| {role['role']} | {role['tensors']} | {role['bits_per_weight']:.2f} | {role['rel_l2']:.4f} |"

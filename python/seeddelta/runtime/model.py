@@ -82,7 +82,7 @@ class SeedDeltaLlama(llama_cpp.Llama):  # type: ignore[misc]
     """
 
     def __repr__(self) -> str:
-        return f"SeedDeltaLlama({self.model_path!r}, {self.seeddelta!r})"
+        return f"SeedDeltaLlama({getattr(self, 'model_path', None)!r}, {getattr(self, 'seeddelta', None)!r})"
 
     def _repr_html_(self) -> str:
         return self.seeddelta.html(self.model_path)

@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
-from .serving import UsingModels
+from .patterns import Threads
+from .serving import SEVERAL, THREADS_HELP, UsingModels
 from .tree import JSON, JSON_HELP, MODEL, MODELS, Flag, Settings
 
 QUIET = Flag(names=("--quiet", "-q"), shown=True, panel="For every command")
@@ -76,6 +77,7 @@ class Comparing(Serving):
     model: Annotated[tuple[Path, ...], MODELS] = Field(
         min_length=1, description="GGUF or SeedΔ models; the first is what the others are compared with."
     )
+    threads: Annotated[Threads, SEVERAL] = Field(default=None, description=THREADS_HELP)
     as_json: Annotated[Path | None, JSON] = Field(default=None, description=JSON_HELP)
 
 

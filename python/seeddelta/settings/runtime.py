@@ -86,9 +86,7 @@ class RuntimeConfig(Settings):
     )
 
     lora: Annotated[tuple[str, ...], Flag(shown=True, repeat=True, metavar="FILE[:SCALE]")] = Field(
-        default=(),
-        description="LoRA adapter (GGUF), added to SeedΔ weights, too; repeat it for several. "
-        "Not of `exec`: give --lora to the program itself.",
+        default=(), description="LoRA adapter (GGUF), added to SeedΔ weights, too; not in exec. May be repeated."
     )
 
     @model_validator(mode="after")

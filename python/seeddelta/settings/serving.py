@@ -22,11 +22,15 @@ CHUNK = 48
 QUEUE = 64
 
 
-class Threaded(Settings):
-    """Threads; several numbers where one is measured after the other."""
+THREADS_HELP = "Threads; 0: all cores. Default: 0."
+SEVERAL = Flag(names=("--threads", "-t"), shown=True, metavar="N[,N…]")  # measured one after the other
 
-    threads: Annotated[Threads, Flag(names=("--threads", "-t"), shown=True, metavar="N[,N…]")] = Field(
-        default=None, description="Threads; 0: all cores. Default: 0."
+
+class Threaded(Settings):
+    """Threads of a command."""
+
+    threads: Annotated[Threads, Flag(names=("--threads", "-t"), shown=True, metavar="N")] = Field(
+        default=None, description=THREADS_HELP
     )
 
     @property
@@ -34,7 +38,7 @@ class Threaded(Settings):
         """The number of threads for what is run once; None: all cores. Raises ConfigError for several."""
         if self.threads is not None and len(self.threads) > 1:
             raise ConfigError(
-                f"--threads {','.join(map(str, self.threads))}: give one number; eval and bench take several"
+                f"--threads {','.join(map(str, self.threads))}: give one number; eval, bench and report take several"
             )
         return None if self.threads is None else self.threads[0]
 

@@ -8,7 +8,8 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from .measuring import QUIET, Scoring
-from .serving import Threaded, check_fallback
+from .patterns import Threads
+from .serving import SEVERAL, THREADS_HELP, Threaded, check_fallback
 from .tree import JSON, JSON_HELP, MODELS, Flag
 
 
@@ -21,6 +22,7 @@ class ReportSettings(Scoring, Threaded):
     saved: Annotated[tuple[Path, ...], Flag(names=("--from",), shown=True, repeat=True, metavar="FILE")] = Field(
         default=(), description="JSON of `seeddelta eval --json`; repeat it. Nothing is measured."
     )
+    threads: Annotated[Threads, SEVERAL] = Field(default=None, description=THREADS_HELP)
     model: Annotated[tuple[Path, ...], MODELS] = Field(
         default=(), description="Models to measure, the original first; with --from: SeedΔ files to show."
     )
