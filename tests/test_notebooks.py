@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -54,23 +55,28 @@ def test_it_ends_with_a_model_of_the_reader(path: Path) -> None:
     assert "MINE = None" in "".join(cells_of(path, "code")[-1]["source"])
 
 
+_SHORT = "02_which_size"  # makes seven models: of a few layers here
+
+
 @pytest.fixture(scope="module")
-def folder(smollm2_f16: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all, so that what a notebook converts is there for the next one."""
-    place = tmp_path_factory.mktemp("notebooks")
-    (place / "models").mkdir()
-    (place / "models" / "smollm2-f16.gguf").symlink_to(smollm2_f16)
-    return place
+def folders(smollm2_f16: Path, short_f16: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """The folder that a notebook runs in. It is one for all, so that the next one finds what a notebook converted."""
+    places = {}
+    for model in (smollm2_f16, short_f16):
+        places[model] = tmp_path_factory.mktemp("notebooks")
+        (places[model] / "models").mkdir()
+        (places[model] / "models" / "smollm2-f16.gguf").symlink_to(model)
+    return lambda notebook: places[short_f16 if notebook.stem == _SHORT else smollm2_f16]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_runs(path: Path, folder: Path) -> None:
+def test_runs(path: Path, folders: Callable[[Path], Path]) -> None:
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
     pytest.importorskip("llama_cpp")
     notebook = nbformat.read(path, as_version=4)
-    place = {"metadata": {"path": str(folder)}}
+    place = {"metadata": {"path": str(folders(path))}}
     nbclient.NotebookClient(notebook, timeout=SECONDS, kernel_name="python3", resources=place).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert any("image/png" in output.get("data", {}) for output in outputs)
