@@ -66,6 +66,7 @@ def test_build_report(report: seeddelta.BuildReport) -> None:
     metrics = report.tensors[0].metrics
     assert metrics is not None
     assert f"{100 * metrics.rel_l2:.2f}" in text
+    assert repr(report) == f"BuildReport({report})"
     assert str(report).startswith(f"{report.files[0]}: {report.file_bytes / 1e6:.1f} MB, ")
 
 
@@ -75,6 +76,8 @@ def test_file(report: seeddelta.BuildReport, recipe: seeddelta.Recipe) -> None:
         assert text[0].startswith(f"small.gguf: {len(TARGET_NAMES)} SeedΔ tensors")
         assert file.metadata["seeddelta.source.sha256"] in text
         assert "attn_output" in text
+        assert f"{len(TARGET_NAMES)} converted matrices" in repr(file)
+    assert repr(file) == f"SeedDeltaFile({str(recipe.output)!r}, closed)"
 
 
 def test_comparison(report: seeddelta.BuildReport, recipe: seeddelta.Recipe) -> None:

@@ -107,7 +107,8 @@ class RuntimeHandle:
             return result
 
     def __repr__(self) -> str:
-        return f"RuntimeHandle({len(self.tensors)} matrices served, {len(self.dense)} from the fallback)"
+        counts = {"served": self.tensors, "from the fallback": self.dense, "by columns": self.columns}
+        return f"RuntimeHandle({', '.join(f'{len(names)} {what}' for what, names in counts.items())})"
 
     def _repr_html_(self) -> str:
         return self.html()
