@@ -31,6 +31,19 @@ def test_a_prompt_from_a_file(run: Callable[..., str], tmp_path: Path) -> None:
     assert "nothing to continue" in run("-n", "6", fails=True)
     assert "leave one" in run("-p", "x", "-f", str(text), fails=True)
     assert "no such file" in run("-f", "/nowhere.txt", fails=True)
+    text.write_bytes(b"One\r\ntwo")
+    assert run("-f", str(text), "-n", "6") == run("-p", "One\ntwo", "-n", "6")
+
+
+def test_one_number_of_threads(run: Callable[..., str]) -> None:
+    assert "--threads 1,2: give one number" in run("-p", "x", "-t", "1,2", fails=True)
+
+
+def test_all_options_end_with_those_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help-all"]) == 0
+    _, heading, last = capsys.readouterr().out.partition("\nFor every command\n")
+    assert heading
+    assert re.findall("^  (-\\S+)", last, re.MULTILINE) == ["-q,", "--set", "--config", "-v,", "--help-all", "-h,"]
 
 
 def test_what_has_no_tokens_or_is_a_folder(

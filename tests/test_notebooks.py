@@ -1,4 +1,5 @@
-"""The notebooks run from top to bottom on the bundled model, use public names, and are stored with their outputs."""
+"""The notebooks run from top to bottom on the bundled model (one on its first layers), use public names, and are
+stored with their outputs."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_some_requests(server: ServerProcess) -> None:
 
 @pytest.mark.slow
 def test_many_requests(server: ServerProcess) -> None:
-    statuses = fuzz(server, 3_000)
-    assert sum(statuses.values()) >= 3_000
+    statuses = fuzz(server, 10_000)
+    assert sum(statuses.values()) >= 10_000
     for path in (CHAT, TEXT):  # the fuzzer reaches what lies behind the checks
-        assert statuses[path, 200] > 30
+        assert statuses[path, 200] > 100

@@ -29,15 +29,15 @@ from tqdm import tqdm
 from ..errors import SeedDeltaError
 from ..settings import Setting, Settings, settings_of
 from ..settings.assign import Assignment
-from ..settings.tree import guarded, paths_of
-from ._help import COMMON, Command, names_of
+from ..settings.tree import COMMON, guarded, paths_of
+from ._help import Command, names_of
 from ._interrupt import interrupts
 from ._spelling import Spelling
 
 S = TypeVar("S", bound=Settings)
 _SHORT = 90  # characters: a longer help is cut to its first sentence, but for --help-all
 _NO_DEFAULT = (None, False, (), "")
-_COMMON = ("set_values", "config_file", "verbose", "help_all", "help")  # the options of every command
+_EVERYWHERE = ("set_values", "config_file", "verbose", "help_all", "help")  # the options of every command
 ENVIRONMENT = "SEEDDELTA_"  # before the name of a run-time flag: SEEDDELTA_KWTA_K
 
 
@@ -238,29 +238,25 @@ def _parameter(setting: Setting) -> inspect.Parameter:
 
 
 def _common(flags: list[Setting]) -> list[inspect.Parameter]:
-    panel = COMMON
-    such = [
-        f", such as {one.name}={one.field.default}"
-        for one in flags
-        if len(one.path) == 1 and type(one.field.default) in (int, float) and one.field.default
-    ]
+    numbers = (one for one in flags if len(one.path) == 1 and type(one.field.default) in (int, float))
+    such = next((f", such as {one.name}={one.field.default}" for one in numbers if one.field.default), "")
     return [
         _keyword("set_values", Annotated[list[str] | None, typer.Option(
-            "--set", metavar="NAME=VALUE", rich_help_panel=panel,
-            help=f"Any setting by its name{such[0] if such else ''}; repeat it for several.",
+            "--set", metavar="NAME=VALUE", rich_help_panel=COMMON,
+            help=f"Any setting by its name{such}; repeat it for several.",
         )], None),
         _keyword("config_file", Annotated[Path | None, typer.Option(
-            "--config", metavar="FILE", rich_help_panel=panel, help="YAML file of settings; flags win over it.",
+            "--config", metavar="FILE", rich_help_panel=COMMON, help="YAML file of settings; flags win over it.",
         )], None),
         _keyword("verbose", Annotated[int, typer.Option(
-            "--verbose", "-v", count=True, rich_help_panel=panel, show_default=False, metavar="",
+            "--verbose", "-v", count=True, rich_help_panel=COMMON, show_default=False, metavar="",
             help="Say on stderr what is done.",
         )], 0),
         _keyword("seeddelta_format", Annotated[bool, typer.Option(
             "--seeddelta", hidden=True, help="Taken for granted: SeedΔ files are recognized."
         )], False),
         _keyword("help_all", Annotated[bool, typer.Option(
-            "--help-all", is_eager=True, callback=_help_all, rich_help_panel=panel, show_default=False, metavar="",
+            "--help-all", is_eager=True, callback=_help_all, rich_help_panel=COMMON, show_default=False, metavar="",
             help="Show all options, also the rare ones.",
         )], False),
     ]  # fmt: skip
@@ -270,7 +266,7 @@ def _help_all(call: typer.Context, value: bool) -> None:
     if value:
         typer.echo(call.command.help)
         command: Any = call.command
-        common = [option for option in command.get_params(call) if option.name in _COMMON and option.help]
+        common = [option for option in command.get_params(call) if option.name in _EVERYWHERE and option.help]
         typer.echo(full_help(command.settings, command.unflagged, [(names_of(one), one.help) for one in common]))
         raise typer.Exit
 

@@ -12,7 +12,6 @@ from typer.core import TyperCommand, TyperGroup
 _WIDEST = 120
 _COLUMN = 28  # characters for the names of options; a longer one has its help on the next line
 _EXAMPLES = ("Example:", "Then:")
-COMMON = "For every command"  # heading of the options that all commands have
 
 
 class Command(TyperCommand):

@@ -50,12 +50,12 @@ def _print(summary: dict[str, Any], kept: Sequence[TensorInfo], *, all_of_it: bo
 
     console = make_console(width=170 if all_of_it else WIDTH)
     ours = summary["seeddelta"]
-    converted = f"{summary['bits_per_weight']:.3f} bits per converted weight, " if ours else ""
-    console.print(
-        f"{one_line(summary['path'])}: {'' if ours else 'a plain GGUF, '}{summary['bytes'] / 1e6:.1f} MB; {converted}"
-        f"{summary['model_bits_per_weight']:.3f} {'' if ours else 'bits per weight '}over all weights",
-        soft_wrap=True,
-    )
+    size, overall = f"{summary['bytes'] / 1e6:.1f} MB", f"{summary['model_bits_per_weight']:.3f}"
+    if ours:
+        told = f"{size}; {summary['bits_per_weight']:.3f} bits per converted weight, {overall} over all weights"
+    else:
+        told = f"a plain GGUF, {size}; {overall} bits per weight over all weights"
+    console.print(f"{one_line(summary['path'])}: {told}", soft_wrap=True)
     for name, text in origin_of(summary):
         console.print(f"{name:<13}  {one_line(text)}", soft_wrap=True)
     roles, totals = ([RoleSums.from_dict(row) for row in summary[name]] for name in ("roles", "totals"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import typer
@@ -48,10 +49,7 @@ def _print(found: Verification) -> None:
         for check in found.failures:
             table.add_row(check.tensor or "(file)", check.what, _text(check.stored), _text(check.found))
         console.print(table)
-    counts: dict[str, int] = {}
-    for check in found.checks:
-        what = "checksum" if check.what.startswith("CRC-32") else check.what
-        counts[what] = counts.get(what, 0) + 1
+    counts = Counter("checksum" if check.what.startswith("CRC-32") else check.what for check in found.checks)
     kinds = ", ".join(f"{what} {count}" for what, count in counts.items())
     failed = f"{len(found.failures)} failed" if found.failures else "none failed"
     console.print(f"{len(found.checks)} checks, {failed}: {kinds}", soft_wrap=True)

@@ -107,11 +107,10 @@ def terminal_table(rows: Iterable[RoleSums], totals: Iterable[RoleSums]) -> Tabl
     found.add_column(headings[0], no_wrap=True)
     for heading in headings[1:]:
         found.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        found.add_row(*row.cells[: len(headings)])
-    found.add_section()
-    for row in totals:
-        found.add_row(*row.cells[: len(headings)])
+    for part in (rows, totals):
+        found.add_section()
+        for row in part:
+            found.add_row(*row.cells[: len(headings)])
     return found
 
 

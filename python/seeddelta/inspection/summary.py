@@ -20,7 +20,7 @@ from ..settings.recipe import PRESETS, RecipeSettings
 _TABLES = (schema.TENSORS, schema.KEY_CRC32)
 
 
-def _totals(header: Header) -> dict[str, Any]:
+def _of_header(header: Header) -> dict[str, Any]:
     """Name, architecture, number of tensors and bytes of any GGUF file."""
     return {
         "path": str(header.path),
@@ -41,7 +41,7 @@ def _plain(value: Any) -> Any:
 
 
 def summarize_plain(header: Header) -> dict[str, Any]:
-    """The same of a GGUF file that is not SeedΔ: its keys, its matrices by role, and the vectors together."""
+    """What a GGUF file without SeedΔ weights holds: its keys, its matrices by role, and the vectors together."""
     matrices: list[Item] = []
     vectors: list[Item] = []
     for name, info in header.tensors.items():
@@ -49,7 +49,7 @@ def summarize_plain(header: Header) -> dict[str, Any]:
     whole = sums_of("whole model", [*matrices, *vectors])
     return {
         "seeddelta": False,
-        **_totals(header),
+        **_of_header(header),
         "model_weights": whole.weights,
         "model_bits_per_weight": whole.bits_per_weight,
         "keys": {key: _plain(value) for key, value in header.metadata.items()},
@@ -77,7 +77,7 @@ def summarize(file: SeedDeltaFile) -> dict[str, Any]:
     own = [key for key in file.metadata if key.startswith(schema.PREFIX) and not key.startswith(_TABLES)]
     return {
         "seeddelta": True,
-        **_totals(file.header),
+        **_of_header(file.header),
         "payload_bytes": sums.payload_bytes,
         "weights": sums.weights,
         "bits_per_weight": sums.bits_per_weight,

@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 
 from .patterns import Threads
 from .serving import SEVERAL, THREADS_HELP, UsingModels
-from .tree import JSON, JSON_HELP, MODEL, MODELS, Flag, Settings
+from .tree import COMMON, JSON, JSON_HELP, MODEL, MODELS, Flag, Settings
 
-QUIET = Flag(names=("--quiet", "-q"), shown=True, panel="For every command")
+QUIET = Flag(names=("--quiet", "-q"), shown=True, panel=COMMON)
 
 
 class Serving(UsingModels):

@@ -62,6 +62,7 @@ class Flag:
 
 
 STDOUT = Path("-")
+COMMON = "For every command"  # heading of the options that all commands have
 JSON = Flag(names=("--json",), shown=True, output="file", metavar="[FILE.json]", bare=str(STDOUT), fits="*.json")
 JSON_HELP = "Print JSON in place of tables; with a name the JSON goes to that file."
 MODEL = Flag(argument=True, names=("--model", "-m"), metavar="MODEL")  # as all programs of llama.cpp have -m, too
